@@ -1,0 +1,53 @@
+/* The arena: where everything of a run lives that is more than bookkeeping.
+ *
+ * One reserved range of addresses, cut into blocks by best fit; a freed block is joined with its
+ * neighbours and serves whoever asks next, so the pages of one worker become those of another.
+ * Live and peak bytes are exact, per category. All calls may come from any thread. */
+#ifndef CAROUSEL_ARENA_H
+#define CAROUSEL_ARENA_H
+
+#include <stddef.h>
+
+#include "carousel/context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct car_arena car_arena;
+
+#define CAR_MEMORY_LIST(X)                                                                    \
+    X(CAR_MEMORY_WEIGHTS, "weights")         /* parameters and forms derived from them */     \
+    X(CAR_MEMORY_GRADIENTS, "gradients")     /* of parameters */                              \
+    X(CAR_MEMORY_OPTIMIZER, "optimizer")                                                      \
+    X(CAR_MEMORY_ACTIVATIONS, "activations") /* of a micro-batch, and their gradients */      \
+    X(CAR_MEMORY_MESSAGES, "messages")                                                        \
+    X(CAR_MEMORY_WORKSPACE, "workspace")     /* scratch of a thread while it runs a kernel */
+
+typedef enum car_memory {
+#define CAR_MEMORY_ENUM(category, text) category,
+    CAR_MEMORY_LIST(CAR_MEMORY_ENUM)
+#undef CAR_MEMORY_ENUM
+        CAR_MEMORY_CATEGORIES
+} car_memory;
+
+const char *car_memory_text(car_memory category);
+
+/* `limit`: bytes that may be in use at once, 0 for as many as the address range holds. */
+car_status car_arena_create(car_context *context, size_t limit, car_arena **out);
+void car_arena_destroy(car_arena *arena); /* all blocks go with it */
+
+/* A block aligned to 64; its contents are undefined. bytes = 0 gives NULL. */
+car_status car_arena_allocate(car_arena *arena, car_memory category, size_t bytes, void **out);
+void car_arena_release(car_arena *arena, void *block); /* NULL is allowed */
+
+/* Bytes asked for and not released, now and at most so far; and the extent of the range ever used,
+ * which bounds what is resident. */
+size_t car_arena_live(const car_arena *arena, car_memory category);
+size_t car_arena_peak(const car_arena *arena, car_memory category);
+size_t car_arena_extent(const car_arena *arena);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

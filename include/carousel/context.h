@@ -1,0 +1,57 @@
+/* The context: what would otherwise be global state.
+ *
+ * Every object is created with a context and must be destroyed before it. The context carries the
+ * allocator, the logger and the message of the first failure. One context may be used by any number
+ * of threads. The library never prints, exits or aborts: it reports through here. */
+#ifndef CAROUSEL_CONTEXT_H
+#define CAROUSEL_CONTEXT_H
+
+#include <stddef.h>
+
+#include "carousel/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct car_context car_context;
+
+/* Where memory comes from. `allocate` returns `bytes` bytes aligned to 64, or NULL; `release` gets
+ * the same count back. Both are called from any thread. */
+typedef struct car_allocator {
+    void *(*allocate)(void *user, size_t bytes);
+    void (*release)(void *user, void *block, size_t bytes);
+    void *user;
+} car_allocator;
+
+typedef enum car_log_level { CAR_LOG_ERROR, CAR_LOG_WARNING, CAR_LOG_INFO, CAR_LOG_DEBUG } car_log_level;
+
+/* Receives one line without newline. Called from any thread. */
+typedef void (*car_log_function)(void *user, car_log_level level, const char *line);
+
+typedef struct car_context_config {
+    car_allocator allocator; /* all NULL: the C library's */
+    car_log_function log;    /* NULL: nothing is logged */
+    void *log_user;
+    car_log_level log_level; /* lines above this level are dropped before they are formatted */
+} car_context_config;
+
+car_context_config car_context_config_default(void);
+
+/* `config` may be NULL for the defaults. On failure *out is NULL. */
+car_status car_context_create(const car_context_config *config, car_context **out);
+void car_context_destroy(car_context *context);
+
+/* The particulars of the first failure since creation or the last clear; "" if there was none.
+ * Stays valid and unchanged until car_context_clear_error or destroy. */
+const char *car_context_error(const car_context *context);
+void car_context_clear_error(car_context *context);
+
+/* Sends one line to the logger. */
+void car_context_log(car_context *context, car_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,273 @@
+/* The graph: a model as a static list of operations in topological order.
+ *
+ * Everything is known before anything runs: shapes, parameters, FLOPs, and for each operation
+ * exactly which tensors its backward needs. The backward pass and all lifetimes are derived from
+ * that in car_graph_finish; no model writes a backward of its own. The micro-batch size is part of
+ * the shapes.
+ *
+ * Building: each car_graph_<operation> appends one operation and returns the id of its output.
+ * Failure is sticky: after the first one every call returns CAR_NONE and changes nothing, and
+ * car_graph_finish returns that first failure. So a builder reads like the network it builds. */
+#ifndef CAROUSEL_GRAPH_H
+#define CAROUSEL_GRAPH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "carousel/context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CAR_NONE (-1)
+#define CAR_MAX_RANK 4
+#define CAR_MAX_INPUTS 2
+#define CAR_MAX_PARAMS 4
+
+typedef struct car_graph car_graph;
+
+typedef struct car_shape {
+    int rank;
+    int64_t dim[CAR_MAX_RANK];
+} car_shape;
+
+typedef enum car_dtype { CAR_F32, CAR_I32, CAR_U8 } car_dtype;
+
+#define CAR_OP_LIST(X)                                    \
+    X(CAR_OP_CONV, "conv")                                \
+    X(CAR_OP_BATCHNORM, "batchnorm")                      \
+    X(CAR_OP_RELU, "relu")                                \
+    X(CAR_OP_MAXPOOL, "maxpool")                          \
+    X(CAR_OP_AVGPOOL, "avgpool")                          \
+    X(CAR_OP_GLOBAL_AVGPOOL, "global-avgpool")            \
+    X(CAR_OP_SHORTCUT, "shortcut")                        \
+    X(CAR_OP_ADD, "add")                                  \
+    X(CAR_OP_FLATTEN, "flatten")                          \
+    X(CAR_OP_LINEAR, "linear")                            \
+    X(CAR_OP_LAYERNORM, "layernorm")                      \
+    X(CAR_OP_GELU, "gelu")                                \
+    X(CAR_OP_ATTENTION, "attention")                      \
+    X(CAR_OP_EMBEDDING, "embedding")                      \
+    X(CAR_OP_PATCH_TOKENS, "patch-tokens")                \
+    X(CAR_OP_SELECT_TOKEN, "select-token")                \
+    X(CAR_OP_DROPOUT, "dropout")                          \
+    X(CAR_OP_CROSS_ENTROPY, "cross-entropy")
+
+typedef enum car_op_kind {
+#define CAR_OP_ENUM(kind, text) kind,
+    CAR_OP_LIST(CAR_OP_ENUM)
+#undef CAR_OP_ENUM
+        CAR_OP_KINDS
+} car_op_kind;
+
+const char *car_op_kind_text(car_op_kind kind);
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+typedef enum car_param_role {
+    CAR_PARAM_WEIGHT,
+    CAR_PARAM_BIAS,
+    CAR_PARAM_NORM,     /* scale or shift of a normalisation */
+    CAR_PARAM_EMBEDDING,
+    CAR_PARAM_STATISTIC /* BatchNorm running mean or variance: its "gradient" is the batch's statistic */
+} car_param_role;
+
+typedef enum car_init_kind {
+    CAR_INIT_CONSTANT, /* a */
+    CAR_INIT_NORMAL,   /* mean 0, deviation a */
+    CAR_INIT_UNIFORM   /* in [-a, a) */
+} car_init_kind;
+
+typedef struct car_init {
+    car_init_kind kind;
+    double a;
+} car_init;
+
+typedef struct car_param {
+    const char *name; /* as in the PyTorch state dict */
+    car_shape shape;  /* canonical layout: PyTorch's, row-major */
+    car_param_role role;
+    car_init init;
+} car_param;
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+typedef struct car_conv_config {
+    int out_channels, kernel, stride, pad;
+    bool bias;
+} car_conv_config;
+
+typedef struct car_pool_config {
+    int kernel, stride, pad;
+} car_pool_config;
+
+typedef struct car_batchnorm_config {
+    int residual;        /* a tensor added after the normalisation, or CAR_NONE */
+    bool relu;           /* ReLU after that */
+    double eps, momentum;
+} car_batchnorm_config;
+
+typedef struct car_linear_config {
+    int out_features;
+    bool bias;
+    bool in_by_out; /* weight stored [in, out] (Hugging Face's Conv1D) instead of [out, in] */
+    int tied;       /* a parameter of shape [out, in] to use as weight, or CAR_NONE */
+} car_linear_config;
+
+/* The attributes that kernels read; which member is valid follows from the kind. */
+typedef union car_op_config {
+    car_conv_config conv;
+    car_pool_config pool;
+    car_batchnorm_config batchnorm;
+    car_linear_config linear;
+    struct {
+        double eps;
+    } layernorm;
+    struct {
+        bool tanh; /* the tanh approximation instead of erf */
+    } gelu;
+    struct {
+        int heads;
+        bool causal;
+    } attention;
+    struct {
+        int index;
+    } select_token;
+    struct {
+        int stride; /* every stride-th pixel; new channels, if any, are zero and come last */
+    } shortcut;
+    struct {
+        double p;
+    } dropout;
+    struct {
+        double smoothing;
+    } cross_entropy;
+} car_op_config;
+
+/* How the backward of an operation treats the gradient of one input. */
+typedef enum car_grad_mode {
+    CAR_GRAD_NONE,   /* nobody needs it */
+    CAR_GRAD_WRITE,  /* first contribution: the kernel overwrites the buffer */
+    CAR_GRAD_ADD,    /* a later contribution: the kernel adds to the buffer */
+    CAR_GRAD_SHARED  /* it equals the output's gradient and lives in the same buffer: nothing to do */
+} car_grad_mode;
+
+typedef struct car_op {
+    car_op_kind kind;
+    const char *name;
+    car_op_config config;
+    int input_count, inputs[CAR_MAX_INPUTS]; /* tensor ids */
+    int output;                              /* tensor id */
+    int aux;                                 /* tensor id of what forward leaves for backward only, or CAR_NONE */
+    int param_count, params[CAR_MAX_PARAMS]; /* parameter ids */
+    int first_use; /* uses of parameters are numbered through the graph: slot p here is use first_use + p */
+    /* What the backward reads besides the output's gradient, parameters and aux. */
+    bool saves_input[CAR_MAX_INPUTS], saves_output;
+    double flops_forward, flops_backward; /* multiply and add count as two */
+    /* Derived by car_graph_finish. */
+    car_grad_mode grad_mode[CAR_MAX_INPUTS];
+} car_op;
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+typedef struct car_tensor {
+    const char *name;
+    car_shape shape;
+    car_dtype dtype;
+    size_t bytes; /* of the logical shape */
+    int producer; /* operation, or CAR_NONE for an input of the graph */
+    /* Derived by car_graph_finish. */
+    bool needs_grad;
+    int last_forward;  /* last operation whose forward reads it (its producer if none does) */
+    int last_backward; /* it is held for backward until the backward of this operation; CAR_NONE: not held */
+    int grad_slot;     /* buffer of its gradient, CAR_NONE if it has none; several may share one */
+} car_tensor;
+
+/* A buffer for gradients of activations. It is alive from the start of the backward of `born` to
+ * the end of the backward of `dies` (born >= dies: backward runs downwards). */
+typedef struct car_grad_slot {
+    size_t bytes;
+    int born, dies;
+    int over_tensor; /* it takes over the buffer of this tensor, which is dead by then; CAR_NONE: a new one */
+} car_grad_slot;
+
+/* ---- building -------------------------------------------------------------------------------- */
+
+car_status car_graph_create(car_context *context, car_graph **out);
+void car_graph_destroy(car_graph *graph);
+
+/* Checks the whole and derives the backward pass and the lifetimes. `loss` is the scalar output of a
+ * cross-entropy. After success the graph is immutable and may be read from any thread. */
+car_status car_graph_finish(car_graph *graph, int loss);
+
+/* Names are copied. Images are [batch, channels, height, width], sequences [batch, tokens, width]. */
+int car_graph_input(car_graph *graph, const char *name, car_shape shape, car_dtype dtype);
+int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_config *config);
+int car_graph_batchnorm(car_graph *graph, const char *name, int x, const car_batchnorm_config *config);
+int car_graph_relu(car_graph *graph, const char *name, int x);
+int car_graph_maxpool(car_graph *graph, const char *name, int x, const car_pool_config *config);
+int car_graph_avgpool(car_graph *graph, const char *name, int x, const car_pool_config *config);
+int car_graph_global_avgpool(car_graph *graph, const char *name, int x); /* -> [batch, channels] */
+/* A parameter-free shortcut: every stride-th pixel, and zeros for channels beyond x's. */
+int car_graph_shortcut(car_graph *graph, const char *name, int x, int out_channels, int stride);
+int car_graph_add(car_graph *graph, const char *name, int a, int b);
+int car_graph_flatten(car_graph *graph, const char *name, int x); /* -> [batch, rest] */
+/* Acts on the last dimension. Parameters NAME.weight, NAME.bias (or `tied`). */
+int car_graph_linear(car_graph *graph, const char *name, int x, const car_linear_config *config);
+int car_graph_layernorm(car_graph *graph, const char *name, int x, double eps);
+int car_graph_gelu(car_graph *graph, const char *name, int x, bool tanh);
+/* x is [batch, tokens, 3*width]: queries, keys, values side by side, each split into heads. */
+int car_graph_attention(car_graph *graph, const char *name, int x, int heads, bool causal);
+/* tokens [batch, T] of CAR_I32 -> [batch, T, width]: row of TOKEN_NAME.weight plus row of POSITION_NAME.weight. */
+int car_graph_embedding(car_graph *graph, const char *token_name, const char *position_name, int tokens, int vocabulary,
+                        int positions, int width);
+/* x [batch, width, h, w] -> [batch, 1 + h*w, width]: class token first, position embedding added. */
+int car_graph_patch_tokens(car_graph *graph, const char *class_name, const char *position_name, int x);
+int car_graph_select_token(car_graph *graph, const char *name, int x, int index); /* -> [batch, width] */
+int car_graph_dropout(car_graph *graph, const char *name, int x, double p);
+/* Mean over rows of the cross-entropy of softmax(logits) with labels [rows] (or [batch, T]) of
+ * CAR_I32; rows with a negative label do not count. -> [1] */
+int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int labels, double smoothing);
+
+/* Replaces the initial distribution of a parameter; the defaults are PyTorch's for the operation. */
+void car_graph_set_init(car_graph *graph, const char *param_name, car_init init);
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+int car_graph_op_count(const car_graph *graph);
+int car_graph_tensor_count(const car_graph *graph);
+int car_graph_param_count(const car_graph *graph);
+int car_graph_use_count(const car_graph *graph);
+int car_graph_slot_count(const car_graph *graph);
+const car_op *car_graph_op(const car_graph *graph, int op);
+const car_tensor *car_graph_tensor(const car_graph *graph, int tensor);
+const car_param *car_graph_param(const car_graph *graph, int param);
+const car_grad_slot *car_graph_slot(const car_graph *graph, int slot);
+int car_graph_use_param(const car_graph *graph, int use); /* the parameter that a use refers to */
+int car_graph_find_param(const car_graph *graph, const char *name);   /* CAR_NONE if absent */
+int car_graph_find_tensor(const car_graph *graph, const char *name);  /* CAR_NONE if absent */
+int car_graph_loss(const car_graph *graph);   /* tensor id */
+int car_graph_logits(const car_graph *graph); /* tensor id: what the loss is taken of */
+
+int64_t car_shape_elements(car_shape shape);
+size_t car_dtype_bytes(car_dtype dtype);
+
+/* Tensors that a cut before operation `cut` separates from a use in forward: produced (or fed) below
+ * it, read at or above it. Inputs of the graph do not count: they are fed where they are used.
+ * Writes at most `capacity` ids, returns how many there are. */
+int car_graph_crossing(const car_graph *graph, int cut, int *tensors, int capacity);
+
+/* Bytes that the forward of operations begin..end-1 leaves held for backward, each tensor counted
+ * where it is produced (inputs of the graph: where first used). */
+size_t car_graph_held_bytes(const car_graph *graph, int begin, int end);
+
+/* Sums over the graph. */
+double car_graph_flops(const car_graph *graph, bool backward);
+size_t car_graph_param_bytes(const car_graph *graph); /* canonical, each parameter once, statistics included */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

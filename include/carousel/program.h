@@ -1,0 +1,58 @@
+/* A program: a graph made ready for one table of kernels on this machine.
+ *
+ * Creating it chooses the memory layout of every tensor and parameter, creates the primitives and
+ * sums up the scratch space that they need. A program is immutable: any number of threads may run it
+ * at the same time, each through a car_lane of its own. */
+#ifndef CAROUSEL_PROGRAM_H
+#define CAROUSEL_PROGRAM_H
+
+#include "carousel/arena.h"
+#include "carousel/graph.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct car_program car_program;
+typedef struct car_lane car_lane;
+
+typedef enum car_kernels {
+    CAR_KERNELS_REFERENCE, /* plain C, for checking; slow */
+    CAR_KERNELS_ONEDNN     /* oneDNN's primitives and vectorised loops */
+} car_kernels;
+
+typedef struct car_program_config {
+    car_kernels kernels;
+    int threads; /* inside one kernel; part of what fixes the bits */
+} car_program_config;
+
+car_program_config car_program_config_default(void); /* oneDNN, 1 thread */
+
+/* The graph must outlive the program. `config` may be NULL. */
+car_status car_program_create(const car_graph *graph, const car_program_config *config, car_program **out);
+void car_program_destroy(car_program *program);
+
+const car_graph *car_program_graph(const car_program *program);
+size_t car_program_tensor_bytes(const car_program *program, int tensor); /* in its layout, padding included */
+size_t car_program_slot_bytes(const car_program *program, int slot);
+size_t car_program_param_bytes(const car_program *program, int param);
+size_t car_program_derived_bytes(const car_program *program, int op); /* forms of weights kept per version */
+size_t car_program_scratch_bytes(const car_program *program);         /* of one lane */
+/* Which implementation runs an operation, for people: "jit:avx512_core", "vector:avx2", "reference". */
+const char *car_program_kernel_name(const car_program *program, int op);
+
+/* Between PyTorch's row-major layout and the program's. Buffers must not overlap. The padding of
+ * `stored` is set to zero. */
+car_status car_program_import_param(const car_program *program, int param, const float *canonical, float *stored);
+car_status car_program_export_param(const car_program *program, int param, const float *stored, float *canonical);
+/* The same for a tensor of floats, for looking at activations. */
+car_status car_program_export_tensor(const car_program *program, int tensor, const void *stored, float *canonical);
+
+/* What one thread needs to run kernels: scratch space from the arena's workspace and a stream. */
+car_status car_lane_create(const car_program *program, car_arena *arena, car_lane **out);
+void car_lane_destroy(car_lane *lane);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,37 @@
+/* What every fallible function of Carousel returns.
+ *
+ * The code says what kind of failure it was; the particulars (which tensor, which sizes, what to do)
+ * travel as a message in the car_context, see context.h. */
+#ifndef CAROUSEL_STATUS_H
+#define CAROUSEL_STATUS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One list for codes and texts, so that they cannot drift apart. */
+#define CAR_STATUS_LIST(X)                                          \
+    X(CAR_OK, "ok")                                                 \
+    X(CAR_ERROR_ARGUMENT, "invalid argument")                       \
+    X(CAR_ERROR_SHAPE, "shapes do not fit")                         \
+    X(CAR_ERROR_UNKNOWN_NAME, "unknown name")                       \
+    X(CAR_ERROR_MEMORY, "out of memory")                            \
+    X(CAR_ERROR_UNSUPPORTED, "not supported")                       \
+    X(CAR_ERROR_FORMAT, "malformed data")                           \
+    X(CAR_ERROR_IO, "input/output error")                           \
+    X(CAR_ERROR_KERNEL, "a numerical library reported an error")    \
+    X(CAR_ERROR_INTERNAL, "internal error: this is a bug in Carousel")
+
+typedef enum car_status {
+#define CAR_STATUS_ENUM(code, text) code,
+    CAR_STATUS_LIST(CAR_STATUS_ENUM)
+#undef CAR_STATUS_ENUM
+} car_status;
+
+/* The code in words; never NULL, also for a value outside the list. */
+const char *car_status_text(car_status status);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

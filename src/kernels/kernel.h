@@ -1,0 +1,84 @@
+/* The table of kernels: one class for each kind of operation, in two implementations.
+ *
+ * A kernel is an operation of a graph prepared for execution. `prepare` sees shapes only; `forward`
+ * and `backward` see pointers only. A prepared kernel is never written to, so threads share it.
+ *
+ * Layouts. Tensors of rank 4 are stored as [n][ceil(c/block)][h][w][block] with one block for each
+ * tensor: 1 is PyTorch's NCHW; 8 or 16 is what oneDNN's convolutions want. Channels that only fill
+ * up the last block are always zero. All other tensors are row-major. Parameters are row-major,
+ * but for the weights of convolutions, which `prepare` may lay out as it likes. */
+#ifndef CAR_KERNEL_H
+#define CAR_KERNEL_H
+
+#include "carousel/graph.h"
+#include "carousel/program.h"
+
+typedef struct car_kernel car_kernel;
+
+/* What a kernel works on. Pointers that the operation does not have are NULL. */
+typedef struct car_kernel_io {
+    const void *in[CAR_MAX_INPUTS]; /* in backward: only those that the operation saves */
+    void *out;                      /* in backward: only if saved */
+    void *aux;
+    const float *param[CAR_MAX_PARAMS];
+    const void *derived; /* what `derive` made of the parameters */
+    const void *grad_out;
+    /* NULL where grad_mode is NONE or SHARED. May be the same buffer as grad_out (never with mode ADD)
+     * or, for cross-entropy, as in[0]. */
+    void *grad_in[CAR_MAX_INPUTS];
+    float *grad_param[CAR_MAX_PARAMS]; /* overwritten */
+    void *scratch;                     /* car_kernel.scratch_bytes, aligned to 64 */
+    void *stream;                      /* the lane's dnnl_stream_t */
+    bool training;
+    uint64_t key; /* for random numbers: of this micro-batch and operation */
+} car_kernel_io;
+
+typedef struct car_kernel_class {
+    car_status (*prepare)(car_kernel *kernel); /* NULL: nothing to prepare */
+    void (*release)(car_kernel *kernel);       /* NULL: nothing to release; also called after a failed prepare */
+    car_status (*forward)(const car_kernel *kernel, const car_kernel_io *io);
+    car_status (*backward)(const car_kernel *kernel, const car_kernel_io *io);
+    /* From the stored parameters to derived_bytes of whatever forward or backward want besides. */
+    car_status (*derive)(const car_kernel *kernel, const float *const *param, void *derived, void *stream);
+    /* For a parameter that prepare laid out its own way (own_layout). */
+    car_status (*import_param)(const car_kernel *kernel, const float *canonical, float *stored);
+    car_status (*export_param)(const car_kernel *kernel, const float *stored, float *canonical);
+    bool adds_grad; /* backward honours CAR_GRAD_ADD itself; otherwise the program adds for it */
+} car_kernel_class;
+
+struct car_kernel {
+    const car_kernel_class *class;
+    const car_graph *graph;
+    const car_op *op;
+    car_context *context;
+    /* Chosen before prepare; for rank 4 tensors. */
+    int block_in[CAR_MAX_INPUTS], block_out;
+    /* Filled in by prepare. */
+    size_t scratch_bytes;  /* the larger of forward's and backward's */
+    size_t derived_bytes;
+    size_t weight_bytes;   /* stored bytes of params[0] if own_layout */
+    size_t aux_bytes;      /* stored bytes of aux; preset to its logical size */
+    bool own_layout;       /* params[0] is not stored row-major */
+    const char *name;
+    void *state;
+};
+
+/* The tables, indexed by car_op_kind. */
+extern const car_kernel_class *const car_kernels_reference[CAR_OP_KINDS];
+extern const car_kernel_class *const car_kernels_onednn[CAR_OP_KINDS];
+
+/* The channel block that this machine's convolutions prefer: 8 or 16. */
+int car_kernels_onednn_block(void);
+
+/* Shape of input q, of the output, and of parameter p of a kernel. */
+static inline car_shape car_kernel_in(const car_kernel *kernel, int q) {
+    return car_graph_tensor(kernel->graph, kernel->op->inputs[q])->shape;
+}
+static inline car_shape car_kernel_out(const car_kernel *kernel) {
+    return car_graph_tensor(kernel->graph, kernel->op->output)->shape;
+}
+static inline car_shape car_kernel_param(const car_kernel *kernel, int p) {
+    return car_graph_param(kernel->graph, kernel->op->params[p])->shape;
+}
+
+#endif
