@@ -39,7 +39,7 @@ void car_arena_destroy(car_arena *arena); /* all blocks go with it */
 
 /* A block aligned to 64; its contents are undefined. bytes = 0 gives NULL. */
 car_status car_arena_allocate(car_arena *arena, car_memory category, size_t bytes, void **out);
-void car_arena_release(car_arena *arena, void *block); /* NULL is allowed */
+void car_arena_release(car_arena *arena, void *memory); /* NULL is allowed */
 
 /* Bytes asked for and not released, now and at most so far; and the extent of the range ever used,
  * which bounds what is resident. */

@@ -236,6 +236,7 @@ void car_graph_set_init(car_graph *graph, const char *param_name, car_init init)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+car_context *car_graph_context(const car_graph *graph);
 int car_graph_op_count(const car_graph *graph);
 int car_graph_tensor_count(const car_graph *graph);
 int car_graph_param_count(const car_graph *graph);

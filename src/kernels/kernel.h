@@ -34,6 +34,8 @@ typedef struct car_kernel_io {
 } car_kernel_io;
 
 typedef struct car_kernel_class {
+    /* A more special class for this kernel's shapes, or this one again; NULL: always this one. */
+    const struct car_kernel_class *(*choose)(const car_kernel *kernel);
     car_status (*prepare)(car_kernel *kernel); /* NULL: nothing to prepare */
     void (*release)(car_kernel *kernel);       /* NULL: nothing to release; also called after a failed prepare */
     car_status (*forward)(const car_kernel *kernel, const car_kernel_io *io);
@@ -47,10 +49,11 @@ typedef struct car_kernel_class {
 } car_kernel_class;
 
 struct car_kernel {
-    const car_kernel_class *class;
+    const car_kernel_class *class; /* as chosen: see car_kernel_choose */
     const car_graph *graph;
     const car_op *op;
     car_context *context;
+    void *engine; /* of car_kernels_onednn_open; NULL for the reference */
     /* Chosen before prepare; for rank 4 tensors. */
     int block_in[CAR_MAX_INPUTS], block_out;
     /* Filled in by prepare. */
@@ -69,6 +72,29 @@ extern const car_kernel_class *const car_kernels_onednn[CAR_OP_KINDS];
 
 /* The channel block that this machine's convolutions prefer: 8 or 16. */
 int car_kernels_onednn_block(void);
+
+/* What the oneDNN table needs around it: an engine to prepare with and, for each thread, a stream. */
+car_status car_kernels_onednn_open(car_context *context, void **engine);
+void car_kernels_onednn_close(void *engine);
+car_status car_kernels_onednn_open_stream(car_context *context, void *engine, void **stream);
+void car_kernels_onednn_close_stream(void *stream);
+
+/* Around every stretch of kernels, and around prepare, on the thread that runs them: sets how many
+ * threads the libraries may use and flushes denormals; leave restores what was. */
+typedef struct car_kernel_mode {
+    int threads;
+    unsigned control;
+} car_kernel_mode;
+car_kernel_mode car_kernels_enter(int threads);
+void car_kernels_leave(car_kernel_mode previous);
+
+/* Sets kernel->class from a table; to be called when op and blocks are set, before prepare. */
+static inline void car_kernel_choose(car_kernel *kernel, const car_kernel_class *const *table) {
+    kernel->class = table[kernel->op->kind];
+    if (kernel->class->choose) {
+        kernel->class = kernel->class->choose(kernel);
+    }
+}
 
 /* Shape of input q, of the output, and of parameter p of a kernel. */
 static inline car_shape car_kernel_in(const car_kernel *kernel, int q) {

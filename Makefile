@@ -1,0 +1,126 @@
+# Carousel's front door: every everyday command, each of which does its own set-up. CMake does the work.
+# `make help` lists the targets.
+
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc 2>/dev/null || echo 1)
+DEMO ?= train --model resnet20 --data synthetic --steps 60 --batch 32
+BENCH_ARGS ?=
+# DEPS=no: do not look for missing Debian packages.
+DEPS ?= yes
+
+BUILD := build
+MAKEFLAGS += --no-print-directory
+
+# The packages of the sections given, if they are missing. Asked for again by every target: it takes some
+# hundredths of a second when all are there.
+want = $(if $(filter no,$(DEPS)),,tools/deps.sh $(1))
+compile = cmake --build $(1) --parallel $(JOBS)
+check = ctest --test-dir $(1) --parallel $(JOBS) --output-on-failure --no-tests=error --no-label-summary
+# Configures from scratch, with Ninja if it is there. CMake cannot change the generator of a directory.
+configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
+	cmake --preset $(1) -G "$$(command -v ninja >/dev/null && echo Ninja || echo Unix Makefiles)"
+
+.DEFAULT_GOAL := build
+# What runs at once is for CMake and ctest to say (JOBS).
+.NOTPARALLEL:
+.PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan debug clang clean \
+	want-build want-test want-style want-bench want-all
+
+##@ Use
+
+build: $(BUILD)/.configured ## compile the program, build/carousel, and the libraries (this is the default)
+	@$(call compile,$(BUILD)) --target carousel carousel_static carousel_shared
+
+demo: build ## train a small network on synthetic data and watch its loss go down
+	@$(BUILD)/carousel $(DEMO)
+
+install: build ## install under PREFIX (default /usr/local); DESTDIR is honoured
+	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
+	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+
+deps: ## install whatever is missing of the Debian packages in packages.txt
+	@tools/deps.sh
+
+clean: ## remove everything that was built
+	rm -rf $(BUILD)
+
+##@ Check
+
+test: $(BUILD)/.with-tests ## build and run all tests
+	@$(call compile,$(BUILD))
+	@$(call check,$(BUILD))
+
+bench: $(BUILD)/.with-bench ## measure, beside OpenBLAS and (if python3-torch is there) PyTorch
+	@$(call compile,$(BUILD)) --target bench carousel
+	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/run.sh $(BENCH_ARGS)
+
+test-asan: $(BUILD)/asan/.configured ## run all tests under AddressSanitizer and UBSan
+	@$(call compile,$(BUILD)/asan)
+	@$(call check,$(BUILD)/asan)
+
+# ThreadSanitizer's runtime wants its addresses free, which randomisation does not promise on every kernel.
+test-tsan: $(BUILD)/tsan/.configured ## run the tests of threads under ThreadSanitizer
+	@$(call compile,$(BUILD)/tsan) --target thread_tests
+	@$$(setarch -R true 2>/dev/null && echo setarch -R) $(call check,$(BUILD)/tsan) --label-regex threads
+
+debug: $(BUILD)/debug/.configured ## compile everything unoptimised and with assertions, in build/debug
+	@$(call compile,$(BUILD)/debug)
+
+clang: $(BUILD)/clang/.configured ## compile everything with clang, in build/clang
+	@$(call compile,$(BUILD)/clang)
+
+##@ Style
+
+format: want-style ## format all C files in place
+	@tools/format.sh
+
+check-format: want-style ## fail if `make format` would change anything
+	@tools/format.sh --check
+
+tidy: $(BUILD)/clang/.configured ## run clang-tidy over the library and the program
+	@tools/tidy.sh $(BUILD)/clang $(JOBS)
+
+##@ Help
+
+help: ## show this list
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@/ { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  JOBS=$(JOBS) at once. DEPS=no leaves the packages of the system alone."
+
+# ---- behind the door ----------------------------------------------------------------------------
+
+want-build:
+	@$(call want,build)
+want-test:
+	@$(call want,build test)
+want-style:
+	@$(call want,style)
+want-all:
+	@$(call want,build test style bench)
+want-bench:
+	@$(call want,build bench)
+
+# One configuration serves building, testing and measuring; it asks for cmocka and OpenBLAS only once
+# tests or bench are wanted.
+$(BUILD)/.configured: CMakePresets.json | want-build
+	@$(call configure,release,$(BUILD))
+	@rm -f $(BUILD)/.with-*
+	@touch $@
+
+$(BUILD)/.with-tests: $(BUILD)/.configured | want-test
+	@cmake $(BUILD) -DCAR_BUILD_TESTS=ON >/dev/null
+	@touch $@
+
+$(BUILD)/.with-bench: $(BUILD)/.configured | want-bench
+	@cmake $(BUILD) -DCAR_BUILD_BENCH=ON >/dev/null
+	@touch $@
+
+$(BUILD)/asan/.configured $(BUILD)/tsan/.configured $(BUILD)/debug/.configured: $(BUILD)/%/.configured: CMakePresets.json | want-test
+	@$(call configure,$*,$(BUILD)/$*)
+	@touch $@
+
+$(BUILD)/clang/.configured: CMakePresets.json | want-all
+	@$(call configure,clang,$(BUILD)/clang)
+	@touch $@

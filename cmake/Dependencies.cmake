@@ -1,0 +1,23 @@
+# What Carousel stands on. Sets
+#   CAR_INCLUDE_DIRS    where the headers are
+#   CAR_LIBRARIES       what to link with: as found here for our own targets, by name for installed ones,
+#                       since they may be used on another machine
+
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+
+find_path(DNNL_INCLUDE_DIR dnnl.h DOC "Folder of oneDNN's dnnl.h")
+find_library(DNNL_LIBRARY dnnl DOC "oneDNN's library")
+if(NOT DNNL_INCLUDE_DIR OR NOT DNNL_LIBRARY)
+    message(FATAL_ERROR "oneDNN is missing (Debian: libdnnl-dev). `make deps` installs what is needed; for one in an "
+                        "unusual place set CMAKE_PREFIX_PATH.")
+endif()
+
+pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
+
+set(CAR_INCLUDE_DIRS ${DNNL_INCLUDE_DIR} ${CJSON_INCLUDE_DIRS})
+# gomp by name, without the compiler's OpenMP flags: those would make clang bring LLVM's runtime into
+# the process beside the one that oneDNN uses, and settings would reach only one of the two.
+set(CAR_LIBRARIES
+    $<BUILD_INTERFACE:${DNNL_LIBRARY}> $<BUILD_INTERFACE:PkgConfig::CJSON> $<BUILD_INTERFACE:Threads::Threads>
+    $<INSTALL_INTERFACE:dnnl> $<INSTALL_INTERFACE:cjson> $<INSTALL_INTERFACE:pthread> gomp m)

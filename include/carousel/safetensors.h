@@ -1,0 +1,74 @@
+/* Reading safetensors files: named tensors behind a JSON header.
+ *
+ * The file is mapped, not read: opening costs its header, and data are pages of the file. Everything
+ * the header claims is checked when the file is opened, so that what is found in it can be used
+ * without further care. A file must not be changed or cut while it is open. */
+#ifndef CAROUSEL_SAFETENSORS_H
+#define CAROUSEL_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "carousel/context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CAR_SAFETENSORS_MAX_RANK 8
+
+/* Name in the file, bytes of an element. */
+#define CAR_SAFETENSORS_DTYPE_LIST(X) \
+    X(BOOL, 1)                        \
+    X(U8, 1)                          \
+    X(I8, 1)                          \
+    X(U16, 2)                         \
+    X(I16, 2)                         \
+    X(F16, 2)                         \
+    X(BF16, 2)                        \
+    X(U32, 4)                         \
+    X(I32, 4)                         \
+    X(F32, 4)                         \
+    X(U64, 8)                         \
+    X(I64, 8)                         \
+    X(F64, 8)
+
+typedef enum car_safetensors_dtype {
+#define CAR_SAFETENSORS_DTYPE_ENUM(name, bytes) CAR_SAFETENSORS_##name,
+    CAR_SAFETENSORS_DTYPE_LIST(CAR_SAFETENSORS_DTYPE_ENUM)
+#undef CAR_SAFETENSORS_DTYPE_ENUM
+        CAR_SAFETENSORS_DTYPES
+} car_safetensors_dtype;
+
+/* As in the file's header: "F32"; never NULL. */
+const char *car_safetensors_dtype_text(car_safetensors_dtype dtype);
+
+typedef struct car_safetensors car_safetensors;
+
+/* One tensor, valid as long as its file is open. */
+typedef struct car_safetensors_tensor {
+    const char *name;
+    car_safetensors_dtype dtype;
+    int rank; /* 0: a scalar */
+    int64_t shape[CAR_SAFETENSORS_MAX_RANK];
+    int64_t elements;
+    const void *data; /* row-major, little-endian; the format does not align it, so copy out of it */
+    size_t bytes;
+} car_safetensors_tensor;
+
+/* CAR_ERROR_IO if the file cannot be read, CAR_ERROR_FORMAT if it is not a sound safetensors file,
+ * CAR_ERROR_UNSUPPORTED for element types and ranks other than the above. */
+car_status car_safetensors_open(car_context *context, const char *path, car_safetensors **out);
+void car_safetensors_close(car_safetensors *file); /* NULL is allowed */
+
+int car_safetensors_count(const car_safetensors *file);
+/* In the order of their data; NULL outside 0..count-1. */
+const car_safetensors_tensor *car_safetensors_at(const car_safetensors *file, int index);
+const car_safetensors_tensor *car_safetensors_find(const car_safetensors *file, const char *name); /* NULL if absent */
+/* An entry of the header's free-form "__metadata__"; NULL if absent. */
+const char *car_safetensors_metadata(const car_safetensors *file, const char *key);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,291 @@
+/* The arena: best fit over one reserved range of addresses, with exact accounts per category.
+ *
+ * The range is reserved once and never moves; pages become resident when first touched and are then
+ * reused, because best fit prefers a hole to the fresh end. Blocks carry a header of one cache line
+ * in front, which also links them in address order, so that a freed block finds its neighbours.
+ *
+ *   base                                                    extent              reserved
+ *   | header block | header free | header block | header free |   never touched    |
+ */
+#include "carousel/arena.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+#include "base/base.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define CAR_ARENA_POISON 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define CAR_ARENA_POISON 1
+#endif
+#ifdef CAR_ARENA_POISON
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#endif
+
+enum { UNIT = 64 }; /* a cache line: block alignment and size of a header */
+
+/* Address space costs nothing, so ask for plenty and take less where the system is strict. */
+static const size_t first_reservation = (size_t)1 << 40;
+static const size_t last_reservation = (size_t)1 << 28;
+
+typedef struct block {
+    struct block *previous, *next;           /* in address order */
+    struct block *previous_free, *next_free; /* only while free */
+    size_t space;                            /* bytes behind the header, a multiple of UNIT */
+    size_t asked;                            /* bytes the user asked for; 0 while free */
+    car_memory category;
+    bool used;
+} block;
+
+_Static_assert(sizeof(block) <= UNIT, "a block's header must fit in front of it");
+
+struct car_arena {
+    car_context *context;
+    pthread_mutex_t lock;
+    char *base;
+    size_t reserved, extent, limit;
+    block *last;   /* in address order */
+    block *free_;  /* unordered; there are few */
+    size_t live_total;
+    size_t live[CAR_MEMORY_CATEGORIES], peak[CAR_MEMORY_CATEGORIES];
+};
+
+const char *car_memory_text(car_memory category) {
+    static const char *const texts[] = {
+#define MEMORY_TEXT(code, text) text,
+        CAR_MEMORY_LIST(MEMORY_TEXT)
+#undef MEMORY_TEXT
+    };
+    return category < CAR_MEMORY_CATEGORIES ? texts[category] : "unknown";
+}
+
+car_status car_arena_create(car_context *context, size_t limit, car_arena **out) {
+    *out = NULL;
+    car_arena *arena = NULL;
+    car_status status = car_context_allocate(context, 1, sizeof *arena, &arena);
+    if (status != CAR_OK) {
+        return status;
+    }
+    arena->context = context;
+    arena->limit = limit;
+    void *range = MAP_FAILED;
+    for (size_t bytes = first_reservation; bytes >= last_reservation && range == MAP_FAILED; bytes /= 2) {
+        range = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        arena->reserved = bytes;
+    }
+    if (range == MAP_FAILED) {
+        car_context_release(context, arena, 1, sizeof *arena);
+        return car_context_fail(context, CAR_ERROR_MEMORY, "could not reserve %zu bytes of addresses (see ulimit -v)",
+                                last_reservation);
+    }
+    if (pthread_mutex_init(&arena->lock, NULL) != 0) {
+        munmap(range, arena->reserved);
+        car_context_release(context, arena, 1, sizeof *arena);
+        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
+    }
+    arena->base = range;
+    *out = arena;
+    return CAR_OK;
+}
+
+void car_arena_destroy(car_arena *arena) {
+    if (!arena) {
+        return;
+    }
+    ASAN_UNPOISON_MEMORY_REGION(arena->base, arena->extent);
+    munmap(arena->base, arena->reserved);
+    pthread_mutex_destroy(&arena->lock);
+    car_context_release(arena->context, arena, 1, sizeof *arena);
+}
+
+/* ---- blocks; the lock is held ---------------------------------------------------------------- */
+
+static char *block_memory(block *b) {
+    return (char *)b + UNIT;
+}
+
+static void link_free(car_arena *arena, block *b) {
+    b->used = false;
+    b->asked = 0;
+    b->previous_free = NULL;
+    b->next_free = arena->free_;
+    if (arena->free_) {
+        arena->free_->previous_free = b;
+    }
+    arena->free_ = b;
+}
+
+static void unlink_free(car_arena *arena, block *b) {
+    if (b->previous_free) {
+        b->previous_free->next_free = b->next_free;
+    } else {
+        arena->free_ = b->next_free;
+    }
+    if (b->next_free) {
+        b->next_free->previous_free = b->previous_free;
+    }
+}
+
+/* Joins b with the block behind it. */
+static void swallow_next(car_arena *arena, block *b) {
+    block *gone = b->next;
+    b->space += UNIT + gone->space;
+    b->next = gone->next;
+    if (b->next) {
+        b->next->previous = b;
+    } else {
+        arena->last = b;
+    }
+}
+
+static block *best_fit(const car_arena *arena, size_t space) {
+    block *best = NULL;
+    for (block *b = arena->free_; b; b = b->next_free) {
+        /* Of equal holes the lower one, so that the choice does not depend on the order of freeing. */
+        if (b->space >= space && (!best || b->space < best->space || (b->space == best->space && b < best))) {
+            best = b;
+        }
+    }
+    return best;
+}
+
+/* A new block at the end of what is used; the last block, if free, is extended instead. */
+static block *extend(car_arena *arena, size_t space) {
+    block *last = arena->last;
+    if (last && !last->used) {
+        size_t more = space - last->space; /* best_fit found it too small */
+        if (more > arena->reserved - arena->extent) {
+            return NULL;
+        }
+        ASAN_UNPOISON_MEMORY_REGION(arena->base + arena->extent, more);
+        arena->extent += more;
+        last->space = space;
+        unlink_free(arena, last);
+        return last;
+    }
+    if (space > arena->reserved - arena->extent - UNIT) {
+        return NULL;
+    }
+    block *b = (block *)(void *)(arena->base + arena->extent);
+    *b = (block){.previous = last, .space = space};
+    if (last) {
+        last->next = b;
+    }
+    arena->last = b;
+    arena->extent += UNIT + space;
+    return b;
+}
+
+/* Gives the rest of a hole back as a hole of its own. */
+static void split(car_arena *arena, block *b, size_t space) {
+    if (b->space < space + 2 * UNIT) {
+        return;
+    }
+    block *rest = (block *)(void *)(block_memory(b) + space);
+    ASAN_UNPOISON_MEMORY_REGION(rest, sizeof *rest);
+    *rest = (block){.previous = b, .next = b->next, .space = b->space - space - UNIT};
+    if (b->next) {
+        b->next->previous = rest;
+    } else {
+        arena->last = rest;
+    }
+    b->next = rest;
+    b->space = space;
+    link_free(arena, rest);
+}
+
+car_status car_arena_allocate(car_arena *arena, car_memory category, size_t bytes, void **out) {
+    *out = NULL;
+    if (bytes == 0) {
+        return CAR_OK;
+    }
+    if (bytes > arena->reserved - UNIT) {
+        return car_context_fail(arena->context, CAR_ERROR_MEMORY, "%zu bytes of %s are more than the address range",
+                                bytes, car_memory_text(category));
+    }
+    size_t space = car_round_up(bytes, UNIT);
+    pthread_mutex_lock(&arena->lock);
+    size_t live_total = arena->live_total;
+    block *b = NULL;
+    if (arena->limit == 0 || bytes + live_total <= arena->limit) {
+        b = best_fit(arena, space);
+        if (b) {
+            unlink_free(arena, b);
+            split(arena, b, space);
+        } else {
+            b = extend(arena, space);
+        }
+    }
+    if (b) {
+        b->used = true;
+        b->asked = bytes;
+        b->category = category;
+        arena->live_total += bytes;
+        arena->live[category] += bytes;
+        if (arena->live[category] > arena->peak[category]) {
+            arena->peak[category] = arena->live[category];
+        }
+        ASAN_UNPOISON_MEMORY_REGION(block_memory(b), b->space);
+        *out = block_memory(b);
+    }
+    pthread_mutex_unlock(&arena->lock);
+    if (!*out) {
+        return car_context_fail(arena->context, CAR_ERROR_MEMORY,
+                                "out of memory: %zu bytes of %s wanted, %zu bytes in use, limit %zu bytes", bytes,
+                                car_memory_text(category), live_total, arena->limit ? arena->limit : arena->reserved);
+    }
+    return CAR_OK;
+}
+
+void car_arena_release(car_arena *arena, void *memory) {
+    if (!memory) {
+        return;
+    }
+    block *b = (block *)(void *)((char *)memory - UNIT);
+    pthread_mutex_lock(&arena->lock);
+    arena->live_total -= b->asked;
+    arena->live[b->category] -= b->asked;
+    ASAN_POISON_MEMORY_REGION(block_memory(b), b->space);
+    if (b->next && !b->next->used) {
+        unlink_free(arena, b->next);
+        swallow_next(arena, b);
+    }
+    if (b->previous && !b->previous->used) {
+        b = b->previous;
+        unlink_free(arena, b);
+        swallow_next(arena, b);
+    }
+    link_free(arena, b);
+    pthread_mutex_unlock(&arena->lock);
+}
+
+/* ---- accounts -------------------------------------------------------------------------------- */
+
+static size_t read_locked(const car_arena *arena, const size_t *value) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&arena->lock;
+    pthread_mutex_lock(lock);
+    size_t copy = *value;
+    pthread_mutex_unlock(lock);
+    return copy;
+}
+
+size_t car_arena_live(const car_arena *arena, car_memory category) {
+    return read_locked(arena, &arena->live[category]);
+}
+
+size_t car_arena_peak(const car_arena *arena, car_memory category) {
+    return read_locked(arena, &arena->peak[category]);
+}
+
+size_t car_arena_extent(const car_arena *arena) {
+    return read_locked(arena, &arena->extent);
+}

@@ -1,0 +1,177 @@
+/* The context: allocator, logger, and the message of the first failure. */
+#include "carousel/context.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+enum { ERROR_CAPACITY = 1024, LINE_CAPACITY = 1024, BLOCK_ALIGNMENT = 64 };
+
+struct car_context {
+    car_context_config config;
+    pthread_mutex_t lock; /* guards error */
+    char error[ERROR_CAPACITY];
+};
+
+static void *default_allocate(void *user, size_t bytes) {
+    (void)user;
+    void *block = NULL;
+    return posix_memalign(&block, BLOCK_ALIGNMENT, bytes) == 0 ? block : NULL;
+}
+
+static void default_release(void *user, void *block, size_t bytes) {
+    (void)user;
+    (void)bytes;
+    free(block);
+}
+
+const char *car_status_text(car_status status) {
+    switch (status) {
+#define STATUS_CASE(code, text) \
+    case code:                  \
+        return text;
+        CAR_STATUS_LIST(STATUS_CASE)
+#undef STATUS_CASE
+    }
+    return "unknown status";
+}
+
+car_context_config car_context_config_default(void) {
+    return (car_context_config){
+        .allocator = {.allocate = default_allocate, .release = default_release},
+        .log_level = CAR_LOG_INFO,
+    };
+}
+
+car_status car_context_create(const car_context_config *config, car_context **out) {
+    *out = NULL;
+    car_context_config chosen = config ? *config : car_context_config_default();
+    if (!chosen.allocator.allocate || !chosen.allocator.release) {
+        chosen.allocator = car_context_config_default().allocator;
+    }
+    car_context *context = chosen.allocator.allocate(chosen.allocator.user, sizeof *context);
+    if (!context) {
+        return CAR_ERROR_MEMORY;
+    }
+    memset(context, 0, sizeof *context);
+    context->config = chosen;
+    if (pthread_mutex_init(&context->lock, NULL) != 0) {
+        chosen.allocator.release(chosen.allocator.user, context, sizeof *context);
+        return CAR_ERROR_MEMORY;
+    }
+    *out = context;
+    return CAR_OK;
+}
+
+void car_context_destroy(car_context *context) {
+    if (!context) {
+        return;
+    }
+    pthread_mutex_destroy(&context->lock);
+    car_allocator allocator = context->config.allocator;
+    allocator.release(allocator.user, context, sizeof *context);
+}
+
+const char *car_context_error(const car_context *context) {
+    return context->error;
+}
+
+void car_context_clear_error(car_context *context) {
+    pthread_mutex_lock(&context->lock);
+    context->error[0] = '\0';
+    pthread_mutex_unlock(&context->lock);
+}
+
+car_status car_context_fail(car_context *context, car_status status, const char *format, ...) {
+    pthread_mutex_lock(&context->lock);
+    /* When one cause makes many threads fail, the first message is the one that explains. */
+    if (context->error[0] == '\0') {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(context->error, sizeof context->error, format, arguments);
+        va_end(arguments);
+    }
+    pthread_mutex_unlock(&context->lock);
+    return status;
+}
+
+void car_context_log(car_context *context, car_log_level level, const char *format, ...) {
+    if (!context->config.log || level > context->config.log_level) {
+        return;
+    }
+    char line[LINE_CAPACITY];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    context->config.log(context->config.log_user, level, line);
+}
+
+/* ---- memory for bookkeeping ------------------------------------------------------------------ */
+
+car_status car_context_allocate(car_context *context, size_t count, size_t size, void *out_pointer) {
+    void *block = NULL;
+    size_t bytes = 0;
+    memcpy(out_pointer, &block, sizeof block);
+    if (count == 0 || size == 0) {
+        return CAR_OK;
+    }
+    if (!__builtin_mul_overflow(count, size, &bytes)) {
+        block = context->config.allocator.allocate(context->config.allocator.user, bytes);
+    }
+    if (!block) {
+        return car_context_fail(context, CAR_ERROR_MEMORY, "out of memory: could not get %zu x %zu bytes", count, size);
+    }
+    memset(block, 0, bytes);
+    memcpy(out_pointer, &block, sizeof block);
+    return CAR_OK;
+}
+
+void car_context_release(car_context *context, void *block, size_t count, size_t size) {
+    if (block) {
+        context->config.allocator.release(context->config.allocator.user, block, count * size);
+    }
+}
+
+car_status car_context_copy_text(car_context *context, const char *text, char **out) {
+    size_t bytes = strlen(text) + 1;
+    car_status status = car_context_allocate(context, bytes, 1, out);
+    if (status == CAR_OK) {
+        memcpy(*out, text, bytes);
+    }
+    return status;
+}
+
+void car_context_release_text(car_context *context, char *text) {
+    if (text) {
+        car_context_release(context, text, strlen(text) + 1, 1);
+    }
+}
+
+car_status car_context_grow(car_context *context, void *array_pointer, int *capacity, int needed, size_t size) {
+    if (needed <= *capacity) {
+        return CAR_OK;
+    }
+    int larger = *capacity ? *capacity : 16;
+    while (larger < needed) {
+        larger *= 2;
+    }
+    void *old = NULL;
+    void *block = NULL;
+    memcpy(&old, array_pointer, sizeof old);
+    car_status status = car_context_allocate(context, (size_t)larger, size, &block);
+    if (status != CAR_OK) {
+        return status;
+    }
+    if (old) {
+        memcpy(block, old, (size_t)*capacity * size);
+        car_context_release(context, old, (size_t)*capacity, size);
+    }
+    memcpy(array_pointer, &block, sizeof block);
+    *capacity = larger;
+    return CAR_OK;
+}

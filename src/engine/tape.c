@@ -1,0 +1,272 @@
+/* One micro-batch on its way: binds tensors to kernels, and frees each at its last use. */
+#include "carousel/tape.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "engine/internal.h"
+
+struct car_tape {
+    const car_program *program;
+    car_arena *arena;
+    void **tensors; /* per tensor, NULL if not alive */
+    void **slots;   /* per gradient slot */
+    uint64_t key;
+    bool training;
+    float loss;
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+car_status car_tape_create(const car_program *program, car_arena *arena, car_tape **out) {
+    car_context *context = car_program_context(program);
+    const car_graph *graph = car_program_graph(program);
+    car_tape *tape = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_context_allocate(context, 1, sizeof *tape, &tape));
+    tape->program = program;
+    tape->arena = arena;
+    tape->loss = NAN;
+    CAR_TRY(car_context_allocate(context, (size_t)car_graph_tensor_count(graph), sizeof(void *), &tape->tensors));
+    CAR_TRY(car_context_allocate(context, (size_t)car_graph_slot_count(graph), sizeof(void *), &tape->slots));
+    *out = tape;
+    tape = NULL;
+done:
+    car_tape_destroy(tape);
+    return status;
+}
+
+static void drop(car_tape *tape, void **block) {
+    car_arena_release(tape->arena, *block);
+    *block = NULL;
+}
+
+static void drop_all(car_tape *tape) {
+    const car_graph *graph = car_program_graph(tape->program);
+    for (int v = 0; tape->tensors && v < car_graph_tensor_count(graph); v++) {
+        drop(tape, &tape->tensors[v]);
+    }
+    for (int s = 0; tape->slots && s < car_graph_slot_count(graph); s++) {
+        drop(tape, &tape->slots[s]);
+    }
+}
+
+void car_tape_destroy(car_tape *tape) {
+    if (!tape) {
+        return;
+    }
+    car_context *context = car_program_context(tape->program);
+    const car_graph *graph = car_program_graph(tape->program);
+    drop_all(tape);
+    car_context_release(context, tape->slots, (size_t)car_graph_slot_count(graph), sizeof(void *));
+    car_context_release(context, tape->tensors, (size_t)car_graph_tensor_count(graph), sizeof(void *));
+    car_context_release(context, tape, 1, sizeof *tape);
+}
+
+void car_tape_begin(car_tape *tape, uint64_t key, bool training) {
+    drop_all(tape);
+    tape->key = key;
+    tape->training = training;
+    tape->loss = NAN;
+}
+
+static car_status make_tensor(car_tape *tape, int tensor) {
+    assert(!tape->tensors[tensor]);
+    return car_arena_allocate(tape->arena, CAR_MEMORY_ACTIVATIONS, car_program_tensor_bytes(tape->program, tensor),
+                              &tape->tensors[tensor]);
+}
+
+car_status car_tape_feed(car_tape *tape, int tensor, const void *data) {
+    const car_tensor *t = car_graph_tensor(car_program_graph(tape->program), tensor);
+    if (t->producer != CAR_NONE) {
+        return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
+                                "%s is computed, not an input of the graph", t->name);
+    }
+    car_status status = tape->tensors[tensor] ? CAR_OK : make_tensor(tape, tensor);
+    if (status == CAR_OK) {
+        car_program_import_tensor(tape->program, tensor, data, tape->tensors[tensor]);
+    }
+    return status;
+}
+
+float car_tape_loss(const car_tape *tape) {
+    return tape->loss;
+}
+
+const void *car_tape_tensor(const car_tape *tape, int tensor) {
+    return tape->tensors[tensor];
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* The loss and, for evaluation, the logits stay for their reader. */
+static bool stays_to_the_end(const car_tape *tape, int tensor) {
+    const car_graph *graph = car_program_graph(tape->program);
+    return tensor == car_graph_loss(graph) || (!tape->training && tensor == car_graph_logits(graph));
+}
+
+/* After the forward of operation l: whoever has no further reader goes, unless backward wants it. */
+static void drop_after_forward(car_tape *tape, int l, int tensor) {
+    const car_tensor *t = car_graph_tensor(car_program_graph(tape->program), tensor);
+    bool held = tape->training && t->last_backward != CAR_NONE;
+    if (t->last_forward == l && !held && !stays_to_the_end(tape, tensor)) {
+        drop(tape, &tape->tensors[tensor]);
+    }
+}
+
+static car_status missing(const car_tape *tape, const car_op *op, int tensor) {
+    const car_graph *graph = car_program_graph(tape->program);
+    const car_tensor *t = car_graph_tensor(graph, tensor);
+    return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT, "%s (%s) needs the %s %s, which is not there",
+                            op->name, car_op_kind_text(op->kind), t->producer == CAR_NONE ? "input" : "tensor", t->name);
+}
+
+static car_kernel_io io_of(const car_tape *tape, const car_weights *weights, int l) {
+    const car_op *op = car_graph_op(car_program_graph(tape->program), l);
+    car_kernel_io io = {.training = tape->training, .derived = weights->derived[l]};
+    io.key = car_random_u64(tape->key, (uint64_t)l);
+    car_engine_bind_params(weights, op, io.param);
+    return io;
+}
+
+static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *weights, int l) {
+    const car_op *op = car_graph_op(car_program_graph(tape->program), l);
+    car_kernel_io io = io_of(tape, weights, l);
+    car_status status = CAR_OK;
+    for (int q = 0; q < op->input_count; q++) {
+        io.in[q] = tape->tensors[op->inputs[q]];
+        if (!io.in[q]) {
+            return missing(tape, op, op->inputs[q]);
+        }
+    }
+    CAR_TRY(make_tensor(tape, op->output));
+    io.out = tape->tensors[op->output];
+    if (op->aux != CAR_NONE && tape->training) {
+        CAR_TRY(make_tensor(tape, op->aux));
+        io.aux = tape->tensors[op->aux];
+    }
+    CAR_TRY(car_program_forward(tape->program, lane, l, &io));
+    if (op->output == car_graph_loss(car_program_graph(tape->program))) {
+        tape->loss = *(const float *)io.out;
+    }
+    for (int q = 0; q < op->input_count; q++) {
+        drop_after_forward(tape, l, op->inputs[q]);
+    }
+    drop_after_forward(tape, l, op->output);
+done:
+    return status;
+}
+
+car_status car_tape_forward(car_tape *tape, car_lane *lane, const car_weights *weights, int begin, int end) {
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(tape->program));
+    car_status status = CAR_OK;
+    for (int l = begin; status == CAR_OK && l < end; l++) {
+        status = forward_op(tape, lane, weights, l);
+    }
+    car_kernels_leave(mode);
+    return status;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* The buffer for the gradient of an input: made when its first contributor comes to it. */
+static car_status make_slot(car_tape *tape, int l, int slot) {
+    const car_grad_slot *s = car_graph_slot(car_program_graph(tape->program), slot);
+    if (tape->slots[slot] || s->born != l) {
+        return CAR_OK;
+    }
+    if (s->over_tensor != CAR_NONE) {
+        tape->slots[slot] = tape->tensors[s->over_tensor];
+        tape->tensors[s->over_tensor] = NULL;
+        return CAR_OK;
+    }
+    return car_arena_allocate(tape->arena, CAR_MEMORY_ACTIVATIONS, car_program_slot_bytes(tape->program, slot),
+                              &tape->slots[slot]);
+}
+
+/* What the operation saved must still be there; then its gradients get their buffers. */
+static car_status bind_backward(car_tape *tape, int l, car_kernel_io *io) {
+    const car_graph *graph = car_program_graph(tape->program);
+    const car_op *op = car_graph_op(graph, l);
+    car_status status = CAR_OK;
+    for (int q = 0; q < op->input_count; q++) {
+        io->in[q] = op->saves_input[q] ? tape->tensors[op->inputs[q]] : NULL;
+        if (op->saves_input[q] && !io->in[q]) {
+            return missing(tape, op, op->inputs[q]);
+        }
+    }
+    io->out = op->saves_output ? tape->tensors[op->output] : NULL;
+    io->aux = op->aux != CAR_NONE ? tape->tensors[op->aux] : NULL;
+    if ((op->saves_output && !io->out) || (op->aux != CAR_NONE && !io->aux)) {
+        return missing(tape, op, op->output);
+    }
+    io->grad_out = tape->slots[car_graph_tensor(graph, op->output)->grad_slot];
+    if (!io->grad_out) {
+        return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
+                                "backward of %s before that of what follows it", op->name);
+    }
+    for (int q = 0; q < op->input_count; q++) {
+        if (op->grad_mode[q] == CAR_GRAD_WRITE || op->grad_mode[q] == CAR_GRAD_ADD) {
+            int slot = car_graph_tensor(graph, op->inputs[q])->grad_slot;
+            CAR_TRY(make_slot(tape, l, slot));
+            io->grad_in[q] = tape->slots[slot];
+        }
+    }
+done:
+    return status;
+}
+
+static void drop_after_backward(car_tape *tape, int l) {
+    const car_graph *graph = car_program_graph(tape->program);
+    const car_op *op = car_graph_op(graph, l);
+    const int touched[] = {op->inputs[0], op->input_count > 1 ? op->inputs[1] : CAR_NONE, op->output, op->aux};
+    for (int i = 0; i < 4; i++) {
+        if (touched[i] == CAR_NONE) {
+            continue;
+        }
+        const car_tensor *t = car_graph_tensor(graph, touched[i]);
+        if (t->last_backward == l) {
+            drop(tape, &tape->tensors[touched[i]]);
+        }
+        if (t->grad_slot != CAR_NONE && car_graph_slot(graph, t->grad_slot)->dies == l) {
+            drop(tape, &tape->slots[t->grad_slot]);
+        }
+    }
+}
+
+static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights *weights, car_gradients *gradients, int l) {
+    const car_graph *graph = car_program_graph(tape->program);
+    const car_op *op = car_graph_op(graph, l);
+    int slot = car_graph_tensor(graph, op->output)->grad_slot;
+    car_status status = CAR_OK;
+    if (slot == CAR_NONE) {
+        return CAR_OK; /* nothing with parameters before it */
+    }
+    if (op->output == car_graph_loss(graph)) {
+        CAR_TRY(make_slot(tape, l, slot));
+        *(float *)tape->slots[slot] = 1.0f;
+    }
+    car_kernel_io io = io_of(tape, weights, l);
+    CAR_TRY(bind_backward(tape, l, &io));
+    for (int p = 0; p < op->param_count; p++) {
+        io.grad_param[p] = gradients->use[op->first_use + p];
+    }
+    CAR_TRY(car_program_backward(tape->program, lane, l, &io));
+    drop_after_backward(tape, l);
+done:
+    return status;
+}
+
+car_status car_tape_backward(car_tape *tape, car_lane *lane, const car_weights *weights, car_gradients *gradients,
+                             int begin, int end) {
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(tape->program));
+    car_status status = CAR_OK;
+    for (int l = end - 1; status == CAR_OK && l >= begin; l--) {
+        status = backward_op(tape, lane, weights, gradients, l);
+    }
+    car_kernels_leave(mode);
+    return status;
+}

@@ -1,0 +1,212 @@
+/* One version of all parameters with the forms derived from them, and gradients for each use. */
+#include <string.h>
+
+#include "base/base.h"
+#include "carousel/tape.h"
+#include "engine/internal.h"
+#include "kernels/vector/vector.h"
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+car_status car_weights_create(const car_program *program, car_arena *arena, car_weights **out) {
+    car_context *context = car_program_context(program);
+    const car_graph *graph = car_program_graph(program);
+    car_weights *weights = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_context_allocate(context, 1, sizeof *weights, &weights));
+    weights->program = program;
+    weights->arena = arena;
+    CAR_TRY(car_context_allocate(context, (size_t)car_graph_param_count(graph), sizeof(void *), &weights->param));
+    CAR_TRY(car_context_allocate(context, (size_t)car_graph_op_count(graph), sizeof(void *), &weights->derived));
+    for (int p = 0; p < car_graph_param_count(graph); p++) {
+        CAR_TRY(car_arena_allocate(arena, CAR_MEMORY_WEIGHTS, car_program_param_bytes(program, p), &weights->param[p]));
+    }
+    for (int l = 0; l < car_graph_op_count(graph); l++) {
+        CAR_TRY(car_arena_allocate(arena, CAR_MEMORY_WEIGHTS, car_program_derived_bytes(program, l), &weights->derived[l]));
+    }
+    *out = weights;
+    weights = NULL;
+done:
+    car_weights_destroy(weights);
+    return status;
+}
+
+void car_weights_destroy(car_weights *weights) {
+    if (!weights) {
+        return;
+    }
+    car_context *context = car_program_context(weights->program);
+    const car_graph *graph = car_program_graph(weights->program);
+    for (int l = 0; weights->derived && l < car_graph_op_count(graph); l++) {
+        car_arena_release(weights->arena, weights->derived[l]);
+    }
+    for (int p = 0; weights->param && p < car_graph_param_count(graph); p++) {
+        car_arena_release(weights->arena, weights->param[p]);
+    }
+    car_context_release(context, weights->derived, (size_t)car_graph_op_count(graph), sizeof(void *));
+    car_context_release(context, weights->param, (size_t)car_graph_param_count(graph), sizeof(void *));
+    car_context_release(context, weights, 1, sizeof *weights);
+}
+
+/* Kernels' parameters are gathered per operation, in the order of its slots. */
+void car_engine_bind_params(const car_weights *weights, const car_op *op, const float **param) {
+    for (int p = 0; p < op->param_count; p++) {
+        param[p] = weights->param[op->params[p]];
+    }
+}
+
+static car_status derive_forms(car_weights *weights, void *stream, int begin, int end) {
+    const car_program *program = weights->program;
+    car_status status = CAR_OK;
+    for (int l = begin; status == CAR_OK && l < end; l++) {
+        const car_kernel *kernel = car_program_kernel(program, l);
+        if (kernel->derived_bytes > 0) {
+            const float *param[CAR_MAX_PARAMS] = {NULL};
+            car_engine_bind_params(weights, kernel->op, param);
+            status = kernel->class->derive(kernel, param, weights->derived[l], stream);
+        }
+    }
+    return status;
+}
+
+car_status car_weights_refresh(car_weights *weights, car_lane *lane, int begin, int end) {
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(weights->program));
+    car_status status = derive_forms(weights, lane->stream, begin, end);
+    car_kernels_leave(mode);
+    return status;
+}
+
+/* Remakes what depends on one parameter; for setting weights, where speed does not matter. */
+static car_status refresh_param(car_weights *weights, int param) {
+    const car_program *program = weights->program;
+    const car_graph *graph = car_program_graph(program);
+    car_status status = CAR_OK;
+    for (int l = 0; status == CAR_OK && l < car_graph_op_count(graph); l++) {
+        const car_kernel *kernel = car_program_kernel(program, l);
+        if (kernel->derived_bytes == 0 || kernel->op->params[0] != param) {
+            continue;
+        }
+        void *stream = NULL;
+        status = car_kernels_onednn_open_stream(car_program_context(program), kernel->engine, &stream);
+        if (status == CAR_OK) {
+            status = derive_forms(weights, stream, l, l + 1);
+        }
+        car_kernels_onednn_close_stream(stream);
+    }
+    return status;
+}
+
+car_status car_weights_set(car_weights *weights, int param, const float *canonical) {
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(weights->program));
+    car_status status = car_program_import_param(weights->program, param, canonical, weights->param[param]);
+    if (status == CAR_OK) {
+        status = refresh_param(weights, param);
+    }
+    car_kernels_leave(mode);
+    return status;
+}
+
+car_status car_weights_get(const car_weights *weights, int param, float *canonical) {
+    return car_program_export_param(weights->program, param, weights->param[param], canonical);
+}
+
+float *car_weights_data(car_weights *weights, int param) {
+    return weights->param[param];
+}
+
+/* ---- initial values -------------------------------------------------------------------------- */
+
+static void draw(float *values, int64_t count, car_init init, uint64_t key) {
+    for (int64_t i = 0; i < count; i++) {
+        switch (init.kind) {
+        case CAR_INIT_CONSTANT:
+            values[i] = (float)init.a;
+            break;
+        case CAR_INIT_NORMAL:
+            values[i] = (float)(init.a * car_random_normal(key, (uint64_t)i));
+            break;
+        case CAR_INIT_UNIFORM:
+            values[i] = (float)(init.a * (2.0 * car_random_uniform(key, (uint64_t)i) - 1.0));
+            break;
+        }
+    }
+}
+
+car_status car_weights_initialize(car_weights *weights, uint64_t seed) {
+    const car_graph *graph = car_program_graph(weights->program);
+    car_context *context = car_program_context(weights->program);
+    car_status status = CAR_OK;
+    for (int p = 0; status == CAR_OK && p < car_graph_param_count(graph); p++) {
+        const car_param *param = car_graph_param(graph, p);
+        int64_t count = car_shape_elements(param->shape);
+        float *values = NULL;
+        status = car_context_allocate(context, (size_t)count, sizeof *values, &values);
+        if (status == CAR_OK) {
+            draw(values, count, param->init, car_random_key(seed, param->name));
+            status = car_weights_set(weights, p, values);
+        }
+        car_context_release(context, values, (size_t)count, sizeof *values);
+    }
+    return status;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+car_status car_gradients_create(const car_program *program, car_arena *arena, car_gradients **out) {
+    car_context *context = car_program_context(program);
+    const car_graph *graph = car_program_graph(program);
+    car_gradients *gradients = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_context_allocate(context, 1, sizeof *gradients, &gradients));
+    gradients->program = program;
+    gradients->arena = arena;
+    CAR_TRY(car_context_allocate(context, (size_t)car_graph_use_count(graph), sizeof(void *), &gradients->use));
+    for (int u = 0; u < car_graph_use_count(graph); u++) {
+        size_t bytes = car_program_param_bytes(program, car_graph_use_param(graph, u));
+        CAR_TRY(car_arena_allocate(arena, CAR_MEMORY_GRADIENTS, bytes, &gradients->use[u]));
+        memset(gradients->use[u], 0, bytes);
+    }
+    *out = gradients;
+    gradients = NULL;
+done:
+    car_gradients_destroy(gradients);
+    return status;
+}
+
+void car_gradients_destroy(car_gradients *gradients) {
+    if (!gradients) {
+        return;
+    }
+    car_context *context = car_program_context(gradients->program);
+    int uses = car_graph_use_count(car_program_graph(gradients->program));
+    for (int u = 0; gradients->use && u < uses; u++) {
+        car_arena_release(gradients->arena, gradients->use[u]);
+    }
+    car_context_release(context, gradients->use, (size_t)uses, sizeof(void *));
+    car_context_release(context, gradients, 1, sizeof *gradients);
+}
+
+float *car_gradients_data(car_gradients *gradients, int use) {
+    return gradients->use[use];
+}
+
+car_status car_gradients_get(const car_gradients *gradients, int param, float *canonical) {
+    const car_program *program = gradients->program;
+    const car_graph *graph = car_program_graph(program);
+    car_context *context = car_program_context(program);
+    size_t bytes = car_program_param_bytes(program, param);
+    float *sum = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(context, bytes, 1, &sum));
+    for (int u = 0; u < car_graph_use_count(graph); u++) {
+        if (car_graph_use_param(graph, u) == param) {
+            car_vector_select()->accumulate(sum, gradients->use[u], (int64_t)(bytes / sizeof(float)));
+        }
+    }
+    CAR_TRY(car_program_export_param(program, param, sum, canonical));
+done:
+    car_context_release(context, sum, bytes, 1);
+    return status;
+}

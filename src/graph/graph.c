@@ -1,0 +1,296 @@
+/* Storage of a graph: creating, appending, finishing, reading. */
+#include "carousel/graph.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/internal.h"
+
+enum { MESSAGE_CAPACITY = 512 };
+
+static const int64_t max_elements = (int64_t)1 << 48; /* far beyond any machine, far below overflow */
+
+const char *car_op_kind_text(car_op_kind kind) {
+    static const char *const texts[] = {
+#define OP_TEXT(code, text) text,
+        CAR_OP_LIST(OP_TEXT)
+#undef OP_TEXT
+    };
+    return kind < CAR_OP_KINDS ? texts[kind] : "unknown";
+}
+
+size_t car_dtype_bytes(car_dtype dtype) {
+    return dtype == CAR_U8 ? 1 : 4;
+}
+
+int64_t car_shape_elements(car_shape shape) {
+    int64_t elements = 1;
+    for (int d = 0; d < shape.rank; d++) {
+        elements *= shape.dim[d];
+    }
+    return elements;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+car_status car_graph_create(car_context *context, car_graph **out) {
+    *out = NULL;
+    car_graph *graph = NULL;
+    car_status status = car_context_allocate(context, 1, sizeof *graph, &graph);
+    if (status == CAR_OK) {
+        graph->context = context;
+        graph->loss = CAR_NONE;
+        *out = graph;
+    }
+    return status;
+}
+
+/* Names are owned by the graph; the structs show them as const. */
+static void release_name(car_context *context, const char *name) {
+    car_context_release_text(context, (char *)(uintptr_t)name);
+}
+
+void car_graph_destroy(car_graph *graph) {
+    if (!graph) {
+        return;
+    }
+    car_context *context = graph->context;
+    for (int l = 0; l < graph->op_count; l++) {
+        release_name(context, graph->ops[l].name);
+    }
+    for (int v = 0; v < graph->tensor_count; v++) {
+        release_name(context, graph->tensors[v].name);
+    }
+    for (int p = 0; p < graph->param_count; p++) {
+        release_name(context, graph->params[p].name);
+    }
+    car_context_release(context, graph->ops, (size_t)graph->op_capacity, sizeof *graph->ops);
+    car_context_release(context, graph->tensors, (size_t)graph->tensor_capacity, sizeof *graph->tensors);
+    car_context_release(context, graph->params, (size_t)graph->param_capacity, sizeof *graph->params);
+    car_context_release(context, graph->uses, (size_t)graph->use_capacity, sizeof *graph->uses);
+    car_context_release(context, graph->slots, (size_t)graph->slot_capacity, sizeof *graph->slots);
+    car_context_release(context, graph, 1, sizeof *graph);
+}
+
+int car_graph_fail(car_graph *graph, car_status status, const char *format, ...) {
+    if (graph->status == CAR_OK) {
+        char message[MESSAGE_CAPACITY];
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(message, sizeof message, format, arguments);
+        va_end(arguments);
+        graph->status = car_context_fail(graph->context, status, "%s", message);
+    }
+    return CAR_NONE;
+}
+
+car_status car_graph_finish(car_graph *graph, int loss) {
+    if (graph->status != CAR_OK) {
+        return graph->status;
+    }
+    if (graph->finished) {
+        return car_context_fail(graph->context, CAR_ERROR_ARGUMENT, "the graph is finished already");
+    }
+    bool valid = loss >= 0 && loss < graph->tensor_count && graph->tensors[loss].producer != CAR_NONE;
+    if (!valid || graph->ops[graph->tensors[loss].producer].kind != CAR_OP_CROSS_ENTROPY ||
+        graph->tensors[loss].producer != graph->op_count - 1) {
+        return car_context_fail(graph->context, CAR_ERROR_ARGUMENT,
+                                "the loss must be the output of the graph's last operation, a cross-entropy");
+    }
+    graph->loss = loss;
+    graph->status = car_graph_derive(graph);
+    graph->finished = graph->status == CAR_OK;
+    return graph->status;
+}
+
+/* ---- appending ------------------------------------------------------------------------------- */
+
+static bool may_append(car_graph *graph) {
+    if (graph->status == CAR_OK && graph->finished) {
+        graph->status = car_context_fail(graph->context, CAR_ERROR_ARGUMENT, "a finished graph cannot be changed");
+    }
+    return graph->status == CAR_OK;
+}
+
+/* Multiplies out with a check at every step, so that absurd sizes fail instead of wrapping. */
+static bool shape_is_sane(car_shape shape) {
+    int64_t elements = 1;
+    if (shape.rank < 1 || shape.rank > CAR_MAX_RANK) {
+        return false;
+    }
+    for (int d = 0; d < shape.rank; d++) {
+        if (shape.dim[d] < 1 || shape.dim[d] > max_elements / elements) {
+            return false;
+        }
+        elements *= shape.dim[d];
+    }
+    return true;
+}
+
+int car_graph_add_tensor(car_graph *graph, const char *name, car_shape shape, car_dtype dtype) {
+    if (!may_append(graph)) {
+        return CAR_NONE;
+    }
+    if (!shape_is_sane(shape)) {
+        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: a tensor needs 1 to %d dimensions of at least 1 each, and at "
+                                                      "most 2^48 elements", name, CAR_MAX_RANK);
+    }
+    car_context *context = graph->context;
+    graph->status = car_context_grow(context, &graph->tensors, &graph->tensor_capacity, graph->tensor_count + 1,
+                                     sizeof *graph->tensors);
+    char *copy = NULL;
+    if (graph->status == CAR_OK) {
+        graph->status = car_context_copy_text(context, name, &copy);
+    }
+    if (graph->status != CAR_OK) {
+        return CAR_NONE;
+    }
+    graph->tensors[graph->tensor_count] = (car_tensor){
+        .name = copy,
+        .shape = shape,
+        .dtype = dtype,
+        .bytes = (size_t)car_shape_elements(shape) * car_dtype_bytes(dtype),
+        .producer = CAR_NONE,
+        .last_forward = CAR_NONE,
+        .last_backward = CAR_NONE,
+        .grad_slot = CAR_NONE,
+    };
+    return graph->tensor_count++;
+}
+
+int car_graph_add_param(car_graph *graph, const char *name, car_shape shape, car_param_role role, car_init init) {
+    if (!may_append(graph)) {
+        return CAR_NONE;
+    }
+    if (!shape_is_sane(shape)) {
+        return car_graph_fail(graph, CAR_ERROR_SHAPE, "parameter %s has an impossible shape", name);
+    }
+    if (car_graph_find_param(graph, name) != CAR_NONE) {
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "there are two parameters named %s", name);
+    }
+    car_context *context = graph->context;
+    graph->status = car_context_grow(context, &graph->params, &graph->param_capacity, graph->param_count + 1,
+                                     sizeof *graph->params);
+    char *copy = NULL;
+    if (graph->status == CAR_OK) {
+        graph->status = car_context_copy_text(context, name, &copy);
+    }
+    if (graph->status != CAR_OK) {
+        return CAR_NONE;
+    }
+    graph->params[graph->param_count] = (car_param){.name = copy, .shape = shape, .role = role, .init = init};
+    return graph->param_count++;
+}
+
+static car_status append_uses(car_graph *graph, const car_op *op) {
+    car_status status = car_context_grow(graph->context, &graph->uses, &graph->use_capacity,
+                                         graph->use_count + op->param_count, sizeof *graph->uses);
+    if (status == CAR_OK) {
+        for (int p = 0; p < op->param_count; p++) {
+            graph->uses[graph->use_count++] = op->params[p];
+        }
+    }
+    return status;
+}
+
+int car_graph_add_op(car_graph *graph, const car_op *op, car_shape out, car_shape aux_shape, car_dtype aux_dtype) {
+    car_op copy = *op;
+    char *name = NULL;
+    copy.output = car_graph_add_tensor(graph, op->name, out, CAR_F32);
+    copy.aux = aux_shape.rank > 0 ? car_graph_add_tensor(graph, op->name, aux_shape, aux_dtype) : CAR_NONE;
+    copy.first_use = graph->use_count;
+    if (graph->status == CAR_OK) {
+        graph->status = append_uses(graph, op);
+    }
+    if (graph->status == CAR_OK) {
+        graph->status = car_context_grow(graph->context, &graph->ops, &graph->op_capacity, graph->op_count + 1,
+                                         sizeof *graph->ops);
+    }
+    if (graph->status == CAR_OK) {
+        graph->status = car_context_copy_text(graph->context, op->name, &name);
+    }
+    if (graph->status != CAR_OK) {
+        return CAR_NONE;
+    }
+    copy.name = name;
+    graph->ops[graph->op_count] = copy;
+    graph->tensors[copy.output].producer = graph->op_count;
+    if (copy.aux != CAR_NONE) {
+        graph->tensors[copy.aux].producer = graph->op_count;
+    }
+    graph->op_count++;
+    return copy.output;
+}
+
+void car_graph_set_init(car_graph *graph, const char *param_name, car_init init) {
+    if (!may_append(graph)) {
+        return;
+    }
+    int p = car_graph_find_param(graph, param_name);
+    if (p == CAR_NONE) {
+        car_graph_fail(graph, CAR_ERROR_UNKNOWN_NAME, "there is no parameter named %s", param_name);
+        return;
+    }
+    graph->params[p].init = init;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+car_context *car_graph_context(const car_graph *graph) {
+    return graph->context;
+}
+int car_graph_op_count(const car_graph *graph) {
+    return graph->op_count;
+}
+int car_graph_tensor_count(const car_graph *graph) {
+    return graph->tensor_count;
+}
+int car_graph_param_count(const car_graph *graph) {
+    return graph->param_count;
+}
+int car_graph_use_count(const car_graph *graph) {
+    return graph->use_count;
+}
+int car_graph_slot_count(const car_graph *graph) {
+    return graph->slot_count;
+}
+const car_op *car_graph_op(const car_graph *graph, int op) {
+    return &graph->ops[op];
+}
+const car_tensor *car_graph_tensor(const car_graph *graph, int tensor) {
+    return &graph->tensors[tensor];
+}
+const car_param *car_graph_param(const car_graph *graph, int param) {
+    return &graph->params[param];
+}
+const car_grad_slot *car_graph_slot(const car_graph *graph, int slot) {
+    return &graph->slots[slot];
+}
+int car_graph_use_param(const car_graph *graph, int use) {
+    return graph->uses[use];
+}
+int car_graph_loss(const car_graph *graph) {
+    return graph->loss;
+}
+int car_graph_logits(const car_graph *graph) {
+    return graph->loss == CAR_NONE ? CAR_NONE : graph->ops[graph->tensors[graph->loss].producer].inputs[0];
+}
+
+int car_graph_find_param(const car_graph *graph, const char *name) {
+    for (int p = 0; p < graph->param_count; p++) {
+        if (strcmp(graph->params[p].name, name) == 0) {
+            return p;
+        }
+    }
+    return CAR_NONE;
+}
+
+int car_graph_find_tensor(const car_graph *graph, const char *name) {
+    for (int v = 0; v < graph->tensor_count; v++) {
+        if (strcmp(graph->tensors[v].name, name) == 0) {
+            return v;
+        }
+    }
+    return CAR_NONE;
+}

@@ -1,0 +1,34 @@
+/* The inside of a graph, for the files of this folder. */
+#ifndef CAR_GRAPH_INTERNAL_H
+#define CAR_GRAPH_INTERNAL_H
+
+#include "base/base.h"
+#include "carousel/graph.h"
+
+struct car_graph {
+    car_context *context;
+    car_status status; /* the first failure while building: sticky */
+    bool finished;
+    int loss;
+    car_op *ops;
+    car_tensor *tensors;
+    car_param *params;
+    int *uses; /* parameter of each use */
+    car_grad_slot *slots;
+    int op_count, tensor_count, param_count, use_count, slot_count;
+    int op_capacity, tensor_capacity, param_capacity, use_capacity, slot_capacity;
+};
+
+/* Records the first failure and returns CAR_NONE, so that a builder can `return` it. */
+int car_graph_fail(car_graph *graph, car_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Appends and returns the id, CAR_NONE after a failure. */
+int car_graph_add_tensor(car_graph *graph, const char *name, car_shape shape, car_dtype dtype);
+int car_graph_add_param(car_graph *graph, const char *name, car_shape shape, car_param_role role, car_init init);
+/* Copies *op, creates its output (and aux if aux_shape.rank > 0), numbers its uses; returns the output. */
+int car_graph_add_op(car_graph *graph, const car_op *op, car_shape out, car_shape aux_shape, car_dtype aux_dtype);
+
+/* Derives needs_grad, grad_mode, grad slots and lifetimes; called once by car_graph_finish. */
+car_status car_graph_derive(car_graph *graph);
+
+#endif

@@ -1,0 +1,349 @@
+/* Lowers a graph to a table of kernels: layouts, primitives, scratch space. */
+#include "kernels/program.h"
+
+#include <string.h>
+
+#include "base/base.h"
+#include "kernels/vector/vector.h"
+
+enum { ALIGNMENT = 64 };
+
+struct car_program {
+    car_context *context;
+    const car_graph *graph;
+    car_program_config config;
+    void *engine;
+    car_kernel *kernels; /* per operation */
+    int prepared;        /* kernels that must be released */
+    int *blocks;         /* per tensor: channel block if of rank 4, else 1 */
+    int *layout_owner;   /* per parameter: the operation that chose its layout, or CAR_NONE */
+    size_t *tensor_bytes, *slot_bytes, *param_bytes;
+    size_t scratch_bytes;
+};
+
+car_program_config car_program_config_default(void) {
+    return (car_program_config){.kernels = CAR_KERNELS_ONEDNN, .threads = 1};
+}
+
+/* ---- layouts --------------------------------------------------------------------------------- */
+
+/* An image that is fed stays as it is if its only readers take it so: first convolutions have few
+ * channels and kernels of their own for that. */
+static bool stays_plain(const car_graph *graph, int tensor, int block) {
+    const car_tensor *t = car_graph_tensor(graph, tensor);
+    if (t->producer != CAR_NONE) {
+        return false;
+    }
+    for (int l = 0; l < car_graph_op_count(graph); l++) {
+        const car_op *op = car_graph_op(graph, l);
+        for (int q = 0; q < op->input_count; q++) {
+            bool narrow_conv = op->kind == CAR_OP_CONV && t->shape.dim[1] < block;
+            if (op->inputs[q] == tensor && !narrow_conv && op->kind != CAR_OP_FLATTEN) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static size_t blocked_bytes(const car_tensor *tensor, int block) {
+    if (tensor->shape.rank != 4) {
+        return tensor->bytes;
+    }
+    size_t channels = (size_t)tensor->shape.dim[1];
+    return tensor->bytes / channels * car_round_up(channels, (size_t)block);
+}
+
+static void choose_layouts(car_program *program) {
+    const car_graph *graph = program->graph;
+    int block = program->config.kernels == CAR_KERNELS_ONEDNN ? car_kernels_onednn_block() : 1;
+    for (int v = 0; v < car_graph_tensor_count(graph); v++) {
+        const car_tensor *tensor = car_graph_tensor(graph, v);
+        bool plain = tensor->shape.rank != 4 || stays_plain(graph, v, block);
+        program->blocks[v] = plain ? 1 : block;
+        program->tensor_bytes[v] = blocked_bytes(tensor, program->blocks[v]);
+        if (tensor->grad_slot != CAR_NONE && program->slot_bytes[tensor->grad_slot] < program->tensor_bytes[v]) {
+            program->slot_bytes[tensor->grad_slot] = program->tensor_bytes[v];
+        }
+    }
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* Space for contributions that are added to a gradient by the program, behind the kernel's own. */
+static size_t addend_offset(const car_program *program, int op, int input) {
+    const car_kernel *kernel = &program->kernels[op];
+    size_t offset = car_round_up(kernel->scratch_bytes, ALIGNMENT);
+    for (int q = 0; q < input; q++) {
+        if (kernel->op->grad_mode[q] == CAR_GRAD_ADD && !kernel->class->adds_grad) {
+            offset += car_round_up(program->tensor_bytes[kernel->op->inputs[q]], ALIGNMENT);
+        }
+    }
+    return offset;
+}
+
+static car_status prepare_kernel(car_program *program, int l) {
+    const car_graph *graph = program->graph;
+    const car_op *op = car_graph_op(graph, l);
+    const car_kernel_class *const *table =
+        program->config.kernels == CAR_KERNELS_ONEDNN ? car_kernels_onednn : car_kernels_reference;
+    car_kernel *kernel = &program->kernels[l];
+    kernel->graph = graph;
+    kernel->op = op;
+    kernel->context = program->context;
+    kernel->engine = program->engine;
+    kernel->block_out = program->blocks[op->output];
+    kernel->aux_bytes = op->aux != CAR_NONE ? car_graph_tensor(graph, op->aux)->bytes : 0;
+    for (int q = 0; q < op->input_count; q++) {
+        kernel->block_in[q] = program->blocks[op->inputs[q]];
+    }
+    car_kernel_choose(kernel, table);
+    program->prepared = l + 1;
+    car_status status = kernel->class->prepare ? kernel->class->prepare(kernel) : CAR_OK;
+    if (status != CAR_OK) {
+        return status;
+    }
+    if (op->aux != CAR_NONE) {
+        program->tensor_bytes[op->aux] = kernel->aux_bytes;
+    }
+    if (kernel->own_layout) {
+        program->layout_owner[op->params[0]] = l;
+        program->param_bytes[op->params[0]] = kernel->weight_bytes;
+    }
+    size_t scratch = addend_offset(program, l, op->input_count);
+    if (scratch > program->scratch_bytes) {
+        program->scratch_bytes = scratch;
+    }
+    return CAR_OK;
+}
+
+static car_status allocate_tables(car_program *program) {
+    car_context *context = program->context;
+    const car_graph *graph = program->graph;
+    size_t ops = (size_t)car_graph_op_count(graph), tensors = (size_t)car_graph_tensor_count(graph);
+    size_t params = (size_t)car_graph_param_count(graph), slots = (size_t)car_graph_slot_count(graph);
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(context, ops, sizeof *program->kernels, &program->kernels));
+    CAR_TRY(car_context_allocate(context, tensors, sizeof *program->blocks, &program->blocks));
+    CAR_TRY(car_context_allocate(context, tensors, sizeof *program->tensor_bytes, &program->tensor_bytes));
+    CAR_TRY(car_context_allocate(context, slots, sizeof *program->slot_bytes, &program->slot_bytes));
+    CAR_TRY(car_context_allocate(context, params, sizeof *program->param_bytes, &program->param_bytes));
+    CAR_TRY(car_context_allocate(context, params, sizeof *program->layout_owner, &program->layout_owner));
+    for (size_t p = 0; p < params; p++) {
+        program->layout_owner[p] = CAR_NONE;
+        program->param_bytes[p] = (size_t)car_shape_elements(car_graph_param(graph, (int)p)->shape) * sizeof(float);
+    }
+done:
+    return status;
+}
+
+car_status car_program_create(const car_graph *graph, const car_program_config *config, car_program **out) {
+    car_context *context = car_graph_context(graph);
+    car_program_config chosen = config ? *config : car_program_config_default();
+    car_program *program = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    if (car_graph_loss(graph) == CAR_NONE || chosen.threads < 1) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "a program wants a finished graph and at least one thread in a kernel");
+    }
+    car_kernel_mode mode = car_kernels_enter(chosen.threads);
+    CAR_TRY(car_context_allocate(context, 1, sizeof *program, &program));
+    program->context = context;
+    program->graph = graph;
+    program->config = chosen;
+    CAR_TRY(allocate_tables(program));
+    if (chosen.kernels == CAR_KERNELS_ONEDNN) {
+        CAR_TRY(car_kernels_onednn_open(context, &program->engine));
+    }
+    choose_layouts(program);
+    for (int l = 0; l < car_graph_op_count(graph); l++) {
+        CAR_TRY(prepare_kernel(program, l));
+    }
+    *out = program;
+    program = NULL;
+done:
+    car_program_destroy(program);
+    car_kernels_leave(mode);
+    return status;
+}
+
+void car_program_destroy(car_program *program) {
+    if (!program) {
+        return;
+    }
+    car_context *context = program->context;
+    const car_graph *graph = program->graph;
+    for (int l = program->prepared - 1; l >= 0; l--) {
+        if (program->kernels[l].class->release) {
+            program->kernels[l].class->release(&program->kernels[l]);
+        }
+    }
+    car_kernels_onednn_close(program->engine);
+    size_t ops = (size_t)car_graph_op_count(graph), tensors = (size_t)car_graph_tensor_count(graph);
+    size_t params = (size_t)car_graph_param_count(graph), slots = (size_t)car_graph_slot_count(graph);
+    car_context_release(context, program->layout_owner, params, sizeof *program->layout_owner);
+    car_context_release(context, program->param_bytes, params, sizeof *program->param_bytes);
+    car_context_release(context, program->slot_bytes, slots, sizeof *program->slot_bytes);
+    car_context_release(context, program->tensor_bytes, tensors, sizeof *program->tensor_bytes);
+    car_context_release(context, program->blocks, tensors, sizeof *program->blocks);
+    car_context_release(context, program->kernels, ops, sizeof *program->kernels);
+    car_context_release(context, program, 1, sizeof *program);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+const car_graph *car_program_graph(const car_program *program) {
+    return program->graph;
+}
+car_context *car_program_context(const car_program *program) {
+    return program->context;
+}
+int car_program_threads(const car_program *program) {
+    return program->config.threads;
+}
+const car_kernel *car_program_kernel(const car_program *program, int op) {
+    return &program->kernels[op];
+}
+size_t car_program_tensor_bytes(const car_program *program, int tensor) {
+    return program->tensor_bytes[tensor];
+}
+size_t car_program_slot_bytes(const car_program *program, int slot) {
+    return program->slot_bytes[slot];
+}
+size_t car_program_param_bytes(const car_program *program, int param) {
+    return program->param_bytes[param];
+}
+size_t car_program_derived_bytes(const car_program *program, int op) {
+    return program->kernels[op].derived_bytes;
+}
+size_t car_program_scratch_bytes(const car_program *program) {
+    return program->scratch_bytes;
+}
+const char *car_program_kernel_name(const car_program *program, int op) {
+    return program->kernels[op].name;
+}
+
+/* ---- conversions ----------------------------------------------------------------------------- */
+
+car_status car_program_import_param(const car_program *program, int param, const float *canonical, float *stored) {
+    int owner = program->layout_owner[param];
+    if (owner != CAR_NONE) {
+        return program->kernels[owner].class->import_param(&program->kernels[owner], canonical, stored);
+    }
+    memcpy(stored, canonical, program->param_bytes[param]);
+    return CAR_OK;
+}
+
+car_status car_program_export_param(const car_program *program, int param, const float *stored, float *canonical) {
+    int owner = program->layout_owner[param];
+    if (owner != CAR_NONE) {
+        return program->kernels[owner].class->export_param(&program->kernels[owner], stored, canonical);
+    }
+    memcpy(canonical, stored, program->param_bytes[param]);
+    return CAR_OK;
+}
+
+/* Element (n, c, pixel) of a blocked image. */
+static size_t blocked_index(car_shape shape, int block, int64_t n, int64_t c, int64_t pixel) {
+    int64_t blocks = (shape.dim[1] + block - 1) / block, pixels = shape.dim[2] * shape.dim[3];
+    return (size_t)(((n * blocks + c / block) * pixels + pixel) * block + c % block);
+}
+
+void car_program_import_tensor(const car_program *program, int tensor, const void *canonical, void *stored) {
+    const car_tensor *t = car_graph_tensor(program->graph, tensor);
+    int block = program->blocks[tensor];
+    if (block == 1) {
+        memcpy(stored, canonical, t->bytes);
+        return;
+    }
+    const float *from = canonical;
+    float *to = stored;
+    int64_t pixels = t->shape.dim[2] * t->shape.dim[3];
+    memset(to, 0, program->tensor_bytes[tensor]);
+    for (int64_t n = 0; n < t->shape.dim[0]; n++) {
+        for (int64_t c = 0; c < t->shape.dim[1]; c++) {
+            for (int64_t p = 0; p < pixels; p++) {
+                to[blocked_index(t->shape, block, n, c, p)] = from[(n * t->shape.dim[1] + c) * pixels + p];
+            }
+        }
+    }
+}
+
+car_status car_program_export_tensor(const car_program *program, int tensor, const void *stored, float *canonical) {
+    const car_tensor *t = car_graph_tensor(program->graph, tensor);
+    int block = program->blocks[tensor];
+    if (t->dtype != CAR_F32) {
+        return car_context_fail(program->context, CAR_ERROR_ARGUMENT, "tensor %s does not hold floats", t->name);
+    }
+    if (block == 1) {
+        memcpy(canonical, stored, t->bytes);
+        return CAR_OK;
+    }
+    const float *from = stored;
+    int64_t pixels = t->shape.dim[2] * t->shape.dim[3];
+    for (int64_t n = 0; n < t->shape.dim[0]; n++) {
+        for (int64_t c = 0; c < t->shape.dim[1]; c++) {
+            for (int64_t p = 0; p < pixels; p++) {
+                canonical[(n * t->shape.dim[1] + c) * pixels + p] = from[blocked_index(t->shape, block, n, c, p)];
+            }
+        }
+    }
+    return CAR_OK;
+}
+
+/* ---- lanes and running ----------------------------------------------------------------------- */
+
+car_status car_lane_create(const car_program *program, car_arena *arena, car_lane **out) {
+    car_lane *lane = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_context_allocate(program->context, 1, sizeof *lane, &lane));
+    lane->program = program;
+    lane->arena = arena;
+    CAR_TRY(car_arena_allocate(arena, CAR_MEMORY_WORKSPACE, program->scratch_bytes, &lane->scratch));
+    if (program->engine) {
+        CAR_TRY(car_kernels_onednn_open_stream(program->context, program->engine, &lane->stream));
+    }
+    *out = lane;
+    lane = NULL;
+done:
+    car_lane_destroy(lane);
+    return status;
+}
+
+void car_lane_destroy(car_lane *lane) {
+    if (!lane) {
+        return;
+    }
+    car_kernels_onednn_close_stream(lane->stream);
+    car_arena_release(lane->arena, lane->scratch);
+    car_context_release(lane->program->context, lane, 1, sizeof *lane);
+}
+
+car_status car_program_forward(const car_program *program, car_lane *lane, int op, car_kernel_io *io) {
+    io->scratch = lane->scratch;
+    io->stream = lane->stream;
+    return program->kernels[op].class->forward(&program->kernels[op], io);
+}
+
+car_status car_program_backward(const car_program *program, car_lane *lane, int op, car_kernel_io *io) {
+    const car_kernel *kernel = &program->kernels[op];
+    void *sums[CAR_MAX_INPUTS] = {NULL};
+    io->scratch = lane->scratch;
+    io->stream = lane->stream;
+    for (int q = 0; q < kernel->op->input_count; q++) {
+        if (kernel->op->grad_mode[q] == CAR_GRAD_ADD && !kernel->class->adds_grad) {
+            sums[q] = io->grad_in[q];
+            io->grad_in[q] = (char *)lane->scratch + addend_offset(program, op, q);
+        }
+    }
+    car_status status = kernel->class->backward(kernel, io);
+    for (int q = 0; status == CAR_OK && q < kernel->op->input_count; q++) {
+        if (sums[q]) {
+            size_t bytes = program->tensor_bytes[kernel->op->inputs[q]];
+            car_vector_select()->accumulate(sums[q], io->grad_in[q], (int64_t)(bytes / sizeof(float)));
+        }
+    }
+    return status;
+}

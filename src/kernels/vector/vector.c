@@ -1,0 +1,76 @@
+/* The vectorised loops of one instruction set: this file is compiled once for each, with
+ * CAR_VECTOR_ISA naming it and the compiler told to use it. */
+#include "kernels/vector/vector.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Before a loop whose elements do not depend on each other even where buffers coincide (in place):
+ * without it the compiler's own overlap check would send in-place calls down the slow path. */
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+#include "kernels/vector/batchnorm_loops.h"
+#include "kernels/vector/row_loops.h"
+
+#ifndef CAR_VECTOR_ISA
+#define CAR_VECTOR_ISA generic
+#endif
+#define JOIN_NAMES(a, b) a##b
+#define EXPAND_AND_JOIN(a, b) JOIN_NAMES(a, b)
+#define TABLE_NAME EXPAND_AND_JOIN(car_vector_, CAR_VECTOR_ISA)
+#define TEXT_OF(a) #a
+#define EXPANDED_TEXT_OF(a) TEXT_OF(a)
+
+static void add(float *y, const float *a, const float *b, int64_t n) {
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = a[i] + b[i];
+    }
+}
+
+static void accumulate(float *restrict y, const float *restrict x, int64_t n) {
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        y[i] += x[i];
+    }
+}
+
+static void relu(float *y, const float *x, int64_t n) {
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = x[i] < 0 ? 0 : x[i]; /* a NaN must stay one */
+    }
+}
+
+static void relu_backward(float *grad_x, const float *grad_y, const float *y, int64_t n) {
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        grad_x[i] = y[i] > 0 ? grad_y[i] : 0;
+    }
+}
+
+extern const car_vector TABLE_NAME;
+const car_vector TABLE_NAME = {
+    .name = "vector:" EXPANDED_TEXT_OF(CAR_VECTOR_ISA),
+    .add = add,
+    .accumulate = accumulate,
+    .relu = relu,
+    .relu_backward = relu_backward,
+    .batch_statistics = batch_statistics,
+    .batchnorm = batchnorm,
+    .batchnorm_backward = batchnorm_backward,
+    .layernorm = layernorm,
+    .layernorm_backward = layernorm_backward,
+    .fill_rows = fill_rows,
+    .sum_rows = sum_rows,
+    .log_sum_exp = log_sum_exp,
+    .softmax_gradient = softmax_gradient,
+    .attention_softmax = attention_softmax,
+    .attention_restore = attention_restore,
+    .attention_gradient = attention_gradient,
+    .dot = dot,
+};

@@ -1,0 +1,68 @@
+/* Vectorised loops: what no library does as fast, or what fuses passes over memory.
+ *
+ * The loops are plain C in vector.c and the files it includes, compiled once for each instruction set
+ * and chosen at run time; the compiler does the vectorising. On one machine every thread gets the
+ * same set, so results do not depend on who computes them. Sizes are counts of elements. */
+#ifndef CAR_VECTOR_H
+#define CAR_VECTOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A batch normalisation over one tensor [images][blocks][pixels][block]; `block` is 8 or 16. */
+typedef struct car_vector_norm {
+    int64_t images, channels, pixels;
+    int block;
+    float eps;
+    bool relu;
+    const float *x, *gamma, *beta;
+    const float *mean, *variance; /* of the batch or running */
+    const float *residual;        /* or NULL */
+    float *y;
+    /* backward */
+    const float *grad_y, *saved_y; /* saved_y: the mask where there is a residual and a ReLU */
+    float *grad_x, *grad_residual; /* or NULL; one of them may be grad_y's buffer */
+    float *grad_gamma, *grad_beta;
+} car_vector_norm;
+
+typedef struct car_vector {
+    const char *name;
+
+    void (*add)(float *y, const float *a, const float *b, int64_t n);    /* y may be a or b */
+    void (*accumulate)(float *y, const float *x, int64_t n);             /* y += x */
+    void (*relu)(float *y, const float *x, int64_t n);
+    void (*relu_backward)(float *grad_x, const float *grad_y, const float *y, int64_t n);
+
+    /* mean and variance: `channels` floats each, written. */
+    void (*batch_statistics)(const car_vector_norm *norm, float *mean, float *variance);
+    void (*batchnorm)(const car_vector_norm *norm);
+    void (*batchnorm_backward)(const car_vector_norm *norm);
+
+    /* statistics: mean and reciprocal deviation of each row. */
+    void (*layernorm)(float *y, float *statistics, const float *x, const float *gamma, const float *beta, int64_t rows,
+                      int64_t width, float eps);
+    /* grad_x may be NULL or grad_y; add: grad_x is added to. */
+    void (*layernorm_backward)(float *grad_x, float *grad_gamma, float *grad_beta, const float *grad_y, const float *x,
+                               const float *statistics, const float *gamma, int64_t rows, int64_t width, bool add);
+
+    void (*fill_rows)(float *y, const float *row, int64_t rows, int64_t width);  /* every row becomes `row` */
+    void (*sum_rows)(float *sum, const float *x, int64_t rows, int64_t width);   /* column sums, overwritten */
+
+    /* Row-wise: returns log(sum(exp(x))) and, if `sum` is given, the sum of x. */
+    float (*log_sum_exp)(const float *x, int64_t n, float *sum);
+    /* y = (exp(x - lse) - shift) * scale; y may be x. */
+    void (*softmax_gradient)(float *y, const float *x, float lse, float shift, float scale, int64_t n);
+
+    /* Attention, one row of scores each: s *= scale, then s = softmax(s); returns the log-sum-exp. */
+    float (*attention_softmax)(float *s, int64_t n, float scale);
+    void (*attention_restore)(float *s, int64_t n, float scale, float lse); /* s = exp(s * scale - lse) */
+    /* dp = p * (dp - delta) * scale */
+    void (*attention_gradient)(float *dp, const float *p, float delta, float scale, int64_t n);
+    float (*dot)(const float *a, const float *b, int64_t n);
+} car_vector;
+
+/* The best set for this machine. */
+const car_vector *car_vector_select(void);
+
+#endif

@@ -1,0 +1,112 @@
+/* GPT-2 with Hugging Face's names: gpt2 (124M) and gpt2-nano.
+ *
+ * Weights of the blocks are stored [in, out], as Hugging Face's Conv1D does; the head is the token
+ * embedding once more. The table of positions always has the model's full context, whatever the
+ * sequence length, so that weights fit at any length. */
+#include "models/models.h"
+
+#include <math.h>
+
+#include "base/base.h"
+
+enum { CONTEXT = 1024, NANO_CONTEXT = 128, MLP_RATIO = 4 };
+static const double eps = 1e-5, deviation = 0.02;
+
+static car_status check(car_context *context, const char *name, int positions, const car_model_config *config) {
+    car_status status = CAR_OK;
+    if (config->seq_len > positions) {
+        status = car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                  "model %s: sequence length %d is beyond its context; use 1 to %d", name,
+                                  config->seq_len, positions);
+        goto done;
+    }
+    CAR_TRY(car_model_check_heads(context, name, config));
+    double tokens = (double)config->batch * config->seq_len;
+    CAR_TRY(car_model_check_elements(context, name, "an activation", tokens * config->width * MLP_RATIO));
+    CAR_TRY(car_model_check_elements(context, name, "the logits", tokens * config->vocabulary));
+    CAR_TRY(car_model_check_elements(context, name, "the embedding", (double)config->vocabulary * config->width));
+done:
+    return status;
+}
+
+static int linear(car_graph *graph, const char *name, int x, int out_features, double weight_deviation) {
+    car_linear_config config = {.out_features = out_features, .bias = true, .in_by_out = true, .tied = CAR_NONE};
+    x = car_graph_linear(graph, name, x, &config);
+    car_model_init(graph, name, "weight", CAR_INIT_NORMAL, weight_deviation);
+    car_model_init(graph, name, "bias", CAR_INIT_CONSTANT, 0);
+    return x;
+}
+
+static int block(car_graph *graph, const char *name, int x, const car_model_config *config) {
+    int width = config->width;
+    /* Projections into the residual stream start smaller, so that its variance does not grow with depth. */
+    double residual_deviation = deviation / sqrt(2.0 * config->depth);
+
+    int y = car_graph_layernorm(graph, car_model_label("%s.ln_1", name).text, x, eps);
+    y = linear(graph, car_model_label("%s.attn.c_attn", name).text, y, 3 * width, deviation);
+    y = car_graph_attention(graph, car_model_label("%s.attn", name).text, y, config->heads, true);
+    y = linear(graph, car_model_label("%s.attn.c_proj", name).text, y, width, residual_deviation);
+    y = car_model_dropout(graph, config, car_model_label("%s.attn.resid_dropout", name).text, y);
+    x = car_graph_add(graph, car_model_label("%s.add_1", name).text, y, x);
+
+    y = car_graph_layernorm(graph, car_model_label("%s.ln_2", name).text, x, eps);
+    y = linear(graph, car_model_label("%s.mlp.c_fc", name).text, y, MLP_RATIO * width, deviation);
+    y = car_graph_gelu(graph, car_model_label("%s.mlp.act", name).text, y, true);
+    y = linear(graph, car_model_label("%s.mlp.c_proj", name).text, y, width, residual_deviation);
+    y = car_model_dropout(graph, config, car_model_label("%s.mlp.dropout", name).text, y);
+    return car_graph_add(graph, car_model_label("%s.add_2", name).text, y, x);
+}
+
+static int build(car_graph *graph, int positions, const car_model_config *config) {
+    car_shape sequence = {2, {config->batch, config->seq_len}};
+    int tokens = car_graph_input(graph, "tokens", sequence, CAR_I32);
+    int x = car_graph_embedding(graph, "transformer.wte", "transformer.wpe", tokens, config->vocabulary, positions,
+                                config->width);
+    car_model_init(graph, "transformer.wte", "weight", CAR_INIT_NORMAL, deviation);
+    car_model_init(graph, "transformer.wpe", "weight", CAR_INIT_NORMAL, deviation);
+    x = car_model_dropout(graph, config, "transformer.drop", x);
+    for (int i = 0; i < config->depth; i++) {
+        x = block(graph, car_model_label("transformer.h.%d", i).text, x, config);
+    }
+    x = car_graph_layernorm(graph, "transformer.ln_f", x, eps);
+    car_linear_config head = {.out_features = config->vocabulary,
+                              .tied = car_graph_find_param(graph, "transformer.wte.weight")};
+    x = car_graph_linear(graph, "lm_head", x, &head);
+    int labels = car_graph_input(graph, "labels", sequence, CAR_I32);
+    return car_graph_cross_entropy(graph, "loss", x, labels, config->label_smoothing);
+}
+
+static car_status check_nano(car_context *context, const char *name, const car_model_config *config) {
+    return check(context, name, NANO_CONTEXT, config);
+}
+static car_status check_full(car_context *context, const char *name, const car_model_config *config) {
+    return check(context, name, CONTEXT, config);
+}
+
+static int build_nano(car_graph *graph, const car_model_config *config) {
+    return build(graph, NANO_CONTEXT, config);
+}
+static int build_full(car_graph *graph, const car_model_config *config) {
+    return build(graph, CONTEXT, config);
+}
+
+const car_model_entry car_model_gpt2_nano = {
+    .info =
+        {.name = "gpt2-nano",
+         .summary = "GPT-2 with 6 layers of width 192 over bytes, context 128",
+         .task = CAR_TASK_TOKENS,
+         .defaults = {.batch = 1, .seq_len = NANO_CONTEXT, .vocabulary = 256, .width = 192, .depth = 6, .heads = 6}},
+    .takes_dropout = true,
+    .check = check_nano,
+    .build = build_nano,
+};
+
+const car_model_entry car_model_gpt2 = {
+    .info = {.name = "gpt2",
+             .summary = "GPT-2, 124 M parameters, context 1024",
+             .task = CAR_TASK_TOKENS,
+             .defaults = {.batch = 1, .seq_len = CONTEXT, .vocabulary = 50257, .width = 768, .depth = 12, .heads = 12}},
+    .takes_dropout = true,
+    .check = check_full,
+    .build = build_full,
+};

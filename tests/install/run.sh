@@ -1,0 +1,69 @@
+#!/bin/bash
+# Installs Carousel under a temporary prefix and uses it from there as a stranger would: the program, and
+# one small example built through pkg-config and through find_package, with either library.
+#
+#   tests/install/run.sh BUILD_DIR EXAMPLE.c VERSION
+set -euo pipefail
+
+build=$1
+example=$2
+version=$3
+here=$(cd "$(dirname "$0")" && pwd)
+cc=${CC:-cc}
+cmake=${CMAKE:-cmake}
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+fail() {
+    echo "install: $*" >&2
+    exit 1
+}
+
+# Runs an example and fails with its output if it fails, or if it takes the wrong kind of library.
+run_example() {
+    local program=$1 kind=$2 needed=absent
+    if readelf -d "$program" | grep -q 'NEEDED.*libcarousel\.so'; then
+        needed=present
+    fi
+    case $kind-$needed in
+    shared-present | static-absent) ;;
+    *) fail "$program should be linked with the $kind library" ;;
+    esac
+    "$program" >"$scratch/output" 2>&1 || { cat "$scratch/output"; fail "$program failed"; }
+}
+
+# The prefix is moved once after installing: packages are built in one place and used in another.
+"$cmake" --install "$build" --prefix "$scratch/elsewhere" >/dev/null
+mv "$scratch/elsewhere" "$scratch/prefix"
+prefix=$scratch/prefix
+libdir=$(dirname "$(find "$prefix" -name libcarousel.a)")
+
+"$prefix/bin/carousel" --help >/dev/null || fail "the installed program does not run"
+
+export PKG_CONFIG_PATH=$libdir/pkgconfig
+found=$(pkg-config --modversion carousel)
+[ "$found" = "$version" ] || fail "pkg-config says version $found, not $version"
+read -r -a cflags <<<"$(pkg-config --cflags carousel)"
+read -r -a shared <<<"$(pkg-config --libs carousel)"
+read -r -a static <<<"$(pkg-config --static --libs carousel)"
+# Where both libraries lie side by side a linker takes the shared one, unless told.
+static=("${static[@]/#-lcarousel/-l:libcarousel.a}")
+
+strict=(-std=c17 -Wall -Wextra -Wpedantic -Werror)
+"$cc" "${strict[@]}" "${cflags[@]}" "$example" -o "$scratch/pc_shared" "${shared[@]}" "-Wl,-rpath,$libdir"
+run_example "$scratch/pc_shared" shared
+"$cc" "${strict[@]}" "${cflags[@]}" "$example" -o "$scratch/pc_static" "${static[@]}"
+run_example "$scratch/pc_static" static
+
+# Each public header must stand on its own.
+for header in "$prefix"/include/carousel/*.h; do
+    echo "#include \"carousel/$(basename "$header")\"" | "$cc" "${strict[@]}" "${cflags[@]}" -fsyntax-only -x c - ||
+        fail "$(basename "$header") needs something that it does not include"
+done
+
+"$cmake" -S "$here" -B "$scratch/consumer" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
+    -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF -DPROGRAM="$example" -DCAROUSEL_VERSION="$version" >/dev/null
+"$cmake" --build "$scratch/consumer" >/dev/null
+run_example "$scratch/consumer/with_shared" shared
+run_example "$scratch/consumer/with_static" static
