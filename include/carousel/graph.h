@@ -35,24 +35,24 @@ typedef struct car_shape {
 
 typedef enum car_dtype { CAR_F32, CAR_I32, CAR_U8 } car_dtype;
 
-#define CAR_OP_LIST(X)                                    \
-    X(CAR_OP_CONV, "conv")                                \
-    X(CAR_OP_BATCHNORM, "batchnorm")                      \
-    X(CAR_OP_RELU, "relu")                                \
-    X(CAR_OP_MAXPOOL, "maxpool")                          \
-    X(CAR_OP_AVGPOOL, "avgpool")                          \
-    X(CAR_OP_GLOBAL_AVGPOOL, "global-avgpool")            \
-    X(CAR_OP_SHORTCUT, "shortcut")                        \
-    X(CAR_OP_ADD, "add")                                  \
-    X(CAR_OP_FLATTEN, "flatten")                          \
-    X(CAR_OP_LINEAR, "linear")                            \
-    X(CAR_OP_LAYERNORM, "layernorm")                      \
-    X(CAR_OP_GELU, "gelu")                                \
-    X(CAR_OP_ATTENTION, "attention")                      \
-    X(CAR_OP_EMBEDDING, "embedding")                      \
-    X(CAR_OP_PATCH_TOKENS, "patch-tokens")                \
-    X(CAR_OP_SELECT_TOKEN, "select-token")                \
-    X(CAR_OP_DROPOUT, "dropout")                          \
+#define CAR_OP_LIST(X)                         \
+    X(CAR_OP_CONV, "conv")                     \
+    X(CAR_OP_BATCHNORM, "batchnorm")           \
+    X(CAR_OP_RELU, "relu")                     \
+    X(CAR_OP_MAXPOOL, "maxpool")               \
+    X(CAR_OP_AVGPOOL, "avgpool")               \
+    X(CAR_OP_GLOBAL_AVGPOOL, "global-avgpool") \
+    X(CAR_OP_SHORTCUT, "shortcut")             \
+    X(CAR_OP_ADD, "add")                       \
+    X(CAR_OP_FLATTEN, "flatten")               \
+    X(CAR_OP_LINEAR, "linear")                 \
+    X(CAR_OP_LAYERNORM, "layernorm")           \
+    X(CAR_OP_GELU, "gelu")                     \
+    X(CAR_OP_ATTENTION, "attention")           \
+    X(CAR_OP_EMBEDDING, "embedding")           \
+    X(CAR_OP_PATCH_TOKENS, "patch-tokens")     \
+    X(CAR_OP_SELECT_TOKEN, "select-token")     \
+    X(CAR_OP_DROPOUT, "dropout")               \
     X(CAR_OP_CROSS_ENTROPY, "cross-entropy")
 
 typedef enum car_op_kind {
@@ -69,7 +69,7 @@ const char *car_op_kind_text(car_op_kind kind);
 typedef enum car_param_role {
     CAR_PARAM_WEIGHT,
     CAR_PARAM_BIAS,
-    CAR_PARAM_NORM,     /* scale or shift of a normalisation */
+    CAR_PARAM_NORM, /* scale or shift of a normalisation */
     CAR_PARAM_EMBEDDING,
     CAR_PARAM_STATISTIC /* BatchNorm running mean or variance: its "gradient" is the batch's statistic */
 } car_param_role;
@@ -104,8 +104,8 @@ typedef struct car_pool_config {
 } car_pool_config;
 
 typedef struct car_batchnorm_config {
-    int residual;        /* a tensor added after the normalisation, or CAR_NONE */
-    bool relu;           /* ReLU after that */
+    int residual; /* a tensor added after the normalisation, or CAR_NONE */
+    bool relu;    /* ReLU after that */
     double eps, momentum;
 } car_batchnorm_config;
 
@@ -148,10 +148,10 @@ typedef union car_op_config {
 
 /* How the backward of an operation treats the gradient of one input. */
 typedef enum car_grad_mode {
-    CAR_GRAD_NONE,   /* nobody needs it */
-    CAR_GRAD_WRITE,  /* first contribution: the kernel overwrites the buffer */
-    CAR_GRAD_ADD,    /* a later contribution: the kernel adds to the buffer */
-    CAR_GRAD_SHARED  /* it equals the output's gradient and lives in the same buffer: nothing to do */
+    CAR_GRAD_NONE,  /* nobody needs it */
+    CAR_GRAD_WRITE, /* first contribution: the kernel overwrites the buffer */
+    CAR_GRAD_ADD,   /* a later contribution: the kernel adds to the buffer */
+    CAR_GRAD_SHARED /* it equals the output's gradient and lives in the same buffer: nothing to do */
 } car_grad_mode;
 
 typedef struct car_op {
@@ -246,11 +246,11 @@ const car_op *car_graph_op(const car_graph *graph, int op);
 const car_tensor *car_graph_tensor(const car_graph *graph, int tensor);
 const car_param *car_graph_param(const car_graph *graph, int param);
 const car_grad_slot *car_graph_slot(const car_graph *graph, int slot);
-int car_graph_use_param(const car_graph *graph, int use); /* the parameter that a use refers to */
-int car_graph_find_param(const car_graph *graph, const char *name);   /* CAR_NONE if absent */
-int car_graph_find_tensor(const car_graph *graph, const char *name);  /* CAR_NONE if absent */
-int car_graph_loss(const car_graph *graph);   /* tensor id */
-int car_graph_logits(const car_graph *graph); /* tensor id: what the loss is taken of */
+int car_graph_use_param(const car_graph *graph, int use);            /* the parameter that a use refers to */
+int car_graph_find_param(const car_graph *graph, const char *name);  /* CAR_NONE if absent */
+int car_graph_find_tensor(const car_graph *graph, const char *name); /* CAR_NONE if absent */
+int car_graph_loss(const car_graph *graph);                          /* tensor id */
+int car_graph_logits(const car_graph *graph);                        /* tensor id: what the loss is taken of */
 
 int64_t car_shape_elements(car_shape shape);
 size_t car_dtype_bytes(car_dtype dtype);

@@ -53,8 +53,8 @@ struct car_arena {
     pthread_mutex_t lock;
     char *base;
     size_t reserved, extent, limit;
-    block *last;   /* in address order */
-    block *free_;  /* unordered; there are few */
+    block *last;  /* in address order */
+    block *free_; /* unordered; there are few */
     size_t live_total;
     size_t live[CAR_MEMORY_CATEGORIES], peak[CAR_MEMORY_CATEGORIES];
 };

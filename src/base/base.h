@@ -10,12 +10,12 @@
 
 /* Errors: a function that can fail has a local `car_status status = CAR_OK` and one exit labelled
  * `done` that releases in reverse. CAR_TRY jumps there with the status of the call that failed. */
-#define CAR_TRY(call)              \
-    do {                           \
-        status = (call);           \
-        if (status != CAR_OK) {    \
-            goto done;             \
-        }                          \
+#define CAR_TRY(call)           \
+    do {                        \
+        status = (call);        \
+        if (status != CAR_OK) { \
+            goto done;          \
+        }                       \
     } while (0)
 
 /* Records the particulars (the first failure wins) and returns `status`. */

@@ -120,8 +120,9 @@ static void drop_after_forward(car_tape *tape, int l, int tensor) {
 static car_status missing(const car_tape *tape, const car_op *op, int tensor) {
     const car_graph *graph = car_program_graph(tape->program);
     const car_tensor *t = car_graph_tensor(graph, tensor);
-    return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT, "%s (%s) needs the %s %s, which is not there",
-                            op->name, car_op_kind_text(op->kind), t->producer == CAR_NONE ? "input" : "tensor", t->name);
+    return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
+                            "%s (%s) needs the %s %s, which is not there", op->name, car_op_kind_text(op->kind),
+                            t->producer == CAR_NONE ? "input" : "tensor", t->name);
 }
 
 static car_kernel_io io_of(const car_tape *tape, const car_weights *weights, int l) {
@@ -237,7 +238,8 @@ static void drop_after_backward(car_tape *tape, int l) {
     }
 }
 
-static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights *weights, car_gradients *gradients, int l) {
+static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights *weights, car_gradients *gradients,
+                              int l) {
     const car_graph *graph = car_program_graph(tape->program);
     const car_op *op = car_graph_op(graph, l);
     int slot = car_graph_tensor(graph, op->output)->grad_slot;

@@ -23,7 +23,8 @@ car_status car_weights_create(const car_program *program, car_arena *arena, car_
         CAR_TRY(car_arena_allocate(arena, CAR_MEMORY_WEIGHTS, car_program_param_bytes(program, p), &weights->param[p]));
     }
     for (int l = 0; l < car_graph_op_count(graph); l++) {
-        CAR_TRY(car_arena_allocate(arena, CAR_MEMORY_WEIGHTS, car_program_derived_bytes(program, l), &weights->derived[l]));
+        CAR_TRY(
+            car_arena_allocate(arena, CAR_MEMORY_WEIGHTS, car_program_derived_bytes(program, l), &weights->derived[l]));
     }
     *out = weights;
     weights = NULL;

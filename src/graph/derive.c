@@ -75,9 +75,9 @@ static car_status derive_addition(walk *w, int l) {
     car_op *op = &graph->ops[l];
     int slot = tensor_of(w, op->output)->grad_slot;
     bool alone = w->holders[slot] == 1;
-    bool both = tensor_of(w, op->inputs[0])->grad_slot == CAR_NONE && tensor_of(w, op->inputs[1])->grad_slot == CAR_NONE &&
-                op->inputs[0] != op->inputs[1] && tensor_of(w, op->inputs[0])->needs_grad &&
-                tensor_of(w, op->inputs[1])->needs_grad;
+    bool both = tensor_of(w, op->inputs[0])->grad_slot == CAR_NONE &&
+                tensor_of(w, op->inputs[1])->grad_slot == CAR_NONE && op->inputs[0] != op->inputs[1] &&
+                tensor_of(w, op->inputs[0])->needs_grad && tensor_of(w, op->inputs[1])->needs_grad;
     bool shared = false;
     if (both && alone) {
         for (int q = 0; q < 2 && !shared; q++) {
@@ -158,8 +158,8 @@ static car_status derive_gradients(car_graph *graph) {
         if (slot == CAR_NONE) {
             if (graph->tensors[op->output].needs_grad) {
                 status = car_context_fail(graph->context, CAR_ERROR_ARGUMENT,
-                                          "the output of %s (%s) does not reach the loss: remove the operation", op->name,
-                                          car_op_kind_text(op->kind));
+                                          "the output of %s (%s) does not reach the loss: remove the operation",
+                                          op->name, car_op_kind_text(op->kind));
                 goto done;
             }
             continue; /* before the first parameter: nothing to do in backward */

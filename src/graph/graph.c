@@ -133,8 +133,10 @@ int car_graph_add_tensor(car_graph *graph, const char *name, car_shape shape, ca
         return CAR_NONE;
     }
     if (!shape_is_sane(shape)) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: a tensor needs 1 to %d dimensions of at least 1 each, and at "
-                                                      "most 2^48 elements", name, CAR_MAX_RANK);
+        return car_graph_fail(graph, CAR_ERROR_SHAPE,
+                              "%s: a tensor needs 1 to %d dimensions of at least 1 each, and at "
+                              "most 2^48 elements",
+                              name, CAR_MAX_RANK);
     }
     car_context *context = graph->context;
     graph->status = car_context_grow(context, &graph->tensors, &graph->tensor_capacity, graph->tensor_count + 1,
@@ -204,8 +206,8 @@ int car_graph_add_op(car_graph *graph, const car_op *op, car_shape out, car_shap
         graph->status = append_uses(graph, op);
     }
     if (graph->status == CAR_OK) {
-        graph->status = car_context_grow(graph->context, &graph->ops, &graph->op_capacity, graph->op_count + 1,
-                                         sizeof *graph->ops);
+        graph->status =
+            car_context_grow(graph->context, &graph->ops, &graph->op_capacity, graph->op_count + 1, sizeof *graph->ops);
     }
     if (graph->status == CAR_OK) {
         graph->status = car_context_copy_text(graph->context, op->name, &name);

@@ -18,8 +18,8 @@ bool car_graph_check_input(car_graph *graph, const char *name, int x, int rank, 
     }
     const car_tensor *tensor = &graph->tensors[x];
     if (rank != 0 && tensor->shape.rank != rank) {
-        car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: its input %s has %d dimensions where %d are wanted", name, tensor->name,
-                       tensor->shape.rank, rank);
+        car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: its input %s has %d dimensions where %d are wanted", name,
+                       tensor->name, tensor->shape.rank, rank);
         return false;
     }
     if (tensor->dtype != dtype) {
@@ -84,11 +84,11 @@ int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_con
     car_op op = {.kind = CAR_OP_CONV, .name = name, .input_count = 1, .inputs = {x}, .saves_input = {true}};
     op.config.conv = *config;
     op.params[op.param_count++] = car_graph_named_param(
-        graph, name, ".weight",
-        (car_shape){4, {config->out_channels, in_channels, config->kernel, config->kernel}}, CAR_PARAM_WEIGHT, init);
+        graph, name, ".weight", (car_shape){4, {config->out_channels, in_channels, config->kernel, config->kernel}},
+        CAR_PARAM_WEIGHT, init);
     if (config->bias) {
-        op.params[op.param_count++] = car_graph_named_param(graph, name, ".bias", (car_shape){1, {config->out_channels}},
-                                                            CAR_PARAM_BIAS, init);
+        op.params[op.param_count++] =
+            car_graph_named_param(graph, name, ".bias", (car_shape){1, {config->out_channels}}, CAR_PARAM_BIAS, init);
     }
     op.flops_forward = 2.0 * (double)car_shape_elements(out) * (double)fan_in;
     op.flops_backward = 2 * op.flops_forward;
@@ -177,8 +177,8 @@ int car_graph_shortcut(car_graph *graph, const char *name, int x, int out_channe
     }
     car_shape out = graph->tensors[x].shape;
     if (stride < 1 || out_channels < out.dim[1]) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: a shortcut has a stride of at least 1 and no fewer channels",
-                              name);
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT,
+                              "%s: a shortcut has a stride of at least 1 and no fewer channels", name);
     }
     out.dim[1] = out_channels;
     out.dim[2] = (out.dim[2] - 1) / stride + 1;

@@ -52,8 +52,8 @@ int car_graph_gelu(car_graph *graph, const char *name, int x, bool tanh) {
 
 int car_graph_dropout(car_graph *graph, const char *name, int x, double p) {
     if (!(p >= 0 && p < 1)) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: dropout of %g; it must be at least 0 and less than 1", name,
-                              p);
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: dropout of %g; it must be at least 0 and less than 1",
+                              name, p);
     }
     car_op op = {.kind = CAR_OP_DROPOUT, .name = name};
     op.config.dropout.p = p;
@@ -94,13 +94,15 @@ static const char *separator_of(const char *name, const char *dotted, const char
     return length >= tail && strcmp(name + length - tail, joint) == 0 ? underscored : dotted;
 }
 
-static int linear_weight(car_graph *graph, const char *name, const car_linear_config *config, int64_t in, car_init init) {
+static int linear_weight(car_graph *graph, const char *name, const car_linear_config *config, int64_t in,
+                         car_init init) {
     if (config->tied == CAR_NONE) {
         car_shape shape = {2, {config->out_features, in}};
         if (config->in_by_out) {
             shape = (car_shape){2, {in, config->out_features}};
         }
-        return car_graph_named_param(graph, name, separator_of(name, ".weight", "_weight"), shape, CAR_PARAM_WEIGHT, init);
+        return car_graph_named_param(graph, name, separator_of(name, ".weight", "_weight"), shape, CAR_PARAM_WEIGHT,
+                                     init);
     }
     if (config->tied < 0 || config->tied >= graph->param_count) {
         return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: there is no parameter %d to tie to", name, config->tied);
@@ -120,8 +122,10 @@ int car_graph_linear(car_graph *graph, const char *name, int x, const car_linear
     }
     car_shape shape = graph->tensors[x].shape;
     if (shape.rank < 2 || shape.rank > 3 || config->out_features < 1) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: wants rows of features, [batch, features] or [batch, tokens, "
-                                                      "features], and at least one output", name);
+        return car_graph_fail(graph, CAR_ERROR_SHAPE,
+                              "%s: wants rows of features, [batch, features] or [batch, tokens, "
+                              "features], and at least one output",
+                              name);
     }
     int64_t in = last_dim(shape);
     car_init init = {CAR_INIT_UNIFORM, 1.0 / sqrt((double)in)};
@@ -129,8 +133,9 @@ int car_graph_linear(car_graph *graph, const char *name, int x, const car_linear
     op.config.linear = *config;
     op.params[op.param_count++] = linear_weight(graph, name, config, in, init);
     if (config->bias) {
-        op.params[op.param_count++] = car_graph_named_param(graph, name, separator_of(name, ".bias", "_bias"),
-                                                            (car_shape){1, {config->out_features}}, CAR_PARAM_BIAS, init);
+        op.params[op.param_count++] =
+            car_graph_named_param(graph, name, separator_of(name, ".bias", "_bias"),
+                                  (car_shape){1, {config->out_features}}, CAR_PARAM_BIAS, init);
     }
     shape.dim[shape.rank - 1] = config->out_features;
     op.flops_forward = 2.0 * (double)car_shape_elements(shape) * (double)in;
@@ -171,7 +176,11 @@ int car_graph_attention(car_graph *graph, const char *name, int x, int heads, bo
                               name, (long long)shape.dim[2], heads);
     }
     /* Backward makes the scores again from x and the kept log-sum-exp of each row: T x T is never stored. */
-    car_op op = {.kind = CAR_OP_ATTENTION, .name = name, .input_count = 1, .inputs = {x}, .saves_input = {true},
+    car_op op = {.kind = CAR_OP_ATTENTION,
+                 .name = name,
+                 .input_count = 1,
+                 .inputs = {x},
+                 .saves_input = {true},
                  .saves_output = true};
     op.config.attention.heads = heads;
     op.config.attention.causal = causal;
@@ -189,15 +198,16 @@ int car_graph_embedding(car_graph *graph, const char *token_name, const char *po
     }
     car_shape in = graph->tensors[tokens].shape;
     if (vocabulary < 1 || width < 1 || positions < in.dim[1]) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: %lld tokens need as many positions, there are %d", token_name,
-                              (long long)in.dim[1], positions);
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: %lld tokens need as many positions, there are %d",
+                              token_name, (long long)in.dim[1], positions);
     }
-    car_op op = {.kind = CAR_OP_EMBEDDING, .name = token_name, .input_count = 1, .inputs = {tokens}, .saves_input = {true}};
+    car_op op = {
+        .kind = CAR_OP_EMBEDDING, .name = token_name, .input_count = 1, .inputs = {tokens}, .saves_input = {true}};
     car_init init = {CAR_INIT_NORMAL, 1};
-    op.params[op.param_count++] = car_graph_named_param(graph, token_name, ".weight", (car_shape){2, {vocabulary, width}},
-                                                        CAR_PARAM_EMBEDDING, init);
-    op.params[op.param_count++] = car_graph_named_param(graph, position_name, ".weight", (car_shape){2, {positions, width}},
-                                                        CAR_PARAM_EMBEDDING, init);
+    op.params[op.param_count++] = car_graph_named_param(graph, token_name, ".weight",
+                                                        (car_shape){2, {vocabulary, width}}, CAR_PARAM_EMBEDDING, init);
+    op.params[op.param_count++] = car_graph_named_param(graph, position_name, ".weight",
+                                                        (car_shape){2, {positions, width}}, CAR_PARAM_EMBEDDING, init);
     car_shape out = {3, {in.dim[0], in.dim[1], width}};
     op.flops_forward = (double)car_shape_elements(out);
     op.flops_backward = op.flops_forward;
@@ -238,19 +248,24 @@ int car_graph_select_token(car_graph *graph, const char *name, int x, int index)
 /* ---- the loss -------------------------------------------------------------------------------- */
 
 int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int labels, double smoothing) {
-    if (!car_graph_check_input(graph, name, logits, 0, CAR_F32) || !car_graph_check_input(graph, name, labels, 0, CAR_I32)) {
+    if (!car_graph_check_input(graph, name, logits, 0, CAR_F32) ||
+        !car_graph_check_input(graph, name, labels, 0, CAR_I32)) {
         return CAR_NONE;
     }
     car_shape shape = graph->tensors[logits].shape;
     int64_t rows = car_shape_elements(shape) / last_dim(shape);
     if (shape.rank < 2 || shape.rank > 3 || car_shape_elements(graph->tensors[labels].shape) != rows) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: %lld rows of logits want as many labels, there are %lld", name,
-                              (long long)rows, (long long)car_shape_elements(graph->tensors[labels].shape));
+        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: %lld rows of logits want as many labels, there are %lld",
+                              name, (long long)rows, (long long)car_shape_elements(graph->tensors[labels].shape));
     }
     if (!(smoothing >= 0 && smoothing < 1)) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: label smoothing must be at least 0 and less than 1", name);
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: label smoothing must be at least 0 and less than 1",
+                              name);
     }
-    car_op op = {.kind = CAR_OP_CROSS_ENTROPY, .name = name, .input_count = 2, .inputs = {logits, labels},
+    car_op op = {.kind = CAR_OP_CROSS_ENTROPY,
+                 .name = name,
+                 .input_count = 2,
+                 .inputs = {logits, labels},
                  .saves_input = {true, true}};
     op.config.cross_entropy.smoothing = smoothing;
     op.flops_forward = 10.0 * (double)car_shape_elements(shape);

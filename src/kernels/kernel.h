@@ -57,11 +57,11 @@ struct car_kernel {
     /* Chosen before prepare; for rank 4 tensors. */
     int block_in[CAR_MAX_INPUTS], block_out;
     /* Filled in by prepare. */
-    size_t scratch_bytes;  /* the larger of forward's and backward's */
+    size_t scratch_bytes; /* the larger of forward's and backward's */
     size_t derived_bytes;
-    size_t weight_bytes;   /* stored bytes of params[0] if own_layout */
-    size_t aux_bytes;      /* stored bytes of aux; preset to its logical size */
-    bool own_layout;       /* params[0] is not stored row-major */
+    size_t weight_bytes; /* stored bytes of params[0] if own_layout */
+    size_t aux_bytes;    /* stored bytes of aux; preset to its logical size */
+    bool own_layout;     /* params[0] is not stored row-major */
     const char *name;
     void *state;
 };

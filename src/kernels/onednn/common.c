@@ -77,8 +77,8 @@ int car_kernels_onednn_block(void) {
         dnnl_memory_desc_init_by_tag(&target, 4, image, dnnl_f32, dnnl_format_tag_any) == dnnl_success &&
         dnnl_memory_desc_init_by_tag(&weights, 4, weight, dnnl_f32, dnnl_format_tag_any) == dnnl_success &&
         dnnl_memory_desc_init_by_tag(&wide, 4, image, dnnl_f32, dnnl_nChw16c) == dnnl_success &&
-        dnnl_convolution_forward_desc_init(&convolution, dnnl_forward_training, dnnl_convolution_direct, &source, &weights,
-                                           NULL, &target, ones, ones, ones) == dnnl_success &&
+        dnnl_convolution_forward_desc_init(&convolution, dnnl_forward_training, dnnl_convolution_direct, &source,
+                                           &weights, NULL, &target, ones, ones, ones) == dnnl_success &&
         dnnl_engine_create(&engine, dnnl_cpu, 0) == dnnl_success &&
         dnnl_primitive_desc_create(&description, &convolution, NULL, engine, NULL) == dnnl_success) {
         const dnnl_memory_desc_t *chosen = dnnl_primitive_desc_query_md(description, dnnl_query_dst_md, 0);
@@ -110,7 +110,15 @@ car_status car_onednn_image(const car_kernel *kernel, car_shape shape, int block
         dims[d] = shape.dim[d];
     }
     dnnl_format_tag_t tag = block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
-    return car_onednn_check(kernel, dnnl_memory_desc_init_by_tag(out, shape.rank, dims, dnnl_f32, tag), "describe a tensor");
+    return car_onednn_check(kernel, dnnl_memory_desc_init_by_tag(out, shape.rank, dims, dnnl_f32, tag),
+                            "describe a tensor");
+}
+
+int64_t car_onednn_stored_elements(car_shape shape, int block) {
+    if (shape.rank == 4) {
+        shape.dim[1] = (int64_t)car_round_up((size_t)shape.dim[1], (size_t)block);
+    }
+    return car_shape_elements(shape);
 }
 
 car_status car_onednn_execute(const car_kernel *kernel, const_dnnl_primitive_t primitive, void *stream,
@@ -181,8 +189,8 @@ const dnnl_memory_desc_t *car_onednn_step_layout(const car_onednn_step *step, dn
     return dnnl_primitive_desc_query_md(step->description, what, 0);
 }
 
-car_status car_onednn_reorder(const car_kernel *kernel, void *stream, const dnnl_memory_desc_t *from, const void *source,
-                              const dnnl_memory_desc_t *to, void *target) {
+car_status car_onednn_reorder(const car_kernel *kernel, void *stream, const dnnl_memory_desc_t *from,
+                              const void *source, const dnnl_memory_desc_t *to, void *target) {
     dnnl_primitive_desc_t description = NULL;
     dnnl_primitive_t primitive = NULL;
     car_status status = CAR_OK;
@@ -202,7 +210,8 @@ done:
 }
 
 car_status car_onednn_sgemm(const car_kernel *kernel, char trans_a, char trans_b, int64_t m, int64_t n, int64_t k,
-                            const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
+                            const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                            int64_t ldc) {
     return car_onednn_check(kernel, dnnl_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc),
                             "multiply matrices");
 }

@@ -49,9 +49,9 @@ static car_status create_forward(const car_kernel *kernel, conv_state *state, co
     dnnl_convolution_desc_t descriptor;
     car_status status = CAR_OK;
     CAR_DNNL(kernel,
-             dnnl_convolution_forward_desc_init(&descriptor, dnnl_forward_training, dnnl_convolution_direct, &state->source,
-                                                any, state->has_bias ? &state->bias : NULL, &state->target, w.strides,
-                                                w.left, w.right),
+             dnnl_convolution_forward_desc_init(&descriptor, dnnl_forward_training, dnnl_convolution_direct,
+                                                &state->source, any, state->has_bias ? &state->bias : NULL,
+                                                &state->target, w.strides, w.left, w.right),
              "describe the convolution");
     CAR_TRY(car_onednn_step_create(kernel, &descriptor, NULL, &state->forward));
     state->stored = *car_onednn_step_layout(&state->forward, dnnl_query_weights_md);
@@ -86,10 +86,9 @@ static car_status create_by_weights(const car_kernel *kernel, conv_state *state,
         dnnl_convolution_desc_t descriptor;
         car_onednn_step_destroy(&state->by_weights);
         CAR_DNNL(kernel,
-                 dnnl_convolution_backward_weights_desc_init(&descriptor, dnnl_convolution_direct, &state->source,
-                                                             attempt == 0 ? &state->stored : any,
-                                                             state->has_bias ? &state->bias : NULL, &state->target,
-                                                             w.strides, w.left, w.right),
+                 dnnl_convolution_backward_weights_desc_init(
+                     &descriptor, dnnl_convolution_direct, &state->source, attempt == 0 ? &state->stored : any,
+                     state->has_bias ? &state->bias : NULL, &state->target, w.strides, w.left, w.right),
                  "describe the backward by weights");
         CAR_TRY(car_onednn_step_describe(kernel, &descriptor, state->forward.description, &state->by_weights));
         if (!is_slow(&state->by_weights)) {
@@ -152,10 +151,8 @@ static void release(car_kernel *kernel) {
 static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
     const conv_state *state = kernel->state;
     const car_onednn_argument arguments[] = {
-        {DNNL_ARG_SRC, &state->source, io->in[0]},
-        {DNNL_ARG_WEIGHTS, &state->stored, io->param[0]},
-        {DNNL_ARG_DST, &state->target, io->out},
-        {DNNL_ARG_SCRATCHPAD, &state->forward.scratch, io->scratch},
+        {DNNL_ARG_SRC, &state->source, io->in[0]},   {DNNL_ARG_WEIGHTS, &state->stored, io->param[0]},
+        {DNNL_ARG_DST, &state->target, io->out},     {DNNL_ARG_SCRATCHPAD, &state->forward.scratch, io->scratch},
         {DNNL_ARG_BIAS, &state->bias, io->param[1]},
     };
     return car_onednn_execute(kernel, state->forward.primitive, io->stream, arguments, state->has_bias ? 5 : 4);
@@ -163,7 +160,8 @@ static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
 
 static car_status backward_by_weights(const car_kernel *kernel, const car_kernel_io *io) {
     const conv_state *state = kernel->state;
-    void *gradient = state->reorders_gradient ? (char *)io->scratch + gradient_offset(state) : (void *)io->grad_param[0];
+    void *gradient =
+        state->reorders_gradient ? (char *)io->scratch + gradient_offset(state) : (void *)io->grad_param[0];
     const car_onednn_argument arguments[] = {
         {DNNL_ARG_SRC, &state->source, io->in[0]},
         {DNNL_ARG_DIFF_DST, &state->target, io->grad_out},
@@ -174,7 +172,8 @@ static car_status backward_by_weights(const car_kernel *kernel, const car_kernel
     car_status status =
         car_onednn_execute(kernel, state->by_weights.primitive, io->stream, arguments, state->has_bias ? 5 : 4);
     if (status == CAR_OK && state->reorders_gradient) {
-        status = car_onednn_reorder(kernel, io->stream, &state->for_gradient, gradient, &state->stored, io->grad_param[0]);
+        status =
+            car_onednn_reorder(kernel, io->stream, &state->for_gradient, gradient, &state->stored, io->grad_param[0]);
     }
     return status;
 }

@@ -45,9 +45,11 @@ static car_status backward_linear(const car_kernel *kernel, const car_kernel_io 
         car_vector_select()->sum_rows(io->grad_param[1], g, s.rows, s.out);
     }
     if (s.in_by_out) {
-        CAR_TRY(car_onednn_sgemm(kernel, 'T', 'N', s.in, s.out, s.rows, x, s.in, g, s.out, 0.0f, io->grad_param[0], s.out));
+        CAR_TRY(
+            car_onednn_sgemm(kernel, 'T', 'N', s.in, s.out, s.rows, x, s.in, g, s.out, 0.0f, io->grad_param[0], s.out));
     } else {
-        CAR_TRY(car_onednn_sgemm(kernel, 'T', 'N', s.out, s.in, s.rows, g, s.out, x, s.in, 0.0f, io->grad_param[0], s.in));
+        CAR_TRY(
+            car_onednn_sgemm(kernel, 'T', 'N', s.out, s.in, s.rows, g, s.out, x, s.in, 0.0f, io->grad_param[0], s.in));
     }
     if (io->grad_in[0]) {
         float beta = kernel->op->grad_mode[0] == CAR_GRAD_ADD ? 1.0f : 0.0f;
@@ -161,7 +163,8 @@ static void restore_tile(const attention_sizes *s, int64_t first, int64_t rows, 
 
 /* One tile of queries: its own gradient, and its share of the keys' and values'. */
 static car_status backward_tile(const car_kernel *kernel, const attention_sizes *s, int64_t first, const float *query,
-                                const float *out, const float *grad_out, const float *lse, float *grad_query, float *p) {
+                                const float *out, const float *grad_out, const float *lse, float *grad_query,
+                                float *p) {
     int64_t stride = 3 * s->width, rows = smaller(TILE, s->tokens - first), columns = columns_of(s, first + rows - 1);
     const float *key = query + s->width, *value = key + s->width;
     const float *q = query + first * stride, *g = grad_out + first * s->width;
@@ -171,8 +174,10 @@ static car_status backward_tile(const car_kernel *kernel, const attention_sizes 
     CAR_TRY(car_onednn_sgemm(kernel, 'N', 'T', rows, columns, s->depth, q, stride, key, stride, 0.0f, p, columns));
     CAR_TRY(car_onednn_sgemm(kernel, 'N', 'T', rows, columns, s->depth, g, s->width, value, stride, 0.0f, dp, columns));
     restore_tile(s, first, rows, columns, p, dp, out, grad_out, lse);
-    CAR_TRY(car_onednn_sgemm(kernel, 'T', 'N', columns, s->depth, rows, p, columns, g, s->width, 1.0f, grad_value, stride));
-    CAR_TRY(car_onednn_sgemm(kernel, 'T', 'N', columns, s->depth, rows, dp, columns, q, stride, 1.0f, grad_key, stride));
+    CAR_TRY(
+        car_onednn_sgemm(kernel, 'T', 'N', columns, s->depth, rows, p, columns, g, s->width, 1.0f, grad_value, stride));
+    CAR_TRY(
+        car_onednn_sgemm(kernel, 'T', 'N', columns, s->depth, rows, dp, columns, q, stride, 1.0f, grad_key, stride));
     CAR_TRY(car_onednn_sgemm(kernel, 'N', 'N', rows, s->depth, columns, dp, columns, key, stride, 0.0f,
                              grad_query + first * stride, stride));
 done:
@@ -190,8 +195,8 @@ static car_status backward_attention(const car_kernel *kernel, const car_kernel_
         for (int64_t h = 0; h < s.heads; h++) {
             int64_t in_at = b * s.tokens * 3 * s.width + h * s.depth, out_at = b * s.tokens * s.width + h * s.depth;
             for (int64_t first = 0; first < s.tokens; first += TILE) {
-                CAR_TRY(backward_tile(kernel, &s, first, (const float *)io->in[0] + in_at, (const float *)io->out + out_at,
-                                      (const float *)io->grad_out + out_at,
+                CAR_TRY(backward_tile(kernel, &s, first, (const float *)io->in[0] + in_at,
+                                      (const float *)io->out + out_at, (const float *)io->grad_out + out_at,
                                       (const float *)io->aux + (b * s.heads + h) * s.tokens,
                                       (float *)io->grad_in[0] + in_at, io->scratch));
             }

@@ -83,8 +83,8 @@ static car_status forward_layernorm(const car_kernel *kernel, const car_kernel_i
 static car_status backward_layernorm(const car_kernel *kernel, const car_kernel_io *io) {
     car_shape shape = car_kernel_in(kernel, 0);
     int64_t width = shape.dim[shape.rank - 1];
-    car_vector_select()->layernorm_backward(io->grad_in[0], io->grad_param[0], io->grad_param[1], io->grad_out, io->in[0],
-                                            io->aux, io->param[0], car_shape_elements(shape) / width, width,
+    car_vector_select()->layernorm_backward(io->grad_in[0], io->grad_param[0], io->grad_param[1], io->grad_out,
+                                            io->in[0], io->aux, io->param[0], car_shape_elements(shape) / width, width,
                                             kernel->op->grad_mode[0] == CAR_GRAD_ADD);
     return CAR_OK;
 }

@@ -11,7 +11,7 @@
 extern const car_kernel_class car_onednn_conv, car_onednn_maxpool, car_onednn_avgpool, car_onednn_gelu;
 extern const car_kernel_class car_onednn_linear, car_onednn_attention;
 extern const car_kernel_class car_onednn_batchnorm, car_onednn_layernorm;
-extern const car_kernel_class car_onednn_relu, car_onednn_add;
+extern const car_kernel_class car_onednn_relu, car_onednn_add, car_onednn_dropout;
 extern const car_kernel_class car_onednn_global_avgpool, car_onednn_shortcut, car_onednn_flatten;
 extern const car_kernel_class car_onednn_patch_tokens, car_onednn_cross_entropy;
 
@@ -24,6 +24,9 @@ car_status car_onednn_check(const car_kernel *kernel, dnnl_status_t result, cons
 
 /* A rank-4 tensor in NCHW (block 1) or blocked channels; a matrix or sequence as rows. */
 car_status car_onednn_image(const car_kernel *kernel, car_shape shape, int block, dnnl_memory_desc_t *out);
+
+/* Elements as stored: channels that only fill up the last block of an image count. */
+int64_t car_onednn_stored_elements(car_shape shape, int block);
 
 /* One argument of a primitive. */
 typedef struct car_onednn_argument {
@@ -55,11 +58,12 @@ const char *car_onednn_step_name(const car_onednn_step *step);
 const dnnl_memory_desc_t *car_onednn_step_layout(const car_onednn_step *step, dnnl_query_t what);
 
 /* Copies between two layouts of the same tensor. */
-car_status car_onednn_reorder(const car_kernel *kernel, void *stream, const dnnl_memory_desc_t *from, const void *source,
-                              const dnnl_memory_desc_t *to, void *target);
+car_status car_onednn_reorder(const car_kernel *kernel, void *stream, const dnnl_memory_desc_t *from,
+                              const void *source, const dnnl_memory_desc_t *to, void *target);
 
 /* C = alpha * op(A) op(B) + beta * C, row-major, by the caller's thread. */
 car_status car_onednn_sgemm(const car_kernel *kernel, char trans_a, char trans_b, int64_t m, int64_t n, int64_t k,
-                            const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+                            const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                            int64_t ldc);
 
 #endif

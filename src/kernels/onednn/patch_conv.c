@@ -53,7 +53,8 @@ static void move_patches(const patch_sizes *s, float *image, float *patches, boo
         int64_t n = p / (s->rows * s->columns), y = p / s->columns % s->rows, x = p % s->columns;
         for (int64_t c = 0; c < s->channels; c++) {
             for (int64_t k = 0; k < s->kernel; k++) {
-                float *line = image + ((n * s->channels + c) * s->height + y * s->kernel + k) * s->width + x * s->kernel;
+                float *line =
+                    image + ((n * s->channels + c) * s->height + y * s->kernel + k) * s->width + x * s->kernel;
                 float *row = patches + p * s->row_length + (c * s->kernel + k) * s->kernel;
                 memcpy(gather ? row : line, gather ? line : row, (size_t)s->kernel * sizeof *row);
             }
@@ -82,8 +83,8 @@ static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
     if (bias) {
         car_vector_select()->fill_rows(rows, io->param[1], patch_count(&s), s.outputs);
     }
-    car_status status = car_onednn_sgemm(kernel, 'N', 'T', patch_count(&s), s.outputs, s.row_length, patches, s.row_length,
-                                         io->param[0], s.row_length, bias ? 1.0f : 0.0f, rows, s.outputs);
+    car_status status = car_onednn_sgemm(kernel, 'N', 'T', patch_count(&s), s.outputs, s.row_length, patches,
+                                         s.row_length, io->param[0], s.row_length, bias ? 1.0f : 0.0f, rows, s.outputs);
     if (s.outputs % s.block) {
         size_t stored = car_round_up((size_t)s.outputs, (size_t)s.block);
         memset(io->out, 0, (size_t)patch_count(&s) * stored * sizeof(float));
@@ -104,8 +105,8 @@ static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     CAR_TRY(car_onednn_sgemm(kernel, 'T', 'N', s.outputs, s.row_length, patch_count(&s), rows, s.outputs, patches,
                              s.row_length, 0.0f, io->grad_param[0], s.row_length));
     if (io->grad_in[0]) {
-        CAR_TRY(car_onednn_sgemm(kernel, 'N', 'N', patch_count(&s), s.row_length, s.outputs, rows, s.outputs, io->param[0],
-                                 s.row_length, 0.0f, patches, s.row_length));
+        CAR_TRY(car_onednn_sgemm(kernel, 'N', 'N', patch_count(&s), s.row_length, s.outputs, rows, s.outputs,
+                                 io->param[0], s.row_length, 0.0f, patches, s.row_length));
         memset(io->grad_in[0], 0, (size_t)(s.images * s.channels * s.height * s.width) * sizeof(float));
         move_patches(&s, io->grad_in[0], patches, false);
     }

@@ -45,14 +45,14 @@ static car_status prepare_pool(car_kernel *kernel, dnnl_alg_kind_t algorithm) {
     car_onednn_step *steps[] = {&state->forward, &state->inference};
     for (int f = 0; f < 2; f++) {
         CAR_DNNL(kernel,
-                 dnnl_pooling_forward_desc_init(&descriptor, kinds[f], algorithm, &state->source, &state->target, strides,
-                                                window, left, right),
+                 dnnl_pooling_forward_desc_init(&descriptor, kinds[f], algorithm, &state->source, &state->target,
+                                                strides, window, left, right),
                  "describe the pooling");
         CAR_TRY(car_onednn_step_create(kernel, &descriptor, NULL, steps[f]));
     }
     CAR_DNNL(kernel,
-             dnnl_pooling_backward_desc_init(&descriptor, algorithm, &state->source, &state->target, strides, window, left,
-                                             right),
+             dnnl_pooling_backward_desc_init(&descriptor, algorithm, &state->source, &state->target, strides, window,
+                                             left, right),
              "describe the pooling's backward");
     CAR_TRY(car_onednn_step_create(kernel, &descriptor, state->forward.description, &state->backward));
     const dnnl_memory_desc_t *index = car_onednn_step_layout(&state->forward, dnnl_query_workspace_md);
@@ -112,7 +112,7 @@ const car_kernel_class car_onednn_avgpool = {
 
 static car_status prepare_gelu(car_kernel *kernel) {
     dnnl_alg_kind_t algorithm = kernel->op->config.gelu.tanh ? dnnl_eltwise_gelu_tanh : dnnl_eltwise_gelu_erf;
-    const dnnl_dims_t elements = {car_shape_elements(car_kernel_out(kernel))};
+    const dnnl_dims_t elements = {car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out)};
     pair_state *state = NULL;
     dnnl_eltwise_desc_t descriptor;
     car_status status = CAR_OK;

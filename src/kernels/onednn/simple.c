@@ -8,14 +8,6 @@ static car_status prepare(car_kernel *kernel) {
     return CAR_OK;
 }
 
-/* Elements as stored: channels that fill up the last block count. */
-static int64_t stored_elements(car_shape shape, int block) {
-    if (shape.rank == 4) {
-        shape.dim[1] = (int64_t)car_round_up((size_t)shape.dim[1], (size_t)block);
-    }
-    return car_shape_elements(shape);
-}
-
 /* Where channel c of image n starts in a blocked tensor; its pixels are `block` apart. */
 static size_t channel_at(car_shape shape, int block, int64_t n, int64_t c) {
     int64_t blocks = (shape.dim[1] + block - 1) / block, pixels = shape.dim[2] * shape.dim[3];
@@ -25,14 +17,15 @@ static size_t channel_at(car_shape shape, int block, int64_t n, int64_t c) {
 /* ---- ReLU and addition ----------------------------------------------------------------------- */
 
 static car_status forward_relu(const car_kernel *kernel, const car_kernel_io *io) {
-    car_vector_select()->relu(io->out, io->in[0], stored_elements(car_kernel_out(kernel), kernel->block_out));
+    car_vector_select()->relu(io->out, io->in[0],
+                              car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out));
     return CAR_OK;
 }
 
 static car_status backward_relu(const car_kernel *kernel, const car_kernel_io *io) {
     if (io->grad_in[0]) {
         car_vector_select()->relu_backward(io->grad_in[0], io->grad_out, io->out,
-                                           stored_elements(car_kernel_out(kernel), kernel->block_out));
+                                           car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out));
     }
     return CAR_OK;
 }
@@ -40,12 +33,13 @@ static car_status backward_relu(const car_kernel *kernel, const car_kernel_io *i
 const car_kernel_class car_onednn_relu = {.prepare = prepare, .forward = forward_relu, .backward = backward_relu};
 
 static car_status forward_add(const car_kernel *kernel, const car_kernel_io *io) {
-    car_vector_select()->add(io->out, io->in[0], io->in[1], stored_elements(car_kernel_out(kernel), kernel->block_out));
+    car_vector_select()->add(io->out, io->in[0], io->in[1],
+                             car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out));
     return CAR_OK;
 }
 
 static car_status backward_add(const car_kernel *kernel, const car_kernel_io *io) {
-    int64_t elements = stored_elements(car_kernel_out(kernel), kernel->block_out);
+    int64_t elements = car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out);
     for (int q = 0; q < 2; q++) {
         if (io->grad_in[q] && kernel->op->grad_mode[q] == CAR_GRAD_ADD) {
             car_vector_select()->accumulate(io->grad_in[q], io->grad_out, elements);
@@ -58,6 +52,56 @@ static car_status backward_add(const car_kernel *kernel, const car_kernel_io *io
 
 const car_kernel_class car_onednn_add = {
     .prepare = prepare, .forward = forward_add, .backward = backward_add, .adds_grad = true};
+
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+/* What is dropped depends on an element's place in the row-major tensor, not on how it is stored. */
+static void drop_run(float *y, const float *x, int64_t count, int64_t step, int64_t first, float p, uint64_t key) {
+    float scale = 1.0f / (1.0f - p);
+    for (int64_t i = 0; i < count; i++) {
+        y[i * step] = car_random_uniform(key, (uint64_t)(first + i)) >= p ? x[i * step] * scale : 0.0f;
+    }
+}
+
+static void drop(const car_kernel *kernel, const car_kernel_io *io, float *y, const float *x) {
+    car_shape shape = car_kernel_out(kernel);
+    float p = (float)kernel->op->config.dropout.p;
+    int block = kernel->block_out;
+    if (shape.rank != 4) {
+        drop_run(y, x, car_shape_elements(shape), 1, 0, p, io->key);
+        return;
+    }
+    int64_t pixels = shape.dim[2] * shape.dim[3];
+    if (shape.dim[1] % block) {
+        memset(y, 0, y == x ? 0 : (size_t)car_onednn_stored_elements(shape, block) * sizeof *y);
+    }
+    for (int64_t n = 0; n < shape.dim[0]; n++) {
+        for (int64_t c = 0; c < shape.dim[1]; c++) {
+            size_t at = channel_at(shape, block, n, c);
+            drop_run(y + at, x + at, pixels, block, (n * shape.dim[1] + c) * pixels, p, io->key);
+        }
+    }
+}
+
+static car_status forward_dropout(const car_kernel *kernel, const car_kernel_io *io) {
+    if (io->training) {
+        drop(kernel, io, io->out, io->in[0]);
+    } else {
+        size_t elements = (size_t)car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out);
+        memcpy(io->out, io->in[0], elements * sizeof(float));
+    }
+    return CAR_OK;
+}
+
+static car_status backward_dropout(const car_kernel *kernel, const car_kernel_io *io) {
+    if (io->grad_in[0]) {
+        drop(kernel, io, io->grad_in[0], io->grad_out);
+    }
+    return CAR_OK;
+}
+
+const car_kernel_class car_onednn_dropout = {
+    .prepare = prepare, .forward = forward_dropout, .backward = backward_dropout};
 
 /* ---- global average pooling ------------------------------------------------------------------ */
 
@@ -90,7 +134,7 @@ static car_status backward_global_avgpool(const car_kernel *kernel, const car_ke
         return CAR_OK;
     }
     if (in.dim[1] % block) {
-        memset(grad, 0, (size_t)stored_elements(in, block) * sizeof *grad);
+        memset(grad, 0, (size_t)car_onednn_stored_elements(in, block) * sizeof *grad);
     }
     for (int64_t n = 0; n < in.dim[0]; n++) {
         for (int64_t c = 0; c < in.dim[1]; c++) {
@@ -138,20 +182,22 @@ static void copy_channels(const car_kernel *kernel, const float *x, float *y, bo
 }
 
 static car_status forward_shortcut(const car_kernel *kernel, const car_kernel_io *io) {
-    memset(io->out, 0, (size_t)stored_elements(car_kernel_out(kernel), kernel->block_out) * sizeof(float));
+    memset(io->out, 0, (size_t)car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out) * sizeof(float));
     copy_channels(kernel, io->in[0], io->out, true);
     return CAR_OK;
 }
 
 static car_status backward_shortcut(const car_kernel *kernel, const car_kernel_io *io) {
     if (io->grad_in[0]) {
-        memset(io->grad_in[0], 0, (size_t)stored_elements(car_kernel_in(kernel, 0), kernel->block_in[0]) * sizeof(float));
+        memset(io->grad_in[0], 0,
+               (size_t)car_onednn_stored_elements(car_kernel_in(kernel, 0), kernel->block_in[0]) * sizeof(float));
         copy_channels(kernel, io->grad_out, io->grad_in[0], false);
     }
     return CAR_OK;
 }
 
-const car_kernel_class car_onednn_shortcut = {.prepare = prepare, .forward = forward_shortcut, .backward = backward_shortcut};
+const car_kernel_class car_onednn_shortcut = {
+    .prepare = prepare, .forward = forward_shortcut, .backward = backward_shortcut};
 
 /* ---- flatten --------------------------------------------------------------------------------- */
 
@@ -194,10 +240,12 @@ static car_status backward_flatten(const car_kernel *kernel, const car_kernel_io
     if (is_flat_already(kernel)) {
         memcpy(io->grad_in[0], io->grad_out, (size_t)car_shape_elements(car_kernel_out(kernel)) * sizeof(float));
     } else {
-        memset(io->grad_in[0], 0, (size_t)stored_elements(car_kernel_in(kernel, 0), kernel->block_in[0]) * sizeof(float));
+        memset(io->grad_in[0], 0,
+               (size_t)car_onednn_stored_elements(car_kernel_in(kernel, 0), kernel->block_in[0]) * sizeof(float));
         copy_flat(kernel, io->grad_in[0], (float *)(uintptr_t)io->grad_out, false);
     }
     return CAR_OK;
 }
 
-const car_kernel_class car_onednn_flatten = {.prepare = prepare, .forward = forward_flatten, .backward = backward_flatten};
+const car_kernel_class car_onednn_flatten = {
+    .prepare = prepare, .forward = forward_flatten, .backward = backward_flatten};

@@ -20,6 +20,6 @@ const car_kernel_class *const car_kernels_onednn[CAR_OP_KINDS] = {
     [CAR_OP_EMBEDDING] = &car_reference_embedding,
     [CAR_OP_PATCH_TOKENS] = &car_onednn_patch_tokens,
     [CAR_OP_SELECT_TOKEN] = &car_reference_select_token,
-    [CAR_OP_DROPOUT] = &car_reference_dropout,
+    [CAR_OP_DROPOUT] = &car_onednn_dropout,
     [CAR_OP_CROSS_ENTROPY] = &car_onednn_cross_entropy,
 };

@@ -68,7 +68,8 @@ static car_status backward_patch_tokens(const car_kernel *kernel, const car_kern
     patch_layout l = layout_of(kernel);
     const car_vector *vector = car_vector_select();
     vector->sum_rows(io->grad_param[1], io->grad_out, l.batch, l.tokens * l.width);
-    memcpy(io->grad_param[0], io->grad_param[1], (size_t)l.width * sizeof(float)); /* the class token is at position 0 */
+    memcpy(io->grad_param[0], io->grad_param[1],
+           (size_t)l.width * sizeof(float)); /* the class token is at position 0 */
     if (io->grad_in[0]) {
         patch_gradient(&l, io->grad_out, io->grad_in[0]);
     }
@@ -102,8 +103,9 @@ static car_status forward_cross_entropy(const car_kernel *kernel, const car_kern
             kept[r] = lse;
         }
         if (labels[r] >= classes) {
-            return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT, "%s: label %d in row %lld, but there are %lld classes",
-                                    kernel->op->name, (int)labels[r], (long long)r, (long long)classes);
+            return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT,
+                                    "%s: label %d in row %lld, but there are %lld classes", kernel->op->name,
+                                    (int)labels[r], (long long)r, (long long)classes);
         }
         if (labels[r] >= 0) {
             double uniform = (double)lse - (double)sum / (double)classes;
@@ -130,8 +132,8 @@ static car_status backward_cross_entropy(const car_kernel *kernel, const car_ker
             memset(g, 0, (size_t)classes * sizeof *g);
             continue;
         }
-        vector->softmax_gradient(g, (const float *)io->in[0] + r * classes, kept[r], (float)(smoothing / (double)classes),
-                                 scale, classes);
+        vector->softmax_gradient(g, (const float *)io->in[0] + r * classes, kept[r],
+                                 (float)(smoothing / (double)classes), scale, classes);
         g[labels[r]] -= (float)(1 - smoothing) * scale;
     }
     return CAR_OK;

@@ -8,7 +8,7 @@
 /* The per-channel constants of a block; channels that only fill up the block are all zero, so their
  * outputs and gradients are zero too. */
 typedef struct channel_block {
-    float mean[16], rstd[16], scale[16], shift[16], gamma[16];
+    float mean[16], rstd[16], scale[16], beta[16]; /* scale = gamma * rstd */
 } channel_block;
 
 /* What one pass needs of a block. */
@@ -31,10 +31,9 @@ static inline norm_view view_block(const car_vector_norm *norm, int block, int64
     for (int c = 0; c < view.count; c++) {
         channel_block *k = &view.constants;
         k->mean[c] = norm->mean[first + c];
-        k->gamma[c] = norm->gamma[first + c];
         k->rstd[c] = 1.0f / sqrtf(norm->variance[first + c] + norm->eps);
-        k->scale[c] = k->gamma[c] * k->rstd[c];
-        k->shift[c] = norm->beta[first + c] - k->mean[c] * k->scale[c];
+        k->scale[c] = norm->gamma[first + c] * k->rstd[c];
+        k->beta[c] = norm->beta[first + c];
     }
     return view;
 }
@@ -122,7 +121,7 @@ static inline void normalize_plane(float *y, const float *x, const float *residu
     for (int64_t p = 0; p < pixels; p++) {
         INDEPENDENT
         for (int c = 0; c < block; c++) {
-            float v = x[p * block + c] * k.scale[c] + k.shift[c];
+            float v = (x[p * block + c] - k.mean[c]) * k.scale[c] + k.beta[c];
             v += residual ? residual[p * block + c] : 0.0f;
             y[p * block + c] = relu && v < 0 ? 0.0f : v; /* a NaN must stay one */
         }
@@ -164,9 +163,9 @@ static void batchnorm(const car_vector_norm *norm) {
  * where the saved y is positive. */
 typedef enum mask_kind { MASK_NONE, MASK_FROM_X, MASK_FROM_Y } mask_kind;
 
-static inline float masked(float gradient, float x, float y, float scale, float shift, mask_kind mask) {
+static inline float masked(float gradient, float centred, float y, float scale, float beta, mask_kind mask) {
     if (mask == MASK_FROM_X) {
-        return x * scale + shift > 0 ? gradient : 0.0f;
+        return centred * scale + beta > 0 ? gradient : 0.0f;
     }
     if (mask == MASK_FROM_Y) {
         return y > 0 ? gradient : 0.0f;
@@ -187,18 +186,20 @@ static inline void gradient_sums(const norm_view *view, size_t at, double *sum, 
         for (int u = 0; u < 2; u++) {
             for (int c = 0; c < block; c++) {
                 int64_t i = (p + u) * block + c;
-                float v = masked(g[i], x[i], y[i], k.scale[c], k.shift[c], mask);
+                float centred = x[i] - k.mean[c];
+                float v = masked(g[i], centred, y[i], k.scale[c], k.beta[c], mask);
                 a[u][c] += v;
-                b[u][c] += v * (x[i] - k.mean[c]);
+                b[u][c] += v * centred;
             }
         }
     }
     if (norm->pixels % 2) {
         for (int c = 0; c < block; c++) {
             int64_t i = (norm->pixels - 1) * block + c;
-            float v = masked(g[i], x[i], y[i], k.scale[c], k.shift[c], mask);
+            float centred = x[i] - k.mean[c];
+            float v = masked(g[i], centred, y[i], k.scale[c], k.beta[c], mask);
             a[0][c] += v;
-            b[0][c] += v * (x[i] - k.mean[c]);
+            b[0][c] += v * centred;
         }
     }
     if (residual) {
@@ -206,7 +207,7 @@ static inline void gradient_sums(const norm_view *view, size_t at, double *sum, 
             INDEPENDENT
             for (int c = 0; c < block; c++) {
                 int64_t i = p * block + c;
-                residual[i] = masked(g[i], x[i], y[i], k.scale[c], k.shift[c], mask);
+                residual[i] = masked(g[i], x[i] - k.mean[c], y[i], k.scale[c], k.beta[c], mask);
             }
         }
     }
@@ -216,7 +217,7 @@ static inline void gradient_sums(const norm_view *view, size_t at, double *sum, 
     }
 }
 
-/* Second pass: dx = gamma * rstd * (g - mean(g) - xhat * mean(g * xhat)), as g * a + x * b + d. */
+/* Second pass: dx = gamma * rstd * (g - mean(g) - xhat * mean(g * xhat)), as g * scale + (x - mean) * b + d. */
 static inline void gradient_plane(const norm_view *view, size_t at, const double *sum, const double *dot_sum,
                                   mask_kind mask, const int block) {
     const car_vector_norm *norm = view->norm;
@@ -229,14 +230,15 @@ static inline void gradient_plane(const norm_view *view, size_t at, const double
     for (int c = 0; c < block; c++) {
         double mean_g = sum[c] / count, mean_gx = dot_sum[c] / count;
         b[c] = (float)(-(double)k.scale[c] * k.rstd[c] * mean_gx);
-        d[c] = (float)((double)k.scale[c] * (k.rstd[c] * mean_gx * k.mean[c] - mean_g));
+        d[c] = (float)(-(double)k.scale[c] * mean_g);
     }
     for (int64_t p = 0; p < norm->pixels; p++) {
         INDEPENDENT
         for (int c = 0; c < block; c++) {
             int64_t i = p * block + c;
-            float v = masked(g[i], x[i], y[i], k.scale[c], k.shift[c], mask);
-            grad_x[i] = v * k.scale[c] + (x[i] * b[c] + d[c]);
+            float centred = x[i] - k.mean[c];
+            float v = masked(g[i], centred, y[i], k.scale[c], k.beta[c], mask);
+            grad_x[i] = v * k.scale[c] + (centred * b[c] + d[c]);
         }
     }
 }

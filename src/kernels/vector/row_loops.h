@@ -160,8 +160,9 @@ static void layernorm(float *y, float *statistics, const float *x, const float *
 
 /* Adds one row's share to the gradients of scale and shift, and finds the two sums that grad_x needs:
  * of g * gamma and of g * gamma * xhat. */
-static void layernorm_row_sums(const float *g, const float *x, const float *gamma, float mean, float rstd, int64_t width,
-                               float *restrict grad_gamma, float *restrict grad_beta, float *sum, float *dot_sum) {
+static void layernorm_row_sums(const float *g, const float *x, const float *gamma, float mean, float rstd,
+                               int64_t width, float *restrict grad_gamma, float *restrict grad_beta, float *sum,
+                               float *dot_sum) {
     float a[LANES] = {0}, b[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= width; i += LANES) {

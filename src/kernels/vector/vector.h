@@ -26,11 +26,16 @@ typedef struct car_vector_norm {
     float *grad_gamma, *grad_beta;
 } car_vector_norm;
 
+typedef struct car_vector_sgd {
+    float lr, momentum, weight_decay;
+    bool nesterov, first; /* first: the momentum is set, not moved */
+} car_vector_sgd;
+
 typedef struct car_vector {
     const char *name;
 
-    void (*add)(float *y, const float *a, const float *b, int64_t n);    /* y may be a or b */
-    void (*accumulate)(float *y, const float *x, int64_t n);             /* y += x */
+    void (*add)(float *y, const float *a, const float *b, int64_t n); /* y may be a or b */
+    void (*accumulate)(float *y, const float *x, int64_t n);          /* y += x */
     void (*relu)(float *y, const float *x, int64_t n);
     void (*relu_backward)(float *grad_x, const float *grad_y, const float *y, int64_t n);
 
@@ -46,8 +51,8 @@ typedef struct car_vector {
     void (*layernorm_backward)(float *grad_x, float *grad_gamma, float *grad_beta, const float *grad_y, const float *x,
                                const float *statistics, const float *gamma, int64_t rows, int64_t width, bool add);
 
-    void (*fill_rows)(float *y, const float *row, int64_t rows, int64_t width);  /* every row becomes `row` */
-    void (*sum_rows)(float *sum, const float *x, int64_t rows, int64_t width);   /* column sums, overwritten */
+    void (*fill_rows)(float *y, const float *row, int64_t rows, int64_t width); /* every row becomes `row` */
+    void (*sum_rows)(float *sum, const float *x, int64_t rows, int64_t width);  /* column sums, overwritten */
 
     /* Row-wise: returns log(sum(exp(x))) and, if `sum` is given, the sum of x. */
     float (*log_sum_exp)(const float *x, int64_t n, float *sum);
@@ -60,6 +65,8 @@ typedef struct car_vector {
     /* dp = p * (dp - delta) * scale */
     void (*attention_gradient)(float *dp, const float *p, float delta, float scale, int64_t n);
     float (*dot)(const float *a, const float *b, int64_t n);
+
+    void (*sgd)(float *w, float *m, const float *g, const car_vector_sgd *config, int64_t n);
 } car_vector;
 
 /* The best set for this machine. */

@@ -1,0 +1,49 @@
+/* What the commands of the program share: options, messages, exit codes. */
+#ifndef CAR_CLI_H
+#define CAR_CLI_H
+
+#include <stdbool.h>
+
+#include "carousel/context.h"
+
+/* Exit codes, as users of git and curl know them. */
+enum { CAR_CLI_OK = 0, CAR_CLI_FAILED = 1, CAR_CLI_USAGE = 2 };
+
+typedef enum car_cli_kind {
+    CAR_CLI_FLAG, /* bool; takes no value */
+    CAR_CLI_INT,  /* int */
+    CAR_CLI_REAL, /* double */
+    CAR_CLI_SEED, /* uint64_t */
+    CAR_CLI_TEXT  /* const char *, pointing into argv */
+} car_cli_kind;
+
+typedef struct car_cli_option {
+    const char *name;  /* without the dashes */
+    const char *value; /* what help calls its value */
+    const char *help;
+    car_cli_kind kind;
+    void *target;       /* written when the option is given; holds the default before */
+    double least, most; /* bounds of numbers, both included */
+} car_cli_option;
+
+typedef struct car_cli_command {
+    const char *name, *summary, *synopsis;
+    const char *footer; /* after the options, or NULL */
+} car_cli_command;
+
+typedef enum car_cli_parsed { CAR_CLI_PARSED, CAR_CLI_HELPED, CAR_CLI_REFUSED } car_cli_parsed;
+
+/* Reads `--name value` and `--name=value`. Answers --help itself (to standard output). What is wrong
+ * goes to standard error with the way out. */
+car_cli_parsed car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc,
+                             char **argv);
+
+/* "carousel: ..." on standard error; returns `code`, so that a command can return it. */
+int car_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same for a status of the library, with the context's message. */
+int car_cli_report(const car_context *context, car_status status);
+
+/* The commands; argv[0] is the command's name. */
+int car_cli_train(int argc, char **argv);
+
+#endif

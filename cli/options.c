@@ -1,0 +1,173 @@
+/* Options: one table for each command serves parsing, checking and --help. */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+int car_cli_fail(int code, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("carousel: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    return code;
+}
+
+int car_cli_report(const car_context *context, car_status status) {
+    const char *message = context ? car_context_error(context) : "";
+    return car_cli_fail(CAR_CLI_FAILED, "%s", message[0] ? message : car_status_text(status));
+}
+
+/* ---- help ------------------------------------------------------------------------------------ */
+
+static void print_default(const car_cli_option *option) {
+    switch (option->kind) {
+    case CAR_CLI_INT:
+        if (*(const int *)option->target != 0) {
+            printf(" [%d]", *(const int *)option->target);
+        }
+        break;
+    case CAR_CLI_REAL:
+        printf(" [%g]", *(const double *)option->target);
+        break;
+    case CAR_CLI_SEED:
+        printf(" [%llu]", (unsigned long long)*(const uint64_t *)option->target);
+        break;
+    case CAR_CLI_TEXT:
+        if (*(const char *const *)option->target) {
+            printf(" [%s]", *(const char *const *)option->target);
+        }
+        break;
+    case CAR_CLI_FLAG:
+        break;
+    }
+}
+
+static void print_help(const car_cli_command *command, const car_cli_option *options, int count) {
+    printf("%s\n\nusage: %s\n\noptions, with their defaults in brackets:\n", command->summary, command->synopsis);
+    for (int o = 0; o < count; o++) {
+        char left[64];
+        snprintf(left, sizeof left, "--%s %s", options[o].name, options[o].value ? options[o].value : "");
+        printf("  %-24s %s", left, options[o].help);
+        print_default(&options[o]);
+        putchar('\n');
+    }
+    printf("  %-24s %s\n", "--help", "show this and exit");
+    if (command->footer) {
+        printf("\n%s\n", command->footer);
+    }
+}
+
+/* ---- parsing --------------------------------------------------------------------------------- */
+
+static bool refuse(const car_cli_command *command, const char *name, const char *value, const char *why) {
+    car_cli_fail(0, "%s: --%s %s: %s", command->name, name, value, why);
+    return false;
+}
+
+static bool store_number(const car_cli_command *command, const car_cli_option *option, const char *value) {
+    char *end = NULL;
+    errno = 0;
+    double number = option->kind == CAR_CLI_REAL ? strtod(value, &end) : (double)strtoll(value, &end, 10);
+    char bounds[96];
+    snprintf(bounds, sizeof bounds, "must be %s from %.10g to %.10g",
+             option->kind == CAR_CLI_REAL ? "a number" : "a whole number", option->least, option->most);
+    if (end == value || *end || errno == ERANGE || !isfinite(number) || number < option->least ||
+        number > option->most) {
+        return refuse(command, option->name, value, bounds);
+    }
+    if (option->kind == CAR_CLI_REAL) {
+        *(double *)option->target = number;
+    } else {
+        *(int *)option->target = (int)number;
+    }
+    return true;
+}
+
+static bool store_seed(const car_cli_command *command, const car_cli_option *option, const char *value) {
+    char *end = NULL;
+    errno = 0;
+    unsigned long long seed = strtoull(value, &end, 10);
+    if (end == value || *end || errno == ERANGE || value[0] == '-') {
+        return refuse(command, option->name, value, "must be a whole number from 0 to 2^64 - 1");
+    }
+    *(uint64_t *)option->target = seed;
+    return true;
+}
+
+static bool store(const car_cli_command *command, const car_cli_option *option, const char *value) {
+    switch (option->kind) {
+    case CAR_CLI_INT:
+    case CAR_CLI_REAL:
+        return store_number(command, option, value);
+    case CAR_CLI_SEED:
+        return store_seed(command, option, value);
+    case CAR_CLI_TEXT:
+        *(const char **)option->target = value;
+        return true;
+    case CAR_CLI_FLAG:
+        *(bool *)option->target = true;
+        return true;
+    }
+    return false;
+}
+
+static const car_cli_option *find_option(const car_cli_option *options, int count, const char *name, size_t length) {
+    for (int o = 0; o < count; o++) {
+        if (strlen(options[o].name) == length && strncmp(options[o].name, name, length) == 0) {
+            return &options[o];
+        }
+    }
+    return NULL;
+}
+
+/* One argument, and the one behind it where it is the value. Moves *index past what it used. */
+static bool parse_one(const car_cli_command *command, const car_cli_option *options, int count, int argc, char **argv,
+                      int *index) {
+    const char *argument = argv[*index];
+    if (strncmp(argument, "--", 2) != 0 || argument[2] == '\0') {
+        car_cli_fail(0, "%s: '%s' is not an option; see 'carousel %s --help'", command->name, argument, command->name);
+        return false;
+    }
+    const char *name = argument + 2, *equals = strchr(name, '=');
+    size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    const car_cli_option *option = find_option(options, count, name, length);
+    if (!option) {
+        car_cli_fail(0, "%s: there is no option --%.*s; see 'carousel %s --help'", command->name, (int)length, name,
+                     command->name);
+        return false;
+    }
+    if (option->kind == CAR_CLI_FLAG) {
+        (*index)++;
+        return equals ? refuse(command, option->name, equals + 1, "takes no value") : store(command, option, "");
+    }
+    const char *value = equals ? equals + 1 : *index + 1 < argc ? argv[*index + 1] : NULL;
+    if (!value) {
+        car_cli_fail(0, "%s: --%s wants a value: %s", command->name, option->name, option->value);
+        return false;
+    }
+    *index += equals ? 1 : 2;
+    return store(command, option, value);
+}
+
+car_cli_parsed car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc,
+                             char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            print_help(command, options, count);
+            return CAR_CLI_HELPED;
+        }
+    }
+    for (int i = 1; i < argc;) {
+        if (!parse_one(command, options, count, argc, argv, &i)) {
+            return CAR_CLI_REFUSED;
+        }
+    }
+    return CAR_CLI_PARSED;
+}
