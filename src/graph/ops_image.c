@@ -138,8 +138,11 @@ int car_graph_maxpool(car_graph *graph, const char *name, int x, const car_pool_
     if (!car_graph_check_input(graph, name, x, 4, CAR_F32) || !window_output(graph, name, x, config, &out)) {
         return CAR_NONE;
     }
-    if (config->kernel * config->kernel > 256) {
-        return car_graph_fail(graph, CAR_ERROR_UNSUPPORTED, "%s: a window of more than 256 pixels", name);
+    if (config->pad > config->kernel / 2) {
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: padding of more than half the window", name);
+    }
+    if (config->kernel > 16) {
+        return car_graph_fail(graph, CAR_ERROR_UNSUPPORTED, "%s: a window of more than 16 x 16 pixels", name);
     }
     car_op op = {.kind = CAR_OP_MAXPOOL, .name = name, .input_count = 1, .inputs = {x}};
     op.config.pool = *config;

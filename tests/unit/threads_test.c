@@ -13,7 +13,7 @@
 #include "carousel/program.h"
 #include "carousel/tape.h"
 
-enum { THREADS = 8, ROUNDS = 6, CLASSES = 5 };
+enum { THREADS = 8, ROUNDS = 24, CLASSES = 5 };
 
 /* ---- three small networks that have all operations between them ------------------------------------------ */
 

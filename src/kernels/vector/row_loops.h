@@ -9,7 +9,7 @@ static inline float exponential(float x) {
     float n = x * log2e;
     /* Rounds to nearest: adding 1.5 * 2^23 leaves no room for a fraction. */
     float shifted = n + 12582912.0f;
-    int32_t bits;
+    uint32_t bits; /* unsigned: with a NaN the arithmetic below wraps, and the product is a NaN anyway */
     memcpy(&bits, &shifted, sizeof bits);
     n = shifted - 12582912.0f;
     float r = (x - n * ln2_high) - n * ln2_low;
@@ -20,7 +20,7 @@ static inline float exponential(float x) {
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    int32_t exponent = (bits - 0x4b400000 + 127) << 23;
+    uint32_t exponent = (bits - 0x4b400000u + 127u) << 23;
     float power;
     memcpy(&power, &exponent, sizeof power);
     return p * power;
