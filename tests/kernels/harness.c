@@ -226,15 +226,13 @@ car_status car_trial_create(car_context *context, const car_trial_table *table, 
     CAR_TRY(car_case_build(test, config->batch, context, &trial->graph));
     trial->op = *car_graph_op(trial->graph, car_graph_op_count(trial->graph) - 1);
     memcpy(trial->op.grad_mode, config->grad_mode, sizeof trial->op.grad_mode);
-    trial->kernel = (car_kernel){.class = table->classes[trial->op.kind],
-                                 .graph = trial->graph,
-                                 .op = &trial->op,
-                                 .context = context,
-                                 .engine = table->engine};
+    trial->kernel =
+        (car_kernel){.graph = trial->graph, .op = &trial->op, .context = context, .engine = table->engine};
     if (trial->op.aux != CAR_NONE) {
         trial->kernel.aux_bytes = car_graph_tensor(trial->graph, trial->op.aux)->bytes;
     }
     CAR_TRY(create_tensors(trial));
+    car_kernel_choose(&trial->kernel, table->classes);
     if (trial->kernel.class->prepare) {
         CAR_TRY(trial->kernel.class->prepare(&trial->kernel));
     }
