@@ -3,8 +3,9 @@
 
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
-DEMO ?= train --model resnet20 --data synthetic --steps 60 --batch 32
+DEMO ?= demo
 BENCH_ARGS ?=
+SOAK_SECONDS ?= 1800
 # DEPS=no: do not look for missing Debian packages.
 DEPS ?= yes
 
@@ -23,15 +24,15 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 .DEFAULT_GOAL := build
 # What runs at once is for CMake and ctest to say (JOBS).
 .NOTPARALLEL:
-.PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan debug clang clean \
-	want-build want-test want-style want-bench want-all
+.PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak debug clang clean \
+	bench-memory bench-train want-build want-test want-style want-bench want-all
 
 ##@ Use
 
 build: $(BUILD)/.configured ## compile the program, build/carousel, and the libraries (this is the default)
 	@$(call compile,$(BUILD)) --target carousel carousel_static carousel_shared
 
-demo: build ## train a small network on synthetic data and watch its loss go down
+demo: build ## train one small network by every rule, in about a minute, and compare
 	@$(BUILD)/carousel $(DEMO)
 
 install: build ## install under PREFIX (default /usr/local); DESTDIR is honoured
@@ -54,6 +55,13 @@ bench: $(BUILD)/.with-bench ## measure, beside OpenBLAS and (if python3-torch is
 	@$(call compile,$(BUILD)) --target bench carousel
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/run.sh $(BENCH_ARGS)
 
+bench-memory: build want-bench ## measure the memory of training under each rule, beside the plan's prediction
+	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/memory.py $(BENCH_ARGS)
+
+bench-train: $(BUILD)/.with-bench ## measure whole steps of training, beside PyTorch if it is there
+	@$(call compile,$(BUILD)) --target bench carousel
+	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/training.py $(BENCH_ARGS)
+
 test-asan: $(BUILD)/asan/.configured ## run all tests under AddressSanitizer and UBSan
 	@$(call compile,$(BUILD)/asan)
 	@$(call check,$(BUILD)/asan)
@@ -62,6 +70,9 @@ test-asan: $(BUILD)/asan/.configured ## run all tests under AddressSanitizer and
 test-tsan: $(BUILD)/tsan/.configured ## run the tests of threads under ThreadSanitizer
 	@$(call compile,$(BUILD)/tsan) --target thread_tests
 	@$$(setarch -R true 2>/dev/null && echo setarch -R) $(call check,$(BUILD)/tsan) --label-regex threads
+
+soak: $(BUILD)/tsan/.configured $(BUILD)/asan/.configured ## train random configurations under the sanitizers, SOAK_SECONDS=1800
+	@SOAK_SECONDS=$(SOAK_SECONDS) JOBS=$(JOBS) tests/soak/run.sh $(BUILD)/tsan $(BUILD)/asan
 
 debug: $(BUILD)/debug/.configured ## compile everything unoptimised and with assertions, in build/debug
 	@$(call compile,$(BUILD)/debug)

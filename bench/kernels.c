@@ -12,8 +12,8 @@
 #include "kernels/harness.h"
 #include "rates.h"
 
-enum { SAMPLES = 5 };
-static const double sample_seconds = 0.02, sgemm_seconds = 0.3;
+enum { MAX_SAMPLES = 5 };
+static const double sample_seconds = 0.02, pass_seconds = 1.0;
 
 static car_status run_pass(car_trial *trial, bool backward) {
     return backward ? car_trial_backward(trial) : car_trial_forward(trial, true);
@@ -27,21 +27,22 @@ static int compare(const void *a, const void *b) {
 /* The median over samples of the time that one call takes; short calls are repeated to fill a sample. */
 static car_status time_pass(car_trial *trial, bool backward, double *seconds) {
     car_status status = CAR_OK;
-    double samples[SAMPLES];
+    double samples[MAX_SAMPLES];
+    int count = 0;
+    CAR_TRY(run_pass(trial, backward)); /* the warm-up */
     double begin = car_clock_seconds();
-    CAR_TRY(run_pass(trial, backward)); /* the warm-up, and how many calls make a sample */
-    double once = car_clock_seconds() - begin;
-    int calls = (int)fmax(1, ceil(sample_seconds / once));
-    for (int s = 0; s < SAMPLES; s++) {
+    CAR_TRY(run_pass(trial, backward)); /* how many calls make a sample */
+    double start = car_clock_seconds();
+    int calls = (int)fmax(1, ceil(sample_seconds / (start - begin)));
+    while (count < MAX_SAMPLES && (count == 0 || car_clock_seconds() - start < pass_seconds)) {
         begin = car_clock_seconds();
         for (int i = 0; i < calls; i++) {
             CAR_TRY(run_pass(trial, backward));
         }
-        samples[s] = (car_clock_seconds() - begin) / calls;
-        calls = (int)fmax(1, ceil(sample_seconds / samples[s]));
+        samples[count++] = (car_clock_seconds() - begin) / calls;
     }
-    qsort(samples, SAMPLES, sizeof samples[0], compare);
-    *seconds = samples[SAMPLES / 2];
+    qsort(samples, (size_t)count, sizeof samples[0], compare);
+    *seconds = samples[count / 2];
 done:
     return status;
 }
@@ -65,7 +66,8 @@ static void print_pass(car_op_kind kind, double flops, double seconds, double sg
     }
 }
 
-static car_status time_case(car_context *context, const car_trial_table *table, const car_case *test, double sgemm) {
+static car_status time_case(car_context *context, const car_trial_table *table, const car_case *test, double *sgemm) {
+    static sgemm_rate rate;
     car_status status = CAR_OK;
     car_trial *trial = NULL;
     double forward = 0, backward = 0;
@@ -74,27 +76,33 @@ static car_status time_case(car_context *context, const car_trial_table *table, 
     CAR_TRY(car_trial_load(trial));
     CAR_TRY(time_pass(trial, false, &forward));
     CAR_TRY(time_pass(trial, true, &backward));
-    printf("%-36s %-18s", test->name, trial->kernel.name ? trial->kernel.name : "-");
-    print_pass(test->kind, trial->op.flops_forward, forward, sgemm);
-    print_pass(test->kind, backward_flops(trial), backward, sgemm);
-    printf("\n");
+    /* A shared machine changes its speed from one second to the next: each case has an SGEMM before and after it. */
+    double before = *sgemm;
+    *sgemm = measure_sgemm(&rate, 1, 0);
+    double around = (before > 0 ? before + *sgemm : 2 * *sgemm) / 2;
+    printf("%-36s %-20s", test->name, trial->kernel.name ? trial->kernel.name : "-");
+    print_pass(test->kind, trial->op.flops_forward, forward, around);
+    print_pass(test->kind, backward_flops(trial), backward, around);
+    printf(" %8.1f\n", around);
     fflush(stdout);
 done:
     car_trial_destroy(trial);
     return status;
 }
 
-static car_status time_all(car_context *context, const char *part, double sgemm) {
+static car_status time_all(car_context *context, const char *part) {
     car_status status = CAR_OK;
     car_trial_table table = {0};
+    double sgemm = 0;
     car_kernel_mode mode = car_kernels_enter(1);
     CAR_TRY(car_trial_open_onednn(context, &table));
-    printf("%-36s %-18s %10s %8s %6s %10s %8s %6s\n", "case", "kernel", "forward us", "GFLOP/s", "SGEMM", "back us",
-           "GFLOP/s", "SGEMM");
+    printf("%-36s %-20s %26s %26s %8s\n", "", "", "forward", "backward", "SGEMM");
+    printf("%-36s %-20s %10s %8s %6s %10s %8s %6s %8s\n", "case", "kernel", "us", "GFLOP/s", "SGEMM", "us", "GFLOP/s",
+           "SGEMM", "GFLOP/s");
     for (int i = 0; i < car_case_count(); i++) {
         const car_case *test = car_case_at(i);
         if (test->speed && strstr(test->name, part)) {
-            CAR_TRY(time_case(context, &table, test, sgemm));
+            CAR_TRY(time_case(context, &table, test, &sgemm));
         }
     }
 done:
@@ -104,20 +112,14 @@ done:
 }
 
 int main(int count, char **arguments) {
-    static sgemm_rate rate;
     car_context *context = NULL;
     car_status status = CAR_OK;
-    double before = measure_sgemm(&rate, 1, sgemm_seconds);
-    printf("Kernels on one thread. SGEMM of OpenBLAS, %d x %d, one thread: %.1f GFLOP/s\n", SGEMM_SIZE, SGEMM_SIZE,
-           before);
     CAR_TRY(car_context_create(NULL, &context));
-    CAR_TRY(time_all(context, count > 1 ? arguments[1] : "", before));
-    printf("SGEMM afterwards: %.1f GFLOP/s\n", measure_sgemm(&rate, 1, sgemm_seconds));
+    CAR_TRY(time_all(context, count > 1 ? arguments[1] : ""));
 done:
     if (status != CAR_OK) {
         fprintf(stderr, "kernels: %s: %s\n", car_status_text(status), context ? car_context_error(context) : "");
     }
     car_context_destroy(context);
-    release_sgemm(&rate);
     return status == CAR_OK ? 0 : 1;
 }

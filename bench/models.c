@@ -57,6 +57,7 @@ typedef struct session {
     car_arena *arena;
     car_weights *weights, *next; /* next: the version whose derived forms are remade; NULL if there are none */
     double flops, conv_flops;    /* of one micro-batch, forward and backward */
+    double inner_flops;          /* conv_flops without the products with padding, which good kernels leave out */
     int64_t parameters;
     crew *crews[MAX_THREADS + 1];
 } session;
@@ -193,12 +194,32 @@ static void destroy_session(session *s) {
     free(s);
 }
 
+/* How many pairs of output and kernel element along one side meet the input, over all pairs. */
+static double inner_share(int64_t in, int64_t out, const car_conv_config *conv) {
+    int64_t inside = 0;
+    for (int64_t o = 0; o < out; o++) {
+        for (int k = 0; k < conv->kernel; k++) {
+            int64_t i = o * conv->stride + k - conv->pad;
+            inside += i >= 0 && i < in;
+        }
+    }
+    return (double)inside / (double)(out * conv->kernel);
+}
+
+static double conv_inner_share(const car_graph *graph, const car_op *op) {
+    const int64_t *in = car_graph_tensor(graph, op->inputs[0])->shape.dim;
+    const int64_t *out = car_graph_tensor(graph, op->output)->shape.dim;
+    return inner_share(in[2], out[2], &op->config.conv) * inner_share(in[3], out[3], &op->config.conv);
+}
+
 static void count_work(session *s) {
     s->flops = car_graph_flops(s->graph, false) + car_graph_flops(s->graph, true);
     for (int l = 0; l < car_graph_op_count(s->graph); l++) {
         const car_op *op = car_graph_op(s->graph, l);
         if (op->kind == CAR_OP_CONV) {
-            s->conv_flops += op->flops_forward + op->flops_backward;
+            double flops = op->flops_forward + op->flops_backward;
+            s->conv_flops += flops;
+            s->inner_flops += flops * conv_inner_share(s->graph, op);
         }
     }
     for (int p = 0; p < car_graph_param_count(s->graph); p++) {
@@ -304,9 +325,9 @@ static car_status answer_run(car_context *context, const request *r, session **k
     const session *s = c->session;
     double batches = (double)steps * c->threads / seconds;
     printf("{\"seconds\": %.6g, \"steps\": %d, \"samples_per_s\": %.6g, \"gflops\": %.6g, \"conv_gflops\": %.6g, "
-           "\"activations_peak_bytes\": %zu}\n",
+           "\"conv_inner_gflops\": %.6g, \"activations_peak_bytes\": %zu}\n",
            seconds, steps, batches * s->config.batch, batches * s->flops / 1e9, batches * s->conv_flops / 1e9,
-           car_arena_peak(c->arena, CAR_MEMORY_ACTIVATIONS));
+           batches * s->inner_flops / 1e9, car_arena_peak(c->arena, CAR_MEMORY_ACTIVATIONS));
 done:
     return status;
 }

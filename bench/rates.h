@@ -76,15 +76,11 @@ typedef struct pace {
     double step_seconds;
 } pace;
 
-/* The first step touches memory for the first time. It says how long steps take only if it is so long that another
- * one would be a waste. */
+/* The first step touches memory for the first time; the second tells how long steps take. */
 static inline void warm_up(pace *known, int threads, work_function *work, void *state) {
-    const double long_step = 0.25;
     if (known->step_seconds == 0) {
+        run_together(threads, work, state, 1);
         known->step_seconds = run_together(threads, work, state, 1);
-        if (known->step_seconds < long_step) {
-            known->step_seconds = run_together(threads, work, state, 1);
-        }
     }
 }
 
@@ -135,14 +131,6 @@ static inline double measure_sgemm(sgemm_rate *rate, int threads, double seconds
     int steps = 0;
     double elapsed = measure(&rate->known[threads], threads, sgemm_work, rate, seconds, &steps);
     return 2.0 * pow(SGEMM_SIZE, 3) * steps * threads / elapsed / 1e9;
-}
-
-static inline void release_sgemm(sgemm_rate *rate) {
-    for (int i = 0; i < MAX_THREADS; i++) {
-        free(rate->a[i]);
-        free(rate->b[i]);
-        free(rate->c[i]);
-    }
 }
 
 /* ---- multiply-adds ------------------------------------------------------------------------------------- */

@@ -20,7 +20,7 @@ typedef enum car_cli_kind {
 typedef struct car_cli_option {
     const char *name;  /* without the dashes */
     const char *value; /* what help calls its value */
-    const char *help;
+    const char *help;  /* NULL: not shown */
     car_cli_kind kind;
     void *target;       /* written when the option is given; holds the default before */
     double least, most; /* bounds of numbers, both included */
@@ -45,5 +45,7 @@ int car_cli_report(const car_context *context, car_status status);
 
 /* The commands; argv[0] is the command's name. */
 int car_cli_train(int argc, char **argv);
+int car_cli_demo(int argc, char **argv);
+int car_cli_plan(int argc, char **argv);
 
 #endif

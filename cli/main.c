@@ -9,6 +9,8 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"train", "train a model", car_cli_train},
+    {"demo", "train one small model by every rule and compare", car_cli_demo},
+    {"plan", "show what a run would do and need", car_cli_plan},
 };
 
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

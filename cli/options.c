@@ -52,6 +52,9 @@ static void print_default(const car_cli_option *option) {
 static void print_help(const car_cli_command *command, const car_cli_option *options, int count) {
     printf("%s\n\nusage: %s\n\noptions, with their defaults in brackets:\n", command->summary, command->synopsis);
     for (int o = 0; o < count; o++) {
+        if (!options[o].help) {
+            continue;
+        }
         char left[64];
         snprintf(left, sizeof left, "--%s %s", options[o].name, options[o].value ? options[o].value : "");
         printf("  %-24s %s", left, options[o].help);

@@ -1,4 +1,4 @@
-/* Quickstart: trains a small network on synthetic images through the library, and checks that the
+/* Quickstart: trains a small network by cyclic data parallelism through the library, and checks that the
  * loss went down. Build it against an installed Carousel:
  *
  *     cc quickstart.c $(pkg-config --cflags --libs carousel) -o quickstart
@@ -8,8 +8,15 @@
 
 #include <carousel/data.h>
 #include <carousel/model.h>
-#include <carousel/optimizer.h>
-#include <carousel/tape.h>
+#include <carousel/trainer.h>
+
+enum { WORKERS = 4, BATCH = 8, STEPS = 80, SHOWN = 10, SIZE = 16, CLASSES = 4, CHANNELS = 3 };
+
+typedef struct run {
+    const car_graph *graph;
+    car_synthetic source;
+    double first, last; /* mean losses of the first and the last ten steps */
+} run;
 
 /* The library reports failures as a status and a message in the context; what to do is up to us. */
 static void check(const car_context *context, car_status status) {
@@ -19,65 +26,71 @@ static void check(const car_context *context, car_status status) {
     }
 }
 
+/* Called by the trainer's threads for the micro-batch of one worker in one step. */
+static car_status feed(void *user, int64_t step, int worker, car_tape *tape) {
+    const run *r = user;
+    float images[BATCH * CHANNELS * SIZE * SIZE];
+    int32_t labels[BATCH];
+    car_synthetic_batch(&r->source, (uint64_t)(step * WORKERS + worker) * BATCH, images, labels);
+    car_status status = car_tape_feed(tape, car_graph_find_tensor(r->graph, "images"), images);
+    return status == CAR_OK ? car_tape_feed(tape, car_graph_find_tensor(r->graph, "labels"), labels) : status;
+}
+
+static void note(void *user, const car_step_report *report) {
+    run *r = user;
+    r->first += report->step < SHOWN ? report->loss / SHOWN : 0;
+    r->last += report->step >= STEPS - SHOWN ? report->loss / SHOWN : 0;
+}
+
 int main(void) {
-    enum { STEPS = 40, BATCH = 16, SIZE = 16, CLASSES = 4, CHANNELS = 3 };
-    static float images[BATCH * CHANNELS * SIZE * SIZE];
-    static int32_t labels[BATCH];
     car_context *context = NULL;
     car_graph *graph = NULL;
+    car_partition *partition = NULL;
+    car_plan *plan = NULL;
     car_program *program = NULL;
     car_arena *arena = NULL;
-    car_weights *weights = NULL;
-    car_gradients *gradients = NULL;
-    car_optimizer *optimizer = NULL;
-    car_lane *lane = NULL;
-    car_tape *tape = NULL;
+    car_trainer *trainer = NULL;
+    run r = {.source = {.seed = 1, .domain = CAR_DOMAIN_IMAGES}};
 
-    /* The model as a graph, and the graph made ready for this machine. */
-    car_model_config config = car_model_config_default();
-    config.batch = BATCH;
-    config.image_size = SIZE;
-    config.classes = CLASSES;
-    config.width = 64;
+    /* The model as a graph, cut into as many stages as there are workers. */
+    car_model_config model = car_model_config_default();
+    model.batch = BATCH;
+    model.image_size = SIZE;
+    model.classes = CLASSES;
+    model.width = 64;
     check(context, car_context_create(NULL, &context));
-    check(context, car_model_build(context, "mlp", &config, &graph));
+    check(context, car_model_build(context, "mlp", &model, &graph));
+    check(context, car_model_resolve(context, "mlp", &model, &r.source.config));
+    check(context, car_partition_create(graph, &(car_partition_config){.stages = WORKERS}, &partition));
+
+    /* The plan says who does what when; the program makes the graph ready for this machine. */
+    car_plan_config config = car_plan_config_default();
+    config.workers = WORKERS;
+    config.rule = CAR_RULE_CDP_V2;
+    check(context, car_plan_create(context, partition, &config, &plan));
+    check(context, car_plan_validate(plan, 4, NULL));
     check(context, car_program_create(graph, NULL, &program));
-
-    /* What a run owns: memory, weights, gradients, and a tape for the micro-batch. */
     check(context, car_arena_create(context, 0, &arena));
-    check(context, car_weights_create(program, arena, &weights));
-    check(context, car_weights_initialize(weights, 1));
-    check(context, car_gradients_create(program, arena, &gradients));
-    check(context, car_optimizer_create(program, arena, NULL, &optimizer));
-    check(context, car_lane_create(program, arena, &lane));
-    check(context, car_tape_create(program, arena, &tape));
 
-    car_synthetic source = {.seed = 1, .task = CAR_TASK_IMAGES};
-    check(context, car_model_resolve(context, "mlp", &config, &source.config));
-    int all = car_graph_op_count(graph);
-    float first = 0, last = 0;
-    for (int step = 0; step < STEPS; step++) {
-        car_synthetic_batch(&source, (uint64_t)step * BATCH, images, labels);
-        car_tape_begin(tape, (uint64_t)step, true);
-        check(context, car_tape_feed(tape, car_graph_find_tensor(graph, "images"), images));
-        check(context, car_tape_feed(tape, car_graph_find_tensor(graph, "labels"), labels));
-        check(context, car_tape_forward(tape, lane, weights, 0, all));
-        check(context, car_tape_backward(tape, lane, weights, gradients, 0, all));
-        check(context, car_optimizer_step(optimizer, lane, weights, gradients, 0.05));
-        last = car_tape_loss(tape);
-        first = step == 0 ? last : first;
-    }
-    printf("loss %.3f -> %.3f in %d steps, %.1f kB of activations at peak\n", (double)first, (double)last, STEPS,
-           (double)car_arena_peak(arena, CAR_MEMORY_ACTIVATIONS) / 1e3);
+    /* The trainer executes the plan with two threads. */
+    car_trainer_config training = car_trainer_config_default();
+    training.threads = 2;
+    training.feed = feed;
+    training.report = note;
+    training.feed_user = training.report_user = &r;
+    r.graph = graph;
+    check(context, car_trainer_create(plan, program, arena, &training, &trainer));
+    check(context, car_trainer_initialize(trainer, 1));
+    check(context, car_trainer_run(trainer, STEPS));
+    printf("loss %.3f -> %.3f in %d steps; %d workers held at most %.1f kB of activations\n", r.first, r.last, STEPS,
+           WORKERS, (double)car_arena_peak(arena, CAR_MEMORY_ACTIVATIONS) / 1e3);
 
-    car_tape_destroy(tape);
-    car_lane_destroy(lane);
-    car_optimizer_destroy(optimizer);
-    car_gradients_destroy(gradients);
-    car_weights_destroy(weights);
+    car_trainer_destroy(trainer);
     car_arena_destroy(arena);
     car_program_destroy(program);
+    car_plan_destroy(plan);
+    car_partition_destroy(partition);
     car_graph_destroy(graph);
     car_context_destroy(context);
-    return last < first ? 0 : 1;
+    return r.last < r.first ? 0 : 1;
 }

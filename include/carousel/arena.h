@@ -46,6 +46,19 @@ void car_arena_release(car_arena *arena, void *memory); /* NULL is allowed */
 size_t car_arena_live(const car_arena *arena, car_memory category);
 size_t car_arena_peak(const car_arena *arena, car_memory category);
 size_t car_arena_extent(const car_arena *arena);
+/* The mean over time of the live bytes, from the category's first allocation to its last change. */
+double car_arena_mean(const car_arena *arena, car_memory category);
+
+/* A record of every change of one category: when, and how much is alive then. */
+typedef struct car_arena_event {
+    double seconds; /* since recording began */
+    size_t live;
+} car_arena_event;
+
+/* Begins to record, forgetting what was recorded. At most `capacity` events are kept: the later ones are dropped. */
+car_status car_arena_record(car_arena *arena, car_memory category, int capacity);
+/* The events so far; valid until the next car_arena_record or destroy, while nobody allocates. */
+int car_arena_events(const car_arena *arena, const car_arena_event **out);
 
 #ifdef __cplusplus
 }

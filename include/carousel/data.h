@@ -17,7 +17,7 @@ extern "C" {
  * is followed four times out of five. A sample depends on the seed and its number alone. */
 typedef struct car_synthetic {
     uint64_t seed;
-    car_task task;
+    car_domain domain;
     car_model_config config; /* as resolved: batch, sizes, classes or vocabulary */
 } car_synthetic;
 

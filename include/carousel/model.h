@@ -26,12 +26,12 @@ typedef struct car_model_config {
     double label_smoothing; /* 0 by default */
 } car_model_config;
 
-typedef enum car_task { CAR_TASK_IMAGES, CAR_TASK_TOKENS } car_task;
+typedef enum car_domain { CAR_DOMAIN_IMAGES, CAR_DOMAIN_TOKENS } car_domain;
 
 /* What a model is, for help texts and data sources. */
 typedef struct car_model_info {
     const char *name, *summary;
-    car_task task;
+    car_domain domain;
     car_model_config defaults; /* every field that the model reads is set */
 } car_model_info;
 

@@ -1,8 +1,11 @@
-/* Optimizers: from gradients to new weights, as PyTorch defines them. */
+/* Optimizers and learning-rate schedules, as PyTorch defines them.
+ *
+ * An update reads one version of a parameter and writes the next, which may be the same buffer. All
+ * works on parameters in their stored layout: padding has zero gradients and stays zero. */
 #ifndef CAROUSEL_OPTIMIZER_H
 #define CAROUSEL_OPTIMIZER_H
 
-#include "carousel/tape.h"
+#include "carousel/program.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -10,23 +13,61 @@ extern "C" {
 
 typedef struct car_optimizer car_optimizer;
 
-/* Stochastic gradient descent: g = gradient + weight_decay * w; m = momentum * m + g (m = g at the
- * first step); w -= lr * m, or with Nesterov w -= lr * (g + momentum * m). */
+#define CAR_OPTIMIZER_LIST(X)                                                                                    \
+    X(CAR_OPTIMIZER_SGD, "sgd")     /* g += decay*w; m = momentum*m + g; w -= lr*m (Nesterov: g + momentum*m) */ \
+    X(CAR_OPTIMIZER_ADAMW, "adamw") /* decoupled decay, bias-corrected moments */
+
+typedef enum car_optimizer_kind {
+#define CAR_OPTIMIZER_ENUM(code, text) code,
+    CAR_OPTIMIZER_LIST(CAR_OPTIMIZER_ENUM)
+#undef CAR_OPTIMIZER_ENUM
+        CAR_OPTIMIZERS
+} car_optimizer_kind;
+
+const char *car_optimizer_text(car_optimizer_kind kind);
+/* CAR_ERROR_UNKNOWN_NAME with the known ones in the message. */
+car_status car_optimizer_find(car_context *context, const char *name, car_optimizer_kind *out);
+
 typedef struct car_optimizer_config {
-    double momentum, weight_decay;
-    bool nesterov;
+    car_optimizer_kind kind;
+    double weight_decay;
+    bool
+        decay_weights_only; /* no decay on biases, norms and embeddings of positions and classes: rank 1 or CAR_PARAM_NORM */
+    double momentum;        /* SGD */
+    bool nesterov;          /* SGD */
+    double beta1, beta2, eps; /* AdamW */
 } car_optimizer_config;
 
-car_optimizer_config car_optimizer_config_default(void); /* momentum 0.9, weight decay 0, no Nesterov */
+car_optimizer_config car_optimizer_config_default(void); /* SGD, momentum 0.9; betas 0.9, 0.999, eps 1e-8 */
 
+/* State of all parameters, zero. One optimizer may update different parameters from several threads at once. */
 car_status car_optimizer_create(const car_program *program, car_arena *arena, const car_optimizer_config *config,
                                 car_optimizer **out);
 void car_optimizer_destroy(car_optimizer *optimizer);
 
-/* Updates all weights in place and remakes what is derived from them. Running statistics move by
- * their layer's momentum towards the batch's. A parameter's gradient is the sum over its uses. */
-car_status car_optimizer_step(car_optimizer *optimizer, car_lane *lane, car_weights *weights, car_gradients *gradients,
-                              double lr);
+/* One update of one parameter (not a statistic): `to` from `from` and gradient = scale * sum. `step` counts updates
+ * from 0. */
+void car_optimizer_update(car_optimizer *optimizer, int param, int64_t step, double lr, double scale, const float *from,
+                          float *to, const float *sum);
+
+/* State s (momentum; or first and second moment) of a parameter in stored layout, NULL if there is none. */
+int car_optimizer_states(const car_optimizer *optimizer);
+float *car_optimizer_state(car_optimizer *optimizer, int state, int param);
+
+/* ---- schedules ------------------------------------------------------------------------------- */
+
+typedef enum car_schedule_kind { CAR_SCHEDULE_CONSTANT, CAR_SCHEDULE_STEP, CAR_SCHEDULE_COSINE } car_schedule_kind;
+
+typedef struct car_schedule {
+    car_schedule_kind kind;
+    double lr;
+    int64_t warmup; /* steps of a linear rise from lr / warmup to lr, before the rest begins */
+    int64_t every;  /* STEP: the rate is multiplied by gamma every so many steps */
+    double gamma;
+    int64_t total; /* COSINE: steps until the rate is zero, warm-up included */
+} car_schedule;
+
+double car_schedule_lr(const car_schedule *schedule, int64_t step);
 
 #ifdef __cplusplus
 }

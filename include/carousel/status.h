@@ -19,6 +19,7 @@ extern "C" {
     X(CAR_ERROR_UNSUPPORTED, "not supported")                    \
     X(CAR_ERROR_FORMAT, "malformed data")                        \
     X(CAR_ERROR_IO, "input/output error")                        \
+    X(CAR_ERROR_NOT_FINITE, "a loss or gradient is not finite")  \
     X(CAR_ERROR_KERNEL, "a numerical library reported an error") \
     X(CAR_ERROR_INTERNAL, "internal error: this is a bug in Carousel")
 

@@ -57,6 +57,12 @@ struct car_arena {
     block *free_; /* unordered; there are few */
     size_t live_total;
     size_t live[CAR_MEMORY_CATEGORIES], peak[CAR_MEMORY_CATEGORIES];
+    /* For the mean: bytes times seconds up to the last change. */
+    double area[CAR_MEMORY_CATEGORIES], first_change[CAR_MEMORY_CATEGORIES], last_change[CAR_MEMORY_CATEGORIES];
+    car_arena_event *events;
+    int event_count, event_capacity;
+    car_memory recorded;
+    double record_start;
 };
 
 const char *car_memory_text(car_memory category) {
@@ -104,6 +110,7 @@ void car_arena_destroy(car_arena *arena) {
     ASAN_UNPOISON_MEMORY_REGION(arena->base, arena->extent);
     munmap(arena->base, arena->reserved);
     pthread_mutex_destroy(&arena->lock);
+    car_context_release(arena->context, arena->events, (size_t)arena->event_capacity, sizeof *arena->events);
     car_context_release(arena->context, arena, 1, sizeof *arena);
 }
 
@@ -172,7 +179,7 @@ static block *extend(car_arena *arena, size_t space) {
         unlink_free(arena, last);
         return last;
     }
-    if (space > arena->reserved - arena->extent - UNIT) {
+    if (arena->reserved - arena->extent < UNIT || space > arena->reserved - arena->extent - UNIT) {
         return NULL;
     }
     block *b = (block *)(void *)(arena->base + arena->extent);
@@ -203,6 +210,24 @@ static void split(car_arena *arena, block *b, size_t space) {
     link_free(arena, rest);
 }
 
+/* Books a change of the live bytes of a category. */
+static void book(car_arena *arena, car_memory category, size_t live) {
+    double now = car_clock_seconds();
+    if (arena->first_change[category] == 0) {
+        arena->first_change[category] = now;
+    } else {
+        arena->area[category] += (double)arena->live[category] * (now - arena->last_change[category]);
+    }
+    arena->last_change[category] = now;
+    arena->live[category] = live;
+    if (live > arena->peak[category]) {
+        arena->peak[category] = live;
+    }
+    if (category == arena->recorded && arena->event_count < arena->event_capacity) {
+        arena->events[arena->event_count++] = (car_arena_event){now - arena->record_start, live};
+    }
+}
+
 car_status car_arena_allocate(car_arena *arena, car_memory category, size_t bytes, void **out) {
     *out = NULL;
     if (bytes == 0) {
@@ -230,10 +255,7 @@ car_status car_arena_allocate(car_arena *arena, car_memory category, size_t byte
         b->asked = bytes;
         b->category = category;
         arena->live_total += bytes;
-        arena->live[category] += bytes;
-        if (arena->live[category] > arena->peak[category]) {
-            arena->peak[category] = arena->live[category];
-        }
+        book(arena, category, arena->live[category] + bytes);
         ASAN_UNPOISON_MEMORY_REGION(block_memory(b), b->space);
         *out = block_memory(b);
     }
@@ -253,7 +275,7 @@ void car_arena_release(car_arena *arena, void *memory) {
     block *b = (block *)(void *)((char *)memory - UNIT);
     pthread_mutex_lock(&arena->lock);
     arena->live_total -= b->asked;
-    arena->live[b->category] -= b->asked;
+    book(arena, b->category, arena->live[b->category] - b->asked);
     ASAN_POISON_MEMORY_REGION(block_memory(b), b->space);
     if (b->next && !b->next->used) {
         unlink_free(arena, b->next);
@@ -288,4 +310,37 @@ size_t car_arena_peak(const car_arena *arena, car_memory category) {
 
 size_t car_arena_extent(const car_arena *arena) {
     return read_locked(arena, &arena->extent);
+}
+
+double car_arena_mean(const car_arena *arena, car_memory category) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&arena->lock;
+    pthread_mutex_lock(lock);
+    double span = arena->last_change[category] - arena->first_change[category];
+    double mean = span > 0 ? arena->area[category] / span : (double)arena->live[category];
+    pthread_mutex_unlock(lock);
+    return mean;
+}
+
+car_status car_arena_record(car_arena *arena, car_memory category, int capacity) {
+    car_arena_event *events = NULL;
+    car_status status = car_context_allocate(arena->context, (size_t)capacity, sizeof *events, &events);
+    if (status != CAR_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&arena->lock);
+    car_arena_event *old = arena->events;
+    int old_capacity = arena->event_capacity;
+    arena->events = events;
+    arena->event_capacity = capacity;
+    arena->event_count = 0;
+    arena->recorded = category;
+    arena->record_start = car_clock_seconds();
+    pthread_mutex_unlock(&arena->lock);
+    car_context_release(arena->context, old, (size_t)old_capacity, sizeof *old);
+    return CAR_OK;
+}
+
+int car_arena_events(const car_arena *arena, const car_arena_event **out) {
+    *out = arena->events;
+    return arena->event_count;
 }

@@ -65,7 +65,7 @@ void car_synthetic_batch(const car_synthetic *source, uint64_t first, void *inpu
     int64_t pixels = (int64_t)config->channels * config->image_size * config->image_size;
     for (int b = 0; b < config->batch; b++) {
         uint64_t sample = first + (uint64_t)b;
-        if (source->task == CAR_TASK_IMAGES) {
+        if (source->domain == CAR_DOMAIN_IMAGES) {
             labels[b] = write_image(source, sample, (float *)inputs + b * pixels);
         } else {
             int64_t at = (int64_t)b * config->seq_len;

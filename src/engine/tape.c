@@ -15,6 +15,7 @@ struct car_tape {
     void **slots;   /* per gradient slot */
     uint64_t key;
     bool training;
+    int next_backward; /* the operation whose backward is due, CAR_NONE before the first */
     float loss;
 };
 
@@ -29,6 +30,7 @@ car_status car_tape_create(const car_program *program, car_arena *arena, car_tap
     CAR_TRY(car_context_allocate(context, 1, sizeof *tape, &tape));
     tape->program = program;
     tape->arena = arena;
+    tape->next_backward = CAR_NONE;
     tape->loss = NAN;
     CAR_TRY(car_context_allocate(context, (size_t)car_graph_tensor_count(graph), sizeof(void *), &tape->tensors));
     CAR_TRY(car_context_allocate(context, (size_t)car_graph_slot_count(graph), sizeof(void *), &tape->slots));
@@ -70,6 +72,7 @@ void car_tape_begin(car_tape *tape, uint64_t key, bool training) {
     drop_all(tape);
     tape->key = key;
     tape->training = training;
+    tape->next_backward = CAR_NONE;
     tape->loss = NAN;
 }
 
@@ -143,6 +146,10 @@ static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *
             return missing(tape, op, op->inputs[q]);
         }
     }
+    if (tape->tensors[op->output]) {
+        return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
+                                "%s (%s) has been run forward already", op->name, car_op_kind_text(op->kind));
+    }
     CAR_TRY(make_tensor(tape, op->output));
     io.out = tape->tensors[op->output];
     if (op->aux != CAR_NONE && tape->training) {
@@ -157,6 +164,9 @@ static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *
         drop_after_forward(tape, l, op->inputs[q]);
     }
     drop_after_forward(tape, l, op->output);
+    if (op->aux != CAR_NONE) {
+        drop_after_forward(tape, l, op->aux);
+    }
 done:
     return status;
 }
@@ -267,7 +277,15 @@ car_status car_tape_backward(car_tape *tape, car_lane *lane, const car_weights *
     car_kernel_mode mode = car_kernels_enter(car_program_threads(tape->program));
     car_status status = CAR_OK;
     for (int l = end - 1; status == CAR_OK && l >= begin; l--) {
+        if (tape->next_backward != CAR_NONE && tape->next_backward != l) {
+            status = car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
+                                      "backward of %s is due, not of %s",
+                                      car_graph_op(car_program_graph(tape->program), tape->next_backward)->name,
+                                      car_graph_op(car_program_graph(tape->program), l)->name);
+            break;
+        }
         status = backward_op(tape, lane, weights, gradients, l);
+        tape->next_backward = status == CAR_OK ? l - 1 : tape->next_backward;
     }
     car_kernels_leave(mode);
     return status;

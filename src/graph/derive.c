@@ -108,6 +108,28 @@ done:
     return status;
 }
 
+/* Whether backward may write the gradient of its input over the input itself: true where all reading of
+ * the input (for the gradients of weights, or of the same row) comes before the writing. */
+static bool works_over_input(const car_op *op, int q) {
+    bool suits = op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_CONV || op->kind == CAR_OP_LINEAR;
+    return suits && q == 0;
+}
+
+/* Whether any other operation's backward reads the tensor too. */
+static bool is_saved_elsewhere(const car_graph *graph, int tensor, int l) {
+    for (int m = 0; m < graph->op_count; m++) {
+        const car_op *op = &graph->ops[m];
+        bool saved = op->saves_output && op->output == tensor;
+        for (int q = 0; q < op->input_count; q++) {
+            saved = saved || (op->saves_input[q] && op->inputs[q] == tensor);
+        }
+        if (saved && m != l) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static car_status derive_inputs(walk *w, int l) {
     car_graph *graph = w->graph;
     car_op *op = &graph->ops[l];
@@ -125,8 +147,8 @@ static car_status derive_inputs(walk *w, int l) {
                 share_slot(w, input, slot);
             } else {
                 CAR_TRY(new_slot(w, input, l));
-                if (op->kind == CAR_OP_CROSS_ENTROPY) {
-                    /* The logits are needed here for the last time: their gradient goes over them. */
+                if (works_over_input(op, q) && !is_saved_elsewhere(graph, input, l)) {
+                    /* The input is needed here for the last time: its gradient takes its place. */
                     graph->slots[tensor_of(w, input)->grad_slot].over_tensor = input;
                 }
             }

@@ -101,6 +101,7 @@ car_status car_graph_finish(car_graph *graph, int loss) {
     graph->loss = loss;
     graph->status = car_graph_derive(graph);
     graph->finished = graph->status == CAR_OK;
+    graph->loss = graph->finished ? loss : CAR_NONE; /* nobody may take it for finished */
     return graph->status;
 }
 

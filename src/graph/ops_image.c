@@ -78,8 +78,8 @@ int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_con
         return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: %d output channels", name, config->out_channels);
     }
     int64_t in_channels = graph->tensors[x].shape.dim[1];
-    int64_t fan_in = in_channels * config->kernel * config->kernel;
-    car_init init = {CAR_INIT_UNIFORM, 1.0 / sqrt((double)fan_in)};
+    double fan_in = (double)in_channels * config->kernel * config->kernel;
+    car_init init = {CAR_INIT_UNIFORM, 1.0 / sqrt(fan_in)};
     out.dim[1] = config->out_channels;
     car_op op = {.kind = CAR_OP_CONV, .name = name, .input_count = 1, .inputs = {x}, .saves_input = {true}};
     op.config.conv = *config;
@@ -90,7 +90,7 @@ int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_con
         op.params[op.param_count++] =
             car_graph_named_param(graph, name, ".bias", (car_shape){1, {config->out_channels}}, CAR_PARAM_BIAS, init);
     }
-    op.flops_forward = 2.0 * (double)car_shape_elements(out) * (double)fan_in;
+    op.flops_forward = 2.0 * (double)car_shape_elements(out) * fan_in;
     op.flops_backward = 2 * op.flops_forward;
     return car_graph_add_op(graph, &op, out, CAR_NO_AUX, CAR_F32);
 }

@@ -254,7 +254,8 @@ int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int 
     }
     car_shape shape = graph->tensors[logits].shape;
     int64_t rows = car_shape_elements(shape) / last_dim(shape);
-    if (shape.rank < 2 || shape.rank > 3 || car_shape_elements(graph->tensors[labels].shape) != rows) {
+    if (shape.rank < 2 || shape.rank > 3 || graph->tensors[labels].shape.rank > 2 ||
+        car_shape_elements(graph->tensors[labels].shape) != rows) {
         return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: %lld rows of logits want as many labels, there are %lld",
                               name, (long long)rows, (long long)car_shape_elements(graph->tensors[labels].shape));
     }

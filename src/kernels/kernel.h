@@ -23,8 +23,8 @@ typedef struct car_kernel_io {
     const float *param[CAR_MAX_PARAMS];
     const void *derived; /* what `derive` made of the parameters */
     const void *grad_out;
-    /* NULL where grad_mode is NONE or SHARED. May be the same buffer as grad_out (never with mode ADD)
-     * or, for cross-entropy, as in[0]. */
+    /* NULL where grad_mode is NONE or SHARED. May be the same buffer as grad_out (never with mode ADD) or,
+     * for convolutions, linear layers and the loss, as in[0]: these read in[0] before they write. */
     void *grad_in[CAR_MAX_INPUTS];
     float *grad_param[CAR_MAX_PARAMS]; /* overwritten */
     void *scratch;                     /* car_kernel.scratch_bytes, aligned to 64 */

@@ -94,7 +94,7 @@ const car_model_entry car_model_gpt2_nano = {
     .info =
         {.name = "gpt2-nano",
          .summary = "GPT-2 with 6 layers of width 192 over bytes, context 128",
-         .task = CAR_TASK_TOKENS,
+         .domain = CAR_DOMAIN_TOKENS,
          .defaults = {.batch = 1, .seq_len = NANO_CONTEXT, .vocabulary = 256, .width = 192, .depth = 6, .heads = 6}},
     .takes_dropout = true,
     .check = check_nano,
@@ -104,7 +104,7 @@ const car_model_entry car_model_gpt2_nano = {
 const car_model_entry car_model_gpt2 = {
     .info = {.name = "gpt2",
              .summary = "GPT-2, 124 M parameters, context 1024",
-             .task = CAR_TASK_TOKENS,
+             .domain = CAR_DOMAIN_TOKENS,
              .defaults = {.batch = 1, .seq_len = CONTEXT, .vocabulary = 50257, .width = 768, .depth = 12, .heads = 12}},
     .takes_dropout = true,
     .check = check_full,

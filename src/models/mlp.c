@@ -32,7 +32,7 @@ static int build(car_graph *graph, const car_model_config *config) {
 const car_model_entry car_model_mlp = {
     .info = {.name = "mlp",
              .summary = "multilayer perceptron, 4 hidden layers of 512",
-             .task = CAR_TASK_IMAGES,
+             .domain = CAR_DOMAIN_IMAGES,
              .defaults = {.batch = 1, .classes = 10, .image_size = 32, .channels = 3, .width = 512, .depth = 4}},
     .check = check,
     .build = build,

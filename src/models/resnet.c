@@ -162,7 +162,7 @@ static car_status check50(car_context *context, const char *name, const car_mode
 const car_model_entry car_model_resnet20 = {
     .info = {.name = "resnet20",
              .summary = "He et al.'s residual network for CIFAR, 0.27 M parameters",
-             .task = CAR_TASK_IMAGES,
+             .domain = CAR_DOMAIN_IMAGES,
              .defaults = {.batch = 1, .classes = 10, .image_size = 32, .channels = 3, .width = 16}},
     .check = check20,
     .build = build20,
@@ -171,7 +171,7 @@ const car_model_entry car_model_resnet20 = {
 const car_model_entry car_model_resnet18 = {
     .info = {.name = "resnet18",
              .summary = "torchvision's resnet18, 11.7 M parameters; 3x3 stem without max-pool up to 64 pixels",
-             .task = CAR_TASK_IMAGES,
+             .domain = CAR_DOMAIN_IMAGES,
              .defaults = {.batch = 1, .classes = 1000, .image_size = 224, .channels = 3, .width = 64}},
     .check = check18,
     .build = build18,
@@ -180,7 +180,7 @@ const car_model_entry car_model_resnet18 = {
 const car_model_entry car_model_resnet50 = {
     .info = {.name = "resnet50",
              .summary = "torchvision's resnet50, 25.6 M parameters; 3x3 stem without max-pool up to 64 pixels",
-             .task = CAR_TASK_IMAGES,
+             .domain = CAR_DOMAIN_IMAGES,
              .defaults = {.batch = 1, .classes = 1000, .image_size = 224, .channels = 3, .width = 64}},
     .check = check50,
     .build = build50,

@@ -124,7 +124,7 @@ static int build_b16(car_graph *graph, const car_model_config *config) {
 const car_model_entry car_model_vit_tiny = {
     .info = {.name = "vit-tiny",
              .summary = "vision transformer, width 192; patches of 4 up to 64 pixels, of 16 above",
-             .task = CAR_TASK_IMAGES,
+             .domain = CAR_DOMAIN_IMAGES,
              .defaults =
                  {.batch = 1, .classes = 10, .image_size = 32, .channels = 3, .width = 192, .depth = 12, .heads = 3}},
     .takes_dropout = true,
@@ -136,7 +136,7 @@ const car_model_entry car_model_vit_b16 = {
     .info =
         {.name = "vit-b16",
          .summary = "torchvision's vit_b_16, 86.6 M parameters",
-         .task = CAR_TASK_IMAGES,
+         .domain = CAR_DOMAIN_IMAGES,
          .defaults =
              {.batch = 1, .classes = 1000, .image_size = 224, .channels = 3, .width = 768, .depth = 12, .heads = 12}},
     .takes_dropout = true,

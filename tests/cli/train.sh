@@ -38,31 +38,55 @@ expect 2 "--batch -3" train --model mlp --batch -3
 expect 2 "--lr nan" train --model mlp --lr nan
 expect 2 "--classes 0" train --model mlp --classes 0
 expect 2 "--seed -1" train --model mlp --seed -1
+expect 2 "--threads 0" train --model mlp --threads 0
+expect 2 "--workers 0" train --model mlp --workers 0
 expect 2 "--nesterov yes: takes no value" train --model mlp --nesterov=yes
-expect 2 "knows only 'synthetic'" train --model mlp --data imagefolder:x
+expect 1 "knows only 'synthetic'" train --model mlp --data imagefolder:x
+expect 1 "there is no rule" train --model mlp --rule cdp
+expect 1 "not yet executed" train --model mlp --placement zero
+expect 1 "--lr-schedule step:0:1" train --model mlp --lr-schedule step:0:1
+expect 1 "--betas 0.9" train --model mlp --betas 0.9
+expect 1 "--nesterov needs" train --model mlp --nesterov --momentum 0
+expect 1 "must be a multiple" train --model mlp --workers 4 --stages 6
+expect 1 "only cdp-v2" train --model mlp --rule dp --freshness-slack 1
+expect 1 "could not create the run directory" train --model mlp --steps 1 --out /nonexistent/run
 expect 1 "resnet20" train --model resnet21
 expect 1 "vit-tiny" train --model vit-tiny --image-size 33
 expect 1 "gpt2-nano" train --model gpt2-nano --seq-len 4000
 expect 1 "not finite" train --model mlp --steps 50 --lr 1e6
 
-# Training goes down, says so, and is the same again with the same seed.
-losses() {
-    "$CAROUSEL" train --model mlp --steps 80 --batch 16 --lr 0.05 "$@" | sed -n 's/^done after 80 steps: loss \([0-9.]*\) -> \([0-9.]*\) .*/\1 \2/p'
+# Training goes down and says so; weights depend on the seed, not on the number of threads.
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+run() {
+    "$CAROUSEL" train --model mlp --steps 40 --batch 8 --lr 0.05 --out "$directory/run" "$@" >"$directory/log" 2>&1 ||
+        fail "train $*: $(tail -n 1 "$directory/log")"
+    sed -n 's/.*"weights_sha256":[^"]*"\([0-9a-f]*\)".*/\1/p' "$directory/run/summary.json"
 }
-first=$(losses)
-read -r before after <<<"$first"
-awk -v a="${after:-9}" -v b="${before:-0}" 'BEGIN { exit !(a < 0.7 * b) }' || fail "the loss did not go down: '$first'"
-[ "$first" = "$(losses --seed=1)" ] || fail "the same seed gave other losses"
-[ "$first" != "$(losses --seed 2)" ] || fail "another seed gave the same losses"
+for rule in dp accumulate cdp-v1 cdp-v2; do
+    first=$(run --rule $rule --threads 1)
+    [ ${#first} = 64 ] || fail "$rule: no digest in summary.json"
+    losses=$(sed -n 's/^done after 40 steps: loss \([0-9.]*\) -> \([0-9.]*\) .*/\1 \2/p' "$directory/log")
+    awk -v l="$losses" 'BEGIN { split(l, v, " "); exit !(v[2] < 0.9 * v[1]) }' || fail "$rule: the loss did not go down: '$losses'"
+    [ "$first" = "$(run --rule $rule --threads 3)" ] || fail "$rule: 3 threads gave other weights"
+    [ "$first" = "$(run --rule $rule --threads 2 --eval-every 7)" ] || fail "$rule: evaluating changed the weights"
+    [ "$first" != "$(run --rule $rule --threads 1 --seed 2)" ] || fail "$rule: another seed gave the same weights"
+done
+[ "$(run --rule dp)" = "$(run --rule accumulate)" ] || fail "accumulate is not dp to the bit"
+[ "$(wc -l <"$directory/run/metrics.jsonl")" = 40 ] || fail "metrics.jsonl does not have a line for each step"
+for field in loss_first samples_per_s step_ms_median activations_peak_bytes activations_mean_bytes rss_peak_bytes machine comm; do
+    grep -q "\"$field\"" "$directory/run/summary.json" || fail "summary.json has no $field"
+done
+run --eval-every 20 >/dev/null
+grep -q '"accuracy"' "$directory/run/summary.json" || fail "an evaluated run has no accuracy"
 
 # An interrupt ends the run with a summary.
-"$CAROUSEL" train --model mlp --steps 1000000 >"${TMPDIR:-/tmp}/interrupt.$$" &
+"$CAROUSEL" train --model mlp --steps 1000000 >"$directory/interrupt" &
 runner=$!
 sleep 1
 kill -INT $runner
 wait $runner || fail "an interrupted run did not exit with 0"
-grep -q '^interrupted after [0-9]* steps: loss' "${TMPDIR:-/tmp}/interrupt.$$" || fail "an interrupted run printed no summary"
-rm -f "${TMPDIR:-/tmp}/interrupt.$$"
+grep -q '^interrupted after [0-9]* steps: loss' "$directory/interrupt" || fail "an interrupted run printed no summary"
 
 [ "$failures" = 0 ] && echo "all well"
 exit $((failures > 0))

@@ -124,6 +124,8 @@ bool car_trial_works_in_place(const car_case *test, int q) {
     case CAR_OP_DROPOUT:
     case CAR_OP_LAYERNORM:
     case CAR_OP_CROSS_ENTROPY:
+    case CAR_OP_CONV:
+    case CAR_OP_LINEAR:
         return q == 0;
     case CAR_OP_BATCHNORM:
         return q == (test->residual ? 1 : 0);
@@ -187,7 +189,9 @@ static int lender(const car_trial *trial) {
     if (trial->config.in_place == CAR_NONE) {
         return CAR_NONE;
     }
-    return trial->op.kind == CAR_OP_CROSS_ENTROPY ? CAR_TRIAL_IN : CAR_TRIAL_GRAD_OUT;
+    bool over_input =
+        trial->op.kind == CAR_OP_CROSS_ENTROPY || trial->op.kind == CAR_OP_CONV || trial->op.kind == CAR_OP_LINEAR;
+    return over_input ? CAR_TRIAL_IN : CAR_TRIAL_GRAD_OUT;
 }
 
 static car_status store_everything(car_trial *trial) {
@@ -226,8 +230,7 @@ car_status car_trial_create(car_context *context, const car_trial_table *table, 
     CAR_TRY(car_case_build(test, config->batch, context, &trial->graph));
     trial->op = *car_graph_op(trial->graph, car_graph_op_count(trial->graph) - 1);
     memcpy(trial->op.grad_mode, config->grad_mode, sizeof trial->op.grad_mode);
-    trial->kernel =
-        (car_kernel){.graph = trial->graph, .op = &trial->op, .context = context, .engine = table->engine};
+    trial->kernel = (car_kernel){.graph = trial->graph, .op = &trial->op, .context = context, .engine = table->engine};
     if (trial->op.aux != CAR_NONE) {
         trial->kernel.aux_bytes = car_graph_tensor(trial->graph, trial->op.aux)->bytes;
     }

@@ -214,7 +214,7 @@ static void test_constants(void **state) {
     for (int i = 0; i < car_model_count(); i++) {
         const car_model_info *info = car_model_info_at(i);
         car_graph *graph = build(*state, info->name, NULL);
-        double expected = info->task == CAR_TASK_TOKENS ? 1e-5 : 1e-6;
+        double expected = info->domain == CAR_DOMAIN_TOKENS ? 1e-5 : 1e-6;
         for (int l = 0; l < car_graph_op_count(graph); l++) {
             const car_op *op = car_graph_op(graph, l);
             if (op->kind == CAR_OP_LAYERNORM) {
@@ -223,7 +223,7 @@ static void test_constants(void **state) {
                 assert_true(op->config.batchnorm.eps == 1e-5);
                 assert_true(op->config.batchnorm.momentum == 0.1);
             } else if (op->kind == CAR_OP_GELU) {
-                assert_true(op->config.gelu.tanh == (info->task == CAR_TASK_TOKENS));
+                assert_true(op->config.gelu.tanh == (info->domain == CAR_DOMAIN_TOKENS));
             }
         }
         car_graph_destroy(graph);
@@ -313,7 +313,7 @@ static void test_registry(void **state) {
         const car_model_info *info = car_model_info_at(i);
         assert_ptr_equal(car_model_find(info->name), info);
         assert_true(strlen(info->summary) > 0);
-        assert_int_equal(info->task, info->defaults.seq_len > 0 ? CAR_TASK_TOKENS : CAR_TASK_IMAGES);
+        assert_int_equal(info->domain, info->defaults.seq_len > 0 ? CAR_DOMAIN_TOKENS : CAR_DOMAIN_IMAGES);
     }
     assert_null(car_model_info_at(-1));
     assert_null(car_model_info_at(8));

@@ -1,4 +1,4 @@
-/* SGD against PyTorch's definition written out in double, and the synthetic task. */
+/* Optimizers against PyTorch's definitions written out in double, schedules, and the synthetic task. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,111 +13,133 @@
 #include "carousel/model.h"
 #include "carousel/optimizer.h"
 
+/* A graph whose parameters are small enough to follow by hand: a weight, a bias. */
 typedef struct fixture {
     car_context *context;
     car_graph *graph;
     car_program *program;
     car_arena *arena;
-    car_weights *weights;
-    car_gradients *gradients;
     car_optimizer *optimizer;
-    car_lane *lane;
 } fixture;
 
-/* x -> linear(3) -> loss, small enough to follow by hand; a batch norm's statistics in the other one. */
-static void set_up(fixture *f, const car_optimizer_config *config, bool image) {
+static void set_up(fixture *f, const car_optimizer_config *config) {
     assert_int_equal(car_context_create(NULL, &f->context), CAR_OK);
     assert_int_equal(car_graph_create(f->context, &f->graph), CAR_OK);
-    int x = image ? car_graph_input(f->graph, "x", (car_shape){4, {2, 3, 2, 2}}, CAR_F32)
-                  : car_graph_input(f->graph, "x", (car_shape){2, {2, 5}}, CAR_F32);
-    if (image) {
-        x = car_graph_batchnorm(f->graph, "bn", x,
-                                &(car_batchnorm_config){.residual = CAR_NONE, .eps = 1e-5, .momentum = 0.25});
-        x = car_graph_global_avgpool(f->graph, "pool", x);
-    }
+    int x = car_graph_input(f->graph, "x", (car_shape){2, {2, 5}}, CAR_F32);
     x = car_graph_linear(f->graph, "fc", x, &(car_linear_config){.out_features = 3, .bias = true, .tied = CAR_NONE});
     int labels = car_graph_input(f->graph, "labels", (car_shape){1, {2}}, CAR_I32);
     assert_int_equal(car_graph_finish(f->graph, car_graph_cross_entropy(f->graph, "loss", x, labels, 0)), CAR_OK);
     assert_int_equal(car_program_create(f->graph, NULL, &f->program), CAR_OK);
     assert_int_equal(car_arena_create(f->context, 0, &f->arena), CAR_OK);
-    assert_int_equal(car_weights_create(f->program, f->arena, &f->weights), CAR_OK);
-    assert_int_equal(car_weights_initialize(f->weights, 3), CAR_OK);
-    assert_int_equal(car_gradients_create(f->program, f->arena, &f->gradients), CAR_OK);
     assert_int_equal(car_optimizer_create(f->program, f->arena, config, &f->optimizer), CAR_OK);
-    assert_int_equal(car_lane_create(f->program, f->arena, &f->lane), CAR_OK);
 }
 
 static void tear_down(fixture *f) {
-    car_lane_destroy(f->lane);
     car_optimizer_destroy(f->optimizer);
-    car_gradients_destroy(f->gradients);
-    car_weights_destroy(f->weights);
     car_arena_destroy(f->arena);
     car_program_destroy(f->program);
     car_graph_destroy(f->graph);
     car_context_destroy(f->context);
 }
 
-enum { COUNT = 15, STEPS = 4 };
+enum { COUNT = 15, STEPS = 4, WORKERS = 4 };
 
-/* One weight after some steps, by the definition. */
-static double expected_weight(double w, const double *gradients, const car_optimizer_config *config, double lr) {
+/* One weight after some steps by PyTorch's definition, in double. */
+static double expected_sgd(double w, const double *gradients, const car_optimizer_config *config, double decay,
+                           double lr) {
     double m = 0;
     for (int t = 0; t < STEPS; t++) {
-        double g = gradients[t] + config->weight_decay * w;
+        double g = gradients[t] + decay * w;
         m = t == 0 ? g : config->momentum * m + g;
         w -= lr * (config->nesterov ? g + config->momentum * m : m);
     }
     return w;
 }
 
-static void check_sgd(car_optimizer_config config) {
-    fixture f = {0};
-    float start[COUNT], end[COUNT];
-    double given[COUNT][STEPS];
-    set_up(&f, &config, false);
-    int param = car_graph_find_param(f.graph, "fc.weight");
-    assert_int_equal(car_weights_get(f.weights, param, start), CAR_OK);
+static double expected_adamw(double w, const double *gradients, const car_optimizer_config *config, double decay,
+                             double lr) {
+    double m = 0, v = 0;
     for (int t = 0; t < STEPS; t++) {
-        for (int i = 0; i < COUNT; i++) {
-            given[i][t] = (i - 7) * 0.1 + t * 0.03;
-            car_gradients_data(f.gradients, 0)[i] = (float)given[i][t];
-        }
-        assert_int_equal(car_optimizer_step(f.optimizer, f.lane, f.weights, f.gradients, 0.1), CAR_OK);
+        double g = gradients[t];
+        w *= 1 - lr * decay;
+        m = config->beta1 * m + (1 - config->beta1) * g;
+        v = config->beta2 * v + (1 - config->beta2) * g * g;
+        double denominator = sqrt(v) / sqrt(1 - pow(config->beta2, t + 1)) + config->eps;
+        w -= lr / (1 - pow(config->beta1, t + 1)) * m / denominator;
     }
-    assert_int_equal(car_weights_get(f.weights, param, end), CAR_OK);
-    for (int i = 0; i < COUNT; i++) {
-        assert_true(fabs(end[i] - expected_weight(start[i], given[i], &config, 0.1)) < 1e-6);
+    return w;
+}
+
+/* `in_place`: new weights over the old ones; otherwise two versions take turns. */
+static void check_optimizer(car_optimizer_config config, const char *name, bool in_place) {
+    fixture f = {0};
+    float versions[2][COUNT], sum[COUNT];
+    double start[COUNT], given[COUNT][STEPS];
+    set_up(&f, &config);
+    int param = car_graph_find_param(f.graph, name);
+    int count = (int)car_shape_elements(car_graph_param(f.graph, param)->shape);
+    double decay =
+        config.decay_weights_only && car_graph_param(f.graph, param)->role == CAR_PARAM_BIAS ? 0 : config.weight_decay;
+    for (int i = 0; i < count; i++) {
+        start[i] = versions[0][i] = (float)(0.3 - 0.05 * i);
+    }
+    for (int t = 0; t < STEPS; t++) {
+        for (int i = 0; i < count; i++) {
+            given[i][t] = (i - 7) * 0.1 + t * 0.03;
+            sum[i] = (float)(given[i][t] * WORKERS);
+        }
+        car_optimizer_update(f.optimizer, param, t, 0.1, 1.0 / WORKERS, versions[in_place ? 0 : t % 2],
+                             versions[in_place ? 0 : (t + 1) % 2], sum);
+    }
+    for (int i = 0; i < count; i++) {
+        double expected = config.kind == CAR_OPTIMIZER_SGD ? expected_sgd(start[i], given[i], &config, decay, 0.1)
+                                                           : expected_adamw(start[i], given[i], &config, decay, 0.1);
+        assert_true(fabs(versions[0][i] - expected) < 2e-6);
     }
     tear_down(&f);
 }
 
 static void test_sgd(void **state) {
     (void)state;
-    check_sgd((car_optimizer_config){0});
-    check_sgd((car_optimizer_config){.momentum = 0.9});
-    check_sgd((car_optimizer_config){.momentum = 0.9, .weight_decay = 0.1});
-    check_sgd((car_optimizer_config){.momentum = 0.8, .weight_decay = 0.1, .nesterov = true});
+    for (int in_place = 0; in_place < 2; in_place++) {
+        check_optimizer((car_optimizer_config){0}, "fc.weight", in_place);
+        check_optimizer((car_optimizer_config){.momentum = 0.9}, "fc.weight", in_place);
+        check_optimizer((car_optimizer_config){.momentum = 0.9, .weight_decay = 0.1}, "fc.bias", in_place);
+        check_optimizer((car_optimizer_config){.momentum = 0.8, .weight_decay = 0.1, .nesterov = true}, "fc.weight",
+                        in_place);
+        check_optimizer((car_optimizer_config){.weight_decay = 0.5, .decay_weights_only = true}, "fc.bias", in_place);
+    }
 }
 
-static void test_statistics_move(void **state) {
+static void test_adamw(void **state) {
     (void)state;
-    fixture f = {0};
-    float mean[3], variance[3];
-    set_up(&f, &(car_optimizer_config){.weight_decay = 0.5}, true);
-    int op_use = car_graph_op(f.graph, 0)->first_use;
-    for (int c = 0; c < 3; c++) {
-        car_gradients_data(f.gradients, op_use + 2)[c] = 4.0f * (float)c;
-        car_gradients_data(f.gradients, op_use + 3)[c] = 3.0f;
-    }
-    assert_int_equal(car_optimizer_step(f.optimizer, f.lane, f.weights, f.gradients, 0.1), CAR_OK);
-    assert_int_equal(car_weights_get(f.weights, car_graph_find_param(f.graph, "bn.running_mean"), mean), CAR_OK);
-    assert_int_equal(car_weights_get(f.weights, car_graph_find_param(f.graph, "bn.running_var"), variance), CAR_OK);
-    for (int c = 0; c < 3; c++) {
-        assert_float_equal(mean[c], (float)c, 1e-6); /* 0.75 * 0 + 0.25 * 4c */
-        assert_float_equal(variance[c], 1.5f, 1e-6); /* 0.75 * 1 + 0.25 * 3 */
-    }
-    tear_down(&f);
+    car_optimizer_config config = car_optimizer_config_default();
+    config.kind = CAR_OPTIMIZER_ADAMW;
+    check_optimizer(config, "fc.weight", false);
+    config.weight_decay = 0.3;
+    check_optimizer(config, "fc.weight", true);
+    check_optimizer(config, "fc.bias", false);
+    config.decay_weights_only = true;
+    check_optimizer(config, "fc.bias", false);
+}
+
+static void test_schedules(void **state) {
+    (void)state;
+    car_schedule flat = {.lr = 0.4};
+    assert_float_equal(car_schedule_lr(&flat, 1000), 0.4, 1e-12);
+    flat.warmup = 4; /* 0.1, 0.2, 0.3, 0.4, 0.4 */
+    assert_float_equal(car_schedule_lr(&flat, 0), 0.1, 1e-12);
+    assert_float_equal(car_schedule_lr(&flat, 3), 0.4, 1e-12);
+    assert_float_equal(car_schedule_lr(&flat, 4), 0.4, 1e-12);
+    car_schedule step = {.kind = CAR_SCHEDULE_STEP, .lr = 1, .every = 10, .gamma = 0.1};
+    assert_float_equal(car_schedule_lr(&step, 9), 1, 1e-12);
+    assert_float_equal(car_schedule_lr(&step, 10), 0.1, 1e-12);
+    assert_float_equal(car_schedule_lr(&step, 29), 0.01, 1e-12);
+    car_schedule cosine = {.kind = CAR_SCHEDULE_COSINE, .lr = 2, .warmup = 10, .total = 110};
+    assert_float_equal(car_schedule_lr(&cosine, 10), 2, 1e-12);
+    assert_float_equal(car_schedule_lr(&cosine, 60), 1, 1e-12);
+    assert_float_equal(car_schedule_lr(&cosine, 110), 0, 1e-12);
+    assert_float_equal(car_schedule_lr(&cosine, 500), 0, 1e-12);
 }
 
 static void test_synthetic(void **state) {
@@ -125,7 +147,7 @@ static void test_synthetic(void **state) {
     enum { BATCH = 64, SIZE = 8 };
     static float one[BATCH * 3 * SIZE * SIZE], two[BATCH * 3 * SIZE * SIZE];
     int32_t labels[BATCH], again[BATCH];
-    car_synthetic source = {.seed = 5, .task = CAR_TASK_IMAGES};
+    car_synthetic source = {.seed = 5, .domain = CAR_DOMAIN_IMAGES};
     source.config = (car_model_config){.batch = BATCH, .classes = 4, .image_size = SIZE, .channels = 3};
     car_synthetic_batch(&source, 100, one, labels);
     int seen[4] = {0};
@@ -150,7 +172,7 @@ static void test_synthetic_tokens(void **state) {
     (void)state;
     enum { BATCH = 16, LENGTH = 64, WORDS = 10 };
     int32_t tokens[BATCH * LENGTH], labels[BATCH * LENGTH], follower[WORDS][WORDS] = {{0}};
-    car_synthetic source = {.seed = 5, .task = CAR_TASK_TOKENS};
+    car_synthetic source = {.seed = 5, .domain = CAR_DOMAIN_TOKENS};
     source.config = (car_model_config){.batch = BATCH, .vocabulary = WORDS, .seq_len = LENGTH};
     car_synthetic_batch(&source, 0, tokens, labels);
     for (int i = 0; i < BATCH * LENGTH; i++) {
@@ -176,7 +198,8 @@ static void test_synthetic_tokens(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_statistics_move),
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_schedules),
         cmocka_unit_test(test_synthetic),
         cmocka_unit_test(test_synthetic_tokens),
     };

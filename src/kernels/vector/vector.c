@@ -15,6 +15,7 @@
 
 #include "kernels/vector/batchnorm_loops.h"
 #include "kernels/vector/row_loops.h"
+#include "kernels/vector/update_loops.h"
 
 #ifndef CAR_VECTOR_ISA
 #define CAR_VECTOR_ISA generic
@@ -53,27 +54,6 @@ static void relu_backward(float *grad_x, const float *grad_y, const float *y, in
     }
 }
 
-static void sgd(float *restrict w, float *restrict m, const float *restrict g, const car_vector_sgd *config,
-                int64_t n) {
-    const float lr = config->lr, decay = config->weight_decay, momentum = config->momentum;
-    const float kept = config->first ? 0 : momentum;
-    if (config->first) {
-        memset(m, 0, (size_t)n * sizeof *m); /* it is not initialised: zero times a NaN would stay one */
-    }
-    if (config->nesterov) {
-        for (int64_t i = 0; i < n; i++) {
-            float gradient = g[i] + decay * w[i];
-            m[i] = kept * m[i] + gradient;
-            w[i] -= lr * (gradient + momentum * m[i]);
-        }
-    } else {
-        for (int64_t i = 0; i < n; i++) {
-            m[i] = kept * m[i] + (g[i] + decay * w[i]);
-            w[i] -= lr * m[i];
-        }
-    }
-}
-
 extern const car_vector TABLE_NAME;
 const car_vector TABLE_NAME = {
     .name = "vector:" EXPANDED_TEXT_OF(CAR_VECTOR_ISA),
@@ -95,4 +75,7 @@ const car_vector TABLE_NAME = {
     .attention_gradient = attention_gradient,
     .dot = dot,
     .sgd = sgd,
+    .adamw = adamw,
+    .blend = blend,
+    .square_sum = square_sum,
 };

@@ -27,9 +27,13 @@ typedef struct car_vector_norm {
 } car_vector_norm;
 
 typedef struct car_vector_sgd {
-    float lr, momentum, weight_decay;
-    bool nesterov, first; /* first: the momentum is set, not moved */
+    float lr, scale, momentum, weight_decay;
+    bool nesterov;
 } car_vector_sgd;
+
+typedef struct car_vector_adamw {
+    float shrink, scale, beta1, rest1, beta2, rest2, step_size, root, eps; /* shrink: 1 - lr * decay; rest: 1 - beta */
+} car_vector_adamw;
 
 typedef struct car_vector {
     const char *name;
@@ -66,7 +70,13 @@ typedef struct car_vector {
     void (*attention_gradient)(float *dp, const float *p, float delta, float scale, int64_t n);
     float (*dot)(const float *a, const float *b, int64_t n);
 
-    void (*sgd)(float *w, float *m, const float *g, const car_vector_sgd *config, int64_t n);
+    /* w from old, which may be the same; g = scale * sum. m is NULL without momentum. */
+    void (*sgd)(float *w, const float *old, float *m, const float *sum, const car_vector_sgd *config, int64_t n);
+    void (*adamw)(float *w, const float *old, float *m, float *v, const float *sum, const car_vector_adamw *config,
+                  int64_t n);
+    /* acc = keep * acc + move * x */
+    void (*blend)(float *acc, const float *x, float keep, float move, int64_t n);
+    double (*square_sum)(const float *x, int64_t n);
 } car_vector;
 
 /* The best set for this machine. */

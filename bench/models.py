@@ -1,0 +1,452 @@
+#!/usr/bin/env python3
+"""How fast do our models run forward and backward, beside SGEMM and beside PyTorch? See README.md.
+
+    BUILD_DIR=build bench/models.py [--models a,b] [--rounds N] [--seconds S] [--minutes M] [--json FILE]
+
+Drives the worker (models.c) and two processes of PyTorch (torch_peer.py), one for each setting, in interleaved
+rounds. Rounds in which the machine was not quiet are thrown away and repeated as long as there is time. A missed bar
+is printed as such and is no error; the exit code is 1 only if something could not be measured.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+THREADS = 2
+QUIET = 1.8  # what two threads of SGEMM must reach of one thread's rate
+SGEMM_SECONDS = 0.3
+OTHERS = 0.1  # cores that anybody else may use meanwhile
+SETTLE_SECONDS = 0.1  # idle threads of OpenMP and OpenBLAS spin for a while before they sleep
+ENOUGH_QUIET = 3  # rounds; with fewer, the figures are from all rounds
+
+# Name: micro-batch, image size, classes, sequence length; 0 stands for the model's own.
+MODELS = {
+    "mlp": (64, 32, 10, 0),
+    "resnet20": (32, 32, 10, 0),
+    "resnet18": (16, 32, 10, 0),
+    "resnet50": (4, 224, 1000, 0),
+    "vit-tiny": (16, 32, 10, 0),
+    "vit-b16": (2, 224, 1000, 0),
+    "gpt2-nano": (8, 0, 0, 128),
+    "gpt2": (1, 0, 0, 256),
+}
+
+# What the project asks of itself. Model, figure, at least.
+BARS = [
+    ("resnet18", "ratio", 1.15),
+    ("resnet18", "conv_share", 0.75),
+    ("vit-b16", "ratio", 1.1),
+    ("gpt2", "ratio", 1.1),
+]
+BAR_TEXT = {
+    "ratio": "two threads over PyTorch's two at the same total batch",
+    "conv_share": "convolutions' FLOPs over two-thread SGEMM",
+}
+
+# The peer's settings: what is added to its environment.
+SETTINGS = {"default": {}, "passive": {"OMP_WAIT_POLICY": "passive"}}
+
+
+class WorkerError(Exception):
+    pass
+
+
+class Worker:
+    """A process that answers each line with a line of JSON."""
+
+    def __init__(self, command, environment=None):
+        self.name = os.path.basename(command[-1])
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_", "OPENBLAS_"))}
+        env.update(environment or {})
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True, bufsize=1
+        )
+
+    def ask(self, *words):
+        line = " ".join(str(word) for word in words)
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise WorkerError(f"{self.name} ended while it was asked: {line}")
+        answer = json.loads(answer)
+        if "error" in answer:
+            raise WorkerError(f"{self.name}: {line}: {answer['error']}")
+        return answer
+
+    def close(self):
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        self.process.wait()
+
+
+# ---- the peer ---------------------------------------------------------------------------------------------
+
+
+def find_python(asked):
+    """The first Python that has PyTorch and torchvision, or None."""
+    for python in [asked] if asked else ["/usr/bin/python3", sys.executable]:
+        try:
+            found = subprocess.run([python, "-c", "import numpy, torch, torchvision"], capture_output=True)
+        except OSError:
+            continue
+        if found.returncode == 0:
+            return python
+    return None
+
+
+def start_peers(options):
+    python = find_python(options.python)
+    if not python:
+        return {}
+    command = [python, os.path.join(HERE, "torch_peer.py")] + ["--channels-last"] * options.channels_last
+    # Debian's build of PyTorch takes half of the processors for its own, so the count is said aloud.
+    threads = {"OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
+    return {setting: Worker(command, {**threads, **extra}) for setting, extra in SETTINGS.items()}
+
+
+def say_peer_is_missing():
+    for line in (
+        "*" * 100,
+        "* PyTorch is MISSING: no Python here imports torch and torchvision, so there is nothing to compare with.",
+        "* On Debian: apt-get install python3-torch python3-torchvision; or say --python PYTHON.",
+        "*" * 100,
+    ):
+        print(line)
+
+
+# ---- who else is here -------------------------------------------------------------------------------------
+
+
+def machine_seconds():
+    """Processor time that anybody used, or the host took away, since the machine was started."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def process_seconds(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Witness:
+    """Tells how many cores were used since it was made by others than our own processes.
+
+    A disturbance between the two checks with SGEMM would go unseen otherwise, and it would hurt PyTorch more than
+    us: its threads wait for each other at every operation."""
+
+    def __init__(self, workers):
+        self.pids = [worker.process.pid for worker in workers] + [os.getpid()]
+        self.begin, self.start = time.monotonic(), self.others()
+
+    def others(self):
+        try:
+            return machine_seconds() - sum(process_seconds(pid) for pid in self.pids)
+        except OSError:  # no such files on this system: SGEMM alone has to tell
+            return 0.0
+
+    def cores(self):
+        return (self.others() - self.start) / (time.monotonic() - self.begin)
+
+
+def may_use(cores):
+    """What others may use: next to nothing, unless there are cores to spare."""
+    return OTHERS + 0.5 * max(0, cores - THREADS)
+
+
+# ---- measuring --------------------------------------------------------------------------------------------
+
+
+class Bench:
+    def __init__(self, ours, peers, options):
+        self.ours, self.peers, self.options = ours, peers, options
+        self.deadline = time.monotonic() + 60 * options.minutes
+
+    def sgemm(self):
+        time.sleep(SETTLE_SECONDS)
+        return [self.ours.ask("sgemm", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]
+
+    def warm(self, name):
+        """The first steps of all, outside of the rounds, and a check that all run the same network."""
+        batch, *shape = MODELS[name]
+        self.ours.ask("warm", name, batch, *shape, 1)
+        facts = self.ours.ask("warm", name, batch, *shape, THREADS)
+        for setting, peer in self.peers.items():
+            theirs = peer.ask("warm", name, batch * THREADS, *shape, THREADS)
+            if theirs["parameters"] != facts["parameters"] or theirs["threads"] != THREADS:
+                raise WorkerError(f"{name}: PyTorch ({setting}) has {theirs}, ours {facts}: not the same task")
+        return facts
+
+    def round(self, name, number):
+        batch, *shape = MODELS[name]
+        seconds = self.options.seconds
+        tasks = [
+            ("ours_1", self.ours, (name, batch, *shape, 1, seconds)),
+            ("ours_2", self.ours, (name, batch, *shape, THREADS, seconds)),
+        ]
+        for setting, peer in self.peers.items():
+            tasks.append((setting, peer, (name, batch * THREADS, *shape, THREADS, seconds)))
+        # Whoever comes first would always find the machine as the check left it: so all take turns.
+        turn = number % len(tasks)
+        witness = Witness([self.ours, *self.peers.values()])
+        result = {"before": self.sgemm()}
+        for key, worker, words in tasks[turn:] + tasks[:turn]:
+            time.sleep(SETTLE_SECONDS)
+            result[key] = worker.ask("run", *words)
+        result["after"] = self.sgemm()
+        result["others"] = witness.cores()
+        undisturbed = result["others"] <= may_use(len(os.sched_getaffinity(0)))
+        result["quiet"] = undisturbed and all(b >= QUIET * a for a, b in (result["before"], result["after"]))
+        return result
+
+    def model(self, name):
+        """All rounds of a model, with the summary of those that count."""
+        facts = self.warm(name)
+        quiet, loud = [], []
+        while len(quiet) < self.options.rounds:
+            measured = len(quiet) + len(loud)
+            spare = measured < self.options.rounds or time.monotonic() < self.deadline
+            if not spare or len(loud) >= 2 * self.options.rounds:
+                break
+            result = self.round(name, measured)
+            (quiet if result["quiet"] else loud).append(result)
+            progress(name, measured + 1, result)
+        enough = min(ENOUGH_QUIET, self.options.rounds)
+        kept = quiet if len(quiet) >= enough else quiet + loud
+        summary = summarize(facts, kept, list(self.peers))
+        summary.update(
+            rounds=len(kept),
+            thrown_away=len(quiet) + len(loud) - len(kept),
+            quiet=len(quiet) >= self.options.rounds,
+            quiet_rounds=len(quiet),
+        )
+        return {"shape": MODELS[name], "facts": facts, "summary": summary, "kept": kept}
+
+
+def progress(name, number, result):
+    one, two = result["after"]
+    rates = ", ".join(f"{k} {v['samples_per_s']:.1f}" for k, v in result.items() if isinstance(v, dict))
+    mark = "" if result["quiet"] else "  NOT QUIET"
+    others = f"others used {result['others']:.2f} cores"
+    print(f"{name} round {number}: {rates}; SGEMM {one:.0f}, {two:.0f}; {others}{mark}", file=sys.stderr, flush=True)
+
+
+def spread(values):
+    values = list(values)
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def summarize(facts, rounds, settings):
+    def sgemm(r, index):
+        return (r["before"][index] + r["after"][index]) / 2
+
+    s = {key: spread(r[key]["samples_per_s"] for r in rounds) for key in ["ours_1", "ours_2"] + settings}
+    s["sgemm_1"] = spread(sgemm(r, 0) for r in rounds)
+    s["sgemm_2"] = spread(sgemm(r, 1) for r in rounds)
+    s["gflops_1"] = spread(r["ours_1"]["gflops"] for r in rounds)
+    s["gflops_2"] = spread(r["ours_2"]["gflops"] for r in rounds)
+    s["share"] = spread(r["ours_2"]["gflops"] / sgemm(r, 1) for r in rounds)
+    s["scaling"] = spread(r["ours_2"]["samples_per_s"] / r["ours_1"]["samples_per_s"] for r in rounds)
+    s["peak_bytes"] = [max(r[key]["activations_peak_bytes"] for r in rounds) for key in ("ours_1", "ours_2")]
+    if facts["conv_gflop_per_sample"] > 0.5 * facts["gflop_per_sample"]:
+        s["conv_gflops_2"] = spread(r["ours_2"]["conv_gflops"] for r in rounds)
+        s["conv_share"] = spread(r["ours_2"]["conv_gflops"] / sgemm(r, 1) for r in rounds)
+        s["conv_inner_share"] = spread(r["ours_2"]["conv_inner_gflops"] / sgemm(r, 1) for r in rounds)
+    if settings:
+        s["best_setting"] = max(settings, key=lambda setting: s[setting]["median"])
+        best = s["best_setting"]
+        s["ratio"] = spread(r["ours_2"]["samples_per_s"] / r[best]["samples_per_s"] for r in rounds)
+    return s
+
+
+# ---- printing ---------------------------------------------------------------------------------------------
+
+
+def text(figure, digits=None, scale=1, unit=""):
+    """A median with its spread; nothing for a figure that there is not."""
+    if figure is None:
+        return "–"
+    values = [figure[k] * scale for k in ("median", "min", "max")]
+    if digits is None:
+        digits = 0 if values[0] >= 100 else 1 if values[0] >= 10 else 2
+    median, low, high = (f"{v:.{digits}f}" for v in values)
+    return f"{median}{unit} ({low}..{high})"
+
+
+def print_table(title, header, rows):
+    widths = [max(len(row[i]) for row in [header] + rows) for i in range(len(header))]
+    print(f"\n{title}\n")
+    for n, row in enumerate([header] + rows):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |")
+        if n == 0:
+            print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
+
+
+def describe(shape):
+    batch, image, _, seq = shape
+    return f"{batch}, {image} px" if image else f"{batch}, {seq} tokens"
+
+
+def rounds_text(s):
+    mark = "" if s["quiet"] else ", **NOT QUIET**"
+    return f"{s['rounds']} kept, {s['thrown_away']} thrown away{mark}"
+
+
+def print_models(results):
+    rows = []
+    for name, result in results.items():
+        s = result["summary"]
+        peers = [text(s.get(setting)) + ("*" if s.get("best_setting") == setting else "") for setting in SETTINGS]
+        rows.append([name, describe(result["shape"]), text(s["ours_1"]), text(s["ours_2"]), *peers,
+                     text(s.get("ratio"), 2), rounds_text(s)])  # fmt: skip
+    print_table(
+        "Samples/s, forward and backward: median (min..max). PyTorch: two threads at the same total batch; "
+        "* is its better setting, which the ratio is with.",
+        ["model", "micro-batch", "1 thread", "2 threads", "PyTorch", "PyTorch, passive", "ratio", "rounds"],
+        rows,
+    )
+    rows = []
+    for name, result in results.items():
+        s = result["summary"]
+        shares = [text(s.get(key), 0, 100, " %") for key in ("share", "conv_share", "conv_inner_share")]
+        peaks = ", ".join(f"{peak / 2**20:.0f}" for peak in s["peak_bytes"])
+        rows.append([name, text(s["gflops_1"]), text(s["gflops_2"]), text(s["scaling"], 2), text(s["sgemm_1"]),
+                     text(s["sgemm_2"]), *shares, peaks])  # fmt: skip
+    print_table(
+        "GFLOP/s beside SGEMM in the same rounds: median (min..max). Shares are two threads' of two-thread SGEMM, "
+        "over all FLOPs, over the convolutions' only, and over those without products with padding.",
+        ["model", "1 thread", "2 threads", "2 over 1", "SGEMM 1", "SGEMM 2", "share", "convolutions",
+         "without padding", "activations, peak MiB: 1, 2 threads"],
+        rows,
+    )  # fmt: skip
+
+
+def print_bars(results):
+    """Returns the bars' outcome. A miss is for the reader to see, not an error of the bench."""
+    outcome = []
+    print("\nBars\n")
+    for name, figure, least in BARS:
+        what = f"{name}: {BAR_TEXT[figure]}"
+        result = results.get(name)
+        if not result:
+            print(f"  not run  {what}")
+            continue
+        value = result["summary"].get(figure)
+        if not value:
+            print(f"  NO PEER  {what}: at least {least}, but PyTorch is missing")
+            continue
+        passed = value["median"] >= least
+        doubt, mark = ("", "") if result["summary"]["quiet"] else ("?", "  (machine was NOT QUIET)")
+        verdict = ("PASS" if passed else "MISS") + doubt
+        print(f"  {verdict:<8} {what}: {text(value, 3)}, at least {least}{mark}")
+        outcome.append({"model": name, "figure": figure, "least": least, "value": value, "passed": passed})
+    return outcome
+
+
+def cpu_name():
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def machine(ours, peers):
+    about = ours.ask("about")
+    for peer in peers.values():
+        about.update(peer.ask("about"))
+    return {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), "system": platform.platform(), **about}
+
+
+def print_machine(m, fma_before, fma_after):
+    peer = f"PyTorch {m['torch']}, torchvision {m['torchvision']}" if "torch" in m else "PyTorch MISSING"
+    print(f"\nMachine: {m['cpu']}, {m['cores']} cores; {m['system']}")
+    print(f"Software: Carousel {m['carousel']}, oneDNN {m['onednn']}, {m['openblas']}; {peer}")
+    for when, (one, two) in (("before", fma_before), ("after", fma_after)):
+        mark = "" if two >= QUIET * one else "  NOT QUIET"
+        print(f"Multiply-adds {when}: 1 thread {one:.0f}, 2 threads {two:.0f} GFLOP/s{mark}")
+
+
+# ---- the whole --------------------------------------------------------------------------------------------
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(MODELS), help="which, separated by commas (default: all)")
+    parser.add_argument("--rounds", type=int, default=5, help="quiet rounds for each model (default 5)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement, at least a step (default 1)")
+    parser.add_argument("--minutes", type=float, default=10, help="after which no round is repeated (default 10)")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there")
+    parser.add_argument("--python", help="the Python that has PyTorch (default: /usr/bin/python3 or this one)")
+    parser.add_argument("--channels-last", action="store_true", help="PyTorch's image models in that memory format")
+    options = parser.parse_args()
+    options.models = [name for name in options.models.split(",") if name]
+    unknown = [name for name in options.models if name not in MODELS]
+    if unknown:
+        parser.error(f"there is no {', '.join(unknown)}; the models are {', '.join(MODELS)}")
+    if options.rounds < 1 or options.seconds < 0:
+        parser.error("there must be a round, and no negative time")
+    return options
+
+
+def main():
+    options = parse_options()
+    program = os.path.join(os.environ.get("BUILD_DIR", os.path.join(HERE, "..", "build")), "bench", "models")
+    if not os.access(program, os.X_OK):
+        sys.exit(f"{program} is not there: `make bench` builds it")
+    ours, peers = Worker([program]), start_peers(options)
+    if not peers:
+        say_peer_is_missing()
+    try:
+        about = machine(ours, peers)
+        fma = [[ours.ask("fma", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]]
+        bench = Bench(ours, peers, options)
+        results, failed = {}, False
+        # Models with a bar come first, as long as there is time to repeat rounds.
+        for name in sorted(options.models, key=lambda name: name not in {bar[0] for bar in BARS}):
+            try:
+                results[name] = bench.model(name)
+            except WorkerError as error:
+                print(f"bench: {error}", file=sys.stderr)
+                failed = True
+        time.sleep(SETTLE_SECONDS)
+        fma.append([ours.ask("fma", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)])
+    except WorkerError as error:
+        sys.exit(f"bench: {error}")
+    finally:
+        for worker in [ours, *peers.values()]:
+            worker.close()
+    results = {name: results[name] for name in options.models if name in results}
+    print_machine(about, *fma)
+    print_models(results)
+    bars = print_bars(results)
+    loud = [f"{name} ({r['summary']['quiet_rounds']})" for name, r in results.items() if not r["summary"]["quiet"]]
+    if loud:
+        print(f"\nThe machine was NOT QUIET. Models with fewer than {options.rounds} quiet rounds: {', '.join(loud)}.")
+        print("What is marked so is no evidence.")
+    if not peers:
+        say_peer_is_missing()
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"machine": about, "fma": fma, "results": results, "bars": bars}, file, indent=1)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

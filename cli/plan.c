@@ -1,0 +1,335 @@
+/* carousel plan: shows what a run would do and need, before anything runs. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "carousel/model.h"
+#include "carousel/report.h"
+#include "plan.h"
+
+enum { MOST_CUTS = 4096 };
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static car_cli_parsed read_options(int argc, char **argv, car_plan_options *o) {
+    const car_cli_option options[] = {
+        {"model", "NAME", "which model to plan for (required)", CAR_CLI_TEXT, &o->model, 0, 0},
+        {"workers", "N", "micro-batches of a step", CAR_CLI_INT, &o->workers, 1, 1 << 16},
+        {"stages", "S", "pieces of the model, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1,
+         1 << 20},
+        {"rule", "NAME", "dp, cdp-v1, cdp-v2, accumulate, gpipe, 1f1b or 2bw", CAR_CLI_TEXT, &o->rule, 0, 0},
+        {"placement", "NAME", "shared, replica, zero, pipeline or grid", CAR_CLI_TEXT, &o->placement, 0, 0},
+        {"partition", "HOW", "flops, time, params, memory or cuts:A,B,...", CAR_CLI_TEXT, &o->partition, 0, 0},
+        {"batch", "N", "samples in a micro-batch", CAR_CLI_INT, &o->batch, 1, 1 << 20},
+        {"classes", "N", "classes of an image model (its own)", CAR_CLI_INT, &o->classes, 1, 1 << 24},
+        {"image-size", "N", "pixels on a side (the model's own)", CAR_CLI_INT, &o->image_size, 1, 1 << 14},
+        {"seq-len", "N", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
+        {"threads", "P", "threads that share the work, for shared (as many as workers)", CAR_CLI_INT, &o->threads, 1,
+         1 << 16},
+        {"ranks", "R", "ranks that share the workers, for replica (as many)", CAR_CLI_INT, &o->ranks, 1, 1 << 16},
+        {"mapping", "HOW", "interleaved or contiguous workers on fewer ranks (the better)", CAR_CLI_TEXT, &o->mapping,
+         0, 0},
+        {"freshness-slack", "M", "slots of grace for cdp-v2's fresh weights", CAR_CLI_INT, &o->freshness_slack, 0,
+         1 << 20},
+        {"optimizer", "NAME", "sgd or adamw, for the size of its state", CAR_CLI_TEXT, &o->optimizer, 0, 0},
+        {"profile", NULL, "measure the operations on this machine, save and use that", CAR_CLI_FLAG, &o->profile, 0, 0},
+        {"profile-file", "FILE", "where measured times are kept (MODEL.profile.json)", CAR_CLI_TEXT, &o->profile_file,
+         0, 0},
+        {"compare", NULL, "a table of every rule and placement", CAR_CLI_FLAG, &o->compare, 0, 0},
+        {"json", NULL, "print JSON", CAR_CLI_FLAG, &o->json, 0, 0},
+        {"dump", NULL, "print the whole table of tasks as text (docs/plan.md)", CAR_CLI_FLAG, &o->dump, 0, 0},
+        {"steps", "T", "steps of the run that --dump prints", CAR_CLI_INT, &o->steps, 1, 1 << 20},
+        {"svg", "FILE", "write a figure, dp beside the cyclic rule", CAR_CLI_TEXT, &o->svg, 0, 0},
+    };
+    char models[512] = "models:";
+    for (int m = 0; m < car_model_count(); m++) {
+        size_t used = strlen(models);
+        snprintf(models + used, sizeof models - used, "\n  %-12s %s", car_model_info_at(m)->name,
+                 car_model_info_at(m)->summary);
+    }
+    const car_cli_command command = {"plan", "Shows what a run would do and need, before anything runs.",
+                                     "carousel plan --model NAME --workers N [OPTIONS]", models};
+    return car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
+}
+
+/* What no library call would find. Returns CAR_CLI_OK or the exit code, having said why. */
+static int check_options(const car_plan_options *o) {
+    if (!o->model) {
+        return car_cli_fail(CAR_CLI_USAGE, "plan: --model NAME is missing; 'carousel plan --help' lists the models");
+    }
+    if (o->compare + o->dump > 1 || (o->dump && o->json) || (o->compare && o->svg)) {
+        return car_cli_fail(CAR_CLI_USAGE, "plan: %s do not go together",
+                            o->compare && o->svg ? "--compare and --svg"
+                            : o->dump && o->json ? "--dump and --json"
+                                                 : "--compare and --dump");
+    }
+    if (strcmp(o->optimizer, "sgd") != 0 && strcmp(o->optimizer, "adamw") != 0) {
+        return car_cli_fail(CAR_CLI_USAGE, "plan: --optimizer %s: known are sgd and adamw", o->optimizer);
+    }
+    if (o->compare && (o->ranks || o->mapping)) {
+        return car_cli_fail(CAR_CLI_USAGE,
+                            "plan: --compare has one rank for each worker; leave out --ranks and --mapping");
+    }
+    if (o->threads && !o->compare && strcmp(o->placement, "shared") != 0) {
+        return car_cli_fail(CAR_CLI_USAGE, "plan: --threads is for --placement shared; a rank of %s is one device",
+                            o->placement);
+    }
+    return CAR_CLI_OK;
+}
+
+/* Rule, placement, mapping: unknown names are a matter of usage. */
+static car_status read_names(car_context *context, const car_plan_options *o, car_plan_config *config) {
+    car_status status = CAR_OK;
+    CAR_TRY(car_rule_find(context, o->rule, &config->rule));
+    CAR_TRY(car_placement_find(context, o->placement, &config->placement));
+    if (o->mapping) {
+        CAR_TRY(car_mapping_find(context, o->mapping, &config->mapping));
+    }
+    config->workers = o->workers;
+    config->threads = o->threads;
+    config->ranks = o->ranks;
+    config->freshness_slack = o->freshness_slack;
+done:
+    return status;
+}
+
+/* ---- the partition --------------------------------------------------------------------------- */
+
+/* "A,B,..." into whole numbers; their order and range are the library's business. */
+static bool read_cuts(const char *text, int *cuts, int capacity, int *count) {
+    *count = 0;
+    while (*text) {
+        char *end = NULL;
+        long value = strtol(text, &end, 10);
+        if (end == text || value < 0 || value > 1 << 24 || (*end && *end != ',') || (*end && !end[1]) ||
+            *count == capacity) {
+            return false;
+        }
+        cuts[(*count)++] = (int)value;
+        text = *end ? end + 1 : end;
+    }
+    return *count > 0;
+}
+
+static car_status read_partition(const car_plan_subject *s, car_partition_config *config, int *cuts) {
+    const char *how = s->options->partition ? s->options->partition : s->options->profile ? "time" : "flops";
+    if (strncmp(how, "cuts:", 5) == 0) {
+        int count = 0;
+        if (!read_cuts(how + 5, cuts, MOST_CUTS, &count)) {
+            return car_context_fail(s->context, CAR_ERROR_ARGUMENT,
+                                    "--partition %s: after 'cuts:' come the operations at which stages begin, like "
+                                    "cuts:12,30,47",
+                                    how);
+        }
+        if (s->options->stages && s->options->stages != count + 1) {
+            return car_context_fail(s->context, CAR_ERROR_ARGUMENT, "--stages %d wants %d cuts; --partition gives %d",
+                                    s->options->stages, s->options->stages - 1, count);
+        }
+        config->measure = CAR_MEASURE_CUTS;
+        config->cuts = cuts;
+        config->stages = count + 1;
+        return CAR_OK;
+    }
+    for (int m = 0; m < CAR_MEASURES; m++) {
+        if (m != CAR_MEASURE_CUTS && strcmp(how, car_measure_text((car_measure)m)) == 0) {
+            config->measure = (car_measure)m;
+            return CAR_OK;
+        }
+    }
+    return car_context_fail(s->context, CAR_ERROR_UNKNOWN_NAME,
+                            "--partition %s: known are flops, time, params, memory and cuts:A,B,...", how);
+}
+
+/* Measured costs, where they are asked for; else FLOPs. */
+static car_status find_costs(car_plan_subject *s, bool by_time) {
+    const car_plan_options *o = s->options;
+    char path[512];
+    car_status status = CAR_OK;
+    snprintf(path, sizeof path, "%s", o->profile_file ? o->profile_file : "");
+    if (!o->profile_file) {
+        snprintf(path, sizeof path, "%s.profile.json", o->model);
+    }
+    if (o->profile) {
+        CAR_TRY(car_cli_plan_measure(s->graph, &s->costs));
+        CAR_TRY(car_costs_save(s->graph, &s->costs, path));
+    } else if (by_time || o->profile_file) {
+        if (access(path, R_OK) != 0) {
+            return car_context_fail(s->context, CAR_ERROR_IO, "there is no profile %s; make it with --profile", path);
+        }
+        CAR_TRY(car_costs_load(s->graph, path, &s->costs));
+    } else {
+        return car_costs_from_flops(s->graph, &s->costs);
+    }
+    s->measured = true;
+done:
+    return status;
+}
+
+static car_status set_up(car_plan_subject *s, car_partition_config *cut, const car_plan_config *config) {
+    const car_plan_options *o = s->options;
+    car_status status = CAR_OK;
+    car_model_config model = car_model_config_default();
+    model.batch = o->batch;
+    model.classes = o->classes;
+    model.image_size = o->image_size;
+    model.seq_len = o->seq_len;
+    CAR_TRY(car_model_build(s->context, o->model, &model, &s->graph));
+    if (cut->stages % config->workers != 0) {
+        return car_context_fail(s->context, CAR_ERROR_ARGUMENT,
+                                "%d stages for %d workers: the stages must be a multiple of the workers", cut->stages,
+                                config->workers);
+    }
+    CAR_TRY(find_costs(s, cut->measure == CAR_MEASURE_TIME));
+    cut->costs = &s->costs;
+    CAR_TRY(car_partition_create(s->graph, cut, &s->partition));
+    s->optimizer_states = strcmp(o->optimizer, "adamw") == 0 ? 2 : 1;
+done:
+    return status;
+}
+
+static void tear_down(car_plan_subject *s) {
+    car_partition_destroy(s->partition);
+    if (s->graph) {
+        car_costs_release(s->graph, &s->costs);
+    }
+    car_graph_destroy(s->graph);
+    car_context_destroy(s->context);
+}
+
+/* ---- what is asked for ----------------------------------------------------------------------- */
+
+/* Several workers on a rank: spread over the cycle they need less memory, side by side they send less. */
+static car_status choose_mapping(const car_plan_subject *s, car_plan_config *config) {
+    car_prediction predictions[2];
+    car_status status = CAR_OK;
+    for (int m = 0; status == CAR_OK && m < 2; m++) {
+        car_plan *plan = NULL;
+        config->mapping = (car_mapping)m;
+        status = car_plan_create(s->context, s->partition, config, &plan);
+        status = status == CAR_OK ? car_plan_predict(plan, s->optimizer_states, &predictions[m]) : status;
+        car_plan_destroy(plan);
+    }
+    if (status == CAR_OK) {
+        size_t spread = predictions[0].timed.device_peak, together = predictions[1].timed.device_peak;
+        config->mapping = spread < together ? CAR_MAPPING_INTERLEAVED : CAR_MAPPING_CONTIGUOUS;
+    }
+    return status;
+}
+
+/* Under another name first, so that a reader never sees half of it. */
+static car_status write_file(car_context *context, const char *path, const char *text) {
+    char temporary[1024];
+    int length = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    FILE *file = length < (int)sizeof temporary ? fopen(temporary, "w") : NULL;
+    bool written = file && fputs(text, file) >= 0;
+    written = file && fclose(file) == 0 && written;
+    if (!written || rename(temporary, path) != 0) {
+        if (file) {
+            remove(temporary);
+        }
+        return car_context_fail(context, CAR_ERROR_IO, "cannot write %s", path);
+    }
+    return CAR_OK;
+}
+
+static car_status write_svg(const car_plan_subject *s, const car_plan *plan) {
+    char title[128], *svg = NULL;
+    car_status status = CAR_OK;
+    snprintf(title, sizeof title, "%s, micro-batches of %d: memory of activations", s->options->model,
+             s->options->batch);
+    CAR_TRY(car_report_plan_svg(plan, title, &svg));
+    CAR_TRY(write_file(s->context, s->options->svg, svg));
+done:
+    car_plan_release_text(plan, svg);
+    return status;
+}
+
+static car_status dump(const car_plan_subject *s, const car_plan *plan) {
+    char *text = NULL;
+    car_status status = car_plan_print(plan, s->options->steps, &text);
+    if (status == CAR_OK) {
+        fputs(text, stdout);
+    }
+    car_plan_release_text(plan, text);
+    return status;
+}
+
+static car_status show(const car_plan_subject *s, car_plan_config *config) {
+    const car_plan_options *o = s->options;
+    car_plan *plan = NULL;
+    car_status status = CAR_OK;
+    if (o->compare) {
+        return car_cli_plan_compare(s, config, stdout);
+    }
+    if (config->ranks && config->ranks < config->workers && !o->mapping) {
+        CAR_TRY(choose_mapping(s, config));
+    }
+    CAR_TRY(car_plan_create(s->context, s->partition, config, &plan));
+    if (o->svg) {
+        CAR_TRY(write_svg(s, plan));
+    }
+    CAR_TRY(o->dump   ? dump(s, plan)
+            : o->json ? car_cli_plan_json(s, plan, stdout)
+                      : car_cli_plan_page(s, plan, stdout));
+    if (o->svg && !o->json && !o->dump) {
+        printf("\nThe figure is in %s.\n", o->svg);
+    }
+done:
+    car_plan_destroy(plan);
+    return status;
+}
+
+int car_cli_plan(int argc, char **argv) {
+    car_plan_options o = {
+        .workers = 4, .batch = 32, .steps = 4, .rule = "cdp-v2", .placement = "shared", .optimizer = "sgd"};
+    switch (read_options(argc, argv, &o)) {
+    case CAR_CLI_HELPED:
+        return CAR_CLI_OK;
+    case CAR_CLI_REFUSED:
+        return CAR_CLI_USAGE;
+    case CAR_CLI_PARSED:
+        break;
+    }
+    int code = check_options(&o);
+    if (code != CAR_CLI_OK) {
+        return code;
+    }
+    car_plan_subject s = {.options = &o};
+    car_plan_config config = car_plan_config_default();
+    car_status status = car_context_create(NULL, &s.context);
+    if (status != CAR_OK) {
+        return car_cli_report(NULL, status);
+    }
+    car_partition_config cut = {.stages = o.stages ? o.stages : o.workers};
+    int cuts[MOST_CUTS];
+    status = read_names(s.context, &o, &config);
+    status = status == CAR_OK ? read_partition(&s, &cut, cuts) : status;
+    int code_of_failure = status == CAR_OK ? CAR_CLI_FAILED : CAR_CLI_USAGE; /* up to here nothing but words was read */
+    status = status == CAR_OK ? set_up(&s, &cut, &config) : status;
+    status = status == CAR_OK ? show(&s, &config) : status;
+    if (status == CAR_OK && (fflush(stdout) != 0 || ferror(stdout))) {
+        status = car_context_fail(s.context, CAR_ERROR_IO, "cannot write the answer");
+    }
+    if (status != CAR_OK) {
+        car_cli_report(s.context, status);
+    }
+    tear_down(&s);
+    return status == CAR_OK ? CAR_CLI_OK : code_of_failure;
+}
+
+car_cli_bytes_text car_cli_bytes(double bytes) {
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    car_cli_bytes_text out;
+    int unit = 0;
+    while (unit < 5 && bytes >= 999.5) {
+        bytes /= 1000;
+        unit++;
+    }
+    snprintf(out.text, sizeof out.text,
+             unit == 0 || bytes >= 100 ? "%.0f %s"
+             : bytes >= 10             ? "%.1f %s"
+                                       : "%.2f %s",
+             bytes, units[unit]);
+    return out;
+}

@@ -1,0 +1,57 @@
+/* The inside of `carousel plan`: what its files share. */
+#ifndef CAR_CLI_PLAN_H
+#define CAR_CLI_PLAN_H
+
+#include <stdio.h>
+
+#include "carousel/plan.h"
+#include "carousel/predict.h"
+#include "cli.h"
+
+struct cJSON;
+
+typedef struct car_plan_options {
+    const char *model, *rule, *placement, *partition, *mapping, *optimizer;
+    const char *svg, *profile_file;
+    int workers, stages, batch, classes, image_size, seq_len, threads, freshness_slack, ranks, steps;
+    bool profile, compare, json, dump;
+} car_plan_options;
+
+/* What is planned: the model, what its operations cost, how it is cut. */
+typedef struct car_plan_subject {
+    car_context *context;
+    const car_plan_options *options;
+    car_graph *graph;
+    car_costs costs;
+    bool measured; /* costs are seconds of this machine or another, not FLOPs */
+    car_partition *partition;
+    int optimizer_states;
+} car_plan_subject;
+
+/* ---- plan_profile.c ------------------------------------------------------------------------- */
+
+/* Seconds that each operation takes on this machine, with a progress line where standard error is a terminal. */
+car_status car_cli_plan_measure(const car_graph *graph, car_costs *out);
+
+/* ---- what is printed ------------------------------------------------------------------------- */
+
+/* N*S up to which a plan is proven by the way. */
+enum { CAR_CLI_PLAN_PROVABLE = 4096 };
+
+car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FILE *stream);
+void car_cli_plan_remarks(const car_plan_subject *s, const car_plan *plan, const car_prediction *prediction,
+                          FILE *stream);
+struct cJSON *car_cli_plan_json_prediction(const car_prediction *p); /* NULL: out of memory */
+/* Prints and deletes it; NULL is a lack of memory. */
+car_status car_cli_plan_print_json(car_context *context, struct cJSON *json, FILE *stream);
+car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FILE *stream);
+/* Every rule and placement that goes with the model and the number of workers. */
+car_status car_cli_plan_compare(const car_plan_subject *s, const car_plan_config *base, FILE *stream);
+
+/* "1.23 GB". Returns text. */
+typedef struct car_cli_bytes_text {
+    char text[24];
+} car_cli_bytes_text;
+car_cli_bytes_text car_cli_bytes(double bytes);
+
+#endif

@@ -1,0 +1,183 @@
+/* `carousel plan --json`: the same as the page, for machines. */
+#include <cjson/cJSON.h>
+
+#include "base/base.h"
+#include "plan.h"
+
+/* cJSON reports a lack of memory by returning NULL; `ok` collects that. */
+static void add_number(cJSON *object, const char *name, double value, bool *ok) {
+    *ok = cJSON_AddNumberToObject(object, name, value) && *ok;
+}
+
+static void add_text(cJSON *object, const char *name, const char *value, bool *ok) {
+    *ok = cJSON_AddStringToObject(object, name, value) && *ok;
+}
+
+/* ---- the partition --------------------------------------------------------------------------- */
+
+static cJSON *stage_object(const car_plan_subject *s, int j, bool *ok) {
+    const car_stage *stage = &s->partition->stages[j];
+    cJSON *object = cJSON_CreateObject();
+    bool empty = stage->end <= stage->first;
+    add_number(object, "stage", j, ok);
+    add_number(object, "first", stage->first, ok);
+    add_number(object, "end", stage->end, ok);
+    if (!empty) {
+        add_text(object, "first_operation", car_graph_op(s->graph, stage->first)->name, ok);
+        add_text(object, "last_operation", car_graph_op(s->graph, stage->end - 1)->name, ok);
+    }
+    add_number(object, "forward_share", stage->forward, ok);
+    add_number(object, "backward_share", stage->backward, ok);
+    add_number(object, "held_bytes", (double)stage->held_bytes, ok);
+    add_number(object, "boundary_bytes", (double)stage->boundary_bytes, ok);
+    add_number(object, "weight_bytes", (double)stage->weight_bytes, ok);
+    return object;
+}
+
+static void add_stages(const car_plan_subject *s, cJSON *root, bool *ok) {
+    cJSON *stages = cJSON_AddArrayToObject(root, "stages");
+    for (int j = 0; *ok && j < s->partition->stage_count; j++) {
+        *ok = cJSON_AddItemToArray(stages, stage_object(s, j, ok)) && *ok;
+    }
+}
+
+static int stage_of_op(const car_partition *partition, int op) {
+    for (int j = 0; j < partition->stage_count; j++) {
+        if (op >= partition->stages[j].first && op < partition->stages[j].end) {
+            return j;
+        }
+    }
+    return CAR_NONE;
+}
+
+/* The lowest stage that uses it: where a parameter belongs. */
+static int stage_of_param(const car_plan_subject *s, int param) {
+    for (int l = 0; l < car_graph_op_count(s->graph); l++) {
+        const car_op *op = car_graph_op(s->graph, l);
+        for (int p = 0; p < op->param_count; p++) {
+            if (op->params[p] == param) {
+                return stage_of_op(s->partition, l);
+            }
+        }
+    }
+    return CAR_NONE;
+}
+
+static void add_parameters(const car_plan_subject *s, cJSON *root, bool *ok) {
+    cJSON *parameters = cJSON_AddArrayToObject(root, "parameters");
+    for (int p = 0; *ok && p < car_graph_param_count(s->graph); p++) {
+        const car_param *param = car_graph_param(s->graph, p);
+        cJSON *object = cJSON_CreateObject();
+        add_text(object, "name", param->name, ok);
+        add_number(object, "stage", stage_of_param(s, p), ok);
+        add_number(object, "bytes", 4 * (double)car_shape_elements(param->shape), ok);
+        *ok = cJSON_AddItemToArray(parameters, object) && *ok;
+    }
+}
+
+/* ---- predictions ----------------------------------------------------------------------------- */
+
+static cJSON *timed_object(const car_simulation *timed, bool *ok) {
+    cJSON *object = cJSON_CreateObject();
+    add_number(object, "step_time", timed->step_time, ok);
+    add_number(object, "idle", timed->idle, ok);
+    add_number(object, "peak_bytes", (double)timed->peak, ok);
+    add_number(object, "mean_bytes", (double)timed->mean, ok);
+    add_number(object, "device_peak_bytes", (double)timed->device_peak, ok);
+    return object;
+}
+
+cJSON *car_cli_plan_json_prediction(const car_prediction *p) {
+    cJSON *object = cJSON_CreateObject();
+    bool ok = object != NULL;
+    add_number(object, "peak_ratio_to_dp", p->peak_ratio_to_dp, &ok);
+    add_number(object, "free_running_ratio_to_dp", p->free_running, &ok);
+    add_number(object, "limit", p->limit, &ok);
+    add_number(object, "above_limit", p->above_limit, &ok);
+    add_number(object, "activations_peak_bytes", (double)p->timed.peak, &ok);
+    add_number(object, "activations_mean_bytes", (double)p->timed.mean, &ok);
+    add_number(object, "activations_device_peak_bytes", (double)p->timed.device_peak, &ok);
+    add_number(object, "dp_peak_bytes", (double)p->dp_peak, &ok);
+    add_number(object, "slots_peak_bytes", (double)p->slots_peak, &ok);
+    add_number(object, "slots_mean_bytes", (double)p->slots_mean, &ok);
+    add_number(object, "slots_device_peak_bytes", (double)p->slots_device_peak, &ok);
+    ok = cJSON_AddItemToObject(object, "timed", timed_object(&p->timed, &ok)) && ok;
+    add_number(object, "devices", p->devices, &ok);
+    add_number(object, "versions", p->versions, &ok);
+    add_number(object, "weights_device_bytes", (double)p->weights_device, &ok);
+    add_number(object, "weights_total_bytes", (double)p->weights_total, &ok);
+    add_number(object, "gradients_device_bytes", (double)p->gradients_device, &ok);
+    add_number(object, "gradients_total_bytes", (double)p->gradients_total, &ok);
+    add_number(object, "optimizer_device_bytes", (double)p->optimizer_device, &ok);
+    add_number(object, "optimizer_total_bytes", (double)p->optimizer_total, &ok);
+    add_number(object, "bytes_sent", p->bytes_sent, &ok);
+    add_number(object, "bytes_sent_device", p->bytes_sent_device, &ok);
+    add_number(object, "messages", p->messages, &ok);
+    add_number(object, "collectives", p->collectives, &ok);
+    add_number(object, "max_messages_per_slot", p->max_messages_per_slot, &ok);
+    add_number(object, "rounds_between_slots", p->rounds_between_slots, &ok);
+    add_number(object, "burst", p->burst, &ok);
+    add_number(object, "gradient_delay", p->gradient_delay, &ok);
+    if (!ok) {
+        cJSON_Delete(object);
+    }
+    return ok ? object : NULL;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+car_status car_cli_plan_print_json(car_context *context, cJSON *json, FILE *stream) {
+    char *text = json ? cJSON_Print(json) : NULL;
+    cJSON_Delete(json);
+    if (!text) {
+        return car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for the answer");
+    }
+    fprintf(stream, "%s\n", text);
+    cJSON_free(text);
+    return CAR_OK;
+}
+
+static void add_config(const car_plan_subject *s, const car_plan *plan, cJSON *root, bool *ok) {
+    const car_plan_config *c = car_plan_config_of(plan);
+    add_text(root, "model", s->options->model, ok);
+    add_text(root, "rule", car_rule_text(c->rule), ok);
+    add_text(root, "placement", car_placement_text(c->placement), ok);
+    add_number(root, "workers", c->workers, ok);
+    add_number(root, "stage_count", s->partition->stage_count, ok);
+    add_number(root, "batch", s->options->batch, ok);
+    add_text(root, "partition", car_measure_text(s->partition->measure), ok);
+    add_text(root, "costs", s->measured ? "seconds" : "flops", ok);
+    add_number(root, "threads", c->threads, ok);
+    add_number(root, "ranks", car_plan_devices(plan), ok);
+    add_text(root, "mapping", car_mapping_text(c->mapping), ok);
+    add_number(root, "freshness_slack", c->freshness_slack, ok);
+    add_text(root, "optimizer", s->options->optimizer, ok);
+    add_number(root, "period_slots", (double)car_plan_period(plan), ok);
+    add_number(root, "held_bytes", (double)s->partition->held_bytes, ok);
+}
+
+car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FILE *stream) {
+    bool provable = (int64_t)car_plan_config_of(plan)->workers * s->partition->stage_count <= CAR_CLI_PLAN_PROVABLE;
+    car_prediction prediction;
+    cJSON *root = NULL;
+    car_status status = CAR_OK;
+    if (provable) {
+        CAR_TRY(car_plan_validate(plan, 5, NULL));
+    }
+    CAR_TRY(car_plan_predict(plan, s->optimizer_states, &prediction));
+    root = cJSON_CreateObject();
+    bool ok = root != NULL;
+    add_config(s, plan, root, &ok);
+    ok = cJSON_AddBoolToObject(root, "validated", provable) && ok;
+    cJSON *predicted = car_cli_plan_json_prediction(&prediction);
+    ok = predicted && cJSON_AddItemToObject(root, "predictions", predicted) && ok;
+    add_stages(s, root, &ok);
+    add_parameters(s, root, &ok);
+    if (!ok) {
+        cJSON_Delete(root);
+        root = NULL;
+    }
+    status = car_cli_plan_print_json(s->context, root, stream);
+done:
+    return status;
+}

@@ -1,0 +1,198 @@
+/* The page of `carousel plan`: the partition, one cycle, what it will need. */
+#include <math.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "plan.h"
+
+enum { MOST_STAGES = 32, SHOWN_AT_ENDS = 12 };
+
+/* ---- the partition --------------------------------------------------------------------------- */
+
+static const char *title_of(car_measure measure) {
+    switch (measure) {
+    case CAR_MEASURE_TIME:
+        return "measured time";
+    case CAR_MEASURE_PARAMS:
+        return "parameters";
+    case CAR_MEASURE_MEMORY:
+        return "bytes held for backward";
+    case CAR_MEASURE_CUTS:
+        return "the cuts given";
+    default:
+        return "FLOPs";
+    }
+}
+
+static void print_stage(const car_plan_subject *s, int j, FILE *stream) {
+    const car_partition *p = s->partition;
+    const car_stage *stage = &p->stages[j];
+    char names[160] = "(none)", range[32] = "-";
+    if (stage->end > stage->first) {
+        const char *first = car_graph_op(s->graph, stage->first)->name,
+                   *last = car_graph_op(s->graph, stage->end - 1)->name;
+        snprintf(names, sizeof names, stage->end - stage->first > 1 ? "%s .. %s" : "%s", first, last);
+        snprintf(range, sizeof range, "%d-%d", stage->first, stage->end - 1);
+    }
+    fprintf(stream, "  %5d  %10s  %9s  %5.1f %%  %5.1f %%  %s\n", j, range,
+            car_cli_bytes((double)stage->weight_bytes).text, 100 * (stage->forward + stage->backward),
+            p->held_bytes ? 100.0 * (double)stage->held_bytes / (double)p->held_bytes : 0, names);
+}
+
+static void print_partition(const car_plan_subject *s, FILE *stream) {
+    const car_partition *p = s->partition;
+    bool cut = p->stage_count > MOST_STAGES;
+    fprintf(stream, "Stages, cut by %s\n  stage  operations    weights  %7s  activations\n", title_of(p->measure),
+            s->measured ? "time" : "FLOPs");
+    for (int j = 0; j < p->stage_count; j++) {
+        if (cut && j == SHOWN_AT_ENDS) {
+            j = p->stage_count - SHOWN_AT_ENDS;
+            fprintf(stream, "    ...  (%d stages between are not shown)\n", p->stage_count - 2 * SHOWN_AT_ENDS);
+        }
+        print_stage(s, j, stream);
+    }
+    for (int b = p->stage_count; b < p->bundle_count; b++) {
+        fprintf(stream, "  %s belongs to stage %d and is used again in stage %d.\n",
+                car_graph_param(s->graph, p->bundles[b].param)->name, p->bundles[b].home, p->bundles[b].stage);
+    }
+}
+
+/* ---- the cycle ------------------------------------------------------------------------------- */
+
+static car_status print_cycle(const car_plan *plan, FILE *stream) {
+    const car_plan_config *config = car_plan_config_of(plan);
+    bool rows_are_workers = config->placement != CAR_PLACEMENT_PIPELINE && config->placement != CAR_PLACEMENT_GRID;
+    char *grid = NULL;
+    car_status status = car_plan_draw(plan, 2, 6, NULL, &grid);
+    if (status == CAR_OK) {
+        fprintf(stream, "\nOne step's slots in steady state; 2%s is the backward of stage 2%s\n",
+                rows_are_workers ? "'" : ".1'", rows_are_workers ? "" : " by worker 1");
+        for (const char *line = grid; *line;) {
+            int length = (int)strcspn(line, "\n");
+            fprintf(stream, "  %.*s\n", length, line);
+            line += length + (line[length] == '\n');
+        }
+    }
+    car_plan_release_text(plan, grid);
+    return status;
+}
+
+/* ---- predictions ----------------------------------------------------------------------------- */
+
+static const char *count_noun(int count, const char *one, const char *many) {
+    return count == 1 ? one : many;
+}
+
+static void print_memory(const car_plan *plan, const car_prediction *p, FILE *stream) {
+    const car_plan_config *config = car_plan_config_of(plan);
+    const car_partition *partition = car_plan_partition(plan);
+    double dp = (double)p->dp_peak, n_a = (double)config->workers * (double)partition->held_bytes;
+    bool shared = config->placement == CAR_PLACEMENT_SHARED;
+    fprintf(stream, "\nActivations of all workers together                       peak   of dp's\n");
+    fprintf(stream, "  dp: every worker at its own peak                  %10s      1.00\n", car_cli_bytes(dp).text);
+    fprintf(stream, "  this plan, idealised slots of equal length        %10s      %.2f\n",
+            car_cli_bytes((double)p->slots_peak).text, (double)p->slots_peak / dp);
+    char timed[64];
+    snprintf(timed, sizeof timed, "this plan, self-timed on %d %s", shared ? config->threads : p->devices,
+             shared ? count_noun(config->threads, "thread", "threads") : count_noun(p->devices, "device", "devices"));
+    fprintf(stream, "  %-48s  %10s      %.2f   mean %s\n", timed, car_cli_bytes((double)p->timed.peak).text,
+            p->peak_ratio_to_dp, car_cli_bytes((double)p->timed.mean).text);
+    if (car_plan_is_cyclic(plan)) {
+        fprintf(stream, "  this plan, workers evenly spaced                  %10s      %.2f\n",
+                car_cli_bytes(p->free_running * dp).text, p->free_running);
+        fprintf(stream,
+                "  limit without recomputing or idling               %10s      %.2f   self-timed is %.0f %% %s\n",
+                car_cli_bytes(p->limit * n_a).text, p->limit * n_a / dp, 100 * fabs(p->above_limit),
+                p->above_limit >= 0 ? "above" : "below: fewer devices than workers");
+    }
+    if (!shared) {
+        fprintf(stream, "  the device that needs most, self-timed            %10s\n",
+                car_cli_bytes((double)p->timed.device_peak).text);
+    }
+    fprintf(stream, "  time of a step, in one worker's forwards and backwards  %.2f      idle %.0f %%\n",
+            p->timed.step_time, 100 * p->timed.idle);
+}
+
+static void print_states(const car_plan *plan, const car_prediction *p, FILE *stream) {
+    bool shared = car_plan_config_of(plan)->placement == CAR_PLACEMENT_SHARED;
+    fprintf(stream, "\nStates%s\n", shared ? "" : "                                          a device      total");
+    const struct {
+        const char *name;
+        size_t device, total;
+    } states[] = {
+        {p->versions > 1 ? "weights, two versions" : "weights, one version", p->weights_device, p->weights_total},
+        {"sums of gradients", p->gradients_device, p->gradients_total},
+        {"optimizer", p->optimizer_device, p->optimizer_total},
+    };
+    for (int n = 0; n < 3; n++) {
+        fprintf(stream, "  %-42s  %10s", states[n].name,
+                car_cli_bytes((double)(shared ? states[n].total : states[n].device)).text);
+        if (shared) {
+            fputc('\n', stream);
+        } else {
+            fprintf(stream, " %10s\n", car_cli_bytes((double)states[n].total).text);
+        }
+    }
+}
+
+static void print_traffic(const car_plan *plan, const car_prediction *p, FILE *stream) {
+    fprintf(stream, "\nTraffic of a step\n");
+    if (p->bytes_sent <= 0 && p->messages <= 0 && p->collectives <= 0) {
+        fprintf(stream, "  none: %s\n",
+                car_plan_config_of(plan)->placement == CAR_PLACEMENT_SHARED ? "buffers change hands inside one process"
+                                                                            : "there is one device");
+    } else {
+        fprintf(stream, "  %s in all, %s by the busiest device; %.0f %s, %.0f %s\n", car_cli_bytes(p->bytes_sent).text,
+                car_cli_bytes(p->bytes_sent_device).text, p->messages, p->messages == 1 ? "message" : "messages",
+                p->collectives, p->collectives == 1 ? "collective" : "collectives");
+        fprintf(stream,
+                "  between two slots: %d %s of messages, at most %d sent by a device; busiest slot %.1f x the mean\n",
+                p->rounds_between_slots, count_noun(p->rounds_between_slots, "round", "rounds"),
+                p->max_messages_per_slot, p->burst);
+    }
+    fprintf(stream, "  gradients are %s\n",
+            p->gradient_delay ? "of weights up to one step old" : "of the newest weights everywhere");
+}
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
+static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *stream) {
+    const car_plan_config *c = car_plan_config_of(plan);
+    const car_partition *p = s->partition;
+    fprintf(stream, "%s: %s, %s, %d %s of %d, %d %s", s->options->model, car_rule_text(c->rule),
+            car_placement_text(c->placement), c->workers, count_noun(c->workers, "worker", "workers"),
+            s->options->batch, p->stage_count, count_noun(p->stage_count, "stage", "stages"));
+    if (c->placement != CAR_PLACEMENT_SHARED) {
+        int devices = car_plan_devices(plan);
+        fprintf(stream, ", %d %s", devices, count_noun(devices, "rank", "ranks"));
+    }
+    if (c->ranks < c->workers) {
+        fprintf(stream, ", workers %s%s", car_mapping_text(c->mapping),
+                s->options->mapping ? "" : " (needs less memory)");
+    }
+    fprintf(stream, "\n%.2f million parameters, %d operations; a micro-batch holds %s for backward\n\n",
+            (double)car_graph_param_bytes(s->graph) / 4e6, car_graph_op_count(s->graph),
+            car_cli_bytes((double)p->held_bytes).text);
+}
+
+car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FILE *stream) {
+    car_prediction prediction;
+    bool provable = (int64_t)car_plan_config_of(plan)->workers * s->partition->stage_count <= CAR_CLI_PLAN_PROVABLE;
+    car_status status = CAR_OK;
+    if (provable) {
+        CAR_TRY(car_plan_validate(plan, 5, NULL));
+    }
+    CAR_TRY(car_plan_predict(plan, s->optimizer_states, &prediction));
+    print_title(s, plan, stream);
+    print_partition(s, stream);
+    CAR_TRY(print_cycle(plan, stream));
+    print_memory(plan, &prediction, stream);
+    print_states(plan, &prediction, stream);
+    print_traffic(plan, &prediction, stream);
+    fprintf(stream, "\n%s\n",
+            provable ? "Proven on the table of five steps: order, sums, versions, messages, buffers, no deadlock."
+                     : "Not proven here, for its size; smaller plans of the same kind are.");
+    car_cli_plan_remarks(s, plan, &prediction, stream);
+done:
+    return status;
+}

@@ -1,0 +1,238 @@
+/* Plain sentences where something is off, or would be found out later by somebody else. */
+#include <stdarg.h>
+
+#include "plan.h"
+
+/* Above this share of dp's peak nobody speaks of half. */
+static const double cannot_halve = 0.6;
+
+static void say(FILE *stream, int *count, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* One remark, wrapped. */
+static void say(FILE *stream, int *count, const char *format, ...) {
+    enum { WRAP = 112 };
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if ((*count)++ == 0) {
+        fputs("\nWorth knowing\n", stream);
+    }
+    fputs("  -", stream);
+    int column = 3;
+    for (const char *word = text; *word;) {
+        int length = 0;
+        while (word[length] && word[length] != ' ') {
+            length++;
+        }
+        if (column + 1 + length > WRAP) {
+            fputs("\n   ", stream);
+            column = 3;
+        }
+        column += 1 + fprintf(stream, " %.*s", length, word) - 1;
+        word += length + (word[length] == ' ');
+    }
+    fputc('\n', stream);
+}
+
+/* ---- the model ------------------------------------------------------------------------------- */
+
+/* Share of what is held that the first third of the forward's time leaves behind. */
+static double stored_early(const car_plan_subject *s) {
+    double total = 0, before = 0;
+    int ops = car_graph_op_count(s->graph), l = 0;
+    for (int o = 0; o < ops; o++) {
+        total += s->costs.forward[o];
+    }
+    while (l < ops && before < total / 3) {
+        before += s->costs.forward[l++];
+    }
+    size_t all = car_graph_held_bytes(s->graph, 0, ops);
+    return all ? (double)car_graph_held_bytes(s->graph, 0, l) / (double)all : 0;
+}
+
+static void remark_limit(const car_plan_subject *s, const car_plan *plan, FILE *stream, int *count) {
+    if (s->partition->limit > cannot_halve && car_plan_is_cyclic(plan)) {
+        say(stream, count,
+            "This model cannot halve: the first third of its forward leaves %.0f %% of what is held for backward, and "
+            "that is held longest. No schedule that neither recomputes nor idles goes below %.2f of N micro-batches.",
+            100 * stored_early(s), s->partition->limit);
+    }
+}
+
+static void remark_empty(const car_plan_subject *s, FILE *stream, int *count) {
+    const car_partition *p = s->partition;
+    char list[256];
+    int empty = 0, used = 0, listed = 0;
+    for (int j = 0; j < p->stage_count; j++) {
+        if (p->stages[j].first == p->stages[j].end) {
+            if (listed < 8) {
+                used += snprintf(list + used, sizeof list - (size_t)used, "%s%d", listed ? ", " : "", j);
+                listed++;
+            }
+            empty++;
+        }
+    }
+    if (empty > 0) {
+        say(stream, count,
+            "%s %s%s %s empty (%d of %d): one operation there is longer than a stage's share. That is legal, an empty "
+            "stage takes no time; fewer stages or another --partition avoid it.",
+            empty == 1 ? "Stage" : "Stages", list, empty > listed ? ", ..." : "", empty == 1 ? "is" : "are", empty,
+            p->stage_count);
+    }
+}
+
+/* The costliest forward or backward of a single operation, as a share of a step. */
+static double longest_operation(const car_plan_subject *s) {
+    double total = 0, longest = 0;
+    for (int l = 0; l < s->costs.count; l++) {
+        double most = s->costs.forward[l] > s->costs.backward[l] ? s->costs.forward[l] : s->costs.backward[l];
+        total += s->costs.forward[l] + s->costs.backward[l];
+        longest = most > longest ? most : longest;
+    }
+    return total > 0 ? longest / total : 0;
+}
+
+static void remark_uneven(const car_plan_subject *s, const car_plan *plan, const car_prediction *p, FILE *stream,
+                          int *count) {
+    double longest = s->partition->longest_task;
+    if (!car_plan_is_cyclic(plan) || p->peak_ratio_to_dp <= p->free_running + 0.04) {
+        return;
+    }
+    char way_out[160] = "one operation alone takes as long, so finer stages would not help.";
+    if (longest > 1.5 * longest_operation(s)) {
+        snprintf(way_out, sizeof way_out, "finer stages (--stages %d) bring it nearer.", 2 * s->partition->stage_count);
+    }
+    say(stream, count,
+        "Self-timed, the peak is %.2f of dp's where evenly spaced workers reach %.2f: the longest task takes %.0f %% "
+        "of a "
+        "step, and workers may drift apart by as much; %s",
+        p->peak_ratio_to_dp, p->free_running, 100 * longest, way_out);
+}
+
+/* Ranks that hold stages are only as fast as the one with most to do. */
+static void remark_idle(const car_plan_subject *s, const car_plan *plan, const car_prediction *p, FILE *stream,
+                        int *count) {
+    const car_partition *partition = s->partition;
+    int k = car_plan_per_worker(plan), ranks = car_plan_config_of(plan)->workers, slowest = 0;
+    double most = 0;
+    if (car_plan_config_of(plan)->placement != CAR_PLACEMENT_PIPELINE || !car_plan_is_cyclic(plan) ||
+        p->timed.idle < 0.1) {
+        return;
+    }
+    for (int r = 0; r < ranks; r++) {
+        double share = 0;
+        for (int j = r * k; j < (r + 1) * k; j++) {
+            share += partition->stages[j].forward + partition->stages[j].backward;
+        }
+        slowest = share > most ? r : slowest;
+        most = share > most ? share : most;
+    }
+    say(stream, count,
+        "The ranks idle %.0f %% of the time: rank %d has %.0f %% of the work where an even share is %.0f %%. The cuts "
+        "can be "
+        "given by hand: --partition cuts:...",
+        100 * p->timed.idle, slowest, 100 * most, 100.0 / ranks);
+}
+
+static void remark_largest_stage(const car_plan_subject *s, const car_plan *plan, FILE *stream, int *count) {
+    const car_partition *p = s->partition;
+    size_t most = 0, all = 0;
+    int largest = 0;
+    for (int j = 0; j < p->stage_count; j++) {
+        all += p->stages[j].weight_bytes;
+        if (p->stages[j].weight_bytes > most) {
+            most = p->stages[j].weight_bytes;
+            largest = j;
+        }
+    }
+    double average = (double)all / p->stage_count;
+    if (car_plan_config_of(plan)->placement == CAR_PLACEMENT_ZERO && p->measure != CAR_MEASURE_PARAMS &&
+        (double)most > 2 * average) {
+        say(stream, count,
+            "Stage %d has %s of weights, %.1f x the average, and under zero a rank's peak is at least the largest "
+            "stage: "
+            "--partition params is likely the better cut.",
+            largest, car_cli_bytes((double)most).text, (double)most / average);
+    }
+}
+
+/* ---- the rule and the placement -------------------------------------------------------------- */
+
+static void remark_slack(const car_plan *plan, FILE *stream, int *count) {
+    const car_plan_config *c = car_plan_config_of(plan);
+    bool jumps = c->placement == CAR_PLACEMENT_REPLICA || c->placement == CAR_PLACEMENT_ZERO;
+    if (c->rule == CAR_RULE_CDP_V2 && c->freshness_slack == 0 && jumps && c->workers > 1) {
+        say(stream, count,
+            "Over a network the slack of 0 hurts: where %s = S a worker needs new weights the instant they are made, "
+            "so it waits for the message. --freshness-slack 1 gives it a slot's time, and uses last step's weights "
+            "there.",
+            car_plan_per_worker(plan) > 1 ? "k(i+1) + j" : "i + 1 + j");
+    }
+}
+
+static void remark_accumulate(const car_plan_subject *s, const car_plan *plan, const car_prediction *p, FILE *stream,
+                              int *count) {
+    const car_plan_config *c = car_plan_config_of(plan);
+    double one = (double)s->partition->curve.peak;
+    if (c->placement != CAR_PLACEMENT_SHARED || c->rule == CAR_RULE_ACCUMULATE || c->workers == 1) {
+        return;
+    }
+    if (c->threads < c->workers && (double)p->timed.peak > c->threads * one) {
+        say(stream, count,
+            "On %d %s, --rule accumulate computes dp's step and holds %d %s at a time: %s instead of %s.", c->threads,
+            c->threads == 1 ? "thread" : "threads", c->threads, c->threads == 1 ? "micro-batch" : "micro-batches",
+            car_cli_bytes(c->threads * one).text, car_cli_bytes((double)p->timed.peak).text);
+    } else {
+        say(stream, count,
+            "If one thread or device is enough, accumulating gradients over the micro-batches needs the activations of "
+            "one "
+            "only: %s.",
+            car_cli_bytes(one).text);
+    }
+}
+
+static void remark_placement(const car_plan_subject *s, const car_plan *plan, const car_prediction *p, FILE *stream,
+                             int *count) {
+    const car_plan_config *c = car_plan_config_of(plan);
+    bool cyclic = car_plan_is_cyclic(plan);
+    bool own_device =
+        c->placement == CAR_PLACEMENT_ZERO || (c->placement == CAR_PLACEMENT_REPLICA && c->ranks == c->workers);
+    if (cyclic && own_device && c->workers > 1) {
+        say(stream, count,
+            "With a device for each worker, a device's own peak stays that of one micro-batch, %s; what falls is the "
+            "sum "
+            "over devices (a node's memory, if they share one) and the burst on the network.",
+            car_cli_bytes((double)s->partition->curve.peak).text);
+    }
+    if (cyclic && c->placement == CAR_PLACEMENT_PIPELINE) {
+        say(stream, count, "%s",
+            c->rule == CAR_RULE_CDP_V2
+                ? "In a pipeline, 1f1b holds as much in total and has no delay, but idles while it fills and drains."
+                : "In a pipeline, cdp-v1 is PipeDream-2BW; 1f1b holds as much and has no delay, but idles in its "
+                  "flush.");
+    }
+    double once = (double)car_graph_param_bytes(s->graph) * (c->placement == CAR_PLACEMENT_REPLICA ? p->devices : 1);
+    if (p->versions > 1 && c->placement != CAR_PLACEMENT_GRID && (double)p->weights_total > once) {
+        say(stream, count, "Second versions of weights cost %s%s.", car_cli_bytes((double)p->weights_total - once).text,
+            c->placement == CAR_PLACEMENT_SHARED ? "" : " over all devices");
+    }
+}
+
+void car_cli_plan_remarks(const car_plan_subject *s, const car_plan *plan, const car_prediction *prediction,
+                          FILE *stream) {
+    int count = 0;
+    remark_limit(s, plan, stream, &count);
+    remark_empty(s, stream, &count);
+    remark_uneven(s, plan, prediction, stream, &count);
+    remark_idle(s, plan, prediction, stream, &count);
+    remark_largest_stage(s, plan, stream, &count);
+    remark_slack(plan, stream, &count);
+    remark_accumulate(s, plan, prediction, stream, &count);
+    remark_placement(s, plan, prediction, stream, &count);
+    if (car_plan_config_of(plan)->workers == 1) {
+        say(stream, &count, "With one worker there is nothing to cycle: every rule is ordinary training%s.",
+            prediction->gradient_delay ? ", but for the delay" : "");
+    }
+}

@@ -1,0 +1,280 @@
+/* What a run says: on the terminal, and in its directory (metrics.jsonl, summary.json, config.json). */
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "train.h"
+
+enum { TIMED_STEPS = 512, PATH_CAPACITY = 4096 };
+
+static const double megabyte = 1e6;
+
+/* ---- the run directory ----------------------------------------------------------------------- */
+
+static car_status path_in_run(car_train_run *run, const char *name, char *path) {
+    int length = snprintf(path, PATH_CAPACITY, "%s/%s", run->options.out, name);
+    if (length < 0 || length >= PATH_CAPACITY) {
+        return car_context_fail(run->context, CAR_ERROR_IO, "the path %s is too long", run->options.out);
+    }
+    return CAR_OK;
+}
+
+/* Written under another name and then renamed: a reader sees the old file or the new one, never half of one. */
+static car_status write_json(car_train_run *run, const char *name, const cJSON *json) {
+    char path[PATH_CAPACITY], temporary[PATH_CAPACITY + 8];
+    car_status status = path_in_run(run, name, path);
+    if (status != CAR_OK) {
+        return status;
+    }
+    char *text = cJSON_Print(json);
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    FILE *file = text ? fopen(temporary, "w") : NULL;
+    bool written = file && fprintf(file, "%s\n", text) > 0;
+    written = file && fclose(file) == 0 && written && rename(temporary, path) == 0;
+    if (!written) {
+        status = car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
+    }
+    cJSON_free(text);
+    return status;
+}
+
+static void add_options(cJSON *json, const car_train_options *o) {
+    cJSON_AddStringToObject(json, "model", o->model);
+    cJSON_AddStringToObject(json, "data", o->data);
+    cJSON_AddStringToObject(json, "rule", o->rule);
+    cJSON_AddStringToObject(json, "placement", o->placement);
+    cJSON_AddNumberToObject(json, "workers", o->workers);
+    cJSON_AddNumberToObject(json, "stages", o->stages ? o->stages : o->workers);
+    cJSON_AddNumberToObject(json, "batch", o->batch);
+    cJSON_AddNumberToObject(json, "threads", o->threads);
+    cJSON_AddStringToObject(json, "optimizer", o->optimizer);
+    cJSON_AddNumberToObject(json, "seed", (double)o->seed);
+}
+
+static car_status write_config(car_train_run *run) {
+    const car_train_options *o = &run->options;
+    cJSON *json = cJSON_CreateObject();
+    if (!json) {
+        return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for config.json");
+    }
+    add_options(json, o);
+    cJSON_AddNumberToObject(json, "steps", o->steps);
+    cJSON_AddNumberToObject(json, "lr", o->lr);
+    cJSON_AddNumberToObject(json, "momentum", o->momentum);
+    cJSON_AddBoolToObject(json, "nesterov", o->nesterov);
+    cJSON_AddStringToObject(json, "betas", o->betas);
+    cJSON_AddNumberToObject(json, "weight-decay", o->weight_decay);
+    cJSON_AddBoolToObject(json, "decay-weights-only", o->decay_weights_only);
+    cJSON_AddStringToObject(json, "lr-schedule", o->schedule);
+    cJSON_AddNumberToObject(json, "warmup", o->warmup);
+    cJSON_AddNumberToObject(json, "clip-norm", o->clip_norm);
+    cJSON_AddBoolToObject(json, "skip-nonfinite", o->skip_nonfinite);
+    cJSON_AddNumberToObject(json, "freshness-slack", o->freshness_slack);
+    cJSON_AddNumberToObject(json, "classes", run->source.config.classes);
+    cJSON_AddNumberToObject(json, "image-size", run->source.config.image_size);
+    cJSON_AddNumberToObject(json, "seq-len", run->source.config.seq_len);
+    car_status status = write_json(run, "config.json", json);
+    cJSON_Delete(json);
+    return status;
+}
+
+car_status car_train_open_output(car_train_run *run) {
+    char path[PATH_CAPACITY];
+    car_status status = CAR_OK;
+    run->terminal = isatty(STDOUT_FILENO) == 1;
+    CAR_TRY(car_context_allocate(run->context, TIMED_STEPS, sizeof(double), &run->step_ms));
+    if (run->options.out) {
+        if (mkdir(run->options.out, 0777) != 0 && errno != EEXIST) {
+            return car_context_fail(run->context, CAR_ERROR_IO, "could not create the run directory %s: %s",
+                                    run->options.out, strerror(errno));
+        }
+        CAR_TRY(path_in_run(run, "metrics.jsonl", path));
+        run->metrics = fopen(path, "w");
+        if (!run->metrics) {
+            return car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
+        }
+        CAR_TRY(write_config(run));
+    }
+    run->started = run->last_time = car_clock_seconds();
+done:
+    return status;
+}
+
+void car_train_close_output(car_train_run *run) {
+    if (run->metrics) {
+        fclose(run->metrics);
+    }
+    car_context_release(run->context, run->step_ms, TIMED_STEPS, sizeof(double));
+}
+
+/* ---- during the run -------------------------------------------------------------------------- */
+
+void car_train_show_model(const car_train_run *run) {
+    const car_train_options *o = &run->options;
+    printf("%s: %.2f million parameters, %.2f GFLOP a sample; %s, %d workers of %d samples, %d stages, %d threads\n",
+           o->model, (double)car_graph_param_bytes(run->graph) / 4e6,
+           (car_graph_flops(run->graph, false) + car_graph_flops(run->graph, true)) / o->batch / 1e9, o->rule,
+           o->workers, o->batch, run->partition->stage_count, o->threads);
+    if (o->clip_norm > 0 && strcmp(o->rule, "cdp-v2") == 0) {
+        puts("under cdp-v2 the previous step's norm decides about clipping");
+    }
+}
+
+static void show_step(car_train_run *run, double now) {
+    const car_train_options *o = &run->options;
+    bool last = run->reported == o->steps;
+    /* A terminal's line is renewed often; a log gets a line now and then. */
+    if (!last && run->reported != 1 && now - run->shown < (run->terminal ? 0.1 : 2.0)) {
+        return;
+    }
+    double elapsed = now - run->started, samples = (double)run->reported * o->workers * o->batch;
+    run->shown = now;
+    printf("%sstep %lld/%d  loss %.4f  %.1f samples/s  activations %.1f MB, peak %.1f MB  %.0f s left%s",
+           run->terminal ? "\r\033[K" : "", (long long)run->reported, o->steps, run->loss, samples / elapsed,
+           (double)car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
+           (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
+           elapsed / (double)run->reported * (double)(o->steps - run->reported), run->terminal && !last ? "" : "\n");
+    fflush(stdout);
+}
+
+void car_train_on_step(void *user, const car_step_report *report) {
+    car_train_run *run = user;
+    double now = car_clock_seconds();
+    run->step_ms[run->reported % TIMED_STEPS] = (now - run->last_time) * 1e3;
+    run->last_time = now;
+    run->loss = report->loss;
+    run->first_loss = run->reported == 0 ? report->loss : run->first_loss;
+    run->reported++;
+    if (run->metrics) {
+        fprintf(run->metrics,
+                "{\"step\": %lld, \"loss\": %.9g, \"lr\": %.9g, \"samples_per_s\": %.6g, \"seconds\": %.6g",
+                (long long)report->step, report->loss, report->lr,
+                (double)run->reported * run->options.workers * run->options.batch / (now - run->started),
+                now - run->started);
+        if (isfinite(report->gradient_norm)) {
+            fprintf(run->metrics, ", \"gradient_norm\": %.9g", report->gradient_norm);
+        }
+        fprintf(run->metrics, ", \"skipped\": %s, \"activations_bytes\": %zu}\n", report->skipped ? "true" : "false",
+                car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS));
+    }
+    show_step(run, now);
+}
+
+void car_train_show_evaluation(car_train_run *run) {
+    const car_evaluation *e = &run->evaluation;
+    printf("%sevaluation after step %lld: loss %.4f, %s %.2f %%, top-5 %.2f %%\n", run->terminal ? "\r\033[K" : "",
+           (long long)car_trainer_steps(run->trainer), e->loss, "top-1", 100 * e->top1, 100 * e->top5);
+    fflush(stdout);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static int compare_numbers(const void *left, const void *right) {
+    const double *a = left, *b = right;
+    return (*a > *b) - (*a < *b);
+}
+
+static double median_step(car_train_run *run) {
+    size_t count = (size_t)(run->reported < TIMED_STEPS ? run->reported : TIMED_STEPS);
+    qsort(run->step_ms, count, sizeof *run->step_ms, compare_numbers);
+    return count ? run->step_ms[count / 2] : 0;
+}
+
+static void add_memory(cJSON *json, const car_train_run *run) {
+    struct rusage usage;
+    cJSON *memory = cJSON_AddObjectToObject(json, "memory");
+    for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
+        char name[64];
+        snprintf(name, sizeof name, c == CAR_MEMORY_ACTIVATIONS ? "%s_peak_bytes" : "%s_bytes", car_memory_text(c));
+        cJSON_AddNumberToObject(memory, name, (double)car_arena_peak(run->arena, c));
+    }
+    cJSON_AddNumberToObject(memory, "activations_mean_bytes", car_arena_mean(run->arena, CAR_MEMORY_ACTIVATIONS));
+    cJSON_AddNumberToObject(memory, "arena_extent_bytes", (double)car_arena_extent(run->arena));
+    getrusage(RUSAGE_SELF, &usage);
+    cJSON_AddNumberToObject(memory, "rss_peak_bytes", (double)usage.ru_maxrss * 1024);
+}
+
+static void add_machine(cJSON *json, const car_train_run *run) {
+    char line[256], cpu[256] = "unknown";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "model name : %255[^\n]", cpu) == 1) {
+            break;
+        }
+    }
+    if (file) {
+        fclose(file);
+    }
+    cJSON *machine = cJSON_AddObjectToObject(json, "machine");
+    cJSON_AddStringToObject(machine, "cpu", cpu);
+    cJSON_AddNumberToObject(machine, "cores", (double)sysconf(_SC_NPROCESSORS_ONLN));
+    cJSON_AddNumberToObject(machine, "threads", run->options.threads);
+}
+
+static void add_results(cJSON *json, car_train_run *run, double elapsed, bool interrupted) {
+    const car_train_options *o = &run->options;
+    car_trainer_times times = car_trainer_time(run->trainer);
+    cJSON_AddNumberToObject(json, "steps", (double)car_trainer_steps(run->trainer));
+    cJSON_AddBoolToObject(json, "interrupted", interrupted);
+    cJSON_AddNumberToObject(json, "loss_first", run->first_loss);
+    cJSON_AddNumberToObject(json, "loss_last", run->loss);
+    if (run->evaluated) {
+        cJSON_AddNumberToObject(json, "accuracy", run->evaluation.top1);
+        cJSON_AddNumberToObject(json, "accuracy_top5", run->evaluation.top5);
+        cJSON_AddNumberToObject(json, "eval_loss", run->evaluation.loss);
+    }
+    cJSON_AddNumberToObject(json, "samples_per_s", (double)run->reported * o->workers * o->batch / elapsed);
+    cJSON_AddNumberToObject(json, "step_ms_median", median_step(run));
+    cJSON *executor = cJSON_AddObjectToObject(json, "executor");
+    cJSON_AddNumberToObject(executor, "wall_s", times.wall);
+    cJSON_AddNumberToObject(executor, "tasks_s", times.tasks);
+    cJSON_AddNumberToObject(executor, "waiting_s", times.waiting);
+    cJSON_AddNumberToObject(executor, "choosing_s", times.choosing);
+}
+
+/* One machine, no network: the fields are there for readers that know other placements. */
+static void add_no_traffic(cJSON *json) {
+    static const char *const names[] = {"bytes_sent", "messages", "max_messages_per_slot", "collectives",
+                                        "exposed_ms_per_step"};
+    cJSON *comm = cJSON_AddObjectToObject(json, "comm");
+    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+        cJSON_AddNumberToObject(comm, names[n], 0);
+    }
+}
+
+car_status car_train_summarize(car_train_run *run, bool interrupted) {
+    double elapsed = car_clock_seconds() - run->started;
+    char digest[80] = "";
+    car_status status = CAR_OK;
+    if (run->terminal && interrupted) {
+        putchar('\n');
+    }
+    printf("%s after %lld steps: loss %.4f -> %.4f in %.1f s, %.1f samples/s, peak of activations %.1f MB\n",
+           interrupted ? "interrupted" : "done", (long long)car_trainer_steps(run->trainer), run->first_loss, run->loss,
+           elapsed, (double)run->reported * run->options.workers * run->options.batch / elapsed,
+           (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte);
+    if (!run->options.out) {
+        return CAR_OK;
+    }
+    cJSON *json = cJSON_CreateObject();
+    if (!json) {
+        return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for summary.json");
+    }
+    CAR_TRY(car_weights_digest(car_trainer_weights(run->trainer), digest));
+    add_options(json, &run->options);
+    add_results(json, run, elapsed, interrupted);
+    add_memory(json, run);
+    add_no_traffic(json);
+    cJSON_AddStringToObject(json, "weights_sha256", digest);
+    add_machine(json, run);
+    CAR_TRY(write_json(run, "summary.json", json));
+done:
+    cJSON_Delete(json);
+    return status;
+}

@@ -1,0 +1,28 @@
+/* Evaluation: loss and accuracy of one version of the weights, without training. */
+#ifndef CAROUSEL_EVALUATE_H
+#define CAROUSEL_EVALUATE_H
+
+#include "carousel/trainer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct car_evaluation {
+    double loss;       /* mean over rows */
+    double top1, top5; /* shares of rows whose label is the best, or among the best five */
+    int64_t rows;      /* samples, or tokens; those with a negative label do not count */
+} car_evaluation;
+
+/* Runs `batches` micro-batches forward on `threads` threads; `feed` is called with step = the batch's number and
+ * worker 0. The result does not depend on the number of threads. */
+car_status car_evaluate(const car_program *program, car_arena *arena, const car_weights *weights, int threads,
+                        int64_t batches, car_feed_function feed, void *feed_user, car_evaluation *out);
+
+/* SHA-256 over all parameters in canonical layout, in the graph's order; `text` gets 65 characters. */
+car_status car_weights_digest(const car_weights *weights, char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

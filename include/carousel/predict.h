@@ -1,0 +1,61 @@
+/* Predictions: what a plan will need and cost, before anything runs. */
+#ifndef CAROUSEL_PREDICT_H
+#define CAROUSEL_PREDICT_H
+
+#include "carousel/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct car_simulation_config {
+    int executors; /* threads or devices that compute at the same time; 0: the plan's */
+    bool paced;    /* DESIGN's pacing: phase <= slowest worker's phase + window */
+    double window; /* in cost shares; 0: the longest task's */
+    int steps;     /* simulated; 0: enough for a steady state */
+} car_simulation_config;
+
+/* Self-timed execution of the compute tasks and their dependencies, as events. Time is in units of one
+ * worker's step (all its forwards and backwards), so dp on N devices takes 1 a step. Messages take no time. */
+typedef struct car_simulation {
+    double step_time;   /* in steady state */
+    double idle;        /* share of the executors' time */
+    size_t peak, mean;  /* activation bytes of all workers together, in steady state */
+    size_t device_peak; /* of the device that needs most */
+} car_simulation;
+
+car_status car_plan_simulate(const car_plan *plan, const car_simulation_config *config, car_simulation *out);
+
+/* N workers spaced evenly over a step and running freely: the peak of their sum over N times one's
+ * peak. Exact, from the curve. */
+double car_predict_free_running(const car_partition *partition, int workers);
+
+typedef struct car_prediction {
+    int devices;
+    size_t dp_peak; /* activation bytes of dp: all workers at their own peak */
+    /* Idealised slots: a stage's held bytes from the start of its forward to the end of its backward. */
+    size_t slots_peak, slots_mean, slots_device_peak;
+    /* Self-timed. */
+    car_simulation timed;
+    double peak_ratio_to_dp;   /* timed.peak / dp_peak */
+    double free_running;       /* see car_predict_free_running; 1 for dp */
+    double limit, above_limit; /* the partition's limit; peak over what the limit allows, minus 1 */
+    /* States, in bytes: of the device with most, and over all devices. */
+    size_t weights_device, weights_total, gradients_device, gradients_total, optimizer_device, optimizer_total;
+    int versions; /* of one bundle on one device, at most */
+    /* Traffic of one step in steady state. */
+    double bytes_sent, bytes_sent_device; /* total; of the busiest device */
+    double messages, collectives;         /* total */
+    int max_messages_per_slot;            /* sent by one device in one slot */
+    int rounds_between_slots; /* of point-to-point messages in a row: 1 for the cycle, ceil(log2 N) at least for a collective */
+    double burst;             /* most bytes sent in one slot over the mean, all devices; 0 without traffic */
+    int gradient_delay; /* steps */
+} car_prediction;
+
+/* `optimizer_states`: floats kept for each weight, 1 for SGD with momentum, 2 for AdamW. */
+car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_prediction *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,87 @@
+/* The trainer: executes a plan of placement `shared` with threads, in one process.
+ *
+ * P threads serve N workers. A task runs when its inputs are there, its weights are there, and the
+ * pacing window allows it; there is no barrier. Weights have at most two versions, gradients are
+ * summed in ring order in place, an update is made as soon as its sum is complete. The result is the
+ * same to the bit for any number of threads. */
+#ifndef CAROUSEL_TRAINER_H
+#define CAROUSEL_TRAINER_H
+
+#include "carousel/optimizer.h"
+#include "carousel/plan.h"
+#include "carousel/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct car_trainer car_trainer;
+
+/* Feeds the inputs of one micro-batch (car_tape_feed for each). Called from any thread, for several
+ * workers at the same time; what it feeds must depend on step and worker alone. */
+typedef car_status (*car_feed_function)(void *user, int64_t step, int worker, car_tape *tape);
+
+typedef struct car_step_report {
+    int64_t step;
+    double loss; /* mean over workers */
+    double lr;
+    double gradient_norm; /* of the averaged gradient, if it was computed, else NaN */
+    bool skipped;         /* not finite: weights and optimizer stayed as they were */
+} car_step_report;
+
+/* Called once for each step, in order, from whichever thread ended it, never twice at once. Must be short. */
+typedef void (*car_report_function)(void *user, const car_step_report *report);
+
+typedef struct car_trainer_config {
+    int threads;   /* P */
+    uint64_t seed; /* of dropout */
+    car_optimizer_config optimizer;
+    car_schedule schedule;
+    /* Global norm of the averaged gradient; 0: no clipping. Exact under dp, accumulate and cdp-v1; under
+     * cdp-v2 the previous step's norm decides, because updates are due before all gradients are there. */
+    double clip_norm;
+    /* Skips a step whose loss is not finite, and, except under cdp-v2, one whose gradient is not. Without
+     * it a loss that is not finite ends the run. */
+    bool skip_nonfinite;
+    bool unpaced;            /* for tests: no pacing */
+    double watchdog_seconds; /* without progress for so long, the state of all workers is logged as an error; 0: 30 */
+    car_feed_function feed;
+    void *feed_user;
+    car_report_function report; /* may be NULL */
+    void *report_user;
+} car_trainer_config;
+
+car_trainer_config car_trainer_config_default(void); /* 1 thread, SGD, lr 0.05 */
+
+/* Plan, program and arena must outlive the trainer; the plan's partition must be of the program's graph. */
+car_status car_trainer_create(const car_plan *plan, const car_program *program, car_arena *arena,
+                              const car_trainer_config *config, car_trainer **out);
+void car_trainer_destroy(car_trainer *trainer);
+
+/* Draws the weights; both versions start equal. */
+car_status car_trainer_initialize(car_trainer *trainer, uint64_t seed);
+
+/* Runs until `steps` steps have been made in all, counted from the first, or until car_trainer_stop.
+ * Ends with the cycle drained: a clean cut, from which another call goes on as if nothing had been. */
+car_status car_trainer_run(car_trainer *trainer, int64_t steps);
+
+/* Makes car_trainer_run end after the steps that have begun, now and in every later call. May be called from a
+ * signal handler. */
+void car_trainer_stop(car_trainer *trainer);
+
+/* Between runs: steps made so far, and the weights after them. */
+int64_t car_trainer_steps(const car_trainer *trainer);
+car_weights *car_trainer_weights(car_trainer *trainer);
+car_weights *car_trainer_previous_weights(car_trainer *trainer); /* one version older; the same if there is only one */
+car_optimizer *car_trainer_optimizer(car_trainer *trainer);
+
+/* Where the threads' time went, over all runs, in seconds summed over threads. */
+typedef struct car_trainer_times {
+    double wall, tasks, waiting, choosing; /* choosing: everything else in the executor */
+} car_trainer_times;
+car_trainer_times car_trainer_time(const car_trainer *trainer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,159 @@
+/* Evaluation by several threads, each taking the next micro-batch. Results are kept per batch and added
+ * in order, so the sum does not depend on who computed what. */
+#include "carousel/evaluate.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/base.h"
+#include "base/sha256.h"
+#include "engine/internal.h"
+
+typedef struct batch_result {
+    double loss;
+    int64_t rows, top1, top5;
+} batch_result;
+
+typedef struct evaluation {
+    const car_program *program;
+    car_arena *arena;
+    const car_weights *weights;
+    car_feed_function feed;
+    void *feed_user;
+    int64_t batches;
+    batch_result *results;
+    atomic_llong next;
+    atomic_int status; /* the first failure's */
+} evaluation;
+
+/* How many classes have a larger logit than the label; ties count against it only in front of it. */
+static int rank_of_label(const float *logits, int64_t classes, int32_t label) {
+    int rank = 0;
+    for (int64_t c = 0; c < classes; c++) {
+        rank += logits[c] > logits[label] || (logits[c] == logits[label] && c < label);
+    }
+    return rank;
+}
+
+static void count_rows(const evaluation *e, const car_tape *tape, batch_result *result) {
+    const car_graph *graph = car_program_graph(e->program);
+    const car_tensor *logits = car_graph_tensor(graph, car_graph_logits(graph));
+    const car_op *loss = car_graph_op(graph, car_graph_op_count(graph) - 1);
+    int64_t classes = logits->shape.dim[logits->shape.rank - 1], rows = car_shape_elements(logits->shape) / classes;
+    const float *values = car_tape_tensor(tape, car_graph_logits(graph));
+    const int32_t *labels = car_tape_tensor(tape, loss->inputs[1]);
+    for (int64_t r = 0; r < rows; r++) {
+        if (labels[r] >= 0) {
+            int rank = rank_of_label(values + r * classes, classes, labels[r]);
+            result->rows++;
+            result->top1 += rank < 1;
+            result->top5 += rank < 5;
+        }
+    }
+}
+
+/* The sum over rows; the loss of a batch is their mean. */
+static double weigh_loss(const car_tape *tape, const batch_result *result) {
+    return result->rows ? (double)car_tape_loss(tape) * (double)result->rows : 0;
+}
+
+static car_status run_batches(evaluation *e) {
+    int ops = car_graph_op_count(car_program_graph(e->program));
+    car_lane *lane = NULL;
+    car_tape *tape = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_lane_create(e->program, e->arena, &lane));
+    CAR_TRY(car_tape_create(e->program, e->arena, &tape));
+    for (;;) {
+        int64_t batch = atomic_fetch_add(&e->next, 1);
+        if (batch >= e->batches || atomic_load(&e->status) != CAR_OK) {
+            break;
+        }
+        car_tape_begin(tape, 0, false);
+        CAR_TRY(e->feed(e->feed_user, batch, 0, tape));
+        /* Labels are alive until the loss has read them. */
+        CAR_TRY(car_tape_forward(tape, lane, e->weights, 0, ops - 1));
+        count_rows(e, tape, &e->results[batch]);
+        CAR_TRY(car_tape_forward(tape, lane, e->weights, ops - 1, ops));
+        e->results[batch].loss = weigh_loss(tape, &e->results[batch]);
+    }
+done:
+    car_tape_destroy(tape);
+    car_lane_destroy(lane);
+    return status;
+}
+
+static void *evaluate_thread(void *argument) {
+    evaluation *e = argument;
+    car_status status = run_batches(e);
+    int none = CAR_OK;
+    if (status != CAR_OK) {
+        atomic_compare_exchange_strong(&e->status, &none, (int)status);
+    }
+    return NULL;
+}
+
+static void run_threads(evaluation *e, pthread_t *handles, int threads) {
+    int started = 0;
+    while (started < threads - 1 && pthread_create(&handles[started], NULL, evaluate_thread, e) == 0) {
+        started++;
+    }
+    evaluate_thread(e); /* the caller is one of them */
+    while (started > 0) {
+        pthread_join(handles[--started], NULL);
+    }
+}
+
+car_status car_evaluate(const car_program *program, car_arena *arena, const car_weights *weights, int threads,
+                        int64_t batches, car_feed_function feed, void *feed_user, car_evaluation *out) {
+    car_context *context = car_program_context(program);
+    evaluation e = {.program = program,
+                    .arena = arena,
+                    .weights = weights,
+                    .feed = feed,
+                    .feed_user = feed_user,
+                    .batches = batches};
+    pthread_t *handles = NULL;
+    car_status status = CAR_OK;
+    *out = (car_evaluation){0};
+    if (threads < 1 || batches < 1) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "evaluation wants at least one thread and one batch");
+    }
+    CAR_TRY(car_context_allocate(context, (size_t)threads, sizeof *handles, &handles));
+    CAR_TRY(car_context_allocate(context, (size_t)batches, sizeof *e.results, &e.results));
+    run_threads(&e, handles, threads);
+    CAR_TRY((car_status)atomic_load(&e.status));
+    for (int64_t b = 0; b < batches; b++) {
+        out->loss += e.results[b].loss;
+        out->rows += e.results[b].rows;
+        out->top1 += (double)e.results[b].top1;
+        out->top5 += (double)e.results[b].top5;
+    }
+    double rows = out->rows > 0 ? (double)out->rows : 1;
+    out->loss /= rows;
+    out->top1 /= rows;
+    out->top5 /= rows;
+done:
+    car_context_release(context, e.results, (size_t)batches, sizeof *e.results);
+    car_context_release(context, handles, (size_t)threads, sizeof *handles);
+    return status;
+}
+
+car_status car_weights_digest(const car_weights *weights, char *text) {
+    const car_graph *graph = car_program_graph(weights->program);
+    car_context *context = car_program_context(weights->program);
+    car_sha256 sha = car_sha256_begin();
+    car_status status = CAR_OK;
+    for (int p = 0; status == CAR_OK && p < car_graph_param_count(graph); p++) {
+        size_t count = (size_t)car_shape_elements(car_graph_param(graph, p)->shape);
+        float *values = NULL;
+        status = car_context_allocate(context, count, sizeof *values, &values);
+        if (status == CAR_OK) {
+            status = car_weights_get(weights, p, values);
+            car_sha256_add(&sha, values, count * sizeof *values);
+        }
+        car_context_release(context, values, count, sizeof *values);
+    }
+    car_sha256_end(&sha, text);
+    return status;
+}

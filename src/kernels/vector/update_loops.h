@@ -1,0 +1,62 @@
+/* Loops of the optimizers. Part of vector.c. */
+
+static void sgd_plain(float *w, const float *old, const float *sum, float lr, float scale, float decay, int64_t n) {
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        w[i] = old[i] - lr * (scale * sum[i] + decay * old[i]);
+    }
+}
+
+static void sgd(float *w, const float *old, float *m, const float *sum, const car_vector_sgd *config, int64_t n) {
+    const float lr = config->lr, scale = config->scale, decay = config->weight_decay, momentum = config->momentum;
+    if (!m) {
+        sgd_plain(w, old, sum, lr, scale, decay, n);
+    } else if (config->nesterov) {
+        INDEPENDENT
+        for (int64_t i = 0; i < n; i++) {
+            float g = scale * sum[i] + decay * old[i];
+            float moved = momentum * m[i] + g;
+            m[i] = moved;
+            w[i] = old[i] - lr * (g + momentum * moved);
+        }
+    } else {
+        INDEPENDENT
+        for (int64_t i = 0; i < n; i++) {
+            float moved = momentum * m[i] + (scale * sum[i] + decay * old[i]);
+            m[i] = moved;
+            w[i] = old[i] - lr * moved;
+        }
+    }
+}
+
+static void adamw(float *w, const float *old, float *m, float *v, const float *sum, const car_vector_adamw *config,
+                  int64_t n) {
+    const car_vector_adamw c = *config;
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        float g = c.scale * sum[i];
+        float first = c.beta1 * m[i] + c.rest1 * g;
+        float second = c.beta2 * v[i] + c.rest2 * g * g;
+        m[i] = first;
+        v[i] = second;
+        w[i] = c.shrink * old[i] - c.step_size * first / (sqrtf(second) * c.root + c.eps);
+    }
+}
+
+static void blend(float *acc, const float *x, float keep, float move, int64_t n) {
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        acc[i] = keep * acc[i] + move * x[i];
+    }
+}
+
+/* In double across chunks: a norm over millions of elements. */
+static double square_sum(const float *x, int64_t n) {
+    enum { CHUNK = 4096 };
+    double total = 0;
+    for (int64_t i = 0; i < n; i += CHUNK) {
+        int64_t count = n - i < CHUNK ? n - i : CHUNK;
+        total += (double)row_square_sum(x + i, 0.0f, count);
+    }
+    return total;
+}

@@ -1,0 +1,257 @@
+/* Generates the table of one device and window: the compute tasks from the clock, then what the passes
+ * of messages.c attach to each, then the order inside every slot. */
+#include <stdlib.h>
+
+#include "plan/internal.h"
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+void car_window_add(car_window *window, car_task task) {
+    const car_plan *plan = window->plan;
+    car_task_list *list = window->list;
+    bool before_all = task.slot < 0 && window->begin == 0;
+    if (window->status != CAR_OK || ((task.slot < window->begin || task.slot >= window->end) && !before_all)) {
+        return;
+    }
+    window->status =
+        car_context_grow(plan->context, &list->tasks, &list->capacity, list->count + 1, sizeof *list->tasks);
+    if (window->status == CAR_OK) {
+        list->tasks[list->count++] = task;
+    }
+}
+
+void car_task_list_release(const car_plan *plan, car_task_list *list) {
+    car_context_release(plan->context, list->tasks, (size_t)list->capacity, sizeof *list->tasks);
+    *list = (car_task_list){0};
+}
+
+bool car_window_runs(const car_window *window, int64_t n) {
+    return n >= 0 && car_plan_step_of(window->plan, n) < window->steps;
+}
+
+/* Between two devices messages of one tag follow each other, so the step need not be part of it. */
+static int tag_of(const car_plan *plan, const car_task *task) {
+    int thing = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT ? task->stage : task->bundle;
+    int parity = task->cargo == CAR_CARGO_WEIGHTS ? (int)(task->version % 2) : 0; /* versions may overtake each other */
+    return task->cargo + CAR_CARGOS * (parity + 2 * (thing + plan->partition->bundle_count * (task->worker + 1)));
+}
+
+void car_window_message(car_window *window, car_task what, int from, int64_t sent, int to, int64_t used) {
+    if (from == to) {
+        return;
+    }
+    what.tag = tag_of(window->plan, &what);
+    if (from == window->device) {
+        car_task send = what;
+        send.kind = CAR_TASK_SEND;
+        send.peer = to;
+        send.slot = sent;
+        car_window_add(window, send);
+    }
+    if (to == window->device) {
+        car_task receive = what;
+        receive.kind = CAR_TASK_RECEIVE;
+        receive.peer = from;
+        receive.slot = used;
+        receive.frees = 0;
+        car_window_add(window, receive);
+    }
+}
+
+/* ---- compute tasks --------------------------------------------------------------------------- */
+
+static int64_t tied_version(const car_plan *plan, int64_t n, int stage) {
+    for (int b = plan->stages; b < plan->partition->bundle_count; b++) {
+        if (plan->partition->bundles[b].stage == stage) {
+            return car_plan_version(plan, n, plan->partition->bundles[b].home);
+        }
+    }
+    return CAR_NONE;
+}
+
+/* zero: under dp the broadcast copy serves one task; in the cycle a version ends with its last user. */
+static bool frees_weights(const car_window *window, const car_task *task, int64_t n) {
+    const car_plan *plan = window->plan;
+    if (plan->config.placement != CAR_PLACEMENT_ZERO || plan->partition->bundles[task->bundle].bytes == 0) {
+        return false;
+    }
+    if (plan->clock == CAR_RULE_DP) {
+        return car_plan_owner(plan, task->step, task->stage) != window->device;
+    }
+    return task->kind == CAR_TASK_BACKWARD && n == car_plan_last_user(plan, task->version, task->stage);
+}
+
+/* One forward or backward of micro-batch n, with all that belongs to it. */
+static void add_compute(car_window *window, int64_t n, int stage, bool backward) {
+    const car_plan *plan = window->plan;
+    if (!car_window_runs(window, n) || car_plan_device_of(plan, n, stage) != window->device) {
+        return;
+    }
+    car_task task = {
+        .kind = backward ? CAR_TASK_BACKWARD : CAR_TASK_FORWARD,
+        .worker = car_plan_worker_of(plan, n),
+        .stage = stage,
+        .bundle = stage,
+        .step = car_plan_step_of(plan, n),
+        .version = car_plan_version(plan, n, stage),
+        .tied_version = tied_version(plan, n, stage),
+        .peer = CAR_NONE,
+        .tag = CAR_NONE,
+        .frees = backward ? CAR_FREES_ACTIVATIONS : 0,
+    };
+    task.buffer = (int)(task.version % 2);
+    task.slot = backward ? car_plan_backward_slot(plan, task.step, task.worker, stage)
+                         : car_plan_forward_slot(plan, task.step, task.worker, stage);
+    if (frees_weights(window, &task, n)) {
+        task.frees |= CAR_FREES_WEIGHTS;
+    }
+    car_window_add(window, task);
+    car_window_boundaries(window, &task, n);
+    car_window_sums(window, &task, n);
+    car_window_weights(window, &task, n);
+}
+
+/* All micro-batches n = residue mod modulus whose forward (or backward) of a stage is in the window. */
+static void visit_stage(car_window *window, int stage, int64_t modulus, int64_t residue, bool backward) {
+    const car_plan *plan = window->plan;
+    int64_t workers = plan->config.workers, window_index = window->begin / plan->period;
+    if (!car_plan_is_cyclic(plan)) {
+        /* A step lies in one window. */
+        for (int64_t i = residue; i < workers; i += modulus) {
+            add_compute(window, window_index * workers + i, stage, backward);
+        }
+        return;
+    }
+    /* F(n) = 2k*n + j and B(n) = 2k*n + 2S-1-j: N consecutive micro-batches are in a window. */
+    int64_t spacing = 2 * (int64_t)plan->per_worker;
+    int64_t offset = backward ? 2 * (int64_t)plan->stages - 1 - stage : stage;
+    int64_t first = -car_plan_floor_div(-(window->begin - offset), spacing);
+    int64_t start = first + ((residue - first) % modulus + modulus) % modulus;
+    for (int64_t n = start; n < first + workers; n += modulus) {
+        add_compute(window, n, stage, backward);
+    }
+}
+
+static void visit_worker(car_window *window, int worker) {
+    for (int j = 0; j < window->plan->stages; j++) {
+        visit_stage(window, j, window->plan->config.workers, worker, false);
+        visit_stage(window, j, window->plan->config.workers, worker, true);
+    }
+}
+
+static void visit_group(car_window *window, int group, int64_t modulus, int64_t residue) {
+    int k = window->plan->per_worker;
+    for (int j = group * k; j < (group + 1) * k; j++) {
+        visit_stage(window, j, modulus, residue, false);
+        visit_stage(window, j, modulus, residue, true);
+    }
+}
+
+static int group_of_device(const car_plan *plan, int device) {
+    int group = 0;
+    while (group + 1 < plan->config.workers && car_plan_group_first(plan, group + 1) <= device) {
+        group++;
+    }
+    return group;
+}
+
+static void visit_device(car_window *window) {
+    const car_plan *plan = window->plan;
+    switch (plan->config.placement) {
+    case CAR_PLACEMENT_PIPELINE:
+        visit_group(window, window->device, 1, 0);
+        break;
+    case CAR_PLACEMENT_GRID: {
+        int group = group_of_device(plan, window->device);
+        visit_group(window, group, car_plan_group_ranks(plan, group),
+                    window->device - car_plan_group_first(plan, group));
+        break;
+    }
+    default:
+        for (int i = 0; i < plan->config.workers; i++) {
+            if (car_plan_device_of(plan, i, 0) == window->device) {
+                visit_worker(window, i);
+            }
+        }
+    }
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+/* An update that makes weights for a forward of the same slot comes before it, one that turns the sum
+ * of a backward of the same slot into weights comes after it. `worker` tells: only the latter has one. */
+static car_phase phase_of(const car_task *task) {
+    switch (task->kind) {
+    case CAR_TASK_RECEIVE:
+        return CAR_PHASE_RECEIVE;
+    case CAR_TASK_BROADCAST:
+        return CAR_PHASE_BROADCAST;
+    case CAR_TASK_UPDATE:
+        return task->worker == CAR_NONE ? CAR_PHASE_UPDATE_FIRST : CAR_PHASE_UPDATE_LAST;
+    case CAR_TASK_REDUCE:
+        return CAR_PHASE_REDUCE;
+    case CAR_TASK_SEND:
+        return CAR_PHASE_SEND;
+    default:
+        return CAR_PHASE_COMPUTE;
+    }
+}
+
+static int compare(int64_t a, int64_t b) {
+    return (a > b) - (a < b);
+}
+
+static int compare_tasks(const void *left, const void *right) {
+    const car_task *a = left, *b = right;
+    int order = compare(a->slot, b->slot);
+    order = order ? order : compare(phase_of(a), phase_of(b));
+    order = order ? order : compare(a->worker, b->worker);
+    order = order ? order : compare(a->cargo, b->cargo);
+    order = order ? order : compare(a->stage, b->stage);
+    order = order ? order : compare(a->bundle, b->bundle);
+    order = order ? order : compare(a->version, b->version);
+    return order ? order : compare(a->peer, b->peer);
+}
+
+int64_t car_plan_windows(const car_plan *plan, int64_t steps) {
+    /* The cycle's last worker ends a step one window later, and zero's owners update one slot after. */
+    return steps < 1 ? 0 : car_plan_is_cyclic(plan) ? steps + 1 : steps;
+}
+
+car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list) {
+    list->count = 0;
+    if (device < 0 || device >= plan->devices || window < 0) {
+        return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d, window %lld in this plan",
+                                device, (long long)window);
+    }
+    car_window w = {.plan = plan,
+                    .device = device,
+                    .begin = window * plan->period,
+                    .end = (window + 1) * plan->period,
+                    .steps = steps,
+                    .list = list};
+    visit_device(&w);
+    car_window_owners(&w);
+    car_window_relays(&w);
+    if (w.status == CAR_OK && list->count > 1) {
+        qsort(list->tasks, (size_t)list->count, sizeof *list->tasks, compare_tasks);
+    }
+    return w.status;
+}
+
+size_t car_plan_task_bytes(const car_plan *plan, const car_task *task) {
+    const car_partition *partition = plan->partition;
+    switch (task->cargo) {
+    case CAR_CARGO_ACTIVATION:
+    case CAR_CARGO_GRADIENT:
+        return partition->stages[task->stage].boundary_bytes;
+    case CAR_CARGO_PARTIAL:
+    case CAR_CARGO_FINISHED:
+    case CAR_CARGO_WEIGHTS:
+        return partition->bundles[task->bundle].bytes;
+    default:
+        return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST
+                   ? partition->bundles[task->bundle].bytes
+                   : 0;
+    }
+}

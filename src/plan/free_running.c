@@ -1,0 +1,47 @@
+/* N workers that run freely, spaced evenly by 1/N of a step: what their sum of activations peaks at.
+ *
+ *   one worker's curve      /\          /\        peak A
+ *                          /  \        /  \
+ *   N of them, shifted    ~~~~~~~~~~~~~~~~~~      peak about N*A*limit
+ *
+ * The sum of step functions changes only where one of them does, and all are shifts of one another: so the peak is
+ * found at the beginnings of the events of one worker. */
+#include "carousel/predict.h"
+
+/* Shares that differ by less are the same moment; shifted beginnings that should coincide differ by rounding. */
+static const double moment = 1e-9;
+
+/* Bytes of one worker at a share of its step, in [0, 1). Events without length are passed over. */
+static size_t bytes_at(const car_curve *curve, double share) {
+    int low = 0, high = curve->events; /* the event is in low .. high - 1 */
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (curve->begin[middle] <= share + moment) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return curve->during[low];
+}
+
+/* All workers together at the moment when worker 0 begins event e. */
+static double bytes_of_all(const car_curve *curve, int e, int workers) {
+    double sum = (double)curve->during[e];
+    for (int i = 1; i < workers; i++) {
+        double share = curve->begin[e] + (double)i / workers;
+        share -= share + moment >= 1 ? 1 : 0;
+        sum += (double)bytes_at(curve, share);
+    }
+    return sum;
+}
+
+double car_predict_free_running(const car_partition *partition, int workers) {
+    const car_curve *curve = &partition->curve;
+    double peak = 0;
+    for (int e = 0; e < curve->events; e++) {
+        double sum = bytes_of_all(curve, e, workers);
+        peak = sum > peak ? sum : peak;
+    }
+    return curve->peak > 0 ? peak / ((double)workers * (double)curve->peak) : 1;
+}

@@ -1,0 +1,92 @@
+/* The inside of a plan, for the files that generate the table. */
+#ifndef CAR_PLAN_INTERNAL_H
+#define CAR_PLAN_INTERNAL_H
+
+#include "base/base.h"
+#include "carousel/plan.h"
+
+struct car_plan {
+    car_context *context;
+    const car_partition *partition;
+    car_plan_config config;          /* resolved */
+    car_rule clock;                  /* whose clock: dp in a pipeline runs gpipe's, 2bw the cycle's */
+    int stages, per_worker, devices; /* S, k */
+    int64_t period;
+};
+
+/* Micro-batch n = t*N + i. */
+static inline int64_t car_plan_step_of(const car_plan *plan, int64_t n) {
+    return n / plan->config.workers;
+}
+static inline int car_plan_worker_of(const car_plan *plan, int64_t n) {
+    return (int)(n % plan->config.workers);
+}
+
+/* Division rounding down, for slots before 0. */
+static inline int64_t car_plan_floor_div(int64_t a, int64_t b) {
+    return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
+}
+
+/* How many workers use last step's weights of a home: the first ones. 0 for dp, N for cdp-v1. */
+int car_plan_stale_workers(const car_plan *plan, int home);
+/* The version that micro-batch n uses of a home. */
+int64_t car_plan_version(const car_plan *plan, int64_t n, int home);
+/* The users of a version are the micro-batches first .. last. */
+int64_t car_plan_first_user(const car_plan *plan, int64_t version, int home);
+int64_t car_plan_last_user(const car_plan *plan, int64_t version, int home);
+/* The slots of micro-batch n. */
+static inline int64_t car_plan_forward_slot_of(const car_plan *plan, int64_t n, int stage) {
+    return car_plan_forward_slot(plan, car_plan_step_of(plan, n), car_plan_worker_of(plan, n), stage);
+}
+static inline int64_t car_plan_backward_slot_of(const car_plan *plan, int64_t n, int stage) {
+    return car_plan_backward_slot(plan, car_plan_step_of(plan, n), car_plan_worker_of(plan, n), stage);
+}
+/* Device of micro-batch n. */
+int car_plan_device_of(const car_plan *plan, int64_t n, int stage);
+/* grid: the group of a stage, its number of ranks and its first rank. */
+int car_plan_group(const car_plan *plan, int stage);
+int car_plan_group_ranks(const car_plan *plan, int group);
+int car_plan_group_first(const car_plan *plan, int group);
+
+/* ---- building a window ----------------------------------------------------------------------- */
+
+/* The order inside a slot. */
+typedef enum car_phase {
+    CAR_PHASE_RECEIVE,
+    CAR_PHASE_BROADCAST,
+    CAR_PHASE_UPDATE_FIRST, /* an update that was waited for until its first use */
+    CAR_PHASE_COMPUTE,
+    CAR_PHASE_REDUCE,
+    CAR_PHASE_UPDATE_LAST, /* an update made right after the last backward */
+    CAR_PHASE_SEND
+} car_phase;
+
+typedef struct car_window {
+    const car_plan *plan;
+    int device;
+    int64_t begin, end; /* slots; window 0 also takes what lies before 0 */
+    int64_t steps;
+    car_task_list *list;
+    car_status status;
+} car_window;
+
+/* Appends if the slot lies in the window and nothing has failed. */
+void car_window_add(car_window *window, car_task task);
+/* Whether micro-batch n is part of the run. */
+bool car_window_runs(const car_window *window, int64_t n);
+/* A message seen from this device: a SEND in slot `sent` if it is the sender, a RECEIVE in slot `used`
+ * if it is the receiver, nothing if both ends are one device. */
+void car_window_message(car_window *window, car_task what, int from, int64_t sent, int to, int64_t used);
+
+/* A message with weights of a bundle, for `worker` or for a whole device (CAR_NONE). */
+car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t version, int worker);
+
+/* The passes: what belongs to a forward or backward of micro-batch n on this device, besides itself. */
+void car_window_boundaries(car_window *window, const car_task *task, int64_t n);
+void car_window_sums(car_window *window, const car_task *task, int64_t n);
+void car_window_weights(car_window *window, const car_task *task, int64_t n);
+/* What belongs to no forward or backward of this device: zero's owners, relays in a grid's ring. */
+void car_window_owners(car_window *window);
+void car_window_relays(car_window *window);
+
+#endif

@@ -1,0 +1,299 @@
+/* Reads the text form of a plan back into tasks: the inverse of text.c. */
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "plan/text.h"
+
+typedef struct reader {
+    const car_plan *plan;
+    car_task_list *devices;
+    bool *seen; /* per device: its section was there */
+    int count;
+    const char *next; /* behind the current line */
+    int number;       /* of the line, from 1 */
+    int device;       /* of the section; CAR_NONE before the first */
+    int64_t slot;     /* of the section's last line */
+} reader;
+
+/* A piece of the text, without end mark. */
+typedef struct piece {
+    const char *at, *end;
+} piece;
+
+static car_status bad(const reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static car_status bad(const reader *r, const char *format, ...) {
+    char what[400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return car_context_fail(car_plan_context(r->plan), CAR_ERROR_FORMAT, "plan text, line %d: %s", r->number, what);
+}
+
+static int quoted(piece p) { /* how much of a piece a message shows */
+    return p.end - p.at < 80 ? (int)(p.end - p.at) : 80;
+}
+
+/* ---- small things ---------------------------------------------------------------------------- */
+
+static bool next_line(reader *r, piece *line) {
+    if (!*r->next) {
+        return false;
+    }
+    line->at = r->next;
+    line->end = line->at + strcspn(line->at, "\n");
+    r->next = *line->end ? line->end + 1 : line->end;
+    line->end -= line->end > line->at && line->end[-1] == '\r';
+    r->number++;
+    return true;
+}
+
+static bool next_word(piece *line, piece *word) {
+    while (line->at < line->end && *line->at == ' ') {
+        line->at++;
+    }
+    word->at = line->at;
+    while (line->at < line->end && *line->at != ' ') {
+        line->at++;
+    }
+    word->end = line->at;
+    return word->end > word->at;
+}
+
+static bool take(piece *p, char c) {
+    bool there = p->at < p->end && *p->at == c;
+    p->at += there;
+    return there;
+}
+
+static bool take_text(piece *p, const char *text) {
+    size_t length = strlen(text);
+    bool there = (size_t)(p->end - p->at) >= length && memcmp(p->at, text, length) == 0;
+    p->at += there ? length : 0;
+    return there;
+}
+
+/* A whole number; at most 18 digits, which an int64_t holds. */
+static bool take_number(piece *p, int64_t *out) {
+    int64_t value = 0;
+    bool negative = take(p, '-');
+    const char *first = p->at;
+    while (p->at < p->end && *p->at >= '0' && *p->at <= '9' && p->at - first < 18) {
+        value = value * 10 + (*p->at++ - '0');
+    }
+    *out = negative ? -value : value;
+    return p->at > first;
+}
+
+/* ---- one task -------------------------------------------------------------------------------- */
+
+static bool take_letter(piece *p, const char *letters, int *index) {
+    const char *found = p->at < p->end && *p->at ? strchr(letters, *p->at) : NULL;
+    if (found) {
+        *index = (int)(found - letters);
+        p->at++;
+    }
+    return found != NULL;
+}
+
+/* What a mark stands before: absent, or a number from 0 to most. */
+static car_status take_marked(const reader *r, piece word, piece *p, const char *marks, const char *what, int64_t most,
+                              int64_t *out) {
+    int mark = 0;
+    if (!take_letter(p, marks, &mark)) {
+        return CAR_OK;
+    }
+    if (!take_number(p, out)) {
+        return bad(r, "in '%.*s' a number is missing after '%c'", quoted(word), word.at, marks[mark]);
+    }
+    if (*out < 0 || *out > most) {
+        return bad(r, "in '%.*s' the %s is %lld, which is not from 0 to %lld", quoted(word), word.at, what,
+                   (long long)*out, (long long)most);
+    }
+    return CAR_OK;
+}
+
+/* The stage or bundle that a task is named after. */
+static car_status take_name(const reader *r, piece word, piece *p, car_task *task) {
+    const car_partition *partition = car_plan_partition(r->plan);
+    bool tied = take(p, '~');
+    int64_t number = 0, most = tied ? partition->bundle_count - partition->stage_count : partition->stage_count;
+    if (!take_number(p, &number)) {
+        return bad(r, "in '%.*s' the number of a stage is missing", quoted(word), word.at);
+    }
+    if (number < 0 || number >= most || (tied && !car_task_names_bundle(task))) {
+        return bad(r, "in '%.*s' there is no %s %lld", quoted(word), word.at, tied ? "tied parameter" : "stage",
+                   (long long)number);
+    }
+    *(car_task_names_bundle(task) ? &task->bundle : &task->stage) = (int)number + (tied ? partition->stage_count : 0);
+    return CAR_OK;
+}
+
+static car_status take_frees(const reader *r, piece word, piece *p, car_task *task) {
+    if (!take(p, '-')) {
+        return CAR_OK;
+    }
+    static const char letters[] = "aws"; /* in the order of CAR_FREES_... */
+    int bit = 0;
+    while (take_letter(p, letters, &bit)) {
+        task->frees |= 1u << bit;
+    }
+    return task->frees ? CAR_OK : bad(r, "in '%.*s' one of a, w, s is missing after '-'", quoted(word), word.at);
+}
+
+/* "{step=4,tag=2}": what does not follow from the rest. */
+static car_status take_differences(const reader *r, piece word, piece *p, car_task *task) {
+    if (!take(p, '{')) {
+        return CAR_OK;
+    }
+    do {
+        int *field = take_text(p, "stage=")    ? &task->stage
+                     : take_text(p, "bundle=") ? &task->bundle
+                     : take_text(p, "tag=")    ? &task->tag
+                     : take_text(p, "buffer=") ? &task->buffer
+                                               : NULL;
+        int64_t value = 0;
+        if ((!field && !take_text(p, "step=")) || !take_number(p, &value) || value < INT_MIN || value > INT_MAX) {
+            return bad(r, "in '%.*s' the braces want stage=, bundle=, step=, tag= or buffer= and a number",
+                       quoted(word), word.at);
+        }
+        if (field) {
+            *field = (int)value;
+        } else {
+            task->step = value;
+        }
+    } while (take(p, ','));
+    return take(p, '}') ? CAR_OK : bad(r, "in '%.*s' the closing brace is missing", quoted(word), word.at);
+}
+
+static car_status parse_task(const reader *r, piece word, int64_t slot, car_task *task) {
+#define LETTER(code, text) text
+    static const char kinds[] = CAR_TASK_LIST(LETTER), cargos[] = CAR_CARGO_LIST(LETTER);
+#undef LETTER
+    int kind = 0, cargo = CAR_CARGO_NONE;
+    int64_t worker = CAR_NONE, version = CAR_NONE, tied = CAR_NONE, peer = CAR_NONE;
+    piece p = word;
+    car_status status = CAR_OK;
+    if (!take_letter(&p, kinds, &kind)) {
+        return bad(r, "'%.*s' is not a task, which begins with one of %s", quoted(word), word.at, kinds);
+    }
+    take_letter(&p, cargos, &cargo);
+    *task = (car_task){.kind = (car_task_kind)kind, .cargo = (car_cargo)cargo, .slot = slot};
+    CAR_TRY(take_name(r, word, &p, task));
+    CAR_TRY(take_marked(r, word, &p, ".", "worker", car_plan_config_of(r->plan)->workers - 1, &worker));
+    CAR_TRY(take_marked(r, word, &p, "@", "version", INT64_MAX, &version));
+    CAR_TRY(take_marked(r, word, &p, "~", "version of the tied parameter", INT64_MAX, &tied));
+    CAR_TRY(take_marked(r, word, &p, "/", "step", INT64_MAX, &task->step));
+    CAR_TRY(take_marked(r, word, &p, "<>", "device", r->count - 1, &peer));
+    CAR_TRY(take_frees(r, word, &p, task));
+    task->worker = (int)worker;
+    task->version = version;
+    task->tied_version = tied;
+    task->peer = (int)peer;
+    car_task_derive(r->plan, task);
+    CAR_TRY(take_differences(r, word, &p, task));
+    if (p.at < p.end) {
+        status = bad(r, "in '%.*s' something is wrong from '%.*s' on", quoted(word), word.at, quoted(p), p.at);
+    }
+done:
+    return status;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+/* Word by word, so that the message can name the one that differs. The number of steps is the text's own. */
+static car_status parse_header(reader *r) {
+    char text[256];
+    int length = car_plan_header(r->plan, 0, text, sizeof text);
+    piece expected = {text, text + length}, line, want, have;
+    if (!next_line(r, &line)) {
+        return bad(r, "the text is empty");
+    }
+    while (next_word(&expected, &want)) {
+        bool there = next_word(&line, &have);
+        piece rest = have;
+        int64_t steps = 0;
+        if (there && expected.at == expected.end && take_text(&rest, "steps=") && take_number(&rest, &steps)) {
+            have.at = rest.at;
+            want.at = want.end;
+        }
+        if (want.end - want.at != have.end - have.at || memcmp(want.at, have.at, (size_t)(want.end - want.at)) != 0) {
+            return bad(r, "'%.*s' where this plan has '%.*s'", quoted(have), have.at, quoted(want), want.at);
+        }
+    }
+    return next_word(&line, &have) ? bad(r, "'%.*s' is more than a header has", quoted(have), have.at) : CAR_OK;
+}
+
+static car_status begin_device(reader *r, piece line) {
+    int64_t device = 0;
+    if (!take_number(&line, &device) || line.at < line.end || device < 0 || device >= r->count) {
+        return bad(r, "'device' wants a number from 0 to %d", r->count - 1);
+    }
+    if (r->seen[device]) {
+        return bad(r, "device %lld was there before", (long long)device);
+    }
+    r->seen[device] = true;
+    r->device = (int)device;
+    r->slot = INT64_MIN;
+    return CAR_OK;
+}
+
+static car_status parse_slot(reader *r, piece line) {
+    car_context *context = car_plan_context(r->plan);
+    piece word = line;
+    int64_t slot = 0;
+    if (!take_number(&line, &slot) || !take(&line, ':')) {
+        return bad(r, "'%.*s' is neither 'device D' nor 'SLOT: TASKS'", quoted(word), word.at);
+    }
+    if (r->device == CAR_NONE) {
+        return bad(r, "tasks before the first 'device D'");
+    }
+    if (slot <= r->slot) {
+        return bad(r, "slot %lld does not come after slot %lld", (long long)slot, (long long)r->slot);
+    }
+    r->slot = slot;
+    car_task_list *list = &r->devices[r->device];
+    car_status status = CAR_OK;
+    while (next_word(&line, &word)) {
+        CAR_TRY(car_context_grow(context, &list->tasks, &list->capacity, list->count + 1, sizeof *list->tasks));
+        CAR_TRY(parse_task(r, word, slot, &list->tasks[list->count]));
+        list->count++;
+    }
+done:
+    return status;
+}
+
+car_status car_plan_parse(const car_plan *plan, const char *text, car_task_list *devices, int count) {
+    car_context *context = car_plan_context(plan);
+    reader r = {.plan = plan, .devices = devices, .count = count, .next = text, .device = CAR_NONE};
+    piece line;
+    car_status status = CAR_OK;
+    if (count != car_plan_devices(plan)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a plan for %d devices cannot be read into %d lists",
+                                car_plan_devices(plan), count);
+    }
+    for (int d = 0; d < count; d++) {
+        devices[d].count = 0;
+    }
+    CAR_TRY(car_context_allocate(context, (size_t)count, sizeof(bool), &r.seen));
+    CAR_TRY(parse_header(&r));
+    while (next_line(&r, &line)) {
+        if (line.at == line.end || *line.at == '#') {
+            continue;
+        }
+        CAR_TRY(take_text(&line, "device ") ? begin_device(&r, line) : parse_slot(&r, line));
+    }
+    for (int d = 0; d < count; d++) {
+        if (!r.seen[d]) {
+            status = bad(&r, "the text ends without device %d", d);
+            break;
+        }
+    }
+done:
+    car_context_release(context, r.seen, (size_t)count, sizeof(bool));
+    return status;
+}

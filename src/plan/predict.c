@@ -1,0 +1,155 @@
+/* Puts the predictions of a plan together, and makes those of the idealised clock itself: in slots a stage's
+ * activations are alive from the start of its forward to the end of its backward. */
+#include "plan/predict_internal.h"
+
+/* ---- activations in slots -------------------------------------------------------------------- */
+
+/* Bytes that change at each slot of a period; what is alive over whole periods is counted apart. */
+typedef struct tally {
+    const car_plan *plan;
+    int64_t *changes;
+    int64_t always;
+    double area; /* bytes * slots */
+} tally;
+
+static void clear(tally *t) {
+    for (int64_t slot = 0; slot < t->plan->period; slot++) {
+        t->changes[slot] = 0;
+    }
+    t->always = 0;
+    t->area = 0;
+}
+
+static void add_stage(tally *t, int worker, int stage) {
+    int64_t bytes = (int64_t)t->plan->partition->stages[stage].held_bytes, period = t->plan->period;
+    if (bytes == 0) {
+        return;
+    }
+    int64_t first = car_plan_forward_slot(t->plan, 0, worker, stage);
+    int64_t length = car_plan_backward_slot(t->plan, 0, worker, stage) + 1 - first;
+    int64_t begin = first % period, end = (first + length) % period;
+    t->always += bytes * (length / period) + (end < begin ? bytes : 0);
+    t->changes[begin] += bytes;
+    t->changes[end] -= bytes;
+    t->area += (double)bytes * (double)length;
+}
+
+static size_t peak_of(const tally *t) {
+    int64_t bytes = t->always, peak = bytes;
+    for (int64_t slot = 0; slot < t->plan->period; slot++) {
+        bytes += t->changes[slot];
+        peak = bytes > peak ? bytes : peak;
+    }
+    return (size_t)peak;
+}
+
+/* Adds what workers and stages a device has in step 0; every step is alike but in a grid. */
+static void add_device(tally *t, int device) {
+    const car_plan *plan = t->plan;
+    bool by_stage = plan->config.placement == CAR_PLACEMENT_PIPELINE;
+    int first = by_stage ? device * plan->per_worker : 0, end = by_stage ? first + plan->per_worker : plan->stages;
+    for (int i = 0; i < plan->config.workers; i++) {
+        if (by_stage || car_plan_device(plan, 0, i, 0) == device) {
+            for (int j = first; j < end; j++) {
+                add_stage(t, i, j);
+            }
+        }
+    }
+}
+
+/* A rank of a grid has one micro-batch at a time, and at its turn from forward to backward all its stages are alive. */
+static size_t grid_peak(const car_plan *plan) {
+    size_t peak = 0;
+    for (int group = 0; group < plan->config.workers; group++) {
+        size_t bytes = 0;
+        for (int j = group * plan->per_worker; j < (group + 1) * plan->per_worker; j++) {
+            bytes += plan->partition->stages[j].held_bytes;
+        }
+        peak = bytes > peak ? bytes : peak;
+    }
+    return peak;
+}
+
+static size_t device_peak(tally *t) {
+    size_t peak = 0;
+    for (int d = 0; d < t->plan->devices; d++) {
+        clear(t);
+        add_device(t, d);
+        size_t bytes = peak_of(t);
+        peak = bytes > peak ? bytes : peak;
+    }
+    return peak;
+}
+
+static car_status predict_slots(const car_plan *plan, car_prediction *out) {
+    tally t = {.plan = plan};
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(plan->context, (size_t)plan->period, sizeof *t.changes, &t.changes));
+    for (int i = 0; i < plan->config.workers; i++) {
+        for (int j = 0; j < plan->stages; j++) {
+            add_stage(&t, i, j);
+        }
+    }
+    out->slots_peak = peak_of(&t);
+    out->slots_mean = (size_t)(t.area / (double)plan->period + 0.5);
+    out->slots_device_peak = plan->config.placement == CAR_PLACEMENT_SHARED ? out->slots_peak
+                             : plan->config.placement == CAR_PLACEMENT_GRID ? grid_peak(plan)
+                                                                            : device_peak(&t);
+done:
+    car_context_release(plan->context, t.changes, (size_t)plan->period, sizeof *t.changes);
+    return status;
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+static int logarithm(int ranks) {
+    int rounds = 0;
+    while ((int64_t)1 << rounds < ranks) {
+        rounds++;
+    }
+    return rounds;
+}
+
+static int rounds_between_slots(const car_plan *plan) {
+    if (plan->config.placement == CAR_PLACEMENT_SHARED || plan->devices == 1) {
+        return 0;
+    }
+    bool replica = plan->config.placement == CAR_PLACEMENT_REPLICA;
+    return plan->clock == CAR_RULE_DP ? logarithm(replica ? plan->config.ranks : plan->config.workers) : 1;
+}
+
+static double free_running(const car_plan *plan) {
+    int workers = plan->config.workers, threads = plan->config.threads;
+    if (car_plan_is_cyclic(plan)) {
+        return car_predict_free_running(plan->partition, workers);
+    }
+    return plan->clock == CAR_RULE_ACCUMULATE && threads < workers ? (double)threads / workers : 1;
+}
+
+static int gradient_delay(const car_plan *plan) {
+    int delay = 0;
+    for (int j = 0; j < plan->stages; j++) {
+        int here = car_plan_delay(plan, 0, j); /* no worker's is larger than the first's */
+        delay = here > delay ? here : delay;
+    }
+    return delay;
+}
+
+car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_prediction *out) {
+    const car_partition *partition = plan->partition;
+    car_simulation_config pace = {.paced = true};
+    car_status status = CAR_OK;
+    *out = (car_prediction){.devices = plan->devices, .limit = partition->limit};
+    out->dp_peak = (size_t)plan->config.workers * partition->curve.peak;
+    CAR_TRY(predict_slots(plan, out));
+    CAR_TRY(car_plan_simulate(plan, &pace, &out->timed));
+    CAR_TRY(car_predict_table(plan, optimizer_states, out));
+    double allowed = (double)plan->config.workers * (double)partition->held_bytes * partition->limit;
+    out->peak_ratio_to_dp = out->dp_peak > 0 ? (double)out->timed.peak / (double)out->dp_peak : 1;
+    out->above_limit = allowed > 0 ? (double)out->timed.peak / allowed - 1 : 0;
+    out->free_running = free_running(plan);
+    out->rounds_between_slots = rounds_between_slots(plan);
+    out->gradient_delay = gradient_delay(plan);
+done:
+    return status;
+}

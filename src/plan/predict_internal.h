@@ -1,0 +1,66 @@
+/* What the files of the predictions share. */
+#ifndef CAR_PREDICT_INTERNAL_H
+#define CAR_PREDICT_INTERNAL_H
+
+#include "carousel/predict.h"
+#include "plan/internal.h"
+
+/* What can be read off the table: states and traffic of steady state. */
+car_status car_predict_table(const car_plan *plan, int optimizer_states, car_prediction *out);
+
+/* ---- what is alive on a device, and when ------------------------------------------------------ */
+
+/* A version of a bundle's weights, or a step's sum of its gradients. */
+typedef struct car_holding {
+    int64_t id;         /* version or step */
+    int64_t begin, end; /* moments, both included */
+    bool known;         /* this is in use */
+    bool held;          /* for tasks; after it was freed it may come again */
+    bool kept;          /* for the next update, which is made from it */
+} car_holding;
+
+typedef struct car_change {
+    int64_t moment;
+    double bytes;
+    int bundle, count; /* +1, -1 */
+} car_change;
+
+/* All holdings of one device over the moments that are looked at. */
+typedef struct car_ledger {
+    const car_plan *plan;
+    int64_t begin;         /* what is not made later was there from here on */
+    int64_t from, to;      /* what happens in between is fully known, so this is where averages are taken */
+    bool merges;           /* nothing is freed: devices that share their memory are told one after the other */
+    car_holding *holdings; /* CAR_LEDGER_DEPTH for each bundle */
+    car_change *changes;
+    int count, capacity;
+    int *alive; /* scratch of car_ledger_close, by bundle */
+} car_ledger;
+
+enum { CAR_LEDGER_DEPTH = 8 }; /* more than there are versions of a bundle in the moments that are looked at */
+
+/* `windows` of `window` moments each are looked at, from `begin` on. */
+car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, int windows, bool merges,
+                           car_ledger *out);
+void car_ledger_release(car_ledger *ledger);
+
+/* It comes into being, or arrives; does nothing if it is there. */
+car_status car_ledger_begin(car_ledger *ledger, int bundle, int64_t id, int64_t moment);
+/* It is used; what nobody began was there from the beginning. */
+car_status car_ledger_use(car_ledger *ledger, int bundle, int64_t id, int64_t moment);
+bool car_ledger_has(const car_ledger *ledger, int bundle, int64_t id);
+/* It is used if it is there, and freed if it is so said. */
+void car_ledger_touch(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool frees);
+/* Version `id` is made, in the place of the one before it unless that is still used later. */
+car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t moment);
+
+typedef struct car_balance {
+    double peak, mean; /* bytes */
+    int most;          /* that there were of one bundle at once */
+} car_balance;
+
+/* Ends the account of a device; the ledger is empty afterwards. Every change of its bytes is added to `changes`,
+ * `weight` times, by moment from the ledger's beginning on; NULL: to nothing. */
+car_status car_ledger_close(car_ledger *ledger, double weight, double *changes, car_balance *out);
+
+#endif

@@ -1,0 +1,162 @@
+/* The account of what is alive on a device: versions of weights, sums of gradients.
+ *
+ *   moments      0 ............................. end of what is looked at
+ *   version 1    =======u====x                     used, freed: it moved on
+ *   version 1                     r===u=x          came again
+ *   version 2              U=========u===========  made by an update, kept for the next
+ *
+ * A holding lives from when it is made or arrives to its last use; what an update is made from lives until then. */
+#include <stdlib.h>
+
+#include "plan/predict_internal.h"
+
+car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, int windows, bool merges,
+                           car_ledger *out) {
+    size_t bundles = (size_t)plan->partition->bundle_count;
+    car_status status = CAR_OK;
+    *out = (car_ledger){.plan = plan,
+                        .begin = begin,
+                        .from = begin + windows / 2 * window,
+                        .to = begin + (windows / 2 + 1) * window,
+                        .merges = merges};
+    CAR_TRY(car_context_allocate(plan->context, bundles * CAR_LEDGER_DEPTH, sizeof *out->holdings, &out->holdings));
+    CAR_TRY(car_context_allocate(plan->context, bundles, sizeof *out->alive, &out->alive));
+done:
+    return status;
+}
+
+void car_ledger_release(car_ledger *ledger) {
+    if (!ledger->plan) {
+        return;
+    }
+    car_context *context = ledger->plan->context;
+    size_t bundles = (size_t)ledger->plan->partition->bundle_count;
+    car_context_release(context, ledger->changes, (size_t)ledger->capacity, sizeof *ledger->changes);
+    car_context_release(context, ledger->alive, bundles, sizeof *ledger->alive);
+    car_context_release(context, ledger->holdings, bundles * CAR_LEDGER_DEPTH, sizeof *ledger->holdings);
+}
+
+static car_holding *find(const car_ledger *ledger, int bundle, int64_t id) {
+    return &ledger->holdings[(int64_t)bundle * CAR_LEDGER_DEPTH + id % CAR_LEDGER_DEPTH];
+}
+
+/* Writes a holding that has ended into the list. */
+static car_status settle(car_ledger *ledger, int bundle, car_holding *holding) {
+    double bytes = (double)ledger->plan->partition->bundles[bundle].bytes;
+    car_status status = CAR_OK;
+    if (holding->known && holding->end >= holding->begin) {
+        CAR_TRY(car_context_grow(ledger->plan->context, &ledger->changes, &ledger->capacity, ledger->count + 2,
+                                 sizeof *ledger->changes));
+        ledger->changes[ledger->count++] = (car_change){holding->begin, bytes, bundle, 1};
+        ledger->changes[ledger->count++] = (car_change){holding->end + 1, -bytes, bundle, -1};
+    }
+    *holding = (car_holding){0};
+done:
+    return status;
+}
+
+/* The holding of this id; a new one that begins at `begin` if there was none, or it was freed and comes again. */
+static car_status require(car_ledger *ledger, int bundle, int64_t id, int64_t begin, bool again, car_holding **out) {
+    car_holding *holding = find(ledger, bundle, id);
+    bool gone = again && !holding->held && !holding->kept;
+    car_status status = CAR_OK;
+    *out = holding;
+    if (!holding->known || holding->id != id || gone) {
+        CAR_TRY(settle(ledger, bundle, holding));
+        *holding = (car_holding){.id = id, .begin = begin, .end = begin - 1, .known = true};
+    }
+done:
+    return status;
+}
+
+static void extend(car_holding *holding, int64_t moment) {
+    holding->end = moment > holding->end ? moment : holding->end;
+}
+
+car_status car_ledger_begin(car_ledger *ledger, int bundle, int64_t id, int64_t moment) {
+    car_holding *holding = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(require(ledger, bundle, id, moment, true, &holding));
+    holding->held = true;
+    holding->begin = moment < holding->begin ? moment : holding->begin;
+    extend(holding, moment);
+done:
+    return status;
+}
+
+car_status car_ledger_use(car_ledger *ledger, int bundle, int64_t id, int64_t moment) {
+    car_holding *holding = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(require(ledger, bundle, id, ledger->begin, false, &holding));
+    holding->held = true;
+    extend(holding, moment);
+done:
+    return status;
+}
+
+bool car_ledger_has(const car_ledger *ledger, int bundle, int64_t id) {
+    const car_holding *holding = find(ledger, bundle, id);
+    return holding->known && holding->id == id && (holding->held || holding->kept);
+}
+
+void car_ledger_touch(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool frees) {
+    car_holding *holding = find(ledger, bundle, id);
+    if (holding->known && holding->id == id && holding->held) {
+        extend(holding, moment);
+        holding->held = ledger->merges || !frees;
+    }
+}
+
+car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t moment) {
+    car_holding *made = NULL, *from = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(require(ledger, bundle, id - 1, ledger->begin, false, &from));
+    from->kept = false;
+    extend(from, moment - 1);
+    CAR_TRY(car_ledger_begin(ledger, bundle, id, moment));
+    CAR_TRY(require(ledger, bundle, id, moment, false, &made));
+    made->kept = true;
+done:
+    return status;
+}
+
+/* What ends makes room for what begins in the same moment. */
+static int compare_changes(const void *left, const void *right) {
+    const car_change *a = left, *b = right;
+    int order = (a->moment > b->moment) - (a->moment < b->moment);
+    return order ? order : a->count - b->count;
+}
+
+/* Of the moments from a to b - 1, those that averages are taken of. */
+static double overlap(const car_ledger *ledger, int64_t a, int64_t b) {
+    a = a > ledger->from ? a : ledger->from;
+    b = b < ledger->to ? b : ledger->to;
+    return a < b ? (double)(b - a) : 0;
+}
+
+car_status car_ledger_close(car_ledger *ledger, double weight, double *changes, car_balance *out) {
+    car_status status = CAR_OK;
+    double bytes = 0, area = 0;
+    *out = (car_balance){0};
+    for (int h = 0; h < ledger->plan->partition->bundle_count * CAR_LEDGER_DEPTH; h++) {
+        CAR_TRY(settle(ledger, h / CAR_LEDGER_DEPTH, &ledger->holdings[h]));
+    }
+    if (ledger->count > 0) {
+        qsort(ledger->changes, (size_t)ledger->count, sizeof *ledger->changes, compare_changes);
+    }
+    for (int c = 0; c < ledger->count; c++) {
+        const car_change *change = &ledger->changes[c];
+        area += c > 0 ? bytes * overlap(ledger, ledger->changes[c - 1].moment, change->moment) : 0;
+        bytes += change->bytes;
+        ledger->alive[change->bundle] += change->count;
+        out->peak = bytes > out->peak ? bytes : out->peak;
+        out->most = ledger->alive[change->bundle] > out->most ? ledger->alive[change->bundle] : out->most;
+        if (changes) {
+            changes[change->moment - ledger->begin] += weight * change->bytes;
+        }
+    }
+    out->mean = area / (double)(ledger->to - ledger->from);
+    ledger->count = 0;
+done:
+    return status;
+}

@@ -1,0 +1,229 @@
+/* The plan as text: one task, and the table of a run.
+ *
+ *     carousel-plan 1 rule=cdp-v2 placement=replica ... steps=4
+ *     device 1
+ *     7: Rp1.0<0 F2.1@1 Sw2@1>2
+ *
+ * A line is a device's slot with its tasks in order. Short, because people read it; complete, because a reader must
+ * get the same tasks back: what the notation leaves out follows from the slot (car_task_derive), and a task for which
+ * it does not follow carries it in braces. docs/plan.md explains the notation. */
+#include "plan/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+
+bool car_task_names_bundle(const car_task *task) {
+    bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
+    return !computes && task->cargo != CAR_CARGO_ACTIVATION && task->cargo != CAR_CARGO_GRADIENT;
+}
+
+/* ---- what follows from the rest -------------------------------------------------------------- */
+
+static int64_t floor_divide(int64_t value, int64_t by) {
+    return value / by - (value % by < 0);
+}
+
+/* The last step whose forward (or backward) of `stage` by `worker` is not after `slot`. */
+static int64_t last_step(const car_plan *plan, int64_t slot, int worker, int stage, bool backward) {
+    if (stage < 0 || stage >= car_plan_partition(plan)->stage_count) {
+        return 0;
+    }
+    int last = car_plan_config_of(plan)->workers - 1;
+    int who = worker < 0 || worker > last ? last : worker;
+    int64_t first = backward ? car_plan_backward_slot(plan, 0, who, stage) : car_plan_forward_slot(plan, 0, who, stage);
+    return floor_divide(slot - first, car_plan_period(plan));
+}
+
+static int64_t step_of(const car_plan *plan, const car_task *task) {
+    if (task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS) {
+        return task->version - 1;
+    }
+    if (task->kind == CAR_TASK_BROADCAST) {
+        return task->version;
+    }
+    if (task->cargo == CAR_CARGO_FINISHED) {
+        return task->step; /* it may travel for longer than a step, so the text says it */
+    }
+    if (task->cargo == CAR_CARGO_ACTIVATION) {
+        return last_step(plan, task->slot, task->worker, task->stage - 1, false);
+    }
+    return last_step(plan, task->slot, task->worker, task->stage, task->kind != CAR_TASK_FORWARD);
+}
+
+/* Where it lives: weights in one of two places, what crosses a cut in one for each micro-batch alive behind it. */
+static int buffer_of(const car_plan *plan, const car_task *task) {
+    if (task->cargo != CAR_CARGO_ACTIVATION && task->cargo != CAR_CARGO_GRADIENT) {
+        return task->version >= 0 ? (int)(task->version % 2) : 0;
+    }
+    int64_t workers = car_plan_config_of(plan)->workers;
+    int64_t alive = car_plan_is_cyclic(plan) ? workers - task->stage / car_plan_per_worker(plan) : workers;
+    return alive > 0 ? (int)((task->step * workers + task->worker) % alive) : 0;
+}
+
+void car_task_derive(const car_plan *plan, car_task *task) {
+    const car_partition *partition = car_plan_partition(plan);
+    if (!car_task_names_bundle(task)) {
+        bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
+        task->bundle = computes ? task->stage : CAR_NONE;
+    } else {
+        bool known = task->bundle >= 0 && task->bundle < partition->bundle_count;
+        task->stage = known ? partition->bundles[task->bundle].stage : CAR_NONE;
+    }
+    task->step = step_of(plan, task);
+    task->buffer = buffer_of(plan, task);
+    bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
+    int thing = car_task_names_bundle(task) ? task->bundle : task->stage;
+    int parity = task->cargo == CAR_CARGO_WEIGHTS ? (int)(task->version % 2) : 0;
+    int64_t tag =
+        task->cargo + CAR_CARGOS * (parity + 2 * (thing + (int64_t)partition->bundle_count * (task->worker + 1)));
+    task->tag = message ? (int)tag : CAR_NONE;
+}
+
+/* ---- one task -------------------------------------------------------------------------------- */
+
+typedef struct writer {
+    char text[CAR_TASK_TEXT];
+    int length;
+} writer;
+
+static void add(writer *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(writer *w, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int room = (int)sizeof w->text - w->length,
+        length = vsnprintf(w->text + w->length, (size_t)room, format, arguments);
+    w->length += length < room ? length : room - 1;
+    va_end(arguments);
+}
+
+/* A bundle of a tied parameter is "~0", "~1", ...; others are named after their stage. */
+static void add_name(writer *w, const car_plan *plan, const car_task *task) {
+    int stages = car_plan_partition(plan)->stage_count;
+    bool tied = car_task_names_bundle(task) && task->bundle >= stages;
+    add(w, tied ? "~%d" : "%d",
+        !car_task_names_bundle(task) ? task->stage
+        : tied                       ? task->bundle - stages
+                                     : task->bundle);
+}
+
+static void add_difference(writer *w, const char *name, int64_t value, int64_t derived, int *count) {
+    if (value != derived) {
+        add(w, "%c%s=%lld", (*count)++ ? ',' : '{', name, (long long)value);
+    }
+}
+
+static void add_differences(writer *w, const car_plan *plan, const car_task *task) {
+    car_task derived = *task;
+    int count = 0;
+    car_task_derive(plan, &derived);
+    add_difference(w, "stage", task->stage, derived.stage, &count);
+    add_difference(w, "bundle", task->bundle, derived.bundle, &count);
+    add_difference(w, "step", task->step, derived.step, &count);
+    add_difference(w, "tag", task->tag, derived.tag, &count);
+    add_difference(w, "buffer", task->buffer, derived.buffer, &count);
+    if (count > 0) {
+        add(w, "}");
+    }
+}
+
+static const char kind_letters[] = {
+#define LETTER(code, text) text[0],
+    CAR_TASK_LIST(LETTER)};
+static const char cargo_letters[] = {CAR_CARGO_LIST(LETTER)
+#undef LETTER
+};
+
+int car_task_format(const car_plan *plan, const car_task *task, char *text, size_t capacity) {
+    writer w = {.length = 0};
+    add(&w, "%c", (unsigned)task->kind < CAR_TASK_KINDS ? kind_letters[task->kind] : '?');
+    if (task->cargo != CAR_CARGO_NONE) {
+        add(&w, "%c", (unsigned)task->cargo < CAR_CARGOS ? cargo_letters[task->cargo] : '?');
+    }
+    add_name(&w, plan, task);
+    if (task->worker != CAR_NONE) {
+        add(&w, ".%d", task->worker);
+    }
+    if (task->version != CAR_NONE) {
+        add(&w, "@%lld", (long long)task->version);
+    }
+    if (task->tied_version != CAR_NONE) {
+        add(&w, "~%lld", (long long)task->tied_version);
+    }
+    if (task->cargo == CAR_CARGO_FINISHED) {
+        add(&w, "/%lld", (long long)task->step);
+    }
+    if (task->peer != CAR_NONE) {
+        bool inward = task->kind == CAR_TASK_RECEIVE || task->kind == CAR_TASK_BROADCAST;
+        add(&w, "%c%d", inward ? '<' : '>', task->peer);
+    }
+    if (task->frees) {
+        add(&w, "-%s%s%s", task->frees & CAR_FREES_ACTIVATIONS ? "a" : "", task->frees & CAR_FREES_WEIGHTS ? "w" : "",
+            task->frees & CAR_FREES_SUM ? "s" : "");
+    }
+    add_differences(&w, plan, task);
+    return snprintf(text, capacity, "%s", w.text);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+int car_plan_header(const car_plan *plan, int64_t steps, char *text, size_t capacity) {
+    const car_plan_config *c = car_plan_config_of(plan);
+    return snprintf(text, capacity,
+                    "carousel-plan 1 rule=%s placement=%s workers=%d stages=%d bundles=%d devices=%d mapping=%s "
+                    "threads=%d slack=%d steps=%lld",
+                    car_rule_text(c->rule), car_placement_text(c->placement), c->workers,
+                    car_plan_partition(plan)->stage_count, car_plan_partition(plan)->bundle_count,
+                    car_plan_devices(plan), car_mapping_text(c->mapping), c->threads, c->freshness_slack,
+                    (long long)steps);
+}
+
+/* Tied parameters, so that "~0" can be understood without the model. */
+static void add_ties(car_text *text, const car_partition *partition) {
+    for (int b = partition->stage_count; b < partition->bundle_count; b++) {
+        const car_bundle *bundle = &partition->bundles[b];
+        const char *name = partition->graph ? car_graph_param(partition->graph, bundle->param)->name : "a parameter";
+        car_text_add(text, "# ~%d: %s of stage %d, used again in stage %d\n", b - partition->stage_count, name,
+                     bundle->home, bundle->stage);
+    }
+}
+
+static void add_tasks(car_text *text, const car_plan *plan, const car_task_list *list) {
+    char task[CAR_TASK_TEXT];
+    for (int n = 0; n < list->count; n++) {
+        if (n == 0 || list->tasks[n].slot != list->tasks[n - 1].slot) {
+            car_text_add(text, "%s%lld:", n ? "\n" : "", (long long)list->tasks[n].slot);
+        }
+        car_task_format(plan, &list->tasks[n], task, sizeof task);
+        car_text_add(text, " %s", task);
+    }
+    car_text_add(text, "%s", list->count ? "\n" : "");
+}
+
+car_status car_plan_print(const car_plan *plan, int64_t steps, char **out) {
+    car_text text = {.context = car_plan_context(plan)};
+    car_task_list list = {0};
+    char header[256];
+    car_status status = CAR_OK;
+    car_plan_header(plan, steps, header, sizeof header);
+    car_text_add(&text, "%s\n", header);
+    add_ties(&text, car_plan_partition(plan));
+    for (int device = 0; device < car_plan_devices(plan); device++) {
+        car_text_add(&text, "device %d\n", device);
+        for (int64_t window = 0; window < car_plan_windows(plan, steps); window++) {
+            CAR_TRY(car_plan_expand(plan, device, window, steps, &list));
+            add_tasks(&text, plan, &list);
+        }
+    }
+done:
+    car_task_list_release(plan, &list);
+    text.status = status == CAR_OK ? text.status : status;
+    return car_text_finish(&text, out);
+}
+
+void car_plan_release_text(const car_plan *plan, char *text) {
+    car_context_release_text(car_plan_context(plan), text);
+}

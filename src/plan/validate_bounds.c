@@ -1,0 +1,130 @@
+/* The validator: how many messages, and to whom. The cycle's promise is that nothing bursts: after a forward or backward
+ * at most one message of a kind leaves, to a neighbour. Tied parameters are the exception that the plan names: they jump
+ * between the two stages that use them, one message of a kind for each.
+ *
+ *   shared    none
+ *   replica   sums to the next rank, and the jump of cdp-v2: from worker N-1 to the first worker that is fresh
+ *   zero      weights to their next user, wherever it is; sums to the next worker or the owner: two in a slot
+ *   pipeline  the rank before and the rank behind
+ *   grid      activations and gradients to the group before and behind, sums and weights to the next rank of the ring
+ *   dp        collectives instead of messages */
+#include "plan/validate_internal.h"
+
+enum { ZERO_MESSAGES = 2 };
+
+static bool is_tied(const car_validation *v, const car_task *task) {
+    return task->bundle >= v->stages;
+}
+
+/* ---- to whom ------------------------------------------------------------------------------------ */
+
+static bool is_jump(const car_validation *v, const car_task *task, int device) {
+    int last = v->workers - 1, fresh = car_validate_first_fresh(v, task->stage);
+    return v->config.rule == CAR_RULE_CDP_V2 && task->cargo == CAR_CARGO_FINISHED && fresh < v->workers &&
+           device == car_validate_device(v, task->step, last, task->stage) &&
+           task->peer == car_validate_device(v, task->step, fresh, task->stage) &&
+           task->slot == car_validate_slot(v, task->step, last, task->stage, true);
+}
+
+static bool is_neighbour(const car_validation *v, const car_task *task, int device) {
+    int first = 0, ranks = v->devices;
+    bool along_ring =
+        task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED || task->cargo == CAR_CARGO_WEIGHTS;
+    switch (v->config.placement) {
+    case CAR_PLACEMENT_REPLICA:
+        return task->peer == (device + 1) % ranks || is_jump(v, task, device);
+    case CAR_PLACEMENT_ZERO:
+        if (task->cargo == CAR_CARGO_FINISHED) {
+            return device == ranks - 1 && task->peer == car_validate_owner(v, task->stage);
+        }
+        return task->cargo == CAR_CARGO_WEIGHTS || task->peer == (device + 1) % ranks;
+    case CAR_PLACEMENT_PIPELINE:
+        return !along_ring && (task->peer == device + 1 || task->peer == device - 1);
+    case CAR_PLACEMENT_GRID:
+        car_validate_group(v, v->groups[device], &first, &ranks);
+        /* Activations: their devices were checked with the tasks that they belong to. */
+        return !along_ring || task->peer == first + (device - first + 1) % ranks;
+    default:
+        return false;
+    }
+}
+
+static car_status check_peer(const car_validation *v, int index) {
+    const car_task *task = &v->tasks[index];
+    bool across = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
+    bool collective = v->spread && !across && !(is_tied(v, task) && v->config.placement == CAR_PLACEMENT_GRID);
+    if (v->config.placement == CAR_PLACEMENT_SHARED || collective) {
+        return car_validate_fail(v, index, "there are no messages here");
+    }
+    bool jumps = is_tied(v, task) && task->cargo != CAR_CARGO_PARTIAL;
+    if (!jumps && !is_neighbour(v, task, v->device_of[index])) {
+        return car_validate_fail(v, index, "goes to no neighbour");
+    }
+    return CAR_OK;
+}
+
+/* ---- how many ----------------------------------------------------------------------------------- */
+
+/* Tasks begin .. end - 1 of a device are those of one slot. */
+typedef struct slot {
+    int begin, end;
+} slot;
+
+static int computes_in(const car_validation *v, slot s) {
+    int count = 0;
+    for (int n = s.begin; n < s.end; n++) {
+        count += car_validate_is_compute(&v->tasks[n]);
+    }
+    return count;
+}
+
+/* Messages of one kind. Those of ties count apart, each bundle for itself. */
+static bool is_alike(const car_validation *v, const car_task *a, const car_task *b) {
+    bool apart = is_tied(v, a) || is_tied(v, b);
+    return a->kind == b->kind && a->cargo == b->cargo && (!apart || a->bundle == b->bundle);
+}
+
+/* One of a kind for each worker that is at work; of partial sums the worker is known. zero's weights may meet those that
+ * their owner has just made: there, all messages are counted together. */
+static car_status check_count(const car_validation *v, slot s, int index) {
+    const car_task *task = &v->tasks[index];
+    bool partial = task->cargo == CAR_CARGO_PARTIAL, zero = v->config.placement == CAR_PLACEMENT_ZERO;
+    int count = 0, workers = partial ? 1 : computes_in(v, s), total = 0;
+    for (int n = s.begin; n < s.end; n++) {
+        const car_task *other = &v->tasks[n];
+        count += is_alike(v, task, other) && (!partial || task->worker == other->worker);
+        total += other->kind == CAR_TASK_SEND && !is_tied(v, other);
+    }
+    if (zero ? total > ZERO_MESSAGES : count > (workers > 1 ? workers : 1)) {
+        return car_validate_fail(v, index,
+                                 zero ? "a third message in the slot" : "a second message of its kind in the slot");
+    }
+    return CAR_OK;
+}
+
+static car_status check_slot(const car_validation *v, slot s) {
+    car_status status = CAR_OK;
+    for (int n = s.begin; n < s.end; n++) {
+        if (v->tasks[n].kind == CAR_TASK_SEND) {
+            CAR_TRY(check_peer(v, n));
+            CAR_TRY(check_count(v, s, n));
+        }
+    }
+done:
+    return status;
+}
+
+car_status car_validate_bounds(car_validation *v) {
+    car_status status = CAR_OK;
+    for (int device = 0; device < v->devices; device++) {
+        slot s = {v->first[device], v->first[device]};
+        for (; s.begin < v->first[device + 1]; s.begin = s.end) {
+            while (s.end < v->first[device + 1] && v->tasks[s.end].slot == v->tasks[s.begin].slot) {
+                s.end++;
+            }
+            CAR_TRY(check_slot(v, s));
+        }
+    }
+done:
+    return status;
+}

@@ -1,0 +1,109 @@
+/* The inside of the validator. It knows the clock, the rules and the placements from their definition and not from
+ * the generator: what both got wrong in the same way would never show. */
+#ifndef CAR_VALIDATE_INTERNAL_H
+#define CAR_VALIDATE_INTERNAL_H
+
+#include "base/base.h"
+#include "carousel/plan.h"
+
+/* Sums of one bundle that a device may hold at once: a finished one that waits, the one that grows, and room for what
+ * a wrong plan does. */
+enum { CAR_VALIDATE_SUMS = 4 };
+
+/* The order inside a slot. An UPDATE has two places: before the task that waited for it, after the one it waited for. */
+typedef enum car_validate_phase {
+    CAR_VALIDATE_RECEIVE,
+    CAR_VALIDATE_BROADCAST,
+    CAR_VALIDATE_UPDATE_BEFORE,
+    CAR_VALIDATE_COMPUTE,
+    CAR_VALIDATE_REDUCE,
+    CAR_VALIDATE_UPDATE_AFTER,
+    CAR_VALIDATE_SEND,
+    CAR_VALIDATE_PHASES
+} car_validate_phase;
+
+/* The whole table, the devices one behind the other, and what was found out about it. Arrays of `count` are parallel
+ * to `tasks`. */
+typedef struct car_validation {
+    const car_plan *plan;
+    car_context *context;
+    const car_partition *partition;
+    car_plan_config config;
+    int workers, stages, per_worker, bundles, devices; /* N, S, k */
+    int64_t steps, period;
+    bool cyclic; /* the cycle's clock and ring-ordered sums */
+    bool spread; /* dp over ranks: collectives join what several devices added */
+    car_task *tasks;
+    int count, capacity;
+    int *first;            /* device d: tasks first[d] .. first[d + 1] - 1 */
+    int *device_of;        /* task -> device */
+    unsigned char *phases; /* task -> car_validate_phase */
+    int *order;            /* all tasks by slot, then phase, then device: an execution */
+    int *partner;          /* SEND -> its RECEIVE and back, else CAR_NONE */
+    int *computes;         /* [step][worker][stage][forward, backward] -> task */
+    int *groups;           /* pipeline, grid: device -> its group of stages */
+} car_validation;
+
+/* ---- the definition (validate_rules.c) ---------------------------------------------------------- */
+
+/* The slot of a forward or backward; CAR_NONE if the definition leaves it open (1f1b). */
+int64_t car_validate_slot(const car_validation *v, int64_t step, int worker, int stage, bool backward);
+/* The index of theta that a worker uses of a bundle whose home is `home`. */
+int64_t car_validate_version(const car_validation *v, int64_t step, int worker, int home);
+int car_validate_device(const car_validation *v, int64_t step, int worker, int stage);
+/* The devices first .. first + ranks - 1 compute the stages of a group; ranks other than in grids: 1. */
+void car_validate_group(const car_validation *v, int group, int *first, int *ranks);
+/* The first worker that uses a step's result one step later; N if none does. */
+int car_validate_first_fresh(const car_validation *v, int home);
+/* Whether a device makes an update of a bundle's step. shared: any one device does, so all may. */
+bool car_validate_updates(const car_validation *v, int64_t step, int bundle, int device);
+/* How many devices make it. */
+int car_validate_update_count(const car_validation *v);
+/* zero: the device with the optimizer state of a stage. */
+int car_validate_owner(const car_validation *v, int stage);
+
+/* What is kept for each device and bundle is an array of car_validate_rows; this is the index in it, or CAR_NONE if
+ * the device has nothing to do with the bundle. The devices of `shared` have everything in common. */
+size_t car_validate_rows(const car_validation *v);
+int64_t car_validate_row(const car_validation *v, int device, int bundle);
+
+/* Index in `computes`. */
+static inline size_t car_validate_compute(const car_validation *v, int64_t step, int worker, int stage, bool backward) {
+    return (((size_t)step * (size_t)v->workers + (size_t)worker) * (size_t)v->stages + (size_t)stage) * 2 + backward;
+}
+static inline bool car_validate_is_compute(const car_task *task) {
+    return task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
+}
+static inline bool car_validate_is_collective(const car_task *task) {
+    return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST;
+}
+static inline bool car_validate_in_groups(const car_validation *v) {
+    return v->config.placement == CAR_PLACEMENT_PIPELINE || v->config.placement == CAR_PLACEMENT_GRID;
+}
+
+/* ---- failing (validate.c) ----------------------------------------------------------------------- */
+
+/* CAR_ERROR_INTERNAL with the plan, what is wrong, the task at `index` (CAR_NONE: none) and, if it is small, the grid. */
+car_status car_validate_fail(const car_validation *v, int index, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- the checks, in the order in which they are made; each stands on those before ---------------- */
+
+/* Fields in range, slots and phases ascending. Fills phases and order. */
+car_status car_validate_fields(car_validation *v);
+/* Every forward and backward once, on its device, in its slot, in the right order. Fills computes. */
+car_status car_validate_order(car_validation *v);
+/* Each SEND has its RECEIVE, later. Fills partner. */
+car_status car_validate_messages(car_validation *v);
+/* Devices that walk their lists and wait for each other come to the end. */
+car_status car_validate_dry_run(car_validation *v);
+/* Activations: held from forward to backward, and handed over where devices change. */
+car_status car_validate_activations(car_validation *v);
+/* Gradients: every worker's once, in ring order, into every update. */
+car_status car_validate_sums(car_validation *v);
+/* Weights: the rule's version, there when it is used. */
+car_status car_validate_versions(car_validation *v);
+/* Messages per worker and slot, and to whom. */
+car_status car_validate_bounds(car_validation *v);
+
+#endif

@@ -1,0 +1,237 @@
+/* The validator: single tasks, and the order of forwards and backwards. */
+#include "plan/validate_internal.h"
+
+/* ---- fields ------------------------------------------------------------------------------------- */
+
+static bool between(int64_t value, int64_t low, int64_t end) {
+    return value >= low && value < end;
+}
+
+static bool is_message(const car_task *task) {
+    return task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
+}
+
+/* What a task may end. */
+static unsigned may_free(const car_task *task) {
+    switch (task->kind) {
+    case CAR_TASK_FORWARD:
+        return CAR_FREES_WEIGHTS;
+    case CAR_TASK_BACKWARD:
+        return CAR_FREES_ACTIVATIONS | CAR_FREES_WEIGHTS;
+    case CAR_TASK_REDUCE:
+    case CAR_TASK_UPDATE:
+        return CAR_FREES_SUM;
+    case CAR_TASK_SEND:
+        return task->cargo == CAR_CARGO_WEIGHTS                                        ? CAR_FREES_WEIGHTS
+               : task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED ? CAR_FREES_SUM
+                                                                                       : 0;
+    default:
+        return 0;
+    }
+}
+
+static bool names_stage(const car_task *task) {
+    return car_validate_is_compute(task) || task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
+}
+
+static car_status check_range(const car_validation *v, int index) {
+    const car_task *task = &v->tasks[index];
+    bool weights = task->cargo == CAR_CARGO_WEIGHTS || task->kind == CAR_TASK_BROADCAST;
+    if ((unsigned)task->kind >= CAR_TASK_KINDS || (unsigned)task->cargo >= CAR_CARGOS) {
+        return car_validate_fail(v, index, "no such kind of task or cargo");
+    }
+    if (is_message(task) != (task->cargo != CAR_CARGO_NONE)) {
+        return car_validate_fail(v, index, "a message has a cargo, other tasks have none");
+    }
+    if (!between(task->worker, names_stage(task) ? 0 : CAR_NONE, v->workers) ||
+        !between(task->step, weights ? CAR_NONE : 0, v->steps)) {
+        return car_validate_fail(v, index, "no such worker or step");
+    }
+    if (!between(task->stage, 0, v->stages) || !between(task->bundle, names_stage(task) ? CAR_NONE : 0, v->bundles)) {
+        return car_validate_fail(v, index, "no such stage or bundle");
+    }
+    if (!between(task->peer, is_message(task) ? 0 : CAR_NONE, v->devices) ||
+        (is_message(task) && task->peer == v->device_of[index])) {
+        return car_validate_fail(v, index, "no such peer");
+    }
+    if (task->frees & ~may_free(task)) {
+        return car_validate_fail(v, index, "frees what it cannot free");
+    }
+    return CAR_OK;
+}
+
+/* Fields that say the same thing twice must agree, and a version says where it lives. */
+static car_status check_agreement(const car_validation *v, int index) {
+    const car_task *task = &v->tasks[index];
+    bool versioned = car_validate_is_compute(task) || task->kind == CAR_TASK_UPDATE ||
+                     task->kind == CAR_TASK_BROADCAST || task->cargo == CAR_CARGO_WEIGHTS;
+    int named = names_stage(task) ? task->stage : v->partition->bundles[task->bundle].stage;
+    if (task->stage != named || (car_validate_is_compute(task) && task->bundle != task->stage)) {
+        return car_validate_fail(v, index, "stage %d does not go with bundle %d", task->stage, task->bundle);
+    }
+    if (versioned != (task->version != CAR_NONE) || (versioned && !between(task->version, 0, v->steps + 1))) {
+        return car_validate_fail(v, index, "no such version of weights: %lld", (long long)task->version);
+    }
+    if (versioned && task->buffer != task->version % 2) {
+        return car_validate_fail(v, index, "version %lld lives in buffer %d, not %d", (long long)task->version,
+                                 (int)(task->version % 2), task->buffer);
+    }
+    if ((task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS) && task->step != task->version - 1) {
+        return car_validate_fail(v, index, "version %lld is not made by step %lld", (long long)task->version,
+                                 (long long)task->step);
+    }
+    return CAR_OK;
+}
+
+/* ---- slots and phases --------------------------------------------------------------------------- */
+
+static car_validate_phase phase_of(const car_validation *v, const car_task *task, int before) {
+    switch (task->kind) {
+    case CAR_TASK_RECEIVE:
+        return CAR_VALIDATE_RECEIVE;
+    case CAR_TASK_BROADCAST:
+        return CAR_VALIDATE_BROADCAST;
+    case CAR_TASK_REDUCE:
+        return CAR_VALIDATE_REDUCE;
+    case CAR_TASK_UPDATE:
+        /* The devices of `shared` update a store in common, after the backwards of all. */
+        return before >= CAR_VALIDATE_COMPUTE || v->config.placement == CAR_PLACEMENT_SHARED
+                   ? CAR_VALIDATE_UPDATE_AFTER
+                   : CAR_VALIDATE_UPDATE_BEFORE;
+    case CAR_TASK_SEND:
+        return CAR_VALIDATE_SEND;
+    default:
+        return CAR_VALIDATE_COMPUTE;
+    }
+}
+
+static car_status check_ascending(car_validation *v, int device) {
+    for (int n = v->first[device]; n < v->first[device + 1]; n++) {
+        bool follows = n > v->first[device] && v->tasks[n].slot == v->tasks[n - 1].slot;
+        int before = follows ? v->phases[n - 1] : CAR_VALIDATE_RECEIVE;
+        if (n > v->first[device] && v->tasks[n].slot < v->tasks[n - 1].slot) {
+            return car_validate_fail(v, n, "comes after a task of slot %lld", (long long)v->tasks[n - 1].slot);
+        }
+        v->phases[n] = (unsigned char)phase_of(v, &v->tasks[n], before);
+        if (v->phases[n] < before) {
+            return car_validate_fail(v, n, "comes after what follows it inside of a slot");
+        }
+    }
+    return CAR_OK;
+}
+
+/* Sorts by slot and phase by counting; devices and their tasks keep their order inside of both. */
+static car_status sort_tasks(car_validation *v) {
+    car_status status = CAR_OK;
+    size_t keys = (size_t)(v->period * (car_plan_windows(v->plan, v->steps) + 1)) * CAR_VALIDATE_PHASES + 1;
+    int *start = NULL;
+    CAR_TRY(car_context_allocate(v->context, keys, sizeof *start, &start));
+    for (int pass = 0; pass < 2; pass++) {
+        for (int n = 0; n < v->count; n++) {
+            size_t key = (size_t)(v->tasks[n].slot + v->period) * CAR_VALIDATE_PHASES + v->phases[n];
+            if (pass == 0) {
+                start[key + 1]++;
+            } else {
+                v->order[start[key]++] = n;
+            }
+        }
+        for (size_t key = 1; pass == 0 && key < keys; key++) {
+            start[key] += start[key - 1];
+        }
+    }
+done:
+    car_context_release(v->context, start, keys, sizeof *start);
+    return status;
+}
+
+car_status car_validate_fields(car_validation *v) {
+    car_status status = CAR_OK;
+    for (int n = 0; n < v->count; n++) {
+        CAR_TRY(check_range(v, n));
+        CAR_TRY(check_agreement(v, n));
+    }
+    for (int device = 0; device < v->devices; device++) {
+        CAR_TRY(check_ascending(v, device));
+    }
+    CAR_TRY(sort_tasks(v));
+done:
+    return status;
+}
+
+/* ---- forwards and backwards --------------------------------------------------------------------- */
+
+static car_status enter(car_validation *v, int index) {
+    const car_task *task = &v->tasks[index];
+    bool backward = task->kind == CAR_TASK_BACKWARD;
+    int device = car_validate_device(v, task->step, task->worker, task->stage);
+    int64_t slot = car_validate_slot(v, task->step, task->worker, task->stage, backward);
+    int *place = &v->computes[car_validate_compute(v, task->step, task->worker, task->stage, backward)];
+    if (*place != CAR_NONE) {
+        return car_validate_fail(v, index, "done twice");
+    }
+    if (v->device_of[index] != device) {
+        return car_validate_fail(v, index, "belongs on device %d", device);
+    }
+    if (slot != CAR_NONE && task->slot != slot) {
+        return car_validate_fail(v, index, "the clock puts it into slot %lld", (long long)slot);
+    }
+    *place = index;
+    return CAR_OK;
+}
+
+/* Up through the forwards, down through the backwards, each after the one before. */
+static car_status check_micro_batch(const car_validation *v, int64_t step, int worker) {
+    int64_t last = INT64_MIN;
+    for (int e = 0; e < 2 * v->stages; e++) {
+        bool backward = e >= v->stages;
+        int stage = backward ? 2 * v->stages - 1 - e : e;
+        int index = v->computes[car_validate_compute(v, step, worker, stage, backward)];
+        if (index == CAR_NONE) {
+            return car_validate_fail(v, CAR_NONE, "the %s of stage %d by worker %d in step %lld is missing",
+                                     backward ? "backward" : "forward", stage, worker, (long long)step);
+        }
+        if (v->tasks[index].slot <= last) {
+            return car_validate_fail(v, index, "not after the task of worker %d that comes before it", worker);
+        }
+        last = v->tasks[index].slot;
+    }
+    return CAR_OK;
+}
+
+/* A rank of a pipeline or grid does one thing at a time; elsewhere a worker does, which its clock says. */
+static car_status check_conflicts(const car_validation *v) {
+    int last = CAR_NONE;
+    for (int n = 0; n < v->count; n++) {
+        if (!car_validate_is_compute(&v->tasks[n])) {
+            continue;
+        }
+        if (last != CAR_NONE && v->device_of[last] == v->device_of[n] && v->tasks[last].slot == v->tasks[n].slot) {
+            return car_validate_fail(v, n, "a second task in the slot");
+        }
+        last = n;
+    }
+    return CAR_OK;
+}
+
+car_status car_validate_order(car_validation *v) {
+    car_status status = CAR_OK;
+    size_t places = car_validate_compute(v, v->steps, 0, 0, false);
+    for (size_t place = 0; place < places; place++) {
+        v->computes[place] = CAR_NONE;
+    }
+    for (int n = 0; n < v->count; n++) {
+        if (car_validate_is_compute(&v->tasks[n])) {
+            CAR_TRY(enter(v, n));
+        }
+    }
+    for (int64_t step = 0; step < v->steps; step++) {
+        for (int worker = 0; worker < v->workers; worker++) {
+            CAR_TRY(check_micro_batch(v, step, worker));
+        }
+    }
+    if (car_validate_in_groups(v)) {
+        CAR_TRY(check_conflicts(v));
+    }
+done:
+    return status;
+}

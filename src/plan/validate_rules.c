@@ -1,0 +1,123 @@
+/* The definition of rules and placements, as the validator reads it: slots, versions, devices, and who updates what.
+ *
+ *   F(i,j,t) = 2S*t + 2k*i + j, B(i,j,t) = 2S*t + 2k*i + 2S-1-j      cyclic
+ *   worker i uses theta_t where k*(i+1) + j >= S + slack, else theta_{t-1}      cdp-v2
+ *
+ * The generator has its own words for all this, on purpose. */
+#include "plan/validate_internal.h"
+
+/* ---- the clock ---------------------------------------------------------------------------------- */
+
+int64_t car_validate_slot(const car_validation *v, int64_t step, int worker, int stage, bool backward) {
+    int64_t S = v->stages, N = v->workers, k = v->per_worker, i = worker;
+    int64_t inside = backward ? 2 * S - 1 - stage : stage; /* of a worker that never waits */
+    bool flush = v->config.rule == CAR_RULE_GPIPE ||
+                 (v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_PIPELINE);
+    if (v->config.rule == CAR_RULE_1F1B) {
+        return CAR_NONE;
+    }
+    if (flush) {
+        /* A rank turns to the next micro-batch after its k stages; backwards begin when all forwards are done. */
+        return 2 * (S + k * (N - 1)) * step + k * i + inside + (backward ? k * (N - 1) : 0);
+    }
+    if (v->config.rule == CAR_RULE_ACCUMULATE) {
+        int64_t P = v->config.threads, groups = (N + P - 1) / P;
+        return 2 * S * (groups * step + i / P) + inside;
+    }
+    return 2 * S * step + (v->cyclic ? 2 * k * i : 0) + inside;
+}
+
+/* ---- versions ----------------------------------------------------------------------------------- */
+
+int64_t car_validate_version(const car_validation *v, int64_t step, int worker, int home) {
+    bool stale = false;
+    if (v->config.rule == CAR_RULE_CDP_V1 || v->config.rule == CAR_RULE_2BW) {
+        stale = true;
+    } else if (v->config.rule == CAR_RULE_CDP_V2) {
+        stale = v->per_worker * (worker + 1) + home < v->stages + v->config.freshness_slack;
+    }
+    return stale && step > 0 ? step - 1 : step; /* theta_{-1} is theta_0 */
+}
+
+int car_validate_first_fresh(const car_validation *v, int home) {
+    int i = 0;
+    while (i < v->workers && car_validate_version(v, 1, i, home) != 1) {
+        i++;
+    }
+    return i;
+}
+
+/* ---- devices ------------------------------------------------------------------------------------ */
+
+void car_validate_group(const car_validation *v, int group, int *first, int *ranks) {
+    int N = v->workers;
+    *first = group;
+    *ranks = 1;
+    if (v->config.placement == CAR_PLACEMENT_GRID) {
+        /* Cyclic: N + (N-1) + ... ranks before group r. */
+        *ranks = v->cyclic ? N - group : N;
+        *first = v->cyclic ? group * (2 * N - group + 1) / 2 : group * N;
+    }
+}
+
+int car_validate_device(const car_validation *v, int64_t step, int worker, int stage) {
+    int first = 0, ranks = 1;
+    switch (v->config.placement) {
+    case CAR_PLACEMENT_REPLICA:
+        return v->config.mapping == CAR_MAPPING_INTERLEAVED ? worker % v->devices : worker / (v->workers / v->devices);
+    case CAR_PLACEMENT_PIPELINE:
+    case CAR_PLACEMENT_GRID:
+        car_validate_group(v, stage / v->per_worker, &first, &ranks);
+        return first + (int)((step * v->workers + worker) % ranks);
+    default:
+        return worker;
+    }
+}
+
+int car_validate_owner(const car_validation *v, int stage) {
+    return v->workers - 1 - stage / v->per_worker;
+}
+
+bool car_validate_updates(const car_validation *v, int64_t step, int bundle, int device) {
+    switch (v->config.placement) {
+    case CAR_PLACEMENT_ZERO:
+        return device == car_validate_owner(v, bundle);
+    case CAR_PLACEMENT_PIPELINE:
+    case CAR_PLACEMENT_GRID:
+        /* The last version of a run stays with the rank that makes it. */
+        return v->groups[device] == bundle / v->per_worker &&
+               (v->spread || step + 1 < v->steps || device == car_validate_device(v, step, v->workers - 1, bundle));
+    default:
+        return true;
+    }
+}
+
+int car_validate_update_count(const car_validation *v) {
+    bool everywhere =
+        v->config.placement == CAR_PLACEMENT_REPLICA || (v->config.placement == CAR_PLACEMENT_GRID && v->spread);
+    int ranks = v->config.placement == CAR_PLACEMENT_REPLICA ? v->devices : v->workers;
+    return everywhere ? ranks : 1;
+}
+
+/* ---- rows --------------------------------------------------------------------------------------- */
+
+static int rows_of_device(const car_validation *v) {
+    return car_validate_in_groups(v) ? v->per_worker + v->bundles - v->stages : v->bundles;
+}
+
+size_t car_validate_rows(const car_validation *v) {
+    size_t devices = v->config.placement == CAR_PLACEMENT_SHARED ? 1 : (size_t)v->devices;
+    return devices * (size_t)rows_of_device(v);
+}
+
+int64_t car_validate_row(const car_validation *v, int device, int bundle) {
+    int64_t row = bundle;
+    if (car_validate_in_groups(v)) {
+        /* A device's own stages, then all ties: they pass through homes as well as users. */
+        if (bundle < v->stages && bundle / v->per_worker != v->groups[device]) {
+            return CAR_NONE;
+        }
+        row = bundle < v->stages ? bundle % v->per_worker : v->per_worker + bundle - v->stages;
+    }
+    return row + (v->config.placement == CAR_PLACEMENT_SHARED ? 0 : (int64_t)device * rows_of_device(v));
+}

@@ -1,0 +1,324 @@
+/* The validator: gradients. The sums are replayed with names instead of numbers: what counts is who was added, in which
+ * order, and where the sum is.
+ *
+ * Cyclic rules and pipelines: worker i adds its own to the sum over workers 0 .. i-1, which must be on its device, either
+ * in place or by message. dp over ranks: every device adds its own workers', a collective joins them. dp and accumulate
+ * in one process: all are in one place, and added in worker order when all are there. */
+#include <string.h>
+
+#include "plan/validate_internal.h"
+
+typedef struct sum {
+    int64_t step;
+    int added;     /* workers 0 .. added - 1, or that many of a device's own; 0: no sum */
+    bool complete; /* over all workers; where ranks share the work, only a collective makes it so */
+} sum;
+
+typedef struct replay {
+    const car_validation *v;
+    sum *sums;    /* [row][CAR_VALIDATE_SUMS] */
+    int *updates; /* [bundle][step]: how many devices have made it */
+    int *marks;   /* device -> the last question for which it was counted */
+} replay;
+
+/* A bundle without parameters has no sum, and nothing may speak of one. */
+static bool has_sum(const car_validation *v, int bundle) {
+    return v->partition->bundles[bundle].bytes > 0;
+}
+
+static sum *find(const replay *r, int device, int bundle, int64_t step) {
+    int64_t row = car_validate_row(r->v, device, bundle);
+    for (int n = 0; row != CAR_NONE && n < CAR_VALIDATE_SUMS; n++) {
+        sum *s = &r->sums[row * CAR_VALIDATE_SUMS + n];
+        if (s->added > 0 && s->step == step) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+/* A new sum on the device of a task. */
+static car_status begin(replay *r, int index, int bundle, sum begun) {
+    int64_t row = car_validate_row(r->v, r->v->device_of[index], bundle);
+    if (row == CAR_NONE) {
+        return car_validate_fail(r->v, index, "bundle %d has nothing to do with this device", bundle);
+    }
+    if (find(r, r->v->device_of[index], bundle, begun.step)) {
+        return car_validate_fail(r->v, index, "a second sum of bundle %d for step %lld", bundle, (long long)begun.step);
+    }
+    for (int n = 0; n < CAR_VALIDATE_SUMS; n++) {
+        sum *s = &r->sums[row * CAR_VALIDATE_SUMS + n];
+        if (s->added == 0) {
+            *s = begun;
+            return CAR_OK;
+        }
+    }
+    return car_validate_fail(r->v, index, "too many sums of bundle %d on the device", bundle);
+}
+
+/* ---- adding ------------------------------------------------------------------------------------- */
+
+/* Whether workers must add in ring order; if not, each has a buffer of its own and they are counted. */
+static bool in_ring_order(const car_validation *v) {
+    return v->cyclic || v->config.placement == CAR_PLACEMENT_PIPELINE;
+}
+
+static car_status add_gradient(replay *r, int index, int bundle) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    sum *s = find(r, v->device_of[index], bundle, task->step);
+    if (in_ring_order(v)) {
+        if ((task->worker == 0) != (s == NULL)) {
+            return car_validate_fail(v, index,
+                                     s ? "worker 0 finds a sum of bundle %d" : "no sum of bundle %d to add to", bundle);
+        }
+        if (s && s->added != task->worker) {
+            return car_validate_fail(v, index, "adds to a sum over workers 0 .. %d of bundle %d", s->added - 1, bundle);
+        }
+    }
+    if (!s) {
+        return begin(r, index, bundle,
+                     (sum){.step = task->step, .added = 1, .complete = !v->spread && v->workers == 1});
+    }
+    s->added++;
+    s->complete = !v->spread && s->added == v->workers;
+    return CAR_OK;
+}
+
+/* Where a finished sum travels and many make weights of it, those of its ties are added to it before: by the device that
+ * finishes it, which must have them by then. */
+static bool carries_ties(const car_validation *v) {
+    return v->cyclic && (v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_GRID);
+}
+
+static car_status add_ties(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    for (int b = v->stages; b < v->bundles; b++) {
+        if (v->partition->bundles[b].home != task->stage || !has_sum(v, b)) {
+            continue;
+        }
+        sum *s = find(r, v->device_of[index], b, task->step);
+        if (!s || !s->complete) {
+            return car_validate_fail(v, index, "finishes a sum, but that of the tied bundle %d is over %d workers", b,
+                                     s ? s->added : 0);
+        }
+        *s = (sum){0};
+    }
+    return CAR_OK;
+}
+
+static car_status backward(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    car_status status = CAR_OK;
+    for (int b = task->stage; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
+        if (v->partition->bundles[b].stage == task->stage && has_sum(v, b)) {
+            CAR_TRY(add_gradient(r, index, b));
+        }
+    }
+    if (carries_ties(v) && task->worker == v->workers - 1) {
+        CAR_TRY(add_ties(r, index));
+    }
+done:
+    return status;
+}
+
+/* ---- handing on --------------------------------------------------------------------------------- */
+
+/* Whether what a task says of a sum is so. */
+static bool is_as_said(const car_validation *v, const car_task *task, const sum *s) {
+    bool finished = task->cargo == CAR_CARGO_FINISHED;
+    if (v->spread) {
+        return finished && s->complete && task->worker != CAR_NONE; /* made by a collective, no one was the last */
+    }
+    return s->complete == finished && s->added == task->worker + 1;
+}
+
+static car_status send(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    sum *s = find(r, v->device_of[index], task->bundle, task->step);
+    if (!s || !is_as_said(v, task, s)) {
+        return car_validate_fail(v, index, s ? "the sum is over %d workers" : "there is no such sum (%d)",
+                                 s ? s->added : 0);
+    }
+    /* A partial sum goes on growing elsewhere: here it would be a second one. */
+    if (task->cargo == CAR_CARGO_PARTIAL && !(task->frees & CAR_FREES_SUM)) {
+        return car_validate_fail(v, index, "a partial sum that was handed on is kept");
+    }
+    if (task->frees & CAR_FREES_SUM) {
+        *s = (sum){0};
+    }
+    return CAR_OK;
+}
+
+static car_status receive(replay *r, int index) {
+    const car_task *task = &r->v->tasks[index];
+    /* The sender's end was checked, and both ends agree. */
+    return begin(r, index, task->bundle,
+                 (sum){.step = task->step, .added = task->worker + 1, .complete = task->cargo == CAR_CARGO_FINISHED});
+}
+
+/* ---- collectives -------------------------------------------------------------------------------- */
+
+/* The dry run has shown that all ranks take part and that the owner is meant by all. So each needs only show that its
+ * own workers are in. */
+static car_status reduce(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    const car_bundle *bundle = &v->partition->bundles[task->bundle];
+    int device = v->device_of[index];
+    bool zero = v->config.placement == CAR_PLACEMENT_ZERO;
+    int goal = zero ? car_validate_owner(v, bundle->home) : CAR_NONE;
+    int own = v->config.placement == CAR_PLACEMENT_REPLICA ? v->workers / v->devices : 1;
+    sum *s = find(r, device, task->bundle, task->step);
+    if (!v->spread || task->peer != goal) {
+        return car_validate_fail(v, index, "there is nothing to reduce like this");
+    }
+    if (!s || s->added != own || s->complete) {
+        return car_validate_fail(v, index, "reduces what its workers have not all added to, or twice");
+    }
+    bool keeps = !zero || device == goal;
+    if (keeps == ((task->frees & CAR_FREES_SUM) != 0)) {
+        return car_validate_fail(v, index, keeps ? "frees the sum that it was made for" : "keeps its part of the sum");
+    }
+    *s = keeps ? (sum){.step = s->step, .added = s->added, .complete = true} : (sum){0};
+    return CAR_OK;
+}
+
+/* ---- updates ------------------------------------------------------------------------------------ */
+
+/* Where sums are made into weights on the spot, that is right after the last worker's backward. In a grid the others
+ * follow when the sum comes round. */
+static bool is_on_time(const car_validation *v, const car_task *task, int device) {
+    bool waits = v->spread || v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_ZERO;
+    bool follows = v->config.placement == CAR_PLACEMENT_GRID &&
+                   device != car_validate_device(v, task->step, v->workers - 1, task->stage);
+    size_t last = car_validate_compute(v, task->step, v->workers - 1, task->stage, true);
+    return waits || follows || task->slot == v->tasks[v->computes[last]].slot;
+}
+
+/* A bundle and those tied to it make one update; all their sums must be complete here, if they do not come as one. */
+static car_status update(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    int device = v->device_of[index];
+    if (task->bundle >= v->stages || !car_validate_updates(v, task->step, task->bundle, device)) {
+        return car_validate_fail(v, index, "this device has nothing to update");
+    }
+    if (!is_on_time(v, task, device)) {
+        return car_validate_fail(v, index, "not in the slot of the backward that finishes its sum");
+    }
+    for (int b = task->bundle; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
+        if (v->partition->bundles[b].home != task->bundle || !has_sum(v, b) || (b != task->bundle && carries_ties(v))) {
+            continue;
+        }
+        sum *s = find(r, device, b, task->step);
+        if (!s || !s->complete) {
+            return car_validate_fail(v, index, "the sum of bundle %d is over %d workers", b, s ? s->added : 0);
+        }
+        if (task->frees & CAR_FREES_SUM) {
+            *s = (sum){0};
+        }
+    }
+    r->updates[(size_t)task->bundle * (size_t)v->steps + (size_t)task->step]++;
+    return CAR_OK;
+}
+
+/* Whether worker i computes with what a step makes in this run. The worker that makes it counts as one who does, so that
+ * the last version exists. */
+static bool is_wanted_by(const car_validation *v, int64_t step, int bundle, int worker) {
+    bool fresh = car_validate_version(v, step + 1, worker, bundle) == step + 1;
+    return step + (fresh ? 1 : 2) < v->steps || worker == v->workers - 1;
+}
+
+/* A sum that travels makes weights on every rank. replica: as long as one of its workers wants them; grid: but for the
+ * last version, since workers change ranks. */
+static int expected_updates(replay *r, int64_t step, int bundle) {
+    const car_validation *v = r->v;
+    if (v->config.placement == CAR_PLACEMENT_GRID && v->cyclic) {
+        return step + 1 < v->steps ? v->workers - bundle / v->per_worker : 1;
+    }
+    if (v->config.placement != CAR_PLACEMENT_REPLICA || !v->cyclic) {
+        return car_validate_update_count(v);
+    }
+    int count = 0, question = (int)step * v->stages + bundle + 1;
+    for (int i = 0; i < v->workers; i++) {
+        int device = car_validate_device(v, step, i, bundle);
+        if (is_wanted_by(v, step, bundle, i) && r->marks[device] != question) {
+            r->marks[device] = question;
+            count++;
+        }
+    }
+    return count;
+}
+
+static car_status check_updates(replay *r) {
+    const car_validation *v = r->v;
+    for (int64_t step = 0; step < v->steps; step++) {
+        for (int bundle = 0; bundle < v->stages; bundle++) {
+            int made = r->updates[(size_t)bundle * (size_t)v->steps + (size_t)step];
+            int expected = has_sum(v, bundle) ? expected_updates(r, step, bundle) : 0;
+            if (made != expected) {
+                return car_validate_fail(v, CAR_NONE, "bundle %d is updated %d times in step %lld instead of %d",
+                                         bundle, made, (long long)step, expected);
+            }
+        }
+    }
+    return CAR_OK;
+}
+
+/* ---- the replay --------------------------------------------------------------------------------- */
+
+static car_status step_replay(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    bool is_sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
+    if ((is_sum || task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_UPDATE) && !has_sum(v, task->bundle)) {
+        return car_validate_fail(v, index, "bundle %d has no parameters", task->bundle);
+    }
+    switch (task->kind) {
+    case CAR_TASK_BACKWARD:
+        return backward(r, index);
+    case CAR_TASK_REDUCE:
+        return reduce(r, index);
+    case CAR_TASK_UPDATE:
+        return update(r, index);
+    case CAR_TASK_SEND:
+        return is_sum ? send(r, index) : CAR_OK;
+    case CAR_TASK_RECEIVE:
+        return is_sum ? receive(r, index) : CAR_OK;
+    default:
+        return CAR_OK;
+    }
+}
+
+static car_status check_left(const replay *r, size_t places) {
+    for (size_t place = 0; place < places; place++) {
+        if (r->sums[place].added > 0) {
+            return car_validate_fail(r->v, CAR_NONE, "a sum of step %lld over %d workers is never freed (place %zu)",
+                                     (long long)r->sums[place].step, r->sums[place].added, place);
+        }
+    }
+    return CAR_OK;
+}
+
+car_status car_validate_sums(car_validation *v) {
+    replay r = {.v = v};
+    size_t places = car_validate_rows(v) * CAR_VALIDATE_SUMS, counts = (size_t)v->stages * (size_t)v->steps;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(v->context, places, sizeof *r.sums, &r.sums));
+    CAR_TRY(car_context_allocate(v->context, counts, sizeof *r.updates, &r.updates));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->devices, sizeof *r.marks, &r.marks));
+    for (int n = 0; n < v->count; n++) {
+        CAR_TRY(step_replay(&r, v->order[n]));
+    }
+    CAR_TRY(check_updates(&r));
+    CAR_TRY(check_left(&r, places));
+done:
+    car_context_release(v->context, r.marks, (size_t)v->devices, sizeof *r.marks);
+    car_context_release(v->context, r.updates, counts, sizeof *r.updates);
+    car_context_release(v->context, r.sums, places, sizeof *r.sums);
+    return status;
+}

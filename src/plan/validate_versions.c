@@ -1,0 +1,255 @@
+/* The validator: weights. Every forward and backward uses the rule's version, a backward that of its forward, and that
+ * version is on the device then: there from the start, made by an UPDATE, or received, and not freed or overwritten
+ * since. A version v lives in buffer v mod 2, so there are at most two of a bundle on a device by construction; that two
+ * suffice is what the replay shows. */
+#include "plan/validate_internal.h"
+
+enum { BUFFERS = 2, NOTHING = -1 };
+
+typedef struct replay {
+    const car_validation *v;
+    int64_t *versions; /* [row][buffer] */
+} replay;
+
+static int64_t *place_of(const replay *r, int device, int bundle, int64_t version) {
+    int64_t row = car_validate_row(r->v, device, bundle);
+    return row == CAR_NONE ? NULL : &r->versions[row * BUFFERS + version % BUFFERS];
+}
+
+static bool is_here(const replay *r, int device, int bundle, int64_t version) {
+    const int64_t *place = place_of(r, device, bundle, version);
+    return place && *place == version;
+}
+
+static bool moves(const car_validation *v) {
+    return v->config.placement == CAR_PLACEMENT_ZERO;
+}
+
+/* Where zero keeps weights that nobody uses: each bundle at the owner of its home. */
+static bool is_owner(const car_validation *v, int device, int bundle) {
+    return moves(v) && device == car_validate_owner(v, v->partition->bundles[bundle].home);
+}
+
+/* A version comes to a device. It may replace what no one needs any longer (whether it was needed shows later), but
+ * where weights move, what is not needed was to be freed. */
+static car_status put(replay *r, int index, int bundle, int64_t version) {
+    const car_validation *v = r->v;
+    int device = v->device_of[index];
+    int64_t *place = place_of(r, device, bundle, version);
+    if (!place) {
+        return car_validate_fail(v, index, "bundle %d has nothing to do with this device", bundle);
+    }
+    if (*place == version) {
+        return car_validate_fail(v, index, "version %lld of bundle %d is here already", (long long)version, bundle);
+    }
+    if (moves(v) && *place != NOTHING && !(v->spread && is_owner(v, device, bundle))) {
+        return car_validate_fail(v, index, "version %lld of bundle %d was never freed", (long long)*place, bundle);
+    }
+    *place = version;
+    return CAR_OK;
+}
+
+static void take(const replay *r, int device, int bundle, int64_t version) {
+    int64_t *place = place_of(r, device, bundle, version);
+    if (place && *place == version) {
+        *place = NOTHING;
+    }
+}
+
+/* ---- uses --------------------------------------------------------------------------------------- */
+
+static int first_tied(const car_validation *v, int stage) {
+    for (int b = v->stages; b < v->bundles; b++) {
+        if (v->partition->bundles[b].stage == stage) {
+            return b;
+        }
+    }
+    return CAR_NONE;
+}
+
+static car_status check_rule(const car_validation *v, int index) {
+    const car_task *task = &v->tasks[index];
+    int64_t version = car_validate_version(v, task->step, task->worker, task->stage);
+    int tied = first_tied(v, task->stage);
+    int64_t tied_version = CAR_NONE;
+    if (tied != CAR_NONE) {
+        tied_version = car_validate_version(v, task->step, task->worker, v->partition->bundles[tied].home);
+    }
+    if (task->version != version || task->tied_version != tied_version) {
+        bool own = task->version != version;
+        return car_validate_fail(v, index, "the rule says version %lld%s", (long long)(own ? version : tied_version),
+                                 own ? "" : " of the tied parameter");
+    }
+    return CAR_OK;
+}
+
+/* The last micro-batch that uses a version, be it in this run or after it. */
+static int64_t last_user(const car_validation *v, int64_t version, int home) {
+    return (version + 1) * v->workers + car_validate_first_fresh(v, home) - 1;
+}
+
+/* Whether a device loses a version with a forward or backward. What a task frees is its stage's own bundle; a tied one
+ * has no flag, so it ends where it must: a broadcast copy with its task, others with the last use of all. */
+static bool ends_with(const car_validation *v, int index, int bundle, int64_t version) {
+    const car_task *task = &v->tasks[index];
+    if (bundle < v->stages) {
+        return task->frees & CAR_FREES_WEIGHTS;
+    }
+    if (!moves(v) || v->spread) {
+        return moves(v) && !is_owner(v, v->device_of[index], bundle);
+    }
+    return task->kind == CAR_TASK_BACKWARD &&
+           task->step * v->workers + task->worker == last_user(v, version, v->partition->bundles[bundle].home);
+}
+
+static car_status use(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    int device = v->device_of[index];
+    car_status status = CAR_OK;
+    CAR_TRY(check_rule(v, index));
+    for (int b = task->stage; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
+        const car_bundle *bundle = &v->partition->bundles[b];
+        int64_t version = car_validate_version(v, task->step, task->worker, bundle->home);
+        if (bundle->stage != task->stage || bundle->bytes == 0) {
+            continue;
+        }
+        if (!is_here(r, device, b, version)) {
+            CAR_TRY(car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, b));
+        }
+        if (ends_with(v, index, b, version)) {
+            take(r, device, b, version);
+        }
+    }
+done:
+    return status;
+}
+
+/* ---- comings and goings ------------------------------------------------------------------------- */
+
+static car_status send(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    int device = v->device_of[index];
+    if (!is_here(r, device, task->bundle, task->version)) {
+        return car_validate_fail(v, index, "sends weights that are not here");
+    }
+    if (moves(v) && !(task->frees & CAR_FREES_WEIGHTS)) {
+        return car_validate_fail(v, index, "weights that were handed on are kept");
+    }
+    if (task->frees & CAR_FREES_WEIGHTS) {
+        take(r, device, task->bundle, task->version);
+    }
+    return CAR_OK;
+}
+
+/* theta_{t+1} is made of theta_t. zero's owner has it with the optimizer's state, others must hold it. */
+static car_status update(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    car_status status = CAR_OK;
+    for (int b = task->bundle; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
+        const car_bundle *bundle = &v->partition->bundles[b];
+        if (bundle->home != task->bundle || bundle->bytes == 0) {
+            continue;
+        }
+        if (b == task->bundle && !moves(v) && !is_here(r, v->device_of[index], b, task->version - 1)) {
+            CAR_TRY(car_validate_fail(v, index, "version %lld, from which it is made, is not here",
+                                      (long long)task->version - 1));
+        }
+        CAR_TRY(put(r, index, b, task->version));
+    }
+done:
+    return status;
+}
+
+static car_status broadcast(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    int owner = car_validate_owner(v, v->partition->bundles[task->bundle].home);
+    if (!v->spread || !moves(v) || task->peer != owner) {
+        return car_validate_fail(v, index, "there is nothing to broadcast like this");
+    }
+    if (!is_here(r, owner, task->bundle, task->version)) {
+        return car_validate_fail(v, index, "the owner does not have it");
+    }
+    return v->device_of[index] == owner ? CAR_OK : put(r, index, task->bundle, task->version);
+}
+
+static car_status step_replay(replay *r, int index) {
+    const car_task *task = &r->v->tasks[index];
+    bool weights = task->cargo == CAR_CARGO_WEIGHTS;
+    switch (task->kind) {
+    case CAR_TASK_FORWARD:
+    case CAR_TASK_BACKWARD:
+        return use(r, index);
+    case CAR_TASK_UPDATE:
+        return update(r, index);
+    case CAR_TASK_BROADCAST:
+        return broadcast(r, index);
+    case CAR_TASK_SEND:
+        return weights ? send(r, index) : CAR_OK;
+    case CAR_TASK_RECEIVE:
+        return weights ? put(r, index, task->bundle, task->version) : CAR_OK;
+    default:
+        return CAR_OK;
+    }
+}
+
+/* ---- beginning and end -------------------------------------------------------------------------- */
+
+/* theta_0 is on every device that computes with it or that makes theta_1 of it; zero: on its owner. */
+static void begin(replay *r) {
+    const car_validation *v = r->v;
+    for (int device = 0; device < v->devices; device++) {
+        for (int b = 0; b < v->bundles; b++) {
+            int64_t *place = place_of(r, device, b, 0);
+            int group = v->partition->bundles[b].stage / v->per_worker;
+            bool here = moves(v) ? is_owner(v, device, b) : !car_validate_in_groups(v) || v->groups[device] == group;
+            if (place && here) {
+                *place = 0;
+            }
+        }
+    }
+}
+
+/* A version may be left if its last user is not in this run; an owner that broadcasts keeps what it has. */
+static bool may_stay(const car_validation *v, int device, int bundle, int64_t version) {
+    int64_t last = last_user(v, version, v->partition->bundles[bundle].home);
+    return (v->spread && is_owner(v, device, bundle)) || (!v->spread && last >= v->steps * v->workers);
+}
+
+/* zero: what will not be used again has been freed everywhere. */
+static car_status check_left(const replay *r) {
+    const car_validation *v = r->v;
+    for (int device = 0; moves(v) && device < v->devices; device++) {
+        for (int b = 0; b < v->bundles; b++) {
+            for (int64_t buffer = 0; buffer < BUFFERS; buffer++) {
+                int64_t left = *place_of(r, device, b, buffer);
+                if (v->partition->bundles[b].bytes > 0 && left != NOTHING && !may_stay(v, device, b, left)) {
+                    return car_validate_fail(v, CAR_NONE, "version %lld of bundle %d is never freed on device %d",
+                                             (long long)left, b, device);
+                }
+            }
+        }
+    }
+    return CAR_OK;
+}
+
+car_status car_validate_versions(car_validation *v) {
+    replay r = {.v = v};
+    size_t places = car_validate_rows(v) * BUFFERS;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(v->context, places, sizeof *r.versions, &r.versions));
+    for (size_t place = 0; place < places; place++) {
+        r.versions[place] = NOTHING;
+    }
+    begin(&r);
+    for (int n = 0; n < v->count; n++) {
+        CAR_TRY(step_replay(&r, v->order[n]));
+    }
+    CAR_TRY(check_left(&r));
+done:
+    car_context_release(v->context, r.versions, places, sizeof *r.versions);
+    return status;
+}

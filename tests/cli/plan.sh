@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# carousel plan as its user runs it: the page, the table, JSON, the text form, the figure, a profile, and mistakes.
+# CAROUSEL names the program.
+set -u
+failures=0
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+
+fail() {
+    echo "FAIL: $1" >&2
+    failures=$((failures + 1))
+}
+
+# expect CODE TEXT ARGUMENTS...: the exit code, and a text that output or error must contain.
+expect() {
+    local code=$1 text=$2 output status
+    shift 2
+    output=$("$CAROUSEL" plan "$@" 2>&1 </dev/null)
+    status=$?
+    [ "$status" = "$code" ] || fail "carousel plan $*: exit $status where $code was expected: $output"
+    grep -qF -- "$text" <<<"$output" || fail "carousel plan $*: '$text' is not in: $output"
+}
+
+# json EXPRESSION ARGUMENTS...: a truth about the answer d, in Python.
+json() {
+    local expression=$1
+    shift
+    "$CAROUSEL" plan "$@" --json >answer.json || fail "carousel plan $* --json: exit $?"
+    python3 -c "import json, sys; d = json.load(open('answer.json')); sys.exit(not ($expression))" ||
+        fail "carousel plan $*: not so: $expression"
+}
+
+# ---- the page -----------------------------------------------------------------------------------
+
+expect 0 "usage: carousel plan" --help
+expect 0 "--freshness-slack M" --help
+expect 0 "gpt2-nano" --help
+expect 0 "worker 1  1' 0' 0  1  2  2'" --model mlp --workers 3
+expect 0 "Proven on the table" --model mlp --workers 3
+expect 0 "rank 2  2.2  2.2' 2.0  2.0' 2.1  2.1'" --model mlp --workers 3 --placement pipeline
+expect 0 "rank 0, worker 2" --model mlp --workers 4 --ranks 2 --placement replica --mapping interleaved
+expect 0 "(needs less memory)" --model resnet20 --workers 4 --ranks 2 --placement replica
+expect 0 "transformer.wte.weight belongs to stage 0 and is used again in stage 3" --model gpt2-nano --workers 4
+expect 0 "stages between are not shown" --model resnet50 --workers 4 --stages 64
+expect 0 "optimizer" --model mlp --workers 2 --optimizer adamw
+
+# What is off is said.
+expect 0 "This model cannot halve" --model resnet50 --workers 4 --batch 1
+expect 0 "are empty" --model mlp --workers 4 --stages 32
+expect 0 "--freshness-slack 1" --model mlp --workers 3 --placement replica
+expect 0 "--partition params" --model resnet18 --workers 4 --placement zero
+expect 0 "--rule accumulate" --model resnet18 --workers 4 --threads 2 --batch 1
+expect 0 "PipeDream-2BW" --model mlp --workers 3 --placement pipeline --rule cdp-v1
+expect 0 "nothing to cycle" --model mlp --workers 1
+output=$("$CAROUSEL" plan --model vit-b16 --workers 4 --batch 1)
+grep -q "cannot halve" <<<"$output" && fail "vit-b16 was said not to halve"
+
+# ---- JSON ---------------------------------------------------------------------------------------
+
+json "d['model'] == 'vit-b16' and d['rule'] == 'cdp-v2' and d['workers'] == 4 and len(d['stages']) == 4 and d['validated']" \
+    --model vit-b16 --workers 4 --batch 2
+json "d['parameters'][0].keys() == {'name', 'stage', 'bytes'} and sum(p['bytes'] for p in d['parameters']) == \
+    sum(s['weight_bytes'] for s in d['stages'])" --model gpt2-nano --workers 4
+json "{'peak_ratio_to_dp', 'limit', 'activations_peak_bytes', 'bytes_sent', 'messages'} <= d['predictions'].keys()" \
+    --model resnet20 --workers 4 --placement replica
+json "0.5 < d['predictions']['peak_ratio_to_dp'] < 0.6 and d['predictions']['messages'] == 0" --model vit-b16 --workers 4
+json "d['predictions']['peak_ratio_to_dp'] == 1 and d['predictions']['gradient_delay'] == 0" \
+    --model vit-b16 --workers 4 --rule dp
+json "[p['stage'] for p in d['parameters']] == sorted(p['stage'] for p in d['parameters'])" --model resnet20 --workers 5
+json "len(d['stages']) == 1024 and not d['validated']" --model gpt2 --workers 1024 --stages 1024
+json "[(s['first'], s['end']) for s in d['stages']] == [(0, 2), (2, 5), (5, 11)]" --model mlp --workers 3 --partition cuts:2,5
+json "d['stages'][0]['weight_bytes'] > 0 and d['partition'] == 'params'" --model resnet18 --workers 4 --partition params
+json "d['partition'] == 'memory'" --model resnet18 --workers 4 --partition memory
+json "d['freshness_slack'] == 2" --model mlp --workers 3 --freshness-slack 2
+
+# ---- the table ----------------------------------------------------------------------------------
+
+table=$("$CAROUSEL" plan --model vit-tiny --workers 4 --batch 1 --compare) || fail "--compare failed"
+[ "$(grep -cE '^(shared|replica|zero|pipeline|grid) ' <<<"$table")" = 19 ] || fail "--compare has not 19 rows: $table"
+for row in "shared    accumulate" "pipeline  gpipe" "pipeline  1f1b" "pipeline  2bw" "grid      cdp-v2"; do
+    grep -q "^$row" <<<"$table" || fail "--compare has no row $row"
+done
+grep -q "not the best choice" <<<"$table" || fail "--compare praises without end"
+json "len(d['plans']) == 19 and all('activations_peak_bytes' in p['predictions'] for p in d['plans'])" \
+    --model vit-tiny --workers 4 --batch 1 --compare
+json "[p['devices'] for p in d['plans'] if p['placement'] == 'grid'] == [16, 10, 10]" \
+    --model vit-tiny --workers 4 --batch 1 --compare
+
+# ---- the text form and the figure ---------------------------------------------------------------
+
+expect 0 "carousel-plan 1 rule=cdp-v2 placement=zero workers=3" --model mlp --workers 3 --placement zero --dump
+"$CAROUSEL" plan --model mlp --workers 3 --placement replica --dump --steps 2 | grep -qx "5: Rp2.0<0 B2.1@0-a Sp2.1>2-s" ||
+    fail "--dump lacks the second hop of stage 2's sum"
+
+expect 0 "The figure is in out.svg" --model resnet18 --workers 4 --batch 1 --svg out.svg
+python3 -c "import xml.dom.minidom as x; d = x.parse('out.svg'); assert len(d.getElementsByTagName('rect')) > 128" ||
+    fail "out.svg is not an SVG with 128 cells"
+grep -q "limit of any schedule" out.svg || fail "out.svg does not show the limit"
+grep -q "Cyclic data parallelism, cdp-v2" out.svg || fail "out.svg does not name the rule"
+[ "$(ls)" = "$(printf 'answer.json\nout.svg')" ] || fail "left behind: $(ls)"
+expect 1 "gpipe is not one" --model mlp --workers 2 --placement pipeline --rule gpipe --svg x.svg
+expect 1 "cannot be read" --model mlp --workers 64 --svg x.svg
+expect 1 "cannot write missing/x.svg" --model mlp --workers 2 --svg missing/x.svg
+[ -e x.svg ] && fail "a refused figure was written"
+
+# ---- a profile ----------------------------------------------------------------------------------
+
+expect 1 "there is no profile mlp.profile.json; make it with --profile" --model mlp --workers 2 --partition time
+expect 0 "cut by measured time" --model mlp --workers 2 --batch 4 --profile
+[ -s mlp.profile.json ] || fail "--profile saved nothing"
+json "d['costs'] == 'seconds' and d['partition'] == 'time'" --model mlp --workers 2 --batch 4 --partition time
+expect 1 "profile" --model mlp --workers 2 --batch 8 --partition time
+expect 1 "profile" --model resnet20 --workers 2 --partition time --profile-file mlp.profile.json
+json "d['costs'] == 'seconds' and d['partition'] == 'params'" --model mlp --workers 2 --batch 4 --partition params \
+    --profile-file mlp.profile.json
+
+# ---- mistakes -----------------------------------------------------------------------------------
+
+expect 2 "--model NAME is missing"
+expect 2 "there is no option --worker" --model mlp --worker 3
+expect 2 "--workers 0" --model mlp --workers 0
+expect 2 "--freshness-slack -1" --model mlp --freshness-slack -1
+expect 2 "--compare and --dump do not go together" --model mlp --compare --dump
+expect 2 "--dump and --json do not go together" --model mlp --dump --json
+expect 2 "--compare and --svg do not go together" --model mlp --compare --svg x.svg
+expect 2 "known are sgd and adamw" --model mlp --optimizer adam
+expect 2 "leave out --ranks" --model mlp --compare --ranks 2
+expect 2 "--threads is for --placement shared" --model mlp --placement zero --threads 2
+expect 2 "there is no rule 'cdp'; known are: dp, cdp-v1, cdp-v2" --model mlp --rule cdp
+expect 2 "there is no placement 'zeros'" --model mlp --placement zeros
+expect 2 "there is no mapping 'random'" --model mlp --placement replica --ranks 2 --mapping random
+expect 2 "known are flops, time, params, memory and cuts" --model mlp --partition fair
+expect 2 "cuts:12,30,47" --model mlp --workers 3 --partition cuts:2,x
+expect 2 "cuts:12,30,47" --model mlp --workers 3 --partition cuts:
+expect 2 "wants 5 cuts" --model mlp --workers 3 --stages 6 --partition cuts:2,5
+expect 1 "cut" --model mlp --workers 3 --partition cuts:5,2
+expect 1 "cut" --model mlp --workers 3 --partition cuts:2,99
+expect 1 "5 stages for 3 workers" --model mlp --workers 3 --stages 5
+expect 1 "3 ranks for 4 workers" --model mlp --workers 4 --ranks 3 --placement replica
+expect 1 "use --placement pipeline" --model mlp --rule 1f1b
+expect 1 "only cdp-v2" --model mlp --rule cdp-v1 --freshness-slack 1
+expect 1 "resnet20" --model resnet21
+[ "$("$CAROUSEL" plan --model mlp --workers 3 --stages 5 2>/dev/null)" = "" ] || fail "an error left something on standard output"
+
+[ "$failures" = 0 ] && echo "all well"
+exit $((failures > 0))

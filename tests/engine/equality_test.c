@@ -1,0 +1,458 @@
+/* The engine against the sequential trainer, to the bit: weights after six steps, and the loss of every
+ * step, for any number of threads. What is compared with is in sequential.c.
+ *
+ * The models are small variants that keep all there is to get wrong: BatchNorm statistics, a tied
+ * embedding, padded channels, stages without operations. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "carousel/evaluate.h"
+#include "engine/sequential.h"
+#include "engine/world.h"
+
+enum { STEPS = 6, MAX_LABELS = 64 };
+
+/* Sanitizers make a step many times slower: they see every kind of case, but not all of them. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define REDUCED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define REDUCED 1
+#endif
+#endif
+#ifdef REDUCED
+static const int worker_counts[] = {1, 3}, thread_counts[] = {2};
+#else
+static const int worker_counts[] = {1, 2, 3, 4}, thread_counts[] = {1, 2, 4};
+#endif
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* ---- models -------------------------------------------------------------------------------- */
+
+static const car_small_model mlp = {"mlp", {.batch = 2, .image_size = 4, .classes = 5, .width = 12, .depth = 3}};
+static const car_small_model resnet20 = {"resnet20", {.batch = 2, .image_size = 8, .classes = 5, .width = 16}};
+/* Channels that fill no block: stored with padding, and slow. */
+static const car_small_model resnet20_padded = {"resnet20", {.batch = 2, .image_size = 4, .classes = 5, .width = 3}};
+static const car_small_model vit = {"vit-tiny",
+                                    {.batch = 2, .image_size = 8, .classes = 5, .width = 12, .depth = 3, .heads = 3}};
+static const car_small_model gpt2 = {"gpt2-nano",
+                                     {.batch = 2, .seq_len = 6, .vocabulary = 20, .width = 12, .depth = 3, .heads = 2}};
+static const car_small_model vit_dropout = {
+    "vit-tiny", {.batch = 2, .image_size = 8, .classes = 5, .width = 12, .depth = 2, .heads = 3, .dropout = 0.3}};
+static const car_small_model gpt2_dropout = {
+    "gpt2-nano", {.batch = 2, .seq_len = 6, .vocabulary = 20, .width = 12, .depth = 2, .heads = 2, .dropout = 0.3}};
+
+/* ---- what to train with ---------------------------------------------------------------------- */
+
+typedef struct setting {
+    car_rule rule;
+    int workers, per_worker, slack;
+    car_optimizer_config optimizer;
+    car_schedule schedule;
+    double lr[STEPS]; /* what the schedule comes to */
+    double clip_norm;
+    int pause; /* steps after which the engine is drained, and goes on; 0: not at all */
+} setting;
+
+static setting with_sgd(car_rule rule, int workers, int per_worker) {
+    setting s = {.rule = rule, .workers = workers, .per_worker = per_worker, .schedule = {.lr = 0.05}};
+    s.optimizer = car_optimizer_config_default();
+    s.optimizer.weight_decay = 5e-4;
+    for (int t = 0; t < STEPS; t++) {
+        s.lr[t] = s.schedule.lr;
+    }
+    return s;
+}
+
+static setting with_adamw(car_rule rule, int workers, int per_worker) {
+    setting s = with_sgd(rule, workers, per_worker);
+    s.optimizer.kind = CAR_OPTIMIZER_ADAMW;
+    s.optimizer.weight_decay = 0.01;
+    s.schedule.lr = 1e-3;
+    for (int t = 0; t < STEPS; t++) {
+        s.lr[t] = s.schedule.lr;
+    }
+    return s;
+}
+
+static const char *describe(const setting *s, int threads) {
+    static char text[160];
+    snprintf(text, sizeof text, "%s, %s, N = %d, k = %d, P = %d, slack %d, clip %g, pause %d", car_rule_text(s->rule),
+             car_optimizer_text(s->optimizer.kind), s->workers, s->per_worker, threads, s->slack, s->clip_norm,
+             s->pause);
+    return text;
+}
+
+static car_sequential *run_sequential(car_world *w, const setting *s) {
+    const car_sequential_config config = {.rule = s->rule,
+                                          .workers = s->workers,
+                                          .per_worker = s->per_worker,
+                                          .freshness_slack = s->slack,
+                                          .steps = STEPS,
+                                          .lr = s->lr,
+                                          .optimizer = s->optimizer,
+                                          .clip_norm = s->clip_norm,
+                                          .seed = CAR_WORLD_SEED,
+                                          .feed = car_world_feed,
+                                          .feed_user = w};
+    car_sequential *sequential = NULL;
+    car_world_must(w, car_sequential_create(w->program, w->arena, &config, &sequential));
+    car_world_start(w, car_sequential_weights(sequential, 0));
+    car_world_must(w, car_sequential_run(sequential));
+    return sequential;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+/* The first parameter in which two versions differ, or CAR_NONE. */
+static int first_difference(const car_world *w, const car_weights *a, const car_weights *b) {
+    int found = CAR_NONE;
+    for (int p = 0; found == CAR_NONE && p < car_graph_param_count(w->graph); p++) {
+        size_t count = (size_t)car_shape_elements(car_graph_param(w->graph, p)->shape);
+        float *left = malloc(count * sizeof *left), *right = malloc(count * sizeof *right);
+        assert_true(left && right);
+        car_world_must(w, car_weights_get(a, p, left));
+        car_world_must(w, car_weights_get(b, p, right));
+        if (memcmp(left, right, count * sizeof *left) != 0) {
+            found = p;
+        }
+        free(right);
+        free(left);
+    }
+    return found;
+}
+
+typedef struct losses {
+    double loss[STEPS];
+    int64_t next;
+} losses;
+
+static void note_loss(void *user, const car_step_report *report) {
+    losses *l = user;
+    if (report->step == l->next && report->step < STEPS) {
+        l->loss[l->next++] = report->loss;
+    }
+}
+
+static void expect_same_stages(const car_world *w, const car_partition *partition, const car_sequential *sequential) {
+    for (int j = 0; j < partition->stage_count; j++) {
+        for (int l = partition->stages[j].first; l < partition->stages[j].end; l++) {
+            if (car_sequential_stage(sequential, l) != j) {
+                fail_msg("%s is in stage %d of the engine, but in %d by definition", car_graph_op(w->graph, l)->name, j,
+                         car_sequential_stage(sequential, l));
+            }
+        }
+    }
+}
+
+static void train(car_world *w, const setting *s, int threads, car_trainer *trainer, const car_sequential *expected,
+                  const losses *got) {
+    car_world_start(w, car_trainer_weights(trainer));
+    if (s->pause > 0) {
+        car_world_must(w, car_trainer_run(trainer, s->pause));
+        assert_int_equal(car_trainer_steps(trainer), s->pause);
+        int cut = first_difference(w, car_trainer_weights(trainer), car_sequential_weights(expected, s->pause));
+        if (cut != CAR_NONE) {
+            fail_msg("%s: %s differs at the pause", describe(s, threads), car_graph_param(w->graph, cut)->name);
+        }
+    }
+    car_world_must(w, car_trainer_run(trainer, STEPS));
+    assert_int_equal(car_trainer_steps(trainer), STEPS);
+    assert_int_equal(got->next, STEPS);
+    for (int t = 0; t < STEPS; t++) {
+        double loss = car_sequential_loss(expected, t);
+        if (memcmp(&got->loss[t], &loss, sizeof loss) != 0) {
+            fail_msg("%s: the loss of step %d is %.9g, not %.9g", describe(s, threads), t, got->loss[t], loss);
+        }
+    }
+    int param = first_difference(w, car_trainer_weights(trainer), car_sequential_weights(expected, STEPS));
+    if (param != CAR_NONE) {
+        fail_msg("%s: %s differs", describe(s, threads), car_graph_param(w->graph, param)->name);
+    }
+}
+
+static void expect_equal(car_world *w, const setting *s, int threads, const car_sequential *expected) {
+    car_partition *partition = NULL;
+    car_plan *plan = NULL;
+    car_trainer *trainer = NULL;
+    losses got = {.next = 0};
+    const car_plan_config plan_config = {
+        .workers = s->workers, .rule = s->rule, .threads = threads, .freshness_slack = s->slack};
+    car_trainer_config config = car_trainer_config_default();
+    config.threads = threads;
+    config.seed = CAR_WORLD_SEED;
+    config.optimizer = s->optimizer;
+    config.schedule = s->schedule;
+    config.clip_norm = s->clip_norm;
+    config.feed = car_world_feed;
+    config.feed_user = w;
+    config.report = note_loss;
+    config.report_user = &got;
+    car_world_must(
+        w, car_partition_create(w->graph, &(car_partition_config){.stages = s->workers * s->per_worker}, &partition));
+    expect_same_stages(w, partition, expected);
+    car_world_must(w, car_plan_create(w->context, partition, &plan_config, &plan));
+    car_world_must(w, car_trainer_create(plan, w->program, w->arena, &config, &trainer));
+    train(w, s, threads, trainer, expected, &got);
+    car_trainer_destroy(trainer);
+    car_plan_destroy(plan);
+    car_partition_destroy(partition);
+}
+
+/* For every number of threads, against one run of the sequential trainer. */
+static void check(car_world *w, const setting *s) {
+    car_sequential *expected = run_sequential(w, s);
+    for (int c = 0; c < COUNT(thread_counts); c++) {
+        expect_equal(w, s, thread_counts[c], expected);
+        if (s->rule == CAR_RULE_DP) {
+            setting accumulate = *s;
+            accumulate.rule = CAR_RULE_ACCUMULATE;
+            expect_equal(w, &accumulate, thread_counts[c], expected);
+        }
+    }
+    car_sequential_destroy(expected);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static const car_rule rules[] = {CAR_RULE_DP, CAR_RULE_CDP_V1, CAR_RULE_CDP_V2};
+
+static void test_matrix(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    for (int r = 0; r < COUNT(rules); r++) {
+        for (int n = 0; n < COUNT(worker_counts); n++) {
+            for (int k = 1; k <= 2; k++) {
+                const setting sgd = with_sgd(rules[r], worker_counts[n], k);
+                const setting adamw = with_adamw(rules[r], worker_counts[n], k);
+                check(&w, &sgd);
+                check(&w, &adamw);
+            }
+        }
+    }
+    car_world_close(&w);
+}
+
+static void test_slack(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    for (int k = 1; k <= 2; k++) {
+        setting s = with_sgd(CAR_RULE_CDP_V2, 3, k);
+        s.slack = 1;
+        check(&w, &s);
+    }
+    car_world_close(&w);
+}
+
+static void test_dropout(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    for (int r = 0; r < COUNT(rules); r++) {
+        const setting s = with_sgd(rules[r], 3, 1);
+        check(&w, &s);
+    }
+    car_world_close(&w);
+}
+
+/* A bound that some steps exceed and some do not, so that the norm of the right step matters. */
+static void test_clip(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    for (int r = 0; r < COUNT(rules); r++) {
+        setting s = with_sgd(rules[r], 3, 2);
+        car_sequential *free_run = run_sequential(&w, &s);
+        double low = car_sequential_norm(free_run, 0), high = low;
+        for (int t = 1; t < STEPS; t++) {
+            double norm = car_sequential_norm(free_run, t);
+            low = norm < low ? norm : low;
+            high = norm > high ? norm : high;
+        }
+        s.clip_norm = (low + high) / 2;
+        car_sequential *clipped = run_sequential(&w, &s);
+        assert_int_not_equal(
+            first_difference(&w, car_sequential_weights(free_run, STEPS), car_sequential_weights(clipped, STEPS)),
+            CAR_NONE);
+        car_sequential_destroy(clipped);
+        car_sequential_destroy(free_run);
+        check(&w, &s);
+        s.pause = 3; /* the previous norm outlives the cut */
+        check(&w, &s);
+        s.clip_norm = low / 2; /* every step */
+        check(&w, &s);
+    }
+    car_world_close(&w);
+}
+
+static void test_pause(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    for (int r = 0; r < COUNT(rules); r++) {
+        for (int pause = 1; pause <= 3; pause += 2) { /* odd and odd: the newest version is in either place */
+            setting s = with_adamw(rules[r], 3, 2);
+            s.pause = pause;
+            check(&w, &s);
+            s.pause = pause + 1;
+            check(&w, &s);
+        }
+    }
+    car_world_close(&w);
+}
+
+/* Nesterov, no decay on vectors, and a rate that changes from step to step: it acts when the update is made. */
+static void test_options(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    for (int r = 0; r < COUNT(rules); r++) {
+        setting s = with_sgd(rules[r], 3, 1);
+        s.optimizer.nesterov = true;
+        s.optimizer.decay_weights_only = true;
+        s.optimizer.weight_decay = 0.1;
+        s.schedule = (car_schedule){.kind = CAR_SCHEDULE_STEP, .lr = 0.0625, .every = 2, .gamma = 0.5};
+        memcpy(s.lr, (const double[STEPS]){0.0625, 0.0625, 0.03125, 0.03125, 0.015625, 0.015625}, sizeof s.lr);
+        check(&w, &s);
+        s = with_sgd(rules[r], 2, 2);
+        s.optimizer.momentum = 0;
+        s.optimizer.weight_decay = 0;
+        check(&w, &s);
+    }
+    car_world_close(&w);
+}
+
+/* Gradients so small that their sums are denormal: flushing them must not depend on where sums are made. */
+static void test_denormal_sums(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    w.input_scale = 3e-36f;
+    memset(w.start[0], 0, (size_t)car_shape_elements(car_graph_param(w.graph, 0)->shape) * sizeof(float));
+    for (int r = 0; r < COUNT(rules); r++) {
+        setting s = with_sgd(rules[r], 4, 1);
+        s.optimizer.weight_decay = 0;
+        s.schedule.lr = 1;
+        for (int t = 0; t < STEPS; t++) {
+            s.lr[t] = s.schedule.lr;
+        }
+        check(&w, &s);
+    }
+    car_world_close(&w);
+}
+
+/* Were the rules alike, or a parameter never trained, equality would prove nothing. */
+static void test_rules_differ(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    const setting dp = with_sgd(CAR_RULE_DP, 3, 1), v1 = with_sgd(CAR_RULE_CDP_V1, 3, 1);
+    const setting v2 = with_sgd(CAR_RULE_CDP_V2, 3, 1);
+    setting slack = v2;
+    slack.slack = 1;
+    car_sequential *runs[] = {run_sequential(&w, &dp), run_sequential(&w, &v1), run_sequential(&w, &v2),
+                              run_sequential(&w, &slack)};
+    for (int a = 0; a < COUNT(runs); a++) {
+        for (int b = a + 1; b < COUNT(runs); b++) {
+            int param =
+                first_difference(&w, car_sequential_weights(runs[a], STEPS), car_sequential_weights(runs[b], STEPS));
+            assert_int_not_equal(param, CAR_NONE);
+        }
+    }
+    for (int p = 0; p < car_graph_param_count(w.graph); p++) {
+        size_t bytes = car_program_param_bytes(w.program, p);
+        for (int t = 0; t < STEPS; t++) {
+            assert_memory_not_equal(car_weights_data(car_sequential_weights(runs[2], t), p),
+                                    car_weights_data(car_sequential_weights(runs[2], t + 1), p), bytes);
+        }
+    }
+    for (int a = 0; a < COUNT(runs); a++) {
+        car_sequential_destroy(runs[a]);
+    }
+    car_world_close(&w);
+}
+
+/* One batch after the other: mean loss and share of rows whose label has the largest logit. */
+static car_evaluation evaluate_simply(car_world *w, const car_weights *weights, int batches) {
+    const car_tensor *logits = car_graph_tensor(w->graph, car_graph_logits(w->graph));
+    int64_t classes = logits->shape.dim[logits->shape.rank - 1], rows = car_shape_elements(logits->shape) / classes;
+    car_evaluation result = {.rows = rows * batches};
+    int32_t labels[MAX_LABELS];
+    assert_true(rows <= MAX_LABELS);
+    car_lane *lane = NULL;
+    car_tape *tape = NULL;
+    car_world_must(w, car_lane_create(w->program, w->arena, &lane));
+    car_world_must(w, car_tape_create(w->program, w->arena, &tape));
+    for (int b = 0; b < batches; b++) {
+        car_tape_begin(tape, 0, false);
+        car_world_must(w, car_world_feed(w, b, 0, tape));
+        memcpy(labels, car_tape_tensor(tape, w->labels), (size_t)rows * sizeof *labels); /* forward lets them go */
+        car_world_must(w, car_tape_forward(tape, lane, weights, 0, car_graph_op_count(w->graph)));
+        result.loss += (double)car_tape_loss(tape) * (double)rows;
+        const float *values = car_tape_tensor(tape, car_graph_logits(w->graph));
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t best = 0;
+            for (int64_t c = 1; c < classes; c++) {
+                best = values[r * classes + c] > values[r * classes + best] ? c : best;
+            }
+            result.top1 += best == labels[r];
+        }
+    }
+    car_tape_destroy(tape);
+    car_lane_destroy(lane);
+    result.loss /= (double)result.rows;
+    result.top1 /= (double)result.rows;
+    return result;
+}
+
+static void test_evaluation(void **state) {
+    enum { BATCHES = 7 };
+    car_world w;
+    car_world_open(&w, *state);
+    car_weights *weights = NULL;
+    car_evaluation one, three;
+    car_world_must(&w, car_weights_create(w.program, w.arena, &weights));
+    car_world_start(&w, weights);
+    const car_evaluation simple = evaluate_simply(&w, weights, BATCHES);
+    car_world_must(&w, car_evaluate(w.program, w.arena, weights, 1, BATCHES, car_world_feed, &w, &one));
+    car_world_must(&w, car_evaluate(w.program, w.arena, weights, 3, BATCHES, car_world_feed, &w, &three));
+    assert_int_equal(one.rows, simple.rows);
+    assert_int_equal(three.rows, simple.rows);
+    assert_memory_equal(&one.loss, &simple.loss, sizeof one.loss);
+    assert_memory_equal(&one.top1, &simple.top1, sizeof one.top1);
+    assert_memory_equal(&three.loss, &one.loss, sizeof one.loss);
+    assert_memory_equal(&three.top1, &one.top1, sizeof one.top1);
+    assert_memory_equal(&three.top5, &one.top5, sizeof one.top5);
+    assert_true(one.top1 <= one.top5 && one.top5 <= 1);
+    car_weights_destroy(weights);
+    car_world_close(&w);
+}
+
+#define TEST(name, function, model) \
+    { name " " #model, function, NULL, NULL, (void *)&model }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST("rules differ", test_rules_differ, mlp),
+        TEST("rules differ", test_rules_differ, resnet20),
+        TEST("rules differ", test_rules_differ, vit),
+        TEST("rules differ", test_rules_differ, gpt2),
+        TEST("rules, workers, stages, threads", test_matrix, mlp),
+        TEST("rules, workers, stages, threads", test_matrix, resnet20),
+        TEST("rules, workers, stages, threads", test_matrix, vit),
+        TEST("rules, workers, stages, threads", test_matrix, gpt2),
+        TEST("freshness slack", test_slack, resnet20_padded),
+        TEST("freshness slack", test_slack, gpt2),
+        TEST("dropout", test_dropout, vit_dropout),
+        TEST("dropout", test_dropout, gpt2_dropout),
+        TEST("clipping", test_clip, resnet20),
+        TEST("clipping", test_clip, gpt2),
+        TEST("pause", test_pause, resnet20),
+        TEST("pause", test_pause, gpt2),
+        TEST("options", test_options, resnet20),
+        TEST("options", test_options, gpt2),
+        TEST("denormal sums", test_denormal_sums, mlp),
+        TEST("evaluation", test_evaluation, resnet20),
+        TEST("evaluation", test_evaluation, gpt2),
+    };
+    return cmocka_run_group_tests_name("the engine equals the sequential trainer", tests, NULL, NULL);
+}

@@ -1,0 +1,59 @@
+/* A plan's table that can be changed, to see whether the validator notices, and the kinds of changes. */
+#ifndef CAR_TESTS_MUTANT_H
+#define CAR_TESTS_MUTANT_H
+
+#include "carousel/plan.h"
+
+enum { CAR_MUTANT_DEVICES = 64 };
+
+/* The tasks of one device over the whole run. */
+typedef struct car_mutant_row {
+    car_task *tasks;
+    int count, capacity;
+} car_mutant_row;
+
+typedef struct car_mutant {
+    const car_plan *plan;
+    int64_t steps, period;
+    int devices, workers, stages;
+    car_placement placement;
+    car_mutant_row rows[CAR_MUTANT_DEVICES];
+    uint64_t seed, rolls;
+} car_mutant;
+
+/* Reads the whole table of a plan, which must outlive it. `seed` decides where changes are made. */
+void car_mutant_open(car_mutant *mutant, const car_plan *plan, int64_t steps, uint64_t seed);
+void car_mutant_close(car_mutant *mutant);
+/* What the validator reads instead of the plan. */
+car_task_source car_mutant_source(car_mutant *mutant);
+
+/* ---- changing it ---------------------------------------------------------------------------------------- */
+
+/* Where a task is; device CAR_NONE: nowhere. */
+typedef struct car_spot {
+    int device, at;
+} car_spot;
+
+int car_mutant_roll(car_mutant *mutant, int sides);
+car_task *car_mutant_task(car_mutant *mutant, car_spot spot);
+void car_mutant_insert(car_mutant *mutant, car_spot spot, car_task task);
+/* As the first or the last task of its slot. */
+void car_mutant_insert_in_slot(car_mutant *mutant, int device, car_task task, bool first);
+car_task car_mutant_erase(car_mutant *mutant, car_spot spot);
+
+typedef bool (*car_mutant_wanted)(car_mutant *mutant, car_spot spot, const car_task *task);
+
+/* A random one of the tasks that are wanted. */
+car_spot car_mutant_find(car_mutant *mutant, car_mutant_wanted wanted);
+/* The RECEIVE of a SEND, or the SEND of a RECEIVE. */
+car_spot car_mutant_other_end(car_mutant *mutant, car_spot spot);
+
+/* ---- the kinds of changes ------------------------------------------------------------------------------- */
+
+int car_mutation_count(void);
+const char *car_mutation_name(int kind);
+/* Makes a change at a random place. False, and nothing is changed, if the plan has no place for it. Every change that is
+ * made is a mistake: none of them leaves a table that does the same. */
+bool car_mutation_apply(int kind, car_mutant *mutant);
+
+#endif

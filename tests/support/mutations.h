@@ -1,0 +1,203 @@
+/* Which tasks a mistake wants to change, and small helpers of those who make mistakes. */
+#ifndef CAR_TESTS_MUTATIONS_H
+#define CAR_TESTS_MUTATIONS_H
+
+#include "support/mutant.h"
+
+typedef struct car_mutation {
+    const char *name;
+    bool (*apply)(car_mutant *mutant);
+} car_mutation;
+
+/* With messages and collectives, and with everything else. */
+const car_mutation *car_mutations_of_messages(int *count);
+const car_mutation *car_mutations_of_tasks(int *count);
+
+/* ---- tasks that are wanted ------------------------------------------------------------------------------ */
+
+static inline bool is_any(car_mutant *t, car_spot s, const car_task *task) {
+    (void)s;
+    return task->kind != CAR_TASK_BROADCAST || t->devices > 1; /* to oneself it says nothing */
+}
+static inline bool is_send(car_mutant *t, car_spot s, const car_task *task) {
+    (void)t, (void)s;
+    return task->kind == CAR_TASK_SEND;
+}
+static inline bool is_receive(car_mutant *t, car_spot s, const car_task *task) {
+    (void)t, (void)s;
+    return task->kind == CAR_TASK_RECEIVE;
+}
+static inline bool is_forward(car_mutant *t, car_spot s, const car_task *task) {
+    (void)t, (void)s;
+    return task->kind == CAR_TASK_FORWARD;
+}
+static inline bool is_backward(car_mutant *t, car_spot s, const car_task *task) {
+    (void)t, (void)s;
+    return task->kind == CAR_TASK_BACKWARD;
+}
+static inline bool is_compute(car_mutant *t, car_spot s, const car_task *task) {
+    return is_forward(t, s, task) || is_backward(t, s, task);
+}
+static inline bool is_update(car_mutant *t, car_spot s, const car_task *task) {
+    (void)t, (void)s;
+    return task->kind == CAR_TASK_UPDATE;
+}
+static inline bool is_reduce(car_mutant *t, car_spot s, const car_task *task) {
+    (void)t, (void)s;
+    return task->kind == CAR_TASK_REDUCE;
+}
+static inline bool is_broadcast(car_mutant *t, car_spot s, const car_task *task) {
+    return task->kind == CAR_TASK_BROADCAST && is_any(t, s, task);
+}
+static inline bool is_partial_send(car_mutant *t, car_spot s, const car_task *task) {
+    return is_send(t, s, task) && task->cargo == CAR_CARGO_PARTIAL;
+}
+static inline bool is_sum_send(car_mutant *t, car_spot s, const car_task *task) {
+    return is_partial_send(t, s, task) || (is_send(t, s, task) && task->cargo == CAR_CARGO_FINISHED);
+}
+static inline bool is_weights_send(car_mutant *t, car_spot s, const car_task *task) {
+    return is_send(t, s, task) && task->cargo == CAR_CARGO_WEIGHTS;
+}
+static inline bool is_across_send(car_mutant *t, car_spot s, const car_task *task) {
+    return is_send(t, s, task) && (task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT);
+}
+/* Received in the slot in which it is needed. */
+static inline bool is_urgent_receive(car_mutant *t, car_spot s, const car_task *task) {
+    return is_receive(t, s, task) && (task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT ||
+                                      task->cargo == CAR_CARGO_PARTIAL);
+}
+static inline bool has_version(car_mutant *t, car_spot s, const car_task *task) {
+    (void)t, (void)s;
+    return task->version != CAR_NONE && task->kind != CAR_TASK_BROADCAST;
+}
+static inline bool has_tied_version(car_mutant *t, car_spot s, const car_task *task) {
+    (void)t, (void)s;
+    return task->tied_version != CAR_NONE;
+}
+static inline bool frees_weights(car_mutant *t, car_spot s, const car_task *task) {
+    (void)s;
+    return task->frees & CAR_FREES_WEIGHTS && car_plan_partition(t->plan)->bundles[task->bundle].bytes > 0;
+}
+static inline bool frees_sum(car_mutant *t, car_spot s, const car_task *task) {
+    (void)t, (void)s;
+    return task->frees & CAR_FREES_SUM;
+}
+/* A sum stays after it, so it is needed again. */
+static inline bool keeps_sum(car_mutant *t, car_spot s, const car_task *task) {
+    bool has_sum = is_update(t, s, task) || is_reduce(t, s, task) || is_sum_send(t, s, task);
+    return has_sum && !(task->frees & CAR_FREES_SUM);
+}
+static inline bool is_forward_that_keeps(car_mutant *t, car_spot s, const car_task *task) {
+    return is_forward(t, s, task) && !(task->frees & CAR_FREES_WEIGHTS) &&
+           car_plan_partition(t->plan)->bundles[task->stage].bytes > 0;
+}
+/* Sent as soon as it is there. */
+static inline bool is_urgent_send(car_mutant *t, car_spot s, const car_task *task) {
+    return is_across_send(t, s, task) || is_partial_send(t, s, task);
+}
+/* In one process: its sum goes on to the next device. */
+static inline bool is_backward_with_successor(car_mutant *t, car_spot s, const car_task *task) {
+    return is_backward(t, s, task) && task->worker + 1 < t->workers &&
+           car_plan_partition(t->plan)->bundles[task->bundle].bytes > 0;
+}
+/* The first slot from begin to end - 1 in which two messages leave; CAR_NONE if there is none. */
+static inline int64_t slot_with_two(car_mutant *t, int device, int64_t begin, int64_t end) {
+    for (int64_t slot = begin; slot < end; slot++) {
+        int count = 0;
+        for (int at = 0; at < t->rows[device].count; at++) {
+            const car_task *task = &t->rows[device].tasks[at];
+            count += task->kind == CAR_TASK_SEND && task->slot == slot && task->bundle < t->stages;
+        }
+        if (count == 2) {
+            return slot;
+        }
+    }
+    return CAR_NONE;
+}
+static inline bool has_time_for_third(car_mutant *t, car_spot s, const car_task *task) {
+    return is_send(t, s, task) && task->bundle < t->stages &&
+           car_mutant_task(t, car_mutant_other_end(t, s))->slot > task->slot + 1 &&
+           slot_with_two(t, s.device, task->slot + 1, task->slot + 2) != CAR_NONE;
+}
+/* It need not leave at once to be there in time. */
+static inline bool has_slack(car_mutant *t, car_spot s, const car_task *task) {
+    return is_partial_send(t, s, task) && car_mutant_task(t, car_mutant_other_end(t, s))->slot > task->slot + 1;
+}
+/* And in the next slot, another one of the worker leaves. */
+static inline bool would_meet_another(car_mutant *t, car_spot s, const car_task *task) {
+    bool tied = task->bundle >= t->stages,
+         counts = t->placement != CAR_PLACEMENT_ZERO && !tied && has_slack(t, s, task);
+    for (int at = s.at; counts && at < t->rows[s.device].count; at++) {
+        const car_task *other = &t->rows[s.device].tasks[at];
+        if (is_partial_send(t, s, other) && other->worker == task->worker && other->slot == task->slot + 1 &&
+            other->bundle < t->stages) {
+            return true;
+        }
+    }
+    return false;
+}
+/* Activations that arrive while others of the stage are held. */
+static inline bool is_second_arrival(car_mutant *t, car_spot s, const car_task *task) {
+    for (int at = s.at - 1; is_receive(t, s, task) && task->cargo == CAR_CARGO_ACTIVATION && at >= 0; at--) {
+        const car_task *other = &t->rows[s.device].tasks[at];
+        if (other->stage == task->stage && other->kind == CAR_TASK_RECEIVE && other->cargo == task->cargo &&
+            other->buffer != task->buffer &&
+            car_plan_backward_slot(t->plan, other->step, other->worker, other->stage) > task->slot) {
+            return true;
+        }
+    }
+    return false;
+}
+/* The second forward of a step in 1F1B, which has no clock but order. */
+static inline bool is_second_forward_of_1f1b(car_mutant *t, car_spot s, const car_task *task) {
+    return car_plan_config_of(t->plan)->rule == CAR_RULE_1F1B && is_forward(t, s, task) && task->worker == 1 &&
+           task->stage == 0;
+}
+
+/* ---- changes --------------------------------------------------------------------------------------------- */
+
+static inline bool exists(car_spot spot) {
+    return spot.device != CAR_NONE;
+}
+
+static inline bool drop(car_mutant *t, car_mutant_wanted wanted) {
+    car_spot s = car_mutant_find(t, wanted);
+    if (exists(s)) {
+        car_mutant_erase(t, s);
+    }
+    return exists(s);
+}
+
+static inline bool set_flags(car_mutant *t, car_mutant_wanted wanted, unsigned clear, unsigned set) {
+    car_spot s = car_mutant_find(t, wanted);
+    if (exists(s)) {
+        car_task *task = car_mutant_task(t, s);
+        task->frees = (task->frees & ~clear) | set;
+    }
+    return exists(s);
+}
+
+/* Makes the same change at both ends of a message. */
+typedef void (*change_function)(car_mutant *t, car_task *task);
+
+static inline bool change_message(car_mutant *t, car_mutant_wanted wanted, change_function change) {
+    car_spot s = car_mutant_find(t, wanted);
+    if (exists(s)) {
+        car_spot end = car_mutant_other_end(t, s);
+        change(t, car_mutant_task(t, s));
+        change(t, car_mutant_task(t, end));
+    }
+    return exists(s);
+}
+
+/* Another of `count` numbers. */
+static inline int another(car_mutant *t, int number, int count) {
+    return (number + 1 + car_mutant_roll(t, count - 1)) % count;
+}
+
+static inline void set_version(car_task *task, int64_t version) {
+    task->version = version;
+    task->buffer = (int)(version % 2);
+}
+
+#endif

@@ -1,0 +1,390 @@
+/* Programs: layouts that lose nothing and pad nothing without need, and kernels worth their name. */
+#include "carousel/program.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <dnnl.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "support/rig.h"
+
+enum { NAN_BYTE = 0xFF, GUARD = 64 };
+
+/* ---- layouts of parameters ------------------------------------------------------------------------------- */
+
+/* Convolutions of all sorts between channels that fill no block. */
+static int build_odd(car_graph *graph) {
+    int x = car_graph_input(graph, "images", (car_shape){4, {2, 5, 13, 11}}, CAR_F32);
+    int labels = car_graph_input(graph, "labels", (car_shape){1, {2}}, CAR_I32);
+    int y = car_graph_conv(graph, "patch", x, &(car_conv_config){5, 2, 2, 0, true});
+    x = car_graph_conv(graph, "stem", x, &(car_conv_config){20, 7, 2, 3, true});
+    x = car_net_norm(graph, "bn", x, CAR_NONE, true);
+    x = car_net_conv(graph, "three", x, 33, 3, 1);
+    x = car_net_conv(graph, "one", x, 5, 1, 1);
+    x = car_net_conv(graph, "down", x, 20, 3, 2);
+    x = car_net_conv(graph, "point", x, 33, 1, 2);
+    x = car_net_linear(graph, "fc", car_graph_global_avgpool(graph, "pool", x), 5);
+    y = car_graph_linear(graph, "side", car_graph_global_avgpool(graph, "pool2", y),
+                         &(car_linear_config){5, true, true, CAR_NONE});
+    return car_graph_cross_entropy(graph, "loss", car_graph_add(graph, "add", x, y), labels, 0);
+}
+
+/* No value is zero, so zeros can be told from values. */
+static void fill(float *values, size_t count, uint64_t key) {
+    for (size_t i = 0; i < count; i++) {
+        values[i] = 0.5F + car_random_uniform(key, i);
+    }
+}
+
+/* Counts the values among what is stored; what is neither value nor zero is a fault. */
+static size_t count_values(const float *stored, size_t count) {
+    size_t values = 0;
+    for (size_t i = 0; i < count; i++) {
+        assert_true(stored[i] == 0 || (stored[i] >= 0.5F && stored[i] < 1.5F));
+        values += stored[i] != 0;
+    }
+    return values;
+}
+
+static void expect_guard(const unsigned char *end) {
+    for (int i = 0; i < GUARD; i++) {
+        assert_int_equal(end[i], NAN_BYTE);
+    }
+}
+
+static void check_param(const car_rig *rig, int p) {
+    size_t count = (size_t)car_shape_elements(car_graph_param(rig->graph, p)->shape), bytes = count * sizeof(float);
+    size_t stored_bytes = car_program_param_bytes(rig->program, p);
+    float *values = malloc(bytes), *back = NULL, *stored = NULL;
+    assert_true(values && posix_memalign((void **)&stored, GUARD, stored_bytes + GUARD) == 0 &&
+                posix_memalign((void **)&back, GUARD, bytes + GUARD) == 0);
+    assert_true(stored_bytes >= bytes);
+    fill(values, count, (uint64_t)p);
+    memset(stored, NAN_BYTE, stored_bytes + GUARD);
+    memset(back, NAN_BYTE, bytes + GUARD);
+    car_rig_expect_ok(rig, car_program_import_param(rig->program, p, values, stored));
+    assert_int_equal(count_values(stored, stored_bytes / sizeof(float)), count); /* and zeros around them */
+    expect_guard((unsigned char *)stored + stored_bytes);
+    car_rig_expect_ok(rig, car_program_export_param(rig->program, p, stored, back));
+    assert_memory_equal(back, values, bytes);
+    expect_guard((unsigned char *)back + bytes);
+    free(values);
+    free(stored);
+    free(back);
+}
+
+static void parameters_make_the_round_trip(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        car_rig rig;
+        car_kernels kernels = k == 0 ? CAR_KERNELS_REFERENCE : CAR_KERNELS_ONEDNN;
+        car_rig_open(&rig, &(car_rig_config){.build = build_odd, .kernels = kernels});
+        for (int p = 0; p < car_graph_param_count(rig.graph); p++) {
+            check_param(&rig, p);
+            if (kernels == CAR_KERNELS_REFERENCE) {
+                size_t count = (size_t)car_shape_elements(car_graph_param(rig.graph, p)->shape);
+                assert_int_equal(car_program_param_bytes(rig.program, p), count * sizeof(float));
+            }
+        }
+        car_rig_close(&rig);
+    }
+}
+
+/* ---- layouts of images ----------------------------------------------------------------------------------- */
+
+/* Images of 5, 20 and 33 channels, each read by a convolution and by something else. */
+static int build_images(car_graph *graph) {
+    static const char *const names[] = {"five", "twenty", "thirty-three"};
+    static const int channels[] = {5, 20, 33};
+    int labels = car_graph_input(graph, "labels", (car_shape){1, {2}}, CAR_I32), sum = CAR_NONE;
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        int x = car_graph_input(graph, names[i], (car_shape){4, {2, channels[i], 5, 3}}, CAR_F32);
+        snprintf(name, sizeof name, "relu %s", names[i]);
+        int y = car_graph_relu(graph, name, x);
+        snprintf(name, sizeof name, "conv %s", names[i]);
+        x = car_graph_add(graph, name, car_net_conv(graph, name, x, 6, 3, 1),
+                          car_net_conv(graph, names[i], y, 6, 3, 1));
+        sum = sum == CAR_NONE ? x : car_graph_add(graph, "add", sum, x);
+    }
+    int logits = car_net_linear(graph, "fc", car_graph_global_avgpool(graph, "pool", sum), 5);
+    return car_graph_cross_entropy(graph, "loss", logits, labels, 0);
+}
+
+/* Fed, laid out and exported again, an image is what it was. In the end it is left with values of both signs. */
+static void check_image(const car_rig *rig, int v) {
+    const car_tensor *tensor = car_graph_tensor(rig->graph, v);
+    size_t count = tensor->bytes / sizeof(float), stored = car_program_tensor_bytes(rig->program, v);
+    float *values = malloc(tensor->bytes), *back = malloc(tensor->bytes);
+    assert_true(values && back);
+    fill(values, count, (uint64_t)v);
+    car_rig_expect_ok(rig, car_tape_feed(rig->tape, v, values));
+    assert_int_equal(count_values(car_tape_tensor(rig->tape, v), stored / sizeof(float)), count);
+    memset(back, NAN_BYTE, tensor->bytes);
+    car_rig_expect_ok(rig, car_program_export_tensor(rig->program, v, car_tape_tensor(rig->tape, v), back));
+    assert_memory_equal(back, values, tensor->bytes);
+    for (size_t i = 0; i < count; i++) {
+        values[i] -= 1;
+    }
+    car_rig_expect_ok(rig, car_tape_feed(rig->tape, v, values));
+    free(values);
+    free(back);
+}
+
+/* What a kernel has made of an image is exported as well. Both are held: convolutions want them. */
+static void check_relu(const car_rig *rig, const car_op *op) {
+    size_t bytes = car_graph_tensor(rig->graph, op->output)->bytes;
+    const void *x = car_tape_tensor(rig->tape, op->inputs[0]), *y = car_tape_tensor(rig->tape, op->output);
+    float *before = malloc(bytes), *after = malloc(bytes);
+    assert_true(x && y && before && after);
+    car_rig_expect_ok(rig, car_program_export_tensor(rig->program, op->inputs[0], x, before));
+    car_rig_expect_ok(rig, car_program_export_tensor(rig->program, op->output, y, after));
+    for (size_t i = 0; i < bytes / sizeof(float); i++) {
+        assert_true(after[i] == (before[i] > 0 ? before[i] : 0));
+    }
+    free(before);
+    free(after);
+}
+
+static void images_make_the_round_trip(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        car_rig rig;
+        car_kernels kernels = k == 0 ? CAR_KERNELS_REFERENCE : CAR_KERNELS_ONEDNN;
+        int images = 0, relus = 0;
+        car_rig_open(&rig, &(car_rig_config){.build = build_images, .kernels = kernels});
+        car_rig_soil(&rig, 1 << 20); /* or padding could be zero by chance */
+        car_rig_expect_ok(&rig, car_rig_feed(&rig, rig.tape, 1, true));
+        for (int v = 0; v < car_graph_tensor_count(rig.graph); v++) {
+            const car_tensor *tensor = car_graph_tensor(rig.graph, v);
+            if (tensor->producer == CAR_NONE && tensor->dtype == CAR_F32) {
+                check_image(&rig, v);
+                images++;
+            }
+        }
+        car_rig_expect_ok(&rig, car_tape_forward(rig.tape, rig.lane, rig.weights, 0, car_graph_op_count(rig.graph)));
+        for (int l = 0; l < car_graph_op_count(rig.graph); l++) {
+            if (car_graph_op(rig.graph, l)->kind == CAR_OP_RELU) {
+                check_relu(&rig, car_graph_op(rig.graph, l));
+                relus++;
+            }
+        }
+        assert_int_equal(images, 3);
+        assert_int_equal(relus, 3);
+        int labels = car_graph_find_tensor(rig.graph, "labels");
+        float nothing[2];
+        car_rig_expect_failure(
+            &rig, car_program_export_tensor(rig.program, labels, car_tape_tensor(rig.tape, labels), nothing),
+            CAR_ERROR_ARGUMENT, "labels");
+        car_rig_close(&rig);
+    }
+}
+
+/* ---- models ---------------------------------------------------------------------------------------------- */
+
+typedef struct lowered {
+    const char *model;
+    car_model_config config;
+    bool runs; /* small enough to run a step of it */
+} lowered;
+
+/* The batch is no number of output channels, so that activations can be told from weights by their first dimension. */
+static const lowered models[] = {
+    {"resnet18", {.batch = 2, .image_size = 32, .classes = 10}, true},
+    {"resnet18", {.batch = 2, .image_size = 224}, true},
+    {"resnet50", {.batch = 2, .image_size = 32}, true},
+    {"resnet50", {.batch = 2, .image_size = 224}, false},
+    {"vit-tiny", {.batch = 2, .image_size = 32}, true},
+    {"gpt2-nano", {.batch = 2}, true},
+};
+enum { MODELS = sizeof models / sizeof models[0] };
+
+static void open_model(car_rig *rig, const lowered *model) {
+    *rig = (car_rig){0};
+    assert_int_equal(car_context_create(NULL, &rig->context), CAR_OK);
+    car_rig_expect_ok(rig, car_model_build(rig->context, model->model, &model->config, &rig->graph));
+    car_rig_expect_ok(rig, car_program_create(rig->graph, NULL, &rig->program));
+}
+
+/* What the graph says of bytes is true: none of our models needs padding. */
+static void models_need_no_padding(void **state) {
+    (void)state;
+    for (int i = 0; i < MODELS; i++) {
+        car_rig rig;
+        int indices = 0;
+        open_model(&rig, &models[i]);
+        for (int v = 0; v < car_graph_tensor_count(rig.graph); v++) {
+            const car_tensor *tensor = car_graph_tensor(rig.graph, v);
+            if (car_program_tensor_bytes(rig.program, v) != tensor->bytes) {
+                fail_msg("%s: %s has %zu bytes, %zu in its layout", models[i].model, tensor->name, tensor->bytes,
+                         car_program_tensor_bytes(rig.program, v));
+            }
+            indices += tensor->dtype == CAR_U8;
+        }
+        for (int s = 0; s < car_graph_slot_count(rig.graph); s++) {
+            assert_int_equal(car_program_slot_bytes(rig.program, s), car_graph_slot(rig.graph, s)->bytes);
+        }
+        assert_int_equal(indices, models[i].config.image_size == 224 ? 1 : 0); /* of the max-pool */
+        car_rig_close(&rig);
+    }
+}
+
+/* oneDNN generates code for all passes of a convolution on x86 from AVX2 on. */
+static bool has_generated_kernels(void) {
+    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), wanted = (unsigned)dnnl_cpu_isa_avx2;
+    if (isa != (unsigned)dnnl_cpu_isa_all && (isa & wanted) == wanted) {
+        return true;
+    }
+    print_message("NOT TESTED: oneDNN does not generate all kernels on this machine\n");
+    return false;
+}
+
+static void convolutions_have_fast_kernels(void **state) {
+    (void)state;
+    if (!has_generated_kernels()) {
+        skip();
+    }
+    for (int i = 0; i < MODELS; i++) {
+        car_rig rig;
+        open_model(&rig, &models[i]);
+        for (int l = 0; l < car_graph_op_count(rig.graph); l++) {
+            const car_op *op = car_graph_op(rig.graph, l);
+            const char *name = car_program_kernel_name(rig.program, l);
+            bool in_chain = op->kind == CAR_OP_CONV || op->kind == CAR_OP_BATCHNORM || op->kind == CAR_OP_RELU ||
+                            op->kind == CAR_OP_MAXPOOL;
+            assert_true(name && name[0] != '\0');
+            if (in_chain && (strncmp(name, "ref", 3) == 0 || strstr(name, "reorder") != NULL)) {
+                fail_msg("%s: %s (%s) is run by %s", models[i].model, op->name, car_op_kind_text(op->kind), name);
+            }
+        }
+        car_rig_close(&rig);
+    }
+}
+
+/* ---- what oneDNN really does ------------------------------------------------------------------------------ */
+
+/* What running takes, with weights of zero: drawing them would take longer than the step. */
+static void open_rest(car_rig *rig) {
+    car_rig_expect_ok(rig, car_arena_create(rig->context, 0, &rig->arena));
+    car_rig_expect_ok(rig, car_weights_create(rig->program, rig->arena, &rig->weights));
+    car_rig_expect_ok(rig, car_gradients_create(rig->program, rig->arena, &rig->gradients));
+    car_rig_expect_ok(rig, car_lane_create(rig->program, rig->arena, &rig->lane));
+    car_rig_expect_ok(rig, car_tape_create(rig->program, rig->arena, &rig->tape));
+    for (int p = 0; p < car_graph_param_count(rig->graph); p++) {
+        memset(car_weights_data(rig->weights, p), 0, car_program_param_bytes(rig->program, p));
+    }
+    car_rig_expect_ok(rig, car_weights_refresh(rig->weights, rig->lane, 0, car_graph_op_count(rig->graph)));
+}
+
+/* oneDNN tells on the standard output what it executes. Puts that into a file while `rig` makes a step. */
+static FILE *record_step(const car_rig *rig) {
+    FILE *record = tmpfile();
+    assert_non_null(record);
+    fflush(stdout);
+    int original = dup(STDOUT_FILENO);
+    assert_true(original >= 0 && dup2(fileno(record), STDOUT_FILENO) >= 0);
+    dnnl_status_t talking = dnnl_set_verbose(1);
+    car_status status = car_rig_step(rig, 1);
+    dnnl_set_verbose(0);
+    fflush(stdout);
+    dup2(original, STDOUT_FILENO);
+    close(original);
+    car_rig_expect_ok(rig, status);
+    rewind(record);
+    if (talking != dnnl_success) {
+        fclose(record);
+        return NULL;
+    }
+    return record;
+}
+
+/* A line is "onednn_verbose,exec,cpu,KIND,IMPLEMENTATION,...,DIMENSIONS,TIME". Returns the number of convolutions. */
+static int check_record(FILE *record, const char *model, int batch) {
+    char line[1024], start[16];
+    int convolutions = 0;
+    snprintf(start, sizeof start, ",%dx", batch);
+    while (fgets(line, sizeof line, record)) {
+        char kind[64] = "", implementation[64] = "";
+        const char *execution = strstr(line, "verbose,exec,"); /* older versions start with "dnnl_" */
+        if (!execution || sscanf(execution, "verbose,exec,cpu,%63[^,],%63[^,]", kind, implementation) != 2) {
+            continue;
+        }
+        convolutions += strcmp(kind, "convolution") == 0;
+        bool moves_activations = strcmp(kind, "reorder") == 0 && strstr(line, start) != NULL;
+        if (moves_activations || (strcmp(kind, "reorder") != 0 && strncmp(implementation, "ref", 3) == 0)) {
+            fail_msg("%s: oneDNN runs %s", model, line);
+        }
+    }
+    return convolutions;
+}
+
+/* In a whole step no activation is reordered and nothing, backward included, is left to oneDNN's reference. */
+static void steps_reorder_no_activations(void **state) {
+    (void)state;
+    if (!has_generated_kernels()) {
+        skip();
+    }
+    for (int i = 0; i < MODELS; i++) {
+        car_rig rig;
+        if (!models[i].runs) {
+            continue;
+        }
+        open_model(&rig, &models[i]);
+        open_rest(&rig);
+        int expected = -1; /* forward, by data and by weights; the first has no backward by data */
+        for (int l = 0; l < car_graph_op_count(rig.graph); l++) {
+            expected += car_graph_op(rig.graph, l)->kind == CAR_OP_CONV ? 3 : 0;
+        }
+        FILE *record = record_step(&rig);
+        if (!record) {
+            print_message("NOT TESTED: this oneDNN does not tell what it executes\n");
+            car_rig_close(&rig);
+            skip();
+        }
+        int convolutions = check_record(record, models[i].model, models[i].config.batch);
+        fclose(record);
+        if (strncmp(models[i].model, "resnet", 6) == 0) {
+            assert_int_equal(convolutions, expected);
+        }
+        car_rig_close(&rig);
+    }
+}
+
+/* ---- asking for the impossible ---------------------------------------------------------------------------- */
+
+static void impossible_programs_are_refused(void **state) {
+    (void)state;
+    car_rig rig = {0};
+    assert_int_equal(car_context_create(NULL, &rig.context), CAR_OK);
+    assert_int_equal(car_graph_create(rig.context, &rig.graph), CAR_OK);
+    int loss = car_net_residual(rig.graph);
+    car_program *program = (car_program *)&rig; /* anything but NULL */
+    car_rig_expect_failure(&rig, car_program_create(rig.graph, NULL, &program), CAR_ERROR_ARGUMENT, "finished graph");
+    assert_null(program);
+    assert_int_equal(car_graph_finish(rig.graph, loss), CAR_OK);
+    car_program_config config = car_program_config_default();
+    assert_int_equal(config.kernels, CAR_KERNELS_ONEDNN);
+    assert_int_equal(config.threads, 1);
+    config.threads = 0;
+    car_rig_expect_failure(&rig, car_program_create(rig.graph, &config, &program), CAR_ERROR_ARGUMENT, "thread");
+    car_rig_expect_ok(&rig, car_program_create(rig.graph, NULL, &rig.program));
+    assert_ptr_equal(car_program_graph(rig.program), rig.graph);
+    car_rig_close(&rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_make_the_round_trip), cmocka_unit_test(images_make_the_round_trip),
+        cmocka_unit_test(models_need_no_padding),         cmocka_unit_test(convolutions_have_fast_kernels),
+        cmocka_unit_test(steps_reorder_no_activations),   cmocka_unit_test(impossible_programs_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,336 @@
+/* The simulator of self-timed execution, against a second one that is as plain as can be, and against what is known
+ * without simulating. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "carousel/model.h"
+#include "carousel/predict.h"
+#include "support/nets.h"
+#include "support/plain_simulator.h"
+
+static car_context *context;
+
+static int open_context(void **state) {
+    (void)state;
+    return car_context_create(NULL, &context) != CAR_OK;
+}
+
+static int close_context(void **state) {
+    (void)state;
+    car_context_destroy(context);
+    return 0;
+}
+
+#define EXPECT_OK(call)                                 \
+    do {                                                \
+        if ((call) != CAR_OK) {                         \
+            fail_msg("%s", car_context_error(context)); \
+        }                                               \
+    } while (0)
+
+static void assert_near(double actual, double expected, double tolerance) {
+    if (!(fabs(actual - expected) <= tolerance)) {
+        fail_msg("%.6g is not within %g of %.6g", actual, tolerance, expected);
+    }
+}
+
+static car_simulation simulate(const car_partition *partition, car_plan_config config, car_simulation_config how) {
+    car_plan *plan = NULL;
+    car_simulation simulation;
+    EXPECT_OK(car_plan_create(context, partition, &config, &plan));
+    EXPECT_OK(car_plan_simulate(plan, &how, &simulation));
+    car_plan_destroy(plan);
+    return simulation;
+}
+
+static car_partition *uniform(int stages, double ratio) {
+    car_partition *partition = NULL;
+    EXPECT_OK(car_partition_create_uniform(context, stages, ratio, &partition));
+    return partition;
+}
+
+/* A model, or a network of the tests, and its partition by FLOPs. */
+typedef struct subject {
+    car_graph *graph;
+    car_partition *partition;
+} subject;
+
+static subject open_model(const char *name, car_net_function net, int stages) {
+    subject s = {0};
+    if (net) {
+        EXPECT_OK(car_graph_create(context, &s.graph));
+        EXPECT_OK(car_graph_finish(s.graph, net(s.graph)));
+    } else {
+        EXPECT_OK(car_model_build(context, name, NULL, &s.graph));
+    }
+    EXPECT_OK(car_partition_create(s.graph, &(car_partition_config){.stages = stages}, &s.partition));
+    return s;
+}
+
+static void close_model(subject *s) {
+    car_partition_destroy(s->partition);
+    car_graph_destroy(s->graph);
+}
+
+/* ---- against the plain simulator ------------------------------------------------------------- */
+
+static void compare(const car_partition *partition, car_plan_config config, car_simulation_config how) {
+    car_plan *plan = NULL;
+    how.steps = 5;
+    EXPECT_OK(car_plan_create(context, partition, &config, &plan));
+    car_simulation expected = car_plain_simulate(plan, &how), actual = simulate(partition, config, how);
+    car_plan_destroy(plan);
+    bool same = fabs(actual.step_time - expected.step_time) < 1e-9 && fabs(actual.idle - expected.idle) < 1e-9 &&
+                actual.peak == expected.peak && fabs((double)actual.mean - (double)expected.mean) <= 1;
+    if (!same) {
+        fail_msg("%s over %s, %d workers, %d stages, %d threads, %d executors, pace %d %g: step %.9g idle %.9g peak "
+                 "%zu mean "
+                 "%zu; expected %.9g %.9g %zu %zu",
+                 car_rule_text(config.rule), car_placement_text(config.placement), config.workers,
+                 partition->stage_count, config.threads, how.executors, how.paced, how.window, actual.step_time,
+                 actual.idle, actual.peak, actual.mean, expected.step_time, expected.idle, expected.peak,
+                 expected.mean);
+    }
+}
+
+static bool is_possible(car_rule rule, car_placement placement) {
+    bool pipeline = rule == CAR_RULE_GPIPE || rule == CAR_RULE_1F1B || rule == CAR_RULE_2BW;
+    return (!pipeline || placement == CAR_PLACEMENT_PIPELINE) &&
+           (rule != CAR_RULE_ACCUMULATE || placement == CAR_PLACEMENT_SHARED);
+}
+
+/* Every rule and placement, with the pace and without, on enough executors and on too few. */
+static void compare_all(const car_partition *partition, int workers) {
+    for (int c = 0; c < CAR_RULES * CAR_PLACEMENTS; c++) {
+        car_plan_config config = {.workers = workers, .rule = c % CAR_RULES, .placement = c / CAR_RULES};
+        if (!is_possible(config.rule, config.placement)) {
+            continue;
+        }
+        config.threads = config.placement == CAR_PLACEMENT_SHARED ? 2 : 0;
+        compare(partition, config, (car_simulation_config){.paced = true});
+        compare(partition, config, (car_simulation_config){.executors = workers});
+        compare(partition, config, (car_simulation_config){.paced = true, .executors = workers});
+        compare(partition, config, (car_simulation_config){.paced = true, .window = 0.03, .executors = workers});
+    }
+}
+
+static void uniform_stages_agree(void **state) {
+    (void)state;
+    for (int N = 1; N <= 3; N++) {
+        car_partition *partition = uniform(2 * N, 2);
+        compare_all(partition, N);
+        car_partition_destroy(partition);
+    }
+}
+
+/* Uneven and empty stages, ties. */
+static void networks_agree(void **state) {
+    (void)state;
+    static const car_net_function nets[] = {car_net_residual, car_net_language, car_net_patches};
+    for (int n = 0; n < 3; n++) {
+        subject s = open_model(NULL, nets[n], 6);
+        compare_all(s.partition, 3);
+        car_plan_config ranks = {.workers = 6, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA, .ranks = 3};
+        compare(s.partition, ranks, (car_simulation_config){.paced = true});
+        compare(s.partition, ranks, (car_simulation_config){.executors = 6});
+        /* Without a pace the first worker of a rank is ahead of the last of the rank before it, but not of the sum. */
+        ranks.mapping = CAR_MAPPING_CONTIGUOUS;
+        compare(s.partition, ranks, (car_simulation_config){.paced = true});
+        compare(s.partition, ranks, (car_simulation_config){.executors = 6});
+        compare(s.partition, ranks, (car_simulation_config){.executors = 2});
+        close_model(&s);
+    }
+}
+
+/* ---- what is known --------------------------------------------------------------------------- */
+
+/* Bytes that one worker has on average over a step without waiting. */
+static double mean_of_curve(const car_curve *curve) {
+    double area = 0;
+    for (int e = 0; e < curve->events; e++) {
+        area += (double)curve->during[e] * ((e + 1 < curve->events ? curve->begin[e + 1] : 1) - curve->begin[e]);
+    }
+    return area;
+}
+
+static void equal_stages_need_no_waiting(void **state) {
+    (void)state;
+    car_placement placements[] = {CAR_PLACEMENT_SHARED, CAR_PLACEMENT_REPLICA, CAR_PLACEMENT_ZERO};
+    for (int N = 1; N <= 6; N++) {
+        for (int c = 0; c < 9; c++) {
+            car_rule rule = (car_rule[]){CAR_RULE_DP, CAR_RULE_CDP_V1, CAR_RULE_CDP_V2}[c / 3];
+            car_partition *partition = uniform(2 * N, 1);
+            car_plan_config config = {.workers = N, .rule = rule, .placement = placements[c % 3]};
+            car_simulation s = simulate(partition, config, (car_simulation_config){.paced = true});
+            assert_near(s.step_time, 1, 1e-9);
+            assert_near(s.idle, 0, 1e-9);
+            assert_near((double)s.mean, N * mean_of_curve(&partition->curve), 1);
+            size_t own = placements[c % 3] == CAR_PLACEMENT_SHARED ? s.peak : partition->curve.peak;
+            assert_int_equal(s.device_peak, own);
+            if (rule == CAR_RULE_DP) {
+                assert_int_equal(s.peak, (size_t)N * partition->curve.peak);
+            } else if (N > 1) {
+                assert_true(s.peak < (size_t)N * partition->curve.peak);
+            }
+            car_partition_destroy(partition);
+        }
+    }
+}
+
+static void pipelines_fill_and_flush(void **state) {
+    (void)state;
+    enum { N = 4, K = 2 };
+    car_partition *partition = uniform(K * N, 2);
+    car_plan_config config = {.workers = N, .placement = CAR_PLACEMENT_PIPELINE};
+    car_simulation_config how = {.paced = true};
+    double fill = (double)(N - 1) / N;
+    config.rule = CAR_RULE_GPIPE;
+    car_simulation gpipe = simulate(partition, config, how);
+    config.rule = CAR_RULE_1F1B;
+    car_simulation one = simulate(partition, config, how);
+    config.rule = CAR_RULE_2BW;
+    car_simulation two = simulate(partition, config, how);
+    assert_near(gpipe.step_time, 1 + fill, 1e-9);
+    assert_near(one.step_time, 1 + fill, 1e-9);
+    assert_near(two.step_time, 1, 1e-9);
+    assert_near(gpipe.idle, fill / (1 + fill), 1e-9);
+    assert_near(two.idle, 0, 1e-9);
+    assert_int_equal(gpipe.peak, (size_t)N * partition->curve.peak);
+    assert_true(one.peak < gpipe.peak);
+    assert_int_equal(one.device_peak, partition->held_bytes); /* the first rank's stages of all micro-batches */
+    config.rule = CAR_RULE_CDP_V2;
+    config.placement = CAR_PLACEMENT_GRID;
+    car_simulation grid = simulate(partition, config, how);
+    assert_near(grid.step_time, 1, 1e-9);
+    assert_near(grid.idle, 1 - 2.0 / (N + 1), 1e-9); /* N workers keep N of N(N+1)/2 ranks busy */
+    assert_int_equal(grid.device_peak, partition->held_bytes / N);
+    car_partition_destroy(partition);
+}
+
+static void fewer_threads_take_longer(void **state) {
+    (void)state;
+    enum { N = 4 };
+    car_partition *partition = uniform(N, 1);
+    double all = N * (double)partition->curve.peak;
+    for (int P = 1; P <= N; P *= 2) {
+        car_plan_config config = {.workers = N, .rule = CAR_RULE_ACCUMULATE, .threads = P};
+        car_simulation_config how = {.paced = true};
+        car_simulation s = simulate(partition, config, how);
+        assert_near(s.step_time, (double)N / P, 1e-9);
+        assert_near(s.idle, 0, 1e-9);
+        assert_near((double)s.peak / all, (double)P / N, 1e-9);
+        config.rule = CAR_RULE_CDP_V2;
+        s = simulate(partition, config, how);
+        assert_near(s.step_time, (double)N / P, 1e-3);
+        config.rule = CAR_RULE_DP;
+        s = simulate(partition, config, how);
+        assert_near(s.step_time, (double)N / P, 1e-9);
+        assert_true((double)s.peak / all > 0.9); /* whatever the threads: all forwards come first */
+        how.executors = P;
+        config.threads = 0;
+        assert_near(simulate(partition, config, how).step_time, (double)N / P, 1e-9);
+    }
+    /* Executors beyond the threads do not help: no more micro-batches are under way. */
+    car_plan_config config = {.workers = N, .rule = CAR_RULE_ACCUMULATE, .threads = 2};
+    car_simulation s = simulate(partition, config, (car_simulation_config){.executors = N});
+    assert_near((double)s.peak / all, 0.5, 1e-9);
+    assert_near(s.step_time, 2, 1e-9);
+    car_partition_destroy(partition);
+}
+
+/* Three workers on two threads: nine forwards take five rounds, so do nine backwards, and nothing of one step may run
+ * in a gap of another. */
+static void dp_waits_at_the_turn_and_for_the_update(void **state) {
+    (void)state;
+    car_partition *partition = uniform(3, 1);
+    car_simulation s = simulate(partition, (car_plan_config){.workers = 3, .rule = CAR_RULE_DP, .threads = 2},
+                                (car_simulation_config){.paced = true});
+    assert_near(s.step_time, 10.0 / 6, 1e-9);
+    assert_near(s.idle, 0.1, 1e-9);
+    car_partition_destroy(partition);
+}
+
+/* What is alive only in an operation that takes no time is alive nevertheless. */
+static void operations_without_duration_count(void **state) {
+    (void)state;
+    car_partition *partition = uniform(4, 1);
+    car_curve *curve = &partition->curve;
+    curve->begin[2] = curve->begin[1];
+    curve->during[1] = curve->peak = 10 * partition->held_bytes;
+    car_simulation_config how = {.paced = true};
+    car_simulation dp = simulate(partition, (car_plan_config){.workers = 4, .rule = CAR_RULE_DP}, how);
+    assert_int_equal(dp.peak, 4 * curve->peak);
+    car_simulation cycle = simulate(partition, (car_plan_config){.workers = 4, .rule = CAR_RULE_CDP_V2}, how);
+    assert_true(cycle.peak > curve->peak && cycle.peak < 2 * curve->peak); /* one worker at a time */
+    car_simulation rank = simulate(
+        partition, (car_plan_config){.workers = 4, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA}, how);
+    assert_int_equal(rank.device_peak, curve->peak);
+    car_partition_destroy(partition);
+}
+
+static void a_rank_serves_its_workers_in_turn(void **state) {
+    (void)state;
+    car_partition *partition = uniform(4, 1);
+    car_plan_config config = {.workers = 4, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA, .ranks = 2};
+    car_simulation s = simulate(partition, config, (car_simulation_config){.paced = true, .executors = 4});
+    assert_near(s.step_time, 2, 1e-3);
+    assert_near(s.idle, 0.5, 1e-3);
+    s = simulate(partition, config, (car_simulation_config){.paced = true});
+    assert_near(s.step_time, 2, 1e-3);
+    assert_near(s.idle, 0, 1e-3);
+    assert_true(s.device_peak < 2 * partition->curve.peak);
+    car_partition_destroy(partition);
+}
+
+/* ViT-B/16 with 4 workers on 4 devices: pacing is what keeps the workers apart, and costs no time. */
+static void pacing_decides(void **state) {
+    (void)state;
+    subject vit = open_model("vit-b16", NULL, 4);
+    double dp = 4 * (double)vit.partition->curve.peak;
+    for (car_rule rule = CAR_RULE_CDP_V1; rule <= CAR_RULE_CDP_V2; rule++) {
+        car_plan_config config = {.workers = 4, .rule = rule};
+        car_simulation wild = simulate(vit.partition, config, (car_simulation_config){.executors = 4});
+        car_simulation paced = simulate(vit.partition, config, (car_simulation_config){.executors = 4, .paced = true});
+        car_simulation strict =
+            simulate(vit.partition, config, (car_simulation_config){.executors = 4, .paced = true, .window = 1.0 / 16});
+        assert_near((double)wild.peak / dp, 1, 0.01);
+        assert_near(wild.step_time, 1, 0.01);
+        assert_near((double)paced.peak / dp, 0.539, 0.02);
+        assert_near(paced.step_time, 1, 0.01);
+        assert_true(strict.step_time > 1.3);
+        assert_true(strict.peak < paced.peak);
+    }
+    close_model(&vit);
+}
+
+static void more_steps_say_the_same(void **state) {
+    (void)state;
+    subject net = open_model("resnet20", NULL, 8);
+    car_plan_config config = {.workers = 4, .rule = CAR_RULE_CDP_V2};
+    car_simulation few = simulate(net.partition, config, (car_simulation_config){.paced = true});
+    car_simulation many = simulate(net.partition, config, (car_simulation_config){.paced = true, .steps = 40});
+    assert_near(many.step_time, few.step_time, 1e-3);
+    assert_near((double)many.peak, (double)few.peak, 0.01 * (double)few.peak);
+    assert_near((double)many.mean, (double)few.mean, 0.01 * (double)few.mean);
+    close_model(&net);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(uniform_stages_agree),
+        cmocka_unit_test(networks_agree),
+        cmocka_unit_test(equal_stages_need_no_waiting),
+        cmocka_unit_test(pipelines_fill_and_flush),
+        cmocka_unit_test(fewer_threads_take_longer),
+        cmocka_unit_test(dp_waits_at_the_turn_and_for_the_update),
+        cmocka_unit_test(operations_without_duration_count),
+        cmocka_unit_test(a_rank_serves_its_workers_in_turn),
+        cmocka_unit_test(pacing_decides),
+        cmocka_unit_test(more_steps_say_the_same),
+    };
+    return cmocka_run_group_tests(tests, open_context, close_context);
+}
