@@ -9,6 +9,8 @@ export BUILD_DIR="${BUILD_DIR:-$here/../build}"
 if [ "${1:-}" = --no-kernels ]; then
     shift
 else
+    "$BUILD_DIR/bench/sgemm"
+    echo
     "$BUILD_DIR/bench/kernels"
     echo
 fi

@@ -31,10 +31,9 @@ car_status car_optimizer_find(car_context *context, const char *name, car_optimi
 typedef struct car_optimizer_config {
     car_optimizer_kind kind;
     double weight_decay;
-    bool
-        decay_weights_only; /* no decay on biases, norms and embeddings of positions and classes: rank 1 or CAR_PARAM_NORM */
-    double momentum;        /* SGD */
-    bool nesterov;          /* SGD */
+    bool decay_weights_only;  /* no decay on biases, norms and other vectors */
+    double momentum;          /* SGD */
+    bool nesterov;            /* SGD */
     double beta1, beta2, eps; /* AdamW */
 } car_optimizer_config;
 

@@ -203,6 +203,7 @@ car_status car_gradients_get(const car_gradients *gradients, int param, float *c
     size_t bytes = car_program_param_bytes(program, param);
     float *sum = NULL;
     car_status status = CAR_OK;
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(program));
     CAR_TRY(car_context_allocate(context, bytes, 1, &sum));
     for (int u = 0; u < car_graph_use_count(graph); u++) {
         if (car_graph_use_param(graph, u) == param) {
@@ -211,6 +212,7 @@ car_status car_gradients_get(const car_gradients *gradients, int param, float *c
     }
     CAR_TRY(car_program_export_param(program, param, sum, canonical));
 done:
+    car_kernels_leave(mode);
     car_context_release(context, sum, bytes, 1);
     return status;
 }

@@ -287,6 +287,14 @@ static void conclude_shared(survey *s) {
         all += s->plan->partition->bundles[b].bytes;
     }
     s->optimizer_device = s->optimizer_total;
+    if (car_plan_is_cyclic(s->plan)) {
+        /* The trainer keeps both stores for good, though a second version is not always alive everywhere. */
+        size_t own = 0;
+        for (int b = 0; b < s->plan->partition->stage_count; b++) {
+            own += s->plan->partition->bundles[b].bytes;
+        }
+        s->out->weights_device = 2 * own;
+    }
     s->weights_total = (double)s->out->weights_device;
     s->sums_device = car_plan_is_cyclic(s->plan) ? s->sums_device : (double)apart * (double)all;
     s->sums_total = s->sums_device;

@@ -292,11 +292,9 @@ static void test_pause(void **state) {
     car_world w;
     car_world_open(&w, *state);
     for (int r = 0; r < COUNT(rules); r++) {
-        for (int pause = 1; pause <= 3; pause += 2) { /* odd and odd: the newest version is in either place */
+        for (int pause = 1; pause <= 4; pause++) {
             setting s = with_adamw(rules[r], 3, 2);
             s.pause = pause;
-            check(&w, &s);
-            s.pause = pause + 1;
             check(&w, &s);
         }
     }

@@ -263,7 +263,7 @@ static void states_are_what_the_table_keeps_alive(void **state) {
     static const states_case cases[] = {
         {CAR_RULE_DP, CAR_PLACEMENT_SHARED, 1, 1, 1, 4, 4, 2, 2},
         {CAR_RULE_CDP_V1, CAR_PLACEMENT_SHARED, 2, 2, 2, 1, 1, 2, 2},
-        {CAR_RULE_CDP_V2, CAR_PLACEMENT_SHARED, 2, 1.5, 1.5, 1, 1, 2, 2},
+        {CAR_RULE_CDP_V2, CAR_PLACEMENT_SHARED, 2, 2, 2, 1, 1, 2, 2}, /* two stores, kept for good */
         {CAR_RULE_DP, CAR_PLACEMENT_REPLICA, 1, 1, 4, 0.25, 1, 2, 8},
         {CAR_RULE_CDP_V1, CAR_PLACEMENT_REPLICA, 1, 1, 4, -1, -1, 2, 8},
         {CAR_RULE_CDP_V2, CAR_PLACEMENT_REPLICA, 1, 1, 4, -1, -1, 2, 8},
