@@ -205,7 +205,8 @@ car_status car_trainer_create(const car_plan *plan, const car_program *program, 
     trainer->workers = car_plan_config_of(plan)->workers;
     trainer->stages = trainer->partition->stage_count;
     trainer->cyclic = car_plan_is_cyclic(plan);
-    trainer->versions = trainer->cyclic ? 2 : 1;
+    trainer->versions =
+        car_plan_delay(plan, 0, 0) > 0 ? 2 : 1; /* if anybody is stale, the first worker is, at stage 0 */
     trainer->ring = trainer->cyclic || rule == CAR_RULE_ACCUMULATE;
     trainer->deferred = (config->clip_norm > 0 || config->skip_nonfinite) && rule != CAR_RULE_CDP_V2;
     trainer->last_norm = NAN;

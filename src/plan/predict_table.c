@@ -287,7 +287,7 @@ static void conclude_shared(survey *s) {
         all += s->plan->partition->bundles[b].bytes;
     }
     s->optimizer_device = s->optimizer_total;
-    if (car_plan_is_cyclic(s->plan)) {
+    if (car_plan_delay(s->plan, 0, 0) > 0) {
         /* The trainer keeps both stores for good, though a second version is not always alive everywhere. */
         size_t own = 0;
         for (int b = 0; b < s->plan->partition->stage_count; b++) {
