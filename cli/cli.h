@@ -7,7 +7,7 @@
 #include "carousel/context.h"
 
 /* Exit codes, as users of git and curl know them. */
-enum { CAR_CLI_OK = 0, CAR_CLI_FAILED = 1, CAR_CLI_USAGE = 2 };
+enum { CAR_CLI_OK = 0, CAR_CLI_FAILED = 1, CAR_CLI_USAGE = 2, CAR_CLI_GO_ON = -1 /* not one: nothing to exit for */ };
 
 typedef enum car_cli_kind {
     CAR_CLI_FLAG, /* bool; takes no value */
@@ -31,12 +31,12 @@ typedef struct car_cli_command {
     const char *footer; /* after the options, or NULL */
 } car_cli_command;
 
-typedef enum car_cli_parsed { CAR_CLI_PARSED, CAR_CLI_HELPED, CAR_CLI_REFUSED } car_cli_parsed;
-
-/* Reads `--name value` and `--name=value`. Answers --help itself (to standard output). What is wrong
+/* Returns CAR_CLI_GO_ON, or the code to exit with. Reads `--name value` and `--name=value`. Answers --help itself (to standard output). What is wrong
  * goes to standard error with the way out. */
-car_cli_parsed car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc,
-                             char **argv);
+int car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc, char **argv);
+
+/* The models, a line each, for the end of a help text. */
+void car_cli_list_models(char *text, size_t capacity);
 
 /* "carousel: ..." on standard error; returns `code`, so that a command can return it. */
 int car_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -112,18 +112,14 @@ static void print_timeline(const outcome *o, size_t scale) {
 int car_cli_demo(int argc, char **argv) {
     const car_cli_command command = {"demo", "Trains one small model by every rule, then compares what it took.",
                                      "carousel demo", NULL};
-    switch (car_cli_parse(&command, NULL, 0, argc, argv)) {
-    case CAR_CLI_HELPED:
-        return CAR_CLI_OK;
-    case CAR_CLI_REFUSED:
-        return CAR_CLI_USAGE;
-    case CAR_CLI_PARSED:
-        break;
-    }
     outcome outcomes[RULES];
+    int code = car_cli_parse(&command, NULL, 0, argc, argv);
+    if (code != CAR_CLI_GO_ON) {
+        return code;
+    }
     puts("vit-tiny at 16 pixels on synthetic images, 4 workers of 8 samples, by four rules:\n");
     for (int r = 0; r < RULES; r++) {
-        int code = run_rule(rules[r], &outcomes[r]);
+        code = run_rule(rules[r], &outcomes[r]);
         if (code != CAR_CLI_OK) {
             return code;
         }

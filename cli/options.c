@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "carousel/model.h"
 #include "cli.h"
 
 int car_cli_fail(int code, const char *format, ...) {
@@ -64,6 +65,14 @@ static void print_help(const car_cli_command *command, const car_cli_option *opt
     printf("  %-24s %s\n", "--help", "show this and exit");
     if (command->footer) {
         printf("\n%s\n", command->footer);
+    }
+}
+
+void car_cli_list_models(char *text, size_t capacity) {
+    size_t used = (size_t)snprintf(text, capacity, "models:");
+    for (int m = 0; m < car_model_count() && used < capacity; m++) {
+        used += (size_t)snprintf(text + used, capacity - used, "\n  %-12s %s", car_model_info_at(m)->name,
+                                 car_model_info_at(m)->summary);
     }
 }
 
@@ -159,18 +168,17 @@ static bool parse_one(const car_cli_command *command, const car_cli_option *opti
     return store(command, option, value);
 }
 
-car_cli_parsed car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc,
-                             char **argv) {
+int car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help(command, options, count);
-            return CAR_CLI_HELPED;
+            return CAR_CLI_OK;
         }
     }
     for (int i = 1; i < argc;) {
         if (!parse_one(command, options, count, argc, argv, &i)) {
-            return CAR_CLI_REFUSED;
+            return CAR_CLI_USAGE;
         }
     }
-    return CAR_CLI_PARSED;
+    return CAR_CLI_GO_ON;
 }

@@ -12,7 +12,7 @@ enum { MOST_CUTS = 4096 };
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static car_cli_parsed read_options(int argc, char **argv, car_plan_options *o) {
+static int read_options(int argc, char **argv, car_plan_options *o) {
     const car_cli_option options[] = {
         {"model", "NAME", "which model to plan for (required)", CAR_CLI_TEXT, &o->model, 0, 0},
         {"workers", "N", "micro-batches of a step", CAR_CLI_INT, &o->workers, 1, 1 << 16},
@@ -42,18 +42,14 @@ static car_cli_parsed read_options(int argc, char **argv, car_plan_options *o) {
         {"steps", "T", "steps of the run that --dump prints", CAR_CLI_INT, &o->steps, 1, 1 << 20},
         {"svg", "FILE", "write a figure, dp beside the cyclic rule", CAR_CLI_TEXT, &o->svg, 0, 0},
     };
-    char models[512] = "models:";
-    for (int m = 0; m < car_model_count(); m++) {
-        size_t used = strlen(models);
-        snprintf(models + used, sizeof models - used, "\n  %-12s %s", car_model_info_at(m)->name,
-                 car_model_info_at(m)->summary);
-    }
+    char models[1024];
+    car_cli_list_models(models, sizeof models);
     const car_cli_command command = {"plan", "Shows what a run would do and need, before anything runs.",
                                      "carousel plan --model NAME --workers N [OPTIONS]", models};
     return car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
 }
 
-/* What no library call would find. Returns CAR_CLI_OK or the exit code, having said why. */
+/* What no library call would find. Returns CAR_CLI_GO_ON or the exit code, having said why. */
 static int check_options(const car_plan_options *o) {
     if (!o->model) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --model NAME is missing; 'carousel plan --help' lists the models");
@@ -75,7 +71,7 @@ static int check_options(const car_plan_options *o) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --threads is for --placement shared; a rank of %s is one device",
                             o->placement);
     }
-    return CAR_CLI_OK;
+    return CAR_CLI_GO_ON;
 }
 
 /* Rule, placement, mapping: unknown names are a matter of usage. */
@@ -283,16 +279,9 @@ done:
 int car_cli_plan(int argc, char **argv) {
     car_plan_options o = {
         .workers = 4, .batch = 32, .steps = 4, .rule = "cdp-v2", .placement = "shared", .optimizer = "sgd"};
-    switch (read_options(argc, argv, &o)) {
-    case CAR_CLI_HELPED:
-        return CAR_CLI_OK;
-    case CAR_CLI_REFUSED:
-        return CAR_CLI_USAGE;
-    case CAR_CLI_PARSED:
-        break;
-    }
-    int code = check_options(&o);
-    if (code != CAR_CLI_OK) {
+    int code = read_options(argc, argv, &o);
+    code = code == CAR_CLI_GO_ON ? check_options(&o) : code;
+    if (code != CAR_CLI_GO_ON) {
         return code;
     }
     car_plan_subject s = {.options = &o};

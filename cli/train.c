@@ -141,13 +141,9 @@ done:
 
 int car_cli_train(int argc, char **argv) {
     car_train_run run = {0};
-    switch (car_train_read_options(argc, argv, &run.options)) {
-    case CAR_CLI_HELPED:
-        return CAR_CLI_OK;
-    case CAR_CLI_REFUSED:
-        return CAR_CLI_USAGE;
-    case CAR_CLI_PARSED:
-        break;
+    int code = car_train_read_options(argc, argv, &run.options);
+    if (code != CAR_CLI_GO_ON) {
+        return code;
     }
     if (!run.options.model) {
         return car_cli_fail(CAR_CLI_USAGE, "train: --model NAME is missing; 'carousel train --help' lists the models");
@@ -162,7 +158,7 @@ int car_cli_train(int argc, char **argv) {
         status = train(&run);
         running = NULL;
     }
-    int code = status == CAR_OK ? CAR_CLI_OK : car_cli_report(run.context, status);
+    code = status == CAR_OK ? CAR_CLI_OK : car_cli_report(run.context, status);
     car_train_tear_down(&run);
     return code;
 }

@@ -24,7 +24,7 @@ typedef struct car_train_options {
 
 void car_train_default_options(car_train_options *options);
 /* The options as typed, with their defaults; then turned into the configurations of the library. */
-car_cli_parsed car_train_read_options(int argc, char **argv, car_train_options *options);
+int car_train_read_options(int argc, char **argv, car_train_options *options);
 car_status car_train_configure(car_context *context, const car_train_options *options, car_plan_config *plan,
                                car_trainer_config *trainer);
 

@@ -6,14 +6,6 @@
 #include "base/base.h"
 #include "train.h"
 
-static void list_models(char *text, size_t capacity) {
-    size_t used = (size_t)snprintf(text, capacity, "models:");
-    for (int m = 0; m < car_model_count() && used < capacity; m++) {
-        used += (size_t)snprintf(text + used, capacity - used, "\n  %-12s %s", car_model_info_at(m)->name,
-                                 car_model_info_at(m)->summary);
-    }
-}
-
 void car_train_default_options(car_train_options *o) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     *o = (car_train_options){.data = "synthetic",
@@ -32,7 +24,7 @@ void car_train_default_options(car_train_options *o) {
                              .seed = 1};
 }
 
-car_cli_parsed car_train_read_options(int argc, char **argv, car_train_options *o) {
+int car_train_read_options(int argc, char **argv, car_train_options *o) {
     char models[1024];
     car_train_default_options(o);
     const car_cli_option options[] = {
@@ -67,7 +59,7 @@ car_cli_parsed car_train_read_options(int argc, char **argv, car_train_options *
         /* Shows what pacing is for; not in --help. */
         {"unpaced", NULL, NULL, CAR_CLI_FLAG, &o->unpaced, 0, 0},
     };
-    list_models(models, sizeof models);
+    car_cli_list_models(models, sizeof models);
     const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", models};
     return car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
 }

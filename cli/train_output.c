@@ -168,8 +168,13 @@ void car_train_on_step(void *user, const car_step_report *report) {
 
 void car_train_show_evaluation(car_train_run *run) {
     const car_evaluation *e = &run->evaluation;
-    printf("%sevaluation after step %lld: loss %.4f, %s %.2f %%, top-5 %.2f %%\n", run->terminal ? "\r\033[K" : "",
-           (long long)car_trainer_steps(run->trainer), e->loss, "top-1", 100 * e->top1, 100 * e->top5);
+    printf("%sevaluation after step %lld: loss %.4f, ", run->terminal ? "\r\033[K" : "",
+           (long long)car_trainer_steps(run->trainer), e->loss);
+    if (run->source.domain == CAR_DOMAIN_IMAGES) {
+        printf("top-1 %.2f %%, top-5 %.2f %% of %lld samples\n", 100 * e->top1, 100 * e->top5, (long long)e->rows);
+    } else {
+        printf("perplexity %.2f over %lld tokens\n", exp(e->loss), (long long)e->rows);
+    }
     fflush(stdout);
 }
 
