@@ -102,12 +102,12 @@ car_status car_trainer_backward(car_thread *thread, const car_task *task, int *a
 car_status car_trainer_update(car_thread *thread, const car_task *task);
 
 /* executor.c */
-void *car_trainer_thread(void *thread);
+void *car_trainer_thread(void *argument); /* a car_thread */
 /* Where a worker stands in its life: t + i/N + share of the step's cost done. */
 double car_trainer_phase(const car_trainer *trainer, const car_worker *worker, const car_task *task);
 const car_task *car_trainer_head(car_trainer *trainer, car_worker *worker);
 
 /* watchdog.c */
-void *car_trainer_watch(void *trainer);
+void *car_trainer_watch(void *argument); /* the car_trainer */
 
 #endif
