@@ -11,9 +11,10 @@ double car_schedule_lr(const car_schedule *schedule, int64_t step) {
     }
     int64_t done = step - schedule->warmup;
     switch (schedule->kind) {
-    case CAR_SCHEDULE_STEP:
-        return schedule->every > 0 ? schedule->lr * pow(schedule->gamma, (double)(step / schedule->every))
-                                   : schedule->lr;
+    case CAR_SCHEDULE_STEP: {
+        int64_t drops = schedule->every > 0 ? step / schedule->every : 0;
+        return schedule->lr * pow(schedule->gamma, (double)drops);
+    }
     case CAR_SCHEDULE_COSINE: {
         int64_t length = schedule->total - schedule->warmup;
         double share = length > 0 && done < length ? (double)done / (double)length : 1.0;
