@@ -125,18 +125,23 @@ static void compute_phases(car_trainer *trainer) {
     }
 }
 
-/* Pacing works at the grain of operations: a portion is about the costliest operation, and a worker may be
- * two of them ahead, which is enough that nobody waits without need. */
+/* The grain of pacing. A worker may be as far ahead as the longest piece of work that is done in one go: less would
+ * make threads wait without need. With a thread for every worker that piece is an operation, so that all keep their
+ * distance as exactly as can be. With fewer threads it is a whole task: while some workers run, the others rest
+ * between two tasks, where they hold least. */
 static void choose_portion(car_trainer *trainer) {
     const car_curve *curve = &trainer->partition->curve;
-    double longest = 0;
+    if (trainer->config.threads < trainer->workers) {
+        trainer->portion = 1;
+        trainer->window = trainer->partition->longest_task;
+        return;
+    }
+    double longest = 1.0 / 256; /* finer would only cost locking */
     for (int e = 0; e < curve->events; e++) {
         double cost = (e + 1 < curve->events ? curve->begin[e + 1] : 1.0) - curve->begin[e];
         longest = cost > longest ? cost : longest;
     }
-    const double least = 1.0 / 256; /* finer would only cost locking */
-    trainer->portion = longest > least ? longest : least;
-    trainer->window = 2 * trainer->portion;
+    trainer->portion = trainer->window = longest;
 }
 
 static car_status check(const car_plan *plan, const car_program *program, const car_trainer_config *config) {
