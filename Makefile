@@ -32,7 +32,7 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 build: $(BUILD)/.configured ## compile the program, build/carousel, and the libraries (this is the default)
 	@$(call compile,$(BUILD)) --target carousel carousel_static carousel_shared
 
-demo: build ## train one small network by every rule, in about a minute, and compare
+demo: build ## train one small network by four rules, in about a minute, and compare
 	@$(BUILD)/carousel $(DEMO)
 
 install: build ## install under PREFIX (default /usr/local); DESTDIR is honoured

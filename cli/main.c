@@ -9,7 +9,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"train", "train a model", car_cli_train},
-    {"demo", "train one small model by every rule and compare", car_cli_demo},
+    {"demo", "train one small model by four rules and compare", car_cli_demo},
     {"plan", "show what a run would do and need", car_cli_plan},
 };
 

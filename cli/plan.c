@@ -30,7 +30,7 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"ranks", "R", "ranks that share the workers, for replica (as many)", CAR_CLI_INT, &o->ranks, 1, 1 << 16},
         {"mapping", "HOW", "interleaved or contiguous workers on fewer ranks (the better)", CAR_CLI_TEXT, &o->mapping,
          0, 0},
-        {"freshness-slack", "M", "slots of grace for cdp-v2's fresh weights", CAR_CLI_INT, &o->freshness_slack, 0,
+        {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
         {"optimizer", "NAME", "sgd or adamw, for the size of its state", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"profile", NULL, "measure the operations on this machine, save and use that", CAR_CLI_FLAG, &o->profile, 0, 0},

@@ -53,11 +53,13 @@ static double stored_early(const car_plan_subject *s) {
 }
 
 static void remark_limit(const car_plan_subject *s, const car_plan *plan, FILE *stream, int *count) {
-    if (s->partition->limit > cannot_halve && car_plan_is_cyclic(plan)) {
+    /* As a share of dp's peak, like the table's: that counts gradients of activations too. */
+    double limit = s->partition->limit * (double)s->partition->held_bytes / (double)s->partition->curve.peak;
+    if (limit > cannot_halve && car_plan_is_cyclic(plan)) {
         say(stream, count,
             "This model cannot halve: the first third of its forward leaves %.0f %% of what is held for backward, and "
-            "that is held longest. No schedule that neither recomputes nor idles goes below %.2f of N micro-batches.",
-            100 * stored_early(s), s->partition->limit);
+            "that is held longest. No schedule that neither recomputes nor idles goes below %.2f of dp's peak.",
+            100 * stored_early(s), limit);
     }
 }
 
@@ -76,10 +78,11 @@ static void remark_empty(const car_plan_subject *s, FILE *stream, int *count) {
     }
     if (empty > 0) {
         say(stream, count,
-            "%s %s%s %s empty (%d of %d): one operation there is longer than a stage's share. That is legal, an empty "
+            "%s %s%s %s empty (%d of %d): %s. That is legal, an empty "
             "stage takes no time; fewer stages or another --partition avoid it.",
             empty == 1 ? "Stage" : "Stages", list, empty > listed ? ", ..." : "", empty == 1 ? "is" : "are", empty,
-            p->stage_count);
+            p->stage_count,
+            p->measure == CAR_MEASURE_CUTS ? "cuts coincide" : "one operation there is longer than a stage's share");
     }
 }
 
@@ -166,7 +169,7 @@ static void remark_slack(const car_plan *plan, FILE *stream, int *count) {
     if (c->rule == CAR_RULE_CDP_V2 && c->freshness_slack == 0 && jumps && c->workers > 1) {
         say(stream, count,
             "Over a network the slack of 0 hurts: where %s = S a worker needs new weights the instant they are made, "
-            "so it waits for the message. --freshness-slack 1 gives it a slot's time, and uses last step's weights "
+            "so it waits for the message. --freshness-slack 1 gives it two slots' time, and uses last step's weights "
             "there.",
             car_plan_per_worker(plan) > 1 ? "k(i+1) + j" : "i + 1 + j");
     }

@@ -58,6 +58,8 @@ car_status car_train_feed_evaluation(void *user, int64_t batch, int worker, car_
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
+static const int64_t provable = 4096; /* workers times stages: beyond, proving the plan would delay the start */
+
 static car_status set_up_data(car_train_run *run, const car_model_config *config) {
     const car_model_info *info = car_model_find(run->options.model);
     run->input_tensor = car_graph_find_tensor(run->graph, info->domain == CAR_DOMAIN_IMAGES ? "images" : "tokens");
@@ -85,6 +87,9 @@ car_status car_train_set_up(car_train_run *run) {
     CAR_TRY(car_model_build(run->context, o->model, &model, &run->graph));
     CAR_TRY(car_partition_create(run->graph, &partition, &run->partition));
     CAR_TRY(car_plan_create(run->context, run->partition, &plan, &run->plan));
+    if ((int64_t)plan.workers * partition.stages <= provable) {
+        CAR_TRY(car_plan_validate(run->plan, 4, NULL));
+    }
     CAR_TRY(car_program_create(run->graph, NULL, &run->program));
     CAR_TRY(car_arena_create(run->context, 0, &run->arena));
     CAR_TRY(set_up_data(run, &model));
@@ -151,6 +156,7 @@ int car_cli_train(int argc, char **argv) {
     car_status status = car_train_set_up(&run);
     if (status == CAR_OK) {
         struct sigaction action = {.sa_handler = on_interrupt};
+        action.sa_flags = SA_RESTART | (int)SA_RESETHAND; /* the second one kills */
         running = run.trainer;
         sigaction(SIGINT, &action, NULL);
         sigaction(SIGTERM, &action, NULL);

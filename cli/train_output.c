@@ -152,9 +152,12 @@ void car_train_on_step(void *user, const car_step_report *report) {
     run->first_loss = run->reported == 0 ? report->loss : run->first_loss;
     run->reported++;
     if (run->metrics) {
-        fprintf(run->metrics,
-                "{\"step\": %lld, \"loss\": %.9g, \"lr\": %.9g, \"samples_per_s\": %.6g, \"seconds\": %.6g",
-                (long long)report->step, report->loss, report->lr,
+        char loss[32] = "null"; /* JSON has no NaN */
+        if (isfinite(report->loss)) {
+            snprintf(loss, sizeof loss, "%.9g", report->loss);
+        }
+        fprintf(run->metrics, "{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, \"samples_per_s\": %.6g, \"seconds\": %.6g",
+                (long long)report->step, loss, report->lr,
                 (double)run->reported * run->options.workers * run->options.batch / (now - run->started),
                 now - run->started);
         if (isfinite(report->gradient_norm)) {

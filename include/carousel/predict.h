@@ -10,7 +10,7 @@ extern "C" {
 
 typedef struct car_simulation_config {
     int executors; /* threads or devices that compute at the same time; 0: the plan's */
-    bool paced;    /* DESIGN's pacing: phase <= slowest worker's phase + window */
+    bool paced;    /* pacing: a task starts only if its phase <= the slowest worker's + window */
     double window; /* in cost shares; 0: the longest task's */
     int steps;     /* simulated; 0: enough for a steady state */
 } car_simulation_config;

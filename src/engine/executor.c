@@ -38,6 +38,10 @@ double car_trainer_phase(const car_trainer *trainer, const car_worker *worker, c
     const car_curve *curve = &trainer->partition->curve;
     double spacing = trainer->cyclic ? (double)task->worker / trainer->workers : 0;
     bool forward = task->kind == CAR_TASK_FORWARD;
+    if (task->kind == CAR_TASK_UPDATE) { /* after the backward */
+        return (double)task->step + spacing + trainer->phase_backward[task->stage] +
+               trainer->partition->stages[task->stage].backward;
+    }
     double share = forward ? trainer->phase_forward[task->stage] : trainer->phase_backward[task->stage];
     if (worker->at != CAR_NONE) {
         share = curve->begin[forward ? worker->at : curve->events - 1 - worker->at];
@@ -92,8 +96,9 @@ static bool is_ready(car_trainer *trainer, const car_task *task) {
         return trainer->ring ? trainer->added[task->stage] == n && (task->worker > 0 || sums_are_free(trainer, task))
                              : car_trainer_record(trainer, task->step)->forwards == trainer->workers;
     }
-    if (rule == CAR_RULE_ACCUMULATE && task->worker >= trainer->config.threads) {
-        return trainer->worker[task->worker - trainer->config.threads].steps_done > task->step;
+    int together = car_plan_config_of(trainer->plan)->threads;
+    if (rule == CAR_RULE_ACCUMULATE && task->worker >= together) {
+        return trainer->worker[task->worker - together].steps_done > task->step;
     }
     return true;
 }
@@ -103,7 +108,7 @@ static double slowest_phase(car_trainer *trainer) {
     double slowest = (double)endless;
     for (int i = 0; i < trainer->workers; i++) {
         const car_task *task = car_trainer_head(trainer, &trainer->worker[i]);
-        if (task && task->kind != CAR_TASK_UPDATE) {
+        if (task) {
             double phase = car_trainer_phase(trainer, &trainer->worker[i], task);
             slowest = phase < slowest ? phase : slowest;
         }
@@ -167,7 +172,7 @@ static bool all_finished(car_trainer *trainer) {
 static void report_steps(car_trainer *trainer) {
     for (;;) {
         car_step_record *record = car_trainer_record(trainer, trainer->reported);
-        if (record->step != trainer->reported || record->losses < trainer->workers ||
+        if (record->step != trainer->reported || record->forwards < trainer->workers ||
             record->updates < trainer->updates_per_step) {
             return;
         }
@@ -191,7 +196,6 @@ static void note_done(car_trainer *trainer, car_worker *worker, const car_task *
     car_step_record *record = car_trainer_record(trainer, task->step);
     if (task->kind == CAR_TASK_FORWARD && task->stage == trainer->stages - 1) {
         record->loss[task->worker] = car_tape_loss(worker->tape);
-        record->losses++;
         record->forwards++;
     } else if (task->kind == CAR_TASK_BACKWARD) {
         trainer->added[task->stage]++;
@@ -220,6 +224,7 @@ static car_status run_portion(car_thread *thread, car_worker *worker, const car_
     pthread_mutex_unlock(&trainer->lock);
     car_status status = task->kind == CAR_TASK_FORWARD ? car_trainer_forward(thread, task, &at)
                                                        : car_trainer_backward(thread, task, &at);
+    thread->task_end = car_clock_seconds();
     pthread_mutex_lock(&trainer->lock);
     worker->at = at;
     return status;
@@ -250,7 +255,7 @@ static bool take_turn(car_thread *thread, double *mark) {
     thread->choosing += before - *mark;
     car_status status =
         task.kind == CAR_TASK_UPDATE ? car_trainer_update(thread, &task) : run_portion(thread, worker, &task);
-    *mark = car_clock_seconds();
+    *mark = thread->task_end; /* what comes after, the lock included, is the executor's */
     thread->tasks += *mark - before;
     thread->task = NULL;
     worker->running = false;

@@ -46,10 +46,11 @@ static car_weights *weights_of_op(car_thread *thread, const car_task *task, cons
     return own;
 }
 
-/* Whether a portion that began at event `from` of the step may end before event `next`. */
+/* Whether a portion that began at event `from` of the step would be too long with event `next`. */
 static bool portion_is_full(const car_trainer *trainer, int from, int next) {
-    const double *begin = trainer->partition->curve.begin;
-    return begin[next] - begin[from] >= trainer->portion;
+    const car_curve *curve = &trainer->partition->curve;
+    double end = next + 1 < curve->events ? curve->begin[next + 1] : 1.0;
+    return end - curve->begin[from] > trainer->portion * (1 + 1e-9);
 }
 
 static car_status begin_micro_batch(car_trainer *trainer, const car_task *task) {
@@ -321,7 +322,11 @@ car_status car_trainer_update(car_thread *thread, const car_task *task) {
         status = update_all(thread, record);
     }
     car_kernels_leave(mode);
+    thread->task_end = car_clock_seconds();
     pthread_mutex_lock(&trainer->lock);
+    if (status != CAR_OK) {
+        return status; /* nobody may take the step for made */
+    }
     for (int j = 0; j < trainer->stages; j++) {
         if (trainer->deferred ? last : j == task->stage) {
             trainer->made[j] = task->step + 1;

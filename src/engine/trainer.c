@@ -131,7 +131,7 @@ static void compute_phases(car_trainer *trainer) {
  * between two tasks, where they hold least. */
 static void choose_portion(car_trainer *trainer) {
     const car_curve *curve = &trainer->partition->curve;
-    if (trainer->config.threads < trainer->workers) {
+    if (trainer->config.threads < trainer->workers || !trainer->cyclic || trainer->config.unpaced) {
         trainer->portion = 1;
         trainer->window = trainer->partition->longest_task;
         return;
@@ -151,6 +151,18 @@ static car_status check(const car_plan *plan, const car_program *program, const 
     }
     if (car_plan_partition(plan)->graph != car_program_graph(program)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "the plan and the program are of different graphs");
+    }
+    const car_partition *partition = car_plan_partition(plan);
+    for (int b = partition->stage_count; b < partition->bundle_count; b++) {
+        const car_stage *stage = &partition->stages[partition->bundles[b].stage];
+        for (int l = stage->first; l < stage->end; l++) {
+            const car_op *op = car_graph_op(partition->graph, l);
+            bool tied = op->param_count > 0 && op->params[0] == partition->bundles[b].param;
+            if (tied && car_program_derived_bytes(program, l) > 0) {
+                return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
+                                        "%s: a tied weight whose kernel wants a derived form", op->name);
+            }
+        }
     }
     if (config->threads < 1 || config->threads > 1024 || !config->feed) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "a trainer wants 1 to 1024 threads and a feed");

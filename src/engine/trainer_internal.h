@@ -26,9 +26,9 @@ typedef struct car_worker {
 /* What is known of a step while it is under way. */
 typedef struct car_step_record {
     int64_t step;
-    int forwards, losses; /* workers that have finished all forwards */
-    double *loss;         /* per worker */
-    int updates;          /* made or deferred */
+    int forwards; /* workers that have finished all forwards */
+    double *loss; /* per worker */
+    int updates;  /* made or deferred */
     bool decided, skipped;
     int64_t update;             /* which update of the optimizer it is: skipped steps do not count */
     double norm, *stage_square; /* of the averaged gradient; per stage */
@@ -43,6 +43,7 @@ typedef struct car_thread {
     void *addend;            /* gradients before they are added to the sum */
     void **params;           /* for views of weights with a tied parameter of another version */
     const car_task *task;    /* at work on, for the watchdog; guarded by the lock */
+    double task_end;         /* when the last piece of work ended, before the lock was taken again */
     double tasks, waiting, choosing;
 } car_thread;
 

@@ -218,6 +218,7 @@ CASES = {
     ),
     "vit_b16": ("vit-b16", dict(width=16, depth=2, heads=2, classes=5, image_size=32), dict(batch=2)),
     "gpt2_nano": ("gpt2-nano", dict(width=16, depth=2, heads=2, vocabulary=64), dict(batch=3, seq_len=12)),
+    "gpt2": ("gpt2", dict(width=8, depth=2, heads=2, vocabulary=64), dict(batch=3, seq_len=17)),
 }
 
 

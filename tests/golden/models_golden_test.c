@@ -254,8 +254,8 @@ static void test_against_pytorch(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        BOTH("mlp"),      BOTH("resnet20"), BOTH("resnet18_small"), BOTH("resnet18_large"),
-        BOTH("resnet50"), BOTH("vit_tiny"), BOTH("vit_b16"),        BOTH("gpt2_nano"),
+        BOTH("mlp"),      BOTH("resnet20"), BOTH("resnet18_small"), BOTH("resnet18_large"), BOTH("resnet50"),
+        BOTH("vit_tiny"), BOTH("vit_b16"),  BOTH("gpt2_nano"),      BOTH("gpt2"),
     };
     return cmocka_run_group_tests_name("models against PyTorch", tests, NULL, NULL);
 }
