@@ -1,7 +1,5 @@
-/* Linear layers and attention: oneDNN's matrix product and vectorised rows.
- *
- * oneDNN's sgemm was 3 to 10 % faster than OpenBLAS on all shapes of our transformers but the
- * smallest (docs/kernels.md), so there is one library less. */
+/* Linear layers and attention: oneDNN's matrix product and vectorised rows. Its sgemm is mostly faster than
+ * OpenBLAS's on the shapes of our transformers (docs/kernels.md), so there is one library less. */
 #include <math.h>
 #include <string.h>
 
