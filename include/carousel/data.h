@@ -1,4 +1,8 @@
-/* Data: where the samples of a run come from. */
+/* Data: where the samples of a run come from.
+ *
+ * A dataset is opened by its name, KIND:PATH. It has two splits, one to train on and one to evaluate
+ * on, whose samples are numbered from 0. What a sample looks like depends on the split, its number
+ * and, with augmentation, on the seed and the epoch: never on who reads it, or when. */
 #ifndef CAROUSEL_DATA_H
 #define CAROUSEL_DATA_H
 
@@ -10,7 +14,96 @@
 extern "C" {
 #endif
 
-/* Synthetic samples: a task that can be learnt, of any shape, without a file.
+typedef struct car_dataset car_dataset;
+
+/* The kinds, as they are named, and what stands behind the colon. */
+#define CAR_DATASET_LIST(X)                                                                                 \
+    X(CAR_DATASET_SYNTHETIC, "synthetic", "")        /* a learnable task of any shape, without a file */    \
+    X(CAR_DATASET_CIFAR10, "cifar10", "DIR")         /* the official binary files */                        \
+    X(CAR_DATASET_IMAGEFOLDER, "imagefolder", "DIR") /* train/CLASS/NAME.jpg, or CLASS/NAME.jpg */          \
+    X(CAR_DATASET_TOKENS, "tokens", "FILE")          /* text, a byte a token; or uint16 tokens, FILE.bin */ \
+    X(CAR_DATASET_PACKED, "packed", "FILE")          /* what car_dataset_pack wrote */
+
+typedef enum car_dataset_kind {
+#define CAR_DATASET_ENUM(code, text, path) code,
+    CAR_DATASET_LIST(CAR_DATASET_ENUM)
+#undef CAR_DATASET_ENUM
+        CAR_DATASET_KINDS
+} car_dataset_kind;
+
+typedef enum car_split { CAR_SPLIT_TRAIN, CAR_SPLIT_EVALUATION, CAR_SPLITS } car_split;
+
+enum { CAR_DATASET_ENDLESS = -1 };
+
+/* How samples are given out. */
+typedef struct car_dataset_config {
+    car_domain domain;
+    car_model_config model; /* as resolved: channels, image_size, classes; or seq_len, vocabulary */
+    uint64_t seed;          /* of augmentation, and of synthetic samples */
+    bool augment;           /* training samples only */
+} car_dataset_config;
+
+/* What was found. */
+typedef struct car_dataset_info {
+    car_dataset_kind kind;
+    car_domain domain;
+    int64_t samples[CAR_SPLITS]; /* or CAR_DATASET_ENDLESS */
+    int classes;                 /* classes of images; one more than the largest token that may occur */
+    int width, height;           /* of the images as they are stored; 0: they differ, or are not images */
+} car_dataset_info;
+
+/* CAR_ERROR_UNKNOWN_NAME for a kind that does not exist, CAR_ERROR_IO and CAR_ERROR_FORMAT for files, and
+ * CAR_ERROR_SHAPE where samples cannot be what `config` asks for (more classes than the model has, an image for a
+ * token model, ...). A NULL config opens it for looking at only: images cannot be read from it but as they are. */
+car_status car_dataset_open(car_context *context, const char *name, const car_dataset_config *config,
+                            car_dataset **out);
+void car_dataset_close(car_dataset *dataset);
+
+car_dataset_info car_dataset_get_info(const car_dataset *dataset);
+const char *car_dataset_class_name(const car_dataset *dataset, int index); /* NULL: it has no name */
+/* SHA-256 over names and sizes of the files, or their heads: whether two processes look at the same data. `text`
+ * gets 65 characters. */
+car_status car_dataset_digest(const car_dataset *dataset, char *text);
+
+/* Samples that could not be decoded, and were replaced (training) or left out (evaluation, label -1); and those
+ * that are damaged but were decoded as far as they go. Counted once for each sample. */
+typedef struct car_dataset_problems {
+    int64_t unreadable, damaged;
+    int name_count;
+    char names[8][256]; /* the first ones, with the reason */
+} car_dataset_problems;
+void car_dataset_get_problems(const car_dataset *dataset, car_dataset_problems *out);
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Reads samples; one for each thread. */
+typedef struct car_reader car_reader;
+
+car_status car_reader_create(car_dataset *dataset, car_reader **out);
+void car_reader_destroy(car_reader *reader);
+
+/* Writes one sample: [channels, size, size] floats, normalised, and a label; or [seq_len] int32 tokens and as many
+ * labels, each the token that comes next. */
+car_status car_reader_sample(car_reader *reader, car_split split, int64_t epoch, int64_t sample, void *input,
+                             int32_t *labels);
+
+/* An image as it is stored: RGB, three bytes a pixel, rows from the top. Valid until the next call. */
+typedef struct car_image {
+    const uint8_t *pixels;
+    int width, height;
+    int32_t label;
+} car_image;
+car_status car_reader_image(car_reader *reader, car_split split, int64_t sample, car_image *out);
+
+/* Stores all images of a dataset in one file that can be mapped: decoded, and resized so that the shorter side is
+ * `size` pixels (0: as they are, which they must then all be alike). Written beside `path` and renamed.
+ * `progress` (may be NULL) is called now and then. */
+typedef void (*car_pack_progress)(void *user, int64_t done, int64_t all);
+car_status car_dataset_pack(car_dataset *dataset, int size, const char *path, car_pack_progress progress, void *user);
+
+/* ---- synthetic samples ----------------------------------------------------------------------- */
+
+/* A task that can be learnt, of any shape, without a file.
  *
  * Images: each class is a pattern of a few waves in every channel; a sample is its class's pattern,
  * shifted by a random number of pixels, under noise. Tokens: a fixed successor for every token, which

@@ -1,6 +1,6 @@
-/* Reading safetensors files: named tensors behind a JSON header.
+/* Safetensors files: named tensors behind a JSON header.
  *
- * The file is mapped, not read: opening costs its header, and data are pages of the file. Everything
+ * A file that is read is mapped, not read: opening costs its header, and data are pages of the file. Everything
  * the header claims is checked when the file is opened, so that what is found in it can be used
  * without further care. A file must not be changed or cut while it is open. */
 #ifndef CAROUSEL_SAFETENSORS_H
@@ -67,6 +67,27 @@ const car_safetensors_tensor *car_safetensors_at(const car_safetensors *file, in
 const car_safetensors_tensor *car_safetensors_find(const car_safetensors *file, const char *name); /* NULL if absent */
 /* An entry of the header's free-form "__metadata__"; NULL if absent. */
 const char *car_safetensors_metadata(const car_safetensors *file, const char *key);
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* A file is written tensor by tensor, in the order given to create, under another name beside `path`; finish flushes
+ * and renames it. Destroying an unfinished writer removes what was written. */
+typedef struct car_safetensors_writer car_safetensors_writer;
+
+typedef struct car_safetensors_entry {
+    const char *name;
+    int rank;
+    const int64_t *shape;
+} car_safetensors_entry;
+
+/* All tensors are F32. `metadata` is pairs of key and value, ended by NULL, or NULL. */
+car_status car_safetensors_writer_create(car_context *context, const char *path, const car_safetensors_entry *entries,
+                                         int count, const char *const *metadata, car_safetensors_writer **out);
+/* The next tensor's elements, row-major. */
+car_status car_safetensors_writer_add(car_safetensors_writer *writer, const float *data);
+/* Flushes to the disk and renames. `digest` (may be NULL) gets the SHA-256 of the whole file, 65 characters. */
+car_status car_safetensors_writer_finish(car_safetensors_writer *writer, char *digest);
+void car_safetensors_writer_destroy(car_safetensors_writer *writer);
 
 #ifdef __cplusplus
 }
