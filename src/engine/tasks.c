@@ -46,13 +46,6 @@ static car_weights *weights_of_op(car_thread *thread, const car_task *task, cons
     return own;
 }
 
-/* Whether a portion that began at event `from` of the step would be too long with event `next`. */
-static bool portion_is_full(const car_trainer *trainer, int from, int next) {
-    const car_curve *curve = &trainer->partition->curve;
-    double end = next + 1 < curve->events ? curve->begin[next + 1] : 1.0;
-    return end - curve->begin[from] > trainer->portion * (1 + 1e-9);
-}
-
 static car_status begin_micro_batch(car_trainer *trainer, const car_task *task) {
     uint64_t key = car_random_u64(car_random_key(trainer->config.seed, "dropout"),
                                   (uint64_t)(task->step * trainer->workers + task->worker));
@@ -71,7 +64,7 @@ car_status car_trainer_forward(car_thread *thread, const car_task *task, int *at
     if (task->stage == 0 && *at == CAR_NONE) {
         CAR_TRY(begin_micro_batch(trainer, task));
     }
-    for (; l < stage->end && (l == first || !portion_is_full(trainer, first, l)); l++) {
+    for (; l < stage->end && (l == first || !car_trainer_portion_is_full(trainer, first, l)); l++) {
         car_weights view;
         CAR_TRY(car_tape_forward(tape, thread->lane,
                                  weights_of_op(thread, task, car_graph_op(graph, l), &view, thread->params), l, l + 1));
@@ -129,7 +122,9 @@ car_status car_trainer_backward(car_thread *thread, const car_task *task, int *a
     int first = *at != CAR_NONE ? *at : stage->end - 1, l = first;
     car_kernel_mode mode = car_kernels_enter(car_program_threads(trainer->program)); /* sums too flush denormals */
     car_status status = CAR_OK;
-    for (; l >= stage->first && (l == first || !portion_is_full(trainer, events - 1 - first, events - 1 - l)); l--) {
+    for (;
+         l >= stage->first && (l == first || !car_trainer_portion_is_full(trainer, events - 1 - first, events - 1 - l));
+         l--) {
         const car_op *op = car_graph_op(graph, l);
         car_weights view;
         place_gradients(thread, task, op);

@@ -125,25 +125,6 @@ static void compute_phases(car_trainer *trainer) {
     }
 }
 
-/* The grain of pacing. A worker may be as far ahead as the longest piece of work that is done in one go: less would
- * make threads wait without need. With a thread for every worker that piece is an operation, so that all keep their
- * distance as exactly as can be. With fewer threads it is a whole task: while some workers run, the others rest
- * between two tasks, where they hold least. */
-static void choose_portion(car_trainer *trainer) {
-    const car_curve *curve = &trainer->partition->curve;
-    if (trainer->config.threads < trainer->workers || !trainer->cyclic || trainer->config.unpaced) {
-        trainer->portion = 1;
-        trainer->window = trainer->partition->longest_task;
-        return;
-    }
-    double longest = 1.0 / 256; /* finer would only cost locking */
-    for (int e = 0; e < curve->events; e++) {
-        double cost = (e + 1 < curve->events ? curve->begin[e + 1] : 1.0) - curve->begin[e];
-        longest = cost > longest ? cost : longest;
-    }
-    trainer->portion = trainer->window = longest;
-}
-
 static car_status check(const car_plan *plan, const car_program *program, const car_trainer_config *config) {
     car_context *context = car_plan_context(plan);
     if (car_plan_config_of(plan)->placement != CAR_PLACEMENT_SHARED) {
@@ -199,7 +180,7 @@ static car_status create_contents(car_trainer *trainer) {
     CAR_TRY(create_workers(trainer));
     CAR_TRY(create_threads(trainer));
     compute_phases(trainer);
-    choose_portion(trainer);
+    car_trainer_set_pace(trainer);
 done:
     return status;
 }
@@ -312,6 +293,7 @@ static void rewind_workers(car_trainer *trainer, int64_t steps) {
         worker->list.count = 0;
         worker->next = 0;
         worker->at = CAR_NONE;
+        worker->holds = 0;
         worker->running = worker->finished = false;
     }
 }

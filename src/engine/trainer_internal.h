@@ -1,4 +1,4 @@
-/* The inside of a trainer, for executor.c, tasks.c and watchdog.c. */
+/* The inside of a trainer, for executor.c, pacing.c, tasks.c and watchdog.c. */
 #ifndef CAR_ENGINE_TRAINER_INTERNAL_H
 #define CAR_ENGINE_TRAINER_INTERNAL_H
 
@@ -19,6 +19,7 @@ typedef struct car_worker {
     int next;      /* index into list */
     int at;        /* operation that comes next in the task under way, CAR_NONE if it has not begun */
     bool running;  /* a thread is on its task */
+    size_t holds;  /* bytes of activations, as the curve counts them: the most of a portion under way */
     bool finished; /* nothing left before the limit */
     int64_t steps_done;
 } car_worker;
@@ -66,6 +67,7 @@ struct car_trainer {
     double *phase_forward, *phase_backward; /* cost share of a step before a stage's forward, backward */
     double portion; /* a task is run in portions of at least this cost share, so that pacing is finer than stages */
     double window;
+    double budget; /* bytes of activations that pacing keeps to, as the curve counts them; 0: no budget */
 
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t changed;
@@ -104,9 +106,19 @@ car_status car_trainer_update(car_thread *thread, const car_task *task);
 
 /* executor.c */
 void *car_trainer_thread(void *argument); /* a car_thread */
+const car_task *car_trainer_head(car_trainer *trainer, car_worker *worker);
+bool car_trainer_is_ready(car_trainer *trainer, const car_task *task); /* all but the pace allows it */
+
+/* pacing.c */
+void car_trainer_set_pace(car_trainer *trainer);
 /* Where a worker stands in its life: t + i/N + share of the step's cost done. */
 double car_trainer_phase(const car_trainer *trainer, const car_worker *worker, const car_task *task);
-const car_task *car_trainer_head(car_trainer *trainer, car_worker *worker);
+/* Whether a portion that began at event `from` of the step would be too long with event `next`. */
+bool car_trainer_portion_is_full(const car_trainer *trainer, int from, int next);
+/* Whose turn it is, NULL if nobody's. */
+car_worker *car_trainer_choose(car_trainer *trainer);
+/* Notes what a worker holds while it runs the portion that comes next, and once it is done. */
+void car_trainer_hold(car_trainer *trainer, car_worker *worker, const car_task *task, bool running);
 
 /* watchdog.c */
 void *car_trainer_watch(void *argument); /* the car_trainer */
