@@ -68,7 +68,8 @@ bool car_trainer_is_ready(car_trainer *trainer, const car_task *task) {
     int64_t n = task->step * trainer->workers + task->worker;
     car_rule rule = car_plan_config_of(trainer->plan)->rule;
     if (task->kind == CAR_TASK_UPDATE) {
-        return trainer->added[task->stage] == (task->step + 1) * trainer->workers;
+        return trainer->added[task->stage] == (task->step + 1) * trainer->workers &&
+               car_trainer_cut_is_free(trainer, task->step + 1);
     }
     if (trainer->worker[task->worker].at != CAR_NONE) {
         return true; /* it has begun */

@@ -173,8 +173,7 @@ static float *whole_sum(car_trainer *trainer, int param, int first_use, int64_t 
     return sum;
 }
 
-/* Whether this use is where the parameter belongs: its first. */
-static bool is_first_use(const car_graph *graph, int use) {
+bool car_trainer_is_first_use(const car_graph *graph, int use) {
     for (int u = 0; u < use; u++) {
         if (car_graph_use_param(graph, u) == car_graph_use_param(graph, use)) {
             return false;
@@ -195,7 +194,7 @@ static double complete_sums(car_trainer *trainer, int stage, int64_t step) {
                 blend_workers(trainer, op, p, step);
                 continue;
             }
-            if (!is_first_use(graph, op->first_use + p)) {
+            if (!car_trainer_is_first_use(graph, op->first_use + p)) {
                 continue;
             }
             const float *sum = whole_sum(trainer, op->params[p], op->first_use + p, step);
@@ -232,7 +231,7 @@ static car_status update_stage(car_thread *thread, int stage, const car_step_rec
     for (int l = first; l < end; l++) {
         const car_op *op = car_graph_op(graph, l);
         for (int p = 0; p < op->param_count; p++) {
-            if (is_first_use(graph, op->first_use + p)) {
+            if (car_trainer_is_first_use(graph, op->first_use + p)) {
                 update_param(trainer, op, p, record, scale);
             }
         }
@@ -307,6 +306,7 @@ car_status car_trainer_update(car_thread *thread, const car_task *task) {
     car_step_record *record = car_trainer_record(trainer, task->step);
     bool last = record->updates + 1 == trainer->updates_per_step;
     decide(trainer, record);
+    car_trainer_cut_claim(trainer, task->step + 1);
     pthread_mutex_unlock(&trainer->lock);
     car_kernel_mode mode = car_kernels_enter(car_program_threads(trainer->program));
     record->stage_square[task->stage] = complete_sums(trainer, task->stage, task->step);
@@ -315,6 +315,11 @@ car_status car_trainer_update(car_thread *thread, const car_task *task) {
         status = update_one(thread, record, task->stage, last);
     } else if (last) {
         status = update_all(thread, record);
+    }
+    for (int j = 0; status == CAR_OK && j < trainer->stages; j++) {
+        if (trainer->deferred ? last : j == task->stage) {
+            car_trainer_cut_copy(trainer, j, task->step + 1);
+        }
     }
     car_kernels_leave(mode);
     thread->task_end = car_clock_seconds();
@@ -329,5 +334,6 @@ car_status car_trainer_update(car_thread *thread, const car_task *task) {
     }
     record->updates++;
     trainer->updates_made += last && !record->skipped;
+    car_trainer_cut_note(trainer, task->step + 1);
     return status;
 }

@@ -148,6 +148,9 @@ static car_status check(const car_plan *plan, const car_program *program, const 
     if (config->threads < 1 || config->threads > 1024 || !config->feed) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "a trainer wants 1 to 1024 threads and a feed");
     }
+    if (config->cut_every < 0 || (config->cut_every > 0 && !config->on_cut)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a trainer that takes cuts wants a function for them");
+    }
     return CAR_OK;
 }
 
@@ -179,6 +182,9 @@ static car_status create_contents(car_trainer *trainer) {
     CAR_TRY(create_sums(trainer));
     CAR_TRY(create_workers(trainer));
     CAR_TRY(create_threads(trainer));
+    if (trainer->config.cut_every > 0) {
+        CAR_TRY(car_trainer_create_cut(trainer, &trainer->cut));
+    }
     compute_phases(trainer);
     car_trainer_set_pace(trainer);
 done:
@@ -208,6 +214,7 @@ car_status car_trainer_create(const car_plan *plan, const car_program *program, 
     trainer->ring = trainer->cyclic || rule == CAR_RULE_ACCUMULATE;
     trainer->deferred = (config->clip_norm > 0 || config->skip_nonfinite) && rule != CAR_RULE_CDP_V2;
     trainer->last_norm = NAN;
+    trainer->cut_step = CAR_NONE;
     status = create_locks(trainer);
     if (status != CAR_OK) {
         car_context_release(context, trainer, 1, sizeof *trainer);
@@ -262,6 +269,7 @@ void car_trainer_destroy(car_trainer *trainer) {
         car_gradients_destroy(trainer->sums[s]);
     }
     car_context_release(trainer->context, trainer->sums, (size_t)trainer->sum_count, sizeof *trainer->sums);
+    car_cut_destroy(trainer->cut);
     car_optimizer_destroy(trainer->optimizer);
     for (int v = 0; v < trainer->versions; v++) {
         car_weights_destroy(trainer->weights[v]);

@@ -80,6 +80,10 @@ struct car_trainer {
     int updates_per_step;
     int64_t updates_made; /* by the optimizer; steps that were skipped are not among them */
     double last_norm;     /* of the newest step whose norm is complete; NaN: none yet */
+    car_cut *cut;         /* NULL if none are taken */
+    int64_t cut_step;     /* the version that it is being filled with, or CAR_NONE */
+    int cut_stages;       /* copied so far */
+    bool cut_is_away;     /* handed over, and not yet given back */
     car_status status;
     uint64_t progress; /* tasks ended, for the watchdog */
     bool ended;
@@ -103,6 +107,16 @@ car_status car_trainer_backward(car_thread *thread, const car_task *task, int *a
 /* The update of one stage, or with deferred updates of all stages after the last. Called with the lock, which it
  * lets go while it works. */
 car_status car_trainer_update(car_thread *thread, const car_task *task);
+
+/* Whether this use is where the parameter belongs: its first. */
+bool car_trainer_is_first_use(const car_graph *graph, int use);
+
+/* trainer_cut.c. With the lock: whether an update that makes this version may begin; that it does; that it is done.
+ * Without: copies a stage that has reached the version. They do nothing where no cut is due. */
+bool car_trainer_cut_is_free(const car_trainer *trainer, int64_t version);
+void car_trainer_cut_claim(car_trainer *trainer, int64_t version);
+void car_trainer_cut_note(car_trainer *trainer, int64_t version);
+void car_trainer_cut_copy(car_trainer *trainer, int stage, int64_t version);
 
 /* executor.c */
 void *car_trainer_thread(void *argument); /* a car_thread */
