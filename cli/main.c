@@ -9,6 +9,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"train", "train a model", car_cli_train},
+    {"eval", "evaluate a model's weights", car_cli_eval},
     {"demo", "train one small model by four rules and compare", car_cli_demo},
     {"plan", "show what a run would do and need", car_cli_plan},
 };
