@@ -24,7 +24,6 @@ void car_source_free(car_source_buffer *buffer);
 /* What belongs to one reader, hence to one thread. A kind uses it as it likes. */
 typedef struct car_source_scratch {
     car_source_buffer file, pixels;
-    struct car_jpeg *jpeg; /* a decoder, once one was needed; see jpeg.h */
 } car_source_scratch;
 
 /* How an image may be given. For a kind that decodes it can be cheaper to give a smaller one: once it knows the stored
