@@ -47,6 +47,9 @@ typedef struct car_source_image {
     char problem[256]; /* unless whole: the sample's name and what is wrong, "train/cat/7.jpg: ends too early" */
 } car_source_image;
 
+/* Sets state and problem. Of a long name the end is kept. */
+void car_source_describe(car_source_image *image, car_source_state state, const char *name, const char *reason);
+
 typedef struct car_source_methods {
     /* `path` is what stands behind the colon, "" if nothing. Fills all of `info` but the kind, which is set already.
      * Without a config (NULL) it is opened to be looked at. Whether domain, classes (or vocabulary) and channels fit
