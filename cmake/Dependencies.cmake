@@ -14,10 +14,12 @@ if(NOT DNNL_INCLUDE_DIR OR NOT DNNL_LIBRARY)
 endif()
 
 pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
+pkg_check_modules(JPEG REQUIRED IMPORTED_TARGET libjpeg)
 
-set(CAR_INCLUDE_DIRS ${DNNL_INCLUDE_DIR} ${CJSON_INCLUDE_DIRS})
+set(CAR_INCLUDE_DIRS ${DNNL_INCLUDE_DIR} ${CJSON_INCLUDE_DIRS} ${JPEG_INCLUDE_DIRS})
 # gomp by name, without the compiler's OpenMP flags: those would make clang bring LLVM's runtime into
 # the process beside the one that oneDNN uses, and settings would reach only one of the two.
 set(CAR_LIBRARIES
-    $<BUILD_INTERFACE:${DNNL_LIBRARY}> $<BUILD_INTERFACE:PkgConfig::CJSON> $<BUILD_INTERFACE:Threads::Threads>
-    $<INSTALL_INTERFACE:dnnl> $<INSTALL_INTERFACE:cjson> $<INSTALL_INTERFACE:pthread> gomp m)
+    $<BUILD_INTERFACE:${DNNL_LIBRARY}> $<BUILD_INTERFACE:PkgConfig::CJSON> $<BUILD_INTERFACE:PkgConfig::JPEG>
+    $<BUILD_INTERFACE:Threads::Threads>
+    $<INSTALL_INTERFACE:dnnl> $<INSTALL_INTERFACE:cjson> $<INSTALL_INTERFACE:jpeg> $<INSTALL_INTERFACE:pthread> gomp m)

@@ -32,7 +32,7 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
         echo "There is no apt-get here, so the libraries and tools must be installed another way."
         echo "Wanted, by their Debian names:"
         printf '%s\n' "$wanted" | sed 's/^/    /'
-        echo "(libdnnl-dev is oneDNN 2.x with its C headers, libcjson-dev is cJSON.)"
+        echo "(libdnnl-dev is oneDNN 2.x with its C headers, libcjson-dev is cJSON, libjpeg62-turbo-dev is libjpeg-turbo.)"
         echo "Once they are there, add DEPS=no:  make build DEPS=no"
     } >&2
     exit 1

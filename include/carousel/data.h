@@ -49,7 +49,7 @@ typedef struct car_dataset_info {
     car_domain domain;
     int64_t samples[CAR_SPLITS]; /* or CAR_DATASET_ENDLESS */
     int classes;                 /* classes of images; one more than the largest token that may occur */
-    int width, height;           /* of the images as they are stored; 0: they differ, or are not images */
+    int width, height;           /* of the images as they are stored; 0: they may differ, or are not images */
 } car_dataset_info;
 
 /* CAR_ERROR_UNKNOWN_NAME for a kind that does not exist, CAR_ERROR_IO and CAR_ERROR_FORMAT for files, and
@@ -87,7 +87,9 @@ void car_reader_destroy(car_reader *reader);
 car_status car_reader_sample(car_reader *reader, car_split split, int64_t epoch, int64_t sample, void *input,
                              int32_t *labels);
 
-/* An image as it is stored: RGB, three bytes a pixel, rows from the top. Valid until the next call. */
+/* An image as it is stored: RGB, three bytes a pixel, rows from the top. Valid until the next call. One that cannot be
+ * read is no failure: it has no pixels (NULL), the size 0 x 0 and the label -1. CAR_ERROR_UNSUPPORTED for tokens and
+ * synthetic samples. */
 typedef struct car_image {
     const uint8_t *pixels;
     int width, height;

@@ -1,8 +1,7 @@
 /* Synthetic samples: see data.h for what they are. */
 #include <math.h>
 
-#include "base/base.h"
-#include "carousel/data.h"
+#include "data/source.h"
 
 enum { WAVES = 3 };
 
@@ -73,3 +72,66 @@ void car_synthetic_batch(const car_synthetic *source, uint64_t first, void *inpu
         }
     }
 }
+
+/* ---- as a dataset ---------------------------------------------------------------------------- */
+
+/* Evaluation takes samples that training never reaches. */
+static const uint64_t first_held_out_sample = (uint64_t)1 << 48;
+
+typedef struct synthetic_state {
+    car_context *context;
+    car_synthetic source;
+} synthetic_state;
+
+static car_status open_synthetic(car_context *context, const char *path, const car_dataset_config *config,
+                                 car_dataset_info *info, void **out) {
+    synthetic_state *state = NULL;
+    (void)path;
+    *out = NULL;
+    car_status status = car_context_allocate(context, 1, sizeof *state, &state);
+    if (status != CAR_OK) {
+        return status;
+    }
+    state->context = context;
+    info->samples[CAR_SPLIT_TRAIN] = info->samples[CAR_SPLIT_EVALUATION] = CAR_DATASET_ENDLESS;
+    if (config) {
+        bool images = config->domain == CAR_DOMAIN_IMAGES;
+        state->source = (car_synthetic){config->seed, config->domain, config->model};
+        state->source.config.batch = 1;
+        info->domain = config->domain;
+        info->classes = images ? config->model.classes : config->model.vocabulary;
+        info->width = info->height = images ? config->model.image_size : 0;
+    }
+    *out = state;
+    return CAR_OK;
+}
+
+static void close_synthetic(void *state) {
+    synthetic_state *s = state;
+    car_context_release(s->context, s, 1, sizeof *s);
+}
+
+static car_status digest_synthetic(const void *state, car_sha256 *sha) {
+    const car_synthetic *source = &((const synthetic_state *)state)->source;
+    const car_model_config *c = &source->config;
+    int32_t numbers[] = {(int32_t)source->domain, c->classes, c->image_size, c->channels, c->seq_len, c->vocabulary};
+    car_sha256_add(sha, &source->seed, sizeof source->seed);
+    car_sha256_add(sha, numbers, sizeof numbers);
+    return CAR_OK;
+}
+
+static car_status read_synthetic(void *state, car_split split, int64_t epoch, int64_t sample, void *input,
+                                 int32_t *labels) {
+    const synthetic_state *s = state;
+    uint64_t first = split == CAR_SPLIT_TRAIN ? 0 : first_held_out_sample;
+    (void)epoch;
+    car_synthetic_batch(&s->source, first + (uint64_t)sample, input, labels);
+    return CAR_OK;
+}
+
+const car_source_methods car_source_synthetic = {
+    .open = open_synthetic,
+    .close = close_synthetic,
+    .digest = digest_synthetic,
+    .sample = read_synthetic,
+};

@@ -1,0 +1,194 @@
+/* Datasets: found by name, checked against the model, and what is known about them. */
+#include "data/dataset.h"
+
+#include <string.h>
+
+#include "base/text.h"
+
+/* ---- the kinds ------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name, *path;
+} kinds[] = {
+#define KIND(code, name, path) {name, path},
+    CAR_DATASET_LIST(KIND)
+#undef KIND
+};
+
+static const car_source_methods *const methods[CAR_DATASET_KINDS] = {
+    [CAR_DATASET_SYNTHETIC] = &car_source_synthetic,     [CAR_DATASET_CIFAR10] = &car_source_cifar10,
+    [CAR_DATASET_IMAGEFOLDER] = &car_source_imagefolder, [CAR_DATASET_TOKENS] = &car_source_tokens,
+    [CAR_DATASET_PACKED] = &car_source_packed,
+};
+
+static car_status fail_with_kinds(car_context *context, const char *name) {
+    car_text list = {.context = context};
+    char *text = NULL;
+    for (int k = 0; k < CAR_DATASET_KINDS; k++) {
+        car_text_add(&list, "%s%s%s%s", k ? ", " : "", kinds[k].name, *kinds[k].path ? ":" : "", kinds[k].path);
+    }
+    car_status status = car_text_finish(&list, &text);
+    if (status == CAR_OK) {
+        status = car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "there is no data '%s'; what can be read is %s",
+                                  name, text);
+    }
+    car_context_release_text(context, text);
+    return status;
+}
+
+/* Takes KIND:PATH apart. */
+static car_status parse_name(car_context *context, const char *name, car_dataset_kind *kind, const char **path) {
+    size_t length = strcspn(name, ":");
+    *path = name[length] ? name + length + 1 : name + length;
+    for (int k = 0; k < CAR_DATASET_KINDS; k++) {
+        if (strlen(kinds[k].name) == length && memcmp(kinds[k].name, name, length) == 0) {
+            *kind = (car_dataset_kind)k;
+            if (*kinds[k].path && !**path) {
+                return car_context_fail(context, CAR_ERROR_ARGUMENT, "data '%s' lacks a path: write %s:%s", name,
+                                        kinds[k].name, kinds[k].path);
+            }
+            if (!*kinds[k].path && **path) {
+                return car_context_fail(context, CAR_ERROR_ARGUMENT, "data '%s': %s takes no path", name,
+                                        kinds[k].name);
+            }
+            return CAR_OK;
+        }
+    }
+    return fail_with_kinds(context, name);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static car_status check_fit(const car_dataset *dataset) {
+    car_context *context = dataset->context;
+    const car_dataset_info *info = &dataset->info;
+    const car_model_config *model = &dataset->config.model;
+    const char *name = dataset->name;
+    if (info->domain != dataset->config.domain) {
+        return car_context_fail(context, CAR_ERROR_SHAPE, "data %s: it has %s, and the model wants %s", name,
+                                info->domain == CAR_DOMAIN_IMAGES ? "images" : "tokens",
+                                info->domain == CAR_DOMAIN_IMAGES ? "tokens" : "images");
+    }
+    if (info->domain == CAR_DOMAIN_TOKENS) {
+        if (info->classes > model->vocabulary) {
+            return car_context_fail(context, CAR_ERROR_SHAPE,
+                                    "data %s: tokens up to %d may occur, and the model's vocabulary has %d", name,
+                                    info->classes - 1, model->vocabulary);
+        }
+        return CAR_OK;
+    }
+    if (info->classes > model->classes) {
+        return car_context_fail(context, CAR_ERROR_SHAPE,
+                                "data %s: it has %d classes and the model %d; give the model at least as many", name,
+                                info->classes, model->classes);
+    }
+    if (dataset->methods->image && (model->channels != 3 || model->image_size < 1)) {
+        return car_context_fail(context, CAR_ERROR_SHAPE,
+                                "data %s: its images have 3 channels, and the model wants %d of %d x %d pixels", name,
+                                model->channels, model->image_size, model->image_size);
+    }
+    return CAR_OK;
+}
+
+car_status car_dataset_open(car_context *context, const char *name, const car_dataset_config *config,
+                            car_dataset **out) {
+    car_status status = CAR_OK;
+    car_dataset *dataset = NULL;
+    car_dataset_kind kind = CAR_DATASET_SYNTHETIC;
+    const char *path = NULL;
+    *out = NULL;
+    CAR_TRY(parse_name(context, name, &kind, &path));
+    CAR_TRY(car_context_allocate(context, 1, sizeof *dataset, &dataset));
+    dataset->context = context;
+    dataset->info.kind = kind;
+    if (pthread_mutex_init(&dataset->lock, NULL) != 0) {
+        car_context_release(context, dataset, 1, sizeof *dataset);
+        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
+    }
+    *out = dataset;
+    CAR_TRY(car_context_copy_text(context, name, &dataset->name));
+    dataset->methods = methods[kind];
+    CAR_TRY(dataset->methods->open(context, path, config, &dataset->info, &dataset->state));
+    if (config) {
+        dataset->config = *config;
+        dataset->readable = true;
+        CAR_TRY(check_fit(dataset));
+    }
+done:
+    if (status != CAR_OK) {
+        car_dataset_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+static size_t bits_of(const car_dataset *dataset, int split) {
+    return ((size_t)dataset->info.samples[split] + 7) / 8;
+}
+
+void car_dataset_close(car_dataset *dataset) {
+    if (!dataset) {
+        return;
+    }
+    for (int s = 0; s < CAR_SPLITS; s++) {
+        car_context_release(dataset->context, dataset->noted[s], bits_of(dataset, s), 1);
+    }
+    if (dataset->state) {
+        dataset->methods->close(dataset->state);
+    }
+    car_context_release_text(dataset->context, dataset->name);
+    pthread_mutex_destroy(&dataset->lock);
+    car_context_release(dataset->context, dataset, 1, sizeof *dataset);
+}
+
+/* ---- what is known --------------------------------------------------------------------------- */
+
+car_dataset_info car_dataset_get_info(const car_dataset *dataset) {
+    return dataset->info;
+}
+
+const char *car_dataset_class_name(const car_dataset *dataset, int index) {
+    if (!dataset->methods->class_name || index < 0 || index >= dataset->info.classes) {
+        return NULL;
+    }
+    return dataset->methods->class_name(dataset->state, index);
+}
+
+car_status car_dataset_digest(const car_dataset *dataset, char *text) {
+    car_sha256 sha = car_sha256_begin();
+    const char *kind = kinds[dataset->info.kind].name;
+    car_sha256_add(&sha, kind, strlen(kind) + 1);
+    car_status status = dataset->methods->digest(dataset->state, &sha);
+    car_sha256_end(&sha, text);
+    return status;
+}
+
+/* ---- problems -------------------------------------------------------------------------------- */
+
+car_status car_dataset_note(car_dataset *dataset, car_split split, int64_t sample, const car_source_image *image) {
+    car_status status = CAR_OK;
+    car_dataset_problems *problems = &dataset->problems;
+    pthread_mutex_lock(&dataset->lock);
+    if (!dataset->noted[split]) {
+        CAR_TRY(car_context_allocate(dataset->context, bits_of(dataset, split), 1, &dataset->noted[split]));
+    }
+    uint8_t *byte = &dataset->noted[split][sample / 8], bit = (uint8_t)(1 << sample % 8);
+    if (!(*byte & bit)) {
+        *byte |= bit;
+        *(image->state == CAR_SOURCE_UNREADABLE ? &problems->unreadable : &problems->damaged) += 1;
+        if (problems->name_count < (int)(sizeof problems->names / sizeof *problems->names)) {
+            _Static_assert(sizeof *problems->names == sizeof image->problem, "a problem must fit");
+            memcpy(problems->names[problems->name_count++], image->problem, sizeof image->problem);
+        }
+    }
+done:
+    pthread_mutex_unlock(&dataset->lock);
+    return status;
+}
+
+void car_dataset_get_problems(const car_dataset *dataset, car_dataset_problems *out) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&dataset->lock;
+    pthread_mutex_lock(lock);
+    *out = dataset->problems;
+    pthread_mutex_unlock(lock);
+}
