@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "data/dataset.h"
 #include "data/loader_internal.h"
 
 enum { MOST_THREADS = 1024, MOST_DEPTH = 1 << 20, MOST_WORKERS = 1 << 20 };
@@ -411,6 +412,27 @@ car_status car_loader_create_from(const car_loader_source *source, const car_loa
 done:
     car_loader_destroy(loader);
     return status;
+}
+
+car_status car_loader_create(car_dataset *dataset, const car_loader_config *config, car_loader **out) {
+    const car_model_config *model = &dataset->config.model;
+    bool images = dataset->config.domain == CAR_DOMAIN_IMAGES;
+    size_t pixels = (size_t)model->channels * (size_t)model->image_size * (size_t)model->image_size;
+    *out = NULL;
+    if (!dataset->readable) {
+        return car_context_fail(dataset->context, CAR_ERROR_ARGUMENT,
+                                "data %s: opened without a model's sizes, so there is nothing to load", dataset->name);
+    }
+    car_loader_source source = {.context = dataset->context,
+                                .samples = dataset->info.samples[config->split],
+                                .input_bytes =
+                                    images ? pixels * sizeof(float) : (size_t)model->seq_len * sizeof(int32_t),
+                                .labels = images ? 1 : model->seq_len,
+                                .dataset = dataset,
+                                .create_reader = car_reader_create,
+                                .destroy_reader = car_reader_destroy,
+                                .read = car_reader_sample};
+    return car_loader_create_from(&source, config, out);
 }
 
 static void stop_threads(car_loader *loader) {
