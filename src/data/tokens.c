@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/mapped.h"
 #include "data/source.h"
 
@@ -38,10 +39,6 @@ typedef struct tokens {
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static uint32_t read_u32(const unsigned char *bytes) {
-    return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
-}
-
 static int token_at(const unsigned char *data, int width, int64_t index) {
     const unsigned char *at = data + index * width;
     return width == 1 ? at[0] : at[0] | at[1] << 8;
@@ -53,7 +50,7 @@ static bool ends_with(const char *text, const char *end) {
 }
 
 static car_status check_header(const car_mapped *file) {
-    uint32_t version = read_u32(file->data + 4), claimed = read_u32(file->data + 8);
+    uint32_t version = car_bytes_get_u32(file->data + 4), claimed = car_bytes_get_u32(file->data + 8);
     size_t present = (file->size - HEADER_BYTES) / 2;
     if (version != HEADER_VERSION) {
         return car_context_fail(file->context, CAR_ERROR_UNSUPPORTED,
@@ -75,7 +72,7 @@ static car_status find_tokens(const car_mapped *file, int width, sequence *out) 
     if (width == 1) {
         return CAR_OK;
     }
-    uint32_t magic = file->size >= HEADER_BYTES ? read_u32(file->data) : 0;
+    uint32_t magic = file->size >= HEADER_BYTES ? car_bytes_get_u32(file->data) : 0;
     if (magic == header_magic) {
         out->data += HEADER_BYTES;
         out->count -= HEADER_BYTES / width;
@@ -320,11 +317,8 @@ static car_status digest_tokens(const void *state, car_sha256 *sha) {
             continue;
         }
         const char *slash = strrchr(file->path, '/'), *name = slash != NULL ? slash + 1 : file->path;
-        uint64_t size = file->size;
         unsigned char bytes[8];
-        for (int i = 0; i < 8; i++) {
-            bytes[i] = (unsigned char)(size >> 8 * i);
-        }
+        car_bytes_put_u64(bytes, file->size);
         car_status status = car_mapped_check(file);
         if (status != CAR_OK) {
             return status;
