@@ -47,5 +47,6 @@ int car_cli_report(const car_context *context, car_status status);
 int car_cli_train(int argc, char **argv);
 int car_cli_demo(int argc, char **argv);
 int car_cli_plan(int argc, char **argv);
+int car_cli_data(int argc, char **argv);
 
 #endif
