@@ -246,9 +246,10 @@ static car_status read_packed(void *state, car_source_scratch *scratch, car_spli
         return car_context_fail(p->context, CAR_ERROR_IO, "%s was overwritten while it was in use", p->file.path);
     }
     if (entry.width == 0) {
-        out->state = CAR_SOURCE_UNREADABLE;
-        snprintf(out->problem, sizeof out->problem, "%s image %lld: could not be read when it was packed",
-                 split == CAR_SPLIT_TRAIN ? "training" : "evaluation", (long long)sample);
+        char name[64];
+        snprintf(name, sizeof name, "%s image %lld", split == CAR_SPLIT_TRAIN ? "training" : "evaluation",
+                 (long long)sample);
+        car_source_describe(out, CAR_SOURCE_UNREADABLE, name, "could not be read when it was packed");
         return CAR_OK;
     }
     out->image.pixels = p->file.data + entry.offset;
