@@ -57,5 +57,6 @@ int car_cli_train(int argc, char **argv);
 int car_cli_eval(int argc, char **argv);
 int car_cli_demo(int argc, char **argv);
 int car_cli_plan(int argc, char **argv);
+int car_cli_data(int argc, char **argv);
 
 #endif

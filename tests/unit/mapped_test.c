@@ -4,70 +4,36 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-typedef struct fixture {
-    car_context *context;
-    char directory[256], path[300];
-} fixture;
+#include "support/folder.h"
 
-static int set_up(void **state) {
-    fixture *f = calloc(1, sizeof *f);
-    const char *place = getenv("TMPDIR");
-    assert_non_null(f);
-    snprintf(f->directory, sizeof f->directory, "%s/carousel_XXXXXX", place != NULL ? place : P_tmpdir);
-    assert_non_null(mkdtemp(f->directory));
-    snprintf(f->path, sizeof f->path, "%s/file", f->directory);
-    assert_int_equal(car_context_create(NULL, &f->context), CAR_OK);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    fixture *f = *state;
-    unlink(f->path);
-    rmdir(f->directory);
-    car_context_destroy(f->context);
-    free(f);
-    return 0;
-}
-
-static void write_text(const fixture *f, const char *text) {
-    FILE *file = fopen(f->path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
-    assert_int_equal(fclose(file), 0);
-}
-
-static void expect_failure(fixture *f, const char *path, const char *message) {
-    car_mapped file = {.path = f->path};
-    assert_int_equal(car_mapped_open(f->context, path, &file), CAR_ERROR_IO);
-    assert_non_null(strstr(car_context_error(f->context), message));
-    assert_non_null(strstr(car_context_error(f->context), path));
+static void expect_failure(const car_folder *folder, const char *path, const char *message) {
+    car_mapped file = {.path = (char *)path};
+    car_status status = car_mapped_open(folder->context, path, &file);
     assert_null(file.path);
     car_mapped_close(&file);
-    car_context_clear_error(f->context);
+    car_folder_expect(folder, status, CAR_ERROR_IO, message);
 }
 
 static void test_reads(void **state) {
-    fixture *f = *state;
+    const car_folder *folder = *state;
+    const char *path = car_folder_path(folder, "file");
     car_mapped file;
-    write_text(f, "fourteen bytes");
-    assert_int_equal(car_mapped_open(f->context, f->path, &file), CAR_OK);
+    car_folder_write(folder, "file", "fourteen bytes", 14);
+    assert_int_equal(car_mapped_open(folder->context, path, &file), CAR_OK);
     assert_int_equal(file.size, 14);
     assert_memory_equal(file.data, "fourteen bytes", 14);
+    assert_string_equal(file.path, path);
     assert_int_equal(car_mapped_check(&file), CAR_OK);
     car_mapped_close(&file);
     car_mapped_close(&file);
 
-    write_text(f, "");
-    assert_int_equal(car_mapped_open(f->context, f->path, &file), CAR_OK);
+    car_folder_write(folder, "file", "", 0);
+    assert_int_equal(car_mapped_open(folder->context, path, &file), CAR_OK);
     assert_int_equal(file.size, 0);
     assert_null(file.data);
     assert_int_equal(car_mapped_check(&file), CAR_OK);
@@ -75,42 +41,43 @@ static void test_reads(void **state) {
 }
 
 static void test_refuses(void **state) {
-    fixture *f = *state;
-    expect_failure(f, f->path, "No such file");
-    expect_failure(f, f->directory, "not a regular file");
-    assert_int_equal(mkfifo(f->path, 0600), 0);
-    expect_failure(f, f->path, "not a regular file");
-    assert_int_equal(unlink(f->path), 0);
+    const car_folder *folder = *state;
+    const char *path = car_folder_path(folder, "file");
+    expect_failure(folder, path, "No such file");
+    expect_failure(folder, folder->name, "not a regular file");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    expect_failure(folder, path, "not a regular file");
+    assert_int_equal(unlink(path), 0);
     if (geteuid() != 0) { /* root may read everything */
-        write_text(f, "secret");
-        assert_int_equal(chmod(f->path, 0), 0);
-        expect_failure(f, f->path, "Permission denied");
+        car_folder_write(folder, "file", "secret", 6);
+        assert_int_equal(chmod(path, 0), 0);
+        expect_failure(folder, path, "Permission denied");
     }
 }
 
 static void test_becomes_shorter(void **state) {
-    fixture *f = *state;
+    const car_folder *folder = *state;
+    const char *path = car_folder_path(folder, "file");
     car_mapped file;
-    write_text(f, "fourteen bytes");
-    assert_int_equal(car_mapped_open(f->context, f->path, &file), CAR_OK);
-    assert_int_equal(truncate(f->path, 20), 0);
+    car_folder_write(folder, "file", "fourteen bytes", 14);
+    assert_int_equal(car_mapped_open(folder->context, path, &file), CAR_OK);
+    assert_int_equal(truncate(path, 20), 0);
     assert_int_equal(car_mapped_check(&file), CAR_OK);
-    assert_int_equal(truncate(f->path, 13), 0);
-    assert_int_equal(car_mapped_check(&file), CAR_ERROR_IO);
-    assert_non_null(
-        strstr(car_context_error(f->context), "became shorter while it was in use, 13 bytes instead of 14"));
-    assert_non_null(strstr(car_context_error(f->context), f->path));
+    assert_int_equal(truncate(path, 13), 0);
+    car_folder_expect(folder, car_mapped_check(&file), CAR_ERROR_IO,
+                      "file became shorter while it was in use, 13 bytes instead of 14");
     car_mapped_close(&file);
 }
 
 /* Another file of the same name is not the one that is mapped. */
 static void test_replaced(void **state) {
-    fixture *f = *state;
+    const car_folder *folder = *state;
+    const char *path = car_folder_path(folder, "file");
     car_mapped file;
-    write_text(f, "fourteen bytes");
-    assert_int_equal(car_mapped_open(f->context, f->path, &file), CAR_OK);
-    assert_int_equal(unlink(f->path), 0);
-    write_text(f, "new");
+    car_folder_write(folder, "file", "fourteen bytes", 14);
+    assert_int_equal(car_mapped_open(folder->context, path, &file), CAR_OK);
+    assert_int_equal(unlink(path), 0);
+    car_folder_write(folder, "file", "new", 3);
     assert_int_equal(car_mapped_check(&file), CAR_OK);
     assert_memory_equal(file.data, "fourteen bytes", 14);
     car_mapped_close(&file);
@@ -118,10 +85,10 @@ static void test_replaced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_reads, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_refuses, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_becomes_shorter, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_replaced, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_reads, car_folder_set_up, car_folder_tear_down),
+        cmocka_unit_test_setup_teardown(test_refuses, car_folder_set_up, car_folder_tear_down),
+        cmocka_unit_test_setup_teardown(test_becomes_shorter, car_folder_set_up, car_folder_tear_down),
+        cmocka_unit_test_setup_teardown(test_replaced, car_folder_set_up, car_folder_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
