@@ -10,12 +10,15 @@
 #include "carousel/safetensors.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/base.h"
 #include "base/mapped.h"
+#include "checkpoint/safetensors_internal.h"
 
 enum { LENGTH_BYTES = 8 };
 static const uint64_t max_header = 100000000; /* the format's own limit; it bounds the parsed tree too */
@@ -299,6 +302,14 @@ void car_safetensors_close(car_safetensors *file) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+car_context *car_safetensors_context(const car_safetensors *file) {
+    return file->context;
+}
+
+const char *car_safetensors_path(const car_safetensors *file) {
+    return file->map.path;
+}
+
 int car_safetensors_count(const car_safetensors *file) {
     return file->count;
 }
@@ -317,4 +328,23 @@ const car_safetensors_tensor *car_safetensors_find(const car_safetensors *file, 
 const char *car_safetensors_metadata(const car_safetensors *file, const char *key) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->metadata, key);
     return item != NULL ? item->valuestring : NULL;
+}
+
+car_status car_safetensors_copy(const car_safetensors *file, const car_safetensors_tensor *tensor, void *to) {
+    size_t offset = (size_t)((const unsigned char *)tensor->data - file->map.data);
+    for (size_t done = 0; done < tensor->bytes;) {
+        ssize_t count = pread(file->map.descriptor, (char *)to + done, tensor->bytes - done, (off_t)(offset + done));
+        if (count < 0 && errno != EINTR) {
+            return car_context_fail(file->context, CAR_ERROR_IO, "%s: cannot read: %s", file->map.path,
+                                    strerror(errno));
+        }
+        if (count == 0) {
+            car_status status = car_mapped_check(&file->map);
+            return status != CAR_OK
+                       ? status
+                       : car_context_fail(file->context, CAR_ERROR_IO, "%s: changed while it was read", file->map.path);
+        }
+        done += count > 0 ? (size_t)count : 0;
+    }
+    return CAR_OK;
 }

@@ -153,7 +153,7 @@ static car_status check_size(packing *p, int64_t number, const slot *slot) {
 }
 
 static car_status write_image(packing *p, int64_t number, const slot *slot) {
-    car_packed_entry entry = {p->output.size, (uint32_t)slot->width, (uint32_t)slot->height};
+    car_packed_entry entry = {p->output.bytes, (uint32_t)slot->width, (uint32_t)slot->height};
     unsigned char *at = p->index + number * CAR_PACKED_ENTRY;
     car_status status = CAR_OK;
     CAR_TRY(check_size(p, number, slot));
@@ -250,7 +250,7 @@ static car_status write_tables(packing *p) {
     char checksum[CAR_SHA256_TEXT];
     size_t bytes = 0;
     car_status status = CAR_OK;
-    p->header.tables = p->output.size;
+    p->header.tables = p->output.bytes;
     if (!p->alike) {
         p->header.width = p->header.height = 0;
     }
@@ -292,14 +292,14 @@ static car_status set_up(packing *p, car_dataset *dataset, int size, const char 
     for (int i = 0; i < p->slot_count; i++) {
         p->slots[i].pixels.context = p->context;
     }
-    CAR_TRY(car_output_create(p->context, path, &p->output));
+    CAR_TRY(car_output_open(p->context, path, &p->output));
     CAR_TRY(car_output_write(&p->output, nothing, sizeof nothing));
 done:
     return status;
 }
 
 static void tear_down(packing *p) {
-    car_output_discard(&p->output);
+    car_output_close(&p->output);
     for (int i = 0; p->slots != NULL && i < p->slot_count; i++) {
         car_source_free(&p->slots[i].pixels);
     }
@@ -318,7 +318,7 @@ car_status car_dataset_pack(car_dataset *dataset, int size, const char *path, ca
     CAR_TRY(set_up(&p, dataset, size, path, threads));
     CAR_TRY(run_threads(&p, threads, progress, user));
     CAR_TRY(write_tables(&p));
-    CAR_TRY(car_output_finish(&p.output));
+    CAR_TRY(car_output_finish(&p.output, NULL));
 done:
     tear_down(&p);
     pthread_cond_destroy(&p.changed);
