@@ -120,12 +120,15 @@ void car_train_tear_down(car_train_run *run) {
 /* ---- running --------------------------------------------------------------------------------- */
 
 static car_status evaluate(car_train_run *run) {
+    double start = car_clock_seconds();
     car_status status = car_train_evaluate(&run->data, &run->options, run->program, run->arena,
                                            car_trainer_weights(run->trainer), &run->evaluation);
     if (status == CAR_OK) {
         run->evaluated = true;
         car_train_show_evaluation(run);
     }
+    run->last_time = car_clock_seconds();
+    run->aside += run->last_time - start;
     return status;
 }
 

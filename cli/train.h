@@ -92,6 +92,7 @@ typedef struct car_train_run {
     int64_t first_step;  /* 0, or where it was resumed */
     int64_t epoch_steps; /* 0: endless */
     double started, shown, first_loss, loss;
+    double aside;     /* seconds that were not training: evaluations */
     int64_t reported; /* by this call */
     double *step_ms;  /* of the last steps, for the median */
     double last_time;

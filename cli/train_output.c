@@ -116,6 +116,7 @@ car_status car_train_open_output(car_train_run *run) {
         if (!run->metrics) {
             return car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
         }
+        setvbuf(run->metrics, NULL, _IOLBF, 0); /* a run that is killed has its lines */
         CAR_TRY(write_config(run));
     }
     run->started = run->last_time = car_clock_seconds();
@@ -161,7 +162,7 @@ static void show_step(car_train_run *run, double now) {
     if (!last && run->reported != 1 && now - run->shown < (run->terminal ? 0.1 : 2.0)) {
         return;
     }
-    double elapsed = now - run->started, samples = (double)run->reported * o->workers * o->batch;
+    double elapsed = now - run->started - run->aside, samples = (double)run->reported * o->workers * o->batch;
     run->shown = now;
     if (run->epoch_steps > 0) {
         snprintf(epoch, sizeof epoch, "epoch %.2f  ", (double)step / (double)run->epoch_steps);
@@ -189,7 +190,7 @@ void car_train_on_step(void *user, const car_step_report *report) {
         }
         fprintf(run->metrics, "{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, \"samples_per_s\": %.6g, \"seconds\": %.6g",
                 (long long)report->step, loss, report->lr,
-                (double)run->reported * run->options.workers * run->options.batch / (now - run->started),
+                (double)run->reported * run->options.workers * run->options.batch / (now - run->started - run->aside),
                 now - run->started);
         if (isfinite(report->gradient_norm)) {
             fprintf(run->metrics, ", \"gradient_norm\": %.9g", report->gradient_norm);
@@ -324,7 +325,7 @@ static void show_problems(const car_train_run *run) {
 }
 
 car_status car_train_summarize(car_train_run *run, bool interrupted) {
-    double elapsed = car_clock_seconds() - run->started;
+    double elapsed = car_clock_seconds() - run->started - run->aside;
     char digest[80] = "", path[CAR_TRAIN_PATH];
     car_status status = CAR_OK;
     if (run->terminal && interrupted) {

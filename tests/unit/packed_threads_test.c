@@ -366,7 +366,7 @@ static void test_fails_to_pack(void **state) {
     car_folder_expect(folder, car_dataset_pack(dataset, 0, car_folder_path(folder, "p"), NULL, NULL), CAR_ERROR_SHAPE,
                       "training image 2 has 2 x 8 pixels where others have 5 x 3");
     car_folder_expect(folder, car_dataset_pack(dataset, 6, car_folder_path(folder, "no/p"), NULL, NULL), CAR_ERROR_IO,
-                      "no/p: cannot write: No such file");
+                      "no/p: cannot create a file beside it: No such file");
     car_folder_expect(folder, car_dataset_pack(dataset, 70000, car_folder_path(folder, "p"), NULL, NULL),
                       CAR_ERROR_ARGUMENT, "shorter side of 70000");
     car_folder_expect(folder, car_dataset_pack(tokens, 0, car_folder_path(folder, "p"), NULL, NULL),
