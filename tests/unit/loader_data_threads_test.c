@@ -15,12 +15,8 @@
 
 enum { TRAIN = 50, TEST = 11, RECORD = 1 + 3 * 32 * 32, WORKERS = 2, BATCH = 4 };
 
-typedef struct fixture {
-    car_context *context;
-    char directory[64], train[128], test[128];
-} fixture;
-
-static fixture fixed;
+static car_context *context;
+static char directory[256], train[300], test[300];
 
 static bool write_records(const char *path, int records) {
     unsigned char record[RECORD];
@@ -39,38 +35,38 @@ static bool write_records(const char *path, int records) {
 
 static int set_up(void **state) {
     (void)state;
-    fixture *f = &fixed;
-    *f = (fixture){.directory = "/tmp/car-loader-XXXXXX"};
-    if (car_context_create(NULL, &f->context) != CAR_OK || !mkdtemp(f->directory)) {
+    const char *place = getenv("TMPDIR");
+    snprintf(directory, sizeof directory, "%s/carousel_XXXXXX", place != NULL ? place : P_tmpdir);
+    if (car_context_create(NULL, &context) != CAR_OK || !mkdtemp(directory)) {
         return -1;
     }
-    snprintf(f->train, sizeof f->train, "%s/data_batch_1.bin", f->directory);
-    snprintf(f->test, sizeof f->test, "%s/test_batch.bin", f->directory);
-    return write_records(f->train, TRAIN) && write_records(f->test, TEST) ? 0 : -1;
+    snprintf(train, sizeof train, "%s/data_batch_1.bin", directory);
+    snprintf(test, sizeof test, "%s/test_batch.bin", directory);
+    return write_records(train, TRAIN) && write_records(test, TEST) ? 0 : -1;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    unlink(fixed.train);
-    unlink(fixed.test);
-    rmdir(fixed.directory);
-    car_context_destroy(fixed.context);
+    unlink(train);
+    unlink(test);
+    rmdir(directory);
+    car_context_destroy(context);
     return 0;
 }
 
 static void expect_ok(car_status status) {
     if (status != CAR_OK) {
-        fail_msg("%s", car_context_error(fixed.context));
+        fail_msg("%s", car_context_error(context));
     }
 }
 
 static car_dataset *open_images(bool augment) {
-    char name[128];
+    char name[300];
     car_dataset *dataset = NULL;
     car_dataset_config config = {.domain = CAR_DOMAIN_IMAGES, .seed = 3, .augment = augment};
     config.model = (car_model_config){.batch = 1, .classes = 10, .image_size = 32, .channels = 3};
-    snprintf(name, sizeof name, "cifar10:%s", fixed.directory);
-    expect_ok(car_dataset_open(fixed.context, name, &config, &dataset));
+    snprintf(name, sizeof name, "cifar10:%s", directory);
+    expect_ok(car_dataset_open(context, name, &config, &dataset));
     return dataset;
 }
 
@@ -96,7 +92,7 @@ static void images_are_those_of_a_reader(void **state) {
         car_order *order = NULL;
         static float image[3 * 32 * 32];
         expect_ok(car_reader_create(dataset, &reader));
-        expect_ok(car_order_create(fixed.context, 8, TRAIN, &order));
+        expect_ok(car_order_create(context, 8, TRAIN, &order));
         int64_t steps = car_loader_epoch_steps(loader);
         assert_int_equal(steps, TRAIN / (WORKERS * BATCH));
         for (int64_t n = 0; n < 3 * steps * WORKERS; n++) {
@@ -148,7 +144,7 @@ static void endless_tokens(void **state) {
     config.model = (car_model_config){.batch = BATCH, .seq_len = LENGTH, .vocabulary = 17};
     car_synthetic source = {.seed = 3, .domain = CAR_DOMAIN_TOKENS, .config = config.model};
     car_dataset *dataset = NULL;
-    expect_ok(car_dataset_open(fixed.context, "synthetic", &config, &dataset));
+    expect_ok(car_dataset_open(context, "synthetic", &config, &dataset));
     car_loader *loader = open_loader(dataset, CAR_SPLIT_TRAIN, 2);
     assert_int_equal(car_loader_bytes(loader), (WORKERS + 2) * BATCH * LENGTH * 2 * sizeof(int32_t));
     for (int n = 0; n < 20; n++) {
@@ -169,7 +165,7 @@ static void endless_tokens(void **state) {
 static void a_file_that_shrinks(void **state) {
     (void)state;
     car_dataset *dataset = open_images(false);
-    assert_int_equal(truncate(fixed.train, (off_t)TRAIN / 2 * RECORD), 0);
+    assert_int_equal(truncate(train, (off_t)TRAIN / 2 * RECORD), 0);
     car_loader *loader = open_loader(dataset, CAR_SPLIT_TRAIN, 2);
     int failures = 0;
     for (int step = 0; step < 6; step++) {
@@ -187,18 +183,18 @@ static void a_file_that_shrinks(void **state) {
     }
     assert_true(failures > 0);
     car_loader_destroy(loader);
-    assert_non_null(strstr(car_context_error(fixed.context), "data_batch_1.bin"));
+    assert_non_null(strstr(car_context_error(context), "data_batch_1.bin"));
     car_dataset_close(dataset);
 }
 
 static void only_looked_at(void **state) {
     (void)state;
-    char name[128];
+    char name[300];
     car_dataset *dataset = NULL;
     car_loader *loader = NULL;
     car_loader_config config = car_loader_config_default();
-    snprintf(name, sizeof name, "cifar10:%s", fixed.directory);
-    expect_ok(car_dataset_open(fixed.context, name, NULL, &dataset));
+    snprintf(name, sizeof name, "cifar10:%s", directory);
+    expect_ok(car_dataset_open(context, name, NULL, &dataset));
     assert_int_equal(car_loader_create(dataset, &config, &loader), CAR_ERROR_ARGUMENT);
     assert_null(loader);
     car_dataset_close(dataset);

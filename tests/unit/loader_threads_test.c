@@ -387,8 +387,9 @@ static void more_are_held_than_the_depth(void **state) {
     take_and_check(loader, &e, 1, 1);
     assert_int_equal(car_loader_bytes(loader), bytes_of(6, 4));
     car_loader_give_back(loader, 1, 1);
+    assert_int_equal(car_loader_bytes(loader), bytes_of(6, 4)); /* it is still held */
     for (int n = 0; n < 6; n++) {
-        take_and_check(loader, &e, 1, 1); /* still there, as it was taken twice */
+        take_and_check(loader, &e, 1, 1);
         car_loader_give_back(loader, 1, 1);
         if (n != 3) {
             car_loader_give_back(loader, n / 2, n % 2);
@@ -428,6 +429,26 @@ static void reads_ahead_as_far_as_the_depth(void **state) {
         wait_for_reads(9 * 3);
         car_loader_destroy(loader);
     }
+}
+
+/* Whoever comes out of turn while the queue is full gets a place in it, not one beside it. */
+static void a_full_queue_makes_room(void **state) {
+    (void)state;
+    car_loader_config config = make_config(2, 3, 1, 2);
+    config.sequential = true;
+    config.steps = 3;
+    car_loader *loader = open_loader(60, &config);
+    expectation e = expect(60, &config);
+    wait_for_reads(2 * 3);
+    take_and_check(loader, &e, 1, 1);
+    assert_int_equal(car_loader_bytes(loader), bytes_of(2, 3));
+    car_loader_give_back(loader, 1, 1);
+    wait_for_reads(4 * 3); /* by the taker, and by the thread in its stead again */
+    double before = car_loader_waited(loader);
+    take_check_give(loader, &e, 0, 0);
+    take_check_give(loader, &e, 0, 1);
+    assert_true(car_loader_waited(loader) == before);
+    car_loader_destroy(loader);
 }
 
 /* A thread that is stuck stops nobody but those who want what it reads. */
@@ -646,6 +667,7 @@ int main(void) {
         TEST(any_order_and_several_at_once),
         TEST(more_are_held_than_the_depth),
         TEST(reads_ahead_as_far_as_the_depth),
+        TEST(a_full_queue_makes_room),
         TEST(a_stuck_thread_stops_nobody),
         TEST(threads_follow_a_jump),
         TEST(waiting_is_counted),

@@ -87,6 +87,17 @@ static void order_is_kept_between_versions(void **state) {
     }
     free(got);
     car_order_destroy(order);
+    /* So many that some draws are rejected. */
+    enum { MANY = 200000 };
+    order = open_order(42, MANY);
+    got = get_epoch(order, 3, MANY);
+    uint64_t hash = 0;
+    for (int i = 0; i < MANY; i++) {
+        hash = car_random_mix(hash ^ (uint64_t)got[i]);
+    }
+    assert_true(hash == 12809976551227779491u);
+    free(got);
+    car_order_destroy(order);
 }
 
 /* Slices of epochs in any order are those of the whole, and old permutations make room. */
@@ -107,6 +118,7 @@ static void slices_and_bytes(void **state) {
         assert_memory_equal(slice, whole[epoch] + first, (size_t)count * sizeof *slice);
         assert_in_range(car_order_bytes(order), SAMPLES * 4, (size_t)CAR_ORDER_EPOCHS * SAMPLES * 4);
     }
+    assert_int_equal(car_order_bytes(order), (size_t)CAR_ORDER_EPOCHS * SAMPLES * 4);
     for (int e = 0; e < EPOCHS; e++) {
         free(whole[e]);
     }
