@@ -25,7 +25,7 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 # What runs at once is for CMake and ctest to say (JOBS).
 .NOTPARALLEL:
 .PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak debug clang clean \
-	bench-memory bench-train want-build want-test want-style want-bench want-all
+	bench-memory bench-train bench-data want-build want-test want-style want-bench want-all
 
 ##@ Use
 
@@ -61,6 +61,10 @@ bench-memory: build want-bench ## measure the memory of training under each rule
 bench-train: $(BUILD)/.with-bench ## measure whole steps of training, beside PyTorch if it is there
 	@$(call compile,$(BUILD)) --target bench carousel
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/training.py $(BENCH_ARGS)
+
+bench-data: $(BUILD)/.with-bench ## measure how fast images are read, beside torchvision; CAROUSEL_CIFAR10_JPEG=DIR
+	@$(call compile,$(BUILD)) --target bench carousel
+	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/data.py $(BENCH_ARGS)
 
 test-asan: $(BUILD)/asan/.configured ## run all tests under AddressSanitizer and UBSan
 	@$(call compile,$(BUILD)/asan)

@@ -356,15 +356,6 @@ static bool parse_rate(const char *line, request *r) {
     return sscanf(line, "%*s %d %lf", &r->threads, &r->seconds) == 2 && r->threads >= 1 && r->threads <= MAX_THREADS;
 }
 
-/* A model's name is what a message may quote, so quotes and backslashes must not break the line. */
-static void print_error(const char *text) {
-    printf("{\"error\": \"");
-    for (; *text; text++) {
-        putchar(*text == '"' || *text == '\\' || (unsigned char)*text < ' ' ? '\'' : *text);
-    }
-    printf("\"}\n");
-}
-
 static void answer(car_context *context, const char *line, session **kept) {
     static sgemm_rate sgemm;
     static fma_rate fma;

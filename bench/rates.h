@@ -1,5 +1,5 @@
-/* What the programs of this folder measure with: threads that start together, and the two rates that tell what the
- * machine has to give, OpenBLAS's SGEMM and bare multiply-adds. */
+/* What the programs of this folder measure with: threads that start together, the two rates that tell what the machine
+ * has to give (OpenBLAS's SGEMM and bare multiply-adds), and how a failure is answered. */
 #ifndef CAR_BENCH_RATES_H
 #define CAR_BENCH_RATES_H
 
@@ -27,6 +27,15 @@ static inline void *allocate_or_exit(size_t bytes) {
         exit(1);
     }
     return memory;
+}
+
+/* A line of JSON. The message may quote a name or a path, so quotes and backslashes must not break it. */
+static inline void print_error(const char *text) {
+    printf("{\"error\": \"");
+    for (; *text; text++) {
+        putchar(*text == '"' || *text == '\\' || (unsigned char)*text < ' ' ? '\'' : *text);
+    }
+    printf("\"}\n");
 }
 
 /* ---- threads ------------------------------------------------------------------------------------------- */

@@ -125,12 +125,15 @@ class TrainingBench(Bench):
 
     def watched(self, workers, measure):
         """What `measure` returns, a dictionary, together with what the machine was like meanwhile."""
-        witness = RunWitness([self.ours, *workers])
+        witness = self.witness(workers)
         before = self.sgemm()
         result = {**measure(), "before": before, "after": self.sgemm(), "others": witness.cores()}
         undisturbed = result["others"] <= may_use(len(os.sched_getaffinity(0)))
         result["quiet"] = undisturbed and all(b >= QUIET * a for a, b in (before, result["after"]))
         return result
+
+    def witness(self, workers):
+        return RunWitness([self.ours, *workers])
 
     def repeat(self, what, rounds, measure, workers=()):
         """Rounds until enough were quiet or there is no time; those that count, and how many they were."""
