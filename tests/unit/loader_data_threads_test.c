@@ -12,45 +12,39 @@
 
 #include "carousel/loader.h"
 #include "data/order.h"
+#include "support/scratch.h"
 
 enum { TRAIN = 50, TEST = 11, RECORD = 1 + 3 * 32 * 32, WORKERS = 2, BATCH = 4 };
 
 static car_context *context;
-static char directory[256], train[300], test[300];
+static car_scratch scratch;
 
-static bool write_records(const char *path, int records) {
-    unsigned char record[RECORD];
-    FILE *file = fopen(path, "wb");
-    for (int r = 0; file && r < records; r++) {
-        for (int i = 0; i < RECORD; i++) {
-            record[i] = (unsigned char)car_random_u64((uint64_t)r, (uint64_t)i);
-        }
-        record[0] = (unsigned char)(r % 10);
-        if (fwrite(record, RECORD, 1, file) != 1) {
-            break;
-        }
+static car_scratch_path train_file(void) {
+    return car_scratch_in(&scratch, "data_batch_1.bin");
+}
+
+static void write_records(const char *path, size_t records) {
+    unsigned char *all = malloc(records * RECORD);
+    assert_non_null(all);
+    for (size_t i = 0; i < records * RECORD; i++) {
+        all[i] = (unsigned char)(i % RECORD ? car_random_u64(1, i) : i / RECORD % 10);
     }
-    return file && fclose(file) == 0;
+    car_scratch_write(path, all, records * RECORD);
+    free(all);
 }
 
 static int set_up(void **state) {
     (void)state;
-    const char *place = getenv("TMPDIR");
-    snprintf(directory, sizeof directory, "%s/carousel_XXXXXX", place != NULL ? place : P_tmpdir);
-    if (car_context_create(NULL, &context) != CAR_OK || !mkdtemp(directory)) {
-        return -1;
-    }
-    snprintf(train, sizeof train, "%s/data_batch_1.bin", directory);
-    snprintf(test, sizeof test, "%s/test_batch.bin", directory);
-    return write_records(train, TRAIN) && write_records(test, TEST) ? 0 : -1;
+    car_scratch_open(&scratch);
+    write_records(train_file().text, TRAIN);
+    write_records(car_scratch_in(&scratch, "test_batch.bin").text, TEST);
+    return car_context_create(NULL, &context) == CAR_OK ? 0 : -1;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    unlink(train);
-    unlink(test);
-    rmdir(directory);
     car_context_destroy(context);
+    car_scratch_close(&scratch);
     return 0;
 }
 
@@ -65,7 +59,7 @@ static car_dataset *open_images(bool augment) {
     car_dataset *dataset = NULL;
     car_dataset_config config = {.domain = CAR_DOMAIN_IMAGES, .seed = 3, .augment = augment};
     config.model = (car_model_config){.batch = 1, .classes = 10, .image_size = 32, .channels = 3};
-    snprintf(name, sizeof name, "cifar10:%s", directory);
+    snprintf(name, sizeof name, "cifar10:%s", scratch.directory);
     expect_ok(car_dataset_open(context, name, &config, &dataset));
     return dataset;
 }
@@ -165,7 +159,7 @@ static void endless_tokens(void **state) {
 static void a_file_that_shrinks(void **state) {
     (void)state;
     car_dataset *dataset = open_images(false);
-    assert_int_equal(truncate(train, (off_t)TRAIN / 2 * RECORD), 0);
+    assert_int_equal(truncate(train_file().text, (off_t)TRAIN / 2 * RECORD), 0);
     car_loader *loader = open_loader(dataset, CAR_SPLIT_TRAIN, 2);
     int failures = 0;
     for (int step = 0; step < 6; step++) {
@@ -193,7 +187,7 @@ static void only_looked_at(void **state) {
     car_dataset *dataset = NULL;
     car_loader *loader = NULL;
     car_loader_config config = car_loader_config_default();
-    snprintf(name, sizeof name, "cifar10:%s", directory);
+    snprintf(name, sizeof name, "cifar10:%s", scratch.directory);
     expect_ok(car_dataset_open(context, name, NULL, &dataset));
     assert_int_equal(car_loader_create(dataset, &config, &loader), CAR_ERROR_ARGUMENT);
     assert_null(loader);
