@@ -149,7 +149,7 @@ static void test_killed(void **state) {
 static void leave(fixture *f, long pid) {
     car_scratch_path path = car_scratch_in(&f->scratch, "checkpoints/.step-00000009.%ld.tmp", pid);
     assert_int_equal(mkdir(path.text, 0777), 0);
-    strcat(path.text, "/weights.safetensors");
+    path = car_scratch_in(&f->scratch, "checkpoints/.step-00000009.%ld.tmp/weights.safetensors", pid);
     car_scratch_write(path.text, "half", 4);
 }
 

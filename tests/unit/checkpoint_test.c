@@ -108,7 +108,7 @@ static void check_round_trip(bool previous, int states, car_kernels from, car_ke
     assert_true(car_cuts_is(&target, back, 1));
     const car_cut_numbers found = car_cut_get_numbers(back);
     assert_true(found.step == numbers.step && found.updates == numbers.updates);
-    assert_true(isnan(norm) ? isnan(found.norm) : memcmp(&found.norm, &norm, sizeof norm) == 0);
+    assert_true(isnan(norm) ? isnan(found.norm) : found.norm == norm);
 
     /* What it says of its weights is what --init and PyTorch read. */
     car_weights_load_report report;

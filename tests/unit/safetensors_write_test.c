@@ -209,7 +209,7 @@ static void check_halves(fixture *f, const char *dtype, int fraction_bits, int b
     for (int i = 0; i < PATTERNS; i++) {
         float wanted = define_half((uint16_t)i, fraction_bits, bias);
         bool same = isnan(wanted) ? isnan(found[i]) && (signbit(found[i]) != 0) == i >> 15
-                                  : memcmp(&wanted, &found[i], sizeof wanted) == 0;
+                                  : wanted == found[i] && (signbit(wanted) != 0) == (signbit(found[i]) != 0);
         if (!same) {
             fail_msg("%s %04x became %a instead of %a", dtype, (unsigned)i, (double)found[i], (double)wanted);
         }
