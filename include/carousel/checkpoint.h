@@ -33,8 +33,8 @@ typedef struct car_weights_load_report {
 /* Reads weights that PyTorch or car_weights_save wrote: torchvision's names, Hugging Face's for GPT-2 (with or without
  * "transformer." before them, lm_head.weight left out or equal to the embedding), F32, F16 or BF16. Missing
  * parameters are an error (CAR_ERROR_FORMAT, with the list), except with `reset_head` those of the head; so is another
- * shape. What is left over is only reported, after an error too. Nothing is changed unless everything is sound. `config`
- * and `report` may be NULL. */
+ * shape. What is left over is only reported, after an error too. Nothing is changed unless everything is sound.
+ * `config` and `report` may be NULL. */
 car_status car_weights_load(car_weights *weights, const char *path, const car_weights_load_config *config,
                             car_weights_load_report *report);
 
@@ -46,7 +46,8 @@ typedef struct car_checkpoint_config {
 } car_checkpoint_config;
 
 /* `run` is a JSON object of the caller's, kept as it is: what the run was configured with. On an error nothing
- * remains of it, and the older checkpoints stay. */
+ * remains of it, and the older checkpoints stay. One process at a time may write to a directory, from one thread at a
+ * time; checkpoints of later steps that are there already stay too. */
 car_status car_checkpoint_write(car_context *context, const car_checkpoint_config *config, const car_cut *cut,
                                 const char *run);
 
@@ -54,15 +55,17 @@ car_status car_checkpoint_write(car_context *context, const car_checkpoint_confi
 car_status car_checkpoint_newest(car_context *context, const char *directory, int64_t *step);
 
 /* An open checkpoint whose checksums hold. CAR_ERROR_FORMAT names what is damaged, and the newest older checkpoint
- * that is sound, if there is one, with the way to use it. */
+ * that is sound, if there is one, with the way to use it. CAR_ERROR_IO if there is none of this step, or it cannot be
+ * read. */
 typedef struct car_checkpoint car_checkpoint;
 car_status car_checkpoint_open(car_context *context, const char *directory, int64_t step, car_checkpoint **out);
 void car_checkpoint_close(car_checkpoint *checkpoint);
 int64_t car_checkpoint_step(const car_checkpoint *checkpoint);
 const char *car_checkpoint_run(const car_checkpoint *checkpoint); /* the caller's JSON */
 const char *car_checkpoint_weights_path(const car_checkpoint *checkpoint);
-/* Fills a cut of the same model. A part that the cut wants and the checkpoint lacks: the previous version is taken
- * from the weights, the optimizer's state is zero, and *exact becomes false. */
+/* Fills a cut of the same model; CAR_ERROR_SHAPE if it is of another, before anything is changed. A part that the cut
+ * wants and the checkpoint lacks: the previous version is taken from the weights, the optimizer's state is zero, and
+ * *exact is false, else true. Which optimizer the state is of is not known here: compare what `run` says. */
 car_status car_checkpoint_read(const car_checkpoint *checkpoint, car_cut *cut, bool *exact);
 
 #ifdef __cplusplus

@@ -155,7 +155,7 @@ static car_status check_text(const char *text, size_t bytes, car_manifest_reason
                              size_t *run_bytes) {
     size_t digest_bytes = CAR_SHA256_TEXT - 1, tail = digest_bytes + strlen(ending);
     char digest[CAR_SHA256_TEXT];
-    if (strlen(text) != bytes || bytes < tail + strlen(before_run) + strlen(after_run) ||
+    if (text == NULL || strlen(text) != bytes || bytes < tail + strlen(before_run) + strlen(after_run) ||
         strcmp(text + bytes - strlen(ending), ending) != 0) {
         return refuse(why, CAR_ERROR_FORMAT, "%s does not end as it should: it was cut short or changed",
                       CAR_CHECKPOINT_RUN);

@@ -133,7 +133,7 @@ car_status car_safetensors_writer_create(car_context *context, const char *path,
     CAR_TRY(car_context_allocate(context, (size_t)count, sizeof *writer->elements, &writer->elements));
     CAR_TRY(make_header(writer, path, entries, metadata, &text));
     CAR_TRY(car_output_open(context, path, &writer->output));
-    CAR_TRY(write_header(writer, text));
+    CAR_TRY(text != NULL ? write_header(writer, text) : CAR_ERROR_MEMORY);
     *out = writer;
     writer = NULL;
 done:

@@ -1,8 +1,8 @@
 /* Weights in safetensors files, ours and PyTorch's.
  *
- * Parameters have the names and layouts of PyTorch's state dicts, so there is little to translate: a prefix that Hugging
- * Face leaves out of some files, and two names that torchvision has changed. Everything is looked at first and read
- * into one buffer before the first parameter is set, so a file that is unsound in any way changes nothing. */
+ * Parameters have the names and layouts of PyTorch's state dicts, so there is little to translate: a prefix that
+ * Hugging Face leaves out of some files, and two names that torchvision has changed. Everything is looked at first and
+ * read into one buffer before the first parameter is set, so a file that is unsound in any way changes nothing. */
 #include <stdio.h>
 #include <string.h>
 

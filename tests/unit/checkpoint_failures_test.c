@@ -1,0 +1,362 @@
+/* Checkpoints when writing does not end well: killed, full disks, no permission, no memory. What was there before stays
+ * sound, and nothing half-written is ever taken for a checkpoint. */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "base/folder.h"
+#include "carousel/checkpoint.h"
+#include "support/allocator.h"
+#include "support/cuts.h"
+#include "support/scratch.h"
+
+typedef struct fixture {
+    car_checking checking;
+    car_rig rig;
+    car_scratch scratch;
+    car_scratch_path directory;
+    car_cut *cut;
+} fixture;
+
+static int set_up(void **state) {
+    fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    car_allocator hooks = car_checking_hooks(&f->checking);
+    car_rig_open(&f->rig,
+                 &(car_rig_config){.build = car_net_residual, .kernels = CAR_KERNELS_REFERENCE, .allocator = &hooks});
+    car_scratch_open(&f->scratch);
+    f->directory = car_scratch_in(&f->scratch, "checkpoints");
+    f->cut = car_cuts_make(&f->rig, true, 1, 0);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    fixture *f = *state;
+    umount2(f->directory.text, MNT_DETACH); /* of test_disk_full, whatever became of it; fails in the other tests */
+    car_cut_destroy(f->cut);
+    car_scratch_close(&f->scratch);
+    car_rig_close(&f->rig);
+    assert_int_equal(f->checking.live_blocks, 0);
+    assert_int_equal(f->checking.wrong_sizes, 0);
+    free(f);
+    return 0;
+}
+
+static car_status try_step(fixture *f, int64_t step) {
+    const car_checkpoint_config config = {.directory = f->directory.text, .keep = 2};
+    car_cut_set_numbers(f->cut, &(car_cut_numbers){.step = step, .updates = step, .norm = NAN});
+    return car_checkpoint_write(f->rig.context, &config, f->cut, "{\"a\": 1}");
+}
+
+static void write_step(fixture *f, int64_t step) {
+    car_cuts_fill(&f->rig, f->cut, (uint64_t)step);
+    car_rig_expect_ok(&f->rig, try_step(f, step));
+}
+
+static void expect_step(fixture *f, int64_t step) {
+    car_checkpoint *checkpoint = NULL;
+    bool exact = false;
+    car_rig_expect_ok(&f->rig, car_checkpoint_open(f->rig.context, f->directory.text, step, &checkpoint));
+    car_rig_expect_ok(&f->rig, car_checkpoint_read(checkpoint, f->cut, &exact));
+    assert_true(exact);
+    assert_true(car_cuts_is(&f->rig, f->cut, (uint64_t)step));
+    car_checkpoint_close(checkpoint);
+}
+
+static int64_t newest(fixture *f) {
+    int64_t step = 0;
+    car_rig_expect_ok(&f->rig, car_checkpoint_newest(f->rig.context, f->directory.text, &step));
+    return step;
+}
+
+/* ---- killed ---------------------------------------------------------------------------------- */
+
+/* Writes one checkpoint after the other until it is killed. Says in `pipe` when it has begun. */
+static void write_for_ever(fixture *f, int64_t step, int pipe) {
+    for (char begun = 1;; begun = 0) {
+        car_cuts_fill(&f->rig, f->cut, (uint64_t)step);
+        if ((begun && write(pipe, &begun, 1) != 1) || try_step(f, step) != CAR_OK) {
+            _exit(1);
+        }
+        step++;
+    }
+}
+
+static void kill_a_writer(fixture *f, int64_t step, unsigned microseconds) {
+    int ends[2], result = 0;
+    char begun = 0;
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        write_for_ever(f, step, ends[1]);
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &begun, 1), 1);
+    close(ends[0]);
+    usleep(microseconds);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFSIGNALED(result)); /* it had not ended by itself, that is with an error */
+}
+
+static void test_killed(void **state) {
+    enum { TIMES = 30 };
+    fixture *f = *state;
+    int interrupted = 0, written = 0;
+    int64_t last = 1;
+    double begin = car_clock_seconds();
+    write_step(f, last);
+    uint64_t longest_us = (uint64_t)(4e6 * (car_clock_seconds() - begin)); /* some checkpoints' time */
+    for (int i = 0; i < TIMES; i++) {
+        kill_a_writer(f, last + 1, (unsigned)(car_random_u64(7, (uint64_t)i) % longest_us));
+        int64_t found = newest(f);
+        assert_true(found >= last); /* nothing was lost */
+        written += (int)(found - last);
+        last = found;
+        interrupted += car_scratch_count(f->directory.text, ".step-") > 0;
+        for (int64_t step = last > 3 ? last - 3 : 1; step <= last; step++) { /* all that look like one are one */
+            char name[64];
+            snprintf(name, sizeof name, "step-%08lld", (long long)step);
+            if (car_scratch_count(f->directory.text, name) > 0) {
+                expect_step(f, step);
+            }
+        }
+    }
+    print_message("%d writers killed, %d of them within a checkpoint, %d checkpoints written\n", TIMES, interrupted,
+                  written);
+    assert_true(interrupted > TIMES / 4); /* otherwise this test would show nothing */
+    write_step(f, last + 1);
+    assert_int_equal(car_scratch_count(f->directory.text, "."), 0); /* what they left is gone */
+    expect_step(f, last + 1);
+}
+
+static void leave(fixture *f, long pid) {
+    car_scratch_path path = car_scratch_in(&f->scratch, "checkpoints/.step-00000009.%ld.tmp", pid);
+    assert_int_equal(mkdir(path.text, 0777), 0);
+    path = car_scratch_in(&f->scratch, "checkpoints/.step-00000009.%ld.tmp/weights.safetensors", pid);
+    car_scratch_write(path.text, "half", 4);
+}
+
+static void test_leftovers(void **state) {
+    fixture *f = *state;
+    write_step(f, 1);
+    pid_t dead = fork(), living = 0;
+    if (dead == 0) {
+        _exit(0);
+    }
+    assert_int_equal(waitpid(dead, NULL, 0), dead);
+    living = fork();
+    if (living == 0) {
+        pause();
+        _exit(0);
+    }
+    leave(f, dead);
+    leave(f, living);
+    leave(f, getpid()); /* ours, of an earlier life: we are not writing */
+    car_scratch_path own = car_scratch_in(&f->scratch, "checkpoints/.step-notes");
+    car_scratch_write(own.text, "mine", 4);
+    write_step(f, 2);
+    assert_int_equal(car_scratch_count(f->directory.text, "."), 2);
+    assert_int_equal(access(own.text, F_OK), 0);
+    kill(living, SIGKILL);
+    assert_int_equal(waitpid(living, NULL, 0), living);
+    write_step(f, 3);
+    assert_int_equal(car_scratch_count(f->directory.text, "."), 1);
+    assert_int_equal(access(own.text, F_OK), 0);
+}
+
+/* ---- places that cannot be written to -------------------------------------------------------- */
+
+static void test_not_a_directory(void **state) {
+    fixture *f = *state;
+    int64_t step = 0;
+    car_scratch_write(f->directory.text, "x", 1);
+    car_rig_expect_failure(&f->rig, try_step(f, 1), CAR_ERROR_IO, "not a directory, but a file");
+    car_rig_expect_failure(&f->rig, car_checkpoint_newest(f->rig.context, f->directory.text, &step), CAR_ERROR_IO,
+                           "Not a directory");
+    assert_int_equal(step, -1);
+    f->directory = car_scratch_in(&f->scratch, "checkpoints/below");
+    car_rig_expect_failure(&f->rig, try_step(f, 1), CAR_ERROR_IO, "not a directory, but a file");
+}
+
+/* In a process of its own, which gives up being root if it is. Returns what a failure left. */
+static int write_unprivileged(fixture *f) {
+    enum { NOBODY = 65534 };
+    if (geteuid() == 0 && (setgid(NOBODY) != 0 || setuid(NOBODY) != 0)) {
+        return 2;
+    }
+    bool refused = try_step(f, 2) == CAR_ERROR_IO &&
+                   strstr(car_context_error(f->rig.context), "cannot write a checkpoint there: Permission denied");
+    return refused ? 0 : 1;
+}
+
+static void test_no_permission(void **state) {
+    fixture *f = *state;
+    int result = 0;
+    write_step(f, 1);
+    assert_int_equal(chmod(f->scratch.directory, 0755), 0);
+    assert_int_equal(chmod(f->directory.text, 0555), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        _exit(write_unprivileged(f));
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
+    assert_int_equal(chmod(f->directory.text, 0755), 0);
+    assert_int_equal(car_scratch_count(f->directory.text, ""), 1);
+    expect_step(f, 1);
+}
+
+/* Every file in turn is the one that grows too large. */
+static void test_file_too_large(void **state) {
+    fixture *f = *state;
+    struct rlimit before, limit;
+    write_step(f, 1);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    const rlim_t limits[] = {0, 100, 5000, 20000};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        limit.rlim_cur = limits[i];
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        car_status status = try_step(f, 2);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        car_rig_expect_failure(&f->rig, status, CAR_ERROR_IO, "cannot write: File too large");
+        assert_int_equal(car_scratch_count(f->directory.text, ""), 1);
+        expect_step(f, 1);
+    }
+    signal(SIGXFSZ, SIG_DFL);
+    write_step(f, 2);
+    expect_step(f, 2);
+}
+
+/* A small file system that fills up. */
+static void check_full_disk(fixture *f) {
+    enum { ROUNDS = 300, FILL_STEP = 4096 }; /* more than fit */
+    car_scratch_path filler = car_scratch_in(&f->scratch, "checkpoints/filler");
+    int failures = 0;
+    write_step(f, 1);
+    FILE *file = fopen(filler.text, "wb");
+    assert_non_null(file);
+    for (int i = 0; i < ROUNDS; i++) { /* a little less room each time: it ends at another place */
+        char block[FILL_STEP] = {0};
+        bool filled = fwrite(block, 1, sizeof block, file) == sizeof block && fflush(file) == 0;
+        car_status status = try_step(f, 2);
+        failures += status != CAR_OK;
+        if (status == CAR_OK) {
+            car_scratch_path made = car_scratch_in(&f->scratch, "checkpoints/step-00000002");
+            assert_true(car_folder_remove(made.text));
+        } else {
+            assert_int_equal(status, CAR_ERROR_IO);
+            assert_non_null(strstr(car_context_error(f->rig.context), "No space left on device"));
+            car_context_clear_error(f->rig.context);
+        }
+        assert_int_equal(car_scratch_count(f->directory.text, ""), 2); /* the filler and step 1 */
+        expect_step(f, 1);
+        if (!filled) {
+            break;
+        }
+    }
+    fclose(file);
+    print_message("%d checkpoints failed on a disk that filled up\n", failures);
+    assert_true(failures > 10);
+    assert_int_equal(unlink(filler.text), 0);
+    write_step(f, 2);
+    expect_step(f, 2);
+}
+
+static void test_disk_full(void **state) {
+    fixture *f = *state;
+    assert_int_equal(mkdir(f->directory.text, 0777), 0);
+    if (mount("tmpfs", f->directory.text, "tmpfs", 0, "size=1m") != 0) {
+        print_message("SKIPPED: a full disk needs a file system of its own, which cannot be mounted here: %s\n",
+                      strerror(errno));
+        skip();
+    }
+    check_full_disk(f);
+}
+
+/* ---- memory and arguments -------------------------------------------------------------------- */
+
+static void test_no_memory(void **state) {
+    fixture *f = *state;
+    write_step(f, 1);
+    car_cuts_fill(&f->rig, f->cut, 1);
+    long before = f->checking.calls;
+    car_rig_expect_ok(&f->rig, try_step(f, 1));
+    long calls = f->checking.calls - before, blocks = f->checking.live_blocks;
+    for (long c = 1; c <= calls; c += 1 + c / 12) {
+        f->checking.fail_at = f->checking.calls + c;
+        f->checking.fail_onwards = true;
+        car_status status = try_step(f, 1);
+        f->checking.fail_at = 0;
+        assert_int_equal(status, CAR_ERROR_MEMORY);
+        car_context_clear_error(f->rig.context);
+        assert_int_equal(f->checking.live_blocks, blocks);
+        assert_int_equal(car_scratch_count(f->directory.text, ""), 1);
+        expect_step(f, 1);
+    }
+    car_checkpoint *checkpoint = NULL;
+    before = f->checking.calls;
+    car_rig_expect_ok(&f->rig, car_checkpoint_open(f->rig.context, f->directory.text, 1, &checkpoint));
+    car_checkpoint_close(checkpoint);
+    calls = f->checking.calls - before;
+    for (long c = 1; c <= calls; c++) {
+        f->checking.fail_at = f->checking.calls + c;
+        car_status status = car_checkpoint_open(f->rig.context, f->directory.text, 1, &checkpoint);
+        f->checking.fail_at = 0;
+        car_rig_expect_failure(&f->rig, status, CAR_ERROR_MEMORY, "memory");
+        assert_null(checkpoint);
+        assert_int_equal(f->checking.live_blocks, blocks);
+    }
+}
+
+static void test_arguments(void **state) {
+    fixture *f = *state;
+    car_checkpoint_config config = {.directory = f->directory.text, .keep = 0};
+    static const char *const texts[] = {"", "[]", "{", "{} x", "7"};
+    car_context *context = f->rig.context;
+    write_step(f, 1);
+    car_rig_expect_failure(&f->rig, car_checkpoint_write(context, &config, f->cut, "{}"), CAR_ERROR_ARGUMENT, "not 0");
+    config.keep = 1;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        car_rig_expect_failure(&f->rig, car_checkpoint_write(context, &config, f->cut, texts[i]), CAR_ERROR_ARGUMENT,
+                               "one JSON object");
+    }
+    car_cut_set_numbers(f->cut, &(car_cut_numbers){.step = -1});
+    car_rig_expect_failure(&f->rig, car_checkpoint_write(context, &config, f->cut, "{}"), CAR_ERROR_ARGUMENT,
+                           "step -1");
+    expect_step(f, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_killed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_leftovers, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_not_a_directory, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_no_permission, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_file_too_large, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_disk_full, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_no_memory, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_arguments, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

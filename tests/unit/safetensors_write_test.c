@@ -1,0 +1,239 @@
+/* The safetensors writer, and what reads without the mapping: copies, and half precision as floats. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "base/sha256.h"
+#include "support/raw_tensors.h"
+#include "support/scratch.h"
+
+typedef struct fixture {
+    car_context *context;
+    car_scratch scratch;
+    car_scratch_path path;
+} fixture;
+
+static int set_up(void **state) {
+    fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    assert_int_equal(car_context_create(NULL, &f->context), CAR_OK);
+    car_scratch_open(&f->scratch);
+    f->path = car_scratch_in(&f->scratch, "file.safetensors");
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    fixture *f = *state;
+    car_scratch_close(&f->scratch);
+    car_context_destroy(f->context);
+    free(f);
+    return 0;
+}
+
+static void expect_failure(fixture *f, car_status status, car_status expected, const char *part) {
+    if (status != expected || strstr(car_context_error(f->context), part) == NULL) {
+        fail_msg("status '%s', message '%s', wanted '%s' with '%s'", car_status_text(status),
+                 car_context_error(f->context), car_status_text(expected), part);
+    }
+    car_context_clear_error(f->context);
+}
+
+static const int64_t two_by_three[] = {2, 3}, none[] = {4, 0}, four[] = {4};
+static const car_safetensors_entry entries[] = {
+    {"b", 2, two_by_three}, {"\xc3\xa9 \"quoted\" \\ \n", 0, NULL}, {"none", 2, none}, {"a", 1, four}};
+enum { COUNT = sizeof entries / sizeof *entries };
+static const float values[COUNT][6] = {{1, 2, 3, -4, 5e-42F, 6}, {7}, {0}, {8, 9, 10, INFINITY}};
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void test_written_file(void **state) {
+    fixture *f = *state;
+    static const char *const metadata[] = {"format", "pt", "note", "a \"b\"", NULL};
+    car_safetensors_writer *writer = NULL;
+    car_safetensors *file = NULL;
+    char digest[CAR_SHA256_TEXT], wanted[CAR_SHA256_TEXT];
+    assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, entries, COUNT, metadata, &writer),
+                     CAR_OK);
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(access(f->path.text, F_OK), -1); /* not before it is whole */
+        assert_int_equal(car_safetensors_writer_add(writer, values[i]), CAR_OK);
+    }
+    assert_int_equal(car_safetensors_writer_finish(writer, digest), CAR_OK);
+    size_t bytes = 0;
+    char *data = car_scratch_read(f->path.text, &bytes);
+    assert_int_equal(car_safetensors_writer_bytes(writer), bytes);
+    car_safetensors_writer_destroy(writer);
+    assert_int_equal(car_scratch_count(f->scratch.directory, ""), 1);
+    car_sha256 sha = car_sha256_begin();
+    car_sha256_add(&sha, data, bytes);
+    car_sha256_end(&sha, wanted);
+    assert_string_equal(digest, wanted);
+    assert_int_equal((bytes - 11 * sizeof(float)) % 8, 0); /* data begin at a multiple of 8 */
+    free(data);
+
+    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    assert_int_equal(car_safetensors_count(file), COUNT);
+    assert_string_equal(car_safetensors_metadata(file, "format"), "pt");
+    assert_string_equal(car_safetensors_metadata(file, "note"), "a \"b\"");
+    for (int i = 0; i < COUNT; i++) {
+        const car_safetensors_tensor *tensor = car_safetensors_find(file, entries[i].name);
+        float found[6] = {0};
+        assert_non_null(tensor);
+        assert_int_equal(tensor->dtype, CAR_SAFETENSORS_F32);
+        assert_int_equal(tensor->rank, entries[i].rank);
+        assert_int_equal(car_safetensors_copy(file, tensor, found), CAR_OK);
+        assert_memory_equal(found, values[i], tensor->bytes);
+        assert_memory_equal(tensor->data, values[i], tensor->bytes);
+    }
+    car_safetensors_close(file);
+}
+
+static void test_empty_file(void **state) {
+    fixture *f = *state;
+    car_safetensors_writer *writer = NULL;
+    car_safetensors *file = NULL;
+    assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, NULL, 0, NULL, &writer), CAR_OK);
+    assert_int_equal(car_safetensors_writer_finish(writer, NULL), CAR_OK);
+    car_safetensors_writer_destroy(writer);
+    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    assert_int_equal(car_safetensors_count(file), 0);
+    car_safetensors_close(file);
+}
+
+/* Left off in the middle: the old file is as it was, and nothing else is there. */
+static void test_unfinished(void **state) {
+    fixture *f = *state;
+    car_safetensors_writer *writer = NULL;
+    size_t bytes = 0;
+    car_scratch_write(f->path.text, "old", 3);
+    assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, entries, COUNT, NULL, &writer), CAR_OK);
+    assert_int_equal(car_safetensors_writer_add(writer, values[0]), CAR_OK);
+    expect_failure(f, car_safetensors_writer_finish(writer, NULL), CAR_ERROR_ARGUMENT, "only 1 of its 4 tensors");
+    assert_int_equal(car_scratch_count(f->scratch.directory, ".file.safetensors."), 1);
+    car_safetensors_writer_destroy(writer);
+    assert_int_equal(car_scratch_count(f->scratch.directory, ""), 1);
+    char *data = car_scratch_read(f->path.text, &bytes);
+    assert_int_equal(bytes, 3);
+    free(data);
+    car_safetensors_writer_destroy(NULL);
+}
+
+static void test_wrong_use(void **state) {
+    fixture *f = *state;
+    const int64_t negative[] = {2, -1}, huge[] = {1LL << 40, 1LL << 40};
+    const car_safetensors_entry wrong[][2] = {
+        {{"a", 1, four}, {"a", 1, four}},     {{"a", 1, four}, {"b", 9, four}},
+        {{"a", 1, four}, {"b", 2, negative}}, {{"a", 1, four}, {"__metadata__", 1, four}},
+        {{"a", 1, four}, {"b", 2, huge}},
+    };
+    static const char *const messages[] = {"two tensors are called 'a'", "'b' has 9 dimensions",
+                                           "dimension 1 of tensor 'b'", "no tensor can be called", "too large"};
+    car_safetensors_writer *writer = NULL;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        expect_failure(f, car_safetensors_writer_create(f->context, f->path.text, wrong[i], 2, NULL, &writer),
+                       CAR_ERROR_ARGUMENT, messages[i]);
+        assert_null(writer);
+    }
+    assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, entries, 1, NULL, &writer), CAR_OK);
+    assert_int_equal(car_safetensors_writer_add(writer, values[0]), CAR_OK);
+    expect_failure(f, car_safetensors_writer_add(writer, values[0]), CAR_ERROR_ARGUMENT, "all of its 1 tensors");
+    car_safetensors_writer_destroy(writer);
+    car_scratch_path nowhere = car_scratch_in(&f->scratch, "not/there.safetensors");
+    expect_failure(f, car_safetensors_writer_create(f->context, nowhere.text, entries, 1, NULL, &writer), CAR_ERROR_IO,
+                   "No such file or directory");
+    /* A directory has the name: seen at the end, and cleared up. */
+    assert_int_equal(mkdir(f->path.text, 0777), 0);
+    assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, NULL, 0, NULL, &writer), CAR_OK);
+    expect_failure(f, car_safetensors_writer_finish(writer, NULL), CAR_ERROR_IO, "give a file this name");
+    car_safetensors_writer_destroy(writer);
+    assert_int_equal(car_scratch_count(f->scratch.directory, ""), 1);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Cut while it is open: an error, where touching the mapping would have been the end. */
+static void test_shrinking_file(void **state) {
+    fixture *f = *state;
+    enum { LARGE = 100000 };
+    const int64_t shape[] = {LARGE};
+    float *data = calloc(LARGE, sizeof *data);
+    car_raw_tensors raw = {0};
+    car_safetensors *file = NULL;
+    assert_non_null(data);
+    car_raw_add(&raw, "x", "F32", 1, shape, data, LARGE * sizeof *data);
+    car_raw_finish(&raw, f->path.text);
+    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    const car_safetensors_tensor *tensor = car_safetensors_at(file, 0);
+    assert_int_equal(car_safetensors_copy(file, tensor, data), CAR_OK);
+    assert_int_equal(truncate(f->path.text, LARGE), 0);
+    expect_failure(f, car_safetensors_copy(file, tensor, data), CAR_ERROR_IO, "became shorter while it was in use");
+    car_safetensors_close(file);
+    free(data);
+}
+
+/* What a half-precision number is by definition. */
+static float define_half(uint16_t bits, int fraction_bits, int bias) {
+    int exponent = (bits & 0x7fff) >> fraction_bits, top = (1 << (15 - fraction_bits)) - 1;
+    double fraction = (double)(bits & ((1 << fraction_bits) - 1)) / (1 << fraction_bits);
+    double size = exponent == top ? fraction == 0 ? INFINITY : NAN
+                  : exponent == 0 ? ldexp(fraction, 1 - bias)
+                                  : ldexp(1 + fraction, exponent - bias);
+    return (float)(bits >> 15 ? -size : size);
+}
+
+static void check_halves(fixture *f, const char *dtype, int fraction_bits, int bias) {
+    enum { PATTERNS = 1 << 16 };
+    const int64_t shape[] = {PATTERNS};
+    uint16_t *halves = malloc(PATTERNS * sizeof *halves);
+    float *found = malloc(PATTERNS * sizeof *found);
+    car_raw_tensors raw = {0};
+    car_safetensors *file = NULL;
+    assert_true(halves && found);
+    for (int i = 0; i < PATTERNS; i++) {
+        halves[i] = (uint16_t)i;
+    }
+    car_raw_add(&raw, "odd", "U8", 1, (const int64_t[]){1}, halves, 1); /* so that what follows is not aligned */
+    car_raw_add(&raw, "x", dtype, 1, shape, halves, PATTERNS * sizeof *halves);
+    car_raw_finish(&raw, f->path.text);
+    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    assert_int_equal(car_safetensors_copy_floats(file, car_safetensors_find(file, "x"), found), CAR_OK);
+    for (int i = 0; i < PATTERNS; i++) {
+        float wanted = define_half((uint16_t)i, fraction_bits, bias);
+        bool same = isnan(wanted) ? isnan(found[i]) && (signbit(found[i]) != 0) == i >> 15
+                                  : wanted == found[i] && (signbit(wanted) != 0) == (signbit(found[i]) != 0);
+        if (!same) {
+            fail_msg("%s %04x became %a instead of %a", dtype, (unsigned)i, (double)found[i], (double)wanted);
+        }
+    }
+    expect_failure(f, car_safetensors_copy_floats(file, car_safetensors_find(file, "odd"), found),
+                   CAR_ERROR_UNSUPPORTED, "'odd' has elements of type U8");
+    car_safetensors_close(file);
+    free(halves);
+    free(found);
+}
+
+static void test_halves(void **state) {
+    check_halves(*state, "F16", 10, 15);
+    check_halves(*state, "BF16", 7, 127);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_written_file, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_empty_file, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_unfinished, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_wrong_use, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_shrinking_file, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_halves, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
