@@ -10,8 +10,8 @@
 
 #include <jerror.h>
 
-/* An image stored in b bytes has at most MOST_PIXELS_PER_BYTE * b pixels, and a few. A block of 64 pixels takes a bit
- * at the least, which makes 512; with subsampled colour it can be somewhat more in theory. */
+/* A block of 64 pixels takes a bit of the file at the least, which makes 512 pixels for a byte; some are free, for
+ * small files. So a header alone cannot ask for much memory. */
 enum { MOST_PIXELS_PER_BYTE = 1024, FREE_PIXELS = 1 << 16, MOST_PIXELS = 1 << 28 };
 /* Each scan of a progressive file goes over the whole image, and takes but a few bytes of the file. */
 enum { MOST_SCANS = 200 };
