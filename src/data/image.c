@@ -130,13 +130,19 @@ done:
     return status;
 }
 
-/* One row of one channel. Pixel x of the output is pixel left + x of the input (mirrored: of the output read from its
- * end), black where there is none. */
+/* One row of one channel. Pixel x is pixel left + x of the input, black where there is none, and goes to the place x, or
+ * as far from the end. */
 static void write_row(const uint8_t *row, const float *levels, int size, int left, bool mirrored, float *out) {
-    int begin = left < 0 ? -left : 0, end = left > 0 ? size - left : size;
-    for (int x = 0; x < size; x++) {
-        int level = x >= begin && x < end ? row[3 * (x + left)] : 0;
-        out[mirrored ? size - 1 - x : x] = levels[level];
+    int begin = left < 0 ? -left : 0, end = left > 0 ? size - left : size, step = mirrored ? -1 : 1;
+    float *to = mirrored ? out + size - 1 : out;
+    for (int x = 0; x < begin; x++) {
+        to[x * step] = levels[0];
+    }
+    for (int x = begin; x < end; x++) {
+        to[x * step] = levels[row[3 * (x + left)]];
+    }
+    for (int x = end; x < size; x++) {
+        to[x * step] = levels[0];
     }
 }
 
