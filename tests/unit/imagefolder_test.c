@@ -14,7 +14,7 @@
 #include "support/allocator.h"
 #include "support/jpegs.h"
 
-enum { SIDE = 16, ELEMENTS = 3 * SIDE * SIDE, LOSS = 4 };
+enum { SIDE = 16, ELEMENTS = 3 * SIDE * SIDE, LOSS = 2 };
 
 static const car_dataset_config images = {
     .domain = CAR_DOMAIN_IMAGES, .model = {.classes = 10, .image_size = SIDE, .channels = 3}, .seed = 3};
