@@ -27,7 +27,8 @@ MODELS = {
 CYCLIC = ("cdp-v2", "cdp-v1")
 RULES = ("dp", *CYCLIC, "accumulate")
 UNPACED = "cdp-v2 unpaced"
-CATEGORIES = ("weights", "gradients", "optimizer", "messages", "workspace")  # of the arena, beside activations
+# Of the arena, beside activations.
+CATEGORIES = ("weights", "gradients", "optimizer", "messages", "workspace", "snapshot")
 
 # What the project asks of itself: cyclic over dp at most, for (model, workers, stages for each worker).
 RATIO_BARS = {

@@ -35,6 +35,15 @@ typedef struct car_cli_command {
  * goes to standard error with the way out. */
 int car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc, char **argv);
 
+bool car_cli_wants_help(int argc, char **argv);
+
+/* For configurations in files: the option of a name, NULL if there is none; and a value checked and stored as if it
+ * had been typed, false after a message. */
+const car_cli_option *car_cli_find_option(const car_cli_option *options, int count, const char *name, size_t length);
+bool car_cli_store(const car_cli_command *command, const car_cli_option *option, const char *value);
+/* What was typed behind an option, the last if there are several; NULL if it was not. */
+const char *car_cli_peek(int argc, char **argv, const char *name);
+
 /* The models, a line each, for the end of a help text. */
 void car_cli_list_models(char *text, size_t capacity);
 
@@ -45,7 +54,9 @@ int car_cli_report(const car_context *context, car_status status);
 
 /* The commands; argv[0] is the command's name. */
 int car_cli_train(int argc, char **argv);
+int car_cli_eval(int argc, char **argv);
 int car_cli_demo(int argc, char **argv);
 int car_cli_plan(int argc, char **argv);
+int car_cli_data(int argc, char **argv);
 
 #endif

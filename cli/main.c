@@ -1,6 +1,8 @@
 /* The program: finds the command and hands over. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -9,8 +11,10 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"train", "train a model", car_cli_train},
+    {"eval", "evaluate a model's weights", car_cli_eval},
     {"demo", "train one small model by four rules and compare", car_cli_demo},
     {"plan", "show what a run would do and need", car_cli_plan},
+    {"data", "look at a dataset, or pack it for fast epochs", car_cli_data},
 };
 
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
@@ -25,7 +29,24 @@ static void print_usage(FILE *stream) {
     fputs("\n'carousel COMMAND --help' lists a command's options; 'carousel --version' prints the version.\n", stream);
 }
 
+/* Readers look at a mapped file's length before they use it; this is for a file that is cut in the very moment. */
+static void on_lost_page(int number) {
+    static const char line[] = "carousel: a file became shorter while it was being read; start again with the whole "
+                               "file\n";
+    (void)number;
+    ssize_t written = write(STDERR_FILENO, line, sizeof line - 1);
+    (void)written; /* there is nobody else to tell */
+    _exit(CAR_CLI_FAILED);
+}
+
+static void set_up_signals(void) {
+    struct sigaction lost_page = {.sa_handler = on_lost_page}, ignored = {.sa_handler = SIG_IGN};
+    sigaction(SIGBUS, &lost_page, NULL);
+    sigaction(SIGXFSZ, &ignored, NULL); /* a file that may not grow further is an error of writing, with a message */
+}
+
 int main(int argc, char **argv) {
+    set_up_signals();
     if (argc < 2) {
         print_usage(stderr);
         return CAR_CLI_USAGE;

@@ -113,7 +113,7 @@ static bool store_seed(const car_cli_command *command, const car_cli_option *opt
     return true;
 }
 
-static bool store(const car_cli_command *command, const car_cli_option *option, const char *value) {
+bool car_cli_store(const car_cli_command *command, const car_cli_option *option, const char *value) {
     switch (option->kind) {
     case CAR_CLI_INT:
     case CAR_CLI_REAL:
@@ -130,7 +130,7 @@ static bool store(const car_cli_command *command, const car_cli_option *option, 
     return false;
 }
 
-static const car_cli_option *find_option(const car_cli_option *options, int count, const char *name, size_t length) {
+const car_cli_option *car_cli_find_option(const car_cli_option *options, int count, const char *name, size_t length) {
     for (int o = 0; o < count; o++) {
         if (strlen(options[o].name) == length && strncmp(options[o].name, name, length) == 0) {
             return &options[o];
@@ -149,7 +149,7 @@ static bool parse_one(const car_cli_command *command, const car_cli_option *opti
     }
     const char *name = argument + 2, *equals = strchr(name, '=');
     size_t length = equals ? (size_t)(equals - name) : strlen(name);
-    const car_cli_option *option = find_option(options, count, name, length);
+    const car_cli_option *option = car_cli_find_option(options, count, name, length);
     if (!option) {
         car_cli_fail(0, "%s: there is no option --%.*s; see 'carousel %s --help'", command->name, (int)length, name,
                      command->name);
@@ -157,7 +157,8 @@ static bool parse_one(const car_cli_command *command, const car_cli_option *opti
     }
     if (option->kind == CAR_CLI_FLAG) {
         (*index)++;
-        return equals ? refuse(command, option->name, equals + 1, "takes no value") : store(command, option, "");
+        return equals ? refuse(command, option->name, equals + 1, "takes no value")
+                      : car_cli_store(command, option, "");
     }
     const char *value = equals ? equals + 1 : *index + 1 < argc ? argv[*index + 1] : NULL;
     if (!value) {
@@ -165,15 +166,38 @@ static bool parse_one(const car_cli_command *command, const car_cli_option *opti
         return false;
     }
     *index += equals ? 1 : 2;
-    return store(command, option, value);
+    return car_cli_store(command, option, value);
+}
+
+const char *car_cli_peek(int argc, char **argv, const char *name) {
+    const char *found = NULL;
+    size_t length = strlen(name);
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--", 2) != 0 || strncmp(argv[i] + 2, name, length) != 0) {
+            continue;
+        }
+        const char *behind = argv[i] + 2 + length;
+        found = *behind == '='                    ? behind + 1
+                : *behind == '\0' && i + 1 < argc ? argv[i + 1]
+                : *behind == '\0'                 ? ""
+                                                  : found;
+    }
+    return found;
+}
+
+bool car_cli_wants_help(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 int car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_help(command, options, count);
-            return CAR_CLI_OK;
-        }
+    if (car_cli_wants_help(argc, argv)) {
+        print_help(command, options, count);
+        return CAR_CLI_OK;
     }
     for (int i = 1; i < argc;) {
         if (!parse_one(command, options, count, argc, argv, &i)) {

@@ -23,122 +23,134 @@ static void log_line(void *user, car_log_level level, const char *line) {
     fprintf(stderr, "carousel: %s%s\n", level == CAR_LOG_WARNING ? "warning: " : "", line);
 }
 
-/* ---- data ------------------------------------------------------------------------------------ */
-
-/* Evaluation takes samples that training never reaches. */
-static const uint64_t first_held_out_sample = (uint64_t)1 << 48;
-
-static car_status feed_samples(car_train_run *run, uint64_t first, car_tape *tape) {
-    size_t input_bytes = car_graph_tensor(run->graph, run->input_tensor)->bytes;
-    size_t label_bytes = car_graph_tensor(run->graph, run->label_tensor)->bytes;
-    void *inputs = NULL, *labels = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(run->context, input_bytes, 1, &inputs));
-    CAR_TRY(car_context_allocate(run->context, label_bytes, 1, &labels));
-    car_synthetic_batch(&run->source, first, inputs, labels);
-    CAR_TRY(car_tape_feed(tape, run->input_tensor, inputs));
-    CAR_TRY(car_tape_feed(tape, run->label_tensor, labels));
-done:
-    car_context_release(run->context, labels, label_bytes, 1);
-    car_context_release(run->context, inputs, input_bytes, 1);
-    return status;
-}
-
-car_status car_train_feed(void *user, int64_t step, int worker, car_tape *tape) {
-    car_train_run *run = user;
-    uint64_t micro_batch = (uint64_t)step * (uint64_t)run->options.workers + (uint64_t)worker;
-    return feed_samples(run, micro_batch * (uint64_t)run->options.batch, tape);
-}
-
-car_status car_train_feed_evaluation(void *user, int64_t batch, int worker, car_tape *tape) {
-    car_train_run *run = user;
-    (void)worker;
-    return feed_samples(run, first_held_out_sample + (uint64_t)batch * (uint64_t)run->options.batch, tape);
-}
-
 /* ---- setting up ------------------------------------------------------------------------------ */
 
 static const int64_t provable = 4096; /* workers times stages: beyond, proving the plan would delay the start */
 
-static car_status set_up_data(car_train_run *run, const car_model_config *config) {
-    const car_model_info *info = car_model_find(run->options.model);
-    run->input_tensor = car_graph_find_tensor(run->graph, info->domain == CAR_DOMAIN_IMAGES ? "images" : "tokens");
-    run->label_tensor = car_graph_find_tensor(run->graph, "labels");
-    run->source.seed = run->options.seed;
-    run->source.domain = info->domain;
-    return car_model_resolve(run->context, run->options.model, config, &run->source.config);
-}
-
-car_status car_train_set_up(car_train_run *run) {
-    const car_train_options *o = &run->options;
-    car_context_config context = car_context_config_default();
+/* Model, plan and program. */
+static car_status build(car_train_run *run, const car_plan_config *plan) {
+    car_train_options *o = &run->options;
     car_model_config model = car_model_config_default();
-    car_partition_config partition = {.stages = o->stages ? o->stages : o->workers};
-    car_plan_config plan;
-    car_trainer_config trainer;
     car_status status = CAR_OK;
-    context.log = log_line;
+    o->stages = o->stages ? o->stages : o->workers;
+    const car_partition_config partition = {.stages = o->stages};
     model.batch = o->batch;
     model.classes = o->classes;
     model.image_size = o->image_size;
     model.seq_len = o->seq_len;
-    CAR_TRY(car_context_create(&context, &run->context));
-    CAR_TRY(car_train_configure(run->context, o, &plan, &trainer));
     CAR_TRY(car_model_build(run->context, o->model, &model, &run->graph));
     CAR_TRY(car_partition_create(run->graph, &partition, &run->partition));
-    CAR_TRY(car_plan_create(run->context, run->partition, &plan, &run->plan));
-    if ((int64_t)plan.workers * partition.stages <= provable) {
+    CAR_TRY(car_plan_create(run->context, run->partition, plan, &run->plan));
+    if ((int64_t)plan->workers * partition.stages <= provable) {
         CAR_TRY(car_plan_validate(run->plan, 4, NULL));
     }
     CAR_TRY(car_program_create(run->graph, NULL, &run->program));
     CAR_TRY(car_arena_create(run->context, 0, &run->arena));
-    CAR_TRY(set_up_data(run, &model));
+done:
+    return status;
+}
+
+/* How many steps there are, from --steps and --epochs. */
+static car_status count_steps(car_train_run *run) {
+    car_train_options *o = &run->options;
+    enum { DEFAULT_STEPS = 100 };
+    run->epoch_steps = car_train_epoch_steps(&run->data, o);
+    if (o->epochs > 0 && run->epoch_steps == 0) {
+        bool endless = car_dataset_get_info(run->data.set).samples[CAR_SPLIT_TRAIN] == CAR_DATASET_ENDLESS;
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                endless ? "--epochs: %s data has no end; say how long with --steps"
+                                        : "--epochs: data %s has fewer samples than one global batch",
+                                o->data);
+    }
+    double wanted = ceil(o->epochs * (double)run->epoch_steps);
+    if (wanted > 1e9) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "--epochs %g are %g steps, more than a run can have",
+                                o->epochs, wanted);
+    }
+    o->steps = wanted > 0 && (o->steps == 0 || wanted < o->steps) ? (int)wanted : o->steps;
+    o->steps = o->steps ? o->steps : DEFAULT_STEPS;
+    return CAR_OK;
+}
+
+car_status car_train_set_up(car_train_run *run) {
+    car_train_options *o = &run->options;
+    bool resume = o->resume || o->resume_step != CAR_NONE;
+    car_context_config context = car_context_config_default();
+    car_plan_config plan;
+    car_trainer_config trainer;
+    car_status status = CAR_OK;
+    context.log = log_line;
+    CAR_TRY(car_context_create(&context, &run->context));
+    CAR_TRY(car_train_configure(run->context, o, &plan, &trainer));
+    CAR_TRY(car_train_check_directory(run));
+    CAR_TRY(car_train_find_sizes(run->context, o));
+    CAR_TRY(build(run, &plan));
+    CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
+    CAR_TRY(count_steps(run));
+    CAR_TRY(car_train_read_schedule(run->context, o, run->epoch_steps ? run->epoch_steps : 1, &trainer.schedule));
+    CAR_TRY(car_train_open_writer(run, &trainer));
     trainer.feed = car_train_feed;
+    trainer.feed_user = &run->data;
     trainer.report = run->report ? run->report : car_train_on_step;
-    trainer.feed_user = trainer.report_user = run;
+    trainer.report_user = run;
     CAR_TRY(car_trainer_create(run->plan, run->program, run->arena, &trainer, &run->trainer));
-    CAR_TRY(car_trainer_initialize(run->trainer, o->seed));
+    CAR_TRY(resume ? car_train_resume(run) : car_train_initialize(run));
+    CAR_TRY(car_train_start_loader(&run->data, o, run->first_step));
     CAR_TRY(car_train_open_output(run));
 done:
     return status;
 }
 
 void car_train_tear_down(car_train_run *run) {
-    if (!run->context) {
-        return;
+    if (run->context) {
+        car_train_close_writer(run); /* may be using the trainer */
+        car_train_close_output(run);
+        car_trainer_destroy(run->trainer);
+        car_train_close_data(&run->data);
+        car_arena_destroy(run->arena);
+        car_program_destroy(run->program);
+        car_plan_destroy(run->plan);
+        car_partition_destroy(run->partition);
+        car_graph_destroy(run->graph);
+        car_context_destroy(run->context);
     }
-    car_train_close_output(run);
-    car_trainer_destroy(run->trainer);
-    car_arena_destroy(run->arena);
-    car_program_destroy(run->program);
-    car_plan_destroy(run->plan);
-    car_partition_destroy(run->partition);
-    car_graph_destroy(run->graph);
-    car_context_destroy(run->context);
+    car_cli_release_config(run->options.config_texts);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
 static car_status evaluate(car_train_run *run) {
-    car_status status = car_evaluate(run->program, run->arena, car_trainer_weights(run->trainer), run->options.threads,
-                                     run->options.eval_batches, car_train_feed_evaluation, run, &run->evaluation);
+    double start = car_clock_seconds();
+    car_status status = car_train_evaluate(&run->data, &run->options, run->program, run->arena,
+                                           car_trainer_weights(run->trainer), &run->evaluation);
     if (status == CAR_OK) {
         run->evaluated = true;
         car_train_show_evaluation(run);
     }
+    run->last_time = car_clock_seconds();
+    run->aside += run->last_time - start;
     return status;
 }
 
+/* The next step that is a multiple of `every`, or the end. */
+static int64_t next_stop(int64_t now, int64_t every, int64_t steps) {
+    int64_t next = every ? (now / every + 1) * every : steps;
+    return next < steps ? next : steps;
+}
+
 static car_status train(car_train_run *run) {
-    int64_t steps = run->options.steps, every = run->options.eval_every;
+    const car_train_options *o = &run->options;
+    bool real = run->epoch_steps > 0;
     car_status status = CAR_OK;
-    while (car_trainer_steps(run->trainer) < steps && !interrupted) {
-        int64_t next = every ? car_trainer_steps(run->trainer) + every : steps;
-        CAR_TRY(car_trainer_run(run->trainer, next < steps ? next : steps));
-        if (every && !interrupted) {
+    while (car_trainer_steps(run->trainer) < o->steps && !interrupted) {
+        CAR_TRY(car_trainer_run(run->trainer, next_stop(car_trainer_steps(run->trainer), o->eval_every, o->steps)));
+        bool end = car_trainer_steps(run->trainer) == o->steps;
+        if (!interrupted && (o->eval_every || (real && end))) {
             CAR_TRY(evaluate(run));
         }
     }
+    car_train_close_writer(run);
+    CAR_TRY(car_train_write_checkpoint(run));
     CAR_TRY(car_train_summarize(run, interrupted != 0));
 done:
     return status;
@@ -147,11 +159,12 @@ done:
 int car_cli_train(int argc, char **argv) {
     car_train_run run = {0};
     int code = car_train_read_options(argc, argv, &run.options);
-    if (code != CAR_CLI_GO_ON) {
-        return code;
+    if (code == CAR_CLI_GO_ON && !run.options.model) {
+        code = car_cli_fail(CAR_CLI_USAGE, "train: --model NAME is missing; 'carousel train --help' lists the models");
     }
-    if (!run.options.model) {
-        return car_cli_fail(CAR_CLI_USAGE, "train: --model NAME is missing; 'carousel train --help' lists the models");
+    if (code != CAR_CLI_GO_ON) {
+        car_train_tear_down(&run);
+        return code;
     }
     car_status status = car_train_set_up(&run);
     if (status == CAR_OK) {

@@ -7,26 +7,71 @@
 
 #include "carousel/data.h"
 #include "carousel/evaluate.h"
+#include "carousel/loader.h"
 #include "carousel/model.h"
 #include "carousel/partition.h"
 #include "carousel/plan.h"
 #include "carousel/trainer.h"
-#include "cli.h"
+#include "config.h"
+
+enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096 };
 
 typedef struct car_train_options {
-    const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out;
+    const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config;
     int workers, stages, threads, batch, steps, eval_every, eval_batches, warmup;
     int classes, image_size, seq_len, freshness_slack;
-    double lr, momentum, weight_decay, clip_norm;
-    bool nesterov, decay_weights_only, skip_nonfinite, unpaced;
+    int data_threads, checkpoint_every, keep, resume_step;
+    double lr, momentum, weight_decay, clip_norm, epochs;
+    bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head;
     uint64_t seed;
+    car_cli_config *config_texts; /* owns texts above that came from a file */
 } car_train_options;
 
+/* ---- train_options.c: as typed, with their defaults; then turned into the configurations of the library ---------- */
+
 void car_train_default_options(car_train_options *options);
-/* The options as typed, with their defaults; then turned into the configurations of the library. */
 int car_train_read_options(int argc, char **argv, car_train_options *options);
 car_status car_train_configure(car_context *context, const car_train_options *options, car_plan_config *plan,
                                car_trainer_config *trainer);
+/* `epoch_steps`: what an epoch of --lr-schedule step:EPOCHS:GAMMA is. */
+car_status car_train_read_schedule(car_context *context, const car_train_options *options, int64_t epoch_steps,
+                                   car_schedule *out);
+/* As config.json has them; NULL without memory. */
+cJSON *car_train_config_of(const car_train_options *options);
+
+/* ---- train_data.c: samples, for training and for evaluation ----------------------------------------------------- */
+
+/* A model's inputs and where they come from. */
+typedef struct car_train_data {
+    car_context *context;
+    car_domain domain;
+    car_model_config model; /* as resolved */
+    car_dataset *set;
+    car_loader *loader;     /* of training; NULL for evaluation only */
+    car_loader *evaluation; /* while one runs */
+    car_graph *graph;
+    int input_tensor, label_tensor;
+} car_train_data;
+
+/* Asks the data for what the options leave open: classes, and the size of small images. */
+car_status car_train_find_sizes(car_context *context, car_train_options *options);
+/* Opens the data for a model; its graph must outlive it. */
+car_status car_train_open_data(car_train_data *data, car_context *context, const car_train_options *options,
+                               car_graph *graph);
+/* Begins to read ahead from a step on. */
+car_status car_train_start_loader(car_train_data *data, const car_train_options *options, int64_t first_step);
+/* Steps of an epoch; 0 if the data is endless. */
+int64_t car_train_epoch_steps(const car_train_data *data, const car_train_options *options);
+void car_train_close_data(car_train_data *data);
+/* Feeds a trainer; the user is a car_train_data. */
+car_status car_train_feed(void *data, int64_t step, int worker, car_tape *tape);
+/* Evaluates weights on the samples that are not trained on. */
+car_status car_train_evaluate(car_train_data *data, const car_train_options *options, const car_program *program,
+                              car_arena *arena, const car_weights *weights, car_evaluation *out);
+
+/* ---- a run ------------------------------------------------------------------------------------------------------ */
+
+typedef struct car_train_writer car_train_writer;
 
 /* Everything a run owns, in the order of creation. */
 typedef struct car_train_run {
@@ -38,15 +83,18 @@ typedef struct car_train_run {
     car_plan *plan;
     car_program *program;
     car_arena *arena;
+    car_train_data data;
     car_trainer *trainer;
-    car_synthetic source;
-    int input_tensor, label_tensor;
+    car_train_writer *writer; /* NULL if no checkpoints are written on the way */
     /* What the output needs to know. */
     FILE *metrics;
     bool terminal;
+    int64_t first_step;  /* 0, or where it was resumed */
+    int64_t epoch_steps; /* 0: endless */
     double started, shown, first_loss, loss;
-    int64_t reported;
-    double *step_ms; /* of the last steps, for the median */
+    double aside;     /* seconds that were not training: evaluations */
+    int64_t reported; /* by this call */
+    double *step_ms;  /* of the last steps, for the median */
     double last_time;
     car_evaluation evaluation;
     bool evaluated;
@@ -56,16 +104,30 @@ typedef struct car_train_run {
 car_status car_train_set_up(car_train_run *run);
 void car_train_tear_down(car_train_run *run);
 
-/* Feeds synthetic samples; car_train_feed_evaluation takes others than training does. */
-car_status car_train_feed(void *user, int64_t step, int worker, car_tape *tape);
-car_status car_train_feed_evaluation(void *user, int64_t batch, int worker, car_tape *tape);
+/* ---- train_checkpoint.c ----------------------------------------------------------------------------------------- */
 
-/* Output: the head, a line for a step, the evaluation, the end; and the files of the run directory. */
+/* Sets the cut function of the trainer to be, if checkpoints are to be written on the way. */
+car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer);
+void car_train_close_writer(car_train_run *run); /* waits until what is being written is written */
+/* Refuses a run directory that holds another run. */
+car_status car_train_check_directory(car_train_run *run);
+/* Puts the trainer into the state of the newest checkpoint, or of --resume-step. */
+car_status car_train_resume(car_train_run *run);
+car_status car_train_initialize(car_train_run *run); /* the weights: drawn, or --init */
+/* At the end: a checkpoint of where the run stands. */
+car_status car_train_write_checkpoint(car_train_run *run);
+
+/* ---- train_output.c: the head, a line for a step, the evaluation, the end; and the files of the run directory ---- */
+
 car_status car_train_open_output(car_train_run *run);
 void car_train_close_output(car_train_run *run);
 void car_train_show_model(const car_train_run *run);
 void car_train_on_step(void *user, const car_step_report *report);
 void car_train_show_evaluation(car_train_run *run);
 car_status car_train_summarize(car_train_run *run, bool interrupted);
+/* Loss and accuracy, or perplexity, as a line without its end. */
+void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evaluation *evaluation);
+/* DIR/NAME. */
+car_status car_train_path(car_context *context, const char *directory, const char *name, char *path);
 
 #endif

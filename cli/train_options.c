@@ -1,4 +1,5 @@
 /* The options of `carousel train`. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,26 +18,29 @@ void car_train_default_options(car_train_options *o) {
                              .workers = 4,
                              .threads = cores > 0 && cores < 1024 ? (int)cores : 1,
                              .batch = 16,
-                             .steps = 100,
-                             .eval_batches = 8,
+                             .order = "shuffled",
+                             .data_threads = 1,
+                             .keep = 2,
+                             .resume_step = CAR_NONE,
                              .lr = 0.05,
                              .momentum = 0.9,
                              .seed = 1};
 }
 
-int car_train_read_options(int argc, char **argv, car_train_options *o) {
-    char models[1024];
-    car_train_default_options(o);
+/* One table for the command line, --help, --config and config.json. */
+static int fill_table(car_train_options *o, car_cli_option *table) {
     const car_cli_option options[] = {
         {"model", "NAME", "which model to train (required)", CAR_CLI_TEXT, &o->model, 0, 0},
-        {"data", "SOURCE", "where samples come from: synthetic", CAR_CLI_TEXT, &o->data, 0, 0},
+        {"data", "SOURCE", "synthetic, cifar10:DIR, imagefolder:DIR, tokens:FILE or packed:FILE", CAR_CLI_TEXT,
+         &o->data, 0, 0},
         {"rule", "RULE", "dp, cdp-v1, cdp-v2 or accumulate", CAR_CLI_TEXT, &o->rule, 0, 0},
         {"placement", "PLACE", "shared: one process, threads", CAR_CLI_TEXT, &o->placement, 0, 0},
         {"workers", "N", "micro-batches in a step", CAR_CLI_INT, &o->workers, 1, 65536},
         {"stages", "S", "stages, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1, 1 << 20},
         {"threads", "P", "threads that compute", CAR_CLI_INT, &o->threads, 1, 1024},
         {"batch", "B", "samples in a micro-batch", CAR_CLI_INT, &o->batch, 1, 1 << 20},
-        {"steps", "T", "updates to make", CAR_CLI_INT, &o->steps, 1, 1e9},
+        {"steps", "T", "updates to make in all (100, if there are no --epochs)", CAR_CLI_INT, &o->steps, 1, 1e9},
+        {"epochs", "E", "passes over the data; with --steps, what ends first", CAR_CLI_REAL, &o->epochs, 0, 1e6},
         {"optimizer", "NAME", "sgd or adamw", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"lr", "X", "learning rate", CAR_CLI_REAL, &o->lr, 0, 1e6},
         {"momentum", "X", "momentum of sgd", CAR_CLI_REAL, &o->momentum, 0, 1},
@@ -44,25 +48,76 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
         {"betas", "A,B", "decay rates of adamw's moments", CAR_CLI_TEXT, &o->betas, 0, 0},
         {"weight-decay", "X", "weight decay", CAR_CLI_REAL, &o->weight_decay, 0, 1e6},
         {"decay-weights-only", NULL, "no decay on biases and norms", CAR_CLI_FLAG, &o->decay_weights_only, 0, 0},
-        {"lr-schedule", "KIND", "const, cosine or step:STEPS:GAMMA", CAR_CLI_TEXT, &o->schedule, 0, 0},
+        {"lr-schedule", "KIND", "const, cosine or step:EPOCHS:GAMMA (synthetic data: STEPS)", CAR_CLI_TEXT,
+         &o->schedule, 0, 0},
         {"warmup", "STEPS", "linear rise of the rate before that", CAR_CLI_INT, &o->warmup, 0, 1e9},
         {"clip-norm", "X", "clip the gradient's global norm; 0: do not", CAR_CLI_REAL, &o->clip_norm, 0, 1e12},
         {"skip-nonfinite", NULL, "skip a step that is not finite", CAR_CLI_FLAG, &o->skip_nonfinite, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
-        {"eval-every", "STEPS", "evaluate every so many steps; 0: never", CAR_CLI_INT, &o->eval_every, 0, 1e9},
-        {"eval-batches", "N", "micro-batches of an evaluation", CAR_CLI_INT, &o->eval_batches, 1, 1e6},
-        {"out", "DIR", "run directory: config, metrics, summary", CAR_CLI_TEXT, &o->out, 0, 0},
-        {"classes", "C", "classes of an image model (its own)", CAR_CLI_INT, &o->classes, 1, 1 << 24},
-        {"image-size", "X", "pixels on a side (the model's own)", CAR_CLI_INT, &o->image_size, 1, 1 << 14},
+        {"order", "ORDER", "of the samples: shuffled or sequential", CAR_CLI_TEXT, &o->order, 0, 0},
+        {"no-augment", NULL, "samples as they are: no random crops and flips", CAR_CLI_FLAG, &o->no_augment, 0, 0},
+        {"data-threads", "N", "threads that read samples ahead; 0: none", CAR_CLI_INT, &o->data_threads, 0, 256},
+        {"eval-every", "STEPS", "evaluate every so many steps; 0: at the end, if there is data", CAR_CLI_INT,
+         &o->eval_every, 0, 1e9},
+        {"eval-batches", "N", "micro-batches of an evaluation; 0: all (synthetic data: 8)", CAR_CLI_INT,
+         &o->eval_batches, 0, 1e9},
+        {"init", "FILE", "weights to begin with, a safetensors file", CAR_CLI_TEXT, &o->init, 0, 0},
+        {"reset-head", NULL, "--init: a classifier of another size begins anew", CAR_CLI_FLAG, &o->reset_head, 0, 0},
+        {"out", "DIR", "run directory: configuration, metrics, checkpoints, weights, summary", CAR_CLI_TEXT, &o->out, 0,
+         0},
+        {"checkpoint-every", "STEPS", "write a checkpoint so often; 0: at the end only", CAR_CLI_INT,
+         &o->checkpoint_every, 0, 1e9},
+        {"keep", "K", "checkpoints that stay; 0: none are written", CAR_CLI_INT, &o->keep, 0, 1e6},
+        {"resume", NULL, "go on from the newest checkpoint in --out, with its configuration", CAR_CLI_FLAG, &o->resume,
+         0, 0},
+        {"resume-step", "T", "go on from the checkpoint of this step", CAR_CLI_INT, &o->resume_step, 0, 1e9},
+        {"classes", "C", "classes of an image model (those of the data, or its own)", CAR_CLI_INT, &o->classes, 1,
+         1 << 24},
+        {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT, &o->image_size,
+         1, 1 << 14},
         {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
-        {"seed", "N", "of weights, data and dropout", CAR_CLI_SEED, &o->seed, 0, 0},
+        {"seed", "N", "of weights, data, order and dropout", CAR_CLI_SEED, &o->seed, 0, 0},
+        {"config", "FILE", "a JSON object of these options; those typed come first", CAR_CLI_TEXT, &o->config, 0, 0},
         /* Shows what pacing is for; not in --help. */
         {"unpaced", NULL, NULL, CAR_CLI_FLAG, &o->unpaced, 0, 0},
     };
+    _Static_assert(sizeof options / sizeof options[0] <= CAR_TRAIN_OPTIONS, "the table must hold all options");
+    memcpy(table, options, sizeof options);
+    return (int)(sizeof options / sizeof options[0]);
+}
+
+cJSON *car_train_config_of(const car_train_options *options) {
+    car_train_options copy = *options; /* the table points into what can be written */
+    car_cli_option table[CAR_TRAIN_OPTIONS];
+    return car_cli_config_of(table, fill_table(&copy, table));
+}
+
+/* The configuration that stands behind what is typed: a file of the user's, or that of the run to be resumed. */
+static int read_config(const car_cli_command *command, const car_cli_option *table, int count, int argc, char **argv,
+                       car_train_options *o) {
+    const char *path = car_cli_peek(argc, argv, "config"), *out = car_cli_peek(argc, argv, "out");
+    bool resume = car_cli_peek(argc, argv, "resume") || car_cli_peek(argc, argv, "resume-step");
+    char own[4096];
+    if (path && *path) {
+        return car_cli_read_config(command, table, count, path, &o->config_texts);
+    }
+    if (!resume || !out || snprintf(own, sizeof own, "%s/config.json", out) >= (int)sizeof own ||
+        access(own, F_OK) != 0) {
+        return CAR_CLI_GO_ON;
+    }
+    return car_cli_read_config(command, table, count, own, &o->config_texts);
+}
+
+int car_train_read_options(int argc, char **argv, car_train_options *o) {
+    char models[1024];
+    car_cli_option table[CAR_TRAIN_OPTIONS];
+    car_train_default_options(o);
+    int count = fill_table(o, table);
     car_cli_list_models(models, sizeof models);
     const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", models};
-    return car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
+    int code = car_cli_wants_help(argc, argv) ? CAR_CLI_GO_ON : read_config(&command, table, count, argc, argv, o);
+    return code == CAR_CLI_GO_ON ? car_cli_parse(&command, table, count, argc, argv) : code;
 }
 
 /* ---- into configurations --------------------------------------------------------------------- */
@@ -79,21 +134,22 @@ static bool read_pair(const char *text, char separator, double *first, double *s
     return end != rest && *end == '\0';
 }
 
-static car_status read_schedule(car_context *context, const car_train_options *o, car_schedule *out) {
+car_status car_train_read_schedule(car_context *context, const car_train_options *o, int64_t epoch_steps,
+                                   car_schedule *out) {
     double every = 0, gamma = 0;
     *out = (car_schedule){.lr = o->lr, .warmup = o->warmup, .total = o->steps};
     if (strcmp(o->schedule, "const") == 0) {
         out->kind = CAR_SCHEDULE_CONSTANT;
     } else if (strcmp(o->schedule, "cosine") == 0) {
         out->kind = CAR_SCHEDULE_COSINE;
-    } else if (strncmp(o->schedule, "step:", 5) == 0 && read_pair(o->schedule + 5, ':', &every, &gamma) && every >= 1 &&
-               gamma > 0) {
+    } else if (strncmp(o->schedule, "step:", 5) == 0 && read_pair(o->schedule + 5, ':', &every, &gamma) && every > 0 &&
+               every * (double)epoch_steps >= 1 && every * (double)epoch_steps < 1e15 && gamma > 0) {
         out->kind = CAR_SCHEDULE_STEP;
-        out->every = (int64_t)every;
+        out->every = (int64_t)(every * (double)epoch_steps + 0.5);
         out->gamma = gamma;
     } else {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--lr-schedule %s: it must be const, cosine or step:STEPS:GAMMA, e.g. step:1000:0.1",
+                                "--lr-schedule %s: it must be const, cosine or step:EPOCHS:GAMMA, e.g. step:30:0.1",
                                 o->schedule);
     }
     return CAR_OK;
@@ -121,8 +177,8 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     car_status status = CAR_OK;
     *plan = car_plan_config_default();
     *trainer = car_trainer_config_default();
-    if (strcmp(o->data, "synthetic") != 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--data %s: this version knows only 'synthetic'", o->data);
+    if (strcmp(o->order, "shuffled") != 0 && strcmp(o->order, "sequential") != 0) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--order %s: it must be shuffled or sequential", o->order);
     }
     CAR_TRY(car_rule_find(context, o->rule, &plan->rule));
     CAR_TRY(car_placement_find(context, o->placement, &plan->placement));
@@ -133,7 +189,7 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     plan->workers = o->workers;
     plan->threads = o->threads;
     plan->freshness_slack = o->freshness_slack;
-    CAR_TRY(read_schedule(context, o, &trainer->schedule));
+    CAR_TRY(car_train_read_schedule(context, o, 1, &trainer->schedule)); /* checks it; again when epochs are known */
     CAR_TRY(read_optimizer(context, o, &trainer->optimizer));
     trainer->threads = o->threads;
     trainer->seed = o->seed;

@@ -9,25 +9,30 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "carousel/checkpoint.h"
 #include "train.h"
 
-enum { TIMED_STEPS = 512, PATH_CAPACITY = 4096 };
+enum { TIMED_STEPS = 512 };
 
 static const double megabyte = 1e6;
 
 /* ---- the run directory ----------------------------------------------------------------------- */
 
-static car_status path_in_run(car_train_run *run, const char *name, char *path) {
-    int length = snprintf(path, PATH_CAPACITY, "%s/%s", run->options.out, name);
-    if (length < 0 || length >= PATH_CAPACITY) {
-        return car_context_fail(run->context, CAR_ERROR_IO, "the path %s is too long", run->options.out);
+car_status car_train_path(car_context *context, const char *directory, const char *name, char *path) {
+    int length = snprintf(path, CAR_TRAIN_PATH, "%s/%s", directory, name);
+    if (length < 0 || length >= CAR_TRAIN_PATH) {
+        return car_context_fail(context, CAR_ERROR_IO, "the path %s is too long", directory);
     }
     return CAR_OK;
 }
 
+static car_status path_in_run(car_train_run *run, const char *name, char *path) {
+    return car_train_path(run->context, run->options.out, name, path);
+}
+
 /* Written under another name and then renamed: a reader sees the old file or the new one, never half of one. */
 static car_status write_json(car_train_run *run, const char *name, const cJSON *json) {
-    char path[PATH_CAPACITY], temporary[PATH_CAPACITY + 8];
+    char path[CAR_TRAIN_PATH], temporary[CAR_TRAIN_PATH + 8];
     car_status status = path_in_run(run, name, path);
     if (status != CAR_OK) {
         return status;
@@ -58,34 +63,43 @@ static void add_options(cJSON *json, const car_train_options *o) {
 }
 
 static car_status write_config(car_train_run *run) {
-    const car_train_options *o = &run->options;
-    cJSON *json = cJSON_CreateObject();
-    if (!json) {
-        return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for config.json");
-    }
-    add_options(json, o);
-    cJSON_AddNumberToObject(json, "steps", o->steps);
-    cJSON_AddNumberToObject(json, "lr", o->lr);
-    cJSON_AddNumberToObject(json, "momentum", o->momentum);
-    cJSON_AddBoolToObject(json, "nesterov", o->nesterov);
-    cJSON_AddStringToObject(json, "betas", o->betas);
-    cJSON_AddNumberToObject(json, "weight-decay", o->weight_decay);
-    cJSON_AddBoolToObject(json, "decay-weights-only", o->decay_weights_only);
-    cJSON_AddStringToObject(json, "lr-schedule", o->schedule);
-    cJSON_AddNumberToObject(json, "warmup", o->warmup);
-    cJSON_AddNumberToObject(json, "clip-norm", o->clip_norm);
-    cJSON_AddBoolToObject(json, "skip-nonfinite", o->skip_nonfinite);
-    cJSON_AddNumberToObject(json, "freshness-slack", o->freshness_slack);
-    cJSON_AddNumberToObject(json, "classes", run->source.config.classes);
-    cJSON_AddNumberToObject(json, "image-size", run->source.config.image_size);
-    cJSON_AddNumberToObject(json, "seq-len", run->source.config.seq_len);
-    car_status status = write_json(run, "config.json", json);
+    cJSON *json = car_train_config_of(&run->options);
+    car_status status = json ? write_json(run, "config.json", json)
+                             : car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for config.json");
     cJSON_Delete(json);
     return status;
 }
 
+/* A run that goes on keeps the lines of the steps before; a killed one may have written of later steps, too. */
+static car_status keep_metrics(car_train_run *run, const char *path) {
+    char temporary[CAR_TRAIN_PATH + 8], *line = NULL;
+    size_t capacity = 0;
+    car_status status = CAR_OK;
+    FILE *old = fopen(path, "r");
+    if (!old) {
+        return CAR_OK; /* nothing to keep */
+    }
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    FILE *new = fopen(temporary, "w");
+    bool written = new != NULL;
+    while (written && getline(&line, &capacity, old) > 0) {
+        long long step = -1;
+        if (sscanf(line, "{\"step\": %lld,", &step) != 1 || step >= run->first_step) {
+            break;
+        }
+        written = fputs(line, new) >= 0;
+    }
+    written = new &&fclose(new) == 0 && written &&rename(temporary, path) == 0;
+    if (!written) {
+        status = car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
+    }
+    free(line);
+    fclose(old);
+    return status;
+}
+
 car_status car_train_open_output(car_train_run *run) {
-    char path[PATH_CAPACITY];
+    char path[CAR_TRAIN_PATH];
     car_status status = CAR_OK;
     run->terminal = isatty(STDOUT_FILENO) == 1;
     CAR_TRY(car_context_allocate(run->context, TIMED_STEPS, sizeof(double), &run->step_ms));
@@ -95,10 +109,14 @@ car_status car_train_open_output(car_train_run *run) {
                                     run->options.out, strerror(errno));
         }
         CAR_TRY(path_in_run(run, "metrics.jsonl", path));
-        run->metrics = fopen(path, "w");
+        if (run->first_step > 0) {
+            CAR_TRY(keep_metrics(run, path));
+        }
+        run->metrics = fopen(path, run->first_step > 0 ? "a" : "w");
         if (!run->metrics) {
             return car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
         }
+        setvbuf(run->metrics, NULL, _IOLBF, 0); /* a run that is killed has its lines */
         CAR_TRY(write_config(run));
     }
     run->started = run->last_time = car_clock_seconds();
@@ -107,8 +125,8 @@ done:
 }
 
 void car_train_close_output(car_train_run *run) {
-    if (run->metrics) {
-        fclose(run->metrics);
+    if (run->metrics && (ferror(run->metrics) | fclose(run->metrics)) != 0) {
+        car_context_log(run->context, CAR_LOG_WARNING, "metrics.jsonl is not complete: %s", strerror(errno));
     }
     car_context_release(run->context, run->step_ms, TIMED_STEPS, sizeof(double));
 }
@@ -121,6 +139,15 @@ void car_train_show_model(const car_train_run *run) {
            o->model, (double)car_graph_param_bytes(run->graph) / 4e6,
            (car_graph_flops(run->graph, false) + car_graph_flops(run->graph, true)) / o->batch / 1e9, o->rule,
            o->workers, o->batch, run->partition->stage_count, o->threads);
+    const car_dataset_info data = car_dataset_get_info(run->data.set);
+    if (run->epoch_steps > 0) {
+        printf("data %s: %lld samples to train on, %lld to evaluate on; an epoch is %lld steps\n", o->data,
+               (long long)data.samples[CAR_SPLIT_TRAIN], (long long)data.samples[CAR_SPLIT_EVALUATION],
+               (long long)run->epoch_steps);
+    }
+    if (run->first_step > 0) {
+        printf("going on after step %lld\n", (long long)run->first_step);
+    }
     if (o->clip_norm > 0 && strcmp(o->rule, "cdp-v2") == 0) {
         puts("under cdp-v2 the previous step's norm decides about clipping");
     }
@@ -128,18 +155,23 @@ void car_train_show_model(const car_train_run *run) {
 
 static void show_step(car_train_run *run, double now) {
     const car_train_options *o = &run->options;
-    bool last = run->reported == o->steps;
+    int64_t step = run->first_step + run->reported;
+    bool last = step == o->steps;
+    char epoch[40] = "";
     /* A terminal's line is renewed often; a log gets a line now and then. */
     if (!last && run->reported != 1 && now - run->shown < (run->terminal ? 0.1 : 2.0)) {
         return;
     }
-    double elapsed = now - run->started, samples = (double)run->reported * o->workers * o->batch;
+    double elapsed = now - run->started - run->aside, samples = (double)run->reported * o->workers * o->batch;
     run->shown = now;
-    printf("%sstep %lld/%d  loss %.4f  %.1f samples/s  activations %.1f MB, peak %.1f MB  %.0f s left%s",
-           run->terminal ? "\r\033[K" : "", (long long)run->reported, o->steps, run->loss, samples / elapsed,
+    if (run->epoch_steps > 0) {
+        snprintf(epoch, sizeof epoch, "epoch %.2f  ", (double)step / (double)run->epoch_steps);
+    }
+    printf("%s%sstep %lld/%d  loss %.4f  %.1f samples/s  activations %.1f MB, peak %.1f MB  %.0f s left%s",
+           run->terminal ? "\r\033[K" : "", epoch, (long long)step, o->steps, run->loss, samples / elapsed,
            (double)car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
            (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
-           elapsed / (double)run->reported * (double)(o->steps - run->reported), run->terminal && !last ? "" : "\n");
+           elapsed / (double)run->reported * (double)(o->steps - step), run->terminal && !last ? "" : "\n");
     fflush(stdout);
 }
 
@@ -158,7 +190,7 @@ void car_train_on_step(void *user, const car_step_report *report) {
         }
         fprintf(run->metrics, "{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, \"samples_per_s\": %.6g, \"seconds\": %.6g",
                 (long long)report->step, loss, report->lr,
-                (double)run->reported * run->options.workers * run->options.batch / (now - run->started),
+                (double)run->reported * run->options.workers * run->options.batch / (now - run->started - run->aside),
                 now - run->started);
         if (isfinite(report->gradient_norm)) {
             fprintf(run->metrics, ", \"gradient_norm\": %.9g", report->gradient_norm);
@@ -169,15 +201,21 @@ void car_train_on_step(void *user, const car_step_report *report) {
     show_step(run, now);
 }
 
-void car_train_show_evaluation(car_train_run *run) {
-    const car_evaluation *e = &run->evaluation;
-    printf("%sevaluation after step %lld: loss %.4f, ", run->terminal ? "\r\033[K" : "",
-           (long long)car_trainer_steps(run->trainer), e->loss);
-    if (run->source.domain == CAR_DOMAIN_IMAGES) {
-        printf("top-1 %.2f %%, top-5 %.2f %% of %lld samples\n", 100 * e->top1, 100 * e->top5, (long long)e->rows);
+void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evaluation *e) {
+    fprintf(stream, "loss %.4f, ", e->loss);
+    if (domain == CAR_DOMAIN_IMAGES) {
+        fprintf(stream, "top-1 %.2f %%, top-5 %.2f %% of %lld samples", 100 * e->top1, 100 * e->top5,
+                (long long)e->rows);
     } else {
-        printf("perplexity %.2f over %lld tokens\n", exp(e->loss), (long long)e->rows);
+        fprintf(stream, "perplexity %.2f over %lld tokens", exp(e->loss), (long long)e->rows);
     }
+}
+
+void car_train_show_evaluation(car_train_run *run) {
+    printf("%sevaluation after step %lld: ", run->terminal ? "\r\033[K" : "",
+           (long long)car_trainer_steps(run->trainer));
+    car_train_print_evaluation(stdout, run->data.domain, &run->evaluation);
+    putchar('\n');
     fflush(stdout);
 }
 
@@ -225,6 +263,19 @@ static void add_machine(cJSON *json, const car_train_run *run) {
     cJSON_AddNumberToObject(machine, "threads", run->options.threads);
 }
 
+/* Waiting is counted over all threads that compute, so the share is of their time together. */
+static void add_data(cJSON *json, const car_train_run *run, double wall) {
+    car_dataset_problems problems;
+    double waited = car_loader_waited(run->data.loader), threads = run->options.threads;
+    car_dataset_get_problems(run->data.set, &problems);
+    cJSON *data = cJSON_AddObjectToObject(json, "data_reading");
+    cJSON_AddNumberToObject(data, "waited_s", waited);
+    cJSON_AddNumberToObject(data, "waited_share", wall > 0 ? waited / (wall * threads) : 0);
+    cJSON_AddNumberToObject(data, "buffer_bytes", (double)car_loader_bytes(run->data.loader));
+    cJSON_AddNumberToObject(data, "unreadable", (double)problems.unreadable);
+    cJSON_AddNumberToObject(data, "damaged", (double)problems.damaged);
+}
+
 static void add_results(cJSON *json, car_train_run *run, double elapsed, bool interrupted) {
     const car_train_options *o = &run->options;
     car_trainer_times times = car_trainer_time(run->trainer);
@@ -239,6 +290,10 @@ static void add_results(cJSON *json, car_train_run *run, double elapsed, bool in
     }
     cJSON_AddNumberToObject(json, "samples_per_s", (double)run->reported * o->workers * o->batch / elapsed);
     cJSON_AddNumberToObject(json, "step_ms_median", median_step(run));
+    if (run->first_step > 0) {
+        cJSON_AddNumberToObject(json, "resumed_after", (double)run->first_step);
+    }
+    add_data(json, run, times.wall);
     cJSON *executor = cJSON_AddObjectToObject(json, "executor");
     cJSON_AddNumberToObject(executor, "wall_s", times.wall);
     cJSON_AddNumberToObject(executor, "tasks_s", times.tasks);
@@ -256,9 +311,22 @@ static void add_no_traffic(cJSON *json) {
     }
 }
 
+static void show_problems(const car_train_run *run) {
+    car_dataset_problems problems;
+    car_dataset_get_problems(run->data.set, &problems);
+    if (problems.unreadable + problems.damaged == 0) {
+        return;
+    }
+    fprintf(stderr, "carousel: warning: %lld samples could not be read, %lld are damaged; the first are\n",
+            (long long)problems.unreadable, (long long)problems.damaged);
+    for (int n = 0; n < problems.name_count; n++) {
+        fprintf(stderr, "  %s\n", problems.names[n]);
+    }
+}
+
 car_status car_train_summarize(car_train_run *run, bool interrupted) {
-    double elapsed = car_clock_seconds() - run->started;
-    char digest[80] = "";
+    double elapsed = car_clock_seconds() - run->started - run->aside;
+    char digest[80] = "", path[CAR_TRAIN_PATH];
     car_status status = CAR_OK;
     if (run->terminal && interrupted) {
         putchar('\n');
@@ -267,6 +335,7 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
            interrupted ? "interrupted" : "done", (long long)car_trainer_steps(run->trainer), run->first_loss, run->loss,
            elapsed, (double)run->reported * run->options.workers * run->options.batch / elapsed,
            (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte);
+    show_problems(run);
     if (!run->options.out) {
         return CAR_OK;
     }
@@ -282,6 +351,8 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     cJSON_AddStringToObject(json, "weights_sha256", digest);
     add_machine(json, run);
     CAR_TRY(write_json(run, "summary.json", json));
+    CAR_TRY(path_in_run(run, "weights.safetensors", path));
+    CAR_TRY(car_weights_save(car_trainer_weights(run->trainer), path));
 done:
     cJSON_Delete(json);
     return status;

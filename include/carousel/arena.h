@@ -16,13 +16,14 @@ extern "C" {
 
 typedef struct car_arena car_arena;
 
-#define CAR_MEMORY_LIST(X)                                                               \
-    X(CAR_MEMORY_WEIGHTS, "weights")     /* parameters and forms derived from them */    \
-    X(CAR_MEMORY_GRADIENTS, "gradients") /* of parameters */                             \
-    X(CAR_MEMORY_OPTIMIZER, "optimizer")                                                 \
-    X(CAR_MEMORY_ACTIVATIONS, "activations") /* of a micro-batch, and their gradients */ \
-    X(CAR_MEMORY_MESSAGES, "messages")                                                   \
-    X(CAR_MEMORY_WORKSPACE, "workspace") /* scratch of a thread while it runs a kernel */
+#define CAR_MEMORY_LIST(X)                                                                \
+    X(CAR_MEMORY_WEIGHTS, "weights")     /* parameters and forms derived from them */     \
+    X(CAR_MEMORY_GRADIENTS, "gradients") /* of parameters */                              \
+    X(CAR_MEMORY_OPTIMIZER, "optimizer")                                                  \
+    X(CAR_MEMORY_ACTIVATIONS, "activations") /* of a micro-batch, and their gradients */  \
+    X(CAR_MEMORY_MESSAGES, "messages")                                                    \
+    X(CAR_MEMORY_WORKSPACE, "workspace") /* scratch of a thread while it runs a kernel */ \
+    X(CAR_MEMORY_SNAPSHOT, "snapshot")   /* cuts: copies for checkpoints and evaluation */
 
 typedef enum car_memory {
 #define CAR_MEMORY_ENUM(category, text) category,

@@ -33,7 +33,8 @@ typedef struct car_weights_load_report {
 /* Reads weights that PyTorch or car_weights_save wrote: torchvision's names, Hugging Face's for GPT-2 (with or without
  * "transformer." before them, lm_head.weight left out or equal to the embedding), F32, F16 or BF16. Missing
  * parameters are an error (CAR_ERROR_FORMAT, with the list), except with `reset_head` those of the head; so is another
- * shape. What is left over is only reported. Nothing is changed unless everything is sound. */
+ * shape. What is left over is only reported, after an error too. Nothing is changed unless everything is sound. `config`
+ * and `report` may be NULL. */
 car_status car_weights_load(car_weights *weights, const char *path, const car_weights_load_config *config,
                             car_weights_load_report *report);
 

@@ -29,7 +29,7 @@ typedef struct car_cut_numbers {
     double norm;     /* of the last step's gradient, if there is clipping under cdp-v2; else NaN */
 } car_cut_numbers;
 
-/* Room for the parts in the arena; `previous`: with the older version; `states`: 0, 1 or 2 of the optimizer. */
+/* Room for the parts in the arena, with undefined contents; no step made and no norm. `previous`: with the older version; `states`: 0, 1 or 2 of the optimizer. */
 car_status car_cut_create(const car_program *program, car_arena *arena, bool previous, int states, car_cut **out);
 void car_cut_destroy(car_cut *cut);
 

@@ -47,9 +47,11 @@ typedef struct car_dataset_config {
 typedef struct car_dataset_info {
     car_dataset_kind kind;
     car_domain domain;
-    int64_t samples[CAR_SPLITS]; /* or CAR_DATASET_ENDLESS */
+    int64_t samples[CAR_SPLITS]; /* or CAR_DATASET_ENDLESS; tokens opened without a config: 0, having no length yet */
     int classes;                 /* classes of images; one more than the largest token that may occur */
     int width, height;           /* of the images as they are stored; 0: they may differ, or are not images */
+    int64_t tokens[CAR_SPLITS];  /* 0: not tokens */
+    int tokens_used;             /* different ones that occur; only if opened without a config */
 } car_dataset_info;
 
 /* CAR_ERROR_UNKNOWN_NAME for a kind that does not exist, CAR_ERROR_IO and CAR_ERROR_FORMAT for files, and

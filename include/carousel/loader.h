@@ -18,16 +18,17 @@ typedef struct car_loader car_loader;
 typedef struct car_loader_config {
     car_split split;
     int workers, batch;        /* N and B; evaluation: N = 1 */
-    bool sequential;           /* in the order of the samples, every epoch alike */
+    bool sequential;           /* in the order of the samples, every epoch alike; evaluation always is */
     uint64_t seed;             /* of the order */
     int threads;               /* that read ahead; 0: none, whoever takes a batch reads it */
-    int depth;                 /* micro-batches in memory at most; 0: enough for N workers and the threads */
+    int depth;                 /* micro-batches in memory, unless more are taken at once; 0: N + threads */
     int64_t first_step, steps; /* of the run: nothing before, or from `steps` on, is read ahead */
 } car_loader_config;
 
 car_loader_config car_loader_config_default(void); /* training, 1 worker, 1 sample, shuffled, 1 thread */
 
-/* CAR_ERROR_ARGUMENT if the split has fewer samples than a global batch. The dataset must outlive the loader. */
+/* CAR_ERROR_ARGUMENT if the split has fewer samples than a global batch, or none to evaluate on. The dataset must
+ * outlive the loader. */
 car_status car_loader_create(car_dataset *dataset, const car_loader_config *config, car_loader **out);
 void car_loader_destroy(car_loader *loader);
 

@@ -2,6 +2,8 @@
 #ifndef CAROUSEL_PREDICT_H
 #define CAROUSEL_PREDICT_H
 
+#include <stdint.h>
+
 #include "carousel/plan.h"
 
 #ifdef __cplusplus
@@ -13,6 +15,9 @@ typedef struct car_simulation_config {
     bool paced;    /* pacing: a task starts only if its phase <= the slowest worker's + window */
     double window; /* in cost shares; 0: the longest task's */
     int steps;     /* simulated; 0: enough for a steady state */
+    /* Operations take up to this share more or less than they cost, each its own, differently for every `seed`. */
+    double jitter;
+    uint64_t seed;
 } car_simulation_config;
 
 /* Self-timed execution of the compute tasks and their dependencies, as events. Time is in units of one
@@ -35,7 +40,8 @@ typedef struct car_prediction {
     size_t dp_peak; /* activation bytes of dp: all workers at their own peak */
     /* Idealised slots: a stage's held bytes from the start of its forward to the end of its backward. */
     size_t slots_peak, slots_mean, slots_device_peak;
-    /* Self-timed. */
+    /* Self-timed. With fewer threads than workers, the highest peak of several timings whose operations take up to a
+     * fifth more or less than they cost; the rest as costs have it. */
     car_simulation timed;
     double peak_ratio_to_dp;   /* timed.peak / dp_peak */
     double free_running;       /* see car_predict_free_running; 1 for dp */

@@ -68,6 +68,12 @@ const car_safetensors_tensor *car_safetensors_find(const car_safetensors *file, 
 /* An entry of the header's free-form "__metadata__"; NULL if absent. */
 const char *car_safetensors_metadata(const car_safetensors *file, const char *key);
 
+/* The same bytes as at tensor->data, by reading instead of through the mapping: a file that has become shorter is then
+ * CAR_ERROR_IO, where touching the mapping would end the process. */
+car_status car_safetensors_copy(const car_safetensors *file, const car_safetensors_tensor *tensor, void *to);
+/* Likewise, as floats; CAR_ERROR_UNSUPPORTED unless the elements are F32, F16 or BF16. */
+car_status car_safetensors_copy_floats(const car_safetensors *file, const car_safetensors_tensor *tensor, float *to);
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* A file is written tensor by tensor, in the order given to create, under another name beside `path`; finish flushes
@@ -87,6 +93,7 @@ car_status car_safetensors_writer_create(car_context *context, const char *path,
 car_status car_safetensors_writer_add(car_safetensors_writer *writer, const float *data);
 /* Flushes to the disk and renames. `digest` (may be NULL) gets the SHA-256 of the whole file, 65 characters. */
 car_status car_safetensors_writer_finish(car_safetensors_writer *writer, char *digest);
+uint64_t car_safetensors_writer_bytes(const car_safetensors_writer *writer); /* written so far */
 void car_safetensors_writer_destroy(car_safetensors_writer *writer);
 
 #ifdef __cplusplus

@@ -7,6 +7,7 @@
 #ifndef CAROUSEL_TRAINER_H
 #define CAROUSEL_TRAINER_H
 
+#include "carousel/cut.h"
 #include "carousel/optimizer.h"
 #include "carousel/plan.h"
 #include "carousel/tape.h"
@@ -32,6 +33,11 @@ typedef struct car_step_report {
 /* Called once for each step, in order, from whichever thread ended it, never twice at once. Must be short. */
 typedef void (*car_report_function)(void *user, const car_step_report *report);
 
+/* Called with a cut when its last stage has been copied, from whichever thread copied it; the trainer goes on, and
+ * does not touch the cut until car_trainer_return_cut. Must be short: whoever wants to write the cut to a file hands it
+ * to a thread of his own. If the next cut is due before, its updates wait. */
+typedef void (*car_cut_function)(void *user, const car_cut *cut);
+
 typedef struct car_trainer_config {
     int threads;   /* P */
     uint64_t seed; /* of dropout */
@@ -45,6 +51,9 @@ typedef struct car_trainer_config {
     bool skip_nonfinite;
     bool unpaced;            /* for tests: no pacing */
     double watchdog_seconds; /* without progress for so long, the state of all workers is logged as an error; 0: 30 */
+    int64_t cut_every;       /* steps from one cut to the next, counted from the first step; 0: none are taken */
+    car_cut_function on_cut;
+    void *cut_user;
     car_feed_function feed;
     void *feed_user;
     car_report_function report; /* may be NULL */
@@ -74,6 +83,16 @@ int64_t car_trainer_steps(const car_trainer *trainer);
 car_weights *car_trainer_weights(car_trainer *trainer);
 car_weights *car_trainer_previous_weights(car_trainer *trainer); /* one version older; the same if there is only one */
 car_optimizer *car_trainer_optimizer(car_trainer *trainer);
+
+/* Gives back the cut that on_cut was called with. From any thread. */
+void car_trainer_return_cut(car_trainer *trainer);
+
+/* Between runs. A cut with the parts that this trainer has; a copy of its state; and the state put back, after which
+ * the trainer goes on as the one did that the cut was taken from. A cut without the previous version or a state of
+ * the optimizer leaves the trainer's own. */
+car_status car_trainer_create_cut(const car_trainer *trainer, car_cut **out);
+void car_trainer_take_cut(car_trainer *trainer, car_cut *cut);
+car_status car_trainer_restore(car_trainer *trainer, car_cut *cut);
 
 /* Where the threads' time went, over all runs, in seconds summed over threads. */
 typedef struct car_trainer_times {

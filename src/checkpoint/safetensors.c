@@ -11,15 +11,14 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/mapped.h"
+#include "checkpoint/safetensors_internal.h"
 
 enum { LENGTH_BYTES = 8 };
 static const uint64_t max_header = 100000000; /* the format's own limit; it bounds the parsed tree too */
@@ -27,8 +26,7 @@ static const double max_integer = 0x1p53;     /* JSON's numbers are doubles: bey
 
 struct car_safetensors {
     car_context *context;
-    void *map;
-    size_t size;
+    car_mapped map;
     cJSON *header;    /* owns all names */
     cJSON *metadata;  /* inside header, or NULL */
     const char *data; /* what offsets count from */
@@ -54,33 +52,10 @@ const char *car_safetensors_dtype_text(car_safetensors_dtype dtype) {
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static car_status map_file(car_safetensors *file, const char *path) {
-    car_status status = CAR_OK;
-    struct stat info;
-    /* Non-blocking, so that a named pipe is refused below instead of waited for. */
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0 || fstat(descriptor, &info) != 0) {
-        status = car_context_fail(file->context, CAR_ERROR_IO, "%s: cannot open: %s", path, strerror(errno));
-        goto done;
-    }
-    if (!S_ISREG(info.st_mode)) {
-        status = car_context_fail(file->context, CAR_ERROR_IO, "%s: not a regular file", path);
-        goto done;
-    }
-    if (info.st_size < LENGTH_BYTES + 2) {
-        status = car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: %lld bytes are too few for a safetensors file",
-                                  path, (long long)info.st_size);
-        goto done;
-    }
-    void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (map == MAP_FAILED) {
-        status = car_context_fail(file->context, CAR_ERROR_IO, "%s: cannot map: %s", path, strerror(errno));
-        goto done;
-    }
-    file->map = map;
-    file->size = (size_t)info.st_size;
-done:
-    if (descriptor >= 0) {
-        close(descriptor);
+    car_status status = car_mapped_open(file->context, path, &file->map);
+    if (status == CAR_OK && file->map.size < LENGTH_BYTES + 2) {
+        status = car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: %zu bytes are too few for a safetensors file",
+                                  path, file->map.size);
     }
     return status;
 }
@@ -100,20 +75,20 @@ static bool has_zero_character(const char *text, size_t length) {
 }
 
 static car_status parse_header(car_safetensors *file, const char *path) {
-    const unsigned char *bytes = file->map;
+    const unsigned char *bytes = file->map.data;
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) {
         length = length << 8 | bytes[i];
     }
-    if (length > file->size - LENGTH_BYTES || length > max_header) {
+    if (length > file->map.size - LENGTH_BYTES || length > max_header) {
         return car_context_fail(file->context, CAR_ERROR_FORMAT,
                                 "%s: its header claims %llu bytes of a file of %zu; "
                                 "the file is cut short or not a safetensors file",
-                                path, (unsigned long long)length, file->size);
+                                path, (unsigned long long)length, file->map.size);
     }
     const char *text = (const char *)bytes + LENGTH_BYTES, *end = NULL;
     file->data = text + length;
-    file->data_bytes = file->size - LENGTH_BYTES - (size_t)length;
+    file->data_bytes = file->map.size - LENGTH_BYTES - (size_t)length;
     if (length < 2 || text[0] != '{' || has_zero_character(text, (size_t)length)) {
         return car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: its header is not a JSON object", path);
     }
@@ -321,13 +296,19 @@ void car_safetensors_close(car_safetensors *file) {
     car_context_release(file->context, file->by_name, (size_t)file->capacity, sizeof(void *));
     car_context_release(file->context, file->tensors, (size_t)file->capacity, sizeof *file->tensors);
     cJSON_Delete(file->header);
-    if (file->map != NULL) {
-        munmap(file->map, file->size);
-    }
+    car_mapped_close(&file->map);
     car_context_release(file->context, file, 1, sizeof *file);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
+
+car_context *car_safetensors_context(const car_safetensors *file) {
+    return file->context;
+}
+
+const char *car_safetensors_path(const car_safetensors *file) {
+    return file->map.path;
+}
 
 int car_safetensors_count(const car_safetensors *file) {
     return file->count;
@@ -347,4 +328,23 @@ const car_safetensors_tensor *car_safetensors_find(const car_safetensors *file, 
 const char *car_safetensors_metadata(const car_safetensors *file, const char *key) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->metadata, key);
     return item != NULL ? item->valuestring : NULL;
+}
+
+car_status car_safetensors_copy(const car_safetensors *file, const car_safetensors_tensor *tensor, void *to) {
+    size_t offset = (size_t)((const unsigned char *)tensor->data - file->map.data);
+    for (size_t done = 0; done < tensor->bytes;) {
+        ssize_t count = pread(file->map.descriptor, (char *)to + done, tensor->bytes - done, (off_t)(offset + done));
+        if (count < 0 && errno != EINTR) {
+            return car_context_fail(file->context, CAR_ERROR_IO, "%s: cannot read: %s", file->map.path,
+                                    strerror(errno));
+        }
+        if (count == 0) {
+            car_status status = car_mapped_check(&file->map);
+            return status != CAR_OK
+                       ? status
+                       : car_context_fail(file->context, CAR_ERROR_IO, "%s: changed while it was read", file->map.path);
+        }
+        done += count > 0 ? (size_t)count : 0;
+    }
+    return CAR_OK;
 }

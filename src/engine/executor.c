@@ -34,21 +34,6 @@ const car_task *car_trainer_head(car_trainer *trainer, car_worker *worker) {
     return NULL;
 }
 
-double car_trainer_phase(const car_trainer *trainer, const car_worker *worker, const car_task *task) {
-    const car_curve *curve = &trainer->partition->curve;
-    double spacing = trainer->cyclic ? (double)task->worker / trainer->workers : 0;
-    bool forward = task->kind == CAR_TASK_FORWARD;
-    if (task->kind == CAR_TASK_UPDATE) { /* after the backward */
-        return (double)task->step + spacing + trainer->phase_backward[task->stage] +
-               trainer->partition->stages[task->stage].backward;
-    }
-    double share = forward ? trainer->phase_forward[task->stage] : trainer->phase_backward[task->stage];
-    if (worker->at != CAR_NONE) {
-        share = curve->begin[forward ? worker->at : curve->events - 1 - worker->at];
-    }
-    return (double)task->step + spacing + share;
-}
-
 /* ---- what is ready --------------------------------------------------------------------------- */
 
 static bool weights_are_there(const car_trainer *trainer, const car_task *task) {
@@ -79,11 +64,12 @@ static bool sums_are_free(const car_trainer *trainer, const car_task *task) {
     return true;
 }
 
-static bool is_ready(car_trainer *trainer, const car_task *task) {
+bool car_trainer_is_ready(car_trainer *trainer, const car_task *task) {
     int64_t n = task->step * trainer->workers + task->worker;
     car_rule rule = car_plan_config_of(trainer->plan)->rule;
     if (task->kind == CAR_TASK_UPDATE) {
-        return trainer->added[task->stage] == (task->step + 1) * trainer->workers;
+        return trainer->added[task->stage] == (task->step + 1) * trainer->workers &&
+               car_trainer_cut_is_free(trainer, task->step + 1);
     }
     if (trainer->worker[task->worker].at != CAR_NONE) {
         return true; /* it has begun */
@@ -101,61 +87,6 @@ static bool is_ready(car_trainer *trainer, const car_task *task) {
         return trainer->worker[task->worker - together].steps_done > task->step;
     }
     return true;
-}
-
-/* The phase of the worker that is furthest behind. */
-static double slowest_phase(car_trainer *trainer) {
-    double slowest = (double)endless;
-    for (int i = 0; i < trainer->workers; i++) {
-        const car_task *task = car_trainer_head(trainer, &trainer->worker[i]);
-        if (task) {
-            double phase = car_trainer_phase(trainer, &trainer->worker[i], task);
-            slowest = phase < slowest ? phase : slowest;
-        }
-    }
-    return slowest;
-}
-
-/* The ready task that is furthest behind, of those up to a phase; NULL if there is none. */
-static car_worker *choose_up_to(car_trainer *trainer, double most) {
-    double best = (double)endless;
-    car_worker *chosen = NULL;
-    for (int i = 0; i < trainer->workers; i++) {
-        car_worker *worker = &trainer->worker[i];
-        const car_task *task = worker->running ? NULL : car_trainer_head(trainer, worker);
-        if (!task || !is_ready(trainer, task)) {
-            continue;
-        }
-        if (task->kind == CAR_TASK_UPDATE) {
-            return worker; /* others wait for it */
-        }
-        double phase = car_trainer_phase(trainer, worker, task);
-        if (phase <= most + 1e-9 && phase < best) {
-            best = phase;
-            chosen = worker;
-        }
-    }
-    return chosen;
-}
-
-static bool nobody_runs(const car_trainer *trainer) {
-    for (int i = 0; i < trainer->workers; i++) {
-        if (trainer->worker[i].running) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Within the pacing window, unless nothing would move: where stages are cut without regard to time, the slowest
- * worker may wait for weights that are made beyond its window. */
-static car_worker *choose(car_trainer *trainer) {
-    bool paced = trainer->cyclic && !trainer->config.unpaced;
-    car_worker *chosen = choose_up_to(trainer, paced ? slowest_phase(trainer) + trainer->window : (double)endless);
-    if (!chosen && paced && nobody_runs(trainer)) {
-        chosen = choose_up_to(trainer, (double)endless);
-    }
-    return chosen;
 }
 
 static bool all_finished(car_trainer *trainer) {
@@ -221,12 +152,14 @@ static void note_started(car_trainer *trainer, const car_task *task) {
 static car_status run_portion(car_thread *thread, car_worker *worker, const car_task *task) {
     car_trainer *trainer = thread->trainer;
     int at = worker->at; /* the worker's is read by others, with the lock */
+    car_trainer_hold(trainer, worker, task, true);
     pthread_mutex_unlock(&trainer->lock);
     car_status status = task->kind == CAR_TASK_FORWARD ? car_trainer_forward(thread, task, &at)
                                                        : car_trainer_backward(thread, task, &at);
     thread->task_end = car_clock_seconds();
     pthread_mutex_lock(&trainer->lock);
     worker->at = at;
+    car_trainer_hold(trainer, worker, task, false);
     return status;
 }
 
@@ -237,7 +170,7 @@ static bool take_turn(car_thread *thread, double *mark) {
         trainer->limit =
             trainer->last_started + 1 > trainer->first_step ? trainer->last_started + 1 : trainer->first_step;
     }
-    car_worker *worker = trainer->status == CAR_OK ? choose(trainer) : NULL;
+    car_worker *worker = trainer->status == CAR_OK ? car_trainer_choose(trainer) : NULL;
     if (!worker) {
         if (trainer->status != CAR_OK || all_finished(trainer)) {
             return false;

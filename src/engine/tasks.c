@@ -46,13 +46,6 @@ static car_weights *weights_of_op(car_thread *thread, const car_task *task, cons
     return own;
 }
 
-/* Whether a portion that began at event `from` of the step would be too long with event `next`. */
-static bool portion_is_full(const car_trainer *trainer, int from, int next) {
-    const car_curve *curve = &trainer->partition->curve;
-    double end = next + 1 < curve->events ? curve->begin[next + 1] : 1.0;
-    return end - curve->begin[from] > trainer->portion * (1 + 1e-9);
-}
-
 static car_status begin_micro_batch(car_trainer *trainer, const car_task *task) {
     uint64_t key = car_random_u64(car_random_key(trainer->config.seed, "dropout"),
                                   (uint64_t)(task->step * trainer->workers + task->worker));
@@ -71,7 +64,7 @@ car_status car_trainer_forward(car_thread *thread, const car_task *task, int *at
     if (task->stage == 0 && *at == CAR_NONE) {
         CAR_TRY(begin_micro_batch(trainer, task));
     }
-    for (; l < stage->end && (l == first || !portion_is_full(trainer, first, l)); l++) {
+    for (; l < stage->end && (l == first || !car_trainer_portion_is_full(trainer, first, l)); l++) {
         car_weights view;
         CAR_TRY(car_tape_forward(tape, thread->lane,
                                  weights_of_op(thread, task, car_graph_op(graph, l), &view, thread->params), l, l + 1));
@@ -129,7 +122,9 @@ car_status car_trainer_backward(car_thread *thread, const car_task *task, int *a
     int first = *at != CAR_NONE ? *at : stage->end - 1, l = first;
     car_kernel_mode mode = car_kernels_enter(car_program_threads(trainer->program)); /* sums too flush denormals */
     car_status status = CAR_OK;
-    for (; l >= stage->first && (l == first || !portion_is_full(trainer, events - 1 - first, events - 1 - l)); l--) {
+    for (;
+         l >= stage->first && (l == first || !car_trainer_portion_is_full(trainer, events - 1 - first, events - 1 - l));
+         l--) {
         const car_op *op = car_graph_op(graph, l);
         car_weights view;
         place_gradients(thread, task, op);
@@ -178,8 +173,7 @@ static float *whole_sum(car_trainer *trainer, int param, int first_use, int64_t 
     return sum;
 }
 
-/* Whether this use is where the parameter belongs: its first. */
-static bool is_first_use(const car_graph *graph, int use) {
+bool car_trainer_is_first_use(const car_graph *graph, int use) {
     for (int u = 0; u < use; u++) {
         if (car_graph_use_param(graph, u) == car_graph_use_param(graph, use)) {
             return false;
@@ -200,7 +194,7 @@ static double complete_sums(car_trainer *trainer, int stage, int64_t step) {
                 blend_workers(trainer, op, p, step);
                 continue;
             }
-            if (!is_first_use(graph, op->first_use + p)) {
+            if (!car_trainer_is_first_use(graph, op->first_use + p)) {
                 continue;
             }
             const float *sum = whole_sum(trainer, op->params[p], op->first_use + p, step);
@@ -237,7 +231,7 @@ static car_status update_stage(car_thread *thread, int stage, const car_step_rec
     for (int l = first; l < end; l++) {
         const car_op *op = car_graph_op(graph, l);
         for (int p = 0; p < op->param_count; p++) {
-            if (is_first_use(graph, op->first_use + p)) {
+            if (car_trainer_is_first_use(graph, op->first_use + p)) {
                 update_param(trainer, op, p, record, scale);
             }
         }
@@ -312,6 +306,7 @@ car_status car_trainer_update(car_thread *thread, const car_task *task) {
     car_step_record *record = car_trainer_record(trainer, task->step);
     bool last = record->updates + 1 == trainer->updates_per_step;
     decide(trainer, record);
+    car_trainer_cut_claim(trainer, task->step + 1);
     pthread_mutex_unlock(&trainer->lock);
     car_kernel_mode mode = car_kernels_enter(car_program_threads(trainer->program));
     record->stage_square[task->stage] = complete_sums(trainer, task->stage, task->step);
@@ -320,6 +315,11 @@ car_status car_trainer_update(car_thread *thread, const car_task *task) {
         status = update_one(thread, record, task->stage, last);
     } else if (last) {
         status = update_all(thread, record);
+    }
+    for (int j = 0; status == CAR_OK && j < trainer->stages; j++) {
+        if (trainer->deferred ? last : j == task->stage) {
+            car_trainer_cut_copy(trainer, j, task->step + 1);
+        }
     }
     car_kernels_leave(mode);
     thread->task_end = car_clock_seconds();
@@ -334,5 +334,6 @@ car_status car_trainer_update(car_thread *thread, const car_task *task) {
     }
     record->updates++;
     trainer->updates_made += last && !record->skipped;
+    car_trainer_cut_note(trainer, task->step + 1);
     return status;
 }

@@ -125,25 +125,6 @@ static void compute_phases(car_trainer *trainer) {
     }
 }
 
-/* The grain of pacing. A worker may be as far ahead as the longest piece of work that is done in one go: less would
- * make threads wait without need. With a thread for every worker that piece is an operation, so that all keep their
- * distance as exactly as can be. With fewer threads it is a whole task: while some workers run, the others rest
- * between two tasks, where they hold least. */
-static void choose_portion(car_trainer *trainer) {
-    const car_curve *curve = &trainer->partition->curve;
-    if (trainer->config.threads < trainer->workers || !trainer->cyclic || trainer->config.unpaced) {
-        trainer->portion = 1;
-        trainer->window = trainer->partition->longest_task;
-        return;
-    }
-    double longest = 1.0 / 256; /* finer would only cost locking */
-    for (int e = 0; e < curve->events; e++) {
-        double cost = (e + 1 < curve->events ? curve->begin[e + 1] : 1.0) - curve->begin[e];
-        longest = cost > longest ? cost : longest;
-    }
-    trainer->portion = trainer->window = longest;
-}
-
 static car_status check(const car_plan *plan, const car_program *program, const car_trainer_config *config) {
     car_context *context = car_plan_context(plan);
     if (car_plan_config_of(plan)->placement != CAR_PLACEMENT_SHARED) {
@@ -166,6 +147,9 @@ static car_status check(const car_plan *plan, const car_program *program, const 
     }
     if (config->threads < 1 || config->threads > 1024 || !config->feed) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "a trainer wants 1 to 1024 threads and a feed");
+    }
+    if (config->cut_every < 0 || (config->cut_every > 0 && !config->on_cut)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a trainer that takes cuts wants a function for them");
     }
     return CAR_OK;
 }
@@ -198,8 +182,11 @@ static car_status create_contents(car_trainer *trainer) {
     CAR_TRY(create_sums(trainer));
     CAR_TRY(create_workers(trainer));
     CAR_TRY(create_threads(trainer));
+    if (trainer->config.cut_every > 0) {
+        CAR_TRY(car_trainer_create_cut(trainer, &trainer->cut));
+    }
     compute_phases(trainer);
-    choose_portion(trainer);
+    car_trainer_set_pace(trainer);
 done:
     return status;
 }
@@ -227,6 +214,7 @@ car_status car_trainer_create(const car_plan *plan, const car_program *program, 
     trainer->ring = trainer->cyclic || rule == CAR_RULE_ACCUMULATE;
     trainer->deferred = (config->clip_norm > 0 || config->skip_nonfinite) && rule != CAR_RULE_CDP_V2;
     trainer->last_norm = NAN;
+    trainer->cut_step = CAR_NONE;
     status = create_locks(trainer);
     if (status != CAR_OK) {
         car_context_release(context, trainer, 1, sizeof *trainer);
@@ -281,6 +269,7 @@ void car_trainer_destroy(car_trainer *trainer) {
         car_gradients_destroy(trainer->sums[s]);
     }
     car_context_release(trainer->context, trainer->sums, (size_t)trainer->sum_count, sizeof *trainer->sums);
+    car_cut_destroy(trainer->cut);
     car_optimizer_destroy(trainer->optimizer);
     for (int v = 0; v < trainer->versions; v++) {
         car_weights_destroy(trainer->weights[v]);
@@ -312,6 +301,7 @@ static void rewind_workers(car_trainer *trainer, int64_t steps) {
         worker->list.count = 0;
         worker->next = 0;
         worker->at = CAR_NONE;
+        worker->holds = 0;
         worker->running = worker->finished = false;
     }
 }

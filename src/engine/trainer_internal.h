@@ -1,4 +1,4 @@
-/* The inside of a trainer, for executor.c, tasks.c and watchdog.c. */
+/* The inside of a trainer, for executor.c, pacing.c, tasks.c and watchdog.c. */
 #ifndef CAR_ENGINE_TRAINER_INTERNAL_H
 #define CAR_ENGINE_TRAINER_INTERNAL_H
 
@@ -19,6 +19,7 @@ typedef struct car_worker {
     int next;      /* index into list */
     int at;        /* operation that comes next in the task under way, CAR_NONE if it has not begun */
     bool running;  /* a thread is on its task */
+    size_t holds;  /* bytes of activations, as the curve counts them: the most of a portion under way */
     bool finished; /* nothing left before the limit */
     int64_t steps_done;
 } car_worker;
@@ -66,6 +67,7 @@ struct car_trainer {
     double *phase_forward, *phase_backward; /* cost share of a step before a stage's forward, backward */
     double portion; /* a task is run in portions of at least this cost share, so that pacing is finer than stages */
     double window;
+    double budget; /* bytes of activations that pacing keeps to, as the curve counts them; 0: no budget */
 
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t changed;
@@ -78,6 +80,10 @@ struct car_trainer {
     int updates_per_step;
     int64_t updates_made; /* by the optimizer; steps that were skipped are not among them */
     double last_norm;     /* of the newest step whose norm is complete; NaN: none yet */
+    car_cut *cut;         /* NULL if none are taken */
+    int64_t cut_step;     /* the version that it is being filled with, or CAR_NONE */
+    int cut_stages;       /* copied so far */
+    bool cut_is_away;     /* handed over, and not yet given back */
     car_status status;
     uint64_t progress; /* tasks ended, for the watchdog */
     bool ended;
@@ -102,11 +108,31 @@ car_status car_trainer_backward(car_thread *thread, const car_task *task, int *a
  * lets go while it works. */
 car_status car_trainer_update(car_thread *thread, const car_task *task);
 
+/* Whether this use is where the parameter belongs: its first. */
+bool car_trainer_is_first_use(const car_graph *graph, int use);
+
+/* trainer_cut.c. With the lock: whether an update that makes this version may begin; that it does; that it is done.
+ * Without: copies a stage that has reached the version. They do nothing where no cut is due. */
+bool car_trainer_cut_is_free(const car_trainer *trainer, int64_t version);
+void car_trainer_cut_claim(car_trainer *trainer, int64_t version);
+void car_trainer_cut_note(car_trainer *trainer, int64_t version);
+void car_trainer_cut_copy(car_trainer *trainer, int stage, int64_t version);
+
 /* executor.c */
 void *car_trainer_thread(void *argument); /* a car_thread */
+const car_task *car_trainer_head(car_trainer *trainer, car_worker *worker);
+bool car_trainer_is_ready(car_trainer *trainer, const car_task *task); /* all but the pace allows it */
+
+/* pacing.c */
+void car_trainer_set_pace(car_trainer *trainer);
 /* Where a worker stands in its life: t + i/N + share of the step's cost done. */
 double car_trainer_phase(const car_trainer *trainer, const car_worker *worker, const car_task *task);
-const car_task *car_trainer_head(car_trainer *trainer, car_worker *worker);
+/* Whether a portion that began at event `from` of the step would be too long with event `next`. */
+bool car_trainer_portion_is_full(const car_trainer *trainer, int from, int next);
+/* Whose turn it is, NULL if nobody's. */
+car_worker *car_trainer_choose(car_trainer *trainer);
+/* Notes what a worker holds while it runs the portion that comes next, and once it is done. */
+void car_trainer_hold(car_trainer *trainer, car_worker *worker, const car_task *task, bool running);
 
 /* watchdog.c */
 void *car_trainer_watch(void *argument); /* the car_trainer */

@@ -29,6 +29,9 @@ static void dump(car_trainer *trainer, double seconds) {
                         text, task ? (long long)task->step : -1LL,
                         task ? car_trainer_phase(trainer, worker, task) : 0.0);
     }
+    if (trainer->cut_is_away) {
+        car_context_log(trainer->context, CAR_LOG_ERROR, "  the last cut has not been given back");
+    }
     for (int p = 0; p < trainer->config.threads; p++) {
         describe(trainer, trainer->thread[p].task, text);
         car_context_log(trainer->context, CAR_LOG_ERROR, "  thread %d: %s", p, text[0] ? text : "waiting for a task");

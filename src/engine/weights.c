@@ -109,10 +109,7 @@ car_status car_weights_set(car_weights *weights, int param, const float *canonic
 }
 
 car_status car_weights_get(const car_weights *weights, int param, float *canonical) {
-    car_kernel_mode mode = car_kernels_enter(car_program_threads(weights->program));
-    car_status status = car_program_export_param(weights->program, param, weights->param[param], canonical);
-    car_kernels_leave(mode);
-    return status;
+    return car_program_export_param(weights->program, param, weights->param[param], canonical);
 }
 
 float *car_weights_data(car_weights *weights, int param) {

@@ -228,20 +228,28 @@ const char *car_program_kernel_name(const car_program *program, int op) {
 
 car_status car_program_import_param(const car_program *program, int param, const float *canonical, float *stored) {
     int owner = program->layout_owner[param];
-    if (owner != CAR_NONE) {
-        return program->kernels[owner].class->import_param(&program->kernels[owner], canonical, stored);
+    if (owner == CAR_NONE) {
+        memcpy(stored, canonical, program->param_bytes[param]);
+        return CAR_OK;
     }
-    memcpy(stored, canonical, program->param_bytes[param]);
-    return CAR_OK;
+    const car_kernel *kernel = &program->kernels[owner];
+    car_kernel_mode mode = car_kernels_enter(program->config.threads);
+    car_status status = kernel->class->import_param(kernel, canonical, stored);
+    car_kernels_leave(mode);
+    return status;
 }
 
 car_status car_program_export_param(const car_program *program, int param, const float *stored, float *canonical) {
     int owner = program->layout_owner[param];
-    if (owner != CAR_NONE) {
-        return program->kernels[owner].class->export_param(&program->kernels[owner], stored, canonical);
+    if (owner == CAR_NONE) {
+        memcpy(canonical, stored, program->param_bytes[param]);
+        return CAR_OK;
     }
-    memcpy(canonical, stored, program->param_bytes[param]);
-    return CAR_OK;
+    const car_kernel *kernel = &program->kernels[owner];
+    car_kernel_mode mode = car_kernels_enter(program->config.threads);
+    car_status status = kernel->class->export_param(kernel, stored, canonical);
+    car_kernels_leave(mode);
+    return status;
 }
 
 /* Element (n, c, pixel) of a blocked image. */

@@ -226,6 +226,12 @@ static void wake(car_machine *m, int queue) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* An operation's time over its cost: real kernels do not all run at one rate. */
+static double slowness(const car_machine *m, int worker, int event) {
+    uint64_t n = (uint64_t)(m->runners[worker].done / m->count * m->workers + worker);
+    return 1 + m->jitter * (2 * (double)car_random_uniform(car_random_u64(m->seed, n), (uint64_t)event) - 1);
+}
+
 /* Runs the next task's events from `event` on up to one that takes time, or to its end. */
 static void enter(car_machine *m, int worker, int event) {
     const car_position *p = next_position(m, worker);
@@ -241,7 +247,7 @@ static void enter(car_machine *m, int worker, int event) {
     }
     m->runners[worker].event = event;
     hold(m, worker, p, (int64_t)(event < p->end ? curve->during[event] : p->after), highest);
-    heap_push(&m->timers, m->now + (event < p->end ? duration : 0), worker);
+    heap_push(&m->timers, m->now + (event < p->end ? duration * slowness(m, worker, event) : 0), worker);
 }
 
 static void start(car_machine *m, int worker) {

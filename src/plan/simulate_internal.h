@@ -64,6 +64,8 @@ typedef struct car_machine {
     bool in_order;             /* devices follow their appointments */
     bool paced;
     double window;
+    double jitter;
+    uint64_t seed;
     car_position *positions;
     int *position_of; /* by stage: of its forward; CAR_NONE if it has no operations */
     car_runner *runners;

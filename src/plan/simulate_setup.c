@@ -156,6 +156,8 @@ static void set_rules(car_machine *m, const car_simulation_config *config) {
     m->in_order = plan->placement == CAR_PLACEMENT_PIPELINE || plan->placement == CAR_PLACEMENT_GRID;
     m->paced = config->paced && m->cyclic && !m->zero && !m->in_order;
     m->window = config->window > 0 ? config->window : m->partition->longest_task;
+    m->jitter = config->jitter;
+    m->seed = config->seed;
     m->executors = config->executors > 0 ? config->executors : m->shared ? plan->threads : m->devices;
     m->free = m->executors;
     m->steady_begin = m->steady_end = -1;

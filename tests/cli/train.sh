@@ -41,7 +41,15 @@ expect 2 "--seed -1" train --model mlp --seed -1
 expect 2 "--threads 0" train --model mlp --threads 0
 expect 2 "--workers 0" train --model mlp --workers 0
 expect 2 "--nesterov yes: takes no value" train --model mlp --nesterov=yes
-expect 1 "knows only 'synthetic'" train --model mlp --data imagefolder:x
+expect 1 "there is no data 'imagenet'" train --model mlp --data imagenet
+expect 1 "imagefolder:DIR" train --model mlp --data imagefolder
+expect 1 "/nonexistent" train --model mlp --data imagefolder:/nonexistent
+expect 1 "--order random" train --model mlp --order random
+expect 1 "has no end" train --model mlp --epochs 2
+expect 1 "/nonexistent/w.safetensors" train --model mlp --init /nonexistent/w.safetensors
+expect 1 "--resume wants --out" train --model mlp --resume
+expect 1 "could not read /nonexistent.json" train --config /nonexistent.json
+expect 2 "--weights FILE is missing" eval --model mlp
 expect 1 "there is no rule" train --model mlp --rule cdp
 expect 1 "not yet executed" train --model mlp --placement zero
 expect 1 "--lr-schedule step:0:1" train --model mlp --lr-schedule step:0:1
@@ -59,6 +67,7 @@ expect 1 "not finite" train --model mlp --steps 50 --lr 1e6
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 run() {
+    rm -rf "$directory/run"
     "$CAROUSEL" train --model mlp --steps 40 --batch 8 --lr 0.05 --out "$directory/run" "$@" >"$directory/log" 2>&1 ||
         fail "train $*: $(tail -n 1 "$directory/log")"
     sed -n 's/.*"weights_sha256":[^"]*"\([0-9a-f]*\)".*/\1/p' "$directory/run/summary.json"
@@ -82,6 +91,34 @@ grep -q '"loss": null.*"skipped": true' "$directory/run/metrics.jsonl" || fail "
 grep -qi 'nan\|inf' "$directory/run/metrics.jsonl" && fail "metrics.jsonl has what JSON does not know"
 run --eval-every 20 >/dev/null
 grep -q '"accuracy"' "$directory/run/summary.json" || fail "an evaluated run has no accuracy"
+
+# The configuration of a run makes the same run; what is typed comes first; what is wrong in it is named.
+first=$(run --rule cdp-v1 --seed 18446744073709551615 --nesterov --freshness-slack 0 --warmup 3 --lr-schedule cosine)
+cp "$directory/run/config.json" "$directory/again.json"
+[ "$first" = "$(run --config "$directory/again.json")" ] || fail "config.json does not make the same run"
+[ "$first" != "$(run --config "$directory/again.json" --rule dp)" ] || fail "an option does not come before --config"
+config() {
+    printf '%s' "$1" >"$directory/config.json"
+    expect "$2" "$3" train --config "$directory/config.json"
+}
+config '{"modle": "mlp"}' 2 '"modle" is not an option'
+config '{"model": 3}' 2 '"model" must be a text'
+config '{"model": "mlp", "nesterov": 1}' 2 '"nesterov" must be true or false'
+config '{"model": "mlp", "steps": 1.5}' 2 '--steps 1.5'
+config '{"model": "mlp", "steps": [1]}' 2 '"steps" must be a number'
+config '{"model": "mlp", "resume": true}' 2 '"resume" is not an option'
+config '["mlp"]' 2 'is not a JSON object'
+config '{"model": "mlp"' 2 'is not a JSON object'
+config '{"model": "mlp", "steps": 2, "batch": null}' 0 'done after 2 steps'
+
+# Weights of a run: eval finds what the run found, another size of the head is refused, or replaced if asked to.
+run --eval-every 40 --eval-batches 4 >/dev/null
+"$CAROUSEL" eval --model mlp --weights "$directory/run" --data synthetic --batch 8 --batches 4 >"$directory/eval" 2>&1 || fail "eval failed"
+grep -qF "$(sed -n 's/^evaluation after step 40: //p' "$directory/log")" "$directory/eval" || fail "eval says otherwise than the run: $(cat "$directory/eval")"
+expect 0 '"top1"' eval --model mlp --weights "$directory/run/weights.safetensors" --data synthetic --json
+expect 1 "[10, 512] there and [7, 512] in the model; --reset-head" train --model mlp --classes 7 --init "$directory/run/weights.safetensors" --steps 1
+expect 0 "drawn anew" train --model mlp --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
+expect 0 "parameters loaded" train --model mlp --init "$directory/run/weights.safetensors" --steps 1
 
 # An interrupt ends the run with a summary.
 "$CAROUSEL" train --model mlp --steps 1000000 >"$directory/interrupt" &

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "carousel/predict.h"
 #include "engine/session.h"
 
 enum { WORKERS = 4, STAGES = 16, STEPS = 4, LINES = 64, LINE = 160 };
@@ -183,6 +184,26 @@ static void test_pacing_saves_memory(void **state) {
     assert_true(paced < 0.75);
 }
 
+/* With a thread for every worker the budget holds whatever the timing: at most what evenly spaced workers need. */
+static void test_budget(void **state) {
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        car_session_config config = car_session_config_default(m ? "gpt2-nano" : "vit-tiny", WORKERS, CAR_RULE_CDP_V2);
+        config.model_config.depth = 6; /* short stages, so that there is something to pace */
+        config.training.threads = config.plan.threads = WORKERS;
+        observer o;
+        observe(&o);
+        open_session(&o, &config);
+        run_session(&o);
+        double even =
+            car_predict_free_running(o.session.partition, WORKERS) * WORKERS * (double)o.session.partition->curve.peak;
+        double peak = (double)car_arena_peak(o.session.arena, CAR_MEMORY_ACTIVATIONS);
+        print_message("%s: peak over evenly spaced workers': %.3f\n", config.model, peak / even);
+        assert_true(peak <= 0.99 * even);
+        end(&o);
+    }
+}
+
 /* Four stages without work, then four layers: workers wait for weights that are made beyond the window. A hang is
  * ended by the alarm. */
 static void test_uneven_stages_do_not_hang(void **state) {
@@ -273,6 +294,7 @@ int main(void) {
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_no_window_without_pacing),
         cmocka_unit_test(test_pacing_saves_memory),
+        cmocka_unit_test(test_budget),
         cmocka_unit_test(test_uneven_stages_do_not_hang),
         cmocka_unit_test(test_watchdog),
     };

@@ -307,6 +307,21 @@ static void pacing_decides(void **state) {
     close_model(&vit);
 }
 
+/* Other times for the operations: another run for every seed, the same for the same. */
+static void jitter_is_seeded(void **state) {
+    (void)state;
+    subject vit = open_model("vit-tiny", NULL, 4);
+    car_plan_config config = {.workers = 4, .rule = CAR_RULE_CDP_V2, .threads = 2};
+    car_simulation_config exact = {.paced = true}, first = {.paced = true, .jitter = 0.2, .seed = 1}, second = first;
+    second.seed = 2;
+    car_simulation costs = simulate(vit.partition, config, exact), one = simulate(vit.partition, config, first);
+    car_simulation again = simulate(vit.partition, config, first), other = simulate(vit.partition, config, second);
+    assert_memory_equal(&one, &again, sizeof one);
+    assert_true(one.mean != other.mean && one.mean != costs.mean);
+    assert_near(one.step_time, costs.step_time, 0.05 * costs.step_time); /* on the average it costs the same */
+    close_model(&vit);
+}
+
 static void more_steps_say_the_same(void **state) {
     (void)state;
     subject net = open_model("resnet20", NULL, 8);
@@ -330,6 +345,7 @@ int main(void) {
         cmocka_unit_test(operations_without_duration_count),
         cmocka_unit_test(a_rank_serves_its_workers_in_turn),
         cmocka_unit_test(pacing_decides),
+        cmocka_unit_test(jitter_is_seeded),
         cmocka_unit_test(more_steps_say_the_same),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);

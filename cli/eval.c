@@ -1,0 +1,147 @@
+/* carousel eval: loss and accuracy of weights in a file. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/base.h"
+#include "carousel/checkpoint.h"
+#include "train.h"
+
+typedef struct evaluation_run {
+    car_train_options options;
+    const char *weights_path;
+    bool json;
+    car_context *context;
+    car_graph *graph;
+    car_program *program;
+    car_arena *arena;
+    car_weights *weights;
+    car_train_data data;
+    car_evaluation result;
+} evaluation_run;
+
+static int read_options(int argc, char **argv, evaluation_run *run) {
+    car_train_options *o = &run->options;
+    char models[1024];
+    car_train_default_options(o);
+    o->data = NULL;
+    const car_cli_option options[] = {
+        {"model", "NAME", "which model (required)", CAR_CLI_TEXT, &o->model, 0, 0},
+        {"weights", "FILE", "a safetensors file, or the directory of a run (required)", CAR_CLI_TEXT,
+         &run->weights_path, 0, 0},
+        {"data", "SOURCE", "as for train (required); its samples for evaluation", CAR_CLI_TEXT, &o->data, 0, 0},
+        {"batch", "B", "samples at once", CAR_CLI_INT, &o->batch, 1, 1 << 20},
+        {"batches", "N", "how many of them; 0: all (synthetic data: 8)", CAR_CLI_INT, &o->eval_batches, 0, 1e9},
+        {"threads", "P", "threads that compute", CAR_CLI_INT, &o->threads, 1, 1024},
+        {"data-threads", "N", "threads that read samples ahead; 0: none", CAR_CLI_INT, &o->data_threads, 0, 256},
+        {"classes", "C", "classes of an image model (those of the data)", CAR_CLI_INT, &o->classes, 1, 1 << 24},
+        {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT, &o->image_size,
+         1, 1 << 14},
+        {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
+        {"seed", "N", "of synthetic data", CAR_CLI_SEED, &o->seed, 0, 0},
+        {"json", NULL, "print a JSON object", CAR_CLI_FLAG, &run->json, 0, 0},
+    };
+    car_cli_list_models(models, sizeof models);
+    const car_cli_command command = {"eval", "Evaluates a model's weights.",
+                                     "carousel eval --model NAME --weights FILE --data SOURCE [OPTIONS]", models};
+    int code = car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
+    if (code == CAR_CLI_GO_ON && (!o->model || !run->weights_path || !o->data)) {
+        code = car_cli_fail(CAR_CLI_USAGE, "eval: --%s is missing; see 'carousel eval --help'",
+                            !o->model            ? "model NAME"
+                            : !run->weights_path ? "weights FILE"
+                                                 : "data SOURCE");
+    }
+    return code;
+}
+
+/* A run's directory stands for the weights that it ended with. */
+static car_status load(evaluation_run *run) {
+    const car_weights_load_config config = {0};
+    car_weights_load_report report;
+    char path[CAR_TRAIN_PATH];
+    struct stat entry;
+    car_status status = CAR_OK;
+    const char *file = run->weights_path;
+    if (stat(file, &entry) == 0 && S_ISDIR(entry.st_mode)) {
+        CAR_TRY(car_train_path(run->context, file, "weights.safetensors", path));
+        file = path;
+    }
+    CAR_TRY(car_weights_load(run->weights, file, &config, &report));
+    if (report.left_over > 0) {
+        fprintf(stderr, "carousel: warning: %s has %d tensors that %s does not know: %s\n", file, report.left_over,
+                run->options.model, report.left_over_names);
+    }
+done:
+    return status;
+}
+
+static car_status evaluate(evaluation_run *run) {
+    car_train_options *o = &run->options;
+    car_context_config context = car_context_config_default();
+    car_model_config model = car_model_config_default();
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_create(&context, &run->context));
+    CAR_TRY(car_train_find_sizes(run->context, o));
+    model.batch = o->batch;
+    model.classes = o->classes;
+    model.image_size = o->image_size;
+    model.seq_len = o->seq_len;
+    CAR_TRY(car_model_build(run->context, o->model, &model, &run->graph));
+    CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
+    CAR_TRY(car_program_create(run->graph, NULL, &run->program));
+    CAR_TRY(car_arena_create(run->context, 0, &run->arena));
+    CAR_TRY(car_weights_create(run->program, run->arena, &run->weights));
+    CAR_TRY(car_weights_initialize(run->weights, o->seed));
+    CAR_TRY(load(run));
+    CAR_TRY(car_train_evaluate(&run->data, o, run->program, run->arena, run->weights, &run->result));
+done:
+    return status;
+}
+
+static void print_result(const evaluation_run *run) {
+    const car_evaluation *e = &run->result;
+    if (!run->json) {
+        car_train_print_evaluation(stdout, run->data.domain, e);
+        putchar('\n');
+        return;
+    }
+    bool images = run->data.domain == CAR_DOMAIN_IMAGES;
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddNumberToObject(json, "loss", e->loss);
+    if (images) {
+        cJSON_AddNumberToObject(json, "top1", e->top1);
+        cJSON_AddNumberToObject(json, "top5", e->top5);
+    } else {
+        cJSON_AddNumberToObject(json, "perplexity", exp(e->loss));
+    }
+    cJSON_AddNumberToObject(json, images ? "samples" : "tokens", (double)e->rows);
+    char *text = cJSON_Print(json);
+    puts(text ? text : "{}");
+    cJSON_free(text);
+    cJSON_Delete(json);
+}
+
+int car_cli_eval(int argc, char **argv) {
+    evaluation_run run = {0};
+    int code = read_options(argc, argv, &run);
+    if (code != CAR_CLI_GO_ON) {
+        return code;
+    }
+    car_status status = evaluate(&run);
+    code = CAR_CLI_OK;
+    if (status == CAR_OK) {
+        print_result(&run);
+    } else {
+        code = car_cli_report(run.context, status);
+    }
+    if (run.context) {
+        car_weights_destroy(run.weights);
+        car_arena_destroy(run.arena);
+        car_program_destroy(run.program);
+        car_train_close_data(&run.data);
+        car_graph_destroy(run.graph);
+        car_context_destroy(run.context);
+    }
+    return code;
+}

@@ -1,0 +1,259 @@
+/* Checkpoints of a run: written by a thread of their own while training goes on, and resumed from. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "carousel/checkpoint.h"
+#include "train.h"
+
+struct car_train_writer {
+    car_train_run *run;
+    char *config; /* what the run is configured with, as JSON */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    const car_cut *cut; /* to be written, or NULL */
+    bool ending;
+};
+
+static car_status directory_of(const car_train_run *run, char *path) {
+    return car_train_path(run->context, run->options.out, "checkpoints", path);
+}
+
+static car_status config_text(car_train_run *run, char **out) {
+    cJSON *json = car_train_config_of(&run->options);
+    *out = json ? cJSON_PrintUnformatted(json) : NULL;
+    cJSON_Delete(json);
+    return *out ? CAR_OK : car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for the configuration");
+}
+
+static car_status write_cut(car_train_run *run, const car_cut *cut, const char *config) {
+    char directory[CAR_TRAIN_PATH];
+    car_status status = directory_of(run, directory);
+    if (status == CAR_OK) {
+        const car_checkpoint_config where = {.directory = directory, .keep = run->options.keep};
+        status = car_checkpoint_write(run->context, &where, cut, config);
+    }
+    return status;
+}
+
+/* ---- on the way ------------------------------------------------------------------------------ */
+
+/* A checkpoint that cannot be written does not end the run: the older ones are there, and the next may succeed. */
+static void write_or_warn(car_train_writer *writer, const car_cut *cut) {
+    car_train_run *run = writer->run;
+    if (write_cut(run, cut, writer->config) != CAR_OK) {
+        car_context_log(run->context, CAR_LOG_WARNING, "no checkpoint of step %lld: %s; training goes on",
+                        (long long)car_cut_get_numbers(cut).step, car_context_error(run->context));
+        car_context_clear_error(run->context);
+    }
+}
+
+static void *write_cuts(void *argument) {
+    car_train_writer *writer = argument;
+    pthread_mutex_lock(&writer->lock);
+    while (writer->cut || !writer->ending) {
+        if (!writer->cut) {
+            pthread_cond_wait(&writer->changed, &writer->lock);
+            continue;
+        }
+        const car_cut *cut = writer->cut; /* ours until it is given back */
+        writer->cut = NULL;
+        pthread_mutex_unlock(&writer->lock);
+        write_or_warn(writer, cut);
+        car_trainer_return_cut(writer->run->trainer);
+        pthread_mutex_lock(&writer->lock);
+    }
+    pthread_mutex_unlock(&writer->lock);
+    return NULL;
+}
+
+static void take_over(void *user, const car_cut *cut) {
+    car_train_writer *writer = user;
+    pthread_mutex_lock(&writer->lock);
+    writer->cut = cut;
+    pthread_cond_signal(&writer->changed);
+    pthread_mutex_unlock(&writer->lock);
+}
+
+car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer) {
+    const car_train_options *o = &run->options;
+    car_train_writer *writer = NULL;
+    if (!o->out || o->keep == 0 || o->checkpoint_every == 0) {
+        return CAR_OK;
+    }
+    car_status status = car_context_allocate(run->context, 1, sizeof *writer, &writer);
+    if (status != CAR_OK) {
+        return status;
+    }
+    writer->run = run;
+    status = config_text(run, &writer->config);
+    pthread_mutex_init(&writer->lock, NULL);
+    pthread_cond_init(&writer->changed, NULL);
+    if (status == CAR_OK && pthread_create(&writer->thread, NULL, write_cuts, writer) != 0) {
+        status = car_context_fail(run->context, CAR_ERROR_MEMORY, "could not start a thread for checkpoints");
+    }
+    if (status != CAR_OK) {
+        cJSON_free(writer->config);
+        car_context_release(run->context, writer, 1, sizeof *writer);
+        return status;
+    }
+    trainer->cut_every = o->checkpoint_every;
+    trainer->on_cut = take_over;
+    trainer->cut_user = run->writer = writer;
+    return CAR_OK;
+}
+
+void car_train_close_writer(car_train_run *run) {
+    car_train_writer *writer = run->writer;
+    if (!writer) {
+        return;
+    }
+    run->writer = NULL;
+    pthread_mutex_lock(&writer->lock);
+    writer->ending = true;
+    pthread_cond_signal(&writer->changed);
+    pthread_mutex_unlock(&writer->lock);
+    pthread_join(writer->thread, NULL);
+    pthread_cond_destroy(&writer->changed);
+    pthread_mutex_destroy(&writer->lock);
+    cJSON_free(writer->config);
+    car_context_release(run->context, writer, 1, sizeof *writer);
+}
+
+/* ---- at the end ------------------------------------------------------------------------------ */
+
+car_status car_train_write_checkpoint(car_train_run *run) {
+    char directory[CAR_TRAIN_PATH], *config = NULL;
+    car_cut *cut = NULL;
+    int64_t newest = -1;
+    car_status status = CAR_OK;
+    if (!run->options.out || run->options.keep == 0) {
+        return CAR_OK;
+    }
+    CAR_TRY(directory_of(run, directory));
+    CAR_TRY(car_checkpoint_newest(run->context, directory, &newest));
+    if (newest == car_trainer_steps(run->trainer)) {
+        return CAR_OK; /* it was due, and is written */
+    }
+    CAR_TRY(config_text(run, &config));
+    CAR_TRY(car_trainer_create_cut(run->trainer, &cut));
+    car_trainer_take_cut(run->trainer, cut);
+    CAR_TRY(write_cut(run, cut, config));
+done:
+    car_cut_destroy(cut);
+    cJSON_free(config);
+    return status;
+}
+
+/* ---- the beginning --------------------------------------------------------------------------- */
+
+car_status car_train_check_directory(car_train_run *run) {
+    char directory[CAR_TRAIN_PATH];
+    int64_t newest = -1;
+    car_status status = CAR_OK;
+    bool resume = run->options.resume || run->options.resume_step != CAR_NONE;
+    if (!run->options.out) {
+        return resume ? car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                         "--resume wants --out DIR, the directory of the run that is to go on")
+                      : CAR_OK;
+    }
+    CAR_TRY(directory_of(run, directory));
+    CAR_TRY(car_checkpoint_newest(run->context, directory, &newest));
+    if (!resume && newest >= 0) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                "%s holds a run that was saved after step %lld: go on with --resume, or choose another "
+                                "--out",
+                                run->options.out, (long long)newest);
+    }
+    if (resume && newest < 0) {
+        return car_context_fail(run->context, CAR_ERROR_IO, "--resume: there is no checkpoint in %s", directory);
+    }
+done:
+    return status;
+}
+
+/* What the bits depend on besides the state; threads and paths are not among it. */
+static const char *const decisive[] = {
+    "model",       "data",       "rule",      "workers",        "stages",          "batch",        "seed",
+    "optimizer",   "lr",         "momentum",  "nesterov",       "betas",           "weight-decay", "decay-weights-only",
+    "lr-schedule", "warmup",     "clip-norm", "skip-nonfinite", "freshness-slack", "order",        "no-augment",
+    "classes",     "image-size", "seq-len"};
+
+/* The names of decisive options that differ, separated by commas; "" if none does. */
+static void find_differences(const cJSON *then, const cJSON *now, char *text, size_t capacity) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t d = 0; d < sizeof decisive / sizeof decisive[0]; d++) {
+        const cJSON *a = cJSON_GetObjectItemCaseSensitive(then, decisive[d]);
+        const cJSON *b = cJSON_GetObjectItemCaseSensitive(now, decisive[d]);
+        bool same = (!a && !b) || cJSON_Compare(a, b, true);
+        if (!same && used < capacity) {
+            used += (size_t)snprintf(text + used, capacity - used, "%s--%s", used ? ", " : "", decisive[d]);
+        }
+    }
+}
+
+static void tell_what_differs(car_train_run *run, const car_checkpoint *checkpoint, bool complete) {
+    char names[512];
+    cJSON *then = cJSON_Parse(car_checkpoint_run(checkpoint)), *now = car_train_config_of(&run->options);
+    find_differences(then, now, names, sizeof names);
+    if (names[0] || !complete) {
+        car_context_log(run->context, CAR_LOG_WARNING,
+                        "going on from the weights of step %lld, but not exactly as that run would have: %s%s",
+                        (long long)car_checkpoint_step(checkpoint), names[0] ? "other " : "", names);
+    }
+    if (!complete) {
+        car_context_log(run->context, CAR_LOG_WARNING,
+                        "the checkpoint lacks the previous version of the weights or a state of the optimizer");
+    }
+    cJSON_Delete(now);
+    cJSON_Delete(then);
+}
+
+car_status car_train_resume(car_train_run *run) {
+    char directory[CAR_TRAIN_PATH];
+    car_checkpoint *checkpoint = NULL;
+    car_cut *cut = NULL;
+    int64_t step = run->options.resume_step;
+    bool complete = true;
+    car_status status = CAR_OK;
+    CAR_TRY(directory_of(run, directory));
+    if (step == CAR_NONE) {
+        CAR_TRY(car_checkpoint_newest(run->context, directory, &step));
+    }
+    CAR_TRY(car_checkpoint_open(run->context, directory, step, &checkpoint));
+    CAR_TRY(car_trainer_create_cut(run->trainer, &cut));
+    CAR_TRY(car_checkpoint_read(checkpoint, cut, &complete));
+    CAR_TRY(car_trainer_restore(run->trainer, cut));
+    tell_what_differs(run, checkpoint, complete);
+    run->first_step = step;
+done:
+    car_cut_destroy(cut);
+    car_checkpoint_close(checkpoint);
+    return status;
+}
+
+static void tell_names(const char *what, int count, const char *names) {
+    if (count > 0) {
+        printf("  %d %s: %s\n", count, what, names);
+    }
+}
+
+car_status car_train_initialize(car_train_run *run) {
+    const car_train_options *o = &run->options;
+    const car_weights_load_config config = {.reset_head = o->reset_head};
+    car_weights_load_report report;
+    car_status status = car_trainer_initialize(run->trainer, o->seed);
+    if (status != CAR_OK || !o->init) {
+        return status;
+    }
+    CAR_TRY(car_weights_load(car_trainer_weights(run->trainer), o->init, &config, &report));
+    printf("%s: %d parameters loaded\n", o->init, report.loaded);
+    tell_names("missing", report.missing, report.missing_names);
+    tell_names("left over", report.left_over, report.left_over_names);
+    tell_names("of another size, drawn anew", report.reset, report.reset_names);
+done:
+    return status;
+}

@@ -1,0 +1,126 @@
+/* Samples of a run: opened, read ahead, fed to the trainer and to evaluations. */
+#include <math.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "train.h"
+
+enum { SYNTHETIC_BATCHES = 8, SMALL_IMAGE = 64 };
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+car_status car_train_find_sizes(car_context *context, car_train_options *o) {
+    const car_model_info *model = car_model_find(o->model);
+    car_dataset *set = NULL;
+    if (!model || model->domain != CAR_DOMAIN_IMAGES || strcmp(o->data, "synthetic") == 0 ||
+        (o->classes && o->image_size)) {
+        return CAR_OK;
+    }
+    car_status status = car_dataset_open(context, o->data, NULL, &set);
+    if (status != CAR_OK) {
+        return status;
+    }
+    const car_dataset_info info = car_dataset_get_info(set);
+    if (info.domain == CAR_DOMAIN_IMAGES) {
+        o->classes = o->classes ? o->classes : info.classes;
+        bool small = info.width == info.height && info.width > 0 && info.width <= SMALL_IMAGE;
+        o->image_size = o->image_size || !small ? o->image_size : info.width;
+    }
+    car_dataset_close(set);
+    return status;
+}
+
+car_status car_train_open_data(car_train_data *data, car_context *context, const car_train_options *o,
+                               car_graph *graph) {
+    const car_model_info *info = car_model_find(o->model);
+    car_model_config model = car_model_config_default();
+    car_status status = CAR_OK;
+    *data = (car_train_data){.context = context, .domain = info->domain, .graph = graph};
+    model.batch = o->batch;
+    model.classes = o->classes;
+    model.image_size = o->image_size;
+    model.seq_len = o->seq_len;
+    CAR_TRY(car_model_resolve(context, o->model, &model, &data->model));
+    data->input_tensor = car_graph_find_tensor(graph, info->domain == CAR_DOMAIN_IMAGES ? "images" : "tokens");
+    data->label_tensor = car_graph_find_tensor(graph, "labels");
+    const car_dataset_config config = {
+        .domain = info->domain, .model = data->model, .seed = o->seed, .augment = !o->no_augment};
+    CAR_TRY(car_dataset_open(context, o->data, &config, &data->set));
+done:
+    return status;
+}
+
+void car_train_close_data(car_train_data *data) {
+    car_loader_destroy(data->evaluation);
+    car_loader_destroy(data->loader);
+    car_dataset_close(data->set);
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+int64_t car_train_epoch_steps(const car_train_data *data, const car_train_options *o) {
+    int64_t samples = car_dataset_get_info(data->set).samples[CAR_SPLIT_TRAIN];
+    return samples == CAR_DATASET_ENDLESS ? 0 : samples / ((int64_t)o->workers * o->batch);
+}
+
+car_status car_train_start_loader(car_train_data *data, const car_train_options *o, int64_t first_step) {
+    car_loader_config config = car_loader_config_default();
+    config.workers = o->workers;
+    config.batch = o->batch;
+    config.sequential = strcmp(o->order, "sequential") == 0;
+    config.seed = o->seed;
+    config.threads = o->data_threads;
+    config.first_step = first_step;
+    config.steps = o->steps;
+    return car_loader_create(data->set, &config, &data->loader);
+}
+
+static car_status feed_from(car_train_data *data, car_loader *loader, int64_t step, int worker, car_tape *tape) {
+    const void *inputs = NULL;
+    const int32_t *labels = NULL;
+    car_status status = car_loader_take(loader, step, worker, &inputs, &labels);
+    if (status != CAR_OK) {
+        return status;
+    }
+    CAR_TRY(car_tape_feed(tape, data->input_tensor, inputs));
+    CAR_TRY(car_tape_feed(tape, data->label_tensor, labels));
+done:
+    car_loader_give_back(loader, step, worker);
+    return status;
+}
+
+car_status car_train_feed(void *user, int64_t step, int worker, car_tape *tape) {
+    car_train_data *data = user;
+    return feed_from(data, data->loader, step, worker, tape);
+}
+
+/* ---- evaluation ------------------------------------------------------------------------------ */
+
+static car_status feed_evaluation(void *user, int64_t batch, int worker, car_tape *tape) {
+    car_train_data *data = user;
+    return feed_from(data, data->evaluation, batch, worker, tape);
+}
+
+car_status car_train_evaluate(car_train_data *data, const car_train_options *o, const car_program *program,
+                              car_arena *arena, const car_weights *weights, car_evaluation *out) {
+    int64_t samples = car_dataset_get_info(data->set).samples[CAR_SPLIT_EVALUATION];
+    int64_t all = samples == CAR_DATASET_ENDLESS ? SYNTHETIC_BATCHES : (samples + o->batch - 1) / o->batch;
+    int64_t batches =
+        o->eval_batches && (o->eval_batches < all || samples == CAR_DATASET_ENDLESS) ? o->eval_batches : all;
+    car_loader_config config = car_loader_config_default();
+    car_status status = CAR_OK;
+    if (batches == 0) {
+        return car_context_fail(data->context, CAR_ERROR_ARGUMENT, "data %s has no samples to evaluate on", o->data);
+    }
+    config.split = CAR_SPLIT_EVALUATION;
+    config.batch = o->batch;
+    config.sequential = true;
+    config.threads = o->data_threads;
+    config.steps = batches;
+    CAR_TRY(car_loader_create(data->set, &config, &data->evaluation));
+    CAR_TRY(car_evaluate(program, arena, weights, o->threads, batches, feed_evaluation, data, out));
+done:
+    car_loader_destroy(data->evaluation);
+    data->evaluation = NULL;
+    return status;
+}

@@ -1,0 +1,65 @@
+/* The inside of checkpoints: their names, and run.json.
+ *
+ *   DIRECTORY/step-00000120/weights.safetensors   the weights and running statistics, names and layouts of PyTorch
+ *                          /state.safetensors     "previous.NAME", "optimizer.0.NAME", "optimizer.1.NAME"
+ *                          /run.json              numbers, the caller's JSON, checksums of the others and of itself */
+#ifndef CAR_CHECKPOINT_INTERNAL_H
+#define CAR_CHECKPOINT_INTERNAL_H
+
+#include "base/base.h"
+#include "base/sha256.h"
+#include "carousel/checkpoint.h"
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+enum { CAR_CHECKPOINT_WEIGHTS, CAR_CHECKPOINT_STATE, CAR_CHECKPOINT_FILES };
+extern const char *const car_checkpoint_file_names[CAR_CHECKPOINT_FILES];
+#define CAR_CHECKPOINT_RUN "run.json"
+
+/* Larger steps would not be exact in JSON. */
+static const int64_t car_checkpoint_max_step = 1LL << 53;
+
+/* What stands before a parameter's name in the files. */
+const char *car_checkpoint_prefix(car_cut_part part);
+
+typedef struct car_checkpoint_name {
+    char text[32];
+} car_checkpoint_name;
+car_checkpoint_name car_checkpoint_name_of(int64_t step); /* "step-00000120" */
+
+/* DIRECTORY/NAME, to be released with car_context_release_text. */
+car_status car_checkpoint_join(car_context *context, const char *directory, const char *name, char **out);
+
+typedef struct car_checkpoint_list {
+    int64_t *steps; /* ascending */
+    int count, capacity;
+} car_checkpoint_list;
+/* Empty if there is no such directory. */
+car_status car_checkpoint_list_steps(car_context *context, const char *directory, car_checkpoint_list *out);
+void car_checkpoint_list_release(car_context *context, car_checkpoint_list *list);
+
+/* ---- run.json -------------------------------------------------------------------------------- */
+
+typedef struct car_manifest {
+    car_cut_numbers numbers;
+    char model[CAR_SHA256_TEXT]; /* car_params_digest */
+    struct {
+        uint64_t bytes;
+        char digest[CAR_SHA256_TEXT];
+    } files[CAR_CHECKPOINT_FILES];
+} car_manifest;
+
+/* CAR_ERROR_ARGUMENT unless `run` is one JSON object. */
+car_status car_manifest_check_run(car_context *context, const char *run);
+car_status car_manifest_write(car_context *context, const char *path, const car_manifest *manifest, const char *run);
+
+/* Reads DIRECTORY/run.json and compares the other files of that directory with it. If the status is not CAR_OK, `why`
+ * says what is wrong and the context need not know of it: a checkpoint that is looked at need not be wanted. `run`
+ * (may be NULL) gets the caller's JSON, to be released with car_context_release_text. */
+typedef struct car_manifest_reason {
+    char text[400];
+} car_manifest_reason;
+car_status car_manifest_verify(car_context *context, const char *directory, car_manifest *out, char **run,
+                               car_manifest_reason *why);
+
+#endif

@@ -1,0 +1,239 @@
+/* Opening a checkpoint, which proves it whole, and filling a cut from it. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/params.h"
+#include "kernels/program.h"
+
+struct car_checkpoint {
+    car_context *context;
+    car_manifest manifest;
+    char *run;
+    char *paths[CAR_CHECKPOINT_FILES];
+    car_safetensors *files[CAR_CHECKPOINT_FILES];
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* A checkpoint looked at: its manifest agrees with its files and with its own name. */
+static car_status look_at(car_context *context, const char *directory, int64_t step, car_manifest *manifest, char **run,
+                          car_manifest_reason *why) {
+    char *path = NULL;
+    car_status status = CAR_OK;
+    *why = (car_manifest_reason){"out of memory"};
+    CAR_TRY(car_checkpoint_join(context, directory, car_checkpoint_name_of(step).text, &path));
+    CAR_TRY(car_manifest_verify(context, path, manifest, run, why));
+    if (manifest->numbers.step != step) {
+        snprintf(why->text, sizeof why->text, "%s is of step %lld", CAR_CHECKPOINT_RUN,
+                 (long long)manifest->numbers.step);
+        status = CAR_ERROR_FORMAT;
+    }
+done:
+    car_context_release_text(context, path);
+    return status;
+}
+
+/* The newest sound one before `step`, -1 if there is none. */
+static int64_t find_sound(car_context *context, const car_checkpoint_list *list, const char *directory, int64_t step) {
+    for (int i = list->count - 1; i >= 0; i--) {
+        car_manifest manifest;
+        car_manifest_reason why;
+        if (list->steps[i] < step && look_at(context, directory, list->steps[i], &manifest, NULL, &why) == CAR_OK) {
+            return list->steps[i];
+        }
+    }
+    return -1;
+}
+
+/* The failure of opening `step`, with a way out of it. */
+static car_status refuse(car_context *context, const char *directory, int64_t step, car_status status,
+                         const car_manifest_reason *why) {
+    car_checkpoint_list list = {0};
+    car_checkpoint_name name = car_checkpoint_name_of(step);
+    char advice[400] = "there is no older one that is sound";
+    if (status == CAR_ERROR_MEMORY || car_checkpoint_list_steps(context, directory, &list) != CAR_OK) {
+        goto done;
+    }
+    int64_t older = find_sound(context, &list, directory, step);
+    if (older >= 0) {
+        snprintf(advice, sizeof advice, "step %lld is sound: use --resume-step %lld or remove the directory %.200s/%s",
+                 (long long)older, (long long)older, directory, name.text);
+    }
+done:
+    car_checkpoint_list_release(context, &list);
+    return car_context_fail(context, status, "%s/%s cannot be used: %s; %s", directory, name.text, why->text, advice);
+}
+
+/* There is no such directory: which are there? */
+static car_status fail_absent(car_context *context, const char *directory, int64_t step) {
+    car_checkpoint_list list = {0};
+    car_text text = {.context = context};
+    char *steps = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_checkpoint_list_steps(context, directory, &list));
+    for (int i = 0; i < list.count; i++) {
+        car_text_add(&text, "%s%lld", i > 0 ? ", " : "; there are those of steps ", (long long)list.steps[i]);
+    }
+    CAR_TRY(car_text_finish(&text, &steps));
+    status = car_context_fail(context, CAR_ERROR_IO, "%s: there is no checkpoint of step %lld in it%s", directory,
+                              (long long)step, steps);
+done:
+    car_context_release_text(context, steps);
+    car_checkpoint_list_release(context, &list);
+    return status;
+}
+
+static car_status open_files(car_checkpoint *checkpoint, const char *path) {
+    car_status status = CAR_OK;
+    for (int f = 0; f < CAR_CHECKPOINT_FILES; f++) {
+        const char *name = car_checkpoint_file_names[f];
+        CAR_TRY(car_checkpoint_join(checkpoint->context, path, name, &checkpoint->paths[f]));
+        CAR_TRY(car_safetensors_open(checkpoint->context, checkpoint->paths[f], &checkpoint->files[f]));
+    }
+done:
+    return status;
+}
+
+car_status car_checkpoint_open(car_context *context, const char *directory, int64_t step, car_checkpoint **out) {
+    car_checkpoint *checkpoint = NULL;
+    car_manifest_reason why;
+    struct stat info;
+    char *path = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_checkpoint_join(context, directory, car_checkpoint_name_of(step).text, &path));
+    if (step < 0 || (stat(path, &info) != 0 && (errno == ENOENT || errno == ENOTDIR))) {
+        status = fail_absent(context, directory, step);
+        goto done;
+    }
+    CAR_TRY(car_context_allocate(context, 1, sizeof *checkpoint, &checkpoint));
+    checkpoint->context = context;
+    status = look_at(context, directory, step, &checkpoint->manifest, &checkpoint->run, &why);
+    if (status != CAR_OK) {
+        status = refuse(context, directory, step, status, &why);
+        goto done;
+    }
+    CAR_TRY(open_files(checkpoint, path));
+    *out = checkpoint;
+    checkpoint = NULL;
+done:
+    car_checkpoint_close(checkpoint);
+    car_context_release_text(context, path);
+    return status;
+}
+
+void car_checkpoint_close(car_checkpoint *checkpoint) {
+    if (checkpoint == NULL) {
+        return;
+    }
+    car_context *context = checkpoint->context;
+    for (int f = 0; f < CAR_CHECKPOINT_FILES; f++) {
+        car_safetensors_close(checkpoint->files[f]);
+        car_context_release_text(context, checkpoint->paths[f]);
+    }
+    car_context_release_text(context, checkpoint->run);
+    car_context_release(context, checkpoint, 1, sizeof *checkpoint);
+}
+
+int64_t car_checkpoint_step(const car_checkpoint *checkpoint) {
+    return checkpoint->manifest.numbers.step;
+}
+
+const char *car_checkpoint_run(const car_checkpoint *checkpoint) {
+    return checkpoint->run;
+}
+
+const char *car_checkpoint_weights_path(const car_checkpoint *checkpoint) {
+    return checkpoint->paths[CAR_CHECKPOINT_WEIGHTS];
+}
+
+/* ---- filling a cut --------------------------------------------------------------------------- */
+
+/* A part of a parameter in the files; NULL if the checkpoint has not got it. */
+static const car_safetensors_tensor *find_part(const car_checkpoint *checkpoint, car_cut_part part, const char *param,
+                                               const car_safetensors **file) {
+    char name[300];
+    *file = checkpoint->files[part == CAR_CUT_WEIGHTS ? CAR_CHECKPOINT_WEIGHTS : CAR_CHECKPOINT_STATE];
+    int length = snprintf(name, sizeof name, "%s%s", car_checkpoint_prefix(part), param);
+    return length < (int)sizeof name ? car_safetensors_find(*file, name) : NULL;
+}
+
+/* Weights that are not the model's are an error; the first that differs is named. */
+static car_status check_model(const car_checkpoint *checkpoint, const car_graph *graph) {
+    const car_safetensors *weights = checkpoint->files[CAR_CHECKPOINT_WEIGHTS];
+    const char *path = checkpoint->paths[CAR_CHECKPOINT_WEIGHTS];
+    char digest[CAR_SHA256_TEXT];
+    car_params_digest(graph, digest);
+    for (int p = 0; p < car_graph_param_count(graph); p++) {
+        const car_param *param = car_graph_param(graph, p);
+        const car_safetensors_tensor *tensor = car_safetensors_find(weights, param->name);
+        if (tensor == NULL) {
+            return car_context_fail(checkpoint->context, CAR_ERROR_SHAPE,
+                                    "%s is of another model: it has no %.100s; use the model that it was made with",
+                                    path, param->name);
+        }
+        if (!car_params_same_shape(param->shape, tensor)) {
+            return car_context_fail(checkpoint->context, CAR_ERROR_SHAPE,
+                                    "%s is of another model: %.100s is %s there and %s here; use the model, with the "
+                                    "sizes, that it was made with",
+                                    path, param->name, car_params_shape_text(tensor->rank, tensor->shape).text,
+                                    car_params_shape_text(param->shape.rank, param->shape.dim).text);
+        }
+    }
+    if (strcmp(digest, checkpoint->manifest.model) != 0) {
+        return car_context_fail(checkpoint->context, CAR_ERROR_SHAPE,
+                                "%s is of another model: it has parameters that this one has not", path);
+    }
+    return CAR_OK;
+}
+
+/* One part of a parameter, or what stands for it. */
+static car_status read_part(const car_checkpoint *checkpoint, car_cut *cut, car_cut_part part, int param, float *values,
+                            bool *exact) {
+    const car_param *p = car_graph_param(car_program_graph(car_cut_program(cut)), param);
+    const car_safetensors *file = NULL;
+    const car_safetensors_tensor *tensor = find_part(checkpoint, part, p->name, &file);
+    car_status status = CAR_OK;
+    if (tensor == NULL && part == CAR_CUT_PREVIOUS) {
+        *exact = false;
+        tensor = find_part(checkpoint, CAR_CUT_WEIGHTS, p->name, &file);
+    }
+    if (tensor == NULL) {
+        *exact = false;
+        memset(values, 0, (size_t)car_shape_elements(p->shape) * sizeof *values);
+    } else if (!car_params_same_shape(p->shape, tensor)) {
+        status = car_context_fail(checkpoint->context, CAR_ERROR_FORMAT, "%s: %.100s does not have its weights' shape",
+                                  checkpoint->paths[CAR_CHECKPOINT_STATE], tensor->name);
+        goto done;
+    } else {
+        CAR_TRY(car_safetensors_copy_floats(file, tensor, values));
+    }
+    CAR_TRY(car_cut_set(cut, part, param, values));
+done:
+    return status;
+}
+
+car_status car_checkpoint_read(const car_checkpoint *checkpoint, car_cut *cut, bool *exact) {
+    const car_graph *graph = car_program_graph(car_cut_program(cut));
+    size_t largest = car_params_largest(graph);
+    float *values = NULL;
+    car_status status = CAR_OK;
+    *exact = true;
+    CAR_TRY(check_model(checkpoint, graph));
+    CAR_TRY(car_context_allocate(checkpoint->context, largest, sizeof *values, &values));
+    for (int part = 0; part < CAR_CUT_PARTS; part++) {
+        for (int p = 0; p < car_graph_param_count(graph); p++) {
+            if (car_cut_has(cut, (car_cut_part)part, p)) {
+                CAR_TRY(read_part(checkpoint, cut, (car_cut_part)part, p, values, exact));
+            }
+        }
+    }
+    car_cut_set_numbers(cut, &checkpoint->manifest.numbers);
+done:
+    car_context_release(checkpoint->context, values, largest, sizeof *values);
+    return status;
+}

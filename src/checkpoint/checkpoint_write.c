@@ -1,0 +1,211 @@
+/* Writing a checkpoint: all of it under another name, flushed, and only then renamed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/folder.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/params.h"
+#include "kernels/program.h"
+
+/* ---- the files ------------------------------------------------------------------------------- */
+
+/* What one file holds: some parts of a cut, one behind the other. */
+typedef struct part_range {
+    car_cut_part first, end;
+} part_range;
+
+static const part_range ranges[CAR_CHECKPOINT_FILES] = {
+    [CAR_CHECKPOINT_WEIGHTS] = {CAR_CUT_WEIGHTS, CAR_CUT_WEIGHTS + 1},
+    [CAR_CHECKPOINT_STATE] = {CAR_CUT_WEIGHTS + 1, CAR_CUT_PARTS},
+};
+
+/* One tensor of a file. */
+typedef struct item {
+    car_cut_part part;
+    int param;
+} item;
+
+typedef struct item_list {
+    item *items;
+    char **names; /* with their prefixes */
+    car_safetensors_entry *entries;
+    int count, capacity;
+} item_list;
+
+static void release_items(car_context *context, item_list *list) {
+    for (int i = 0; list->names != NULL && i < list->count; i++) {
+        car_context_release_text(context, list->names[i]);
+    }
+    car_context_release(context, list->entries, (size_t)list->capacity, sizeof *list->entries);
+    car_context_release(context, list->names, (size_t)list->capacity, sizeof *list->names);
+    car_context_release(context, list->items, (size_t)list->capacity, sizeof *list->items);
+}
+
+static car_status list_items(car_context *context, const car_cut *cut, part_range range, item_list *out) {
+    const car_graph *graph = car_program_graph(car_cut_program(cut));
+    int params = car_graph_param_count(graph);
+    car_status status = CAR_OK;
+    *out = (item_list){.capacity = params * CAR_CUT_PARTS};
+    CAR_TRY(car_context_allocate(context, (size_t)out->capacity, sizeof *out->items, &out->items));
+    CAR_TRY(car_context_allocate(context, (size_t)out->capacity, sizeof *out->names, &out->names));
+    CAR_TRY(car_context_allocate(context, (size_t)out->capacity, sizeof *out->entries, &out->entries));
+    for (car_cut_part part = range.first; part < range.end; part++) {
+        for (int p = 0; p < params; p++) {
+            if (!car_cut_has(cut, part, p)) {
+                continue;
+            }
+            int i = out->count++;
+            car_text name = {.context = context};
+            car_text_add(&name, "%s%s", car_checkpoint_prefix(part), car_graph_param(graph, p)->name);
+            CAR_TRY(car_text_finish(&name, &out->names[i]));
+            out->items[i] = (item){part, p};
+            out->entries[i] = car_params_entry(graph, p);
+            out->entries[i].name = out->names[i];
+        }
+    }
+done:
+    return status;
+}
+
+static car_status write_parts(car_context *context, const car_cut *cut, const char *path, part_range range,
+                              float *values, uint64_t *bytes, char *digest) {
+    item_list list = {0};
+    car_safetensors_writer *writer = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(list_items(context, cut, range, &list));
+    CAR_TRY(car_safetensors_writer_create(context, path, list.entries, list.count, car_params_metadata, &writer));
+    for (int i = 0; i < list.count; i++) {
+        CAR_TRY(car_cut_get(cut, list.items[i].part, list.items[i].param, values));
+        CAR_TRY(car_safetensors_writer_add(writer, values));
+    }
+    CAR_TRY(car_safetensors_writer_finish(writer, digest));
+    *bytes = car_safetensors_writer_bytes(writer);
+done:
+    car_safetensors_writer_destroy(writer);
+    release_items(context, &list);
+    return status;
+}
+
+/* All files of the checkpoint, in a directory that is there. */
+static car_status write_files(car_context *context, const car_cut *cut, const char *run, const char *directory) {
+    const car_graph *graph = car_program_graph(car_cut_program(cut));
+    size_t largest = car_params_largest(graph);
+    car_manifest manifest = {.numbers = car_cut_get_numbers(cut)};
+    float *values = NULL;
+    char *path = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(context, largest, sizeof *values, &values));
+    car_params_digest(graph, manifest.model);
+    for (int f = 0; f < CAR_CHECKPOINT_FILES; f++) {
+        CAR_TRY(car_checkpoint_join(context, directory, car_checkpoint_file_names[f], &path));
+        CAR_TRY(write_parts(context, cut, path, ranges[f], values, &manifest.files[f].bytes, manifest.files[f].digest));
+        car_context_release_text(context, path);
+    }
+    CAR_TRY(car_checkpoint_join(context, directory, CAR_CHECKPOINT_RUN, &path));
+    CAR_TRY(car_manifest_write(context, path, &manifest, run));
+done:
+    car_context_release_text(context, path);
+    car_context_release(context, values, largest, sizeof *values);
+    return status;
+}
+
+/* ---- the directory --------------------------------------------------------------------------- */
+
+/* Gives a finished directory its name. If there is one of that name, as after going back to an earlier step, the two
+ * change names, so that there is always one; the old one is then removed as what is left under the temporary name. */
+static car_status put_in_place(car_context *context, const char *temporary, const char *path) {
+    bool placed = rename(temporary, path) == 0;
+    if (!placed && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)) {
+        placed = renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) == 0;
+        if (!placed && (errno == EINVAL || errno == ENOSYS)) {
+            /* Not every file system can exchange names: without it there is a moment with none. */
+            placed = car_folder_remove(path) && rename(temporary, path) == 0;
+        }
+    }
+    return placed ? CAR_OK
+                  : car_context_fail(context, CAR_ERROR_IO, "%s: cannot give the checkpoint this name: %s", path,
+                                     strerror(errno));
+}
+
+/* Out of sight first, so that a half removed one is never taken for one. */
+static void remove_checkpoint(car_context *context, const char *directory, int64_t step) {
+    car_checkpoint_name name = car_checkpoint_name_of(step);
+    char *path = NULL, *temporary = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_checkpoint_join(context, directory, name.text, &path));
+    CAR_TRY(car_folder_temporary(context, directory, name.text, &temporary));
+    if (rename(path, temporary) != 0 || !car_folder_remove(temporary)) {
+        car_context_log(context, CAR_LOG_WARNING,
+                        "%s: an older checkpoint that is not to be kept cannot be removed: %s", path, strerror(errno));
+    }
+done:
+    car_context_release_text(context, temporary);
+    car_context_release_text(context, path);
+}
+
+/* The newest `keep` up to this step stay. Later ones, of a run that went further before it was taken up again from an
+ * earlier step, are not ours to remove. */
+static car_status prune(car_context *context, const car_checkpoint_config *config, int64_t step) {
+    car_checkpoint_list list;
+    car_status status = CAR_OK;
+    CAR_TRY(car_checkpoint_list_steps(context, config->directory, &list));
+    int older = 0;
+    while (older < list.count && list.steps[older] <= step) {
+        older++;
+    }
+    for (int i = 0; i < older - config->keep; i++) {
+        remove_checkpoint(context, config->directory, list.steps[i]);
+    }
+done:
+    car_checkpoint_list_release(context, &list);
+    return status;
+}
+
+static car_status check_arguments(car_context *context, const car_checkpoint_config *config, const car_cut *cut,
+                                  const char *run) {
+    int64_t step = car_cut_get_numbers(cut).step, updates = car_cut_get_numbers(cut).updates;
+    if (config->keep < 1) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "at least one checkpoint is kept, not %d", config->keep);
+    }
+    if (step < 0 || step > car_checkpoint_max_step || updates < 0 || updates > car_checkpoint_max_step) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "no checkpoint can be of step %lld with %lld updates",
+                                (long long)step, (long long)updates);
+    }
+    return car_manifest_check_run(context, run);
+}
+
+car_status car_checkpoint_write(car_context *context, const car_checkpoint_config *config, const car_cut *cut,
+                                const char *run) {
+    car_checkpoint_name name = car_checkpoint_name_of(car_cut_get_numbers(cut).step);
+    char *path = NULL, *temporary = NULL;
+    bool made = false;
+    car_status status = CAR_OK;
+    CAR_TRY(check_arguments(context, config, cut, run));
+    CAR_TRY(car_folder_make(context, config->directory));
+    car_folder_clear(context, config->directory, "step-");
+    CAR_TRY(car_checkpoint_join(context, config->directory, name.text, &path));
+    CAR_TRY(car_folder_temporary(context, config->directory, name.text, &temporary));
+    made = mkdir(temporary, 0777) == 0;
+    if (!made) {
+        status = car_context_fail(context, CAR_ERROR_IO, "%s: cannot write a checkpoint there: %s", config->directory,
+                                  strerror(errno));
+        goto done;
+    }
+    CAR_TRY(write_files(context, cut, run, temporary));
+    CAR_TRY(car_folder_sync(context, temporary));
+    CAR_TRY(put_in_place(context, temporary, path));
+    CAR_TRY(car_folder_sync(context, config->directory));
+    CAR_TRY(prune(context, config, car_cut_get_numbers(cut).step));
+done:
+    if (made) {
+        car_folder_remove(temporary);
+    }
+    car_context_release_text(context, temporary);
+    car_context_release_text(context, path);
+    return status;
+}

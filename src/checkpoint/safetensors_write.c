@@ -1,0 +1,175 @@
+/* The writer of safetensors files: see safetensors.c for the format.
+ *
+ * Offsets are known from the shapes, so the header goes first and the data follow as they come. */
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "base/output.h"
+#include "carousel/safetensors.h"
+
+/* The header is padded with spaces to this, as the reference implementation does, so that data are aligned. */
+enum { LENGTH_BYTES = 8, ALIGNMENT = 8 };
+static const int64_t max_elements = 1LL << 50; /* in all; keeps offsets exact in JSON's doubles */
+
+struct car_safetensors_writer {
+    car_context *context;
+    car_output output;
+    int count, added;
+    int64_t *elements; /* per tensor */
+};
+
+/* ---- the header ------------------------------------------------------------------------------ */
+
+static car_status check_entry(car_context *context, const char *path, const car_safetensors_entry *entries, int index) {
+    const car_safetensors_entry *entry = &entries[index];
+    if (entry->rank < 0 || entry->rank > CAR_SAFETENSORS_MAX_RANK) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s: tensor '%.100s' has %d dimensions; up to %d are held",
+                                path, entry->name, entry->rank, CAR_SAFETENSORS_MAX_RANK);
+    }
+    for (int d = 0; d < entry->rank; d++) {
+        if (entry->shape[d] < 0) {
+            return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s: dimension %d of tensor '%.100s' is negative",
+                                    path, d, entry->name);
+        }
+    }
+    for (int other = 0; other < index; other++) {
+        if (strcmp(entries[other].name, entry->name) == 0) {
+            return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s: two tensors are called '%.100s'", path,
+                                    entry->name);
+        }
+    }
+    if (strcmp(entry->name, "__metadata__") == 0) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s: no tensor can be called '%s'", path, entry->name);
+    }
+    return CAR_OK;
+}
+
+/* Elements of a shape, or more than max_elements if they are too many. */
+static int64_t count_elements(const car_safetensors_entry *entry) {
+    double elements = 1;
+    for (int d = 0; d < entry->rank; d++) {
+        elements *= (double)entry->shape[d];
+    }
+    return elements <= (double)max_elements ? (int64_t)elements : max_elements + 1;
+}
+
+static bool describe(cJSON *header, const car_safetensors_entry *entry, int64_t begin, int64_t elements) {
+    cJSON *item = cJSON_AddObjectToObject(header, entry->name);
+    cJSON *dtype = cJSON_AddStringToObject(item, "dtype", car_safetensors_dtype_text(CAR_SAFETENSORS_F32));
+    cJSON *shape = cJSON_AddArrayToObject(item, "shape"), *offsets = cJSON_AddArrayToObject(item, "data_offsets");
+    bool made = dtype != NULL && shape != NULL && offsets != NULL;
+    for (int d = 0; made && d < entry->rank; d++) {
+        made = cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)entry->shape[d]));
+    }
+    double first = (double)begin * sizeof(float), last = (double)(begin + elements) * sizeof(float);
+    return made && cJSON_AddItemToArray(offsets, cJSON_CreateNumber(first)) &&
+           cJSON_AddItemToArray(offsets, cJSON_CreateNumber(last));
+}
+
+static bool describe_metadata(cJSON *header, const char *const *metadata) {
+    cJSON *item = cJSON_AddObjectToObject(header, "__metadata__");
+    bool made = item != NULL;
+    for (int i = 0; made && metadata[i] != NULL; i += 2) {
+        made = cJSON_AddStringToObject(item, metadata[i], metadata[i + 1]) != NULL;
+    }
+    return made;
+}
+
+/* Checks the entries, notes their sizes, and puts all of it into JSON. */
+static car_status make_header(car_safetensors_writer *writer, const char *path, const car_safetensors_entry *entries,
+                              const char *const *metadata, char **text) {
+    cJSON *header = cJSON_CreateObject();
+    car_status status = CAR_OK;
+    bool made = header != NULL && (metadata == NULL || describe_metadata(header, metadata));
+    int64_t begin = 0;
+    for (int i = 0; made && i < writer->count; i++) {
+        CAR_TRY(check_entry(writer->context, path, entries, i));
+        writer->elements[i] = count_elements(&entries[i]);
+        if (writer->elements[i] > max_elements - begin) {
+            status = car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: tensor '%.100s' makes it too large",
+                                      path, entries[i].name);
+            goto done;
+        }
+        made = describe(header, &entries[i], begin, writer->elements[i]);
+        begin += writer->elements[i];
+    }
+    *text = made ? cJSON_PrintUnformatted(header) : NULL;
+    if (*text == NULL) {
+        status = car_context_fail(writer->context, CAR_ERROR_MEMORY, "%s: no memory for the header of %d tensors", path,
+                                  writer->count);
+    }
+done:
+    cJSON_Delete(header);
+    return status;
+}
+
+static car_status write_header(car_safetensors_writer *writer, const char *text) {
+    static const char spaces[ALIGNMENT] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
+    size_t length = strlen(text), padded = car_round_up(length, ALIGNMENT);
+    unsigned char bytes[LENGTH_BYTES];
+    car_status status = CAR_OK;
+    for (int i = 0; i < LENGTH_BYTES; i++) {
+        bytes[i] = (unsigned char)((uint64_t)padded >> 8 * i);
+    }
+    CAR_TRY(car_output_write(&writer->output, bytes, sizeof bytes));
+    CAR_TRY(car_output_write(&writer->output, text, length));
+    CAR_TRY(car_output_write(&writer->output, spaces, padded - length));
+done:
+    return status;
+}
+
+/* ---- the writer ------------------------------------------------------------------------------ */
+
+car_status car_safetensors_writer_create(car_context *context, const char *path, const car_safetensors_entry *entries,
+                                         int count, const char *const *metadata, car_safetensors_writer **out) {
+    car_safetensors_writer *writer = NULL;
+    char *text = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_context_allocate(context, 1, sizeof *writer, &writer));
+    writer->context = context;
+    writer->count = count;
+    CAR_TRY(car_context_allocate(context, (size_t)count, sizeof *writer->elements, &writer->elements));
+    CAR_TRY(make_header(writer, path, entries, metadata, &text));
+    CAR_TRY(car_output_open(context, path, &writer->output));
+    CAR_TRY(write_header(writer, text));
+    *out = writer;
+    writer = NULL;
+done:
+    cJSON_free(text);
+    car_safetensors_writer_destroy(writer);
+    return status;
+}
+
+car_status car_safetensors_writer_add(car_safetensors_writer *writer, const float *data) {
+    if (writer->added == writer->count) {
+        return car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: all of its %d tensors are there already",
+                                writer->output.path, writer->count);
+    }
+    size_t bytes = (size_t)writer->elements[writer->added] * sizeof *data;
+    car_status status = car_output_write(&writer->output, data, bytes);
+    writer->added += status == CAR_OK;
+    return status;
+}
+
+car_status car_safetensors_writer_finish(car_safetensors_writer *writer, char *digest) {
+    if (writer->added < writer->count) {
+        return car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: only %d of its %d tensors were added",
+                                writer->output.path, writer->added, writer->count);
+    }
+    return car_output_finish(&writer->output, digest);
+}
+
+uint64_t car_safetensors_writer_bytes(const car_safetensors_writer *writer) {
+    return writer->output.bytes;
+}
+
+void car_safetensors_writer_destroy(car_safetensors_writer *writer) {
+    if (writer == NULL) {
+        return;
+    }
+    car_output_close(&writer->output);
+    car_context_release(writer->context, writer->elements, (size_t)writer->count, sizeof *writer->elements);
+    car_context_release(writer->context, writer, 1, sizeof *writer);
+}

@@ -1,0 +1,324 @@
+/* Weights in safetensors files, ours and PyTorch's.
+ *
+ * Parameters have the names and layouts of PyTorch's state dicts, so there is little to translate: a prefix that Hugging
+ * Face leaves out of some files, and two names that torchvision has changed. Everything is looked at first and read
+ * into one buffer before the first parameter is set, so a file that is unsound in any way changes nothing. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "carousel/checkpoint.h"
+#include "carousel/safetensors.h"
+#include "checkpoint/params.h"
+#include "engine/internal.h"
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+car_status car_weights_save(const car_weights *weights, const char *path) {
+    car_context *context = car_program_context(weights->program);
+    const car_graph *graph = car_program_graph(weights->program);
+    int params = car_graph_param_count(graph);
+    size_t largest = car_params_largest(graph);
+    car_safetensors_entry *entries = NULL;
+    car_safetensors_writer *writer = NULL;
+    float *values = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(context, (size_t)params, sizeof *entries, &entries));
+    CAR_TRY(car_context_allocate(context, largest, sizeof *values, &values));
+    for (int p = 0; p < params; p++) {
+        entries[p] = car_params_entry(graph, p);
+    }
+    CAR_TRY(car_safetensors_writer_create(context, path, entries, params, car_params_metadata, &writer));
+    for (int p = 0; p < params; p++) {
+        CAR_TRY(car_weights_get(weights, p, values));
+        CAR_TRY(car_safetensors_writer_add(writer, values));
+    }
+    CAR_TRY(car_safetensors_writer_finish(writer, NULL));
+done:
+    car_safetensors_writer_destroy(writer);
+    car_context_release(context, values, largest, sizeof *values);
+    car_context_release(context, entries, (size_t)params, sizeof *entries);
+    return status;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* A line of names; those that have no room are only counted. */
+typedef struct name_list {
+    char *line;
+    size_t capacity;
+    int count, shown;
+} name_list;
+
+typedef struct loading {
+    car_weights *weights;
+    const car_graph *graph;
+    car_context *context;
+    const char *path;
+    bool reset_head;
+    car_safetensors *file;
+    const car_safetensors_tensor **found; /* per parameter */
+    int loaded;
+    name_list missing, left_over, reset;
+    char shape_error[512]; /* the first that does not fit, "" if all do */
+} loading;
+
+static void list_name(name_list *list, const char *name) {
+    enum { ROOM_FOR_COUNT = 24 };
+    size_t length = strlen(list->line);
+    if (list->shown == list->count && length + strlen(name) + ROOM_FOR_COUNT < list->capacity) {
+        snprintf(list->line + length, list->capacity - length, "%s%s", length > 0 ? ", " : "", name);
+        list->shown++;
+    }
+    list->count++;
+}
+
+static void end_list(name_list *list) {
+    size_t length = strlen(list->line);
+    if (list->shown < list->count) {
+        snprintf(list->line + length, list->capacity - length, " and %d more", list->count - list->shown);
+    }
+}
+
+/* NAME with `part` replaced, if it is in there and the file has it so. */
+static const car_safetensors_tensor *find_renamed(const car_safetensors *file, const char *name, const char *part,
+                                                  const char *replacement) {
+    char other[256];
+    const char *place = strstr(name, part);
+    if (place == NULL) {
+        return NULL;
+    }
+    int length =
+        snprintf(other, sizeof other, "%.*s%s%s", (int)(place - name), name, replacement, place + strlen(part));
+    return length < (int)sizeof other ? car_safetensors_find(file, other) : NULL;
+}
+
+static const car_safetensors_tensor *find_tensor(const car_safetensors *file, const char *name) {
+    static const struct {
+        const char *ours, *theirs;
+    } renamed[] = {
+        {"transformer.", ""},          /* Hugging Face's GPT2Model, without the head */
+        {".mlp.0.", ".mlp.linear_1."}, /* torchvision's vision transformers until 0.12 */
+        {".mlp.3.", ".mlp.linear_2."},
+    };
+    const car_safetensors_tensor *tensor = car_safetensors_find(file, name);
+    for (size_t i = 0; tensor == NULL && i < sizeof renamed / sizeof *renamed; i++) {
+        tensor = find_renamed(file, name, renamed[i].ours, renamed[i].theirs);
+    }
+    return tensor;
+}
+
+/* The operation that makes the logits has the head's parameters, be it a classifier or a tied embedding. */
+static bool is_head(const car_graph *graph, int param) {
+    int producer = car_graph_tensor(graph, car_graph_logits(graph))->producer;
+    const car_op *op = producer != CAR_NONE ? car_graph_op(graph, producer) : NULL;
+    for (int q = 0; op != NULL && q < op->param_count; q++) {
+        if (op->params[q] == param) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool fits(const loading *load, int param) {
+    const car_safetensors_tensor *tensor = load->found[param];
+    return tensor != NULL && car_params_same_shape(car_graph_param(load->graph, param)->shape, tensor);
+}
+
+static void note_shape(loading *load, int param) {
+    const car_param *wanted = car_graph_param(load->graph, param);
+    car_params_text want = car_params_shape_text(wanted->shape.rank, wanted->shape.dim);
+    car_params_text have = car_params_shape_text(load->found[param]->rank, load->found[param]->shape);
+    bool head = is_head(load->graph, param);
+    if (load->shape_error[0] == '\0') {
+        snprintf(load->shape_error, sizeof load->shape_error, "%.100s is %s there and %s in the model%s", wanted->name,
+                 have.text, want.text, head ? "; --reset-head leaves the head as it is" : "");
+    }
+}
+
+/* Finds every parameter. A head is one thing: if a part of it does not fit, all of it keeps its values. */
+static void match(loading *load) {
+    int params = car_graph_param_count(load->graph);
+    bool resets = false;
+    for (int p = 0; p < params; p++) {
+        load->found[p] = find_tensor(load->file, car_graph_param(load->graph, p)->name);
+        resets |= load->reset_head && is_head(load->graph, p) && !fits(load, p);
+    }
+    for (int p = 0; p < params; p++) {
+        const char *name = car_graph_param(load->graph, p)->name;
+        if (resets && is_head(load->graph, p)) {
+            list_name(&load->reset, name);
+        } else if (load->found[p] == NULL) {
+            list_name(&load->missing, name);
+        } else if (!fits(load, p)) {
+            note_shape(load, p);
+        } else {
+            load->loaded++;
+        }
+    }
+}
+
+/* ---- what is left over ----------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end) {
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+/* What PyTorch stores and training does not need: counters, and the constant masks of older GPT-2 files. */
+static bool is_buffer(const char *name) {
+    return ends_with(name, ".num_batches_tracked") || ends_with(name, ".attn.bias") ||
+           ends_with(name, ".attn.masked_bias");
+}
+
+static bool is_used(const loading *load, const car_safetensors_tensor *tensor) {
+    for (int p = 0; p < car_graph_param_count(load->graph); p++) {
+        if (load->found[p] == tensor) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The tied head of GPT-2 may be stored a second time. Another one would be a model that ours is not. */
+static car_status compare_with_embedding(const loading *load, const car_safetensors_tensor *head, bool *same) {
+    const car_safetensors_tensor *embedding = find_tensor(load->file, "transformer.wte.weight");
+    bool comparable = embedding != NULL && embedding->elements == head->elements;
+    size_t count = comparable ? (size_t)head->elements : 0;
+    float *left = NULL, *right = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(load->context, count, sizeof *left, &left));
+    CAR_TRY(car_context_allocate(load->context, count, sizeof *right, &right));
+    if (comparable) {
+        CAR_TRY(car_safetensors_copy_floats(load->file, head, left));
+        CAR_TRY(car_safetensors_copy_floats(load->file, embedding, right));
+    }
+    *same = comparable && memcmp(left, right, count * sizeof *left) == 0;
+    if (!*same && !load->reset_head) {
+        status = car_context_fail(load->context, CAR_ERROR_FORMAT,
+                                  "%s: lm_head.weight is not the same as the embedding, but the model uses one for "
+                                  "both; --reset-head leaves lm_head.weight out",
+                                  load->path);
+    }
+done:
+    car_context_release(load->context, right, count, sizeof *right);
+    car_context_release(load->context, left, count, sizeof *left);
+    return status;
+}
+
+/* Whether the model has a head of this name that is not a parameter of its own. */
+static bool is_tied_head(const loading *load, const char *name) {
+    return strcmp(name, "lm_head.weight") == 0 &&
+           car_graph_find_param(load->graph, "transformer.wte.weight") != CAR_NONE;
+}
+
+static car_status list_left_over(loading *load) {
+    car_status status = CAR_OK;
+    for (int i = 0; i < car_safetensors_count(load->file); i++) {
+        const car_safetensors_tensor *tensor = car_safetensors_at(load->file, i);
+        bool same = false;
+        if (is_used(load, tensor) || is_buffer(tensor->name)) {
+            continue;
+        }
+        if (is_tied_head(load, tensor->name)) {
+            CAR_TRY(compare_with_embedding(load, tensor, &same));
+        }
+        if (!same) {
+            list_name(&load->left_over, tensor->name);
+        }
+    }
+done:
+    return status;
+}
+
+/* ---- all together ---------------------------------------------------------------------------- */
+
+static car_status check(const loading *load) {
+    if (load->missing.count > 0) {
+        return car_context_fail(load->context, CAR_ERROR_FORMAT,
+                                "%s: %d of the model's %d parameters are not in it: %s; it has %d that the model has "
+                                "not: is it of another model?",
+                                load->path, load->missing.count, car_graph_param_count(load->graph), load->missing.line,
+                                load->left_over.count);
+    }
+    if (load->shape_error[0] != '\0') {
+        return car_context_fail(load->context, CAR_ERROR_FORMAT, "%s: %s", load->path, load->shape_error);
+    }
+    return CAR_OK;
+}
+
+/* Reads all that was found, one behind the other, and only then sets the first. */
+static car_status transfer(const loading *load) {
+    int params = car_graph_param_count(load->graph);
+    size_t total = 0, place = 0;
+    float *values = NULL;
+    car_status status = CAR_OK;
+    for (int p = 0; p < params; p++) {
+        total += load->found[p] != NULL ? (size_t)load->found[p]->elements : 0;
+    }
+    CAR_TRY(car_context_allocate(load->context, total, sizeof *values, &values));
+    for (int p = 0; p < params; p++) {
+        if (load->found[p] != NULL) {
+            CAR_TRY(car_safetensors_copy_floats(load->file, load->found[p], values + place));
+            place += (size_t)load->found[p]->elements;
+        }
+    }
+    place = 0;
+    for (int p = 0; p < params; p++) {
+        if (load->found[p] != NULL) {
+            CAR_TRY(car_weights_set(load->weights, p, values + place));
+            place += (size_t)load->found[p]->elements;
+        }
+    }
+done:
+    car_context_release(load->context, values, total, sizeof *values);
+    return status;
+}
+
+static void fill_report(loading *load, car_weights_load_report *report) {
+    end_list(&load->missing);
+    end_list(&load->left_over);
+    end_list(&load->reset);
+    report->loaded = load->loaded;
+    report->missing = load->missing.count;
+    report->left_over = load->left_over.count;
+    report->reset = load->reset.count;
+}
+
+/* With everything that loading needs, and the lists in the report. */
+static car_status load_into(loading *load, car_weights_load_report *report) {
+    car_status status = CAR_OK;
+    load->missing = (name_list){.line = report->missing_names, .capacity = sizeof report->missing_names};
+    load->left_over = (name_list){.line = report->left_over_names, .capacity = sizeof report->left_over_names};
+    load->reset = (name_list){.line = report->reset_names, .capacity = sizeof report->reset_names};
+    CAR_TRY(car_safetensors_open(load->context, load->path, &load->file));
+    match(load);
+    CAR_TRY(list_left_over(load));
+    fill_report(load, report);
+    CAR_TRY(check(load));
+    for (int p = 0; load->reset.count > 0 && p < car_graph_param_count(load->graph); p++) {
+        load->found[p] = is_head(load->graph, p) ? NULL : load->found[p];
+    }
+    CAR_TRY(transfer(load));
+done:
+    car_safetensors_close(load->file);
+    return status;
+}
+
+car_status car_weights_load(car_weights *weights, const char *path, const car_weights_load_config *config,
+                            car_weights_load_report *report) {
+    car_weights_load_report unwanted, *out = report != NULL ? report : &unwanted;
+    loading load = {.weights = weights,
+                    .graph = car_program_graph(weights->program),
+                    .context = car_program_context(weights->program),
+                    .path = path,
+                    .reset_head = config != NULL && config->reset_head};
+    size_t params = (size_t)car_graph_param_count(load.graph);
+    car_status status = CAR_OK;
+    *out = (car_weights_load_report){0};
+    CAR_TRY(car_context_allocate(load.context, params, sizeof(void *), &load.found));
+    CAR_TRY(load_into(&load, out));
+done:
+    car_context_release(load.context, load.found, params, sizeof(void *));
+    return status;
+}

@@ -1,0 +1,120 @@
+/* Micro-batches: which samples they are made of, and reading them. */
+#include <string.h>
+
+#include "data/loader_internal.h"
+
+static car_status check(const car_loader_source *source, const car_loader_config *config) {
+    bool train = config->split == CAR_SPLIT_TRAIN;
+    if (config->workers < 1 || config->batch < 1) {
+        return car_context_fail(source->context, CAR_ERROR_ARGUMENT,
+                                "a loader wants at least one worker and one sample for it, not %d and %d",
+                                config->workers, config->batch);
+    }
+    int64_t least = train ? (int64_t)config->workers * config->batch : 1;
+    if (source->samples != CAR_DATASET_ENDLESS && source->samples < least) {
+        return car_context_fail(source->context, CAR_ERROR_ARGUMENT,
+                                "there are %lld samples to %s on; %d workers with micro-batches of %d want at least "
+                                "%lld",
+                                (long long)source->samples, train ? "train" : "evaluate", config->workers,
+                                config->batch, (long long)least);
+    }
+    return CAR_OK;
+}
+
+car_status car_batches_begin(car_batches *batches, const car_loader_source *source, const car_loader_config *config) {
+    int64_t global = (int64_t)config->workers * config->batch;
+    bool train = config->split == CAR_SPLIT_TRAIN, endless = source->samples == CAR_DATASET_ENDLESS;
+    car_status status = CAR_OK;
+    CAR_TRY(check(source, config));
+    batches->source = *source;
+    batches->split = config->split;
+    batches->workers = config->workers;
+    batches->batch = config->batch;
+    batches->most_steps = INT64_MAX / global;
+    atomic_init(&batches->stop, false);
+    if (endless) {
+        batches->epoch_steps = INT64_MAX;
+    } else {
+        batches->epoch_steps = source->samples / global + (!train && source->samples % global > 0);
+    }
+    if (train && !endless && !config->sequential) {
+        CAR_TRY(car_order_create(source->context, config->seed, source->samples, &batches->order));
+    }
+done:
+    return status;
+}
+
+void car_batches_end(car_batches *batches) {
+    car_order_destroy(batches->order);
+    batches->order = NULL;
+}
+
+/* ---- reading ---------------------------------------------------------------------------------- */
+
+void car_batches_destroy_reader(const car_batches *batches, car_batch_reader *reader) {
+    if (!reader) {
+        return;
+    }
+    car_context *context = batches->source.context;
+    if (reader->reader) {
+        batches->source.destroy_reader(reader->reader);
+    }
+    car_context_release(context, reader->samples, (size_t)batches->batch, sizeof *reader->samples);
+    car_context_release(context, reader, 1, sizeof *reader);
+}
+
+car_status car_batches_create_reader(const car_batches *batches, car_batch_reader **out) {
+    car_context *context = batches->source.context;
+    car_batch_reader *reader = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_context_allocate(context, 1, sizeof *reader, &reader));
+    CAR_TRY(car_context_allocate(context, (size_t)batches->batch, sizeof *reader->samples, &reader->samples));
+    CAR_TRY(batches->source.create_reader(batches->source.dataset, &reader->reader));
+    *out = reader;
+    reader = NULL;
+done:
+    car_batches_destroy_reader(batches, reader);
+    return status;
+}
+
+/* `count` is less than the batch only at the end of an evaluation. */
+static car_status find_samples(car_batches *batches, int64_t number, int64_t *samples, int64_t *epoch, int *count) {
+    int64_t step = number / batches->workers, worker = number % batches->workers;
+    int64_t first = (step % batches->epoch_steps * batches->workers + worker) * batches->batch;
+    *epoch = step / batches->epoch_steps;
+    *count = batches->batch;
+    if (batches->source.samples != CAR_DATASET_ENDLESS) {
+        int64_t left = batches->source.samples - first;
+        *count = left >= *count ? *count : left > 0 ? (int)left : 0;
+    }
+    if (batches->order) {
+        return car_order_get(batches->order, *epoch, first, *count, samples);
+    }
+    for (int b = 0; b < *count; b++) {
+        samples[b] = first + b;
+    }
+    return CAR_OK;
+}
+
+car_status car_batches_read(car_batches *batches, car_batch_reader *reader, int64_t number, void *inputs,
+                            int32_t *labels) {
+    const car_loader_source *source = &batches->source;
+    size_t input_bytes = source->input_bytes, label_count = (size_t)source->labels;
+    int64_t epoch = 0;
+    int count = 0;
+    car_status status = CAR_OK;
+    CAR_TRY(find_samples(batches, number, reader->samples, &epoch, &count));
+    for (int b = 0; b < count && !atomic_load_explicit(&batches->stop, memory_order_relaxed); b++) {
+        size_t at = (size_t)b;
+        CAR_TRY(source->read(reader->reader, batches->split, epoch, reader->samples[b],
+                             (char *)inputs + at * input_bytes, labels + at * label_count));
+    }
+    size_t begin = (size_t)count, end = (size_t)batches->batch;
+    memset((char *)inputs + begin * input_bytes, 0, (end - begin) * input_bytes);
+    for (size_t i = begin * label_count; i < end * label_count; i++) {
+        labels[i] = -1;
+    }
+done:
+    return status;
+}

@@ -1,0 +1,476 @@
+/* The loader: threads that read micro-batches ahead of those who take them.
+ *
+ * Micro-batches are numbered n = step * N + worker, which is about the order in which they are taken. Each that is in
+ * memory has a slot. Threads read the lowest number of a window that nobody has taken or is reading, as long as a slot
+ * is free. The window moves with those who take: its lower end is the first number that was not taken yet.
+ *
+ * Whoever takes a micro-batch that is neither there nor being read reads it itself, on a slot that it finds free or
+ * takes from what was read furthest ahead. So nobody waits for anything but the end of a read that is under way, and
+ * threads may be slow, few or none: that costs time, and never changes what is read. */
+#include "carousel/loader.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "data/dataset.h"
+#include "data/loader_internal.h"
+
+enum { MOST_THREADS = 1024, MOST_DEPTH = 1 << 20, MOST_WORKERS = 1 << 20 };
+
+typedef enum slot_state { FREE, READING, READY, TAKEN } slot_state;
+
+/* A micro-batch in memory. */
+typedef struct slot {
+    slot_state state;
+    int64_t number;
+    int holders; /* who took it and has not given it back */
+    char *inputs;
+    int32_t *labels;
+    struct slot *next;
+} slot;
+
+typedef struct reading_thread {
+    car_loader *loader;
+    car_batch_reader *reader;
+    pthread_t handle;
+} reading_thread;
+
+struct car_loader {
+    car_batches batches;
+    car_loader_config config; /* depth is set */
+    car_context *context;
+    int64_t begin, end;      /* numbers that may be read ahead */
+    reading_thread *threads; /* config.threads of them */
+    int started;
+    bool has_locks;
+    pthread_cond_t ready, room; /* for those who take: a read is over, a slot free; for threads: something to do */
+    pthread_mutex_t lock;       /* guards all below */
+    slot *slots;                /* config.depth of them, and some for a while if all of those are taken */
+    int slot_count;
+    car_batch_reader *idle; /* of those who read themselves */
+    int64_t low;            /* lower end of the window */
+    bool *given;            /* [window]: whether number n of the window was taken or needs no thread, at n % window */
+    int window;             /* numbers in it */
+    double waited;          /* seconds */
+};
+
+car_loader_config car_loader_config_default(void) {
+    return (car_loader_config){.split = CAR_SPLIT_TRAIN, .workers = 1, .batch = 1, .threads = 1, .steps = INT64_MAX};
+}
+
+/* ---- the window; the lock is held ------------------------------------------------------------- */
+
+static bool in_window(const car_loader *loader, int64_t number) {
+    return number >= loader->low && number - loader->low < loader->window;
+}
+
+/* Threads need not read it any more. */
+static void mark_given(car_loader *loader, int64_t number) {
+    if (in_window(loader, number)) {
+        loader->given[number % loader->window] = true;
+    }
+    while (loader->given[loader->low % loader->window]) {
+        loader->given[loader->low % loader->window] = false;
+        loader->low++;
+    }
+}
+
+/* Someone takes this one. Far away from all that was taken before, it is the start of another series: the window
+ * follows. A little behind the window, it is only taken once more. */
+static void note_taken(car_loader *loader, int64_t number) {
+    int64_t ahead = number - loader->low;
+    if (ahead >= loader->window || ahead < -(int64_t)loader->window) {
+        memset(loader->given, 0, (size_t)loader->window * sizeof *loader->given);
+        loader->low = number;
+        pthread_cond_broadcast(&loader->room);
+    }
+    mark_given(loader, number);
+}
+
+/* ---- slots; the lock is held ------------------------------------------------------------------ */
+
+static slot *find_slot(const car_loader *loader, int64_t number) {
+    for (slot *s = loader->slots; s; s = s->next) {
+        if (s->state != FREE && s->number == number) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+/* A slot that is free, or holds what the window has left behind. Failing that, and if `seize`, the one that was read
+ * furthest ahead, which a thread will read again. */
+static slot *find_room(car_loader *loader, bool seize) {
+    slot *furthest = NULL;
+    for (slot *s = loader->slots; s; s = s->next) {
+        if (s->state == FREE || (s->state == READY && !in_window(loader, s->number))) {
+            return s;
+        }
+        if (s->state == READY && (!furthest || s->number > furthest->number)) {
+            furthest = s;
+        }
+    }
+    return seize ? furthest : NULL;
+}
+
+static bool any_reading(const car_loader *loader) {
+    for (const slot *s = loader->slots; s; s = s->next) {
+        if (s->state == READING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void destroy_slot(car_loader *loader, slot *s) {
+    size_t batch = (size_t)loader->config.batch;
+    car_context_release(loader->context, s->inputs, batch, loader->batches.source.input_bytes);
+    car_context_release(loader->context, s->labels, batch, (size_t)loader->batches.source.labels * sizeof *s->labels);
+    car_context_release(loader->context, s, 1, sizeof *s);
+}
+
+static car_status add_slot(car_loader *loader, slot **out) {
+    size_t batch = (size_t)loader->config.batch;
+    slot *s = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(loader->context, 1, sizeof *s, &s));
+    CAR_TRY(car_context_allocate(loader->context, batch, loader->batches.source.input_bytes, &s->inputs));
+    CAR_TRY(car_context_allocate(loader->context, batch, (size_t)loader->batches.source.labels * sizeof *s->labels,
+                                 &s->labels));
+    s->next = loader->slots;
+    loader->slots = s;
+    loader->slot_count++;
+    *out = s;
+    s = NULL;
+done:
+    if (s) {
+        destroy_slot(loader, s);
+    }
+    return status;
+}
+
+/* Nobody needs it any more. */
+static void free_slot(car_loader *loader, slot *s) {
+    s->state = FREE;
+    if (loader->slot_count > loader->config.depth) {
+        slot **link = &loader->slots;
+        while (*link != s) {
+            link = &(*link)->next;
+        }
+        *link = s->next;
+        loader->slot_count--;
+        destroy_slot(loader, s);
+    }
+    pthread_cond_signal(&loader->room);
+    pthread_cond_broadcast(&loader->ready);
+}
+
+/* ---- the threads ------------------------------------------------------------------------------ */
+
+/* The lowest number that somebody should read ahead; -1: none. The lock is held. */
+static int64_t find_work(const car_loader *loader) {
+    int64_t first = loader->low > loader->begin ? loader->low : loader->begin;
+    for (int64_t n = first; in_window(loader, n) && n < loader->end; n++) {
+        if (!loader->given[n % loader->window] && !find_slot(loader, n)) {
+            return n;
+        }
+    }
+    return -1;
+}
+
+static void *read_ahead(void *argument) {
+    reading_thread *thread = argument;
+    car_loader *loader = thread->loader;
+    pthread_mutex_lock(&loader->lock);
+    while (!atomic_load(&loader->batches.stop)) {
+        int64_t number = find_work(loader);
+        slot *s = number >= 0 ? find_room(loader, false) : NULL;
+        if (!s) {
+            pthread_cond_wait(&loader->room, &loader->lock);
+            continue;
+        }
+        s->number = number;
+        s->state = READING;
+        pthread_mutex_unlock(&loader->lock);
+        car_status status = car_batches_read(&loader->batches, thread->reader, number, s->inputs, s->labels);
+        pthread_mutex_lock(&loader->lock);
+        if (status == CAR_OK) {
+            s->state = READY;
+            pthread_cond_broadcast(&loader->ready);
+        } else {
+            /* Whoever takes it will read it again, so that the failure is theirs, with its message. */
+            mark_given(loader, number);
+            free_slot(loader, s);
+        }
+    }
+    pthread_mutex_unlock(&loader->lock);
+    return NULL;
+}
+
+/* ---- taking ----------------------------------------------------------------------------------- */
+
+/* Lends a reader to whoever reads itself. The lock is held. */
+static car_status borrow_reader(car_loader *loader, car_batch_reader **out) {
+    *out = loader->idle;
+    if (loader->idle) {
+        loader->idle = loader->idle->next;
+        return CAR_OK;
+    }
+    return car_batches_create_reader(&loader->batches, out);
+}
+
+/* Reads a micro-batch that nobody else reads, on a slot that nobody else uses. The lock is held, but not meanwhile. */
+static car_status read_myself(car_loader *loader, int64_t number, slot *s) {
+    car_batch_reader *reader = NULL;
+    s->number = number;
+    s->state = READING;
+    car_status status = borrow_reader(loader, &reader);
+    if (status == CAR_OK) {
+        pthread_mutex_unlock(&loader->lock);
+        status = car_batches_read(&loader->batches, reader, number, s->inputs, s->labels);
+        pthread_mutex_lock(&loader->lock);
+        reader->next = loader->idle;
+        loader->idle = reader;
+    }
+    if (status == CAR_OK) {
+        s->state = READY;
+        pthread_cond_broadcast(&loader->ready);
+    } else {
+        free_slot(loader, s);
+    }
+    return status;
+}
+
+/* Waits for the micro-batch, or reads it. The lock is held, but not all the time. */
+static car_status obtain(car_loader *loader, int64_t number, slot **out) {
+    car_status status = CAR_OK;
+    for (;;) {
+        slot *s = find_slot(loader, number);
+        if (s && s->state != READING) {
+            *out = s;
+            return CAR_OK;
+        }
+        slot *room = s ? NULL : find_room(loader, true);
+        if (!s && !room && !any_reading(loader)) {
+            /* All are taken, perhaps by the caller: to wait could be forever. */
+            CAR_TRY(add_slot(loader, &room));
+        }
+        if (room) {
+            CAR_TRY(read_myself(loader, number, room));
+            *out = room;
+            return CAR_OK;
+        }
+        pthread_cond_wait(&loader->ready, &loader->lock);
+    }
+done:
+    return status;
+}
+
+car_status car_loader_take(car_loader *loader, int64_t step, int worker, const void **inputs, const int32_t **labels) {
+    slot *s = NULL;
+    car_status status = CAR_OK;
+    if (step < 0 || step >= loader->batches.most_steps || worker < 0 || worker >= loader->config.workers) {
+        return car_context_fail(loader->context, CAR_ERROR_ARGUMENT,
+                                "there is no micro-batch of step %lld and worker %d: workers are 0 to %d",
+                                (long long)step, worker, loader->config.workers - 1);
+    }
+    int64_t number = step * loader->config.workers + worker;
+    pthread_mutex_lock(&loader->lock);
+    s = find_slot(loader, number);
+    if (!s || s->state == READING) {
+        double start = car_clock_seconds();
+        status = obtain(loader, number, &s);
+        loader->waited += car_clock_seconds() - start;
+    }
+    if (status == CAR_OK) {
+        s->state = TAKEN;
+        s->holders++;
+        *inputs = s->inputs;
+        *labels = s->labels;
+    }
+    /* Only now: what the window has left behind is anybody's. */
+    note_taken(loader, number);
+    pthread_mutex_unlock(&loader->lock);
+    return status;
+}
+
+void car_loader_give_back(car_loader *loader, int64_t step, int worker) {
+    pthread_mutex_lock(&loader->lock);
+    slot *s = find_slot(loader, step * loader->config.workers + worker);
+    if (s && s->state == TAKEN && --s->holders == 0) {
+        free_slot(loader, s);
+    }
+    pthread_mutex_unlock(&loader->lock);
+}
+
+double car_loader_waited(const car_loader *loader) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&loader->lock;
+    pthread_mutex_lock(lock);
+    double seconds = loader->waited;
+    pthread_mutex_unlock(lock);
+    return seconds;
+}
+
+size_t car_loader_bytes(const car_loader *loader) {
+    size_t sample = loader->batches.source.input_bytes + (size_t)loader->batches.source.labels * sizeof(int32_t);
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&loader->lock;
+    pthread_mutex_lock(lock);
+    size_t slots = (size_t)loader->slot_count;
+    pthread_mutex_unlock(lock);
+    return slots * (size_t)loader->config.batch * sample;
+}
+
+int64_t car_loader_epoch_steps(const car_loader *loader) {
+    return loader->batches.epoch_steps;
+}
+
+/* ---- making and destroying -------------------------------------------------------------------- */
+
+static car_status check(const car_loader_source *source, const car_loader_config *config) {
+    if (config->threads < 0 || config->threads > MOST_THREADS || config->depth < 0 || config->depth > MOST_DEPTH ||
+        config->workers > MOST_WORKERS || config->first_step < 0) {
+        return car_context_fail(source->context, CAR_ERROR_ARGUMENT,
+                                "a loader has at most %d threads, %d micro-batches in memory and %d workers, and "
+                                "begins at step 0 or later: not %d, %d, %d and %lld",
+                                MOST_THREADS, MOST_DEPTH, MOST_WORKERS, config->threads, config->depth, config->workers,
+                                (long long)config->first_step);
+    }
+    return CAR_OK;
+}
+
+static int64_t first_number_of(const car_loader *loader, int64_t step) {
+    int64_t most = loader->batches.most_steps;
+    return (step < most ? step : most) * loader->config.workers;
+}
+
+static void set_window(car_loader *loader) {
+    car_loader_config *config = &loader->config;
+    config->depth = config->depth > 0 ? config->depth : config->workers + config->threads;
+    loader->begin = loader->low = first_number_of(loader, config->first_step);
+    loader->end = first_number_of(loader, config->steps);
+    /* Threads must find work for all slots, even if some workers are ahead of the others by a step or two. */
+    loader->window = config->depth + 2 * config->workers;
+}
+
+static car_status create_locks(car_loader *loader) {
+    bool mutex = pthread_mutex_init(&loader->lock, NULL) == 0;
+    bool ready = mutex && pthread_cond_init(&loader->ready, NULL) == 0;
+    loader->has_locks = ready && pthread_cond_init(&loader->room, NULL) == 0;
+    if (loader->has_locks) {
+        return CAR_OK;
+    }
+    if (ready) {
+        pthread_cond_destroy(&loader->ready);
+    }
+    if (mutex) {
+        pthread_mutex_destroy(&loader->lock);
+    }
+    return car_context_fail(loader->context, CAR_ERROR_MEMORY, "could not create a mutex and conditions");
+}
+
+/* With fewer threads than asked for, if the system has no more, those who take read the rest. */
+static car_status start_threads(car_loader *loader) {
+    car_status status = CAR_OK;
+    for (int i = 0; i < loader->config.threads; i++) {
+        loader->threads[i].loader = loader;
+        CAR_TRY(car_batches_create_reader(&loader->batches, &loader->threads[i].reader));
+    }
+    while (loader->started < loader->config.threads) {
+        reading_thread *thread = &loader->threads[loader->started];
+        if (pthread_create(&thread->handle, NULL, read_ahead, thread) != 0) {
+            car_context_log(loader->context, CAR_LOG_WARNING, "only %d of %d threads to read data could be started",
+                            loader->started, loader->config.threads);
+            break;
+        }
+        loader->started++;
+    }
+done:
+    return status;
+}
+
+car_status car_loader_create_from(const car_loader_source *source, const car_loader_config *config, car_loader **out) {
+    car_loader *loader = NULL;
+    car_context *context = source->context;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(check(source, config));
+    CAR_TRY(car_context_allocate(context, 1, sizeof *loader, &loader));
+    loader->config = *config;
+    loader->context = context;
+    CAR_TRY(car_batches_begin(&loader->batches, source, config));
+    set_window(loader);
+    CAR_TRY(create_locks(loader));
+    CAR_TRY(car_context_allocate(context, (size_t)loader->window, sizeof *loader->given, &loader->given));
+    CAR_TRY(car_context_allocate(context, (size_t)config->threads, sizeof *loader->threads, &loader->threads));
+    while (loader->slot_count < loader->config.depth) {
+        slot *s = NULL;
+        CAR_TRY(add_slot(loader, &s));
+    }
+    CAR_TRY(start_threads(loader));
+    *out = loader;
+    loader = NULL;
+done:
+    car_loader_destroy(loader);
+    return status;
+}
+
+car_status car_loader_create(car_dataset *dataset, const car_loader_config *config, car_loader **out) {
+    const car_model_config *model = &dataset->config.model;
+    bool images = dataset->config.domain == CAR_DOMAIN_IMAGES;
+    size_t pixels = (size_t)model->channels * (size_t)model->image_size * (size_t)model->image_size;
+    *out = NULL;
+    if (!dataset->readable) {
+        return car_context_fail(dataset->context, CAR_ERROR_ARGUMENT,
+                                "data %s: opened without a model's sizes, so there is nothing to load", dataset->name);
+    }
+    car_loader_source source = {.context = dataset->context,
+                                .samples = dataset->info.samples[config->split],
+                                .input_bytes =
+                                    images ? pixels * sizeof(float) : (size_t)model->seq_len * sizeof(int32_t),
+                                .labels = images ? 1 : model->seq_len,
+                                .dataset = dataset,
+                                .create_reader = car_reader_create,
+                                .destroy_reader = car_reader_destroy,
+                                .read = car_reader_sample};
+    return car_loader_create_from(&source, config, out);
+}
+
+static void stop_threads(car_loader *loader) {
+    if (loader->has_locks) {
+        pthread_mutex_lock(&loader->lock);
+        atomic_store(&loader->batches.stop, true);
+        pthread_cond_broadcast(&loader->room);
+        pthread_mutex_unlock(&loader->lock);
+    }
+    while (loader->started > 0) {
+        pthread_join(loader->threads[--loader->started].handle, NULL);
+    }
+}
+
+void car_loader_destroy(car_loader *loader) {
+    if (!loader) {
+        return;
+    }
+    car_context *context = loader->context;
+    stop_threads(loader);
+    for (int i = 0; loader->threads && i < loader->config.threads; i++) {
+        car_batches_destroy_reader(&loader->batches, loader->threads[i].reader);
+    }
+    for (car_batch_reader *reader = loader->idle, *next; reader; reader = next) {
+        next = reader->next;
+        car_batches_destroy_reader(&loader->batches, reader);
+    }
+    for (slot *s = loader->slots, *next; s; s = next) {
+        next = s->next;
+        destroy_slot(loader, s);
+    }
+    car_context_release(context, loader->threads, (size_t)loader->config.threads, sizeof *loader->threads);
+    car_context_release(context, loader->given, (size_t)loader->window, sizeof *loader->given);
+    car_batches_end(&loader->batches);
+    if (loader->has_locks) {
+        pthread_cond_destroy(&loader->room);
+        pthread_cond_destroy(&loader->ready);
+        pthread_mutex_destroy(&loader->lock);
+    }
+    car_context_release(context, loader, 1, sizeof *loader);
+}
