@@ -68,17 +68,14 @@ static void write_files(const car_folder *folder) {
 
 static void threads_read_the_same(void **state) {
     car_dataset_config config = {.model = {.classes = 4, .image_size = SIZE, .channels = 3}, .augment = true};
-    car_context *context = NULL;
-    car_folder folder;
+    const car_folder *folder = *state;
+    car_context *context = folder->context;
     char name[300];
     shared all = {.expected = calloc(EPOCHS, sizeof *all.expected)};
     car_reader *reader = NULL;
-    (void)state;
     assert_non_null(all.expected);
-    car_folder_create(&folder);
-    write_files(&folder);
-    snprintf(name, sizeof name, "imagefolder:%s", folder.path);
-    assert_int_equal(car_context_create(NULL, &context), CAR_OK);
+    write_files(folder);
+    snprintf(name, sizeof name, "imagefolder:%s", folder->name);
     car_dataset_problems alone, together;
     assert_int_equal(car_dataset_open(context, name, &config, &all.dataset), CAR_OK);
     assert_int_equal(car_reader_create(all.dataset, &reader), CAR_OK);
@@ -110,12 +107,11 @@ static void threads_read_the_same(void **state) {
     assert_int_equal(together.damaged, alone.damaged);
     assert_int_equal(together.name_count, 8);
     car_dataset_close(all.dataset);
-    car_context_destroy(context);
-    car_folder_remove(&folder);
     free(all.expected);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(threads_read_the_same)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(threads_read_the_same, car_folder_set_up, car_folder_tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
