@@ -94,6 +94,17 @@ static int shrink(void *user, int width, int height) {
 
 /* ---- the steps ------------------------------------------------------------------------------- */
 
+/* Each pixel of a shrunk image stands for as many of the stored one, but for the last ones, which stand for the rest. So
+ * the quotient of the sizes is not quite it. */
+static int times_shrunk(const car_source_image *stored) {
+    int times = 1;
+    while (times < 8 && ((stored->stored_width + times - 1) / times != stored->image.width ||
+                         (stored->stored_height + times - 1) / times != stored->image.height)) {
+        times *= 2;
+    }
+    return times;
+}
+
 static car_status resize(car_image_pipeline *p, const car_source_image *stored, const uint8_t **out) {
     const car_image *image = &stored->image;
     int size = p->size;
@@ -103,9 +114,8 @@ static car_status resize(car_image_pipeline *p, const car_source_image *stored, 
         return CAR_OK;
     }
     region r = choose_region(p, stored->stored_width, stored->stored_height);
-    /* A shrunk image's last column may stand for fewer pixels than the others: it is taken for a whole one. */
-    double x = (double)image->width / stored->stored_width, y = (double)image->height / stored->stored_height;
-    car_image_box box = {r.box.left * x, r.box.top * y, r.box.right * x, r.box.bottom * y};
+    double times = times_shrunk(stored);
+    car_image_box box = {r.box.left / times, r.box.top / times, r.box.right / times, r.box.bottom / times};
     car_image_limits limits = {0, 0, image->width, image->height};
     if (r.alone) {
         limits =
@@ -120,13 +130,19 @@ done:
     return status;
 }
 
-/* One row of one channel. Pixel x of the output is pixel left + x of the input (mirrored: of the output read from its
- * end), black where there is none. */
+/* One row of one channel. Pixel x is pixel left + x of the input, black where there is none, and goes to the place x, or
+ * as far from the end. */
 static void write_row(const uint8_t *row, const float *levels, int size, int left, bool mirrored, float *out) {
-    int begin = left < 0 ? -left : 0, end = left > 0 ? size - left : size;
-    for (int x = 0; x < size; x++) {
-        int level = x >= begin && x < end ? row[3 * (x + left)] : 0;
-        out[mirrored ? size - 1 - x : x] = levels[level];
+    int begin = left < 0 ? -left : 0, end = left > 0 ? size - left : size, step = mirrored ? -1 : 1;
+    float *to = mirrored ? out + size - 1 : out;
+    for (int x = 0; x < begin; x++) {
+        to[x * step] = levels[0];
+    }
+    for (int x = begin; x < end; x++) {
+        to[x * step] = levels[row[3 * (x + left)]];
+    }
+    for (int x = end; x < size; x++) {
+        to[x * step] = levels[0];
     }
 }
 

@@ -56,13 +56,17 @@ static int is_image(const struct dirent *entry) {
     return is_visible(entry) && dot && (strcasecmp(dot, ".jpg") == 0 || strcasecmp(dot, ".jpeg") == 0);
 }
 
-/* Whether an entry is of a type, S_IFREG or S_IFDIR, itself or what it links to. */
+/* Whether an entry is of a type, S_IFREG or S_IFDIR, itself or what it links to. A link to nothing counts as a file: it
+ * will be among the unreadable ones rather than go unnoticed. */
 static bool is_of_type(int directory, const struct dirent *entry, mode_t type) {
     struct stat found;
     if (entry->d_type != DT_UNKNOWN && entry->d_type != DT_LNK) {
         return (mode_t)DTTOIF(entry->d_type) == type;
     }
-    return fstatat(directory, entry->d_name, &found, 0) == 0 && (found.st_mode & S_IFMT) == type;
+    if (fstatat(directory, entry->d_name, &found, 0) != 0) {
+        return type == S_IFREG;
+    }
+    return (found.st_mode & S_IFMT) == type;
 }
 
 typedef car_status (*entry_visitor)(image_folder *folder, void *user, const char *name);

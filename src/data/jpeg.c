@@ -4,18 +4,17 @@
 
 #include <setjmp.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <jpeglib.h>
 
 #include <jerror.h>
 
-/* An image stored in b bytes has at most MOST_PIXELS_PER_BYTE * b pixels, and a few. A block of 64 pixels takes a bit
- * at the least, which makes 512; with subsampled colour it can be somewhat more in theory. */
+/* A block of 64 pixels takes a bit of the file at the least, which makes 512 pixels for a byte; some are free, for
+ * small files. So a header alone cannot ask for much memory. */
 enum { MOST_PIXELS_PER_BYTE = 1024, FREE_PIXELS = 1 << 16, MOST_PIXELS = 1 << 28 };
 /* Each scan of a progressive file goes over the whole image, and takes but a few bytes of the file. */
 enum { MOST_SCANS = 200 };
-enum { ROWS_AT_ONCE = 16, GREY = 128 };
+enum { ROWS_AT_ONCE = 16 };
 
 typedef struct decoder {
     struct jpeg_decompress_struct jpeg;
@@ -192,16 +191,12 @@ car_status car_jpeg_decode(const char *name, const uint8_t *file, size_t bytes, 
         out->image = (car_image){d.pixels, d.width, d.height, out->image.label};
         out->stored_width = d.stored_width;
         out->stored_height = d.stored_height;
-        if (d.rows > 0 && !whole) {
-            size_t have = 3 * (size_t)d.width * (size_t)d.rows;
-            memset(d.pixels + have, GREY, size - have);
-        }
     }
     if (d.out_of_memory) {
         CAR_TRY(car_context_fail(pixels->context, CAR_ERROR_MEMORY, "%s: libjpeg ran out of memory", name));
     }
     if (!whole || d.damaged) {
-        car_source_describe(out, d.rows == 0 ? CAR_SOURCE_UNREADABLE : CAR_SOURCE_DAMAGED, name, d.reason);
+        car_source_describe(out, whole ? CAR_SOURCE_DAMAGED : CAR_SOURCE_UNREADABLE, name, d.reason);
     }
 done:
     jpeg_destroy_decompress(&d.jpeg);

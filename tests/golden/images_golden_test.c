@@ -120,7 +120,7 @@ static void images_are_those_of_torchvision(void **state) {
         }
     }
     assert_int_equal(resizes, 4);
-    assert_int_equal(samples, 16);
+    assert_int_equal(samples, 17);
     car_safetensors_close(file);
     car_context_destroy(context);
     free(pixels);

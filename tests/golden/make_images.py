@@ -114,6 +114,7 @@ def main():
         (32, 32, 32, 0, 1, 0, 0),  # as it is stored
         (50, 40, 32, 0, 1, 0, 0),
         (131, 97, 72, 0, 1, 0, 0),
+        (132, 97, 72, 0, 1, 0, 0),  # the middle lies between two pixels
         (80, 151, 96, 0, 1, 0, 0),  # enlarged
         (400, 20, 72, 1, 5, 1, 3),  # no shape fits: the middle
         (20, 400, 72, 1, 5, 1, 3),

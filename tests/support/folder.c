@@ -1,13 +1,14 @@
 /* A context and a folder of its own for tests of files. */
 #include "support/folder.h"
 
-#include <dirent.h>
+#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -25,15 +26,16 @@ int car_folder_set_up(void **state) {
     return 0;
 }
 
+static int remove_entry(const char *path, const struct stat *found, int type, struct FTW *at) {
+    (void)found;
+    (void)type;
+    (void)at;
+    return remove(path);
+}
+
 int car_folder_tear_down(void **state) {
     car_folder *folder = *state;
-    DIR *directory = opendir(folder->name);
-    assert_non_null(directory);
-    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
-        unlink(car_folder_path(folder, entry->d_name));
-    }
-    closedir(directory);
-    assert_int_equal(rmdir(folder->name), 0);
+    assert_int_equal(nftw(folder->name, remove_entry, 16, FTW_DEPTH | FTW_PHYS), 0);
     car_context_destroy(folder->context);
     free(folder);
     return 0;
@@ -48,7 +50,14 @@ const char *car_folder_path(const car_folder *folder, const char *name) {
 }
 
 void car_folder_write(const car_folder *folder, const char *name, const void *bytes, size_t count) {
-    FILE *file = fopen(car_folder_path(folder, name), "wb");
+    char path[PATH_CAPACITY];
+    snprintf(path, sizeof path, "%s/%s", folder->name, name);
+    for (char *slash = path + strlen(folder->name) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = '\0';
+        mkdir(path, 0777); /* it may be there already */
+        *slash = '/';
+    }
+    FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, count, file), count);
     assert_int_equal(fclose(file), 0);

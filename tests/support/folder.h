@@ -17,6 +17,7 @@ int car_folder_tear_down(void **state);
 
 /* "FOLDER/NAME", one of some places that are used in turn. */
 const char *car_folder_path(const car_folder *folder, const char *name);
+/* Folders on the way to NAME are made. */
 void car_folder_write(const car_folder *folder, const char *name, const void *bytes, size_t count);
 /* What was written, to be freed. */
 unsigned char *car_folder_read(const car_folder *folder, const char *name, size_t *count);

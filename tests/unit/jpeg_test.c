@@ -165,6 +165,20 @@ static void broken_exif_does_not_matter(void **state) {
     free(file.data);
 }
 
+/* A transform of colours that nobody knows is guessed, and guessed right. */
+static void an_unusual_header_is_no_damage(void **state) {
+    fixture *f = *state;
+    car_jpegs_config config = plain;
+    config.colours = CAR_JPEGS_YCCK;
+    car_jpegs_file file = car_jpegs_encode(&config);
+    uint8_t *adobe = memmem(file.data, file.bytes, "Adobe", 5);
+    assert_non_null(adobe);
+    adobe[11] = 77;
+    assert_int_equal(decode(f, file.data, file.bytes), CAR_SOURCE_WHOLE);
+    check_levels(f, &config, HEIGHT, false);
+    free(file.data);
+}
+
 /* ---- broken files ---------------------------------------------------------------------------- */
 
 static void cut_files_are_decoded_as_far_as_they_go(void **state) {
@@ -279,6 +293,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(every_kind_becomes_rgb, set_up, tear_down),
         cmocka_unit_test_setup_teardown(it_shrinks_as_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(broken_exif_does_not_matter, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_unusual_header_is_no_damage, set_up, tear_down),
         cmocka_unit_test_setup_teardown(cut_files_are_decoded_as_far_as_they_go, set_up, tear_down),
         cmocka_unit_test_setup_teardown(corrupt_files_do_no_harm, set_up, tear_down),
         cmocka_unit_test_setup_teardown(other_files_are_unreadable, set_up, tear_down),
