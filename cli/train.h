@@ -86,6 +86,7 @@ typedef struct car_train_run {
     car_train_data data;
     car_trainer *trainer;
     car_train_writer *writer; /* NULL if no checkpoints are written on the way */
+    int64_t saved_step;       /* of the newest checkpoint that this run wrote or began with; 0: none */
     /* What the output needs to know. */
     FILE *metrics;
     bool terminal;

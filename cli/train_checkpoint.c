@@ -43,7 +43,9 @@ static car_status write_cut(car_train_run *run, const car_cut *cut, const char *
 /* A checkpoint that cannot be written does not end the run: the older ones are there, and the next may succeed. */
 static void write_or_warn(car_train_writer *writer, const car_cut *cut) {
     car_train_run *run = writer->run;
-    if (write_cut(run, cut, writer->config) != CAR_OK) {
+    if (write_cut(run, cut, writer->config) == CAR_OK) {
+        run->saved_step = car_cut_get_numbers(cut).step; /* read only after this thread has ended */
+    } else {
         car_context_log(run->context, CAR_LOG_WARNING, "no checkpoint of step %lld: %s; training goes on",
                         (long long)car_cut_get_numbers(cut).step, car_context_error(run->context));
         car_context_clear_error(run->context);
@@ -125,17 +127,11 @@ void car_train_close_writer(car_train_run *run) {
 /* ---- at the end ------------------------------------------------------------------------------ */
 
 car_status car_train_write_checkpoint(car_train_run *run) {
-    char directory[CAR_TRAIN_PATH], *config = NULL;
+    char *config = NULL;
     car_cut *cut = NULL;
-    int64_t newest = -1;
     car_status status = CAR_OK;
-    if (!run->options.out || run->options.keep == 0) {
+    if (!run->options.out || run->options.keep == 0 || run->saved_step == car_trainer_steps(run->trainer)) {
         return CAR_OK;
-    }
-    CAR_TRY(directory_of(run, directory));
-    CAR_TRY(car_checkpoint_newest(run->context, directory, &newest));
-    if (newest == car_trainer_steps(run->trainer)) {
-        return CAR_OK; /* it was due, and is written */
     }
     CAR_TRY(config_text(run, &config));
     CAR_TRY(car_trainer_create_cut(run->trainer, &cut));
@@ -228,7 +224,7 @@ car_status car_train_resume(car_train_run *run) {
     CAR_TRY(car_checkpoint_read(checkpoint, cut, &complete));
     CAR_TRY(car_trainer_restore(run->trainer, cut));
     tell_what_differs(run, checkpoint, complete);
-    run->first_step = step;
+    run->first_step = run->saved_step = step;
 done:
     car_cut_destroy(cut);
     car_checkpoint_close(checkpoint);

@@ -85,6 +85,7 @@ printf 'x' | dd of="$newest/weights.safetensors" bs=1 seek=2000 conv=notrunc sta
 grep -q "weights.safetensors" "$directory/log" || fail "the damaged file is not named: $(cat "$directory/log")"
 grep -q "resume-step 21" "$directory/log" || fail "the checkpoint before is not offered: $(cat "$directory/log")"
 train damaged --resume-step 21 --steps 24
+train damaged --resume --steps 24 # the damaged one was replaced
 same whole-cdp-v2 damaged "the checkpoint before the damaged one did not go on exactly"
 
 # A signal writes a checkpoint and ends well; the run goes on to the same end.
