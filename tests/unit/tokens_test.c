@@ -222,6 +222,9 @@ static void test_refuses(void **state) {
     write_tokens(folder, "head.bin", 0, 100, 20240520, 1, 100);
     assert_int_equal(truncate(car_folder_path(folder, "head.bin"), HEADER + 199), 0);
     expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 100 tokens, but there are 199 bytes");
+    write_tokens(folder, "head.bin", 0, 100, 20240520, 1, 100);
+    assert_int_equal(truncate(car_folder_path(folder, "head.bin"), HEADER + 201), 0);
+    expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 100 tokens, but there are 201 bytes");
     write_tokens(folder, "head.bin", 0, 0, 20240520, 1, 0);
     expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "has no tokens");
     write_tokens(folder, "head.bin", 0, 100, 20240801, 7, 50);
