@@ -6,6 +6,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 DEMO ?= demo
 BENCH_ARGS ?=
 SOAK_SECONDS ?= 1800
+FUZZ_SECONDS ?= 60
 # DEPS=no: do not look for missing Debian packages.
 DEPS ?= yes
 
@@ -24,8 +25,8 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 .DEFAULT_GOAL := build
 # What runs at once is for CMake and ctest to say (JOBS).
 .NOTPARALLEL:
-.PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak debug clang clean \
-	bench-memory bench-train bench-data want-build want-test want-style want-bench want-all
+.PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
+	bench-memory bench-train bench-data want-build want-test want-style want-bench want-fuzz want-all
 
 ##@ Use
 
@@ -78,6 +79,10 @@ test-tsan: $(BUILD)/tsan/.configured ## run the tests of threads under ThreadSan
 soak: $(BUILD)/tsan/.configured $(BUILD)/asan/.configured ## train random configurations under the sanitizers, SOAK_SECONDS=1800
 	@SOAK_SECONDS=$(SOAK_SECONDS) JOBS=$(JOBS) tests/soak/run.sh $(BUILD)/tsan $(BUILD)/asan
 
+fuzz: $(BUILD)/fuzz/.configured ## feed the readers of files with what no program wrote, FUZZ_SECONDS=60 each
+	@$(call compile,$(BUILD)/fuzz) --target fuzzers
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh $(BUILD)/fuzz
+
 debug: $(BUILD)/debug/.configured ## compile everything unoptimised and with assertions, in build/debug
 	@$(call compile,$(BUILD)/debug)
 
@@ -116,6 +121,8 @@ want-all:
 	@$(call want,build test style bench)
 want-bench:
 	@$(call want,build bench)
+want-fuzz:
+	@$(call want,build fuzz)
 
 # One configuration serves building, testing and measuring; it asks for cmocka and OpenBLAS only once
 # tests or bench are wanted.
@@ -138,4 +145,8 @@ $(BUILD)/asan/.configured $(BUILD)/tsan/.configured $(BUILD)/debug/.configured: 
 
 $(BUILD)/clang/.configured: CMakePresets.json | want-all
 	@$(call configure,clang,$(BUILD)/clang)
+	@touch $@
+
+$(BUILD)/fuzz/.configured: CMakePresets.json | want-fuzz
+	@$(call configure,fuzz,$(BUILD)/fuzz)
 	@touch $@

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Makes the inputs that fuzzing begins with, in tests/fuzz/corpus: small ones that are sound, and some that are not.
+
+The JPEG files want PIL (python3-pil); without it those that are there stay as they are.
+"""
+import hashlib
+import io
+import json
+import os
+import struct
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
+
+
+def write(target, name, data):
+    os.makedirs(os.path.join(HERE, target), exist_ok=True)
+    with open(os.path.join(HERE, target, name), "wb") as file:
+        file.write(data)
+
+
+# ---- safetensors ----------------------------------------------------------------------------------
+
+
+def safetensors(header, data):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+sound = {
+    "__metadata__": {"format": "pt"},
+    "a.weight": tensor("F32", [2, 3], 0, 24),
+    "a.bias": tensor("F16", [2], 24, 28),
+    "step": tensor("I64", [], 28, 36),
+    "none": tensor("U8", [4, 0], 36, 36),
+}
+write("safetensors", "sound", safetensors(sound, bytes(36)))
+write("safetensors", "escapes", safetensors(b'{"\\u00e9\\"\\\\":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}  ', bytes(2)))
+write("safetensors", "empty", safetensors({}, b""))
+write("safetensors", "overlap", safetensors({"a": tensor("U8", [4], 0, 4), "b": tensor("U8", [4], 2, 6)}, bytes(6)))
+write("safetensors", "huge", safetensors({"a": tensor("F64", [1 << 26, 1 << 26], 0, 1e15)}, bytes(8)))
+write("safetensors", "length", struct.pack("<Q", 1 << 62) + b"{}")
+
+# ---- tokens: choice, length of samples, file ------------------------------------------------------
+
+llm_c = struct.pack("<256i", 20240520, 1, 40, *[0] * 253)
+tokens = struct.pack("<40H", *range(50217, 50257))
+write("tokens", "text", bytes([0, 7]) + b"First Citizen: Before we proceed any further, hear me speak.")
+write("tokens", "text_shifted", bytes([4, 3]) + b"First Citizen: Before we proceed any further")
+write("tokens", "two_texts", bytes([2, 2]) + b"one two three four five six ")
+write("tokens", "bare", bytes([1, 3]) + tokens)
+write("tokens", "headed", bytes([1, 3]) + llm_c + tokens)
+write("tokens", "headed_wrong", bytes([1, 3]) + llm_c + tokens[:-1])
+write("tokens", "look", bytes([9, 0]) + llm_c + tokens)
+write("tokens", "large_token", bytes([7, 1]) + b"\xff\xff" * 20)
+
+# ---- cifar10: choice, length of the names, names, records -----------------------------------------
+
+names = b"airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n"
+write("cifar10", "filled", bytes([1, len(names)]) + names + b"\x03\x80\x90")
+write("cifar10", "label", bytes([1, 0, 200, 200]))
+write("cifar10", "one_file", bytes([3, 2]) + b"ab\x01")
+write("cifar10", "cut", bytes([0, 0]) + bytes(64))
+
+# ---- packed ---------------------------------------------------------------------------------------
+
+
+def packed(images, train, size=None, names=b"cat\0dog\0"):
+    """images: (width, height, label); width 0: could not be read."""
+    pixels, index = b"", b""
+    for number, (width, height, _) in enumerate(images):
+        offset = 128 + len(pixels) if width else 0
+        index += struct.pack("<QII", offset, width, height)
+        pixels += bytes([number * 40 % 256]) * (3 * width * height)
+    labels = b"".join(struct.pack("<i", label) for _, _, label in images)
+    tables = (b"" if size else index) + labels + names
+    width, height = size or (0, 0)
+    header = b"\x89CARP\r\n\x1a" + struct.pack("<II", 1, 0x01020304)
+    header += struct.pack("<QQ", train, len(images) - train) + struct.pack("<IIII", 2, width, height, 0)
+    header += struct.pack("<QQ", 128 + len(pixels), len(names))
+    return header + hashlib.sha256(header + tables).hexdigest().encode() + pixels + tables
+
+
+write("packed", "alike", packed([(4, 4, 0), (4, 4, 1), (4, 4, 1)], 2, (4, 4)))
+write("packed", "indexed", packed([(5, 3, 0), (0, 0, -1), (2, 9, 1), (8, 8, 0)], 3))
+write("packed", "unnamed", packed([(3, 2, 1)], 1, (3, 2), b""))
+write("packed", "none", packed([], 0))
+
+# ---- jpeg: choice of the sample's size, file ------------------------------------------------------
+
+try:
+    from PIL import Image
+except ImportError:
+    Image = None
+if Image:
+    colours = Image.new("RGB", (17, 11))
+    colours.putdata([(x * 15, y * 23, (x * y) % 256) for y in range(11) for x in range(17)])
+
+    def jpeg(image, **options):
+        out = io.BytesIO()
+        image.save(out, "JPEG", quality=40, **options)
+        return out.getvalue()
+
+    plain = jpeg(colours)
+    write("jpeg", "rgb", b"\0" + plain)
+    write("jpeg", "rgb_small", b"\3" + plain)
+    write("jpeg", "grey", b"\1" + jpeg(colours.convert("L")))
+    write("jpeg", "cmyk", b"\0" + jpeg(colours.convert("CMYK")))
+    write("jpeg", "progressive", b"\2" + jpeg(colours, progressive=True))
+    write("jpeg", "cut", b"\0" + plain[: len(plain) * 3 // 4])
