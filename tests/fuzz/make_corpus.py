@@ -44,6 +44,16 @@ write("safetensors", "overlap", safetensors({"a": tensor("U8", [4], 0, 4), "b": 
 write("safetensors", "huge", safetensors({"a": tensor("F64", [1 << 26, 1 << 26], 0, 1e15)}, bytes(8)))
 write("safetensors", "length", struct.pack("<Q", 1 << 62) + b"{}")
 
+# ---- configurations -------------------------------------------------------------------------------
+
+every = {"flag": True, "count": 12, "rate": 0.05, "seed": 7, "name": "resnet20"}
+write("config", "every", json.dumps(every).encode())
+write("config", "texts", b'{"count": "12", "rate": "1e-3", "seed": "18446744073709551615", "name": null}')
+write("config", "passing", b'{"config": "again.json"}')
+write("config", "none", b" {}")
+write("config", "nested", b'{"name": {"a": [1, 2, {"b": "\\u20ac"}]}}')
+write("config", "cut", b'{"flag": tru')
+
 # ---- tokens: choice, length of samples, file ------------------------------------------------------
 
 llm_c = struct.pack("<256i", 20240520, 1, 40, *[0] * 253)
