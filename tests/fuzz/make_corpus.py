@@ -120,4 +120,5 @@ if Image:
     write("jpeg", "grey", b"\1" + jpeg(colours.convert("L")))
     write("jpeg", "cmyk", b"\0" + jpeg(colours.convert("CMYK")))
     write("jpeg", "progressive", b"\2" + jpeg(colours, progressive=True))
-    write("jpeg", "cut", b"\0" + plain[: len(plain) * 3 // 4])
+    tall = jpeg(colours.resize((17, 48)))
+    write("jpeg", "cut", b"\0" + tall[:-40])

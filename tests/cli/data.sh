@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# carousel data as its user runs it: what it finds, packing, and everything that can go wrong on a disk.
+# CAROUSEL names the program.
+set -u
+failures=0
+jpegs=$(cd "$(dirname "$0")/../fuzz/corpus/jpeg" && pwd)
+directory=$(mktemp -d)
+trap 'umount "$directory/small" 2>/dev/null; chmod -R u+rwx "$directory"; rm -rf "$directory"' EXIT
+cd "$directory" || exit 1
+
+fail() {
+    echo "FAIL: $1" >&2
+    failures=$((failures + 1))
+}
+
+# expect CODE TEXT ARGUMENTS...: the exit code, and a text that output or error must contain.
+expect() {
+    local code=$1 text=$2 output status
+    shift 2
+    output=$("$CAROUSEL" "$@" 2>&1 </dev/null)
+    status=$?
+    [ "$status" = "$code" ] || fail "carousel $*: exit $status where $code was expected: $output"
+    grep -qF -- "$text" <<<"$output" || fail "carousel $*: '$text' is not in: $output"
+}
+
+# record LABEL VALUE: one of CIFAR's records, 3072 bytes of the same value.
+record() {
+    # shellcheck disable=SC2059 # the escapes are the point
+    printf "$(printf '\\%03o' "$1")"
+    head -c 3072 /dev/zero | tr '\000' "$(printf '\\%03o' "$2")"
+}
+
+mkdir cifar
+{ record 0 0 && record 9 255 && record 3 0 && record 3 255; } >cifar/data_batch_1.bin
+record 1 128 >cifar/test_batch.bin
+printf 'airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n' >cifar/batches.meta.txt
+
+# The first byte of these inputs belongs to the fuzz target.
+mkdir -p folder/train/cat folder/train/dog folder/val/cat
+for name in rgb grey cmyk progressive; do tail -c +2 "$jpegs/$name" >"folder/train/cat/$name.jpg"; done
+tail -c +2 "$jpegs/rgb" >folder/train/dog/a.jpg
+tail -c +2 "$jpegs/cut" >folder/train/dog/cut.jpg
+echo "no image" >folder/train/dog/text.jpg
+tail -c +2 "$jpegs/rgb" >folder/val/cat/a.jpg
+
+printf 'to be or not to be, that is the question\n' >text.txt
+
+# ---- help, and what is typed wrongly
+
+expect 0 "usage: carousel data info D" data --help
+expect 0 "usage: carousel data info D [--json]" data info --help
+expect 0 "usage: carousel data pack D -o FILE" data pack --help
+expect 0 "--size X" data pack --help
+expect 0 "look at a dataset" --help
+expect 2 "usage: carousel data info D" data
+expect 2 "there is no 'inof'" data inof cifar10:cifar
+expect 2 "which data?" data info
+expect 2 "there is no option --jsno" data info cifar10:cifar --jsno
+expect 2 "'cifar10:other' is not an option" data info cifar10:cifar cifar10:other
+expect 2 "-o FILE is missing" data pack cifar10:cifar
+expect 2 "which data?" data pack -o file
+expect 2 "--size 0" data pack cifar10:cifar -o file --size 0
+expect 2 "--size wants a value" data pack cifar10:cifar -o file --size
+expect 1 "there is no data 'cifra10:cifar'" data info cifra10:cifar
+expect 1 "lacks a path" data info tokens
+
+# ---- what is found
+
+expect 0 "training    4 images" data info cifar10:cifar
+expect 0 "evaluation  1 images" data info cifar10:cifar
+expect 0 "classes     10: airplane, automobile" data info cifar10:cifar
+expect 0 "pixels      32 x 32" data info cifar10:cifar
+expect 0 "mean        0.5000 0.5000 0.5000" data info cifar10:cifar
+expect 0 "deviation   0.5000 0.5000 0.5000" data info cifar10:cifar
+expect 0 "unreadable  0" data info cifar10:cifar
+expect 0 "unreadable  1" data info imagefolder:folder
+expect 0 "train/dog/text.jpg" data info imagefolder:folder
+expect 0 "damaged     1" data info imagefolder:folder
+expect 0 "train/dog/cut.jpg" data info imagefolder:folder
+expect 0 "training    37 tokens" data info tokens:text.txt
+expect 0 "15 different tokens occur" data info tokens:text.txt
+expect 0 "without end" data info synthetic
+expect 0 '"width_most":	17' data info imagefolder:folder --json
+expect 0 '"tokens_used":	15' data info --json tokens:text.txt
+if command -v python3 >/dev/null; then
+    for data in cifar10:cifar imagefolder:folder tokens:text.txt; do
+        "$CAROUSEL" data info $data --json | python3 -c 'import json, sys; assert json.load(sys.stdin)["data"]' ||
+            fail "data info $data --json is not JSON"
+    done
+fi
+
+# ---- packing
+
+expect 0 "4 images to train on, 1 to evaluate on" data pack cifar10:cifar -o cifar.pack
+expect 0 "unreadable  1" data pack --size 8 -o folder.pack imagefolder:folder
+stored=$("$CAROUSEL" data info cifar10:cifar | tail -n +2)
+packed=$("$CAROUSEL" data info packed:cifar.pack | tail -n +2)
+[ "$stored" = "$packed" ] || fail "packed data are other data: $packed instead of $stored"
+expect 0 "pixels      8 to 12 wide, 8 to 22 high" data info packed:folder.pack
+expect 0 "training image 6: could not be read when it was packed" data info packed:folder.pack
+expect 1 "cifar.pack exists already" data pack cifar10:cifar -o cifar.pack
+expect 1 "only stored images can be packed" data pack tokens:text.txt -o t.pack
+expect 1 "only stored images can be packed" data pack synthetic -o t.pack
+
+# ---- what goes wrong on a disk
+
+expect 1 "No such file" data info cifar10:absent
+expect 1 "No such file" data info imagefolder:absent
+expect 1 "No such file" data info tokens:absent
+expect 1 "No such file" data info packed:absent
+expect 1 "not a regular file" data info tokens:cifar
+expect 1 "No such file" data pack cifar10:cifar -o absent/file
+head -c 5000 cifar.pack >cut.pack
+expect 1 "cut short or damaged" data info packed:cut.pack
+expect 1 "cut short or damaged" data pack packed:cut.pack -o again.pack
+expect 1 "not a file of packed images" data info packed:text.txt
+: >empty.txt
+expect 1 "has no tokens" data info tokens:empty.txt
+if [ "$(id -u)" != 0 ]; then
+    mkdir closed
+    chmod 0 closed
+    expect 1 "Permission denied" data info imagefolder:closed
+    chmod 0500 closed
+    expect 1 "Permission denied" data pack cifar10:cifar -o closed/file
+fi
+
+# A disk that is full: a small one if we may mount it, else a limit to the size of files.
+mkdir small
+if mount -t tmpfs -o size=12k tmpfs small 2>/dev/null; then
+    expect 1 "No space left on device" data pack cifar10:cifar -o small/file
+else
+    ( ulimit -f 8 && "$CAROUSEL" data pack cifar10:cifar -o small/file 2>error ) && fail "a full disk was not noticed"
+    grep -q "File too large" error || fail "a full disk gave: $(cat error)"
+fi
+[ -z "$(ls -A small)" ] || fail "a full disk left something behind: $(ls -A small)"
+[ -e t.pack ] || [ -e again.pack ] && fail "a failure left a file behind"
+[ -z "$(find . -name '.?*' -o -name '*tmp*')" ] || fail "something temporary was left: $(ls -A)"
+
+[ "$failures" = 0 ] && echo "all well"
+exit $((failures > 0))
