@@ -10,6 +10,9 @@
 #include "base/bytes.h"
 #include "base/mapped.h"
 
+/* As in PNG: what a transfer as text would spoil stands in front. */
+static const unsigned char magic[] = {0x89, 'C', 'A', 'R', 'P', '\r', '\n', 0x1a};
+
 typedef struct packed {
     car_context *context;
     car_mapped file;
@@ -22,7 +25,7 @@ typedef struct packed {
 
 void car_packed_put_header(const car_packed_header *header, unsigned char *bytes) {
     memset(bytes, 0, CAR_PACKED_HEADER);
-    memcpy(bytes, CAR_PACKED_MAGIC, 8);
+    memcpy(bytes, magic, sizeof magic);
     car_bytes_put_u32(bytes + 8, CAR_PACKED_VERSION);
     car_bytes_put_u32(bytes + 12, CAR_PACKED_BYTE_ORDER);
     car_bytes_put_u64(bytes + 16, header->samples[CAR_SPLIT_TRAIN]);
@@ -63,7 +66,7 @@ static car_status fail(const packed *p, const char *what) {
 
 static car_status check_kind(const packed *p) {
     const unsigned char *bytes = p->file.data;
-    if (p->file.size < CAR_PACKED_HEADER || memcmp(bytes, CAR_PACKED_MAGIC, 8) != 0) {
+    if (p->file.size < CAR_PACKED_HEADER || memcmp(bytes, magic, sizeof magic) != 0) {
         return car_context_fail(p->context, CAR_ERROR_FORMAT,
                                 "%s: not a file of packed images; 'carousel data pack' makes one", p->file.path);
     }

@@ -13,10 +13,6 @@ enum {
     CAR_PACKED_LABEL = 4,      /* bytes */
     CAR_PACKED_LARGEST = 65535 /* pixels on a side */
 };
-/* As in PNG: what a transfer as text would spoil stands in front. */
-#define CAR_PACKED_MAGIC \
-    "\x89"               \
-    "CARP\r\n\x1a"
 
 typedef struct car_packed_header {
     uint64_t samples[CAR_SPLITS];

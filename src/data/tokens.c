@@ -181,11 +181,11 @@ static car_status count_used(const tokens *t, int *out) {
 }
 
 static car_status refuse_token(const tokens *t, const sequence *sequence, int64_t position, int token) {
+    long long place = sequence->first + position;
     return car_context_fail(t->context, CAR_ERROR_SHAPE,
                             "%s: token %lld is %d, but the model's vocabulary ends at %d; it needs a model of more "
                             "tokens, or a file made with fewer",
-                            sequence->file->path, (long long)(sequence->first + position), token,
-                            t->config.model.vocabulary - 1);
+                            sequence->file->path, place, token, t->config.model.vocabulary - 1);
 }
 
 /* How far tokens go; with a vocabulary to keep to, names the first one that is outside. */
