@@ -136,5 +136,14 @@ fi
 [ -e t.pack ] || [ -e again.pack ] && fail "a failure left a file behind"
 [ -z "$(find . -name '.?*' -o -name '*tmp*')" ] || fail "something temporary was left: $(ls -A)"
 
+# A page of a mapped file that is gone when it is touched: a plain line, not a dump.
+"$CAROUSEL" train --model mlp --steps 1000000 >/dev/null 2>lost &
+runner=$!
+sleep 1
+kill -BUS $runner
+wait $runner
+[ $? = 1 ] || fail "a lost page did not end the program with 1"
+grep -q "a file became shorter while it was being read" lost || fail "a lost page gave: $(cat lost)"
+
 [ "$failures" = 0 ] && echo "all well"
 exit $((failures > 0))
