@@ -27,7 +27,7 @@ fuzz() {
         words=(-dict="tests/fuzz/$name.dict")
     fi
     UBSAN_OPTIONS=print_stacktrace=1 "$build/tests/fuzz/$name" "$found" "tests/fuzz/corpus/$name" \
-        -max_total_time="$seconds" -max_len=8192 -timeout=10 -malloc_limit_mb=64 -rss_limit_mb=1024 -verbosity=1 \
+        -max_total_time="$seconds" -max_len=8192 -timeout=60 -malloc_limit_mb=64 -rss_limit_mb=1024 -verbosity=1 \
         "${words[@]}" \
         -artifact_prefix="$build/fuzz/$name-" -print_final_stats=1 >"$build/fuzz/$name.log" 2>&1 || result=$?
     if [ $result -ne 0 ]; then
