@@ -38,7 +38,7 @@ def train(settings):
     The first step fills the cycle and warms everything up, the last one drains it and so has less work than others:
     both are left out."""
     with tempfile.TemporaryDirectory() as directory:
-        run_program("train", {**settings, "out": directory})
+        run_program("train", {**settings, "out": directory, "keep": 0})  # a checkpoint at the end is no training
         with open(os.path.join(directory, "summary.json")) as file:
             summary = json.load(file)
         with open(os.path.join(directory, "metrics.jsonl")) as file:

@@ -31,6 +31,10 @@ typedef struct car_simulation {
 
 car_status car_plan_simulate(const car_plan *plan, const car_simulation_config *config, car_simulation *out);
 
+/* What to expect of a run: paced, by the operations' costs; with fewer threads than workers, the highest peak of
+ * several timings whose operations take up to a fifth more or less than they cost. `threads`: 0 for the plan's. */
+car_status car_plan_predict_timed(const car_plan *plan, int threads, car_simulation *out);
+
 /* N workers spaced evenly over a step and running freely: the peak of their sum over N times one's
  * peak. Exact, from the curve. */
 double car_predict_free_running(const car_partition *partition, int workers);
@@ -40,9 +44,7 @@ typedef struct car_prediction {
     size_t dp_peak; /* activation bytes of dp: all workers at their own peak */
     /* Idealised slots: a stage's held bytes from the start of its forward to the end of its backward. */
     size_t slots_peak, slots_mean, slots_device_peak;
-    /* Self-timed. With fewer threads than workers, the highest peak of several timings whose operations take up to a
-     * fifth more or less than they cost; the rest as costs have it. */
-    car_simulation timed;
+    car_simulation timed;      /* see car_plan_predict_timed */
     double peak_ratio_to_dp;   /* timed.peak / dp_peak */
     double free_running;       /* see car_predict_free_running; 1 for dp */
     double limit, above_limit; /* the partition's limit; peak over what the limit allows, minus 1 */

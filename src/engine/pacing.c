@@ -2,16 +2,20 @@
  *
  * Workers are kept evenly apart, because then the sum of what they hold is flat: a task of worker i in step t with a
  * share c of the step's cost done before it has the phase t + i/N + c, and may start only if its phase is at most the
- * slowest worker's plus a window. With a thread for every worker there is a budget as well: what would lift the sum of
- * all workers above it waits while others run, since real times are not quite the costs that phases count in. */
+ * slowest worker's plus a window. There is a budget as well: what would lift the sum of all workers above it waits while
+ * others run, since real times are not quite the costs that phases count in. */
 #include "carousel/predict.h"
 #include "engine/trainer_internal.h"
 
 static const double endless = 1e300; /* a phase */
 
-/* The budget over the peak of workers that run evenly spaced. A little less costs no time that could be measured,
- * because it is a peak of short duration; much less makes threads wait. */
-static const double budget_share = 0.98;
+/* The budget with a thread for every worker, over the peak of workers that run evenly spaced. A little less costs no
+ * time that could be measured, because it is a peak of short duration; much less makes threads wait. */
+static const double spaced_share = 0.98;
+
+/* With fewer threads, over the predicted peak. A task counts with the most that it holds, so this is not reached. */
+static const double predicted_share = 1.03;
+static const int64_t few_enough = 4096; /* workers times stages, to be simulated before a run */
 
 double car_trainer_phase(const car_trainer *trainer, const car_worker *worker, const car_task *task) {
     const car_curve *curve = &trainer->partition->curve;
@@ -140,23 +144,37 @@ car_worker *car_trainer_choose(car_trainer *trainer) {
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
-/* The grain of pacing. A worker may be as far ahead as the longest piece of work that is done in one go: less would
- * make threads wait without need. With a thread for every worker that piece is an operation, so that all keep their
- * distance as exactly as can be. With fewer threads it is a whole task: while some workers run, the others rest
- * between two tasks, where they hold least. */
-void car_trainer_set_pace(car_trainer *trainer) {
-    const car_curve *curve = &trainer->partition->curve;
-    if (trainer->config.threads < trainer->workers || !trainer->cyclic || trainer->config.unpaced) {
-        trainer->portion = 1;
-        trainer->window = trainer->partition->longest_task;
-        return;
-    }
+static double longest_operation(const car_curve *curve) {
     double longest = 1.0 / 256; /* finer would only cost locking */
     for (int e = 0; e < curve->events; e++) {
         double cost = (e + 1 < curve->events ? curve->begin[e + 1] : 1.0) - curve->begin[e];
         longest = cost > longest ? cost : longest;
     }
-    trainer->portion = trainer->window = longest;
-    trainer->budget = budget_share * car_predict_free_running(trainer->partition, trainer->workers) *
-                      (double)trainer->workers * (double)curve->peak;
+    return longest;
+}
+
+/* The grain of pacing. A worker may be as far ahead as the longest piece of work that is done in one go: less would
+ * make threads wait without need. With a thread for every worker that piece is an operation, so that all keep their
+ * distance as exactly as can be. With fewer threads it is a whole task: while some workers run, the others rest
+ * between two tasks, where they hold least. */
+car_status car_trainer_set_pace(car_trainer *trainer) {
+    const car_partition *partition = trainer->partition;
+    trainer->portion = 1;
+    trainer->window = partition->longest_task;
+    if (!trainer->cyclic || trainer->config.unpaced) {
+        return CAR_OK;
+    }
+    if (trainer->config.threads >= trainer->workers) {
+        trainer->portion = trainer->window = longest_operation(&partition->curve);
+        trainer->budget = spaced_share * car_predict_free_running(partition, trainer->workers) *
+                          (double)trainer->workers * (double)partition->curve.peak;
+        return CAR_OK;
+    }
+    if ((int64_t)trainer->workers * trainer->stages > few_enough) {
+        return CAR_OK;
+    }
+    car_simulation predicted;
+    car_status status = car_plan_predict_timed(trainer->plan, trainer->config.threads, &predicted);
+    trainer->budget = predicted_share * (double)predicted.peak;
+    return status;
 }

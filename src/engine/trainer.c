@@ -186,7 +186,7 @@ static car_status create_contents(car_trainer *trainer) {
         CAR_TRY(car_trainer_create_cut(trainer, &trainer->cut));
     }
     compute_phases(trainer);
-    car_trainer_set_pace(trainer);
+    CAR_TRY(car_trainer_set_pace(trainer));
 done:
     return status;
 }

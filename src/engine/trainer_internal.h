@@ -124,7 +124,7 @@ const car_task *car_trainer_head(car_trainer *trainer, car_worker *worker);
 bool car_trainer_is_ready(car_trainer *trainer, const car_task *task); /* all but the pace allows it */
 
 /* pacing.c */
-void car_trainer_set_pace(car_trainer *trainer);
+car_status car_trainer_set_pace(car_trainer *trainer);
 /* Where a worker stands in its life: t + i/N + share of the step's cost done. */
 double car_trainer_phase(const car_trainer *trainer, const car_worker *worker, const car_task *task);
 /* Whether a portion that began at event `from` of the step would be too long with event `next`. */

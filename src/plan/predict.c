@@ -108,12 +108,12 @@ static const int64_t few_enough = 20000; /* workers times stages, to be simulate
 
 /* With fewer threads than workers, what is held depends on which tasks happen to run together, and real operations do
  * not take exactly their share of time. So the peak is the highest of several timings. With a thread for every
- * worker the trainer keeps to a budget, see src/engine/pacing.c, and between ranks the messages keep the order. */
-static car_status predict_timed(const car_plan *plan, car_simulation *out) {
-    car_simulation_config config = {.paced = true};
+ * worker the trainer keeps the workers evenly spaced, and between ranks the messages keep the order. */
+car_status car_plan_predict_timed(const car_plan *plan, int threads, car_simulation *out) {
+    car_simulation_config config = {.paced = true, .executors = threads};
+    int executors = threads > 0 ? threads : plan->config.threads;
     bool uncertain = car_plan_is_cyclic(plan) && plan->config.placement == CAR_PLACEMENT_SHARED &&
-                     plan->config.threads < plan->config.workers &&
-                     (int64_t)plan->config.workers * plan->stages <= few_enough;
+                     executors < plan->config.workers && (int64_t)plan->config.workers * plan->stages <= few_enough;
     car_status status = car_plan_simulate(plan, &config, out);
     config.jitter = timing_jitter;
     for (config.seed = 1; status == CAR_OK && uncertain && config.seed <= TIMINGS; config.seed++) {
@@ -166,7 +166,7 @@ car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_pred
     *out = (car_prediction){.devices = plan->devices, .limit = partition->limit};
     out->dp_peak = (size_t)plan->config.workers * partition->curve.peak;
     CAR_TRY(predict_slots(plan, out));
-    CAR_TRY(predict_timed(plan, &out->timed));
+    CAR_TRY(car_plan_predict_timed(plan, 0, &out->timed));
     CAR_TRY(car_predict_table(plan, optimizer_states, out));
     double allowed = (double)plan->config.workers * (double)partition->held_bytes * partition->limit;
     out->peak_ratio_to_dp = out->dp_peak > 0 ? (double)out->timed.peak / (double)out->dp_peak : 1;
