@@ -120,10 +120,8 @@ static car_status store(const bench *b, car_costs *out) {
 }
 
 car_status car_cli_plan_measure(const car_graph *graph, const car_program_config *program, car_costs *out) {
-    bench b = {.graph = graph,
-               .config = program,
-               .context = car_graph_context(graph),
-               .ops = car_graph_op_count(graph)};
+    bench b = {
+        .graph = graph, .config = program, .context = car_graph_context(graph), .ops = car_graph_op_count(graph)};
     car_status status = CAR_OK;
     b.terminal = isatty(STDERR_FILENO) == 1;
     CAR_TRY(set_up(&b));

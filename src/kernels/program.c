@@ -38,8 +38,8 @@ car_status car_convolutions_find(car_context *context, const char *name, car_con
             return CAR_OK;
         }
     }
-    return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME,
-                            "convolutions '%s': it must be auto, direct or winograd", name);
+    return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "convolutions '%s': it must be auto, direct or winograd",
+                            name);
 }
 
 const char *car_convolutions_text(car_convolutions convolutions) {

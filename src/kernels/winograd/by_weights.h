@@ -3,6 +3,12 @@
  * The gradient is made slab by slab, some inputs by some outputs. Where few tiles are to be summed up, all are
  * transformed once and slabs are small enough for the second-level cache. Where there are many, some tiles at a time
  * are transformed for one slab, which is as large as it can be so that this is rarely done twice. */
+#ifndef CAR_WINOGRAD_BY_WEIGHTS_H
+#define CAR_WINOGRAD_BY_WEIGHTS_H
+
+#include "kernels/winograd/filters.h"
+#include "kernels/winograd/products.h"
+#include "kernels/winograd/tiles.h"
 
 enum { SUM_TILES = 64, FEW_FLOATS = 1300000, FEW_SLAB_CHANNELS = 64, MANY_SLAB_CHANNELS = 128 };
 
@@ -130,3 +136,5 @@ static void by_weights(const car_winograd_shape *shape, const float *x, const fl
         sum_many_tiles(&s, x, grad_y, grad_w, scratch);
     }
 }
+
+#endif

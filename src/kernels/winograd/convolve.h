@@ -3,6 +3,12 @@
  * Some tiles at a time, all their inputs are transformed; then, a panel of outputs after the other, weights are
  * transformed, multiplied and forgotten, and the outputs transformed back. Transformed weights are four times the
  * weights: making them again for every call is cheaper than fetching them from memory, and costs no memory. */
+#ifndef CAR_WINOGRAD_CONVOLVE_H
+#define CAR_WINOGRAD_CONVOLVE_H
+
+#include "kernels/winograd/filters.h"
+#include "kernels/winograd/products.h"
+#include "kernels/winograd/tiles.h"
 
 /* Tiles are taken together up to so many floats of transformed inputs: enough to make the weights' transforms small
  * beside the products, few enough for the third-level cache. A chunk of channels' weights fits the second level. */
@@ -16,12 +22,6 @@ typedef struct convolution {
     int64_t d_plane, u_plane, o_plane;
     bool by_data;
 } convolution;
-
-/* Parts of about the same size that hold at most `most` tiles, in whole steps. */
-static int64_t tiles_at_once(int64_t all, int64_t most, int64_t step) {
-    int64_t parts = (all + most - 1) / most;
-    return round_up((all + parts - 1) / parts, step);
-}
 
 static convolution convolution_of(const car_winograd_shape *shape, bool by_data) {
     convolution c = {.by_data = by_data, .row_blocks = shape->in_blocks};
@@ -96,3 +96,5 @@ static void convolve(const car_winograd_shape *shape, bool by_data, const float 
         }
     }
 }
+
+#endif

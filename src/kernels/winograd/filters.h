@@ -1,4 +1,10 @@
 /* Between stored weights and transformed ones. Part of loops.c. */
+#ifndef CAR_WINOGRAD_FILTERS_H
+#define CAR_WINOGRAD_FILTERS_H
+
+#include <string.h>
+
+#include "kernels/winograd/transforms.h"
 
 /* Rows to columns of a block of V x V, `step` floats between rows in both. Interleaving the two halves of the rows
  * log2(V) times does it. */
@@ -80,3 +86,5 @@ static inline void transform_filter_gradient_block(const float *z, int64_t plane
         }
     }
 }
+
+#endif

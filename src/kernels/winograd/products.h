@@ -1,4 +1,8 @@
 /* The products of small matrices, summed up in registers. Part of loops.c. */
+#ifndef CAR_WINOGRAD_PRODUCTS_H
+#define CAR_WINOGRAD_PRODUCTS_H
+
+#include "kernels/winograd/vec.h"
 
 /* TILES tiles by `panel` blocks of outputs, over `blocks` blocks of inputs:
  *     o[j][t] (+)= sum over c of d[c][t] * u[c][j]
@@ -60,3 +64,5 @@ static inline void multiply_filters(const float *x, const float *y, int64_t y_bl
         }
     }
 }
+
+#endif

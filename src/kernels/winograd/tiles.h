@@ -1,4 +1,8 @@
 /* Between images and transformed tiles. Part of loops.c. */
+#ifndef CAR_WINOGRAD_TILES_H
+#define CAR_WINOGRAD_TILES_H
+
+#include "kernels/winograd/transforms.h"
 
 /* The tiles of all images, numbered image by image and row by row. */
 typedef struct tile_grid {
@@ -57,10 +61,6 @@ typedef struct tile_panels {
     int64_t first_block, blocks;
     int64_t plane; /* floats from one of the 36 to the next */
 } tile_panels;
-
-static int64_t plane_of(int64_t blocks, int64_t padded) {
-    return (blocks * padded + 1) * V;
-}
 
 static void transform_input_tiles(const tile_grid *grid, const float *x, const tile_panels *panels) {
     for (int64_t b = 0; b < panels->blocks; b++) {
@@ -129,3 +129,5 @@ static void transform_output_tiles(const tile_grid *grid, const tile_panels *pan
         }
     }
 }
+
+#endif

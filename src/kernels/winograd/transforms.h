@@ -2,6 +2,10 @@
  *
  * They evaluate polynomials at 0, +-A, +-B and infinity. A = 5/8 and B = 3/2 make the error half of what the usual
  * 1 and 2 make it, and are exact as floats, as are their squares. */
+#ifndef CAR_WINOGRAD_TRANSFORMS_H
+#define CAR_WINOGRAD_TRANSFORMS_H
+
+#include "kernels/winograd/vec.h"
 
 static const double point_a = 5.0 / 8, point_b = 3.0 / 2;
 #define A1 ((float)point_a)
@@ -75,3 +79,5 @@ static inline void transform_filter_gradients(const vec *z, vec *to, ptrdiff_t s
     to[step] = first_a * (z[1] - z[2]) + first_b * (z[3] - z[4]);
     to[2 * step] = second_a * sum_a + second_b * sum_b + z[5];
 }
+
+#endif
