@@ -12,7 +12,7 @@
 
 /* Tiles are taken together up to so many floats of transformed inputs: enough to make the weights' transforms small
  * beside the products, few enough for the third-level cache. A chunk of channels' weights fits the second level. */
-enum { TILE_FLOATS = 800000, MOST_TILES = 1024, CHUNK_CHANNELS = 128 };
+enum { TILE_FLOATS = 800000, MOST_TILES = 256, CHUNK_CHANNELS = 128 };
 
 typedef struct convolution {
     tile_grid in, out;
