@@ -163,6 +163,7 @@ static const car_case cases[] = {
     {"speed/conv-512to512-7", IMAGE(4, 512, 7, 7), CONV = {512, 3, 1, 1, false}, .speed = true, .check_batch = 1},
     /* More tiles and channels than Winograd's backward by weights takes at once. */
     {"speed/conv-144to16-61x59", IMAGE(1, 144, 61, 59), CONV = {16, 3, 1, 1, false}, .speed = true, .check_batch = 1},
+    {"speed/conv-16to144-61x59", IMAGE(1, 16, 61, 59), CONV = {144, 3, 1, 1, false}, .speed = true, .check_batch = 1},
     {"speed/conv-1x1-64to128-32-stride2", IMAGE(16, 64, 32, 32), CONV = {128, 1, 2, 0, false}, .speed = true,
      .check_batch = 1},
     {"speed/batchnorm-relu-64-32", IMAGE(16, 64, 32, 32), NORM_RELU, .speed = true, .check_batch = 1},
