@@ -2,7 +2,8 @@
  *
  *     kernels [PART OF A NAME]
  *
- * The cases are those of tests/kernels that are marked for speed, so that what is timed is also checked. */
+ * The cases are those of tests/kernels that are marked for speed, so that what is timed is also checked. A convolution
+ * that can be computed by Winograd's algorithm is timed both ways; its FLOPs are those of the direct one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,12 +91,29 @@ done:
     return status;
 }
 
+/* Whether the table's convolution of a case is another one than oneDNN's. */
+static car_status is_winograd(car_context *context, const car_trial_table *table, const car_case *test, bool *out) {
+    car_trial *trial = NULL;
+    car_trial_config config = car_trial_config_default(table, test);
+    config.batch = 1;
+    *out = false;
+    if (test->kind != CAR_OP_CONV) {
+        return CAR_OK;
+    }
+    car_status status = car_trial_create(context, table, test, &config, &trial);
+    *out = status == CAR_OK && trial->kernel.class == &car_winograd_conv;
+    car_trial_destroy(trial);
+    return status;
+}
+
 static car_status time_all(car_context *context, const char *part) {
     car_status status = CAR_OK;
-    car_trial_table table = {0};
+    car_trial_table table = {0}, winograd = {0};
     double sgemm = 0;
+    bool both = false;
     car_kernel_mode mode = car_kernels_enter(1);
     CAR_TRY(car_trial_open_onednn(context, &table));
+    CAR_TRY(car_trial_open_winograd(context, table.block, &winograd));
     printf("%-36s %-20s %26s %26s %8s\n", "", "", "forward", "backward", "SGEMM");
     printf("%-36s %-20s %10s %8s %6s %10s %8s %6s %8s\n", "case", "kernel", "us", "GFLOP/s", "SGEMM", "us", "GFLOP/s",
            "SGEMM", "GFLOP/s");
@@ -103,9 +121,14 @@ static car_status time_all(car_context *context, const char *part) {
         const car_case *test = car_case_at(i);
         if (test->speed && strstr(test->name, part)) {
             CAR_TRY(time_case(context, &table, test, &sgemm));
+            CAR_TRY(is_winograd(context, &winograd, test, &both));
+            if (both) {
+                CAR_TRY(time_case(context, &winograd, test, &sgemm));
+            }
         }
     }
 done:
+    car_trial_close(&winograd);
     car_trial_close(&table);
     car_kernels_leave(mode);
     return status;

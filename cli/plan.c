@@ -33,6 +33,8 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
         {"optimizer", "NAME", "sgd or adamw, for the size of its state", CAR_CLI_TEXT, &o->optimizer, 0, 0},
+        {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
+         0, 0},
         {"profile", NULL, "measure the operations on this machine, save and use that", CAR_CLI_FLAG, &o->profile, 0, 0},
         {"profile-file", "FILE", "where measured times are kept (MODEL.profile.json)", CAR_CLI_TEXT, &o->profile_file,
          0, 0},
@@ -147,7 +149,7 @@ static car_status find_costs(car_plan_subject *s, bool by_time) {
         snprintf(path, sizeof path, "%s.profile.json", o->model);
     }
     if (o->profile) {
-        CAR_TRY(car_cli_plan_measure(s->graph, &s->costs));
+        CAR_TRY(car_cli_plan_measure(s->graph, &s->program, &s->costs));
         CAR_TRY(car_costs_save(s->graph, &s->costs, path));
     } else if (by_time || o->profile_file) {
         if (access(path, R_OK) != 0) {
@@ -277,8 +279,13 @@ done:
 }
 
 int car_cli_plan(int argc, char **argv) {
-    car_plan_options o = {
-        .workers = 4, .batch = 32, .steps = 4, .rule = "cdp-v2", .placement = "shared", .optimizer = "sgd"};
+    car_plan_options o = {.workers = 4,
+                          .batch = 32,
+                          .steps = 4,
+                          .rule = "cdp-v2",
+                          .placement = "shared",
+                          .optimizer = "sgd",
+                          .convolutions = "auto"};
     int code = read_options(argc, argv, &o);
     code = code == CAR_CLI_GO_ON ? check_options(&o) : code;
     if (code != CAR_CLI_GO_ON) {
@@ -292,7 +299,9 @@ int car_cli_plan(int argc, char **argv) {
     }
     car_partition_config cut = {.stages = o.stages ? o.stages : o.workers};
     int cuts[MOST_CUTS];
+    s.program = car_program_config_default();
     status = read_names(s.context, &o, &config);
+    status = status == CAR_OK ? car_convolutions_find(s.context, o.convolutions, &s.program.convolutions) : status;
     status = status == CAR_OK ? read_partition(&s, &cut, cuts) : status;
     int code_of_failure = status == CAR_OK ? CAR_CLI_FAILED : CAR_CLI_USAGE; /* up to here nothing but words was read */
     status = status == CAR_OK ? set_up(&s, &cut, &config) : status;

@@ -6,13 +6,14 @@
 
 #include "carousel/plan.h"
 #include "carousel/predict.h"
+#include "carousel/program.h"
 #include "cli.h"
 
 struct cJSON;
 
 typedef struct car_plan_options {
     const char *model, *rule, *placement, *partition, *mapping, *optimizer;
-    const char *svg, *profile_file;
+    const char *svg, *profile_file, *convolutions;
     int workers, stages, batch, classes, image_size, seq_len, threads, freshness_slack, ranks, steps;
     bool profile, compare, json, dump;
 } car_plan_options;
@@ -26,12 +27,13 @@ typedef struct car_plan_subject {
     bool measured; /* costs are seconds of this machine or another, not FLOPs */
     car_partition *partition;
     int optimizer_states;
+    car_program_config program; /* of the run that is planned */
 } car_plan_subject;
 
 /* ---- plan_profile.c ------------------------------------------------------------------------- */
 
 /* Seconds that each operation takes on this machine, with a progress line where standard error is a terminal. */
-car_status car_cli_plan_measure(const car_graph *graph, car_costs *out);
+car_status car_cli_plan_measure(const car_graph *graph, const car_program_config *program, car_costs *out);
 
 /* ---- what is printed ------------------------------------------------------------------------- */
 

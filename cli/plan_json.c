@@ -75,6 +75,20 @@ static void add_parameters(const car_plan_subject *s, cJSON *root, bool *ok) {
     }
 }
 
+static void add_convolutions(const car_plan_subject *s, cJSON *root, bool *ok) {
+    add_text(root, "convolutions_mode", car_convolutions_text(s->program.convolutions), ok);
+    cJSON *convolutions = cJSON_AddArrayToObject(root, "convolutions");
+    for (int l = 0; *ok && l < car_graph_op_count(s->graph); l++) {
+        if (car_graph_op(s->graph, l)->kind != CAR_OP_CONV) {
+            continue;
+        }
+        cJSON *object = cJSON_CreateObject();
+        add_text(object, "operation", car_graph_op(s->graph, l)->name, ok);
+        add_text(object, "algorithm", car_program_uses_winograd(s->graph, &s->program, l) ? "winograd" : "direct", ok);
+        *ok = cJSON_AddItemToArray(convolutions, object) && *ok;
+    }
+}
+
 /* ---- predictions ----------------------------------------------------------------------------- */
 
 static cJSON *timed_object(const car_simulation *timed, bool *ok) {
@@ -173,6 +187,7 @@ car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FI
     ok = predicted && cJSON_AddItemToObject(root, "predictions", predicted) && ok;
     add_stages(s, root, &ok);
     add_parameters(s, root, &ok);
+    add_convolutions(s, root, &ok);
     if (!ok) {
         cJSON_Delete(root);
         root = NULL;

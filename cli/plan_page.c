@@ -57,6 +57,32 @@ static void print_partition(const car_plan_subject *s, FILE *stream) {
     }
 }
 
+/* ---- convolutions ---------------------------------------------------------------------------- */
+
+/* How many there are, and the names of those by Winograd's algorithm, in lines of a readable length. */
+static void print_convolutions(const car_plan_subject *s, FILE *stream) {
+    enum { LINE = 100 };
+    int all = 0, winograd = 0, column = LINE;
+    for (int l = 0; l < car_graph_op_count(s->graph); l++) {
+        all += car_graph_op(s->graph, l)->kind == CAR_OP_CONV;
+        winograd += car_program_uses_winograd(s->graph, &s->program, l);
+    }
+    if (all == 0) {
+        return;
+    }
+    fprintf(stream, "\nConvolutions (%s): %d of %d by Winograd's F(4x4, 3x3), the others direct",
+            car_convolutions_text(s->program.convolutions), winograd, all);
+    for (int l = 0; l < car_graph_op_count(s->graph); l++) {
+        if (car_program_uses_winograd(s->graph, &s->program, l)) {
+            const char *name = car_graph_op(s->graph, l)->name;
+            bool fits = column + (int)strlen(name) + 2 <= LINE;
+            column = fits ? column + 1 : 2;
+            column += fprintf(stream, "%s%s", fits ? " " : "\n  ", name) - (fits ? 1 : 3);
+        }
+    }
+    fputc('\n', stream);
+}
+
 /* ---- the cycle ------------------------------------------------------------------------------- */
 
 static car_status print_cycle(const car_plan *plan, FILE *stream) {
@@ -185,6 +211,7 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     CAR_TRY(car_plan_predict(plan, s->optimizer_states, &prediction));
     print_title(s, plan, stream);
     print_partition(s, stream);
+    print_convolutions(s, stream);
     CAR_TRY(print_cycle(plan, stream));
     print_memory(plan, &prediction, stream);
     print_states(plan, &prediction, stream);

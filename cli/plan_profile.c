@@ -11,6 +11,7 @@ enum { ROUNDS = 7, WARM_UP = 1 };
 
 typedef struct bench {
     const car_graph *graph;
+    const car_program_config *config;
     car_context *context;
     car_program *program;
     car_arena *arena;
@@ -87,7 +88,7 @@ static double median(const bench *b, bool backward, int op) {
 
 static car_status set_up(bench *b) {
     car_status status = CAR_OK;
-    CAR_TRY(car_program_create(b->graph, NULL, &b->program));
+    CAR_TRY(car_program_create(b->graph, b->config, &b->program));
     CAR_TRY(car_arena_create(b->context, 0, &b->arena));
     CAR_TRY(car_weights_create(b->program, b->arena, &b->weights));
     CAR_TRY(car_gradients_create(b->program, b->arena, &b->gradients));
@@ -118,8 +119,9 @@ static car_status store(const bench *b, car_costs *out) {
     return status;
 }
 
-car_status car_cli_plan_measure(const car_graph *graph, car_costs *out) {
-    bench b = {.graph = graph, .context = car_graph_context(graph), .ops = car_graph_op_count(graph)};
+car_status car_cli_plan_measure(const car_graph *graph, const car_program_config *program, car_costs *out) {
+    bench b = {
+        .graph = graph, .config = program, .context = car_graph_context(graph), .ops = car_graph_op_count(graph)};
     car_status status = CAR_OK;
     b.terminal = isatty(STDERR_FILENO) == 1;
     CAR_TRY(set_up(&b));

@@ -28,7 +28,7 @@ static void log_line(void *user, car_log_level level, const char *line) {
 static const int64_t provable = 4096; /* workers times stages: beyond, proving the plan would delay the start */
 
 /* Model, plan and program. */
-static car_status build(car_train_run *run, const car_plan_config *plan) {
+static car_status build(car_train_run *run, const car_plan_config *plan, const car_program_config *program) {
     car_train_options *o = &run->options;
     car_model_config model = car_model_config_default();
     car_status status = CAR_OK;
@@ -44,7 +44,7 @@ static car_status build(car_train_run *run, const car_plan_config *plan) {
     if ((int64_t)plan->workers * partition.stages <= provable) {
         CAR_TRY(car_plan_validate(run->plan, 4, NULL));
     }
-    CAR_TRY(car_program_create(run->graph, NULL, &run->program));
+    CAR_TRY(car_program_create(run->graph, program, &run->program));
     CAR_TRY(car_arena_create(run->context, 0, &run->arena));
 done:
     return status;
@@ -77,14 +77,15 @@ car_status car_train_set_up(car_train_run *run) {
     bool resume = o->resume || o->resume_step != CAR_NONE;
     car_context_config context = car_context_config_default();
     car_plan_config plan;
+    car_program_config program;
     car_trainer_config trainer;
     car_status status = CAR_OK;
     context.log = log_line;
     CAR_TRY(car_context_create(&context, &run->context));
-    CAR_TRY(car_train_configure(run->context, o, &plan, &trainer));
+    CAR_TRY(car_train_configure(run->context, o, &plan, &program, &trainer));
     CAR_TRY(car_train_check_directory(run));
     CAR_TRY(car_train_find_sizes(run->context, o));
-    CAR_TRY(build(run, &plan));
+    CAR_TRY(build(run, &plan, &program));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
     CAR_TRY(count_steps(run));
     CAR_TRY(car_train_read_schedule(run->context, o, run->epoch_steps ? run->epoch_steps : 1, &trainer.schedule));

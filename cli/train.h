@@ -18,6 +18,7 @@ enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096 };
 
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config;
+    const char *convolutions;
     int workers, stages, threads, batch, steps, eval_every, eval_batches, warmup;
     int classes, image_size, seq_len, freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;
@@ -32,7 +33,7 @@ typedef struct car_train_options {
 void car_train_default_options(car_train_options *options);
 int car_train_read_options(int argc, char **argv, car_train_options *options);
 car_status car_train_configure(car_context *context, const car_train_options *options, car_plan_config *plan,
-                               car_trainer_config *trainer);
+                               car_program_config *program, car_trainer_config *trainer);
 /* `epoch_steps`: what an epoch of --lr-schedule step:EPOCHS:GAMMA is. */
 car_status car_train_read_schedule(car_context *context, const car_train_options *options, int64_t epoch_steps,
                                    car_schedule *out);

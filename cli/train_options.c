@@ -15,6 +15,7 @@ void car_train_default_options(car_train_options *o) {
                              .optimizer = "sgd",
                              .schedule = "const",
                              .betas = "0.9,0.999",
+                             .convolutions = "auto",
                              .workers = 4,
                              .threads = cores > 0 && cores < 1024 ? (int)cores : 1,
                              .batch = 16,
@@ -77,6 +78,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT, &o->image_size,
          1, 1 << 14},
         {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
+        {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
+         0, 0},
         {"seed", "N", "of weights, data, order and dropout", CAR_CLI_SEED, &o->seed, 0, 0},
         {"config", "FILE", "a JSON object of these options; those typed come first", CAR_CLI_TEXT, &o->config, 0, 0},
         /* Shows what pacing is for; not in --help. */
@@ -173,9 +176,10 @@ static car_status read_optimizer(car_context *context, const car_train_options *
 }
 
 car_status car_train_configure(car_context *context, const car_train_options *o, car_plan_config *plan,
-                               car_trainer_config *trainer) {
+                               car_program_config *program, car_trainer_config *trainer) {
     car_status status = CAR_OK;
     *plan = car_plan_config_default();
+    *program = car_program_config_default();
     *trainer = car_trainer_config_default();
     if (strcmp(o->order, "shuffled") != 0 && strcmp(o->order, "sequential") != 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--order %s: it must be shuffled or sequential", o->order);
@@ -186,6 +190,7 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
                                 "--placement %s can be planned but not yet executed: use shared", o->placement);
     }
+    CAR_TRY(car_convolutions_find(context, o->convolutions, &program->convolutions));
     plan->workers = o->workers;
     plan->threads = o->threads;
     plan->freshness_slack = o->freshness_slack;

@@ -21,12 +21,28 @@ typedef enum car_kernels {
     CAR_KERNELS_ONEDNN     /* oneDNN's primitives and vectorised loops */
 } car_kernels;
 
+/* How convolutions are computed; for oneDNN's table. */
+typedef enum car_convolutions {
+    CAR_CONVOLUTIONS_AUTO,    /* whichever is faster for the shape: a fixed rule, the same on all machines of a kind */
+    CAR_CONVOLUTIONS_DIRECT,  /* oneDNN's, always */
+    CAR_CONVOLUTIONS_WINOGRAD /* Winograd's wherever the shape allows, be it slower; for tests */
+} car_convolutions;
+
 typedef struct car_program_config {
     car_kernels kernels;
-    int threads; /* inside one kernel; part of what fixes the bits */
+    int threads; /* inside one kernel; part of what fixes the bits. With more than one, convolutions are direct */
+    car_convolutions convolutions;
 } car_program_config;
 
-car_program_config car_program_config_default(void); /* oneDNN, 1 thread */
+car_program_config car_program_config_default(void); /* oneDNN, 1 thread, auto */
+
+/* "auto", "direct" or "winograd"; CAR_ERROR_UNKNOWN_NAME for anything else. */
+car_status car_convolutions_find(car_context *context, const char *name, car_convolutions *out);
+const char *car_convolutions_text(car_convolutions convolutions);
+
+/* Whether a program of this graph would compute an operation by Winograd's algorithm. Needs no program, and depends
+ * on nothing but the arguments and the machine's instruction set. `config` may be NULL. */
+bool car_program_uses_winograd(const car_graph *graph, const car_program_config *config, int op);
 
 /* The graph must outlive the program. `config` may be NULL. */
 car_status car_program_create(const car_graph *graph, const car_program_config *config, car_program **out);
@@ -38,8 +54,11 @@ size_t car_program_slot_bytes(const car_program *program, int slot);
 size_t car_program_param_bytes(const car_program *program, int param);
 size_t car_program_derived_bytes(const car_program *program, int op); /* forms of weights kept per version */
 size_t car_program_scratch_bytes(const car_program *program);         /* of one lane */
-/* Which implementation runs an operation, for people: "jit:avx512_core", "vector:avx2", "reference". */
+/* Which implementation runs an operation, for people: "jit:avx512_core", "winograd:avx2", "reference". */
 const char *car_program_kernel_name(const car_program *program, int op);
+/* Equal for two programs of the same graph that compute the same bits on the same kind of machine: over all of those
+ * names and the configuration. What processes that train together compare. */
+uint64_t car_program_fingerprint(const car_program *program);
 
 /* Between PyTorch's row-major layout and the program's. Buffers must not overlap. The padding of
  * `stored` is set to zero. */

@@ -54,7 +54,8 @@ struct car_kernel {
     const car_op *op;
     car_context *context;
     void *engine; /* of car_kernels_onednn_open; NULL for the reference */
-    /* Chosen before prepare; for rank 4 tensors. */
+    /* Chosen before prepare; blocks are for rank 4 tensors. */
+    car_convolutions convolutions;
     int block_in[CAR_MAX_INPUTS], block_out;
     /* Filled in by prepare. */
     size_t scratch_bytes; /* the larger of forward's and backward's */
@@ -69,6 +70,10 @@ struct car_kernel {
 /* The tables, indexed by car_op_kind. */
 extern const car_kernel_class *const car_kernels_reference[CAR_OP_KINDS];
 extern const car_kernel_class *const car_kernels_onednn[CAR_OP_KINDS];
+
+/* The class for 3x3 convolutions by Winograd's algorithm, and whether one is to be computed so. */
+extern const car_kernel_class car_winograd_conv;
+bool car_winograd_suits(const car_kernel *kernel);
 
 /* The channel block that this machine's convolutions prefer: 8 or 16. */
 int car_kernels_onednn_block(void);

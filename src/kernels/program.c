@@ -25,6 +25,27 @@ car_program_config car_program_config_default(void) {
     return (car_program_config){.kernels = CAR_KERNELS_ONEDNN, .threads = 1};
 }
 
+static const char *const convolution_names[] = {
+    [CAR_CONVOLUTIONS_AUTO] = "auto",
+    [CAR_CONVOLUTIONS_DIRECT] = "direct",
+    [CAR_CONVOLUTIONS_WINOGRAD] = "winograd",
+};
+
+car_status car_convolutions_find(car_context *context, const char *name, car_convolutions *out) {
+    for (int c = 0; c < (int)(sizeof convolution_names / sizeof convolution_names[0]); c++) {
+        if (strcmp(name, convolution_names[c]) == 0) {
+            *out = (car_convolutions)c;
+            return CAR_OK;
+        }
+    }
+    return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "convolutions '%s': it must be auto, direct or winograd",
+                            name);
+}
+
+const char *car_convolutions_text(car_convolutions convolutions) {
+    return convolution_names[convolutions];
+}
+
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 /* An image that is fed stays as it is if its only readers take it so: first convolutions have few
@@ -54,13 +75,21 @@ static size_t blocked_bytes(const car_tensor *tensor, int block) {
     return tensor->bytes / channels * car_round_up(channels, (size_t)block);
 }
 
+static int block_of_table(car_kernels kernels) {
+    return kernels == CAR_KERNELS_ONEDNN ? car_kernels_onednn_block() : 1;
+}
+
+static int block_of_tensor(const car_graph *graph, int tensor, int block) {
+    bool plain = car_graph_tensor(graph, tensor)->shape.rank != 4 || stays_plain(graph, tensor, block);
+    return plain ? 1 : block;
+}
+
 static void choose_layouts(car_program *program) {
     const car_graph *graph = program->graph;
-    int block = program->config.kernels == CAR_KERNELS_ONEDNN ? car_kernels_onednn_block() : 1;
+    int block = block_of_table(program->config.kernels);
     for (int v = 0; v < car_graph_tensor_count(graph); v++) {
         const car_tensor *tensor = car_graph_tensor(graph, v);
-        bool plain = tensor->shape.rank != 4 || stays_plain(graph, v, block);
-        program->blocks[v] = plain ? 1 : block;
+        program->blocks[v] = block_of_tensor(graph, v, block);
         program->tensor_bytes[v] = blocked_bytes(tensor, program->blocks[v]);
         if (tensor->grad_slot != CAR_NONE && program->slot_bytes[tensor->grad_slot] < program->tensor_bytes[v]) {
             program->slot_bytes[tensor->grad_slot] = program->tensor_bytes[v];
@@ -82,6 +111,26 @@ static size_t addend_offset(const car_program *program, int op, int input) {
     return offset;
 }
 
+/* Our own convolutions know one thread only; oneDNN's share a kernel among several. */
+static car_convolutions convolutions_of(const car_program_config *config) {
+    return config->threads > 1 ? CAR_CONVOLUTIONS_DIRECT : config->convolutions;
+}
+
+bool car_program_uses_winograd(const car_graph *graph, const car_program_config *config, int op) {
+    car_program_config chosen = config ? *config : car_program_config_default();
+    const car_op *o = car_graph_op(graph, op);
+    if (o->kind != CAR_OP_CONV || chosen.kernels != CAR_KERNELS_ONEDNN) {
+        return false;
+    }
+    int block = block_of_table(chosen.kernels);
+    const car_kernel kernel = {.graph = graph,
+                               .op = o,
+                               .convolutions = convolutions_of(&chosen),
+                               .block_in = {block_of_tensor(graph, o->inputs[0], block)},
+                               .block_out = block_of_tensor(graph, o->output, block)};
+    return car_winograd_suits(&kernel);
+}
+
 static car_status prepare_kernel(car_program *program, int l) {
     const car_graph *graph = program->graph;
     const car_op *op = car_graph_op(graph, l);
@@ -92,6 +141,7 @@ static car_status prepare_kernel(car_program *program, int l) {
     kernel->op = op;
     kernel->context = program->context;
     kernel->engine = program->engine;
+    kernel->convolutions = convolutions_of(&program->config);
     kernel->block_out = program->blocks[op->output];
     kernel->aux_bytes = op->aux != CAR_NONE ? car_graph_tensor(graph, op->aux)->bytes : 0;
     for (int q = 0; q < op->input_count; q++) {
@@ -222,6 +272,15 @@ size_t car_program_scratch_bytes(const car_program *program) {
 }
 const char *car_program_kernel_name(const car_program *program, int op) {
     return program->kernels[op].name;
+}
+
+uint64_t car_program_fingerprint(const car_program *program) {
+    uint64_t print = (uint64_t)program->config.threads;
+    for (int l = 0; l < car_graph_op_count(program->graph); l++) {
+        const char *name = program->kernels[l].name;
+        print = car_random_key(print, name ? name : "");
+    }
+    return print;
 }
 
 /* ---- conversions ----------------------------------------------------------------------------- */

@@ -45,6 +45,12 @@ expect 0 "transformer.wte.weight belongs to stage 0 and is used again in stage 3
 expect 0 "stages between are not shown" --model resnet50 --workers 4 --stages 64
 expect 0 "optimizer" --model mlp --workers 2 --optimizer adamw
 
+# Which algorithm computes a convolution.
+expect 0 "--convolutions HOW" --help
+expect 0 "Convolutions (direct): 0 of 20 by Winograd" --model resnet18 --workers 4 --convolutions direct
+expect 0 "Convolutions (auto): " --model resnet18 --workers 4
+"$CAROUSEL" plan --model mlp --workers 3 | grep -q "Convolutions" && fail "mlp was said to have convolutions"
+
 # What is off is said.
 expect 0 "This model cannot halve" --model resnet50 --workers 4 --batch 1
 expect 0 "are empty" --model mlp --workers 4 --stages 32
@@ -72,6 +78,11 @@ json "len(d['stages']) == 1024 and not d['validated']" --model gpt2 --workers 10
 json "[(s['first'], s['end']) for s in d['stages']] == [(0, 2), (2, 5), (5, 11)]" --model mlp --workers 3 --partition cuts:2,5
 json "d['stages'][0]['weight_bytes'] > 0 and d['partition'] == 'params'" --model resnet18 --workers 4 --partition params
 json "d['partition'] == 'memory'" --model resnet18 --workers 4 --partition memory
+json "len(d['convolutions']) == 19 and d['convolutions'][0] == {'operation': 'conv1', 'algorithm': 'direct'}" \
+    --model resnet20 --workers 4
+json "d['convolutions_mode'] == 'direct' and all(c['algorithm'] == 'direct' for c in d['convolutions'])" \
+    --model resnet20 --workers 4 --convolutions direct
+json "sum(c['algorithm'] == 'winograd' for c in d['convolutions']) in (0, 16)" --model resnet20 --workers 4 --batch 32
 json "d['freshness_slack'] == 2" --model mlp --workers 3 --freshness-slack 2
 
 # ---- the table ----------------------------------------------------------------------------------
@@ -130,6 +141,7 @@ expect 2 "--threads is for --placement shared" --model mlp --placement zero --th
 expect 2 "there is no rule 'cdp'; known are: dp, cdp-v1, cdp-v2" --model mlp --rule cdp
 expect 2 "there is no placement 'zeros'" --model mlp --placement zeros
 expect 2 "there is no mapping 'random'" --model mlp --placement replica --ranks 2 --mapping random
+expect 2 "it must be auto, direct or winograd" --model mlp --convolutions fast
 expect 2 "known are flops, time, params, memory and cuts" --model mlp --partition fair
 expect 2 "cuts:12,30,47" --model mlp --workers 3 --partition cuts:2,x
 expect 2 "cuts:12,30,47" --model mlp --workers 3 --partition cuts:

@@ -54,6 +54,7 @@ expect 1 "there is no rule" train --model mlp --rule cdp
 expect 1 "not yet executed" train --model mlp --placement zero
 expect 1 "--lr-schedule step:0:1" train --model mlp --lr-schedule step:0:1
 expect 1 "--betas 0.9" train --model mlp --betas 0.9
+expect 1 "it must be auto, direct or winograd" train --model mlp --convolutions fast
 expect 1 "--nesterov needs" train --model mlp --nesterov --momentum 0
 expect 1 "must be a multiple" train --model mlp --workers 4 --stages 6
 expect 1 "only cdp-v2" train --model mlp --rule dp --freshness-slack 1

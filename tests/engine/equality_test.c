@@ -34,18 +34,27 @@ static const int worker_counts[] = {1, 2, 3, 4}, thread_counts[] = {1, 2, 4};
 
 /* ---- models -------------------------------------------------------------------------------- */
 
-static const car_small_model mlp = {"mlp", {.batch = 2, .image_size = 4, .classes = 5, .width = 12, .depth = 3}};
-static const car_small_model resnet20 = {"resnet20", {.batch = 2, .image_size = 8, .classes = 5, .width = 16}};
+static const car_small_model mlp = {.name = "mlp",
+                                    .config = {.batch = 2, .image_size = 4, .classes = 5, .width = 12, .depth = 3}};
+static const car_small_model resnet20 = {.name = "resnet20",
+                                         .config = {.batch = 2, .image_size = 8, .classes = 5, .width = 16}};
+/* Images too small for the choice to fall on Winograd's algorithm by itself. */
+static const car_small_model resnet20_winograd = {.name = "resnet20",
+                                                  .config = {.batch = 2, .image_size = 8, .classes = 5, .width = 16},
+                                                  .convolutions = CAR_CONVOLUTIONS_WINOGRAD};
 /* Channels that fill no block: stored with padding, and slow. */
-static const car_small_model resnet20_padded = {"resnet20", {.batch = 2, .image_size = 4, .classes = 5, .width = 3}};
-static const car_small_model vit = {"vit-tiny",
-                                    {.batch = 2, .image_size = 8, .classes = 5, .width = 12, .depth = 3, .heads = 3}};
-static const car_small_model gpt2 = {"gpt2-nano",
-                                     {.batch = 2, .seq_len = 6, .vocabulary = 20, .width = 12, .depth = 3, .heads = 2}};
+static const car_small_model resnet20_padded = {.name = "resnet20",
+                                                .config = {.batch = 2, .image_size = 4, .classes = 5, .width = 3}};
+static const car_small_model vit = {
+    .name = "vit-tiny", .config = {.batch = 2, .image_size = 8, .classes = 5, .width = 12, .depth = 3, .heads = 3}};
+static const car_small_model gpt2 = {
+    .name = "gpt2-nano", .config = {.batch = 2, .seq_len = 6, .vocabulary = 20, .width = 12, .depth = 3, .heads = 2}};
 static const car_small_model vit_dropout = {
-    "vit-tiny", {.batch = 2, .image_size = 8, .classes = 5, .width = 12, .depth = 2, .heads = 3, .dropout = 0.3}};
+    .name = "vit-tiny",
+    .config = {.batch = 2, .image_size = 8, .classes = 5, .width = 12, .depth = 2, .heads = 3, .dropout = 0.3}};
 static const car_small_model gpt2_dropout = {
-    "gpt2-nano", {.batch = 2, .seq_len = 6, .vocabulary = 20, .width = 12, .depth = 2, .heads = 2, .dropout = 0.3}};
+    .name = "gpt2-nano",
+    .config = {.batch = 2, .seq_len = 6, .vocabulary = 20, .width = 12, .depth = 2, .heads = 2, .dropout = 0.3}};
 
 /* ---- what to train with ---------------------------------------------------------------------- */
 
@@ -436,6 +445,7 @@ int main(void) {
         TEST("rules differ", test_rules_differ, gpt2),
         TEST("rules, workers, stages, threads", test_matrix, mlp),
         TEST("rules, workers, stages, threads", test_matrix, resnet20),
+        TEST("rules, workers, stages, threads", test_matrix, resnet20_winograd),
         TEST("rules, workers, stages, threads", test_matrix, vit),
         TEST("rules, workers, stages, threads", test_matrix, gpt2),
         TEST("freshness slack", test_slack, resnet20_padded),

@@ -43,7 +43,9 @@ void car_world_open(car_world *w, const car_small_model *model) {
     const car_model_info *info = car_model_find(model->name);
     assert_int_equal(car_context_create(NULL, &w->context), CAR_OK);
     car_world_must(w, car_model_build(w->context, model->name, &model->config, &w->graph));
-    car_world_must(w, car_program_create(w->graph, NULL, &w->program));
+    car_program_config program = car_program_config_default();
+    program.convolutions = model->convolutions;
+    car_world_must(w, car_program_create(w->graph, &program, &w->program));
     car_world_must(w, car_arena_create(w->context, 0, &w->arena));
     w->source = (car_synthetic){.seed = CAR_WORLD_SEED, .domain = info->domain};
     car_world_must(w, car_model_resolve(w->context, model->name, &model->config, &w->source.config));

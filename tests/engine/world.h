@@ -10,6 +10,7 @@ enum { CAR_WORLD_SEED = 5 };
 typedef struct car_small_model {
     const char *name;
     car_model_config config;
+    car_convolutions convolutions;
 } car_small_model;
 
 typedef struct car_world {

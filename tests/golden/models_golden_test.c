@@ -22,6 +22,7 @@ static const double negligible = 1e-6; /* of all gradients' norm: smaller ones a
 typedef struct golden_case {
     const char *file;
     car_kernels kernels;
+    car_convolutions convolutions;
 } golden_case;
 
 /* One case while it runs. */
@@ -136,6 +137,7 @@ static void open_session(session *s) {
     };
     car_program_config program_config = car_program_config_default();
     program_config.kernels = s->which->kernels;
+    program_config.convolutions = s->which->convolutions;
     must(s, car_model_build(s->context, model, &config, &s->graph), "build");
     must(s, car_arena_create(s->context, 0, &s->arena), "arena");
     must(s, car_program_create(s->graph, &program_config, &s->program), "program");
@@ -245,17 +247,38 @@ static void test_against_pytorch(void **state) {
 }
 
 /* Names of the tests, and so what `ctest -V` shows, say file and kernels. */
-#define BOTH(name)                                                                                        \
-    {"reference " name, test_against_pytorch, NULL, NULL, &(golden_case){name, CAR_KERNELS_REFERENCE}}, { \
-        "onednn " name, test_against_pytorch, NULL, NULL, &(golden_case) {                                \
-            name, CAR_KERNELS_ONEDNN                                                                      \
-        }                                                                                                 \
+#define BOTH(name)                                                         \
+    {"reference " name, test_against_pytorch, NULL, NULL,                  \
+     &(golden_case){.file = name, .kernels = CAR_KERNELS_REFERENCE}},      \
+    {                                                                      \
+        "onednn " name, test_against_pytorch, NULL, NULL, &(golden_case) { \
+            .file = name, .kernels = CAR_KERNELS_ONEDNN                    \
+        }                                                                  \
+    }
+
+/* Every convolution that can be, by Winograd's algorithm, whether it pays or not. */
+#define WINOGRAD(name)                                                                             \
+    {                                                                                              \
+        "winograd " name, test_against_pytorch, NULL, NULL, &(golden_case) {                       \
+            .file = name, .kernels = CAR_KERNELS_ONEDNN, .convolutions = CAR_CONVOLUTIONS_WINOGRAD \
+        }                                                                                          \
     }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        BOTH("mlp"),      BOTH("resnet20"), BOTH("resnet18_small"), BOTH("resnet18_large"), BOTH("resnet50"),
-        BOTH("vit_tiny"), BOTH("vit_b16"),  BOTH("gpt2_nano"),      BOTH("gpt2"),
+        BOTH("mlp"),
+        BOTH("resnet20"),
+        BOTH("resnet18_small"),
+        BOTH("resnet18_large"),
+        BOTH("resnet50"),
+        BOTH("vit_tiny"),
+        BOTH("vit_b16"),
+        BOTH("gpt2_nano"),
+        BOTH("gpt2"),
+        WINOGRAD("resnet20"),
+        WINOGRAD("resnet18_small"),
+        WINOGRAD("resnet18_large"),
+        WINOGRAD("resnet50"),
     };
     return cmocka_run_group_tests_name("models against PyTorch", tests, NULL, NULL);
 }

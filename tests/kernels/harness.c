@@ -19,11 +19,22 @@ car_status car_trial_open_reference(car_context *context, car_trial_table *out) 
 }
 
 car_status car_trial_open_onednn(car_context *context, car_trial_table *out) {
-    *out = (car_trial_table){.name = "onednn", .classes = car_kernels_onednn, .block = car_kernels_onednn_block()};
+    *out = (car_trial_table){.name = "onednn",
+                             .classes = car_kernels_onednn,
+                             .block = car_kernels_onednn_block(),
+                             .convolutions = CAR_CONVOLUTIONS_DIRECT};
     car_status status = car_kernels_onednn_open(context, &out->engine);
     if (status == CAR_OK) {
         status = car_kernels_onednn_open_stream(context, out->engine, &out->stream);
     }
+    return status;
+}
+
+car_status car_trial_open_winograd(car_context *context, int block, car_trial_table *out) {
+    car_status status = car_trial_open_onednn(context, out);
+    out->name = block == 8 ? "winograd, blocks of 8" : "winograd, blocks of 16";
+    out->block = block;
+    out->convolutions = CAR_CONVOLUTIONS_WINOGRAD;
     return status;
 }
 
@@ -230,7 +241,11 @@ car_status car_trial_create(car_context *context, const car_trial_table *table, 
     CAR_TRY(car_case_build(test, config->batch, context, &trial->graph));
     trial->op = *car_graph_op(trial->graph, car_graph_op_count(trial->graph) - 1);
     memcpy(trial->op.grad_mode, config->grad_mode, sizeof trial->op.grad_mode);
-    trial->kernel = (car_kernel){.graph = trial->graph, .op = &trial->op, .context = context, .engine = table->engine};
+    trial->kernel = (car_kernel){.graph = trial->graph,
+                                 .op = &trial->op,
+                                 .context = context,
+                                 .engine = table->engine,
+                                 .convolutions = table->convolutions};
     if (trial->op.aux != CAR_NONE) {
         trial->kernel.aux_bytes = car_graph_tensor(trial->graph, trial->op.aux)->bytes;
     }

@@ -14,11 +14,15 @@ typedef struct car_trial_table {
     const char *name;
     const car_kernel_class *const *classes;
     int block; /* of tensors of rank 4 */
+    car_convolutions convolutions;
     void *engine, *stream;
 } car_trial_table;
 
 car_status car_trial_open_reference(car_context *context, car_trial_table *out);
-car_status car_trial_open_onednn(car_context *context, car_trial_table *out);
+car_status car_trial_open_onednn(car_context *context, car_trial_table *out); /* convolutions are direct */
+/* The same table with Winograd's convolutions wherever they can be, on images of another block than the machine's own
+ * if `block` says so. */
+car_status car_trial_open_winograd(car_context *context, int block, car_trial_table *out);
 void car_trial_close(car_trial_table *table);
 
 /* How the trial treats gradients of inputs. The default: everything is written, nothing in place. */

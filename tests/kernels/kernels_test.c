@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "kernels/check.h"
+#include "kernels/winograd/winograd.h"
 
 enum { KNOWN_VALUES = 64, KNOWN_INTEGERS = 8 };
 
@@ -28,18 +29,22 @@ typedef struct known_case {
 enum { KNOWN_CASES = sizeof known_cases / sizeof known_cases[0] };
 
 static car_context *context;
-static car_trial_table reference, onednn;
+static car_trial_table reference, onednn, winograd[2]; /* of blocks of 8 and of 16 */
 
 static int open_tables(void **state) {
     (void)state;
     assert_int_equal(car_context_create(NULL, &context), CAR_OK);
     assert_int_equal(car_trial_open_reference(context, &reference), CAR_OK);
     assert_int_equal(car_trial_open_onednn(context, &onednn), CAR_OK);
+    assert_int_equal(car_trial_open_winograd(context, 8, &winograd[0]), CAR_OK);
+    assert_int_equal(car_trial_open_winograd(context, 16, &winograd[1]), CAR_OK);
     return 0;
 }
 
 static int close_tables(void **state) {
     (void)state;
+    car_trial_close(&winograd[1]);
+    car_trial_close(&winograd[0]);
     car_trial_close(&onednn);
     car_trial_close(&reference);
     car_context_destroy(context);
@@ -58,6 +63,21 @@ static void reference_obeys_modes(void **state) {
 
 static void onednn_matches_reference(void **state) {
     assert_true(car_check_table(context, &onednn, &reference, *state));
+}
+
+/* Whether a case is one for Winograd's algorithm; the shape alone decides. */
+static bool is_for_winograd(const car_case *test) {
+    const car_conv_config *conv = &test->config.conv;
+    return test->kind == CAR_OP_CONV && conv->kernel == 3 && conv->stride == 1 && conv->pad == 1 && !conv->bias;
+}
+
+/* With each length of vectors that this machine has, whatever block its own convolutions prefer. */
+static void winograd_matches_reference(void **state) {
+    for (int w = 0; w < 2; w++) {
+        if (car_winograd_select(winograd[w].block)) {
+            assert_true(car_check_table(context, &winograd[w], &reference, *state));
+        }
+    }
 }
 
 /* ---- PyTorch's numbers --------------------------------------------------------------------------------- */
@@ -298,11 +318,14 @@ static void append_case(test_list *list, const car_case *test) {
     }
     if (!test->speed || test->check_batch > 0) {
         append(list, "onednn", test->name, onednn_matches_reference, test);
+        if (is_for_winograd(test)) {
+            append(list, "winograd", test->name, winograd_matches_reference, test);
+        }
     }
 }
 
 int main(void) {
-    size_t capacity = 4 * (size_t)car_case_count() + 2 * (size_t)KNOWN_CASES + 8;
+    size_t capacity = 5 * (size_t)car_case_count() + 2 * (size_t)KNOWN_CASES + 8;
     test_list list = {.tests = calloc(capacity, sizeof *list.tests), .names = calloc(capacity, sizeof *list.names)};
     int failed = 1;
     if (list.tests && list.names) {

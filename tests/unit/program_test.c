@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "kernels/winograd/winograd.h"
 #include "support/rig.h"
 
 enum { NAN_BYTE = 0xFF, GUARD = 64 };
@@ -207,11 +208,15 @@ static const lowered models[] = {
 };
 enum { MODELS = sizeof models / sizeof models[0] };
 
-static void open_model(car_rig *rig, const lowered *model) {
+static void open_model_with(car_rig *rig, const lowered *model, const car_program_config *config) {
     *rig = (car_rig){0};
     assert_int_equal(car_context_create(NULL, &rig->context), CAR_OK);
     car_rig_expect_ok(rig, car_model_build(rig->context, model->model, &model->config, &rig->graph));
-    car_rig_expect_ok(rig, car_program_create(rig->graph, NULL, &rig->program));
+    car_rig_expect_ok(rig, car_program_create(rig->graph, config, &rig->program));
+}
+
+static void open_model(car_rig *rig, const lowered *model) {
+    open_model_with(rig, model, NULL);
 }
 
 /* What the graph says of bytes is true: none of our models needs padding. */
@@ -266,6 +271,79 @@ static void convolutions_have_fast_kernels(void **state) {
             }
         }
         car_rig_close(&rig);
+    }
+}
+
+/* ---- which convolutions are Winograd's -------------------------------------------------------------------- */
+
+static int count_winograd(const car_rig *rig, const car_program_config *config) {
+    int count = 0;
+    for (int l = 0; l < car_graph_op_count(rig->graph); l++) {
+        bool winograd = strncmp(car_program_kernel_name(rig->program, l), "winograd:", 9) == 0;
+        assert_int_equal(winograd, car_program_uses_winograd(rig->graph, config, l));
+        count += winograd;
+    }
+    return count;
+}
+
+static int count_in_program(const lowered *model, int threads, car_convolutions convolutions, uint64_t *print) {
+    car_program_config config = {CAR_KERNELS_ONEDNN, threads, convolutions};
+    car_rig rig;
+    open_model_with(&rig, model, &config);
+    int count = count_winograd(&rig, &config);
+    *print = car_program_fingerprint(rig.program);
+    assert_in_range(car_program_scratch_bytes(rig.program), 1, 32 << 20);
+    car_rig_close(&rig);
+    return count;
+}
+
+static bool has_winograd(void) {
+    if (car_winograd_select(car_kernels_onednn_block())) {
+        return true;
+    }
+    print_message("NOT TESTED: no Winograd convolutions on this machine\n");
+    return false;
+}
+
+/* Every 3x3 convolution of stride 1 but the first, as images are large enough; none if direct ones are asked for or
+ * several threads share a kernel. What a program does is what is foretold, and its fingerprint tells. */
+static void choice_is_kept_and_foretold(void **state) {
+    (void)state;
+    const lowered resnet18 = {"resnet18", {.batch = 16, .image_size = 32, .classes = 10}, false};
+    uint64_t automatic, direct, forced, again, two;
+    if (!has_winograd()) {
+        skip();
+    }
+    assert_int_equal(count_in_program(&resnet18, 1, CAR_CONVOLUTIONS_AUTO, &automatic), 13);
+    assert_int_equal(count_in_program(&resnet18, 1, CAR_CONVOLUTIONS_DIRECT, &direct), 0);
+    assert_int_equal(count_in_program(&resnet18, 1, CAR_CONVOLUTIONS_WINOGRAD, &forced), 13);
+    assert_int_equal(count_in_program(&resnet18, 1, CAR_CONVOLUTIONS_AUTO, &again), 13);
+    assert_int_equal(count_in_program(&resnet18, 2, CAR_CONVOLUTIONS_AUTO, &two), 0);
+    assert_true(automatic == again && automatic == forced);
+    assert_true(automatic != direct && direct != two);
+}
+
+/* Shapes whose measured times differ by a third or more, either way. */
+static void choice_follows_the_measurements(void **state) {
+    static const struct {
+        int64_t images, channels, side;
+        bool pays;
+    } shapes[] = {
+        {16, 64, 32, true}, {16, 128, 16, true}, {16, 256, 8, true}, {16, 512, 4, true}, {32, 16, 32, true},
+        {32, 32, 16, true}, {4, 64, 56, true},   {4, 128, 28, true}, {4, 256, 14, true}, {4, 512, 7, true},
+        {1, 64, 32, true},  {1, 512, 4, false},  {1, 512, 7, false}, {2, 512, 4, false}, {2, 256, 4, false},
+    };
+    static const int blocks[] = {8, 16};
+    (void)state;
+    for (int b = 0; b < 2; b++) {
+        const car_winograd *loops = car_winograd_select(blocks[b]);
+        for (size_t i = 0; loops && i < sizeof shapes / sizeof shapes[0]; i++) {
+            int64_t count = shapes[i].channels / blocks[b];
+            const car_winograd_shape shape = {shapes[i].images, shapes[i].side, shapes[i].side, count, count};
+            if (car_winograd_pays(&shape, loops, true) != shapes[i].pays) {
+                fail_msg("%s: shape %zu is to be %s", loops->name, i, shapes[i].pays ? "Winograd's" : "direct");
+            }
+        }
     }
 }
 
@@ -332,16 +410,20 @@ static void steps_reorder_no_activations(void **state) {
     if (!has_generated_kernels()) {
         skip();
     }
-    for (int i = 0; i < MODELS; i++) {
+    for (int i = 0; i < 2 * MODELS; i++) {
         car_rig rig;
-        if (!models[i].runs) {
+        const lowered *model = &models[i % MODELS];
+        car_program_config config = car_program_config_default();
+        config.convolutions = i < MODELS ? CAR_CONVOLUTIONS_AUTO : CAR_CONVOLUTIONS_DIRECT;
+        if (!model->runs) {
             continue;
         }
-        open_model(&rig, &models[i]);
+        open_model_with(&rig, model, &config);
         open_rest(&rig);
         int expected = -1; /* forward, by data and by weights; the first has no backward by data */
         for (int l = 0; l < car_graph_op_count(rig.graph); l++) {
-            expected += car_graph_op(rig.graph, l)->kind == CAR_OP_CONV ? 3 : 0;
+            bool direct = !car_program_uses_winograd(rig.graph, &config, l);
+            expected += car_graph_op(rig.graph, l)->kind == CAR_OP_CONV && direct ? 3 : 0;
         }
         FILE *record = record_step(&rig);
         if (!record) {
@@ -349,9 +431,9 @@ static void steps_reorder_no_activations(void **state) {
             car_rig_close(&rig);
             skip();
         }
-        int convolutions = check_record(record, models[i].model, models[i].config.batch);
+        int convolutions = check_record(record, model->model, model->config.batch);
         fclose(record);
-        if (strncmp(models[i].model, "resnet", 6) == 0) {
+        if (strncmp(model->model, "resnet", 6) == 0) {
             assert_int_equal(convolutions, expected);
         }
         car_rig_close(&rig);
@@ -373,6 +455,9 @@ static void impossible_programs_are_refused(void **state) {
     car_program_config config = car_program_config_default();
     assert_int_equal(config.kernels, CAR_KERNELS_ONEDNN);
     assert_int_equal(config.threads, 1);
+    assert_int_equal(config.convolutions, CAR_CONVOLUTIONS_AUTO);
+    car_rig_expect_failure(&rig, car_convolutions_find(rig.context, "indirect", &config.convolutions),
+                           CAR_ERROR_UNKNOWN_NAME, "auto, direct or winograd");
     config.threads = 0;
     car_rig_expect_failure(&rig, car_program_create(rig.graph, &config, &program), CAR_ERROR_ARGUMENT, "thread");
     car_rig_expect_ok(&rig, car_program_create(rig.graph, NULL, &rig.program));
@@ -384,6 +469,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_make_the_round_trip), cmocka_unit_test(images_make_the_round_trip),
         cmocka_unit_test(models_need_no_padding),         cmocka_unit_test(convolutions_have_fast_kernels),
+        cmocka_unit_test(choice_is_kept_and_foretold),    cmocka_unit_test(choice_follows_the_measurements),
         cmocka_unit_test(steps_reorder_no_activations),   cmocka_unit_test(impossible_programs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -184,15 +184,19 @@ static void *run_rounds(void *argument) {
 
 /* ---- the test --------------------------------------------------------------------------------------------- */
 
-static void open_shared(shared *shared, build_function build, car_kernels kernels) {
+static const car_program_config reference = {.kernels = CAR_KERNELS_REFERENCE, .threads = 1};
+static const car_program_config onednn = {.kernels = CAR_KERNELS_ONEDNN, .threads = 1};
+static const car_program_config winograd = {
+    .kernels = CAR_KERNELS_ONEDNN, .threads = 1, .convolutions = CAR_CONVOLUTIONS_WINOGRAD};
+
+static void open_shared(shared *shared, build_function build, const car_program_config *config) {
     *shared = (struct shared){0};
     assert_int_equal(car_context_create(NULL, &shared->context), CAR_OK);
     assert_int_equal(car_graph_create(shared->context, &shared->graph), CAR_OK);
     if (car_graph_finish(shared->graph, build(shared->graph)) != CAR_OK) {
         fail_msg("%s", car_context_error(shared->context));
     }
-    car_program_config config = {.kernels = kernels, .threads = 1};
-    assert_int_equal(car_program_create(shared->graph, &config, &shared->program), CAR_OK);
+    assert_int_equal(car_program_create(shared->graph, config, &shared->program), CAR_OK);
     assert_int_equal(car_arena_create(shared->context, 0, &shared->arena), CAR_OK);
     assert_int_equal(car_weights_create(shared->program, shared->arena, &shared->weights), CAR_OK);
     assert_int_equal(car_weights_initialize(shared->weights, 3), CAR_OK);
@@ -231,11 +235,11 @@ static void find_expected(shared *shared) {
     close_runner(&runner);
 }
 
-static void check_threads(build_function build, car_kernels kernels) {
+static void check_threads(build_function build, const car_program_config *config) {
     shared shared;
     runner runners[THREADS];
     pthread_t threads[THREADS];
-    open_shared(&shared, build, kernels);
+    open_shared(&shared, build, config);
     find_expected(&shared);
     assert_int_equal(pthread_barrier_init(&shared.barrier, NULL, THREADS), 0);
     for (int i = 0; i < THREADS; i++) {
@@ -261,39 +265,45 @@ static void check_threads(build_function build, car_kernels kernels) {
 
 static void residual_net_reference(void **state) {
     (void)state;
-    check_threads(build_residual_net, CAR_KERNELS_REFERENCE);
+    check_threads(build_residual_net, &reference);
 }
 
 static void residual_net_onednn(void **state) {
     (void)state;
-    check_threads(build_residual_net, CAR_KERNELS_ONEDNN);
+    check_threads(build_residual_net, &onednn);
+}
+
+static void residual_net_winograd(void **state) {
+    (void)state;
+    check_threads(build_residual_net, &winograd);
 }
 
 static void language_model_reference(void **state) {
     (void)state;
-    check_threads(build_language_model, CAR_KERNELS_REFERENCE);
+    check_threads(build_language_model, &reference);
 }
 
 static void language_model_onednn(void **state) {
     (void)state;
-    check_threads(build_language_model, CAR_KERNELS_ONEDNN);
+    check_threads(build_language_model, &onednn);
 }
 
 static void patch_model_reference(void **state) {
     (void)state;
-    check_threads(build_patch_model, CAR_KERNELS_REFERENCE);
+    check_threads(build_patch_model, &reference);
 }
 
 static void patch_model_onednn(void **state) {
     (void)state;
-    check_threads(build_patch_model, CAR_KERNELS_ONEDNN);
+    check_threads(build_patch_model, &onednn);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(residual_net_reference),   cmocka_unit_test(residual_net_onednn),
-        cmocka_unit_test(language_model_reference), cmocka_unit_test(language_model_onednn),
-        cmocka_unit_test(patch_model_reference),    cmocka_unit_test(patch_model_onednn),
+        cmocka_unit_test(residual_net_reference), cmocka_unit_test(residual_net_onednn),
+        cmocka_unit_test(residual_net_winograd),  cmocka_unit_test(language_model_reference),
+        cmocka_unit_test(language_model_onednn),  cmocka_unit_test(patch_model_reference),
+        cmocka_unit_test(patch_model_onednn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

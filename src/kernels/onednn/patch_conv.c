@@ -117,5 +117,8 @@ done:
 static const car_kernel_class patch_conv = {.prepare = prepare, .forward = forward, .backward = backward};
 
 const car_kernel_class *car_onednn_choose_conv(const car_kernel *kernel) {
-    return is_patch_conv(kernel) ? &patch_conv : &car_onednn_conv;
+    if (is_patch_conv(kernel)) {
+        return &patch_conv;
+    }
+    return car_winograd_suits(kernel) ? &car_winograd_conv : &car_onednn_conv;
 }

@@ -1,0 +1,44 @@
+/* When Winograd's algorithm pays: both ways of computing a convolution, counted in multiply-adds of one vector.
+ *
+ * Products run at nearly the rate of bare multiply-adds in both. What else there is to do was measured once in the
+ * same unit, on an AMD EPYC (Zen 4), by comparing many shapes (docs/kernels.md). Nothing is timed when a program is
+ * made: the same shape gets the same answer on every machine with the same vectors. */
+#include "kernels/winograd/winograd.h"
+
+typedef struct prices {
+    int64_t tile;   /* transforms of one tile and block of channels, there or back */
+    int64_t filter; /* transforms of one vector of filters, there or back */
+} prices;
+
+static const prices prices_8 = {600, 500}, prices_16 = {450, 330};
+
+/* Winograd must win by so much, as it is the less exact of the two. */
+static const double margin = 1.1;
+
+static int64_t round_up(int64_t value, int64_t step) {
+    return (value + step - 1) / step * step;
+}
+
+/* Taps that fall into the image along a side: the direct kernels skip the others. */
+static int64_t taps_of_side(int64_t length) {
+    return 3 * length - 2;
+}
+
+bool car_winograd_pays(const car_winograd_shape *shape, const car_winograd *loops, bool by_data) {
+    enum { FLAT = 2 }; /* up to so many rows oneDNN has only its reference for backward by weights with AVX2 */
+    if (loops->block == 8 && shape->height <= FLAT) {
+        return true;
+    }
+    const prices *price = loops->block == 8 ? &prices_8 : &prices_16;
+    int64_t filters = shape->in_blocks * loops->block * shape->out_blocks; /* vectors of them */
+    int64_t passes = by_data ? 3 : 2, convolutions = passes - 1;
+    int64_t direct = shape->images * taps_of_side(shape->height) * taps_of_side(shape->width) * filters * passes;
+
+    int64_t tiles = shape->images * (round_up(shape->height, CAR_WINOGRAD_TILE) / CAR_WINOGRAD_TILE) *
+                    (round_up(shape->width, CAR_WINOGRAD_TILE) / CAR_WINOGRAD_TILE);
+    int64_t multiplied = round_up(tiles, loops->tiles) * convolutions + tiles;
+    int64_t winograd = multiplied * CAR_WINOGRAD_POSITIONS * filters +
+                       tiles * (shape->in_blocks + shape->out_blocks) * price->tile * passes +
+                       filters * price->filter * passes;
+    return margin * (double)winograd < (double)direct;
+}

@@ -1,0 +1,48 @@
+/* Vectors of channels, and what the loops of one instruction set share. Part of loops.c.
+ *
+ * Everything is in panels of one vector of channels. Transformed tiles are [36][channel block][tile][V], so that the
+ * products read them, and the transforms write them, in order. Sums run over channels (or tiles) in the order that
+ * the source lays down, whoever computes them. */
+#ifndef CAR_WINOGRAD_VEC_H
+#define CAR_WINOGRAD_VEC_H
+
+#include "kernels/winograd/winograd.h"
+
+#if defined(__AVX512F__)
+enum { V = 16, TILES = 8, FILTERS = 8 };
+#else
+enum { V = 8, TILES = 6, FILTERS = 4 };
+#endif
+/* TILES x PANEL and FILTERS x PANEL vectors are summed up in registers. */
+enum { PANEL = 2, SIDE = CAR_WINOGRAD_INPUTS, TILE = CAR_WINOGRAD_TILE, POSITIONS = CAR_WINOGRAD_POSITIONS };
+enum { TAPS = CAR_WINOGRAD_TAPS };
+
+typedef float vec __attribute__((vector_size(sizeof(float) * V)));
+typedef float vec_anywhere __attribute__((vector_size(sizeof(float) * V), aligned(sizeof(float)), may_alias));
+
+static inline vec load(const float *from) {
+    return *(const vec_anywhere *)(const void *)from;
+}
+static inline void store(float *to, vec value) {
+    *(vec_anywhere *)(void *)to = value;
+}
+static inline int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t round_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b * b;
+}
+
+/* Floats from one of the 36 planes to the next: one vector off a multiple of a large power of two, or the planes would
+ * fight for the same lines of the cache. */
+static inline int64_t plane_of(int64_t blocks, int64_t padded) {
+    return (blocks * padded + 1) * V;
+}
+
+/* Parts of about the same size that hold at most `most` tiles, in whole steps. */
+static inline int64_t tiles_at_once(int64_t all, int64_t most, int64_t step) {
+    int64_t parts = (all + most - 1) / most;
+    return round_up((all + parts - 1) / parts, step);
+}
+
+#endif
