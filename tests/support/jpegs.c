@@ -78,8 +78,8 @@ car_jpegs_file car_jpegs_encode(const car_jpegs_config *config) {
     return (car_jpegs_file){data, bytes};
 }
 
-void car_jpegs_write(const car_folder *folder, const char *name, const car_jpegs_config *config) {
+void car_jpegs_write(const car_scratch *folder, const char *name, const car_jpegs_config *config) {
     car_jpegs_file file = car_jpegs_encode(config);
-    car_folder_write(folder, name, file.data, file.bytes);
+    car_scratch_put(folder, name, file.data, file.bytes);
     free(file.data);
 }

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "support/folder.h"
+#include "support/scratch.h"
 
 typedef enum car_jpegs_colours { CAR_JPEGS_RGB, CAR_JPEGS_GREY, CAR_JPEGS_CMYK, CAR_JPEGS_YCCK } car_jpegs_colours;
 
@@ -29,6 +29,6 @@ car_jpegs_file car_jpegs_encode(const car_jpegs_config *config);
 /* The level that was encoded, for files in RGB. */
 int car_jpegs_level(const car_jpegs_config *config, int x, int y, int c);
 /* Encodes into a file. */
-void car_jpegs_write(const car_folder *folder, const char *name, const car_jpegs_config *config);
+void car_jpegs_write(const car_scratch *folder, const char *name, const car_jpegs_config *config);
 
 #endif

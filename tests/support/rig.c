@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "support/expect.h"
 
 enum { NAN_BYTE = 0xFF, FIRST_TOKENS = 4 };
 
@@ -51,9 +52,7 @@ done:
 
 void car_rig_open(car_rig *rig, const car_rig_config *config) {
     car_status status = car_rig_try_open(rig, config);
-    if (status != CAR_OK) {
-        fail_msg("%s: %s", car_status_text(status), rig->context ? car_context_error(rig->context) : "no context");
-    }
+    car_expect_ok(rig->context, status);
 }
 
 void car_rig_close(car_rig *rig) {
@@ -69,18 +68,11 @@ void car_rig_close(car_rig *rig) {
 }
 
 void car_rig_expect_ok(const car_rig *rig, car_status status) {
-    if (status != CAR_OK) {
-        fail_msg("%s: %s", car_status_text(status), car_context_error(rig->context));
-    }
+    car_expect_ok(rig->context, status);
 }
 
 void car_rig_expect_failure(const car_rig *rig, car_status status, car_status expected, const char *part) {
-    const char *message = car_context_error(rig->context);
-    if (status != expected || strstr(message, part) == NULL) {
-        fail_msg("got \"%s\" with \"%s\" where \"%s\" with \"...%s...\" was expected", car_status_text(status), message,
-                 car_status_text(expected), part);
-    }
-    car_context_clear_error(rig->context);
+    car_expect_failure(rig->context, status, expected, part);
 }
 
 void car_rig_soil(const car_rig *rig, size_t bytes) {

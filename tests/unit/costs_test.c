@@ -1,5 +1,4 @@
 /* Profiles: what is saved comes back, what does not belong or is broken is refused, nothing is left half-written. */
-#include <dirent.h>
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -20,25 +19,21 @@
 #include "carousel/model.h"
 #include "carousel/partition.h"
 #include "support/allocator.h"
+#include "support/expect.h"
 #include "support/nets.h"
+#include "support/scratch.h"
 
 enum { TEXT_CAPACITY = 1 << 16 };
 
 typedef struct fixture {
-    car_context *context;
+    car_scratch scratch;
+    car_context *context; /* the directory's */
     car_graph *graph;
     car_costs costs; /* invented */
-    char directory[256], path[300];
+    char path[300];
     char text[TEXT_CAPACITY]; /* of a good profile */
     size_t length;
 } fixture;
-
-static void write_text(const char *path, const char *text, size_t length) {
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(text, 1, length, file), length);
-    assert_int_equal(fclose(file), 0);
-}
 
 static size_t read_text(const char *path, char *text) {
     FILE *file = fopen(path, "rb");
@@ -50,26 +45,14 @@ static size_t read_text(const char *path, char *text) {
     return length;
 }
 
-static int count_files(const char *directory) {
-    DIR *entries = opendir(directory);
-    int count = 0;
-    assert_non_null(entries);
-    for (const struct dirent *entry; (entry = readdir(entries)) != NULL;) {
-        count += entry->d_name[0] != '.';
-    }
-    closedir(entries);
-    return count;
-}
-
 static int set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);
-    const char *place = getenv("TMPDIR");
     car_model_config config = {.batch = 2, .depth = 2};
     *state = f;
-    snprintf(f->directory, sizeof f->directory, "%s/carousel_XXXXXX", place != NULL ? place : P_tmpdir);
-    assert_non_null(mkdtemp(f->directory));
-    snprintf(f->path, sizeof f->path, "%s/profile.json", f->directory);
-    assert_int_equal(car_context_create(NULL, &f->context), CAR_OK);
+    assert_non_null(f);
+    car_scratch_open(&f->scratch);
+    f->context = f->scratch.context;
+    snprintf(f->path, sizeof f->path, "%s/profile.json", f->scratch.directory);
     assert_int_equal(car_model_build(f->context, "gpt2-nano", &config, &f->graph), CAR_OK);
     assert_int_equal(car_costs_from_flops(f->graph, &f->costs), CAR_OK);
     for (int l = 0; l < f->costs.count; l++) {
@@ -86,10 +69,10 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     fixture *f = *state;
     unlink(f->path);
-    assert_int_equal(rmdir(f->directory), 0); /* so nothing else is left there */
+    assert_int_equal(car_scratch_count(f->scratch.directory, ""), 0); /* nothing else is left there */
     car_costs_release(f->graph, &f->costs);
     car_graph_destroy(f->graph);
-    car_context_destroy(f->context);
+    car_scratch_close(&f->scratch);
     free(f);
     return 0;
 }
@@ -97,10 +80,6 @@ static int tear_down(void **state) {
 static void expect_load(fixture *f, const car_graph *graph, const char *path, car_status expected, const char *part) {
     car_costs costs = {.count = 77};
     car_status status = car_costs_load(graph, path, &costs);
-    if (status != expected || strstr(car_context_error(f->context), part) == NULL) {
-        fail_msg("\"%s\" with \"%s\", wanted \"%s\" with \"...%s...\"", car_status_text(status),
-                 car_context_error(f->context), car_status_text(expected), part);
-    }
     if (status != CAR_OK) {
         assert_null(costs.forward);
         assert_null(costs.backward);
@@ -109,7 +88,7 @@ static void expect_load(fixture *f, const car_graph *graph, const char *path, ca
             assert_non_null(strstr(car_context_error(f->context), path));
         }
     }
-    car_context_clear_error(f->context);
+    car_expect_failure(f->context, status, expected, part);
     car_costs_release(graph, &costs);
 }
 
@@ -151,7 +130,7 @@ static void test_round_trip(void **state) {
     assert_string_equal(again, f->text);
     assert_int_equal(stat(f->path, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0666 & ~mask);
-    assert_int_equal(count_files(f->directory), 1);
+    assert_int_equal(car_scratch_count(f->scratch.directory, ""), 1);
     car_costs_release(f->graph, &loaded);
 }
 
@@ -228,14 +207,14 @@ static void test_fingerprint(void **state) {
 static void test_cut_short(void **state) {
     fixture *f = *state;
     for (size_t length = 0; length < f->length; length += 1 + length / 17) {
-        write_text(f->path, f->text, length);
+        car_scratch_write(f->path, f->text, length);
         expect_load(f, f->graph, f->path, CAR_ERROR_FORMAT, "");
     }
-    write_text(f->path, f->text, f->length - 1);
+    car_scratch_write(f->path, f->text, f->length - 1);
     expect_load(f, f->graph, f->path, CAR_ERROR_FORMAT, "not a JSON object");
     char spaced[TEXT_CAPACITY];
     int length = snprintf(spaced, sizeof spaced, "\n%s\n \n", f->text);
-    write_text(f->path, spaced, (size_t)length);
+    car_scratch_write(f->path, spaced, (size_t)length);
     expect_load(f, f->graph, f->path, CAR_OK, "");
 }
 
@@ -246,7 +225,7 @@ static void expect_changed(fixture *f, const char *from, const char *to, const c
     assert_non_null(place);
     int length =
         snprintf(changed, sizeof changed, "%.*s%s%s", (int)(place - f->text), f->text, to, place + strlen(from));
-    write_text(f->path, changed, (size_t)length);
+    car_scratch_write(f->path, changed, (size_t)length);
     expect_load(f, f->graph, f->path, CAR_ERROR_FORMAT, part);
 }
 
@@ -255,10 +234,10 @@ static void test_malformed(void **state) {
     static const char *const texts[] = {"",      "[]",           "null",    "7", "\"carousel-profile\"",
                                         "{} {}", "{\"format\":", "\xff\xfe"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        write_text(f->path, texts[i], strlen(texts[i]));
+        car_scratch_write(f->path, texts[i], strlen(texts[i]));
         expect_load(f, f->graph, f->path, CAR_ERROR_FORMAT, "not a JSON object");
     }
-    write_text(f->path, "{}", 2);
+    car_scratch_write(f->path, "{}", 2);
     expect_load(f, f->graph, f->path, CAR_ERROR_FORMAT, "not a profile");
     expect_changed(f, "carousel-profile", "carousel-profiles", "not a profile");
     expect_changed(f, "\"version\":\t1", "\"version\":\t2", "not a profile of version 1");
@@ -276,15 +255,13 @@ static void test_malformed(void **state) {
 static void test_unreadable(void **state) {
     fixture *f = *state;
     char path[400];
-    snprintf(path, sizeof path, "%s/nothing.json", f->directory);
+    snprintf(path, sizeof path, "%s/nothing.json", f->scratch.directory);
     expect_load(f, f->graph, path, CAR_ERROR_IO, "cannot open");
-    expect_load(f, f->graph, f->directory, CAR_ERROR_IO, "not a regular file");
+    expect_load(f, f->graph, f->scratch.directory, CAR_ERROR_IO, "not a regular file");
     assert_int_equal(mkfifo(path, 0600), 0);
     expect_load(f, f->graph, path, CAR_ERROR_IO, "not a regular file");
     /* A rename over it would replace it. */
-    assert_int_equal(car_costs_save(f->graph, &f->costs, path), CAR_ERROR_IO);
-    assert_non_null(strstr(car_context_error(f->context), "not a regular file"));
-    car_context_clear_error(f->context);
+    car_expect_failure(f->context, car_costs_save(f->graph, &f->costs, path), CAR_ERROR_IO, "not a regular file");
     unlink(path);
     assert_int_equal(truncate(f->path, (off_t)1 << 27), 0);
     expect_load(f, f->graph, f->path, CAR_ERROR_FORMAT, "too many for a profile");
@@ -295,7 +272,7 @@ static void expect_save_fails(fixture *f, const car_costs *costs, const char *pa
     assert_int_equal(status, expected);
     assert_true(strlen(car_context_error(f->context)) > 0);
     car_context_clear_error(f->context);
-    assert_int_equal(count_files(f->directory), 1);
+    assert_int_equal(car_scratch_count(f->scratch.directory, ""), 1);
     char left[TEXT_CAPACITY];
     assert_int_equal(read_text(f->path, left), f->length);
     assert_string_equal(left, f->text);
@@ -305,9 +282,9 @@ static void expect_save_fails(fixture *f, const car_costs *costs, const char *pa
 static void test_failed_saves(void **state) {
     fixture *f = *state;
     char path[400];
-    snprintf(path, sizeof path, "%s/none/profile.json", f->directory);
+    snprintf(path, sizeof path, "%s/none/profile.json", f->scratch.directory);
     expect_save_fails(f, &f->costs, path, CAR_ERROR_IO);
-    expect_save_fails(f, &f->costs, f->directory, CAR_ERROR_IO);
+    expect_save_fails(f, &f->costs, f->scratch.directory, CAR_ERROR_IO);
     double keep = f->costs.forward[3];
     f->costs.forward[3] = NAN;
     expect_save_fails(f, &f->costs, f->path, CAR_ERROR_ARGUMENT);
@@ -323,10 +300,8 @@ static void test_failed_saves(void **state) {
     car_status status = car_costs_save(f->graph, &f->costs, f->path);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, SIG_DFL);
-    assert_int_equal(status, CAR_ERROR_IO);
-    assert_non_null(strstr(car_context_error(f->context), "cannot write"));
-    car_context_clear_error(f->context);
-    expect_save_fails(f, &f->costs, f->directory, CAR_ERROR_IO); /* and looks at what is left */
+    car_expect_failure(f->context, status, CAR_ERROR_IO, "cannot write");
+    expect_save_fails(f, &f->costs, f->scratch.directory, CAR_ERROR_IO); /* and looks at what is left */
 }
 
 static void test_out_of_memory(void **state) {

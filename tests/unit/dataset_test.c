@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "support/allocator.h"
-#include "support/folder.h"
+#include "support/scratch.h"
 
 enum { SIDE = 32, PLANE = SIDE * SIDE, RECORD = 1 + 3 * PLANE };
 
@@ -20,7 +20,7 @@ static const car_dataset_config images = {
     .domain = CAR_DOMAIN_IMAGES, .model = {.classes = 10, .image_size = SIDE, .channels = 3}, .seed = 3};
 
 typedef struct fixture {
-    car_folder *folder;
+    car_scratch *folder;
     car_context *context; /* the folder's */
     car_dataset *dataset;
     car_reader *reader;
@@ -31,10 +31,10 @@ static int set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
     void *folder = NULL;
-    assert_int_equal(car_folder_set_up(&folder), 0);
+    assert_int_equal(car_scratch_set_up(&folder), 0);
     f->folder = folder;
     f->context = f->folder->context;
-    snprintf(f->name, sizeof f->name, "cifar10:%s", f->folder->name);
+    snprintf(f->name, sizeof f->name, "cifar10:%s", f->folder->directory);
     *state = f;
     return 0;
 }
@@ -51,7 +51,7 @@ static int tear_down(void **state) {
     close_all(f);
     void *folder = f->folder;
     free(f);
-    return car_folder_tear_down(&folder);
+    return car_scratch_tear_down(&folder);
 }
 
 static void open_as(fixture *f, const char *name, const car_dataset_config *config) {
@@ -140,7 +140,7 @@ static void write_batch(const fixture *f, const char *name, int file, int record
             data[r * RECORD + 1 + p] = level_of(file, r, p / PLANE, p % PLANE);
         }
     }
-    car_folder_write(f->folder, name, data, (size_t)records * RECORD);
+    car_scratch_put(f->folder, name, data, (size_t)records * RECORD);
     free(data);
 }
 
@@ -206,7 +206,7 @@ static void cifar_classes_have_names_if_the_file_is_there(void **state) {
     static const char names[] = "airplane\nautomobile\r\nbird\n";
     write_batch(f, "data_batch_1.bin", 1, 1, 0);
     write_batch(f, "test_batch.bin", 6, 1, 0);
-    car_folder_write(f->folder, "batches.meta.txt", names, sizeof names - 1);
+    car_scratch_put(f->folder, "batches.meta.txt", names, sizeof names - 1);
     open_as(f, f->name, NULL);
     assert_string_equal(car_dataset_class_name(f->dataset, 0), "airplane");
     assert_string_equal(car_dataset_class_name(f->dataset, 1), "automobile");
@@ -222,11 +222,11 @@ static void wrong_cifar_files_are_refused(void **state) {
     must_fail(f, f->name, &images, CAR_ERROR_IO, "there is no data_batch_1.bin");
     write_batch(f, "data_batch_2.bin", 1, 1, 0);
     must_fail(f, f->name, &images, CAR_ERROR_IO, "there is no test_batch.bin");
-    car_folder_write(f->folder, "test_batch.bin", bytes, sizeof bytes);
+    car_scratch_put(f->folder, "test_batch.bin", bytes, sizeof bytes);
     must_fail(f, f->name, &images, CAR_ERROR_FORMAT, "test_batch.bin has 3074 bytes");
-    car_folder_write(f->folder, "test_batch.bin", bytes, 0);
+    car_scratch_put(f->folder, "test_batch.bin", bytes, 0);
     must_fail(f, f->name, &images, CAR_ERROR_FORMAT, "test_batch.bin has 0 bytes");
-    car_folder_write(f->folder, "test_batch.bin", bytes, RECORD);
+    car_scratch_put(f->folder, "test_batch.bin", bytes, RECORD);
     open_as(f, f->name, &images);
 }
 
@@ -262,7 +262,7 @@ static void a_file_that_shrinks_ends_in_a_message(void **state) {
     write_batch(f, "data_batch_1.bin", 1, 3, 0);
     write_batch(f, "test_batch.bin", 6, 1, 0);
     open_as(f, f->name, &images);
-    assert_int_equal(truncate(car_folder_path(f->folder, "data_batch_1.bin"), RECORD + 100), 0);
+    assert_int_equal(truncate(car_scratch_in(f->folder, "data_batch_1.bin").text, RECORD + 100), 0);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 0, values, &label), CAR_OK);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 1, values, &label), CAR_ERROR_IO);
     assert_non_null(strstr(car_context_error(f->context), "data_batch_1.bin: the file has become shorter"));

@@ -46,7 +46,7 @@ static void *read_all(void *user) {
     return NULL;
 }
 
-static void write_files(const car_folder *folder) {
+static void write_files(const car_scratch *folder) {
     for (int i = 0; i < FILES; i++) {
         char name[64];
         car_jpegs_config config = {.width = 60 + 3 * i, .height = 150 - 2 * i, .slope = 1};
@@ -60,7 +60,7 @@ static void write_files(const car_folder *folder) {
         } else if (i % 8 == 4) {
             file.bytes = file.bytes * 9 / 10; /* 4, 12, 20 (progressive), 28, 36 */
         }
-        car_folder_write(folder, name, file.data, file.bytes);
+        car_scratch_put(folder, name, file.data, file.bytes);
         free(file.data);
     }
     car_jpegs_write(folder, "val/a/1.jpg", &(car_jpegs_config){.width = 9, .height = 9});
@@ -68,14 +68,14 @@ static void write_files(const car_folder *folder) {
 
 static void threads_read_the_same(void **state) {
     car_dataset_config config = {.model = {.classes = 4, .image_size = SIZE, .channels = 3}, .augment = true};
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     car_context *context = folder->context;
     char name[300];
     shared all = {.expected = calloc(EPOCHS, sizeof *all.expected)};
     car_reader *reader = NULL;
     assert_non_null(all.expected);
     write_files(folder);
-    snprintf(name, sizeof name, "imagefolder:%s", folder->name);
+    snprintf(name, sizeof name, "imagefolder:%s", folder->directory);
     car_dataset_problems alone, together;
     assert_int_equal(car_dataset_open(context, name, &config, &all.dataset), CAR_OK);
     assert_int_equal(car_reader_create(all.dataset, &reader), CAR_OK);
@@ -112,6 +112,6 @@ static void threads_read_the_same(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(threads_read_the_same, car_folder_set_up, car_folder_tear_down)};
+        cmocka_unit_test_setup_teardown(threads_read_the_same, car_scratch_set_up, car_scratch_tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static const car_dataset_config images = {
     .domain = CAR_DOMAIN_IMAGES, .model = {.classes = 10, .image_size = SIDE, .channels = 3}, .seed = 3};
 
 typedef struct fixture {
-    car_folder *folder;
+    car_scratch *folder;
     car_context *context; /* the folder's */
     car_dataset *dataset;
     car_reader *reader;
@@ -31,10 +31,10 @@ static int set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
     void *folder = NULL;
-    assert_int_equal(car_folder_set_up(&folder), 0);
+    assert_int_equal(car_scratch_set_up(&folder), 0);
     f->folder = folder;
     f->context = f->folder->context;
-    snprintf(f->name, sizeof f->name, "imagefolder:%s", f->folder->name);
+    snprintf(f->name, sizeof f->name, "imagefolder:%s", f->folder->directory);
     *state = f;
     return 0;
 }
@@ -51,7 +51,7 @@ static int tear_down(void **state) {
     close_all(f);
     void *folder = f->folder;
     free(f);
-    return car_folder_tear_down(&folder);
+    return car_scratch_tear_down(&folder);
 }
 
 static void open_folder(fixture *f) {
@@ -157,12 +157,12 @@ static void only_visible_jpeg_files_count_and_links_do(void **state) {
     paint(f, "a/.2.jpg", 2);
     paint(f, ".b/1.jpg", 3);
     paint(f, "a/deeper.jpg/4.jpg", 4); /* a folder with an image's name */
-    car_folder_write(f->folder, "a/notes.txt", "x", 1);
-    car_folder_write(f->folder, "README.jpg", "x", 1);
+    car_scratch_put(f->folder, "a/notes.txt", "x", 1);
+    car_scratch_put(f->folder, "README.jpg", "x", 1);
     paint(f, ".else/c/5.jpg", 5);
-    assert_int_equal(symlink(".else/c", car_folder_path(f->folder, "c")), 0);
-    assert_int_equal(symlink("nowhere", car_folder_path(f->folder, "a/broken.jpg")), 0);
-    assert_int_equal(symlink("../.else/c/5.jpg", car_folder_path(f->folder, "a/link.jpg")), 0);
+    assert_int_equal(symlink(".else/c", car_scratch_in(f->folder, "c").text), 0);
+    assert_int_equal(symlink("nowhere", car_scratch_in(f->folder, "a/broken.jpg").text), 0);
+    assert_int_equal(symlink("../.else/c/5.jpg", car_scratch_in(f->folder, "a/link.jpg").text), 0);
     open_folder(f);
     check_counts(f, 4, 0, 2);
     check_image(f, CAR_SPLIT_TRAIN, 0, 1, 0);
@@ -193,14 +193,14 @@ static void wrong_folders_are_refused(void **state) {
 
 static void make_broken_folder(const fixture *f) {
     paint(f, "train/a/0.jpg", 10);
-    car_folder_write(f->folder, "train/a/1.jpg", "none", 4);
-    car_folder_write(f->folder, "train/a/2.jpg", "", 0);
+    car_scratch_put(f->folder, "train/a/1.jpg", "none", 4);
+    car_scratch_put(f->folder, "train/a/2.jpg", "", 0);
     car_jpegs_config config = {.width = 64, .height = 64, .tint = {100, 100, 50}, .slope = 1};
     car_jpegs_file file = car_jpegs_encode(&config);
-    car_folder_write(f->folder, "train/b/3.jpg", file.data, file.bytes * 9 / 10);
+    car_scratch_put(f->folder, "train/b/3.jpg", file.data, file.bytes * 9 / 10);
     free(file.data);
-    car_folder_write(f->folder, "train/b/4.jpg", "none", 4);
-    car_folder_write(f->folder, "val/b/0.jpg", "none", 4);
+    car_scratch_put(f->folder, "train/b/4.jpg", "none", 4);
+    car_scratch_put(f->folder, "val/b/0.jpg", "none", 4);
     paint(f, "val/b/1.jpg", 30);
 }
 
@@ -250,13 +250,13 @@ static void files_that_vanish_are_unreadable(void **state) {
     paint(f, "a/0.jpg", 1);
     paint(f, "b/1.jpg", 2);
     open_folder(f);
-    assert_int_equal(unlink(car_folder_path(f->folder, "a/0.jpg")), 0);
+    assert_int_equal(unlink(car_scratch_in(f->folder, "a/0.jpg").text), 0);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 0, sample, &label), CAR_OK);
     assert_int_equal(label, 1);
     car_dataset_get_problems(f->dataset, &problems);
     assert_int_equal(problems.unreadable, 1);
     assert_string_equal(problems.names[0], "a/0.jpg: No such file or directory");
-    assert_int_equal(unlink(car_folder_path(f->folder, "b/1.jpg")), 0);
+    assert_int_equal(unlink(car_scratch_in(f->folder, "b/1.jpg").text), 0);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 0, sample, &label), CAR_ERROR_FORMAT);
     assert_non_null(strstr(car_context_error(f->context), "b/1.jpg: No such file"));
 }
@@ -268,7 +268,7 @@ static void long_names_fit(void **state) {
     car_image image;
     memset(name + 2, 'n', 240);
     strcpy(name + 242, ".jpg");
-    car_folder_write(f->folder, name, "none", 4);
+    car_scratch_put(f->folder, name, "none", 4);
     open_folder(f);
     assert_int_equal(car_reader_image(f->reader, CAR_SPLIT_TRAIN, 0, &image), CAR_OK);
     car_dataset_get_problems(f->dataset, &problems);
@@ -286,9 +286,9 @@ static void digests_do_not_depend_on_the_place(void **state) {
     for (int i = 0; i < 4; i++) {
         char file[64];
         snprintf(file, sizeof file, "%s/train/a/1.jpg", places[i]);
-        car_folder_write(f->folder, file, "12345", i == 2 ? 4 : 5);
+        car_scratch_put(f->folder, file, "12345", i == 2 ? 4 : 5);
         snprintf(file, sizeof file, "%s/train/a/%s.jpg", places[i], i == 3 ? "3" : "2");
-        car_folder_write(f->folder, file, "x", 1);
+        car_scratch_put(f->folder, file, "x", 1);
         snprintf(f->name, sizeof f->name, "%.256s/%s", name, places[i]);
         open_folder(f);
         assert_int_equal(car_dataset_digest(f->dataset, digests[i]), CAR_OK);

@@ -12,11 +12,11 @@
 
 #include "carousel/loader.h"
 #include "data/order.h"
+#include "support/expect.h"
 #include "support/scratch.h"
 
 enum { TRAIN = 50, TEST = 11, RECORD = 1 + 3 * 32 * 32, WORKERS = 2, BATCH = 4 };
 
-static car_context *context;
 static car_scratch scratch;
 
 static car_scratch_path train_file(void) {
@@ -38,20 +38,17 @@ static int set_up(void **state) {
     car_scratch_open(&scratch);
     write_records(train_file().text, TRAIN);
     write_records(car_scratch_in(&scratch, "test_batch.bin").text, TEST);
-    return car_context_create(NULL, &context) == CAR_OK ? 0 : -1;
+    return 0;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    car_context_destroy(context);
     car_scratch_close(&scratch);
     return 0;
 }
 
 static void expect_ok(car_status status) {
-    if (status != CAR_OK) {
-        fail_msg("%s", car_context_error(context));
-    }
+    car_expect_ok(scratch.context, status);
 }
 
 static car_dataset *open_images(bool augment) {
@@ -60,7 +57,7 @@ static car_dataset *open_images(bool augment) {
     car_dataset_config config = {.domain = CAR_DOMAIN_IMAGES, .seed = 3, .augment = augment};
     config.model = (car_model_config){.batch = 1, .classes = 10, .image_size = 32, .channels = 3};
     snprintf(name, sizeof name, "cifar10:%s", scratch.directory);
-    expect_ok(car_dataset_open(context, name, &config, &dataset));
+    expect_ok(car_dataset_open(scratch.context, name, &config, &dataset));
     return dataset;
 }
 
@@ -86,7 +83,7 @@ static void images_are_those_of_a_reader(void **state) {
         car_order *order = NULL;
         static float image[3 * 32 * 32];
         expect_ok(car_reader_create(dataset, &reader));
-        expect_ok(car_order_create(context, 8, TRAIN, &order));
+        expect_ok(car_order_create(scratch.context, 8, TRAIN, &order));
         int64_t steps = car_loader_epoch_steps(loader);
         assert_int_equal(steps, TRAIN / (WORKERS * BATCH));
         for (int64_t n = 0; n < 3 * steps * WORKERS; n++) {
@@ -138,7 +135,7 @@ static void endless_tokens(void **state) {
     config.model = (car_model_config){.batch = BATCH, .seq_len = LENGTH, .vocabulary = 17};
     car_synthetic source = {.seed = 3, .domain = CAR_DOMAIN_TOKENS, .config = config.model};
     car_dataset *dataset = NULL;
-    expect_ok(car_dataset_open(context, "synthetic", &config, &dataset));
+    expect_ok(car_dataset_open(scratch.context, "synthetic", &config, &dataset));
     car_loader *loader = open_loader(dataset, CAR_SPLIT_TRAIN, 2);
     assert_int_equal(car_loader_bytes(loader), (WORKERS + 2) * BATCH * LENGTH * 2 * sizeof(int32_t));
     for (int n = 0; n < 20; n++) {
@@ -177,7 +174,7 @@ static void a_file_that_shrinks(void **state) {
     }
     assert_true(failures > 0);
     car_loader_destroy(loader);
-    assert_non_null(strstr(car_context_error(context), "data_batch_1.bin"));
+    assert_non_null(strstr(car_context_error(scratch.context), "data_batch_1.bin"));
     car_dataset_close(dataset);
 }
 
@@ -188,7 +185,7 @@ static void only_looked_at(void **state) {
     car_loader *loader = NULL;
     car_loader_config config = car_loader_config_default();
     snprintf(name, sizeof name, "cifar10:%s", scratch.directory);
-    expect_ok(car_dataset_open(context, name, NULL, &dataset));
+    expect_ok(car_dataset_open(scratch.context, name, NULL, &dataset));
     assert_int_equal(car_loader_create(dataset, &config, &loader), CAR_ERROR_ARGUMENT);
     assert_null(loader);
     car_dataset_close(dataset);

@@ -9,21 +9,23 @@
 
 #include <cmocka.h>
 
-#include "support/folder.h"
+#include "support/expect.h"
+#include "support/scratch.h"
 
-static void expect_failure(const car_folder *folder, const char *path, const char *message) {
+static void expect_failure(const car_scratch *folder, const char *path, const char *message) {
     car_mapped file = {.path = (char *)path};
     car_status status = car_mapped_open(folder->context, path, &file);
     assert_null(file.path);
     car_mapped_close(&file);
-    car_folder_expect(folder, status, CAR_ERROR_IO, message);
+    car_expect_failure(folder->context, status, CAR_ERROR_IO, message);
 }
 
 static void test_reads(void **state) {
-    const car_folder *folder = *state;
-    const char *path = car_folder_path(folder, "file");
+    const car_scratch *folder = *state;
+    car_scratch_path at = car_scratch_in(folder, "file");
+    const char *path = at.text;
     car_mapped file;
-    car_folder_write(folder, "file", "fourteen bytes", 14);
+    car_scratch_put(folder, "file", "fourteen bytes", 14);
     assert_int_equal(car_mapped_open(folder->context, path, &file), CAR_OK);
     assert_int_equal(file.size, 14);
     assert_memory_equal(file.data, "fourteen bytes", 14);
@@ -32,7 +34,7 @@ static void test_reads(void **state) {
     car_mapped_close(&file);
     car_mapped_close(&file);
 
-    car_folder_write(folder, "file", "", 0);
+    car_scratch_put(folder, "file", "", 0);
     assert_int_equal(car_mapped_open(folder->context, path, &file), CAR_OK);
     assert_int_equal(file.size, 0);
     assert_null(file.data);
@@ -41,43 +43,46 @@ static void test_reads(void **state) {
 }
 
 static void test_refuses(void **state) {
-    const car_folder *folder = *state;
-    const char *path = car_folder_path(folder, "file");
+    const car_scratch *folder = *state;
+    car_scratch_path at = car_scratch_in(folder, "file");
+    const char *path = at.text;
     expect_failure(folder, path, "No such file");
-    expect_failure(folder, folder->name, "not a regular file");
+    expect_failure(folder, folder->directory, "not a regular file");
     assert_int_equal(mkfifo(path, 0600), 0);
     expect_failure(folder, path, "not a regular file");
     assert_int_equal(unlink(path), 0);
     if (geteuid() != 0) { /* root may read everything */
-        car_folder_write(folder, "file", "secret", 6);
+        car_scratch_put(folder, "file", "secret", 6);
         assert_int_equal(chmod(path, 0), 0);
         expect_failure(folder, path, "Permission denied");
     }
 }
 
 static void test_becomes_shorter(void **state) {
-    const car_folder *folder = *state;
-    const char *path = car_folder_path(folder, "file");
+    const car_scratch *folder = *state;
+    car_scratch_path at = car_scratch_in(folder, "file");
+    const char *path = at.text;
     car_mapped file;
-    car_folder_write(folder, "file", "fourteen bytes", 14);
+    car_scratch_put(folder, "file", "fourteen bytes", 14);
     assert_int_equal(car_mapped_open(folder->context, path, &file), CAR_OK);
     assert_int_equal(truncate(path, 20), 0);
     assert_int_equal(car_mapped_check(&file), CAR_OK);
     assert_int_equal(truncate(path, 13), 0);
-    car_folder_expect(folder, car_mapped_check(&file), CAR_ERROR_IO,
-                      "file became shorter while it was in use, 13 bytes instead of 14");
+    car_expect_failure(folder->context, car_mapped_check(&file), CAR_ERROR_IO,
+                       "file became shorter while it was in use, 13 bytes instead of 14");
     car_mapped_close(&file);
 }
 
 /* Another file of the same name is not the one that is mapped. */
 static void test_replaced(void **state) {
-    const car_folder *folder = *state;
-    const char *path = car_folder_path(folder, "file");
+    const car_scratch *folder = *state;
+    car_scratch_path at = car_scratch_in(folder, "file");
+    const char *path = at.text;
     car_mapped file;
-    car_folder_write(folder, "file", "fourteen bytes", 14);
+    car_scratch_put(folder, "file", "fourteen bytes", 14);
     assert_int_equal(car_mapped_open(folder->context, path, &file), CAR_OK);
     assert_int_equal(unlink(path), 0);
-    car_folder_write(folder, "file", "new", 3);
+    car_scratch_put(folder, "file", "new", 3);
     assert_int_equal(car_mapped_check(&file), CAR_OK);
     assert_memory_equal(file.data, "fourteen bytes", 14);
     car_mapped_close(&file);
@@ -85,10 +90,10 @@ static void test_replaced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_reads, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_refuses, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_becomes_shorter, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_replaced, car_folder_set_up, car_folder_tear_down),
+        cmocka_unit_test_setup_teardown(test_reads, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_refuses, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_becomes_shorter, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_replaced, car_scratch_set_up, car_scratch_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
 /* Packed images: files made by hand, every way in which one can lie, and packing, which several threads do. */
-#include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,7 +13,8 @@
 
 #include "base/bytes.h"
 #include "data/packed.h"
-#include "support/folder.h"
+#include "support/expect.h"
+#include "support/scratch.h"
 
 enum { SIDE = 32, RECORD = 1 + 3 * SIDE * SIDE, TRAIN = 150, EVALUATION = 7, BROKEN = 77, EPOCHS = 3 };
 
@@ -73,10 +73,10 @@ static hand_made make_file(const image_spec *images, bool indexed) {
     return file;
 }
 
-static car_status open_data(const car_folder *folder, const char *kind, const char *name,
+static car_status open_data(const car_scratch *folder, const char *kind, const char *name,
                             const car_dataset_config *config, car_dataset **out) {
     char text[700];
-    snprintf(text, sizeof text, "%s:%s", kind, name[0] != '\0' ? car_folder_path(folder, name) : folder->name);
+    snprintf(text, sizeof text, "%s:%s", kind, car_scratch_in(folder, "%s", name).text);
     return car_dataset_open(folder->context, text, config, out);
 }
 
@@ -99,12 +99,12 @@ static void check_images(car_dataset *dataset, const image_spec *images) {
 }
 
 static void test_reads(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     for (int indexed = 0; indexed < 2; indexed++) {
         hand_made file = make_file(indexed ? differing : same, indexed);
         car_dataset *dataset = NULL;
         car_dataset_problems problems;
-        car_folder_write(folder, "file", file.bytes, file.size);
+        car_scratch_put(folder, "file", file.bytes, file.size);
         assert_int_equal(open_data(folder, "packed", "file", NULL, &dataset), CAR_OK);
         car_dataset_info info = car_dataset_get_info(dataset);
         assert_int_equal(info.domain, CAR_DOMAIN_IMAGES);
@@ -126,16 +126,16 @@ static void test_reads(void **state) {
 
 /* ---- lies ------------------------------------------------------------------------------------ */
 
-static void expect_refused(const car_folder *folder, const hand_made *file, size_t size, const char *message) {
+static void expect_refused(const car_scratch *folder, const hand_made *file, size_t size, const char *message) {
     car_dataset *dataset = (car_dataset *)folder;
-    car_folder_write(folder, "file", file->bytes, size);
-    car_folder_expect(folder, open_data(folder, "packed", "file", NULL, &dataset), CAR_ERROR_FORMAT, message);
+    car_scratch_put(folder, "file", file->bytes, size);
+    car_expect_failure(folder->context, open_data(folder, "packed", "file", NULL, &dataset), CAR_ERROR_FORMAT, message);
     assert_null(dataset);
 }
 
 /* The checksum alone refuses any change outside the pixels, and the length any cut. */
 static void test_damage(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     for (int indexed = 0; indexed < 2; indexed++) {
         hand_made file = make_file(indexed ? differing : same, indexed);
         for (size_t size = 0; size < file.size; size++) {
@@ -166,7 +166,7 @@ typedef struct lie {
 
 /* Each with a checksum that fits. */
 static void test_lies(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     static const char inside[] = "an image does not lie inside it, or is of a class";
     const lie lies[] = {
         {16, 8, false, false, UINT64_MAX, "length is not what"},
@@ -220,7 +220,7 @@ static void test_lies(void **state) {
 }
 
 static void test_other_files(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     hand_made file = make_file(same, false);
     car_dataset *dataset = NULL;
     file.bytes[0] = 'x';
@@ -228,27 +228,30 @@ static void test_other_files(void **state) {
     file = make_file(same, false);
     file.bytes[8] = 2;
     seal(&file);
-    car_folder_write(folder, "file", file.bytes, file.size);
-    car_folder_expect(folder, open_data(folder, "packed", "file", NULL, &dataset), CAR_ERROR_UNSUPPORTED, "version 2");
-    car_folder_expect(folder, open_data(folder, "packed", "absent", NULL, &dataset), CAR_ERROR_IO, "absent");
+    car_scratch_put(folder, "file", file.bytes, file.size);
+    car_expect_failure(folder->context, open_data(folder, "packed", "file", NULL, &dataset), CAR_ERROR_UNSUPPORTED,
+                       "version 2");
+    car_expect_failure(folder->context, open_data(folder, "packed", "absent", NULL, &dataset), CAR_ERROR_IO, "absent");
 }
 
 /* A file that is cut, or overwritten, behind our back. */
 static void test_changes(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     hand_made file = make_file(differing, true);
     car_dataset *dataset = NULL;
     car_reader *reader = NULL;
     car_image image;
-    car_folder_write(folder, "file", file.bytes, file.size);
+    car_scratch_put(folder, "file", file.bytes, file.size);
     assert_int_equal(open_data(folder, "packed", "file", NULL, &dataset), CAR_OK);
     assert_int_equal(car_reader_create(dataset, &reader), CAR_OK);
     car_bytes_put_u64(file.bytes + file.tables, 1 << 30);
-    car_folder_write(folder, "file", file.bytes, file.size);
-    car_folder_expect(folder, car_reader_image(reader, CAR_SPLIT_TRAIN, 0, &image), CAR_ERROR_IO, "was overwritten");
+    car_scratch_put(folder, "file", file.bytes, file.size);
+    car_expect_failure(folder->context, car_reader_image(reader, CAR_SPLIT_TRAIN, 0, &image), CAR_ERROR_IO,
+                       "was overwritten");
     assert_int_equal(car_reader_image(reader, CAR_SPLIT_TRAIN, 2, &image), CAR_OK);
-    assert_int_equal(truncate(car_folder_path(folder, "file"), 100), 0);
-    car_folder_expect(folder, car_reader_image(reader, CAR_SPLIT_TRAIN, 2, &image), CAR_ERROR_IO, "became shorter");
+    assert_int_equal(truncate(car_scratch_in(folder, "file").text, 100), 0);
+    car_expect_failure(folder->context, car_reader_image(reader, CAR_SPLIT_TRAIN, 2, &image), CAR_ERROR_IO,
+                       "became shorter");
     car_reader_destroy(reader);
     car_dataset_close(dataset);
 }
@@ -256,7 +259,7 @@ static void test_changes(void **state) {
 /* ---- packing --------------------------------------------------------------------------------- */
 
 /* CIFAR's files with a few records of noise, one of them of a class that there is not. */
-static void write_cifar(const car_folder *folder) {
+static void write_cifar(const car_scratch *folder) {
     static unsigned char bytes[TRAIN * RECORD];
     for (int n = 0; n < TRAIN; n++) {
         for (int i = 0; i < RECORD; i++) {
@@ -264,9 +267,9 @@ static void write_cifar(const car_folder *folder) {
         }
         bytes[n * RECORD] = (unsigned char)(n == BROKEN ? 200 : n % 10);
     }
-    car_folder_write(folder, "data_batch_1.bin", bytes, sizeof bytes);
-    car_folder_write(folder, "test_batch.bin", bytes + 5 * RECORD, EVALUATION * RECORD);
-    car_folder_write(folder, "batches.meta.txt", "airplane\nautomobile\nbird\n", 25);
+    car_scratch_put(folder, "data_batch_1.bin", bytes, sizeof bytes);
+    car_scratch_put(folder, "test_batch.bin", bytes + 5 * RECORD, EVALUATION * RECORD);
+    car_scratch_put(folder, "batches.meta.txt", "airplane\nautomobile\nbird\n", 25);
 }
 
 static void count_progress(void *user, int64_t done, int64_t all) {
@@ -277,7 +280,7 @@ static void count_progress(void *user, int64_t done, int64_t all) {
 
 /* Packed and as they are, samples are the same to the bit, augmented too, and so is what takes the broken one's place. */
 static void test_trains_as_its_source(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     enum { FLOATS = 3 * SIDE * SIDE };
     static float inputs[2][FLOATS];
     car_dataset_config config = {.domain = CAR_DOMAIN_IMAGES,
@@ -289,7 +292,8 @@ static void test_trains_as_its_source(void **state) {
     int64_t progress = 0;
     write_cifar(folder);
     assert_int_equal(open_data(folder, "cifar10", "", &config, &datasets[0]), CAR_OK);
-    assert_int_equal(car_dataset_pack(datasets[0], 0, car_folder_path(folder, "p"), count_progress, &progress), CAR_OK);
+    assert_int_equal(car_dataset_pack(datasets[0], 0, car_scratch_in(folder, "p").text, count_progress, &progress),
+                     CAR_OK);
     assert_int_equal(progress, TRAIN + EVALUATION);
     assert_int_equal(open_data(folder, "packed", "p", &config, &datasets[1]), CAR_OK);
     for (int d = 0; d < 2; d++) {
@@ -315,12 +319,12 @@ static void test_trains_as_its_source(void **state) {
     }
 }
 
-static void check_resized(const car_folder *folder, const image_spec *images, int size, const image_spec *wanted) {
+static void check_resized(const car_scratch *folder, const image_spec *images, int size, const image_spec *wanted) {
     hand_made file = make_file(images, true);
     car_dataset *dataset = NULL;
-    car_folder_write(folder, "file", file.bytes, file.size);
+    car_scratch_put(folder, "file", file.bytes, file.size);
     assert_int_equal(open_data(folder, "packed", "file", NULL, &dataset), CAR_OK);
-    assert_int_equal(car_dataset_pack(dataset, size, car_folder_path(folder, "p"), NULL, NULL), CAR_OK);
+    assert_int_equal(car_dataset_pack(dataset, size, car_scratch_in(folder, "p").text, NULL, NULL), CAR_OK);
     car_dataset_close(dataset);
     assert_int_equal(open_data(folder, "packed", "p", NULL, &dataset), CAR_OK);
     check_images(dataset, wanted);
@@ -329,7 +333,7 @@ static void check_resized(const car_folder *folder, const image_spec *images, in
 
 /* Resized, each keeps its shape, its colour (here it is plain) and its class; the broken one stays what it is. */
 static void test_resizes(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     const image_spec resized[] = {{10, 6, 0}, {0, 0, -1}, {6, 24, 2}, {6, 6, 1}};
     const image_spec sound[] = {{2, 2, 0}, {4, 4, 1}, {4, 6, 2}, {2, 2, 1}};
     const image_spec sound_resized[] = {{3, 3, 0}, {3, 3, 1}, {3, 4, 2}, {3, 3, 1}};
@@ -338,60 +342,49 @@ static void test_resizes(void **state) {
 
     car_dataset *dataset = NULL;
     hand_made file = make_file(same, false); /* nothing to do: the very same file */
-    car_folder_write(folder, "file", file.bytes, file.size);
+    car_scratch_put(folder, "file", file.bytes, file.size);
     assert_int_equal(open_data(folder, "packed", "file", NULL, &dataset), CAR_OK);
-    assert_int_equal(car_dataset_pack(dataset, 0, car_folder_path(folder, "p"), NULL, NULL), CAR_OK);
+    assert_int_equal(car_dataset_pack(dataset, 0, car_scratch_in(folder, "p").text, NULL, NULL), CAR_OK);
     car_dataset_close(dataset);
     size_t size = 0;
-    unsigned char *bytes = car_folder_read(folder, "p", &size);
+    unsigned char *bytes = car_scratch_read(car_scratch_in(folder, "p").text, &size);
     assert_int_equal(size, file.size);
     assert_memory_equal(bytes, file.bytes, size);
     free(bytes);
 }
 
-static int count_files(const car_folder *folder) {
-    DIR *directory = opendir(folder->name);
-    int count = 0;
-    assert_non_null(directory);
-    while (readdir(directory) != NULL) {
-        count++;
-    }
-    closedir(directory);
-    return count - 2;
-}
-
 /* What goes wrong while packing leaves nothing behind, and what had the name before stays. */
 static void test_fails_to_pack(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     hand_made file = make_file(differing, true);
     car_dataset *dataset = NULL, *tokens = NULL;
     struct rlimit before, limit;
-    car_folder_write(folder, "file", file.bytes, file.size);
-    car_folder_write(folder, "text", "some text", 9);
-    car_folder_write(folder, "p", "before", 6);
+    car_scratch_put(folder, "file", file.bytes, file.size);
+    car_scratch_put(folder, "text", "some text", 9);
+    car_scratch_put(folder, "p", "before", 6);
     assert_int_equal(open_data(folder, "packed", "file", NULL, &dataset), CAR_OK);
     assert_int_equal(open_data(folder, "tokens", "text", NULL, &tokens), CAR_OK);
-    car_folder_expect(folder, car_dataset_pack(dataset, 0, car_folder_path(folder, "p"), NULL, NULL), CAR_ERROR_SHAPE,
-                      "training image 2 has 2 x 8 pixels where others have 5 x 3");
-    car_folder_expect(folder, car_dataset_pack(dataset, 6, car_folder_path(folder, "no/p"), NULL, NULL), CAR_ERROR_IO,
-                      "no/p: cannot create a file beside it: No such file");
-    car_folder_expect(folder, car_dataset_pack(dataset, 70000, car_folder_path(folder, "p"), NULL, NULL),
-                      CAR_ERROR_ARGUMENT, "shorter side of 70000");
-    car_folder_expect(folder, car_dataset_pack(tokens, 0, car_folder_path(folder, "p"), NULL, NULL),
-                      CAR_ERROR_UNSUPPORTED, "only stored images can be packed");
+    car_expect_failure(folder->context, car_dataset_pack(dataset, 0, car_scratch_in(folder, "p").text, NULL, NULL),
+                       CAR_ERROR_SHAPE, "training image 2 has 2 x 8 pixels where others have 5 x 3");
+    car_expect_failure(folder->context, car_dataset_pack(dataset, 6, car_scratch_in(folder, "no/p").text, NULL, NULL),
+                       CAR_ERROR_IO, "no/p: cannot create a file beside it: No such file");
+    car_expect_failure(folder->context, car_dataset_pack(dataset, 70000, car_scratch_in(folder, "p").text, NULL, NULL),
+                       CAR_ERROR_ARGUMENT, "shorter side of 70000");
+    car_expect_failure(folder->context, car_dataset_pack(tokens, 0, car_scratch_in(folder, "p").text, NULL, NULL),
+                       CAR_ERROR_UNSUPPORTED, "only stored images can be packed");
 
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     limit = before;
     limit.rlim_cur = 100000;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    car_status status = car_dataset_pack(dataset, 200, car_folder_path(folder, "p"), NULL, NULL);
+    car_status status = car_dataset_pack(dataset, 200, car_scratch_in(folder, "p").text, NULL, NULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    car_folder_expect(folder, status, CAR_ERROR_IO, "p: cannot write: File too large");
+    car_expect_failure(folder->context, status, CAR_ERROR_IO, "p: cannot write: File too large");
 
-    assert_int_equal(count_files(folder), 3);
+    assert_int_equal(car_scratch_count(folder->directory, ""), 3);
     size_t size = 0;
-    unsigned char *bytes = car_folder_read(folder, "p", &size);
+    unsigned char *bytes = car_scratch_read(car_scratch_in(folder, "p").text, &size);
     assert_int_equal(size, 6);
     free(bytes);
     car_dataset_close(tokens);
@@ -400,14 +393,14 @@ static void test_fails_to_pack(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_reads, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_damage, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_lies, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_other_files, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_changes, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_trains_as_its_source, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_resizes, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_fails_to_pack, car_folder_set_up, car_folder_tear_down),
+        cmocka_unit_test_setup_teardown(test_reads, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_damage, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_lies, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_other_files, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_changes, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_trains_as_its_source, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_resizes, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_fails_to_pack, car_scratch_set_up, car_scratch_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,37 +12,29 @@
 
 #include <cmocka.h>
 
+#include "support/scratch.h"
+
 typedef struct fixture {
-    car_context *context;
-    char directory[256], path[300];
+    car_scratch scratch;
+    car_context *context; /* the directory's */
+    car_scratch_path path;
 } fixture;
 
 static int set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);
-    const char *place = getenv("TMPDIR");
     assert_non_null(f);
-    snprintf(f->directory, sizeof f->directory, "%s/carousel_XXXXXX", place != NULL ? place : P_tmpdir);
-    assert_non_null(mkdtemp(f->directory));
-    snprintf(f->path, sizeof f->path, "%s/file.safetensors", f->directory);
-    assert_int_equal(car_context_create(NULL, &f->context), CAR_OK);
+    car_scratch_open(&f->scratch);
+    f->context = f->scratch.context;
+    f->path = car_scratch_in(&f->scratch, "file.safetensors");
     *state = f;
     return 0;
 }
 
 static int tear_down(void **state) {
     fixture *f = *state;
-    unlink(f->path);
-    rmdir(f->directory);
-    car_context_destroy(f->context);
+    car_scratch_close(&f->scratch);
     free(f);
     return 0;
-}
-
-static void write_bytes(const fixture *f, const void *bytes, size_t count) {
-    FILE *file = fopen(f->path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, count, file), count);
-    assert_int_equal(fclose(file), 0);
 }
 
 /* A file with this header and `data_bytes` bytes of data that count up. */
@@ -57,14 +49,14 @@ static void write_file(const fixture *f, const char *header, size_t header_bytes
     for (size_t i = 0; i < data_bytes; i++) {
         bytes[8 + header_bytes + i] = (unsigned char)i;
     }
-    write_bytes(f, bytes, total);
+    car_scratch_write(f->path.text, bytes, total);
     free(bytes);
 }
 
 /* Opening must fail with this status and a message that says this; nothing may be left behind. */
 static void expect_failure(fixture *f, const char *what, car_status expected, const char *message) {
     car_safetensors *file = (car_safetensors *)f; /* anything: it must be overwritten */
-    car_status status = car_safetensors_open(f->context, f->path, &file);
+    car_status status = car_safetensors_open(f->context, f->path.text, &file);
     if (status != expected || strstr(car_context_error(f->context), message) == NULL) {
         fail_msg("%s: status '%s', message '%s', wanted '%s' with '%s'", what, car_status_text(status),
                  car_context_error(f->context), car_status_text(expected), message);
@@ -86,7 +78,7 @@ static void test_reads_everything(void **state) {
         "\"__metadata__\":{\"format\":\"pt\",\"empty\":\"\"}}   ";
     car_safetensors *file = NULL;
     write_file(f, header, strlen(header), 38);
-    assert_int_equal(car_safetensors_open(f->context, f->path, &file), CAR_OK);
+    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
     assert_int_equal(car_safetensors_count(file), 4);
     assert_string_equal(car_safetensors_at(file, 0)->name, "a");
     assert_string_equal(car_safetensors_at(file, 1)->name, "b");
@@ -125,7 +117,7 @@ static void test_empty_and_lookalikes(void **state) {
     fixture *f = *state;
     car_safetensors *file = NULL;
     write_file(f, "{}", 2, 0);
-    assert_int_equal(car_safetensors_open(f->context, f->path, &file), CAR_OK);
+    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
     assert_int_equal(car_safetensors_count(file), 0);
     assert_null(car_safetensors_find(file, "a"));
     assert_null(car_safetensors_metadata(file, "a"));
@@ -134,7 +126,7 @@ static void test_empty_and_lookalikes(void **state) {
     /* Only the exact spelling is metadata. */
     const char *header = "{\"__METADATA__\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
     write_file(f, header, strlen(header), 1);
-    assert_int_equal(car_safetensors_open(f->context, f->path, &file), CAR_OK);
+    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
     assert_int_equal(car_safetensors_count(file), 1);
     assert_non_null(car_safetensors_find(file, "__METADATA__"));
     car_safetensors_close(file);
@@ -150,7 +142,7 @@ static void test_dtypes(void **state) {
         snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%d]}}", #name, \
                  3 * (size));                                                                                      \
         write_file(f, header, strlen(header), 3 * (size));                                                         \
-        assert_int_equal(car_safetensors_open(f->context, f->path, &file), CAR_OK);                                \
+        assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);                           \
         assert_int_equal(car_safetensors_at(file, 0)->dtype, CAR_SAFETENSORS_##name);                              \
         assert_string_equal(car_safetensors_dtype_text(CAR_SAFETENSORS_##name), #name);                            \
         car_safetensors_close(file);                                                                               \
@@ -236,27 +228,27 @@ static void test_deep_nesting(void **state) {
 
 static void test_lengths(void **state) {
     fixture *f = *state;
-    write_bytes(f, "", 0);
+    car_scratch_write(f->path.text, "", 0);
     expect_failure(f, "an empty file", CAR_ERROR_FORMAT, "0 bytes are too few");
-    write_bytes(f, "\2\0\0\0\0\0\0\0{", 9);
+    car_scratch_write(f->path.text, "\2\0\0\0\0\0\0\0{", 9);
     expect_failure(f, "nine bytes", CAR_ERROR_FORMAT, "9 bytes are too few");
-    write_bytes(f, "\3\0\0\0\0\0\0\0{}", 10);
+    car_scratch_write(f->path.text, "\3\0\0\0\0\0\0\0{}", 10);
     expect_failure(f, "a header beyond the end", CAR_ERROR_FORMAT, "claims 3 bytes of a file of 10");
-    write_bytes(f, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
+    car_scratch_write(f->path.text, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
     expect_failure(f, "a header of 2^64-1", CAR_ERROR_FORMAT, "claims 18446744073709551615 bytes");
-    write_bytes(f, "\0\0\0\0\0\0\0\0{}", 10);
+    car_scratch_write(f->path.text, "\0\0\0\0\0\0\0\0{}", 10);
     expect_failure(f, "no header", CAR_ERROR_FORMAT, "not a JSON object");
 }
 
 static void test_not_a_file(void **state) {
     fixture *f = *state;
     expect_failure(f, "no such file", CAR_ERROR_IO, "cannot open");
-    assert_int_equal(mkfifo(f->path, 0600), 0);
+    assert_int_equal(mkfifo(f->path.text, 0600), 0);
     expect_failure(f, "a pipe", CAR_ERROR_IO, "not a regular file");
-    unlink(f->path);
-    assert_int_equal(mkdir(f->path, 0700), 0);
+    unlink(f->path.text);
+    assert_int_equal(mkdir(f->path.text, 0700), 0);
     expect_failure(f, "a directory", CAR_ERROR_IO, "not a regular file");
-    rmdir(f->path);
+    rmdir(f->path.text);
 }
 
 /* Every prefix of a sound file, and every single byte changed: nothing may crash, and no prefix may pass. */
@@ -270,14 +262,14 @@ static void test_damage(void **state) {
     memcpy(sound + 8, header, length);
     for (size_t i = 0; i < total; i++) {
         car_safetensors *file = NULL;
-        write_bytes(f, sound, i);
-        assert_int_equal(car_safetensors_open(f->context, f->path, &file), CAR_ERROR_FORMAT);
+        car_scratch_write(f->path.text, sound, i);
+        assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_ERROR_FORMAT);
         car_context_clear_error(f->context);
         for (int bit = 0; bit < 8; bit++) {
             sound[i] ^= (unsigned char)(1 << bit);
-            write_bytes(f, sound, total);
+            car_scratch_write(f->path.text, sound, total);
             sound[i] ^= (unsigned char)(1 << bit);
-            car_status status = car_safetensors_open(f->context, f->path, &file);
+            car_status status = car_safetensors_open(f->context, f->path.text, &file);
             assert_true((status == CAR_OK) == (file != NULL));
             assert_true((status == CAR_OK) == (car_context_error(f->context)[0] == '\0'));
             car_safetensors_close(file);

@@ -12,20 +12,21 @@
 
 #include "base/base.h"
 #include "base/sha256.h"
+#include "support/expect.h"
 #include "support/raw_tensors.h"
 #include "support/scratch.h"
 
 typedef struct fixture {
-    car_context *context;
     car_scratch scratch;
+    car_context *context; /* the directory's */
     car_scratch_path path;
 } fixture;
 
 static int set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
-    assert_int_equal(car_context_create(NULL, &f->context), CAR_OK);
     car_scratch_open(&f->scratch);
+    f->context = f->scratch.context;
     f->path = car_scratch_in(&f->scratch, "file.safetensors");
     *state = f;
     return 0;
@@ -34,17 +35,8 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     fixture *f = *state;
     car_scratch_close(&f->scratch);
-    car_context_destroy(f->context);
     free(f);
     return 0;
-}
-
-static void expect_failure(fixture *f, car_status status, car_status expected, const char *part) {
-    if (status != expected || strstr(car_context_error(f->context), part) == NULL) {
-        fail_msg("status '%s', message '%s', wanted '%s' with '%s'", car_status_text(status),
-                 car_context_error(f->context), car_status_text(expected), part);
-    }
-    car_context_clear_error(f->context);
 }
 
 static const int64_t two_by_three[] = {2, 3}, none[] = {4, 0}, four[] = {4};
@@ -117,7 +109,8 @@ static void test_unfinished(void **state) {
     car_scratch_write(f->path.text, "old", 3);
     assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, entries, COUNT, NULL, &writer), CAR_OK);
     assert_int_equal(car_safetensors_writer_add(writer, values[0]), CAR_OK);
-    expect_failure(f, car_safetensors_writer_finish(writer, NULL), CAR_ERROR_ARGUMENT, "only 1 of its 4 tensors");
+    car_expect_failure(f->context, car_safetensors_writer_finish(writer, NULL), CAR_ERROR_ARGUMENT,
+                       "only 1 of its 4 tensors");
     assert_int_equal(car_scratch_count(f->scratch.directory, ".file.safetensors."), 1);
     car_safetensors_writer_destroy(writer);
     assert_int_equal(car_scratch_count(f->scratch.directory, ""), 1);
@@ -139,21 +132,23 @@ static void test_wrong_use(void **state) {
                                            "dimension 1 of tensor 'b'", "no tensor can be called", "too large"};
     car_safetensors_writer *writer = NULL;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        expect_failure(f, car_safetensors_writer_create(f->context, f->path.text, wrong[i], 2, NULL, &writer),
-                       CAR_ERROR_ARGUMENT, messages[i]);
+        car_expect_failure(f->context,
+                           car_safetensors_writer_create(f->context, f->path.text, wrong[i], 2, NULL, &writer),
+                           CAR_ERROR_ARGUMENT, messages[i]);
         assert_null(writer);
     }
     assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, entries, 1, NULL, &writer), CAR_OK);
     assert_int_equal(car_safetensors_writer_add(writer, values[0]), CAR_OK);
-    expect_failure(f, car_safetensors_writer_add(writer, values[0]), CAR_ERROR_ARGUMENT, "all of its 1 tensors");
+    car_expect_failure(f->context, car_safetensors_writer_add(writer, values[0]), CAR_ERROR_ARGUMENT,
+                       "all of its 1 tensors");
     car_safetensors_writer_destroy(writer);
     car_scratch_path nowhere = car_scratch_in(&f->scratch, "not/there.safetensors");
-    expect_failure(f, car_safetensors_writer_create(f->context, nowhere.text, entries, 1, NULL, &writer), CAR_ERROR_IO,
-                   "No such file or directory");
+    car_expect_failure(f->context, car_safetensors_writer_create(f->context, nowhere.text, entries, 1, NULL, &writer),
+                       CAR_ERROR_IO, "No such file or directory");
     /* A directory has the name: seen at the end, and cleared up. */
     assert_int_equal(mkdir(f->path.text, 0777), 0);
     assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, NULL, 0, NULL, &writer), CAR_OK);
-    expect_failure(f, car_safetensors_writer_finish(writer, NULL), CAR_ERROR_IO, "give a file this name");
+    car_expect_failure(f->context, car_safetensors_writer_finish(writer, NULL), CAR_ERROR_IO, "give a file this name");
     car_safetensors_writer_destroy(writer);
     assert_int_equal(car_scratch_count(f->scratch.directory, ""), 1);
 }
@@ -175,7 +170,8 @@ static void test_shrinking_file(void **state) {
     const car_safetensors_tensor *tensor = car_safetensors_at(file, 0);
     assert_int_equal(car_safetensors_copy(file, tensor, data), CAR_OK);
     assert_int_equal(truncate(f->path.text, LARGE), 0);
-    expect_failure(f, car_safetensors_copy(file, tensor, data), CAR_ERROR_IO, "became shorter while it was in use");
+    car_expect_failure(f->context, car_safetensors_copy(file, tensor, data), CAR_ERROR_IO,
+                       "became shorter while it was in use");
     car_safetensors_close(file);
     free(data);
 }
@@ -214,8 +210,8 @@ static void check_halves(fixture *f, const char *dtype, int fraction_bits, int b
             fail_msg("%s %04x became %a instead of %a", dtype, (unsigned)i, (double)found[i], (double)wanted);
         }
     }
-    expect_failure(f, car_safetensors_copy_floats(file, car_safetensors_find(file, "odd"), found),
-                   CAR_ERROR_UNSUPPORTED, "'odd' has elements of type U8");
+    car_expect_failure(f->context, car_safetensors_copy_floats(file, car_safetensors_find(file, "odd"), found),
+                       CAR_ERROR_UNSUPPORTED, "'odd' has elements of type U8");
     car_safetensors_close(file);
     free(halves);
     free(found);

@@ -9,7 +9,8 @@
 #include <cmocka.h>
 
 #include "data/source.h"
-#include "support/folder.h"
+#include "support/expect.h"
+#include "support/scratch.h"
 
 enum { LENGTH = 8, EPOCHS = 64, HEADER = 1024 };
 
@@ -22,22 +23,22 @@ static car_dataset_config config_of(int seq_len, int vocabulary, bool augment) {
                                 .augment = augment};
 }
 
-static car_status open_file(const car_folder *folder, const char *name, const car_dataset_config *config,
+static car_status open_file(const car_scratch *folder, const char *name, const car_dataset_config *config,
                             car_dataset_info *info, void **data) {
     *info = (car_dataset_info){.kind = CAR_DATASET_TOKENS};
-    return kind->open(folder->context, car_folder_path(folder, name), config, info, data);
+    return kind->open(folder->context, car_scratch_in(folder, "%s", name).text, config, info, data);
 }
 
-static void expect_failure(const car_folder *folder, const char *name, const car_dataset_config *config,
+static void expect_failure(const car_scratch *folder, const char *name, const car_dataset_config *config,
                            car_status expected, const char *message) {
     car_dataset_info info;
     void *data = (void *)folder;
-    car_folder_expect(folder, open_file(folder, name, config, &info, &data), expected, message);
+    car_expect_failure(folder->context, open_file(folder, name, config, &info, &data), expected, message);
     assert_null(data);
 }
 
 /* `count` tokens of 16 bits: first, first + 1, ...; with llm.c's header if there is a magic number. */
-static void write_tokens(const car_folder *folder, const char *name, int first, int count, uint32_t magic,
+static void write_tokens(const car_scratch *folder, const char *name, int first, int count, uint32_t magic,
                          uint32_t version, uint32_t claimed) {
     size_t head = magic != 0 ? HEADER : 0;
     unsigned char *bytes = calloc(1, head + 2 * (size_t)count + 1);
@@ -50,7 +51,7 @@ static void write_tokens(const car_folder *folder, const char *name, int first, 
         bytes[head + 2 * (size_t)i] = (unsigned char)(first + i);
         bytes[head + 2 * (size_t)i + 1] = (unsigned char)((first + i) >> 8);
     }
-    car_folder_write(folder, name, bytes, head + 2 * (size_t)count);
+    car_scratch_put(folder, name, bytes, head + 2 * (size_t)count);
     free(bytes);
 }
 
@@ -71,12 +72,12 @@ static int first_of(void *data, car_split split, int64_t epoch, int64_t sample) 
 /* ---- sound files ----------------------------------------------------------------------------- */
 
 static void test_text(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     car_dataset_config config = config_of(4, 256, false);
     car_dataset_info info;
     void *data = NULL;
     int32_t inputs[4], labels[4];
-    car_folder_write(folder, "text.txt", "the quick brown fox \xff", 21);
+    car_scratch_put(folder, "text.txt", "the quick brown fox \xff", 21);
     assert_int_equal(open_file(folder, "text.txt", &config, &info, &data), CAR_OK);
     assert_int_equal(info.domain, CAR_DOMAIN_TOKENS);
     assert_int_equal(info.classes, 256);
@@ -97,7 +98,7 @@ static void test_text(void **state) {
     kind->close(data);
 }
 
-static void check_binary(const car_folder *folder, const char *name) {
+static void check_binary(const car_scratch *folder, const char *name) {
     car_dataset_config config = config_of(LENGTH, 1200, false);
     car_dataset_info info;
     void *data = NULL;
@@ -121,7 +122,7 @@ static void check_binary(const car_folder *folder, const char *name) {
 }
 
 static void test_binary(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     write_tokens(folder, "bare.bin", 200, 1000, 0, 0, 0);
     check_binary(folder, "bare.bin");
     write_tokens(folder, "headed.bin", 200, 1000, 20240520, 1, 1000);
@@ -130,7 +131,7 @@ static void test_binary(void **state) {
 
 /* A val file beside the train file is what is evaluated on; nothing of the train file is set aside then. */
 static void test_two_files(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     car_dataset_config config = config_of(LENGTH, 5000, true);
     car_dataset_info info;
     void *data = NULL;
@@ -145,13 +146,13 @@ static void test_two_files(void **state) {
     kind->close(data);
     config.model.vocabulary = 3040;
     expect_failure(folder, "my_train.bin", &config, CAR_ERROR_SHAPE, "my_val.bin: token 40 is 3040");
-    car_folder_write(folder, "my_val.bin", "odd", 3);
+    car_scratch_put(folder, "my_val.bin", "odd", 3);
     expect_failure(folder, "my_train.bin", NULL, CAR_ERROR_FORMAT, "my_val.bin: 3 bytes");
 }
 
 /* With augmentation the grid stands elsewhere in every epoch, everywhere it can, and its samples stay inside. */
 static void test_shift(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     car_dataset_config config = config_of(LENGTH, 1000, true);
     car_dataset_info info;
     void *data = NULL, *other = NULL;
@@ -177,7 +178,7 @@ static void test_shift(void **state) {
 }
 
 static void test_digest(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     char texts[4][CAR_SHA256_TEXT];
     for (int i = 0; i < 4; i++) {
         car_dataset_info info;
@@ -197,18 +198,18 @@ static void test_digest(void **state) {
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static void test_refuses(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     car_dataset_config config = config_of(LENGTH, 1000, false);
     expect_failure(folder, "absent.txt", &config, CAR_ERROR_IO, "absent.txt: cannot open");
     expect_failure(folder, "", &config, CAR_ERROR_IO, "not a regular file");
-    car_folder_write(folder, "empty.txt", "", 0);
+    car_scratch_put(folder, "empty.txt", "", 0);
     expect_failure(folder, "empty.txt", &config, CAR_ERROR_FORMAT, "has no tokens");
-    car_folder_write(folder, "short.txt", "12345678", 8);
+    car_scratch_put(folder, "short.txt", "12345678", 8);
     expect_failure(folder, "short.txt", &config, CAR_ERROR_SHAPE, "8 tokens to train on are too few for samples of 8");
     config.augment = true;
-    car_folder_write(folder, "short.txt", "123456789012345", 15);
+    car_scratch_put(folder, "short.txt", "123456789012345", 15);
     expect_failure(folder, "short.txt", &config, CAR_ERROR_SHAPE, "which need 16 at least");
-    car_folder_write(folder, "odd.bin", "123", 3);
+    car_scratch_put(folder, "odd.bin", "123", 3);
     expect_failure(folder, "odd.bin", &config, CAR_ERROR_FORMAT, "3 bytes are not a whole number of tokens");
 
     write_tokens(folder, "large.bin", 900, 101, 0, 0, 0);
@@ -220,10 +221,10 @@ static void test_refuses(void **state) {
     write_tokens(folder, "head.bin", 0, 100, 20240520, 1, 101);
     expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 101 tokens, but there are 200 bytes");
     write_tokens(folder, "head.bin", 0, 100, 20240520, 1, 100);
-    assert_int_equal(truncate(car_folder_path(folder, "head.bin"), HEADER + 199), 0);
+    assert_int_equal(truncate(car_scratch_in(folder, "head.bin").text, HEADER + 199), 0);
     expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 100 tokens, but there are 199 bytes");
     write_tokens(folder, "head.bin", 0, 100, 20240520, 1, 100);
-    assert_int_equal(truncate(car_folder_path(folder, "head.bin"), HEADER + 201), 0);
+    assert_int_equal(truncate(car_scratch_in(folder, "head.bin").text, HEADER + 201), 0);
     expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 100 tokens, but there are 201 bytes");
     write_tokens(folder, "head.bin", 0, 0, 20240520, 1, 0);
     expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "has no tokens");
@@ -233,7 +234,7 @@ static void test_refuses(void **state) {
 
 /* A file that is cut, or overwritten, behind our back. */
 static void test_changes(void **state) {
-    const car_folder *folder = *state;
+    const car_scratch *folder = *state;
     car_dataset_config config = config_of(LENGTH, 1000, false);
     car_dataset_info info;
     void *data = NULL;
@@ -242,23 +243,23 @@ static void test_changes(void **state) {
     assert_int_equal(open_file(folder, "file.bin", &config, &info, &data), CAR_OK);
     assert_int_equal(first_of(data, CAR_SPLIT_TRAIN, 0, 2), 16);
     write_tokens(folder, "file.bin", 990, 1000, 0, 0, 0);
-    car_folder_expect(folder, kind->sample(data, CAR_SPLIT_TRAIN, 0, 1, inputs, labels), CAR_ERROR_SHAPE,
-                      "token 10 is 1000");
-    assert_int_equal(truncate(car_folder_path(folder, "file.bin"), 4), 0);
-    car_folder_expect(folder, kind->sample(data, CAR_SPLIT_TRAIN, 0, 100, inputs, labels), CAR_ERROR_IO,
-                      "became shorter while it was in use");
+    car_expect_failure(folder->context, kind->sample(data, CAR_SPLIT_TRAIN, 0, 1, inputs, labels), CAR_ERROR_SHAPE,
+                       "token 10 is 1000");
+    assert_int_equal(truncate(car_scratch_in(folder, "file.bin").text, 4), 0);
+    car_expect_failure(folder->context, kind->sample(data, CAR_SPLIT_TRAIN, 0, 100, inputs, labels), CAR_ERROR_IO,
+                       "became shorter while it was in use");
     kind->close(data);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_text, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_binary, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_two_files, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_shift, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_digest, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_refuses, car_folder_set_up, car_folder_tear_down),
-        cmocka_unit_test_setup_teardown(test_changes, car_folder_set_up, car_folder_tear_down),
+        cmocka_unit_test_setup_teardown(test_text, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_binary, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_two_files, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_shift, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_digest, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_refuses, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_changes, car_scratch_set_up, car_scratch_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
