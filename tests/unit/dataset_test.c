@@ -11,93 +11,41 @@
 
 #include <cmocka.h>
 
-#include "support/allocator.h"
-#include "support/scratch.h"
+#include "support/data_rig.h"
 
 enum { SIDE = 32, PLANE = SIDE * SIDE, RECORD = 1 + 3 * PLANE };
 
 static const car_dataset_config images = {
     .domain = CAR_DOMAIN_IMAGES, .model = {.classes = 10, .image_size = SIDE, .channels = 3}, .seed = 3};
 
-typedef struct fixture {
-    car_scratch *folder;
-    car_context *context; /* the folder's */
-    car_dataset *dataset;
-    car_reader *reader;
-    char name[300]; /* cifar10:folder */
-} fixture;
-
 static int set_up(void **state) {
-    fixture *f = calloc(1, sizeof *f);
-    assert_non_null(f);
-    void *folder = NULL;
-    assert_int_equal(car_scratch_set_up(&folder), 0);
-    f->folder = folder;
-    f->context = f->folder->context;
-    snprintf(f->name, sizeof f->name, "cifar10:%s", f->folder->directory);
-    *state = f;
-    return 0;
-}
-
-static void close_all(fixture *f) {
-    car_reader_destroy(f->reader);
-    car_dataset_close(f->dataset);
-    f->reader = NULL;
-    f->dataset = NULL;
-}
-
-static int tear_down(void **state) {
-    fixture *f = *state;
-    close_all(f);
-    void *folder = f->folder;
-    free(f);
-    return car_scratch_tear_down(&folder);
-}
-
-static void open_as(fixture *f, const char *name, const car_dataset_config *config) {
-    car_status status = car_dataset_open(f->context, name, config, &f->dataset);
-    if (status != CAR_OK) {
-        fail_msg("%s: %s", name, car_context_error(f->context));
-    }
-    assert_int_equal(car_reader_create(f->dataset, &f->reader), CAR_OK);
-}
-
-/* Opening fails with the status, and with `part` in the message. */
-static void must_fail(fixture *f, const char *name, const car_dataset_config *config, car_status status,
-                      const char *part) {
-    car_dataset *dataset = (car_dataset *)f;
-    assert_int_equal(car_dataset_open(f->context, name, config, &dataset), status);
-    assert_null(dataset);
-    if (!strstr(car_context_error(f->context), part)) {
-        fail_msg("'%s' does not say '%s'", car_context_error(f->context), part);
-    }
-    car_context_clear_error(f->context);
+    return car_data_rig_set_up(state, "cifar10");
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
 static void names_are_understood(void **state) {
-    fixture *f = *state;
-    must_fail(f, "cifar:x", &images, CAR_ERROR_UNKNOWN_NAME, "'cifar:x'");
-    must_fail(f, "cifar:x", &images, CAR_ERROR_UNKNOWN_NAME,
-              "synthetic, cifar10:DIR, imagefolder:DIR, tokens:FILE, packed:FILE");
-    must_fail(f, "", &images, CAR_ERROR_UNKNOWN_NAME, "cifar10:DIR");
-    must_fail(f, "cifar10", &images, CAR_ERROR_ARGUMENT, "cifar10:DIR");
-    must_fail(f, "imagefolder:", &images, CAR_ERROR_ARGUMENT, "imagefolder:DIR");
-    must_fail(f, "synthetic:x", &images, CAR_ERROR_ARGUMENT, "no path");
-    must_fail(f, "cifar10:/does/not/exist", &images, CAR_ERROR_IO, "/does/not/exist: No such file");
+    car_data_rig *f = *state;
+    car_data_rig_refuse(f, "cifar:x", &images, CAR_ERROR_UNKNOWN_NAME, "'cifar:x'");
+    car_data_rig_refuse(f, "cifar:x", &images, CAR_ERROR_UNKNOWN_NAME,
+                        "synthetic, cifar10:DIR, imagefolder:DIR, tokens:FILE, packed:FILE");
+    car_data_rig_refuse(f, "", &images, CAR_ERROR_UNKNOWN_NAME, "cifar10:DIR");
+    car_data_rig_refuse(f, "cifar10", &images, CAR_ERROR_ARGUMENT, "cifar10:DIR");
+    car_data_rig_refuse(f, "imagefolder:", &images, CAR_ERROR_ARGUMENT, "imagefolder:DIR");
+    car_data_rig_refuse(f, "synthetic:x", &images, CAR_ERROR_ARGUMENT, "no path");
+    car_data_rig_refuse(f, "cifar10:/does/not/exist", &images, CAR_ERROR_IO, "/does/not/exist: No such file");
 }
 
 /* ---- synthetic ------------------------------------------------------------------------------- */
 
 static void synthetic_samples_are_those_of_before(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     static const int64_t numbers[] = {0, 1, 77, (int64_t)1 << 33};
     float own[3 * 8 * 8], expected[3 * 8 * 8];
     int32_t label, expected_label, tokens[4][12];
     car_dataset_config config = images;
     config.model.image_size = 8;
-    open_as(f, "synthetic", &config);
+    car_data_rig_open(f, "synthetic", &config);
     car_dataset_info info = car_dataset_get_info(f->dataset);
     assert_int_equal(info.kind, CAR_DATASET_SYNTHETIC);
     assert_int_equal(info.samples[CAR_SPLIT_TRAIN], CAR_DATASET_ENDLESS);
@@ -115,10 +63,10 @@ static void synthetic_samples_are_those_of_before(void **state) {
     }
     car_image image;
     assert_int_equal(car_reader_image(f->reader, CAR_SPLIT_TRAIN, 0, &image), CAR_ERROR_UNSUPPORTED);
-    close_all(f);
+    car_data_rig_close(f);
     config = (car_dataset_config){CAR_DOMAIN_TOKENS, {.seq_len = 12, .vocabulary = 50}, 3, false};
     source = (car_synthetic){3, CAR_DOMAIN_TOKENS, {.batch = 1, .seq_len = 12, .vocabulary = 50}};
-    open_as(f, "synthetic", &config);
+    car_data_rig_open(f, "synthetic", &config);
     assert_int_equal(car_dataset_get_info(f->dataset).classes, 50);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 9, tokens[0], tokens[1]), CAR_OK);
     car_synthetic_batch(&source, 9, tokens[2], tokens[3]);
@@ -131,7 +79,7 @@ static uint8_t level_of(int file, int record, int colour, int pixel) {
     return (uint8_t)(file * 50 + record * 11 + colour * 80 + pixel / SIDE * 3 + pixel % SIDE);
 }
 
-static void write_batch(const fixture *f, const char *name, int file, int records, int label_shift) {
+static void write_batch(const car_data_rig *f, const char *name, int file, int records, int label_shift) {
     uint8_t *data = malloc((size_t)records * RECORD);
     assert_non_null(data);
     for (int r = 0; r < records; r++) {
@@ -140,11 +88,11 @@ static void write_batch(const fixture *f, const char *name, int file, int record
             data[r * RECORD + 1 + p] = level_of(file, r, p / PLANE, p % PLANE);
         }
     }
-    car_scratch_put(f->folder, name, data, (size_t)records * RECORD);
+    car_scratch_put(&f->scratch, name, data, (size_t)records * RECORD);
     free(data);
 }
 
-static void check_record(fixture *f, car_split split, int64_t sample, int file, int record) {
+static void check_record(car_data_rig *f, car_split split, int64_t sample, int file, int record) {
     static const float mean[3] = {0.4914f, 0.4822f, 0.4465f}, deviation[3] = {0.2023f, 0.1994f, 0.2010f};
     static float values[3 * PLANE];
     int32_t label;
@@ -166,7 +114,7 @@ static void check_record(fixture *f, car_split split, int64_t sample, int file, 
 }
 
 static void cifar_files_are_read(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     static const char *const places[] = {"", "cifar-10-batches-bin/"};
     for (int place = 0; place < 2; place++) { /* once both are there, the one below is taken */
         int mark = 3 * place;
@@ -177,7 +125,7 @@ static void cifar_files_are_read(void **state) {
         }
         snprintf(name, sizeof name, "%stest_batch.bin", places[place]);
         write_batch(f, name, 6 + mark, 4, 0);
-        open_as(f, f->name, &images);
+        car_data_rig_open(f, f->name, &images);
         car_dataset_info info = car_dataset_get_info(f->dataset);
         assert_int_equal(info.kind, CAR_DATASET_CIFAR10);
         assert_int_equal(info.domain, CAR_DOMAIN_IMAGES);
@@ -197,17 +145,17 @@ static void cifar_files_are_read(void **state) {
         assert_int_equal(car_reader_image(f->reader, CAR_SPLIT_TRAIN, 14, &image), CAR_ERROR_ARGUMENT);
         assert_int_equal(car_reader_image(f->reader, CAR_SPLIT_EVALUATION, -1, &image), CAR_ERROR_ARGUMENT);
         car_context_clear_error(f->context);
-        close_all(f);
+        car_data_rig_close(f);
     }
 }
 
 static void cifar_classes_have_names_if_the_file_is_there(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     static const char names[] = "airplane\nautomobile\r\nbird\n";
     write_batch(f, "data_batch_1.bin", 1, 1, 0);
     write_batch(f, "test_batch.bin", 6, 1, 0);
-    car_scratch_put(f->folder, "batches.meta.txt", names, sizeof names - 1);
-    open_as(f, f->name, NULL);
+    car_scratch_put(&f->scratch, "batches.meta.txt", names, sizeof names - 1);
+    car_data_rig_open(f, f->name, NULL);
     assert_string_equal(car_dataset_class_name(f->dataset, 0), "airplane");
     assert_string_equal(car_dataset_class_name(f->dataset, 1), "automobile");
     assert_string_equal(car_dataset_class_name(f->dataset, 2), "bird");
@@ -217,27 +165,27 @@ static void cifar_classes_have_names_if_the_file_is_there(void **state) {
 }
 
 static void wrong_cifar_files_are_refused(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     uint8_t bytes[RECORD + 1] = {0};
-    must_fail(f, f->name, &images, CAR_ERROR_IO, "there is no data_batch_1.bin");
+    car_data_rig_refuse(f, f->name, &images, CAR_ERROR_IO, "there is no data_batch_1.bin");
     write_batch(f, "data_batch_2.bin", 1, 1, 0);
-    must_fail(f, f->name, &images, CAR_ERROR_IO, "there is no test_batch.bin");
-    car_scratch_put(f->folder, "test_batch.bin", bytes, sizeof bytes);
-    must_fail(f, f->name, &images, CAR_ERROR_FORMAT, "test_batch.bin has 3074 bytes");
-    car_scratch_put(f->folder, "test_batch.bin", bytes, 0);
-    must_fail(f, f->name, &images, CAR_ERROR_FORMAT, "test_batch.bin has 0 bytes");
-    car_scratch_put(f->folder, "test_batch.bin", bytes, RECORD);
-    open_as(f, f->name, &images);
+    car_data_rig_refuse(f, f->name, &images, CAR_ERROR_IO, "there is no test_batch.bin");
+    car_scratch_put(&f->scratch, "test_batch.bin", bytes, sizeof bytes);
+    car_data_rig_refuse(f, f->name, &images, CAR_ERROR_FORMAT, "test_batch.bin has 3074 bytes");
+    car_scratch_put(&f->scratch, "test_batch.bin", bytes, 0);
+    car_data_rig_refuse(f, f->name, &images, CAR_ERROR_FORMAT, "test_batch.bin has 0 bytes");
+    car_scratch_put(&f->scratch, "test_batch.bin", bytes, RECORD);
+    car_data_rig_open(f, f->name, &images);
 }
 
 static void a_wrong_label_is_a_problem_of_its_sample(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     static float values[3 * PLANE];
     int32_t label;
     write_batch(f, "data_batch_1.bin", 8, 2, 1); /* labels 9 and 10 */
     write_batch(f, "data_batch_2.bin", 2, 1, 0);
     write_batch(f, "test_batch.bin", 9, 1, 1);
-    open_as(f, f->name, &images);
+    car_data_rig_open(f, f->name, &images);
     for (int round = 0; round < 2; round++) {
         assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 1, values, &label), CAR_OK);
         assert_int_equal(label, 2);
@@ -256,13 +204,13 @@ static void a_wrong_label_is_a_problem_of_its_sample(void **state) {
 }
 
 static void a_file_that_shrinks_ends_in_a_message(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     static float values[3 * PLANE];
     int32_t label;
     write_batch(f, "data_batch_1.bin", 1, 3, 0);
     write_batch(f, "test_batch.bin", 6, 1, 0);
-    open_as(f, f->name, &images);
-    assert_int_equal(truncate(car_scratch_in(f->folder, "data_batch_1.bin").text, RECORD + 100), 0);
+    car_data_rig_open(f, f->name, &images);
+    assert_int_equal(truncate(car_scratch_in(&f->scratch, "data_batch_1.bin").text, RECORD + 100), 0);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 0, values, &label), CAR_OK);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 1, values, &label), CAR_ERROR_IO);
     assert_non_null(strstr(car_context_error(f->context), "data_batch_1.bin: the file has become shorter"));
@@ -271,88 +219,64 @@ static void a_file_that_shrinks_ends_in_a_message(void **state) {
 /* ---- what does not fit ----------------------------------------------------------------------- */
 
 static void what_does_not_fit_the_model_is_refused(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     static float values[3 * PLANE];
     int32_t label;
     car_dataset_config config = images;
     write_batch(f, "data_batch_1.bin", 1, 3, 0);
     write_batch(f, "test_batch.bin", 6, 1, 0);
     config.model.classes = 9;
-    must_fail(f, f->name, &config, CAR_ERROR_SHAPE, "10 classes and the model 9");
+    car_data_rig_refuse(f, f->name, &config, CAR_ERROR_SHAPE, "10 classes and the model 9");
     config = images;
     config.model.channels = 1;
-    must_fail(f, f->name, &config, CAR_ERROR_SHAPE, "3 channels");
+    car_data_rig_refuse(f, f->name, &config, CAR_ERROR_SHAPE, "3 channels");
     config = (car_dataset_config){CAR_DOMAIN_TOKENS, {.seq_len = 12, .vocabulary = 50}, 3, false};
-    must_fail(f, f->name, &config, CAR_ERROR_SHAPE, "it has images, and the model wants tokens");
+    car_data_rig_refuse(f, f->name, &config, CAR_ERROR_SHAPE, "it has images, and the model wants tokens");
     config = images;
     config.model.classes = 1000;
-    open_as(f, f->name, &config);
-    close_all(f);
-    open_as(f, f->name, NULL);
+    car_data_rig_open(f, f->name, &config);
+    car_data_rig_close(f);
+    car_data_rig_open(f, f->name, NULL);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 0, values, &label), CAR_ERROR_ARGUMENT);
     car_image image;
     assert_int_equal(car_reader_image(f->reader, CAR_SPLIT_TRAIN, 0, &image), CAR_OK);
 }
 
 static void digests_tell_data_apart(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     char digests[3][65];
     for (int i = 0; i < 3; i++) {
         write_batch(f, "data_batch_1.bin", i == 2 ? 5 : 1, 3, 0);
         write_batch(f, "test_batch.bin", 6, 1, 0);
-        open_as(f, f->name, NULL);
+        car_data_rig_open(f, f->name, NULL);
         assert_int_equal(car_dataset_digest(f->dataset, digests[i]), CAR_OK);
         assert_int_equal(strlen(digests[i]), 64);
-        close_all(f);
+        car_data_rig_close(f);
     }
     assert_string_equal(digests[0], digests[1]);
     assert_string_not_equal(digests[0], digests[2]);
 }
 
 static void memory_that_runs_out_leaves_nothing_behind(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     static float values[3 * PLANE];
-    int32_t label;
     write_batch(f, "data_batch_1.bin", 8, 2, 1);
     write_batch(f, "test_batch.bin", 6, 1, 0);
-    bool done = false;
-    for (long fail_at = 1; !done; fail_at++) {
-        car_checking checking = {0};
-        car_context_config config = {.allocator = car_checking_hooks(&checking)};
-        car_context *context = NULL;
-        car_dataset *dataset = NULL;
-        car_reader *reader = NULL;
-        assert_int_equal(car_context_create(&config, &context), CAR_OK);
-        checking.fail_at = checking.calls + fail_at;
-        car_status status = car_dataset_open(context, f->name, &images, &dataset);
-        if (status == CAR_OK) {
-            status = car_reader_create(dataset, &reader);
-        }
-        if (status == CAR_OK) {
-            status = car_reader_sample(reader, CAR_SPLIT_TRAIN, 0, 1, values, &label);
-        }
-        done = checking.failures == 0;
-        assert_int_equal(status, done ? CAR_OK : CAR_ERROR_MEMORY);
-        car_reader_destroy(reader);
-        car_dataset_close(dataset);
-        car_context_destroy(context);
-        assert_int_equal(checking.live_blocks, 0);
-        assert_int_equal(checking.wrong_sizes, 0);
-    }
+    car_data_rig_exhaust(f, &images, values);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(names_are_understood, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(synthetic_samples_are_those_of_before, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(cifar_files_are_read, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(cifar_classes_have_names_if_the_file_is_there, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(wrong_cifar_files_are_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_wrong_label_is_a_problem_of_its_sample, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_file_that_shrinks_ends_in_a_message, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_does_not_fit_the_model_is_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(digests_tell_data_apart, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(memory_that_runs_out_leaves_nothing_behind, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(names_are_understood, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(synthetic_samples_are_those_of_before, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(cifar_files_are_read, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(cifar_classes_have_names_if_the_file_is_there, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(wrong_cifar_files_are_refused, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_wrong_label_is_a_problem_of_its_sample, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_file_that_shrinks_ends_in_a_message, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(what_does_not_fit_the_model_is_refused, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(digests_tell_data_apart, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(memory_that_runs_out_leaves_nothing_behind, set_up, car_data_rig_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

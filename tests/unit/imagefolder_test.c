@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "carousel/data.h"
-#include "support/allocator.h"
+#include "support/data_rig.h"
 #include "support/jpegs.h"
 
 enum { SIDE = 16, ELEMENTS = 3 * SIDE * SIDE, LOSS = 2 };
@@ -19,65 +19,25 @@ enum { SIDE = 16, ELEMENTS = 3 * SIDE * SIDE, LOSS = 2 };
 static const car_dataset_config images = {
     .domain = CAR_DOMAIN_IMAGES, .model = {.classes = 10, .image_size = SIDE, .channels = 3}, .seed = 3};
 
-typedef struct fixture {
-    car_scratch *folder;
-    car_context *context; /* the folder's */
-    car_dataset *dataset;
-    car_reader *reader;
-    char name[300]; /* imagefolder:folder */
-} fixture;
-
 static int set_up(void **state) {
-    fixture *f = calloc(1, sizeof *f);
-    assert_non_null(f);
-    void *folder = NULL;
-    assert_int_equal(car_scratch_set_up(&folder), 0);
-    f->folder = folder;
-    f->context = f->folder->context;
-    snprintf(f->name, sizeof f->name, "imagefolder:%s", f->folder->directory);
-    *state = f;
-    return 0;
+    return car_data_rig_set_up(state, "imagefolder");
 }
 
-static void close_all(fixture *f) {
-    car_reader_destroy(f->reader);
-    car_dataset_close(f->dataset);
-    f->reader = NULL;
-    f->dataset = NULL;
+static void open_folder(car_data_rig *f) {
+    car_data_rig_open(f, f->name, &images);
 }
 
-static int tear_down(void **state) {
-    fixture *f = *state;
-    close_all(f);
-    void *folder = f->folder;
-    free(f);
-    return car_scratch_tear_down(&folder);
-}
-
-static void open_folder(fixture *f) {
-    car_status status = car_dataset_open(f->context, f->name, &images, &f->dataset);
-    if (status != CAR_OK) {
-        fail_msg("%s: %s", f->name, car_context_error(f->context));
-    }
-    assert_int_equal(car_reader_create(f->dataset, &f->reader), CAR_OK);
-}
-
-static void must_fail(fixture *f, car_status status, const char *part) {
-    assert_int_equal(car_dataset_open(f->context, f->name, &images, &f->dataset), status);
-    assert_null(f->dataset);
-    if (!strstr(car_context_error(f->context), part)) {
-        fail_msg("'%s' does not say '%s'", car_context_error(f->context), part);
-    }
-    car_context_clear_error(f->context);
+static void must_fail(const car_data_rig *f, car_status status, const char *part) {
+    car_data_rig_refuse(f, f->name, &images, status, part);
 }
 
 /* An image of one colour, by which it is known again. */
-static void paint(const fixture *f, const char *name, int mark) {
+static void paint(const car_data_rig *f, const char *name, int mark) {
     car_jpegs_config config = {.width = SIDE, .height = SIDE, .tint = {(uint8_t)(5 * mark), 100, 50}};
-    car_jpegs_write(f->folder, name, &config);
+    car_jpegs_write(&f->scratch, name, &config);
 }
 
-static void check_image(fixture *f, car_split split, int64_t sample, int mark, int label) {
+static void check_image(car_data_rig *f, car_split split, int64_t sample, int mark, int label) {
     car_image image;
     assert_int_equal(car_reader_image(f->reader, split, sample, &image), CAR_OK);
     assert_int_equal(image.label, label);
@@ -85,7 +45,7 @@ static void check_image(fixture *f, car_split split, int64_t sample, int mark, i
     assert_in_range(image.pixels[0] + LOSS, 5 * mark, 5 * mark + 2 * LOSS);
 }
 
-static void check_counts(fixture *f, int64_t train, int64_t evaluation, int classes) {
+static void check_counts(car_data_rig *f, int64_t train, int64_t evaluation, int classes) {
     car_dataset_info info = car_dataset_get_info(f->dataset);
     assert_int_equal(info.kind, CAR_DATASET_IMAGEFOLDER);
     assert_int_equal(info.samples[CAR_SPLIT_TRAIN], train);
@@ -96,7 +56,7 @@ static void check_counts(fixture *f, int64_t train, int64_t evaluation, int clas
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 static void train_and_val_are_the_splits(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     paint(f, "train/b/2.jpg", 1);
     paint(f, "train/b/10.JPEG", 2);
     paint(f, "train/a/x.jpeg", 3);
@@ -112,7 +72,7 @@ static void train_and_val_are_the_splits(void **state) {
     check_image(f, CAR_SPLIT_TRAIN, 2, 2, 2);
     check_image(f, CAR_SPLIT_TRAIN, 3, 1, 2);
     check_image(f, CAR_SPLIT_EVALUATION, 0, 5, 2);
-    close_all(f);
+    car_data_rig_close(f);
     paint(f, "val/a/1.jpg", 6);
     paint(f, "val/a/2.jpg", 7);
     open_folder(f);
@@ -121,7 +81,7 @@ static void train_and_val_are_the_splits(void **state) {
 }
 
 static void every_tenth_is_held_out_where_there_is_one_split(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     for (int layout = 0; layout < 2; layout++) {
         char name[64];
         for (int i = 0; i < 25; i++) {
@@ -138,12 +98,12 @@ static void every_tenth_is_held_out_where_there_is_one_split(void **state) {
         check_image(f, CAR_SPLIT_TRAIN, 22, 24, 1);
         check_image(f, CAR_SPLIT_EVALUATION, 0, 9, 0);
         check_image(f, CAR_SPLIT_EVALUATION, 1, 19, 1);
-        close_all(f);
+        car_data_rig_close(f);
     }
 }
 
 static void a_class_may_be_called_train(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     paint(f, "train/1.jpg", 1);
     paint(f, "bus/1.jpg", 2);
     open_folder(f);
@@ -152,17 +112,17 @@ static void a_class_may_be_called_train(void **state) {
 }
 
 static void only_visible_jpeg_files_count_and_links_do(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     paint(f, "a/1.jpg", 1);
     paint(f, "a/.2.jpg", 2);
     paint(f, ".b/1.jpg", 3);
     paint(f, "a/deeper.jpg/4.jpg", 4); /* a folder with an image's name */
-    car_scratch_put(f->folder, "a/notes.txt", "x", 1);
-    car_scratch_put(f->folder, "README.jpg", "x", 1);
+    car_scratch_put(&f->scratch, "a/notes.txt", "x", 1);
+    car_scratch_put(&f->scratch, "README.jpg", "x", 1);
     paint(f, ".else/c/5.jpg", 5);
-    assert_int_equal(symlink(".else/c", car_scratch_in(f->folder, "c").text), 0);
-    assert_int_equal(symlink("nowhere", car_scratch_in(f->folder, "a/broken.jpg").text), 0);
-    assert_int_equal(symlink("../.else/c/5.jpg", car_scratch_in(f->folder, "a/link.jpg").text), 0);
+    assert_int_equal(symlink(".else/c", car_scratch_in(&f->scratch, "c").text), 0);
+    assert_int_equal(symlink("nowhere", car_scratch_in(&f->scratch, "a/broken.jpg").text), 0);
+    assert_int_equal(symlink("../.else/c/5.jpg", car_scratch_in(&f->scratch, "a/link.jpg").text), 0);
     open_folder(f);
     check_counts(f, 4, 0, 2);
     check_image(f, CAR_SPLIT_TRAIN, 0, 1, 0);
@@ -174,7 +134,7 @@ static void only_visible_jpeg_files_count_and_links_do(void **state) {
 }
 
 static void wrong_folders_are_refused(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     must_fail(f, CAR_ERROR_FORMAT, "there are no folders in it");
     paint(f, "train/a/1.jpg", 1);
     paint(f, "val/a/1.jpg", 1);
@@ -191,21 +151,21 @@ static void wrong_folders_are_refused(void **state) {
 
 /* ---- samples that cannot be read -------------------------------------------------------------- */
 
-static void make_broken_folder(const fixture *f) {
+static void make_broken_folder(const car_data_rig *f) {
     paint(f, "train/a/0.jpg", 10);
-    car_scratch_put(f->folder, "train/a/1.jpg", "none", 4);
-    car_scratch_put(f->folder, "train/a/2.jpg", "", 0);
+    car_scratch_put(&f->scratch, "train/a/1.jpg", "none", 4);
+    car_scratch_put(&f->scratch, "train/a/2.jpg", "", 0);
     car_jpegs_config config = {.width = 64, .height = 64, .tint = {100, 100, 50}, .slope = 1};
     car_jpegs_file file = car_jpegs_encode(&config);
-    car_scratch_put(f->folder, "train/b/3.jpg", file.data, file.bytes * 9 / 10);
+    car_scratch_put(&f->scratch, "train/b/3.jpg", file.data, file.bytes * 9 / 10);
     free(file.data);
-    car_scratch_put(f->folder, "train/b/4.jpg", "none", 4);
-    car_scratch_put(f->folder, "val/b/0.jpg", "none", 4);
+    car_scratch_put(&f->scratch, "train/b/4.jpg", "none", 4);
+    car_scratch_put(&f->scratch, "val/b/0.jpg", "none", 4);
     paint(f, "val/b/1.jpg", 30);
 }
 
 static void unreadable_samples_are_replaced_or_left_out(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     static const int source[] = {0, 3, 3, 3, 0}; /* the last one's next is the first */
     float samples[5][ELEMENTS], evaluated[ELEMENTS];
     int32_t labels[5], label;
@@ -243,32 +203,32 @@ static void unreadable_samples_are_replaced_or_left_out(void **state) {
 }
 
 static void files_that_vanish_are_unreadable(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     static float sample[ELEMENTS];
     int32_t label;
     car_dataset_problems problems;
     paint(f, "a/0.jpg", 1);
     paint(f, "b/1.jpg", 2);
     open_folder(f);
-    assert_int_equal(unlink(car_scratch_in(f->folder, "a/0.jpg").text), 0);
+    assert_int_equal(unlink(car_scratch_in(&f->scratch, "a/0.jpg").text), 0);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 0, sample, &label), CAR_OK);
     assert_int_equal(label, 1);
     car_dataset_get_problems(f->dataset, &problems);
     assert_int_equal(problems.unreadable, 1);
     assert_string_equal(problems.names[0], "a/0.jpg: No such file or directory");
-    assert_int_equal(unlink(car_scratch_in(f->folder, "b/1.jpg").text), 0);
+    assert_int_equal(unlink(car_scratch_in(&f->scratch, "b/1.jpg").text), 0);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 0, sample, &label), CAR_ERROR_FORMAT);
     assert_non_null(strstr(car_context_error(f->context), "b/1.jpg: No such file"));
 }
 
 static void long_names_fit(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     char name[520] = "a/";
     car_dataset_problems problems;
     car_image image;
     memset(name + 2, 'n', 240);
     strcpy(name + 242, ".jpg");
-    car_scratch_put(f->folder, name, "none", 4);
+    car_scratch_put(&f->scratch, name, "none", 4);
     open_folder(f);
     assert_int_equal(car_reader_image(f->reader, CAR_SPLIT_TRAIN, 0, &image), CAR_OK);
     car_dataset_get_problems(f->dataset, &problems);
@@ -279,20 +239,20 @@ static void long_names_fit(void **state) {
 /* ---- the rest -------------------------------------------------------------------------------- */
 
 static void digests_do_not_depend_on_the_place(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     char digests[4][65], name[300];
     static const char *const places[] = {"here", "there", "there", "there"};
     snprintf(name, sizeof name, "%s", f->name);
     for (int i = 0; i < 4; i++) {
         char file[64];
         snprintf(file, sizeof file, "%s/train/a/1.jpg", places[i]);
-        car_scratch_put(f->folder, file, "12345", i == 2 ? 4 : 5);
+        car_scratch_put(&f->scratch, file, "12345", i == 2 ? 4 : 5);
         snprintf(file, sizeof file, "%s/train/a/%s.jpg", places[i], i == 3 ? "3" : "2");
-        car_scratch_put(f->folder, file, "x", 1);
+        car_scratch_put(&f->scratch, file, "x", 1);
         snprintf(f->name, sizeof f->name, "%.256s/%s", name, places[i]);
         open_folder(f);
         assert_int_equal(car_dataset_digest(f->dataset, digests[i]), CAR_OK);
-        close_all(f);
+        car_data_rig_close(f);
     }
     assert_string_equal(digests[0], digests[1]);
     assert_string_not_equal(digests[0], digests[2]);
@@ -301,48 +261,25 @@ static void digests_do_not_depend_on_the_place(void **state) {
 }
 
 static void memory_that_runs_out_leaves_nothing_behind(void **state) {
-    fixture *f = *state;
+    car_data_rig *f = *state;
     float sample[ELEMENTS];
-    int32_t label;
-    bool done = false;
     make_broken_folder(f);
-    for (long fail_at = 1; !done; fail_at++) {
-        car_checking checking = {0};
-        car_context_config config = {.allocator = car_checking_hooks(&checking)};
-        car_context *context = NULL;
-        car_dataset *dataset = NULL;
-        car_reader *reader = NULL;
-        assert_int_equal(car_context_create(&config, &context), CAR_OK);
-        checking.fail_at = checking.calls + fail_at;
-        car_status status = car_dataset_open(context, f->name, &images, &dataset);
-        if (status == CAR_OK) {
-            status = car_reader_create(dataset, &reader);
-        }
-        if (status == CAR_OK) {
-            status = car_reader_sample(reader, CAR_SPLIT_TRAIN, 0, 1, sample, &label);
-        }
-        done = checking.failures == 0;
-        assert_int_equal(status, done ? CAR_OK : CAR_ERROR_MEMORY);
-        car_reader_destroy(reader);
-        car_dataset_close(dataset);
-        car_context_destroy(context);
-        assert_int_equal(checking.live_blocks, 0);
-        assert_int_equal(checking.wrong_sizes, 0);
-    }
+    car_data_rig_exhaust(f, &images, sample);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(train_and_val_are_the_splits, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(every_tenth_is_held_out_where_there_is_one_split, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_class_may_be_called_train, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(only_visible_jpeg_files_count_and_links_do, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(wrong_folders_are_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(unreadable_samples_are_replaced_or_left_out, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(files_that_vanish_are_unreadable, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(long_names_fit, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(digests_do_not_depend_on_the_place, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(memory_that_runs_out_leaves_nothing_behind, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(train_and_val_are_the_splits, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(every_tenth_is_held_out_where_there_is_one_split, set_up,
+                                        car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_class_may_be_called_train, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(only_visible_jpeg_files_count_and_links_do, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(wrong_folders_are_refused, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(unreadable_samples_are_replaced_or_left_out, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(files_that_vanish_are_unreadable, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(long_names_fit, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(digests_do_not_depend_on_the_place, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(memory_that_runs_out_leaves_nothing_behind, set_up, car_data_rig_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
