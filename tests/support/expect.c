@@ -1,6 +1,7 @@
-/* What a call returned and what its context says of it, asserted. */
+/* Assertions: see expect.h. */
 #include "support/expect.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,4 +23,10 @@ void car_expect_failure(car_context *context, car_status status, car_status expe
                  car_status_text(expected), part);
     }
     car_context_clear_error(context);
+}
+
+void car_expect_near(double actual, double expected, double tolerance) {
+    if (!(fabs(actual - expected) <= tolerance)) {
+        fail_msg("%.6g is not within %g of %.6g", actual, tolerance, expected);
+    }
 }

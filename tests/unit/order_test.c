@@ -10,22 +10,11 @@
 
 #include <cmocka.h>
 
-static car_context *context;
-
-static int set_up(void **state) {
-    (void)state;
-    return car_context_create(NULL, &context) == CAR_OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    car_context_destroy(context);
-    return 0;
-}
+#include "support/common.h"
 
 static car_order *open_order(uint64_t seed, int64_t samples) {
     car_order *order = NULL;
-    assert_int_equal(car_order_create(context, seed, samples, &order), CAR_OK);
+    assert_int_equal(car_order_create(car_common_context, seed, samples, &order), CAR_OK);
     return order;
 }
 
@@ -155,21 +144,21 @@ static void all_orders_are_equally_likely(void **state) {
 static void too_many_samples(void **state) {
     (void)state;
     car_order *order = NULL;
-    assert_int_equal(car_order_create(context, 1, (int64_t)1 << 32, &order), CAR_ERROR_ARGUMENT);
+    assert_int_equal(car_order_create(car_common_context, 1, (int64_t)1 << 32, &order), CAR_ERROR_ARGUMENT);
     assert_null(order);
-    assert_non_null(strstr(car_context_error(context), "4294967296 samples cannot be shuffled"));
-    car_context_clear_error(context);
-    assert_int_equal(car_order_create(context, 1, 0, &order), CAR_ERROR_ARGUMENT);
+    assert_non_null(strstr(car_context_error(car_common_context), "4294967296 samples cannot be shuffled"));
+    car_context_clear_error(car_common_context);
+    assert_int_equal(car_order_create(car_common_context, 1, 0, &order), CAR_ERROR_ARGUMENT);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_sample_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(seed_and_epoch_decide, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(order_is_kept_between_versions, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(slices_and_bytes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(all_orders_are_equally_likely, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(too_many_samples, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(every_sample_once, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(seed_and_epoch_decide, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(order_is_kept_between_versions, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(slices_and_bytes, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(all_orders_are_equally_likely, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(too_many_samples, car_common_set_up, car_common_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

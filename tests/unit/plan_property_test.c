@@ -11,23 +11,11 @@
 
 #include "base/base.h"
 #include "carousel/plan.h"
+#include "support/common.h"
 #include "support/mutant.h"
-#include "support/nets.h"
+#include "support/plans.h"
 
 enum { RANDOM_PLANS = 300, GRAPH_PLANS = 40, MUTATED_PLANS = 500, LEAST_TIMES = 5 };
-
-static car_context *context;
-
-static int set_up(void **state) {
-    (void)state;
-    return car_context_create(NULL, &context) == CAR_OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    car_context_destroy(context);
-    return 0;
-}
 
 /* ---- chance --------------------------------------------------------------------------------------------- */
 
@@ -91,11 +79,11 @@ static void randomize_bundles(dice *d, car_partition *partition) {
 static void open_subject(subject *s, dice *d) {
     int workers = 1 + roll(d, 5), per_worker = 1 + roll(d, 3);
     car_plan_config config = random_config(d, workers, per_worker);
-    assert_int_equal(car_partition_create_uniform(context, workers * per_worker, 2.0, &s->base), CAR_OK);
+    s->base = car_plans_uniform(workers * per_worker, 2.0);
     s->partition = *s->base;
     randomize_bundles(d, &s->partition);
     s->steps = 3 + roll(d, 4);
-    assert_int_equal(car_plan_create(context, &s->partition, &config, &s->plan), CAR_OK);
+    s->plan = car_plans_make(&s->partition, config);
 }
 
 static void close_subject(subject *s) {
@@ -120,7 +108,7 @@ static void expect_valid(const subject *s) {
     char text[256];
     if (car_plan_validate(s->plan, s->steps, NULL) != CAR_OK) {
         describe(s, text, sizeof text);
-        fail_msg("%s: %s", text, car_context_error(context));
+        fail_msg("%s: %s", text, car_context_error(car_common_context));
     }
 }
 
@@ -175,13 +163,13 @@ static void test_random_graphs(void **state) {
         car_partition_config how = {.stages = workers * per_worker, .measure = CAR_MEASURE_FLOPS};
         static const car_measure measures[] = {CAR_MEASURE_FLOPS, CAR_MEASURE_PARAMS, CAR_MEASURE_MEMORY};
         how.measure = measures[roll(&d, 3)];
-        assert_int_equal(car_graph_create(context, &graph), CAR_OK);
+        assert_int_equal(car_graph_create(car_common_context, &graph), CAR_OK);
         int loss = net < 3 ? nets[net](graph) : random_network(graph, &d);
         assert_int_equal(car_graph_finish(graph, loss), CAR_OK);
         assert_int_equal(car_partition_create(graph, &how, &s.base), CAR_OK);
         s.partition = *s.base;
         car_plan_config config = random_config(&d, workers, per_worker);
-        assert_int_equal(car_plan_create(context, s.base, &config, &s.plan), CAR_OK);
+        s.plan = car_plans_make(s.base, config);
         expect_valid(&s);
         car_plan_destroy(s.plan);
         car_partition_destroy(s.base);
@@ -195,14 +183,14 @@ static void test_random_graphs(void **state) {
 static void expect_caught(const subject *s, car_mutant *mutant, int kind) {
     car_task_source source = car_mutant_source(mutant);
     car_status status = car_plan_validate(s->plan, s->steps, &source);
-    const char *message = car_context_error(context);
+    const char *message = car_context_error(car_common_context);
     if (status != CAR_ERROR_INTERNAL || strncmp(message, "plan ", 5) != 0) {
         char text[256];
         describe(s, text, sizeof text);
         fail_msg("%s (seed %llu) survives in %s: %s", car_mutation_name(kind), (unsigned long long)mutant->seed, text,
                  message);
     }
-    car_context_clear_error(context);
+    car_context_clear_error(car_common_context);
 }
 
 static void test_mutations(void **state) {
@@ -252,7 +240,7 @@ static void test_unchanged(void **state) {
         car_mutant_open(&mutant, s.plan, s.steps, 0);
         car_task_source source = car_mutant_source(&mutant);
         if (car_plan_validate(s.plan, s.steps, &source) != CAR_OK) {
-            fail_msg("%s", car_context_error(context));
+            fail_msg("%s", car_context_error(car_common_context));
         }
         car_mutant_close(&mutant);
         close_subject(&s);
@@ -270,8 +258,8 @@ static void test_message(void **state) {
     (void)state;
     car_plan_config config = {.workers = 2, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_SHARED};
     subject s = {.steps = 3};
-    assert_int_equal(car_partition_create_uniform(context, 2, 2.0, &s.base), CAR_OK);
-    assert_int_equal(car_plan_create(context, s.base, &config, &s.plan), CAR_OK);
+    s.base = car_plans_uniform(2, 2.0);
+    s.plan = car_plans_make(s.base, config);
     car_mutant mutant;
     car_mutant_open(&mutant, s.plan, s.steps, 0);
     car_task *task = car_mutant_task(&mutant, car_mutant_find(&mutant, is_backward_of_step_1));
@@ -279,12 +267,12 @@ static void test_message(void **state) {
     task->buffer = 0;
     car_task_source source = car_mutant_source(&mutant);
     assert_int_equal(car_plan_validate(s.plan, s.steps, &source), CAR_ERROR_INTERNAL);
-    const char *message = car_context_error(context);
+    const char *message = car_context_error(car_common_context);
     print_message("%s\n", message);
     assert_non_null(strstr(message, "plan cdp-v2 shared N=2 S=2: the rule says version 1"));
     assert_non_null(strstr(message, "B0.1@0-a on device 1 in slot 9"));
     assert_non_null(strstr(message, "[0']"));
-    car_context_clear_error(context);
+    car_context_clear_error(car_common_context);
     car_mutant_close(&mutant);
     car_plan_destroy(s.plan);
     car_partition_destroy(s.base);
@@ -298,15 +286,15 @@ static void test_gpipe_is_not_1f1b(void **state) {
         car_partition *partition = NULL;
         car_plan *gpipe = NULL, *one = NULL;
         car_mutant mutant;
-        assert_int_equal(car_partition_create_uniform(context, 2 * N, 2.0, &partition), CAR_OK);
-        assert_int_equal(car_plan_create(context, partition, &config, &gpipe), CAR_OK);
+        partition = car_plans_uniform(2 * N, 2.0);
+        gpipe = car_plans_make(partition, config);
         config.rule = CAR_RULE_1F1B;
-        assert_int_equal(car_plan_create(context, partition, &config, &one), CAR_OK);
+        one = car_plans_make(partition, config);
         car_mutant_open(&mutant, gpipe, 3, 0);
         car_task_source source = car_mutant_source(&mutant);
         assert_int_equal(car_plan_validate(one, 3, &source), CAR_ERROR_INTERNAL);
-        assert_non_null(strstr(car_context_error(context), "holds the activations of"));
-        car_context_clear_error(context);
+        assert_non_null(strstr(car_context_error(car_common_context), "holds the activations of"));
+        car_context_clear_error(car_common_context);
         car_mutant_close(&mutant);
         car_plan_destroy(one);
         car_plan_destroy(gpipe);
@@ -316,12 +304,12 @@ static void test_gpipe_is_not_1f1b(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_random_plans, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_random_graphs, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_unchanged, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_mutations, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_gpipe_is_not_1f1b, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_message, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_random_plans, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(test_random_graphs, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(test_unchanged, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(test_mutations, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(test_gpipe_is_not_1f1b, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(test_message, car_common_set_up, car_common_tear_down),
     };
     return cmocka_run_group_tests_name("plan_property", tests, NULL, NULL);
 }

@@ -9,73 +9,18 @@
 
 #include <cmocka.h>
 
-#include "carousel/model.h"
 #include "carousel/predict.h"
 #include "support/allocator.h"
-#include "support/nets.h"
-
-static car_context *context;
-
-static int open_context(void **state) {
-    (void)state;
-    return car_context_create(NULL, &context) != CAR_OK;
-}
-
-static int close_context(void **state) {
-    (void)state;
-    car_context_destroy(context);
-    return 0;
-}
-
-#define EXPECT_OK(call)                                 \
-    do {                                                \
-        if ((call) != CAR_OK) {                         \
-            fail_msg("%s", car_context_error(context)); \
-        }                                               \
-    } while (0)
-
-static void assert_near(double actual, double expected, double tolerance) {
-    if (!(fabs(actual - expected) <= tolerance)) {
-        fail_msg("%.6g is not within %g of %.6g", actual, tolerance, expected);
-    }
-}
-
-static car_plan *make_plan(const car_partition *partition, car_plan_config config) {
-    car_plan *plan = NULL;
-    EXPECT_OK(car_plan_create(context, partition, &config, &plan));
-    return plan;
-}
+#include "support/common.h"
+#include "support/expect.h"
+#include "support/plans.h"
 
 static car_prediction predict(const car_partition *partition, car_plan_config config) {
-    car_plan *plan = make_plan(partition, config);
+    car_plan *plan = car_plans_make(partition, config);
     car_prediction prediction;
-    EXPECT_OK(car_plan_predict(plan, 2, &prediction));
+    car_common_expect_ok(car_plan_predict(plan, 2, &prediction));
     car_plan_destroy(plan);
     return prediction;
-}
-
-static car_partition *uniform(int stages, double ratio) {
-    car_partition *partition = NULL;
-    EXPECT_OK(car_partition_create_uniform(context, stages, ratio, &partition));
-    return partition;
-}
-
-/* A model and its partition by FLOPs. */
-typedef struct subject {
-    car_graph *graph;
-    car_partition *partition;
-} subject;
-
-static subject open_model(const char *name, int stages) {
-    subject s = {0};
-    EXPECT_OK(car_model_build(context, name, NULL, &s.graph));
-    EXPECT_OK(car_partition_create(s.graph, &(car_partition_config){.stages = stages}, &s.partition));
-    return s;
-}
-
-static void close_model(subject *s) {
-    car_partition_destroy(s->partition);
-    car_graph_destroy(s->graph);
 }
 
 /* ---- activations in slots -------------------------------------------------------------------- */
@@ -102,25 +47,25 @@ static void count_alive(int workers, int k, bool cyclic, long *peak, double *mea
 }
 
 static void check_slots(int N, int k) {
-    car_partition *partition = uniform(k * N, 1);
+    car_partition *partition = car_plans_uniform(k * N, 1);
     double held = (double)partition->stages[0].held_bytes, A = (double)partition->held_bytes;
     for (car_rule rule = CAR_RULE_DP; rule <= CAR_RULE_CDP_V2; rule++) {
         car_prediction p = predict(partition, (car_plan_config){.workers = N, .rule = rule});
         long peak;
         double mean;
         count_alive(N, k, rule != CAR_RULE_DP, &peak, &mean);
-        assert_near((double)p.slots_peak, (double)peak * held, 0.5);
-        assert_near((double)p.slots_mean, mean * held, 1);
+        car_expect_near((double)p.slots_peak, (double)peak * held, 0.5);
+        car_expect_near((double)p.slots_mean, mean * held, 1);
         assert_int_equal(p.slots_device_peak, p.slots_peak);
         double flat = (N + 1.0 / k) / 2 * A;
-        assert_near((double)p.slots_mean, flat, 1);
+        car_expect_near((double)p.slots_mean, flat, 1);
         if (rule == CAR_RULE_DP) {
-            assert_near((double)p.slots_peak, N * A, 0.5);
+            car_expect_near((double)p.slots_peak, N * A, 0.5);
         } else if (k == 1 || N % 2 == 0) {
-            assert_near((double)p.slots_peak, flat, 0.5);
+            car_expect_near((double)p.slots_peak, flat, 0.5);
         } else {
             assert_true((double)p.slots_peak > flat);
-            assert_near((double)p.slots_peak, (N + 1.0 / N) / 2 * A, A / (2 * k));
+            car_expect_near((double)p.slots_peak, (N + 1.0 / N) / 2 * A, A / (2 * k));
         }
     }
     car_partition_destroy(partition);
@@ -137,16 +82,16 @@ static void slots_are_those_of_the_clock(void **state) {
 
 static void odd_workers_tend_to_their_limit(void **state) {
     (void)state;
-    car_partition *partition = uniform(3 * 100, 1);
+    car_partition *partition = car_plans_uniform(3 * 100, 1);
     car_prediction p = predict(partition, (car_plan_config){.workers = 3, .rule = CAR_RULE_CDP_V1});
-    assert_near((double)p.slots_peak / (double)partition->held_bytes, (3 + 1.0 / 3) / 2, 0.01);
+    car_expect_near((double)p.slots_peak / (double)partition->held_bytes, (3 + 1.0 / 3) / 2, 0.01);
     car_partition_destroy(partition);
 }
 
 static void slots_by_device(void **state) {
     (void)state;
     enum { N = 4 };
-    car_partition *partition = uniform(N, 1);
+    car_partition *partition = car_plans_uniform(N, 1);
     size_t A = partition->held_bytes, stage = A / N;
     struct {
         car_rule rule;
@@ -204,9 +149,9 @@ static void free_running_is_the_sum_of_shifts(void **state) {
     double ratios[] = {0.5, 1, 2};
     for (int r = 0; r < 3; r++) {
         for (int N = 1; N <= 7; N++) {
-            car_partition *partition = uniform(2 * N, ratios[r]);
-            assert_near(car_predict_free_running(partition, N), raster_peak(&partition->curve, N), 1e-9);
-            assert_near(car_predict_free_running(partition, 1), 1, 0);
+            car_partition *partition = car_plans_uniform(2 * N, ratios[r]);
+            car_expect_near(car_predict_free_running(partition, N), raster_peak(&partition->curve, N), 1e-9);
+            car_expect_near(car_predict_free_running(partition, 1), 1, 0);
             car_partition_destroy(partition);
         }
     }
@@ -215,7 +160,7 @@ static void free_running_is_the_sum_of_shifts(void **state) {
 static void any_curve_will_do(void **state) {
     (void)state;
     for (unsigned seed = 1; seed <= 20; seed++) {
-        car_partition *partition = uniform(6, 1.5);
+        car_partition *partition = car_plans_uniform(6, 1.5);
         car_curve *curve = &partition->curve;
         unsigned draw = seed;
         curve->peak = 0;
@@ -225,7 +170,7 @@ static void any_curve_will_do(void **state) {
             curve->peak = curve->during[e] > curve->peak ? curve->during[e] : curve->peak;
         }
         for (int N = 1; N <= 6; N++) {
-            assert_near(car_predict_free_running(partition, N), raster_peak(curve, N), 1e-9);
+            car_expect_near(car_predict_free_running(partition, N), raster_peak(curve, N), 1e-9);
         }
         car_partition_destroy(partition);
     }
@@ -238,12 +183,12 @@ static void models_run_freely_as_computed_by_hand(void **state) {
         double four, eight; /* for 4 and 8 workers */
     } cases[] = {{"vit-b16", 0.54, 0.515}, {"resnet50", 0.73, 0.71}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        subject s = open_model(cases[c].model, 1);
-        assert_near(car_predict_free_running(s.partition, 1), 1, 0);
-        assert_near(car_predict_free_running(s.partition, 4), cases[c].four, 0.02);
-        assert_near(car_predict_free_running(s.partition, 8), cases[c].eight, 0.02);
-        assert_near(car_predict_free_running(s.partition, 4), raster_peak(&s.partition->curve, 4), 2e-3);
-        close_model(&s);
+        car_plans_model s = car_plans_open_model(cases[c].model, 1);
+        car_expect_near(car_predict_free_running(s.partition, 1), 1, 0);
+        car_expect_near(car_predict_free_running(s.partition, 4), cases[c].four, 0.02);
+        car_expect_near(car_predict_free_running(s.partition, 8), cases[c].eight, 0.02);
+        car_expect_near(car_predict_free_running(s.partition, 4), raster_peak(&s.partition->curve, 4), 2e-3);
+        car_plans_close_model(&s);
     }
 }
 
@@ -277,7 +222,7 @@ static void states_are_what_the_table_keeps_alive(void **state) {
         {CAR_RULE_DP, CAR_PLACEMENT_GRID, 1, 0.25, 4, 0.25, 1, 0.5, 8},
         {CAR_RULE_CDP_V2, CAR_PLACEMENT_GRID, 2, 0.5, -1, -1, -1, 0.5, 5}, /* all 10 ranks make their updates */
     };
-    car_partition *partition = uniform(4, 1);
+    car_partition *partition = car_plans_uniform(4, 1);
     double all = 4.0 * (double)partition->bundles[0].bytes;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         const states_case *expected = &cases[c];
@@ -310,27 +255,27 @@ static void traffic_of_replicas(void **state) {
     for (int N = 2; N <= 8; N++) {
         for (int k = 1; k <= 2; k++) {
             int S = k * N;
-            car_partition *partition = uniform(S, 1);
+            car_partition *partition = car_plans_uniform(S, 1);
             double all = (double)S * (double)partition->bundles[0].bytes;
             car_plan_config config = {.workers = N, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA};
             car_prediction p = predict(partition, config);
             /* Every sum makes N - 1 hops to be finished and N - 1 to be known. */
-            assert_near(p.bytes_sent, 2 * (N - 1) * all, 1e-6 * all);
-            assert_near(p.messages, 2.0 * (N - 1) * S, 1e-9);
-            assert_near(p.collectives, 0, 0);
+            car_expect_near(p.bytes_sent, 2 * (N - 1) * all, 1e-6 * all);
+            car_expect_near(p.messages, 2.0 * (N - 1) * S, 1e-9);
+            car_expect_near(p.collectives, 0, 0);
             assert_int_equal(p.rounds_between_slots, 1);
             assert_int_equal(p.gradient_delay, 1);
             assert_true(p.max_messages_per_slot <= 2); /* of a kind one, and the jump */
             assert_true(p.burst >= 1 && (N == 2 ? p.burst <= 2 : p.burst < 2));
             config.rule = CAR_RULE_DP;
             p = predict(partition, config);
-            assert_near(p.bytes_sent, 2 * (N - 1) * all, 1e-6 * all);
-            assert_near(p.bytes_sent_device, 2.0 * (N - 1) / N * all, 1e-6 * all);
-            assert_near(p.collectives, (double)N * S, 1e-9);
-            assert_near(p.messages, 0, 0);
+            car_expect_near(p.bytes_sent, 2 * (N - 1) * all, 1e-6 * all);
+            car_expect_near(p.bytes_sent_device, 2.0 * (N - 1) / N * all, 1e-6 * all);
+            car_expect_near(p.collectives, (double)N * S, 1e-9);
+            car_expect_near(p.messages, 0, 0);
             assert_int_equal(p.rounds_between_slots, (int)ceil(log2(N) - 1e-9));
             assert_int_equal(p.gradient_delay, 0);
-            assert_near(p.burst, 2, 1e-9); /* all in the backward half of the slots */
+            car_expect_near(p.burst, 2, 1e-9); /* all in the backward half of the slots */
             car_partition_destroy(partition);
         }
     }
@@ -339,7 +284,7 @@ static void traffic_of_replicas(void **state) {
 static void traffic_of_other_placements(void **state) {
     (void)state;
     enum { N = 4 };
-    car_partition *partition = uniform(N, 1);
+    car_partition *partition = car_plans_uniform(N, 1);
     double cut = (double)partition->stages[1].boundary_bytes, all = N * (double)partition->bundles[0].bytes;
     car_plan_config config = {.workers = N, .placement = CAR_PLACEMENT_PIPELINE};
     for (car_rule rule = CAR_RULE_DP; rule < CAR_RULES; rule++) {
@@ -348,23 +293,23 @@ static void traffic_of_other_placements(void **state) {
         }
         config.rule = rule;
         car_prediction p = predict(partition, config);
-        assert_near(p.messages, 2.0 * N * (N - 1), 1e-9);
-        assert_near(p.bytes_sent, 2.0 * N * (N - 1) * cut, 1e-6);
-        assert_near(p.bytes_sent_device, 2.0 * N * cut, 1e-6); /* one in the middle, in both directions */
+        car_expect_near(p.messages, 2.0 * N * (N - 1), 1e-9);
+        car_expect_near(p.bytes_sent, 2.0 * N * (N - 1) * cut, 1e-6);
+        car_expect_near(p.bytes_sent_device, 2.0 * N * cut, 1e-6); /* one in the middle, in both directions */
         assert_int_equal(p.max_messages_per_slot, 1);
         assert_int_equal(p.rounds_between_slots, 1);
     }
     config.placement = CAR_PLACEMENT_ZERO;
     config.rule = CAR_RULE_DP;
     car_prediction p = predict(partition, config);
-    assert_near(p.collectives, 3.0 * N * N, 1e-9); /* weights for forward, for backward, and gradients */
-    assert_near(p.bytes_sent, 3 * (N - 1) * all, 1e-6 * all);
+    car_expect_near(p.collectives, 3.0 * N * N, 1e-9); /* weights for forward, for backward, and gradients */
+    car_expect_near(p.bytes_sent, 3 * (N - 1) * all, 1e-6 * all);
     config.rule = CAR_RULE_CDP_V1;
     p = predict(partition, config);
     assert_int_equal(p.max_messages_per_slot, 2); /* weights and a sum */
     config.placement = CAR_PLACEMENT_SHARED;
     p = predict(partition, config);
-    assert_near(p.bytes_sent + p.messages + p.collectives + p.burst, 0, 0);
+    car_expect_near(p.bytes_sent + p.messages + p.collectives + p.burst, 0, 0);
     assert_int_equal(p.rounds_between_slots, 0);
     car_partition_destroy(partition);
 }
@@ -382,10 +327,7 @@ static void every_plan_is_predicted(void **state) {
     (void)state;
     static const car_net_function nets[] = {car_net_residual, car_net_language, car_net_patches, car_net_pool_first};
     for (size_t n = 0; n < sizeof nets / sizeof *nets; n++) {
-        subject s = {0};
-        EXPECT_OK(car_graph_create(context, &s.graph));
-        EXPECT_OK(car_graph_finish(s.graph, nets[n](s.graph)));
-        EXPECT_OK(car_partition_create(s.graph, &(car_partition_config){.stages = 12}, &s.partition));
+        car_plans_model s = car_plans_open_net(nets[n], 12);
         for (int c = 0; c < CAR_RULES * CAR_PLACEMENTS; c++) {
             car_plan_config config = {.workers = 4, .rule = c % CAR_RULES, .placement = c / CAR_RULES};
             if (!is_possible(config.rule, config.placement)) {
@@ -399,21 +341,18 @@ static void every_plan_is_predicted(void **state) {
             assert_true(p.weights_device > 0 && p.weights_device <= p.weights_total);
             assert_true(p.optimizer_device <= p.optimizer_total && p.gradients_device <= p.gradients_total);
             assert_true(p.versions >= 1 && p.versions <= 2);
-            assert_near(p.peak_ratio_to_dp, (double)p.timed.peak / (double)p.dp_peak, 1e-12);
+            car_expect_near(p.peak_ratio_to_dp, (double)p.timed.peak / (double)p.dp_peak, 1e-12);
             double allowed = 4 * (double)s.partition->held_bytes * s.partition->limit;
-            assert_near(p.above_limit, (double)p.timed.peak / allowed - 1, 1e-9);
+            car_expect_near(p.above_limit, (double)p.timed.peak / allowed - 1, 1e-9);
         }
-        close_model(&s);
+        car_plans_close_model(&s);
     }
 }
 
 /* A tied parameter is no second copy where its home is. */
 static void one_worker_has_all_weights_once(void **state) {
     (void)state;
-    subject s = {0};
-    EXPECT_OK(car_graph_create(context, &s.graph));
-    EXPECT_OK(car_graph_finish(s.graph, car_net_language(s.graph)));
-    EXPECT_OK(car_partition_create(s.graph, &(car_partition_config){.stages = 4}, &s.partition));
+    car_plans_model s = car_plans_open_net(car_net_language, 4);
     assert_true(s.partition->bundle_count > s.partition->stage_count);
     size_t all = car_graph_param_bytes(s.graph);
     for (car_placement placement = 0; placement < CAR_PLACEMENTS; placement++) {
@@ -422,20 +361,20 @@ static void one_worker_has_all_weights_once(void **state) {
         assert_int_equal(p.weights_device, all);
         assert_int_equal(p.weights_total, all);
         assert_int_equal(p.versions, 1);
-        assert_near(p.bytes_sent, 0, 0);
+        car_expect_near(p.bytes_sent, 0, 0);
     }
-    close_model(&s);
+    car_plans_close_model(&s);
 }
 
 static void a_thousand_workers(void **state) {
     (void)state;
-    subject gpt = open_model("gpt2", 1024);
+    car_plans_model gpt = car_plans_open_model("gpt2", 1024);
     car_prediction p = predict(gpt.partition, (car_plan_config){.workers = 1024, .rule = CAR_RULE_CDP_V2});
-    assert_near(p.timed.step_time, 1, 0.01);
-    assert_near(p.peak_ratio_to_dp, p.free_running, 0.01);
-    assert_near(p.above_limit, 0, 0.03); /* so many that they average out */
+    car_expect_near(p.timed.step_time, 1, 0.01);
+    car_expect_near(p.peak_ratio_to_dp, p.free_running, 0.01);
+    car_expect_near(p.above_limit, 0, 0.03); /* so many that they average out */
     assert_int_equal(p.versions, 2);
-    close_model(&gpt);
+    car_plans_close_model(&gpt);
 }
 
 static void memory_may_run_out(void **state) {
@@ -486,5 +425,5 @@ int main(void) {
         cmocka_unit_test(a_thousand_workers),
         cmocka_unit_test(memory_may_run_out),
     };
-    return cmocka_run_group_tests(tests, open_context, close_context);
+    return cmocka_run_group_tests(tests, car_common_set_up, car_common_tear_down);
 }

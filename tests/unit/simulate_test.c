@@ -7,81 +7,25 @@
 
 #include <cmocka.h>
 
-#include "carousel/model.h"
 #include "carousel/predict.h"
-#include "support/nets.h"
+#include "support/common.h"
+#include "support/expect.h"
 #include "support/plain_simulator.h"
-
-static car_context *context;
-
-static int open_context(void **state) {
-    (void)state;
-    return car_context_create(NULL, &context) != CAR_OK;
-}
-
-static int close_context(void **state) {
-    (void)state;
-    car_context_destroy(context);
-    return 0;
-}
-
-#define EXPECT_OK(call)                                 \
-    do {                                                \
-        if ((call) != CAR_OK) {                         \
-            fail_msg("%s", car_context_error(context)); \
-        }                                               \
-    } while (0)
-
-static void assert_near(double actual, double expected, double tolerance) {
-    if (!(fabs(actual - expected) <= tolerance)) {
-        fail_msg("%.6g is not within %g of %.6g", actual, tolerance, expected);
-    }
-}
+#include "support/plans.h"
 
 static car_simulation simulate(const car_partition *partition, car_plan_config config, car_simulation_config how) {
-    car_plan *plan = NULL;
+    car_plan *plan = car_plans_make(partition, config);
     car_simulation simulation;
-    EXPECT_OK(car_plan_create(context, partition, &config, &plan));
-    EXPECT_OK(car_plan_simulate(plan, &how, &simulation));
+    car_common_expect_ok(car_plan_simulate(plan, &how, &simulation));
     car_plan_destroy(plan);
     return simulation;
-}
-
-static car_partition *uniform(int stages, double ratio) {
-    car_partition *partition = NULL;
-    EXPECT_OK(car_partition_create_uniform(context, stages, ratio, &partition));
-    return partition;
-}
-
-/* A model, or a network of the tests, and its partition by FLOPs. */
-typedef struct subject {
-    car_graph *graph;
-    car_partition *partition;
-} subject;
-
-static subject open_model(const char *name, car_net_function net, int stages) {
-    subject s = {0};
-    if (net) {
-        EXPECT_OK(car_graph_create(context, &s.graph));
-        EXPECT_OK(car_graph_finish(s.graph, net(s.graph)));
-    } else {
-        EXPECT_OK(car_model_build(context, name, NULL, &s.graph));
-    }
-    EXPECT_OK(car_partition_create(s.graph, &(car_partition_config){.stages = stages}, &s.partition));
-    return s;
-}
-
-static void close_model(subject *s) {
-    car_partition_destroy(s->partition);
-    car_graph_destroy(s->graph);
 }
 
 /* ---- against the plain simulator ------------------------------------------------------------- */
 
 static void compare(const car_partition *partition, car_plan_config config, car_simulation_config how) {
-    car_plan *plan = NULL;
+    car_plan *plan = car_plans_make(partition, config);
     how.steps = 5;
-    EXPECT_OK(car_plan_create(context, partition, &config, &plan));
     car_simulation expected = car_plain_simulate(plan, &how), actual = simulate(partition, config, how);
     car_plan_destroy(plan);
     bool same = fabs(actual.step_time - expected.step_time) < 1e-9 && fabs(actual.idle - expected.idle) < 1e-9 &&
@@ -121,7 +65,7 @@ static void compare_all(const car_partition *partition, int workers) {
 static void uniform_stages_agree(void **state) {
     (void)state;
     for (int N = 1; N <= 3; N++) {
-        car_partition *partition = uniform(2 * N, 2);
+        car_partition *partition = car_plans_uniform(2 * N, 2);
         compare_all(partition, N);
         car_partition_destroy(partition);
     }
@@ -132,7 +76,7 @@ static void networks_agree(void **state) {
     (void)state;
     static const car_net_function nets[] = {car_net_residual, car_net_language, car_net_patches};
     for (int n = 0; n < 3; n++) {
-        subject s = open_model(NULL, nets[n], 6);
+        car_plans_model s = car_plans_open_net(nets[n], 6);
         compare_all(s.partition, 3);
         car_plan_config ranks = {.workers = 6, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA, .ranks = 3};
         compare(s.partition, ranks, (car_simulation_config){.paced = true});
@@ -142,7 +86,7 @@ static void networks_agree(void **state) {
         compare(s.partition, ranks, (car_simulation_config){.paced = true});
         compare(s.partition, ranks, (car_simulation_config){.executors = 6});
         compare(s.partition, ranks, (car_simulation_config){.executors = 2});
-        close_model(&s);
+        car_plans_close_model(&s);
     }
 }
 
@@ -163,12 +107,12 @@ static void equal_stages_need_no_waiting(void **state) {
     for (int N = 1; N <= 6; N++) {
         for (int c = 0; c < 9; c++) {
             car_rule rule = (car_rule[]){CAR_RULE_DP, CAR_RULE_CDP_V1, CAR_RULE_CDP_V2}[c / 3];
-            car_partition *partition = uniform(2 * N, 1);
+            car_partition *partition = car_plans_uniform(2 * N, 1);
             car_plan_config config = {.workers = N, .rule = rule, .placement = placements[c % 3]};
             car_simulation s = simulate(partition, config, (car_simulation_config){.paced = true});
-            assert_near(s.step_time, 1, 1e-9);
-            assert_near(s.idle, 0, 1e-9);
-            assert_near((double)s.mean, N * mean_of_curve(&partition->curve), 1);
+            car_expect_near(s.step_time, 1, 1e-9);
+            car_expect_near(s.idle, 0, 1e-9);
+            car_expect_near((double)s.mean, N * mean_of_curve(&partition->curve), 1);
             size_t own = placements[c % 3] == CAR_PLACEMENT_SHARED ? s.peak : partition->curve.peak;
             assert_int_equal(s.device_peak, own);
             if (rule == CAR_RULE_DP) {
@@ -184,7 +128,7 @@ static void equal_stages_need_no_waiting(void **state) {
 static void pipelines_fill_and_flush(void **state) {
     (void)state;
     enum { N = 4, K = 2 };
-    car_partition *partition = uniform(K * N, 2);
+    car_partition *partition = car_plans_uniform(K * N, 2);
     car_plan_config config = {.workers = N, .placement = CAR_PLACEMENT_PIPELINE};
     car_simulation_config how = {.paced = true};
     double fill = (double)(N - 1) / N;
@@ -194,19 +138,19 @@ static void pipelines_fill_and_flush(void **state) {
     car_simulation one = simulate(partition, config, how);
     config.rule = CAR_RULE_2BW;
     car_simulation two = simulate(partition, config, how);
-    assert_near(gpipe.step_time, 1 + fill, 1e-9);
-    assert_near(one.step_time, 1 + fill, 1e-9);
-    assert_near(two.step_time, 1, 1e-9);
-    assert_near(gpipe.idle, fill / (1 + fill), 1e-9);
-    assert_near(two.idle, 0, 1e-9);
+    car_expect_near(gpipe.step_time, 1 + fill, 1e-9);
+    car_expect_near(one.step_time, 1 + fill, 1e-9);
+    car_expect_near(two.step_time, 1, 1e-9);
+    car_expect_near(gpipe.idle, fill / (1 + fill), 1e-9);
+    car_expect_near(two.idle, 0, 1e-9);
     assert_int_equal(gpipe.peak, (size_t)N * partition->curve.peak);
     assert_true(one.peak < gpipe.peak);
     assert_int_equal(one.device_peak, partition->held_bytes); /* the first rank's stages of all micro-batches */
     config.rule = CAR_RULE_CDP_V2;
     config.placement = CAR_PLACEMENT_GRID;
     car_simulation grid = simulate(partition, config, how);
-    assert_near(grid.step_time, 1, 1e-9);
-    assert_near(grid.idle, 1 - 2.0 / (N + 1), 1e-9); /* N workers keep N of N(N+1)/2 ranks busy */
+    car_expect_near(grid.step_time, 1, 1e-9);
+    car_expect_near(grid.idle, 1 - 2.0 / (N + 1), 1e-9); /* N workers keep N of N(N+1)/2 ranks busy */
     assert_int_equal(grid.device_peak, partition->held_bytes / N);
     car_partition_destroy(partition);
 }
@@ -214,31 +158,31 @@ static void pipelines_fill_and_flush(void **state) {
 static void fewer_threads_take_longer(void **state) {
     (void)state;
     enum { N = 4 };
-    car_partition *partition = uniform(N, 1);
+    car_partition *partition = car_plans_uniform(N, 1);
     double all = N * (double)partition->curve.peak;
     for (int P = 1; P <= N; P *= 2) {
         car_plan_config config = {.workers = N, .rule = CAR_RULE_ACCUMULATE, .threads = P};
         car_simulation_config how = {.paced = true};
         car_simulation s = simulate(partition, config, how);
-        assert_near(s.step_time, (double)N / P, 1e-9);
-        assert_near(s.idle, 0, 1e-9);
-        assert_near((double)s.peak / all, (double)P / N, 1e-9);
+        car_expect_near(s.step_time, (double)N / P, 1e-9);
+        car_expect_near(s.idle, 0, 1e-9);
+        car_expect_near((double)s.peak / all, (double)P / N, 1e-9);
         config.rule = CAR_RULE_CDP_V2;
         s = simulate(partition, config, how);
-        assert_near(s.step_time, (double)N / P, 1e-3);
+        car_expect_near(s.step_time, (double)N / P, 1e-3);
         config.rule = CAR_RULE_DP;
         s = simulate(partition, config, how);
-        assert_near(s.step_time, (double)N / P, 1e-9);
+        car_expect_near(s.step_time, (double)N / P, 1e-9);
         assert_true((double)s.peak / all > 0.9); /* whatever the threads: all forwards come first */
         how.executors = P;
         config.threads = 0;
-        assert_near(simulate(partition, config, how).step_time, (double)N / P, 1e-9);
+        car_expect_near(simulate(partition, config, how).step_time, (double)N / P, 1e-9);
     }
     /* Executors beyond the threads do not help: no more micro-batches are under way. */
     car_plan_config config = {.workers = N, .rule = CAR_RULE_ACCUMULATE, .threads = 2};
     car_simulation s = simulate(partition, config, (car_simulation_config){.executors = N});
-    assert_near((double)s.peak / all, 0.5, 1e-9);
-    assert_near(s.step_time, 2, 1e-9);
+    car_expect_near((double)s.peak / all, 0.5, 1e-9);
+    car_expect_near(s.step_time, 2, 1e-9);
     car_partition_destroy(partition);
 }
 
@@ -246,18 +190,18 @@ static void fewer_threads_take_longer(void **state) {
  * in a gap of another. */
 static void dp_waits_at_the_turn_and_for_the_update(void **state) {
     (void)state;
-    car_partition *partition = uniform(3, 1);
+    car_partition *partition = car_plans_uniform(3, 1);
     car_simulation s = simulate(partition, (car_plan_config){.workers = 3, .rule = CAR_RULE_DP, .threads = 2},
                                 (car_simulation_config){.paced = true});
-    assert_near(s.step_time, 10.0 / 6, 1e-9);
-    assert_near(s.idle, 0.1, 1e-9);
+    car_expect_near(s.step_time, 10.0 / 6, 1e-9);
+    car_expect_near(s.idle, 0.1, 1e-9);
     car_partition_destroy(partition);
 }
 
 /* What is alive only in an operation that takes no time is alive nevertheless. */
 static void operations_without_duration_count(void **state) {
     (void)state;
-    car_partition *partition = uniform(4, 1);
+    car_partition *partition = car_plans_uniform(4, 1);
     car_curve *curve = &partition->curve;
     curve->begin[2] = curve->begin[1];
     curve->during[1] = curve->peak = 10 * partition->held_bytes;
@@ -274,14 +218,14 @@ static void operations_without_duration_count(void **state) {
 
 static void a_rank_serves_its_workers_in_turn(void **state) {
     (void)state;
-    car_partition *partition = uniform(4, 1);
+    car_partition *partition = car_plans_uniform(4, 1);
     car_plan_config config = {.workers = 4, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA, .ranks = 2};
     car_simulation s = simulate(partition, config, (car_simulation_config){.paced = true, .executors = 4});
-    assert_near(s.step_time, 2, 1e-3);
-    assert_near(s.idle, 0.5, 1e-3);
+    car_expect_near(s.step_time, 2, 1e-3);
+    car_expect_near(s.idle, 0.5, 1e-3);
     s = simulate(partition, config, (car_simulation_config){.paced = true});
-    assert_near(s.step_time, 2, 1e-3);
-    assert_near(s.idle, 0, 1e-3);
+    car_expect_near(s.step_time, 2, 1e-3);
+    car_expect_near(s.idle, 0, 1e-3);
     assert_true(s.device_peak < 2 * partition->curve.peak);
     car_partition_destroy(partition);
 }
@@ -289,7 +233,7 @@ static void a_rank_serves_its_workers_in_turn(void **state) {
 /* ViT-B/16 with 4 workers on 4 devices: pacing is what keeps the workers apart, and costs no time. */
 static void pacing_decides(void **state) {
     (void)state;
-    subject vit = open_model("vit-b16", NULL, 4);
+    car_plans_model vit = car_plans_open_model("vit-b16", 4);
     double dp = 4 * (double)vit.partition->curve.peak;
     for (car_rule rule = CAR_RULE_CDP_V1; rule <= CAR_RULE_CDP_V2; rule++) {
         car_plan_config config = {.workers = 4, .rule = rule};
@@ -297,20 +241,20 @@ static void pacing_decides(void **state) {
         car_simulation paced = simulate(vit.partition, config, (car_simulation_config){.executors = 4, .paced = true});
         car_simulation strict =
             simulate(vit.partition, config, (car_simulation_config){.executors = 4, .paced = true, .window = 1.0 / 16});
-        assert_near((double)wild.peak / dp, 1, 0.01);
-        assert_near(wild.step_time, 1, 0.01);
-        assert_near((double)paced.peak / dp, 0.539, 0.02);
-        assert_near(paced.step_time, 1, 0.01);
+        car_expect_near((double)wild.peak / dp, 1, 0.01);
+        car_expect_near(wild.step_time, 1, 0.01);
+        car_expect_near((double)paced.peak / dp, 0.539, 0.02);
+        car_expect_near(paced.step_time, 1, 0.01);
         assert_true(strict.step_time > 1.3);
         assert_true(strict.peak < paced.peak);
     }
-    close_model(&vit);
+    car_plans_close_model(&vit);
 }
 
 /* Other times for the operations: another run for every seed, the same for the same. */
 static void jitter_is_seeded(void **state) {
     (void)state;
-    subject vit = open_model("vit-tiny", NULL, 4);
+    car_plans_model vit = car_plans_open_model("vit-tiny", 4);
     car_plan_config config = {.workers = 4, .rule = CAR_RULE_CDP_V2, .threads = 2};
     car_simulation_config exact = {.paced = true}, first = {.paced = true, .jitter = 0.2, .seed = 1}, second = first;
     second.seed = 2;
@@ -318,20 +262,20 @@ static void jitter_is_seeded(void **state) {
     car_simulation again = simulate(vit.partition, config, first), other = simulate(vit.partition, config, second);
     assert_memory_equal(&one, &again, sizeof one);
     assert_true(one.mean != other.mean && one.mean != costs.mean);
-    assert_near(one.step_time, costs.step_time, 0.05 * costs.step_time); /* on the average it costs the same */
-    close_model(&vit);
+    car_expect_near(one.step_time, costs.step_time, 0.05 * costs.step_time); /* on the average it costs the same */
+    car_plans_close_model(&vit);
 }
 
 static void more_steps_say_the_same(void **state) {
     (void)state;
-    subject net = open_model("resnet20", NULL, 8);
+    car_plans_model net = car_plans_open_model("resnet20", 8);
     car_plan_config config = {.workers = 4, .rule = CAR_RULE_CDP_V2};
     car_simulation few = simulate(net.partition, config, (car_simulation_config){.paced = true});
     car_simulation many = simulate(net.partition, config, (car_simulation_config){.paced = true, .steps = 40});
-    assert_near(many.step_time, few.step_time, 1e-3);
-    assert_near((double)many.peak, (double)few.peak, 0.01 * (double)few.peak);
-    assert_near((double)many.mean, (double)few.mean, 0.01 * (double)few.mean);
-    close_model(&net);
+    car_expect_near(many.step_time, few.step_time, 1e-3);
+    car_expect_near((double)many.peak, (double)few.peak, 0.01 * (double)few.peak);
+    car_expect_near((double)many.mean, (double)few.mean, 0.01 * (double)few.mean);
+    car_plans_close_model(&net);
 }
 
 int main(void) {
@@ -348,5 +292,5 @@ int main(void) {
         cmocka_unit_test(jitter_is_seeded),
         cmocka_unit_test(more_steps_say_the_same),
     };
-    return cmocka_run_group_tests(tests, open_context, close_context);
+    return cmocka_run_group_tests(tests, car_common_set_up, car_common_tear_down);
 }
