@@ -10,32 +10,13 @@
 #include <cmocka.h>
 
 #include "carousel/graph.h"
+#include "support/inputs.h"
 #include "support/nets.h"
-
-#define SHAPE1(a) ((car_shape){1, {a}})
-#define SHAPE2(a, b) ((car_shape){2, {a, b}})
-#define SHAPE3(a, b, c) ((car_shape){3, {a, b, c}})
-#define SHAPE4(a, b, c, d) ((car_shape){4, {a, b, c, d}})
-
-typedef struct fixture {
-    car_context *context;
-    car_graph *graph;
-    int image, rows, tokens, sequence, labels; /* inputs to build on */
-} fixture;
-
-static void open_graph(fixture *f) {
-    assert_int_equal(car_graph_create(f->context, &f->graph), CAR_OK);
-    f->image = car_graph_input(f->graph, "image", SHAPE4(2, 3, 9, 7), CAR_F32);
-    f->rows = car_graph_input(f->graph, "rows", SHAPE2(2, 6), CAR_F32);
-    f->tokens = car_graph_input(f->graph, "tokens", SHAPE2(2, 5), CAR_I32);
-    f->sequence = car_graph_input(f->graph, "sequence", SHAPE3(2, 5, 12), CAR_F32);
-    f->labels = car_graph_input(f->graph, "labels", SHAPE1(2), CAR_I32);
-}
 
 /* Each appends one bad operation named "bad" and returns its id. */
 typedef struct mistake {
     const char *what;
-    int (*make)(fixture *f);
+    int (*make)(car_inputs *f);
     car_status expected;
     const char *message; /* part of it */
 } mistake;
@@ -46,9 +27,9 @@ typedef struct mistake {
 #define LINEAR(x, ...) car_graph_linear(f->graph, "bad", x, &(car_linear_config){__VA_ARGS__})
 #define NORM(x, ...) car_graph_batchnorm(f->graph, "bad", x, &(car_batchnorm_config){__VA_ARGS__})
 #define INPUT(shape) car_graph_input(f->graph, "bad", shape, CAR_F32)
-#define MISTAKE(name, call)       \
-    static int name(fixture *f) { \
-        return (call);            \
+#define MISTAKE(name, call)          \
+    static int name(car_inputs *f) { \
+        return (call);               \
     }
 
 MISTAKE(input_of_rank_0, INPUT(((car_shape){0, {0}})))
@@ -133,7 +114,7 @@ MISTAKE(loss_with_full_smoothing, car_graph_cross_entropy(f->graph, "bad", f->ro
 MISTAKE(two_of_a_name,
         (car_net_linear(f->graph, "bad", f->rows, 4), car_graph_layernorm(f->graph, "bad", f->rows, 1e-5)))
 
-static int name_too_long(fixture *f) {
+static int name_too_long(car_inputs *f) {
     char name[400];
     memset(name, 'n', sizeof name);
     name[sizeof name - 1] = '\0';
@@ -141,7 +122,7 @@ static int name_too_long(fixture *f) {
     return car_net_linear(f->graph, name, f->rows, 4);
 }
 
-static int init_of_nothing(fixture *f) {
+static int init_of_nothing(car_inputs *f) {
     car_graph_set_init(f->graph, "bad", (car_init){CAR_INIT_CONSTANT, 1});
     return CAR_NONE;
 }
@@ -223,7 +204,7 @@ static const mistake mistakes[] = {
 };
 
 /* Whether it failed as it should. */
-static bool fails_as_expected(fixture *f, const mistake *m) {
+static bool fails_as_expected(car_inputs *f, const mistake *m) {
     int result = m->make(f);
     const char *message = car_context_error(f->context);
     if (result != CAR_NONE || strstr(message, m->message) == NULL || strstr(message, "bad") == NULL) {
@@ -241,7 +222,7 @@ static bool fails_as_expected(fixture *f, const mistake *m) {
 }
 
 /* After a failure what would be in order fails too, nothing changes, and the first message stays. */
-static bool failure_sticks(fixture *f, const mistake *m) {
+static bool failure_sticks(car_inputs *f, const mistake *m) {
     car_graph *g = f->graph;
     int operations = car_graph_op_count(g), tensors = car_graph_tensor_count(g);
     int params = car_graph_param_count(g), uses = car_graph_use_count(g);
@@ -260,12 +241,12 @@ static bool failure_sticks(fixture *f, const mistake *m) {
 }
 
 static void mistakes_are_named(void **state) {
-    fixture f = {0};
+    car_inputs f = {0};
     int wrong = 0;
     (void)state;
     assert_int_equal(car_context_create(NULL, &f.context), CAR_OK);
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
-        open_graph(&f);
+        car_inputs_open(&f);
         wrong += !(fails_as_expected(&f, &mistakes[i]) && failure_sticks(&f, &mistakes[i]));
         car_graph_destroy(f.graph);
         car_context_clear_error(f.context);

@@ -11,43 +11,24 @@
 #include <cmocka.h>
 
 #include "carousel/program.h"
+#include "support/expect.h"
+#include "support/inputs.h"
 #include "support/nets.h"
 
-#define SHAPE1(a) ((car_shape){1, {a}})
-#define SHAPE2(a, b) ((car_shape){2, {a, b}})
-#define SHAPE3(a, b, c) ((car_shape){3, {a, b, c}})
-#define SHAPE4(a, b, c, d) ((car_shape){4, {a, b, c, d}})
-
-typedef struct fixture {
-    car_context *context;
-    car_graph *graph;
-    /* Inputs to build on. */
-    int image, rows, tokens, sequence, labels;
-} fixture;
-
-static fixture fixed;
-
-static void open_graph(fixture *f) {
-    assert_int_equal(car_graph_create(f->context, &f->graph), CAR_OK);
-    f->image = car_graph_input(f->graph, "image", SHAPE4(2, 3, 9, 7), CAR_F32);
-    f->rows = car_graph_input(f->graph, "rows", SHAPE2(2, 6), CAR_F32);
-    f->tokens = car_graph_input(f->graph, "tokens", SHAPE2(2, 5), CAR_I32);
-    f->sequence = car_graph_input(f->graph, "sequence", SHAPE3(2, 5, 12), CAR_F32);
-    f->labels = car_graph_input(f->graph, "labels", SHAPE1(2), CAR_I32);
-}
+static car_inputs fixed;
 
 static int set_up(void **state) {
-    fixed = (fixture){0};
+    fixed = (car_inputs){0};
     *state = &fixed;
     if (car_context_create(NULL, &fixed.context) != CAR_OK) {
         return -1;
     }
-    open_graph(&fixed);
+    car_inputs_open(&fixed);
     return 0;
 }
 
 static int tear_down(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     car_graph_destroy(f->graph);
     car_context_destroy(f->context);
     return 0;
@@ -81,7 +62,7 @@ static int64_t count_windows(int64_t size, int kernel, int stride, int pad) {
 }
 
 static void windows_of_odd_sizes(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     int built = 0;
     for (int size = 1; size <= 11; size += 2) {
         int x = car_graph_input(f->graph, "x", SHAPE4(2, 3, size, size + 1), CAR_F32);
@@ -108,7 +89,7 @@ static void windows_of_odd_sizes(void **state) {
 
 /* The index of a maximum takes a byte for each output. */
 static void maxpool_leaves_an_index(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     int pooled = car_graph_maxpool(f->graph, "max", f->image, &(car_pool_config){3, 2, 1});
     expect_shape(f->graph, pooled, SHAPE4(2, 3, 5, 4));
     const car_tensor *aux = car_graph_tensor(f->graph, producer(f->graph, pooled)->aux);
@@ -117,7 +98,7 @@ static void maxpool_leaves_an_index(void **state) {
 }
 
 static void image_operations(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     car_graph *g = f->graph;
     int conv = car_graph_conv(g, "conv", f->image, &(car_conv_config){8, 3, 1, 1, true});
     expect_shape(g, conv, SHAPE4(2, 8, 9, 7));
@@ -137,7 +118,7 @@ static void image_operations(void **state) {
 }
 
 static void row_operations(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     car_graph *g = f->graph;
     expect_shape(g, car_net_linear(g, "fc", f->rows, 11), SHAPE2(2, 11));
     expect_shape(g, car_net_linear(g, "fc3", f->sequence, 7), SHAPE3(2, 5, 7));
@@ -168,7 +149,7 @@ static void expect_param(const car_graph *graph, const char *name, car_shape exp
 }
 
 static void parameters_are_named_as_pytorch_does(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     car_graph *g = f->graph;
     int conv = car_graph_conv(g, "conv", f->image, &(car_conv_config){8, 3, 1, 1, true});
     car_net_norm(g, "bn", conv, CAR_NONE, false);
@@ -198,7 +179,7 @@ static void parameters_are_named_as_pytorch_does(void **state) {
 }
 
 static void set_init_replaces(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     car_net_linear(f->graph, "fc", f->rows, 4);
     int weight = car_graph_find_param(f->graph, "fc.weight");
     assert_int_equal(car_graph_param(f->graph, weight)->init.kind, CAR_INIT_UNIFORM);
@@ -210,7 +191,7 @@ static void set_init_replaces(void **state) {
 
 /* Uses are numbered in the order of operations; a tied weight is one parameter with two of them. */
 static void uses_are_numbered_through(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     car_graph *g = f->graph;
     int first = car_net_linear(g, "fc", f->rows, 6);
     int tied = car_graph_find_param(g, "fc.weight");
@@ -234,7 +215,7 @@ static void uses_are_numbered_through(void **state) {
 /* ---- costs --------------------------------------------------------------------------------------------- */
 
 static void costs_by_hand(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     car_graph *g = f->graph;
     int first = car_net_conv(g, "first", f->image, 8, 3, 1);
     int second = car_net_conv(g, "second", first, 5, 3, 2);
@@ -264,7 +245,7 @@ static void costs_by_hand(void **state) {
 
 /* What stands in front of all parameters costs nothing in backward. */
 static void nothing_flows_back_to_the_inputs(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     car_graph *g = f->graph;
     int pooled = car_graph_avgpool(g, "avg", f->image, &(car_pool_config){2, 2, 0});
     int flat = car_graph_flatten(g, "flat", car_graph_relu(g, "relu", pooled));
@@ -280,12 +261,8 @@ static void nothing_flows_back_to_the_inputs(void **state) {
 
 /* ---- finishing ----------------------------------------------------------------------------------------- */
 
-static void expect_unfinished(fixture *f, int loss, const char *part) {
-    assert_int_equal(car_graph_finish(f->graph, loss), CAR_ERROR_ARGUMENT);
-    if (strstr(car_context_error(f->context), part) == NULL) {
-        fail_msg("\"%s\" has no \"%s\" in it", car_context_error(f->context), part);
-    }
-    car_context_clear_error(f->context);
+static void expect_unfinished(car_inputs *f, int loss, const char *part) {
+    car_expect_failure(f->context, car_graph_finish(f->graph, loss), CAR_ERROR_ARGUMENT, part);
     /* Nor can it be run. */
     car_program *program = (car_program *)f; /* anything but NULL */
     assert_int_equal(car_program_create(f->graph, NULL, &program), CAR_ERROR_ARGUMENT);
@@ -295,7 +272,7 @@ static void expect_unfinished(fixture *f, int loss, const char *part) {
 }
 
 static void loss_must_be_the_last_operation(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     expect_unfinished(f, f->rows, "the loss must be");
     int fc = car_net_linear(f->graph, "fc", f->rows, 4);
     int loss = car_graph_cross_entropy(f->graph, "loss", fc, f->labels, 0);
@@ -307,7 +284,7 @@ static void loss_must_be_the_last_operation(void **state) {
 }
 
 static void output_must_reach_the_loss(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     int fc = car_net_linear(f->graph, "fc", f->rows, 4);
     car_graph_relu(f->graph, "astray", fc);
     int loss = car_graph_cross_entropy(f->graph, "loss", fc, f->labels, 0);
@@ -315,21 +292,19 @@ static void output_must_reach_the_loss(void **state) {
 }
 
 static void something_must_be_trained(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     int relu = car_graph_relu(f->graph, "relu", f->rows);
     expect_unfinished(f, car_graph_cross_entropy(f->graph, "loss", relu, f->labels, 0), "no parameters");
 }
 
 static void finished_graph_stays_as_it_is(void **state) {
-    fixture *f = *state;
+    car_inputs *f = *state;
     int fc = car_net_linear(f->graph, "fc", f->rows, 4);
     int loss = car_graph_cross_entropy(f->graph, "loss", fc, f->labels, 0);
     assert_int_equal(car_graph_loss(f->graph), CAR_NONE);
     assert_int_equal(car_graph_logits(f->graph), CAR_NONE);
     assert_int_equal(car_graph_finish(f->graph, loss), CAR_OK);
-    assert_int_equal(car_graph_finish(f->graph, loss), CAR_ERROR_ARGUMENT);
-    assert_non_null(strstr(car_context_error(f->context), "finished already"));
-    car_context_clear_error(f->context);
+    car_expect_failure(f->context, car_graph_finish(f->graph, loss), CAR_ERROR_ARGUMENT, "finished already");
     int tensors = car_graph_tensor_count(f->graph), params = car_graph_param_count(f->graph);
     assert_int_equal(car_graph_relu(f->graph, "late", fc), CAR_NONE);
     assert_non_null(strstr(car_context_error(f->context), "finished graph cannot be changed"));
