@@ -19,75 +19,38 @@
 
 #include "base/base.h"
 #include "base/folder.h"
-#include "carousel/checkpoint.h"
-#include "support/allocator.h"
-#include "support/cuts.h"
-#include "support/scratch.h"
+#include "support/checkpoints.h"
 
-typedef struct fixture {
-    car_checking checking;
-    car_rig rig;
-    car_scratch scratch;
-    car_scratch_path directory;
-    car_cut *cut;
-} fixture;
+enum { KEEP = 2 };
+
+static const char run_text[] = "{\"a\": 1}";
 
 static int set_up(void **state) {
-    fixture *f = calloc(1, sizeof *f);
-    assert_non_null(f);
-    car_allocator hooks = car_checking_hooks(&f->checking);
-    car_rig_open(&f->rig,
-                 &(car_rig_config){.build = car_net_residual, .kernels = CAR_KERNELS_REFERENCE, .allocator = &hooks});
-    car_scratch_open(&f->scratch);
-    f->directory = car_scratch_in(&f->scratch, "checkpoints");
-    f->cut = car_cuts_make(&f->rig, true, 1, 0);
-    *state = f;
-    return 0;
+    return car_checkpoints_set_up(state, CAR_KERNELS_REFERENCE, 1, "checkpoints");
 }
 
 static int tear_down(void **state) {
-    fixture *f = *state;
+    const car_checkpoints *f = *state;
     umount2(f->directory.text, MNT_DETACH); /* of test_disk_full, whatever became of it; fails in the other tests */
-    car_cut_destroy(f->cut);
-    car_scratch_close(&f->scratch);
-    car_rig_close(&f->rig);
-    assert_int_equal(f->checking.live_blocks, 0);
-    assert_int_equal(f->checking.wrong_sizes, 0);
-    free(f);
-    return 0;
+    return car_checkpoints_tear_down(state);
 }
 
-static car_status try_step(fixture *f, int64_t step) {
-    const car_checkpoint_config config = {.directory = f->directory.text, .keep = 2};
-    car_cut_set_numbers(f->cut, &(car_cut_numbers){.step = step, .updates = step, .norm = NAN});
-    return car_checkpoint_write(f->rig.context, &config, f->cut, "{\"a\": 1}");
+static car_status try_step(car_checkpoints *f, int64_t step) {
+    return car_checkpoints_try(f, step, KEEP, run_text);
 }
 
-static void write_step(fixture *f, int64_t step) {
-    car_cuts_fill(&f->rig, f->cut, (uint64_t)step);
-    car_rig_expect_ok(&f->rig, try_step(f, step));
+static void write_step(car_checkpoints *f, int64_t step) {
+    car_checkpoints_write(f, step, KEEP, run_text);
 }
 
-static void expect_step(fixture *f, int64_t step) {
-    car_checkpoint *checkpoint = NULL;
-    bool exact = false;
-    car_rig_expect_ok(&f->rig, car_checkpoint_open(f->rig.context, f->directory.text, step, &checkpoint));
-    car_rig_expect_ok(&f->rig, car_checkpoint_read(checkpoint, f->cut, &exact));
-    assert_true(exact);
-    assert_true(car_cuts_is(&f->rig, f->cut, (uint64_t)step));
-    car_checkpoint_close(checkpoint);
-}
-
-static int64_t newest(fixture *f) {
-    int64_t step = 0;
-    car_rig_expect_ok(&f->rig, car_checkpoint_newest(f->rig.context, f->directory.text, &step));
-    return step;
+static void expect_step(car_checkpoints *f, int64_t step) {
+    car_checkpoints_expect(f, step, (uint64_t)step);
 }
 
 /* ---- killed ---------------------------------------------------------------------------------- */
 
 /* Writes one checkpoint after the other until it is killed. Says in `pipe` when it has begun. */
-static void write_for_ever(fixture *f, int64_t step, int pipe) {
+static void write_for_ever(car_checkpoints *f, int64_t step, int pipe) {
     for (char begun = 1;; begun = 0) {
         car_cuts_fill(&f->rig, f->cut, (uint64_t)step);
         if ((begun && write(pipe, &begun, 1) != 1) || try_step(f, step) != CAR_OK) {
@@ -97,7 +60,7 @@ static void write_for_ever(fixture *f, int64_t step, int pipe) {
     }
 }
 
-static void kill_a_writer(fixture *f, int64_t step, unsigned microseconds) {
+static void kill_a_writer(car_checkpoints *f, int64_t step, unsigned microseconds) {
     int ends[2], result = 0;
     char begun = 0;
     assert_int_equal(pipe(ends), 0);
@@ -117,7 +80,7 @@ static void kill_a_writer(fixture *f, int64_t step, unsigned microseconds) {
 
 static void test_killed(void **state) {
     enum { TIMES = 30 };
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     int interrupted = 0, written = 0;
     int64_t last = 1;
     double begin = car_clock_seconds();
@@ -125,7 +88,7 @@ static void test_killed(void **state) {
     uint64_t longest_us = (uint64_t)(4e6 * (car_clock_seconds() - begin)); /* some checkpoints' time */
     for (int i = 0; i < TIMES; i++) {
         kill_a_writer(f, last + 1, (unsigned)(car_random_u64(7, (uint64_t)i) % longest_us));
-        int64_t found = newest(f);
+        int64_t found = car_checkpoints_newest(f);
         assert_true(found >= last); /* nothing was lost */
         written += (int)(found - last);
         last = found;
@@ -146,7 +109,7 @@ static void test_killed(void **state) {
     expect_step(f, last + 1);
 }
 
-static void leave(fixture *f, long pid) {
+static void leave(car_checkpoints *f, long pid) {
     car_scratch_path path = car_scratch_in(&f->scratch, "checkpoints/.step-00000009.%ld.tmp", pid);
     assert_int_equal(mkdir(path.text, 0777), 0);
     path = car_scratch_in(&f->scratch, "checkpoints/.step-00000009.%ld.tmp/weights.safetensors", pid);
@@ -154,7 +117,7 @@ static void leave(fixture *f, long pid) {
 }
 
 static void test_leftovers(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     write_step(f, 1);
     pid_t dead = fork(), living = 0;
     if (dead == 0) {
@@ -184,7 +147,7 @@ static void test_leftovers(void **state) {
 /* ---- places that cannot be written to -------------------------------------------------------- */
 
 static void test_not_a_directory(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     int64_t step = 0;
     car_scratch_write(f->directory.text, "x", 1);
     car_rig_expect_failure(&f->rig, try_step(f, 1), CAR_ERROR_IO, "not a directory, but a file");
@@ -196,7 +159,7 @@ static void test_not_a_directory(void **state) {
 }
 
 /* In a process of its own, which gives up being root if it is. Returns what a failure left. */
-static int write_unprivileged(fixture *f) {
+static int write_unprivileged(car_checkpoints *f) {
     enum { NOBODY = 65534 };
     if (geteuid() == 0 && (setgid(NOBODY) != 0 || setuid(NOBODY) != 0)) {
         return 2;
@@ -207,7 +170,7 @@ static int write_unprivileged(fixture *f) {
 }
 
 static void test_no_permission(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     int result = 0;
     write_step(f, 1);
     assert_int_equal(chmod(f->scratch.directory, 0755), 0);
@@ -227,7 +190,7 @@ static void test_no_permission(void **state) {
 
 /* Every file in turn is the one that grows too large. */
 static void test_file_too_large(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     struct rlimit before, limit;
     write_step(f, 1);
     signal(SIGXFSZ, SIG_IGN);
@@ -249,7 +212,7 @@ static void test_file_too_large(void **state) {
 }
 
 /* A small file system that fills up. */
-static void check_full_disk(fixture *f) {
+static void check_full_disk(car_checkpoints *f) {
     enum { ROUNDS = 300, FILL_STEP = 4096 }; /* more than fit */
     car_scratch_path filler = car_scratch_in(&f->scratch, "checkpoints/filler");
     int failures = 0;
@@ -284,7 +247,7 @@ static void check_full_disk(fixture *f) {
 }
 
 static void test_disk_full(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     assert_int_equal(mkdir(f->directory.text, 0777), 0);
     if (mount("tmpfs", f->directory.text, "tmpfs", 0, "size=1m") != 0) {
         print_message("SKIPPED: a full disk needs a file system of its own, which cannot be mounted here: %s\n",
@@ -297,7 +260,7 @@ static void test_disk_full(void **state) {
 /* ---- memory and arguments -------------------------------------------------------------------- */
 
 static void test_no_memory(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     write_step(f, 1);
     car_cuts_fill(&f->rig, f->cut, 1);
     long before = f->checking.calls;
@@ -330,7 +293,7 @@ static void test_no_memory(void **state) {
 }
 
 static void test_arguments(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     car_checkpoint_config config = {.directory = f->directory.text, .keep = 0};
     static const char *const texts[] = {"", "[]", "{", "{} x", "7"};
     car_context *context = f->rig.context;

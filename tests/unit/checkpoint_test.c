@@ -13,8 +13,7 @@
 
 #include <cmocka.h>
 
-#include "support/cuts.h"
-#include "support/scratch.h"
+#include "support/checkpoints.h"
 
 static const char run_text[] =
     "{ \"lr\":0.1,\n\"run\": {\"checksum\": \"\", \"n\": 1e-7} , \"text\": \"\\u00e9 100%\"}";
@@ -22,67 +21,22 @@ static const char run_text[] =
 static const char *const file_names[] = {"weights.safetensors", "state.safetensors", "run.json"};
 enum { FILES = sizeof file_names / sizeof *file_names };
 
-typedef struct fixture {
-    car_rig rig;
-    car_scratch scratch;
-    car_scratch_path directory;
-    car_cut *cut;
-} fixture;
-
 static int set_up(void **state) {
-    fixture *f = calloc(1, sizeof *f);
-    assert_non_null(f);
-    car_rig_open(&f->rig, &(car_rig_config){.build = car_net_residual, .kernels = CAR_KERNELS_ONEDNN});
-    car_scratch_open(&f->scratch);
-    f->directory = car_scratch_in(&f->scratch, "run/checkpoints");
-    f->cut = car_cuts_make(&f->rig, true, 2, 0);
-    *state = f;
-    return 0;
+    return car_checkpoints_set_up(state, CAR_KERNELS_ONEDNN, 2, "run/checkpoints");
 }
 
-static int tear_down(void **state) {
-    fixture *f = *state;
-    car_cut_destroy(f->cut);
-    car_scratch_close(&f->scratch);
-    car_rig_close(&f->rig);
-    free(f);
-    return 0;
+static void write_step(car_checkpoints *f, int64_t step, int keep) {
+    car_checkpoints_write(f, step, keep, run_text);
 }
 
-/* A checkpoint of this step, with the step as the key of its values. */
-static void write_step(fixture *f, int64_t step, int keep) {
-    const car_checkpoint_config config = {.directory = f->directory.text, .keep = keep};
-    car_cuts_fill(&f->rig, f->cut, (uint64_t)step);
-    car_cut_set_numbers(f->cut, &(car_cut_numbers){.step = step, .updates = step, .norm = NAN});
-    car_rig_expect_ok(&f->rig, car_checkpoint_write(f->rig.context, &config, f->cut, run_text));
-}
-
-/* The checkpoint of this step is sound, and has the values of the key. */
-static void expect_step(fixture *f, int64_t step, uint64_t key) {
-    car_checkpoint *checkpoint = NULL;
-    bool exact = false;
-    car_rig_expect_ok(&f->rig, car_checkpoint_open(f->rig.context, f->directory.text, step, &checkpoint));
-    assert_int_equal(car_checkpoint_step(checkpoint), step);
-    car_rig_expect_ok(&f->rig, car_checkpoint_read(checkpoint, f->cut, &exact));
-    assert_true(exact);
-    assert_true(car_cuts_is(&f->rig, f->cut, key));
-    car_checkpoint_close(checkpoint);
-}
-
-static void expect_refused(fixture *f, int64_t step, car_status expected, const char *part) {
+static void expect_refused(car_checkpoints *f, int64_t step, car_status expected, const char *part) {
     car_checkpoint *checkpoint = (car_checkpoint *)f; /* anything: it must be overwritten */
     car_rig_expect_failure(&f->rig, car_checkpoint_open(f->rig.context, f->directory.text, step, &checkpoint), expected,
                            part);
     assert_null(checkpoint);
 }
 
-static int64_t newest(fixture *f) {
-    int64_t step = 0;
-    car_rig_expect_ok(&f->rig, car_checkpoint_newest(f->rig.context, f->directory.text, &step));
-    return step;
-}
-
-static car_scratch_path file_of(const fixture *f, int64_t step, int file) {
+static car_scratch_path file_of(const car_checkpoints *f, int64_t step, int file) {
     return car_scratch_in(&f->scratch, "run/checkpoints/step-%08lld/%s", (long long)step, file_names[file]);
 }
 
@@ -135,7 +89,7 @@ static void test_round_trip(void **state) {
 
 /* A cut that wants more than the checkpoint has gets the next best, and is told so. */
 static void test_lacking_parts(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     const car_checkpoint_config config = {.directory = f->directory.text, .keep = 9};
     car_cut *poor = car_cuts_make(&f->rig, false, 0, 3);
     car_checkpoint *checkpoint = NULL;
@@ -193,7 +147,7 @@ static int build_deeper(car_graph *graph) {
 }
 
 static void test_another_model(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     const struct {
         car_net_function written, read;
         const char *message;
@@ -225,36 +179,36 @@ static void test_another_model(void **state) {
 /* ---- which there are ------------------------------------------------------------------------- */
 
 static void test_keep(void **state) {
-    fixture *f = *state;
-    assert_int_equal(newest(f), -1); /* no directory yet */
+    car_checkpoints *f = *state;
+    assert_int_equal(car_checkpoints_newest(f), -1); /* no directory yet */
     for (int64_t step = 1; step <= 6; step++) {
         write_step(f, step, 3);
-        assert_int_equal(newest(f), step);
+        assert_int_equal(car_checkpoints_newest(f), step);
         assert_int_equal(car_scratch_count(f->directory.text, ""), step < 3 ? (int)step : 3);
     }
     for (int64_t step = 4; step <= 6; step++) {
-        expect_step(f, step, (uint64_t)step);
+        car_checkpoints_expect(f, step, (uint64_t)step);
     }
     /* Back at an earlier step: what is later stays, and so does what was just written. */
     write_step(f, 2, 1);
     assert_int_equal(car_scratch_count(f->directory.text, ""), 4);
     write_step(f, 5, 1);
     assert_int_equal(car_scratch_count(f->directory.text, ""), 2);
-    expect_step(f, 5, 5);
-    expect_step(f, 6, 6);
+    car_checkpoints_expect(f, 5, 5);
+    car_checkpoints_expect(f, 6, 6);
 }
 
 static void test_names(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     write_step(f, 7, 1);
     static const char *const others[] = {"step-8",        "step-000000008", "step-00000009x",
                                          "step--0000010", "xstep-00000011", ".step-00000012.1.tmp"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         assert_int_equal(mkdir(car_scratch_in(&f->scratch, "run/checkpoints/%s", others[i]).text, 0777), 0);
     }
-    assert_int_equal(newest(f), 7);
+    assert_int_equal(car_checkpoints_newest(f), 7);
     assert_int_equal(mkdir(car_scratch_in(&f->scratch, "run/checkpoints/step-123456789").text, 0777), 0);
-    assert_int_equal(newest(f), 123456789);
+    assert_int_equal(car_checkpoints_newest(f), 123456789);
     expect_refused(f, 123456789, CAR_ERROR_FORMAT, "run.json is missing; step 7 is sound: use --resume-step 7 or");
     expect_refused(f, 6, CAR_ERROR_IO, "no checkpoint of step 6 in it; there are those of steps 7, 123456789");
     expect_refused(f, -1, CAR_ERROR_IO, "no checkpoint of step -1");
@@ -262,23 +216,23 @@ static void test_names(void **state) {
 
 /* The same step once more replaces it, whatever has its name. */
 static void test_again(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     const car_checkpoint_config config = {.directory = f->directory.text, .keep = 1};
     write_step(f, 5, 1);
     car_cuts_fill(&f->rig, f->cut, 99);
     car_rig_expect_ok(&f->rig, car_checkpoint_write(f->rig.context, &config, f->cut, run_text));
-    expect_step(f, 5, 99);
+    car_checkpoints_expect(f, 5, 99);
     assert_int_equal(car_scratch_count(f->directory.text, ""), 1);
     car_scratch_write(car_scratch_in(&f->scratch, "run/checkpoints/step-00000006").text, "x", 1);
     write_step(f, 6, 1);
-    expect_step(f, 6, 6);
+    car_checkpoints_expect(f, 6, 6);
     assert_int_equal(car_scratch_count(f->directory.text, ""), 1);
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
 /* With step 10 sound: step 20 is refused, and step 10 offered. */
-static void expect_offer(fixture *f, const char *what, int file) {
+static void expect_offer(car_checkpoints *f, const char *what, int file) {
     char offer[700];
     car_checkpoint *checkpoint = NULL;
     car_status status = car_checkpoint_open(f->rig.context, f->directory.text, 20, &checkpoint);
@@ -293,7 +247,7 @@ static void expect_offer(fixture *f, const char *what, int file) {
 }
 
 static void test_changed_bytes(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     write_step(f, 10, 2);
     write_step(f, 20, 2);
     for (int file = 0; file < FILES; file++) {
@@ -312,12 +266,12 @@ static void test_changed_bytes(void **state) {
         assert_true(flipped > 100);
         car_scratch_write(path.text, data, bytes);
         free(data);
-        expect_step(f, 20, 20);
+        car_checkpoints_expect(f, 20, 20);
     }
 }
 
 static void test_cut_and_missing_files(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     write_step(f, 10, 2);
     write_step(f, 20, 2);
     for (int file = 0; file < FILES; file++) {
@@ -339,13 +293,13 @@ static void test_cut_and_missing_files(void **state) {
         assert_int_equal(rmdir(path.text), 0);
         car_scratch_write(path.text, data, bytes);
         free(data);
-        expect_step(f, 20, 20);
+        car_checkpoints_expect(f, 20, 20);
     }
 }
 
 /* Sound in itself, but not in its place. */
 static void test_exchanged_files(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     write_step(f, 10, 2);
     write_step(f, 20, 2);
     for (int file = 0; file < FILES; file++) {
@@ -365,7 +319,7 @@ static void test_exchanged_files(void **state) {
 }
 
 static void test_nothing_sound(void **state) {
-    fixture *f = *state;
+    car_checkpoints *f = *state;
     write_step(f, 10, 3);
     write_step(f, 20, 3);
     write_step(f, 30, 3);
@@ -383,15 +337,15 @@ static void test_nothing_sound(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
-        cmocka_unit_test_setup_teardown(test_lacking_parts, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_another_model, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_keep, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_again, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_changed_bytes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_cut_and_missing_files, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_exchanged_files, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_nothing_sound, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_lacking_parts, set_up, car_checkpoints_tear_down),
+        cmocka_unit_test_setup_teardown(test_another_model, set_up, car_checkpoints_tear_down),
+        cmocka_unit_test_setup_teardown(test_keep, set_up, car_checkpoints_tear_down),
+        cmocka_unit_test_setup_teardown(test_names, set_up, car_checkpoints_tear_down),
+        cmocka_unit_test_setup_teardown(test_again, set_up, car_checkpoints_tear_down),
+        cmocka_unit_test_setup_teardown(test_changed_bytes, set_up, car_checkpoints_tear_down),
+        cmocka_unit_test_setup_teardown(test_cut_and_missing_files, set_up, car_checkpoints_tear_down),
+        cmocka_unit_test_setup_teardown(test_exchanged_files, set_up, car_checkpoints_tear_down),
+        cmocka_unit_test_setup_teardown(test_nothing_sound, set_up, car_checkpoints_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
