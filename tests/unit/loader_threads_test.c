@@ -1,6 +1,5 @@
 /* The loader: the same micro-batches whoever reads them, every sample once in an epoch, no more memory than was asked
- * for, and nobody left waiting: not by threads that are stuck, not out of order, not at the end. The samples are made
- * up here, so that reading can be slow, stuck or broken on demand. */
+ * for, and nobody left waiting: not by threads that are stuck, not out of order, not at the end. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,105 +10,17 @@
 
 #include <cmocka.h>
 
-#include "data/loader_internal.h"
 #include "support/allocator.h"
+#include "support/expect.h"
+#include "support/made_up.h"
 
-enum { INPUTS = 3, LABELS = 2, NOBODY = -1, PATIENCE = 20000 /* ms */ };
-
-/* The samples: inputs tell which it is, so that they can be told apart. */
-typedef struct fake {
-    car_context *context;
-    atomic_long reads, failures;
-    atomic_llong lowest, highest; /* samples that were read */
-    atomic_bool misused;          /* a reader was used by two threads at once */
-    atomic_int stuck_in;          /* readers that wait at the gate */
-    atomic_llong stuck_at;        /* reading this sample waits while the gate is shut */
-    atomic_llong broken_at;       /* this one cannot be read */
-    int delay_us;                 /* of a sample */
-} fake;
-
-typedef struct fake_reader {
-    fake *fake;
-    atomic_bool busy;
-} fake_reader;
-
-static fake made_up;
-
-static car_status create_reader(car_dataset *dataset, car_reader **out) {
-    fake *f = (fake *)(void *)dataset;
-    fake_reader *reader = NULL;
-    car_status status = car_context_allocate(f->context, 1, sizeof *reader, &reader);
-    if (status == CAR_OK) {
-        reader->fake = f;
-        *out = (car_reader *)(void *)reader;
-    }
-    return status;
-}
-
-static void destroy_reader(car_reader *reader) {
-    fake_reader *r = (fake_reader *)(void *)reader;
-    car_context_release(r->fake->context, r, 1, sizeof *r);
-}
-
-static void stand_at_gate(fake *f, int64_t sample) {
-    atomic_fetch_add(&f->stuck_in, 1);
-    while (atomic_load(&f->stuck_at) == sample) {
-        usleep(200);
-    }
-    atomic_fetch_sub(&f->stuck_in, 1);
-}
-
-static car_status read_sample(car_reader *reader, car_split split, int64_t epoch, int64_t sample, void *input,
-                              int32_t *labels) {
-    fake_reader *r = (fake_reader *)(void *)reader;
-    fake *f = r->fake;
-    if (atomic_exchange(&r->busy, true)) {
-        atomic_store(&f->misused, true);
-    }
-    atomic_fetch_add(&f->reads, 1);
-    for (long long seen = atomic_load(&f->lowest);
-         sample < seen && !atomic_compare_exchange_weak(&f->lowest, &seen, sample);) {
-    }
-    for (long long seen = atomic_load(&f->highest);
-         sample > seen && !atomic_compare_exchange_weak(&f->highest, &seen, sample);) {
-    }
-    if (atomic_load(&f->stuck_at) == sample) {
-        stand_at_gate(f, sample);
-    }
-    if (f->delay_us > 0) {
-        usleep((useconds_t)f->delay_us);
-    }
-    float *values = input;
-    values[0] = (float)sample;
-    values[1] = (float)epoch;
-    values[2] = (float)split;
-    labels[0] = (int32_t)sample;
-    labels[1] = (int32_t)-sample;
-    car_status status = CAR_OK;
-    if (atomic_load(&f->broken_at) == sample) {
-        status = car_context_fail(f->context, CAR_ERROR_IO, "sample %lld is broken", (long long)sample);
-        atomic_fetch_add(&f->failures, 1);
-    }
-    atomic_store(&r->busy, false);
-    return status;
-}
-
-/* ---- a loader of them -------------------------------------------------------------------------- */
-
-static void reset_fake(car_context *context) {
-    memset(&made_up, 0, sizeof made_up);
-    made_up.context = context;
-    atomic_store(&made_up.lowest, INT64_MAX);
-    atomic_store(&made_up.highest, -1);
-    atomic_store(&made_up.stuck_at, NOBODY);
-    atomic_store(&made_up.broken_at, NOBODY);
-}
+static car_made_up made_up;
 
 static int set_up(void **state) {
     (void)state;
     car_context *context = NULL;
     car_status status = car_context_create(NULL, &context);
-    reset_fake(context);
+    car_made_up_reset(&made_up, context);
     return status == CAR_OK ? 0 : -1;
 }
 
@@ -119,106 +30,23 @@ static int tear_down(void **state) {
     return atomic_load(&made_up.misused) ? -1 : 0;
 }
 
-static car_status try_open(int64_t samples, const car_loader_config *config, car_loader **out) {
-    car_loader_source source = {.context = made_up.context,
-                                .samples = samples,
-                                .input_bytes = INPUTS * sizeof(float),
-                                .labels = LABELS,
-                                .dataset = (car_dataset *)(void *)&made_up,
-                                .create_reader = create_reader,
-                                .destroy_reader = destroy_reader,
-                                .read = read_sample};
-    return car_loader_create_from(&source, config, out);
+static car_made_up_expectation expect(int64_t samples, const car_loader_config *config) {
+    return car_made_up_expect(&made_up, samples, config);
 }
 
-static car_loader *open_loader(int64_t samples, const car_loader_config *config) {
-    car_loader *loader = NULL;
-    if (try_open(samples, config, &loader) != CAR_OK) {
-        fail_msg("%s", car_context_error(made_up.context));
-    }
-    return loader;
-}
-
-static car_loader_config make_config(int workers, int batch, int threads, int depth) {
-    car_loader_config config = car_loader_config_default();
-    config.workers = workers;
-    config.batch = batch;
-    config.threads = threads;
-    config.depth = depth;
-    config.seed = 5;
-    return config;
-}
-
-static size_t bytes_of(int batches, int batch) {
-    return (size_t)batches * (size_t)batch * (INPUTS * sizeof(float) + LABELS * sizeof(int32_t));
-}
-
-/* Waits until `count` samples were read, and a little longer for those that should not be. */
-static void wait_for_reads(long count) {
-    for (int ms = 0; ms < PATIENCE && atomic_load(&made_up.reads) < count; ms++) {
-        usleep(1000);
-    }
-    usleep(20000);
-    assert_int_equal(atomic_load(&made_up.reads), count);
-}
-
-/* ---- what must be in a micro-batch -------------------------------------------------------------- */
-
-typedef struct expectation {
-    int64_t samples;
-    car_loader_config config;
-    car_order *order; /* NULL: sequential */
-} expectation;
-
-static expectation expect(int64_t samples, const car_loader_config *config) {
-    expectation e = {.samples = samples, .config = *config};
-    if (samples > 0 && !config->sequential && config->split == CAR_SPLIT_TRAIN) {
-        assert_int_equal(car_order_create(made_up.context, config->seed, samples, &e.order), CAR_OK);
-    }
-    return e;
-}
-
-/* Not an assertion of cmocka's, which only the main thread may use. */
-static bool is_expected(const expectation *e, int64_t step, int worker, const float *inputs, const int32_t *labels) {
-    int64_t global = (int64_t)e->config.workers * e->config.batch, batch = e->config.batch;
-    int64_t steps = e->config.split == CAR_SPLIT_TRAIN ? e->samples / global : (e->samples + global - 1) / global;
-    int64_t epoch = e->samples > 0 ? step / steps : 0, in_epoch = e->samples > 0 ? step % steps : step;
-    for (int64_t b = 0; b < batch; b++, inputs += INPUTS, labels += LABELS) {
-        int64_t sample = in_epoch * global + worker * batch + b;
-        bool missing = e->samples > 0 && sample >= e->samples;
-        if (!missing && e->order && car_order_get(e->order, epoch, sample, 1, &sample) != CAR_OK) {
-            return false;
-        }
-        float values[INPUTS] = {(float)sample, (float)epoch, (float)e->config.split}, zeros[INPUTS] = {0};
-        int32_t first = missing ? -1 : (int32_t)sample, second = missing ? -1 : (int32_t)-sample;
-        if (memcmp(inputs, missing ? zeros : values, sizeof values) != 0 || labels[0] != first || labels[1] != second) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void take_and_check(car_loader *loader, const expectation *e, int64_t step, int worker) {
-    const void *inputs = NULL;
-    const int32_t *labels = NULL;
-    assert_int_equal(car_loader_take(loader, step, worker, &inputs, &labels), CAR_OK);
-    if (!is_expected(e, step, worker, inputs, labels)) {
-        fail_msg("step %lld, worker %d: not what it should be", (long long)step, worker);
-    }
-}
-
-static void take_check_give(car_loader *loader, const expectation *e, int64_t step, int worker) {
-    take_and_check(loader, e, step, worker);
+static void take_check_give(car_loader *loader, const car_made_up_expectation *e, int64_t step, int worker) {
+    car_made_up_take(loader, e, step, worker);
     car_loader_give_back(loader, step, worker);
 }
 
 /* ---- order -------------------------------------------------------------------------------------- */
 
 static void run_in_order(int64_t samples, const car_loader_config *config, int64_t steps) {
-    reset_fake(made_up.context);
-    car_loader *loader = open_loader(samples, config);
-    expectation e = expect(samples, config);
-    size_t bound = bytes_of(config->depth > 0 ? config->depth : config->workers + config->threads, config->batch);
+    car_made_up_reset(&made_up, made_up.context);
+    car_loader *loader = car_made_up_open(&made_up, samples, config);
+    car_made_up_expectation e = expect(samples, config);
+    size_t bound =
+        car_made_up_bytes(config->depth > 0 ? config->depth : config->workers + config->threads, config->batch);
     for (int64_t step = config->first_step; step < steps; step++) {
         for (int worker = 0; worker < config->workers; worker++) {
             take_check_give(loader, &e, step, worker);
@@ -237,7 +65,7 @@ static void same_batches_for_all(void **state) {
     for (int workers = 1; workers <= 3; workers += 2) {
         for (int t = 0; t < 3; t++) {
             for (int d = 0; d < 4; d++) {
-                car_loader_config config = make_config(workers, 2, threads[t], depths[d]);
+                car_loader_config config = car_made_up_config(workers, 2, threads[t], depths[d]);
                 config.steps = 18;
                 run_in_order(7 * 2 * workers + 1, &config, config.steps);
                 assert_int_equal(atomic_load(&made_up.reads), 18 * 2 * workers);
@@ -252,8 +80,8 @@ static void same_batches_for_all(void **state) {
 static void every_sample_once_in_an_epoch(void **state) {
     (void)state;
     enum { SAMPLES = 48, EPOCHS = 3 };
-    car_loader_config config = make_config(4, 3, 2, 0);
-    car_loader *loader = open_loader(SAMPLES, &config);
+    car_loader_config config = car_made_up_config(4, 3, 2, 0);
+    car_loader *loader = car_made_up_open(&made_up, SAMPLES, &config);
     int64_t steps = car_loader_epoch_steps(loader);
     assert_int_equal(steps, 4);
     for (int epoch = 0; epoch < EPOCHS; epoch++) {
@@ -264,7 +92,7 @@ static void every_sample_once_in_an_epoch(void **state) {
             int64_t step = epoch * steps + n / 4;
             assert_int_equal(car_loader_take(loader, step, (int)(n % 4), &inputs, &labels), CAR_OK);
             for (int b = 0; b < 3; b++) {
-                seen[labels[b * LABELS]]++;
+                seen[labels[b * CAR_MADE_UP_LABELS]]++;
             }
             car_loader_give_back(loader, step, (int)(n % 4));
         }
@@ -277,9 +105,9 @@ static void every_sample_once_in_an_epoch(void **state) {
 
 static void endless_samples(void **state) {
     (void)state;
-    car_loader_config config = make_config(3, 2, 1, 0);
+    car_loader_config config = car_made_up_config(3, 2, 1, 0);
     run_in_order(CAR_DATASET_ENDLESS, &config, 10);
-    car_loader *loader = open_loader(CAR_DATASET_ENDLESS, &config);
+    car_loader *loader = car_made_up_open(&made_up, CAR_DATASET_ENDLESS, &config);
     assert_true(car_loader_epoch_steps(loader) == INT64_MAX);
     car_loader_destroy(loader);
 }
@@ -288,10 +116,10 @@ static void partial_batch_of_evaluation(void **state) {
     (void)state;
     for (int threads = 0; threads < 2; threads++) {
         for (int workers = 1; workers <= 3; workers += 2) {
-            car_loader_config config = make_config(workers, 4, threads, 0);
+            car_loader_config config = car_made_up_config(workers, 4, threads, 0);
             config.split = CAR_SPLIT_EVALUATION;
             config.steps = 5;
-            car_loader *loader = open_loader(25, &config);
+            car_loader *loader = car_made_up_open(&made_up, 25, &config);
             assert_int_equal(car_loader_epoch_steps(loader), workers == 1 ? 7 : 3);
             car_loader_destroy(loader);
             run_in_order(25, &config, 15);
@@ -304,7 +132,7 @@ static void partial_batch_of_evaluation(void **state) {
 
 typedef struct crowd {
     car_loader *loader;
-    expectation expected;
+    car_made_up_expectation expected;
     int *numbers; /* what is taken, in this order */
     int count;
     atomic_int next, wrong;
@@ -321,7 +149,7 @@ static void *take_some(void *argument) {
             int64_t step = c->numbers[i] / workers;
             int worker = c->numbers[i] % workers;
             if (car_loader_take(c->loader, step, worker, &inputs, &labels) != CAR_OK ||
-                !is_expected(&c->expected, step, worker, inputs, labels)) {
+                !car_made_up_is_expected(&c->expected, step, worker, inputs, labels)) {
                 atomic_fetch_add(&c->wrong, 1);
             }
         }
@@ -335,7 +163,7 @@ static void *take_some(void *argument) {
 /* `span`: how far a number may be from its place. */
 static void run_crowd(int threads, int depth, int span) {
     enum { TAKERS = 4, STEPS = 50, WORKERS = 4 };
-    car_loader_config config = make_config(WORKERS, 2, threads, depth);
+    car_loader_config config = car_made_up_config(WORKERS, 2, threads, depth);
     crowd c = {.count = STEPS * WORKERS, .numbers = calloc(STEPS * WORKERS, sizeof *c.numbers)};
     pthread_t takers[TAKERS];
     assert_non_null(c.numbers);
@@ -345,7 +173,7 @@ static void run_crowd(int threads, int depth, int span) {
         c.numbers[j] = i;
     }
     config.steps = STEPS;
-    c.loader = open_loader(100, &config);
+    c.loader = car_made_up_open(&made_up, 100, &config);
     c.expected = expect(100, &config);
     for (int i = 0; i < TAKERS; i++) {
         assert_int_equal(pthread_create(&takers[i], NULL, take_some, &c), 0);
@@ -355,7 +183,7 @@ static void run_crowd(int threads, int depth, int span) {
     }
     assert_int_equal(atomic_load(&c.wrong), 0);
     int resting = depth > 0 ? depth : WORKERS + threads;
-    assert_int_equal(car_loader_bytes(c.loader), bytes_of(resting, 2));
+    assert_int_equal(car_loader_bytes(c.loader), car_made_up_bytes(resting, 2));
     car_loader_destroy(c.loader);
     car_order_destroy(c.expected.order);
     free(c.numbers);
@@ -376,27 +204,27 @@ static void any_order_and_several_at_once(void **state) {
 /* Those who hold more than the depth get more, and only as long as they hold it. The same one can be taken twice. */
 static void more_are_held_than_the_depth(void **state) {
     (void)state;
-    car_loader_config config = make_config(2, 4, 1, 2);
-    car_loader *loader = open_loader(64, &config);
-    expectation e = expect(64, &config);
+    car_loader_config config = car_made_up_config(2, 4, 1, 2);
+    car_loader *loader = car_made_up_open(&made_up, 64, &config);
+    car_made_up_expectation e = expect(64, &config);
     for (int n = 0; n < 6; n++) {
-        take_and_check(loader, &e, n / 2, n % 2);
-        assert_in_range(car_loader_bytes(loader), 1, bytes_of(n < 2 ? 2 : n + 1, 4));
+        car_made_up_take(loader, &e, n / 2, n % 2);
+        assert_in_range(car_loader_bytes(loader), 1, car_made_up_bytes(n < 2 ? 2 : n + 1, 4));
     }
-    assert_int_equal(car_loader_bytes(loader), bytes_of(6, 4));
-    take_and_check(loader, &e, 1, 1);
-    assert_int_equal(car_loader_bytes(loader), bytes_of(6, 4));
+    assert_int_equal(car_loader_bytes(loader), car_made_up_bytes(6, 4));
+    car_made_up_take(loader, &e, 1, 1);
+    assert_int_equal(car_loader_bytes(loader), car_made_up_bytes(6, 4));
     car_loader_give_back(loader, 1, 1);
-    assert_int_equal(car_loader_bytes(loader), bytes_of(6, 4)); /* it is still held */
+    assert_int_equal(car_loader_bytes(loader), car_made_up_bytes(6, 4)); /* it is still held */
     for (int n = 0; n < 6; n++) {
-        take_and_check(loader, &e, 1, 1);
+        car_made_up_take(loader, &e, 1, 1);
         car_loader_give_back(loader, 1, 1);
         if (n != 3) {
             car_loader_give_back(loader, n / 2, n % 2);
         }
     }
     car_loader_give_back(loader, 1, 1);
-    assert_int_equal(car_loader_bytes(loader), bytes_of(2, 4));
+    assert_int_equal(car_loader_bytes(loader), car_made_up_bytes(2, 4));
     car_loader_destroy(loader);
     car_order_destroy(e.order);
 }
@@ -407,26 +235,26 @@ static void more_are_held_than_the_depth(void **state) {
 static void reads_ahead_as_far_as_the_depth(void **state) {
     (void)state;
     for (int threads = 1; threads <= 3; threads += 2) {
-        car_loader_config config = make_config(2, 3, threads, 5);
-        reset_fake(made_up.context);
+        car_loader_config config = car_made_up_config(2, 3, threads, 5);
+        car_made_up_reset(&made_up, made_up.context);
         config.sequential = true;
         config.first_step = 2;
         config.steps = 6;
-        car_loader *loader = open_loader(60, &config);
-        expectation e = expect(60, &config);
-        wait_for_reads(5 * 3);
+        car_loader *loader = car_made_up_open(&made_up, 60, &config);
+        car_made_up_expectation e = expect(60, &config);
+        car_made_up_wait(&made_up, 5 * 3);
         assert_int_equal(atomic_load(&made_up.lowest), 2 * 2 * 3);
         assert_int_equal(atomic_load(&made_up.highest), (2 * 2 + 5) * 3 - 1);
         take_check_give(loader, &e, 2, 0);
-        wait_for_reads(6 * 3);
+        car_made_up_wait(&made_up, 6 * 3);
         for (int n = 5; n < 12; n++) {
             take_check_give(loader, &e, n / 2, n % 2);
         }
-        wait_for_reads(8 * 3);
+        car_made_up_wait(&made_up, 8 * 3);
         assert_int_equal(atomic_load(&made_up.highest), 6 * 2 * 3 - 1);
         /* What is beyond the run can be had all the same. */
         take_check_give(loader, &e, 6, 0);
-        wait_for_reads(9 * 3);
+        car_made_up_wait(&made_up, 9 * 3);
         car_loader_destroy(loader);
     }
 }
@@ -434,16 +262,16 @@ static void reads_ahead_as_far_as_the_depth(void **state) {
 /* Whoever comes out of turn while the queue is full gets a place in it, not one beside it. */
 static void a_full_queue_makes_room(void **state) {
     (void)state;
-    car_loader_config config = make_config(2, 3, 1, 2);
+    car_loader_config config = car_made_up_config(2, 3, 1, 2);
     config.sequential = true;
     config.steps = 3;
-    car_loader *loader = open_loader(60, &config);
-    expectation e = expect(60, &config);
-    wait_for_reads(2 * 3);
-    take_and_check(loader, &e, 1, 1);
-    assert_int_equal(car_loader_bytes(loader), bytes_of(2, 3));
+    car_loader *loader = car_made_up_open(&made_up, 60, &config);
+    car_made_up_expectation e = expect(60, &config);
+    car_made_up_wait(&made_up, 2 * 3);
+    car_made_up_take(loader, &e, 1, 1);
+    assert_int_equal(car_loader_bytes(loader), car_made_up_bytes(2, 3));
     car_loader_give_back(loader, 1, 1);
-    wait_for_reads(4 * 3); /* by the taker, and by the thread in its stead again */
+    car_made_up_wait(&made_up, 4 * 3); /* by the taker, and by the thread in its stead again */
     take_check_give(loader, &e, 0, 0);
     take_check_give(loader, &e, 0, 1);
     car_loader_destroy(loader);
@@ -453,23 +281,23 @@ static void a_full_queue_makes_room(void **state) {
 static void a_stuck_thread_stops_nobody(void **state) {
     (void)state;
     for (int depth = 2; depth <= 4; depth++) {
-        car_loader_config config = make_config(1, 2, 1, depth);
-        reset_fake(made_up.context);
+        car_loader_config config = car_made_up_config(1, 2, 1, depth);
+        car_made_up_reset(&made_up, made_up.context);
         config.sequential = true;
         atomic_store(&made_up.stuck_at, 3);
-        car_loader *loader = open_loader(1000, &config);
-        expectation e = expect(1000, &config);
-        for (int ms = 0; ms < PATIENCE && atomic_load(&made_up.stuck_in) == 0; ms++) {
+        car_loader *loader = car_made_up_open(&made_up, 1000, &config);
+        car_made_up_expectation e = expect(1000, &config);
+        for (int ms = 0; ms < CAR_MADE_UP_PATIENCE && atomic_load(&made_up.stuck_in) == 0; ms++) {
             usleep(1000);
         }
         assert_int_equal(atomic_load(&made_up.stuck_in), 1); /* the first is there, the second is not */
         for (int step = 0; step < 30; step++) {
             if (step != 1) {
                 take_check_give(loader, &e, step, 0);
-                assert_int_equal(car_loader_bytes(loader), bytes_of(depth, 2));
+                assert_int_equal(car_loader_bytes(loader), car_made_up_bytes(depth, 2));
             }
         }
-        atomic_store(&made_up.stuck_at, NOBODY);
+        atomic_store(&made_up.stuck_at, CAR_MADE_UP_NOBODY);
         take_check_give(loader, &e, 1, 0);
         car_loader_destroy(loader);
     }
@@ -478,31 +306,31 @@ static void a_stuck_thread_stops_nobody(void **state) {
 /* Threads follow whoever goes somewhere else, forward or back, and what they had read makes room. */
 static void threads_follow_a_jump(void **state) {
     (void)state;
-    car_loader_config config = make_config(1, 1, 2, 4);
+    car_loader_config config = car_made_up_config(1, 1, 2, 4);
     config.sequential = true;
-    car_loader *loader = open_loader(100000, &config);
-    expectation e = expect(100000, &config);
-    wait_for_reads(4);
+    car_loader *loader = car_made_up_open(&made_up, 100000, &config);
+    car_made_up_expectation e = expect(100000, &config);
+    car_made_up_wait(&made_up, 4);
     take_check_give(loader, &e, 5000, 0);
-    wait_for_reads(9);
+    car_made_up_wait(&made_up, 9);
     assert_int_equal(atomic_load(&made_up.highest), 5004);
     for (int step = 5001; step < 5005; step++) {
         take_check_give(loader, &e, step, 0);
     }
-    wait_for_reads(13);
+    car_made_up_wait(&made_up, 13);
     take_check_give(loader, &e, 70, 0);
-    wait_for_reads(18);
+    car_made_up_wait(&made_up, 18);
     take_check_give(loader, &e, 74, 0);
-    wait_for_reads(19); /* not by the taker: it was there */
+    car_made_up_wait(&made_up, 19); /* not by the taker: it was there */
     car_loader_destroy(loader);
 }
 
 static void waiting_is_counted(void **state) {
     (void)state;
     made_up.delay_us = 2000;
-    car_loader_config config = make_config(1, 5, 0, 0);
-    car_loader *loader = open_loader(50, &config);
-    expectation e = expect(50, &config);
+    car_loader_config config = car_made_up_config(1, 5, 0, 0);
+    car_loader *loader = car_made_up_open(&made_up, 50, &config);
+    car_made_up_expectation e = expect(50, &config);
     assert_true(car_loader_waited(loader) == 0);
     take_check_give(loader, &e, 0, 0);
     double first = car_loader_waited(loader);
@@ -514,8 +342,8 @@ static void waiting_is_counted(void **state) {
     atomic_store(&made_up.reads, 0);
     config.threads = 1;
     config.depth = 3;
-    loader = open_loader(50, &config);
-    wait_for_reads(15);
+    loader = car_made_up_open(&made_up, 50, &config);
+    car_made_up_wait(&made_up, 15);
     usleep(300000); /* the last read has begun, and ends even if the machine is busy */
     for (int step = 0; step < 3; step++) {
         take_check_give(loader, &e, step, 0);
@@ -531,9 +359,9 @@ static void waiting_is_counted(void **state) {
 static void destroyed_while_reading(void **state) {
     (void)state;
     made_up.delay_us = 10000;
-    car_loader_config config = make_config(2, 2000, 3, 0);
-    car_loader *loader = open_loader(100000, &config);
-    for (int ms = 0; ms < PATIENCE && atomic_load(&made_up.reads) < 4; ms++) {
+    car_loader_config config = car_made_up_config(2, 2000, 3, 0);
+    car_loader *loader = car_made_up_open(&made_up, 100000, &config);
+    for (int ms = 0; ms < CAR_MADE_UP_PATIENCE && atomic_load(&made_up.reads) < 4; ms++) {
         usleep(1000);
     }
     double start = car_clock_seconds();
@@ -544,11 +372,11 @@ static void destroyed_while_reading(void **state) {
 static void destroyed_at_any_moment(void **state) {
     (void)state;
     for (int i = 0; i < 60; i++) {
-        car_loader_config config = make_config(2, 2, 1 + i % 3, i % 5);
-        car_loader *loader = open_loader(100, &config);
-        expectation e = expect(100, &config);
+        car_loader_config config = car_made_up_config(2, 2, 1 + i % 3, i % 5);
+        car_loader *loader = car_made_up_open(&made_up, 100, &config);
+        car_made_up_expectation e = expect(100, &config);
         for (int n = 0; n < i % 8; n++) {
-            take_and_check(loader, &e, n / 2, n % 2);
+            car_made_up_take(loader, &e, n / 2, n % 2);
             if (n % 3 > 0) { /* some are never given back */
                 car_loader_give_back(loader, n / 2, n % 2);
             }
@@ -564,21 +392,21 @@ static void destroyed_at_any_moment(void **state) {
 static void failures_reach_who_takes(void **state) {
     (void)state;
     for (int threads = 0; threads <= 3; threads++) {
-        car_loader_config config = make_config(1, 3, threads, 0);
+        car_loader_config config = car_made_up_config(1, 3, threads, 0);
         const void *inputs = NULL;
         const int32_t *labels = NULL;
-        reset_fake(made_up.context);
+        car_made_up_reset(&made_up, made_up.context);
         config.sequential = true;
         atomic_store(&made_up.broken_at, 3 * 5 + 1);
-        car_loader *loader = open_loader(90, &config);
-        expectation e = expect(90, &config);
+        car_loader *loader = car_made_up_open(&made_up, 90, &config);
+        car_made_up_expectation e = expect(90, &config);
         for (int step = 0; step < 12; step++) {
             if (step != 5) {
                 take_check_give(loader, &e, step, 0);
                 continue;
             }
             /* Long before, a thread has found out, and whatever it said was forgotten. */
-            for (int ms = 0; ms < PATIENCE && threads > 0 && atomic_load(&made_up.failures) == 0; ms++) {
+            for (int ms = 0; ms < CAR_MADE_UP_PATIENCE && threads > 0 && atomic_load(&made_up.failures) == 0; ms++) {
                 usleep(1000);
             }
             car_context_clear_error(made_up.context);
@@ -588,33 +416,30 @@ static void failures_reach_who_takes(void **state) {
                 car_context_clear_error(made_up.context);
             }
         }
-        assert_int_equal(car_loader_bytes(loader), bytes_of(1 + threads, 3));
+        assert_int_equal(car_loader_bytes(loader), car_made_up_bytes(1 + threads, 3));
         car_loader_destroy(loader);
     }
 }
 
 static void refuse(int64_t samples, const car_loader_config *config, const char *message) {
     car_loader *loader = NULL;
-    assert_int_equal(try_open(samples, config, &loader), CAR_ERROR_ARGUMENT);
+    car_status status = car_made_up_try_open(&made_up, samples, config, &loader);
     assert_null(loader);
-    if (!strstr(car_context_error(made_up.context), message)) {
-        fail_msg("\"%s\" does not say \"%s\"", car_context_error(made_up.context), message);
-    }
-    car_context_clear_error(made_up.context);
+    car_expect_failure(made_up.context, status, CAR_ERROR_ARGUMENT, message);
 }
 
 static void wrong_arguments(void **state) {
     (void)state;
-    car_loader_config config = make_config(4, 8, 1, 0);
+    car_loader_config config = car_made_up_config(4, 8, 1, 0);
     refuse(31, &config, "31 samples to train on; 4 workers with micro-batches of 8 want at least 32");
     config.split = CAR_SPLIT_EVALUATION;
     refuse(0, &config, "0 samples to evaluate on");
-    config = make_config(0, 8, 1, 0);
+    config = car_made_up_config(0, 8, 1, 0);
     refuse(31, &config, "at least one worker");
-    config = make_config(1, 8, -1, 0);
+    config = car_made_up_config(1, 8, -1, 0);
     refuse(31, &config, "threads");
-    config = make_config(2, 8, 1, 0);
-    car_loader *loader = open_loader(31, &config);
+    config = car_made_up_config(2, 8, 1, 0);
+    car_loader *loader = car_made_up_open(&made_up, 31, &config);
     const void *inputs = NULL;
     const int32_t *labels = NULL;
     assert_int_equal(car_loader_take(loader, -1, 0, &inputs, &labels), CAR_ERROR_ARGUMENT);
@@ -632,12 +457,12 @@ static void out_of_memory(void **state) {
         /* The first is the context itself. */
         car_checking checking = {.fail_at = n + 1};
         car_context_config hooks = {.allocator = car_checking_hooks(&checking)};
-        car_loader_config config = make_config(2, 2, 0, 2);
+        car_loader_config config = car_made_up_config(2, 2, 0, 2);
         const void *inputs = NULL;
         const int32_t *labels = NULL;
         car_loader *loader = NULL;
         assert_int_equal(car_context_create(&hooks, &made_up.context), CAR_OK);
-        car_status status = try_open(10, &config, &loader);
+        car_status status = car_made_up_try_open(&made_up, 10, &config, &loader);
         for (int i = 0; i < 3 && status == CAR_OK; i++) {
             status = car_loader_take(loader, i, 0, &inputs, &labels);
         }
