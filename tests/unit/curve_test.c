@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "carousel/partition.h"
+#include "support/expect.h"
 #include "support/rig.h"
 
 static int set_up(void **state) {
@@ -23,9 +24,7 @@ static int tear_down(void **state) {
 
 static car_partition *cut(const car_graph *graph, const car_partition_config *config) {
     car_partition *partition = NULL;
-    if (car_partition_create(graph, config, &partition) != CAR_OK) {
-        fail_msg("%s", car_context_error(car_graph_context(graph)));
-    }
+    car_expect_ok(car_graph_context(graph), car_partition_create(graph, config, &partition));
     return partition;
 }
 

@@ -13,6 +13,7 @@
 #include "base/base.h"
 #include "carousel/partition.h"
 #include "support/allocator.h"
+#include "support/expect.h"
 #include "support/rig.h"
 
 static int set_up(void **state) {
@@ -49,9 +50,7 @@ static car_graph *build_chain(car_context *context, int operations) {
 
 static car_partition *cut(const car_graph *graph, const car_partition_config *config) {
     car_partition *partition = NULL;
-    if (car_partition_create(graph, config, &partition) != CAR_OK) {
-        fail_msg("%s", car_context_error(car_graph_context(graph)));
-    }
+    car_expect_ok(car_graph_context(graph), car_partition_create(graph, config, &partition));
     return partition;
 }
 
@@ -357,11 +356,8 @@ static void refuse(const car_graph *graph, const car_partition_config *config, c
     car_context *context = car_graph_context(graph);
     car_partition *partition = (car_partition *)context; /* anything: it must be overwritten */
     car_status status = car_partition_create(graph, config, &partition);
-    if (status != CAR_ERROR_ARGUMENT || strstr(car_context_error(context), part) == NULL) {
-        fail_msg("\"%s\" with \"%s\", wanted \"...%s...\"", car_status_text(status), car_context_error(context), part);
-    }
     assert_null(partition);
-    car_context_clear_error(context);
+    car_expect_failure(context, status, CAR_ERROR_ARGUMENT, part);
 }
 
 static void refuse_costs(const car_graph *graph, double bad, const char *part) {

@@ -12,6 +12,7 @@
 
 #include "carousel/report.h"
 #include "support/allocator.h"
+#include "support/expect.h"
 #include "support/nets.h"
 
 typedef struct fixture {
@@ -24,9 +25,7 @@ typedef struct fixture {
 static fixture f;
 
 static void expect_ok(car_status status) {
-    if (status != CAR_OK) {
-        fail_msg("%s", car_context_error(f.context));
-    }
+    car_expect_ok(f.context, status);
 }
 
 static int set_up(void **state) {

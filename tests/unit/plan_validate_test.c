@@ -113,6 +113,19 @@ static void expect_variants_valid(car_context *context, const car_partition *par
     }
 }
 
+/* Every rule in every placement it can have. */
+static void expect_all_valid(car_context *context, const car_partition *partition, int workers) {
+    for (int rule = 0; rule < CAR_RULES; rule++) {
+        for (int placement = 0; placement < CAR_PLACEMENTS; placement++) {
+            if (fits((car_rule)rule, (car_placement)placement)) {
+                car_plan_config config = {
+                    .workers = workers, .rule = (car_rule)rule, .placement = (car_placement)placement};
+                expect_variants_valid(context, partition, config, STEPS);
+            }
+        }
+    }
+}
+
 /* ---- tests ---------------------------------------------------------------------------------------------- */
 
 static void check_placement(car_context *context, car_placement placement) {
@@ -172,15 +185,7 @@ static void test_ties(void **state) {
                     continue;
                 }
                 tied_partition t = open_partition(*state, k * N, ties, 1);
-                for (int rule = 0; rule < CAR_RULES; rule++) {
-                    for (int placement = 0; placement < CAR_PLACEMENTS; placement++) {
-                        if (fits((car_rule)rule, (car_placement)placement)) {
-                            car_plan_config config = {
-                                .workers = N, .rule = (car_rule)rule, .placement = (car_placement)placement};
-                            expect_variants_valid(*state, &t.partition, config, STEPS);
-                        }
-                    }
-                }
+                expect_all_valid(*state, &t.partition, N);
                 close_partition(&t);
             }
         }
@@ -194,15 +199,7 @@ static void test_two_ties_and_empty_stages(void **state) {
         tied_partition t = open_partition(*state, 6, ties, 2);
         t.partition.bundles[2].bytes = 0;
         t.partition.bundles[5].bytes = 0;
-        for (int rule = 0; rule < CAR_RULES; rule++) {
-            for (int placement = 0; placement < CAR_PLACEMENTS; placement++) {
-                if (fits((car_rule)rule, (car_placement)placement)) {
-                    car_plan_config config = {
-                        .workers = N, .rule = (car_rule)rule, .placement = (car_placement)placement};
-                    expect_variants_valid(*state, &t.partition, config, STEPS);
-                }
-            }
-        }
+        expect_all_valid(*state, &t.partition, N);
         close_partition(&t);
     }
 }

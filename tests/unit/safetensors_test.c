@@ -14,31 +14,12 @@
 
 #include "support/scratch.h"
 
-typedef struct fixture {
-    car_scratch scratch;
-    car_context *context; /* the directory's */
-    car_scratch_path path;
-} fixture;
-
-static int set_up(void **state) {
-    fixture *f = calloc(1, sizeof *f);
-    assert_non_null(f);
-    car_scratch_open(&f->scratch);
-    f->context = f->scratch.context;
-    f->path = car_scratch_in(&f->scratch, "file.safetensors");
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    fixture *f = *state;
-    car_scratch_close(&f->scratch);
-    free(f);
-    return 0;
+static car_scratch_path path_of(const car_scratch *f) {
+    return car_scratch_in(f, "file.safetensors");
 }
 
 /* A file with this header and `data_bytes` bytes of data that count up. */
-static void write_file(const fixture *f, const char *header, size_t header_bytes, size_t data_bytes) {
+static void write_file(const car_scratch *f, const char *header, size_t header_bytes, size_t data_bytes) {
     size_t total = 8 + header_bytes + data_bytes;
     unsigned char *bytes = malloc(total);
     assert_non_null(bytes);
@@ -49,14 +30,14 @@ static void write_file(const fixture *f, const char *header, size_t header_bytes
     for (size_t i = 0; i < data_bytes; i++) {
         bytes[8 + header_bytes + i] = (unsigned char)i;
     }
-    car_scratch_write(f->path.text, bytes, total);
+    car_scratch_write(path_of(f).text, bytes, total);
     free(bytes);
 }
 
 /* Opening must fail with this status and a message that says this; nothing may be left behind. */
-static void expect_failure(fixture *f, const char *what, car_status expected, const char *message) {
+static void expect_failure(car_scratch *f, const char *what, car_status expected, const char *message) {
     car_safetensors *file = (car_safetensors *)f; /* anything: it must be overwritten */
-    car_status status = car_safetensors_open(f->context, f->path.text, &file);
+    car_status status = car_safetensors_open(f->context, path_of(f).text, &file);
     if (status != expected || strstr(car_context_error(f->context), message) == NULL) {
         fail_msg("%s: status '%s', message '%s', wanted '%s' with '%s'", what, car_status_text(status),
                  car_context_error(f->context), car_status_text(expected), message);
@@ -68,7 +49,7 @@ static void expect_failure(fixture *f, const char *what, car_status expected, co
 /* ---- sound files ----------------------------------------------------------------------------- */
 
 static void test_reads_everything(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     /* Out of order in the header, an empty tensor, a scalar, escapes in a name, metadata, padding at the end. */
     const char *header =
         "{\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[8,32]},"
@@ -78,7 +59,7 @@ static void test_reads_everything(void **state) {
         "\"__metadata__\":{\"format\":\"pt\",\"empty\":\"\"}}   ";
     car_safetensors *file = NULL;
     write_file(f, header, strlen(header), 38);
-    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    assert_int_equal(car_safetensors_open(f->context, path_of(f).text, &file), CAR_OK);
     assert_int_equal(car_safetensors_count(file), 4);
     assert_string_equal(car_safetensors_at(file, 0)->name, "a");
     assert_string_equal(car_safetensors_at(file, 1)->name, "b");
@@ -114,10 +95,10 @@ static void test_reads_everything(void **state) {
 }
 
 static void test_empty_and_lookalikes(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     car_safetensors *file = NULL;
     write_file(f, "{}", 2, 0);
-    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    assert_int_equal(car_safetensors_open(f->context, path_of(f).text, &file), CAR_OK);
     assert_int_equal(car_safetensors_count(file), 0);
     assert_null(car_safetensors_find(file, "a"));
     assert_null(car_safetensors_metadata(file, "a"));
@@ -126,7 +107,7 @@ static void test_empty_and_lookalikes(void **state) {
     /* Only the exact spelling is metadata. */
     const char *header = "{\"__METADATA__\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
     write_file(f, header, strlen(header), 1);
-    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    assert_int_equal(car_safetensors_open(f->context, path_of(f).text, &file), CAR_OK);
     assert_int_equal(car_safetensors_count(file), 1);
     assert_non_null(car_safetensors_find(file, "__METADATA__"));
     car_safetensors_close(file);
@@ -134,7 +115,7 @@ static void test_empty_and_lookalikes(void **state) {
 }
 
 static void test_dtypes(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
 #define DTYPE_CHECK(name, size)                                                                                    \
     do {                                                                                                           \
         car_safetensors *file = NULL;                                                                              \
@@ -142,7 +123,7 @@ static void test_dtypes(void **state) {
         snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%d]}}", #name, \
                  3 * (size));                                                                                      \
         write_file(f, header, strlen(header), 3 * (size));                                                         \
-        assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);                           \
+        assert_int_equal(car_safetensors_open(f->context, path_of(f).text, &file), CAR_OK);                        \
         assert_int_equal(car_safetensors_at(file, 0)->dtype, CAR_SAFETENSORS_##name);                              \
         assert_string_equal(car_safetensors_dtype_text(CAR_SAFETENSORS_##name), #name);                            \
         car_safetensors_close(file);                                                                               \
@@ -205,7 +186,7 @@ static const struct {
 };
 
 static void test_unsound_headers(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     for (size_t i = 0; i < sizeof unsound / sizeof unsound[0]; i++) {
         write_file(f, unsound[i].header, strlen(unsound[i].header), unsound[i].data_bytes);
         expect_failure(f, unsound[i].header, unsound[i].status, unsound[i].message);
@@ -215,7 +196,7 @@ static void test_unsound_headers(void **state) {
 }
 
 static void test_deep_nesting(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     enum { DEPTH = 100000 };
     char *header = malloc(5 + DEPTH);
     assert_non_null(header);
@@ -227,33 +208,33 @@ static void test_deep_nesting(void **state) {
 }
 
 static void test_lengths(void **state) {
-    fixture *f = *state;
-    car_scratch_write(f->path.text, "", 0);
+    car_scratch *f = *state;
+    car_scratch_write(path_of(f).text, "", 0);
     expect_failure(f, "an empty file", CAR_ERROR_FORMAT, "0 bytes are too few");
-    car_scratch_write(f->path.text, "\2\0\0\0\0\0\0\0{", 9);
+    car_scratch_write(path_of(f).text, "\2\0\0\0\0\0\0\0{", 9);
     expect_failure(f, "nine bytes", CAR_ERROR_FORMAT, "9 bytes are too few");
-    car_scratch_write(f->path.text, "\3\0\0\0\0\0\0\0{}", 10);
+    car_scratch_write(path_of(f).text, "\3\0\0\0\0\0\0\0{}", 10);
     expect_failure(f, "a header beyond the end", CAR_ERROR_FORMAT, "claims 3 bytes of a file of 10");
-    car_scratch_write(f->path.text, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
+    car_scratch_write(path_of(f).text, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
     expect_failure(f, "a header of 2^64-1", CAR_ERROR_FORMAT, "claims 18446744073709551615 bytes");
-    car_scratch_write(f->path.text, "\0\0\0\0\0\0\0\0{}", 10);
+    car_scratch_write(path_of(f).text, "\0\0\0\0\0\0\0\0{}", 10);
     expect_failure(f, "no header", CAR_ERROR_FORMAT, "not a JSON object");
 }
 
 static void test_not_a_file(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     expect_failure(f, "no such file", CAR_ERROR_IO, "cannot open");
-    assert_int_equal(mkfifo(f->path.text, 0600), 0);
+    assert_int_equal(mkfifo(path_of(f).text, 0600), 0);
     expect_failure(f, "a pipe", CAR_ERROR_IO, "not a regular file");
-    unlink(f->path.text);
-    assert_int_equal(mkdir(f->path.text, 0700), 0);
+    unlink(path_of(f).text);
+    assert_int_equal(mkdir(path_of(f).text, 0700), 0);
     expect_failure(f, "a directory", CAR_ERROR_IO, "not a regular file");
-    rmdir(f->path.text);
+    rmdir(path_of(f).text);
 }
 
 /* Every prefix of a sound file, and every single byte changed: nothing may crash, and no prefix may pass. */
 static void test_damage(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     const char *header = "{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
     unsigned char sound[128];
     size_t length = strlen(header), total = 8 + length + 8;
@@ -262,14 +243,14 @@ static void test_damage(void **state) {
     memcpy(sound + 8, header, length);
     for (size_t i = 0; i < total; i++) {
         car_safetensors *file = NULL;
-        car_scratch_write(f->path.text, sound, i);
-        assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_ERROR_FORMAT);
+        car_scratch_write(path_of(f).text, sound, i);
+        assert_int_equal(car_safetensors_open(f->context, path_of(f).text, &file), CAR_ERROR_FORMAT);
         car_context_clear_error(f->context);
         for (int bit = 0; bit < 8; bit++) {
             sound[i] ^= (unsigned char)(1 << bit);
-            car_scratch_write(f->path.text, sound, total);
+            car_scratch_write(path_of(f).text, sound, total);
             sound[i] ^= (unsigned char)(1 << bit);
-            car_status status = car_safetensors_open(f->context, f->path.text, &file);
+            car_status status = car_safetensors_open(f->context, path_of(f).text, &file);
             assert_true((status == CAR_OK) == (file != NULL));
             assert_true((status == CAR_OK) == (car_context_error(f->context)[0] == '\0'));
             car_safetensors_close(file);
@@ -280,14 +261,14 @@ static void test_damage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_reads_everything, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_empty_and_lookalikes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_dtypes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_unsound_headers, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_deep_nesting, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_lengths, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_not_a_file, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_damage, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_reads_everything, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_empty_and_lookalikes, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_dtypes, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_unsound_headers, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_deep_nesting, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_lengths, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_not_a_file, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_damage, car_scratch_set_up, car_scratch_tear_down),
     };
     return cmocka_run_group_tests_name("safetensors", tests, NULL, NULL);
 }

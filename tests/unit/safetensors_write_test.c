@@ -16,27 +16,8 @@
 #include "support/raw_tensors.h"
 #include "support/scratch.h"
 
-typedef struct fixture {
-    car_scratch scratch;
-    car_context *context; /* the directory's */
-    car_scratch_path path;
-} fixture;
-
-static int set_up(void **state) {
-    fixture *f = calloc(1, sizeof *f);
-    assert_non_null(f);
-    car_scratch_open(&f->scratch);
-    f->context = f->scratch.context;
-    f->path = car_scratch_in(&f->scratch, "file.safetensors");
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    fixture *f = *state;
-    car_scratch_close(&f->scratch);
-    free(f);
-    return 0;
+static car_scratch_path path_of(const car_scratch *f) {
+    return car_scratch_in(f, "file.safetensors");
 }
 
 static const int64_t two_by_three[] = {2, 3}, none[] = {4, 0}, four[] = {4};
@@ -48,23 +29,23 @@ static const float values[COUNT][6] = {{1, 2, 3, -4, 5e-42F, 6}, {7}, {0}, {8, 9
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static void test_written_file(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     static const char *const metadata[] = {"format", "pt", "note", "a \"b\"", NULL};
     car_safetensors_writer *writer = NULL;
     car_safetensors *file = NULL;
     char digest[CAR_SHA256_TEXT], wanted[CAR_SHA256_TEXT];
-    assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, entries, COUNT, metadata, &writer),
+    assert_int_equal(car_safetensors_writer_create(f->context, path_of(f).text, entries, COUNT, metadata, &writer),
                      CAR_OK);
     for (int i = 0; i < COUNT; i++) {
-        assert_int_equal(access(f->path.text, F_OK), -1); /* not before it is whole */
+        assert_int_equal(access(path_of(f).text, F_OK), -1); /* not before it is whole */
         assert_int_equal(car_safetensors_writer_add(writer, values[i]), CAR_OK);
     }
     assert_int_equal(car_safetensors_writer_finish(writer, digest), CAR_OK);
     size_t bytes = 0;
-    char *data = car_scratch_read(f->path.text, &bytes);
+    char *data = car_scratch_read(path_of(f).text, &bytes);
     assert_int_equal(car_safetensors_writer_bytes(writer), bytes);
     car_safetensors_writer_destroy(writer);
-    assert_int_equal(car_scratch_count(f->scratch.directory, ""), 1);
+    assert_int_equal(car_scratch_count(f->directory, ""), 1);
     car_sha256 sha = car_sha256_begin();
     car_sha256_add(&sha, data, bytes);
     car_sha256_end(&sha, wanted);
@@ -72,7 +53,7 @@ static void test_written_file(void **state) {
     assert_int_equal((bytes - 11 * sizeof(float)) % 8, 0); /* data begin at a multiple of 8 */
     free(data);
 
-    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    assert_int_equal(car_safetensors_open(f->context, path_of(f).text, &file), CAR_OK);
     assert_int_equal(car_safetensors_count(file), COUNT);
     assert_string_equal(car_safetensors_metadata(file, "format"), "pt");
     assert_string_equal(car_safetensors_metadata(file, "note"), "a \"b\"");
@@ -90,38 +71,38 @@ static void test_written_file(void **state) {
 }
 
 static void test_empty_file(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     car_safetensors_writer *writer = NULL;
     car_safetensors *file = NULL;
-    assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, NULL, 0, NULL, &writer), CAR_OK);
+    assert_int_equal(car_safetensors_writer_create(f->context, path_of(f).text, NULL, 0, NULL, &writer), CAR_OK);
     assert_int_equal(car_safetensors_writer_finish(writer, NULL), CAR_OK);
     car_safetensors_writer_destroy(writer);
-    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    assert_int_equal(car_safetensors_open(f->context, path_of(f).text, &file), CAR_OK);
     assert_int_equal(car_safetensors_count(file), 0);
     car_safetensors_close(file);
 }
 
 /* Left off in the middle: the old file is as it was, and nothing else is there. */
 static void test_unfinished(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     car_safetensors_writer *writer = NULL;
     size_t bytes = 0;
-    car_scratch_write(f->path.text, "old", 3);
-    assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, entries, COUNT, NULL, &writer), CAR_OK);
+    car_scratch_write(path_of(f).text, "old", 3);
+    assert_int_equal(car_safetensors_writer_create(f->context, path_of(f).text, entries, COUNT, NULL, &writer), CAR_OK);
     assert_int_equal(car_safetensors_writer_add(writer, values[0]), CAR_OK);
     car_expect_failure(f->context, car_safetensors_writer_finish(writer, NULL), CAR_ERROR_ARGUMENT,
                        "only 1 of its 4 tensors");
-    assert_int_equal(car_scratch_count(f->scratch.directory, ".file.safetensors."), 1);
+    assert_int_equal(car_scratch_count(f->directory, ".file.safetensors."), 1);
     car_safetensors_writer_destroy(writer);
-    assert_int_equal(car_scratch_count(f->scratch.directory, ""), 1);
-    char *data = car_scratch_read(f->path.text, &bytes);
+    assert_int_equal(car_scratch_count(f->directory, ""), 1);
+    char *data = car_scratch_read(path_of(f).text, &bytes);
     assert_int_equal(bytes, 3);
     free(data);
     car_safetensors_writer_destroy(NULL);
 }
 
 static void test_wrong_use(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     const int64_t negative[] = {2, -1}, huge[] = {1LL << 40, 1LL << 40};
     const car_safetensors_entry wrong[][2] = {
         {{"a", 1, four}, {"a", 1, four}},     {{"a", 1, four}, {"b", 9, four}},
@@ -133,31 +114,31 @@ static void test_wrong_use(void **state) {
     car_safetensors_writer *writer = NULL;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         car_expect_failure(f->context,
-                           car_safetensors_writer_create(f->context, f->path.text, wrong[i], 2, NULL, &writer),
+                           car_safetensors_writer_create(f->context, path_of(f).text, wrong[i], 2, NULL, &writer),
                            CAR_ERROR_ARGUMENT, messages[i]);
         assert_null(writer);
     }
-    assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, entries, 1, NULL, &writer), CAR_OK);
+    assert_int_equal(car_safetensors_writer_create(f->context, path_of(f).text, entries, 1, NULL, &writer), CAR_OK);
     assert_int_equal(car_safetensors_writer_add(writer, values[0]), CAR_OK);
     car_expect_failure(f->context, car_safetensors_writer_add(writer, values[0]), CAR_ERROR_ARGUMENT,
                        "all of its 1 tensors");
     car_safetensors_writer_destroy(writer);
-    car_scratch_path nowhere = car_scratch_in(&f->scratch, "not/there.safetensors");
+    car_scratch_path nowhere = car_scratch_in(f, "not/there.safetensors");
     car_expect_failure(f->context, car_safetensors_writer_create(f->context, nowhere.text, entries, 1, NULL, &writer),
                        CAR_ERROR_IO, "No such file or directory");
     /* A directory has the name: seen at the end, and cleared up. */
-    assert_int_equal(mkdir(f->path.text, 0777), 0);
-    assert_int_equal(car_safetensors_writer_create(f->context, f->path.text, NULL, 0, NULL, &writer), CAR_OK);
+    assert_int_equal(mkdir(path_of(f).text, 0777), 0);
+    assert_int_equal(car_safetensors_writer_create(f->context, path_of(f).text, NULL, 0, NULL, &writer), CAR_OK);
     car_expect_failure(f->context, car_safetensors_writer_finish(writer, NULL), CAR_ERROR_IO, "give a file this name");
     car_safetensors_writer_destroy(writer);
-    assert_int_equal(car_scratch_count(f->scratch.directory, ""), 1);
+    assert_int_equal(car_scratch_count(f->directory, ""), 1);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* Cut while it is open: an error, where touching the mapping would have been the end. */
 static void test_shrinking_file(void **state) {
-    fixture *f = *state;
+    car_scratch *f = *state;
     enum { LARGE = 100000 };
     const int64_t shape[] = {LARGE};
     float *data = calloc(LARGE, sizeof *data);
@@ -165,11 +146,11 @@ static void test_shrinking_file(void **state) {
     car_safetensors *file = NULL;
     assert_non_null(data);
     car_raw_add(&raw, "x", "F32", 1, shape, data, LARGE * sizeof *data);
-    car_raw_finish(&raw, f->path.text);
-    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    car_raw_finish(&raw, path_of(f).text);
+    assert_int_equal(car_safetensors_open(f->context, path_of(f).text, &file), CAR_OK);
     const car_safetensors_tensor *tensor = car_safetensors_at(file, 0);
     assert_int_equal(car_safetensors_copy(file, tensor, data), CAR_OK);
-    assert_int_equal(truncate(f->path.text, LARGE), 0);
+    assert_int_equal(truncate(path_of(f).text, LARGE), 0);
     car_expect_failure(f->context, car_safetensors_copy(file, tensor, data), CAR_ERROR_IO,
                        "became shorter while it was in use");
     car_safetensors_close(file);
@@ -186,7 +167,7 @@ static float define_half(uint16_t bits, int fraction_bits, int bias) {
     return (float)(bits >> 15 ? -size : size);
 }
 
-static void check_halves(fixture *f, const char *dtype, int fraction_bits, int bias) {
+static void check_halves(car_scratch *f, const char *dtype, int fraction_bits, int bias) {
     enum { PATTERNS = 1 << 16 };
     const int64_t shape[] = {PATTERNS};
     uint16_t *halves = malloc(PATTERNS * sizeof *halves);
@@ -199,8 +180,8 @@ static void check_halves(fixture *f, const char *dtype, int fraction_bits, int b
     }
     car_raw_add(&raw, "odd", "U8", 1, (const int64_t[]){1}, halves, 1); /* so that what follows is not aligned */
     car_raw_add(&raw, "x", dtype, 1, shape, halves, PATTERNS * sizeof *halves);
-    car_raw_finish(&raw, f->path.text);
-    assert_int_equal(car_safetensors_open(f->context, f->path.text, &file), CAR_OK);
+    car_raw_finish(&raw, path_of(f).text);
+    assert_int_equal(car_safetensors_open(f->context, path_of(f).text, &file), CAR_OK);
     assert_int_equal(car_safetensors_copy_floats(file, car_safetensors_find(file, "x"), found), CAR_OK);
     for (int i = 0; i < PATTERNS; i++) {
         float wanted = define_half((uint16_t)i, fraction_bits, bias);
@@ -224,12 +205,12 @@ static void test_halves(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_written_file, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_empty_file, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_unfinished, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_wrong_use, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_shrinking_file, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_halves, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_written_file, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_empty_file, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_unfinished, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_wrong_use, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_shrinking_file, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_halves, car_scratch_set_up, car_scratch_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
