@@ -1,13 +1,11 @@
 /* Checkpoints when writing does not end well: killed, full disks, no permission, no memory. What was there before stays
  * sound, and nothing half-written is ever taken for a checkpoint. */
 #include <errno.h>
-#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/resource.h>

@@ -20,7 +20,6 @@
 #include "carousel/partition.h"
 #include "support/allocator.h"
 #include "support/expect.h"
-#include "support/nets.h"
 #include "support/scratch.h"
 
 enum { TEXT_CAPACITY = 1 << 16 };

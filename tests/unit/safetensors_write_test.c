@@ -4,13 +4,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "base/base.h"
 #include "base/sha256.h"
 #include "support/expect.h"
 #include "support/raw_tensors.h"
