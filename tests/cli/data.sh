@@ -1,27 +1,11 @@
 #!/usr/bin/env bash
 # carousel data as its user runs it: what it finds, packing, and everything that can go wrong on a disk.
 # CAROUSEL names the program.
-set -u
-failures=0
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
 jpegs=$(cd "$(dirname "$0")/../fuzz/corpus/jpeg" && pwd)
-directory=$(mktemp -d)
 trap 'umount "$directory/small" 2>/dev/null; chmod -R u+rwx "$directory"; rm -rf "$directory"' EXIT
 cd "$directory" || exit 1
-
-fail() {
-    echo "FAIL: $1" >&2
-    failures=$((failures + 1))
-}
-
-# expect CODE TEXT ARGUMENTS...: the exit code, and a text that output or error must contain.
-expect() {
-    local code=$1 text=$2 output status
-    shift 2
-    output=$("$CAROUSEL" "$@" 2>&1 </dev/null)
-    status=$?
-    [ "$status" = "$code" ] || fail "carousel $*: exit $status where $code was expected: $output"
-    grep -qF -- "$text" <<<"$output" || fail "carousel $*: '$text' is not in: $output"
-}
 
 # record LABEL VALUE: one of CIFAR's records, 3072 bytes of the same value.
 record() {
@@ -145,5 +129,4 @@ wait $runner
 [ $? = 1 ] || fail "a lost page did not end the program with 1"
 grep -q "a file became shorter while it was being read" lost || fail "a lost page gave: $(cat lost)"
 
-[ "$failures" = 0 ] && echo "all well"
-exit $((failures > 0))
+finish

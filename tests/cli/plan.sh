@@ -1,26 +1,10 @@
 #!/usr/bin/env bash
 # carousel plan as its user runs it: the page, the table, JSON, the text form, the figure, a profile, and mistakes.
 # CAROUSEL names the program.
-set -u
-failures=0
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-fail() {
-    echo "FAIL: $1" >&2
-    failures=$((failures + 1))
-}
-
-# expect CODE TEXT ARGUMENTS...: the exit code, and a text that output or error must contain.
-expect() {
-    local code=$1 text=$2 output status
-    shift 2
-    output=$("$CAROUSEL" plan "$@" 2>&1 </dev/null)
-    status=$?
-    [ "$status" = "$code" ] || fail "carousel plan $*: exit $status where $code was expected: $output"
-    grep -qF -- "$text" <<<"$output" || fail "carousel plan $*: '$text' is not in: $output"
-}
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
+command=(plan)
+cd "$directory" || exit 1
 
 # json EXPRESSION ARGUMENTS...: a truth about the answer d, in Python.
 json() {
@@ -155,5 +139,4 @@ expect 1 "only cdp-v2" --model mlp --rule cdp-v1 --freshness-slack 1
 expect 1 "resnet20" --model resnet21
 [ "$("$CAROUSEL" plan --model mlp --workers 3 --stages 5 2>/dev/null)" = "" ] || fail "an error left something on standard output"
 
-[ "$failures" = 0 ] && echo "all well"
-exit $((failures > 0))
+finish

@@ -1,15 +1,8 @@
 #!/usr/bin/env bash
 # Runs that end and go on: after a signal, after a kill, in another place, with another number of threads.
 # CAROUSEL names the program.
-set -u
-failures=0
-directory=$(mktemp -d)
-trap 'rm -rf "$directory"' EXIT
-
-fail() {
-    echo "FAIL: $1" >&2
-    failures=$((failures + 1))
-}
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
 
 # A small CIFAR-10: 240 images to train on, 60 to evaluate on, noise with the class in one corner.
 python3 - "$directory" <<'PYTHON'
@@ -128,5 +121,4 @@ done
 [ "$(lines)" = 400 ] || fail "a killed run lost lines of metrics.jsonl"
 same straight killed "a run that was killed and resumed ended otherwise"
 
-[ "$failures" = 0 ] && echo "all well"
-exit $((failures > 0))
+finish

@@ -1,23 +1,8 @@
 #!/usr/bin/env bash
 # The program as its user runs it: help, training, and everything that can be typed wrongly.
 # CAROUSEL names the program.
-set -u
-failures=0
-
-fail() {
-    echo "FAIL: $1" >&2
-    failures=$((failures + 1))
-}
-
-# expect CODE TEXT ARGUMENTS...: the exit code, and a text that output or error must contain.
-expect() {
-    local code=$1 text=$2 output status
-    shift 2
-    output=$("$CAROUSEL" "$@" 2>&1 </dev/null)
-    status=$?
-    [ "$status" = "$code" ] || fail "carousel $*: exit $status where $code was expected: $output"
-    grep -qF -- "$text" <<<"$output" || fail "carousel $*: '$text' is not in: $output"
-}
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
 
 expect 0 "usage: carousel COMMAND" --help
 expect 0 "carousel 0." --version
@@ -65,8 +50,6 @@ expect 1 "gpt2-nano" train --model gpt2-nano --seq-len 4000
 expect 1 "not finite" train --model mlp --steps 50 --lr 1e6
 
 # Training goes down and says so; weights depend on the seed, not on the number of threads.
-directory=$(mktemp -d)
-trap 'rm -rf "$directory"' EXIT
 run() {
     rm -rf "$directory/run"
     "$CAROUSEL" train --model mlp --steps 40 --batch 8 --lr 0.05 --out "$directory/run" "$@" >"$directory/log" 2>&1 ||
@@ -129,5 +112,4 @@ kill -INT $runner
 wait $runner || fail "an interrupted run did not exit with 0"
 grep -q '^interrupted after [0-9]* steps: loss' "$directory/interrupt" || fail "an interrupted run printed no summary"
 
-[ "$failures" = 0 ] && echo "all well"
-exit $((failures > 0))
+finish
