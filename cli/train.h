@@ -64,8 +64,8 @@ car_status car_train_start_loader(car_train_data *data, const car_train_options 
 /* Steps of an epoch; 0 if the data is endless. */
 int64_t car_train_epoch_steps(const car_train_data *data, const car_train_options *options);
 void car_train_close_data(car_train_data *data);
-/* Feeds a trainer; the user is a car_train_data. */
-car_status car_train_feed(void *data, int64_t step, int worker, car_tape *tape);
+/* Feeds a trainer; `user` is a car_train_data. */
+car_status car_train_feed(void *user, int64_t step, int worker, car_tape *tape);
 /* Evaluates weights on the samples that are not trained on. */
 car_status car_train_evaluate(car_train_data *data, const car_train_options *options, const car_program *program,
                               car_arena *arena, const car_weights *weights, car_evaluation *out);
