@@ -16,6 +16,18 @@ endif()
 pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
 pkg_check_modules(JPEG REQUIRED IMPORTED_TARGET libjpeg)
 
+# MPI: what mpicc in the path belongs to; another one by -DMPI_C_COMPILER=mpicc.mpich. `auto` does without.
+set(CAR_MPI auto CACHE STRING "Ranks over MPI: ON, OFF or auto")
+set(CAR_HAS_MPI OFF)
+if(NOT CAR_MPI STREQUAL "OFF")
+    find_package(MPI COMPONENTS C)
+    if(MPI_C_FOUND)
+        set(CAR_HAS_MPI ON)
+    elseif(NOT CAR_MPI STREQUAL "auto")
+        message(FATAL_ERROR "MPI is missing (Debian: libopenmpi-dev). Set CAR_MPI=OFF to build without it.")
+    endif()
+endif()
+
 set(CAR_INCLUDE_DIRS ${DNNL_INCLUDE_DIR} ${CJSON_INCLUDE_DIRS} ${JPEG_INCLUDE_DIRS})
 # gomp by name, without the compiler's OpenMP flags: those would make clang bring LLVM's runtime into
 # the process beside the one that oneDNN uses, and settings would reach only one of the two.
@@ -23,3 +35,14 @@ set(CAR_LIBRARIES
     $<BUILD_INTERFACE:${DNNL_LIBRARY}> $<BUILD_INTERFACE:PkgConfig::CJSON> $<BUILD_INTERFACE:PkgConfig::JPEG>
     $<BUILD_INTERFACE:Threads::Threads>
     $<INSTALL_INTERFACE:dnnl> $<INSTALL_INTERFACE:cjson> $<INSTALL_INTERFACE:jpeg> $<INSTALL_INTERFACE:pthread> gomp m)
+set(CAR_PRIVATE_LIBS "")
+if(CAR_HAS_MPI)
+    # Only what it is: mpicc's flags for the C++ bindings and the like stay out.
+    list(APPEND CAR_INCLUDE_DIRS ${MPI_C_INCLUDE_DIRS})
+    foreach(library IN LISTS MPI_C_LIBRARIES)
+        get_filename_component(name ${library} NAME_WE)
+        string(REGEX REPLACE "^lib" "" name ${name})
+        list(APPEND CAR_LIBRARIES $<BUILD_INTERFACE:${library}> $<INSTALL_INTERFACE:${name}>)
+        string(APPEND CAR_PRIVATE_LIBS " -l${name}")
+    endforeach()
+endif()

@@ -2,6 +2,7 @@
 #ifndef CAR_ENGINE_INTERNAL_H
 #define CAR_ENGINE_INTERNAL_H
 
+#include "carousel/optimizer.h"
 #include "carousel/tape.h"
 #include "kernels/program.h"
 
@@ -17,6 +18,47 @@ struct car_gradients {
     car_arena *arena;
     void **use; /* per use, stored layout of its parameter */
 };
+
+/* One micro-batch on its way. A rank that has only some stages gives the range of its operations, and the tape holds
+ * tensors as long as these need them, and what crosses the range's ends until it was handed on. */
+struct car_tape {
+    const car_program *program;
+    car_arena *arena;
+    void **tensors; /* per tensor, NULL if not alive */
+    void **slots;   /* per gradient slot */
+    uint64_t key;
+    bool training;
+    int next_backward; /* the operation whose backward is due, CAR_NONE before the first */
+    float loss;
+    const struct car_tape_range *range; /* NULL: the whole graph */
+};
+
+/* Lifetimes within operations first .. end - 1. */
+typedef struct car_tape_range {
+    int first, end;
+    int *last_forward, *last_backward; /* per tensor, as in car_tensor; CAR_NONE: no operation of the range */
+    bool *crosses;                     /* per tensor: read at or above `end` too */
+    int *below, *above;                /* the tensors that cross the cuts before `first` and before `end` */
+    int below_count, above_count;
+} car_tape_range;
+
+/* tape_range.c. A range must outlive the tapes that have it. */
+car_status car_tape_range_create(const car_program *program, int first, int end, car_tape_range **out);
+void car_tape_range_destroy(const car_program *program, car_tape_range *range);
+bool car_tape_range_reads_inputs(const car_program *program, const car_tape_range *range);
+/* Bytes of the tensors that cross a cut, in stored layout; and whether that is what the graph says of them. */
+size_t car_tape_range_bytes(const car_program *program, const car_tape_range *range, bool above);
+/* What crosses a cut, one tensor after the other in stored layout. Forward: out of the range above it, or into it from
+ * below. Backward: gradients, into it from above or out of it below. What goes out is held no longer than needed. */
+car_status car_tape_import(car_tape *tape, bool gradient, const void *data);
+void car_tape_export(car_tape *tape, bool gradient, void *data);
+
+/* The initial values of one parameter, in stored layout. */
+car_status car_weights_draw(const car_program *program, int param, uint64_t seed, float *stored);
+
+/* State only for the wanted parameters; NULL: for all. */
+car_status car_optimizer_create_for(const car_program *program, car_arena *arena, const car_optimizer_config *config,
+                                    const bool *wanted, car_optimizer **out);
 
 /* Fills param[] with the parameters of an operation. */
 void car_engine_bind_params(const car_weights *weights, const car_op *op, const float **param);

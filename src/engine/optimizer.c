@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "kernels/program.h"
+#include "engine/internal.h"
 #include "kernels/vector/vector.h"
 
 enum { MAX_STATES = 2 };
@@ -51,6 +51,11 @@ float *car_optimizer_state(car_optimizer *optimizer, int state, int param) {
 
 car_status car_optimizer_create(const car_program *program, car_arena *arena, const car_optimizer_config *config,
                                 car_optimizer **out) {
+    return car_optimizer_create_for(program, arena, config, NULL, out);
+}
+
+car_status car_optimizer_create_for(const car_program *program, car_arena *arena, const car_optimizer_config *config,
+                                    const bool *wanted, car_optimizer **out) {
     car_context *context = car_program_context(program);
     const car_graph *graph = car_program_graph(program);
     int params = car_graph_param_count(graph);
@@ -65,7 +70,7 @@ car_status car_optimizer_create(const car_program *program, car_arena *arena, co
         CAR_TRY(car_context_allocate(context, (size_t)params, sizeof(void *), &optimizer->state[s]));
         for (int p = 0; p < params; p++) {
             size_t bytes = car_program_param_bytes(program, p);
-            if (car_graph_param(graph, p)->role != CAR_PARAM_STATISTIC) {
+            if (car_graph_param(graph, p)->role != CAR_PARAM_STATISTIC && (!wanted || wanted[p])) {
                 CAR_TRY(car_arena_allocate(arena, CAR_MEMORY_OPTIMIZER, bytes, &optimizer->state[s][p]));
                 memset(optimizer->state[s][p], 0, bytes);
             }

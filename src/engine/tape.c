@@ -8,17 +8,6 @@
 #include "base/base.h"
 #include "engine/internal.h"
 
-struct car_tape {
-    const car_program *program;
-    car_arena *arena;
-    void **tensors; /* per tensor, NULL if not alive */
-    void **slots;   /* per gradient slot */
-    uint64_t key;
-    bool training;
-    int next_backward; /* the operation whose backward is due, CAR_NONE before the first */
-    float loss;
-};
-
 /* ---- life ------------------------------------------------------------------------------------ */
 
 car_status car_tape_create(const car_program *program, car_arena *arena, car_tape **out) {
@@ -84,6 +73,9 @@ static car_status make_tensor(car_tape *tape, int tensor) {
 
 car_status car_tape_feed(car_tape *tape, int tensor, const void *data) {
     const car_tensor *t = car_graph_tensor(car_program_graph(tape->program), tensor);
+    if (tape->range && t->producer == CAR_NONE && tape->range->last_forward[tensor] == CAR_NONE) {
+        return CAR_OK; /* another rank's business */
+    }
     if (t->producer != CAR_NONE) {
         return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
                                 "%s is computed, not an input of the graph", t->name);
@@ -111,11 +103,21 @@ static bool stays_to_the_end(const car_tape *tape, int tensor) {
     return tensor == car_graph_loss(graph) || (!tape->training && tensor == car_graph_logits(graph));
 }
 
+static int last_forward(const car_tape *tape, int tensor) {
+    return tape->range ? tape->range->last_forward[tensor]
+                       : car_graph_tensor(car_program_graph(tape->program), tensor)->last_forward;
+}
+
+static int last_backward(const car_tape *tape, int tensor) {
+    return tape->range ? tape->range->last_backward[tensor]
+                       : car_graph_tensor(car_program_graph(tape->program), tensor)->last_backward;
+}
+
 /* After the forward of operation l: whoever has no further reader goes, unless backward wants it. */
 static void drop_after_forward(car_tape *tape, int l, int tensor) {
-    const car_tensor *t = car_graph_tensor(car_program_graph(tape->program), tensor);
-    bool held = tape->training && t->last_backward != CAR_NONE;
-    if (t->last_forward == l && !held && !stays_to_the_end(tape, tensor)) {
+    bool held = tape->training && last_backward(tape, tensor) != CAR_NONE;
+    bool leaves = tape->range && tape->range->crosses[tensor];
+    if (last_forward(tape, tensor) == l && !held && !leaves && !stays_to_the_end(tape, tensor)) {
         drop(tape, &tape->tensors[tensor]);
     }
 }
@@ -239,7 +241,7 @@ static void drop_after_backward(car_tape *tape, int l) {
             continue;
         }
         const car_tensor *t = car_graph_tensor(graph, touched[i]);
-        if (t->last_backward == l) {
+        if (last_backward(tape, touched[i]) == l) {
             drop(tape, &tape->tensors[touched[i]]);
         }
         if (t->grad_slot != CAR_NONE && car_graph_slot(graph, t->grad_slot)->dies == l) {

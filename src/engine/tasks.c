@@ -2,15 +2,16 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/arithmetic.h"
 #include "engine/trainer_internal.h"
 #include "kernels/vector/vector.h"
 
 static int64_t count_of(const car_trainer *trainer, int param) {
-    return (int64_t)(car_program_param_bytes(trainer->program, param) / sizeof(float));
+    return car_engine_count(trainer->program, param);
 }
 
 static bool is_statistic(const car_trainer *trainer, int param) {
-    return car_graph_param(car_program_graph(trainer->program), param)->role == CAR_PARAM_STATISTIC;
+    return car_engine_is_statistic(trainer->program, param);
 }
 
 float *car_trainer_sum(car_trainer *trainer, int use, int64_t step, int worker) {
@@ -47,8 +48,7 @@ static car_weights *weights_of_op(car_thread *thread, const car_task *task, cons
 }
 
 static car_status begin_micro_batch(car_trainer *trainer, const car_task *task) {
-    uint64_t key = car_random_u64(car_random_key(trainer->config.seed, "dropout"),
-                                  (uint64_t)(task->step * trainer->workers + task->worker));
+    uint64_t key = car_engine_key(trainer->config.seed, task->step, trainer->workers, task->worker);
     car_tape *tape = trainer->worker[task->worker].tape;
     car_tape_begin(tape, key, true);
     return trainer->config.feed(trainer->config.feed_user, task->step, task->worker, tape);
@@ -100,17 +100,10 @@ static void place_gradients(car_thread *thread, const car_task *task, const car_
 
 static void add_gradients(car_thread *thread, const car_task *task, const car_op *op) {
     car_trainer *trainer = thread->trainer;
-    const car_vector *vector = car_vector_select();
     for (int p = 0; trainer->ring && p < op->param_count; p++) {
         int use = op->first_use + p;
         float *sum = car_trainer_sum(trainer, use, task->step, task->worker);
-        int64_t count = count_of(trainer, op->params[p]);
-        if (is_statistic(trainer, op->params[p])) {
-            float momentum = statistic_momentum(op);
-            vector->blend(sum, thread->gradients.use[use], task->worker > 0 ? 1 - momentum : 0, momentum, count);
-        } else if (task->worker > 0) {
-            vector->accumulate(sum, thread->gradients.use[use], count);
-        }
+        car_engine_add(trainer->program, op, p, sum, thread->gradients.use[use], task->worker == 0);
     }
 }
 
@@ -208,20 +201,19 @@ static void update_param(car_trainer *trainer, const car_op *op, int slot, const
                          double scale) {
     int64_t step = record->step;
     int param = op->params[slot];
-    int64_t count = count_of(trainer, param);
     const float *from = car_trainer_version(trainer, step)->param[param];
     float *to = car_trainer_version(trainer, step + 1)->param[param];
     const float *sum = car_trainer_sum(trainer, op->first_use + slot, step, 0);
     if (record->skipped) {
-        memmove(to, from, (size_t)count * sizeof *to);
-    } else if (is_statistic(trainer, param)) {
-        float keep = (float)pow(1.0 - op->config.batchnorm.momentum, trainer->workers);
-        memmove(to, from, (size_t)count * sizeof *to);
-        car_vector_select()->blend(to, sum, keep, 1.0f, count);
-    } else {
-        car_optimizer_update(trainer->optimizer, param, record->update,
-                             car_schedule_lr(&trainer->config.schedule, step), scale / trainer->workers, from, to, sum);
+        memmove(to, from, (size_t)count_of(trainer, param) * sizeof *to);
+        return;
     }
+    const car_renewal renewal = {.optimizer = trainer->optimizer,
+                                 .update = record->update,
+                                 .lr = car_schedule_lr(&trainer->config.schedule, step),
+                                 .scale = scale,
+                                 .workers = trainer->workers};
+    car_engine_renew(trainer->program, op, slot, &renewal, from, to, sum);
 }
 
 static car_status update_stage(car_thread *thread, int stage, const car_step_record *record, double scale) {

@@ -134,21 +134,29 @@ static void draw(float *values, int64_t count, car_init init, uint64_t key) {
     }
 }
 
-car_status car_weights_initialize(car_weights *weights, uint64_t seed) {
-    const car_graph *graph = car_program_graph(weights->program);
-    car_context *context = car_program_context(weights->program);
+car_status car_weights_draw(const car_program *program, int param, uint64_t seed, float *stored) {
+    const car_param *p = car_graph_param(car_program_graph(program), param);
+    car_context *context = car_program_context(program);
+    int64_t count = car_shape_elements(p->shape);
+    float *values = NULL;
     car_status status = CAR_OK;
-    for (int p = 0; status == CAR_OK && p < car_graph_param_count(graph); p++) {
-        const car_param *param = car_graph_param(graph, p);
-        int64_t count = car_shape_elements(param->shape);
-        float *values = NULL;
-        status = car_context_allocate(context, (size_t)count, sizeof *values, &values);
-        if (status == CAR_OK) {
-            draw(values, count, param->init, car_random_key(seed, param->name));
-            status = car_weights_set(weights, p, values);
-        }
-        car_context_release(context, values, (size_t)count, sizeof *values);
+    CAR_TRY(car_context_allocate(context, (size_t)count, sizeof *values, &values));
+    draw(values, count, p->init, car_random_key(seed, p->name));
+    CAR_TRY(car_program_import_param(program, param, values, stored));
+done:
+    car_context_release(context, values, (size_t)count, sizeof *values);
+    return status;
+}
+
+car_status car_weights_initialize(car_weights *weights, uint64_t seed) {
+    int params = car_graph_param_count(car_program_graph(weights->program));
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(weights->program));
+    car_status status = CAR_OK;
+    for (int p = 0; status == CAR_OK && p < params; p++) {
+        status = car_weights_draw(weights->program, p, seed, weights->param[p]);
+        status = status == CAR_OK ? refresh_param(weights, p) : status;
     }
+    car_kernels_leave(mode);
     return status;
 }
 

@@ -1,0 +1,57 @@
+/* A rank: one process's share of a run over MPI.
+ *
+ * Every rank has the same plan, and executes the tasks of its own device (device r is rank r). Its threads run any
+ * task whose inputs are there; the order of the plan decides between tasks that touch the same thing. Under the
+ * cyclic rules the weights come out the same to the bit as a trainer's of placement `shared`. */
+#ifndef CAROUSEL_RANK_H
+#define CAROUSEL_RANK_H
+
+#include "carousel/cut.h"
+#include "carousel/trainer.h"
+#include "carousel/transport.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct car_rank car_rank;
+
+/* As for a trainer; `threads` is of this rank. The report is called on rank 0 only. CAR_ERROR_UNSUPPORTED for clipping
+ * and skipping, which need what no message of the plan carries, and for placement shared. */
+car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena,
+                           car_transport *transport, const car_trainer_config *config, car_rank **out);
+void car_rank_destroy(car_rank *rank);
+
+/* Draws the weights. The same seed on all ranks. */
+car_status car_rank_initialize(car_rank *rank, uint64_t seed);
+
+/* Runs until `steps` steps have been made in all, or until car_rank_stop. All ranks call it with the same number. A
+ * failure of one rank must end them all (car_transport_abort): the others wait for it. */
+car_status car_rank_run(car_rank *rank, int64_t steps);
+/* Makes all ranks end some steps later, after the same step. May be called on any rank, from a signal handler. */
+void car_rank_stop(car_rank *rank);
+int64_t car_rank_steps(const car_rank *rank); /* made so far */
+
+/* Between runs, called by all ranks: gathers what training goes on from, on rank 0 (elsewhere `cut` may be NULL), or
+ * spreads it from there to all. The cut's parts decide what is gathered. */
+car_status car_rank_gather(car_rank *rank, car_cut *cut);
+car_status car_rank_spread(car_rank *rank, car_cut *cut);
+
+/* Compares what must be the same on all ranks; `text` are their values. CAR_ERROR_ARGUMENT with a message that says
+ * which rank differs from rank 0 in `what`. Called by all ranks with the same `what`. */
+car_status car_rank_agree(car_context *context, car_transport *transport, const char *what, const char *text);
+
+/* What a run sent, and how long it waited, since the rank was created. */
+typedef struct car_rank_traffic {
+    uint64_t bytes_sent, messages, collectives; /* what the plan says */
+    uint64_t statuses;                          /* besides: small ones, for progress and the watchdog */
+    int max_messages_per_slot;                  /* sent by this rank */
+    double exposed_s; /* a thread had nothing to do because something had not arrived; mean over threads */
+} car_rank_traffic;
+car_rank_traffic car_rank_get_traffic(const car_rank *rank);
+car_trainer_times car_rank_time(const car_rank *rank);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,48 @@
+/* The arithmetic of sums and updates, which every executor must do alike to the bit. */
+#include "engine/arithmetic.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "kernels/vector/vector.h"
+
+uint64_t car_engine_key(uint64_t seed, int64_t step, int workers, int worker) {
+    return car_random_u64(car_random_key(seed, "dropout"), (uint64_t)(step * workers + worker));
+}
+
+void car_engine_add(const car_program *program, const car_op *op, int slot, float *sum, const float *own, bool first) {
+    int64_t count = car_engine_count(program, op->params[slot]);
+    if (car_engine_is_statistic(program, op->params[slot])) {
+        float momentum = (float)op->config.batchnorm.momentum;
+        car_vector_select()->blend(sum, own, first ? 0 : 1 - momentum, momentum, count);
+    } else if (!first) {
+        car_vector_select()->accumulate(sum, own, count);
+    }
+}
+
+void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, float *sum, const float *own,
+                              bool first, int worker, int workers) {
+    int64_t count = car_engine_count(program, op->params[slot]);
+    if (car_engine_is_statistic(program, op->params[slot])) {
+        double momentum = op->config.batchnorm.momentum;
+        double weight = momentum * pow(1 - momentum, workers - 1 - worker);
+        car_vector_select()->blend(sum, own, first ? 0 : 1, (float)weight, count);
+    } else if (!first) {
+        car_vector_select()->accumulate(sum, own, count);
+    }
+}
+
+void car_engine_renew(const car_program *program, const car_op *op, int slot, const car_renewal *renewal,
+                      const float *from, float *to, const float *sum) {
+    int param = op->params[slot];
+    int64_t count = car_engine_count(program, param);
+    if (car_engine_is_statistic(program, param)) {
+        float keep = (float)pow(1.0 - op->config.batchnorm.momentum, renewal->workers);
+        memmove(to, from, (size_t)count * sizeof *to);
+        car_vector_select()->blend(to, sum, keep, 1.0f, count);
+    } else {
+        car_optimizer_update(renewal->optimizer, param, renewal->update, renewal->lr,
+                             renewal->scale / renewal->workers, from, to, sum);
+    }
+}

@@ -1,0 +1,39 @@
+/* The arithmetic of sums and updates, which every executor must do alike to the bit. */
+#ifndef CAR_ENGINE_ARITHMETIC_H
+#define CAR_ENGINE_ARITHMETIC_H
+
+#include "carousel/optimizer.h"
+#include "carousel/tape.h"
+
+static inline int64_t car_engine_count(const car_program *program, int param) {
+    return (int64_t)(car_program_param_bytes(program, param) / sizeof(float));
+}
+static inline bool car_engine_is_statistic(const car_program *program, int param) {
+    return car_graph_param(car_program_graph(program), param)->role == CAR_PARAM_STATISTIC;
+}
+
+/* What dropout is keyed with in one micro-batch. */
+uint64_t car_engine_key(uint64_t seed, int64_t step, int workers, int worker);
+
+/* In ring order: adds a worker's own gradient of parameter `slot` of an operation to the sum over those before it. Of
+ * the first worker, `own` is `sum`. For a running statistic, sum = (1 - m) * sum + m * own. */
+void car_engine_add(const car_program *program, const car_op *op, int slot, float *sum, const float *own, bool first);
+
+/* The same where sums are added over ranks in any order: a statistic gets the weight that the ring would give it. */
+void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, float *sum, const float *own,
+                              bool first, int worker, int workers);
+
+/* What one update is made with. */
+typedef struct car_renewal {
+    car_optimizer *optimizer;
+    int64_t update; /* of the optimizer, from 0 */
+    double lr;
+    double scale; /* of the mean gradient: clipping */
+    int workers;
+} car_renewal;
+
+/* The next version of parameter `slot` of an operation from the sum over all workers; `to` may be `from`. */
+void car_engine_renew(const car_program *program, const car_op *op, int slot, const car_renewal *renewal,
+                      const float *from, float *to, const float *sum);
+
+#endif

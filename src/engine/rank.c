@@ -1,0 +1,319 @@
+/* Creating and running a rank. */
+#include "carousel/rank.h"
+
+#include <string.h>
+
+#include "engine/rank_internal.h"
+
+/* ---- creating -------------------------------------------------------------------------------- */
+
+static car_status check(const car_plan *plan, const car_program *program, const car_transport *transport,
+                        const car_trainer_config *config) {
+    car_context *context = car_plan_context(plan);
+    const car_plan_config *p = car_plan_config_of(plan);
+    const car_partition *partition = car_plan_partition(plan);
+    if (p->placement == CAR_PLACEMENT_SHARED) {
+        return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "placement shared is one process: start it without "
+                                                                "mpirun, or use --placement replica");
+    }
+    if (partition->graph != car_program_graph(program)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "the plan and the program are of different graphs");
+    }
+    if (car_transport_size(transport) != car_plan_devices(plan)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "placement %s with %d workers under %s needs %d ranks, and there are %d: use mpirun "
+                                "-n %d",
+                                car_placement_text(p->placement), p->workers, car_rule_text(p->rule),
+                                car_plan_devices(plan), car_transport_size(transport), car_plan_devices(plan));
+    }
+    if (config->clip_norm > 0 || config->skip_nonfinite) {
+        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
+                                "--clip-norm and --skip-nonfinite need the norm of all stages' gradients, which no "
+                                "rank has: use --placement shared");
+    }
+    if (partition->bundle_count - partition->stage_count > 4) {
+        return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "more than 4 tied parameters over ranks");
+    }
+    if (config->threads < 1 || config->threads > 1024 || !config->feed) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a rank wants 1 to 1024 threads and a feed");
+    }
+    return CAR_OK;
+}
+
+static car_status create_range(car_rank *rank) {
+    car_status status = CAR_OK;
+    rank->first_stage = rank->stages;
+    for (int j = 0; j < rank->stages; j++) {
+        for (int64_t n = 0; n < (int64_t)rank->workers * (rank->workers + 1); n++) {
+            if (car_plan_device(rank->plan, n / rank->workers, (int)(n % rank->workers), j) == rank->device) {
+                rank->first_stage = j < rank->first_stage ? j : rank->first_stage;
+                rank->end_stage = j + 1;
+            }
+        }
+    }
+    rank->feeds = true;
+    if (rank->placement == CAR_PLACEMENT_REPLICA || rank->placement == CAR_PLACEMENT_ZERO) {
+        return CAR_OK;
+    }
+    const car_stage *stages = rank->partition->stages;
+    CAR_TRY(car_tape_range_create(rank->program, stages[rank->first_stage].first, stages[rank->end_stage - 1].end,
+                                  &rank->range));
+    rank->feeds = car_tape_range_reads_inputs(rank->program, rank->range);
+    bool fits = car_tape_range_bytes(rank->program, rank->range, false) == stages[rank->first_stage].boundary_bytes;
+    if (!fits) {
+        status = car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
+                                  "the activations before stage %d take %zu bytes in this machine's layout and %zu in "
+                                  "the plan: ranks need channels that are multiples of 16",
+                                  rank->first_stage, car_tape_range_bytes(rank->program, rank->range, false),
+                                  stages[rank->first_stage].boundary_bytes);
+    }
+done:
+    return status;
+}
+
+/* One for each micro-batch that is alive here at once. */
+static car_status create_tapes(car_rank *rank) {
+    int group = rank->first_stage / rank->per_worker;
+    car_status status = CAR_OK;
+    rank->tape_count = rank->placement == CAR_PLACEMENT_GRID                    ? 1
+                       : rank->placement == CAR_PLACEMENT_PIPELINE && rank->cyclic ? rank->workers - group
+                                                                                : rank->workers;
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->tape_count, sizeof(car_tape *), &rank->tapes));
+    for (int t = 0; t < rank->tape_count; t++) {
+        bool own = rank->range || car_plan_device(rank->plan, 0, t, 0) == rank->device;
+        if (own) {
+            CAR_TRY(car_tape_create(rank->program, rank->arena, &rank->tapes[t]));
+            rank->tapes[t]->range = rank->range;
+        }
+    }
+done:
+    return status;
+}
+
+static size_t addend_bytes(const car_rank *rank) {
+    size_t most = 0;
+    for (int l = 0; l < car_graph_op_count(rank->graph); l++) {
+        const car_op *op = car_graph_op(rank->graph, l);
+        size_t bytes = 0;
+        for (int p = 0; p < op->param_count; p++) {
+            bytes += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
+        }
+        bool here = !rank->range || (l >= rank->range->first && l < rank->range->end);
+        most = here && bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static car_status create_threads(car_rank *rank) {
+    size_t params = (size_t)car_graph_param_count(rank->graph), ops = (size_t)car_graph_op_count(rank->graph);
+    size_t uses = (size_t)car_graph_use_count(rank->graph);
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->config.threads, sizeof *rank->thread, &rank->thread));
+    for (int p = 0; p < rank->config.threads; p++) {
+        car_rank_thread *thread = &rank->thread[p];
+        void *addend = NULL;
+        thread->rank = rank;
+        thread->view.program = thread->gradients.program = rank->program;
+        CAR_TRY(car_context_allocate(rank->context, params, sizeof(void *), &thread->view.param));
+        CAR_TRY(car_context_allocate(rank->context, ops, sizeof(void *), &thread->view.derived));
+        CAR_TRY(car_context_allocate(rank->context, uses, sizeof(void *), &thread->gradients.use));
+        CAR_TRY(car_lane_create(rank->program, rank->arena, &thread->lane));
+        CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WORKSPACE, addend_bytes(rank), &addend));
+        thread->addend = addend;
+    }
+done:
+    return status;
+}
+
+static int highest_tag(const car_rank *rank) {
+    return CAR_CARGOS * (2 + 2 * (rank->bundles + rank->bundles * (rank->workers + 1)));
+}
+
+static car_status create_locks(car_rank *rank) {
+    if (pthread_mutex_init(&rank->lock, NULL) != 0) {
+        return car_context_fail(rank->context, CAR_ERROR_MEMORY, "could not create a mutex");
+    }
+    if (pthread_cond_init(&rank->changed, NULL) != 0) {
+        pthread_mutex_destroy(&rank->lock);
+        return car_context_fail(rank->context, CAR_ERROR_MEMORY, "could not create a condition");
+    }
+    return CAR_OK;
+}
+
+static car_status create_contents(car_rank *rank) {
+    int group = rank->placement == CAR_PLACEMENT_GRID && !rank->cyclic ? rank->device / rank->workers : 0;
+    car_status status = CAR_OK;
+    CAR_TRY(create_range(rank));
+    CAR_TRY(car_rank_create_store(rank));
+    CAR_TRY(create_tapes(rank));
+    CAR_TRY(create_threads(rank));
+    CAR_TRY(car_rank_create_losses(rank));
+    CAR_TRY(car_transport_prepare(rank->transport, highest_tag(rank), group));
+done:
+    return status;
+}
+
+car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena,
+                           car_transport *transport, const car_trainer_config *config, car_rank **out) {
+    car_context *context = car_plan_context(plan);
+    car_rank *rank = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(check(plan, program, transport, config));
+    CAR_TRY(car_context_allocate(context, 1, sizeof *rank, &rank));
+    rank->context = context;
+    rank->plan = plan;
+    rank->partition = car_plan_partition(plan);
+    rank->program = program;
+    rank->graph = car_program_graph(program);
+    rank->arena = arena;
+    rank->transport = transport;
+    rank->config = *config;
+    rank->placement = car_plan_config_of(plan)->placement;
+    rank->device = car_transport_rank(transport);
+    rank->devices = car_plan_devices(plan);
+    rank->workers = car_plan_config_of(plan)->workers;
+    rank->stages = rank->partition->stage_count;
+    rank->bundles = rank->partition->bundle_count;
+    rank->per_worker = car_plan_per_worker(plan);
+    rank->cyclic = car_plan_is_cyclic(plan);
+    rank->ring = rank->cyclic || rank->placement == CAR_PLACEMENT_PIPELINE;
+    status = create_locks(rank);
+    if (status != CAR_OK) {
+        car_context_release(context, rank, 1, sizeof *rank);
+        return status;
+    }
+    CAR_TRY(create_contents(rank));
+    *out = rank;
+    rank = NULL;
+done:
+    car_rank_destroy(rank);
+    return status;
+}
+
+static void destroy_threads(car_rank *rank) {
+    size_t params = (size_t)car_graph_param_count(rank->graph), ops = (size_t)car_graph_op_count(rank->graph);
+    size_t uses = (size_t)car_graph_use_count(rank->graph);
+    for (int p = 0; rank->thread && p < rank->config.threads; p++) {
+        car_rank_thread *thread = &rank->thread[p];
+        car_arena_release(rank->arena, thread->addend);
+        car_lane_destroy(thread->lane);
+        car_context_release(rank->context, thread->gradients.use, uses, sizeof(void *));
+        car_context_release(rank->context, thread->view.derived, ops, sizeof(void *));
+        car_context_release(rank->context, thread->view.param, params, sizeof(void *));
+    }
+    car_context_release(rank->context, rank->thread, (size_t)rank->config.threads, sizeof *rank->thread);
+}
+
+void car_rank_destroy(car_rank *rank) {
+    if (!rank) {
+        return;
+    }
+    car_rank_forget_entries(rank);
+    car_rank_destroy_losses(rank);
+    destroy_threads(rank);
+    for (int t = 0; rank->tapes && t < rank->tape_count; t++) {
+        car_tape_destroy(rank->tapes[t]);
+    }
+    car_context_release(rank->context, rank->tapes, (size_t)rank->tape_count, sizeof(car_tape *));
+    car_rank_destroy_store(rank);
+    car_tape_range_destroy(rank->program, rank->range);
+    car_task_list_release(rank->plan, &rank->list);
+    pthread_cond_destroy(&rank->changed);
+    pthread_mutex_destroy(&rank->lock);
+    car_context_release(rank->context, rank, 1, sizeof *rank);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static car_status start_threads(car_rank *rank) {
+    for (int p = 0; p < rank->config.threads; p++) {
+        car_rank_thread *thread = &rank->thread[p];
+        thread->started = pthread_create(&thread->handle, NULL, car_rank_thread_run, thread) == 0;
+        if (!thread->started && p == 0) {
+            return car_context_fail(rank->context, CAR_ERROR_MEMORY, "could not start a thread");
+        }
+    }
+    return CAR_OK;
+}
+
+static void join_threads(car_rank *rank) {
+    double waiting = 0;
+    for (int p = 0; p < rank->config.threads; p++) {
+        car_rank_thread *thread = &rank->thread[p];
+        if (thread->started) {
+            pthread_join(thread->handle, NULL);
+            thread->started = false;
+        }
+        rank->times.tasks += thread->tasks;
+        rank->times.waiting += thread->waiting;
+        rank->times.choosing += thread->choosing;
+        waiting += thread->waiting;
+        thread->tasks = thread->waiting = thread->choosing = 0;
+    }
+    rank->exposed += waiting / rank->config.threads;
+}
+
+static void rewind_tasks(car_rank *rank, int64_t steps) {
+    rank->limit = steps - rank->first_step;
+    rank->window = 0;
+    rank->ended = false;
+    rank->send_slot = INT64_MIN;
+    memset(rank->collectives_started, 0, sizeof rank->collectives_started);
+    memset(rank->collectives_listed, 0, sizeof rank->collectives_listed);
+    rank->progressed = car_clock_seconds();
+    for (int r = 0; r < rank->devices; r++) {
+        rank->sightings[r].when = rank->progressed; /* patience begins now */
+    }
+}
+
+car_status car_rank_run(car_rank *rank, int64_t steps) {
+    const car_transport_events events = {
+        .finished = car_rank_message_finished, .tell = car_rank_tell, .heard = car_rank_heard, .user = rank};
+    double start = car_clock_seconds();
+    car_status status = rank->status;
+    if (status != CAR_OK || steps <= rank->first_step) {
+        return status;
+    }
+    CAR_TRY(car_rank_go_on(rank));
+    rewind_tasks(rank, steps);
+    CAR_TRY(car_transport_begin(rank->transport, &events));
+    status = start_threads(rank);
+    join_threads(rank);
+    pthread_mutex_lock(&rank->lock);
+    rank->ended = true;
+    status = status == CAR_OK ? rank->status : status;
+    rank->status = status;
+    pthread_mutex_unlock(&rank->lock);
+    car_transport_end(rank->transport, status != CAR_OK);
+    CAR_TRY(status);
+    rank->newest = rank->limit;
+    rank->updates += rank->limit;
+    rank->first_step += rank->limit;
+    CAR_TRY(car_rank_share_losses(rank));
+done:
+    rank->times.wall += car_clock_seconds() - start;
+    return status;
+}
+
+void car_rank_stop(car_rank *rank) {
+    atomic_store(&rank->stop, true);
+}
+
+int64_t car_rank_steps(const car_rank *rank) {
+    return rank->first_step;
+}
+
+car_trainer_times car_rank_time(const car_rank *rank) {
+    return rank->times;
+}
+
+car_rank_traffic car_rank_get_traffic(const car_rank *rank) {
+    car_traffic traffic = car_transport_traffic(rank->transport);
+    return (car_rank_traffic){.bytes_sent = traffic.bytes_sent,
+                              .messages = traffic.messages,
+                              .collectives = traffic.collectives,
+                              .statuses = traffic.statuses,
+                              .max_messages_per_slot = rank->most_sends,
+                              .exposed_s = rank->exposed};
+}

@@ -1,0 +1,127 @@
+/* What a task reads and writes on its rank.
+ *
+ * Two tasks of which one writes what the other touches keep the plan's order; all others may run in any. So a rank
+ * goes on with what it can while a message is late, and several threads share the work of one rank, without a second
+ * description of the schedule. */
+#include "engine/rank_internal.h"
+
+typedef enum car_thing {
+    THING_WEIGHTS = 1, /* a bundle, the place of a version */
+    THING_MASTER,      /* zero: the owner's copy of a bundle */
+    THING_SUM,         /* a bundle, a step */
+    THING_TAPE,
+    THING_WAY /* messages of one tag to one rank stay in order */
+} car_thing;
+
+static void add(car_entry *entry, car_thing kind, int64_t a, int64_t b, bool writes) {
+    uint64_t thing = (uint64_t)kind << 60 | (uint64_t)(a & 0xfffffff) << 32 | (uint64_t)(b & 0xffffffff);
+    if (entry->access_count < CAR_MAX_ACCESSES) {
+        entry->access[entry->access_count++] = (car_access){thing, writes};
+    }
+}
+
+int car_rank_tape_of(const car_rank *rank, const car_task *task) {
+    int64_t n = task->step * rank->workers + task->worker;
+    switch (rank->placement) {
+    case CAR_PLACEMENT_PIPELINE:
+        return (int)(n % rank->tape_count);
+    case CAR_PLACEMENT_GRID:
+        return 0;
+    default:
+        return task->worker;
+    }
+}
+
+static void touch_weights(const car_rank *rank, car_entry *entry, int bundle, int64_t version, bool writes) {
+    int place = car_rank_weights_place(rank, bundle);
+    int places = rank->holding[place].places;
+    add(entry, THING_WEIGHTS, place, version % (places > 0 ? places : 2), writes);
+    if (rank->placement == CAR_PLACEMENT_ZERO) {
+        add(entry, THING_MASTER, bundle, 0, false);
+    }
+}
+
+static void touch_ties(const car_rank *rank, car_entry *entry, int home) {
+    for (int b = rank->stages; b < rank->bundles; b++) {
+        if (rank->partition->bundles[b].home == home) {
+            add(entry, THING_SUM, b, entry->task.step, true);
+        }
+    }
+}
+
+static void list_compute(const car_rank *rank, car_entry *entry) {
+    const car_task *task = &entry->task;
+    bool backward = task->kind == CAR_TASK_BACKWARD;
+    add(entry, THING_TAPE, car_rank_tape_of(rank, task), 0, true);
+    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
+        if (rank->partition->bundles[b].stage != task->stage || rank->partition->bundles[b].bytes == 0) {
+            continue;
+        }
+        /* Under zero what came for one use may go with it. */
+        bool frees = task->frees & CAR_FREES_WEIGHTS;
+        touch_weights(rank, entry, b, b < rank->stages ? task->version : task->tied_version, frees);
+        if (backward) {
+            add(entry, THING_SUM, b, task->step, true);
+        }
+    }
+    if (backward && task->worker == rank->workers - 1) {
+        touch_ties(rank, entry, task->stage);
+    }
+}
+
+static void list_update(const car_rank *rank, car_entry *entry) {
+    const car_task *task = &entry->task;
+    add(entry, THING_SUM, task->bundle, task->step, true);
+    touch_ties(rank, entry, task->bundle);
+    if (rank->placement != CAR_PLACEMENT_ZERO) {
+        touch_weights(rank, entry, task->bundle, task->version - 1, false);
+        touch_weights(rank, entry, task->bundle, task->version, true);
+        return;
+    }
+    for (int b = task->bundle; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
+        if (rank->partition->bundles[b].home == task->bundle) {
+            add(entry, THING_MASTER, b, 0, true);
+        }
+    }
+}
+
+static void list_message(const car_rank *rank, car_entry *entry) {
+    const car_task *task = &entry->task;
+    bool sends = task->kind == CAR_TASK_SEND;
+    if (sends) {
+        add(entry, THING_WAY, task->peer, task->tag, true);
+    }
+    switch (task->cargo) {
+    case CAR_CARGO_ACTIVATION:
+    case CAR_CARGO_GRADIENT:
+        add(entry, THING_TAPE, car_rank_tape_of(rank, task), 0, true);
+        break;
+    case CAR_CARGO_WEIGHTS:
+        touch_weights(rank, entry, task->bundle, task->version, !sends || (task->frees & CAR_FREES_WEIGHTS));
+        break;
+    default:
+        add(entry, THING_SUM, task->bundle, task->step, true);
+    }
+}
+
+void car_rank_list_accesses(const car_rank *rank, car_entry *entry) {
+    const car_task *task = &entry->task;
+    entry->access_count = 0;
+    switch (task->kind) {
+    case CAR_TASK_FORWARD:
+    case CAR_TASK_BACKWARD:
+        list_compute(rank, entry);
+        break;
+    case CAR_TASK_UPDATE:
+        list_update(rank, entry);
+        break;
+    case CAR_TASK_REDUCE:
+        add(entry, THING_SUM, task->bundle, task->step, true);
+        break;
+    case CAR_TASK_BROADCAST:
+        touch_weights(rank, entry, task->bundle, task->version, rank->holding[task->bundle].master.block == NULL);
+        break;
+    default:
+        list_message(rank, entry);
+    }
+}

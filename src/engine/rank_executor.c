@@ -1,0 +1,263 @@
+/* The executor of a rank: threads that take the earliest task of the plan that can run.
+ *
+ *   plan's order   R p2   B2   S p2   R s1   U1   F1 ...
+ *                  |      '-blocked by R: same sum
+ *                  '-posted ahead; over when it has arrived and was put where it belongs
+ *
+ * Receives are posted ahead of their use, 2k slots in general: that is how long the plan gives a message. Collectives
+ * start in the plan's order, which is the same on all ranks of a group. One lock guards the state, and is never held
+ * while kernels run. */
+#include "engine/rank_internal.h"
+
+/* ---- the list of tasks ----------------------------------------------------------------------- */
+
+static bool conflict(const car_entry *a, const car_entry *b) {
+    for (int x = 0; x < a->access_count; x++) {
+        for (int y = 0; y < b->access_count; y++) {
+            if (a->access[x].thing == b->access[y].thing && (a->access[x].writes || b->access[y].writes)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static car_status block_on_earlier(car_rank *rank, car_entry *entry) {
+    car_status status = CAR_OK;
+    for (car_entry *earlier = rank->first; earlier; earlier = earlier->next) {
+        if (!earlier->over && conflict(earlier, entry)) {
+            CAR_TRY(car_context_grow(rank->context, &earlier->dependents, &earlier->dependent_capacity,
+                                     earlier->dependent_count + 1, sizeof *earlier->dependents));
+            earlier->dependents[earlier->dependent_count++] = entry;
+            entry->blockers++;
+        }
+    }
+done:
+    return status;
+}
+
+static void count_sends(car_rank *rank, const car_task *task) {
+    if (task->kind != CAR_TASK_SEND) {
+        return;
+    }
+    rank->sends_in_slot = task->slot == rank->send_slot ? rank->sends_in_slot + 1 : 1;
+    rank->send_slot = task->slot;
+    rank->most_sends = rank->sends_in_slot > rank->most_sends ? rank->sends_in_slot : rank->most_sends;
+}
+
+static bool is_collective(const car_task *task) {
+    return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST;
+}
+
+static car_status append(car_rank *rank, const car_task *task, int64_t window) {
+    car_entry *entry = rank->spare;
+    car_status status = CAR_OK;
+    if (entry) {
+        rank->spare = entry->next;
+        car_entry **dependents = entry->dependents;
+        int capacity = entry->dependent_capacity;
+        *entry = (car_entry){.dependents = dependents, .dependent_capacity = capacity};
+    } else {
+        CAR_TRY(car_context_allocate(rank->context, 1, sizeof *entry, &entry));
+    }
+    entry->task = *task;
+    entry->window = window;
+    car_rank_list_accesses(rank, entry);
+    if (is_collective(task)) {
+        entry->message.tag = rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its turn */
+    }
+    count_sends(rank, task);
+    status = block_on_earlier(rank, entry);
+    if (rank->last) {
+        rank->last->next = entry;
+    } else {
+        rank->first = entry;
+    }
+    rank->last = entry;
+done:
+    return status;
+}
+
+/* Keeps the window that is worked on and the next one in the list. */
+car_status car_rank_fill(car_rank *rank) {
+    car_status status = CAR_OK;
+    while (rank->window < car_plan_windows(rank->plan, rank->limit) &&
+           (!rank->first || rank->window <= rank->first->window + 1)) {
+        CAR_TRY(car_plan_expand(rank->plan, rank->device, rank->window, rank->limit, &rank->list));
+        for (int k = 0; k < rank->list.count; k++) {
+            CAR_TRY(append(rank, &rank->list.tasks[k], rank->window));
+        }
+        rank->window++;
+    }
+done:
+    return status;
+}
+
+static void put_aside(car_rank *rank, car_entry *entry) {
+    entry->next = rank->spare;
+    rank->spare = entry;
+}
+
+void car_rank_forget_entries(car_rank *rank) {
+    while (rank->first) {
+        car_entry *entry = rank->first;
+        rank->first = entry->next;
+        car_block_drop(rank, entry->block);
+        put_aside(rank, entry);
+    }
+    rank->last = NULL;
+    while (rank->spare) {
+        car_entry *entry = rank->spare;
+        rank->spare = entry->next;
+        car_context_release(rank->context, entry->dependents, (size_t)entry->dependent_capacity,
+                            sizeof *entry->dependents);
+        car_context_release(rank->context, entry, 1, sizeof *entry);
+    }
+}
+
+/* ---- what can run ---------------------------------------------------------------------------- */
+
+static bool arrives(const car_task *task) {
+    return task->kind == CAR_TASK_RECEIVE || is_collective(task);
+}
+
+/* Weights that move have to arrive in one slot, all else has about 2k. Earlier would only hold memory. */
+static int64_t slots_ahead(const car_rank *rank, const car_task *task) {
+    bool moves = rank->placement == CAR_PLACEMENT_ZERO &&
+                 (task->cargo == CAR_CARGO_WEIGHTS || task->kind == CAR_TASK_BROADCAST);
+    return moves ? 1 : 2 * (int64_t)rank->per_worker;
+}
+
+static bool may_start(const car_rank *rank, const car_entry *entry) {
+    const car_task *task = &entry->task;
+    bool soon = task->slot <= rank->first->task.slot + slots_ahead(rank, task);
+    if (task->kind == CAR_TASK_RECEIVE) {
+        return soon;
+    }
+    bool broadcast = task->kind == CAR_TASK_BROADCAST;
+    bool turn = entry->message.tag == rank->collectives_started[broadcast];
+    bool gives = !broadcast || rank->holding[task->bundle].master.block; /* rather than takes */
+    return turn && (gives ? entry->blockers == 0 : soon);
+}
+
+/* An update in place waits until nobody sends what it writes over. */
+static bool target_is_free(const car_rank *rank, const car_task *task) {
+    for (int b = task->bundle; task->kind == CAR_TASK_UPDATE && b < rank->bundles;
+         b = b < rank->stages ? rank->stages : b + 1) {
+        const car_block *master = rank->holding[b].master.block;
+        if (rank->partition->bundles[b].home == task->bundle && master && master->references > 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Starts what can be started, and returns the earliest entry that a thread can work on; NULL if there is none. */
+static car_entry *choose(car_rank *rank) {
+    car_entry *chosen = NULL;
+    for (car_entry *entry = rank->first; entry && rank->status == CAR_OK; entry = entry->next) {
+        if (entry->over || entry->running) {
+            continue;
+        }
+        if (arrives(&entry->task) && !entry->started && may_start(rank, entry)) {
+            bool collective = is_collective(&entry->task);
+            car_status status = car_rank_start_arrival(rank, entry);
+            rank->collectives_started[entry->task.kind == CAR_TASK_BROADCAST] += collective;
+            rank->status = rank->status == CAR_OK ? status : rank->status;
+        }
+        bool ready = arrives(&entry->task) ? entry->arrived : target_is_free(rank, &entry->task);
+        if (!chosen && ready && entry->blockers == 0) {
+            chosen = entry;
+        }
+    }
+    return chosen;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static car_status run(car_rank_thread *thread, car_entry *entry) {
+    switch (entry->task.kind) {
+    case CAR_TASK_FORWARD:
+    case CAR_TASK_BACKWARD:
+        return car_rank_compute(thread, entry);
+    case CAR_TASK_UPDATE:
+        return car_rank_update(thread, entry);
+    case CAR_TASK_SEND:
+        return car_rank_send(thread, entry);
+    default:
+        return car_rank_take_arrival(thread, entry);
+    }
+}
+
+/* The version from before a restart goes when nobody of the first step is left. */
+static void drop_older(car_rank *rank) {
+    int64_t last = car_plan_backward_slot(rank->plan, 0, rank->workers - 1, 0);
+    if (rank->first && rank->first->task.slot <= last) {
+        return;
+    }
+    for (int b = 0; b < rank->bundles; b++) {
+        car_block_drop(rank, rank->holding[b].older);
+        rank->holding[b].older = NULL;
+    }
+}
+
+static void note_over(car_rank *rank, car_entry *entry) {
+    entry->over = true;
+    for (int d = 0; d < entry->dependent_count; d++) {
+        entry->dependents[d]->blockers--;
+    }
+    entry->dependent_count = 0;
+    while (rank->first && rank->first->over) {
+        car_entry *done = rank->first;
+        rank->first = done->next;
+        rank->last = rank->first ? rank->last : NULL;
+        put_aside(rank, done);
+    }
+    rank->progress++;
+    rank->progressed = car_clock_seconds();
+    drop_older(rank);
+}
+
+/* One turn with the lock held; false when there is nothing more to do. */
+static bool take_turn(car_rank_thread *thread, double *mark) {
+    car_rank *rank = thread->rank;
+    if (rank->status == CAR_OK) {
+        rank->status = car_rank_fill(rank);
+    }
+    car_entry *entry = rank->status == CAR_OK ? choose(rank) : NULL;
+    if (rank->status != CAR_OK || (!entry && !rank->first)) {
+        return false;
+    }
+    double now = car_clock_seconds();
+    thread->choosing += now - *mark;
+    if (!entry) {
+        pthread_cond_wait(&rank->changed, &rank->lock);
+        *mark = car_clock_seconds();
+        thread->waiting += *mark - now;
+        return true;
+    }
+    entry->running = true;
+    car_status status = run(thread, entry);
+    *mark = car_clock_seconds();
+    thread->tasks += *mark - now;
+    entry->running = false;
+    if (status != CAR_OK) {
+        rank->status = rank->status == CAR_OK ? status : rank->status;
+    } else {
+        note_over(rank, entry);
+    }
+    pthread_cond_broadcast(&rank->changed);
+    return true;
+}
+
+void *car_rank_thread_run(void *argument) {
+    car_rank_thread *thread = argument;
+    car_rank *rank = thread->rank;
+    pthread_mutex_lock(&rank->lock);
+    double mark = car_clock_seconds();
+    while (take_turn(thread, &mark)) {
+    }
+    pthread_cond_broadcast(&rank->changed);
+    pthread_mutex_unlock(&rank->lock);
+    return NULL;
+}

@@ -1,0 +1,216 @@
+/* The inside of a rank, for the files rank*.c. */
+#ifndef CAR_ENGINE_RANK_INTERNAL_H
+#define CAR_ENGINE_RANK_INTERNAL_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+#include "base/base.h"
+#include "carousel/rank.h"
+#include "engine/arithmetic.h"
+#include "engine/internal.h"
+#include "transport/transport.h"
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Memory that several may look at: a table of the rank, and messages that carry it. */
+typedef struct car_block {
+    char *data;
+    int references; /* guarded by the rank's lock */
+} car_block;
+
+/* One parameter in a bundle. */
+typedef struct car_part {
+    int op, slot; /* the use: parameter `slot` of operation `op` */
+    int param;
+    size_t offset, bytes;
+} car_part;
+
+/* How a bundle's weights, and the sums of their gradients, lie in a block: one parameter behind the other without
+ * gaps, so that a block is a message. Forms derived from weights follow behind. */
+typedef struct car_layout {
+    car_part *parts;
+    int count;
+    size_t bytes;                          /* of the parameters: what is sent */
+    size_t derived_offset, derived_bytes; /* of the operations of the bundle's stage */
+} car_layout;
+
+/* A version of a bundle's weights. */
+typedef struct car_held {
+    car_block *block;
+    int64_t version;
+} car_held;
+
+/* A bundle's sum of one step. */
+typedef struct car_sum {
+    int64_t step; /* CAR_NONE: free */
+    car_block *block;
+} car_sum;
+
+enum { CAR_SUMS_HELD = 6 }; /* of one bundle at once: the cycle overlaps two steps, and messages take their time */
+
+/* What a rank has of a bundle. */
+typedef struct car_holding_of_bundle {
+    car_layout layout;
+    int places;        /* replica, pipeline, grid: versions held for good, 1 or 2; 0: none of it here */
+    car_held held[2];  /* by version mod places; zero: what came by, by version mod 2 */
+    car_held master;   /* zero: the owner's, from which the next version is made */
+    car_block *older;  /* after a restart: the version before the first, for those that are stale in the first step */
+    car_block *kept;   /* the keeper's, at the end of a run: the version before the last */
+    car_sum sums[CAR_SUMS_HELD];
+} car_holding_of_bundle;
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+/* A thing that tasks read or write: weights, a sum, a micro-batch's activations, the way to a neighbour. */
+typedef struct car_access {
+    uint64_t thing;
+    bool writes;
+} car_access;
+
+enum { CAR_MAX_ACCESSES = 24 };
+
+/* A task of the plan that is not over yet. They are kept in the plan's order. */
+typedef struct car_entry {
+    car_task task;
+    int64_t window;
+    car_access access[CAR_MAX_ACCESSES];
+    int access_count;
+    int blockers; /* earlier tasks that touch the same things and are not over */
+    struct car_entry **dependents;
+    int dependent_count, dependent_capacity;
+    bool running, over;
+    bool started, arrived; /* messages and collectives */
+    car_message message;
+    car_block *block; /* where a message lands, or what it carries */
+    struct car_entry *next;
+} car_entry;
+
+/* A send that outlives its task. */
+typedef struct car_parcel {
+    car_message message;
+    car_block *block;
+    struct car_rank *rank;
+} car_parcel;
+
+typedef struct car_rank_thread {
+    struct car_rank *rank;
+    pthread_t handle;
+    bool started;
+    car_lane *lane;
+    car_weights view;        /* pointers into blocks, for the stage at hand */
+    car_gradients gradients; /* the same */
+    char *addend;
+    double tasks, waiting, choosing;
+} car_rank_thread;
+
+/* What is known of a rank, for whoever has to say why nothing moves. */
+typedef struct car_sighting {
+    double when; /* by our clock; 0: never */
+    int64_t step;
+    bool waits;
+    char doing[96];
+} car_sighting;
+
+struct car_rank {
+    car_context *context;
+    const car_plan *plan;
+    const car_partition *partition;
+    const car_program *program;
+    const car_graph *graph;
+    car_arena *arena;
+    car_transport *transport;
+    car_trainer_config config;
+    car_placement placement;
+    int device, devices, workers, stages, per_worker, bundles;
+    bool cyclic;
+    bool ring;       /* sums in ring order; otherwise in any, by collectives */
+    int64_t first_step; /* the plan's step 0 is this one of the run */
+    int64_t updates;    /* of the optimizer before that */
+    int64_t newest;     /* between runs: the plan's version that is the newest */
+
+    car_holding_of_bundle *holding; /* per bundle */
+    car_optimizer *optimizer;
+    car_tape_range *range; /* pipeline and grid: the operations of this rank */
+    int first_stage, end_stage;
+    bool feeds;
+    car_tape **tapes;
+    int tape_count;
+    car_rank_thread *thread;
+
+    pthread_mutex_t lock; /* guards all below */
+    pthread_cond_t changed;
+    car_entry *first, *last, *spare;
+    int64_t window, windows;
+    int64_t limit; /* steps of the plan */
+    car_task_list list;
+    uint64_t in_flight; /* sends that are not finished */
+    int collectives_started[2], collectives_listed[2];
+    int64_t send_slot;
+    int sends_in_slot, most_sends;
+    car_status status;
+    bool ended;
+    int64_t progress;
+    double progressed;
+    atomic_bool stop;
+    /* Losses on their way to rank 0. */
+    struct car_losses *losses;
+    car_sighting *sightings; /* per rank */
+    car_trainer_times times;
+    double exposed;
+};
+
+/* Step of the run that a task belongs to. */
+static inline int64_t car_rank_step_of(const car_rank *rank, const car_task *task) {
+    return rank->first_step + task->step;
+}
+
+/* rank_store.c: blocks, layouts, versions and sums. All but creating need the lock. */
+car_status car_rank_create_store(car_rank *rank);
+void car_rank_destroy_store(car_rank *rank);
+car_status car_block_create(car_rank *rank, car_memory category, size_t bytes, car_block **out);
+void car_block_drop(car_rank *rank, car_block *block);
+size_t car_layout_block_bytes(const car_layout *layout); /* of weights, derived forms included */
+/* The bundle in whose block the weights of another are found on this rank: its home's, if that is here. */
+int car_rank_weights_place(const car_rank *rank, int bundle);
+car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version);
+void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block *block);
+car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step);
+car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, car_block *block);
+void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step);
+/* The same part of the home's layout, for a tied bundle. */
+const car_part *car_rank_home_part(const car_rank *rank, int bundle);
+
+/* rank_access.c: what a task touches. */
+void car_rank_list_accesses(const car_rank *rank, car_entry *entry);
+int car_rank_tape_of(const car_rank *rank, const car_task *task);
+
+/* rank_tasks.c: called with the lock, which they let go while they work. */
+car_status car_rank_compute(car_rank_thread *thread, car_entry *entry);
+car_status car_rank_update(car_rank_thread *thread, car_entry *entry);
+/* rank_messages.c: the same. */
+car_status car_rank_send(car_rank_thread *thread, car_entry *entry);
+car_status car_rank_start_arrival(car_rank *rank, car_entry *entry); /* receives and collectives */
+car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry);
+void car_rank_message_finished(void *user, car_message *message);
+/* Points a thread's view at the weights of a bundle in a block. */
+void car_rank_bind_weights(car_rank_thread *thread, int bundle, const car_block *block);
+
+/* rank_state.c */
+car_status car_rank_go_on(car_rank *rank);
+
+/* rank_executor.c */
+void *car_rank_thread_run(void *argument);
+car_status car_rank_fill(car_rank *rank);
+void car_rank_forget_entries(car_rank *rank);
+
+/* rank_losses.c: losses and sightings, what statuses carry. */
+car_status car_rank_create_losses(car_rank *rank);
+void car_rank_destroy_losses(car_rank *rank);
+void car_rank_note_loss(car_rank *rank, int64_t step, int worker, double loss);
+size_t car_rank_tell(void *user, char *status);
+void car_rank_heard(void *user, int from, const char *status, size_t bytes);
+car_status car_rank_share_losses(car_rank *rank); /* all that is left, after the loop */
+
+#endif

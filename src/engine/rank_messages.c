@@ -1,0 +1,270 @@
+/* What a rank sends and what arrives.
+ *
+ * A message carries a block as it lies in memory: a sum, or under zero weights. A sum that is sent for good changes
+ * hands, so nothing is copied. Activations are packed, because several tensors may cross a cut. */
+#include <string.h>
+
+#include "engine/rank_internal.h"
+#include "kernels/vector/vector.h"
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+/* Takes a reference of the block over. With the lock. */
+static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
+    car_parcel *parcel = NULL;
+    car_status status = car_context_allocate(rank->context, 1, sizeof *parcel, &parcel);
+    if (status != CAR_OK) {
+        car_block_drop(rank, block);
+        return status;
+    }
+    parcel->rank = rank;
+    parcel->block = block;
+    parcel->message = (car_message){.kind = CAR_MESSAGE_SEND,
+                                    .data = block->data,
+                                    .bytes = car_plan_task_bytes(rank->plan, task),
+                                    .peer = task->peer,
+                                    .tag = task->tag,
+                                    .user = parcel};
+    rank->in_flight++;
+    car_transport_start(rank->transport, &parcel->message);
+    return CAR_OK;
+}
+
+static car_status send_sum(car_rank *rank, const car_task *task) {
+    car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
+    if (!sum) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum of bundle %d to send",
+                                rank->device, task->bundle);
+    }
+    car_block *block = sum->block;
+    block->references++;
+    if (task->frees & CAR_FREES_SUM) {
+        car_rank_drop_sum(rank, task->bundle, task->step);
+    }
+    return ship(rank, task, block);
+}
+
+/* zero: the version goes away, but for the owner's. */
+static car_status send_moving_weights(car_rank *rank, const car_task *task) {
+    car_block *block = car_rank_find_weights(rank, task->bundle, task->version);
+    car_held *held = &rank->holding[task->bundle].held[task->version % 2];
+    if (!block) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no version %lld of bundle %d to send",
+                                rank->device, (long long)task->version, task->bundle);
+    }
+    block->references++;
+    if ((task->frees & CAR_FREES_WEIGHTS) && held->block == block) {
+        car_block_drop(rank, block);
+        *held = (car_held){NULL, CAR_NONE};
+    }
+    return ship(rank, task, block);
+}
+
+/* A copy of a tied parameter, which others may go on to use or to renew here. */
+static car_status send_tied_weights(car_rank *rank, const car_task *task) {
+    int place = car_rank_weights_place(rank, task->bundle);
+    const car_block *block = car_rank_find_weights(rank, place, task->version);
+    size_t bytes = car_plan_task_bytes(rank->plan, task);
+    car_block *copy = NULL;
+    car_status status = CAR_OK;
+    if (!block) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no version %lld of bundle %d to send",
+                                rank->device, (long long)task->version, task->bundle);
+    }
+    size_t offset = place == task->bundle ? 0 : car_rank_home_part(rank, task->bundle)->offset;
+    CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &copy));
+    pthread_mutex_unlock(&rank->lock);
+    memcpy(copy->data, block->data + offset, bytes);
+    pthread_mutex_lock(&rank->lock);
+    status = ship(rank, task, copy);
+done:
+    return status;
+}
+
+static car_status send_activations(car_rank *rank, const car_task *task) {
+    car_block *packed = NULL;
+    car_tape *tape = rank->tapes[car_rank_tape_of(rank, task)];
+    car_status status = CAR_OK;
+    CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, car_plan_task_bytes(rank->plan, task), &packed));
+    pthread_mutex_unlock(&rank->lock);
+    car_tape_export(tape, task->cargo == CAR_CARGO_GRADIENT, packed->data);
+    pthread_mutex_lock(&rank->lock);
+    status = ship(rank, task, packed);
+done:
+    return status;
+}
+
+car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
+    car_rank *rank = thread->rank;
+    const car_task *task = &entry->task;
+    switch (task->cargo) {
+    case CAR_CARGO_ACTIVATION:
+    case CAR_CARGO_GRADIENT:
+        return send_activations(rank, task);
+    case CAR_CARGO_WEIGHTS:
+        return rank->placement == CAR_PLACEMENT_ZERO ? send_moving_weights(rank, task) : send_tied_weights(rank, task);
+    default:
+        return send_sum(rank, task);
+    }
+}
+
+/* ---- arriving -------------------------------------------------------------------------------- */
+
+static car_status start_receive(car_rank *rank, car_entry *entry) {
+    const car_task *task = &entry->task;
+    size_t bytes = car_plan_task_bytes(rank->plan, task), room = bytes;
+    car_memory category = CAR_MEMORY_MESSAGES;
+    car_status status = CAR_OK;
+    if (task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED) {
+        category = CAR_MEMORY_GRADIENTS;
+    } else if (task->cargo == CAR_CARGO_WEIGHTS && rank->placement == CAR_PLACEMENT_ZERO) {
+        category = CAR_MEMORY_WEIGHTS;
+        room = car_layout_block_bytes(&rank->holding[task->bundle].layout);
+    }
+    CAR_TRY(car_block_create(rank, category, room, &entry->block));
+    entry->message = (car_message){.kind = CAR_MESSAGE_RECEIVE,
+                                   .data = entry->block->data,
+                                   .bytes = bytes,
+                                   .peer = task->peer,
+                                   .tag = task->tag};
+done:
+    return status;
+}
+
+/* Ranks of a collective are numbered from the first of the group. */
+static int rank_in_group(const car_rank *rank, int device) {
+    return rank->placement == CAR_PLACEMENT_GRID ? device % rank->workers : device;
+}
+
+static car_status start_collective(car_rank *rank, car_entry *entry) {
+    const car_task *task = &entry->task;
+    car_holding_of_bundle *h = &rank->holding[task->bundle];
+    car_message_kind kind = CAR_MESSAGE_BROADCAST;
+    car_status status = CAR_OK;
+    if (task->kind == CAR_TASK_REDUCE) {
+        const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
+        if (!sum) {
+            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum of bundle %d to reduce",
+                                    rank->device, task->bundle);
+        }
+        kind = task->peer == CAR_NONE ? CAR_MESSAGE_ALL_REDUCE : CAR_MESSAGE_REDUCE;
+        entry->block = sum->block;
+        entry->block->references++;
+    } else if (h->master.block) {
+        entry->block = h->master.block;
+        entry->block->references++;
+    } else {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, car_layout_block_bytes(&h->layout), &entry->block));
+    }
+    entry->message = (car_message){.kind = kind,
+                                   .data = entry->block->data,
+                                   .bytes = car_plan_task_bytes(rank->plan, task),
+                                   .peer = task->peer == CAR_NONE ? CAR_NONE : rank_in_group(rank, task->peer)};
+done:
+    return status;
+}
+
+car_status car_rank_start_arrival(car_rank *rank, car_entry *entry) {
+    car_status status =
+        entry->task.kind == CAR_TASK_RECEIVE ? start_receive(rank, entry) : start_collective(rank, entry);
+    if (status == CAR_OK) {
+        entry->started = true;
+        entry->message.user = NULL; /* a parcel has one; this finds its entry by address */
+        car_transport_start(rank->transport, &entry->message);
+    }
+    return status;
+}
+
+void car_rank_message_finished(void *user, car_message *message) {
+    car_rank *rank = user;
+    pthread_mutex_lock(&rank->lock);
+    if (!message) {
+        rank->status = rank->status == CAR_OK ? CAR_ERROR_IO : rank->status;
+    } else if (message->user) {
+        car_parcel *parcel = message->user;
+        car_block_drop(rank, parcel->block);
+        car_context_release(rank->context, parcel, 1, sizeof *parcel);
+        rank->in_flight--;
+    } else {
+        car_entry *entry = (car_entry *)((char *)message - offsetof(car_entry, message));
+        entry->arrived = true;
+    }
+    pthread_cond_broadcast(&rank->changed);
+    pthread_mutex_unlock(&rank->lock);
+}
+
+/* ---- what arrived is put where it belongs ---------------------------------------------------- */
+
+static car_status take_weights(car_rank_thread *thread, car_entry *entry) {
+    car_rank *rank = thread->rank;
+    const car_task *task = &entry->task;
+    const car_stage *stage = &rank->partition->stages[task->stage];
+    car_holding_of_bundle *h = &rank->holding[task->bundle];
+    car_status status = CAR_OK;
+    if (h->places > 0) { /* a tied parameter that has a place here */
+        car_held *held = &h->held[task->version % h->places];
+        pthread_mutex_unlock(&rank->lock);
+        memcpy(held->block->data, entry->block->data, h->layout.bytes);
+        pthread_mutex_lock(&rank->lock);
+        held->version = task->version;
+        car_block_drop(rank, entry->block);
+    } else if (h->master.block && task->kind == CAR_TASK_BROADCAST) {
+        car_block_drop(rank, entry->block); /* the owner's own */
+    } else {
+        if (h->layout.derived_bytes > 0) {
+            car_rank_bind_weights(thread, task->bundle, entry->block);
+            pthread_mutex_unlock(&rank->lock);
+            status = car_weights_refresh(&thread->view, thread->lane, stage->first, stage->end);
+            pthread_mutex_lock(&rank->lock);
+        }
+        car_rank_put_weights(rank, task->bundle, task->version, entry->block);
+    }
+    entry->block = NULL;
+    return status;
+}
+
+static car_status take_activations(car_rank_thread *thread, car_entry *entry) {
+    car_rank *rank = thread->rank;
+    const car_task *task = &entry->task;
+    bool gradient = task->cargo == CAR_CARGO_GRADIENT;
+    car_tape *tape = rank->tapes[car_rank_tape_of(rank, task)];
+    int64_t step = car_rank_step_of(rank, task);
+    car_status status = CAR_OK;
+    pthread_mutex_unlock(&rank->lock);
+    if (!gradient) {
+        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->workers, task->worker), true);
+        status = rank->feeds ? rank->config.feed(rank->config.feed_user, step, task->worker, tape) : CAR_OK;
+    }
+    if (status == CAR_OK) {
+        status = car_tape_import(tape, gradient, entry->block->data);
+    }
+    pthread_mutex_lock(&rank->lock);
+    car_block_drop(rank, entry->block);
+    entry->block = NULL;
+    return status;
+}
+
+car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
+    car_rank *rank = thread->rank;
+    const car_task *task = &entry->task;
+    car_status status = CAR_OK;
+    if (task->kind == CAR_TASK_REDUCE) {
+        car_block_drop(rank, entry->block);
+        entry->block = NULL;
+        if (task->frees & CAR_FREES_SUM) {
+            car_rank_drop_sum(rank, task->bundle, task->step);
+        }
+        return CAR_OK;
+    }
+    if (task->kind == CAR_TASK_BROADCAST || task->cargo == CAR_CARGO_WEIGHTS) {
+        return take_weights(thread, entry);
+    }
+    if (task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT) {
+        return take_activations(thread, entry);
+    }
+    status = car_rank_put_sum(rank, task->bundle, task->step, entry->block);
+    if (status == CAR_OK) {
+        entry->block = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,290 @@
+/* The state that training goes on from: drawn, gathered to rank 0, spread from there, or passed around between runs.
+ *
+ * After a run the newest version of a bundle is with the rank that made it; others may be left with older ones. */
+#include <string.h>
+
+#include "engine/cut_internal.h"
+#include "engine/rank_internal.h"
+
+/* ---- where things are ------------------------------------------------------------------------ */
+
+/* The rank that has the newest version of a bundle, and the optimizer's state that goes with it. */
+static int keeper_of(const car_rank *rank, int bundle) {
+    int64_t last = rank->newest > 0 ? rank->newest - 1 : 0;
+    return car_plan_owner(rank->plan, last, rank->partition->bundles[bundle].home);
+}
+
+static bool is_statistic(const car_rank *rank, int param) {
+    return car_engine_is_statistic(rank->program, param);
+}
+
+/* A part of a parameter of a home on its keeper; NULL if there is none. */
+static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cut_part which) {
+    car_holding_of_bundle *h = &rank->holding[bundle];
+    const car_block *block = NULL;
+    if (which >= CAR_CUT_STATE_0) {
+        int state = (int)which - CAR_CUT_STATE_0;
+        bool has = state < car_optimizer_states(rank->optimizer) && !is_statistic(rank, part->param);
+        return has ? car_optimizer_state(rank->optimizer, state, part->param) : NULL;
+    }
+    block = which == CAR_CUT_WEIGHTS ? car_rank_find_weights(rank, bundle, rank->newest) : h->kept ? h->kept : h->older;
+    return block ? (float *)(block->data + part->offset) : NULL;
+}
+
+/* Whether a worker is stale for a bundle here in the first step after a restart. */
+static bool wants_older(const car_rank *rank, int bundle) {
+    const car_bundle *b = &rank->partition->bundles[bundle];
+    for (int i = 0; i < rank->workers; i++) {
+        for (int c = 0; c < rank->bundles; c++) { /* those that find their weights in this bundle's block */
+            const car_bundle *user = &rank->partition->bundles[c];
+            if (car_rank_weights_place(rank, c) == bundle && car_plan_delay(rank->plan, i, b->home) > 0 &&
+                car_plan_device(rank->plan, 0, i, user->stage) == rank->device) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* ---- drawing --------------------------------------------------------------------------------- */
+
+/* What is derived from weights, and the copies of tied parameters that live apart. */
+static car_status settle(car_rank *rank) {
+    car_status status = CAR_OK;
+    for (int b = 0; b < rank->bundles; b++) {
+        car_holding_of_bundle *h = &rank->holding[b];
+        const car_stage *stage = &rank->partition->stages[rank->partition->bundles[b].stage];
+        car_block *const blocks[] = {h->places > 0 ? h->held[0].block : h->master.block, h->older};
+        car_block_drop(rank, h->kept);
+        h->kept = NULL;
+        h->held[0].version = h->places > 0 ? 0 : CAR_NONE;
+        h->held[1].version = CAR_NONE;
+        h->master.version = 0;
+        for (int v = 0; v < 2; v++) {
+            if (blocks[v] && b < rank->stages) {
+                car_rank_bind_weights(&rank->thread[0], b, blocks[v]);
+                CAR_TRY(car_weights_refresh(&rank->thread[0].view, rank->thread[0].lane, stage->first, stage->end));
+            }
+        }
+    }
+    rank->newest = 0;
+done:
+    return status;
+}
+
+car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
+    car_status status = CAR_OK;
+    for (int b = 0; b < rank->bundles; b++) {
+        const car_holding_of_bundle *h = &rank->holding[b];
+        const car_block *block = h->places > 0 ? h->held[0].block : h->master.block;
+        for (int c = 0; block && c < h->layout.count; c++) {
+            const car_part *part = &h->layout.parts[c];
+            CAR_TRY(car_weights_draw(rank->program, part->param, seed, (float *)(block->data + part->offset)));
+        }
+    }
+    CAR_TRY(settle(rank));
+done:
+    return status;
+}
+
+/* ---- gathering ------------------------------------------------------------------------------- */
+
+static car_status gather_part(car_rank *rank, car_cut *cut, int bundle, const car_part *part, car_cut_part which) {
+    int keeper = keeper_of(rank, bundle);
+    float *to = cut ? car_cut_data(cut, which, part->param) : NULL;
+    float *from = keeper == rank->device ? find_part(rank, bundle, part, which) : NULL;
+    if (keeper == rank->device && !from && which == CAR_CUT_PREVIOUS) {
+        from = find_part(rank, bundle, part, CAR_CUT_WEIGHTS); /* before the first step the two are the same */
+    }
+    if (keeper == rank->device && !from) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got what it should keep of %s",
+                                rank->device, car_graph_param(rank->graph, part->param)->name);
+    }
+    if (keeper == 0 && rank->device == 0) {
+        memcpy(to, from, part->bytes);
+        return CAR_OK;
+    }
+    return car_transport_hand_over(rank->transport, keeper, 0, rank->device == 0 ? to : from, part->bytes);
+}
+
+/* What rank 0's cut has: told to all. */
+static car_status agree_on_parts(car_rank *rank, car_cut *cut, int32_t *parts) {
+    int32_t mask = 0;
+    for (int which = 0; rank->device == 0 && which < CAR_CUT_PARTS; which++) {
+        for (int p = 0; p < car_graph_param_count(rank->graph); p++) {
+            mask |= car_cut_has(cut, (car_cut_part)which, p) ? 1 << which : 0;
+        }
+    }
+    *parts = mask;
+    return car_transport_broadcast(rank->transport, 0, parts, sizeof *parts);
+}
+
+car_status car_rank_gather(car_rank *rank, car_cut *cut) {
+    int32_t parts = 0;
+    car_status status = CAR_OK;
+    CAR_TRY(agree_on_parts(rank, cut, &parts));
+    for (int b = 0; b < rank->stages; b++) {
+        const car_layout *layout = &rank->holding[b].layout;
+        for (int c = 0; c < layout->count; c++) {
+            for (int which = 0; which < CAR_CUT_PARTS; which++) {
+                bool state = which >= CAR_CUT_STATE_0;
+                if ((parts & 1 << which) && !(state && is_statistic(rank, layout->parts[c].param))) {
+                    CAR_TRY(gather_part(rank, rank->device == 0 ? cut : NULL, b, &layout->parts[c],
+                                        (car_cut_part)which));
+                }
+            }
+        }
+    }
+    if (rank->device == 0) {
+        const car_cut_numbers numbers = {
+            .step = rank->first_step, .updates = rank->updates, .norm = __builtin_nan("")};
+        car_cut_set_numbers(cut, &numbers);
+    }
+done:
+    return status;
+}
+
+/* ---- spreading ------------------------------------------------------------------------------- */
+
+/* Puts a part where this rank has room for it. Weights go to the first place: they are version 0 of what follows. */
+static car_status put_part(car_rank *rank, int param, car_cut_part which, const float *data) {
+    size_t bytes = car_program_param_bytes(rank->program, param);
+    car_status status = CAR_OK;
+    if (which >= CAR_CUT_STATE_0) {
+        int state = (int)which - CAR_CUT_STATE_0;
+        float *to = state < car_optimizer_states(rank->optimizer)
+                        ? car_optimizer_state(rank->optimizer, state, param)
+                        : NULL;
+        if (to) {
+            memcpy(to, data, bytes);
+        }
+        return CAR_OK;
+    }
+    for (int b = 0; b < rank->bundles; b++) {
+        car_holding_of_bundle *h = &rank->holding[b];
+        for (int c = 0; c < h->layout.count; c++) {
+            if (h->layout.parts[c].param != param) {
+                continue;
+            }
+            car_block *block = h->places > 0 ? h->held[0].block : h->master.block;
+            if (which == CAR_CUT_PREVIOUS && wants_older(rank, b)) {
+                if (!h->older) {
+                    CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, car_layout_block_bytes(&h->layout), &h->older));
+                }
+                block = h->older;
+            } else if (which == CAR_CUT_PREVIOUS) {
+                block = NULL;
+            }
+            if (block) {
+                memcpy(block->data + h->layout.parts[c].offset, data, bytes);
+            }
+        }
+    }
+done:
+    return status;
+}
+
+/* From rank 0's cut, or (NULL everywhere) from whoever keeps it. */
+static car_status share_part(car_rank *rank, car_cut *cut, bool from_cut, int bundle, const car_part *part,
+                             car_cut_part which, float *room) {
+    int source = from_cut ? 0 : keeper_of(rank, bundle);
+    car_status status = CAR_OK;
+    if (rank->device == source) {
+        const float *data = from_cut ? car_cut_data(cut, which, part->param) : find_part(rank, bundle, part, which);
+        if (!data) {
+            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got a part of %s to share",
+                                    rank->device, car_graph_param(rank->graph, part->param)->name);
+        }
+        memcpy(room, data, part->bytes);
+    }
+    CAR_TRY(car_transport_broadcast(rank->transport, source, room, part->bytes));
+    CAR_TRY(put_part(rank, part->param, which, room));
+done:
+    return status;
+}
+
+static car_status share(car_rank *rank, car_cut *cut, bool from_cut, int32_t parts) {
+    float *room = NULL;
+    size_t most = 0;
+    car_status status = CAR_OK;
+    for (int p = 0; p < car_graph_param_count(rank->graph); p++) {
+        size_t bytes = car_program_param_bytes(rank->program, p);
+        most = bytes > most ? bytes : most;
+    }
+    CAR_TRY(car_context_allocate(rank->context, most, 1, &room));
+    for (int b = 0; b < rank->stages; b++) {
+        const car_layout *layout = &rank->holding[b].layout;
+        for (int c = 0; c < layout->count; c++) {
+            for (int which = 0; which < CAR_CUT_PARTS; which++) {
+                bool state = which >= CAR_CUT_STATE_0;
+                if ((parts & 1 << which) && !(state && is_statistic(rank, layout->parts[c].param))) {
+                    CAR_TRY(share_part(rank, cut, from_cut, b, &layout->parts[c], (car_cut_part)which, room));
+                }
+            }
+        }
+    }
+    CAR_TRY(settle(rank));
+done:
+    car_context_release(rank->context, room, most, 1);
+    return status;
+}
+
+car_status car_rank_spread(car_rank *rank, car_cut *cut) {
+    car_cut_numbers numbers = {0};
+    int32_t parts = 0;
+    car_status status = CAR_OK;
+    CAR_TRY(agree_on_parts(rank, cut, &parts));
+    if (rank->device == 0) {
+        numbers = car_cut_get_numbers(cut);
+    }
+    CAR_TRY(car_transport_broadcast(rank->transport, 0, &numbers, sizeof numbers));
+    if (numbers.step == 0) {
+        parts &= ~(1 << CAR_CUT_PREVIOUS); /* the same as the weights */
+    }
+    rank->first_step = numbers.step;
+    rank->updates = numbers.updates;
+    CAR_TRY(share(rank, cut, true, parts));
+done:
+    return status;
+}
+
+/* Before a further run: everybody gets what the keepers have. */
+car_status car_rank_go_on(car_rank *rank) {
+    int32_t parts = 1 << CAR_CUT_WEIGHTS;
+    car_status status = CAR_OK;
+    if (rank->newest == 0) {
+        return CAR_OK;
+    }
+    for (int s = 0; s < car_optimizer_states(rank->optimizer); s++) {
+        parts |= 1 << (CAR_CUT_STATE_0 + s);
+    }
+    if (car_plan_delay(rank->plan, 0, 0) > 0) {
+        parts |= 1 << CAR_CUT_PREVIOUS;
+    }
+    CAR_TRY(share(rank, NULL, false, parts));
+done:
+    return status;
+}
+
+/* ---- agreement ------------------------------------------------------------------------------- */
+
+car_status car_rank_agree(car_context *context, car_transport *transport, const char *what, const char *text) {
+    enum { LENGTH = 160 };
+    int size = car_transport_size(transport), rank = car_transport_rank(transport);
+    char mine[LENGTH] = "", *all = NULL;
+    car_status status = CAR_OK;
+    strncpy(mine, text, sizeof mine - 1);
+    CAR_TRY(car_context_allocate(context, (size_t)size, LENGTH, &all));
+    CAR_TRY(car_transport_all_gather(transport, mine, LENGTH, all));
+    for (int r = 1; r < size && status == CAR_OK; r++) {
+        const char *other = all + (size_t)r * LENGTH;
+        if (strcmp(all, other) != 0) {
+            status = car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                      "rank %d has another %s than rank 0: %s, not %s. Start all ranks alike%s", r,
+                                      what, other, all, rank == r ? " (this is that rank)" : "");
+        }
+    }
+done:
+    car_context_release(context, all, all ? (size_t)size : 0, LENGTH);
+    return status;
+}

@@ -1,0 +1,306 @@
+/* What a rank holds: blocks with the weights of bundles in the versions that the plan wants here, and sums. */
+#include <string.h>
+
+#include "engine/rank_internal.h"
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+car_status car_block_create(car_rank *rank, car_memory category, size_t bytes, car_block **out) {
+    car_block *block = NULL;
+    void *data = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_context_allocate(rank->context, 1, sizeof *block, &block));
+    CAR_TRY(car_arena_allocate(rank->arena, category, bytes, &data));
+    block->data = data;
+    block->references = 1;
+    *out = block;
+    block = NULL;
+done:
+    car_context_release(rank->context, block, 1, sizeof *block);
+    return status;
+}
+
+void car_block_drop(car_rank *rank, car_block *block) {
+    if (block && --block->references == 0) {
+        car_arena_release(rank->arena, block->data);
+        car_context_release(rank->context, block, 1, sizeof *block);
+    }
+}
+
+/* ---- layouts --------------------------------------------------------------------------------- */
+
+/* Parameters whose size keeps what follows aligned come first, small odd ones last. */
+static bool is_even(size_t bytes) {
+    return bytes % 64 == 0;
+}
+
+static bool belongs(const car_rank *rank, int bundle, int param) {
+    const car_bundle *b = &rank->partition->bundles[bundle];
+    if (b->param != CAR_NONE) {
+        return param == b->param;
+    }
+    for (int t = rank->stages; t < rank->bundles; t++) { /* a tied one belongs to its home */
+        if (rank->partition->bundles[t].stage == b->stage && rank->partition->bundles[t].param == param) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static car_status add_part(car_rank *rank, car_layout *layout, int l, int slot) {
+    const car_op *op = car_graph_op(rank->graph, l);
+    for (int c = 0; c < layout->count; c++) {
+        if (layout->parts[c].param == op->params[slot]) {
+            return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
+                                    "%s is used twice in one stage, which ranks cannot do: use more stages",
+                                    car_graph_param(rank->graph, op->params[slot])->name);
+        }
+    }
+    size_t bytes = car_program_param_bytes(rank->program, op->params[slot]);
+    layout->parts[layout->count++] =
+        (car_part){.op = l, .slot = slot, .param = op->params[slot], .offset = layout->bytes, .bytes = bytes};
+    layout->bytes += bytes;
+    return CAR_OK;
+}
+
+static car_status lay_out(car_rank *rank, int bundle) {
+    const car_bundle *b = &rank->partition->bundles[bundle];
+    const car_stage *stage = &rank->partition->stages[b->stage];
+    car_layout *layout = &rank->holding[bundle].layout;
+    size_t uses = (size_t)car_graph_use_count(rank->graph);
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(rank->context, uses, sizeof *layout->parts, &layout->parts));
+    for (int even = 1; even >= 0; even--) {
+        for (int l = stage->end - 1; l >= stage->first; l--) {
+            const car_op *op = car_graph_op(rank->graph, l);
+            for (int p = 0; p < op->param_count; p++) {
+                bool fits = is_even(car_program_param_bytes(rank->program, op->params[p])) == (even == 1);
+                if (fits && belongs(rank, bundle, op->params[p])) {
+                    CAR_TRY(add_part(rank, layout, l, p));
+                }
+            }
+        }
+    }
+    layout->derived_offset = car_round_up(layout->bytes, 64);
+    for (int l = stage->first; bundle < rank->stages && l < stage->end; l++) {
+        layout->derived_bytes += car_round_up(car_program_derived_bytes(rank->program, l), 64);
+    }
+    if (layout->bytes != b->bytes) {
+        status = car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
+                                  "the weights of stage %d take %zu bytes in this machine's layout and %zu in the "
+                                  "plan: ranks need channels that are multiples of 16",
+                                  b->stage, layout->bytes, b->bytes);
+    }
+done:
+    return status;
+}
+
+size_t car_layout_block_bytes(const car_layout *layout) {
+    return layout->derived_bytes > 0 ? layout->derived_offset + layout->derived_bytes : layout->bytes;
+}
+
+const car_part *car_rank_home_part(const car_rank *rank, int bundle) {
+    const car_bundle *b = &rank->partition->bundles[bundle];
+    const car_layout *layout = &rank->holding[b->home].layout;
+    for (int c = 0; c < layout->count; c++) {
+        if (layout->parts[c].param == b->param) {
+            return &layout->parts[c];
+        }
+    }
+    return NULL;
+}
+
+/* ---- versions -------------------------------------------------------------------------------- */
+
+int car_rank_weights_place(const car_rank *rank, int bundle) {
+    const car_bundle *b = &rank->partition->bundles[bundle];
+    bool home_is_here = rank->holding[b->home].places > 0;
+    return rank->placement != CAR_PLACEMENT_ZERO && home_is_here ? b->home : bundle;
+}
+
+car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version) {
+    const car_holding_of_bundle *h = &rank->holding[bundle];
+    const car_held *held = &h->held[version % (h->places > 0 ? h->places : 2)];
+    if (held->block && held->version == version) {
+        return held->block;
+    }
+    return h->master.block && h->master.version == version ? h->master.block : NULL;
+}
+
+void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block *block) {
+    car_holding_of_bundle *h = &rank->holding[bundle];
+    car_held *held = &h->held[version % (h->places > 0 ? h->places : 2)];
+    if (held->block != block) {
+        car_block_drop(rank, held->block);
+    }
+    *held = (car_held){block, version};
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step) {
+    car_sum *sums = rank->holding[bundle].sums;
+    for (int s = 0; s < CAR_SUMS_HELD; s++) {
+        if (sums[s].block && sums[s].step == step) {
+            return &sums[s];
+        }
+    }
+    return NULL;
+}
+
+car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, car_block *block) {
+    car_sum *sums = rank->holding[bundle].sums;
+    for (int s = 0; s < CAR_SUMS_HELD; s++) {
+        if (!sums[s].block) {
+            sums[s] = (car_sum){step, block};
+            return CAR_OK;
+        }
+    }
+    return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d holds too many sums of bundle %d",
+                            rank->device, bundle);
+}
+
+void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step) {
+    car_sum *sum = car_rank_find_sum(rank, bundle, step);
+    if (sum) {
+        car_block_drop(rank, sum->block);
+        *sum = (car_sum){CAR_NONE, NULL};
+    }
+}
+
+/* ---- what the plan wants here ---------------------------------------------------------------- */
+
+/* The versions of a bundle that are alive here at once: two, if one is used after the next was made. */
+static void note_use(car_rank *rank, int64_t *newest, int bundle, int64_t version) {
+    int place = car_rank_weights_place(rank, bundle);
+    car_holding_of_bundle *h = &rank->holding[place];
+    h->places = h->places > 0 ? h->places : 1;
+    if (newest[place] > version) {
+        h->places = 2;
+    }
+}
+
+static void note_task(car_rank *rank, int64_t *newest, const car_task *task) {
+    const car_partition *partition = rank->partition;
+    if (task->kind == CAR_TASK_UPDATE || (task->kind == CAR_TASK_RECEIVE && task->cargo == CAR_CARGO_WEIGHTS)) {
+        note_use(rank, newest, task->bundle, newest[task->bundle]);
+        newest[task->bundle] = task->version > newest[task->bundle] ? task->version : newest[task->bundle];
+    }
+    if (task->kind != CAR_TASK_FORWARD && task->kind != CAR_TASK_BACKWARD) {
+        return;
+    }
+    if (partition->bundles[task->stage].bytes > 0) {
+        note_use(rank, newest, task->stage, task->version);
+    }
+    for (int b = rank->stages; b < rank->bundles; b++) {
+        if (partition->bundles[b].stage == task->stage && partition->bundles[b].bytes > 0) {
+            note_use(rank, newest, b, task->tied_version);
+        }
+    }
+}
+
+/* Homes first, because a tied bundle has a place of its own only where its home has none. */
+static void find_homes(car_rank *rank) {
+    for (int i = 0; i < rank->workers; i++) {
+        for (int j = 0; j < rank->stages; j++) {
+            for (int64_t t = 0; t < rank->workers + 1; t++) {
+                if (car_plan_device(rank->plan, t, i, j) == rank->device && rank->partition->bundles[j].bytes > 0) {
+                    rank->holding[j].places = 1;
+                }
+            }
+        }
+    }
+}
+
+/* A rank's pattern repeats after at most N steps. */
+static car_status count_places(car_rank *rank) {
+    int64_t *newest = NULL;
+    int64_t steps = rank->workers + 6;
+    car_status status = CAR_OK;
+    if (rank->placement == CAR_PLACEMENT_ZERO) {
+        return CAR_OK;
+    }
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->bundles, sizeof *newest, &newest));
+    find_homes(rank);
+    for (int64_t window = 0; window < car_plan_windows(rank->plan, steps); window++) {
+        CAR_TRY(car_plan_expand(rank->plan, rank->device, window, steps, &rank->list));
+        for (int k = 0; k < rank->list.count; k++) {
+            note_task(rank, newest, &rank->list.tasks[k]);
+        }
+    }
+done:
+    car_context_release(rank->context, newest, (size_t)rank->bundles, sizeof *newest);
+    return status;
+}
+
+static bool owns(const car_rank *rank, int bundle) {
+    return rank->placement == CAR_PLACEMENT_ZERO &&
+           car_plan_owner(rank->plan, 0, rank->partition->bundles[bundle].home) == rank->device;
+}
+
+static car_status allocate_bundle(car_rank *rank, int bundle) {
+    car_holding_of_bundle *h = &rank->holding[bundle];
+    size_t bytes = car_layout_block_bytes(&h->layout);
+    car_status status = CAR_OK;
+    for (int v = 0; v < h->places; v++) {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, bytes, &h->held[v].block));
+        h->held[v].version = CAR_NONE;
+    }
+    if (owns(rank, bundle) && rank->partition->bundles[bundle].bytes > 0) {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, bytes, &h->master.block));
+    }
+done:
+    return status;
+}
+
+/* Whether this rank ever makes an update of a bundle: those that have it but for ties. */
+static car_status create_optimizer(car_rank *rank) {
+    size_t params = (size_t)car_graph_param_count(rank->graph);
+    bool *wanted = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(rank->context, params, sizeof *wanted, &wanted));
+    for (int b = 0; b < rank->stages; b++) {
+        const car_holding_of_bundle *h = &rank->holding[b];
+        for (int c = 0; (h->places > 0 || h->master.block) && c < h->layout.count; c++) {
+            wanted[h->layout.parts[c].param] = true;
+        }
+    }
+    CAR_TRY(car_optimizer_create_for(rank->program, rank->arena, &rank->config.optimizer, wanted, &rank->optimizer));
+done:
+    car_context_release(rank->context, wanted, params, sizeof *wanted);
+    return status;
+}
+
+car_status car_rank_create_store(car_rank *rank) {
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->bundles, sizeof *rank->holding, &rank->holding));
+    for (int b = 0; b < rank->bundles; b++) {
+        CAR_TRY(lay_out(rank, b));
+    }
+    CAR_TRY(count_places(rank));
+    for (int b = 0; b < rank->bundles; b++) {
+        CAR_TRY(allocate_bundle(rank, b));
+    }
+    CAR_TRY(create_optimizer(rank));
+done:
+    return status;
+}
+
+void car_rank_destroy_store(car_rank *rank) {
+    for (int b = 0; rank->holding && b < rank->bundles; b++) {
+        car_holding_of_bundle *h = &rank->holding[b];
+        for (int s = 0; s < CAR_SUMS_HELD; s++) {
+            car_block_drop(rank, h->sums[s].block);
+        }
+        car_block_drop(rank, h->held[0].block);
+        car_block_drop(rank, h->held[1].block);
+        car_block_drop(rank, h->master.block);
+        car_block_drop(rank, h->older);
+        car_block_drop(rank, h->kept);
+        car_context_release(rank->context, h->layout.parts, (size_t)car_graph_use_count(rank->graph),
+                            sizeof *h->layout.parts);
+    }
+    car_context_release(rank->context, rank->holding, (size_t)rank->bundles, sizeof *rank->holding);
+    car_optimizer_destroy(rank->optimizer);
+}

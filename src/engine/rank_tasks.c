@@ -1,0 +1,322 @@
+/* What a rank computes: forward, backward with the sum, update. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/rank_internal.h"
+#include "kernels/vector/vector.h"
+
+/* ---- weights for a stage --------------------------------------------------------------------- */
+
+void car_rank_bind_weights(car_rank_thread *thread, int bundle, const car_block *block) {
+    const car_rank *rank = thread->rank;
+    const car_layout *layout = &rank->holding[bundle].layout;
+    const car_stage *stage = &rank->partition->stages[rank->partition->bundles[bundle].stage];
+    for (int c = 0; c < layout->count; c++) {
+        thread->view.param[layout->parts[c].param] = block->data + layout->parts[c].offset;
+    }
+    char *derived = block->data + layout->derived_offset;
+    for (int l = stage->first; bundle < rank->stages && l < stage->end; l++) {
+        size_t bytes = car_program_derived_bytes(rank->program, l);
+        thread->view.derived[l] = bytes > 0 ? derived : NULL;
+        derived += car_round_up(bytes, 64);
+    }
+}
+
+/* After a restart, those that are stale in the first step use what was there before it. */
+static car_block *find_version(car_rank *rank, int bundle, const car_task *task, int64_t version) {
+    int home = rank->partition->bundles[bundle].home, place = car_rank_weights_place(rank, bundle);
+    car_block *older = rank->holding[place].older;
+    if (older && task->step == 0 && car_plan_delay(rank->plan, task->worker, home) > 0) {
+        return older;
+    }
+    return car_rank_find_weights(rank, place, version);
+}
+
+static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
+    car_rank *rank = thread->rank;
+    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
+        const car_bundle *bundle = &rank->partition->bundles[b];
+        if (bundle->stage != task->stage || bundle->bytes == 0) {
+            continue;
+        }
+        int64_t version = b < rank->stages ? task->version : task->tied_version;
+        const car_block *block = find_version(rank, b, task, version);
+        if (!block) {
+            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: version %lld of bundle %d is not here",
+                                    rank->device, (long long)version, b);
+        }
+        if (car_rank_weights_place(rank, b) == b) {
+            car_rank_bind_weights(thread, b, block);
+        } else {
+            thread->view.param[bundle->param] = block->data + car_rank_home_part(rank, b)->offset;
+        }
+    }
+    return CAR_OK;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static car_status forward(car_rank_thread *thread, const car_task *task) {
+    car_rank *rank = thread->rank;
+    const car_stage *stage = &rank->partition->stages[task->stage];
+    car_tape *tape = rank->tapes[car_rank_tape_of(rank, task)];
+    int64_t step = car_rank_step_of(rank, task);
+    car_status status = CAR_OK;
+    if (task->stage == 0) {
+        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->workers, task->worker), true);
+        CAR_TRY(rank->config.feed(rank->config.feed_user, step, task->worker, tape));
+    }
+    CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, stage->first, stage->end));
+    if (stage->first < stage->end && stage->end == car_graph_op_count(rank->graph) && !isfinite(car_tape_loss(tape))) {
+        status = car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
+                                  "the loss of worker %d in step %lld is not finite: a smaller learning rate or "
+                                  "warm-up may help",
+                                  task->worker, (long long)step + 1);
+    }
+done:
+    return status;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* The sums that a backward adds to, by bundle of its stage. */
+typedef struct addition {
+    int bundle;
+    car_block *sum;
+    bool fresh; /* nothing is in it yet */
+} addition;
+
+enum { MAX_ADDITIONS = 8 };
+
+/* With the lock. */
+static car_status bind_sums(car_rank *rank, const car_task *task, addition *additions, int *count) {
+    car_status status = CAR_OK;
+    *count = 0;
+    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
+        const car_bundle *bundle = &rank->partition->bundles[b];
+        if (bundle->stage != task->stage || bundle->bytes == 0 || *count == MAX_ADDITIONS) {
+            continue;
+        }
+        car_sum *sum = car_rank_find_sum(rank, b, task->step);
+        car_block *block = sum ? sum->block : NULL;
+        if (!sum) {
+            CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, bundle->bytes, &block));
+            CAR_TRY(car_rank_put_sum(rank, b, task->step, block));
+        }
+        if (rank->ring && (sum == NULL) != (task->worker == 0)) {
+            return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
+                                    "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, b,
+                                    task->worker);
+        }
+        additions[(*count)++] = (addition){b, block, sum == NULL};
+    }
+done:
+    return status;
+}
+
+/* Where the gradient of a parameter of an operation is to be added. */
+static float *sum_of(const car_rank *rank, const addition *additions, int count, int l, int slot, bool *fresh) {
+    for (int a = 0; a < count; a++) {
+        const car_layout *layout = &rank->holding[additions[a].bundle].layout;
+        for (int c = 0; c < layout->count; c++) {
+            if (layout->parts[c].op == l && layout->parts[c].slot == slot) {
+                *fresh = additions[a].fresh;
+                return (float *)(additions[a].sum->data + layout->parts[c].offset);
+            }
+        }
+    }
+    return NULL;
+}
+
+/* A gradient that begins a sum is computed in its place; every other apart, then added. */
+static car_status backward_op(car_rank_thread *thread, const car_task *task, const addition *additions, int count,
+                              int l) {
+    car_rank *rank = thread->rank;
+    const car_op *op = car_graph_op(rank->graph, l);
+    float *sums[CAR_MAX_PARAMS] = {NULL};
+    bool fresh[CAR_MAX_PARAMS] = {false};
+    char *addend = thread->addend;
+    car_status status = CAR_OK;
+    for (int p = 0; p < op->param_count; p++) {
+        sums[p] = sum_of(rank, additions, count, l, p, &fresh[p]);
+        thread->gradients.use[op->first_use + p] = fresh[p] ? (void *)sums[p] : (void *)addend;
+        addend += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
+    }
+    CAR_TRY(car_tape_backward(rank->tapes[car_rank_tape_of(rank, task)], thread->lane, &thread->view,
+                              &thread->gradients, l, l + 1));
+    for (int p = 0; p < op->param_count; p++) {
+        const float *own = thread->gradients.use[op->first_use + p];
+        if (rank->ring) {
+            car_engine_add(rank->program, op, p, sums[p], own, fresh[p]);
+        } else {
+            car_engine_add_any_order(rank->program, op, p, sums[p], own, fresh[p], task->worker, rank->workers);
+        }
+    }
+done:
+    return status;
+}
+
+static car_status backward(car_rank_thread *thread, const car_task *task, const addition *additions, int count) {
+    const car_rank *rank = thread->rank;
+    const car_stage *stage = &rank->partition->stages[task->stage];
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
+    car_status status = CAR_OK;
+    for (int l = stage->end - 1; status == CAR_OK && l >= stage->first; l--) {
+        status = backward_op(thread, task, additions, count, l);
+    }
+    car_kernels_leave(mode);
+    return status;
+}
+
+/* ---- ties ------------------------------------------------------------------------------------ */
+
+/* A finished sum that goes on to other ranks brings those of its ties along; otherwise they meet at the update. */
+static bool ties_are_added_early(const car_rank *rank) {
+    return rank->ring && (rank->placement == CAR_PLACEMENT_REPLICA || rank->placement == CAR_PLACEMENT_GRID);
+}
+
+/* With the lock; the sums are this task's alone. In ascending order of stages. */
+static car_status add_ties(car_rank *rank, int home, int64_t step) {
+    for (int b = rank->stages; b < rank->bundles; b++) {
+        const car_bundle *tied = &rank->partition->bundles[b];
+        if (tied->home != home || tied->bytes == 0) {
+            continue;
+        }
+        car_sum *sum = car_rank_find_sum(rank, home, step), *other = car_rank_find_sum(rank, b, step);
+        if (!sum || !other) {
+            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a sum of tied bundle %d is missing",
+                                    rank->device, b);
+        }
+        float *to = (float *)(sum->block->data + car_rank_home_part(rank, b)->offset);
+        const float *from = (const float *)other->block->data;
+        car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
+        pthread_mutex_unlock(&rank->lock);
+        car_vector_select()->accumulate(to, from, (int64_t)(tied->bytes / sizeof(float)));
+        pthread_mutex_lock(&rank->lock);
+        car_kernels_leave(mode);
+        car_rank_drop_sum(rank, b, step);
+    }
+    return CAR_OK;
+}
+
+car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
+    car_rank *rank = thread->rank;
+    const car_task *task = &entry->task;
+    bool is_backward = task->kind == CAR_TASK_BACKWARD;
+    addition additions[MAX_ADDITIONS];
+    int count = 0;
+    car_status status = CAR_OK;
+    CAR_TRY(bind_stage(thread, task));
+    if (is_backward) {
+        CAR_TRY(bind_sums(rank, task, additions, &count));
+    }
+    pthread_mutex_unlock(&rank->lock);
+    status = is_backward ? backward(thread, task, additions, count) : forward(thread, task);
+    pthread_mutex_lock(&rank->lock);
+    CAR_TRY(status);
+    const car_stage *stage = &rank->partition->stages[task->stage];
+    if (!is_backward && stage->first < stage->end && stage->end == car_graph_op_count(rank->graph)) {
+        car_rank_note_loss(rank, car_rank_step_of(rank, task), task->worker,
+                           car_tape_loss(rank->tapes[car_rank_tape_of(rank, task)]));
+    }
+    if (is_backward && task->worker == rank->workers - 1 && ties_are_added_early(rank)) {
+        CAR_TRY(add_ties(rank, task->stage, task->step));
+    }
+    if ((task->frees & CAR_FREES_WEIGHTS) && !rank->holding[task->bundle].places) {
+        for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
+            bool tied = b >= rank->stages;
+            int64_t version = tied ? task->tied_version : task->version;
+            car_held *held = &rank->holding[b].held[version % 2];
+            /* In the cycle this is said of the stage's own; a tied bundle may have another last user. */
+            if (rank->partition->bundles[b].stage == task->stage && held->version == version &&
+                (!tied || !rank->cyclic)) {
+                car_block_drop(rank, held->block);
+                *held = (car_held){NULL, CAR_NONE};
+            }
+        }
+    }
+done:
+    return status;
+}
+
+/* ---- update ---------------------------------------------------------------------------------- */
+
+static car_status renew(car_rank_thread *thread, const car_task *task, const car_block *from, car_block *to,
+                        const car_block *sum) {
+    car_rank *rank = thread->rank;
+    const car_layout *layout = &rank->holding[task->bundle].layout;
+    const car_stage *stage = &rank->partition->stages[task->bundle];
+    const car_renewal renewal = {.optimizer = rank->optimizer,
+                                 .update = rank->updates + task->step,
+                                 .lr = car_schedule_lr(&rank->config.schedule, car_rank_step_of(rank, task)),
+                                 .scale = 1,
+                                 .workers = rank->workers};
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
+    for (int c = 0; c < layout->count; c++) {
+        const car_part *part = &layout->parts[c];
+        car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, &renewal,
+                         (const float *)(from->data + part->offset), (float *)(to->data + part->offset),
+                         (const float *)(sum->data + part->offset));
+    }
+    car_status status = car_weights_refresh(&thread->view, thread->lane, stage->first, stage->end);
+    car_kernels_leave(mode);
+    return status;
+}
+
+/* zero: the owner makes the bundles tied to this one too, since they travel on their own. */
+static void copy_to_ties(car_rank *rank, const car_task *task, const car_block *home) {
+    for (int b = rank->stages; b < rank->bundles; b++) {
+        car_held *master = &rank->holding[b].master;
+        if (rank->partition->bundles[b].home == task->bundle && master->block) {
+            memcpy(master->block->data, home->data + car_rank_home_part(rank, b)->offset,
+                   rank->partition->bundles[b].bytes);
+            master->version = task->version;
+        }
+    }
+}
+
+/* The keeper of a run's last version keeps the one before, too, where the rule goes on from it. */
+static car_status keep_previous(car_rank *rank, const car_task *task, const car_block *from) {
+    car_holding_of_bundle *h = &rank->holding[task->bundle];
+    bool keeper = car_plan_owner(rank->plan, task->step, task->bundle) == rank->device;
+    car_status status = CAR_OK;
+    if (task->version != rank->limit || !keeper || car_plan_delay(rank->plan, 0, 0) == 0) {
+        return CAR_OK;
+    }
+    CAR_TRY(car_block_create(rank, CAR_MEMORY_SNAPSHOT, car_layout_block_bytes(&h->layout), &h->kept));
+    memcpy(h->kept->data, from->data, h->layout.bytes);
+done:
+    return status;
+}
+
+car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
+    car_rank *rank = thread->rank;
+    const car_task *task = &entry->task;
+    car_holding_of_bundle *h = &rank->holding[task->bundle];
+    car_status status = CAR_OK;
+    if (!ties_are_added_early(rank)) {
+        CAR_TRY(add_ties(rank, task->bundle, task->step));
+    }
+    const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
+    car_held *to = h->master.block ? &h->master : &h->held[task->version % (h->places > 0 ? h->places : 1)];
+    const car_block *from = car_rank_find_weights(rank, task->bundle, task->version - 1);
+    if (!sum || !from || !to->block) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
+                                "rank %d: %s for version %lld of bundle %d is not here", rank->device,
+                                sum ? "the weights" : "the sum", (long long)task->version, task->bundle);
+    }
+    const car_block *source = sum->block;
+    CAR_TRY(keep_previous(rank, task, from));
+    car_rank_bind_weights(thread, task->bundle, to->block);
+    pthread_mutex_unlock(&rank->lock);
+    status = renew(thread, task, from, to->block, source);
+    pthread_mutex_lock(&rank->lock);
+    CAR_TRY(status);
+    to->version = task->version;
+    copy_to_ties(rank, task, to->block);
+    if (task->frees & CAR_FREES_SUM) {
+        car_rank_drop_sum(rank, task->bundle, task->step);
+    }
+done:
+    return status;
+}

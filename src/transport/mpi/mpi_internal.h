@@ -1,0 +1,52 @@
+/* The inside of the transport over MPI. */
+#ifndef CAR_TRANSPORT_MPI_INTERNAL_H
+#define CAR_TRANSPORT_MPI_INTERNAL_H
+
+#include <mpi.h>
+#include <pthread.h>
+
+#include "base/base.h"
+#include "transport/transport.h"
+
+/* A message under way beside its request: two arrays, because MPI tests arrays of requests. */
+typedef struct car_flights {
+    MPI_Request *requests;
+    car_message **messages;
+    int *indices; /* for MPI_Testsome */
+    int count, capacity;
+} car_flights;
+
+struct car_transport {
+    car_context *context;
+    int rank, size, local_size;
+    char name[128];
+    /* Ways. Tags are only promised up to some number, so a tag is a communicator and a tag in it. */
+    MPI_Comm *data;
+    int data_count, tags;
+    MPI_Comm sums, weights; /* collectives, which are matched by their order in a communicator */
+    MPI_Comm control;       /* statuses, and what is done outside of the loop */
+
+    pthread_t thread;
+    car_transport_events events;
+    car_flights flights; /* the thread's, in the loop */
+    car_traffic traffic;
+    /* Statuses: one receive always posted, one send to each listener at most. */
+    char in[CAR_STATUS_BYTES], out[CAR_STATUS_BYTES];
+    MPI_Request in_request, out_requests[2];
+    double told;
+
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t changed;
+    car_message *first, *last; /* to be started */
+    bool ending, failed;
+};
+
+/* Fails with MPI's own words. */
+car_status car_transport_check(car_transport *transport, int code, const char *what);
+void *car_transport_run(void *argument); /* progress.c: the thread; a car_transport */
+/* status.c */
+void car_transport_open_statuses(car_transport *transport);
+void car_transport_move_statuses(car_transport *transport, bool ending);
+void car_transport_close_statuses(car_transport *transport);
+
+#endif

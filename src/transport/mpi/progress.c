@@ -1,0 +1,195 @@
+/* The transport's thread: starts what was handed in, tests what is under way, sleeps when nothing happens.
+ *
+ * Sleeping rather than spinning, because the cores belong to the kernels: a message waits at most the nap's
+ * length for its next step, which is little beside the slots that it has to arrive in. */
+#include <sched.h>
+#include <time.h>
+
+#include "transport/mpi/mpi_internal.h"
+
+static const double shortest_nap = 20e-6, longest_nap = 250e-6;
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+static int start(car_transport *transport, car_message *message, MPI_Request *request) {
+    int count = (int)(message->bytes / sizeof(float));
+    MPI_Comm data = transport->data[message->tag > 0 ? message->tag / transport->tags : 0];
+    int tag = message->tag > 0 ? message->tag % transport->tags : 0;
+    switch (message->kind) {
+    case CAR_MESSAGE_SEND:
+        return MPI_Isend(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
+    case CAR_MESSAGE_RECEIVE:
+        return MPI_Irecv(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
+    case CAR_MESSAGE_BROADCAST:
+        return MPI_Ibcast(message->data, count, MPI_FLOAT, message->peer, transport->weights, request);
+    case CAR_MESSAGE_REDUCE: {
+        int rank = 0;
+        MPI_Comm_rank(transport->sums, &rank);
+        bool root = rank == message->peer;
+        return MPI_Ireduce(root ? MPI_IN_PLACE : message->data, root ? message->data : NULL, count, MPI_FLOAT, MPI_SUM,
+                           message->peer, transport->sums, request);
+    }
+    default:
+        return MPI_Iallreduce(MPI_IN_PLACE, message->data, count, MPI_FLOAT, MPI_SUM, transport->sums, request);
+    }
+}
+
+static void count_message(car_transport *transport, const car_message *message) {
+    transport->traffic.collectives += message->kind > CAR_MESSAGE_RECEIVE;
+    if (message->kind == CAR_MESSAGE_SEND) {
+        transport->traffic.messages++;
+        transport->traffic.bytes_sent += message->bytes;
+    }
+}
+
+static car_status make_room(car_transport *transport) {
+    car_flights *flights = &transport->flights;
+    int needed = flights->count + 1, capacity = flights->capacity;
+    car_status status = CAR_OK;
+    if (needed <= capacity) {
+        return CAR_OK;
+    }
+    /* Three arrays of one length: each grows from the same capacity. */
+    CAR_TRY(car_context_grow(transport->context, &flights->requests, &capacity, needed, sizeof *flights->requests));
+    capacity = flights->capacity;
+    CAR_TRY(car_context_grow(transport->context, &flights->messages, &capacity, needed, sizeof *flights->messages));
+    capacity = flights->capacity;
+    CAR_TRY(car_context_grow(transport->context, &flights->indices, &capacity, needed, sizeof *flights->indices));
+    flights->capacity = capacity;
+done:
+    return status;
+}
+
+static car_status start_message(car_transport *transport, car_message *message) {
+    car_flights *flights = &transport->flights;
+    car_status status = CAR_OK;
+    CAR_TRY(make_room(transport));
+    message->started = car_clock_seconds();
+    CAR_TRY(car_transport_check(transport, start(transport, message, &flights->requests[flights->count]),
+                                "starting a message"));
+    flights->messages[flights->count++] = message;
+    count_message(transport, message);
+done:
+    return status;
+}
+
+/* ---- testing --------------------------------------------------------------------------------- */
+
+/* Takes the finished ones out of the arrays; keeps the order of the others. */
+static void close_up(car_flights *flights) {
+    int kept = 0;
+    for (int f = 0; f < flights->count; f++) {
+        if (flights->messages[f]) {
+            flights->messages[kept] = flights->messages[f];
+            flights->requests[kept++] = flights->requests[f];
+        }
+    }
+    flights->count = kept;
+}
+
+static car_status test_messages(car_transport *transport, bool *moved) {
+    car_flights *flights = &transport->flights;
+    int finished = 0;
+    car_status status = CAR_OK;
+    if (flights->count == 0) {
+        return CAR_OK;
+    }
+    CAR_TRY(car_transport_check(
+        transport,
+        MPI_Testsome(flights->count, flights->requests, &finished, flights->indices, MPI_STATUSES_IGNORE),
+        "carrying messages"));
+    double now = finished > 0 ? car_clock_seconds() : 0;
+    for (int f = 0; f < finished; f++) {
+        car_message *message = flights->messages[flights->indices[f]];
+        flights->messages[flights->indices[f]] = NULL;
+        message->finished = now;
+        transport->events.finished(transport->events.user, message);
+    }
+    if (finished > 0) {
+        close_up(flights);
+        *moved = true;
+    }
+done:
+    return status;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static struct timespec after(double seconds) {
+    struct timespec when;
+    clock_gettime(CLOCK_REALTIME, &when);
+    when.tv_nsec += (long)(seconds * 1e9);
+    if (when.tv_nsec >= 1000000000L) {
+        when.tv_sec++;
+        when.tv_nsec -= 1000000000L;
+    }
+    return when;
+}
+
+/* What was handed in; waits for it for at most `nap` seconds if there is nothing. */
+static car_message *take_new(car_transport *transport, double nap, bool *ending) {
+    pthread_mutex_lock(&transport->lock);
+    if (!transport->first && !transport->ending && nap > 0) {
+        struct timespec until = after(nap);
+        pthread_cond_timedwait(&transport->changed, &transport->lock, &until);
+    }
+    car_message *list = transport->first;
+    transport->first = transport->last = NULL;
+    *ending = transport->ending && (transport->failed || (!list && transport->flights.count == 0));
+    pthread_mutex_unlock(&transport->lock);
+    return list;
+}
+
+/* Here the loop is over for this rank, but others may still be at work, and want to hear that it lives. */
+static void wait_for_others(car_transport *transport) {
+    MPI_Request all = MPI_REQUEST_NULL;
+    int over = 0;
+    MPI_Pcontrol(0);
+    MPI_Ibarrier(transport->control, &all);
+    while (!over && MPI_Test(&all, &over, MPI_STATUS_IGNORE) == MPI_SUCCESS && !over) {
+        bool ending = false;
+        car_transport_move_statuses(transport, false);
+        take_new(transport, longest_nap, &ending);
+        pthread_mutex_lock(&transport->lock);
+        bool given_up = transport->failed;
+        pthread_mutex_unlock(&transport->lock);
+        if (given_up) {
+            return;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+void *car_transport_run(void *argument) {
+    car_transport *transport = argument;
+    car_status status = CAR_OK;
+    double nap = 0;
+    bool ending = false;
+    car_transport_open_statuses(transport);
+    while (status == CAR_OK) {
+        bool moved = false;
+        car_message *message = take_new(transport, nap, &ending);
+        if (ending) {
+            break;
+        }
+        while (message && status == CAR_OK) {
+            car_message *next = message->next; /* the engine may reuse a message that has finished */
+            status = start_message(transport, message);
+            message = next;
+            moved = true;
+        }
+        if (status == CAR_OK) {
+            status = test_messages(transport, &moved);
+        }
+        car_transport_move_statuses(transport, false);
+        nap = moved ? 0 : nap > 0 ? nap * 1.5 : shortest_nap;
+        nap = nap < longest_nap ? nap : longest_nap;
+    }
+    if (status != CAR_OK) {
+        transport->events.finished(transport->events.user, NULL); /* the engine finds the context's error */
+    } else if (!transport->failed) {
+        wait_for_others(transport);
+    }
+    car_transport_close_statuses(transport);
+    return NULL;
+}

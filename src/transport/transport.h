@@ -1,0 +1,74 @@
+/* What the engine asks of a transport.
+ *
+ * Inside the training loop everything is a car_message: it is started by any thread, and carried by the
+ * transport's own thread, which makes all calls of MPI there. That thread polls: it tests what is under way,
+ * and sleeps for a moment when nothing has happened. So messages move while kernels run, and compute threads
+ * never wait inside of MPI.
+ *
+ * Outside of the loop (setting up, checking, gathering) plain blocking calls are made by the main thread. */
+#ifndef CAR_TRANSPORT_H
+#define CAR_TRANSPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "carousel/transport.h"
+
+typedef enum car_message_kind {
+    CAR_MESSAGE_SEND,
+    CAR_MESSAGE_RECEIVE,
+    CAR_MESSAGE_BROADCAST, /* from `peer`, a rank of the group */
+    CAR_MESSAGE_REDUCE,    /* sums floats in place at `peer`, a rank of the group; elsewhere contents are undefined after */
+    CAR_MESSAGE_ALL_REDUCE
+} car_message_kind;
+
+/* Floats on their way. The caller owns message and data, and leaves both alone until it is finished. */
+typedef struct car_message {
+    car_message_kind kind;
+    void *data;
+    size_t bytes; /* a multiple of sizeof(float) */
+    int peer, tag;
+    double started, finished; /* when; set by the transport */
+    void *user;
+    struct car_message *next; /* the transport's */
+} car_message;
+
+enum { CAR_STATUS_BYTES = 3072 }; /* of what ranks tell each other about themselves */
+
+/* What the transport's thread calls back. */
+typedef struct car_transport_events {
+    void (*finished)(void *user, car_message *message);
+    /* A few times a second. Writes what there is to tell, at most CAR_STATUS_BYTES, and returns the length; 0: nothing. */
+    size_t (*tell)(void *user, char *status);
+    /* What another rank told; between its statuses there is at most a second while it lives. */
+    void (*heard)(void *user, int rank, const char *status, size_t bytes);
+    void *user;
+} car_transport_events;
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+/* Readies the ways that messages take: tags 0 .. highest_tag, and for collectives the ranks that give the same group.
+ * All ranks call it. */
+car_status car_transport_prepare(car_transport *transport, int highest_tag, int group);
+/* From here to _end the transport's thread runs, and nothing but car_transport_start may be called. */
+car_status car_transport_begin(car_transport *transport, const car_transport_events *events);
+void car_transport_start(car_transport *transport, car_message *message);
+/* Ends the thread. All messages must be finished, unless `failed`: then what is left is given up. */
+void car_transport_end(car_transport *transport, bool failed);
+
+/* What was done in the loop since the transport was opened. */
+typedef struct car_traffic {
+    uint64_t bytes_sent, messages, collectives; /* of the plan, by this rank */
+    uint64_t statuses;                          /* sent to other ranks, besides */
+} car_traffic;
+car_traffic car_transport_traffic(const car_transport *transport);
+
+/* ---- around it ------------------------------------------------------------------------------- */
+
+/* `out` gets size() pieces of `bytes` bytes, in order of ranks. */
+car_status car_transport_all_gather(car_transport *transport, const void *in, size_t bytes, void *out);
+car_status car_transport_broadcast(car_transport *transport, int from, void *data, size_t bytes);
+/* Called by both ends, with one rank at each; nothing to do for others or if both are one. */
+car_status car_transport_hand_over(car_transport *transport, int from, int to, void *data, size_t bytes);
+
+#endif

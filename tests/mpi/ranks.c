@@ -1,0 +1,199 @@
+/* Ranks against threads: every rank runs its share of small runs, and rank 0 compares the weights with those of the
+ * shared engine: to the bit under the cyclic rules, within 1e-5 under dp.
+ *
+ *   mpirun -n R ranks [full]
+ *
+ * runs the cases that need R ranks, those of CI or all of them. A case is a line of the list below, for each model and
+ * rule. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "carousel/predict.h"
+#include "carousel/rank.h"
+#include "engine/session.h"
+
+enum { STEPS = 6, DP_STEPS = 10 };
+
+typedef struct setting {
+    car_placement placement;
+    int workers, per_worker, ranks, threads;
+    car_mapping mapping;
+    bool full; /* not in CI */
+} setting;
+
+static const setting settings[] = {
+    {CAR_PLACEMENT_REPLICA, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_REPLICA, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, true},
+    {CAR_PLACEMENT_REPLICA, 4, 2, 4, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_CONTIGUOUS, false},
+    {CAR_PLACEMENT_REPLICA, 6, 1, 3, 2, CAR_MAPPING_INTERLEAVED, true},
+    {CAR_PLACEMENT_REPLICA, 6, 1, 2, 3, CAR_MAPPING_CONTIGUOUS, true},
+    {CAR_PLACEMENT_ZERO, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_ZERO, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true},
+    {CAR_PLACEMENT_PIPELINE, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_PIPELINE, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_PIPELINE, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_PIPELINE, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true},
+    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_GRID, 2, 2, 3, 1, CAR_MAPPING_INTERLEAVED, true},
+    {CAR_PLACEMENT_GRID, 3, 1, 6, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_GRID, 4, 1, 10, 1, CAR_MAPPING_INTERLEAVED, false},
+};
+
+static const char *const models[] = {"mlp", "resnet20", "gpt2-nano"};
+static const car_rule rules[] = {CAR_RULE_CDP_V1, CAR_RULE_CDP_V2, CAR_RULE_DP};
+
+static void log_line(void *user, car_log_level level, const char *line) {
+    (void)user;
+    (void)level;
+    fprintf(stderr, "  %s\n", line);
+}
+
+/* Whatever goes wrong ends all ranks: the others would wait. */
+static void require(car_transport *transport, bool holds, const char *what, const car_context *context) {
+    if (!holds) {
+        fprintf(stderr, "rank %d: %s%s%s\n", car_transport_rank(transport), what, context ? ": " : "",
+                context ? car_context_error(context) : "");
+        car_transport_abort(transport, 1);
+    }
+}
+
+/* The largest difference over the largest weight; 0 only if all bits are the same. */
+static double compare(car_session *session, car_cut *cut) {
+    double difference = 0, largest = 0;
+    for (int p = 0; p < car_graph_param_count(session->graph); p++) {
+        size_t count = (size_t)car_shape_elements(car_graph_param(session->graph, p)->shape);
+        float *a = malloc(count * sizeof *a), *b = malloc(count * sizeof *b);
+        car_weights_get(car_trainer_weights(session->trainer), p, a);
+        car_cut_get(cut, CAR_CUT_WEIGHTS, p, b);
+        for (size_t e = 0; e < count; e++) {
+            double d = fabs((double)a[e] - (double)b[e]);
+            difference = d > difference || isnan(d) ? d : difference;
+            largest = fabs((double)a[e]) > largest ? fabs((double)a[e]) : largest;
+        }
+        if (memcmp(a, b, count * sizeof *a) != 0 && difference == 0) {
+            difference = 1e-30; /* a zero of another sign */
+        }
+        free(b);
+        free(a);
+    }
+    return difference / largest;
+}
+
+static car_session_config configure(const setting *s, const char *model, car_rule rule) {
+    car_session_config config = car_session_config_default(model, s->workers, rule);
+    if (strcmp(model, "resnet20") == 0) {
+        config.model_config.width = 16;
+    }
+    config.partition.stages = s->workers * s->per_worker;
+    config.training.schedule.lr = 0.01;
+    if (strcmp(model, "gpt2-nano") == 0) {
+        config.training.optimizer.kind = CAR_OPTIMIZER_ADAMW;
+        config.training.schedule.lr = 0.001;
+    }
+    config.log = log_line;
+    return config;
+}
+
+/* Two runs, so that going on from the end of the first is seen as well. */
+static car_status train(car_rank *rank, int64_t steps) {
+    car_status status = CAR_OK;
+    CAR_TRY(car_rank_initialize(rank, 7));
+    CAR_TRY(car_rank_run(rank, steps / 2 + 1));
+    CAR_TRY(car_rank_run(rank, steps));
+done:
+    return status;
+}
+
+static bool run_case(car_transport *transport, const setting *s, const char *model, car_rule rule) {
+    car_session_config config = configure(s, model, rule);
+    car_session session;
+    car_plan_config plan_config = config.plan;
+    car_plan *plan = NULL;
+    car_arena *arena = NULL;
+    car_rank *rank = NULL;
+    car_cut *cut = NULL;
+    int64_t steps = rule == CAR_RULE_DP ? DP_STEPS : STEPS;
+    bool first = car_transport_rank(transport) == 0, good = true;
+    plan_config.placement = s->placement;
+    plan_config.mapping = s->mapping;
+    plan_config.ranks = s->placement == CAR_PLACEMENT_REPLICA ? s->ranks : 0;
+    require(transport, car_session_open(&session, &config) == CAR_OK, "opening", session.context);
+    require(transport, car_plan_create(session.context, session.partition, &plan_config, &plan) == CAR_OK, "planning",
+            session.context);
+    require(transport, car_arena_create(session.context, 0, &arena) == CAR_OK, "arena", session.context);
+    car_trainer_config training = config.training;
+    training.threads = s->threads;
+    training.feed = car_session_feed;
+    training.feed_user = &session;
+    require(transport, car_rank_create(plan, session.program, arena, transport, &training, &rank) == CAR_OK, "creating",
+            session.context);
+    require(transport, train(rank, steps) == CAR_OK, "training", session.context);
+    if (first) {
+        require(transport, car_cut_create(session.program, arena, false, 0, &cut) == CAR_OK, "cut", session.context);
+    }
+    require(transport, car_rank_gather(rank, cut) == CAR_OK, "gathering", session.context);
+    if (first) {
+        require(transport, car_trainer_run(session.trainer, steps) == CAR_OK, "shared", session.context);
+        double difference = compare(&session, cut);
+        good = rule == CAR_RULE_DP ? difference <= 1e-5 : difference == 0;
+        printf("%s %s %s %s N=%d k=%d R=%d: %.2g\n", good ? "ok" : "FAILED", model, car_rule_text(rule),
+               car_placement_text(s->placement), s->workers, s->per_worker, car_plan_devices(plan), difference);
+        fflush(stdout);
+    }
+    car_cut_destroy(cut);
+    car_rank_destroy(rank);
+    for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
+        require(transport, car_arena_live(arena, c) == 0, "memory is left", NULL);
+    }
+    car_arena_destroy(arena);
+    car_plan_destroy(plan);
+    car_session_close(&session);
+    return good;
+}
+
+/* dp's grid has N^2 ranks, the cycle's N(N+1)/2. */
+static int ranks_needed(const setting *s, car_rule rule) {
+    bool square = s->placement == CAR_PLACEMENT_GRID && rule == CAR_RULE_DP;
+    return square ? s->workers * s->workers : s->ranks;
+}
+
+int main(int argc, char **argv) {
+    car_context_config config = car_context_config_default();
+    car_context *context = NULL;
+    car_transport *transport = NULL;
+    const char *only = argc > 1 ? argv[1] : "ci";
+    int failed = 0, run = 0;
+    config.log = log_line;
+    if (car_context_create(&config, &context) != CAR_OK || car_transport_open(context, &transport) != CAR_OK) {
+        fprintf(stderr, "%s\n", context ? car_context_error(context) : "no context");
+        return 1;
+    }
+    for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
+        for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+            for (size_t r = 0; r < sizeof rules / sizeof rules[0]; r++) {
+                const char *place = car_placement_text(settings[s].placement);
+                bool chosen = strcmp(only, "full") == 0 || strcmp(only, place) == 0 ||
+                              (strcmp(only, "ci") == 0 && !settings[s].full);
+                if (chosen && ranks_needed(&settings[s], rules[r]) == car_transport_size(transport)) {
+                    failed += !run_case(transport, &settings[s], models[m], rules[r]);
+                    run++;
+                }
+            }
+        }
+    }
+    if (car_transport_rank(transport) == 0) {
+        printf("%d cases, %d failed\n", run, failed);
+    }
+    require(transport, run > 0, "no case for this number of ranks", NULL);
+    car_transport_close(transport);
+    car_context_destroy(context);
+    return failed > 0;
+}
