@@ -81,6 +81,7 @@ static void list_update(const car_rank *rank, car_entry *entry) {
     for (int b = task->bundle; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
         if (rank->partition->bundles[b].home == task->bundle) {
             add(entry, THING_MASTER, b, 0, true);
+            add(entry, THING_WEIGHTS, b, task->version % 2, true);
         }
     }
 }

@@ -263,16 +263,51 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
     return status;
 }
 
+/* zero: whether the owner is the first to use a version of a bundle, so that no message brings it there. */
+static bool uses_first(const car_rank *rank, int bundle, int64_t version) {
+    const car_bundle *b = &rank->partition->bundles[bundle];
+    int worker = 0;
+    while (worker < rank->workers && car_plan_delay(rank->plan, worker, b->home) > 0) {
+        worker++;
+    }
+    int64_t step = version + worker / rank->workers;
+    return step < rank->limit && car_plan_device(rank->plan, step, worker % rank->workers, b->stage) == rank->device;
+}
+
+/* zero: a new version that begins its way here. The next may be made before that, so it gets a block of its own. */
+static car_status begin_way(car_rank_thread *thread, int bundle, const car_held *master) {
+    car_rank *rank = thread->rank;
+    size_t bytes = car_layout_block_bytes(&rank->holding[bundle].layout);
+    car_block *copy = NULL;
+    car_status status = CAR_OK;
+    if (!rank->cyclic || !uses_first(rank, bundle, master->version)) {
+        return CAR_OK;
+    }
+    CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, bytes, &copy));
+    memcpy(copy->data, master->block->data, bytes);
+    car_rank_put_weights(rank, bundle, master->version, copy);
+done:
+    return status;
+}
+
 /* zero: the owner makes the bundles tied to this one too, since they travel on their own. */
-static void copy_to_ties(car_rank *rank, const car_task *task, const car_block *home) {
-    for (int b = rank->stages; b < rank->bundles; b++) {
+static car_status complete_masters(car_rank_thread *thread, const car_task *task, const car_block *home) {
+    car_rank *rank = thread->rank;
+    car_status status = CAR_OK;
+    for (int b = task->bundle; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
         car_held *master = &rank->holding[b].master;
-        if (rank->partition->bundles[b].home == task->bundle && master->block) {
+        if (rank->partition->bundles[b].home != task->bundle || !master->block) {
+            continue;
+        }
+        if (b >= rank->stages) {
             memcpy(master->block->data, home->data + car_rank_home_part(rank, b)->offset,
                    rank->partition->bundles[b].bytes);
-            master->version = task->version;
         }
+        master->version = task->version;
+        CAR_TRY(begin_way(thread, b, master));
     }
+done:
+    return status;
 }
 
 /* The keeper of a run's last version keeps the one before, too, where the rule goes on from it. */
@@ -313,7 +348,7 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
     pthread_mutex_lock(&rank->lock);
     CAR_TRY(status);
     to->version = task->version;
-    copy_to_ties(rank, task, to->block);
+    CAR_TRY(complete_masters(thread, task, to->block));
     if (task->frees & CAR_FREES_SUM) {
         car_rank_drop_sum(rank, task->bundle, task->step);
     }
