@@ -7,7 +7,13 @@
 #include "carousel/context.h"
 
 /* Exit codes, as users of git and curl know them. */
-enum { CAR_CLI_OK = 0, CAR_CLI_FAILED = 1, CAR_CLI_USAGE = 2, CAR_CLI_GO_ON = -1 /* not one: nothing to exit for */ };
+enum {
+    CAR_CLI_OK = 0,
+    CAR_CLI_FAILED = 1,
+    CAR_CLI_USAGE = 2,
+    CAR_CLI_LOST = 3,  /* a rank of a job was lost: another start may go on from the last checkpoint */
+    CAR_CLI_GO_ON = -1 /* not one: nothing to exit for */
+};
 
 typedef enum car_cli_kind {
     CAR_CLI_FLAG, /* bool; takes no value */
@@ -57,6 +63,7 @@ int car_cli_train(int argc, char **argv);
 int car_cli_eval(int argc, char **argv);
 int car_cli_demo(int argc, char **argv);
 int car_cli_plan(int argc, char **argv);
+int car_cli_launch(int argc, char **argv);
 int car_cli_data(int argc, char **argv);
 
 #endif

@@ -13,6 +13,7 @@ static const struct {
     {"train", "train a model", car_cli_train},
     {"eval", "evaluate a model's weights", car_cli_eval},
     {"demo", "train one small model by four rules and compare", car_cli_demo},
+    {"launch", "start the ranks of a training run over MPI", car_cli_launch},
     {"plan", "show what a run would do and need", car_cli_plan},
     {"data", "look at a dataset, or pack it for fast epochs", car_cli_data},
 };

@@ -72,32 +72,51 @@ static car_status count_steps(car_train_run *run) {
     return CAR_OK;
 }
 
-car_status car_train_set_up(car_train_run *run) {
+/* What every process does for itself: all up to the one who trains. */
+static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     car_train_options *o = &run->options;
-    bool resume = o->resume || o->resume_step != CAR_NONE;
-    car_context_config context = car_context_config_default();
     car_plan_config plan;
     car_program_config program;
-    car_trainer_config trainer;
     car_status status = CAR_OK;
-    context.log = log_line;
-    CAR_TRY(car_context_create(&context, &run->context));
-    CAR_TRY(car_train_configure(run->context, o, &plan, &program, &trainer));
-    CAR_TRY(car_train_check_directory(run));
+    CAR_TRY(car_train_configure(run->context, o, &plan, &program, trainer));
+    plan.ranks = run->transport && plan.placement == CAR_PLACEMENT_REPLICA ? car_transport_size(run->transport) : 0;
+    if (car_train_is_first(run)) {
+        CAR_TRY(car_train_check_directory(run));
+    }
     CAR_TRY(car_train_find_sizes(run->context, o));
     CAR_TRY(build(run, &plan, &program));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
     CAR_TRY(count_steps(run));
-    CAR_TRY(car_train_read_schedule(run->context, o, run->epoch_steps ? run->epoch_steps : 1, &trainer.schedule));
-    CAR_TRY(car_train_open_writer(run, &trainer));
-    trainer.feed = car_train_feed;
-    trainer.feed_user = &run->data;
-    trainer.report = run->report ? run->report : car_train_on_step;
-    trainer.report_user = run;
-    CAR_TRY(car_trainer_create(run->plan, run->program, run->arena, &trainer, &run->trainer));
-    CAR_TRY(resume ? car_train_resume(run) : car_train_initialize(run));
+    CAR_TRY(car_train_read_schedule(run->context, o, run->epoch_steps ? run->epoch_steps : 1, &trainer->schedule));
+    trainer->feed = car_train_feed;
+    trainer->feed_user = &run->data;
+    trainer->report = run->report ? run->report : car_train_on_step;
+    trainer->report_user = run;
+done:
+    return status;
+}
+
+car_status car_train_set_up(car_train_run *run) {
+    car_train_options *o = &run->options;
+    bool resume = o->resume || o->resume_step != CAR_NONE;
+    car_context_config context = car_context_config_default();
+    car_trainer_config trainer;
+    car_status status = CAR_OK;
+    context.log = log_line;
+    CAR_TRY(car_context_create(&context, &run->context));
+    CAR_TRY(car_train_join(run));
+    CAR_TRY(car_train_agree(run, set_up_own(run, &trainer)));
+    if (run->transport) {
+        CAR_TRY(car_train_open_rank(run, &trainer));
+    } else {
+        CAR_TRY(car_train_open_writer(run, &trainer));
+        CAR_TRY(car_trainer_create(run->plan, run->program, run->arena, &trainer, &run->trainer));
+        CAR_TRY(resume ? car_train_resume(run) : car_train_initialize(run));
+    }
     CAR_TRY(car_train_start_loader(&run->data, o, run->first_step));
-    CAR_TRY(car_train_open_output(run));
+    if (car_train_is_first(run)) {
+        CAR_TRY(car_train_open_output(run));
+    }
 done:
     return status;
 }
@@ -106,6 +125,7 @@ void car_train_tear_down(car_train_run *run) {
     if (run->context) {
         car_train_close_writer(run); /* may be using the trainer */
         car_train_close_output(run);
+        car_train_close_rank(run);
         car_trainer_destroy(run->trainer);
         car_train_close_data(&run->data);
         car_arena_destroy(run->arena);
@@ -120,10 +140,10 @@ void car_train_tear_down(car_train_run *run) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static car_status evaluate(car_train_run *run) {
+car_status car_train_evaluate_now(car_train_run *run) {
     double start = car_clock_seconds();
-    car_status status = car_train_evaluate(&run->data, &run->options, run->program, run->arena,
-                                           car_trainer_weights(run->trainer), &run->evaluation);
+    car_status status = car_train_evaluate(&run->data, &run->options, run->program, run->arena, car_train_weights(run),
+                                           &run->evaluation);
     if (status == CAR_OK) {
         run->evaluated = true;
         car_train_show_evaluation(run);
@@ -147,7 +167,7 @@ static car_status train(car_train_run *run) {
         CAR_TRY(car_trainer_run(run->trainer, next_stop(car_trainer_steps(run->trainer), o->eval_every, o->steps)));
         bool end = car_trainer_steps(run->trainer) == o->steps;
         if (!interrupted && (o->eval_every || (real && end))) {
-            CAR_TRY(evaluate(run));
+            CAR_TRY(car_train_evaluate_now(run));
         }
     }
     car_train_close_writer(run);
@@ -168,7 +188,9 @@ int car_cli_train(int argc, char **argv) {
         return code;
     }
     car_status status = car_train_set_up(&run);
-    if (status == CAR_OK) {
+    if (status == CAR_OK && run.rank) {
+        status = car_train_over_ranks(&run);
+    } else if (status == CAR_OK) {
         struct sigaction action = {.sa_handler = on_interrupt};
         action.sa_flags = SA_RESTART | (int)SA_RESETHAND; /* the second one kills */
         running = run.trainer;
@@ -178,7 +200,9 @@ int car_cli_train(int argc, char **argv) {
         status = train(&run);
         running = NULL;
     }
-    code = status == CAR_OK ? CAR_CLI_OK : car_cli_report(run.context, status);
+    car_train_leave(&run, status);
+    bool told = run.transport != NULL;
+    code = status == CAR_OK ? CAR_CLI_OK : told ? CAR_CLI_FAILED : car_cli_report(run.context, status);
     car_train_tear_down(&run);
     return code;
 }

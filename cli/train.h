@@ -11,13 +11,14 @@
 #include "carousel/model.h"
 #include "carousel/partition.h"
 #include "carousel/plan.h"
+#include "carousel/rank.h"
 #include "carousel/trainer.h"
 #include "config.h"
 
 enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096 };
 
 typedef struct car_train_options {
-    const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config;
+    const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping;
     const char *convolutions;
     int workers, stages, threads, batch, steps, eval_every, eval_batches, warmup;
     int classes, image_size, seq_len, freshness_slack;
@@ -85,7 +86,15 @@ typedef struct car_train_run {
     car_program *program;
     car_arena *arena;
     car_train_data data;
-    car_trainer *trainer;
+    car_trainer *trainer;     /* NULL over ranks */
+    car_transport *transport; /* NULL in one process */
+    car_rank *rank;
+    car_cut *cut;                        /* over ranks, on the first one: what was gathered last */
+    car_weights *gathered;               /* the same, as weights */
+    void *accounts;                      /* over ranks: what each of them used and sent */
+    double peaks[CAR_MEMORY_CATEGORIES]; /* over ranks: bytes while training */
+    bool settled;                        /* over ranks: all end in the same way, and why has been said */
+    car_optimizer_config optimizer;
     car_train_writer *writer; /* NULL if no checkpoints are written on the way */
     int64_t saved_step;       /* of the newest checkpoint that this run wrote or began with; 0: none */
     /* What the output needs to know. */
@@ -119,6 +128,35 @@ car_status car_train_initialize(car_train_run *run); /* the weights: drawn, or -
 /* At the end: a checkpoint of where the run stands. */
 car_status car_train_write_checkpoint(car_train_run *run);
 
+/* Reads the newest checkpoint, or that of --resume-step, into a cut, and says what differs. */
+car_status car_train_read_cut(car_train_run *run, car_cut *cut);
+car_status car_train_write_cut(car_train_run *run, const car_cut *cut);
+/* Fills weights from --init, and says what did not fit. */
+car_status car_train_load(car_train_run *run, car_weights *weights);
+
+/* ---- train_ranks.c: the same over MPI --------------------------------------------------------------------------- */
+
+/* Joins the other ranks, if there are any. Before anything else: the options may depend on it. */
+car_status car_train_join(car_train_run *run);
+/* Whether this process speaks for all: the only one, or rank 0. */
+bool car_train_is_first(const car_train_run *run);
+/* Whether setting up went well everywhere, and all ranks have the same of everything. */
+car_status car_train_agree(car_train_run *run, car_status status);
+/* Creates the rank, with its first state: drawn, --init, or --resume. */
+car_status car_train_open_rank(car_train_run *run, const car_trainer_config *trainer);
+/* From the first step to the last, with evaluations and checkpoints on the way, and the summary. */
+car_status car_train_over_ranks(car_train_run *run);
+void car_train_close_rank(car_train_run *run);
+/* Ends the job, with a message, if this rank failed in the middle of it. */
+void car_train_leave(car_train_run *run, car_status status);
+
+/* Steps made, and the weights after them, wherever they are. */
+int64_t car_train_steps(const car_train_run *run);
+car_weights *car_train_weights(car_train_run *run);
+car_trainer_times car_train_times(const car_train_run *run);
+/* Adds "comm" and, over ranks, "ranks" to the summary. */
+void car_train_add_traffic(car_train_run *run, cJSON *json);
+
 /* ---- train_output.c: the head, a line for a step, the evaluation, the end; and the files of the run directory ---- */
 
 car_status car_train_open_output(car_train_run *run);
@@ -129,6 +167,8 @@ void car_train_show_evaluation(car_train_run *run);
 car_status car_train_summarize(car_train_run *run, bool interrupted);
 /* Loss and accuracy, or perplexity, as a line without its end. */
 void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evaluation *evaluation);
+/* The answer to --eval-every. */
+car_status car_train_evaluate_now(car_train_run *run);
 /* DIR/NAME. */
 car_status car_train_path(car_context *context, const char *directory, const char *name, char *path);
 

@@ -126,20 +126,27 @@ void car_train_close_writer(car_train_run *run) {
 
 /* ---- at the end ------------------------------------------------------------------------------ */
 
-car_status car_train_write_checkpoint(car_train_run *run) {
+car_status car_train_write_cut(car_train_run *run, const car_cut *cut) {
     char *config = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(config_text(run, &config));
+    CAR_TRY(write_cut(run, cut, config));
+done:
+    cJSON_free(config);
+    return status;
+}
+
+car_status car_train_write_checkpoint(car_train_run *run) {
     car_cut *cut = NULL;
     car_status status = CAR_OK;
     if (!run->options.out || run->options.keep == 0 || run->saved_step == car_trainer_steps(run->trainer)) {
         return CAR_OK;
     }
-    CAR_TRY(config_text(run, &config));
     CAR_TRY(car_trainer_create_cut(run->trainer, &cut));
     car_trainer_take_cut(run->trainer, cut);
-    CAR_TRY(write_cut(run, cut, config));
+    CAR_TRY(car_train_write_cut(run, cut));
 done:
     car_cut_destroy(cut);
-    cJSON_free(config);
     return status;
 }
 
@@ -208,10 +215,9 @@ static void tell_what_differs(car_train_run *run, const car_checkpoint *checkpoi
     cJSON_Delete(then);
 }
 
-car_status car_train_resume(car_train_run *run) {
+car_status car_train_read_cut(car_train_run *run, car_cut *cut) {
     char directory[CAR_TRAIN_PATH];
     car_checkpoint *checkpoint = NULL;
-    car_cut *cut = NULL;
     int64_t step = run->options.resume_step;
     bool complete = true;
     car_status status = CAR_OK;
@@ -220,14 +226,22 @@ car_status car_train_resume(car_train_run *run) {
         CAR_TRY(car_checkpoint_newest(run->context, directory, &step));
     }
     CAR_TRY(car_checkpoint_open(run->context, directory, step, &checkpoint));
-    CAR_TRY(car_trainer_create_cut(run->trainer, &cut));
     CAR_TRY(car_checkpoint_read(checkpoint, cut, &complete));
-    CAR_TRY(car_trainer_restore(run->trainer, cut));
     tell_what_differs(run, checkpoint, complete);
-    run->first_step = run->saved_step = step;
+done:
+    car_checkpoint_close(checkpoint);
+    return status;
+}
+
+car_status car_train_resume(car_train_run *run) {
+    car_cut *cut = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_trainer_create_cut(run->trainer, &cut));
+    CAR_TRY(car_train_read_cut(run, cut));
+    CAR_TRY(car_trainer_restore(run->trainer, cut));
+    run->first_step = run->saved_step = car_trainer_steps(run->trainer);
 done:
     car_cut_destroy(cut);
-    car_checkpoint_close(checkpoint);
     return status;
 }
 
@@ -237,19 +251,21 @@ static void tell_names(const char *what, int count, const char *names) {
     }
 }
 
-car_status car_train_initialize(car_train_run *run) {
+car_status car_train_load(car_train_run *run, car_weights *weights) {
     const car_train_options *o = &run->options;
     const car_weights_load_config config = {.reset_head = o->reset_head};
     car_weights_load_report report;
-    car_status status = car_trainer_initialize(run->trainer, o->seed);
-    if (status != CAR_OK || !o->init) {
-        return status;
-    }
-    CAR_TRY(car_weights_load(car_trainer_weights(run->trainer), o->init, &config, &report));
+    car_status status = CAR_OK;
+    CAR_TRY(car_weights_load(weights, o->init, &config, &report));
     printf("%s: %d parameters loaded\n", o->init, report.loaded);
     tell_names("missing", report.missing, report.missing_names);
     tell_names("left over", report.left_over, report.left_over_names);
     tell_names("of another size, drawn anew", report.reset, report.reset_names);
 done:
     return status;
+}
+
+car_status car_train_initialize(car_train_run *run) {
+    car_status status = car_trainer_initialize(run->trainer, run->options.seed);
+    return status == CAR_OK && run->options.init ? car_train_load(run, car_trainer_weights(run->trainer)) : status;
 }

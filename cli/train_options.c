@@ -12,6 +12,7 @@ void car_train_default_options(car_train_options *o) {
     *o = (car_train_options){.data = "synthetic",
                              .rule = "cdp-v2",
                              .placement = "shared",
+                             .mapping = "interleaved",
                              .optimizer = "sgd",
                              .schedule = "const",
                              .betas = "0.9,0.999",
@@ -35,7 +36,9 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"data", "SOURCE", "synthetic, cifar10:DIR, imagefolder:DIR, tokens:FILE or packed:FILE", CAR_CLI_TEXT,
          &o->data, 0, 0},
         {"rule", "RULE", "dp, cdp-v1, cdp-v2 or accumulate", CAR_CLI_TEXT, &o->rule, 0, 0},
-        {"placement", "PLACE", "shared: one process, threads", CAR_CLI_TEXT, &o->placement, 0, 0},
+        {"placement", "PLACE", "shared; over MPI: replica, zero, pipeline or grid", CAR_CLI_TEXT, &o->placement, 0, 0},
+        {"mapping", "KIND", "replica, several workers a rank: interleaved or contiguous", CAR_CLI_TEXT, &o->mapping, 0,
+         0},
         {"workers", "N", "micro-batches in a step", CAR_CLI_INT, &o->workers, 1, 65536},
         {"stages", "S", "stages, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1, 1 << 20},
         {"threads", "P", "threads that compute", CAR_CLI_INT, &o->threads, 1, 1024},
@@ -116,6 +119,7 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     char models[1024];
     car_cli_option table[CAR_TRAIN_OPTIONS];
     car_train_default_options(o);
+    o->threads = 0; /* how many there are cores for is known when ranks have joined */
     int count = fill_table(o, table);
     car_cli_list_models(models, sizeof models);
     const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", models};
@@ -186,10 +190,7 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     }
     CAR_TRY(car_rule_find(context, o->rule, &plan->rule));
     CAR_TRY(car_placement_find(context, o->placement, &plan->placement));
-    if (plan->placement != CAR_PLACEMENT_SHARED) {
-        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
-                                "--placement %s can be planned but not yet executed: use shared", o->placement);
-    }
+    CAR_TRY(car_mapping_find(context, o->mapping, &plan->mapping));
     CAR_TRY(car_convolutions_find(context, o->convolutions, &program->convolutions));
     plan->workers = o->workers;
     plan->threads = o->threads;

@@ -212,8 +212,7 @@ void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evalu
 }
 
 void car_train_show_evaluation(car_train_run *run) {
-    printf("%sevaluation after step %lld: ", run->terminal ? "\r\033[K" : "",
-           (long long)car_trainer_steps(run->trainer));
+    printf("%sevaluation after step %lld: ", run->terminal ? "\r\033[K" : "", (long long)car_train_steps(run));
     car_train_print_evaluation(stdout, run->data.domain, &run->evaluation);
     putchar('\n');
     fflush(stdout);
@@ -278,8 +277,8 @@ static void add_data(cJSON *json, const car_train_run *run, double wall) {
 
 static void add_results(cJSON *json, car_train_run *run, double elapsed, bool interrupted) {
     const car_train_options *o = &run->options;
-    car_trainer_times times = car_trainer_time(run->trainer);
-    cJSON_AddNumberToObject(json, "steps", (double)car_trainer_steps(run->trainer));
+    car_trainer_times times = car_train_times(run);
+    cJSON_AddNumberToObject(json, "steps", (double)car_train_steps(run));
     cJSON_AddBoolToObject(json, "interrupted", interrupted);
     cJSON_AddNumberToObject(json, "loss_first", run->first_loss);
     cJSON_AddNumberToObject(json, "loss_last", run->loss);
@@ -299,16 +298,6 @@ static void add_results(cJSON *json, car_train_run *run, double elapsed, bool in
     cJSON_AddNumberToObject(executor, "tasks_s", times.tasks);
     cJSON_AddNumberToObject(executor, "waiting_s", times.waiting);
     cJSON_AddNumberToObject(executor, "choosing_s", times.choosing);
-}
-
-/* One machine, no network: the fields are there for readers that know other placements. */
-static void add_no_traffic(cJSON *json) {
-    static const char *const names[] = {"bytes_sent", "messages", "max_messages_per_slot", "collectives",
-                                        "exposed_ms_per_step"};
-    cJSON *comm = cJSON_AddObjectToObject(json, "comm");
-    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
-        cJSON_AddNumberToObject(comm, names[n], 0);
-    }
 }
 
 static void show_problems(const car_train_run *run) {
@@ -332,8 +321,8 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
         putchar('\n');
     }
     printf("%s after %lld steps: loss %.4f -> %.4f in %.1f s, %.1f samples/s, peak of activations %.1f MB\n",
-           interrupted ? "interrupted" : "done", (long long)car_trainer_steps(run->trainer), run->first_loss, run->loss,
-           elapsed, (double)run->reported * run->options.workers * run->options.batch / elapsed,
+           interrupted ? "interrupted" : "done", (long long)car_train_steps(run), run->first_loss, run->loss, elapsed,
+           (double)run->reported * run->options.workers * run->options.batch / elapsed,
            (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte);
     show_problems(run);
     if (!run->options.out) {
@@ -343,16 +332,16 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     if (!json) {
         return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for summary.json");
     }
-    CAR_TRY(car_weights_digest(car_trainer_weights(run->trainer), digest));
+    CAR_TRY(car_weights_digest(car_train_weights(run), digest));
     add_options(json, &run->options);
     add_results(json, run, elapsed, interrupted);
     add_memory(json, run);
-    add_no_traffic(json);
+    car_train_add_traffic(run, json);
     cJSON_AddStringToObject(json, "weights_sha256", digest);
     add_machine(json, run);
     CAR_TRY(write_json(run, "summary.json", json));
     CAR_TRY(path_in_run(run, "weights.safetensors", path));
-    CAR_TRY(car_weights_save(car_trainer_weights(run->trainer), path));
+    CAR_TRY(car_weights_save(car_train_weights(run), path));
 done:
     cJSON_Delete(json);
     return status;

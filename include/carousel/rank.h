@@ -18,8 +18,8 @@ typedef struct car_rank car_rank;
 
 /* As for a trainer; `threads` is of this rank. The report is called on rank 0 only. CAR_ERROR_UNSUPPORTED for clipping
  * and skipping, which need what no message of the plan carries, and for placement shared. */
-car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena,
-                           car_transport *transport, const car_trainer_config *config, car_rank **out);
+car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena, car_transport *transport,
+                           const car_trainer_config *config, car_rank **out);
 void car_rank_destroy(car_rank *rank);
 
 /* Draws the weights. The same seed on all ranks. */
@@ -31,6 +31,10 @@ car_status car_rank_run(car_rank *rank, int64_t steps);
 /* Makes all ranks end some steps later, after the same step. May be called on any rank, from a signal handler. */
 void car_rank_stop(car_rank *rank);
 int64_t car_rank_steps(const car_rank *rank); /* made so far */
+
+/* Where this rank is, what it waits for and what it knows of the others, for a message; several lines, the last without
+ * its end. From any thread while it runs. Returns the length. */
+size_t car_rank_explain(car_rank *rank, char *text, size_t capacity);
 
 /* Between runs, called by all ranks: gathers what training goes on from, on rank 0 (elsewhere `cut` may be NULL), or
  * spreads it from there to all. The cut's parts decide what is gathered. */

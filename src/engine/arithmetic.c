@@ -42,7 +42,7 @@ void car_engine_renew(const car_program *program, const car_op *op, int slot, co
         memmove(to, from, (size_t)count * sizeof *to);
         car_vector_select()->blend(to, sum, keep, 1.0f, count);
     } else {
-        car_optimizer_update(renewal->optimizer, param, renewal->update, renewal->lr,
-                             renewal->scale / renewal->workers, from, to, sum);
+        car_optimizer_update(renewal->optimizer, param, renewal->update, renewal->lr, renewal->scale / renewal->workers,
+                             from, to, sum);
     }
 }

@@ -13,8 +13,9 @@ static car_status check(const car_plan *plan, const car_program *program, const 
     const car_plan_config *p = car_plan_config_of(plan);
     const car_partition *partition = car_plan_partition(plan);
     if (p->placement == CAR_PLACEMENT_SHARED) {
-        return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "placement shared is one process: start it without "
-                                                                "mpirun, or use --placement replica");
+        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
+                                "placement shared is one process: start it without "
+                                "mpirun, or use --placement replica");
     }
     if (partition->graph != car_program_graph(program)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "the plan and the program are of different graphs");
@@ -75,9 +76,9 @@ done:
 static car_status create_tapes(car_rank *rank) {
     int group = rank->first_stage / rank->per_worker;
     car_status status = CAR_OK;
-    rank->tape_count = rank->placement == CAR_PLACEMENT_GRID                    ? 1
+    rank->tape_count = rank->placement == CAR_PLACEMENT_GRID                       ? 1
                        : rank->placement == CAR_PLACEMENT_PIPELINE && rank->cyclic ? rank->workers - group
-                                                                                : rank->workers;
+                                                                                   : rank->workers;
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->tape_count, sizeof(car_tape *), &rank->tapes));
     for (int t = 0; t < rank->tape_count; t++) {
         bool own = rank->range || car_plan_device(rank->plan, 0, t, 0) == rank->device;
@@ -153,8 +154,8 @@ done:
     return status;
 }
 
-car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena,
-                           car_transport *transport, const car_trainer_config *config, car_rank **out) {
+car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena, car_transport *transport,
+                           const car_trainer_config *config, car_rank **out) {
     car_context *context = car_plan_context(plan);
     car_rank *rank = NULL;
     car_status status = CAR_OK;
@@ -258,12 +259,14 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->limit = steps - rank->first_step;
     rank->window = 0;
     rank->ended = false;
+    rank->proposal = 0;
     rank->send_slot = INT64_MIN;
     memset(rank->collectives_started, 0, sizeof rank->collectives_started);
     memset(rank->collectives_listed, 0, sizeof rank->collectives_listed);
-    rank->progressed = car_clock_seconds();
+    rank->progressed = rank->watched = car_clock_seconds();
     for (int r = 0; r < rank->devices; r++) {
         rank->sightings[r].when = rank->progressed; /* patience begins now */
+        rank->sightings[r].limit = rank->limit;
     }
 }
 

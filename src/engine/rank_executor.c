@@ -81,7 +81,7 @@ done:
 /* Keeps the window that is worked on and the next one in the list. */
 car_status car_rank_fill(car_rank *rank) {
     car_status status = CAR_OK;
-    while (rank->window < car_plan_windows(rank->plan, rank->limit) &&
+    while (rank->window < car_plan_windows(rank->plan, rank->limit) && rank->proposal == 0 &&
            (!rank->first || rank->window <= rank->first->window + 1)) {
         CAR_TRY(car_plan_expand(rank->plan, rank->device, rank->window, rank->limit, &rank->list));
         for (int k = 0; k < rank->list.count; k++) {
@@ -123,8 +123,8 @@ static bool arrives(const car_task *task) {
 
 /* Weights that move have to arrive in one slot, all else has about 2k. Earlier would only hold memory. */
 static int64_t slots_ahead(const car_rank *rank, const car_task *task) {
-    bool moves = rank->placement == CAR_PLACEMENT_ZERO &&
-                 (task->cargo == CAR_CARGO_WEIGHTS || task->kind == CAR_TASK_BROADCAST);
+    bool moves =
+        rank->placement == CAR_PLACEMENT_ZERO && (task->cargo == CAR_CARGO_WEIGHTS || task->kind == CAR_TASK_BROADCAST);
     return moves ? 1 : 2 * (int64_t)rank->per_worker;
 }
 
@@ -225,7 +225,8 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
         rank->status = car_rank_fill(rank);
     }
     car_entry *entry = rank->status == CAR_OK ? choose(rank) : NULL;
-    if (rank->status != CAR_OK || (!entry && !rank->first)) {
+    bool all_listed = rank->window >= car_plan_windows(rank->plan, rank->limit);
+    if (rank->status != CAR_OK || (!entry && !rank->first && all_listed)) {
         return false;
     }
     double now = car_clock_seconds();

@@ -32,7 +32,7 @@ typedef struct car_part {
 typedef struct car_layout {
     car_part *parts;
     int count;
-    size_t bytes;                          /* of the parameters: what is sent */
+    size_t bytes;                         /* of the parameters: what is sent */
     size_t derived_offset, derived_bytes; /* of the operations of the bundle's stage */
 } car_layout;
 
@@ -53,11 +53,11 @@ enum { CAR_SUMS_HELD = 6 }; /* of one bundle at once: the cycle overlaps two ste
 /* What a rank has of a bundle. */
 typedef struct car_holding_of_bundle {
     car_layout layout;
-    int places;        /* replica, pipeline, grid: versions held for good, 1 or 2; 0: none of it here */
-    car_held held[2];  /* by version mod places; zero: what came by, by version mod 2 */
-    car_held master;   /* zero: the owner's, from which the next version is made */
-    car_block *older;  /* after a restart: the version before the first, for those that are stale in the first step */
-    car_block *kept;   /* the keeper's, at the end of a run: the version before the last */
+    int places;       /* replica, pipeline, grid: versions held for good, 1 or 2; 0: none of it here */
+    car_held held[2]; /* by version mod places; zero: what came by, by version mod 2 */
+    car_held master;  /* zero: the owner's, from which the next version is made */
+    car_block *older; /* after a restart: the version before the first, for those that are stale in the first step */
+    car_block *kept;  /* the keeper's, at the end of a run: the version before the last */
     car_sum sums[CAR_SUMS_HELD];
 } car_holding_of_bundle;
 
@@ -108,7 +108,7 @@ typedef struct car_rank_thread {
 /* What is known of a rank, for whoever has to say why nothing moves. */
 typedef struct car_sighting {
     double when; /* by our clock; 0: never */
-    int64_t step;
+    int64_t step, limit;
     bool waits;
     char doing[96];
 } car_sighting;
@@ -125,7 +125,7 @@ struct car_rank {
     car_placement placement;
     int device, devices, workers, stages, per_worker, bundles;
     bool cyclic;
-    bool ring;       /* sums in ring order; otherwise in any, by collectives */
+    bool ring;          /* sums in ring order; otherwise in any, by collectives */
     int64_t first_step; /* the plan's step 0 is this one of the run */
     int64_t updates;    /* of the optimizer before that */
     int64_t newest;     /* between runs: the plan's version that is the newest */
@@ -152,8 +152,9 @@ struct car_rank {
     car_status status;
     bool ended;
     int64_t progress;
-    double progressed;
+    double progressed, watched;
     atomic_bool stop;
+    int64_t proposal; /* rank 0: a nearer end that not all ranks know of yet; 0: none */
     /* Losses on their way to rank 0. */
     struct car_losses *losses;
     car_sighting *sightings; /* per rank */
@@ -212,5 +213,10 @@ void car_rank_note_loss(car_rank *rank, int64_t step, int worker, double loss);
 size_t car_rank_tell(void *user, char *status);
 void car_rank_heard(void *user, int from, const char *status, size_t bytes);
 car_status car_rank_share_losses(car_rank *rank); /* all that is left, after the loop */
+
+/* rank_watch.c: who is where, who is silent, and when to end. With the lock. */
+const car_entry *car_rank_at(const car_rank *rank); /* the task that is worked on, or the first that waits; or NULL */
+void car_rank_watch(car_rank *rank);
+void car_rank_hear_limit(car_rank *rank, int from, int64_t limit, bool wishes_to_stop);
 
 #endif

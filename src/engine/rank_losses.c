@@ -13,8 +13,10 @@ typedef struct loss {
 
 /* What a status carries. */
 typedef struct status_head {
-    int64_t step; /* that the rank is in */
+    int64_t step;  /* that the rank is in */
+    int64_t limit; /* steps of the plan that it will make */
     int32_t waits, losses;
+    int32_t wishes_to_stop;
     char doing[96];
 } status_head;
 
@@ -31,7 +33,7 @@ typedef struct step_losses {
 struct car_losses {
     loss *box; /* from the last batch that was told on */
     int count, capacity;
-    int told;          /* of the box: may not have arrived */
+    int told;           /* of the box: may not have arrived */
     step_losses *steps; /* rank 0: by step mod STEPS_KEPT */
     double *values;
     int64_t reported;
@@ -57,8 +59,8 @@ done:
 void car_rank_destroy_losses(car_rank *rank) {
     struct car_losses *losses = rank->losses;
     if (losses) {
-        car_context_release(rank->context, losses->values,
-                            losses->values ? STEPS_KEPT * (size_t)rank->workers : 0, sizeof(double));
+        car_context_release(rank->context, losses->values, losses->values ? STEPS_KEPT * (size_t)rank->workers : 0,
+                            sizeof(double));
         car_context_release(rank->context, losses->steps, losses->steps ? STEPS_KEPT : 0, sizeof *losses->steps);
         car_context_release(rank->context, losses->box, (size_t)losses->capacity, sizeof *losses->box);
     }
@@ -124,15 +126,8 @@ void car_rank_note_loss(car_rank *rank, int64_t step, int worker, double value) 
     }
 }
 
-/* Under the lock: the task that is worked on, or the first that waits. */
 static void describe(car_rank *rank, status_head *head) {
-    const car_entry *at = rank->first;
-    for (const car_entry *entry = rank->first; entry; entry = entry->next) {
-        if (entry->running) {
-            at = entry;
-            break;
-        }
-    }
+    const car_entry *at = car_rank_at(rank);
     head->waits = at && !at->running;
     head->step = at ? car_rank_step_of(rank, &at->task) : rank->first_step + rank->limit;
     if (at) {
@@ -154,6 +149,9 @@ size_t car_rank_tell(void *user, char *status) {
     status_head head = {0};
     pthread_mutex_lock(&rank->lock);
     describe(rank, &head);
+    head.limit = rank->limit;
+    head.wishes_to_stop = atomic_load(&rank->stop);
+    car_rank_watch(rank);
     if (!losses->last_words && losses->count > 0) {
         forget_told(losses); /* they have left before this status may */
         losses->told = losses->count < MOST_LOSSES ? losses->count : MOST_LOSSES;
@@ -177,13 +175,14 @@ void car_rank_heard(void *user, int from, const char *status, size_t bytes) {
     car_sighting *sighting = &rank->sightings[from];
     sighting->when = car_clock_seconds();
     sighting->step = head.step;
+    sighting->limit = head.limit;
     sighting->waits = head.waits != 0;
     memcpy(sighting->doing, head.doing, sizeof sighting->doing);
+    car_rank_hear_limit(rank, from, head.limit, head.wishes_to_stop != 0);
     for (int l = 0; rank->device == 0 && l < head.losses; l++) {
         loss value;
         memcpy(&value, status + sizeof head + (size_t)l * sizeof value, sizeof value);
-        rank->losses->reported =
-            rank->losses->reported > rank->first_step ? rank->losses->reported : rank->first_step;
+        rank->losses->reported = rank->losses->reported > rank->first_step ? rank->losses->reported : rank->first_step;
         keep(rank, &value);
     }
     pthread_mutex_unlock(&rank->lock);

@@ -122,11 +122,8 @@ static car_status start_receive(car_rank *rank, car_entry *entry) {
         room = car_layout_block_bytes(&rank->holding[task->bundle].layout);
     }
     CAR_TRY(car_block_create(rank, category, room, &entry->block));
-    entry->message = (car_message){.kind = CAR_MESSAGE_RECEIVE,
-                                   .data = entry->block->data,
-                                   .bytes = bytes,
-                                   .peer = task->peer,
-                                   .tag = task->tag};
+    entry->message = (car_message){
+        .kind = CAR_MESSAGE_RECEIVE, .data = entry->block->data, .bytes = bytes, .peer = task->peer, .tag = task->tag};
 done:
     return status;
 }

@@ -129,15 +129,14 @@ car_status car_rank_gather(car_rank *rank, car_cut *cut) {
             for (int which = 0; which < CAR_CUT_PARTS; which++) {
                 bool state = which >= CAR_CUT_STATE_0;
                 if ((parts & 1 << which) && !(state && is_statistic(rank, layout->parts[c].param))) {
-                    CAR_TRY(gather_part(rank, rank->device == 0 ? cut : NULL, b, &layout->parts[c],
-                                        (car_cut_part)which));
+                    CAR_TRY(
+                        gather_part(rank, rank->device == 0 ? cut : NULL, b, &layout->parts[c], (car_cut_part)which));
                 }
             }
         }
     }
     if (rank->device == 0) {
-        const car_cut_numbers numbers = {
-            .step = rank->first_step, .updates = rank->updates, .norm = __builtin_nan("")};
+        const car_cut_numbers numbers = {.step = rank->first_step, .updates = rank->updates, .norm = __builtin_nan("")};
         car_cut_set_numbers(cut, &numbers);
     }
 done:
@@ -152,9 +151,8 @@ static car_status put_part(car_rank *rank, int param, car_cut_part which, const 
     car_status status = CAR_OK;
     if (which >= CAR_CUT_STATE_0) {
         int state = (int)which - CAR_CUT_STATE_0;
-        float *to = state < car_optimizer_states(rank->optimizer)
-                        ? car_optimizer_state(rank->optimizer, state, param)
-                        : NULL;
+        float *to =
+            state < car_optimizer_states(rank->optimizer) ? car_optimizer_state(rank->optimizer, state, param) : NULL;
         if (to) {
             memcpy(to, data, bytes);
         }

@@ -157,8 +157,8 @@ car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, car_block 
             return CAR_OK;
         }
     }
-    return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d holds too many sums of bundle %d",
-                            rank->device, bundle);
+    return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d holds too many sums of bundle %d", rank->device,
+                            bundle);
 }
 
 void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step) {

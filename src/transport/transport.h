@@ -18,7 +18,7 @@ typedef enum car_message_kind {
     CAR_MESSAGE_SEND,
     CAR_MESSAGE_RECEIVE,
     CAR_MESSAGE_BROADCAST, /* from `peer`, a rank of the group */
-    CAR_MESSAGE_REDUCE,    /* sums floats in place at `peer`, a rank of the group; elsewhere contents are undefined after */
+    CAR_MESSAGE_REDUCE, /* sums floats in place at `peer`, a rank of the group; elsewhere contents are undefined after */
     CAR_MESSAGE_ALL_REDUCE
 } car_message_kind;
 

@@ -43,8 +43,8 @@ static car_status join(car_transport *transport) {
     if (initialized) {
         return car_context_fail(transport->context, CAR_ERROR_ARGUMENT, "MPI was joined before, in this process");
     }
-    CAR_TRY(car_transport_check(transport, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given),
-                                "MPI_Init_thread"));
+    CAR_TRY(
+        car_transport_check(transport, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given), "MPI_Init_thread"));
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (given < MPI_THREAD_SERIALIZED) {
         status = car_context_fail(transport->context, CAR_ERROR_UNSUPPORTED,
@@ -160,8 +160,8 @@ static int tags_of_library(void) {
 
 static car_status split(car_transport *transport, int group, const char *name, MPI_Comm *out) {
     car_status status = CAR_OK;
-    CAR_TRY(car_transport_check(transport, MPI_Comm_split(MPI_COMM_WORLD, group, transport->rank, out),
-                                "MPI_Comm_split"));
+    CAR_TRY(
+        car_transport_check(transport, MPI_Comm_split(MPI_COMM_WORLD, group, transport->rank, out), "MPI_Comm_split"));
     MPI_Comm_set_name(*out, name);
     MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
 done:
@@ -234,9 +234,9 @@ void car_transport_end(car_transport *transport, bool failed) {
 static const size_t piece = (size_t)1 << 30;
 
 car_status car_transport_all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
-    return car_transport_check(
-        transport, MPI_Allgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, transport->control),
-        "MPI_Allgather");
+    return car_transport_check(transport,
+                               MPI_Allgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, transport->control),
+                               "MPI_Allgather");
 }
 
 car_status car_transport_broadcast(car_transport *transport, int from, void *data, size_t bytes) {
@@ -244,8 +244,8 @@ car_status car_transport_broadcast(car_transport *transport, int from, void *dat
     car_status status = CAR_OK;
     for (size_t left = bytes; status == CAR_OK && left > 0;) {
         size_t now = left < piece ? left : piece;
-        status = car_transport_check(transport, MPI_Bcast(at, (int)now, MPI_BYTE, from, transport->control),
-                                     "MPI_Bcast");
+        status =
+            car_transport_check(transport, MPI_Bcast(at, (int)now, MPI_BYTE, from, transport->control), "MPI_Bcast");
         at += now;
         left -= now;
     }
@@ -263,8 +263,7 @@ car_status car_transport_hand_over(car_transport *transport, int from, int to, v
                 transport, MPI_Send(at, (int)now, MPI_BYTE, to, HAND_OVER_TAG, transport->control), "MPI_Send");
         } else if (transport->rank == to) {
             status = car_transport_check(
-                transport,
-                MPI_Recv(at, (int)now, MPI_BYTE, from, HAND_OVER_TAG, transport->control, MPI_STATUS_IGNORE),
+                transport, MPI_Recv(at, (int)now, MPI_BYTE, from, HAND_OVER_TAG, transport->control, MPI_STATUS_IGNORE),
                 "MPI_Recv");
         }
         at += now;

@@ -95,8 +95,7 @@ static car_status test_messages(car_transport *transport, bool *moved) {
         return CAR_OK;
     }
     CAR_TRY(car_transport_check(
-        transport,
-        MPI_Testsome(flights->count, flights->requests, &finished, flights->indices, MPI_STATUSES_IGNORE),
+        transport, MPI_Testsome(flights->count, flights->requests, &finished, flights->indices, MPI_STATUSES_IGNORE),
         "carrying messages"));
     double now = finished > 0 ? car_clock_seconds() : 0;
     for (int f = 0; f < finished; f++) {

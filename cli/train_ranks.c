@@ -1,0 +1,486 @@
+/* `carousel train` over MPI: every rank runs the program with the same options, the first one speaks for all. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/mapped.h"
+#include "base/sha256.h"
+#include "train.h"
+#include "transport/transport.h"
+
+/* What each rank tells of itself. */
+typedef struct account {
+    double memory[CAR_MEMORY_CATEGORIES], activations_mean, rss, rss_end;
+    double bytes_sent, messages, collectives, statuses, most, exposed, waiting, tasks;
+} account;
+
+bool car_train_is_first(const car_train_run *run) {
+    return !run->transport || car_transport_rank(run->transport) == 0;
+}
+
+int64_t car_train_steps(const car_train_run *run) {
+    return run->rank ? car_rank_steps(run->rank) : car_trainer_steps(run->trainer);
+}
+
+car_weights *car_train_weights(car_train_run *run) {
+    return run->rank ? run->gathered : car_trainer_weights(run->trainer);
+}
+
+car_trainer_times car_train_times(const car_train_run *run) {
+    return run->rank ? car_rank_time(run->rank) : car_trainer_time(run->trainer);
+}
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+/* Signals are waited for by a thread: no other may get them, those of MPI included. */
+static void block_signals(sigset_t *set) {
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, set, NULL);
+}
+
+car_status car_train_join(car_train_run *run) {
+    car_train_options *o = &run->options;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int available = cores > 0 && cores < 1024 ? (int)cores : 1;
+    bool shared = strcmp(o->placement, "shared") == 0, launched = car_transport_is_launched();
+    car_status status = CAR_OK;
+    if (shared && launched && getenv("OMPI_COMM_WORLD_SIZE") && atoi(getenv("OMPI_COMM_WORLD_SIZE")) > 1) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                "--placement shared is one process: start it without mpirun, or use --placement "
+                                "replica");
+    }
+    if (!shared && !launched) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                "--placement %s runs over MPI: start it with 'mpirun -n RANKS carousel train ...' or "
+                                "'carousel launch -n RANKS -- train ...'",
+                                o->placement);
+    }
+    if (!shared) {
+        sigset_t set;
+        block_signals(&set);
+        CAR_TRY(car_transport_open(run->context, &run->transport));
+        int each = available / car_transport_local_size(run->transport);
+        available = each > 1 ? each : 1;
+        o->data_threads = 0; /* whoever takes a batch reads it: no rank reads those of others */
+    }
+    o->threads = o->threads ? o->threads : available;
+done:
+    return status;
+}
+
+/* ---- agreement ------------------------------------------------------------------------------- */
+
+static void digest_of(const void *data, size_t bytes, char text[CAR_SHA256_TEXT]) {
+    car_sha256 sha = car_sha256_begin();
+    car_sha256_add(&sha, data, bytes);
+    car_sha256_end(&sha, text);
+    text[16] = '\0'; /* enough to tell two apart */
+}
+
+static car_status compare_program(car_train_run *run) {
+    char text[CAR_SHA256_TEXT] = "unknown";
+    car_mapped file;
+    car_status status = car_mapped_open(run->context, "/proc/self/exe", &file);
+    if (status == CAR_OK) {
+        digest_of(file.data, file.size, text);
+        car_mapped_close(&file);
+    } else {
+        car_context_clear_error(run->context);
+    }
+    return car_rank_agree(run->context, run->transport, "program (carousel)", text);
+}
+
+static car_status compare_options(car_train_run *run) {
+    char text[CAR_SHA256_TEXT] = "", *printed = NULL;
+    cJSON *json = car_train_config_of(&run->options);
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "out"); /* only the first one writes */
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "threads");
+    printed = json ? cJSON_PrintUnformatted(json) : NULL;
+    digest_of(printed ? printed : "", printed ? strlen(printed) : 0, text);
+    cJSON_free(printed);
+    cJSON_Delete(json);
+    return car_rank_agree(run->context, run->transport, "configuration (options)", text);
+}
+
+/* Stages and versions are a function of these. */
+static car_status compare_plan(car_train_run *run) {
+    const car_plan_config *config = car_plan_config_of(run->plan);
+    char text[160];
+    uint64_t cuts = car_graph_fingerprint(run->graph);
+    for (int j = 0; j < run->partition->stage_count; j++) {
+        cuts = car_random_u64(cuts, (uint64_t)run->partition->stages[j].first);
+    }
+    snprintf(text, sizeof text, "%s/%s N=%d S=%d R=%d slack=%d %016llx", car_rule_text(config->rule),
+             car_placement_text(config->placement), config->workers, run->partition->stage_count,
+             car_plan_devices(run->plan), config->freshness_slack, (unsigned long long)cuts);
+    return car_rank_agree(run->context, run->transport, "plan", text);
+}
+
+/* Machines of different kinds choose different kernels and layouts: messages would be misread. */
+static car_status compare_kernels(car_train_run *run) {
+    char text[CAR_SHA256_TEXT] = "";
+    car_sha256 sha = car_sha256_begin();
+    for (int l = 0; l < car_graph_op_count(run->graph); l++) {
+        const char *name = car_program_kernel_name(run->program, l);
+        car_sha256_add(&sha, name, strlen(name));
+    }
+    car_sha256_end(&sha, text);
+    text[16] = '\0';
+    return car_rank_agree(run->context, run->transport, "set of kernels (kind of processor)", text);
+}
+
+/* Those who failed say why, but not all the same thing. Where some failed, all end. */
+static car_status settle(car_train_run *run, car_status own) {
+    int size = car_transport_size(run->transport), rank = car_transport_rank(run->transport);
+    int32_t mine = own, *all = NULL;
+    car_status status = CAR_OK, worst = own;
+    bool first_to_fail = own != CAR_OK;
+    CAR_TRY(car_context_allocate(run->context, (size_t)size, sizeof *all, &all));
+    CAR_TRY(car_transport_all_gather(run->transport, &mine, sizeof mine, all));
+    for (int r = 0; r < size; r++) {
+        worst = worst == CAR_OK ? (car_status)all[r] : worst;
+        first_to_fail = first_to_fail && !(r < rank && all[r] == mine);
+    }
+    if (first_to_fail) {
+        car_cli_report(run->context, own);
+    }
+    status = worst;
+    run->settled = worst != CAR_OK;
+done:
+    car_context_release(run->context, all, all ? (size_t)size : 0, sizeof *all);
+    return status;
+}
+
+car_status car_train_agree(car_train_run *run, car_status own) {
+    char digest[CAR_SHA256_TEXT] = "";
+    car_status status = own;
+    if (!run->transport) {
+        return own;
+    }
+    CAR_TRY(settle(run, own));
+    status = compare_program(run);
+    status = status == CAR_OK ? compare_options(run) : status;
+    status = status == CAR_OK ? compare_plan(run) : status;
+    status = status == CAR_OK ? compare_kernels(run) : status;
+    if (status == CAR_OK) {
+        status = car_dataset_digest(run->data.set, digest);
+        digest[16] = '\0';
+        CAR_TRY(settle(run, status));
+        status = car_rank_agree(run->context, run->transport, "data", digest);
+    }
+    CAR_TRY(settle(run, status));
+done:
+    return status;
+}
+
+/* ---- the rank -------------------------------------------------------------------------------- */
+
+static car_status create_cut(car_train_run *run) {
+    const car_optimizer_config *config = &run->optimizer;
+    int states = config->kind == CAR_OPTIMIZER_ADAMW ? 2 : config->momentum != 0 ? 1 : 0;
+    if (!car_train_is_first(run) || run->cut) {
+        return CAR_OK;
+    }
+    return car_cut_create(run->program, run->arena, car_plan_delay(run->plan, 0, 0) > 0, states, &run->cut);
+}
+
+/* --init: read by the first rank, for all. */
+static car_status spread_file(car_train_run *run) {
+    car_weights *weights = NULL;
+    float *values = NULL;
+    car_cut *cut = NULL;
+    size_t most = car_graph_param_bytes(run->graph);
+    car_status status = CAR_OK;
+    if (car_train_is_first(run)) {
+        CAR_TRY(car_cut_create(run->program, run->arena, false, 0, &cut));
+        CAR_TRY(car_weights_create(run->program, run->arena, &weights));
+        CAR_TRY(car_weights_initialize(weights, run->options.seed));
+        CAR_TRY(car_train_load(run, weights));
+        CAR_TRY(car_context_allocate(run->context, most, 1, &values));
+        for (int p = 0; p < car_graph_param_count(run->graph); p++) {
+            CAR_TRY(car_weights_get(weights, p, values));
+            CAR_TRY(car_cut_set(cut, CAR_CUT_WEIGHTS, p, values));
+        }
+    }
+    CAR_TRY(car_rank_spread(run->rank, cut));
+done:
+    car_context_release(run->context, values, values ? most : 0, 1);
+    car_weights_destroy(weights);
+    car_cut_destroy(cut);
+    return status;
+}
+
+car_status car_train_open_rank(car_train_run *run, const car_trainer_config *trainer) {
+    const car_train_options *o = &run->options;
+    car_status status = CAR_OK;
+    run->optimizer = trainer->optimizer;
+    CAR_TRY(settle(run, car_rank_create(run->plan, run->program, run->arena, run->transport, trainer, &run->rank)));
+    if (o->resume || o->resume_step != CAR_NONE) {
+        CAR_TRY(create_cut(run));
+        if (car_train_is_first(run)) {
+            CAR_TRY(car_train_read_cut(run, run->cut));
+        }
+        CAR_TRY(car_rank_spread(run->rank, run->cut));
+    } else {
+        CAR_TRY(car_rank_initialize(run->rank, o->seed));
+        if (o->init) {
+            CAR_TRY(spread_file(run));
+        }
+    }
+    run->first_step = car_rank_steps(run->rank);
+done:
+    return status;
+}
+
+void car_train_close_rank(car_train_run *run) {
+    size_t accounts = run->accounts ? (size_t)car_transport_size(run->transport) : 0;
+    car_context_release(run->context, run->accounts, accounts, sizeof(account));
+    car_weights_destroy(run->gathered);
+    car_cut_destroy(run->cut);
+    car_rank_destroy(run->rank);
+    car_transport_close(run->transport);
+}
+
+void car_train_leave(car_train_run *run, car_status status) {
+    if (run->transport && status != CAR_OK && !run->settled) {
+        fprintf(stderr, "carousel: rank %d: %s: %s\n", car_transport_rank(run->transport), car_status_text(status),
+                car_context_error(run->context));
+        bool hopeless = status == CAR_ERROR_NOT_FINITE || status == CAR_ERROR_ARGUMENT;
+        car_transport_abort(run->transport, hopeless ? CAR_CLI_FAILED : CAR_CLI_LOST);
+    }
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+typedef struct listener {
+    car_train_run *run;
+    pthread_t thread;
+    bool started;
+    volatile bool asked; /* to end */
+} listener;
+
+/* SIGUSR1: a checkpoint, and the end. SIGTERM: MPI ends this rank within a second, because another one died or the job
+ * was ended: time enough to say where everybody was. */
+static void *listen_to_signals(void *argument) {
+    listener *l = argument;
+    sigset_t set;
+    block_signals(&set);
+    for (;;) {
+        int number = 0;
+        if (sigwait(&set, &number) != 0) {
+            continue;
+        }
+        if (number == SIGUSR1 && l->asked) {
+            return NULL;
+        }
+        if (number != SIGTERM) {
+            car_rank_stop(l->run->rank);
+            continue;
+        }
+        char text[4096];
+        car_rank_explain(l->run->rank, text, sizeof text);
+        fprintf(stderr, "carousel: ended by SIGTERM, as after the death of another rank; %s\n", text);
+        _exit(128 + SIGTERM);
+    }
+}
+
+static void start_listening(listener *l, car_train_run *run) {
+    *l = (listener){.run = run};
+    l->started = pthread_create(&l->thread, NULL, listen_to_signals, l) == 0;
+}
+
+static void stop_listening(listener *l) {
+    if (l->started) {
+        l->asked = true;
+        pthread_kill(l->thread, SIGUSR1);
+        pthread_join(l->thread, NULL);
+    }
+}
+
+/* ---- accounts ------------------------------------------------------------------------------- */
+
+static double resident_bytes(void) {
+    long pages = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file && fscanf(file, "%ld %ld", &pages, &resident) != 2) {
+        resident = 0;
+    }
+    if (file) {
+        fclose(file);
+    }
+    return (double)resident * (double)sysconf(_SC_PAGESIZE);
+}
+
+static account account_of(const car_train_run *run) {
+    struct rusage usage;
+    car_rank_traffic traffic = car_rank_get_traffic(run->rank);
+    account a = {.activations_mean = car_arena_mean(run->arena, CAR_MEMORY_ACTIVATIONS),
+                 .rss_end = resident_bytes(),
+                 .bytes_sent = (double)traffic.bytes_sent,
+                 .messages = (double)traffic.messages,
+                 .collectives = (double)traffic.collectives,
+                 .statuses = (double)traffic.statuses,
+                 .most = traffic.max_messages_per_slot,
+                 .exposed = traffic.exposed_s,
+                 .waiting = car_rank_time(run->rank).waiting,
+                 .tasks = car_rank_time(run->rank).tasks};
+    memcpy(a.memory, run->peaks, sizeof a.memory);
+    getrusage(RUSAGE_SELF, &usage);
+    a.rss = (double)usage.ru_maxrss * 1024;
+    return a;
+}
+
+static car_status gather_accounts(car_train_run *run) {
+    account own = account_of(run);
+    size_t size = (size_t)car_transport_size(run->transport);
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(run->context, size, sizeof own, &run->accounts));
+    CAR_TRY(car_transport_all_gather(run->transport, &own, sizeof own, run->accounts));
+done:
+    return status;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* What all ranks have, on the first one, as a cut and as weights. */
+static car_status gather(car_train_run *run) {
+    float *values = NULL;
+    size_t most = car_graph_param_bytes(run->graph);
+    car_status status = CAR_OK;
+    CAR_TRY(create_cut(run));
+    CAR_TRY(car_rank_gather(run->rank, run->cut));
+    if (!car_train_is_first(run)) {
+        return CAR_OK;
+    }
+    if (!run->gathered) {
+        CAR_TRY(car_weights_create(run->program, run->arena, &run->gathered));
+    }
+    CAR_TRY(car_context_allocate(run->context, most, 1, &values));
+    for (int p = 0; p < car_graph_param_count(run->graph); p++) {
+        CAR_TRY(car_cut_get(run->cut, CAR_CUT_WEIGHTS, p, values));
+        CAR_TRY(car_weights_set(run->gathered, p, values));
+    }
+done:
+    car_context_release(run->context, values, values ? most : 0, 1);
+    return status;
+}
+
+/* The nearest multiple of what is due every so many steps. */
+static int64_t next_stop(const car_train_options *o, int64_t now) {
+    int64_t next = o->steps;
+    const int every[] = {o->eval_every, o->out && o->keep ? o->checkpoint_every : 0};
+    for (size_t e = 0; e < 2; e++) {
+        int64_t stop = every[e] ? (now / every[e] + 1) * every[e] : o->steps;
+        next = stop < next ? stop : next;
+    }
+    return next;
+}
+
+static car_status pause_at(car_train_run *run, bool interrupted) {
+    const car_train_options *o = &run->options;
+    int64_t now = car_rank_steps(run->rank);
+    bool end = interrupted || now == o->steps;
+    bool evaluates = !interrupted && ((o->eval_every && now % o->eval_every == 0) || (end && run->epoch_steps > 0));
+    bool saves = o->out && o->keep && (end || (o->checkpoint_every && now % o->checkpoint_every == 0));
+    car_status status = CAR_OK;
+    for (int c = 0; c < CAR_MEMORY_CATEGORIES && !run->gathered && !run->cut; c++) {
+        run->peaks[c] = (double)car_arena_peak(run->arena, c); /* of training, before the first rank holds all */
+    }
+    CAR_TRY(gather(run));
+    if (car_train_is_first(run)) {
+        if (evaluates) {
+            CAR_TRY(car_train_evaluate_now(run));
+        }
+        if (saves) {
+            CAR_TRY(car_train_write_cut(run, run->cut));
+        }
+    }
+done:
+    return status;
+}
+
+car_status car_train_over_ranks(car_train_run *run) {
+    const car_train_options *o = &run->options;
+    listener signals;
+    bool interrupted = false;
+    car_status status = CAR_OK;
+    if (car_train_is_first(run)) {
+        car_train_show_model(run);
+    }
+    start_listening(&signals, run);
+    while (car_rank_steps(run->rank) < o->steps && !interrupted) {
+        int64_t stop = next_stop(o, car_rank_steps(run->rank));
+        CAR_TRY(car_rank_run(run->rank, stop));
+        interrupted = car_rank_steps(run->rank) < stop;
+        CAR_TRY(pause_at(run, interrupted));
+    }
+    CAR_TRY(gather_accounts(run));
+    if (car_train_is_first(run)) {
+        CAR_TRY(car_train_summarize(run, interrupted));
+    }
+done:
+    stop_listening(&signals);
+    return status;
+}
+
+/* ---- the summary ----------------------------------------------------------------------------- */
+
+static void add_account(cJSON *list, const account *a, double steps) {
+    cJSON *object = cJSON_CreateObject();
+    for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s_peak_bytes", car_memory_text(c));
+        cJSON_AddNumberToObject(object, name, a->memory[c]);
+    }
+    cJSON_AddNumberToObject(object, "activations_mean_bytes", a->activations_mean);
+    cJSON_AddNumberToObject(object, "rss_peak_bytes", a->rss);
+    cJSON_AddNumberToObject(object, "rss_bytes", a->rss_end);
+    cJSON_AddNumberToObject(object, "bytes_sent", a->bytes_sent);
+    cJSON_AddNumberToObject(object, "messages", a->messages);
+    cJSON_AddNumberToObject(object, "statuses", a->statuses);
+    cJSON_AddNumberToObject(object, "exposed_ms_per_step", a->exposed / steps * 1e3);
+    cJSON_AddNumberToObject(object, "compute_s", a->tasks);
+    cJSON_AddItemToArray(list, object);
+}
+
+static void add_comm(cJSON *json, const account *all, int count, double steps) {
+    account sum = {0};
+    for (int r = 0; r < count; r++) {
+        sum.bytes_sent += all[r].bytes_sent;
+        sum.messages += all[r].messages;
+        sum.collectives = all[r].collectives > sum.collectives ? all[r].collectives : sum.collectives;
+        sum.most = all[r].most > sum.most ? all[r].most : sum.most;
+        sum.exposed += all[r].exposed / count;
+    }
+    cJSON *comm = cJSON_AddObjectToObject(json, "comm");
+    cJSON_AddNumberToObject(comm, "bytes_sent", sum.bytes_sent);
+    cJSON_AddNumberToObject(comm, "messages", sum.messages);
+    cJSON_AddNumberToObject(comm, "max_messages_per_slot", sum.most);
+    cJSON_AddNumberToObject(comm, "collectives", sum.collectives);
+    cJSON_AddNumberToObject(comm, "exposed_ms_per_step", sum.exposed / steps * 1e3);
+}
+
+void car_train_add_traffic(car_train_run *run, cJSON *json) {
+    const account none = {0};
+    double steps = (double)(car_train_steps(run) - run->first_step);
+    steps = steps > 0 ? steps : 1;
+    if (!run->accounts) {
+        add_comm(json, &none, 1, steps);
+        return;
+    }
+    int size = car_transport_size(run->transport);
+    const account *all = run->accounts;
+    add_comm(json, all, size, steps);
+    cJSON_AddStringToObject(json, "transport", car_transport_name(run->transport));
+    cJSON *ranks = cJSON_AddArrayToObject(json, "ranks");
+    for (int r = 0; r < size; r++) {
+        add_account(ranks, &all[r], steps);
+    }
+}

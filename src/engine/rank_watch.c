@@ -1,0 +1,143 @@
+/* Who is where, who is silent, and when to end.
+ *
+ * Ending early. All ranks must end after the same step, and no message may be added to the loop for it. Rank 0 proposes
+ * a step that lies ahead of all that any rank has listed, lists nothing further itself until everybody has taken it
+ * over, and then goes on. Nobody can be far ahead of rank 0 meanwhile, because everybody needs what it makes. The
+ * proposal travels with the statuses, from each rank to the next. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/rank_internal.h"
+
+/* A rank's plan of a window depends on the steps after it: how many windows the end must be away. */
+enum { MARGIN = 8, LOOKS_AHEAD = 3 };
+
+static const double patience = 30; /* seconds without a sign of life */
+
+const car_entry *car_rank_at(const car_rank *rank) {
+    for (const car_entry *entry = rank->first; entry; entry = entry->next) {
+        if (entry->running) {
+            return entry;
+        }
+    }
+    return rank->first;
+}
+
+/* ---- ending early ---------------------------------------------------------------------------- */
+
+static void propose(car_rank *rank) {
+    int64_t end = rank->window + MARGIN;
+    if (rank->proposal == 0 && end < rank->limit) {
+        rank->proposal = end;
+        rank->limit = end;
+    }
+}
+
+/* rank 0: whether everybody knows. */
+static void check_proposal(car_rank *rank) {
+    for (int r = 1; r < rank->devices; r++) {
+        if (rank->proposal == 0 || rank->sightings[r].limit != rank->proposal) {
+            return;
+        }
+    }
+    rank->proposal = 0;
+    pthread_cond_broadcast(&rank->changed);
+}
+
+void car_rank_hear_limit(car_rank *rank, int from, int64_t limit, bool wishes_to_stop) {
+    if (wishes_to_stop && rank->device == 0) {
+        atomic_store(&rank->stop, true);
+    }
+    bool before = from == (rank->device + rank->devices - 1) % rank->devices;
+    if (rank->device == 0 || !before || limit >= rank->limit) {
+        return;
+    }
+    if (rank->window + LOOKS_AHEAD > limit) {
+        rank->status =
+            car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d is too far ahead to end after step %lld",
+                             rank->device, (long long)(rank->first_step + limit));
+    }
+    rank->limit = limit;
+    pthread_cond_broadcast(&rank->changed);
+}
+
+/* ---- silence --------------------------------------------------------------------------------- */
+
+static void describe_self(const car_rank *rank, char *text, size_t capacity) {
+    const car_entry *at = car_rank_at(rank);
+    char task[96] = "nothing: it is done";
+    if (at) {
+        car_task_format(rank->plan, &at->task, task, sizeof task);
+    }
+    if (at && !at->running && at->task.kind == CAR_TASK_RECEIVE) {
+        snprintf(text, capacity, "rank %d waits for %s from rank %d, in step %lld", rank->device, task, at->task.peer,
+                 (long long)car_rank_step_of(rank, &at->task) + 1);
+    } else {
+        snprintf(text, capacity, "rank %d is at %s", rank->device, task);
+    }
+}
+
+static void describe_other(const car_rank *rank, int r, double now, char *text, size_t capacity) {
+    const car_sighting *s = &rank->sightings[r];
+    if (s->doing[0]) {
+        snprintf(text, capacity, "rank %d was last heard of %.1f s ago, %s %s in step %lld", r, now - s->when,
+                 s->waits ? "waiting for" : "in", s->doing, (long long)s->step + 1);
+    } else {
+        snprintf(text, capacity, "rank %d has not been heard of", r);
+    }
+}
+
+/* Rank 0 hears of all, the others of the one before them. */
+static bool hears(const car_rank *rank, int r) {
+    return r != rank->device && (rank->device == 0 || r == (rank->device + rank->devices - 1) % rank->devices);
+}
+
+static size_t explain(const car_rank *rank, char *text, size_t capacity) {
+    double now = car_clock_seconds();
+    char line[256];
+    describe_self(rank, line, sizeof line);
+    size_t used = (size_t)snprintf(text, capacity, "%s", line);
+    for (int r = 0; r < rank->devices && used < capacity; r++) {
+        if (hears(rank, r)) {
+            describe_other(rank, r, now, line, sizeof line);
+            used += (size_t)snprintf(text + used, capacity - used, "\n  %s", line);
+        }
+    }
+    return used < capacity ? used : capacity - 1;
+}
+
+size_t car_rank_explain(car_rank *rank, char *text, size_t capacity) {
+    pthread_mutex_lock(&rank->lock);
+    size_t length = explain(rank, text, capacity);
+    pthread_mutex_unlock(&rank->lock);
+    return length;
+}
+
+void car_rank_watch(car_rank *rank) {
+    double now = car_clock_seconds();
+    if (now - rank->watched > patience / 4) { /* we were stopped ourselves, perhaps all of us */
+        for (int r = 0; r < rank->devices; r++) {
+            rank->sightings[r].when = now;
+        }
+    }
+    rank->watched = now;
+    if (rank->device == 0) {
+        if (atomic_load(&rank->stop)) {
+            propose(rank);
+        }
+        check_proposal(rank);
+    }
+    for (int r = 0; r < rank->devices && rank->status == CAR_OK; r++) {
+        double silent = now - rank->sightings[r].when;
+        if (hears(rank, r) && silent > patience) {
+            char text[2048], line[256];
+            describe_other(rank, r, now, line, sizeof line);
+            explain(rank, text, sizeof text);
+            rank->status = car_context_fail(rank->context, CAR_ERROR_IO,
+                                            "rank %d gives no sign of life: it was killed or stopped, or its machine "
+                                            "is unreachable. %s\n  %s",
+                                            r, line, text);
+            pthread_cond_broadcast(&rank->changed);
+        }
+    }
+}
