@@ -28,6 +28,8 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 .PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
 	bench-memory bench-train bench-data want-build want-test want-style want-bench want-fuzz want-all
 
+.PHONY: test-mpi-full
+
 ##@ Use
 
 build: $(BUILD)/.configured ## compile the program, build/carousel, and the libraries (this is the default)
@@ -75,6 +77,10 @@ test-asan: $(BUILD)/asan/.configured ## run all tests under AddressSanitizer and
 test-tsan: $(BUILD)/tsan/.configured ## run the tests of threads under ThreadSanitizer
 	@$(call compile,$(BUILD)/tsan) --target thread_tests
 	@$$(setarch -R true 2>/dev/null && echo setarch -R) $(call check,$(BUILD)/tsan) --label-regex threads
+
+test-mpi-full: $(BUILD)/.with-tests ## run every placement, rule and model over MPI ranks, and stop one
+	@$(call compile,$(BUILD))
+	@MPIRUN=$$(command -v mpirun) tests/mpi/run.sh $(BUILD)/tests/mpi $(BUILD)/carousel full
 
 soak: $(BUILD)/tsan/.configured $(BUILD)/asan/.configured ## train random configurations under the sanitizers, SOAK_SECONDS=1800
 	@SOAK_SECONDS=$(SOAK_SECONDS) JOBS=$(JOBS) tests/soak/run.sh $(BUILD)/tsan $(BUILD)/asan

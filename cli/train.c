@@ -113,7 +113,9 @@ car_status car_train_set_up(car_train_run *run) {
         CAR_TRY(car_trainer_create(run->plan, run->program, run->arena, &trainer, &run->trainer));
         CAR_TRY(resume ? car_train_resume(run) : car_train_initialize(run));
     }
-    CAR_TRY(car_train_start_loader(&run->data, o, run->first_step));
+    car_train_options reading = *o;
+    reading.data_threads = run->transport ? 0 : o->data_threads; /* no rank reads ahead what others will use */
+    CAR_TRY(car_train_start_loader(&run->data, &reading, run->first_step));
     if (car_train_is_first(run)) {
         CAR_TRY(car_train_open_output(run));
     }

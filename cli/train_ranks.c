@@ -68,7 +68,6 @@ car_status car_train_join(car_train_run *run) {
         CAR_TRY(car_transport_open(run->context, &run->transport));
         int each = available / car_transport_local_size(run->transport);
         available = each > 1 ? each : 1;
-        o->data_threads = 0; /* whoever takes a batch reads it: no rank reads those of others */
     }
     o->threads = o->threads ? o->threads : available;
 done:

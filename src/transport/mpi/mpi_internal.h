@@ -34,6 +34,7 @@ struct car_transport {
     char in[CAR_STATUS_BYTES], out[CAR_STATUS_BYTES];
     MPI_Request in_request, out_requests[2];
     double told;
+    int loops; /* begun so far */
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;

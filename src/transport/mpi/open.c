@@ -199,6 +199,7 @@ car_status car_transport_begin(car_transport *transport, const car_transport_eve
     transport->events = *events;
     transport->ending = transport->failed = false;
     transport->told = 0;
+    transport->loops++;
     MPI_Pcontrol(1); /* for those who count: here the loop begins */
     if (pthread_create(&transport->thread, NULL, car_transport_run, transport) != 0) {
         return car_context_fail(transport->context, CAR_ERROR_MEMORY, "could not start the thread of the transport");

@@ -7,12 +7,17 @@
 
 #include "transport/mpi/mpi_internal.h"
 
-enum { STATUS_TAG = 2 };
+enum { FIRST_STATUS_TAG = 2, STATUS_TAGS = 30000 };
 
 static const double interval = 0.25;
 
+/* Of each loop its own, so that what is left of one is not heard in the next. */
+static int tag_of(const car_transport *transport) {
+    return FIRST_STATUS_TAG + transport->loops % STATUS_TAGS;
+}
+
 static void listen(car_transport *transport) {
-    MPI_Irecv(transport->in, CAR_STATUS_BYTES, MPI_BYTE, MPI_ANY_SOURCE, STATUS_TAG, transport->control,
+    MPI_Irecv(transport->in, CAR_STATUS_BYTES, MPI_BYTE, MPI_ANY_SOURCE, tag_of(transport), transport->control,
               &transport->in_request);
 }
 
@@ -46,7 +51,7 @@ static void tell(car_transport *transport) {
     for (int l = 0; bytes > 0 && l < 2; l++) {
         bool twice = l == 1 && listeners[1] == 0;
         if (listeners[l] != transport->rank && !twice) {
-            MPI_Isend(transport->out, (int)bytes, MPI_BYTE, listeners[l], STATUS_TAG, transport->control,
+            MPI_Isend(transport->out, (int)bytes, MPI_BYTE, listeners[l], tag_of(transport), transport->control,
                       &transport->out_requests[l]);
             transport->traffic.statuses++;
         }
