@@ -290,6 +290,20 @@ void car_arena_release(car_arena *arena, void *memory) {
     pthread_mutex_unlock(&arena->lock);
 }
 
+void car_arena_assign(car_arena *arena, void *memory, car_memory category) {
+    if (!memory) {
+        return;
+    }
+    block *b = (block *)(void *)((char *)memory - UNIT);
+    pthread_mutex_lock(&arena->lock);
+    if (b->category != category) {
+        book(arena, b->category, arena->live[b->category] - b->asked);
+        b->category = category;
+        book(arena, category, arena->live[category] + b->asked);
+    }
+    pthread_mutex_unlock(&arena->lock);
+}
+
 /* ---- accounts -------------------------------------------------------------------------------- */
 
 static size_t read_locked(const car_arena *arena, const size_t *value) {

@@ -105,6 +105,16 @@ static size_t addend_bytes(const car_rank *rank) {
     return most;
 }
 
+static size_t derived_bytes(const car_rank *rank) {
+    size_t most = 0;
+    for (int l = 0; l < car_graph_op_count(rank->graph); l++) {
+        size_t bytes = car_program_derived_bytes(rank->program, l);
+        bool here = !rank->range || (l >= rank->range->first && l < rank->range->end);
+        most = here && bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 static car_status create_threads(car_rank *rank) {
     size_t params = (size_t)car_graph_param_count(rank->graph), ops = (size_t)car_graph_op_count(rank->graph);
     size_t uses = (size_t)car_graph_use_count(rank->graph);
@@ -121,6 +131,7 @@ static car_status create_threads(car_rank *rank) {
         CAR_TRY(car_lane_create(rank->program, rank->arena, &thread->lane));
         CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WORKSPACE, addend_bytes(rank), &addend));
         thread->addend = addend;
+        CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WORKSPACE, derived_bytes(rank), &thread->derived));
     }
 done:
     return status;
@@ -197,6 +208,7 @@ static void destroy_threads(car_rank *rank) {
     size_t uses = (size_t)car_graph_use_count(rank->graph);
     for (int p = 0; rank->thread && p < rank->config.threads; p++) {
         car_rank_thread *thread = &rank->thread[p];
+        car_arena_release(rank->arena, thread->derived);
         car_arena_release(rank->arena, thread->addend);
         car_lane_destroy(thread->lane);
         car_context_release(rank->context, thread->gradients.use, uses, sizeof(void *));

@@ -28,12 +28,11 @@ typedef struct car_part {
 } car_part;
 
 /* How a bundle's weights, and the sums of their gradients, lie in a block: one parameter behind the other without
- * gaps, so that a block is a message. Forms derived from weights follow behind. */
+ * gaps, so that a block is a message. */
 typedef struct car_layout {
     car_part *parts;
     int count;
-    size_t bytes;                         /* of the parameters: what is sent */
-    size_t derived_offset, derived_bytes; /* of the operations of the bundle's stage */
+    size_t bytes;
 } car_layout;
 
 /* A version of a bundle's weights. */
@@ -102,6 +101,7 @@ typedef struct car_rank_thread {
     car_weights view;        /* pointers into blocks, for the stage at hand */
     car_gradients gradients; /* the same */
     char *addend;
+    void *derived; /* what an operation's backward wants besides its weights, made for each: versions come and go */
     double tasks, waiting, choosing;
 } car_rank_thread;
 
@@ -172,7 +172,6 @@ car_status car_rank_create_store(car_rank *rank);
 void car_rank_destroy_store(car_rank *rank);
 car_status car_block_create(car_rank *rank, car_memory category, size_t bytes, car_block **out);
 void car_block_drop(car_rank *rank, car_block *block);
-size_t car_layout_block_bytes(const car_layout *layout); /* of weights, derived forms included */
 /* The bundle in whose block the weights of another are found on this rank: its home's, if that is here. */
 int car_rank_weights_place(const car_rank *rank, int bundle);
 car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version);
@@ -195,8 +194,6 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry);
 car_status car_rank_start_arrival(car_rank *rank, car_entry *entry); /* receives and collectives */
 car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry);
 void car_rank_message_finished(void *user, car_message *message);
-/* Points a thread's view at the weights of a bundle in a block. */
-void car_rank_bind_weights(car_rank_thread *thread, int bundle, const car_block *block);
 
 /* rank_state.c */
 car_status car_rank_go_on(car_rank *rank);

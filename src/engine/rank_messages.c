@@ -40,6 +40,7 @@ static car_status send_sum(car_rank *rank, const car_task *task) {
     block->references++;
     if (task->frees & CAR_FREES_SUM) {
         car_rank_drop_sum(rank, task->bundle, task->step);
+        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* on its way */
     }
     return ship(rank, task, block);
 }
@@ -56,6 +57,7 @@ static car_status send_moving_weights(car_rank *rank, const car_task *task) {
     if ((task->frees & CAR_FREES_WEIGHTS) && held->block == block) {
         car_block_drop(rank, block);
         *held = (car_held){NULL, CAR_NONE};
+        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* on its way */
     }
     return ship(rank, task, block);
 }
@@ -112,16 +114,9 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
 
 static car_status start_receive(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
-    size_t bytes = car_plan_task_bytes(rank->plan, task), room = bytes;
-    car_memory category = CAR_MEMORY_MESSAGES;
+    size_t bytes = car_plan_task_bytes(rank->plan, task);
     car_status status = CAR_OK;
-    if (task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED) {
-        category = CAR_MEMORY_GRADIENTS;
-    } else if (task->cargo == CAR_CARGO_WEIGHTS && rank->placement == CAR_PLACEMENT_ZERO) {
-        category = CAR_MEMORY_WEIGHTS;
-        room = car_layout_block_bytes(&rank->holding[task->bundle].layout);
-    }
-    CAR_TRY(car_block_create(rank, category, room, &entry->block));
+    CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &entry->block));
     entry->message = (car_message){
         .kind = CAR_MESSAGE_RECEIVE, .data = entry->block->data, .bytes = bytes, .peer = task->peer, .tag = task->tag};
 done:
@@ -151,7 +146,7 @@ static car_status start_collective(car_rank *rank, car_entry *entry) {
         entry->block = h->master.block;
         entry->block->references++;
     } else {
-        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, car_layout_block_bytes(&h->layout), &entry->block));
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, h->layout.bytes, &entry->block));
     }
     entry->message = (car_message){.kind = kind,
                                    .data = entry->block->data,
@@ -192,12 +187,9 @@ void car_rank_message_finished(void *user, car_message *message) {
 
 /* ---- what arrived is put where it belongs ---------------------------------------------------- */
 
-static car_status take_weights(car_rank_thread *thread, car_entry *entry) {
-    car_rank *rank = thread->rank;
+static void take_weights(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
-    const car_stage *stage = &rank->partition->stages[task->stage];
     car_holding_of_bundle *h = &rank->holding[task->bundle];
-    car_status status = CAR_OK;
     if (h->places > 0) { /* a tied parameter that has a place here */
         car_held *held = &h->held[task->version % h->places];
         pthread_mutex_unlock(&rank->lock);
@@ -208,16 +200,10 @@ static car_status take_weights(car_rank_thread *thread, car_entry *entry) {
     } else if (h->master.block && task->kind == CAR_TASK_BROADCAST) {
         car_block_drop(rank, entry->block); /* the owner's own */
     } else {
-        if (h->layout.derived_bytes > 0) {
-            car_rank_bind_weights(thread, task->bundle, entry->block);
-            pthread_mutex_unlock(&rank->lock);
-            status = car_weights_refresh(&thread->view, thread->lane, stage->first, stage->end);
-            pthread_mutex_lock(&rank->lock);
-        }
+        car_arena_assign(rank->arena, entry->block->data, CAR_MEMORY_WEIGHTS);
         car_rank_put_weights(rank, task->bundle, task->version, entry->block);
     }
     entry->block = NULL;
-    return status;
 }
 
 static car_status take_activations(car_rank_thread *thread, car_entry *entry) {
@@ -254,11 +240,13 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
         return CAR_OK;
     }
     if (task->kind == CAR_TASK_BROADCAST || task->cargo == CAR_CARGO_WEIGHTS) {
-        return take_weights(thread, entry);
+        take_weights(rank, entry);
+        return CAR_OK;
     }
     if (task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT) {
         return take_activations(thread, entry);
     }
+    car_arena_assign(rank->arena, entry->block->data, CAR_MEMORY_GRADIENTS);
     status = car_rank_put_sum(rank, task->bundle, task->step, entry->block);
     if (status == CAR_OK) {
         entry->block = NULL;

@@ -48,28 +48,17 @@ static bool wants_older(const car_rank *rank, int bundle) {
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-/* What is derived from weights, and the copies of tied parameters that live apart. */
-static car_status settle(car_rank *rank) {
-    car_status status = CAR_OK;
+/* What is in the first places is version 0 of what follows. */
+static void settle(car_rank *rank) {
     for (int b = 0; b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
-        const car_stage *stage = &rank->partition->stages[rank->partition->bundles[b].stage];
-        car_block *const blocks[] = {h->places > 0 ? h->held[0].block : h->master.block, h->older};
         car_block_drop(rank, h->kept);
         h->kept = NULL;
         h->held[0].version = h->places > 0 ? 0 : CAR_NONE;
         h->held[1].version = CAR_NONE;
         h->master.version = 0;
-        for (int v = 0; v < 2; v++) {
-            if (blocks[v] && b < rank->stages) {
-                car_rank_bind_weights(&rank->thread[0], b, blocks[v]);
-                CAR_TRY(car_weights_refresh(&rank->thread[0].view, rank->thread[0].lane, stage->first, stage->end));
-            }
-        }
     }
     rank->newest = 0;
-done:
-    return status;
 }
 
 car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
@@ -82,7 +71,7 @@ car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
             CAR_TRY(car_weights_draw(rank->program, part->param, seed, (float *)(block->data + part->offset)));
         }
     }
-    CAR_TRY(settle(rank));
+    settle(rank);
 done:
     return status;
 }
@@ -167,7 +156,7 @@ static car_status put_part(car_rank *rank, int param, car_cut_part which, const 
             car_block *block = h->places > 0 ? h->held[0].block : h->master.block;
             if (which == CAR_CUT_PREVIOUS && wants_older(rank, b)) {
                 if (!h->older) {
-                    CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, car_layout_block_bytes(&h->layout), &h->older));
+                    CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &h->older));
                 }
                 block = h->older;
             } else if (which == CAR_CUT_PREVIOUS) {
@@ -221,7 +210,7 @@ static car_status share(car_rank *rank, car_cut *cut, bool from_cut, int32_t par
             }
         }
     }
-    CAR_TRY(settle(rank));
+    settle(rank);
 done:
     car_context_release(rank->context, room, most, 1);
     return status;

@@ -82,10 +82,6 @@ static car_status lay_out(car_rank *rank, int bundle) {
             }
         }
     }
-    layout->derived_offset = car_round_up(layout->bytes, 64);
-    for (int l = stage->first; bundle < rank->stages && l < stage->end; l++) {
-        layout->derived_bytes += car_round_up(car_program_derived_bytes(rank->program, l), 64);
-    }
     if (layout->bytes != b->bytes) {
         status = car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
                                   "the weights of stage %d take %zu bytes in this machine's layout and %zu in the "
@@ -94,10 +90,6 @@ static car_status lay_out(car_rank *rank, int bundle) {
     }
 done:
     return status;
-}
-
-size_t car_layout_block_bytes(const car_layout *layout) {
-    return layout->derived_bytes > 0 ? layout->derived_offset + layout->derived_bytes : layout->bytes;
 }
 
 const car_part *car_rank_home_part(const car_rank *rank, int bundle) {
@@ -241,7 +233,7 @@ static bool owns(const car_rank *rank, int bundle) {
 
 static car_status allocate_bundle(car_rank *rank, int bundle) {
     car_holding_of_bundle *h = &rank->holding[bundle];
-    size_t bytes = car_layout_block_bytes(&h->layout);
+    size_t bytes = h->layout.bytes;
     car_status status = CAR_OK;
     for (int v = 0; v < h->places; v++) {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, bytes, &h->held[v].block));

@@ -7,18 +7,10 @@
 
 /* ---- weights for a stage --------------------------------------------------------------------- */
 
-void car_rank_bind_weights(car_rank_thread *thread, int bundle, const car_block *block) {
-    const car_rank *rank = thread->rank;
-    const car_layout *layout = &rank->holding[bundle].layout;
-    const car_stage *stage = &rank->partition->stages[rank->partition->bundles[bundle].stage];
+static void bind_weights(car_rank_thread *thread, int bundle, const car_block *block) {
+    const car_layout *layout = &thread->rank->holding[bundle].layout;
     for (int c = 0; c < layout->count; c++) {
         thread->view.param[layout->parts[c].param] = block->data + layout->parts[c].offset;
-    }
-    char *derived = block->data + layout->derived_offset;
-    for (int l = stage->first; bundle < rank->stages && l < stage->end; l++) {
-        size_t bytes = car_program_derived_bytes(rank->program, l);
-        thread->view.derived[l] = bytes > 0 ? derived : NULL;
-        derived += car_round_up(bytes, 64);
     }
 }
 
@@ -46,7 +38,7 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
                                     rank->device, (long long)version, b);
         }
         if (car_rank_weights_place(rank, b) == b) {
-            car_rank_bind_weights(thread, b, block);
+            bind_weights(thread, b, block);
         } else {
             thread->view.param[bundle->param] = block->data + car_rank_home_part(rank, b)->offset;
         }
@@ -141,6 +133,10 @@ static car_status backward_op(car_rank_thread *thread, const car_task *task, con
         sums[p] = sum_of(rank, additions, count, l, p, &fresh[p]);
         thread->gradients.use[op->first_use + p] = fresh[p] ? (void *)sums[p] : (void *)addend;
         addend += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
+    }
+    if (car_program_derived_bytes(rank->program, l) > 0) {
+        thread->view.derived[l] = thread->derived;
+        CAR_TRY(car_weights_refresh(&thread->view, thread->lane, l, l + 1));
     }
     CAR_TRY(car_tape_backward(rank->tapes[car_rank_tape_of(rank, task)], thread->lane, &thread->view,
                               &thread->gradients, l, l + 1));
@@ -241,11 +237,8 @@ done:
 
 /* ---- update ---------------------------------------------------------------------------------- */
 
-static car_status renew(car_rank_thread *thread, const car_task *task, const car_block *from, car_block *to,
-                        const car_block *sum) {
-    car_rank *rank = thread->rank;
+static void renew(car_rank *rank, const car_task *task, const car_block *from, car_block *to, const car_block *sum) {
     const car_layout *layout = &rank->holding[task->bundle].layout;
-    const car_stage *stage = &rank->partition->stages[task->bundle];
     const car_renewal renewal = {.optimizer = rank->optimizer,
                                  .update = rank->updates + task->step,
                                  .lr = car_schedule_lr(&rank->config.schedule, car_rank_step_of(rank, task)),
@@ -258,9 +251,7 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
                          (const float *)(from->data + part->offset), (float *)(to->data + part->offset),
                          (const float *)(sum->data + part->offset));
     }
-    car_status status = car_weights_refresh(&thread->view, thread->lane, stage->first, stage->end);
     car_kernels_leave(mode);
-    return status;
 }
 
 /* zero: whether the owner is the first to use a version of a bundle, so that no message brings it there. */
@@ -275,9 +266,8 @@ static bool uses_first(const car_rank *rank, int bundle, int64_t version) {
 }
 
 /* zero: a new version that begins its way here. The next may be made before that, so it gets a block of its own. */
-static car_status begin_way(car_rank_thread *thread, int bundle, const car_held *master) {
-    car_rank *rank = thread->rank;
-    size_t bytes = car_layout_block_bytes(&rank->holding[bundle].layout);
+static car_status begin_way(car_rank *rank, int bundle, const car_held *master) {
+    size_t bytes = rank->holding[bundle].layout.bytes;
     car_block *copy = NULL;
     car_status status = CAR_OK;
     if (!rank->cyclic || !uses_first(rank, bundle, master->version)) {
@@ -291,8 +281,7 @@ done:
 }
 
 /* zero: the owner makes the bundles tied to this one too, since they travel on their own. */
-static car_status complete_masters(car_rank_thread *thread, const car_task *task, const car_block *home) {
-    car_rank *rank = thread->rank;
+static car_status complete_masters(car_rank *rank, const car_task *task, const car_block *home) {
     car_status status = CAR_OK;
     for (int b = task->bundle; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
         car_held *master = &rank->holding[b].master;
@@ -304,7 +293,7 @@ static car_status complete_masters(car_rank_thread *thread, const car_task *task
                    rank->partition->bundles[b].bytes);
         }
         master->version = task->version;
-        CAR_TRY(begin_way(thread, b, master));
+        CAR_TRY(begin_way(rank, b, master));
     }
 done:
     return status;
@@ -318,7 +307,7 @@ static car_status keep_previous(car_rank *rank, const car_task *task, const car_
     if (task->version != rank->limit || !keeper || car_plan_delay(rank->plan, 0, 0) == 0) {
         return CAR_OK;
     }
-    CAR_TRY(car_block_create(rank, CAR_MEMORY_SNAPSHOT, car_layout_block_bytes(&h->layout), &h->kept));
+    CAR_TRY(car_block_create(rank, CAR_MEMORY_SNAPSHOT, h->layout.bytes, &h->kept));
     memcpy(h->kept->data, from->data, h->layout.bytes);
 done:
     return status;
@@ -342,13 +331,11 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
     }
     const car_block *source = sum->block;
     CAR_TRY(keep_previous(rank, task, from));
-    car_rank_bind_weights(thread, task->bundle, to->block);
     pthread_mutex_unlock(&rank->lock);
-    status = renew(thread, task, from, to->block, source);
+    renew(rank, task, from, to->block, source);
     pthread_mutex_lock(&rank->lock);
-    CAR_TRY(status);
     to->version = task->version;
-    CAR_TRY(complete_masters(thread, task, to->block));
+    CAR_TRY(complete_masters(rank, task, to->block));
     if (task->frees & CAR_FREES_SUM) {
         car_rank_drop_sum(rank, task->bundle, task->step);
     }

@@ -46,8 +46,8 @@ static void count_send(MPI_Comm comm, int peer, int tag, long long bytes) {
         return;
     }
     name_of(comm, name);
-    while (r < counted.rows && (strcmp(counted.row[r].comm, name) != 0 || counted.row[r].peer != peer ||
-                                counted.row[r].tag != tag)) {
+    while (r < counted.rows &&
+           (strcmp(counted.row[r].comm, name) != 0 || counted.row[r].peer != peer || counted.row[r].tag != tag)) {
         r++;
     }
     if (r == MOST_ROWS) {
@@ -106,16 +106,16 @@ int MPI_Finalize(void) {
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-#define SEND(name)                                                                                                   \
-    int MPI_##name(const void *data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm) {               \
-        count_send(comm, peer, tag, bytes_of(count, type));                                                          \
-        return PMPI_##name(data, count, type, peer, tag, comm);                                                      \
+#define SEND(name)                                                                                     \
+    int MPI_##name(const void *data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm) { \
+        count_send(comm, peer, tag, bytes_of(count, type));                                            \
+        return PMPI_##name(data, count, type, peer, tag, comm);                                        \
     }
-#define ISEND(name)                                                                                                  \
-    int MPI_##name(const void *data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,                 \
-                   MPI_Request *request) {                                                                           \
-        count_send(comm, peer, tag, bytes_of(count, type));                                                          \
-        return PMPI_##name(data, count, type, peer, tag, comm, request);                                             \
+#define ISEND(name)                                                                                  \
+    int MPI_##name(const void *data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, \
+                   MPI_Request *request) {                                                           \
+        count_send(comm, peer, tag, bytes_of(count, type));                                          \
+        return PMPI_##name(data, count, type, peer, tag, comm, request);                             \
     }
 SEND(Send)
 SEND(Ssend)

@@ -13,6 +13,7 @@ typedef struct car_flights {
     MPI_Request *requests;
     car_message **messages;
     int *indices; /* for MPI_Testsome */
+    MPI_Status *statuses;
     int count, capacity;
 } car_flights;
 

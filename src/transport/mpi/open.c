@@ -123,6 +123,7 @@ void car_transport_close(car_transport *transport) {
     car_context_release(transport->context, flights->requests, capacity, sizeof *flights->requests);
     car_context_release(transport->context, flights->messages, capacity, sizeof *flights->messages);
     car_context_release(transport->context, flights->indices, capacity, sizeof *flights->indices);
+    car_context_release(transport->context, flights->statuses, capacity, sizeof *flights->statuses);
     pthread_cond_destroy(&transport->changed);
     pthread_mutex_destroy(&transport->lock);
     car_context_release(transport->context, transport, 1, sizeof *transport);

@@ -49,12 +49,14 @@ static car_status make_room(car_transport *transport) {
     if (needed <= capacity) {
         return CAR_OK;
     }
-    /* Three arrays of one length: each grows from the same capacity. */
+    /* Arrays of one length: each grows from the same capacity. */
     CAR_TRY(car_context_grow(transport->context, &flights->requests, &capacity, needed, sizeof *flights->requests));
     capacity = flights->capacity;
     CAR_TRY(car_context_grow(transport->context, &flights->messages, &capacity, needed, sizeof *flights->messages));
     capacity = flights->capacity;
     CAR_TRY(car_context_grow(transport->context, &flights->indices, &capacity, needed, sizeof *flights->indices));
+    capacity = flights->capacity;
+    CAR_TRY(car_context_grow(transport->context, &flights->statuses, &capacity, needed, sizeof *flights->statuses));
     flights->capacity = capacity;
 done:
     return status;
@@ -95,7 +97,7 @@ static car_status test_messages(car_transport *transport, bool *moved) {
         return CAR_OK;
     }
     CAR_TRY(car_transport_check(
-        transport, MPI_Testsome(flights->count, flights->requests, &finished, flights->indices, MPI_STATUSES_IGNORE),
+        transport, MPI_Testsome(flights->count, flights->requests, &finished, flights->indices, flights->statuses),
         "carrying messages"));
     double now = finished > 0 ? car_clock_seconds() : 0;
     for (int f = 0; f < finished; f++) {
