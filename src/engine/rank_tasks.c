@@ -195,6 +195,23 @@ static car_status add_ties(car_rank *rank, int home, int64_t step) {
     return CAR_OK;
 }
 
+/* zero: what came for this use, or for all, is not needed here any more. In the cycle this is said of the stage's own
+ * bundle; a tied one may have another last user. */
+static void free_weights(car_rank *rank, const car_task *task) {
+    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
+        bool tied = b >= rank->stages;
+        if (rank->partition->bundles[b].stage != task->stage || (tied && rank->cyclic)) {
+            continue;
+        }
+        int64_t version = tied ? task->tied_version : task->version;
+        car_held *held = &rank->holding[b].held[version % 2];
+        if (held->block && held->version == version) {
+            car_block_drop(rank, held->block);
+            *held = (car_held){NULL, CAR_NONE};
+        }
+    }
+}
+
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
@@ -218,18 +235,8 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
     if (is_backward && task->worker == rank->workers - 1 && ties_are_added_early(rank)) {
         CAR_TRY(add_ties(rank, task->stage, task->step));
     }
-    if ((task->frees & CAR_FREES_WEIGHTS) && !rank->holding[task->bundle].places) {
-        for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
-            bool tied = b >= rank->stages;
-            int64_t version = tied ? task->tied_version : task->version;
-            car_held *held = &rank->holding[b].held[version % 2];
-            /* In the cycle this is said of the stage's own; a tied bundle may have another last user. */
-            if (rank->partition->bundles[b].stage == task->stage && held->version == version &&
-                (!tied || !rank->cyclic)) {
-                car_block_drop(rank, held->block);
-                *held = (car_held){NULL, CAR_NONE};
-            }
-        }
+    if (task->frees & CAR_FREES_WEIGHTS) {
+        free_weights(rank, task);
     }
 done:
     return status;
