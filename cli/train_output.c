@@ -177,7 +177,7 @@ static void show_step(car_train_run *run, double now) {
 
 void car_train_on_step(void *user, const car_step_report *report) {
     car_train_run *run = user;
-    double now = car_clock_seconds();
+    double now = report->when;
     run->step_ms[run->reported % TIMED_STEPS] = (now - run->last_time) * 1e3;
     run->last_time = now;
     run->loss = report->loss;

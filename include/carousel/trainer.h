@@ -28,6 +28,7 @@ typedef struct car_step_report {
     double lr;
     double gradient_norm; /* of the averaged gradient, if it was computed, else NaN */
     bool skipped;         /* not finite: weights and optimizer stayed as they were */
+    double when;          /* it ended, in seconds of a monotonic clock; over ranks reports come later than that */
 } car_step_report;
 
 /* Called once for each step, in order, from whichever thread ended it, never twice at once. Must be short. */

@@ -115,7 +115,8 @@ static void report_steps(car_trainer *trainer) {
                                         .loss = sum / trainer->workers,
                                         .lr = car_schedule_lr(&trainer->config.schedule, record->step),
                                         .gradient_norm = record->norm,
-                                        .skipped = record->skipped};
+                                        .skipped = record->skipped,
+                                        .when = car_clock_seconds()};
         trainer->reported++;
         if (trainer->config.report) {
             trainer->config.report(trainer->config.report_user, &report);

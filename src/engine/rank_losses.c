@@ -27,7 +27,6 @@ typedef struct step_losses {
     int64_t step;
     int known;
     double *values; /* per worker; NaN: not known */
-    double when;
 } step_losses;
 
 struct car_losses {
@@ -36,6 +35,7 @@ struct car_losses {
     int told;           /* of the box: may not have arrived */
     step_losses *steps; /* rank 0: by step mod STEPS_KEPT */
     double *values;
+    double *ended; /* rank 0: when it ended a step itself, by step mod STEPS_KEPT */
     int64_t reported;
     bool last_words;
 };
@@ -48,6 +48,7 @@ car_status car_rank_create_losses(car_rank *rank) {
         size_t workers = (size_t)rank->workers;
         CAR_TRY(car_context_allocate(rank->context, STEPS_KEPT, sizeof *rank->losses->steps, &rank->losses->steps));
         CAR_TRY(car_context_allocate(rank->context, STEPS_KEPT * workers, sizeof(double), &rank->losses->values));
+        CAR_TRY(car_context_allocate(rank->context, STEPS_KEPT, sizeof(double), &rank->losses->ended));
         for (size_t s = 0; s < STEPS_KEPT; s++) {
             rank->losses->steps[s] = (step_losses){.step = CAR_NONE, .values = rank->losses->values + s * workers};
         }
@@ -59,6 +60,7 @@ done:
 void car_rank_destroy_losses(car_rank *rank) {
     struct car_losses *losses = rank->losses;
     if (losses) {
+        car_context_release(rank->context, losses->ended, losses->ended ? STEPS_KEPT : 0, sizeof(double));
         car_context_release(rank->context, losses->values, losses->values ? STEPS_KEPT * (size_t)rank->workers : 0,
                             sizeof(double));
         car_context_release(rank->context, losses->steps, losses->steps ? STEPS_KEPT : 0, sizeof *losses->steps);
@@ -78,14 +80,16 @@ static void report_steps(car_rank *rank) {
         if (s->step != losses->reported || s->known < rank->workers) {
             return;
         }
-        double sum = 0;
+        double sum = 0, ended = losses->ended[s->step % STEPS_KEPT];
         for (int i = 0; i < rank->workers; i++) {
             sum += s->values[i];
         }
         const car_step_report report = {.step = s->step,
                                         .loss = sum / rank->workers,
                                         .lr = car_schedule_lr(&rank->config.schedule, s->step),
-                                        .gradient_norm = NAN};
+                                        .gradient_norm = NAN,
+                                        .when = ended > 0 ? ended : car_clock_seconds()};
+        losses->ended[s->step % STEPS_KEPT] = 0;
         losses->reported++;
         if (rank->config.report) {
             rank->config.report(rank->config.report_user, &report);
@@ -111,6 +115,14 @@ static void keep(car_rank *rank, const loss *l) {
 }
 
 /* ---- every rank ------------------------------------------------------------------------------ */
+
+/* With the lock. A rank is done with a step when its last backward of the lowest stage is; that is noted before the step
+ * can be reported, or else the report's own time stands. */
+void car_rank_note_step(car_rank *rank, const car_task *task) {
+    if (rank->device == 0 && task->kind == CAR_TASK_BACKWARD && task->stage == rank->first_stage) {
+        rank->losses->ended[car_rank_step_of(rank, task) % STEPS_KEPT] = car_clock_seconds();
+    }
+}
 
 /* With the lock. */
 void car_rank_note_loss(car_rank *rank, int64_t step, int worker, double value) {
