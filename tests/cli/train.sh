@@ -36,7 +36,7 @@ expect 1 "--resume wants --out" train --model mlp --resume
 expect 1 "could not read /nonexistent.json" train --config /nonexistent.json
 expect 2 "--weights FILE is missing" eval --model mlp
 expect 1 "there is no rule" train --model mlp --rule cdp
-expect 1 "not yet executed" train --model mlp --placement zero
+expect 1 "runs over MPI" train --model mlp --placement zero
 expect 1 "--lr-schedule step:0:1" train --model mlp --lr-schedule step:0:1
 expect 1 "--betas 0.9" train --model mlp --betas 0.9
 expect 1 "it must be auto, direct or winograd" train --model mlp --convolutions fast

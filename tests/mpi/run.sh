@@ -110,7 +110,8 @@ expect 'rank 1 has another program'
 
 # ---- trouble -----------------------------------------------------------------------------------
 
-long=(--model mlp --workers 2 --batch 64 --rule cdp-v2 --placement replica --steps 400 --checkpoint-every 40)
+small=(--model resnet20 --image-size 8 --workers 2 --batch 2 --rule cdp-v2 --steps 300)
+long=("${small[@]}" --placement replica --checkpoint-every 40)
 
 find_rank() { # RANK DIR: the process of that rank in the run with that directory
     local process
@@ -124,10 +125,10 @@ find_rank() { # RANK DIR: the process of that rank in the run with that director
 }
 
 echo "== a rank dies"
-"$carousel" train --model mlp --workers 2 --batch 64 --rule cdp-v2 --steps 400 --out "$work/undisturbed" >/dev/null
+"$carousel" train "${small[@]}" --out "$work/undisturbed" >/dev/null
 "$carousel" launch --mpirun "$mpirun" -n 2 --restarts 3 -- train "${long[@]}" --out "$work/disturbed" >"$work/log" 2>&1 &
 job=$!
-for _ in $(seq 200); do
+for _ in $(seq 600); do
     [ -d "$work/disturbed/checkpoints/step-00000080" ] && break
     sleep 0.05
 done
