@@ -24,7 +24,7 @@ typedef struct car_train_options {
     int classes, image_size, seq_len, freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;
     double lr, momentum, weight_decay, clip_norm, epochs;
-    bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, share_memory;
+    bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head;
     uint64_t seed;
     car_cli_config *config_texts; /* owns texts above that came from a file */
 } car_train_options;

@@ -37,8 +37,6 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          &o->data, 0, 0},
         {"rule", "RULE", "dp, cdp-v1, cdp-v2 or accumulate", CAR_CLI_TEXT, &o->rule, 0, 0},
         {"placement", "PLACE", "shared; over MPI: replica, zero, pipeline or grid", CAR_CLI_TEXT, &o->placement, 0, 0},
-        {"share-memory", NULL, "ranks on one machine: keep apart, give pages back", CAR_CLI_FLAG, &o->share_memory, 0,
-         0},
         {"mapping", "KIND", "replica, several workers a rank: interleaved or contiguous", CAR_CLI_TEXT, &o->mapping, 0,
          0},
         {"workers", "N", "micro-batches in a step", CAR_CLI_INT, &o->workers, 1, 65536},

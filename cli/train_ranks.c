@@ -221,9 +221,6 @@ car_status car_train_open_rank(car_train_run *run, const car_trainer_config *tra
     car_status status = CAR_OK;
     run->optimizer = trainer->optimizer;
     CAR_TRY(settle(run, car_rank_create(run->plan, run->program, run->arena, run->transport, trainer, &run->rank)));
-    if (o->share_memory) {
-        car_rank_share_memory(run->rank);
-    }
     if (o->resume || o->resume_step != CAR_NONE) {
         CAR_TRY(create_cut(run));
         if (car_train_is_first(run)) {

@@ -41,8 +41,6 @@ void car_arena_destroy(car_arena *arena); /* all blocks go with it */
 /* A block aligned to 64; its contents are undefined. bytes = 0 gives NULL. */
 car_status car_arena_allocate(car_arena *arena, car_memory category, size_t bytes, void **out);
 void car_arena_release(car_arena *arena, void *memory); /* NULL is allowed */
-/* Gives the pages of free blocks back to the system, for others to use; they come back when they are touched. */
-void car_arena_trim(car_arena *arena);
 /* Counts a block under another category from now on: a message that has arrived is what it carried. */
 void car_arena_assign(car_arena *arena, void *memory, car_memory category);
 

@@ -22,10 +22,6 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
                            const car_trainer_config *config, car_rank **out);
 void car_rank_destroy(car_rank *rank);
 
-/* For ranks on one machine: makes them keep their distance in the cycle, by what their neighbours' messages tell, and
- * give the pages of freed memory back, so that all of them together need less. All ranks alike, before a run. */
-void car_rank_share_memory(car_rank *rank);
-
 /* Draws the weights. The same seed on all ranks. */
 car_status car_rank_initialize(car_rank *rank, uint64_t seed);
 

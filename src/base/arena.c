@@ -13,7 +13,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/base.h"
 
@@ -32,8 +31,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
 #endif
 
-enum { UNIT = 64 };       /* a cache line: block alignment and size of a header */
-enum { TRIMMED = 65536 }; /* bytes of pages that are worth a call of the system */
+enum { UNIT = 64 }; /* a cache line: block alignment and size of a header */
 
 /* Address space costs nothing, so ask for plenty and take less where the system is strict. */
 static const size_t first_reservation = (size_t)1 << 40;
@@ -46,7 +44,6 @@ typedef struct block {
     size_t asked;                            /* bytes the user asked for; 0 while free */
     car_memory category;
     bool used;
-    bool trimmed; /* free, and its pages are given back */
 } block;
 
 _Static_assert(sizeof(block) <= UNIT, "a block's header must fit in front of it");
@@ -124,7 +121,7 @@ static char *block_memory(block *b) {
 }
 
 static void link_free(car_arena *arena, block *b) {
-    b->used = b->trimmed = false;
+    b->used = false;
     b->asked = 0;
     b->previous_free = NULL;
     b->next_free = arena->free_;
@@ -290,20 +287,6 @@ void car_arena_release(car_arena *arena, void *memory) {
         swallow_next(arena, b);
     }
     link_free(arena, b);
-    pthread_mutex_unlock(&arena->lock);
-}
-
-void car_arena_trim(car_arena *arena) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    pthread_mutex_lock(&arena->lock);
-    for (block *b = arena->free_; b; b = b->next_free) {
-        size_t begin = car_round_up((size_t)(block_memory(b) - arena->base), page);
-        size_t end = (size_t)(block_memory(b) - arena->base + (ptrdiff_t)b->space) / page * page;
-        if (!b->trimmed && end > begin && end - begin >= TRIMMED) {
-            madvise(arena->base + begin, end - begin, MADV_DONTNEED); /* if it fails, the pages just stay */
-        }
-        b->trimmed = true;
-    }
     pthread_mutex_unlock(&arena->lock);
 }
 

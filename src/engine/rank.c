@@ -272,7 +272,6 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->window = 0;
     rank->ended = false;
     rank->proposal = 0;
-    rank->step_began = 0;
     rank->send_slot = INT64_MIN;
     memset(rank->collectives_started, 0, sizeof rank->collectives_started);
     memset(rank->collectives_listed, 0, sizeof rank->collectives_listed);
@@ -310,10 +309,6 @@ car_status car_rank_run(car_rank *rank, int64_t steps) {
 done:
     rank->times.wall += car_clock_seconds() - start;
     return status;
-}
-
-void car_rank_share_memory(car_rank *rank) {
-    rank->shares_memory = rank->cyclic;
 }
 
 void car_rank_stop(car_rank *rank) {

@@ -7,8 +7,6 @@
  * Receives are posted ahead of their use, 2k slots in general: that is how long the plan gives a message. Collectives
  * start in the plan's order, which is the same on all ranks of a group. One lock guards the state, and is never held
  * while kernels run. */
-#include <time.h>
-
 #include "engine/rank_internal.h"
 
 /* ---- the list of tasks ----------------------------------------------------------------------- */
@@ -168,7 +166,7 @@ static car_entry *choose(car_rank *rank) {
             rank->status = rank->status == CAR_OK ? status : rank->status;
         }
         bool ready = arrives(&entry->task) ? entry->arrived : target_is_free(rank, &entry->task);
-        if (!chosen && ready && entry->blockers == 0 && !car_rank_is_held_back(rank, entry)) {
+        if (!chosen && ready && entry->blockers == 0) {
             chosen = entry;
         }
     }
@@ -220,20 +218,6 @@ static void note_over(car_rank *rank, car_entry *entry) {
     drop_older(rank);
 }
 
-/* What pacing holds back must be looked at again, even if nothing changes. */
-static void wait_for_change(car_rank *rank) {
-    if (!rank->shares_memory) {
-        pthread_cond_wait(&rank->changed, &rank->lock);
-        return;
-    }
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += (long)(car_rank_pace_patience(rank) / 4 * 1e9) % 1000000000L;
-    until.tv_sec += until.tv_nsec / 1000000000L;
-    until.tv_nsec %= 1000000000L;
-    pthread_cond_timedwait(&rank->changed, &rank->lock, &until);
-}
-
 /* One turn with the lock held; false when there is nothing more to do. */
 static bool take_turn(car_rank_thread *thread, double *mark) {
     car_rank *rank = thread->rank;
@@ -248,7 +232,7 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     double now = car_clock_seconds();
     thread->choosing += now - *mark;
     if (!entry) {
-        wait_for_change(rank);
+        pthread_cond_wait(&rank->changed, &rank->lock);
         *mark = car_clock_seconds();
         thread->waiting += *mark - now;
         return true;
@@ -261,7 +245,6 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     if (status != CAR_OK) {
         rank->status = rank->status == CAR_OK ? status : rank->status;
     } else {
-        car_rank_note_pace(rank, &entry->task);
         car_rank_note_step(rank, &entry->task);
         note_over(rank, entry);
     }

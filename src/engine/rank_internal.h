@@ -81,7 +81,6 @@ typedef struct car_entry {
     int dependent_count, dependent_capacity;
     bool running, over;
     bool started, arrived; /* messages and collectives */
-    double held_back;      /* since when pacing holds it back; 0: it does not */
     car_message message;
     car_block *block; /* where a message lands, or what it carries */
     struct car_entry *next;
@@ -154,8 +153,6 @@ struct car_rank {
     bool ended;
     int64_t progress;
     double progressed, watched;
-    bool shares_memory;
-    double step_began, step_seconds; /* of the last step, for pacing */
     atomic_bool stop;
     int64_t proposal; /* rank 0: a nearer end that not all ranks know of yet; 0: none */
     /* Losses on their way to rank 0. */
@@ -200,11 +197,6 @@ void car_rank_message_finished(void *user, car_message *message);
 
 /* rank_state.c */
 car_status car_rank_go_on(car_rank *rank);
-
-/* rank_pace.c. Whether a forward or backward that could run waits for the neighbour; and what follows a task. */
-bool car_rank_is_held_back(car_rank *rank, car_entry *entry);
-void car_rank_note_pace(car_rank *rank, const car_task *task);
-double car_rank_pace_patience(const car_rank *rank);
 
 /* rank_executor.c */
 void *car_rank_thread_run(void *argument);
