@@ -1,11 +1,13 @@
 /* The arena: best fit over one reserved range of addresses, with exact accounts per category.
  *
  * The range is reserved once and never moves; pages become resident when first touched and are then
- * reused, because best fit prefers a hole to the fresh end. Blocks carry a header of one cache line
- * in front, which also links them in address order, so that a freed block finds its neighbours.
+ * reused, because best fit prefers a hole to the fresh end. What is known of a block is kept elsewhere,
+ * not in front of it: tensors are often multiples of one another, and a header would keep the place of a
+ * large one from holding so many small ones. Blocks are linked in address order, so that a freed one finds
+ * its neighbours.
  *
- *   base                                                    extent              reserved
- *   | header block | header free | header block | header free |   never touched    |
+ *   base                                extent              reserved
+ *   | block | free | block | block | free |   never touched    |
  */
 #include "carousel/arena.h"
 
@@ -31,22 +33,32 @@
 #define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
 #endif
 
-enum { UNIT = 64 }; /* a cache line: block alignment and size of a header */
+enum {
+    UNIT = 64,   /* a cache line: alignment of blocks, and what their sizes are multiples of */
+    CHUNK = 256, /* descriptions of blocks that are allocated at once */
+};
 
 /* Address space costs nothing, so ask for plenty and take less where the system is strict. */
 static const size_t first_reservation = (size_t)1 << 40;
 static const size_t last_reservation = (size_t)1 << 28;
 
 typedef struct block {
+    char *memory;
     struct block *previous, *next;           /* in address order */
-    struct block *previous_free, *next_free; /* only while free */
-    size_t space;                            /* bytes behind the header, a multiple of UNIT */
+    struct block *previous_free, *next_free; /* only while free; of those without memory the next one */
+    struct block *next_in_row;               /* of the table of used blocks */
+    size_t space;                            /* a multiple of UNIT */
     size_t asked;                            /* bytes the user asked for; 0 while free */
     car_memory category;
     bool used;
 } block;
 
-_Static_assert(sizeof(block) <= UNIT, "a block's header must fit in front of it");
+typedef struct chunk {
+    struct chunk *next;
+    block blocks[CHUNK];
+} chunk;
+
+enum { ROWS = 1024 }; /* of the table; a run has some hundreds of blocks */
 
 struct car_arena {
     car_context *context;
@@ -55,6 +67,9 @@ struct car_arena {
     size_t reserved, extent, limit;
     block *last;  /* in address order */
     block *free_; /* unordered; there are few */
+    block *used[ROWS];
+    block *spare; /* descriptions without memory */
+    chunk *chunks;
     size_t live_total;
     size_t live[CAR_MEMORY_CATEGORIES], peak[CAR_MEMORY_CATEGORIES];
     /* For the mean: bytes times seconds up to the last change. */
@@ -110,14 +125,69 @@ void car_arena_destroy(car_arena *arena) {
     ASAN_UNPOISON_MEMORY_REGION(arena->base, arena->extent);
     munmap(arena->base, arena->reserved);
     pthread_mutex_destroy(&arena->lock);
+    while (arena->chunks) {
+        chunk *gone = arena->chunks;
+        arena->chunks = gone->next;
+        car_context_release(arena->context, gone, 1, sizeof *gone);
+    }
     car_context_release(arena->context, arena->events, (size_t)arena->event_capacity, sizeof *arena->events);
     car_context_release(arena->context, arena, 1, sizeof *arena);
 }
 
 /* ---- blocks; the lock is held ---------------------------------------------------------------- */
 
-static char *block_memory(block *b) {
-    return (char *)b + UNIT;
+/* Makes sure that there is a description for the next block: an allocation needs one at most. */
+static car_status prepare(car_arena *arena) {
+    chunk *more = NULL;
+    if (arena->spare) {
+        return CAR_OK;
+    }
+    car_status status = car_context_allocate(arena->context, 1, sizeof *more, &more);
+    if (status != CAR_OK) {
+        return status;
+    }
+    more->next = arena->chunks;
+    arena->chunks = more;
+    for (int i = 0; i < CHUNK; i++) {
+        more->blocks[i].next_free = arena->spare;
+        arena->spare = &more->blocks[i];
+    }
+    return CAR_OK;
+}
+
+static block *describe(car_arena *arena) {
+    block *b = arena->spare;
+    arena->spare = b->next_free;
+    return b;
+}
+
+static void forget(car_arena *arena, block *b) {
+    b->next_free = arena->spare;
+    arena->spare = b;
+}
+
+static block **row_of(car_arena *arena, const char *memory) {
+    return &arena->used[car_random_mix((uint64_t)(memory - arena->base)) % ROWS];
+}
+
+static void note_used(car_arena *arena, block *b) {
+    block **row = row_of(arena, b->memory);
+    b->used = true;
+    b->next_in_row = *row;
+    *row = b;
+}
+
+/* The used block of this memory, taken out of the table if wanted. */
+static block *find_used(car_arena *arena, const void *memory, bool take) {
+    block **place = row_of(arena, memory);
+    while ((*place)->memory != memory) {
+        place = &(*place)->next_in_row;
+    }
+    block *b = *place;
+    if (take) {
+        *place = b->next_in_row;
+    }
+    return b;
 }
 
 static void link_free(car_arena *arena, block *b) {
@@ -145,20 +215,22 @@ static void unlink_free(car_arena *arena, block *b) {
 /* Joins b with the block behind it. */
 static void swallow_next(car_arena *arena, block *b) {
     block *gone = b->next;
-    b->space += UNIT + gone->space;
+    b->space += gone->space;
     b->next = gone->next;
     if (b->next) {
         b->next->previous = b;
     } else {
         arena->last = b;
     }
+    forget(arena, gone);
 }
 
 static block *best_fit(const car_arena *arena, size_t space) {
     block *best = NULL;
     for (block *b = arena->free_; b; b = b->next_free) {
         /* Of equal holes the lower one, so that the choice does not depend on the order of freeing. */
-        if (b->space >= space && (!best || b->space < best->space || (b->space == best->space && b < best))) {
+        if (b->space >= space &&
+            (!best || b->space < best->space || (b->space == best->space && b->memory < best->memory))) {
             best = b;
         }
     }
@@ -179,27 +251,26 @@ static block *extend(car_arena *arena, size_t space) {
         unlink_free(arena, last);
         return last;
     }
-    if (arena->reserved - arena->extent < UNIT || space > arena->reserved - arena->extent - UNIT) {
+    if (space > arena->reserved - arena->extent) {
         return NULL;
     }
-    block *b = (block *)(void *)(arena->base + arena->extent);
-    *b = (block){.previous = last, .space = space};
+    block *b = describe(arena);
+    *b = (block){.memory = arena->base + arena->extent, .previous = last, .space = space};
     if (last) {
         last->next = b;
     }
     arena->last = b;
-    arena->extent += UNIT + space;
+    arena->extent += space;
     return b;
 }
 
 /* Gives the rest of a hole back as a hole of its own. */
 static void split(car_arena *arena, block *b, size_t space) {
-    if (b->space < space + 2 * UNIT) {
+    if (b->space == space) {
         return;
     }
-    block *rest = (block *)(void *)(block_memory(b) + space);
-    ASAN_UNPOISON_MEMORY_REGION(rest, sizeof *rest);
-    *rest = (block){.previous = b, .next = b->next, .space = b->space - space - UNIT};
+    block *rest = describe(arena);
+    *rest = (block){.memory = b->memory + space, .previous = b, .next = b->next, .space = b->space - space};
     if (b->next) {
         b->next->previous = rest;
     } else {
@@ -233,7 +304,7 @@ car_status car_arena_allocate(car_arena *arena, car_memory category, size_t byte
     if (bytes == 0) {
         return CAR_OK;
     }
-    if (bytes > arena->reserved - UNIT) {
+    if (bytes > arena->reserved) {
         return car_context_fail(arena->context, CAR_ERROR_MEMORY, "%zu bytes of %s are more than the address range",
                                 bytes, car_memory_text(category));
     }
@@ -241,6 +312,11 @@ car_status car_arena_allocate(car_arena *arena, car_memory category, size_t byte
     pthread_mutex_lock(&arena->lock);
     size_t live_total = arena->live_total;
     block *b = NULL;
+    car_status status = prepare(arena);
+    if (status != CAR_OK) {
+        pthread_mutex_unlock(&arena->lock);
+        return status;
+    }
     if (arena->limit == 0 || bytes + live_total <= arena->limit) {
         b = best_fit(arena, space);
         if (b) {
@@ -251,13 +327,13 @@ car_status car_arena_allocate(car_arena *arena, car_memory category, size_t byte
         }
     }
     if (b) {
-        b->used = true;
+        note_used(arena, b);
         b->asked = bytes;
         b->category = category;
         arena->live_total += bytes;
         book(arena, category, arena->live[category] + bytes);
-        ASAN_UNPOISON_MEMORY_REGION(block_memory(b), b->space);
-        *out = block_memory(b);
+        ASAN_UNPOISON_MEMORY_REGION(b->memory, b->space);
+        *out = b->memory;
     }
     pthread_mutex_unlock(&arena->lock);
     if (!*out) {
@@ -272,11 +348,11 @@ void car_arena_release(car_arena *arena, void *memory) {
     if (!memory) {
         return;
     }
-    block *b = (block *)(void *)((char *)memory - UNIT);
     pthread_mutex_lock(&arena->lock);
+    block *b = find_used(arena, memory, true);
     arena->live_total -= b->asked;
     book(arena, b->category, arena->live[b->category] - b->asked);
-    ASAN_POISON_MEMORY_REGION(block_memory(b), b->space);
+    ASAN_POISON_MEMORY_REGION(b->memory, b->space);
     if (b->next && !b->next->used) {
         unlink_free(arena, b->next);
         swallow_next(arena, b);
@@ -294,8 +370,8 @@ void car_arena_assign(car_arena *arena, void *memory, car_memory category) {
     if (!memory) {
         return;
     }
-    block *b = (block *)(void *)((char *)memory - UNIT);
     pthread_mutex_lock(&arena->lock);
+    block *b = find_used(arena, memory, false);
     if (b->category != category) {
         book(arena, b->category, arena->live[b->category] - b->asked);
         b->category = category;

@@ -12,7 +12,7 @@
 
 #include "base/base.h"
 
-enum { LINE = 64 }; /* alignment of blocks, and what the arena needs in front of each */
+enum { LINE = 64 }; /* alignment of blocks */
 
 #if defined(__SANITIZE_ADDRESS__)
 #define HAS_ASAN 1
@@ -61,7 +61,7 @@ static void expect_nothing_live(const car_arena *arena) {
 /* All of the extent is one hole: a block of that size fits without going further. */
 static void expect_one_hole(car_arena *arena) {
     size_t extent = car_arena_extent(arena);
-    car_arena_release(arena, get(arena, CAR_MEMORY_MESSAGES, extent - LINE));
+    car_arena_release(arena, get(arena, CAR_MEMORY_MESSAGES, extent));
     assert_int_equal(car_arena_extent(arena), extent);
 }
 
@@ -140,7 +140,7 @@ static void neighbours_are_joined(void **state) {
         expect_nothing_live(arena);
         expect_one_hole(arena);
     }
-    assert_int_equal(car_arena_extent(arena), 4 * LINE + 1024 + 1152 + 1216 + 1344);
+    assert_int_equal(car_arena_extent(arena), 1024 + 1152 + 1216 + 1344);
 }
 
 /* Of the holes that are large enough the smallest, wherever it lies. */
@@ -158,8 +158,8 @@ static void best_fit_is_taken(void **state) {
     }
     size_t extent = car_arena_extent(arena);
     assert_ptr_equal(get(arena, CAR_MEMORY_WEIGHTS, 1500), holes[2]);
-    assert_ptr_equal(get(arena, CAR_MEMORY_WEIGHTS, 1024), holes[1]);                      /* exactly */
-    assert_ptr_equal(get(arena, CAR_MEMORY_WEIGHTS, 300), (char *)holes[2] + 1536 + LINE); /* 448 were left there */
+    assert_ptr_equal(get(arena, CAR_MEMORY_WEIGHTS, 1024), holes[1]);               /* exactly */
+    assert_ptr_equal(get(arena, CAR_MEMORY_WEIGHTS, 300), (char *)holes[2] + 1536); /* 512 were left there */
     assert_ptr_equal(get(arena, CAR_MEMORY_WEIGHTS, 513), holes[0]);
     assert_ptr_equal(get(arena, CAR_MEMORY_WEIGHTS, 8000), holes[4]);
     assert_int_equal(car_arena_extent(arena), extent);
@@ -175,8 +175,21 @@ static void free_end_is_extended(void **state) {
     void *last = get(arena, CAR_MEMORY_WEIGHTS, 1000);
     car_arena_release(arena, last);
     assert_ptr_equal(get(arena, CAR_MEMORY_WEIGHTS, 5000), last);
-    assert_int_equal(car_arena_extent(arena), LINE + 128 + LINE + 5056);
+    assert_int_equal(car_arena_extent(arena), 128 + 5056);
     car_arena_release(arena, fence);
+}
+
+/* The place of a large block holds as many small ones as their sizes say. */
+static void multiples_fit(void **state) {
+    car_arena *arena = ((fixture *)*state)->arena;
+    void *large = get(arena, CAR_MEMORY_ACTIVATIONS, 3 * 4096);
+    get(arena, CAR_MEMORY_WEIGHTS, LINE);
+    car_arena_release(arena, large);
+    size_t extent = car_arena_extent(arena);
+    for (int i = 0; i < 3; i++) {
+        assert_ptr_equal(get(arena, CAR_MEMORY_ACTIVATIONS, 4096), (char *)large + 4096 * i);
+    }
+    assert_int_equal(car_arena_extent(arena), extent);
 }
 
 /* Blocks come and go as in training steps: from the second on nothing new is touched. */
@@ -257,7 +270,7 @@ static void addresses_end(void **state) {
     void *all = NULL;
     for (size_t bytes = (size_t)1 << 46; !all && bytes > LINE; bytes /= 2) {
         car_context_clear_error(f->context);
-        if (car_arena_allocate(f->arena, CAR_MEMORY_WEIGHTS, bytes - LINE, &all) != CAR_OK) {
+        if (car_arena_allocate(f->arena, CAR_MEMORY_WEIGHTS, bytes, &all) != CAR_OK) {
             assert_null(all);
             assert_string_not_equal(car_context_error(f->context), "");
         }
@@ -390,6 +403,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(neighbours_are_joined, set_up, tear_down),
         cmocka_unit_test_setup_teardown(best_fit_is_taken, set_up, tear_down),
         cmocka_unit_test_setup_teardown(free_end_is_extended, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(multiples_fit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(steady_pattern_does_not_grow, set_up, tear_down),
         cmocka_unit_test_setup_teardown(limit_counts_all_categories, set_up, tear_down),
         cmocka_unit_test_setup_teardown(random_blocks_keep_their_bytes, set_up, tear_down),
