@@ -141,7 +141,7 @@ car_status car_train_join(car_train_run *run);
 /* Whether this process speaks for all: the only one, or rank 0. */
 bool car_train_is_first(const car_train_run *run);
 /* Whether setting up went well everywhere, and all ranks have the same of everything. */
-car_status car_train_agree(car_train_run *run, car_status status);
+car_status car_train_agree(car_train_run *run, car_status own);
 /* Creates the rank, with its first state: drawn, --init, or --resume. */
 car_status car_train_open_rank(car_train_run *run, const car_trainer_config *trainer);
 /* From the first step to the last, with evaluations and checkpoints on the way, and the summary. */

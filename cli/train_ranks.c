@@ -50,8 +50,9 @@ car_status car_train_join(car_train_run *run) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int available = cores > 0 && cores < 1024 ? (int)cores : 1;
     bool shared = strcmp(o->placement, "shared") == 0, launched = car_transport_is_launched();
+    const char *ranks = getenv("OMPI_COMM_WORLD_SIZE");
     car_status status = CAR_OK;
-    if (shared && launched && getenv("OMPI_COMM_WORLD_SIZE") && atoi(getenv("OMPI_COMM_WORLD_SIZE")) > 1) {
+    if (shared && launched && ranks && strtol(ranks, NULL, 10) > 1) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
                                 "--placement shared is one process: start it without mpirun, or use --placement "
                                 "replica");

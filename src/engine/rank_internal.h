@@ -206,7 +206,7 @@ void car_rank_forget_entries(car_rank *rank);
 /* rank_losses.c: losses and sightings, what statuses carry. */
 car_status car_rank_create_losses(car_rank *rank);
 void car_rank_destroy_losses(car_rank *rank);
-void car_rank_note_loss(car_rank *rank, int64_t step, int worker, double loss);
+void car_rank_note_loss(car_rank *rank, int64_t step, int worker, double value);
 void car_rank_note_step(car_rank *rank, const car_task *task);
 size_t car_rank_tell(void *user, char *status);
 void car_rank_heard(void *user, int from, const char *status, size_t bytes);

@@ -89,7 +89,7 @@ static car_status gather_part(car_rank *rank, car_cut *cut, int bundle, const ca
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got what it should keep of %s",
                                 rank->device, car_graph_param(rank->graph, part->param)->name);
     }
-    if (keeper == 0 && rank->device == 0) {
+    if (to && from && keeper == 0 && rank->device == 0) {
         memcpy(to, from, part->bytes);
         return CAR_OK;
     }

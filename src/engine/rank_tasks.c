@@ -73,8 +73,8 @@ done:
 
 /* The sums that a backward adds to, by bundle of its stage. */
 typedef struct addition {
-    int bundle;
     car_block *sum;
+    int bundle;
     bool fresh; /* nothing is in it yet */
 } addition;
 
@@ -100,7 +100,7 @@ static car_status bind_sums(car_rank *rank, const car_task *task, addition *addi
                                     "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, b,
                                     task->worker);
         }
-        additions[(*count)++] = (addition){b, block, sum == NULL};
+        additions[(*count)++] = (addition){block, b, sum == NULL};
     }
 done:
     return status;

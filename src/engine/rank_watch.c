@@ -55,7 +55,7 @@ void car_rank_hear_limit(car_rank *rank, int from, int64_t limit, bool wishes_to
     if (rank->window + LOOKS_AHEAD > limit) {
         rank->status =
             car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d is too far ahead to end after step %lld",
-                             rank->device, (long long)(rank->first_step + limit));
+                             rank->device, (long long)rank->first_step + limit);
     }
     rank->limit = limit;
     pthread_cond_broadcast(&rank->changed);
