@@ -46,3 +46,16 @@ void car_engine_renew(const car_program *program, const car_op *op, int slot, co
                              from, to, sum);
     }
 }
+
+size_t car_engine_addend_bytes(const car_program *program, int first, int end) {
+    size_t most = 0;
+    for (int l = first; l < end; l++) {
+        const car_op *op = car_graph_op(car_program_graph(program), l);
+        size_t bytes = 0;
+        for (int p = 0; p < op->param_count; p++) {
+            bytes += car_round_up(car_program_param_bytes(program, op->params[p]), 64);
+        }
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}

@@ -15,6 +15,10 @@ static inline bool car_engine_is_statistic(const car_program *program, int param
 /* What dropout is keyed with in one micro-batch. */
 uint64_t car_engine_key(uint64_t seed, int64_t step, int workers, int worker);
 
+/* Room for the gradients of the operation among first .. end - 1 that needs most, computed apart before they are added;
+ * each parameter's begins at a multiple of 64. */
+size_t car_engine_addend_bytes(const car_program *program, int first, int end);
+
 /* In ring order: adds a worker's own gradient of parameter `slot` of an operation to the sum over those before it. Of
  * the first worker, `own` is `sum`. For a running statistic, sum = (1 - m) * sum + m * own. */
 void car_engine_add(const car_program *program, const car_op *op, int slot, float *sum, const float *own, bool first);

@@ -91,20 +91,6 @@ done:
     return status;
 }
 
-static size_t addend_bytes(const car_rank *rank) {
-    size_t most = 0;
-    for (int l = 0; l < car_graph_op_count(rank->graph); l++) {
-        const car_op *op = car_graph_op(rank->graph, l);
-        size_t bytes = 0;
-        for (int p = 0; p < op->param_count; p++) {
-            bytes += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
-        }
-        bool here = !rank->range || (l >= rank->range->first && l < rank->range->end);
-        most = here && bytes > most ? bytes : most;
-    }
-    return most;
-}
-
 static size_t derived_bytes(const car_rank *rank) {
     size_t most = 0;
     for (int l = 0; l < car_graph_op_count(rank->graph); l++) {
@@ -118,6 +104,7 @@ static size_t derived_bytes(const car_rank *rank) {
 static car_status create_threads(car_rank *rank) {
     size_t params = (size_t)car_graph_param_count(rank->graph), ops = (size_t)car_graph_op_count(rank->graph);
     size_t uses = (size_t)car_graph_use_count(rank->graph);
+    int first = rank->range ? rank->range->first : 0, end = rank->range ? rank->range->end : (int)ops;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->config.threads, sizeof *rank->thread, &rank->thread));
     for (int p = 0; p < rank->config.threads; p++) {
@@ -129,7 +116,8 @@ static car_status create_threads(car_rank *rank) {
         CAR_TRY(car_context_allocate(rank->context, ops, sizeof(void *), &thread->view.derived));
         CAR_TRY(car_context_allocate(rank->context, uses, sizeof(void *), &thread->gradients.use));
         CAR_TRY(car_lane_create(rank->program, rank->arena, &thread->lane));
-        CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WORKSPACE, addend_bytes(rank), &addend));
+        CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WORKSPACE,
+                                   car_engine_addend_bytes(rank->program, first, end), &addend));
         thread->addend = addend;
         CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WORKSPACE, derived_bytes(rank), &thread->derived));
     }

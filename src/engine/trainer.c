@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/arithmetic.h"
 #include "engine/trainer_internal.h"
 
 car_trainer_config car_trainer_config_default(void) {
@@ -53,24 +54,11 @@ done:
     return status;
 }
 
-static size_t addend_bytes(const car_trainer *trainer) {
-    const car_graph *graph = car_program_graph(trainer->program);
-    size_t most = 0;
-    for (int l = 0; l < car_graph_op_count(graph); l++) {
-        const car_op *op = car_graph_op(graph, l);
-        size_t bytes = 0;
-        for (int p = 0; p < op->param_count; p++) {
-            bytes += car_round_up(car_program_param_bytes(trainer->program, op->params[p]), 64);
-        }
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
 static car_status create_threads(car_trainer *trainer) {
     const car_graph *graph = car_program_graph(trainer->program);
     size_t threads = (size_t)trainer->config.threads;
     bool apart = trainer->ring && trainer->workers > 1;
+    int ops = car_graph_op_count(graph);
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(trainer->context, threads, sizeof *trainer->thread, &trainer->thread));
     for (size_t p = 0; p < threads; p++) {
@@ -82,8 +70,8 @@ static car_status create_threads(car_trainer *trainer) {
         CAR_TRY(car_context_allocate(trainer->context, (size_t)car_graph_param_count(graph), sizeof(void *),
                                      &thread->params));
         CAR_TRY(car_lane_create(trainer->program, trainer->arena, &thread->lane));
-        CAR_TRY(car_arena_allocate(trainer->arena, CAR_MEMORY_WORKSPACE, apart ? addend_bytes(trainer) : 0,
-                                   &thread->addend));
+        CAR_TRY(car_arena_allocate(trainer->arena, CAR_MEMORY_WORKSPACE,
+                                   apart ? car_engine_addend_bytes(trainer->program, 0, ops) : 0, &thread->addend));
     }
 done:
     return status;
