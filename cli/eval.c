@@ -79,14 +79,10 @@ done:
 static car_status evaluate(evaluation_run *run) {
     car_train_options *o = &run->options;
     car_context_config context = car_context_config_default();
-    car_model_config model = car_model_config_default();
     car_status status = CAR_OK;
     CAR_TRY(car_context_create(&context, &run->context));
     CAR_TRY(car_train_find_sizes(run->context, o));
-    model.batch = o->batch;
-    model.classes = o->classes;
-    model.image_size = o->image_size;
-    model.seq_len = o->seq_len;
+    const car_model_config model = car_train_model_of(o);
     CAR_TRY(car_model_build(run->context, o->model, &model, &run->graph));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
     CAR_TRY(car_program_create(run->graph, NULL, &run->program));

@@ -35,6 +35,8 @@ void car_train_default_options(car_train_options *options);
 int car_train_read_options(int argc, char **argv, car_train_options *options);
 car_status car_train_configure(car_context *context, const car_train_options *options, car_plan_config *plan,
                                car_program_config *program, car_trainer_config *trainer);
+/* What the model is to be like; zero where the options leave it open. */
+car_model_config car_train_model_of(const car_train_options *options);
 /* `epoch_steps`: what an epoch of --lr-schedule step:EPOCHS:GAMMA is. */
 car_status car_train_read_schedule(car_context *context, const car_train_options *options, int64_t epoch_steps,
                                    car_schedule *out);

@@ -33,13 +33,9 @@ car_status car_train_find_sizes(car_context *context, car_train_options *o) {
 car_status car_train_open_data(car_train_data *data, car_context *context, const car_train_options *o,
                                car_graph *graph) {
     const car_model_info *info = car_model_find(o->model);
-    car_model_config model = car_model_config_default();
+    car_model_config model = car_train_model_of(o);
     car_status status = CAR_OK;
     *data = (car_train_data){.context = context, .domain = info->domain, .graph = graph};
-    model.batch = o->batch;
-    model.classes = o->classes;
-    model.image_size = o->image_size;
-    model.seq_len = o->seq_len;
     CAR_TRY(car_model_resolve(context, o->model, &model, &data->model));
     data->input_tensor = car_graph_find_tensor(graph, info->domain == CAR_DOMAIN_IMAGES ? "images" : "tokens");
     data->label_tensor = car_graph_find_tensor(graph, "labels");

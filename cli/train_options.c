@@ -127,6 +127,15 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     return code == CAR_CLI_GO_ON ? car_cli_parse(&command, table, count, argc, argv) : code;
 }
 
+car_model_config car_train_model_of(const car_train_options *o) {
+    car_model_config model = car_model_config_default();
+    model.batch = o->batch;
+    model.classes = o->classes;
+    model.image_size = o->image_size;
+    model.seq_len = o->seq_len;
+    return model;
+}
+
 /* ---- into configurations --------------------------------------------------------------------- */
 
 /* Two numbers with a separator between them and nothing behind. */
