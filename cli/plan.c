@@ -35,6 +35,8 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"optimizer", "NAME", "sgd or adamw, for the size of its state", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
          0, 0},
+        {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
+         0},
         {"profile", NULL, "measure the operations on this machine, save and use that", CAR_CLI_FLAG, &o->profile, 0, 0},
         {"profile-file", "FILE", "where measured times are kept (MODEL.profile.json)", CAR_CLI_TEXT, &o->profile_file,
          0, 0},
@@ -285,7 +287,8 @@ int car_cli_plan(int argc, char **argv) {
                           .rule = "cdp-v2",
                           .placement = "shared",
                           .optimizer = "sgd",
-                          .convolutions = "auto"};
+                          .convolutions = "auto",
+                          .memory = "normal"};
     int code = read_options(argc, argv, &o);
     code = code == CAR_CLI_GO_ON ? check_options(&o) : code;
     if (code != CAR_CLI_GO_ON) {
@@ -302,6 +305,7 @@ int car_cli_plan(int argc, char **argv) {
     s.program = car_program_config_default();
     status = read_names(s.context, &o, &config);
     status = status == CAR_OK ? car_convolutions_find(s.context, o.convolutions, &s.program.convolutions) : status;
+    status = status == CAR_OK ? car_convolutions_find_memory(s.context, o.memory, &s.program.tight) : status;
     status = status == CAR_OK ? read_partition(&s, &cut, cuts) : status;
     int code_of_failure = status == CAR_OK ? CAR_CLI_FAILED : CAR_CLI_USAGE; /* up to here nothing but words was read */
     status = status == CAR_OK ? set_up(&s, &cut, &config) : status;

@@ -70,8 +70,8 @@ static void print_convolutions(const car_plan_subject *s, FILE *stream) {
     if (all == 0) {
         return;
     }
-    fprintf(stream, "\nConvolutions (%s): %d of %d by Winograd's F(4x4, 3x3), the others direct",
-            car_convolutions_text(s->program.convolutions), winograd, all);
+    fprintf(stream, "\nConvolutions (%s%s): %d of %d by Winograd's F(4x4, 3x3), the others direct",
+            car_convolutions_text(s->program.convolutions), s->program.tight ? ", tight memory" : "", winograd, all);
     for (int l = 0; l < car_graph_op_count(s->graph); l++) {
         if (car_program_uses_winograd(s->graph, &s->program, l)) {
             const char *name = car_graph_op(s->graph, l)->name;

@@ -19,7 +19,7 @@ enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096 };
 
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping;
-    const char *convolutions;
+    const char *convolutions, *memory;
     int workers, stages, threads, batch, steps, eval_every, eval_batches, warmup;
     int classes, image_size, seq_len, freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;

@@ -17,6 +17,7 @@ void car_train_default_options(car_train_options *o) {
                              .schedule = "const",
                              .betas = "0.9,0.999",
                              .convolutions = "auto",
+                             .memory = "normal",
                              .workers = 4,
                              .threads = cores > 0 && cores < 1024 ? (int)cores : 1,
                              .batch = 16,
@@ -83,6 +84,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
          0, 0},
+        {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
+         0},
         {"seed", "N", "of weights, data, order and dropout", CAR_CLI_SEED, &o->seed, 0, 0},
         {"config", "FILE", "a JSON object of these options; those typed come first", CAR_CLI_TEXT, &o->config, 0, 0},
         /* Shows what pacing is for; not in --help. */
@@ -201,6 +204,7 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     CAR_TRY(car_placement_find(context, o->placement, &plan->placement));
     CAR_TRY(car_mapping_find(context, o->mapping, &plan->mapping));
     CAR_TRY(car_convolutions_find(context, o->convolutions, &program->convolutions));
+    CAR_TRY(car_convolutions_find_memory(context, o->memory, &program->tight));
     plan->workers = o->workers;
     plan->threads = o->threads;
     plan->freshness_slack = o->freshness_slack;

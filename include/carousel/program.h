@@ -32,6 +32,7 @@ typedef struct car_program_config {
     car_kernels kernels;
     int threads; /* inside one kernel; part of what fixes the bits. With more than one, convolutions are direct */
     car_convolutions convolutions;
+    bool tight; /* auto convolutions: by Winograd's algorithm only if that takes no more memory than direct ones */
 } car_program_config;
 
 car_program_config car_program_config_default(void); /* oneDNN, 1 thread, auto */
@@ -39,6 +40,8 @@ car_program_config car_program_config_default(void); /* oneDNN, 1 thread, auto *
 /* "auto", "direct" or "winograd"; CAR_ERROR_UNKNOWN_NAME for anything else. */
 car_status car_convolutions_find(car_context *context, const char *name, car_convolutions *out);
 const char *car_convolutions_text(car_convolutions convolutions);
+/* "normal" or "tight", for `tight`. */
+car_status car_convolutions_find_memory(car_context *context, const char *name, bool *tight);
 
 /* Whether a program of this graph would compute an operation by Winograd's algorithm. Needs no program, and depends
  * on nothing but the arguments and the machine's instruction set. `config` may be NULL. */

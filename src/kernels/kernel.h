@@ -74,6 +74,8 @@ extern const car_kernel_class *const car_kernels_onednn[CAR_OP_KINDS];
 /* The class for 3x3 convolutions by Winograd's algorithm, and whether one is to be computed so. */
 extern const car_kernel_class car_winograd_conv;
 bool car_winograd_suits(const car_kernel *kernel);
+size_t car_winograd_scratch_bytes(const car_kernel *kernel);
+size_t car_winograd_weight_bytes(const car_kernel *kernel);
 
 /* The channel block that this machine's convolutions prefer: 8 or 16. */
 int car_kernels_onednn_block(void);

@@ -42,6 +42,14 @@ car_status car_convolutions_find(car_context *context, const char *name, car_con
                             name);
 }
 
+car_status car_convolutions_find_memory(car_context *context, const char *name, bool *tight) {
+    *tight = strcmp(name, "tight") == 0;
+    if (!*tight && strcmp(name, "normal") != 0) {
+        return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "memory '%s': it must be normal or tight", name);
+    }
+    return CAR_OK;
+}
+
 const char *car_convolutions_text(car_convolutions convolutions) {
     return convolution_names[convolutions];
 }
@@ -116,19 +124,48 @@ static car_convolutions convolutions_of(const car_program_config *config) {
     return config->threads > 1 ? CAR_CONVOLUTIONS_DIRECT : config->convolutions;
 }
 
-bool car_program_uses_winograd(const car_graph *graph, const car_program_config *config, int op) {
-    car_program_config chosen = config ? *config : car_program_config_default();
+/* As much of a convolution's kernel as it takes to say how it is computed. */
+static car_kernel sketch(const car_graph *graph, const car_program_config *config, int op) {
     const car_op *o = car_graph_op(graph, op);
-    if (o->kind != CAR_OP_CONV || chosen.kernels != CAR_KERNELS_ONEDNN) {
+    int block = block_of_table(config->kernels);
+    return (car_kernel){.graph = graph,
+                        .op = o,
+                        .convolutions = convolutions_of(config),
+                        .block_in = {block_of_tensor(graph, o->inputs[0], block)},
+                        .block_out = block_of_tensor(graph, o->output, block)};
+}
+
+static bool suits(const car_graph *graph, const car_program_config *config, int op, car_kernel *kernel) {
+    if (car_graph_op(graph, op)->kind != CAR_OP_CONV || config->kernels != CAR_KERNELS_ONEDNN) {
         return false;
     }
-    int block = block_of_table(chosen.kernels);
-    const car_kernel kernel = {.graph = graph,
-                               .op = o,
-                               .convolutions = convolutions_of(&chosen),
-                               .block_in = {block_of_tensor(graph, o->inputs[0], block)},
-                               .block_out = block_of_tensor(graph, o->output, block)};
-    return car_winograd_suits(&kernel);
+    *kernel = sketch(graph, config, op);
+    return car_winograd_suits(kernel);
+}
+
+/* With tight memory, all of them or none: they share a lane's scratch space, and each does without the second layout
+ * of the weights that direct backward by data wants, in two versions. */
+static void settle_convolutions(const car_graph *graph, car_program_config *config) {
+    enum { VERSIONS = 2 };
+    size_t scratch = 0, spared = 0;
+    car_kernel kernel;
+    for (int l = 0; config->tight && l < car_graph_op_count(graph); l++) {
+        if (suits(graph, config, l, &kernel)) {
+            size_t bytes = car_winograd_scratch_bytes(&kernel);
+            scratch = bytes > scratch ? bytes : scratch;
+            spared += kernel.op->grad_mode[0] != CAR_GRAD_NONE ? VERSIONS * car_winograd_weight_bytes(&kernel) : 0;
+        }
+    }
+    if (config->convolutions == CAR_CONVOLUTIONS_AUTO && scratch > spared) {
+        config->convolutions = CAR_CONVOLUTIONS_DIRECT;
+    }
+}
+
+bool car_program_uses_winograd(const car_graph *graph, const car_program_config *config, int op) {
+    car_program_config chosen = config ? *config : car_program_config_default();
+    car_kernel kernel;
+    settle_convolutions(graph, &chosen);
+    return suits(graph, &chosen, op, &kernel);
 }
 
 static car_status prepare_kernel(car_program *program, int l) {
@@ -201,6 +238,7 @@ car_status car_program_create(const car_graph *graph, const car_program_config *
     CAR_TRY(car_context_allocate(context, 1, sizeof *program, &program));
     program->context = context;
     program->graph = graph;
+    settle_convolutions(graph, &chosen);
     program->config = chosen;
     CAR_TRY(allocate_tables(program));
     if (chosen.kernels == CAR_KERNELS_ONEDNN) {

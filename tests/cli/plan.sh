@@ -32,6 +32,7 @@ expect 0 "optimizer" --model mlp --workers 2 --optimizer adamw
 # Which algorithm computes a convolution.
 expect 0 "--convolutions HOW" --help
 expect 0 "Convolutions (direct): 0 of 20 by Winograd" --model resnet18 --workers 4 --convolutions direct
+expect 0 "Convolutions (auto, tight memory): 0 of 19 by Winograd" --model resnet20 --workers 4 --memory tight
 expect 0 "Convolutions (auto): " --model resnet18 --workers 4
 "$CAROUSEL" plan --model mlp --workers 3 | grep -q "Convolutions" && fail "mlp was said to have convolutions"
 
@@ -126,6 +127,7 @@ expect 2 "there is no rule 'cdp'; known are: dp, cdp-v1, cdp-v2" --model mlp --r
 expect 2 "there is no placement 'zeros'" --model mlp --placement zeros
 expect 2 "there is no mapping 'random'" --model mlp --placement replica --ranks 2 --mapping random
 expect 2 "it must be auto, direct or winograd" --model mlp --convolutions fast
+expect 2 "it must be normal or tight" --model mlp --memory small
 expect 2 "known are flops, time, params, memory and cuts" --model mlp --partition fair
 expect 2 "cuts:12,30,47" --model mlp --workers 3 --partition cuts:2,x
 expect 2 "cuts:12,30,47" --model mlp --workers 3 --partition cuts:

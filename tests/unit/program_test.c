@@ -287,7 +287,7 @@ static int count_winograd(const car_rig *rig, const car_program_config *config) 
 }
 
 static int count_in_program(const lowered *model, int threads, car_convolutions convolutions, uint64_t *print) {
-    car_program_config config = {CAR_KERNELS_ONEDNN, threads, convolutions};
+    car_program_config config = {.kernels = CAR_KERNELS_ONEDNN, .threads = threads, .convolutions = convolutions};
     car_rig rig;
     open_model_with(&rig, model, &config);
     int count = count_winograd(&rig, &config);
@@ -321,6 +321,41 @@ static void choice_is_kept_and_foretold(void **state) {
     assert_int_equal(count_in_program(&resnet18, 2, CAR_CONVOLUTIONS_AUTO, &two), 0);
     assert_true(automatic == again && automatic == forced);
     assert_true(automatic != direct && direct != two);
+}
+
+/* What a lane and two versions of the weights hold besides the weights themselves. */
+static size_t besides(const lowered *model, car_program_config config, int *winograd) {
+    car_rig rig;
+    open_model_with(&rig, model, &config);
+    *winograd = count_winograd(&rig, &config);
+    size_t bytes = car_program_scratch_bytes(rig.program);
+    for (int l = 0; l < car_graph_op_count(rig.graph); l++) {
+        bytes += 2 * car_program_derived_bytes(rig.program, l);
+    }
+    car_rig_close(&rig);
+    return bytes;
+}
+
+/* Many channels: Winograd's scratch space is less than what direct convolutions derive from weights. Few: more. */
+static void tight_memory_takes_what_is_smaller(void **state) {
+    (void)state;
+    const lowered wide = {"resnet18", {.batch = 16, .image_size = 32, .classes = 10}, false};
+    const lowered narrow = {"resnet20", {.batch = 32, .image_size = 32, .classes = 10}, false};
+    const car_program_config normal = {.kernels = CAR_KERNELS_ONEDNN, .threads = 1},
+                             direct = {.kernels = CAR_KERNELS_ONEDNN,
+                                       .threads = 1,
+                                       .convolutions = CAR_CONVOLUTIONS_DIRECT},
+                             tight = {.kernels = CAR_KERNELS_ONEDNN, .threads = 1, .tight = true};
+    int all, some, none;
+    if (!has_winograd()) {
+        skip();
+    }
+    size_t bytes = besides(&wide, tight, &some);
+    assert_true(bytes <= besides(&wide, direct, &none) && bytes <= besides(&wide, normal, &all));
+    assert_true(some > 0 && none == 0);
+    bytes = besides(&narrow, tight, &some);
+    assert_true(bytes <= besides(&narrow, direct, &none) && bytes < besides(&narrow, normal, &all));
+    assert_true(some == 0 && all > 0);
 }
 
 /* Shapes whose measured times differ by a third or more, either way. */
@@ -467,10 +502,11 @@ static void impossible_programs_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_make_the_round_trip), cmocka_unit_test(images_make_the_round_trip),
-        cmocka_unit_test(models_need_no_padding),         cmocka_unit_test(convolutions_have_fast_kernels),
-        cmocka_unit_test(choice_is_kept_and_foretold),    cmocka_unit_test(choice_follows_the_measurements),
-        cmocka_unit_test(steps_reorder_no_activations),   cmocka_unit_test(impossible_programs_are_refused),
+        cmocka_unit_test(parameters_make_the_round_trip),  cmocka_unit_test(images_make_the_round_trip),
+        cmocka_unit_test(models_need_no_padding),          cmocka_unit_test(convolutions_have_fast_kernels),
+        cmocka_unit_test(choice_is_kept_and_foretold),     cmocka_unit_test(tight_memory_takes_what_is_smaller),
+        cmocka_unit_test(choice_follows_the_measurements), cmocka_unit_test(steps_reorder_no_activations),
+        cmocka_unit_test(impossible_programs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,15 +51,22 @@ bool car_winograd_suits(const car_kernel *kernel) {
            car_winograd_pays(&shape, loops, kernel->op->grad_mode[0] != CAR_GRAD_NONE);
 }
 
-static car_status prepare(car_kernel *kernel) {
-    const car_winograd *loops = car_winograd_select(kernel->block_out);
+size_t car_winograd_scratch_bytes(const car_kernel *kernel) {
     car_winograd_shape shape = shape_of(kernel);
-    size_t block = (size_t)loops->block;
-    kernel->scratch_bytes = loops->scratch(&shape) * sizeof(float);
-    kernel->weight_bytes =
-        (size_t)(shape.in_blocks * shape.out_blocks) * CAR_WINOGRAD_TAPS * block * block * sizeof(float);
+    return car_winograd_select(kernel->block_out)->scratch(&shape) * sizeof(float);
+}
+
+size_t car_winograd_weight_bytes(const car_kernel *kernel) {
+    car_winograd_shape shape = shape_of(kernel);
+    size_t block = (size_t)kernel->block_out;
+    return (size_t)(shape.in_blocks * shape.out_blocks) * CAR_WINOGRAD_TAPS * block * block * sizeof(float);
+}
+
+static car_status prepare(car_kernel *kernel) {
+    kernel->scratch_bytes = car_winograd_scratch_bytes(kernel);
+    kernel->weight_bytes = car_winograd_weight_bytes(kernel);
     kernel->own_layout = true;
-    kernel->name = loops->name;
+    kernel->name = car_winograd_select(kernel->block_out)->name;
     return CAR_OK;
 }
 
