@@ -9,6 +9,7 @@ typedef enum car_thing {
     THING_WEIGHTS = 1, /* a bundle, the place of a version */
     THING_MASTER,      /* zero: the owner's copy of a bundle */
     THING_SUM,         /* a bundle, a step */
+    THING_OWN,         /* the same: the gradient of the worker that adds to it next */
     THING_TAPE,
     THING_WAY /* messages of one tag to one rank stay in order */
 } car_thing;
@@ -41,10 +42,16 @@ static void touch_weights(const car_rank *rank, car_entry *entry, int bundle, in
     }
 }
 
+/* The sum as all before this task have left it: what came, and what was added to it. */
+static void touch_sum(car_entry *entry, int bundle, int64_t step) {
+    add(entry, THING_SUM, bundle, step, true);
+    add(entry, THING_OWN, bundle, step, true);
+}
+
 static void touch_ties(const car_rank *rank, car_entry *entry, int home) {
     for (int b = rank->stages; b < rank->bundles; b++) {
         if (rank->partition->bundles[b].home == home) {
-            add(entry, THING_SUM, b, entry->task.step, true);
+            touch_sum(entry, b, entry->task.step);
         }
     }
 }
@@ -60,8 +67,10 @@ static void list_compute(const car_rank *rank, car_entry *entry) {
         /* Under zero what came for one use may go with it. */
         bool frees = task->frees & CAR_FREES_WEIGHTS;
         touch_weights(rank, entry, b, b < rank->stages ? task->version : task->tied_version, frees);
-        if (backward) {
-            add(entry, THING_SUM, b, task->step, true);
+        if (backward && car_rank_adds_late(rank, task)) {
+            add(entry, THING_OWN, b, task->step, true);
+        } else if (backward) {
+            touch_sum(entry, b, task->step);
         }
     }
     if (backward && task->worker == rank->workers - 1) {
@@ -71,7 +80,7 @@ static void list_compute(const car_rank *rank, car_entry *entry) {
 
 static void list_update(const car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
-    add(entry, THING_SUM, task->bundle, task->step, true);
+    touch_sum(entry, task->bundle, task->step);
     touch_ties(rank, entry, task->bundle);
     if (rank->placement != CAR_PLACEMENT_ZERO) {
         touch_weights(rank, entry, task->bundle, task->version - 1, false);
@@ -101,7 +110,11 @@ static void list_message(const car_rank *rank, car_entry *entry) {
         touch_weights(rank, entry, task->bundle, task->version, !sends || (task->frees & CAR_FREES_WEIGHTS));
         break;
     default:
-        add(entry, THING_SUM, task->bundle, task->step, true);
+        if (sends) {
+            touch_sum(entry, task->bundle, task->step);
+        } else {
+            add(entry, THING_SUM, task->bundle, task->step, true);
+        }
     }
 }
 
@@ -117,7 +130,7 @@ void car_rank_list_accesses(const car_rank *rank, car_entry *entry) {
         list_update(rank, entry);
         break;
     case CAR_TASK_REDUCE:
-        add(entry, THING_SUM, task->bundle, task->step, true);
+        touch_sum(entry, task->bundle, task->step);
         break;
     case CAR_TASK_BROADCAST:
         touch_weights(rank, entry, task->bundle, task->version, rank->holding[task->bundle].master.block == NULL);

@@ -58,6 +58,7 @@ typedef struct car_holding_of_bundle {
     car_block *older; /* after a restart: the version before the first, for those that are stale in the first step */
     car_block *kept;  /* the keeper's, at the end of a run: the version before the last */
     car_sum sums[CAR_SUMS_HELD];
+    car_sum own[CAR_SUMS_HELD]; /* gradients that wait for the sum that they are added to */
 } car_holding_of_bundle;
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
@@ -68,7 +69,7 @@ typedef struct car_access {
     bool writes;
 } car_access;
 
-enum { CAR_MAX_ACCESSES = 24 };
+enum { CAR_MAX_ACCESSES = 32 };
 
 /* A task of the plan that is not over yet. They are kept in the plan's order. */
 typedef struct car_entry {
@@ -185,6 +186,18 @@ const car_part *car_rank_home_part(const car_rank *rank, int bundle);
 /* rank_access.c: what a task touches. */
 void car_rank_list_accesses(const car_rank *rank, car_entry *entry);
 int car_rank_tape_of(const car_rank *rank, const car_task *task);
+
+/* rank_sums.c. All but the questions need the lock, and let it go while they add. */
+/* Whether a backward adds to a sum that comes by a message, and so need not wait for it. */
+bool car_rank_adds_late(const car_rank *rank, const car_task *task);
+/* A finished sum that goes on to other ranks brings those of its ties along; otherwise they meet at the update. */
+bool car_rank_adds_ties_early(const car_rank *rank);
+/* In ascending order of stages. The sums must be the caller's alone. */
+car_status car_rank_add_ties(car_rank *rank, int home, int64_t step);
+/* Takes the block over. */
+car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, car_block *block);
+/* After a sum came or a backward is done (`computed`): adds what `worker` had to wait with, if both are here now. */
+car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int worker, bool computed);
 
 /* rank_tasks.c: called with the lock, which they let go while they work. */
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry);

@@ -250,6 +250,9 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
     status = car_rank_put_sum(rank, task->bundle, task->step, entry->block);
     if (status == CAR_OK) {
         entry->block = NULL;
+        status = task->cargo == CAR_CARGO_PARTIAL
+                     ? car_rank_settle(rank, task->bundle, task->step, task->worker + 1, false)
+                     : CAR_OK;
     }
     return status;
 }

@@ -284,6 +284,7 @@ void car_rank_destroy_store(car_rank *rank) {
         car_holding_of_bundle *h = &rank->holding[b];
         for (int s = 0; s < CAR_SUMS_HELD; s++) {
             car_block_drop(rank, h->sums[s].block);
+            car_block_drop(rank, h->own[s].block);
         }
         car_block_drop(rank, h->held[0].block);
         car_block_drop(rank, h->held[1].block);

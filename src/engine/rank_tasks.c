@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "engine/rank_internal.h"
-#include "kernels/vector/vector.h"
 
 /* ---- weights for a stage --------------------------------------------------------------------- */
 
@@ -71,67 +70,91 @@ done:
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The sums that a backward adds to, by bundle of its stage. */
+typedef enum addition_kind {
+    BEGINS, /* nothing is in the sum yet: the gradient is computed in its place */
+    ADDS,   /* the gradient is computed apart, then added */
+    WAITS   /* the sum is not here: the gradient is kept apart, and added when it comes */
+} addition_kind;
+
+/* What a backward does with the gradients of a bundle of its stage. */
 typedef struct addition {
-    car_block *sum;
+    addition_kind kind;
     int bundle;
-    bool fresh; /* nothing is in it yet */
+    car_block *block; /* the sum; WAITS: the gradient */
 } addition;
 
 enum { MAX_ADDITIONS = 8 };
 
 /* With the lock. */
-static car_status bind_sums(car_rank *rank, const car_task *task, addition *additions, int *count) {
+static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, addition *out) {
+    car_sum *sum = car_rank_find_sum(rank, bundle, task->step);
+    bool late = !sum && car_rank_adds_late(rank, task);
     car_status status = CAR_OK;
-    *count = 0;
-    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
-        const car_bundle *bundle = &rank->partition->bundles[b];
-        if (bundle->stage != task->stage || bundle->bytes == 0 || *count == MAX_ADDITIONS) {
-            continue;
-        }
-        car_sum *sum = car_rank_find_sum(rank, b, task->step);
-        car_block *block = sum ? sum->block : NULL;
-        if (!sum) {
-            CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, bundle->bytes, &block));
-            CAR_TRY(car_rank_put_sum(rank, b, task->step, block));
-        }
-        if (rank->ring && (sum == NULL) != (task->worker == 0)) {
-            return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
-                                    "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, b,
-                                    task->worker);
-        }
-        additions[(*count)++] = (addition){block, b, sum == NULL};
+    *out = (addition){sum ? ADDS : late ? WAITS : BEGINS, bundle, sum ? sum->block : NULL};
+    if (rank->ring && (out->kind == BEGINS) != (task->worker == 0)) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
+                                "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, bundle,
+                                task->worker);
+    }
+    if (!sum) {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, rank->partition->bundles[bundle].bytes, &out->block));
+    }
+    if (out->kind == BEGINS) {
+        status = car_rank_put_sum(rank, bundle, task->step, out->block);
     }
 done:
     return status;
 }
 
-/* Where the gradient of a parameter of an operation is to be added. */
-static float *sum_of(const car_rank *rank, const addition *additions, int count, int l, int slot, bool *fresh) {
+static car_status bind_sums(car_rank *rank, const car_task *task, addition *additions, int *count) {
+    car_status status = CAR_OK;
+    *count = 0;
+    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
+        const car_bundle *bundle = &rank->partition->bundles[b];
+        if (bundle->stage == task->stage && bundle->bytes > 0 && *count < MAX_ADDITIONS) {
+            CAR_TRY(bind_sum(rank, task, b, &additions[*count]));
+            (*count)++;
+        }
+    }
+done:
+    return status;
+}
+
+/* What becomes of the gradient of a parameter of an operation, and its place in the block. */
+static const addition *addition_of(const car_rank *rank, const addition *additions, int count, int l, int slot,
+                                   float **place) {
     for (int a = 0; a < count; a++) {
         const car_layout *layout = &rank->holding[additions[a].bundle].layout;
         for (int c = 0; c < layout->count; c++) {
             if (layout->parts[c].op == l && layout->parts[c].slot == slot) {
-                *fresh = additions[a].fresh;
-                return (float *)(additions[a].sum->data + layout->parts[c].offset);
+                *place = (float *)(additions[a].block->data + layout->parts[c].offset);
+                return &additions[a];
             }
         }
     }
     return NULL;
 }
 
-/* A gradient that begins a sum is computed in its place; every other apart, then added. */
+static void add_gradient(const car_rank *rank, const car_task *task, const car_op *op, int p, float *sum,
+                         const float *own, bool first) {
+    if (rank->ring) {
+        car_engine_add(rank->program, op, p, sum, own, first);
+    } else {
+        car_engine_add_any_order(rank->program, op, p, sum, own, first, task->worker, rank->workers);
+    }
+}
+
 static car_status backward_op(car_rank_thread *thread, const car_task *task, const addition *additions, int count,
                               int l) {
     car_rank *rank = thread->rank;
     const car_op *op = car_graph_op(rank->graph, l);
-    float *sums[CAR_MAX_PARAMS] = {NULL};
-    bool fresh[CAR_MAX_PARAMS] = {false};
+    const addition *to[CAR_MAX_PARAMS] = {NULL};
+    float *places[CAR_MAX_PARAMS] = {NULL};
     char *addend = thread->addend;
     car_status status = CAR_OK;
     for (int p = 0; p < op->param_count; p++) {
-        sums[p] = sum_of(rank, additions, count, l, p, &fresh[p]);
-        thread->gradients.use[op->first_use + p] = fresh[p] ? (void *)sums[p] : (void *)addend;
+        to[p] = addition_of(rank, additions, count, l, p, &places[p]);
+        thread->gradients.use[op->first_use + p] = to[p]->kind == ADDS ? (void *)addend : (void *)places[p];
         addend += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
     }
     if (car_program_derived_bytes(rank->program, l) > 0) {
@@ -141,11 +164,8 @@ static car_status backward_op(car_rank_thread *thread, const car_task *task, con
     CAR_TRY(car_tape_backward(rank->tapes[car_rank_tape_of(rank, task)], thread->lane, &thread->view,
                               &thread->gradients, l, l + 1));
     for (int p = 0; p < op->param_count; p++) {
-        const float *own = thread->gradients.use[op->first_use + p];
-        if (rank->ring) {
-            car_engine_add(rank->program, op, p, sums[p], own, fresh[p]);
-        } else {
-            car_engine_add_any_order(rank->program, op, p, sums[p], own, fresh[p], task->worker, rank->workers);
+        if (to[p]->kind != WAITS) {
+            add_gradient(rank, task, op, p, places[p], thread->gradients.use[op->first_use + p], to[p]->kind == BEGINS);
         }
     }
 done:
@@ -164,36 +184,26 @@ static car_status backward(car_rank_thread *thread, const car_task *task, const 
     return status;
 }
 
-/* ---- ties ------------------------------------------------------------------------------------ */
-
-/* A finished sum that goes on to other ranks brings those of its ties along; otherwise they meet at the update. */
-static bool ties_are_added_early(const car_rank *rank) {
-    return rank->ring && (rank->placement == CAR_PLACEMENT_REPLICA || rank->placement == CAR_PLACEMENT_GRID);
-}
-
-/* With the lock; the sums are this task's alone. In ascending order of stages. */
-static car_status add_ties(car_rank *rank, int home, int64_t step) {
-    for (int b = rank->stages; b < rank->bundles; b++) {
-        const car_bundle *tied = &rank->partition->bundles[b];
-        if (tied->home != home || tied->bytes == 0) {
-            continue;
-        }
-        car_sum *sum = car_rank_find_sum(rank, home, step), *other = car_rank_find_sum(rank, b, step);
-        if (!sum || !other) {
-            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a sum of tied bundle %d is missing",
-                                    rank->device, b);
-        }
-        float *to = (float *)(sum->block->data + car_rank_home_part(rank, b)->offset);
-        const float *from = (const float *)other->block->data;
-        car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
-        pthread_mutex_unlock(&rank->lock);
-        car_vector_select()->accumulate(to, from, (int64_t)(tied->bytes / sizeof(float)));
-        pthread_mutex_lock(&rank->lock);
-        car_kernels_leave(mode);
-        car_rank_drop_sum(rank, b, step);
+static void drop_waiting(car_rank *rank, const addition *additions, int count) {
+    for (int a = 0; a < count; a++) {
+        car_block_drop(rank, additions[a].kind == WAITS ? additions[a].block : NULL);
     }
-    return CAR_OK;
 }
+
+/* With the lock. The sums are whole now, or wait for what is to come. */
+static car_status settle_sums(car_rank *rank, const car_task *task, const addition *additions, int count) {
+    car_status status = CAR_OK;
+    for (int a = 0; a < count; a++) {
+        if (additions[a].kind == WAITS) {
+            CAR_TRY(car_rank_put_own(rank, additions[a].bundle, task->step, additions[a].block));
+        }
+        CAR_TRY(car_rank_settle(rank, additions[a].bundle, task->step, task->worker, true));
+    }
+done:
+    return status;
+}
+
+/* ---- forward or backward ---------------------------------------------------------------------- */
 
 /* zero: what came for this use, or for all, is not needed here any more. In the cycle this is said of the stage's own
  * bundle; a tied one may have another last user. */
@@ -226,15 +236,16 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
     pthread_mutex_unlock(&rank->lock);
     status = is_backward ? backward(thread, task, additions, count) : forward(thread, task);
     pthread_mutex_lock(&rank->lock);
-    CAR_TRY(status);
+    if (status != CAR_OK) {
+        drop_waiting(rank, additions, count);
+        goto done;
+    }
     const car_stage *stage = &rank->partition->stages[task->stage];
     if (!is_backward && stage->first < stage->end && stage->end == car_graph_op_count(rank->graph)) {
         car_rank_note_loss(rank, car_rank_step_of(rank, task), task->worker,
                            car_tape_loss(rank->tapes[car_rank_tape_of(rank, task)]));
     }
-    if (is_backward && task->worker == rank->workers - 1 && ties_are_added_early(rank)) {
-        CAR_TRY(add_ties(rank, task->stage, task->step));
-    }
+    CAR_TRY(settle_sums(rank, task, additions, count));
     if (task->frees & CAR_FREES_WEIGHTS) {
         free_weights(rank, task);
     }
@@ -325,8 +336,8 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
     const car_task *task = &entry->task;
     car_holding_of_bundle *h = &rank->holding[task->bundle];
     car_status status = CAR_OK;
-    if (!ties_are_added_early(rank)) {
-        CAR_TRY(add_ties(rank, task->bundle, task->step));
+    if (!car_rank_adds_ties_early(rank)) {
+        CAR_TRY(car_rank_add_ties(rank, task->bundle, task->step));
     }
     const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
     car_held *to = h->master.block ? &h->master : &h->held[task->version % (h->places > 0 ? h->places : 1)];

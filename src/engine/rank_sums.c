@@ -1,0 +1,99 @@
+/* How sums of gradients become whole on a rank.
+ *
+ * Worker i adds its gradient to what worker i-1 passed on. Where that comes by a message, the backward does not wait
+ * for it: whichever is there last, the sum or the gradient, finds the other and they are added. The operands and their
+ * order are the same, so the bits are.
+ *
+ *   in time   R p (arrives)   B: adds, operation by operation   S p
+ *   late      B: keeps its gradient apart      R p (arrives): adds what was kept   S p
+ *
+ * A tied parameter's sum is added to its home's once both are whole. */
+#include "engine/rank_internal.h"
+#include "kernels/vector/vector.h"
+
+bool car_rank_adds_late(const car_rank *rank, const car_task *task) {
+    return rank->ring && task->worker > 0 &&
+           car_plan_device(rank->plan, task->step, task->worker - 1, task->stage) != rank->device;
+}
+
+/* ---- ties ------------------------------------------------------------------------------------ */
+
+bool car_rank_adds_ties_early(const car_rank *rank) {
+    return rank->ring && (rank->placement == CAR_PLACEMENT_REPLICA || rank->placement == CAR_PLACEMENT_GRID);
+}
+
+car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
+    for (int b = rank->stages; b < rank->bundles; b++) {
+        const car_bundle *tied = &rank->partition->bundles[b];
+        if (tied->home != home || tied->bytes == 0) {
+            continue;
+        }
+        car_sum *sum = car_rank_find_sum(rank, home, step), *other = car_rank_find_sum(rank, b, step);
+        if (!sum || !other) {
+            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a sum of tied bundle %d is missing",
+                                    rank->device, b);
+        }
+        float *to = (float *)(sum->block->data + car_rank_home_part(rank, b)->offset);
+        const float *from = (const float *)other->block->data;
+        car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
+        pthread_mutex_unlock(&rank->lock);
+        car_vector_select()->accumulate(to, from, (int64_t)(tied->bytes / sizeof(float)));
+        pthread_mutex_lock(&rank->lock);
+        car_kernels_leave(mode);
+        car_rank_drop_sum(rank, b, step);
+    }
+    return CAR_OK;
+}
+
+/* ---- late sums ------------------------------------------------------------------------------- */
+
+car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, car_block *block) {
+    car_sum *own = rank->holding[bundle].own;
+    for (int s = 0; s < CAR_SUMS_HELD; s++) {
+        if (!own[s].block) {
+            own[s] = (car_sum){step, block};
+            return CAR_OK;
+        }
+    }
+    return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d holds too many gradients of bundle %d",
+                            rank->device, bundle);
+}
+
+/* Takes it out of the table; NULL if there is none. */
+static car_block *take_own(car_rank *rank, int bundle, int64_t step) {
+    car_sum *own = rank->holding[bundle].own;
+    for (int s = 0; s < CAR_SUMS_HELD; s++) {
+        if (own[s].block && own[s].step == step) {
+            car_block *block = own[s].block;
+            own[s] = (car_sum){CAR_NONE, NULL};
+            return block;
+        }
+    }
+    return NULL;
+}
+
+static void add_block(car_rank *rank, int bundle, car_block *sum, const car_block *own) {
+    const car_layout *layout = &rank->holding[bundle].layout;
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
+    for (int c = 0; c < layout->count; c++) {
+        const car_part *part = &layout->parts[c];
+        car_engine_add(rank->program, car_graph_op(rank->graph, part->op), part->slot,
+                       (float *)(sum->data + part->offset), (const float *)(own->data + part->offset), false);
+    }
+    car_kernels_leave(mode);
+}
+
+car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int worker, bool computed) {
+    car_sum *sum = car_rank_find_sum(rank, bundle, step);
+    car_block *own = sum ? take_own(rank, bundle, step) : NULL;
+    if (own) {
+        car_block *to = sum->block;
+        pthread_mutex_unlock(&rank->lock);
+        add_block(rank, bundle, to, own);
+        pthread_mutex_lock(&rank->lock);
+        car_block_drop(rank, own);
+    }
+    bool whole = own || (sum && computed);
+    bool last = worker == rank->workers - 1 && bundle < rank->stages;
+    return whole && last && car_rank_adds_ties_early(rank) ? car_rank_add_ties(rank, bundle, step) : CAR_OK;
+}
