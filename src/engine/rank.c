@@ -235,6 +235,9 @@ static car_status start_threads(car_rank *rank) {
             return car_context_fail(rank->context, CAR_ERROR_MEMORY, "could not start a thread");
         }
     }
+    car_rank_thread *carrier = &rank->carrier; /* without it, the others do its work between their own */
+    *carrier = (car_rank_thread){.rank = rank, .carries = true};
+    carrier->started = pthread_create(&carrier->handle, NULL, car_rank_thread_run, carrier) == 0;
     return CAR_OK;
 }
 
@@ -251,6 +254,10 @@ static void join_threads(car_rank *rank) {
         rank->times.choosing += thread->choosing;
         waiting += thread->waiting;
         thread->tasks = thread->waiting = thread->choosing = 0;
+    }
+    if (rank->carrier.started) {
+        pthread_join(rank->carrier.handle, NULL);
+        rank->carrier.started = false;
     }
     rank->exposed += waiting / rank->config.threads;
 }

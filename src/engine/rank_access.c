@@ -14,10 +14,13 @@ typedef enum car_thing {
     THING_WAY /* messages of one tag to one rank stay in order */
 } car_thing;
 
+static uint64_t name(car_thing kind, int64_t a, int64_t b) {
+    return (uint64_t)kind << 60 | (uint64_t)(a & 0xfffffff) << 32 | (uint64_t)(b & 0xffffffff);
+}
+
 static void add(car_entry *entry, car_thing kind, int64_t a, int64_t b, bool writes) {
-    uint64_t thing = (uint64_t)kind << 60 | (uint64_t)(a & 0xfffffff) << 32 | (uint64_t)(b & 0xffffffff);
     if (entry->access_count < CAR_MAX_ACCESSES) {
-        entry->access[entry->access_count++] = (car_access){thing, writes};
+        entry->access[entry->access_count++] = (car_access){name(kind, a, b), writes};
     }
 }
 
@@ -43,15 +46,24 @@ static void touch_weights(const car_rank *rank, car_entry *entry, int bundle, in
 }
 
 /* The sum as all before this task have left it: what came, and what was added to it. */
-static void touch_sum(car_entry *entry, int bundle, int64_t step) {
-    add(entry, THING_SUM, bundle, step, true);
-    add(entry, THING_OWN, bundle, step, true);
+static void touch_sum(car_entry *entry, int bundle, int64_t step, bool writes) {
+    add(entry, THING_SUM, bundle, step, writes);
+    add(entry, THING_OWN, bundle, step, writes);
+}
+
+bool car_rank_reads_sum(const car_entry *entry, int bundle, int64_t step) {
+    for (int a = 0; a < entry->access_count; a++) {
+        if (!entry->access[a].writes && entry->access[a].thing == name(THING_SUM, bundle, step)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static void touch_ties(const car_rank *rank, car_entry *entry, int home) {
     for (int b = rank->stages; b < rank->bundles; b++) {
         if (rank->partition->bundles[b].home == home) {
-            touch_sum(entry, b, entry->task.step);
+            touch_sum(entry, b, entry->task.step, true);
         }
     }
 }
@@ -70,7 +82,7 @@ static void list_compute(const car_rank *rank, car_entry *entry) {
         if (backward && car_rank_adds_late(rank, task)) {
             add(entry, THING_OWN, b, task->step, true);
         } else if (backward) {
-            touch_sum(entry, b, task->step);
+            touch_sum(entry, b, task->step, true);
         }
     }
     if (backward && task->worker == rank->workers - 1) {
@@ -80,7 +92,7 @@ static void list_compute(const car_rank *rank, car_entry *entry) {
 
 static void list_update(const car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
-    touch_sum(entry, task->bundle, task->step);
+    touch_sum(entry, task->bundle, task->step, !car_rank_adds_ties_early(rank));
     touch_ties(rank, entry, task->bundle);
     if (rank->placement != CAR_PLACEMENT_ZERO) {
         touch_weights(rank, entry, task->bundle, task->version - 1, false);
@@ -110,8 +122,8 @@ static void list_message(const car_rank *rank, car_entry *entry) {
         touch_weights(rank, entry, task->bundle, task->version, !sends || (task->frees & CAR_FREES_WEIGHTS));
         break;
     default:
-        if (sends) {
-            touch_sum(entry, task->bundle, task->step);
+        if (sends) { /* a finished sum is only read, so that it may go on before the update or after it */
+            touch_sum(entry, task->bundle, task->step, task->cargo == CAR_CARGO_PARTIAL);
         } else {
             add(entry, THING_SUM, task->bundle, task->step, true);
         }
@@ -130,7 +142,7 @@ void car_rank_list_accesses(const car_rank *rank, car_entry *entry) {
         list_update(rank, entry);
         break;
     case CAR_TASK_REDUCE:
-        touch_sum(entry, task->bundle, task->step);
+        touch_sum(entry, task->bundle, task->step, true);
         break;
     case CAR_TASK_BROADCAST:
         touch_weights(rank, entry, task->bundle, task->version, rank->holding[task->bundle].master.block == NULL);

@@ -62,6 +62,7 @@ static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     }
     entry->task = *task;
     entry->window = window;
+    entry->number = ++rank->listed;
     car_rank_list_accesses(rank, entry);
     if (is_collective(task)) {
         entry->message.tag = rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its turn */
@@ -152,8 +153,12 @@ static bool target_is_free(const car_rank *rank, const car_task *task) {
     return true;
 }
 
+static bool is_message(const car_task *task) {
+    return task->kind == CAR_TASK_SEND || arrives(task);
+}
+
 /* Starts what can be started, and returns the earliest entry that a thread can work on; NULL if there is none. */
-static car_entry *choose(car_rank *rank) {
+static car_entry *choose(car_rank *rank, bool carries) {
     car_entry *chosen = NULL;
     for (car_entry *entry = rank->first; entry && rank->status == CAR_OK; entry = entry->next) {
         if (entry->over || entry->running) {
@@ -166,7 +171,7 @@ static car_entry *choose(car_rank *rank) {
             rank->status = rank->status == CAR_OK ? status : rank->status;
         }
         bool ready = arrives(&entry->task) ? entry->arrived : target_is_free(rank, &entry->task);
-        if (!chosen && ready && entry->blockers == 0) {
+        if (!chosen && ready && entry->blockers == 0 && (!carries || is_message(&entry->task))) {
             chosen = entry;
         }
     }
@@ -201,8 +206,31 @@ static void drop_older(car_rank *rank) {
     }
 }
 
+/* A finished sum may be passed on and made into weights in any order: it goes when the task that frees it and all that
+ * read it before are over. What is left of it then is on its way. */
+static void free_sum(car_rank *rank, const car_entry *entry) {
+    const car_task *task = &entry->task;
+    car_sum *sum = task->bundle >= 0 ? car_rank_find_sum(rank, task->bundle, task->step) : NULL;
+    if (sum && (task->frees & CAR_FREES_SUM)) {
+        sum->freed = entry->number;
+    }
+    if (!sum || sum->freed == 0) {
+        return;
+    }
+    for (const car_entry *e = rank->first; e && e->number < sum->freed; e = e->next) {
+        if (!e->over && car_rank_reads_sum(e, task->bundle, task->step)) {
+            return;
+        }
+    }
+    if (sum->block->references > 1) {
+        car_arena_assign(rank->arena, sum->block->data, CAR_MEMORY_MESSAGES);
+    }
+    car_rank_drop_sum(rank, task->bundle, task->step);
+}
+
 static void note_over(car_rank *rank, car_entry *entry) {
     entry->over = true;
+    free_sum(rank, entry);
     for (int d = 0; d < entry->dependent_count; d++) {
         entry->dependents[d]->blockers--;
     }
@@ -224,7 +252,7 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     if (rank->status == CAR_OK) {
         rank->status = car_rank_fill(rank);
     }
-    car_entry *entry = rank->status == CAR_OK ? choose(rank) : NULL;
+    car_entry *entry = rank->status == CAR_OK ? choose(rank, thread->carries) : NULL;
     bool all_listed = rank->window >= car_plan_windows(rank->plan, rank->limit);
     if (rank->status != CAR_OK || (!entry && !rank->first && all_listed)) {
         return false;

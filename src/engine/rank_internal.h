@@ -45,6 +45,7 @@ typedef struct car_held {
 typedef struct car_sum {
     int64_t step; /* CAR_NONE: free */
     car_block *block;
+    int64_t freed; /* number of the task that has freed it, while others before that still read it; 0: none */
 } car_sum;
 
 enum { CAR_SUMS_HELD = 6 }; /* of one bundle at once: the cycle overlaps two steps, and messages take their time */
@@ -74,7 +75,7 @@ enum { CAR_MAX_ACCESSES = 32 };
 /* A task of the plan that is not over yet. They are kept in the plan's order. */
 typedef struct car_entry {
     car_task task;
-    int64_t window;
+    int64_t window, number; /* the latter counts tasks from 1 */
     car_access access[CAR_MAX_ACCESSES];
     int access_count;
     int blockers; /* earlier tasks that touch the same things and are not over */
@@ -103,6 +104,7 @@ typedef struct car_rank_thread {
     car_gradients gradients; /* the same */
     char *addend;
     void *derived; /* what an operation's backward wants besides its weights, made for each: versions come and go */
+    bool carries; /* takes only what belongs to messages, and has none of the above */
     double tasks, waiting, choosing;
 } car_rank_thread;
 
@@ -139,11 +141,12 @@ struct car_rank {
     car_tape **tapes;
     int tape_count;
     car_rank_thread *thread;
+    car_rank_thread carrier; /* takes and sends on what arrives while the others compute */
 
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t changed;
     car_entry *first, *last, *spare;
-    int64_t window, windows;
+    int64_t window, windows, listed;
     int64_t limit; /* steps of the plan */
     car_task_list list;
     uint64_t in_flight; /* sends that are not finished */
@@ -186,6 +189,7 @@ const car_part *car_rank_home_part(const car_rank *rank, int bundle);
 /* rank_access.c: what a task touches. */
 void car_rank_list_accesses(const car_rank *rank, car_entry *entry);
 int car_rank_tape_of(const car_rank *rank, const car_task *task);
+bool car_rank_reads_sum(const car_entry *entry, int bundle, int64_t step);
 
 /* rank_sums.c. All but the questions need the lock, and let it go while they add. */
 /* Whether a backward adds to a sum that comes by a message, and so need not wait for it. */

@@ -36,13 +36,8 @@ static car_status send_sum(car_rank *rank, const car_task *task) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum of bundle %d to send",
                                 rank->device, task->bundle);
     }
-    car_block *block = sum->block;
-    block->references++;
-    if (task->frees & CAR_FREES_SUM) {
-        car_rank_drop_sum(rank, task->bundle, task->step);
-        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* on its way */
-    }
-    return ship(rank, task, block);
+    sum->block->references++;
+    return ship(rank, task, sum->block);
 }
 
 /* zero: the version goes away, but for the owner's. */
@@ -234,9 +229,6 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
     if (task->kind == CAR_TASK_REDUCE) {
         car_block_drop(rank, entry->block);
         entry->block = NULL;
-        if (task->frees & CAR_FREES_SUM) {
-            car_rank_drop_sum(rank, task->bundle, task->step);
-        }
         return CAR_OK;
     }
     if (task->kind == CAR_TASK_BROADCAST || task->cargo == CAR_CARGO_WEIGHTS) {

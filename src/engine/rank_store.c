@@ -145,7 +145,7 @@ car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, car_block 
     car_sum *sums = rank->holding[bundle].sums;
     for (int s = 0; s < CAR_SUMS_HELD; s++) {
         if (!sums[s].block) {
-            sums[s] = (car_sum){step, block};
+            sums[s] = (car_sum){.step = step, .block = block};
             return CAR_OK;
         }
     }
@@ -157,7 +157,7 @@ void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step) {
     car_sum *sum = car_rank_find_sum(rank, bundle, step);
     if (sum) {
         car_block_drop(rank, sum->block);
-        *sum = (car_sum){CAR_NONE, NULL};
+        *sum = (car_sum){.step = CAR_NONE};
     }
 }
 

@@ -51,7 +51,7 @@ car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, car_block 
     car_sum *own = rank->holding[bundle].own;
     for (int s = 0; s < CAR_SUMS_HELD; s++) {
         if (!own[s].block) {
-            own[s] = (car_sum){step, block};
+            own[s] = (car_sum){.step = step, .block = block};
             return CAR_OK;
         }
     }
@@ -65,7 +65,7 @@ static car_block *take_own(car_rank *rank, int bundle, int64_t step) {
     for (int s = 0; s < CAR_SUMS_HELD; s++) {
         if (own[s].block && own[s].step == step) {
             car_block *block = own[s].block;
-            own[s] = (car_sum){CAR_NONE, NULL};
+            own[s] = (car_sum){.step = CAR_NONE};
             return block;
         }
     }

@@ -354,9 +354,6 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
     pthread_mutex_lock(&rank->lock);
     to->version = task->version;
     CAR_TRY(complete_masters(rank, task, to->block));
-    if (task->frees & CAR_FREES_SUM) {
-        car_rank_drop_sum(rank, task->bundle, task->step);
-    }
 done:
     return status;
 }
