@@ -9,6 +9,7 @@
 #ifndef CAR_TRANSPORT_H
 #define CAR_TRANSPORT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,7 +31,11 @@ typedef struct car_message {
     int peer, tag;
     double started, finished; /* when; set by the transport */
     void *user;
-    struct car_message *next; /* the transport's */
+    /* The transport's. */
+    struct car_message *next;
+    struct car_ring_lane *lane; /* of which this is a part; NULL for messages of the caller's */
+    int pieces;                 /* of a sum over all: under way */
+    bool whole;                 /* the same: none is left to start */
 } car_message;
 
 enum { CAR_STATUS_BYTES = 3072 }; /* of what ranks tell each other about themselves */

@@ -17,6 +17,26 @@ typedef struct car_flights {
     int count, capacity;
 } car_flights;
 
+enum { CAR_RING_LANES = 4 };
+
+/* A piece of a sum that goes round. */
+typedef struct car_ring_lane {
+    car_message *bucket; /* NULL: free */
+    float *data, *scratch;
+    size_t count;
+    int tag, round, pending;
+    car_message send, receive;
+} car_ring_lane;
+
+/* Sums over all ranks of a group. The thread's. */
+typedef struct car_ring {
+    int rank, size;            /* in the group */
+    car_message *first, *last; /* buckets in line; the first is begun if `taken` > 0 */
+    size_t taken, scratch_floats;
+    int pieces; /* begun so far */
+    car_ring_lane lanes[CAR_RING_LANES];
+} car_ring;
+
 struct car_transport {
     car_context *context;
     int rank, size, local_size;
@@ -30,6 +50,7 @@ struct car_transport {
     pthread_t thread;
     car_transport_events events;
     car_flights flights; /* the thread's, in the loop */
+    car_ring ring;
     car_traffic traffic;
     /* Statuses: one receive always posted, one send to each listener at most. */
     char in[CAR_STATUS_BYTES], out[CAR_STATUS_BYTES];
@@ -45,7 +66,14 @@ struct car_transport {
 
 /* Fails with MPI's own words. */
 car_status car_transport_check(car_transport *transport, int code, const char *what);
-void *car_transport_run(void *argument); /* progress.c: the thread; a car_transport */
+/* progress.c */
+void *car_transport_run(void *argument); /* the thread; a car_transport */
+car_status car_transport_launch(car_transport *transport, car_message *message); /* hands it to MPI */
+/* ring.c */
+void car_ring_prepare(car_transport *transport); /* once there is a communicator of the group */
+void car_ring_release(car_transport *transport);
+car_status car_ring_start(car_transport *transport, car_message *bucket);
+car_status car_ring_go_on(car_transport *transport, car_ring_lane *lane); /* one of its messages has finished */
 /* status.c */
 void car_transport_open_statuses(car_transport *transport);
 void car_transport_move_statuses(car_transport *transport, bool ending);

@@ -91,6 +91,7 @@ done:
 }
 
 static void free_ways(car_transport *transport) {
+    car_ring_release(transport);
     for (int c = 0; c < transport->data_count; c++) {
         MPI_Comm_free(&transport->data[c]);
     }
@@ -181,6 +182,7 @@ car_status car_transport_prepare(car_transport *transport, int highest_tag, int 
     }
     CAR_TRY(split(transport, group, "carousel sums", &transport->sums));
     CAR_TRY(split(transport, group, "carousel weights", &transport->weights));
+    car_ring_prepare(transport);
 done:
     if (status != CAR_OK && transport->data && transport->data_count < needed) {
         /* Free exactly what was allocated. */

@@ -13,8 +13,9 @@ static const double shortest_nap = 20e-6, longest_nap = 250e-6;
 
 static int start(car_transport *transport, car_message *message, MPI_Request *request) {
     int count = (int)(message->bytes / sizeof(float));
-    MPI_Comm data = transport->data[message->tag > 0 ? message->tag / transport->tags : 0];
+    int way = message->tag > 0 && !message->lane ? message->tag / transport->tags : 0;
     int tag = message->tag > 0 ? message->tag % transport->tags : 0;
+    MPI_Comm data = message->lane ? transport->sums : transport->data[way];
     switch (message->kind) {
     case CAR_MESSAGE_SEND:
         return MPI_Isend(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
@@ -22,15 +23,11 @@ static int start(car_transport *transport, car_message *message, MPI_Request *re
         return MPI_Irecv(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
     case CAR_MESSAGE_BROADCAST:
         return MPI_Ibcast(message->data, count, MPI_FLOAT, message->peer, transport->weights, request);
-    case CAR_MESSAGE_REDUCE: {
-        int rank = 0;
-        MPI_Comm_rank(transport->sums, &rank);
-        bool root = rank == message->peer;
+    default: {
+        bool root = transport->ring.rank == message->peer;
         return MPI_Ireduce(root ? MPI_IN_PLACE : message->data, root ? message->data : NULL, count, MPI_FLOAT, MPI_SUM,
                            message->peer, transport->sums, request);
     }
-    default:
-        return MPI_Iallreduce(MPI_IN_PLACE, message->data, count, MPI_FLOAT, MPI_SUM, transport->sums, request);
     }
 }
 
@@ -62,17 +59,23 @@ done:
     return status;
 }
 
-static car_status start_message(car_transport *transport, car_message *message) {
+car_status car_transport_launch(car_transport *transport, car_message *message) {
     car_flights *flights = &transport->flights;
     car_status status = CAR_OK;
     CAR_TRY(make_room(transport));
-    message->started = car_clock_seconds();
     CAR_TRY(car_transport_check(transport, start(transport, message, &flights->requests[flights->count]),
                                 "starting a message"));
     flights->messages[flights->count++] = message;
-    count_message(transport, message);
 done:
     return status;
+}
+
+static car_status start_message(car_transport *transport, car_message *message) {
+    message->started = car_clock_seconds();
+    message->lane = NULL;
+    count_message(transport, message);
+    return message->kind == CAR_MESSAGE_ALL_REDUCE ? car_ring_start(transport, message)
+                                                   : car_transport_launch(transport, message);
 }
 
 /* ---- testing --------------------------------------------------------------------------------- */
@@ -103,6 +106,10 @@ static car_status test_messages(car_transport *transport, bool *moved) {
     for (int f = 0; f < finished; f++) {
         car_message *message = flights->messages[flights->indices[f]];
         flights->messages[flights->indices[f]] = NULL;
+        if (message->lane) {
+            CAR_TRY(car_ring_go_on(transport, message->lane));
+            continue;
+        }
         message->finished = now;
         transport->events.finished(transport->events.user, message);
     }

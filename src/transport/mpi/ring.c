@@ -1,0 +1,172 @@
+/* The sum over all ranks of a group, in a ring: the all-reduce of dp, out of messages to the next rank.
+ *
+ * A bucket is cut into pieces of at most PIECE_FLOATS, a piece into as many chunks as there are ranks. Chunks go round
+ * twice: first each rank adds what it has to what comes and passes it on, until each has one chunk's whole sum; then
+ * the whole sums go round. Every rank sends 2 (G-1)/G of the bucket, which is the least that there is.
+ *
+ *   G = 3, rank r   round 0         1           2              3
+ *   sends chunk     r               r-1         r+1 (whole)    r
+ *   gets chunk      r-1, adds       r-2, adds   r              r-1
+ *
+ * Pieces are started in order on all ranks, LANES of them at a time: while one is added up another is under way, and
+ * the first bucket is still the first to finish. MPI's own collectives may choose a tree for large sums, whose root
+ * then sends and receives several times as much; which one they take is a setting of each library. */
+#include "transport/mpi/mpi_internal.h"
+
+enum { PIECE_FLOATS = 1 << 20, RING_TAGS = 30000 };
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+static size_t chunk_begin(const car_ring *ring, const car_ring_lane *lane, int chunk) {
+    return lane->count * (size_t)chunk / (size_t)ring->size;
+}
+
+static int wrap(const car_ring *ring, int chunk) {
+    return (chunk % ring->size + ring->size) % ring->size;
+}
+
+/* What a lane sends and gets in its round. */
+static int sent_chunk(const car_ring *ring, const car_ring_lane *lane) {
+    bool adding = lane->round < ring->size - 1;
+    return wrap(ring, adding ? ring->rank - lane->round : ring->rank + 1 - (lane->round - (ring->size - 1)));
+}
+
+static int got_chunk(const car_ring *ring, const car_ring_lane *lane) {
+    return wrap(ring, sent_chunk(ring, lane) - 1);
+}
+
+/* ---- rounds ---------------------------------------------------------------------------------- */
+
+static car_message part(const car_ring_lane *lane, car_message_kind kind, float *data, size_t floats, int peer) {
+    return (car_message){.kind = kind,
+                         .data = data,
+                         .bytes = floats * sizeof(float),
+                         .peer = peer,
+                         .tag = lane->tag,
+                         .lane = (car_ring_lane *)lane};
+}
+
+static car_status start_round(car_transport *transport, car_ring_lane *lane) {
+    const car_ring *ring = &transport->ring;
+    bool adding = lane->round < ring->size - 1;
+    int out = sent_chunk(ring, lane), in = got_chunk(ring, lane);
+    size_t out_begin = chunk_begin(ring, lane, out), in_begin = chunk_begin(ring, lane, in);
+    car_status status = CAR_OK;
+    lane->receive = part(lane, CAR_MESSAGE_RECEIVE, adding ? lane->scratch : lane->data + in_begin,
+                         chunk_begin(ring, lane, in + 1) - in_begin, wrap(ring, ring->rank - 1));
+    lane->send = part(lane, CAR_MESSAGE_SEND, lane->data + out_begin, chunk_begin(ring, lane, out + 1) - out_begin,
+                      wrap(ring, ring->rank + 1));
+    lane->pending = 2;
+    CAR_TRY(car_transport_launch(transport, &lane->receive));
+    CAR_TRY(car_transport_launch(transport, &lane->send));
+done:
+    return status;
+}
+
+static void add_chunk(const car_ring *ring, car_ring_lane *lane) {
+    int chunk = got_chunk(ring, lane);
+    size_t begin = chunk_begin(ring, lane, chunk), end = chunk_begin(ring, lane, chunk + 1);
+    float *restrict sum = lane->data + begin;
+    const float *restrict addend = lane->scratch;
+    for (size_t e = 0; e < end - begin; e++) {
+        sum[e] += addend[e];
+    }
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* Takes the next piece of the bucket that is first in line. */
+static car_status begin_piece(car_transport *transport, car_ring_lane *lane) {
+    car_ring *ring = &transport->ring;
+    car_message *bucket = ring->first;
+    size_t floats = bucket->bytes / sizeof(float), left = floats - ring->taken;
+    car_status status = CAR_OK;
+    lane->bucket = bucket;
+    lane->data = (float *)bucket->data + ring->taken;
+    lane->count = left < PIECE_FLOATS ? left : PIECE_FLOATS;
+    lane->tag = ring->pieces++ % RING_TAGS;
+    lane->round = 0;
+    bucket->pieces++;
+    ring->taken += lane->count;
+    if (ring->taken == floats) {
+        ring->first = bucket->next;
+        ring->last = ring->first ? ring->last : NULL;
+        ring->taken = 0;
+        bucket->next = NULL;
+        bucket->whole = true;
+    }
+    if (!lane->scratch) {
+        CAR_TRY(car_context_allocate(transport->context, ring->scratch_floats, sizeof(float), &lane->scratch));
+    }
+    status = start_round(transport, lane);
+done:
+    return status;
+}
+
+static car_status fill_lanes(car_transport *transport) {
+    car_ring *ring = &transport->ring;
+    car_status status = CAR_OK;
+    for (int l = 0; l < CAR_RING_LANES && ring->first; l++) {
+        if (!ring->lanes[l].bucket) {
+            CAR_TRY(begin_piece(transport, &ring->lanes[l]));
+        }
+    }
+done:
+    return status;
+}
+
+car_status car_ring_start(car_transport *transport, car_message *bucket) {
+    car_ring *ring = &transport->ring;
+    MPI_Pcontrol(2, (long long)bucket->bytes); /* for those who count: a sum of so many bytes begins */
+    MPI_Pcontrol(1);
+    bucket->next = NULL;
+    bucket->pieces = 0;
+    bucket->whole = false;
+    if (ring->size == 1 || bucket->bytes == 0) {
+        transport->events.finished(transport->events.user, bucket);
+        return CAR_OK;
+    }
+    if (ring->last) {
+        ring->last->next = bucket;
+    } else {
+        ring->first = bucket;
+    }
+    ring->last = bucket;
+    return fill_lanes(transport);
+}
+
+car_status car_ring_go_on(car_transport *transport, car_ring_lane *lane) {
+    car_ring *ring = &transport->ring;
+    if (--lane->pending > 0) {
+        return CAR_OK;
+    }
+    if (lane->round < ring->size - 1) {
+        add_chunk(ring, lane);
+    }
+    if (++lane->round < 2 * (ring->size - 1)) {
+        return start_round(transport, lane);
+    }
+    car_message *bucket = lane->bucket;
+    lane->bucket = NULL;
+    if (--bucket->pieces == 0 && bucket->whole) {
+        bucket->finished = car_clock_seconds();
+        transport->events.finished(transport->events.user, bucket);
+    }
+    return fill_lanes(transport);
+}
+
+void car_ring_prepare(car_transport *transport) {
+    car_ring *ring = &transport->ring;
+    *ring = (car_ring){0};
+    MPI_Comm_rank(transport->sums, &ring->rank);
+    MPI_Comm_size(transport->sums, &ring->size);
+    ring->scratch_floats = PIECE_FLOATS / (size_t)ring->size + 1;
+}
+
+void car_ring_release(car_transport *transport) {
+    car_ring *ring = &transport->ring;
+    for (int l = 0; l < CAR_RING_LANES; l++) {
+        car_context_release(transport->context, ring->lanes[l].scratch, ring->scratch_floats, sizeof(float));
+        ring->lanes[l].scratch = NULL;
+    }
+}
