@@ -155,6 +155,7 @@ typedef struct car_task {
     int tag;    /* matches a send with its receive between two devices, first in first out */
     unsigned frees;
     int64_t slot;
+    int64_t due; /* S: the slot in which it is used at the other end; not in the text form */
 } car_task;
 
 /* Where theta_0 is before slot 0: shared, replica, pipeline, grid: on every device that computes with

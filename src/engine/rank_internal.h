@@ -104,7 +104,7 @@ typedef struct car_rank_thread {
     car_gradients gradients; /* the same */
     char *addend;
     void *derived; /* what an operation's backward wants besides its weights, made for each: versions come and go */
-    bool carries; /* takes only what belongs to messages, and has none of the above */
+    bool carries;  /* takes only what belongs to messages, and has none of the above */
     double tasks, waiting, choosing;
 } car_rank_thread;
 

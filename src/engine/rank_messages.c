@@ -9,6 +9,13 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+/* Where several sums wait for one way, those that are used first go first. Their receives are posted in the order of
+ * that use, so that none waits for one that goes after it. All else is due as soon as it is made. */
+static int64_t due_of(const car_rank *rank, const car_task *task) {
+    bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
+    return sum && rank->placement == CAR_PLACEMENT_REPLICA ? task->due : CAR_MESSAGE_AT_ONCE;
+}
+
 /* Takes a reference of the block over. With the lock. */
 static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
     car_parcel *parcel = NULL;
@@ -24,6 +31,7 @@ static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
                                     .bytes = car_plan_task_bytes(rank->plan, task),
                                     .peer = task->peer,
                                     .tag = task->tag,
+                                    .due = due_of(rank, task),
                                     .user = parcel};
     rank->in_flight++;
     car_transport_start(rank->transport, &parcel->message);

@@ -46,6 +46,7 @@ void car_window_message(car_window *window, car_task what, int from, int64_t sen
         send.kind = CAR_TASK_SEND;
         send.peer = to;
         send.slot = sent;
+        send.due = used;
         car_window_add(window, send);
     }
     if (to == window->device) {

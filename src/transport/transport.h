@@ -29,6 +29,7 @@ typedef struct car_message {
     void *data;
     size_t bytes; /* a multiple of sizeof(float) */
     int peer, tag;
+    int64_t due; /* of sends: those that are due first are sent first; CAR_MESSAGE_AT_ONCE: not to be held back */
     double started, finished; /* when; set by the transport */
     void *user;
     /* The transport's. */
@@ -37,6 +38,8 @@ typedef struct car_message {
     int pieces;                 /* of a sum over all: under way */
     bool whole;                 /* the same: none is left to start */
 } car_message;
+
+#define CAR_MESSAGE_AT_ONCE INT64_MIN
 
 enum { CAR_STATUS_BYTES = 3072 }; /* of what ranks tell each other about themselves */
 

@@ -51,6 +51,7 @@ struct car_transport {
     car_transport_events events;
     car_flights flights; /* the thread's, in the loop */
     car_ring ring;
+    car_message *held; /* sends that wait for others to be on their way, in the order in which they are due */
     car_traffic traffic;
     /* Statuses: one receive always posted, one send to each listener at most. */
     char in[CAR_STATUS_BYTES], out[CAR_STATUS_BYTES];
@@ -67,7 +68,7 @@ struct car_transport {
 /* Fails with MPI's own words. */
 car_status car_transport_check(car_transport *transport, int code, const char *what);
 /* progress.c */
-void *car_transport_run(void *argument); /* the thread; a car_transport */
+void *car_transport_run(void *argument);                                         /* the thread; a car_transport */
 car_status car_transport_launch(car_transport *transport, car_message *message); /* hands it to MPI */
 /* ring.c */
 void car_ring_prepare(car_transport *transport); /* once there is a communicator of the group */

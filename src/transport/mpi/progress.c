@@ -70,12 +70,71 @@ done:
     return status;
 }
 
+/* ---- in the order in which they are due ------------------------------------------------------ */
+
+/* A rank's sends share its link, and one behind another on it arrives no later than both side by side: so only few are
+ * given to MPI at a time. Two, that there is always one ready to go. */
+enum { SENDS_AT_ONCE = 2 };
+
+static void hold(car_transport *transport, car_message *message) {
+    car_message **place = &transport->held;
+    while (*place && (*place)->due <= message->due) {
+        place = &(*place)->next;
+    }
+    message->next = *place;
+    *place = message;
+}
+
+/* Whoever is due before all that are under way is never held back: their receivers may wait for it. */
+static bool may_go(const car_transport *transport, const car_message *message) {
+    int under_way = 0;
+    int64_t earliest = INT64_MAX;
+    for (int f = 0; f < transport->flights.count; f++) {
+        const car_message *other = transport->flights.messages[f];
+        if (other->kind == CAR_MESSAGE_SEND && !other->lane && other->due != CAR_MESSAGE_AT_ONCE) {
+            under_way++;
+            earliest = other->due < earliest ? other->due : earliest;
+        }
+    }
+    return under_way < SENDS_AT_ONCE || message->due <= earliest;
+}
+
+static car_status release_held(car_transport *transport, bool *moved) {
+    car_status status = CAR_OK;
+    while (transport->held && may_go(transport, transport->held)) {
+        car_message *message = transport->held;
+        transport->held = message->next;
+        CAR_TRY(car_transport_launch(transport, message));
+        *moved = true;
+    }
+done:
+    return status;
+}
+
+/* ---- what is handed in ------------------------------------------------------------------------ */
+
+/* For those who count: what the engine hands in, and when. The loop goes on. */
+static void tell_profiler(const car_message *message) {
+    bool to_all = message->kind == CAR_MESSAGE_ALL_REDUCE;
+    if (to_all || message->kind == CAR_MESSAGE_SEND) {
+        MPI_Pcontrol(2, (long long)message->bytes, to_all ? -1 : message->tag);
+        MPI_Pcontrol(1);
+    }
+}
+
 static car_status start_message(car_transport *transport, car_message *message) {
     message->started = car_clock_seconds();
     message->lane = NULL;
     count_message(transport, message);
-    return message->kind == CAR_MESSAGE_ALL_REDUCE ? car_ring_start(transport, message)
-                                                   : car_transport_launch(transport, message);
+    tell_profiler(message);
+    if (message->kind == CAR_MESSAGE_ALL_REDUCE) {
+        return car_ring_start(transport, message);
+    }
+    if (message->kind == CAR_MESSAGE_SEND && message->due != CAR_MESSAGE_AT_ONCE) {
+        hold(transport, message);
+        return CAR_OK;
+    }
+    return car_transport_launch(transport, message);
 }
 
 /* ---- testing --------------------------------------------------------------------------------- */
@@ -143,7 +202,7 @@ static car_message *take_new(car_transport *transport, double nap, bool *ending)
     }
     car_message *list = transport->first;
     transport->first = transport->last = NULL;
-    *ending = transport->ending && (transport->failed || (!list && transport->flights.count == 0));
+    *ending = transport->ending && (transport->failed || (!list && !transport->held && transport->flights.count == 0));
     pthread_mutex_unlock(&transport->lock);
     return list;
 }
@@ -188,6 +247,9 @@ void *car_transport_run(void *argument) {
         }
         if (status == CAR_OK) {
             status = test_messages(transport, &moved);
+        }
+        if (status == CAR_OK) {
+            status = release_held(transport, &moved);
         }
         car_transport_move_statuses(transport, false);
         nap = moved ? 0 : nap > 0 ? nap * 1.5 : shortest_nap;

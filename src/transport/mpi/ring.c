@@ -117,8 +117,6 @@ done:
 
 car_status car_ring_start(car_transport *transport, car_message *bucket) {
     car_ring *ring = &transport->ring;
-    MPI_Pcontrol(2, (long long)bucket->bytes); /* for those who count: a sum of so many bytes begins */
-    MPI_Pcontrol(1);
     bucket->next = NULL;
     bucket->pieces = 0;
     bucket->whole = false;
