@@ -26,7 +26,7 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 # What runs at once is for CMake and ctest to say (JOBS).
 .NOTPARALLEL:
 .PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
-	bench-memory bench-train bench-data want-build want-test want-style want-bench want-fuzz want-all
+	results bench-models bench-memory bench-train bench-data want-build want-test want-style want-bench want-fuzz want-all
 
 .PHONY: test-mpi-full
 
@@ -54,7 +54,16 @@ test: $(BUILD)/.with-tests ## build and run all tests
 	@$(call compile,$(BUILD))
 	@$(call check,$(BUILD))
 
-bench: $(BUILD)/.with-bench ## measure, beside OpenBLAS and (if python3-torch is there) PyTorch
+bench: $(BUILD)/.with-bench ## measure every claim in its short form, under 20 minutes in all
+	@$(call compile,$(BUILD)) --target bench carousel
+	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/evidence.py $(BENCH_ARGS)
+
+results: $(BUILD)/.with-bench ## measure every claim in its long form (hours, goes on where it was), and render docs/results.md
+	@$(call compile,$(BUILD)) --target bench carousel
+	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/evidence.py --long $(BENCH_ARGS)
+	@bench/evidence.py --render
+
+bench-models: $(BUILD)/.with-bench ## measure kernels and models, beside OpenBLAS and (if python3-torch is there) PyTorch
 	@$(call compile,$(BUILD)) --target bench carousel
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/run.sh $(BENCH_ARGS)
 

@@ -409,7 +409,7 @@ def main():
     options = parse_options()
     program = os.path.join(os.environ.get("BUILD_DIR", os.path.join(HERE, "..", "build")), "bench", "models")
     if not os.access(program, os.X_OK):
-        sys.exit(f"{program} is not there: `make bench` builds it")
+        sys.exit(f"{program} is not there: `make bench-models` builds it")
     ours, peers = Worker([program]), start_peers(options)
     if not peers:
         say_peer_is_missing()

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures: each kernel on its own, then whole models beside OpenBLAS and PyTorch. `make bench` builds what this runs.
+# Measures: each kernel on its own, then whole models beside OpenBLAS and PyTorch. `make bench-models` builds what this runs.
 # Arguments go to models.py, for instance --models resnet18 --rounds 7; with --no-kernels first, only models are run.
 set -euo pipefail
 

@@ -19,14 +19,23 @@ def program():
     return path
 
 
-def run_program(command, settings):
-    """Runs a command of the program with {option: value}; True stands for an option without a value."""
+def command_words(command, settings):
+    """A command of the program with {option: value}; True stands for an option without a value."""
     words = [program(), command]
     for option, value in settings.items():
         words += [f"--{option}"] if value is True else [f"--{option}", str(value)]
-    # Nothing of the caller's environment may change how many threads compute, or how they wait.
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_", "OPENBLAS_"))}
-    done = subprocess.run(words, capture_output=True, text=True, env=env)
+    return words
+
+
+def clean_environment():
+    """Nothing of the caller's environment may change how many threads compute, or how they wait."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_", "OPENBLAS_"))}
+
+
+def run_program(command, settings, launcher=()):
+    """Runs a command of the program to its end, behind the words of a launcher if there is one (mpirun)."""
+    words = [*launcher, *command_words(command, settings)]
+    done = subprocess.run(words, capture_output=True, text=True, env=clean_environment())
     if done.returncode != 0:
         raise WorkerError(f"{' '.join(words[1:])}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
     return done.stdout

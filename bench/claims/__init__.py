@@ -1,0 +1,1 @@
+"""What the project claims, a module each: see README.md beside this directory."""
