@@ -127,6 +127,7 @@ def figure(panels, columns=1, width=760, height=360, title=None):
            f'font-size="12"><rect width="{width}" height="{total}" fill="#ffffff"/>']  # fmt: skip
     if title:
         out.append(f'<text x="{LEFT}" y="22" font-size="16" fill="{INK}">{html.escape(title)}</text>')
+    wide = width // columns
     for n, panel in enumerate(panels):
-        out += draw_panel(panel, (n % columns) * width // columns, head + n // columns * height, width // columns, height)
+        out += draw_panel(panel, n % columns * wide, head + n // columns * height, wide, height)
     return "\n".join([*out, "</svg>", ""])

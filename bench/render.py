@@ -66,7 +66,8 @@ def render(claims, results):
     for name, text in figures.items():
         with open(os.path.join(ROOT, "docs", "figures", name), "w") as file:
             file.write(text)
-    say(f"docs/results.md: {len(PATTERN.findall(new)) - len(missing)} parts; docs/figures: {', '.join(figures) or 'none'}")
+    count = len(PATTERN.findall(new)) - len(missing)
+    say(f"docs/results.md: {count} parts; docs/figures: {', '.join(figures) or 'none'}")
     for part in missing:
         say(f"render: no raw file gives {part}")
     return 1 if missing else 0

@@ -1,6 +1,6 @@
 """Runs the real program for the benches of training: `carousel train` to its end, `carousel plan` for what it predicts.
 
-Used by memory.py and training.py."""
+Used by memory.py, training.py and the claims."""
 
 import json
 import os
@@ -28,8 +28,12 @@ def command_words(command, settings):
 
 
 def clean_environment():
-    """Nothing of the caller's environment may change how many threads compute, or how they wait."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_", "OPENBLAS_"))}
+    """Nothing of the caller's environment may change how many threads compute, or how they wait.
+
+    Open MPI wants to be told that more ranks than cores, and root, are meant."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_", "OPENBLAS_"))}
+    return {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_base_warn_component_unused": "0"}  # fmt: skip
 
 
 def run_program(command, settings, launcher=()):
@@ -41,21 +45,39 @@ def run_program(command, settings, launcher=()):
     return done.stdout
 
 
-def train(settings):
-    """Trains in a process of its own. Returns its summary.json, with `step_s`: seconds of a step in full swing.
+def launcher(ranks):
+    """What starts so many ranks; nothing for a process of its own."""
+    return [os.environ.get("MPIRUN", "mpirun"), "-n", str(ranks)] if ranks else []
+
+
+def read_object(directory, name):
+    with open(os.path.join(directory, name)) as file:
+        return json.load(file)
+
+
+def train_in(directory, settings, ranks=0):
+    """Trains in a process of its own, or over MPI ranks. Returns its summary.json, with `step_s`: seconds of a step in
+    full swing, and `timeline` if the program wrote one.
 
     The first step fills the cycle and warms everything up, the last one drains it and so has less work than others:
     both are left out."""
-    with tempfile.TemporaryDirectory() as directory:
-        run_program("train", {**settings, "out": directory, "keep": 0})  # a checkpoint at the end is no training
-        with open(os.path.join(directory, "summary.json")) as file:
-            summary = json.load(file)
-        with open(os.path.join(directory, "metrics.jsonl")) as file:
-            seconds = [json.loads(line)["seconds"] for line in file]
+    # A checkpoint at the end is no training.
+    run_program("train", {**settings, "out": directory, "keep": 0}, launcher(ranks))
+    summary = read_object(directory, "summary.json")
+    if os.path.exists(os.path.join(directory, "timeline.json")):
+        summary["timeline"] = read_object(directory, "timeline.json")
+    with open(os.path.join(directory, "metrics.jsonl")) as file:
+        seconds = [json.loads(line)["seconds"] for line in file]
     if len(seconds) < 3 or summary["interrupted"]:
         raise WorkerError(f"{settings}: {len(seconds)} steps are too few to measure")
     summary["step_s"] = (seconds[-2] - seconds[0]) / (len(seconds) - 2)
     return summary
+
+
+def train(settings, ranks=0):
+    """The same, in a directory that nobody needs afterwards."""
+    with tempfile.TemporaryDirectory() as directory:
+        return train_in(directory, settings, ranks)
 
 
 def plan(settings):

@@ -28,13 +28,16 @@ DIRECT = "cdp-v2, direct convolutions"  # what Winograd's algorithm brings
 WORKERS = 4
 LR = 0.001  # as torch_training.py
 
-# Name: micro-batch, image size, classes; steps of a run of ours, of which the first and the last do not count; rules.
+# Name: micro-batch, image size and classes, or length of sequences; steps of a run of ours, of which the first and the
+# last do not count; rules.
 TASKS = {
     "resnet18": {"batch": 16, "image": 32, "classes": 10, "steps": 6, "rules": (MAIN, DIRECT, "dp", "accumulate")},
     "resnet20": {"batch": 32, "image": 32, "classes": 10, "steps": 12, "rules": (MAIN, DIRECT)},
     "resnet50": {"batch": 4, "image": 224, "classes": 1000, "steps": 4, "rules": (MAIN, DIRECT)},
     "vit-b16": {"batch": 2, "image": 224, "classes": 1000, "steps": 4, "rules": (MAIN,)},
+    "gpt2": {"batch": 1, "seq": 256, "steps": 4, "rules": (MAIN,)},
 }
+DDP_STEPS = 2
 # How the time of a step grows with the number of workers, at a fixed micro-batch.
 GROWTH_TASK, GROWTH_WORKERS, GROWTH_ROUNDS = "resnet18", (2, 4, 8), 2
 
@@ -51,9 +54,11 @@ BARS = [
 
 def settings_of(name, rule, workers, steps):
     task = TASKS[name]
+    shape = {option: task[key] for option, key in (("image-size", "image"), ("classes", "classes"), ("seq-len", "seq"))
+             if key in task}  # fmt: skip
     how = {"rule": MAIN, "convolutions": "direct"} if rule == DIRECT else {"rule": rule}
-    return {"model": name, "batch": task["batch"], "image-size": task["image"], "classes": task["classes"],
-            "workers": workers, "threads": THREADS, "steps": steps, "lr": LR, **how}  # fmt: skip
+    return {"model": name, "batch": task["batch"], **shape, "workers": workers, "threads": THREADS, "steps": steps,
+            "lr": LR, **how}  # fmt: skip
 
 
 def train_ours(name, rule, workers, steps):
@@ -83,15 +88,15 @@ def start_peers(python):
     return {setting: Worker(peer_command(python), {**threads, **extra}) for setting, extra in SETTINGS.items()}
 
 
-def peer_words(name):
+def peer_words(name, batch, threads):
     task = TASKS[name]
-    return (name, task["batch"] * WORKERS, task["image"], task["classes"], 0, THREADS)
+    return (name, batch, task.get("image", 0), task.get("classes", 0), task.get("seq", 0), threads)
 
 
 def check_parameters(name, warm):
     """Both sides must train the same network."""
     settings = settings_of(name, MAIN, WORKERS, 0)
-    asked = {key: settings[key] for key in ("model", "batch", "image-size", "classes", "workers", "threads")}
+    asked = {key: value for key, value in settings.items() if key not in ("steps", "lr", "rule")}
     # The plan's list has running statistics too, which PyTorch does not call parameters.
     trained = [p for p in plan(asked)["parameters"] if not p["name"].endswith(("running_mean", "running_var"))]
     parameters = sum(p["bytes"] for p in trained) // 4
@@ -106,7 +111,7 @@ def run_ddp(python, name, steps):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryDirectory() as directory:
         meet = os.path.join(directory, "meet")
-        words = [WORKERS, meet, name, task["batch"], task["image"], task["classes"], 0, 1, steps]
+        words = [WORKERS, meet, *peer_words(name, task["batch"], 1), steps]
         commands = [peer_command(python) + [str(word) for word in (rank, *words)] for rank in range(WORKERS)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         ranks = [subprocess.Popen(command, env=env, **pipes) for command in commands]
@@ -159,7 +164,8 @@ class TrainingBench(Bench):
         self.peers = start_peers(self.options.torch) if self.options.torch else {}
         try:
             about = {setting: peer.ask("about") for setting, peer in self.peers.items()}
-            warm = {setting: peer.ask("warm", *peer_words(name)) for setting, peer in self.peers.items()}
+            words = peer_words(name, WORKERS * TASKS[name]["batch"], THREADS)
+            warm = {setting: peer.ask("warm", *words) for setting, peer in self.peers.items()}
             check_parameters(name, warm)
             workers = self.peers.values()
             kept, facts = self.repeat(name, self.options.rounds, lambda n: self.round(name, n, steps), workers)
@@ -179,7 +185,8 @@ class TrainingBench(Bench):
 
     def ask_peer(self, name, peer):
         time.sleep(SETTLE_SECONDS)
-        return peer.ask("run", *peer_words(name), self.options.seconds)
+        words = peer_words(name, WORKERS * TASKS[name]["batch"], THREADS)
+        return peer.ask("run", *words, self.options.seconds)
 
     def growth(self):
         """Seconds of a step for each number of workers."""
@@ -244,9 +251,9 @@ def print_speeds(results, ddp):
             mark = "*" if key in (s.get("best_setting"), s.get("own_best")) else ""
             activations = f"{s['activations'][key] / 1e6:.0f}" if ours else "–"
             rows.append([name, who, text(s[key]) + mark, f"{s['rss'][key] / 1e6:.0f}", activations, rounds_text(s)])
-        if name == GROWTH_TASK and ddp:
-            rows.append([name, f"PyTorch, DDP, {WORKERS} processes", text(spread([ddp["samples_per_s"]])),
-                         f"{ddp['rss_peak_bytes'] / 1e6:.0f} in all", "–", "1, for the record"])  # fmt: skip
+        if ddp.get(name):
+            rows.append([name, f"PyTorch, DDP, {WORKERS} processes", f"{ddp[name]['samples_per_s']:.2f}",
+                         f"{ddp[name]['rss_peak_bytes'] / 1e6:.0f} in all", "–", "1, for the record"])  # fmt: skip
     print_table(
         f"A whole step of training, {THREADS} threads: samples/s as median (min..max), peaks of resident memory and of "
         "activations in MB. * is the better one of the others, which the ratios are with.",
@@ -338,14 +345,15 @@ def main():
         sys.exit(f"{program} is not there: `make bench-train` builds it")
     if not options.torch:
         say_peer_is_missing()
-    worker, errors, growth, ddp = Worker([program]), [], None, None
+    worker, errors, growth, ddp = Worker([program]), [], None, {}
     try:
         bench = TrainingBench(worker, {}, options)
         fma = [[worker.ask("fma", threads, models.SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]]
         results = {name: attempt(errors, bench.compare, name) for name in options.models}
         if GROWTH_TASK in options.models:
             growth = attempt(errors, bench.growth)
-            ddp = attempt(errors, run_ddp, options.torch, GROWTH_TASK, 2) if options.torch else None
+        if options.torch:
+            ddp = {name: attempt(errors, run_ddp, options.torch, name, DDP_STEPS) for name in options.models}
         fma.append([worker.ask("fma", threads, models.SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)])
         about = models.machine(worker, {})
     finally:

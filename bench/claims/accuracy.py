@@ -111,8 +111,8 @@ def rules_table(raw):
         final = [run["accuracy"] for run in runs]
         pairs = [100 * (a - b) for a, b in zip(final, baseline)]
         apart = "" if rule == "dp" or not pairs else f"{statistics.mean(pairs):+.2f}"
-        rows.append([rule, len(runs), *early, percent(final), apart, f"{statistics.mean(r['eval_loss'] for r in runs):.4f}",
-                     f"{max(r['activations_peak_bytes'] for r in runs) / 1e6:.1f} MB"])  # fmt: skip
+        loss, peak = statistics.mean(r["eval_loss"] for r in runs), max(r["activations_peak_bytes"] for r in runs)
+        rows.append([rule, len(runs), *early, percent(final), apart, f"{loss:.4f}", f"{peak / 1e6:.1f} MB"])
     return table(["rule", "seeds", "after epoch 1", "3", "5", "at the end", "less dp, points", "test loss",
                   "peak of activations"], rows)  # fmt: skip
 

@@ -87,7 +87,7 @@ def tables(raw):
                 apart = f"{run['eval_loss'] - runs['dp']['eval_loss']:+.4f}" if rule != "dp" and "dp" in runs else ""
                 rows.append([model, run["steps"], warmup, rule, f"{run['loss_last']:.4f}", f"{run['eval_loss']:.4f}",
                              apart, quality(run)])  # fmt: skip
-    header = ["model", "steps", "warm-up", "rule", f"loss, last {MEAN} steps", "evaluation loss", "less dp's", "quality"]
+    header = ["model", "steps", "warm-up", "rule", f"loss, last {MEAN}", "evaluation loss", "less dp's", "quality"]
     return {"rules": table(header, rows)} if rows else {}
 
 

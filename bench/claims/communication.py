@@ -1,0 +1,97 @@
+"""What ranks send: messages, rounds, bytes in a slot, dp beside the cycle, for replica and zero over real ranks."""
+
+from draw import figure
+from render import table
+from runs import plan, train
+from store import shown_command
+
+QUESTION = "How many messages and bytes do ranks send, and how evenly over time?"
+RULES = ("dp", "cdp-v2", "cdp-v1")
+PLACEMENTS = ("replica", "zero")
+STEPS = (5, 9)  # of two runs: what the longer one sends more is the traffic of steps in full swing
+MODELS = {
+    "resnet20": {"model": "resnet20", "image-size": 16, "batch": 2},
+    "gpt2-nano": {"model": "gpt2-nano", "seq-len": 32, "batch": 1},
+}
+
+
+def cases(long):
+    for model in MODELS if long else list(MODELS)[:1]:
+        for workers in (4, 8) if long else (4,):
+            for placement in PLACEMENTS:
+                for rule in RULES:
+                    yield model, workers, placement, rule
+
+
+def measure_case(settings, workers):
+    few, many = (train({**settings, "steps": steps, "lr": 0.001, "threads": 1}, workers) for steps in STEPS)
+    span = STEPS[1] - STEPS[0]
+    asked = {key: value for key, value in settings.items() if key != "threads"}
+    predicted = plan(asked)["predictions"]
+    figures = {
+        "runs": [run["comm"] for run in (few, many)],
+        "bytes_per_step": (many["comm"]["bytes_sent"] - few["comm"]["bytes_sent"]) / span,
+        "messages_per_step": (many["comm"]["messages"] - few["comm"]["messages"]) / span,
+        "collectives_per_step": (many["comm"]["collectives"] - few["comm"]["collectives"]) / span,
+        "plan": {key: predicted[key] for key in ("bytes_sent", "messages", "collectives", "max_messages_per_slot",
+                                                 "rounds_between_slots", "burst", "bytes_sent_device")},
+        "slots": 2 * settings["workers"],
+    }  # fmt: skip
+    per_slot = many.get("timeline", {}).get("bytes_per_slot") or {}
+    if per_slot.get("plan"):
+        figures["bytes_per_slot"] = per_slot["plan"]
+    return figures
+
+
+def measure(store, options):
+    for model, workers, placement, rule in cases(options.long):
+        key = f"{model}-n{workers}-{placement}-{rule}"
+        settings = {**MODELS[model], "workers": workers, "placement": placement, "rule": rule}
+        command = f"mpirun -n {workers} {shown_command('train', {**settings, 'steps': STEPS[1], 'threads': 1})}"
+        if options.only in key:
+            store.once(key, command, lambda s=settings, n=workers: measure_case(s, n))
+
+
+# ---- showing ----------------------------------------------------------------------------------------------
+
+
+def found(raw):
+    for model, workers, placement, rule in cases(True):
+        run = raw["runs"].get(f"{model}-n{workers}-{placement}-{rule}")
+        if run:
+            yield (model, workers, placement, rule), run
+
+
+def tables(raw):
+    rows = []
+    for (model, workers, placement, rule), run in found(raw):
+        planned = run["plan"]
+        mean = planned["bytes_sent"] / run["slots"]
+        rows.append([
+            model, workers, placement, rule, f"{run['messages_per_step']:.0f}", f"{planned['messages']:.0f}",
+            f"{run['collectives_per_step']:.0f}", f"{run['bytes_per_step'] / 1e6:.3f}",
+            f"{planned['bytes_sent'] / 1e6:.3f}", run["runs"][1]["max_messages_per_slot"],
+            planned["rounds_between_slots"], f"{mean / 1e3:.0f}", f"{mean * planned['burst'] / 1e3:.0f}",
+            f"{planned['burst']:.2f}",
+        ])  # fmt: skip
+    header = ["model", "N", "placement", "rule", "messages", "planned", "collectives", "MB", "planned MB",
+              "most of a rank in a slot", "rounds", "kB in a slot, mean", "busiest", "burst"]  # fmt: skip
+    return {"traffic": table(header, rows)} if rows else {}
+
+
+def panel(raw, model, workers, placement):
+    marks, rules = [], [rule for rule in RULES[:2]]
+    for n, rule in enumerate(rules):
+        run = raw["runs"].get(f"{model}-n{workers}-{placement}-{rule}")
+        if not run or "bytes_per_slot" not in run:
+            return None
+        points = [(slot + 0.4 * (n - 0.5), size / 1e3) for slot, size in enumerate(run["bytes_per_slot"])]
+        marks.append({"kind": "bars", "points": points, "span": 0.4, "colour": n, "name": rule})
+    return {"title": f"{model}, {workers} ranks, {placement}", "x": "slot of a cycle", "y": "kB sent by all ranks",
+            "marks": marks, "legend": True, "x_range": (-0.6, 2 * workers - 0.4)}  # fmt: skip
+
+
+def figures(raw):
+    panels = [panel(raw, "resnet20", 4, placement) for placement in PLACEMENTS]
+    panels = [p for p in panels if p]
+    return {"communication.svg": figure(panels, columns=2, width=960, height=300)} if panels else {}
