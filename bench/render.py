@@ -25,17 +25,24 @@ def table(header, rows):
 
 
 def setup_line(raw):
-    """Where, when and with what the runs of a file were measured."""
+    """Where, when and with what the runs of a file were measured; a sentence for each machine and set of libraries."""
+    groups = {}
+    for number, setup in enumerate(raw["setups"]):
+        dates = [run["date"][:10] for run in raw["runs"].values() if run["setup"] == number]
+        if dates:
+            alike = tuple((key, value) for key, value in setup.items() if key not in ("commit", "torch"))
+            groups.setdefault(alike, []).append((setup, dates))
     lines = []
-    for number, s in enumerate(raw["setups"]):
-        dates = sorted(run["date"][:10] for run in raw["runs"].values() if run["setup"] == number)
-        if not dates:
-            continue
+    for alike, members in groups.items():
+        s = dict(alike)
+        commits = ", ".join(dict.fromkeys(setup["commit"] for setup, _ in members))
+        dates = sorted(date for _, dates in members for date in dates)
         when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-        torch = f", PyTorch {s['torch']}" if s.get("torch", "none") != "none" else ""
-        lines.append(f"{s['cpu']}, {s['cores']} cores, {s['system']}; Carousel {s['carousel']} at {s['commit']}, "
-                     f"{s['compiler']}, oneDNN {s['onednn']}, {s['mpi']}{torch}; {when}.")  # fmt: skip
-    return "*Measured on: " + " And: ".join(lines) + "*"
+        torch = {setup["torch"] for setup, _ in members} - {"none", ""}
+        peer = f", PyTorch {', '.join(sorted(torch))}" if torch else ""
+        lines.append(f"{s['cpu']}, {s['cores']} cores, {s['system']}; Carousel {s['carousel']} at {commits}; "
+                     f"{s['compiler']}, oneDNN {s['onednn']}, {s['mpi']}{peer}; {when}.")  # fmt: skip
+    return f"Raw figures: [results/{raw['name']}.json](../results/{raw['name']}.json). " + " ".join(lines)
 
 
 def render(claims, results):

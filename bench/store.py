@@ -162,7 +162,7 @@ class Store:
     def directory(self, key):
         return os.path.join(self.work, key)
 
-    def train(self, key, settings, figures_of, command=None):
+    def train(self, key, settings, figures_of):
         """Trains to the end, in the run's directory, and takes figures_of(directory) into the file.
 
         Where an earlier try was stopped it goes on from the last checkpoint, to the bit."""
@@ -180,7 +180,8 @@ class Store:
         date = datetime.datetime.fromtimestamp(
             os.path.getmtime(os.path.join(directory, "summary.json")), datetime.timezone.utc
         ).isoformat(timespec="seconds")
-        shown = command or shown_command("train", settings)
+        used = {"data": read_json(os.path.join(directory, "config.json"))["data"]}
+        shown = shown_command("train", {**settings, **used})
         self.add(key, shown, figures_of(directory), about, date)
         say(self.raw["name"], key, "done")
         return self.runs[key]

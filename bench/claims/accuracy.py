@@ -19,6 +19,8 @@ MEAN = 50  # steps that a point of a curve of losses is the mean of
 COMMON = {"model": "resnet20", "workers": 4, "batch": 32, "threads": 2, "lr": 0.1, "momentum": 0.9,
           "weight-decay": 5e-4, "lr-schedule": "cosine", "eval-every": EPOCH, "checkpoint-every": 130,
           "keep": 1}  # fmt: skip
+GENTLE = {"lr": 0.05, "warmup": EPOCH, "seed": 1}  # half the rate
+CONVOLUTIONS = ("auto", "direct")
 
 
 def long_runs():
@@ -29,6 +31,10 @@ def long_runs():
     for warmup in (0, EPOCH):
         for rule in RULES:
             yield f"warmup{warmup}-{rule}", {"rule": rule, "epochs": 3, "seed": 1, "warmup": warmup}
+    for rule in RULES:
+        yield f"gentle-{rule}", {**GENTLE, "rule": rule, "epochs": 3}
+    for how in CONVOLUTIONS:
+        yield f"winograd-{how}", {**GENTLE, "rule": "cdp-v2", "epochs": 2, "convolutions": how}
 
 
 def short_runs():
@@ -113,8 +119,8 @@ def rules_table(raw):
         apart = "" if rule == "dp" or not pairs else f"{statistics.mean(pairs):+.2f}"
         loss, peak = statistics.mean(r["eval_loss"] for r in runs), max(r["activations_peak_bytes"] for r in runs)
         rows.append([rule, len(runs), *early, percent(final), apart, f"{loss:.4f}", f"{peak / 1e6:.1f} MB"])
-    return table(["rule", "seeds", "after epoch 1", "3", "5", "at the end", "less dp, points", "test loss",
-                  "peak of activations"], rows)  # fmt: skip
+    return table(["rule", "seeds", "after epoch 1", "3", "5", "at the end", "less dp's, points", "test loss",
+                  "peak of activations"], rows) if rows else ""  # fmt: skip
 
 
 def warmup_table(raw):
@@ -127,8 +133,25 @@ def warmup_table(raw):
     return table(["warm-up, steps", *RULES], rows) if rows else ""
 
 
+def gentle_table(raw):
+    rows = []
+    for rule in RULES:
+        run = raw["runs"].get(f"gentle-{rule}")
+        if run:
+            rows.append([rule, f"{run['loss_last']:.4f}", f"{run['eval_loss']:.4f}", percent([run["accuracy"]]),
+                         f"{run['activations_peak_bytes'] / 1e6:.1f} MB"])  # fmt: skip
+    return table(["rule", "loss, last step", "test loss", "test accuracy", "peak of activations"], rows) if rows else ""
+
+
+def winograd_table(raw):
+    rows = [[how, f"{run['eval_loss']:.4f}", percent([run["accuracy"]])] for how in CONVOLUTIONS
+            if (run := raw["runs"].get(f"winograd-{how}"))]  # fmt: skip
+    return table(["convolutions", "test loss", "test accuracy"], rows) if rows else ""
+
+
 def tables(raw):
-    parts = {"rules": rules_table(raw), "warmup": warmup_table(raw)}
+    parts = {"rules": rules_table(raw), "warmup": warmup_table(raw), "gentle": gentle_table(raw),
+             "winograd": winograd_table(raw)}  # fmt: skip
     return {part: text for part, text in parts.items() if text}
 
 
@@ -162,13 +185,12 @@ def accuracies_of(run):
     return [(step / EPOCH, top1) for step, _, top1 in run["evaluations"]]
 
 
-def warmup_panel(raw, warmup, y_range):
-    found = [(n, rule, raw["runs"][f"warmup{warmup}-{rule}"]) for n, rule in enumerate(RULES)
-             if f"warmup{warmup}-{rule}" in raw["runs"]]  # fmt: skip
-    lines = [{"kind": "line", "points": losses_of(run), "name": rule, "colour": n, "dash": DASHES[n]}
-             for n, rule, run in found]  # fmt: skip
-    title = f"warm-up of {warmup} steps" if warmup else "no warm-up"
-    return {"title": title, "x": "epochs", "y": "loss in training", "marks": lines, "legend": True, "y_range": y_range}
+def loss_panel(raw, prefix, names, title, y_range=None):
+    """The losses of the runs PREFIX-NAME."""
+    lines = [{"kind": "line", "points": losses_of(raw["runs"][f"{prefix}-{name}"]), "name": name, "colour": n,
+              "dash": DASHES[n]} for n, name in enumerate(names) if f"{prefix}-{name}" in raw["runs"]]  # fmt: skip
+    panel = {"title": title, "x": "epochs", "y": f"loss in training, mean of {MEAN} steps", "marks": lines}
+    return {**panel, "legend": True, "y_range": y_range}
 
 
 def figures(raw):
@@ -185,6 +207,12 @@ def figures(raw):
     if warm:
         values = [loss for run in warm for _, loss in run["losses"]]
         y_range = (min(values) - 0.05, max(values) + 0.05)
-        panels = [warmup_panel(raw, warmup, y_range) for warmup in (0, EPOCH)]
+        panels = [loss_panel(raw, "warmup0", RULES, "No warm-up", y_range),
+                  loss_panel(raw, f"warmup{EPOCH}", RULES, f"Warm-up of {EPOCH} steps", y_range)]  # fmt: skip
         made["accuracy-warmup.svg"] = figure([p for p in panels if p["marks"]], columns=2, width=960, height=320)
+    gentle = loss_panel(raw, "gentle", RULES, "resnet20 on CIFAR-10, rate 0.05, warm-up")
+    winograd = loss_panel(raw, "winograd", CONVOLUTIONS, "resnet20 on CIFAR-10, cdp-v2: convolutions")
+    for name, panel in (("cifar10-rules.svg", gentle), ("winograd-resnet20.svg", winograd)):
+        if panel["marks"]:
+            made[name] = figure([panel])
     return made
