@@ -1,6 +1,8 @@
 """Whole steps of training beside PyTorch, in one process and by DDP over gloo: samples/s and resident memory."""
 
 import argparse
+import contextlib
+import io
 import json
 import os
 
@@ -10,7 +12,8 @@ from models import Worker, WorkerError, rounds_text, say_peer_is_missing, text
 from render import table
 
 QUESTION = "How fast is training, and how much memory does the process take, beside PyTorch?"
-MODELS = ("resnet18", "resnet50", "vit-b16", "gpt2")
+MODELS = tuple(training.TASKS)
+GROWTH = f"{training.GROWTH_TASK}-growth"
 LONG = {"rounds": 5, "steps": None, "seconds": 5.0, "minutes": 14}
 SHORT = {"rounds": 1, "steps": None, "seconds": 0.1, "minutes": 0}
 
@@ -21,11 +24,11 @@ def rounded(value):
 
 
 def compare(options, worker, name):
-    bench = training.TrainingBench(worker, {}, options)  # its time begins now
-    result = bench.compare(name)
-    if options.torch:
-        result["ddp"] = training.run_ddp(options.torch, name, training.DDP_STEPS)
-    return rounded(result)
+    return rounded(training.TrainingBench(worker, {}, options).compare(name))  # its time begins now
+
+
+def ddp(python, name):
+    return rounded(training.run_ddp(python, name, training.DDP_STEPS))
 
 
 def measure(store, options):
@@ -38,8 +41,13 @@ def measure(store, options):
     worker = Worker([path])
     try:
         for name in MODELS:
+            command = f"bench/training.py --models {name}"
             if options.only in name:
-                store.once(name, f"bench/training.py --models {name}", lambda n=name: compare(settings, worker, n))
+                store.once(name, command, lambda n=name: compare(settings, worker, n))
+            if options.only in f"{name}-ddp" and settings.torch:
+                store.once(f"{name}-ddp", command, lambda n=name: ddp(settings.torch, n))
+        if options.long and options.only in GROWTH:
+            store.once(GROWTH, "bench/training.py", lambda: rounded(training.TrainingBench(worker, {}, settings).growth()))
     finally:
         worker.close()
 
@@ -47,7 +55,7 @@ def measure(store, options):
 # ---- showing ----------------------------------------------------------------------------------------------
 
 
-def rows_of(name, run):
+def rows_of(name, run, ddp):
     s, task = run["summary"], training.TASKS[name]
     shape = f"{task['image']} px" if "image" in task else f"{task['seq']} tokens"
     size = f"{training.WORKERS} × {task['batch']}, {shape}"
@@ -60,15 +68,28 @@ def rows_of(name, run):
         ratio = text(s["ratio"], 2) if key == ours and "ratio" in s else ""
         yield [name, size, key if mine else f"PyTorch, {key}", text(s[key]) + mark, ratio,
                f"{s['rss'][key] / 1e6:.0f}", rounds_text(s)]  # fmt: skip
-    if run.get("ddp"):
-        yield [name, size, f"PyTorch, DDP, {training.WORKERS} processes", f"{run['ddp']['samples_per_s']:.2f}", "",
-               f"{run['ddp']['rss_peak_bytes'] / 1e6:.0f} in all", "1, for the record"]  # fmt: skip
+    if ddp:
+        yield [name, size, f"PyTorch, DDP, {training.WORKERS} processes", f"{ddp['samples_per_s']:.2f}", "",
+               f"{ddp['rss_peak_bytes'] / 1e6:.0f} in all", "1, for the record"]  # fmt: skip
+
+
+def bars(runs):
+    """What the project asks of itself, as training.py prints it."""
+    summaries = {(name, bar[1]): runs[name]["summary"] for bar in training.BARS if (name := bar[0]) in runs}
+    if GROWTH in runs:
+        summaries[training.GROWTH_TASK, "growth"] = runs[GROWTH]["summary"]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        training.print_bars(summaries)
+    return "\n".join(f"- {' '.join(line.split())}" for line in printed.getvalue().splitlines()
+                     if line.startswith("  ") and "not run" not in line)  # fmt: skip
 
 
 def tables(raw):
-    rows = [row for name in MODELS if name in raw["runs"] for row in rows_of(name, raw["runs"][name])]
+    runs = raw["runs"]
+    rows = [row for name in MODELS if name in runs for row in rows_of(name, runs[name], runs.get(f"{name}-ddp"))]
     header = ["model", "batch", "who", "samples/s", "cdp-v2 over PyTorch*", "resident, MB", "rounds"]
-    return {"training": table(header, rows)} if rows else {}
+    return {"training": table(header, rows), "bars": bars(runs)} if rows else {}
 
 
 def figures(raw):
