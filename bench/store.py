@@ -132,9 +132,12 @@ class Store:
         self.path, self.work = os.path.join(results, f"{name}.json"), os.path.join(work, name)
         self.setup, self.failed = None, []
         self.raw = {"carousel_results": FORMAT, "name": name, "question": question, "setups": [], "runs": {}}
+        self.load()
+
+    def load(self):
+        """What the file holds by now: another process may have added runs."""
         if os.path.exists(self.path):
-            self.raw.update(read_json(self.path))
-            self.raw["question"] = question
+            self.raw = {**self.raw, **read_json(self.path), "question": self.raw["question"]}
 
     @property
     def runs(self):
@@ -144,6 +147,7 @@ class Store:
         """A run and what it measured, written at once."""
         if about is None:
             self.setup = about = self.setup or setup()
+        self.load()
         if about not in self.raw["setups"]:
             self.raw["setups"].append(about)
         index = self.raw["setups"].index(about)

@@ -43,7 +43,7 @@ def compare(settings, ranks):
         "weights_apart": apart,
         "loss_last": [shared["loss_last"], grid["loss_last"]],
         "activations_peak_bytes": [rank["activations_peak_bytes"] for rank in grid["ranks"]],
-        "weights_bytes": [rank["weights_bytes"] for rank in grid["ranks"]],
+        "weights_bytes": [rank["weights_peak_bytes"] for rank in grid["ranks"]],
         "bytes_sent": grid["comm"]["bytes_sent"],
         "collectives": grid["comm"]["collectives"],
     }
