@@ -66,11 +66,12 @@ def rows_of(name, run, ddp):
         mine = key in task["rules"]
         mark = "*" if key == theirs else ""
         ratio = text(s["ratio"], 2) if key == ours and "ratio" in s else ""
+        activations = f"{s['activations'][key] / 1e6:.0f}" if mine else "–"
         yield [name, size, key if mine else f"PyTorch, {key}", text(s[key]) + mark, ratio,
-               f"{s['rss'][key] / 1e6:.0f}", rounds_text(s)]  # fmt: skip
+               f"{s['rss'][key] / 1e6:.0f}", activations, rounds_text(s)]  # fmt: skip
     if ddp:
         yield [name, size, f"PyTorch, DDP, {training.WORKERS} processes", f"{ddp['samples_per_s']:.2f}", "",
-               f"{ddp['rss_peak_bytes'] / 1e6:.0f} in all", "1, for the record"]  # fmt: skip
+               f"{ddp['rss_peak_bytes'] / 1e6:.0f} in all", "–", "1, for the record"]  # fmt: skip
 
 
 def bars(runs):
@@ -88,7 +89,7 @@ def bars(runs):
 def tables(raw):
     runs = raw["runs"]
     rows = [row for name in MODELS if name in runs for row in rows_of(name, runs[name], runs.get(f"{name}-ddp"))]
-    header = ["model", "batch", "who", "samples/s", "cdp-v2 over PyTorch*", "resident, MB", "rounds"]
+    header = ["model", "batch", "who", "samples/s", "cdp-v2 over PyTorch*", "resident, MB", "activations, MB", "rounds"]
     return {"training": table(header, rows), "bars": bars(runs)} if rows else {}
 
 
