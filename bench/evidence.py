@@ -5,6 +5,7 @@
     BUILD_DIR=build bench/evidence.py [CLAIM...] --long       the long form: hours, into results/CLAIM.json; can be
                                                               stopped or killed and started again at any time
     bench/evidence.py --render                                docs/results.md and docs/figures from results/*.json
+    bench/evidence.py --check                                 whether that would change anything
 
 A claim is a module in claims/; see README.md for what it has to offer. The exit code is 1 only if something could
 not be measured.
@@ -61,11 +62,13 @@ def parse_options():
     parser.add_argument("--work", default=os.environ.get(WORK_VARIABLE), help=f"runs at work (default: ${WORK_VARIABLE}"
                         " or results/ of the build)")  # fmt: skip
     parser.add_argument("--render", action="store_true", help="measure nothing; render what results/ holds")
+    parser.add_argument("--check", action="store_true", help="fail if --render would change anything")
     options = parser.parse_args()
     unknown = [name for name in options.claims if name not in CLAIMS]
     if unknown:
         parser.error(f"there is no {', '.join(unknown)}; the claims are {', '.join(CLAIMS)}")
     options.work = os.path.abspath(options.work or os.path.join(build, "results"))
+    options.render = options.render or options.check
     if not options.long and not options.render:
         options.work = os.path.join(options.work, "short")
     options.results = os.path.abspath(
@@ -78,7 +81,7 @@ def main():
     options = parse_options()
     claims = modules(options.claims or CLAIMS)
     if options.render:
-        return render.render(claims, options.results)
+        return render.render(claims, options.results, options.check)
     if not options.long:
         shutil.rmtree(options.work, ignore_errors=True)  # a short form measures anew
     good = [measure(name, claim, options) for name, claim in claims.items()]

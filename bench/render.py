@@ -5,9 +5,10 @@ The text of docs/results.md is written by hand. What comes from a raw file stand
     <!-- results: CLAIM.PART -->
     <!-- /results -->
 
-and is made anew: PART is a key of what the claim's tables() returns. Figures are docs/figures/NAME.svg, by the
-claim's figures()."""
+and is made anew: PART is a key of what the claim's tables() returns, or the name of a file that its figures() draws,
+which goes to docs/figures and is shown there."""
 
+import html
 import os
 import re
 
@@ -45,36 +46,64 @@ def setup_line(raw):
     return f"Raw figures: [results/{raw['name']}.json](../results/{raw['name']}.json). " + " ".join(lines)
 
 
-def render(claims, results):
-    """Returns an exit code: 1 if the text asks for what no raw file gives."""
+def title_of(svg):
+    return html.unescape(re.search(r"<text[^>]*>([^<]*)</text>", svg).group(1))
+
+
+def made(claims, results):
+    """Everything that the raw files give: parts of the text, and figures."""
     parts, figures = {}, {}
     for name, claim in claims.items():
         path = os.path.join(results, f"{name}.json")
-        if not os.path.exists(path):
-            continue
-        raw = read_json(path)
-        parts[f"{name}.setup"] = setup_line(raw)
-        parts.update({f"{name}.{part}": text for part, text in claim.tables(raw).items()})
-        figures.update(claim.figures(raw))
-    missing = []
+        if os.path.exists(path):
+            raw = read_json(path)
+            parts[f"{name}.setup"] = setup_line(raw)
+            parts.update({f"{name}.{part}": text for part, text in claim.tables(raw).items()})
+            drawn = claim.figures(raw)
+            parts.update({f"{name}.{file}": f"![{title_of(text)}](figures/{file})" for file, text in drawn.items()})
+            figures.update(drawn)
+    return parts, figures
+
+
+def filled(text, parts, missing):
+    """The text with its parts made anew. What no raw file gives (yet) is emptied, and named in `missing`."""
 
     def fill(found):
-        if found.group(2) not in parts:
-            missing.append(found.group(2))
-            return found.group(0)
-        return f"{found.group(1)}\n{parts[found.group(2)]}\n\n{found.group(4)}"
+        opening, part, _, closing = found.groups()
+        if part not in parts:
+            missing.append(part)
+            return opening + closing
+        return f"{opening}\n{parts[part]}\n\n{closing}"
 
+    return PATTERN.sub(fill, text)
+
+
+def read_text(path):
+    if not os.path.exists(path):
+        return ""
+    with open(path) as file:
+        return file.read()
+
+
+def render(claims, results, check=False):
+    """Writes what has changed, or only says so. Returns an exit code: 1 if something would change that is only to be
+    checked. What has not been measured yet is said, and no error."""
+    parts, figures = made(claims, results)
+    missing, changed = [], []
     document = os.path.join(ROOT, "docs", "results.md")
-    with open(document) as file:
-        old = file.read()
-    new = PATTERN.sub(fill, old)
-    with open(document, "w") as file:
-        file.write(new)
-    for name, text in figures.items():
-        with open(os.path.join(ROOT, "docs", "figures", name), "w") as file:
-            file.write(text)
-    count = len(PATTERN.findall(new)) - len(missing)
-    say(f"docs/results.md: {count} parts; docs/figures: {', '.join(figures) or 'none'}")
+    files = {document: filled(read_text(document), parts, missing)}
+    files.update({os.path.join(ROOT, "docs", "figures", name): text for name, text in figures.items()})
+    for path, text in files.items():
+        if read_text(path) != text:
+            changed.append(os.path.relpath(path, ROOT))
+            if not check:
+                with open(path, "w") as file:
+                    file.write(text)
     for part in missing:
         say(f"render: no raw file gives {part}")
-    return 1 if missing else 0
+    if check:
+        for path in changed:
+            say(f"render: {path} is not what the raw files give; `bench/evidence.py --render` makes it")
+        return 1 if changed else 0
+    say(f"rendered: {', '.join(changed) or 'nothing has changed'}")
+    return 0
