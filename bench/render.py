@@ -1,12 +1,12 @@
-"""Renders docs/results.md and docs/figures from the raw files in results/.
+"""Renders docs/results.md, the README's table and docs/figures from the raw files in results/.
 
-The text of docs/results.md is written by hand. What comes from a raw file stands between two comments,
+The text is written by hand. What comes from a raw file stands between two comments,
 
     <!-- results: CLAIM.PART -->
     <!-- /results -->
 
 and is made anew: PART is a key of what the claim's tables() returns, or the name of a file that its figures() draws,
-which goes to docs/figures and is shown there."""
+which goes to docs/figures and is shown there. README.md has one such place, for the claims' headlines."""
 
 import html
 import os
@@ -14,6 +14,8 @@ import re
 
 from store import ROOT, read_json, say
 
+DOCUMENTS = (("docs", "results.md"), ("README.md",))
+HEADLINES = "all.headlines"  # a line or two of each claim, for the README
 PATTERN = re.compile(r"(<!-- results: ([\w.-]+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
 
 
@@ -52,7 +54,7 @@ def title_of(svg):
 
 def made(claims, results):
     """Everything that the raw files give: parts of the text, and figures."""
-    parts, figures = {}, {}
+    parts, figures, lines = {}, {}, []
     for name, claim in claims.items():
         path = os.path.join(results, f"{name}.json")
         if os.path.exists(path):
@@ -62,6 +64,8 @@ def made(claims, results):
             drawn = claim.figures(raw)
             parts.update({f"{name}.{file}": f"![{title_of(text)}](figures/{file})" for file, text in drawn.items()})
             figures.update(drawn)
+            lines += claim.headline(raw) if hasattr(claim, "headline") else []
+    parts[HEADLINES] = table(["", "measured"], lines)
     return parts, figures
 
 
@@ -90,8 +94,8 @@ def render(claims, results, check=False):
     checked. What has not been measured yet is said, and no error."""
     parts, figures = made(claims, results)
     missing, changed = [], []
-    document = os.path.join(ROOT, "docs", "results.md")
-    files = {document: filled(read_text(document), parts, missing)}
+    texts = [os.path.join(ROOT, *path) for path in DOCUMENTS]
+    files = {path: filled(read_text(path), parts, missing) for path in texts}
     files.update({os.path.join(ROOT, "docs", "figures", name): text for name, text in figures.items()})
     for path, text in files.items():
         if read_text(path) != text:

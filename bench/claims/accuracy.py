@@ -155,6 +155,17 @@ def tables(raw):
     return {part: text for part, text in parts.items() if text}
 
 
+def headline(raw):
+    cells, counts = [], set()
+    for rule in RULES:
+        runs = seeds_of(raw, rule)
+        if runs:
+            counts.add(len(runs))
+            cells.append(f"{rule} {percent([run['accuracy'] for run in runs])}")
+    seeds = " or ".join(str(count) for count in sorted(counts))
+    return [[f"resnet20 on CIFAR-10, 10 epochs, {seeds} seeds", ", ".join(cells)]] if cells else []
+
+
 def column(runs, of):
     """Points and a band over runs of the same length."""
     lists = [of(run) for run in runs]

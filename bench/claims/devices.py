@@ -83,5 +83,13 @@ def tables(raw):
     return {"grid": table(header, rows)} if rows else {}
 
 
+def headline(raw):
+    runs = {rule: raw["runs"].get(f"n4-{rule}") for rule in ("cdp-v2", "dp")}
+    if not all(runs.values()):
+        return []
+    return [[f"ranks of a grid of 4 workers and 4 stages, for dp's {runs['dp']['ranks']}",
+             f"{runs['cdp-v2']['ranks']}; weights as of one process: {same(runs['cdp-v2'])}"]]  # fmt: skip
+
+
 def figures(raw):
     return {}

@@ -108,6 +108,17 @@ def tables(raw):
     return {"ratios": table(header, rows)} if rows else {}
 
 
+def headline(raw):
+    cells = []
+    for model, workers, runs in found(raw):
+        if workers == 4 and "cdp-v2" in runs:
+            run = runs["cdp-v2"]
+            ratio = max(run["peak_bytes"]) / min(runs["dp"]["peak_bytes"])
+            cells.append(f"{model} {ratio:.2f} ({run['limit']:.2f})")
+    return [["activations of 4 workers over dp's, peaks, a thread for each (in brackets: the limit of any schedule)",
+             ", ".join(cells)]] if cells else []  # fmt: skip
+
+
 def panel(model, workers, rule, run, height):
     """Workers stacked upon each other."""
     curve, marks = run["over_time"], []
