@@ -79,7 +79,7 @@ def tables(raw):
                      f"{sum(run['activations_peak_bytes']) / 1e6:.2f}", f"{sum(run['weights_bytes']) / 1e6:.2f}",
                      f"{run['bytes_sent'] / 1e6:.1f}", run["collectives"]])  # fmt: skip
     header = ["N", "rule", "ranks", "weights as of one process", "activations of a rank, MB at most",
-              "of all ranks", "weights of all ranks, MB", "MB sent", "collectives"]  # fmt: skip
+              "of all ranks", "weights of all ranks, MB", "MB in messages", "collectives"]  # fmt: skip
     return {"grid": table(header, rows)} if rows else {}
 
 
