@@ -7,8 +7,8 @@ from store import shown_command
 
 QUESTION = "How many bytes of activations are alive, over time, under dp and in the cycle?"
 RULES = ("dp", "cdp-v2", "cdp-v1")
-STEPS = 8
-ROUNDS = {True: 2, False: 1}  # of the long form and the short one; the worst counts
+STEPS = 10
+ROUNDS = {4: 2, 8: 1}  # of the long form, by workers; the worst counts
 BINS = 240  # points of a curve
 
 # Name: its settings, the workers of the long form, and what the paper says is saved of dp's memory.
@@ -35,14 +35,19 @@ def cases(long):
 
 
 def over_time(timeline):
-    """Milliseconds and each worker's bytes, in units of 10 kB, at the highest moment of each of BINS spans of time."""
+    """Milliseconds and each worker's bytes, in units of 10 kB, at the highest moment of each of BINS spans of time.
+
+    Of the steps that were recorded, two."""
     events = sorted((us, worker, size) for worker, points in enumerate(timeline["memory"]["workers"])
                     for us, size in points)  # fmt: skip
     if not events:
         return None
-    begin, end = events[0][0], events[-1][0]
+    begin, steps = events[0][0], max(2, timeline["end_step"] - timeline["first_step"])
+    end = begin + (events[-1][0] - begin) * 2 / steps
     live, spans = [0] * len(timeline["memory"]["workers"]), {}
     for us, worker, size in events:
+        if us > end:
+            break
         live[worker] = size
         span = min(BINS - 1, int(BINS * (us - begin) / max(1, end - begin)))
         if span not in spans or sum(live) > sum(spans[span][1]):
@@ -75,7 +80,8 @@ def measure(store, options):
         if options.only not in key:
             continue
         command = shown_command("train", {**settings, "steps": STEPS, "lr": 0.001})
-        store.once(key, command, lambda s=settings: measure_case(s, STEPS, ROUNDS[options.long]))
+        rounds = ROUNDS[workers] if options.long else 1
+        store.once(key, command, lambda s=settings, n=rounds: measure_case(s, STEPS, n))
 
 
 # ---- showing ----------------------------------------------------------------------------------------------
