@@ -7,6 +7,7 @@ from store import shown_command
 
 QUESTION = "How many bytes of activations are alive, over time, under dp and in the cycle?"
 RULES = ("dp", "cdp-v2", "cdp-v1")
+DRAWN = RULES[:2]
 STEPS = 10
 ROUNDS = {4: 2, 8: 1}  # of the long form, by workers; the worst counts
 BINS = 240  # points of a curve
@@ -27,7 +28,7 @@ def settings_of(model, workers, rule):
 def cases(long):
     for model, (_, counts, _) in MODELS.items():
         for workers in counts if long else counts[:1]:
-            for rule in RULES if long else RULES[:2]:
+            for rule in RULES if long else DRAWN:
                 yield model, workers, rule
 
 
@@ -69,7 +70,7 @@ def measure_case(settings, steps, rounds):
         "dp_peak_bytes": predicted["dp_peak_bytes"],
         "limit": predicted["limit"],
     }
-    if "timeline" in worst:
+    if "timeline" in worst and settings["rule"] in DRAWN:
         figures["over_time"] = over_time(worst["timeline"])
     return figures
 
@@ -146,10 +147,10 @@ def figures(raw):
     for workers in (4, 8):
         panels = []
         for model, count, runs in found(raw):
-            if count != workers or not all(runs.get(rule, {}).get("over_time") for rule in RULES[:2]):
+            if count != workers or not all(runs.get(rule, {}).get("over_time") for rule in DRAWN):
                 continue
             height = max(max(run["peak_bytes"]) for run in runs.values()) / 1e6
-            panels += [panel(model, workers, rule, runs[rule], height) for rule in RULES[:2]]
+            panels += [panel(model, workers, rule, runs[rule], height) for rule in DRAWN]
         if panels:
             title = f"Activations of {workers} workers, stacked; dotted: dp's peak, dashed: the limit of any schedule"
             made[f"memory-n{workers}.svg"] = figure(panels, columns=2, width=960, height=260, title=title)
