@@ -51,6 +51,7 @@ def extents(panel):
         if mark["kind"] == "level":
             ys.append(mark["at"])
             continue
+        ys += [0] if mark["kind"] == "bars" else []
         for point in mark["points"]:
             xs.append(point[0])
             ys.extend(point[1:])
@@ -83,7 +84,7 @@ def draw_legend(marks, left, top):
     for row, mark in enumerate(mark for mark in marks if mark.get("name")):
         y, colour = top + 16 + 17 * row, colour_of(mark)
         if mark["kind"] in ("band", "bars"):
-            fade = max(0.35, mark.get("fade", 0.18))
+            fade = mark.get("fade", 0.85 if mark["kind"] == "bars" else 0.35)
             sample = f'<rect x="{left}" y="{y - 10}" width="28" height="10" fill="{colour}" fill-opacity="{fade}"/>'
         else:
             sample = (f'<path d="M{left} {y - 4}h28" stroke="{colour}" stroke-width="2" '

@@ -110,8 +110,10 @@ def tables(raw):
                 f"{run['limit']:.3f}" if cyclic else "",
                 f"{100 * (1 - peak / least):.0f} %" if cyclic else "",
                 f"{100 * claim:.0f} %" if cyclic and claim else "",
+                f"{max(run['rss_peak_bytes']) / 1e6:.0f}", f"{min(run['step_s']):.2f}",
             ])  # fmt: skip
-    header = ["model", "N", "rule", "peak, MB", "mean, MB", "over dp", "predicted", "limit", "saved", "paper: saved"]
+    header = ["model", "N", "rule", "peak, MB", "mean, MB", "over dp", "predicted", "limit", "saved", "paper: saved",
+              "resident, MB", "seconds a step"]  # fmt: skip
     return {"ratios": table(header, rows)} if rows else {}
 
 
