@@ -87,7 +87,7 @@ def headline(raw):
     if not dp or not cyclic:
         return []
     said = [f"{run['plan']['burst']:.1f}, {run['plan']['rounds_between_slots']}" for run in (dp, cyclic)]
-    return [["bytes of the busiest slot over the mean, and rounds between slots, 8 ranks (`replica`)",
+    return [["busiest slot's bytes over the mean, and rounds between slots, 8 ranks (`replica`)",
              f"dp {said[0]}; cdp-v2 {said[1]}"]]  # fmt: skip
 
 

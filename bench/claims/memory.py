@@ -124,7 +124,7 @@ def headline(raw):
             run = runs["cdp-v2"]
             ratio = max(run["peak_bytes"]) / min(runs["dp"]["peak_bytes"])
             cells.append(f"{model} {ratio:.2f} ({run['limit']:.2f})")
-    return [["activations of 4 workers over dp's, peaks, a thread for each (in brackets: the limit of any schedule)",
+    return [["activations of 4 workers over dp's, at the peak (in brackets: the limit of any schedule)",
              ", ".join(cells)]] if cells else []  # fmt: skip
 
 
