@@ -19,7 +19,7 @@ MODELS = {
     "vit-tiny": {"batch": 16, "weight-decay": 0.05, "steps": 400, "eval-every": 200, "eval-batches": 125},
 }
 WARMUPS = (100, 0)  # steps
-SHORT = {"steps": 40, "eval-every": 0, "checkpoint-every": 0, "eval-batches": 8}
+SHORT = {"steps": 25, "eval-every": 0, "checkpoint-every": 0, "eval-batches": 8}
 
 
 def long_runs():
