@@ -70,13 +70,15 @@ def made(claims, results):
 
 
 def filled(text, parts, missing):
-    """The text with its parts made anew. What no raw file gives (yet) is emptied, and named in `missing`."""
+    """The text with its parts made anew. Of what no raw file gives yet the text says so; it is named in `missing`."""
 
     def fill(found):
         opening, part, _, closing = found.groups()
         if part not in parts:
             missing.append(part)
-            return opening + closing
+            if part.endswith((".svg", ".setup")):
+                return opening + closing
+            return f"{opening}\n*Not measured yet: `bench/evidence.py {part.split('.')[0]} --long`.*\n\n{closing}"
         return f"{opening}\n{parts[part]}\n\n{closing}"
 
     return PATTERN.sub(fill, text)

@@ -90,7 +90,8 @@ def tables(raw):
     runs = raw["runs"]
     rows = [row for name in MODELS if name in runs for row in rows_of(name, runs[name], runs.get(f"{name}-ddp"))]
     header = ["model", "batch", "who", "samples/s", "cdp-v2 over PyTorch*", "resident, MB", "activations, MB", "rounds"]
-    return {"training": table(header, rows), "bars": bars(runs)} if rows else {}
+    parts = {"training": table(header, rows) if rows else "", "bars": bars(runs)}
+    return {part: text for part, text in parts.items() if text}
 
 
 def headline(raw):
