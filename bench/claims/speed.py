@@ -47,7 +47,8 @@ def measure(store, options):
             if options.only in f"{name}-ddp" and settings.torch:
                 store.once(f"{name}-ddp", command, lambda n=name: ddp(settings.torch, n))
         if options.long and options.only in GROWTH:
-            store.once(GROWTH, "bench/training.py", lambda: rounded(training.TrainingBench(worker, {}, settings).growth()))
+            bench = training.TrainingBench(worker, {}, settings)
+            store.once(GROWTH, "bench/training.py", lambda: rounded(bench.growth()))
     finally:
         worker.close()
 
