@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Does a cyclic run send what its plan says, and nothing else?
+
+    CAROUSEL=build/carousel COUNTER=build/tests/mpi/libpmpi_counter.so tests/mpi/traffic.py [--full]
+
+Trains under the counter (pmpi_counter.c) and compares what it saw inside of the training loop with the table of
+`carousel plan --dump`: no collective; every message of the plan, no other, and each to the byte; at most one of each
+kind for a worker and slot. Besides there may be statuses, which are small and few. Then the comparison itself is
+checked: it must notice records and plans that were changed on purpose, and dp's collectives.
+"""
+
+import collections
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+from ranks import Plan, RunError, program, ranks_of, train  # noqa: E402
+
+MODELS = {
+    "mlp": {"model": "mlp", "batch": 4},
+    "gpt2-nano": {"model": "gpt2-nano", "batch": 2, "seq-len": 16},  # its embedding is tied
+}
+STEPS = 6  # fill, steady state and drain of every placement
+STATUS_BYTES = 3072  # at most
+STATUS_SECONDS = 0.25  # between two of a rank to the same listener, at least
+COLLECTIVES = {"Ibarrier", "Bcast", "Ibcast", "Ireduce", "Iallreduce", "Allgather", "Comm_dup", "Comm_split",
+               "Comm_split_type", "Comm_free"}
+# What neither sends nor is collective, or has nothing to do with the loop.
+SILENT = {"Abort", "Cancel", "Comm_get_attr", "Comm_rank", "Comm_set_errhandler", "Comm_set_name", "Comm_size",
+          "Error_string", "Finalize", "Get_count", "Get_library_version", "Init_thread", "Initialized", "Irecv",
+          "Iprobe", "Pcontrol", "Recv", "Request_free", "Test", "Testall", "Testsome", "Wait", "Waitall"}
+
+Record = collections.namedtuple("Record", "rank in_loop seconds call comm peer tag bytes")
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def check_symbols():
+    """Calls that the counter does not know could send unseen."""
+    symbols = subprocess.run(["nm", "-D", "--undefined-only", program()], check=True, capture_output=True, text=True)
+    called = {word[4:] for word in symbols.stdout.split() if word.startswith("MPI_")}
+    unknown = called - COLLECTIVES - SILENT - {"Send", "Isend"}
+    return [f"the program calls MPI_{name}, which the counter does not count" for name in sorted(unknown)]
+
+
+def read_records(directory, ranks):
+    records = []
+    for rank in range(ranks):
+        with open(os.path.join(directory, f"rank.{rank}")) as file:
+            lines = file.read().splitlines()
+        if not lines or lines[-1] != "end":
+            raise RunError(f"the record of rank {rank} is not whole")
+        for line in lines[:-1]:
+            in_loop, seconds, call, comm, peer, tag, size = line.split()
+            records.append(Record(rank, in_loop == "1", float(seconds), call, comm, int(peer), int(tag), int(size)))
+    return records
+
+
+def run(settings, ranks):
+    with tempfile.TemporaryDirectory() as directory:
+        summary = train(ranks, {**settings, "steps": STEPS, "lr": 0.001},
+                        {"LD_PRELOAD": os.environ["COUNTER"], "COUNTER_DIR": directory})
+        return summary, read_records(directory, ranks)
+
+
+# ---- comparing ----------------------------------------------------------------------------------
+
+
+def check_statuses(records):
+    wrong, last = [], {}
+    for r in records:
+        if r.bytes > STATUS_BYTES:
+            wrong.append(f"rank {r.rank}: a status of {r.bytes} bytes")
+        before = last.get((r.rank, r.peer))
+        if before is not None and r.seconds - before < 0.9 * STATUS_SECONDS:
+            wrong.append(f"rank {r.rank}: statuses to rank {r.peer} {r.seconds - before:.3f} s apart")
+        last[r.rank, r.peer] = r.seconds
+    return wrong
+
+
+def check_messages(records, sends):
+    """The same messages, told apart by both ends, tag and bytes."""
+    seen = collections.Counter((r.rank, r.peer, r.tag, r.bytes) for r in records)
+    planned = collections.Counter((device, peer, tag, size) for device, _, _, _, _, peer, tag, size in sends)
+    wrong = [f"{count} unplanned: {key[0]} to {key[1]}, tag {key[2]}, {key[3]} bytes"
+             for key, count in (seen - planned).items()]
+    return wrong + [f"{count} missing: {key[0]} to {key[1]}, tag {key[2]}, {key[3]} bytes"
+                    for key, count in (planned - seen).items()]
+
+
+def check_bounds(plan, sends, placement, ranks):
+    """One of each kind for a worker and slot; ties each for themselves; under zero, two in all."""
+    wrong = []
+    computing = {(device, slot): sum(task[0] in "FB" for task in tasks) for device, slot, tasks in plan.slots}
+    alike, together = collections.Counter(), collections.Counter()
+    for device, slot, cargo, tied, worker, peer, tag, _ in sends:
+        alike[device, slot, cargo, tag // 12 if tied else None, worker if cargo == "p" else None] += 1
+        together[device, slot] += not tied
+        jump = placement == "replica" and cargo == "s" and device == ranks - 1
+        if placement == "replica" and peer != (device + 1) % ranks and not jump:
+            wrong.append(f"rank {device} sends to {peer}, which is no neighbour")
+        if placement == "pipeline" and abs(peer - device) != 1 and not tied:
+            wrong.append(f"rank {device} sends to {peer}, which is no neighbour")
+    for (device, slot, cargo, _, worker), count in alike.items():
+        workers = max(1, computing[device, slot]) if worker is None else 1
+        if placement != "zero" and count > workers:
+            wrong.append(f"rank {device} sends {count} messages of kind {cargo} in slot {slot} for {workers} workers")
+    if placement == "zero":
+        wrong += [f"rank {d} sends {count} messages in slot {s}" for (d, s), count in together.items() if count > 2]
+    return wrong
+
+
+def check_summary(summary, data):
+    """The program's own account."""
+    wrong = []
+    for rank, account in enumerate(summary["ranks"]):
+        own = [r.bytes for r in data if r.rank == rank]
+        if (account["messages"], account["bytes_sent"]) != (len(own), sum(own)):
+            wrong.append(f"rank {rank} accounts for {account['messages']} messages, {account['bytes_sent']} bytes; "
+                         f"seen were {len(own)}, {sum(own)}")
+    return wrong
+
+
+def compare(plan, sends, records, placement, ranks):
+    loop = [r for r in records if r.in_loop]
+    data = [r for r in loop if r.call == "Isend" and r.comm == "carousel_data"]
+    statuses = [r for r in loop if r.call == "Isend" and r.comm == "carousel_control"]
+    wrong = [f"rank {r.rank}: MPI_{r.call} inside of the loop" for r in loop if r not in data and r not in statuses]
+    wrong += check_statuses(statuses)
+    wrong += check_messages(data, sends)
+    wrong += check_bounds(plan, sends, placement, ranks)
+    planned, seen = sum(s[-1] for s in sends), sum(r.bytes for r in data)
+    if planned != seen:
+        wrong.append(f"{seen} bytes were sent, {planned} are planned")
+    return wrong, len(data), seen, len(statuses)
+
+
+def check_comparison(plan, sends, records, placement, ranks):
+    """Every one of these must be noticed."""
+    at = next(n for n, r in enumerate(records) if r.in_loop and r.comm == "carousel_data")
+    one, rest = records[at], records[:at] + records[at + 1:]
+    device, slot, cargo, tied, worker, peer, tag, size = sends[0]
+    changes = {
+        "a message is missing": (sends, rest),
+        "a message comes twice": (sends, [*records, one]),
+        "four bytes more": (sends, [*rest, one._replace(bytes=one.bytes + 4)]),
+        "another receiver": (sends, [*rest, one._replace(peer=(one.peer + 1) % ranks)]),
+        "another tag": (sends, [*rest, one._replace(tag=one.tag + 1)]),
+        "a collective in the loop": (sends, [*records, one._replace(call="Iallreduce")]),
+        "a large status": (sends, [*records, one._replace(comm="carousel_control")]),
+        "a plan with other bytes": ([(device, slot, cargo, tied, worker, peer, tag, size + 4), *sends[1:]], records),
+        "a plan with two more in a slot": ([sends[0], sends[0], *sends], [*records, one, one]),
+    }
+    return [f"not noticed: {what}" for what, (s, r) in changes.items() if not compare(plan, s, r, placement, ranks)[0]]
+
+
+# ---- the cases ----------------------------------------------------------------------------------
+
+
+def cases(full):
+    """(model, rule, placement, workers, stages for each worker)"""
+    if not full:
+        for n, placement in enumerate(("replica", "zero", "pipeline", "grid")):
+            yield "gpt2-nano", "cdp-v2", placement, 3, 1
+            yield "mlp", ("cdp-v1", "cdp-v2")[n % 2], placement, 2, 2
+        return
+    for model in MODELS:
+        for rule in ("cdp-v1", "cdp-v2"):
+            for placement in ("replica", "zero", "pipeline", "grid"):
+                for workers in (2, 3, 4):
+                    for k in (1, 2):
+                        yield model, rule, placement, workers, k
+
+
+def check_case(case):
+    model, rule, placement, workers, k = case
+    settings = {**MODELS[model], "rule": rule, "placement": placement, "workers": workers, "stages": workers * k}
+    ranks = ranks_of(placement, rule, workers)
+    plan = Plan(settings, STEPS)
+    sends = list(plan.sends())
+    summary, records = run(settings, ranks)
+    wrong, messages, seen, statuses = compare(plan, sends, records, placement, ranks)
+    wrong += check_summary(summary, [r for r in records if r.in_loop and r.comm == "carousel_data"])
+    wrong += [] if messages else ["there are no messages"]
+    wrong += check_comparison(plan, sends, records, placement, ranks) if not wrong else []
+    print(f"{'FAILED' if wrong else 'ok'} {model} {rule} {placement} N={workers} k={k}: {messages} messages, "
+          f"{seen} bytes, {statuses} statuses", flush=True)
+    return wrong
+
+
+def check_dp():
+    """The counter sees collectives where there are some."""
+    settings = {**MODELS["mlp"], "rule": "dp", "placement": "replica", "workers": 2}
+    _, records = run(settings, 2)
+    seen = {r.call for r in records if r.in_loop and r.call in COLLECTIVES}
+    print(f"{'ok' if seen else 'FAILED'} dp: {', '.join(sorted(seen))}", flush=True)
+    return [] if seen == {"Iallreduce"} else [f"collectives of dp in its loop: {seen}"]
+
+
+def main():
+    full = "--full" in sys.argv[1:] or os.environ.get("CAR_MPI_FULL") == "1"
+    failures = check_symbols()
+    failures += check_dp()
+    for case in cases(full):
+        try:
+            failures += [f"{' '.join(map(str, case))}: {text}" for text in check_case(case)]
+        except RunError as error:
+            failures.append(f"{' '.join(map(str, case))}: {error}")
+    for failure in failures[:40]:
+        print(f"FAILED: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
