@@ -138,6 +138,28 @@ cJSON *car_cli_plan_json_prediction(const car_prediction *p) {
     return ok ? object : NULL;
 }
 
+/* Of very many ranks nobody reads a list. */
+enum { MOST_RANKS = 1024 };
+
+static car_status add_ranks(const car_plan_subject *s, const car_plan *plan, cJSON *root, bool *ok) {
+    int ranks = car_plan_config_of(plan)->placement == CAR_PLACEMENT_SHARED ? 0 : car_plan_devices(plan);
+    cJSON *list = cJSON_AddArrayToObject(root, "rank_predictions");
+    car_status status = CAR_OK;
+    for (int r = 0; *ok && ranks <= MOST_RANKS && r < ranks; r++) {
+        car_device_prediction p;
+        CAR_TRY(car_plan_predict_device(plan, r, s->optimizer_states, &p));
+        cJSON *object = cJSON_CreateObject();
+        add_number(object, "rank", r, ok);
+        add_number(object, "weights_bytes", (double)p.weights, ok);
+        add_number(object, "gradients_bytes", (double)p.gradients, ok);
+        add_number(object, "optimizer_bytes", (double)p.optimizer, ok);
+        add_number(object, "activations_bytes", (double)p.activations, ok);
+        *ok = cJSON_AddItemToArray(list, object) && *ok;
+    }
+done:
+    return status;
+}
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 car_status car_cli_plan_print_json(car_context *context, cJSON *json, FILE *stream) {
@@ -185,13 +207,15 @@ car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FI
     ok = cJSON_AddBoolToObject(root, "validated", provable) && ok;
     cJSON *predicted = car_cli_plan_json_prediction(&prediction);
     ok = predicted && cJSON_AddItemToObject(root, "predictions", predicted) && ok;
+    status = add_ranks(s, plan, root, &ok);
     add_stages(s, root, &ok);
     add_parameters(s, root, &ok);
     add_convolutions(s, root, &ok);
-    if (!ok) {
+    if (!ok || status != CAR_OK) {
         cJSON_Delete(root);
         root = NULL;
     }
+    CAR_TRY(status);
     status = car_cli_plan_print_json(s->context, root, stream);
 done:
     return status;

@@ -7,6 +7,10 @@
 
 /* What can be read off the table: states and traffic of steady state. */
 car_status car_predict_table(const car_plan *plan, int optimizer_states, car_prediction *out);
+/* The states of one device. */
+car_status car_predict_device_table(const car_plan *plan, int device, int optimizer_states, car_device_prediction *out);
+/* Activations of one device in idealised slots (not of a grid), if stages leave `held` bytes. */
+car_status car_predict_device_slots(const car_plan *plan, int device, const size_t *held, size_t *out);
 
 /* ---- what is alive on a device, and when ------------------------------------------------------ */
 
@@ -34,7 +38,7 @@ typedef struct car_ledger {
     car_holding *holdings; /* CAR_LEDGER_DEPTH for each bundle */
     car_change *changes;
     int count, capacity;
-    int *alive; /* scratch of car_ledger_close, by bundle */
+    int *alive, *most; /* scratch of car_ledger_close, by bundle */
 } car_ledger;
 
 enum { CAR_LEDGER_DEPTH = 8 }; /* more than there are versions of a bundle in the moments that are looked at */
@@ -56,6 +60,7 @@ car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t
 
 typedef struct car_balance {
     double peak, mean; /* bytes */
+    double places;     /* bytes, if every bundle keeps room for as many as it ever has at once */
     int most;          /* that there were of one bundle at once */
 } car_balance;
 

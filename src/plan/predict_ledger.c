@@ -21,6 +21,7 @@ car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, 
                         .merges = merges};
     CAR_TRY(car_context_allocate(plan->context, bundles * CAR_LEDGER_DEPTH, sizeof *out->holdings, &out->holdings));
     CAR_TRY(car_context_allocate(plan->context, bundles, sizeof *out->alive, &out->alive));
+    CAR_TRY(car_context_allocate(plan->context, bundles, sizeof *out->most, &out->most));
 done:
     return status;
 }
@@ -32,6 +33,7 @@ void car_ledger_release(car_ledger *ledger) {
     car_context *context = ledger->plan->context;
     size_t bundles = (size_t)ledger->plan->partition->bundle_count;
     car_context_release(context, ledger->changes, (size_t)ledger->capacity, sizeof *ledger->changes);
+    car_context_release(context, ledger->most, bundles, sizeof *ledger->most);
     car_context_release(context, ledger->alive, bundles, sizeof *ledger->alive);
     car_context_release(context, ledger->holdings, bundles * CAR_LEDGER_DEPTH, sizeof *ledger->holdings);
 }
@@ -150,10 +152,17 @@ car_status car_ledger_close(car_ledger *ledger, double weight, double *changes, 
         bytes += change->bytes;
         ledger->alive[change->bundle] += change->count;
         out->peak = bytes > out->peak ? bytes : out->peak;
-        out->most = ledger->alive[change->bundle] > out->most ? ledger->alive[change->bundle] : out->most;
+        if (ledger->alive[change->bundle] > ledger->most[change->bundle]) {
+            ledger->most[change->bundle]++;
+        }
         if (changes) {
             changes[change->moment - ledger->begin] += weight * change->bytes;
         }
+    }
+    for (int b = 0; b < ledger->plan->partition->bundle_count; b++) {
+        out->places += ledger->most[b] * (double)ledger->plan->partition->bundles[b].bytes;
+        out->most = ledger->most[b] > out->most ? ledger->most[b] : out->most;
+        ledger->most[b] = 0;
     }
     out->mean = area / (double)(ledger->to - ledger->from);
     ledger->count = 0;

@@ -37,7 +37,7 @@ typedef struct survey {
     car_task_list tasks;
     car_ledger weights, sums;
     double *weights_changes, *sums_changes; /* of all devices, by moment; not if memory is shared, or in turn */
-    double weights_total, sums_total, sums_device;
+    double weights_total, sums_total, sums_device, weights_places;
     int64_t beat;       /* slots after which traffic repeats */
     double *slot_bytes; /* sent in each of them */
     double part;        /* of the windows that traffic is counted in, that one is */
@@ -197,6 +197,7 @@ static car_status close_ledgers(survey *s) {
     s->weights_total += s->weight * weights.mean;
     s->sums_total += s->weight * sums.mean;
     s->sums_device = larger(s->sums_device, sums.peak);
+    s->weights_places = weights.places;
     s->out->weights_device = (size_t)larger((double)s->out->weights_device, weights.peak);
     s->out->versions = weights.most > s->out->versions ? weights.most : s->out->versions;
 done:
@@ -347,6 +348,39 @@ done:
     car_context_release(context, s.slot_bytes, beat, sizeof *s.slot_bytes);
     car_context_release(context, s.sums_changes, moments, sizeof *s.sums_changes);
     car_context_release(context, s.weights_changes, moments, sizeof *s.weights_changes);
+    car_ledger_release(&s.sums);
+    car_ledger_release(&s.weights);
+    car_task_list_release(plan, &s.tasks);
+    return status;
+}
+
+car_status car_predict_device_table(const car_plan *plan, int device, int optimizer_states,
+                                    car_device_prediction *out) {
+    car_context *context = plan->context;
+    car_prediction whole = {0};
+    survey s = {.plan = plan,
+                .out = &whole,
+                .states = optimizer_states,
+                .group = ranks_of_collective(plan),
+                .device = device,
+                .weight = 1,
+                .part = 1,
+                .beat = plan->period};
+    size_t bundles = (size_t)plan->partition->bundle_count, beat = (size_t)s.beat;
+    int64_t begin = FIRST_WINDOW * plan->period * MOMENTS;
+    car_status status = CAR_OK;
+    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, false, &s.weights));
+    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, false, &s.sums));
+    CAR_TRY(car_context_allocate(context, beat, sizeof *s.slot_bytes, &s.slot_bytes));
+    CAR_TRY(car_context_allocate(context, bundles, sizeof *s.updated_by, &s.updated_by));
+    CAR_TRY(walk_device(&s));
+    bool moves = plan->config.placement == CAR_PLACEMENT_ZERO;
+    out->weights = moves ? whole.weights_device : (size_t)s.weights_places;
+    out->gradients = (size_t)s.sums_device;
+    out->optimizer = (size_t)s.optimizer_device;
+done:
+    car_context_release(context, s.updated_by, bundles, sizeof *s.updated_by);
+    car_context_release(context, s.slot_bytes, beat, sizeof *s.slot_bytes);
     car_ledger_release(&s.sums);
     car_ledger_release(&s.weights);
     car_task_list_release(plan, &s.tasks);

@@ -2,6 +2,7 @@
 
 CAROUSEL names the program, MPIEXEC what starts ranks (default: mpirun)."""
 
+import collections
 import json
 import os
 import re
@@ -10,6 +11,11 @@ import tempfile
 
 CARGOS = "-agpsw"  # as in car_cargo: activation, its gradient, partial sum, finished sum, weights
 SEND = re.compile(r"S([agpsw])(~?)(\d+)(?:\.(\d+))?(?:@(\d+))?(?:/(\d+))?>(\d+)(?:-[aws]+)?")
+
+RECEIVE = re.compile(SEND.pattern.replace("S(", "R(", 1).replace(">", "<", 1))
+
+# `what` names the cargo, the same at both ends.
+Send = collections.namedtuple("Send", "device slot cargo tied worker peer tag bytes what")
 
 
 class RunError(Exception):
@@ -96,17 +102,30 @@ class Plan:
         return self.stages[number]["boundary_bytes" if cargo in "ag" else "weight_bytes"]
 
     def sends(self):
-        """(device, slot, cargo, tied, worker, peer, tag, bytes) of every message."""
+        """Every message, as a Send."""
         for device, slot, tasks in self.slots:
             for task in tasks:
                 match = SEND.fullmatch(task)
                 if task.startswith("S") and not match:
                     raise RunError(f"a send that is not understood: {task}")
                 if match:
-                    cargo, tied, number, worker, version, _, peer = match.groups()
-                    thing = int(number) + (len(self.stages) if tied else 0)
-                    whose = int(worker) if worker else -1
-                    parity = int(version) % 2 if cargo == "w" else 0
-                    tag = CARGOS.index(cargo) + len(CARGOS) * (parity + 2 * (thing + self.bundles * (whose + 1)))
-                    size = self.bytes_of(cargo, bool(tied), int(number))
-                    yield device, slot, cargo, bool(tied), whose, int(peer), tag, size
+                    yield self.send(device, slot, match)
+
+    def send(self, device, slot, match):
+        cargo, tied, number, worker, version, _, peer = match.groups()
+        thing = int(number) + (len(self.stages) if tied else 0)
+        whose = int(worker) if worker else -1
+        parity = int(version) % 2 if cargo == "w" else 0
+        tag = CARGOS.index(cargo) + len(CARGOS) * (parity + 2 * (thing + self.bundles * (whose + 1)))
+        size = self.bytes_of(cargo, bool(tied), int(number))
+        return Send(device, slot, cargo, bool(tied), whose, int(peer), tag, size, match.groups()[:-1])
+
+    def receives(self):
+        """{(sender, receiver, what): its slots in order}"""
+        found = collections.defaultdict(list)
+        for device, slot, tasks in self.slots:
+            for task in tasks:
+                match = RECEIVE.fullmatch(task)
+                if match:
+                    found[int(match.group(7)), device, match.groups()[:-1]].append(slot)
+        return found

@@ -84,7 +84,7 @@ def check_statuses(records):
 def check_messages(records, sends):
     """The same messages, told apart by both ends, tag and bytes."""
     seen = collections.Counter((r.rank, r.peer, r.tag, r.bytes) for r in records)
-    planned = collections.Counter((device, peer, tag, size) for device, _, _, _, _, peer, tag, size in sends)
+    planned = collections.Counter((s.device, s.peer, s.tag, s.bytes) for s in sends)
     wrong = [f"{count} unplanned: {key[0]} to {key[1]}, tag {key[2]}, {key[3]} bytes"
              for key, count in (seen - planned).items()]
     return wrong + [f"{count} missing: {key[0]} to {key[1]}, tag {key[2]}, {key[3]} bytes"
@@ -96,7 +96,7 @@ def check_bounds(plan, sends, placement, ranks):
     wrong = []
     computing = {(device, slot): sum(task[0] in "FB" for task in tasks) for device, slot, tasks in plan.slots}
     alike, together = collections.Counter(), collections.Counter()
-    for device, slot, cargo, tied, worker, peer, tag, _ in sends:
+    for device, slot, cargo, tied, worker, peer, tag, _, _ in sends:
         alike[device, slot, cargo, tag // 12 if tied else None, worker if cargo == "p" else None] += 1
         together[device, slot] += not tied
         jump = placement == "replica" and cargo == "s" and device == ranks - 1
@@ -132,7 +132,7 @@ def compare(plan, sends, records, placement, ranks):
     wrong += check_statuses(statuses)
     wrong += check_messages(data, sends)
     wrong += check_bounds(plan, sends, placement, ranks)
-    planned, seen = sum(s[-1] for s in sends), sum(r.bytes for r in data)
+    planned, seen = sum(s.bytes for s in sends), sum(r.bytes for r in data)
     if planned != seen:
         wrong.append(f"{seen} bytes were sent, {planned} are planned")
     return wrong, len(data), seen, len(statuses)
@@ -142,7 +142,6 @@ def check_comparison(plan, sends, records, placement, ranks):
     """Every one of these must be noticed."""
     at = next(n for n, r in enumerate(records) if r.in_loop and r.comm == "carousel_data")
     one, rest = records[at], records[:at] + records[at + 1:]
-    device, slot, cargo, tied, worker, peer, tag, size = sends[0]
     changes = {
         "a message is missing": (sends, rest),
         "a message comes twice": (sends, [*records, one]),
@@ -151,7 +150,7 @@ def check_comparison(plan, sends, records, placement, ranks):
         "another tag": (sends, [*rest, one._replace(tag=one.tag + 1)]),
         "a collective in the loop": (sends, [*records, one._replace(call="Iallreduce")]),
         "a large status": (sends, [*records, one._replace(comm="carousel_control")]),
-        "a plan with other bytes": ([(device, slot, cargo, tied, worker, peer, tag, size + 4), *sends[1:]], records),
+        "a plan with other bytes": ([sends[0]._replace(bytes=sends[0].bytes + 4), *sends[1:]], records),
         "a plan with two more in a slot": ([sends[0], sends[0], *sends], [*records, one, one]),
     }
     return [f"not noticed: {what}" for what, (s, r) in changes.items() if not compare(plan, s, r, placement, ranks)[0]]

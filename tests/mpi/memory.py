@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Does every rank hold what the plan says?
+
+    CAROUSEL=build/carousel tests/mpi/memory.py [--full]
+
+Trains over ranks and compares each rank's peaks with `carousel plan --json`:
+
+- weights, optimizer and activations are the plan's, within 4 %: so a rank of a pipeline holds N-j micro-batches' share
+  of its stages, one of a grid one, and under zero all ranks together two versions of the weights
+- what is in flight comes on top, and is bounded by the plan too: a message's buffer at the receiver is there from when
+  it may be posted to the slot of its receive, at the sender from the slot of its send to that same slot. Real clocks
+  are not slots: ranks are allowed to be as far apart as a message has time, 2k slots.
+"""
+
+import collections
+import os
+import sys
+
+sys.dont_write_bytecode = True
+from ranks import Plan, RunError, ranks_of, train  # noqa: E402
+
+MODELS = {
+    "mlp": {"model": "mlp", "batch": 64},
+    "gpt2-nano": {"model": "gpt2-nano", "batch": 4, "seq-len": 32},
+}
+STEPS = 8
+WITHIN = 0.04
+
+
+# ---- what may be in flight ------------------------------------------------------------------------
+
+
+def in_flight(plan, placement, ranks):
+    """The most bytes that messages of a rank take, by the plan."""
+    changes = [collections.Counter() for _ in range(ranks)]
+    receives = plan.receives()
+    k = len(plan.stages) // plan.workers
+    taken = collections.Counter()
+    for send in plan.sends():
+        way = (send.device, send.peer, send.what)
+        arrival = receives[way][taken[way]]
+        taken[way] += 1
+        ahead = 1 if placement == "zero" and send.cargo == "w" else 2 * k
+        for rank, begin, end in ((send.device, send.slot, arrival + 2 * k), (send.peer, arrival - ahead - 2 * k, arrival)):
+            changes[rank][begin] += send.bytes
+            changes[rank][end + 1] -= send.bytes
+    peaks = []
+    for rank in range(ranks):
+        now = peak = 0
+        for slot in sorted(changes[rank]):
+            now += changes[rank][slot]
+            peak = max(peak, now)
+        peaks.append(peak)
+    return peaks
+
+
+# ---- comparing ------------------------------------------------------------------------------------
+
+
+def check_rank(rank, measured, predicted, flight, own):
+    """`own`: zero's owner has a second copy of a new version while that begins its way, and what was used last may not
+    have left."""
+    wrong = []
+    for kind in ("weights", "optimizer", "activations"):
+        is_, said = measured[f"{kind}_peak_bytes"], predicted[f"{kind}_bytes"]
+        more = own if kind == "weights" else 0
+        if not (1 - WITHIN) * said <= is_ <= (1 + WITHIN) * (said + more):
+            wrong.append(f"rank {rank}: {is_:.0f} bytes of {kind}, and the plan has {said:.0f} (and {more:.0f})")
+    sums = measured["gradients_peak_bytes"] + measured["messages_peak_bytes"]
+    most = predicted["gradients_bytes"] + flight
+    if sums > (1 + WITHIN) * most:
+        wrong.append(f"rank {rank}: {sums:.0f} bytes of sums and messages, and the plan has at most {most:.0f}")
+    return wrong
+
+
+def check_together(plan, placement, k, accounts):
+    """The promise of each placement, over all ranks."""
+    weights = sum(stage["weight_bytes"] for stage in plan.stages)
+    total = sum(account["weights_peak_bytes"] for account in accounts)
+    wrong = []
+    if placement == "zero":
+        tied = 2 * sum(plan.tied)
+        if plan.predictions["weights_total_bytes"] > 2 * weights + tied:
+            wrong.append("the plan of zero has more than two versions of the weights")
+    if placement == "replica" and total < plan.workers * weights:
+        wrong.append(f"replica holds {total:.0f} bytes of weights, less than {plan.workers} times {weights}")
+    if placement == "pipeline":
+        for group, account in enumerate(accounts):
+            stages = plan.stages[group * k:(group + 1) * k]
+            # A rank also holds what comes from the one before it, and what leaves until it is packed.
+            share = sum(s["held_bytes"] for s in stages) + 2 * max(s["boundary_bytes"] for s in plan.stages)
+            if account["activations_peak_bytes"] > (plan.workers - group) * share:
+                wrong.append(f"rank {group} of the pipeline holds more than {plan.workers - group} micro-batches")
+    return wrong, total / weights
+
+
+def check_case(case):
+    model, rule, placement, workers, k = case
+    settings = {**MODELS[model], "rule": rule, "placement": placement, "workers": workers, "stages": workers * k}
+    ranks = ranks_of(placement, rule, workers)
+    plan = Plan(settings, STEPS)
+    predicted = plan.json["rank_predictions"]
+    accounts = train(ranks, {**settings, "steps": STEPS, "lr": 0.001})["ranks"]
+    flight = in_flight(plan, placement, ranks)
+    wrong, share = check_together(plan, placement, k, accounts)
+    for rank in range(ranks):
+        own = 0
+        if placement == "zero":
+            group = workers - 1 - rank
+            own = max(s["weight_bytes"] for s in plan.stages[group * k:(group + 1) * k]) + 2 * sum(plan.tied)
+            own += max(s["weight_bytes"] for s in plan.stages)
+        wrong += check_rank(rank, accounts[rank], predicted[rank], flight[rank], own)
+        # The check must be able to fail.
+        less = {name: value * 0.8 for name, value in predicted[rank].items()}
+        if predicted[rank]["activations_bytes"] and not check_rank(rank, accounts[rank], less, 0, 0):
+            wrong.append(f"rank {rank}: a plan with a fifth less goes unnoticed")
+    activations = " ".join(f"{account['activations_peak_bytes'] / 1e6:.2f}" for account in accounts)
+    print(f"{'FAILED' if wrong else 'ok'} {model} {rule} {placement} N={workers} k={k}: weights {share:.2f} of the "
+          f"model's over all ranks, activations {activations} MB", flush=True)
+    return wrong
+
+
+def cases(full):
+    for placement in ("replica", "zero", "pipeline", "grid"):
+        for model in MODELS if full else ("gpt2-nano",):
+            for rule in ("cdp-v1", "cdp-v2") if full else ("cdp-v2",):
+                for workers in (2, 3, 4) if full else (3 if placement == "grid" else 4,):
+                    for k in (1, 2) if full else (1,):
+                        yield model, rule, placement, workers, k
+
+
+def main():
+    failures = []
+    for case in cases("--full" in sys.argv[1:] or os.environ.get("CAR_MPI_FULL") == "1"):
+        try:
+            failures += [f"{' '.join(map(str, case))}: {text}" for text in check_case(case)]
+        except RunError as error:
+            failures.append(f"{' '.join(map(str, case))}: {error}")
+    for failure in failures[:40]:
+        print(f"FAILED: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
