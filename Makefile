@@ -26,7 +26,7 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 # What runs at once is for CMake and ctest to say (JOBS).
 .NOTPARALLEL:
 .PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
-	results bench-models bench-memory bench-train bench-data want-build want-test want-style want-bench want-fuzz want-all
+	results bench-models bench-memory bench-mpi-memory bench-train bench-data want-build want-test want-style want-bench want-fuzz want-all
 
 .PHONY: test-mpi-full
 
@@ -70,6 +70,9 @@ bench-models: $(BUILD)/.with-bench ## measure kernels and models, beside OpenBLA
 bench-memory: build want-bench ## measure the memory of training under each rule, beside the plan's prediction
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/memory.py $(BENCH_ARGS)
 
+bench-mpi-memory: build want-bench ## measure the resident memory of ranks on this machine, dp beside the cyclic rules
+	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/mpi_memory.py $(BENCH_ARGS)
+
 bench-train: $(BUILD)/.with-bench ## measure whole steps of training, beside PyTorch if it is there
 	@$(call compile,$(BUILD)) --target bench carousel
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/training.py $(BENCH_ARGS)
@@ -90,6 +93,7 @@ test-tsan: $(BUILD)/tsan/.configured ## run the tests of threads under ThreadSan
 test-mpi-full: $(BUILD)/.with-tests ## run every placement, rule and model over MPI ranks, and stop one
 	@$(call compile,$(BUILD))
 	@MPIRUN=$$(command -v mpirun) tests/mpi/run.sh $(BUILD)/tests/mpi $(BUILD)/carousel full
+	@CAR_MPI_FULL=1 $(call check,$(BUILD)) --timeout 7200 --tests-regex 'mpi\.(traffic|memory)'
 
 soak: $(BUILD)/tsan/.configured $(BUILD)/asan/.configured ## train random configurations under the sanitizers, SOAK_SECONDS=1800
 	@SOAK_SECONDS=$(SOAK_SECONDS) JOBS=$(JOBS) tests/soak/run.sh $(BUILD)/tsan $(BUILD)/asan
@@ -120,7 +124,7 @@ tidy: $(BUILD)/clang/.configured ## run clang-tidy over the library and the prog
 help: ## show this list
 	@awk 'BEGIN { FS = ":.*## " } \
 		/^##@/ { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+		/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  JOBS=$(JOBS) at once. DEPS=no leaves the packages of the system alone."
 

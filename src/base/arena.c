@@ -4,7 +4,8 @@
  * reused, because best fit prefers a hole to the fresh end. What is known of a block is kept elsewhere,
  * not in front of it: tensors are often multiples of one another, and a header would keep the place of a
  * large one from holding so many small ones. Blocks are linked in address order, so that a freed one finds
- * its neighbours.
+ * its neighbours. Where several processes share a machine, holes may give their pages back: see
+ * car_arena_return_pages.
  *
  *   base                                extent              reserved
  *   | block | free | block | block | free |   never touched    |
@@ -15,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/base.h"
 
@@ -49,6 +51,7 @@ typedef struct block {
     struct block *next_in_row;               /* of the table of used blocks */
     size_t space;                            /* a multiple of UNIT */
     size_t asked;                            /* bytes the user asked for; 0 while free */
+    size_t touched;                          /* while free: bytes whose pages may be resident */
     car_memory category;
     bool used;
 } block;
@@ -65,8 +68,9 @@ struct car_arena {
     pthread_mutex_t lock;
     char *base;
     size_t reserved, extent, limit;
-    block *last;  /* in address order */
-    block *free_; /* unordered; there are few */
+    size_t returned_from, page; /* holes with so many bytes touched give pages back; 0: none */
+    block *last;                /* in address order */
+    block *free_;               /* unordered; there are few */
     block *used[ROWS];
     block *spare; /* descriptions without memory */
     chunk *chunks;
@@ -98,6 +102,7 @@ car_status car_arena_create(car_context *context, size_t limit, car_arena **out)
     }
     arena->context = context;
     arena->limit = limit;
+    arena->page = (size_t)sysconf(_SC_PAGESIZE);
     void *range = MAP_FAILED;
     for (size_t bytes = first_reservation; bytes >= last_reservation && range == MAP_FAILED; bytes /= 2) {
         range = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -216,6 +221,7 @@ static void unlink_free(car_arena *arena, block *b) {
 static void swallow_next(car_arena *arena, block *b) {
     block *gone = b->next;
     b->space += gone->space;
+    b->touched += gone->touched;
     b->next = gone->next;
     if (b->next) {
         b->next->previous = b;
@@ -276,6 +282,7 @@ static void split(car_arena *arena, block *b, size_t space) {
     } else {
         arena->last = rest;
     }
+    rest->touched = b->touched < rest->space ? b->touched : rest->space;
     b->next = rest;
     b->space = space;
     link_free(arena, rest);
@@ -296,6 +303,16 @@ static void book(car_arena *arena, car_memory category, size_t live) {
     }
     if (category == arena->recorded && arena->event_count < arena->event_capacity) {
         arena->events[arena->event_count++] = (car_arena_event){now - arena->record_start, live};
+    }
+}
+
+/* Every byte goes back at most once for each time that it was released. */
+static void return_hole(car_arena *arena, block *b) {
+    uintptr_t begin = car_round_up((uintptr_t)b->memory, arena->page);
+    uintptr_t end = ((uintptr_t)b->memory + b->space) / arena->page * arena->page;
+    if (arena->returned_from > 0 && b->touched >= arena->returned_from && begin < end) {
+        madvise((void *)begin, end - begin, MADV_DONTNEED); /* if it fails, the pages just stay */
+        b->touched = 0;
     }
 }
 
@@ -353,6 +370,7 @@ void car_arena_release(car_arena *arena, void *memory) {
     arena->live_total -= b->asked;
     book(arena, b->category, arena->live[b->category] - b->asked);
     ASAN_POISON_MEMORY_REGION(b->memory, b->space);
+    b->touched = b->space;
     if (b->next && !b->next->used) {
         unlink_free(arena, b->next);
         swallow_next(arena, b);
@@ -363,6 +381,13 @@ void car_arena_release(car_arena *arena, void *memory) {
         swallow_next(arena, b);
     }
     link_free(arena, b);
+    return_hole(arena, b);
+    pthread_mutex_unlock(&arena->lock);
+}
+
+void car_arena_return_pages(car_arena *arena, size_t from) {
+    pthread_mutex_lock(&arena->lock);
+    arena->returned_from = from;
     pthread_mutex_unlock(&arena->lock);
 }
 

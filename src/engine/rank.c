@@ -140,9 +140,16 @@ static car_status create_locks(car_rank *rank) {
     return CAR_OK;
 }
 
+/* In the cycle the ranks of a machine need memory one after the other, so what one does not need now is another's. Smaller
+ * holes are not worth the call. */
+static const size_t returned_hole = (size_t)1 << 18;
+
 static car_status create_contents(car_rank *rank) {
     int group = rank->placement == CAR_PLACEMENT_GRID && !rank->cyclic ? rank->device / rank->workers : 0;
     car_status status = CAR_OK;
+    if (rank->cyclic && car_transport_local_size(rank->transport) > 1) {
+        car_arena_return_pages(rank->arena, returned_hole);
+    }
     CAR_TRY(create_range(rank));
     CAR_TRY(car_rank_create_store(rank));
     CAR_TRY(create_tapes(rank));

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -352,6 +354,46 @@ static void drop_everything(stress *s) {
     }
 }
 
+/* How many of the pages that lie wholly in a block are resident. */
+static size_t resident_pages(const char *memory, size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), count = 0;
+    uintptr_t begin = ((uintptr_t)memory + page - 1) / page * page, end = ((uintptr_t)memory + bytes) / page * page;
+    unsigned char resident[1024];
+    assert_true((end - begin) / page <= sizeof resident);
+    assert_int_equal(mincore((void *)begin, end - begin, resident), 0);
+    for (size_t p = 0; p < (end - begin) / page; p++) {
+        count += resident[p] & 1;
+    }
+    return count;
+}
+
+/* Pages of small blocks go back too, once they have become a large hole. */
+static void holes_return_pages_if_told(void **state) {
+    enum { PIECES = 16, PIECE = 1 << 16, ALL = PIECES * PIECE };
+    car_arena *arena = ((fixture *)*state)->arena;
+    void *pieces[PIECES], *guard = NULL;
+    for (int told = 0; told < 2; told++) {
+        car_arena_return_pages(arena, told ? PIECES / 2 * PIECE : 0);
+        for (int p = 0; p < PIECES; p++) {
+            assert_int_equal(car_arena_allocate(arena, CAR_MEMORY_ACTIVATIONS, PIECE, &pieces[p]), CAR_OK);
+            memset(pieces[p], 1, PIECE);
+        }
+        assert_int_equal(car_arena_allocate(arena, CAR_MEMORY_WEIGHTS, PIECE, &guard), CAR_OK);
+        memset(guard, 2, PIECE);
+        size_t before = resident_pages(pieces[0], ALL);
+        assert_true(before > ALL / 4096 / 2);
+        for (int p = 0; p < PIECES; p++) {
+            car_arena_release(arena, pieces[p]);
+        }
+        size_t after = resident_pages(pieces[0], ALL);
+        assert_true(told ? after == 0 : after == before);
+        for (int b = 0; b < PIECE; b++) {
+            assert_int_equal(((char *)guard)[b], 2);
+        }
+        car_arena_release(arena, guard);
+    }
+}
+
 static void random_blocks_keep_their_bytes(void **state) {
     static stress s;
     s = (stress){.arena = ((fixture *)*state)->arena, .key = 11, .operations = OPERATIONS / 10};
@@ -406,6 +448,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(multiples_fit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(steady_pattern_does_not_grow, set_up, tear_down),
         cmocka_unit_test_setup_teardown(limit_counts_all_categories, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(holes_return_pages_if_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(random_blocks_keep_their_bytes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(threads_keep_their_bytes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(addresses_end, set_up, tear_down),
