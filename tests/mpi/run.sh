@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Real ranks, more than there are cores: against the shared engine, against the plan's traffic, and in trouble.
+# Real ranks, more than there are cores: against the shared engine, and in trouble.
 #
-#   run.sh PROGRAMS CAROUSEL [ci|full]     PROGRAMS: the folder of ranks, traffic and libcounter.so
+#   run.sh PROGRAMS CAROUSEL [ci|full]     PROGRAMS: the folder of ranks
 set -euo pipefail
 
 programs=$1 carousel=$2 extent=${3:-ci}
@@ -34,42 +34,6 @@ for ranks in 2 3 4 6 9 10; do
     fi
     tail -1 "$work/log"
 done
-
-# ---- the messages of the plan, and nothing else ------------------------------------------------
-
-count() { # RANKS MODEL WORKERS STAGES RULE PLACEMENT
-    local ranks=$1 model=$2 workers=$3 stages=$4 rule=$5 placement=$6 batch=2 steps=5
-    rm -rf "$work/count"
-    mkdir "$work/count"
-    if ! start "$ranks" env LD_PRELOAD="${PRELOAD_FIRST:-}$programs/libcounter.so" CAR_COUNT_DIR="$work/count" \
-        "$carousel" train --model "$model" --workers "$workers" --stages "$stages" --rule "$rule" \
-        --placement "$placement" --batch "$batch" --steps "$steps" --lr 0.001 >"$work/log" 2>&1; then
-        cat "$work/log"
-        fail "counting $*"
-        return
-    fi
-    "$programs/traffic" "$work/count" "$model" "$workers" "$stages" "$rule" "$placement" "$steps" "$batch" \
-        $([ "$placement" = replica ] && echo "$ranks") ||
-        fail "traffic of $*"
-}
-
-echo "== traffic"
-count 3 gpt2-nano 3 3 cdp-v2 zero
-count 3 resnet20 3 6 cdp-v1 replica
-count 3 gpt2-nano 3 3 cdp-v2 pipeline
-count 6 mlp 3 3 cdp-v2 grid
-count 2 mlp 4 4 cdp-v2 replica
-count 2 mlp 2 2 dp zero
-if [ "$extent" = full ]; then
-    for rule in cdp-v1 cdp-v2; do
-        for model in mlp resnet20 gpt2-nano; do
-            for placement in replica zero pipeline; do
-                count 4 $model 4 4 $rule $placement
-            done
-            count 6 $model 3 3 $rule grid
-        done
-    done
-fi
 
 # ---- one run, several placements ---------------------------------------------------------------
 
