@@ -7,7 +7,6 @@
 
 typedef enum car_thing {
     THING_WEIGHTS = 1, /* a bundle, the place of a version */
-    THING_MASTER,      /* zero: the owner's copy of a bundle */
     THING_SUM,         /* a bundle, a step */
     THING_OWN,         /* the same: the gradient of the worker that adds to it next */
     THING_TAPE,
@@ -40,9 +39,6 @@ static void touch_weights(const car_rank *rank, car_entry *entry, int bundle, in
     int place = car_rank_weights_place(rank, bundle);
     int places = rank->holding[place].places;
     add(entry, THING_WEIGHTS, place, version % (places > 0 ? places : 2), writes);
-    if (rank->placement == CAR_PLACEMENT_ZERO) {
-        add(entry, THING_MASTER, bundle, 0, false);
-    }
 }
 
 /* The sum as all before this task have left it: what came, and what was added to it. */
@@ -94,15 +90,10 @@ static void list_update(const car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     touch_sum(entry, task->bundle, task->step, !car_rank_adds_ties_early(rank));
     touch_ties(rank, entry, task->bundle);
-    if (rank->placement != CAR_PLACEMENT_ZERO) {
-        touch_weights(rank, entry, task->bundle, task->version - 1, false);
-        touch_weights(rank, entry, task->bundle, task->version, true);
-        return;
-    }
+    touch_weights(rank, entry, task->bundle, task->version - 1, task->frees & CAR_FREES_WEIGHTS);
     for (int b = task->bundle; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
-        if (rank->partition->bundles[b].home == task->bundle) {
-            add(entry, THING_MASTER, b, 0, true);
-            add(entry, THING_WEIGHTS, b, task->version % 2, true);
+        if (b == task->bundle || (rank->holding[b].owned && rank->partition->bundles[b].home == task->bundle)) {
+            touch_weights(rank, entry, b, task->version, true);
         }
     }
 }
@@ -145,7 +136,7 @@ void car_rank_list_accesses(const car_rank *rank, car_entry *entry) {
         touch_sum(entry, task->bundle, task->step, true);
         break;
     case CAR_TASK_BROADCAST:
-        touch_weights(rank, entry, task->bundle, task->version, rank->holding[task->bundle].master.block == NULL);
+        touch_weights(rank, entry, task->bundle, task->version, !rank->holding[task->bundle].owned);
         break;
     default:
         list_message(rank, entry);

@@ -141,7 +141,7 @@ static bool may_start(const car_rank *rank, const car_entry *entry) {
     }
     bool broadcast = task->kind == CAR_TASK_BROADCAST;
     bool turn = entry->message.tag == rank->collectives_started[broadcast];
-    bool gives = !broadcast || rank->holding[task->bundle].master.block; /* rather than takes */
+    bool gives = !broadcast || rank->holding[task->bundle].owned; /* rather than takes */
     return turn && (gives ? entry->blockers == 0 : soon);
 }
 
@@ -149,8 +149,9 @@ static bool may_start(const car_rank *rank, const car_entry *entry) {
 static bool target_is_free(const car_rank *rank, const car_task *task) {
     for (int b = task->bundle; task->kind == CAR_TASK_UPDATE && b < rank->bundles;
          b = b < rank->stages ? rank->stages : b + 1) {
-        const car_block *master = rank->holding[b].master.block;
-        if (rank->partition->bundles[b].home == task->bundle && master && master->references > 1) {
+        const car_holding_of_bundle *h = &rank->holding[b];
+        bool made = rank->partition->bundles[b].home == task->bundle && h->owned && h->places > 0;
+        if (made && h->held[0].block->references > 1) {
             return false;
         }
     }

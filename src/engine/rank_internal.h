@@ -53,9 +53,9 @@ enum { CAR_SUMS_HELD = 6 }; /* of one bundle at once: the cycle overlaps two ste
 /* What a rank has of a bundle. */
 typedef struct car_holding_of_bundle {
     car_layout layout;
-    int places;       /* replica, pipeline, grid: versions held for good, 1 or 2; 0: none of it here */
-    car_held held[2]; /* by version mod places; zero: what came by, by version mod 2 */
-    car_held master;  /* zero: the owner's, from which the next version is made */
+    int places;       /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
+    car_held held[2]; /* by version mod places; what comes by: by version mod 2 */
+    bool owned;       /* zero: its versions are made here */
     car_block *older; /* after a restart: the version before the first, for those that are stale in the first step */
     car_block *kept;  /* the keeper's, at the end of a run: the version before the last */
     car_sum sums[CAR_SUMS_HELD];

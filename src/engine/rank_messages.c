@@ -48,7 +48,7 @@ static car_status send_sum(car_rank *rank, const car_task *task) {
     return ship(rank, task, sum->block);
 }
 
-/* zero: the version goes away, but for the owner's. */
+/* zero: the version goes away. */
 static car_status send_moving_weights(car_rank *rank, const car_task *task) {
     car_block *block = car_rank_find_weights(rank, task->bundle, task->version);
     car_held *held = &rank->holding[task->bundle].held[task->version % 2];
@@ -145,8 +145,8 @@ static car_status start_collective(car_rank *rank, car_entry *entry) {
         kind = task->peer == CAR_NONE ? CAR_MESSAGE_ALL_REDUCE : CAR_MESSAGE_REDUCE;
         entry->block = sum->block;
         entry->block->references++;
-    } else if (h->master.block) {
-        entry->block = h->master.block;
+    } else if (h->owned) {
+        entry->block = h->held[0].block;
         entry->block->references++;
     } else {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, h->layout.bytes, &entry->block));
@@ -193,15 +193,15 @@ void car_rank_message_finished(void *user, car_message *message) {
 static void take_weights(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     car_holding_of_bundle *h = &rank->holding[task->bundle];
-    if (h->places > 0) { /* a tied parameter that has a place here */
+    if (h->owned && task->kind == CAR_TASK_BROADCAST) {
+        car_block_drop(rank, entry->block); /* the owner's own */
+    } else if (h->places > 0) {             /* a tied parameter that has a place here */
         car_held *held = &h->held[task->version % h->places];
         pthread_mutex_unlock(&rank->lock);
         memcpy(held->block->data, entry->block->data, h->layout.bytes);
         pthread_mutex_lock(&rank->lock);
         held->version = task->version;
         car_block_drop(rank, entry->block);
-    } else if (h->master.block && task->kind == CAR_TASK_BROADCAST) {
-        car_block_drop(rank, entry->block); /* the owner's own */
     } else {
         car_arena_assign(rank->arena, entry->block->data, CAR_MEMORY_WEIGHTS);
         car_rank_put_weights(rank, task->bundle, task->version, entry->block);

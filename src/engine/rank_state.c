@@ -48,15 +48,32 @@ static bool wants_older(const car_rank *rank, int bundle) {
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
+/* Where version 0 of what follows is put; NULL: not here. */
+static car_block *first_place(const car_rank *rank, const car_holding_of_bundle *h) {
+    return h->places > 0 ? h->held[0].block : h->owned ? h->held[rank->newest % 2].block : NULL;
+}
+
+/* zero: of what came by the last run only the newest version stays, with its owner. */
+static void drop_passing(car_rank *rank, car_holding_of_bundle *h) {
+    car_held *stays = &h->held[rank->newest % 2], *goes = &h->held[(rank->newest + 1) % 2];
+    car_block *block = h->owned ? stays->block : NULL;
+    car_block_drop(rank, goes->block);
+    car_block_drop(rank, h->owned ? NULL : stays->block);
+    h->held[0].block = block;
+    h->held[1].block = NULL;
+}
+
 /* What is in the first places is version 0 of what follows. */
 static void settle(car_rank *rank) {
     for (int b = 0; b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
         car_block_drop(rank, h->kept);
         h->kept = NULL;
-        h->held[0].version = h->places > 0 ? 0 : CAR_NONE;
+        if (h->places == 0) {
+            drop_passing(rank, h);
+        }
+        h->held[0].version = h->places > 0 || h->owned ? 0 : CAR_NONE;
         h->held[1].version = CAR_NONE;
-        h->master.version = 0;
     }
     rank->newest = 0;
 }
@@ -65,7 +82,7 @@ car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
     car_status status = CAR_OK;
     for (int b = 0; b < rank->bundles; b++) {
         const car_holding_of_bundle *h = &rank->holding[b];
-        const car_block *block = h->places > 0 ? h->held[0].block : h->master.block;
+        const car_block *block = first_place(rank, h);
         for (int c = 0; block && c < h->layout.count; c++) {
             const car_part *part = &h->layout.parts[c];
             CAR_TRY(car_weights_draw(rank->program, part->param, seed, (float *)(block->data + part->offset)));
@@ -153,7 +170,7 @@ static car_status put_part(car_rank *rank, int param, car_cut_part which, const 
             if (h->layout.parts[c].param != param) {
                 continue;
             }
-            car_block *block = h->places > 0 ? h->held[0].block : h->master.block;
+            car_block *block = first_place(rank, h);
             if (which == CAR_CUT_PREVIOUS && wants_older(rank, b)) {
                 if (!h->older) {
                     CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &h->older));

@@ -114,10 +114,7 @@ int car_rank_weights_place(const car_rank *rank, int bundle) {
 car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version) {
     const car_holding_of_bundle *h = &rank->holding[bundle];
     const car_held *held = &h->held[version % (h->places > 0 ? h->places : 2)];
-    if (held->block && held->version == version) {
-        return held->block;
-    }
-    return h->master.block && h->master.version == version ? h->master.block : NULL;
+    return held->block && held->version == version ? held->block : NULL;
 }
 
 void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block *block) {
@@ -205,12 +202,23 @@ static void find_homes(car_rank *rank) {
     }
 }
 
+/* zero: what this rank makes the versions of. Under dp it keeps them, and others get copies. */
+static void find_owned(car_rank *rank) {
+    for (int b = 0; b < rank->bundles; b++) {
+        const car_bundle *bundle = &rank->partition->bundles[b];
+        car_holding_of_bundle *h = &rank->holding[b];
+        h->owned = bundle->bytes > 0 && car_plan_owner(rank->plan, 0, bundle->home) == rank->device;
+        h->places = h->owned && !rank->cyclic ? 1 : 0;
+    }
+}
+
 /* A rank's pattern repeats after at most N steps. */
 static car_status count_places(car_rank *rank) {
     int64_t *newest = NULL;
     int64_t steps = rank->workers + 6;
     car_status status = CAR_OK;
     if (rank->placement == CAR_PLACEMENT_ZERO) {
+        find_owned(rank);
         return CAR_OK;
     }
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->bundles, sizeof *newest, &newest));
@@ -226,21 +234,13 @@ done:
     return status;
 }
 
-static bool owns(const car_rank *rank, int bundle) {
-    return rank->placement == CAR_PLACEMENT_ZERO &&
-           car_plan_owner(rank->plan, 0, rank->partition->bundles[bundle].home) == rank->device;
-}
-
 static car_status allocate_bundle(car_rank *rank, int bundle) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     size_t bytes = h->layout.bytes;
     car_status status = CAR_OK;
-    for (int v = 0; v < h->places; v++) {
+    for (int v = 0; v < (h->places > 0 ? h->places : h->owned); v++) {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, bytes, &h->held[v].block));
         h->held[v].version = CAR_NONE;
-    }
-    if (owns(rank, bundle) && rank->partition->bundles[bundle].bytes > 0) {
-        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, bytes, &h->master.block));
     }
 done:
     return status;
@@ -254,7 +254,7 @@ static car_status create_optimizer(car_rank *rank) {
     CAR_TRY(car_context_allocate(rank->context, params, sizeof *wanted, &wanted));
     for (int b = 0; b < rank->stages; b++) {
         const car_holding_of_bundle *h = &rank->holding[b];
-        for (int c = 0; (h->places > 0 || h->master.block) && c < h->layout.count; c++) {
+        for (int c = 0; (h->places > 0 || h->owned) && c < h->layout.count; c++) {
             wanted[h->layout.parts[c].param] = true;
         }
     }
@@ -288,7 +288,6 @@ void car_rank_destroy_store(car_rank *rank) {
         }
         car_block_drop(rank, h->held[0].block);
         car_block_drop(rank, h->held[1].block);
-        car_block_drop(rank, h->master.block);
         car_block_drop(rank, h->older);
         car_block_drop(rank, h->kept);
         car_context_release(rank->context, h->layout.parts, (size_t)car_graph_use_count(rank->graph),

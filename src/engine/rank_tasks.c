@@ -205,12 +205,12 @@ done:
 
 /* ---- forward or backward ---------------------------------------------------------------------- */
 
-/* zero: what came for this use, or for all, is not needed here any more. In the cycle this is said of the stage's own
- * bundle; a tied one may have another last user. */
+/* zero: what came for this use, or for all, is not needed here any more. This is said of the stage's own bundle; a tied
+ * one may have another last user in the cycle, and another owner under dp. */
 static void free_weights(car_rank *rank, const car_task *task) {
     for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
         bool tied = b >= rank->stages;
-        if (rank->partition->bundles[b].stage != task->stage || (tied && rank->cyclic)) {
+        if (rank->partition->bundles[b].stage != task->stage || (tied && (rank->cyclic || rank->holding[b].owned))) {
             continue;
         }
         int64_t version = tied ? task->tied_version : task->version;
@@ -272,61 +272,53 @@ static void renew(car_rank *rank, const car_task *task, const car_block *from, c
     car_kernels_leave(mode);
 }
 
-/* zero: whether the owner is the first to use a version of a bundle, so that no message brings it there. */
-static bool uses_first(const car_rank *rank, int bundle, int64_t version) {
-    const car_bundle *b = &rank->partition->bundles[bundle];
-    int worker = 0;
-    while (worker < rank->workers && car_plan_delay(rank->plan, worker, b->home) > 0) {
-        worker++;
-    }
-    int64_t step = version + worker / rank->workers;
-    return step < rank->limit && car_plan_device(rank->plan, step, worker % rank->workers, b->stage) == rank->device;
-}
-
-/* zero: a new version that begins its way here. The next may be made before that, so it gets a block of its own. */
-static car_status begin_way(car_rank *rank, int bundle, const car_held *master) {
-    size_t bytes = rank->holding[bundle].layout.bytes;
-    car_block *copy = NULL;
-    car_status status = CAR_OK;
-    if (!rank->cyclic || !uses_first(rank, bundle, master->version)) {
-        return CAR_OK;
-    }
-    CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, bytes, &copy));
-    memcpy(copy->data, master->block->data, bytes);
-    car_rank_put_weights(rank, bundle, master->version, copy);
-done:
-    return status;
-}
-
 /* zero: the owner makes the bundles tied to this one too, since they travel on their own. */
-static car_status complete_masters(car_rank *rank, const car_task *task, const car_block *home) {
+static car_status copy_ties(car_rank *rank, const car_task *task, const car_block *home) {
     car_status status = CAR_OK;
-    for (int b = task->bundle; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
-        car_held *master = &rank->holding[b].master;
-        if (rank->partition->bundles[b].home != task->bundle || !master->block) {
+    for (int b = rank->stages; b < rank->bundles; b++) {
+        car_holding_of_bundle *h = &rank->holding[b];
+        if (rank->partition->bundles[b].home != task->bundle || !h->owned) {
             continue;
         }
-        if (b >= rank->stages) {
-            memcpy(master->block->data, home->data + car_rank_home_part(rank, b)->offset,
-                   rank->partition->bundles[b].bytes);
+        car_block *copy = h->places > 0 ? h->held[0].block : NULL;
+        if (!copy) {
+            CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &copy));
         }
-        master->version = task->version;
-        CAR_TRY(begin_way(rank, b, master));
+        memcpy(copy->data, home->data + car_rank_home_part(rank, b)->offset, h->layout.bytes);
+        car_rank_put_weights(rank, b, task->version, copy);
     }
 done:
     return status;
 }
 
 /* The keeper of a run's last version keeps the one before, too, where the rule goes on from it. */
+static bool keeps_previous(const car_rank *rank, const car_task *task) {
+    bool keeper = car_plan_owner(rank->plan, task->step, task->bundle) == rank->device;
+    return task->version == rank->limit && keeper && car_plan_delay(rank->plan, 0, 0) > 0;
+}
+
 static car_status keep_previous(car_rank *rank, const car_task *task, const car_block *from) {
     car_holding_of_bundle *h = &rank->holding[task->bundle];
-    bool keeper = car_plan_owner(rank->plan, task->step, task->bundle) == rank->device;
     car_status status = CAR_OK;
-    if (task->version != rank->limit || !keeper || car_plan_delay(rank->plan, 0, 0) == 0) {
-        return CAR_OK;
-    }
     CAR_TRY(car_block_create(rank, CAR_MEMORY_SNAPSHOT, h->layout.bytes, &h->kept));
     memcpy(h->kept->data, from->data, h->layout.bytes);
+done:
+    return status;
+}
+
+/* zero's cycle: the place of a new version. If the one before ends with it, that is where it is made. */
+static car_status make_place(car_rank *rank, const car_task *task) {
+    car_holding_of_bundle *h = &rank->holding[task->bundle];
+    car_held *before = &h->held[(task->version - 1) % 2];
+    car_block *block = NULL;
+    car_status status = CAR_OK;
+    if (task->frees & CAR_FREES_WEIGHTS) {
+        block = before->block;
+        *before = (car_held){NULL, CAR_NONE};
+    } else {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &block));
+    }
+    car_rank_put_weights(rank, task->bundle, task->version, block);
 done:
     return status;
 }
@@ -340,20 +332,25 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
         CAR_TRY(car_rank_add_ties(rank, task->bundle, task->step));
     }
     const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
-    car_held *to = h->master.block ? &h->master : &h->held[task->version % (h->places > 0 ? h->places : 1)];
     const car_block *from = car_rank_find_weights(rank, task->bundle, task->version - 1);
-    if (!sum || !from || !to->block) {
+    if (!sum || !from) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
                                 "rank %d: %s for version %lld of bundle %d is not here", rank->device,
                                 sum ? "the weights" : "the sum", (long long)task->version, task->bundle);
     }
     const car_block *source = sum->block;
-    CAR_TRY(keep_previous(rank, task, from));
+    if (keeps_previous(rank, task)) {
+        CAR_TRY(keep_previous(rank, task, from));
+    }
+    if (h->places == 0) {
+        CAR_TRY(make_place(rank, task));
+    }
+    car_held *to = &h->held[task->version % (h->places > 0 ? h->places : 2)];
     pthread_mutex_unlock(&rank->lock);
     renew(rank, task, from, to->block, source);
     pthread_mutex_lock(&rank->lock);
     to->version = task->version;
-    CAR_TRY(complete_masters(rank, task, to->block));
+    CAR_TRY(copy_ties(rank, task, to->block));
 done:
     return status;
 }

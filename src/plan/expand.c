@@ -70,7 +70,8 @@ static int64_t tied_version(const car_plan *plan, int64_t n, int stage) {
     return CAR_NONE;
 }
 
-/* zero: under dp the broadcast copy serves one task; in the cycle a version ends with its last user. */
+/* zero: under dp the broadcast copy serves one task; in the cycle a version ends with its last user, unless that is
+ * before the next is made of it. */
 static bool frees_weights(const car_window *window, const car_task *task, int64_t n) {
     const car_plan *plan = window->plan;
     if (plan->config.placement != CAR_PLACEMENT_ZERO || plan->partition->bundles[task->bundle].bytes == 0) {
@@ -79,7 +80,8 @@ static bool frees_weights(const car_window *window, const car_task *task, int64_
     if (plan->clock == CAR_RULE_DP) {
         return car_plan_owner(plan, task->step, task->stage) != window->device;
     }
-    return task->kind == CAR_TASK_BACKWARD && n == car_plan_last_user(plan, task->version, task->stage);
+    return task->kind == CAR_TASK_BACKWARD && n == car_plan_last_user(plan, task->version, task->stage) &&
+           car_plan_stale_workers(plan, task->stage) > 0;
 }
 
 /* One forward or backward of micro-batch n, with all that belongs to it. */
@@ -215,7 +217,7 @@ static int compare_tasks(const void *left, const void *right) {
 }
 
 int64_t car_plan_windows(const car_plan *plan, int64_t steps) {
-    /* The cycle's last worker ends a step one window later, and zero's owners update one slot after. */
+    /* The cycle's last worker ends a step one window later, and zero's owners update after that. */
     return steps < 1 ? 0 : car_plan_is_cyclic(plan) ? steps + 1 : steps;
 }
 

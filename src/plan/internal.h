@@ -81,10 +81,17 @@ void car_window_message(car_window *window, car_task what, int from, int64_t sen
 /* A message with weights of a bundle, for `worker` or for a whole device (CAR_NONE). */
 car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t version, int worker);
 
+/* A message with a bundle's sum over all workers, from which `version` is made. */
+car_task car_window_finished_sum(const car_plan *plan, int bundle, int64_t version);
+/* An update that was waited for: it makes the weights for a forward of the same slot. */
+void car_window_update(car_window *window, int bundle, int64_t version, int64_t slot, unsigned frees);
+
 /* The passes: what belongs to a forward or backward of micro-batch n on this device, besides itself. */
 void car_window_boundaries(car_window *window, const car_task *task, int64_t n);
 void car_window_sums(car_window *window, const car_task *task, int64_t n);
 void car_window_weights(car_window *window, const car_task *task, int64_t n);
+void car_window_moves(car_window *window, const car_task *task,
+                      int64_t n); /* the part of car_window_weights for zero */
 /* What belongs to no forward or backward of this device: zero's owners, relays in a grid's ring. */
 void car_window_owners(car_window *window);
 void car_window_relays(car_window *window);

@@ -52,11 +52,11 @@ void car_ledger_release(car_ledger *ledger);
 car_status car_ledger_begin(car_ledger *ledger, int bundle, int64_t id, int64_t moment);
 /* It is used; what nobody began was there from the beginning. */
 car_status car_ledger_use(car_ledger *ledger, int bundle, int64_t id, int64_t moment);
-bool car_ledger_has(const car_ledger *ledger, int bundle, int64_t id);
 /* It is used if it is there, and freed if it is so said. */
 void car_ledger_touch(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool frees);
-/* Version `id` is made, in the place of the one before it unless that is still used later. */
-car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t moment);
+/* Version `id` is made, in the place of the one before it unless that is still used later. `kept`: it stays until the next
+ * is made from it, wherever it is sent. */
+car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool kept);
 
 typedef struct car_balance {
     double peak, mean; /* bytes */

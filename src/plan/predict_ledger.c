@@ -96,11 +96,6 @@ done:
     return status;
 }
 
-bool car_ledger_has(const car_ledger *ledger, int bundle, int64_t id) {
-    const car_holding *holding = find(ledger, bundle, id);
-    return holding->known && holding->id == id && (holding->held || holding->kept);
-}
-
 void car_ledger_touch(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool frees) {
     car_holding *holding = find(ledger, bundle, id);
     if (holding->known && holding->id == id && holding->held) {
@@ -109,7 +104,7 @@ void car_ledger_touch(car_ledger *ledger, int bundle, int64_t id, int64_t moment
     }
 }
 
-car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t moment) {
+car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool kept) {
     car_holding *made = NULL, *from = NULL;
     car_status status = CAR_OK;
     CAR_TRY(require(ledger, bundle, id - 1, ledger->begin, false, &from));
@@ -117,7 +112,7 @@ car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t
     extend(from, moment - 1);
     CAR_TRY(car_ledger_begin(ledger, bundle, id, moment));
     CAR_TRY(require(ledger, bundle, id, moment, false, &made));
-    made->kept = true;
+    made->kept = kept;
 done:
     return status;
 }

@@ -63,14 +63,14 @@ static int64_t moment_of(const car_task *task) {
 }
 
 /* Where a forward or backward finds the weights of a bundle: those of a tied one at home, or in a copy. */
-static int place_of(const survey *s, int b, int64_t version) {
+static int place_of(const survey *s, int b) {
     const car_plan *plan = s->plan;
     const car_bundle *bundle = &plan->partition->bundles[b];
     bool at_home = true;
     if (plan->config.placement == CAR_PLACEMENT_PIPELINE || plan->config.placement == CAR_PLACEMENT_GRID) {
         at_home = car_plan_group(plan, bundle->home) == car_plan_group(plan, bundle->stage);
-    } else if (plan->config.placement == CAR_PLACEMENT_ZERO && bundle->home != bundle->stage) {
-        at_home = !car_ledger_has(&s->weights, b, version) && car_ledger_has(&s->weights, bundle->home, version);
+    } else if (plan->config.placement == CAR_PLACEMENT_ZERO) {
+        at_home = false; /* a tied one is a copy that travels on its own */
     }
     return at_home ? bundle->home : b;
 }
@@ -88,7 +88,7 @@ static car_status account_compute(survey *s, const car_task *task, int64_t momen
         }
         bool tied = b >= s->plan->stages;
         int64_t version = tied ? task->tied_version : task->version;
-        int place = place_of(s, b, version);
+        int place = place_of(s, b);
         CAR_TRY(car_ledger_use(&s->weights, place, version, moment));
         if (place == b) {
             car_ledger_touch(&s->weights, b, version, moment, tied ? frees_ties : frees);
@@ -108,11 +108,16 @@ static car_status account_update(survey *s, const car_task *task, int64_t moment
         s->updated_by[task->bundle] = s->device + 1;
         s->optimizer += (double)s->states * (double)partition->bundles[task->bundle].bytes;
     }
-    CAR_TRY(car_ledger_update(&s->weights, task->bundle, task->version, moment));
+    bool zero = s->plan->config.placement == CAR_PLACEMENT_ZERO, passes = zero && car_plan_is_cyclic(s->plan);
+    CAR_TRY(car_ledger_update(&s->weights, task->bundle, task->version, moment, !passes));
+    car_ledger_touch(&s->weights, task->bundle, task->version - 1, moment - 1, task->frees & CAR_FREES_WEIGHTS);
     car_ledger_touch(&s->sums, task->bundle, task->step, moment, task->frees & CAR_FREES_SUM);
     for (int b = s->plan->stages; b < partition->bundle_count; b++) {
         if (partition->bundles[b].home == task->bundle) {
             car_ledger_touch(&s->sums, b, task->step, moment, true);
+            CAR_TRY(!zero    ? CAR_OK
+                    : passes ? car_ledger_begin(&s->weights, b, task->version, moment)
+                             : car_ledger_update(&s->weights, b, task->version, moment, true));
         }
     }
 done:

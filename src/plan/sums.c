@@ -3,7 +3,7 @@
  * Gradients of a stage are summed in ring order: worker i adds its own to what worker i-1 passed on.
  * After worker N-1 the sum is finished, and the stage's update is made
  *   shared, pipeline   right there and then (the "maker"),
- *   zero               by the stage's owner, one slot later,
+ *   zero               by the stage's owner, in the slot of its own next forward,
  *   replica            by every rank for itself, right before its first forward with the result,
  *   grid               by the maker, and by every other rank of the group when the sum comes round.
  * A tied parameter's sum is finished at a later stage, that is earlier in backward, and waits where

@@ -19,8 +19,9 @@ static unsigned may_free(const car_task *task) {
     case CAR_TASK_BACKWARD:
         return CAR_FREES_ACTIVATIONS | CAR_FREES_WEIGHTS;
     case CAR_TASK_REDUCE:
-    case CAR_TASK_UPDATE:
         return CAR_FREES_SUM;
+    case CAR_TASK_UPDATE:
+        return CAR_FREES_SUM | CAR_FREES_WEIGHTS;
     case CAR_TASK_SEND:
         return task->cargo == CAR_CARGO_WEIGHTS                                        ? CAR_FREES_WEIGHTS
                : task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED ? CAR_FREES_SUM

@@ -143,19 +143,25 @@ static car_status send(replay *r, int index) {
     return CAR_OK;
 }
 
-/* theta_{t+1} is made of theta_t. zero's owner has it with the optimizer's state, others must hold it. */
+/* theta_{t+1} is made of theta_t, which must be here, and may end with it where weights move. */
 static car_status update(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     car_status status = CAR_OK;
+    if ((task->frees & CAR_FREES_WEIGHTS) && (!moves(v) || v->spread)) {
+        return car_validate_fail(v, index, "frees weights that are kept");
+    }
     for (int b = task->bundle; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
         const car_bundle *bundle = &v->partition->bundles[b];
         if (bundle->home != task->bundle || bundle->bytes == 0) {
             continue;
         }
-        if (b == task->bundle && !moves(v) && !is_here(r, v->device_of[index], b, task->version - 1)) {
+        if (b == task->bundle && !is_here(r, v->device_of[index], b, task->version - 1)) {
             CAR_TRY(car_validate_fail(v, index, "version %lld, from which it is made, is not here",
                                       (long long)task->version - 1));
+        }
+        if (b == task->bundle && (task->frees & CAR_FREES_WEIGHTS)) {
+            take(r, v->device_of[index], b, task->version - 1);
         }
         CAR_TRY(put(r, index, b, task->version));
     }
@@ -213,10 +219,12 @@ static void begin(replay *r) {
     }
 }
 
-/* A version may be left if its last user is not in this run; an owner that broadcasts keeps what it has. */
+/* The last version stays with its owner; of a tied bundle others, too, whose last user is not in this run. An owner that
+ * broadcasts keeps what it has. */
 static bool may_stay(const car_validation *v, int device, int bundle, int64_t version) {
     int64_t last = last_user(v, version, v->partition->bundles[bundle].home);
-    return (v->spread && is_owner(v, device, bundle)) || (!v->spread && last >= v->steps * v->workers);
+    bool newest = version == v->steps && is_owner(v, device, bundle);
+    return v->spread ? is_owner(v, device, bundle) : newest || (bundle >= v->stages && last >= v->steps * v->workers);
 }
 
 /* zero: what will not be used again has been freed everywhere. */

@@ -91,6 +91,10 @@ static inline bool is_forward_that_keeps(car_mutant *t, car_spot s, const car_ta
     return is_forward(t, s, task) && !(task->frees & CAR_FREES_WEIGHTS) &&
            car_plan_partition(t->plan)->bundles[task->stage].bytes > 0;
 }
+/* What it was made of stays. */
+static inline bool is_update_that_keeps(car_mutant *t, car_spot s, const car_task *task) {
+    return is_update(t, s, task) && !(task->frees & CAR_FREES_WEIGHTS);
+}
 /* Sent as soon as it is there. */
 static inline bool is_urgent_send(car_mutant *t, car_spot s, const car_task *task) {
     return is_across_send(t, s, task) || is_partial_send(t, s, task);

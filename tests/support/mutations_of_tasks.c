@@ -239,6 +239,9 @@ static bool keep_weights(car_mutant *t) {
 static bool free_weights_early(car_mutant *t) {
     return set_flags(t, is_forward_that_keeps, 0, CAR_FREES_WEIGHTS);
 }
+static bool free_weights_with_update(car_mutant *t) {
+    return set_flags(t, is_update_that_keeps, 0, CAR_FREES_WEIGHTS);
+}
 static bool keep_sum(car_mutant *t) {
     return set_flags(t, frees_sum, CAR_FREES_SUM, 0);
 }
@@ -364,6 +367,7 @@ static const car_mutation mutations[] = {
     {"activations freed by their forward", free_activations_early},
     {"weights that moved on and are not freed", keep_weights},
     {"weights freed before their last use", free_weights_early},
+    {"weights freed by an update", free_weights_with_update},
     {"a sum that is never freed", keep_sum},
     {"sums that no UPDATE frees", keep_all_sums},
     {"a sum freed before its last use", free_sum_early},

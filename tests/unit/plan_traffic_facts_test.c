@@ -115,7 +115,8 @@ static void test_collectives(void **state) {
 /* ---- zero: where weights go ----------------------------------------------------------------------------- */
 
 /* k = 1: from the forward of worker i a version goes to the backward of worker i+j+1, mod N, which is what has the next
- * slot with that stage; searched for among all tasks that use the version. */
+ * slot with that stage; searched for among all tasks that use the version, and the update of the next by its owner, who
+ * makes it in the slot of its own forward of the step after. */
 static void check_weight_move(const car_setting *s, int device, const car_task *task, void *user) {
     (void)user;
     if (task->kind != CAR_TASK_SEND || task->cargo != CAR_CARGO_WEIGHTS || task->slot < 0) {
@@ -134,6 +135,12 @@ static void check_weight_move(const car_setting *s, int device, const car_task *
                 }
             }
         }
+    }
+    int owner = s->N - 1 - task->stage / s->k;
+    int64_t made = F(s, owner, task->stage, task->version + 1);
+    if (task->version < CAR_SETTING_STEPS && made > task->slot && made < best) {
+        best = made;
+        user_device = owner;
     }
     assert_int_equal(task->peer, user_device);
     bool forward = (task->slot - 2 * s->k * device - task->stage) % (2 * (int64_t)s->S) == 0;

@@ -1,0 +1,242 @@
+/* Pass: zero, where each version of a bundle exists once and moves from user to user, in clock order.
+ *
+ * A stage belongs to the rank that can be the first to use a new version: rank N-1-floor(j/k). In the slot of that rank's
+ * own forward the version before is there, or comes by, and the next is made of it. No rank keeps a copy: of each stage
+ * there are two versions, the one that is made there and the one that it is made of. For stage 1 of three workers, under
+ * cdp-v2:
+ *
+ *   slot        9   10   11   12   13   14   15   16   17
+ *   version 1   1F       2F   1B   0F   2B   1U   0B          rank, and what it does with this version
+ *   version 2                                1F        2F
+ *
+ * The owner's forward uses the older version under cdp-v1 (and with a slack), so there it is anyway. Where it uses the
+ * new one, as here in slot 15, the older one is between the backwards of two steps, for 2k slots that nobody uses it in,
+ * and goes by the owner: its visit. A tied bundle is a copy that is made with its home's, so it has no visits. */
+#include "plan/internal.h"
+
+/* ---- uses and visits -------------------------------------------------------------------------- */
+
+/* A use of a version: the forward or the backward of a micro-batch. */
+typedef struct use {
+    int64_t n;
+    bool backward;
+} use;
+
+static int64_t use_slot(const car_plan *plan, use u, int stage) {
+    return u.backward ? car_plan_backward_slot_of(plan, u.n, stage) : car_plan_forward_slot_of(plan, u.n, stage);
+}
+
+/* The use before or after u among the forwards and backwards of micro-batches first .. last, in clock
+ * order. Forwards come every 2k slots and so do backwards, an odd number of slots apart: the
+ * neighbour is of the same kind, one micro-batch away, or of the other kind, and nearer. */
+static bool neighbour(const car_plan *plan, use u, int stage, int64_t first, int64_t last, int direction, use *out) {
+    int64_t spacing = 2 * (int64_t)plan->per_worker,
+            lag = 2 * (int64_t)(plan->stages - stage) - 1; /* backward after forward */
+    int64_t relative = u.backward ? lag : -lag; /* the other kind's micro-batch: n + relative / spacing, rounded */
+    int64_t other =
+        u.n + (direction > 0 ? car_plan_floor_div(relative, spacing) + 1 : -car_plan_floor_div(-relative, spacing) - 1);
+    use same = {u.n + direction, u.backward}, crossed = {other, !u.backward};
+    bool same_valid = same.n >= first && same.n <= last;
+    /* The other kind's run may begin later or end earlier. */
+    if (direction > 0 && crossed.n < first) {
+        crossed.n = first;
+    } else if (direction < 0 && crossed.n > last) {
+        crossed.n = last;
+    }
+    bool crossed_valid = crossed.n >= first && crossed.n <= last;
+    if (!same_valid && !crossed_valid) {
+        return false;
+    }
+    int64_t ahead = (use_slot(plan, same, stage) - use_slot(plan, crossed, stage)) * direction;
+    *out = !crossed_valid || (same_valid && ahead < 0) ? same : crossed;
+    return true;
+}
+
+/* The owner's micro-batch of a step. */
+static int64_t owners_turn(const car_plan *plan, int64_t step, int home) {
+    return step * plan->config.workers + car_plan_owner(plan, step, home);
+}
+
+/* When the update of a step is made. */
+static int64_t renewal_slot(const car_plan *plan, int64_t step, int home) {
+    return car_plan_forward_slot_of(plan, owners_turn(plan, step + 1, home), home);
+}
+
+/* Whether micro-batch n of this run uses a version. */
+static bool is_user(const car_window *window, int64_t n, int64_t version, int home) {
+    return car_window_runs(window, n) && car_plan_version(window->plan, n, home) == version;
+}
+
+/* Whether the owner does not use a version when it makes the next of it, so that it is there for that alone. */
+static bool is_visit(const car_window *window, const car_bundle *b, int64_t version) {
+    return b->home == b->stage && version < window->steps &&
+           !is_user(window, owners_turn(window->plan, version + 1, b->home), version, b->home);
+}
+
+/* ---- moves ------------------------------------------------------------------------------------ */
+
+/* The message for a micro-batch; CAR_NONE: for a visit. */
+static car_task moving(const car_plan *plan, int bundle, int64_t version, int64_t n) {
+    car_task what =
+        car_window_weights_message(plan, bundle, version, n == CAR_NONE ? CAR_NONE : car_plan_worker_of(plan, n));
+    what.frees = CAR_FREES_WEIGHTS;
+    return what;
+}
+
+/* The move of a version of a bundle from one use to the next. */
+static void move_weights(car_window *window, int bundle, int64_t version, use from, use to) {
+    const car_plan *plan = window->plan;
+    int stage = plan->partition->bundles[bundle].stage;
+    car_window_message(window, moving(plan, bundle, version, to.n), car_plan_device_of(plan, from.n, stage),
+                       use_slot(plan, from, stage), car_plan_device_of(plan, to.n, stage), use_slot(plan, to, stage));
+}
+
+/* From the owner to the first user: after the update, or (version 0) in the slot before the use. */
+static void move_from_owner(car_window *window, int bundle, int64_t version) {
+    const car_plan *plan = window->plan;
+    const car_bundle *b = &plan->partition->bundles[bundle];
+    int64_t first = car_plan_first_user(plan, version, b->home);
+    if (!car_window_runs(window, first)) {
+        return;
+    }
+    int64_t used = car_plan_forward_slot_of(plan, first, b->stage);
+    int64_t sent = version == 0 ? used - 1 : renewal_slot(plan, version - 1, b->home);
+    car_window_message(window, moving(plan, bundle, version, first), car_plan_owner(plan, version, b->home), sent,
+                       car_plan_device_of(plan, first, b->stage), used);
+}
+
+/* To the owner and on, between the last backward of the version's step and the first one of the next. */
+static void move_by_owner(car_window *window, int bundle, int64_t version) {
+    const car_plan *plan = window->plan;
+    int stage = plan->partition->bundles[bundle].stage, owner = car_plan_owner(plan, version, stage);
+    int64_t next = (version + 1) * plan->config.workers, visit = renewal_slot(plan, version, stage);
+    if (is_user(window, next - 1, version, stage)) {
+        car_window_message(window, moving(plan, bundle, version, CAR_NONE), car_plan_device_of(plan, next - 1, stage),
+                           car_plan_backward_slot_of(plan, next - 1, stage), owner, visit);
+    }
+    if (is_user(window, next, version, stage)) {
+        car_window_message(window, moving(plan, bundle, version, next), owner, visit,
+                           car_plan_device_of(plan, next, stage), car_plan_backward_slot_of(plan, next, stage));
+    }
+}
+
+/* The messages before and after a use. Of those that concern the owner, its end is added by car_window_owners. */
+static void move_for_use(car_window *window, const car_task *task, int bundle, int64_t n) {
+    const car_plan *plan = window->plan;
+    const car_bundle *b = &plan->partition->bundles[bundle];
+    int64_t version = car_plan_version(plan, n, b->home), next_step = (version + 1) * plan->config.workers;
+    int64_t first = car_plan_first_user(plan, version, b->home), last = car_plan_last_user(plan, version, b->home);
+    int64_t end = window->steps * plan->config.workers; /* the run's last micro-batch may come before the version's */
+    last = last < end ? last : end - 1;
+    use here = {n, task->kind == CAR_TASK_BACKWARD}, other;
+    bool visit = here.backward && is_visit(window, b, version),
+         owner = car_plan_owner(plan, version, b->home) == window->device;
+    if (visit && (n == next_step || n == next_step - 1) && !owner) {
+        move_by_owner(window, bundle, version);
+    }
+    if (!(visit && n == next_step)) {
+        if (neighbour(plan, here, b->stage, first, last, -1, &other)) {
+            move_weights(window, bundle, version, other, here);
+        } else if (!owner) {
+            move_from_owner(window, bundle, version);
+        }
+    }
+    if (!(visit && n == next_step - 1) && neighbour(plan, here, b->stage, first, last, 1, &other)) {
+        move_weights(window, bundle, version, here, other);
+    }
+}
+
+/* dp: everyone gets the weights from their owner, for one forward or backward. */
+static void broadcast(car_window *window, const car_task *task, int bundle) {
+    const car_plan *plan = window->plan;
+    car_task collective = car_window_weights_message(plan, bundle, task->version, task->worker);
+    collective.kind = CAR_TASK_BROADCAST;
+    collective.cargo = CAR_CARGO_NONE;
+    collective.step = task->step;
+    collective.peer = car_plan_owner(plan, task->step, plan->partition->bundles[bundle].home);
+    collective.tag = CAR_NONE;
+    collective.slot = task->slot;
+    car_window_add(window, collective);
+}
+
+/* ---- sums and updates ------------------------------------------------------------------------- */
+
+/* The finished sum of one bundle on its way to the owner. */
+static void finished_to_owner(car_window *window, int bundle, int64_t step) {
+    const car_plan *plan = window->plan;
+    const car_bundle *b = &plan->partition->bundles[bundle];
+    int64_t made = (step + 1) * plan->config.workers - 1;
+    car_task sum = car_window_finished_sum(plan, bundle, step + 1);
+    sum.frees = CAR_FREES_SUM;
+    car_window_message(window, sum, car_plan_device_of(plan, made, b->stage),
+                       car_plan_backward_slot_of(plan, made, b->stage), car_plan_owner(plan, step, b->home),
+                       renewal_slot(plan, step, b->home));
+}
+
+/* What a forward or backward needs of one bundle of its stage. */
+static void serve(car_window *window, const car_task *task, int bundle, int64_t n) {
+    const car_plan *plan = window->plan;
+    bool last = task->worker == plan->config.workers - 1 && task->kind == CAR_TASK_BACKWARD;
+    if (plan->clock == CAR_RULE_DP) {
+        broadcast(window, task, bundle);
+        return;
+    }
+    move_for_use(window, task, bundle, n);
+    if (last && car_plan_owner(plan, task->step, plan->partition->bundles[bundle].home) != window->device) {
+        finished_to_owner(window, bundle, task->step);
+    }
+}
+
+void car_window_moves(car_window *window, const car_task *task, int64_t n) {
+    const car_partition *partition = window->plan->partition;
+    int stages = window->plan->stages;
+    for (int b = task->stage; b < partition->bundle_count; b = b < stages ? stages : b + 1) {
+        if (partition->bundles[b].stage == task->stage && partition->bundles[b].bytes > 0) {
+            serve(window, task, b, n);
+        }
+    }
+}
+
+/* The owner's part for one home: sums and the version before come in, the new one is made, both go out. */
+static void owner_updates(car_window *window, int home, int64_t step) {
+    const car_plan *plan = window->plan;
+    const car_bundle *bundle = &plan->partition->bundles[home];
+    unsigned frees = CAR_FREES_SUM;
+    for (int b = home; b < plan->partition->bundle_count; b = b < plan->stages ? plan->stages : b + 1) {
+        if (plan->partition->bundles[b].home == home && plan->partition->bundles[b].bytes > 0) {
+            finished_to_owner(window, b, step);
+            move_from_owner(window, b, step + 1);
+        }
+    }
+    if (bundle->bytes == 0) {
+        return;
+    }
+    if (is_visit(window, bundle, step)) {
+        move_by_owner(window, home, step);
+        frees |= is_user(window, (step + 1) * plan->config.workers, step, home) ? 0 : CAR_FREES_WEIGHTS;
+    }
+    car_window_update(window, home, step + 1, renewal_slot(plan, step, home), frees);
+}
+
+void car_window_owners(car_window *window) {
+    const car_plan *plan = window->plan;
+    if (plan->config.placement != CAR_PLACEMENT_ZERO || !car_plan_is_cyclic(plan)) {
+        return;
+    }
+    for (int home = 0; home < plan->stages; home++) {
+        if (car_plan_owner(plan, 0, home) != window->device) {
+            continue;
+        }
+        /* One update of each home falls into a window. */
+        int64_t step = -car_plan_floor_div(-(window->begin - renewal_slot(plan, 0, home)), plan->period);
+        if (step >= 0 && step < window->steps) {
+            owner_updates(window, home, step);
+        }
+        for (int b = home; window->begin == 0 && b < plan->partition->bundle_count;
+             b = b < plan->stages ? plan->stages : b + 1) {
+            if (plan->partition->bundles[b].home == home && plan->partition->bundles[b].bytes > 0) {
+                move_from_owner(window, b, 0);
+            }
+        }
+    }
+}
