@@ -138,8 +138,8 @@ cJSON *car_cli_plan_json_prediction(const car_prediction *p) {
     return ok ? object : NULL;
 }
 
-/* Of very many ranks nobody reads a list. */
-enum { MOST_RANKS = 1024 };
+/* Of many ranks nobody reads a list. */
+enum { MOST_RANKS = 64 };
 
 static car_status add_ranks(const car_plan_subject *s, const car_plan *plan, cJSON *root, bool *ok) {
     int ranks = car_plan_config_of(plan)->placement == CAR_PLACEMENT_SHARED ? 0 : car_plan_devices(plan);

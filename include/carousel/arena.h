@@ -41,10 +41,10 @@ void car_arena_destroy(car_arena *arena); /* all blocks go with it */
 /* A block aligned to 64; its contents are undefined. bytes = 0 gives NULL. */
 car_status car_arena_allocate(car_arena *arena, car_memory category, size_t bytes, void **out);
 void car_arena_release(car_arena *arena, void *memory); /* NULL is allowed */
-/* From now on, holes of `from` bytes or more give their pages back to the system, which costs a page fault for each when
- * they are used again. For processes that share a machine and need their memory at different times. 0: they are kept, as
- * at first. */
-void car_arena_return_pages(car_arena *arena, size_t from);
+/* From now on, holes give what they have of aligned pieces of `piece` bytes (a power of two, 4096 or more) back to the
+ * system, which costs page faults when they are used again: few if pieces are of 2 MB, since then huge pages are asked
+ * for. For processes that share a machine and need their memory at different times. 0: they are kept, as at first. */
+void car_arena_return_pages(car_arena *arena, size_t piece);
 /* Counts a block under another category from now on: a message that has arrived is what it carried. */
 void car_arena_assign(car_arena *arena, void *memory, car_memory category);
 

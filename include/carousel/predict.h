@@ -63,14 +63,14 @@ typedef struct car_prediction {
 /* `optimizer_states`: floats kept for each weight, 1 for SGD with momentum, 2 for AdamW. */
 car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_prediction *out);
 
-/* What one rank holds at most, in bytes. What is in flight (arriving, or on its way out) comes on top. */
+/* What one rank holds at most from the beginning of a run to its end, in bytes, if no message is late. What is in flight (arriving, or on its way out) comes on top. */
 typedef struct car_device_prediction {
     size_t weights; /* where they do not move, room for a second version is kept for good once it was needed */
     size_t gradients, optimizer;
-    size_t activations; /* in idealised slots; what comes from another rank and is held for backward counts here */
+    size_t activations; /* with one thread; what comes from another rank and is held for backward counts here */
 } car_device_prediction;
 
-/* CAR_ERROR_UNSUPPORTED for placement shared, where devices share their memory. */
+/* CAR_ERROR_UNSUPPORTED for placement shared, where devices share their memory, and for partitions without a graph. */
 car_status car_plan_predict_device(const car_plan *plan, int device, int optimizer_states, car_device_prediction *out);
 
 #ifdef __cplusplus

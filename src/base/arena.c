@@ -16,7 +16,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/base.h"
 
@@ -43,6 +42,7 @@ enum {
 /* Address space costs nothing, so ask for plenty and take less where the system is strict. */
 static const size_t first_reservation = (size_t)1 << 40;
 static const size_t last_reservation = (size_t)1 << 28;
+static const size_t huge_page = (size_t)1 << 21;
 
 typedef struct block {
     char *memory;
@@ -68,9 +68,9 @@ struct car_arena {
     pthread_mutex_t lock;
     char *base;
     size_t reserved, extent, limit;
-    size_t returned_from, page; /* holes with so many bytes touched give pages back; 0: none */
-    block *last;                /* in address order */
-    block *free_;               /* unordered; there are few */
+    size_t piece; /* holes give pages back in pieces of so many bytes; 0: never */
+    block *last;  /* in address order */
+    block *free_; /* unordered; there are few */
     block *used[ROWS];
     block *spare; /* descriptions without memory */
     chunk *chunks;
@@ -102,7 +102,6 @@ car_status car_arena_create(car_context *context, size_t limit, car_arena **out)
     }
     arena->context = context;
     arena->limit = limit;
-    arena->page = (size_t)sysconf(_SC_PAGESIZE);
     void *range = MAP_FAILED;
     for (size_t bytes = first_reservation; bytes >= last_reservation && range == MAP_FAILED; bytes /= 2) {
         range = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -306,11 +305,15 @@ static void book(car_arena *arena, car_memory category, size_t live) {
     }
 }
 
-/* Every byte goes back at most once for each time that it was released. */
+/* Gives the whole pieces of a hole back, once for each time that they were released. What is left at its ends stays. */
 static void return_hole(car_arena *arena, block *b) {
-    uintptr_t begin = car_round_up((uintptr_t)b->memory, arena->page);
-    uintptr_t end = ((uintptr_t)b->memory + b->space) / arena->page * arena->page;
-    if (arena->returned_from > 0 && b->touched >= arena->returned_from && begin < end) {
+    size_t piece = arena->piece;
+    if (piece == 0 || b->touched < piece) {
+        return;
+    }
+    uintptr_t begin = car_round_up((uintptr_t)b->memory, piece);
+    uintptr_t end = ((uintptr_t)b->memory + b->space) / piece * piece;
+    if (begin < end) {
         madvise((void *)begin, end - begin, MADV_DONTNEED); /* if it fails, the pages just stay */
         b->touched = 0;
     }
@@ -385,9 +388,12 @@ void car_arena_release(car_arena *arena, void *memory) {
     pthread_mutex_unlock(&arena->lock);
 }
 
-void car_arena_return_pages(car_arena *arena, size_t from) {
+void car_arena_return_pages(car_arena *arena, size_t piece) {
     pthread_mutex_lock(&arena->lock);
-    arena->returned_from = from;
+    arena->piece = piece;
+    if (piece > 0 && piece % huge_page == 0) {
+        madvise(arena->base, arena->reserved, MADV_HUGEPAGE); /* a fault for each of them, not for each 4 kB */
+    }
     pthread_mutex_unlock(&arena->lock);
 }
 

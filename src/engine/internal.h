@@ -4,6 +4,7 @@
 
 #include "carousel/optimizer.h"
 #include "carousel/tape.h"
+#include "graph/range.h"
 #include "kernels/program.h"
 
 struct car_weights {
@@ -30,24 +31,12 @@ struct car_tape {
     bool training;
     int next_backward; /* the operation whose backward is due, CAR_NONE before the first */
     float loss;
-    const struct car_tape_range *range; /* NULL: the whole graph */
+    const car_graph_range *range; /* NULL: the whole graph */
 };
 
-/* Lifetimes within operations first .. end - 1. */
-typedef struct car_tape_range {
-    int first, end;
-    int *last_forward, *last_backward; /* per tensor, as in car_tensor; CAR_NONE: no operation of the range */
-    bool *crosses;                     /* per tensor: read at or above `end` too */
-    int *below, *above;                /* the tensors that cross the cuts before `first` and before `end` */
-    int below_count, above_count;
-} car_tape_range;
-
 /* tape_range.c. A range must outlive the tapes that have it. */
-car_status car_tape_range_create(const car_program *program, int first, int end, car_tape_range **out);
-void car_tape_range_destroy(const car_program *program, car_tape_range *range);
-bool car_tape_range_reads_inputs(const car_program *program, const car_tape_range *range);
 /* Bytes of the tensors that cross a cut, in stored layout; and whether that is what the graph says of them. */
-size_t car_tape_range_bytes(const car_program *program, const car_tape_range *range, bool above);
+size_t car_tape_range_bytes(const car_program *program, const car_graph_range *range, bool above);
 /* What crosses a cut, one tensor after the other in stored layout. Forward: out of the range above it, or into it from
  * below. Backward: gradients, into it from above or out of it below. What goes out is held no longer than needed. */
 car_status car_tape_import(car_tape *tape, bool gradient, const void *data);

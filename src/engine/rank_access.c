@@ -7,6 +7,7 @@
 
 typedef enum car_thing {
     THING_WEIGHTS = 1, /* a bundle, the place of a version */
+    THING_SOURCE,      /* the same for an update that makes the next version of it: it may be sent on before */
     THING_SUM,         /* a bundle, a step */
     THING_OWN,         /* the same: the gradient of the worker that adds to it next */
     THING_TAPE,
@@ -90,7 +91,14 @@ static void list_update(const car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     touch_sum(entry, task->bundle, task->step, !car_rank_adds_ties_early(rank));
     touch_ties(rank, entry, task->bundle);
-    touch_weights(rank, entry, task->bundle, task->version - 1, task->frees & CAR_FREES_WEIGHTS);
+    bool passes = rank->placement == CAR_PLACEMENT_ZERO && rank->cyclic;
+    if (passes) {
+        add(entry, THING_SOURCE, task->bundle, (task->version - 1) % 2, false);
+        add(entry, THING_SOURCE, task->bundle, task->version % 2, true);
+    }
+    if (!passes || (task->frees & CAR_FREES_WEIGHTS)) {
+        touch_weights(rank, entry, task->bundle, task->version - 1, passes);
+    }
     for (int b = task->bundle; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
         if (b == task->bundle || (rank->holding[b].owned && rank->partition->bundles[b].home == task->bundle)) {
             touch_weights(rank, entry, b, task->version, true);
@@ -111,6 +119,9 @@ static void list_message(const car_rank *rank, car_entry *entry) {
         break;
     case CAR_CARGO_WEIGHTS:
         touch_weights(rank, entry, task->bundle, task->version, !sends || (task->frees & CAR_FREES_WEIGHTS));
+        if (!sends) {
+            add(entry, THING_SOURCE, task->bundle, task->version % 2, true);
+        }
         break;
     default:
         if (sends) { /* a finished sum is only read, so that it may go on before the update or after it */

@@ -56,6 +56,8 @@ typedef struct car_holding_of_bundle {
     int places;       /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
     car_held held[2]; /* by version mod places; what comes by: by version mod 2 */
     bool owned;       /* zero: its versions are made here */
+    int64_t made;     /* zero: the newest of them */
+    car_held source;  /* zero: a version that went on before the next was made of it, because its sum is late */
     car_block *older; /* after a restart: the version before the first, for those that are stale in the first step */
     car_block *kept;  /* the keeper's, at the end of a run: the version before the last */
     car_sum sums[CAR_SUMS_HELD];
@@ -135,7 +137,7 @@ struct car_rank {
 
     car_holding_of_bundle *holding; /* per bundle */
     car_optimizer *optimizer;
-    car_tape_range *range; /* pipeline and grid: the operations of this rank */
+    car_graph_range *range; /* pipeline and grid: the operations of this rank */
     int first_stage, end_stage;
     bool feeds;
     car_tape **tapes;

@@ -48,6 +48,13 @@ static car_status send_sum(car_rank *rank, const car_task *task) {
     return ship(rank, task, sum->block);
 }
 
+/* zero: whether an owner sends a version on although it has not made the next of it, for want of a sum. */
+static bool is_wanted_here(const car_rank *rank, const car_task *task) {
+    const car_holding_of_bundle *h = &rank->holding[task->bundle];
+    return h->owned && task->bundle < rank->stages && h->made <= task->version && h->source.block == NULL &&
+           task->slot >= car_plan_forward_slot(rank->plan, task->version + 1, rank->device, task->stage);
+}
+
 /* zero: the version goes away. */
 static car_status send_moving_weights(car_rank *rank, const car_task *task) {
     car_block *block = car_rank_find_weights(rank, task->bundle, task->version);
@@ -57,6 +64,10 @@ static car_status send_moving_weights(car_rank *rank, const car_task *task) {
                                 rank->device, (long long)task->version, task->bundle);
     }
     block->references++;
+    if (is_wanted_here(rank, task)) {
+        rank->holding[task->bundle].source = *held;
+        block->references++;
+    }
     if ((task->frees & CAR_FREES_WEIGHTS) && held->block == block) {
         car_block_drop(rank, block);
         *held = (car_held){NULL, CAR_NONE};
@@ -190,6 +201,8 @@ void car_rank_message_finished(void *user, car_message *message) {
 
 /* ---- what arrived is put where it belongs ---------------------------------------------------- */
 
+/* It counts as a message until a task uses it: what is early is in flight still. */
+
 static void take_weights(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     car_holding_of_bundle *h = &rank->holding[task->bundle];
@@ -203,7 +216,6 @@ static void take_weights(car_rank *rank, car_entry *entry) {
         held->version = task->version;
         car_block_drop(rank, entry->block);
     } else {
-        car_arena_assign(rank->arena, entry->block->data, CAR_MEMORY_WEIGHTS);
         car_rank_put_weights(rank, task->bundle, task->version, entry->block);
     }
     entry->block = NULL;
@@ -246,7 +258,6 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
     if (task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT) {
         return take_activations(thread, entry);
     }
-    car_arena_assign(rank->arena, entry->block->data, CAR_MEMORY_GRADIENTS);
     status = car_rank_put_sum(rank, task->bundle, task->step, entry->block);
     if (status == CAR_OK) {
         entry->block = NULL;

@@ -74,6 +74,7 @@ static void settle(car_rank *rank) {
         }
         h->held[0].version = h->places > 0 || h->owned ? 0 : CAR_NONE;
         h->held[1].version = CAR_NONE;
+        h->made = 0;
     }
     rank->newest = 0;
 }

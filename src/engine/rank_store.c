@@ -288,6 +288,7 @@ void car_rank_destroy_store(car_rank *rank) {
         }
         car_block_drop(rank, h->held[0].block);
         car_block_drop(rank, h->held[1].block);
+        car_block_drop(rank, h->source.block);
         car_block_drop(rank, h->older);
         car_block_drop(rank, h->kept);
         car_context_release(rank->context, h->layout.parts, (size_t)car_graph_use_count(rank->graph),

@@ -33,6 +33,7 @@ car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a sum of tied bundle %d is missing",
                                     rank->device, b);
         }
+        car_arena_assign(rank->arena, other->block->data, CAR_MEMORY_GRADIENTS);
         float *to = (float *)(sum->block->data + car_rank_home_part(rank, b)->offset);
         const float *from = (const float *)other->block->data;
         car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));

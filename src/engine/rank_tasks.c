@@ -31,11 +31,12 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
             continue;
         }
         int64_t version = b < rank->stages ? task->version : task->tied_version;
-        const car_block *block = find_version(rank, b, task, version);
+        car_block *block = find_version(rank, b, task, version);
         if (!block) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: version %lld of bundle %d is not here",
                                     rank->device, (long long)version, b);
         }
+        car_arena_assign(rank->arena, block->data, CAR_MEMORY_WEIGHTS);
         if (car_rank_weights_place(rank, b) == b) {
             bind_weights(thread, b, block);
         } else {
@@ -96,7 +97,9 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, add
                                 "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, bundle,
                                 task->worker);
     }
-    if (!sum) {
+    if (sum) {
+        car_arena_assign(rank->arena, sum->block->data, CAR_MEMORY_GRADIENTS);
+    } else {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, rank->partition->bundles[bundle].bytes, &out->block));
     }
     if (out->kind == BEGINS) {
@@ -196,6 +199,7 @@ static car_status settle_sums(car_rank *rank, const car_task *task, const additi
     for (int a = 0; a < count; a++) {
         if (additions[a].kind == WAITS) {
             CAR_TRY(car_rank_put_own(rank, additions[a].bundle, task->step, additions[a].block));
+            car_arena_assign(rank->arena, additions[a].block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
         }
         CAR_TRY(car_rank_settle(rank, additions[a].bundle, task->step, task->worker, true));
     }
@@ -205,15 +209,28 @@ done:
 
 /* ---- forward or backward ---------------------------------------------------------------------- */
 
-/* zero: what came for this use, or for all, is not needed here any more. This is said of the stage's own bundle; a tied
- * one may have another last user in the cycle, and another owner under dp. */
+/* zero: whether what came for this use, or for all, is not needed here any more. The task says so of its stage's own
+ * bundle; a tied one may have another last user in the cycle, and another owner under dp. */
+static bool frees_weights(const car_rank *rank, const car_task *task, int bundle) {
+    if (bundle < rank->stages || !rank->cyclic) {
+        return (task->frees & CAR_FREES_WEIGHTS) && !(bundle >= rank->stages && rank->holding[bundle].owned);
+    }
+    /* Of a version the fresh workers of its step are the first users, and the stale ones of the next the last. */
+    int home = rank->partition->bundles[bundle].home, last = rank->workers - 1;
+    while (last >= 0 && car_plan_delay(rank->plan, last, home) == 0) {
+        last--;
+    }
+    int64_t step = last >= 0 ? task->tied_version + 1 : task->tied_version;
+    return task->kind == CAR_TASK_BACKWARD && task->step == step &&
+           task->worker == (last >= 0 ? last : rank->workers - 1);
+}
+
 static void free_weights(car_rank *rank, const car_task *task) {
     for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
-        bool tied = b >= rank->stages;
-        if (rank->partition->bundles[b].stage != task->stage || (tied && (rank->cyclic || rank->holding[b].owned))) {
+        int64_t version = b < rank->stages ? task->version : task->tied_version;
+        if (rank->partition->bundles[b].stage != task->stage || version < 0 || !frees_weights(rank, task, b)) {
             continue;
         }
-        int64_t version = tied ? task->tied_version : task->version;
         car_held *held = &rank->holding[b].held[version % 2];
         if (held->block && held->version == version) {
             car_block_drop(rank, held->block);
@@ -246,7 +263,7 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
                            car_tape_loss(rank->tapes[car_rank_tape_of(rank, task)]));
     }
     CAR_TRY(settle_sums(rank, task, additions, count));
-    if (task->frees & CAR_FREES_WEIGHTS) {
+    if (rank->placement == CAR_PLACEMENT_ZERO) {
         free_weights(rank, task);
     }
 done:
@@ -332,13 +349,19 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
         CAR_TRY(car_rank_add_ties(rank, task->bundle, task->step));
     }
     const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
-    const car_block *from = car_rank_find_weights(rank, task->bundle, task->version - 1);
+    car_block *from = h->source.block && h->source.version == task->version - 1
+                          ? h->source.block
+                          : car_rank_find_weights(rank, task->bundle, task->version - 1);
     if (!sum || !from) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
                                 "rank %d: %s for version %lld of bundle %d is not here", rank->device,
                                 sum ? "the weights" : "the sum", (long long)task->version, task->bundle);
     }
     const car_block *source = sum->block;
+    car_arena_assign(rank->arena, source->data, CAR_MEMORY_GRADIENTS);
+    if (from != h->source.block) { /* that is on its way */
+        car_arena_assign(rank->arena, from->data, CAR_MEMORY_WEIGHTS);
+    }
     if (keeps_previous(rank, task)) {
         CAR_TRY(keep_previous(rank, task, from));
     }
@@ -349,7 +372,9 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
     pthread_mutex_unlock(&rank->lock);
     renew(rank, task, from, to->block, source);
     pthread_mutex_lock(&rank->lock);
-    to->version = task->version;
+    to->version = h->made = task->version;
+    car_block_drop(rank, h->source.block);
+    h->source = (car_held){NULL, CAR_NONE};
     CAR_TRY(copy_ties(rank, task, to->block));
 done:
     return status;

@@ -7,7 +7,6 @@
 /* Bytes that change at each slot of a period; what is alive over whole periods is counted apart. */
 typedef struct tally {
     const car_plan *plan;
-    const size_t *held; /* by stage; NULL: the partition's */
     int64_t *changes;
     int64_t always;
     double area; /* bytes * slots */
@@ -22,8 +21,7 @@ static void clear(tally *t) {
 }
 
 static void add_stage(tally *t, int worker, int stage) {
-    int64_t bytes = (int64_t)(t->held ? t->held[stage] : t->plan->partition->stages[stage].held_bytes);
-    int64_t period = t->plan->period;
+    int64_t bytes = (int64_t)t->plan->partition->stages[stage].held_bytes, period = t->plan->period;
     if (bytes == 0) {
         return;
     }
@@ -81,17 +79,6 @@ static size_t device_peak(tally *t) {
         peak = bytes > peak ? bytes : peak;
     }
     return peak;
-}
-
-car_status car_predict_device_slots(const car_plan *plan, int device, const size_t *held, size_t *out) {
-    tally t = {.plan = plan, .held = held};
-    car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(plan->context, (size_t)plan->period, sizeof *t.changes, &t.changes));
-    add_device(&t, device);
-    *out = peak_of(&t);
-done:
-    car_context_release(plan->context, t.changes, (size_t)plan->period, sizeof *t.changes);
-    return status;
 }
 
 static car_status predict_slots(const car_plan *plan, car_prediction *out) {

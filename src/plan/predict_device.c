@@ -1,100 +1,117 @@
-/* Predictions for one rank.
+/* Predictions for one rank, from the first slot of a short run to its last.
  *
- * A rank that has only some stages holds for backward what their operations save: what they make, and also what comes
- * from the rank before. The partition counts a tensor where it is made; here it counts where it is needed.
+ * What tasks hold is followed to the byte, in the plan's order, which is how a rank with one thread works as long as no
+ * message is late. A rank that has only some stages holds for backward what their operations save: what they make, and
+ * also what comes from the rank before:
  *
  *   stage 0 | stage 1          q is made in stage 0, and only the attention's backward reads it:
  *    ... q  | attention ...    with a rank for each stage, stage 1's rank holds it */
+#include "plan/life.h"
 #include "plan/predict_internal.h"
 
-/* ---- activations ----------------------------------------------------------------------------- */
+/* The micro-batches on a rank. */
+typedef struct room {
+    const car_plan *plan;
+    int device, first_stage, end_stage;
+    bool partly; /* the rank has some stages only */
+    car_graph_range *range;
+    car_life *lives;
+    int count;
+    size_t live, peak;
+} room;
 
-static bool saves(const car_op *op, int tensor) {
-    bool saved = (op->saves_output && op->output == tensor) || op->aux == tensor;
-    for (int q = 0; q < op->input_count; q++) {
-        saved = saved || (op->saves_input[q] && op->inputs[q] == tensor);
-    }
-    return saved;
+/* Steps of a run in which everything happens that can: fill, steady state, drain. In a grid micro-batches come round to
+ * a rank in another order every step, for as many steps as there are workers. */
+static int64_t steps_of(const car_plan *plan) {
+    return plan->config.placement == CAR_PLACEMENT_GRID ? plan->config.workers + 5 : 5;
 }
 
-/* Whether the backward of operations first .. end-1 reads a tensor. */
-static bool is_saved(const car_graph *graph, int first, int end, int tensor) {
-    bool saved = false;
-    for (int l = first; l < end && !saved; l++) {
-        const car_op *op = car_graph_op(graph, l);
-        saved = car_graph_tensor(graph, op->output)->grad_slot != CAR_NONE && saves(op, tensor);
+static void find_stages(room *r) {
+    const car_plan *plan = r->plan;
+    bool grid = plan->config.placement == CAR_PLACEMENT_GRID;
+    int last = plan->config.workers - 1, group = r->device < last ? r->device : last;
+    r->partly = grid || plan->config.placement == CAR_PLACEMENT_PIPELINE;
+    while (grid && group > 0 && car_plan_group_first(plan, group) > r->device) {
+        group--;
     }
-    return saved;
+    r->first_stage = r->partly ? group * plan->per_worker : 0;
+    r->end_stage = r->partly ? r->first_stage + plan->per_worker : plan->stages;
 }
 
-/* The stage of a rank whose forward brings a tensor: where it is made, or the first. */
-static int stage_of(const car_partition *partition, const car_tensor *tensor, int first, int end) {
-    int stage = first;
-    for (int j = first; j < end; j++) {
-        const car_stage *s = &partition->stages[j];
-        stage = tensor->producer >= s->first && tensor->producer < s->end ? j : stage;
-    }
-    return stage;
-}
-
-/* What the forwards of stages first .. end-1 leave held on a rank that has no others. */
-static void hold_apart(const car_partition *partition, int first, int end, size_t *held) {
-    const car_graph *graph = partition->graph;
-    int first_op = partition->stages[first].first, end_op = partition->stages[end - 1].end;
-    for (int j = first; j < end; j++) {
-        held[j] = graph ? 0 : partition->stages[j].held_bytes;
-    }
-    for (int v = 0; graph && v < car_graph_tensor_count(graph); v++) {
-        const car_tensor *tensor = car_graph_tensor(graph, v);
-        if (tensor->last_backward != CAR_NONE && is_saved(graph, first_op, end_op, v)) {
-            held[stage_of(partition, tensor, first, end)] += tensor->bytes;
-        }
-    }
-}
-
-/* What goes to the next rank and is not held here: it is there until it was packed. */
-static size_t leaving_bytes(const car_partition *partition, int first, int end) {
-    const car_graph *graph = partition->graph;
-    int first_op = partition->stages[first].first, end_op = partition->stages[end - 1].end;
-    size_t bytes = 0;
-    for (int v = 0; graph && v < car_graph_tensor_count(graph); v++) {
-        const car_tensor *tensor = car_graph_tensor(graph, v);
-        bool crosses = tensor->producer != CAR_NONE && tensor->producer < end_op && tensor->last_forward >= end_op;
-        bytes += crosses && !is_saved(graph, first_op, end_op, v) ? tensor->bytes : 0;
-    }
-    return bytes;
-}
-
-/* A rank of a pipeline or a grid: stages first .. end-1 and no others. */
-static car_status predict_apart(const car_plan *plan, int device, int first, int end, size_t *out) {
-    size_t *held = NULL;
+static car_status open_room(room *r) {
+    const car_plan *plan = r->plan;
+    const car_stage *stages = plan->partition->stages;
     car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(plan->context, (size_t)plan->stages, sizeof *held, &held));
-    hold_apart(plan->partition, first, end, held);
-    *out = 0;
-    if (plan->config.placement == CAR_PLACEMENT_PIPELINE) {
-        CAR_TRY(car_predict_device_slots(plan, device, held, out));
-    } else {
-        for (int j = first; j < end; j++) {
-            *out += held[j]; /* one micro-batch; at its turn from forward to backward all stages are alive */
-        }
+    find_stages(r);
+    bool passes = plan->config.placement == CAR_PLACEMENT_PIPELINE && car_plan_is_cyclic(plan);
+    r->count = plan->config.placement == CAR_PLACEMENT_GRID ? 1
+               : passes                                     ? plan->config.workers - r->first_stage / plan->per_worker
+                                                            : plan->config.workers;
+    CAR_TRY(car_graph_range_create(plan->partition->graph, stages[r->first_stage].first, stages[r->end_stage - 1].end,
+                                   &r->range));
+    CAR_TRY(car_context_allocate(plan->context, (size_t)r->count, sizeof *r->lives, &r->lives));
+    for (int t = 0; t < r->count; t++) {
+        CAR_TRY(car_life_open(plan->partition->graph, r->range, &r->lives[t]));
     }
-    *out += leaving_bytes(plan->partition, first, end);
 done:
-    car_context_release(plan->context, held, held ? (size_t)plan->stages : 0, sizeof *held);
     return status;
 }
 
+static void close_room(room *r) {
+    for (int t = 0; r->lives && t < r->count; t++) {
+        car_life_release(&r->lives[t]);
+    }
+    car_context_release(r->plan->context, r->lives, r->lives ? (size_t)r->count : 0, sizeof *r->lives);
+    car_graph_range_destroy(r->plan->partition->graph, r->range);
+}
+
+/* All that happens to a micro-batch with a task; bytes of the others stay as they are. */
+static void follow(room *r, const car_task *task) {
+    const car_stage *stage = &r->plan->partition->stages[task->stage];
+    bool forward = task->kind == CAR_TASK_FORWARD, backward = task->kind == CAR_TASK_BACKWARD;
+    bool gradient = task->cargo == CAR_CARGO_GRADIENT;
+    if (!forward && !backward && task->cargo != CAR_CARGO_ACTIVATION && !gradient) {
+        return;
+    }
+    car_life *life = &r->lives[(task->step * r->plan->config.workers + task->worker) % r->count];
+    size_t others = r->live - life->live, most = 0;
+    bool begins = (forward && task->stage == 0) || (task->kind == CAR_TASK_RECEIVE && !gradient);
+    if (begins) {
+        car_life_clear(life);
+        car_life_feed(life);
+    }
+    if (task->kind == CAR_TASK_RECEIVE) {
+        car_life_import(life, gradient);
+    } else if (task->kind == CAR_TASK_SEND) {
+        car_life_export(life, gradient);
+    }
+    for (int e = 0; (forward || backward) && e < stage->end - stage->first; e++) {
+        size_t during =
+            forward ? car_life_forward(life, stage->first + e) : car_life_backward(life, stage->end - 1 - e);
+        most = during > most ? during : most;
+    }
+    most = life->live > most ? life->live : most;
+    r->live = others + life->live;
+    r->peak = others + most > r->peak ? others + most : r->peak;
+}
+
 static car_status predict_activations(const car_plan *plan, int device, size_t *out) {
-    bool grid = plan->config.placement == CAR_PLACEMENT_GRID;
-    int last = plan->config.workers - 1, group = device < last ? device : last;
-    if (!grid && plan->config.placement != CAR_PLACEMENT_PIPELINE) {
-        return car_predict_device_slots(plan, device, NULL, out);
+    room r = {.plan = plan, .device = device};
+    car_task_list list = {0};
+    int64_t steps = steps_of(plan);
+    car_status status = CAR_OK;
+    CAR_TRY(open_room(&r));
+    for (int64_t window = 0; window < car_plan_windows(plan, steps); window++) {
+        CAR_TRY(car_plan_expand(plan, device, window, steps, &list));
+        for (int k = 0; k < list.count; k++) {
+            follow(&r, &list.tasks[k]);
+        }
     }
-    while (grid && group > 0 && car_plan_group_first(plan, group) > device) {
-        group--;
-    }
-    return predict_apart(plan, device, group * plan->per_worker, (group + 1) * plan->per_worker, out);
+    *out = r.peak;
+done:
+    close_room(&r);
+    car_task_list_release(plan, &list);
+    return status;
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
@@ -102,14 +119,15 @@ static car_status predict_activations(const car_plan *plan, int device, size_t *
 car_status car_plan_predict_device(const car_plan *plan, int device, int optimizer_states, car_device_prediction *out) {
     car_status status = CAR_OK;
     *out = (car_device_prediction){0};
-    if (plan->config.placement == CAR_PLACEMENT_SHARED) {
-        return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED, "placement shared has no memory for each device");
+    if (plan->config.placement == CAR_PLACEMENT_SHARED || !plan->partition->graph) {
+        return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
+                                "what a rank holds is known of a model's plan over ranks");
     }
     if (device < 0 || device >= plan->devices) {
         return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d: the plan has %d", device,
                                 plan->devices);
     }
-    CAR_TRY(car_predict_device_table(plan, device, optimizer_states, out));
+    CAR_TRY(car_predict_device_table(plan, device, steps_of(plan), optimizer_states, out));
     CAR_TRY(predict_activations(plan, device, &out->activations));
 done:
     return status;

@@ -7,10 +7,9 @@
 
 /* What can be read off the table: states and traffic of steady state. */
 car_status car_predict_table(const car_plan *plan, int optimizer_states, car_prediction *out);
-/* The states of one device. */
-car_status car_predict_device_table(const car_plan *plan, int device, int optimizer_states, car_device_prediction *out);
-/* Activations of one device in idealised slots (not of a grid), if stages leave `held` bytes. */
-car_status car_predict_device_slots(const car_plan *plan, int device, const size_t *held, size_t *out);
+/* The states of one device, over a run of so many steps. */
+car_status car_predict_device_table(const car_plan *plan, int device, int64_t steps, int optimizer_states,
+                                    car_device_prediction *out);
 
 /* ---- what is alive on a device, and when ------------------------------------------------------ */
 

@@ -33,7 +33,8 @@ typedef struct survey {
     int states;            /* of the optimizer */
     int group;             /* ranks of a collective */
     int device;            /* that is walked */
-    double weight;         /* how many devices it stands for */
+    int64_t first_window, end_window, steps; /* of a run of so many steps */
+    double weight;                           /* how many devices it stands for */
     car_task_list tasks;
     car_ledger weights, sums;
     double *weights_changes, *sums_changes; /* of all devices, by moment; not if memory is shared, or in turn */
@@ -127,6 +128,7 @@ done:
 static car_status account_message(survey *s, const car_task *task, int64_t moment) {
     bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
     bool arrives = task->kind == CAR_TASK_RECEIVE;
+    car_status status = CAR_OK;
     if (!sum && task->cargo != CAR_CARGO_WEIGHTS) {
         return CAR_OK;
     }
@@ -135,8 +137,12 @@ static car_status account_message(survey *s, const car_task *task, int64_t momen
     if (arrives) {
         return car_ledger_begin(ledger, task->bundle, id, moment);
     }
+    if (!sum && id == 0) { /* there from the beginning */
+        CAR_TRY(car_ledger_use(ledger, task->bundle, id, moment));
+    }
     car_ledger_touch(ledger, task->bundle, id, moment, task->frees & (CAR_FREES_SUM | CAR_FREES_WEIGHTS));
-    return CAR_OK;
+done:
+    return status;
 }
 
 static car_status account(survey *s, const car_task *task) {
@@ -213,7 +219,7 @@ static car_status walk_window(survey *s, int64_t window) {
     bool counts = s->sampled || window == TRAFFIC_WINDOW;
     car_status status = CAR_OK;
     s->send_slot = CAR_NONE;
-    CAR_TRY(car_plan_expand(s->plan, s->device, window, STEPS, &s->tasks));
+    CAR_TRY(car_plan_expand(s->plan, s->device, window, s->steps, &s->tasks));
     for (int k = 0; k < s->tasks.count; k++) {
         CAR_TRY(account(s, &s->tasks.tasks[k]));
         if (counts) {
@@ -224,11 +230,29 @@ done:
     return status;
 }
 
+/* zero: what an owner has at the end of a run. */
+static car_status keep_last_versions(survey *s) {
+    const car_plan *plan = s->plan;
+    int64_t end = s->end_window * plan->period * MOMENTS - 1;
+    car_status status = CAR_OK;
+    for (int b = 0; plan->config.placement == CAR_PLACEMENT_ZERO && b < plan->partition->bundle_count; b++) {
+        const car_bundle *bundle = &plan->partition->bundles[b];
+        if (bundle->bytes > 0 && car_plan_owner(plan, s->steps, bundle->home) == s->device) {
+            CAR_TRY(car_ledger_use(&s->weights, b, s->steps, end));
+        }
+    }
+done:
+    return status;
+}
+
 static car_status walk_device(survey *s) {
     car_status status = CAR_OK;
     s->sent = s->optimizer = 0;
-    for (int64_t window = FIRST_WINDOW; window < END_WINDOW; window++) {
+    for (int64_t window = s->first_window; window < s->end_window; window++) {
         CAR_TRY(walk_window(s, window));
+    }
+    if (s->steps != STEPS) {
+        CAR_TRY(keep_last_versions(s));
     }
     if (!s->shared) {
         CAR_TRY(close_ledgers(s));
@@ -333,8 +357,14 @@ static int ranks_of_collective(const car_plan *plan) {
 car_status car_predict_table(const car_plan *plan, int optimizer_states, car_prediction *out) {
     car_context *context = plan->context;
     bool shared = plan->config.placement == CAR_PLACEMENT_SHARED;
-    survey s = {
-        .plan = plan, .out = out, .shared = shared, .states = optimizer_states, .group = ranks_of_collective(plan)};
+    survey s = {.plan = plan,
+                .out = out,
+                .shared = shared,
+                .states = optimizer_states,
+                .group = ranks_of_collective(plan),
+                .first_window = FIRST_WINDOW,
+                .end_window = END_WINDOW,
+                .steps = STEPS};
     size_t bundles = (size_t)plan->partition->bundle_count;
     int64_t begin = FIRST_WINDOW * plan->period * MOMENTS;
     car_status status = CAR_OK;
@@ -359,7 +389,7 @@ done:
     return status;
 }
 
-car_status car_predict_device_table(const car_plan *plan, int device, int optimizer_states,
+car_status car_predict_device_table(const car_plan *plan, int device, int64_t steps, int optimizer_states,
                                     car_device_prediction *out) {
     car_context *context = plan->context;
     car_prediction whole = {0};
@@ -368,11 +398,13 @@ car_status car_predict_device_table(const car_plan *plan, int device, int optimi
                 .states = optimizer_states,
                 .group = ranks_of_collective(plan),
                 .device = device,
+                .end_window = car_plan_windows(plan, steps),
+                .steps = steps,
                 .weight = 1,
                 .part = 1,
                 .beat = plan->period};
     size_t bundles = (size_t)plan->partition->bundle_count, beat = (size_t)s.beat;
-    int64_t begin = FIRST_WINDOW * plan->period * MOMENTS;
+    int64_t begin = -plan->period * MOMENTS; /* a run begins in slot -1 */
     car_status status = CAR_OK;
     CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, false, &s.weights));
     CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, false, &s.sums));

@@ -4,7 +4,7 @@
  *   mpirun -n R ranks [full]
  *
  * runs the cases that need R ranks, those of CI or all of them. A case is a line of the list below, for each model and
- * rule. */
+ * rule. Under zero's cycle it is also looked how much of the weights all ranks have at any one time. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 #include "carousel/predict.h"
 #include "carousel/rank.h"
 #include "engine/session.h"
+#include "transport/transport.h"
 
 enum { STEPS = 6, DP_STEPS = 10 };
 
@@ -105,11 +106,73 @@ static car_session_config configure(const setting *s, const char *model, car_rul
     return config;
 }
 
+/* ---- all ranks' weights together ----------------------------------------------------------------------- */
+
+enum { MOST_EVENTS = 4096 };
+
+/* What a rank's weights took, by the clock of the machine. */
+typedef struct record {
+    size_t before;
+    int count;
+    car_arena_event events[MOST_EVENTS];
+} record;
+
+static double begin_record(car_arena *arena, record *own) {
+    own->before = car_arena_live(arena, CAR_MEMORY_WEIGHTS);
+    return car_arena_record(arena, CAR_MEMORY_WEIGHTS, MOST_EVENTS) == CAR_OK ? car_clock_seconds() : 0;
+}
+
+/* The most bytes that all ranks had at one time; 0 if something went wrong. */
+static size_t most_at_once(car_transport *transport, car_arena *arena, double start, record *own) {
+    int ranks = car_transport_size(transport), at[64] = {0};
+    const car_arena_event *events = NULL;
+    own->count = car_arena_events(arena, &events);
+    for (int e = 0; e < own->count; e++) {
+        own->events[e] = (car_arena_event){events[e].seconds + start, events[e].live};
+    }
+    record *all = calloc((size_t)ranks, sizeof *all);
+    bool good = all && start > 0 && own->count < MOST_EVENTS && ranks <= 64 &&
+                car_transport_all_gather(transport, own, sizeof *own, all) == CAR_OK;
+    size_t total = 0, most = 0;
+    for (int r = 0; good && r < ranks; r++) {
+        total += all[r].before;
+    }
+    for (int next = 0; good && next >= 0; most = total > most ? total : most) {
+        next = -1;
+        for (int r = 0; r < ranks; r++) {
+            bool earlier =
+                at[r] < all[r].count && (next < 0 || all[r].events[at[r]].seconds < all[next].events[at[next]].seconds);
+            next = earlier ? r : next;
+        }
+        if (next >= 0) {
+            const record *of = &all[next];
+            total += of->events[at[next]].live - (at[next] > 0 ? of->events[at[next] - 1].live : of->before);
+            at[next]++;
+        }
+    }
+    free(all);
+    return most;
+}
+
+/* zero's cycle: two versions of everything, and of a tied parameter the copies that travel on their own. */
+static bool has_two_versions(const car_partition *partition, size_t most) {
+    size_t bytes = 0;
+    for (int b = 0; b < partition->bundle_count; b++) {
+        bytes += partition->bundles[b].bytes;
+    }
+    return most > bytes && most <= 2 * bytes;
+}
+
+/* ---- one case ------------------------------------------------------------------------------------------ */
+
 /* Two runs, so that going on from the end of the first is seen as well. */
-static car_status train(car_rank *rank, int64_t steps) {
+static car_status train(car_rank *rank, car_transport *transport, car_arena *arena, int64_t steps, size_t *most) {
+    static record own;
     car_status status = CAR_OK;
     CAR_TRY(car_rank_initialize(rank, 7));
+    double start = begin_record(arena, &own);
     CAR_TRY(car_rank_run(rank, steps / 2 + 1));
+    *most = most_at_once(transport, arena, start, &own);
     CAR_TRY(car_rank_run(rank, steps));
 done:
     return status;
@@ -125,6 +188,7 @@ static bool run_case(car_transport *transport, const setting *s, const char *mod
     car_cut *cut = NULL;
     int64_t steps = rule == CAR_RULE_DP ? DP_STEPS : STEPS;
     bool first = car_transport_rank(transport) == 0, good = true;
+    size_t most = 0;
     plan_config.placement = s->placement;
     plan_config.mapping = s->mapping;
     plan_config.ranks = s->placement == CAR_PLACEMENT_REPLICA ? s->ranks : 0;
@@ -138,7 +202,7 @@ static bool run_case(car_transport *transport, const setting *s, const char *mod
     training.feed_user = &session;
     require(transport, car_rank_create(plan, session.program, arena, transport, &training, &rank) == CAR_OK, "creating",
             session.context);
-    require(transport, train(rank, steps) == CAR_OK, "training", session.context);
+    require(transport, train(rank, transport, arena, steps, &most) == CAR_OK, "training", session.context);
     if (first) {
         require(transport, car_cut_create(session.program, arena, false, 0, &cut) == CAR_OK, "cut", session.context);
     }
@@ -147,6 +211,11 @@ static bool run_case(car_transport *transport, const setting *s, const char *mod
         require(transport, car_trainer_run(session.trainer, steps) == CAR_OK, "shared", session.context);
         double difference = compare(&session, cut);
         good = rule == CAR_RULE_DP ? difference <= 1e-5 /* not of NaN */ : difference == 0;
+        if (s->placement == CAR_PLACEMENT_ZERO && rule != CAR_RULE_DP) {
+            double all = (double)car_graph_param_bytes(session.graph);
+            printf("   at most %.2f of the weights at once\n", (double)most / all);
+            good = good && has_two_versions(session.partition, most);
+        }
         printf("%s %s %s %s N=%d k=%d R=%d: %.2g\n", good ? "ok" : "FAILED", model, car_rule_text(rule),
                car_placement_text(s->placement), s->workers, s->per_worker, car_plan_devices(plan), difference);
         fflush(stdout);

@@ -354,6 +354,39 @@ static void drop_everything(stress *s) {
     }
 }
 
+/* A message that has arrived is what it carried: the account changes, the block, its bytes and the total do not. */
+static void assigned_blocks_change_accounts(void **state) {
+    car_context *context = ((fixture *)*state)->context;
+    car_arena *arena = NULL;
+    const car_arena_event *events = NULL;
+    assert_int_equal(car_arena_create(context, 1000, &arena), CAR_OK);
+    char *block = get(arena, CAR_MEMORY_MESSAGES, 300);
+    void *other = get(arena, CAR_MEMORY_GRADIENTS, 200);
+    size_t extent = car_arena_extent(arena);
+    memset(block, 5, 300);
+    assert_int_equal(car_arena_record(arena, CAR_MEMORY_GRADIENTS, 10), CAR_OK);
+    car_arena_assign(arena, block, CAR_MEMORY_GRADIENTS);
+    assert_int_equal(car_arena_live(arena, CAR_MEMORY_MESSAGES), 0);
+    assert_int_equal(car_arena_live(arena, CAR_MEMORY_GRADIENTS), 500);
+    assert_int_equal(car_arena_peak(arena, CAR_MEMORY_MESSAGES), 300);
+    assert_int_equal(car_arena_peak(arena, CAR_MEMORY_GRADIENTS), 500);
+    car_arena_assign(arena, block, CAR_MEMORY_GRADIENTS); /* it is that already */
+    car_arena_assign(arena, NULL, CAR_MEMORY_GRADIENTS);
+    assert_int_equal(car_arena_live(arena, CAR_MEMORY_GRADIENTS), 500);
+    assert_int_equal(car_arena_events(arena, &events), 1);
+    assert_int_equal(events[0].live, 500);
+    assert_int_equal(car_arena_extent(arena), extent);
+    expect_refusal(context, arena, 501, "500 bytes in use");
+    for (int b = 0; b < 300; b++) {
+        assert_int_equal(block[b], 5);
+    }
+    car_arena_release(arena, block); /* from its new account */
+    assert_int_equal(car_arena_live(arena, CAR_MEMORY_GRADIENTS), 200);
+    assert_int_equal(car_arena_live(arena, CAR_MEMORY_MESSAGES), 0);
+    car_arena_release(arena, other);
+    car_arena_destroy(arena);
+}
+
 /* How many of the pages that lie wholly in a block are resident. */
 static size_t resident_pages(const char *memory, size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), count = 0;
@@ -369,11 +402,11 @@ static size_t resident_pages(const char *memory, size_t bytes) {
 
 /* Pages of small blocks go back too, once they have become a large hole. */
 static void holes_return_pages_if_told(void **state) {
-    enum { PIECES = 16, PIECE = 1 << 16, ALL = PIECES * PIECE };
+    enum { PIECES = 16, PIECE = 1 << 16, ALL = PIECES * PIECE, RETURNED = 1 << 17 };
     car_arena *arena = ((fixture *)*state)->arena;
     void *pieces[PIECES], *guard = NULL;
     for (int told = 0; told < 2; told++) {
-        car_arena_return_pages(arena, told ? PIECES / 2 * PIECE : 0);
+        car_arena_return_pages(arena, told ? RETURNED : 0);
         for (int p = 0; p < PIECES; p++) {
             assert_int_equal(car_arena_allocate(arena, CAR_MEMORY_ACTIVATIONS, PIECE, &pieces[p]), CAR_OK);
             memset(pieces[p], 1, PIECE);
@@ -381,12 +414,13 @@ static void holes_return_pages_if_told(void **state) {
         assert_int_equal(car_arena_allocate(arena, CAR_MEMORY_WEIGHTS, PIECE, &guard), CAR_OK);
         memset(guard, 2, PIECE);
         size_t before = resident_pages(pieces[0], ALL);
-        assert_true(before > ALL / 4096 / 2);
+        assert_true(before >= ALL / 4096 - 1);
         for (int p = 0; p < PIECES; p++) {
             car_arena_release(arena, pieces[p]);
         }
+        /* At both ends less than a piece may stay. */
         size_t after = resident_pages(pieces[0], ALL);
-        assert_true(told ? after == 0 : after == before);
+        assert_true(told ? after < 2 * RETURNED / 4096 : after == before);
         for (int b = 0; b < PIECE; b++) {
             assert_int_equal(((char *)guard)[b], 2);
         }
@@ -448,6 +482,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(multiples_fit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(steady_pattern_does_not_grow, set_up, tear_down),
         cmocka_unit_test_setup_teardown(limit_counts_all_categories, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(assigned_blocks_change_accounts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(holes_return_pages_if_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(random_blocks_keep_their_bytes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(threads_keep_their_bytes, set_up, tear_down),
