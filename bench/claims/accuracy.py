@@ -21,6 +21,7 @@ COMMON = {"model": "resnet20", "workers": 4, "batch": 32, "threads": 2, "lr": 0.
           "keep": 1}  # fmt: skip
 GENTLE = {"lr": 0.05, "warmup": EPOCH, "seed": 1}  # half the rate
 CONVOLUTIONS = ("auto", "direct")
+COMPARED = {"winograd": "resnet20", "winograd18": "resnet18"}  # by both kinds of convolutions
 
 
 def long_runs():
@@ -33,8 +34,9 @@ def long_runs():
             yield f"warmup{warmup}-{rule}", {"rule": rule, "epochs": 3, "seed": 1, "warmup": warmup}
     for rule in RULES:
         yield f"gentle-{rule}", {**GENTLE, "rule": rule, "epochs": 3}
-    for how in CONVOLUTIONS:
-        yield f"winograd-{how}", {**GENTLE, "rule": "cdp-v2", "epochs": 2, "convolutions": how}
+    for prefix, model in COMPARED.items():
+        for how in CONVOLUTIONS:
+            yield f"{prefix}-{how}", {**GENTLE, "model": model, "rule": "cdp-v2", "epochs": 2, "convolutions": how}
 
 
 def short_runs():
@@ -144,9 +146,9 @@ def gentle_table(raw):
 
 
 def winograd_table(raw):
-    rows = [[how, f"{run['eval_loss']:.4f}", percent([run["accuracy"]])] for how in CONVOLUTIONS
-            if (run := raw["runs"].get(f"winograd-{how}"))]  # fmt: skip
-    return table(["convolutions", "test loss", "test accuracy"], rows) if rows else ""
+    rows = [[model, how, f"{run['eval_loss']:.4f}", percent([run["accuracy"]])] for prefix, model in COMPARED.items()
+            for how in CONVOLUTIONS if (run := raw["runs"].get(f"{prefix}-{how}"))]  # fmt: skip
+    return table(["model", "convolutions", "test loss", "test accuracy"], rows) if rows else ""
 
 
 def tables(raw):
@@ -226,8 +228,10 @@ def figures(raw):
                   loss_panel(raw, f"warmup{EPOCH}", RULES, f"Warm-up of {EPOCH} steps", y_range)]  # fmt: skip
         made["accuracy-warmup.svg"] = figure([p for p in panels if p["marks"]], columns=2, width=960, height=320)
     gentle = loss_panel(raw, "gentle", RULES, "resnet20 on CIFAR-10, rate 0.05, warm-up")
-    winograd = loss_panel(raw, "winograd", CONVOLUTIONS, "resnet20 on CIFAR-10, cdp-v2: convolutions")
-    for name, panel in (("cifar10-rules.svg", gentle), ("winograd-resnet20.svg", winograd)):
+    if gentle["marks"]:
+        made["cifar10-rules.svg"] = figure([gentle])
+    for prefix, model in COMPARED.items():
+        panel = loss_panel(raw, prefix, CONVOLUTIONS, f"{model} on CIFAR-10, cdp-v2: convolutions")
         if panel["marks"]:
-            made[name] = figure([panel])
+            made[f"winograd-{model}.svg"] = figure([panel])
     return made
