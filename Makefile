@@ -94,6 +94,7 @@ test-mpi-full: $(BUILD)/.with-tests ## run every placement, rule and model over 
 	@$(call compile,$(BUILD))
 	@MPIRUN=$$(command -v mpirun) tests/mpi/run.sh $(BUILD)/tests/mpi $(BUILD)/carousel full
 	@CAR_MPI_FULL=1 $(call check,$(BUILD)) --timeout 7200 --tests-regex 'mpi\.(traffic|memory)'
+	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/mpi_memory.py --most 0.95
 
 soak: $(BUILD)/tsan/.configured $(BUILD)/asan/.configured ## train random configurations under the sanitizers, SOAK_SECONDS=1800
 	@SOAK_SECONDS=$(SOAK_SECONDS) JOBS=$(JOBS) tests/soak/run.sh $(BUILD)/tsan $(BUILD)/asan

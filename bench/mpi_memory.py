@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Ranks on one machine: does the sum of their resident memory fall under the cyclic rules? See README.md.
 
-    BUILD_DIR=build bench/mpi_memory.py [--model NAME] [--batch B] [--workers N] [--steps T] [--json FILE]
+    BUILD_DIR=build bench/mpi_memory.py [--model NAME] [--batch B] [--workers N] [--steps T] [--most RATIO]
+                                          [--json FILE]
 
 Trains with placement replica and one rank for each worker, under dp and under the cyclic rules, and samples the sum of
 the ranks' proportional set sizes (PSS of /proc/PID/smaps_rollup), in which a page that several share counts once. The
@@ -60,6 +61,19 @@ def pss(pid):
         return 0
 
 
+def cpu_seconds(pids):
+    """Of all threads, in the program and in the system: page faults are among the latter."""
+    ticks = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        except OSError:
+            pass
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def steps_made(out):
     try:
         with open(os.path.join(out, "metrics.jsonl")) as file:
@@ -73,12 +87,15 @@ def measure(settings, ranks, steps):
     with tempfile.TemporaryDirectory() as out:
         words = command(ranks, {**settings, "steps": steps, "threads": 1, "lr": 0.001, "out": out, "keep": 0})
         process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        pids, samples = [], []
+        pids, samples, marks = [], [], []
         while process.poll() is None:
             if len(pids) < ranks:
                 pids = [pid for pid in children(process.pid) if is_rank(pid)]
-            if len(pids) == ranks and 2 <= steps_made(out) < steps - 1:
+            made = steps_made(out)
+            if len(pids) == ranks and 2 <= made < steps - 1:
                 samples.append(sum(pss(pid) for pid in pids))
+                if not marks or made > marks[-1][0]:
+                    marks.append((made, cpu_seconds(pids)))
             time.sleep(0.005)
         if process.returncode != 0 or len(samples) < 10:
             sys.exit(f"{' '.join(words)}: exit code {process.returncode}, {len(samples)} samples: {process.stderr.read()}")
@@ -87,7 +104,9 @@ def measure(settings, ranks, steps):
         with open(os.path.join(out, "metrics.jsonl")) as file:
             seconds = [json.loads(line)["seconds"] for line in file]
     samples.sort()
+    (first, before), (last, after) = marks[0], marks[-1]
     return {
+        "cpu_s": (after - before) / max(1, last - first),
         "samples": len(samples),
         "pss_peak": samples[-1],
         "pss_p99": samples[int(0.99 * (len(samples) - 1))],
@@ -102,9 +121,10 @@ def measure(settings, ranks, steps):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="vit-tiny")
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--most", type=float, help="fail if a cyclic rule's peak or mean is above this part of dp's")
     parser.add_argument("--json")
     options = parser.parse_args()
     results = {}
@@ -115,13 +135,17 @@ def main():
     dp = results["dp"]
     rows = [[rule, f"{r['pss_peak'] / 1e6:.1f}", f"{r['pss_peak'] / dp['pss_peak']:.2f}", f"{r['pss_mean'] / 1e6:.1f}",
              f"{r['pss_mean'] / dp['pss_mean']:.2f}", f"{r['rank_activations'] / 1e6:.1f}", f"{r['messages'] / 1e6:.1f}",
-             f"{1e3 * r['step_s']:.0f}", str(r["samples"])] for rule, r in results.items()]
+             f"{1e3 * r['step_s']:.0f}", f"{1e3 * r['cpu_s']:.0f}", str(r["samples"])] for rule, r in results.items()]
     title = f"{options.model}, batch {options.batch}, {options.workers} ranks, one thread each; sums over ranks in MB"
     print_table(title, ["rule", "PSS peak", "of dp", "PSS mean", "of dp", "a rank's activations", "messages", "step ms",
-                        "samples"], rows)
+                        "processor ms", "samples"], rows)
     if options.json:
         with open(options.json, "w") as file:
             json.dump(results, file, indent=2)
+    above = [rule for rule, r in results.items() if options.most and rule != "dp"
+             and max(r["pss_peak"] / dp["pss_peak"], r["pss_mean"] / dp["pss_mean"]) > options.most]
+    if above:
+        sys.exit(f"above {options.most} of dp's resident memory: {', '.join(above)}")
 
 
 if __name__ == "__main__":

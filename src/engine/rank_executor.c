@@ -158,14 +158,26 @@ static bool target_is_free(const car_rank *rank, const car_task *task) {
     return true;
 }
 
-static bool is_message(const car_task *task) {
-    return task->kind == CAR_TASK_SEND || arrives(task);
+/* What the carrier takes. Activations are unpacked when it is their turn and packed when they are made: anything else
+ * would hold them twice. */
+static bool is_carried(const car_task *task) {
+    bool packed = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
+    return (task->kind == CAR_TASK_SEND || arrives(task)) && !packed;
+}
+
+/* zero's owners keep to the plan's order with these: made earlier, new weights would lie here and wait for the forward of
+ * the same slot. */
+static bool makes_moving_weights(const car_rank *rank, const car_task *task) {
+    return task->kind == CAR_TASK_UPDATE && rank->holding[task->bundle].places == 0;
 }
 
 /* Starts what can be started, and returns the earliest entry that a thread can work on; NULL if there is none. */
 static car_entry *choose(car_rank *rank, bool carries) {
     car_entry *chosen = NULL;
+    bool behind = false; /* what computes */
     for (car_entry *entry = rank->first; entry && rank->status == CAR_OK; entry = entry->next) {
+        bool computes = entry->task.kind == CAR_TASK_FORWARD || entry->task.kind == CAR_TASK_BACKWARD;
+        behind = behind || (computes && !entry->over);
         if (entry->over || entry->running) {
             continue;
         }
@@ -176,7 +188,8 @@ static car_entry *choose(car_rank *rank, bool carries) {
             rank->status = rank->status == CAR_OK ? status : rank->status;
         }
         bool ready = arrives(&entry->task) ? entry->arrived : target_is_free(rank, &entry->task);
-        if (!chosen && ready && entry->blockers == 0 && (!carries || is_message(&entry->task))) {
+        ready = ready && !(behind && makes_moving_weights(rank, &entry->task));
+        if (!chosen && ready && entry->blockers == 0 && (!carries || is_carried(&entry->task))) {
             chosen = entry;
         }
     }

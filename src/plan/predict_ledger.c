@@ -110,6 +110,9 @@ car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t
     CAR_TRY(require(ledger, bundle, id - 1, ledger->begin, false, &from));
     from->kept = false;
     extend(from, moment - 1);
+    if (from->begin == moment) { /* two at once, at the end of a run: the first one is not seen by anybody */
+        from->end = moment - 1;
+    }
     CAR_TRY(car_ledger_begin(ledger, bundle, id, moment));
     CAR_TRY(require(ledger, bundle, id, moment, false, &made));
     made->kept = kept;

@@ -21,10 +21,11 @@ from ranks import Plan, RunError, program, ranks_of, train  # noqa: E402
 MODELS = {
     "mlp": {"model": "mlp", "batch": 4},
     "gpt2-nano": {"model": "gpt2-nano", "batch": 2, "seq-len": 16},  # its embedding is tied
+    "resnet20": {"model": "resnet20", "batch": 2, "image-size": 8},
 }
 STEPS = 6  # fill, steady state and drain of every placement
 STATUS_BYTES = 3072  # at most
-STATUS_SECONDS = 0.25  # between two of a rank to the same listener, at least
+STATUS_SECONDS = 0.25  # between two of a rank to the same listener, on average at least
 COLLECTIVES = {"Ibarrier", "Bcast", "Ibcast", "Ireduce", "Iallreduce", "Allgather", "Comm_dup", "Comm_split",
                "Comm_split_type", "Comm_free"}
 # What neither sends nor is collective, or has nothing to do with the loop.
@@ -70,14 +71,14 @@ def run(settings, ranks):
 
 
 def check_statuses(records):
-    wrong, last = [], {}
+    wrong = [f"rank {r.rank}: a status of {r.bytes} bytes" for r in records if r.bytes > STATUS_BYTES]
+    times = collections.defaultdict(list)
     for r in records:
-        if r.bytes > STATUS_BYTES:
-            wrong.append(f"rank {r.rank}: a status of {r.bytes} bytes")
-        before = last.get((r.rank, r.peer))
-        if before is not None and r.seconds - before < 0.9 * STATUS_SECONDS:
-            wrong.append(f"rank {r.rank}: statuses to rank {r.peer} {r.seconds - before:.3f} s apart")
-        last[r.rank, r.peer] = r.seconds
+        times[r.rank, r.peer].append(r.seconds)
+    for (rank, peer), seconds in times.items():
+        most = (max(seconds) - min(seconds)) / STATUS_SECONDS + 2  # where the machine is busy some come late, and are near
+        if len(seconds) > most:
+            wrong.append(f"rank {rank}: {len(seconds)} statuses to rank {peer}, not {most:.0f}")
     return wrong
 
 
@@ -160,11 +161,12 @@ def check_comparison(plan, sends, records, placement, ranks):
 
 
 def cases(full):
-    """(model, rule, placement, workers, stages for each worker)"""
+    """(model, rule, placement, workers, stages for each worker[, ranks])"""
+    yield "mlp", "cdp-v2", "replica", 4, 1, 2
     if not full:
         for n, placement in enumerate(("replica", "zero", "pipeline", "grid")):
             yield "gpt2-nano", "cdp-v2", placement, 3, 1
-            yield "mlp", ("cdp-v1", "cdp-v2")[n % 2], placement, 2, 2
+            yield ("mlp", "resnet20")[n < 2], ("cdp-v1", "cdp-v2")[n % 2], placement, 2, 2
         return
     for model in MODELS:
         for rule in ("cdp-v1", "cdp-v2"):
@@ -175,10 +177,14 @@ def cases(full):
 
 
 def check_case(case):
-    model, rule, placement, workers, k = case
+    model, rule, placement, workers, k = case[:5]
     settings = {**MODELS[model], "rule": rule, "placement": placement, "workers": workers, "stages": workers * k}
-    ranks = ranks_of(placement, rule, workers)
-    plan = Plan(settings, STEPS)
+    ranks, fewer = ranks_of(placement, rule, workers), {}
+    if len(case) > 5:
+        ranks = case[5]
+        settings["mapping"] = "interleaved"
+        fewer = {"ranks": ranks}
+    plan = Plan({**settings, **fewer}, STEPS)
     sends = list(plan.sends())
     summary, records = run(settings, ranks)
     wrong, messages, seen, statuses = compare(plan, sends, records, placement, ranks)
@@ -191,12 +197,19 @@ def check_case(case):
 
 
 def check_dp():
-    """The counter sees collectives where there are some."""
-    settings = {**MODELS["mlp"], "rule": "dp", "placement": "replica", "workers": 2}
+    """The counter sees collectives where there are some; an all-reduce is a ring of messages, each rank's 2(N-1)/N of all
+    sums."""
+    settings = {**MODELS["mlp"], "rule": "dp", "placement": "zero", "workers": 2}
     _, records = run(settings, 2)
     seen = {r.call for r in records if r.in_loop and r.call in COLLECTIVES}
-    print(f"{'ok' if seen else 'FAILED'} dp: {', '.join(sorted(seen))}", flush=True)
-    return [] if seen == {"Iallreduce"} else [f"collectives of dp in its loop: {seen}"]
+    wrong = [] if seen == {"Ibcast", "Ireduce"} else [f"collectives of dp over zero in its loop: {seen}"]
+    settings.update(placement="replica", workers=3)
+    _, records = run(settings, 3)
+    ring = sum(r.bytes for r in records if r.in_loop and r.comm == "carousel_sums")
+    least = STEPS * 2 * 2 * sum(stage["weight_bytes"] for stage in Plan(settings, 1).stages)
+    wrong += [] if ring == least else [f"{ring} bytes of sums over all ranks, {least} are due"]
+    print(f"{'FAILED' if wrong else 'ok'} dp: {', '.join(sorted(seen))}; {ring} bytes in a ring", flush=True)
+    return wrong
 
 
 def main():
