@@ -291,7 +291,7 @@ static void malformed_files_are_named_with_the_place(void **state) {
         {"metrics.jsonl", "{\"step\": 0}\n17\n", "metrics.jsonl:2: this should be a JSON object"},
         {"metrics.jsonl", "{\"step\": 0}\n{\"loss\": 1}\n", "entry 2 has no step"},
         {"evaluations.jsonl", "{\"accuracy\": 1}\n", "entry 1 has no step"},
-        {"timeline.json", "\x01\x02", "timeline.json:1:1: this is not JSON: '..'"},
+        {"timeline.json", "\x80 no", "timeline.json:1:1: this is not JSON: '. no'"},
     };
     const car_scratch *scratch = *state;
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
