@@ -15,7 +15,7 @@ function fillElement(element, attributes, children) {
             element.setAttribute(name, value === true ? "" : value);
         }
     }
-    element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+    element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
     return element;
 }
 
@@ -76,9 +76,25 @@ function bytes(value) {
 const percent = (share, digits = 1) => (isNumber(share) ? `${(100 * share).toFixed(digits)} %` : "–");
 const ratio = (value) => (isNumber(value) ? value.toFixed(2) : "–");
 
+// As many digits behind the point as tell neighbouring labels of an axis apart.
+function tickNumber(value, step) {
+    const size = Math.max(Math.abs(value), step);
+    if (size >= 1e6 || (size > 0 && size < 1e-3)) {
+        return value === 0 ? "0" : value.toExponential(Math.max(Math.ceil(Math.log10(size / step)), 0)).replace("e+", "e");
+    }
+    let digits = 0;
+    while (digits < 8 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6 * step * 10 ** digits) {
+        digits++;
+    }
+    return value.toFixed(digits);
+}
+
 function duration(microseconds) {
     if (!isNumber(microseconds)) {
         return "–";
+    }
+    if (microseconds === 0) {
+        return "0";
     }
     if (Math.abs(microseconds) < 1000) {
         return `${short(microseconds)} µs`;

@@ -78,15 +78,17 @@ const tipLine = (colour, name, value) => {
 
 // ---- uPlot ------------------------------------------------------------------------------------
 
-// One axis in the page's colours.
-function axisOf({ label, format, ticks, size }) {
+const wholeSteps = [1, 2, 5].flatMap((digit) => [...Array(9).keys()].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
+
+// One axis in the page's colours. `whole`: it counts something.
+function axisOf({ label, format = tickNumber, whole, size }) {
     return {
         label, labelFont: chartFont, font: chartFont, labelSize: 20, size,
         stroke: () => theme.colour("faint"),
         grid: { stroke: () => theme.colour("guide"), width: 1 },
         ticks: { stroke: () => theme.colour("guide"), width: 1, size: 4 },
-        values: (_, values) => values.map((value) => (value === null ? null : format(value))),
-        ...(ticks ? { splits: ticks } : {}),
+        values: (_, values) => values.map((value) => (value === null ? null : format(value, Math.abs(values[1] - values[0]) || 1))),
+        ...(whole ? { incrs: wholeSteps } : {}),
     };
 }
 
@@ -103,7 +105,7 @@ function valueBefore(values, index) {
 function plotOptions(spec, view, tip, width) {
     const shown = spec.series.map((series) => ({ points: { show: false }, spanGaps: true, ...series }));
     return {
-        width, height: spec.height, padding: [12, 16, 0, 0], legend: { show: false },
+        width, height: theme.isPrinting() ? spec.height * 0.75 : spec.height, padding: [12, 16, 0, 0], legend: { show: false },
         scales: {
             x: { time: false, min: view.min, max: view.max },
             y: { distr: spec.y.log ? 3 : 1, ...(spec.y.range ? { range: spec.y.range } : {}) },

@@ -62,8 +62,8 @@ function metricSpec(runs, state) {
     const data = uPlot.join(tables);
     return {
         series, data, height: 300, extent: state.axis === "seconds" ? null : stepRange(runs),
-        x: { label: state.axis === "seconds" ? "seconds" : "step", format: short },
-        y: { label: kind.label, format: short, log: state.log },
+        x: state.axis === "seconds" ? { label: "seconds" } : { label: "step", whole: true },
+        y: { label: kind.label, log: state.log, ...(state.log ? { format: short } : {}) },
         tip: (index, plot) => [
             el("div", { class: "tip-head" }, state.axis === "seconds" ? `${short(data[0][index])} s` : `step ${short(data[0][index])}`),
             ...series.flatMap((one, n) => (one.main && plot.series[n + 1].show
@@ -104,8 +104,12 @@ function lossFigure(runs) {
         update({});
     });
     const averaged = runs.some((run) => run.metrics.steps_in_a_point > 1);
-    const note = `Bold: the mean of the last ${Math.round(state.smoothing)} points; faint: the points themselves`
-        + `${averaged ? ", each the mean of neighbouring steps where a run has very many" : ""}.${badSteps(runs)}`;
+    const bold = Math.round(state.smoothing);
+    const note = [
+        bold > 1 ? `Bold: the mean of the last ${bold} points; faint: the points themselves.` : "",
+        averaged ? "Of runs with very many steps a point is the mean of neighbouring ones." : "",
+        badSteps(runs),
+    ].filter(Boolean).join(" ");
     const { figure, body } = chartFigure("loss", {
         title: "Training", description: "Loss of each run over its steps.", tools, legend, note,
     });
@@ -115,7 +119,7 @@ function lossFigure(runs) {
 
 function badSteps(runs) {
     return runs.filter((run) => run.metrics.not_finite > 0)
-        .map((run) => ` ${run.name}: ${run.metrics.not_finite} steps had a loss that is not finite.`).join("");
+        .map((run) => `${run.name}: the loss of ${run.metrics.not_finite} ${run.metrics.not_finite === 1 ? "step" : "steps"} is not finite.`).join(" ");
 }
 
 // ---- evaluations ------------------------------------------------------------------------------
@@ -133,9 +137,9 @@ function evaluationsOf(run) {
 }
 
 const evaluationKinds = {
-    accuracy: { label: "accuracy", format: (v) => percent(v, 1) },
-    accuracy_top5: { label: "top-5 accuracy", format: (v) => percent(v, 1) },
-    loss: { label: "loss", format: short },
+    accuracy: { label: "accuracy, %", format: (v) => percent(v, 2), tick: (v, step) => tickNumber(100 * v, 100 * step) },
+    accuracy_top5: { label: "top-5 accuracy, %", format: (v) => percent(v, 2), tick: (v, step) => tickNumber(100 * v, 100 * step) },
+    loss: { label: "loss", format: short, tick: tickNumber },
 };
 
 function evaluationSpec(runs, state) {
@@ -150,7 +154,7 @@ function evaluationSpec(runs, state) {
         points: { show: true, size: 7, fill: () => runColour(run), stroke: () => runColour(run) },
     }));
     return {
-        series, data, height: 300, x: { label: "step", format: short }, y: { label: kind.label, format: kind.format },
+        series, data, height: 300, x: { label: "step", whole: true }, y: { label: kind.label, format: kind.tick },
         tip: (index) => [
             el("div", { class: "tip-head" }, `after step ${short(data[0][index])}`),
             ...runs.flatMap((run, n) => {
@@ -171,7 +175,7 @@ function evaluationFigure(runs) {
     let chart = null;
     const update = () => chart.change(evaluationSpec(runs, state));
     const tools = [
-        choice("show", kinds.map(([name, kind]) => [name, kind.label]), state.kind, (kind) => {
+        choice("show", kinds.map(([name, kind]) => [name, kind.label.replace(", %", "")]), state.kind, (kind) => {
             state.kind = kind;
             update();
         }),

@@ -27,14 +27,17 @@ function prepareRun(raw, index) {
     return run;
 }
 
-// Peaks of activations: measured over the whole run, else over the record; what the plan says of them.
+// Peaks of activations, all workers together: measured over the whole run, else over the record; what the plan says of
+// them. Over ranks the summary knows the largest rank only.
 function memoryOf(run) {
     const recorded = (run.timeline && run.timeline.memory) || {};
     const summary = (run.summary && run.summary.memory) || {};
-    const peak = isNumber(summary.activations_peak_bytes) ? summary.activations_peak_bytes : recorded.measured_peak_bytes;
+    const overRanks = Boolean(run.summary && run.summary.ranks);
+    const whole = overRanks ? null : summary.activations_peak_bytes;
+    const peak = isNumber(whole) ? whole : recorded.measured_peak_bytes;
     const over = (value) => (isNumber(value) && recorded.dp_peak_bytes > 0 ? value / recorded.dp_peak_bytes : null);
     return {
-        ...summary, peak, dp: recorded.dp_peak_bytes, limit: recorded.limit_bytes, predicted: recorded.predicted_peak_bytes,
+        peak, rankPeak: overRanks ? summary.activations_peak_bytes : null, dp: recorded.dp_peak_bytes, limit: recorded.limit_bytes, predicted: recorded.predicted_peak_bytes,
         ratio: over(peak), limitRatio: over(recorded.limit_bytes), predictedRatio: over(recorded.predicted_peak_bytes),
     };
 }
@@ -66,20 +69,14 @@ function prepareRecord(timeline) {
         messages: timeline.messages || [], memory: stackMemory(series), slots: timeline.bytes_per_slot || {},
         partition: timeline.partition || [], firstStep: timeline.first_step, endStep: timeline.end_step,
         view: times ? new View(times.min, times.max) : null,
-        steps: stepStarts(tasks),
+        steps: stepStarts(tasks, timeline.kinds),
     };
 }
 
-// When each step began: its first task.
-function stepStarts(tasks) {
-    const starts = new Map();
-    for (const task of tasks) {
-        const known = starts.get(task[Task.step]);
-        if (known === undefined || task[Task.start] < known) {
-            starts.set(task[Task.step], task[Task.start]);
-        }
-    }
-    return [...starts].sort((a, b) => a[0] - b[0]).map(([step, start]) => ({ step, start }));
+// When each step began: with the first worker's forward pass of the first stage. Of some steps only the end is recorded.
+function stepStarts(tasks, kinds) {
+    return tasks.filter((task) => kinds[task[Task.kind]] === "forward" && task[Task.stage] === 0 && task[Task.worker] === 0)
+        .map((task) => ({ step: task[Task.step], start: task[Task.start] })).sort((a, b) => a.start - b.start);
 }
 
 // The workers' bytes at all moments at which any of them changed, piled up: sums[i] is of workers 0 to i.

@@ -100,9 +100,11 @@ function busyShare(record) {
 function ganttFigure(run) {
     const { record } = run;
     const { view } = record;
-    const state = { rows: "workers", colour: "stage", messages: record.messages.length > 0 };
-    const rowsOf = { workers: rowsByWorker(record), lanes: rowsByLane(record) };
     const laneWord = /^rank/.test(record.lanes[0] || "") ? "ranks" : "threads";
+    // Workers show the cycle; where each has a rank of its own, ranks show it with their updates.
+    const own = laneWord === "ranks" && record.lanes.length === record.workers;
+    const state = { rows: own ? "lanes" : "workers", colour: "stage", messages: record.messages.length > 0 };
+    const rowsOf = { workers: rowsByWorker(record), lanes: rowsByLane(record) };
     const picture = () => ({
         record, view, state, rows: rowsOf[state.rows], height: rowHeightFor(rowsOf[state.rows].length), scale: ganttScale(view, width),
     });

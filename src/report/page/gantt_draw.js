@@ -36,10 +36,11 @@ function rowsByWorker(record) {
     for (let worker = 0; worker < record.workers; worker++) {
         rows.push({ name: `worker ${worker}`, rank: worker, boxes: [] });
     }
-    const others = { name: "all", rank: -1, boxes: [] };
+    const others = { name: "no worker", rank: -1, boxes: [] };
     for (const task of [...record.tasks].sort((a, b) => a[Task.start] - b[Task.start])) {
         const row = rows[task[Task.worker]] || others;
-        const before = row.boxes.length ? row.boxes[row.boxes.length - 1].task[Task.end] : task[Task.start];
+        const known = row !== others && row.boxes.length > 0;
+        const before = known ? row.boxes[row.boxes.length - 1].task[Task.end] : task[Task.start];
         row.boxes.push({ task, waited: Math.max(task[Task.start] - before, 0) });
     }
     return others.boxes.length ? [...rows, others] : rows;
@@ -187,15 +188,17 @@ function drawMessages(ctx, { record, rows, scale, view, height }) {
     const rowOf = (rank) => rows.findIndex((row) => row.rank === rank);
     ctx.strokeStyle = theme.colour("traffic");
     ctx.fillStyle = theme.colour("traffic");
+    const shown = record.messages.filter((message) => message[Message.sent] <= view.max && message[Message.arrived] >= view.min);
     ctx.save();
+    ctx.globalAlpha = clamp(60 / Math.max(shown.length, 1), 0.35, 0.9);
     ctx.beginPath();
     ctx.rect(ganttLeft, 0, scale.right - ganttLeft, ganttTop + rows.length * height);
     ctx.clip();
-    for (const message of record.messages) {
-        const arrived = message[Message.arrived] >= 0 ? message[Message.arrived] : message[Message.sent];
+    for (const message of shown) {
+        const arrived = message[Message.arrived];
         const from = rowOf(message[Message.from]);
         const to = rowOf(message[Message.to]);
-        if (from < 0 || to < 0 || arrived < view.min || message[Message.sent] > view.max) {
+        if (from < 0 || to < 0) {
             continue;
         }
         const y = (row) => ganttTop + (row + 0.5) * height;

@@ -33,7 +33,7 @@ function drawLevels(run) {
             ctx.moveTo(bbox.left, y);
             ctx.lineTo(bbox.left + bbox.width, y);
             ctx.stroke();
-            labelLevel(ctx, `${level.name} ${bytes(value)}`, bbox.left + bbox.width - 5 * dots, y + (level.above ? -5 : 14) * dots, dots);
+            labelLevel(ctx, `${level.name} ${bytes(value)}`, bbox.left + bbox.width - 5 * dots, y + (level.above ? -6 : 15) * dots, dots);
         }
         ctx.restore();
     };
@@ -63,8 +63,8 @@ function memorySpec(run, top) {
     series.push({ label: "all workers", paths: stepped, width: 1.75, stroke: () => theme.colour("ink") });
     return {
         series, data: [memory.moments, ...piles.map((pile) => pile.sums), memory.total], height: 280,
-        x: { label: "time", format: duration },
-        y: { label: `activations, ${unit.name}`, format: (value) => short(value / unit.size), range: [0, top] },
+        x: { format: duration },
+        y: { label: `activations, ${unit.name}`, format: (value, step) => tickNumber(value / unit.size, step / unit.size), range: [0, top] },
         draw: drawLevels(run),
         tip: (index) => [
             el("div", { class: "tip-head" }, `${duration(memory.moments[index])}: ${bytes(memory.total[index])}`),

@@ -92,6 +92,7 @@ const tableGroups = [
     ]],
     ["Memory", [
         ["activations, peak", (run) => run.memory.peak, bytes, "low"],
+        ["of one rank, at most", (run) => run.memory.rankPeak, bytes],
         ["over dp's by the plan", (run) => run.memory.ratio, ratio],
         ["over dp's run here", (run) => (run.baseline ? times(run.memory.peak, run.baseline.memory.peak) : undefined), ratio],
         ["predicted by the plan", (run) => run.memory.predictedRatio, ratio],
@@ -171,8 +172,12 @@ function summaryTable(runs) {
         const title = el("tr", { class: "group" }, el("th", { scope: "rowgroup", colspan: runs.length + 1 }, name));
         return made.length ? el("tbody", {}, title, made) : null;
     });
-    return el("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": "Summaries of the runs" },
-        el("table", { class: "summaries", "data-runs": runs.length }, head, groups));
+    const region = { tabindex: "0", role: "region", "aria-label": "Summaries of the runs" };
+    const table = (...content) => el("table", { class: "summaries", "data-runs": runs.length }, content);
+    // One run: groups side by side.
+    return runs.length === 1
+        ? el("div", { class: "groups", ...region }, groups.filter(Boolean).map((group) => el("div", { class: "table-scroll" }, table(group))))
+        : el("div", { class: "table-scroll", ...region }, table(head, groups));
 }
 
 // What was missing, by run.

@@ -19,9 +19,11 @@ function drawBars(slots, top, width) {
     const every = Math.ceil(count / Math.max(Math.floor((width - barsLeft) / 28), 1));
     const labels = [...Array(count).keys()].filter((slot) => slot % every === 0)
         .map((slot) => svg("text", { x: barsLeft + (slot + 0.5) * wide, y: barsHeight + 17, "text-anchor": "middle" }, String(slot)));
-    const ticks = ticksOf(0, top * 1.05, 4).map((value) => [
+    const tickValues = ticksOf(0, top * 1.05, 4);
+    const tickStep = tickValues.length > 1 ? tickValues[1] : 1;
+    const ticks = tickValues.map((value) => [
         svg("line", { class: "guide", x1: barsLeft, x2: width - 16, y1: y(value), y2: y(value) }),
-        svg("text", { x: barsLeft - 8, y: y(value) + 4, "text-anchor": "end" }, short(value / unit.size)),
+        svg("text", { x: barsLeft - 8, y: y(value) + 4, "text-anchor": "end" }, tickNumber(value / unit.size, tickStep / unit.size)),
     ]).flat();
     return svg("svg", { width, height: barsHeight + 42, viewBox: `0 0 ${width} ${barsHeight + 42}`, role: "img" }, ticks,
         (slots.plan || []).map(bar("plan", "planned")), (slots.measured || []).map(bar("measured", "measured")), labels,
