@@ -94,12 +94,9 @@ def memory_of(tasks):
 
 
 def peak_of(workers):
-    events = sorted((when, worker, live) for worker, points in enumerate(workers) for when, live in points)
-    now, peak = [0.0] * len(workers), 0.0
-    for when, worker, live in events:
-        now[worker] = live
-        peak = max(peak, sum(now))
-    return peak
+    """The largest sum over workers; what changes at one moment changes at once."""
+    moments = sorted({when for points in workers for when, _ in points})
+    return max(sum([live for when, live in points if when <= moment][-1] for points in workers) for moment in moments)
 
 
 def messages_of(tasks):
