@@ -51,7 +51,7 @@ static car_status fail_at(car_context *context, const char *path, const char *te
     }
     place at = place_of(text, offset);
     at.line += first_line - 1;
-    for (size_t i = 0; i < sizeof near - 1 && offset + i < size; i++) {
+    for (size_t i = 0; i < sizeof near - 1 && offset + i < size && text[offset + i] != '\n'; i++) {
         unsigned char c = (unsigned char)text[offset + i];
         near[i] = (char)(c < 0x20 || c >= 0x7f ? '.' : c);
     }
@@ -72,7 +72,7 @@ static cJSON *parse(const char *text, size_t size, size_t *mistake) {
     const char *end = NULL;
     cJSON *value = cJSON_ParseWithLengthOpts(text, size, &end, false);
     size_t offset = end && end >= text && (size_t)(end - text) <= size ? (size_t)(end - text) : 0;
-    *mistake = skip_blanks(text, size, offset);
+    *mistake = value ? skip_blanks(text, size, offset) : offset;
     if (value && *mistake != size) {
         cJSON_Delete(value);
         value = NULL;

@@ -105,7 +105,7 @@ function valueBefore(values, index) {
 function plotOptions(spec, view, tip, width) {
     const shown = spec.series.map((series) => ({ points: { show: false }, spanGaps: true, ...series }));
     return {
-        width, height: theme.isPrinting() ? spec.height * 0.75 : spec.height, padding: [12, 16, 0, 0], legend: { show: false },
+        width, height: theme.isPrinting() ? spec.height * 0.62 : spec.height, padding: [12, 16, 0, 0], legend: { show: false },
         scales: {
             x: { time: false, min: view.min, max: view.max },
             y: { distr: spec.y.log ? 3 : 1, ...(spec.y.range ? { range: spec.y.range } : {}) },

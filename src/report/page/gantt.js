@@ -87,7 +87,8 @@ function stageLegend(record) {
         record.tasks.some(isStale) ? el("span", {}, el("span", { class: "swatch stale" }), "weights one update old") : null,
         el("span", {}, el("span", { class: "swatch waiting" }), "waiting"),
         has("update") ? el("span", {}, swatch(() => theme.colour("update")), "update") : null,
-        record.messages.length ? el("span", {}, swatch(() => theme.colour("traffic")), "messages") : null);
+        record.messages.length || ["send", "receive", "reduce", "broadcast", "collective"].some(has)
+            ? el("span", {}, swatch(() => theme.colour("traffic")), "communication") : null);
 }
 
 // Share of the lanes' time in which they worked on a task.

@@ -120,7 +120,7 @@ const tableGroups = [
 
 function bestOf(values, best) {
     const known = values.filter(isNumber);
-    if (!best || known.length < 2 || Math.min(...known) === Math.max(...known)) {
+    if (!best || known.length !== values.length || known.length < 2 || Math.min(...known) === Math.max(...known)) {
         return null;
     }
     return best === "low" ? Math.min(...known) : Math.max(...known);
@@ -157,12 +157,14 @@ function commonSettings(runs) {
 
 function tableRow(runs, group, [label, get, format, best]) {
     const values = runs.map(get);
-    if (values.every((value) => value === undefined || value === null) || isCommon(runs, group, get)) {
+    const empty = (value) => value === undefined || value === null || (group === "Communication" && value === 0);
+    if (values.every(empty) || isCommon(runs, group, get)) {
         return null;
     }
+    const alike = runs.every((run) => isComparable(run, runs[0])); // else there is no best
     const most = best && runs.length > 1 ? Math.max(...values.filter(isNumber)) : null;
     return el("tr", {}, el("th", { scope: "row" }, label),
-        values.map((value) => tableCell(value, format, bestOf(values, best), most)));
+        values.map((value) => tableCell(value, format, alike ? bestOf(values, best) : null, most)));
 }
 
 function summaryTable(runs) {
@@ -180,12 +182,12 @@ function summaryTable(runs) {
         : el("div", { class: "table-scroll", ...region }, table(head, groups));
 }
 
-// What was missing, by run.
+// What was missing, and in which runs.
 function notesOf(runs) {
-    const noted = runs.filter((run) => run.notes.length);
-    if (!noted.length) {
+    const lines = [...new Set(runs.flatMap((run) => run.notes))];
+    if (!lines.length) {
         return null;
     }
-    return el("div", { class: "notice", id: "notes" }, el("b", {}, "Left out"),
-        el("ul", {}, noted.flatMap((run) => run.notes.map((line) => el("li", {}, runName(run), ` ${line}.`)))));
+    return el("div", { class: "notice", id: "notes" }, el("b", {}, "Left out"), el("ul", {}, lines.map((line) => el("li", {},
+        runs.filter((run) => run.notes.includes(line)).map((run) => [runName(run), " "]), `${line}.`))));
 }

@@ -36,7 +36,8 @@ function trafficFigure(run, top) {
     const plan = slots.plan || [];
     const most = Math.max(...plan, 0);
     const mean = plan.length ? plan.reduce((sum, value) => sum + value, 0) / plan.length : 0;
-    const note = plan.length && mean > 0 ? `The busiest slot sends ${ratio(most / mean)} times the mean of ${bytes(mean)}.` : null;
+    const note = plan.length && mean > 0 ? `The plan's busiest slot sends ${ratio(most / mean)} times the mean of ${bytes(mean)}.`
+        + `${slots.measured ? " Measured: what left in each such share of a step's time." : ""}` : null;
     const { figure, body } = chartFigure("traffic", {
         title: run.name, description: `Bytes sent in each slot of the cycle. ${note || ""}`,
         legend: el("div", { class: "legend" }, el("span", {}, el("span", { class: "swatch outline" }), "planned"),
