@@ -28,7 +28,7 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 .PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
 	results bench-models bench-memory bench-mpi-memory bench-train bench-data want-build want-test want-style want-bench want-fuzz want-all
 
-.PHONY: test-mpi-full
+.PHONY: test-mpi-full test-page want-page
 
 ##@ Use
 
@@ -96,6 +96,10 @@ test-mpi-full: $(BUILD)/.with-tests ## run every placement, rule and model over 
 	@CAR_MPI_FULL=1 $(call check,$(BUILD)) --timeout 7200 --tests-regex 'mpi\.(traffic|memory)'
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/mpi_memory.py --most 0.95
 
+test-page: $(BUILD)/.with-tests want-page ## look at the report's page in Chromium
+	@$(call compile,$(BUILD)) --target carousel
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^report\.page$$'
+
 soak: $(BUILD)/tsan/.configured $(BUILD)/asan/.configured ## train random configurations under the sanitizers, SOAK_SECONDS=1800
 	@SOAK_SECONDS=$(SOAK_SECONDS) JOBS=$(JOBS) tests/soak/run.sh $(BUILD)/tsan $(BUILD)/asan
 
@@ -141,6 +145,8 @@ want-all:
 	@$(call want,build test style bench)
 want-bench:
 	@$(call want,build bench)
+want-page:
+	@$(call want,build test page)
 want-fuzz:
 	@$(call want,build fuzz)
 

@@ -65,5 +65,6 @@ int car_cli_demo(int argc, char **argv);
 int car_cli_plan(int argc, char **argv);
 int car_cli_launch(int argc, char **argv);
 int car_cli_data(int argc, char **argv);
+int car_cli_report_runs(int argc, char **argv); /* `carousel report`; car_cli_report is about failures */
 
 #endif

@@ -15,6 +15,7 @@ static const struct {
     {"demo", "train one small model by four rules and compare", car_cli_demo},
     {"launch", "start the ranks of a training run over MPI", car_cli_launch},
     {"plan", "show what a run would do and need", car_cli_plan},
+    {"report", "write a page about runs", car_cli_report_runs},
     {"data", "look at a dataset, or pack it for fast epochs", car_cli_data},
 };
 

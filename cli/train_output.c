@@ -70,8 +70,8 @@ static car_status write_config(car_train_run *run) {
     return status;
 }
 
-/* A run that goes on keeps the lines of the steps before; a killed one may have written of later steps, too. */
-static car_status keep_metrics(car_train_run *run, const char *path) {
+/* A run that goes on keeps the lines before step `end`; a killed one may have written of later steps, too. */
+static car_status keep_lines(car_train_run *run, const char *path, int64_t end) {
     char temporary[CAR_TRAIN_PATH + 8], *line = NULL;
     size_t capacity = 0;
     car_status status = CAR_OK;
@@ -84,7 +84,7 @@ static car_status keep_metrics(car_train_run *run, const char *path) {
     bool written = new != NULL;
     while (written && getline(&line, &capacity, old) > 0) {
         long long step = -1;
-        if (sscanf(line, "{\"step\": %lld,", &step) != 1 || step >= run->first_step) {
+        if (sscanf(line, "{\"step\": %lld,", &step) != 1 || step >= end) {
             break;
         }
         written = fputs(line, new) >= 0;
@@ -98,8 +98,29 @@ static car_status keep_metrics(car_train_run *run, const char *path) {
     return status;
 }
 
+/* What earlier runs left under these names: kept as far as this run goes on from it. */
+static car_status open_metrics(car_train_run *run) {
+    char path[CAR_TRAIN_PATH], evaluations[CAR_TRAIN_PATH];
+    bool resumed = run->first_step > 0;
+    car_status status = CAR_OK;
+    CAR_TRY(path_in_run(run, "metrics.jsonl", path));
+    CAR_TRY(path_in_run(run, "evaluations.jsonl", evaluations));
+    if (resumed) {
+        CAR_TRY(keep_lines(run, path, run->first_step));
+        CAR_TRY(keep_lines(run, evaluations, run->first_step + 1)); /* they count the steps that were made */
+    } else if (unlink(evaluations) != 0 && errno != ENOENT) {
+        return car_context_fail(run->context, CAR_ERROR_IO, "could not remove %s: %s", evaluations, strerror(errno));
+    }
+    run->metrics = fopen(path, resumed ? "a" : "w");
+    if (!run->metrics) {
+        return car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
+    }
+    setvbuf(run->metrics, NULL, _IOLBF, 0); /* a run that is killed has its lines */
+done:
+    return status;
+}
+
 car_status car_train_open_output(car_train_run *run) {
-    char path[CAR_TRAIN_PATH];
     car_status status = CAR_OK;
     run->terminal = isatty(STDOUT_FILENO) == 1;
     CAR_TRY(car_context_allocate(run->context, TIMED_STEPS, sizeof(double), &run->step_ms));
@@ -108,15 +129,7 @@ car_status car_train_open_output(car_train_run *run) {
             return car_context_fail(run->context, CAR_ERROR_IO, "could not create the run directory %s: %s",
                                     run->options.out, strerror(errno));
         }
-        CAR_TRY(path_in_run(run, "metrics.jsonl", path));
-        if (run->first_step > 0) {
-            CAR_TRY(keep_metrics(run, path));
-        }
-        run->metrics = fopen(path, run->first_step > 0 ? "a" : "w");
-        if (!run->metrics) {
-            return car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
-        }
-        setvbuf(run->metrics, NULL, _IOLBF, 0); /* a run that is killed has its lines */
+        CAR_TRY(open_metrics(run));
         CAR_TRY(write_config(run));
     }
     run->started = run->last_time = car_clock_seconds();
@@ -211,7 +224,32 @@ void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evalu
     }
 }
 
+/* A line of evaluations.jsonl. They are rare, so the file is not kept open. */
+static void record_evaluation(car_train_run *run) {
+    const car_evaluation *e = &run->evaluation;
+    char path[CAR_TRAIN_PATH], loss[32] = "null"; /* JSON has no NaN */
+    if (path_in_run(run, "evaluations.jsonl", path) != CAR_OK) {
+        return; /* opening the output has failed for it before */
+    }
+    if (isfinite(e->loss)) {
+        snprintf(loss, sizeof loss, "%.9g", e->loss);
+    }
+    FILE *file = fopen(path, "a");
+    bool written = file && fprintf(file, "{\"step\": %lld, \"loss\": %s, ", (long long)car_train_steps(run), loss) > 0;
+    if (written && run->data.domain == CAR_DOMAIN_IMAGES) {
+        written = fprintf(file, "\"accuracy\": %.9g, \"accuracy_top5\": %.9g, ", e->top1, e->top5) > 0;
+    }
+    written = written && fprintf(file, "\"seconds\": %.6g}\n", car_clock_seconds() - run->started) > 0;
+    if (!file || (fclose(file) != 0) | !written) {
+        car_context_log(run->context, CAR_LOG_WARNING, "evaluations.jsonl lacks step %lld: %s",
+                        (long long)car_train_steps(run), strerror(errno));
+    }
+}
+
 void car_train_show_evaluation(car_train_run *run) {
+    if (run->options.out) {
+        record_evaluation(run);
+    }
     printf("%sevaluation after step %lld: ", run->terminal ? "\r\033[K" : "", (long long)car_train_steps(run));
     car_train_print_evaluation(stdout, run->data.domain, &run->evaluation);
     putchar('\n');

@@ -16,6 +16,16 @@ extern "C" {
  * could read. To be released with car_plan_release_text. */
 car_status car_report_plan_svg(const car_plan *plan, const char *title, char **out);
 
+/* A page about runs, beside one another: their curves, memory over time, executed schedule, traffic, partition and
+ * summaries, out of the directories that `carousel train --out` wrote. One HTML file that needs nothing else; it
+ * replaces `path` when it is whole. `title` may be NULL: the names of the runs.
+ *
+ * Files that a directory lacks are left out, with a note in the page and a warning in the log. CAR_ERROR_FORMAT with
+ * the place if a file is malformed, CAR_ERROR_ARGUMENT if a directory holds no run at all, CAR_ERROR_IO if something
+ * cannot be read or written. */
+car_status car_report_page(car_context *context, const char *const *directories, int count, const char *title,
+                           const char *path);
+
 #ifdef __cplusplus
 }
 #endif

@@ -47,6 +47,8 @@ for rule in dp cdp-v1 cdp-v2 accumulate; do
     grep -q "not exactly" "$directory/log" && fail "$rule: the second half claims not to be exact"
     same "whole-$rule" "half-$rule" "$rule: 12 + 12 steps are not 24"
     [ "$(wc -l <"$directory/half-$rule/metrics.jsonl")" = 24 ] || fail "$rule: metrics.jsonl lacks steps"
+    [ "$(sed -n 's/{"step": \([0-9]*\),.*/\1/p' "$directory/half-$rule/evaluations.jsonl" | xargs)" = "12 24" ] ||
+        fail "$rule: evaluations.jsonl does not have the evaluations after 12 and 24 steps"
 done
 train adam "${images[@]}" --rule cdp-v2 --optimizer adamw --lr 1e-3 --clip-norm 0.5 --steps 12 --lr-schedule cosine --warmup 3
 train adam2 "${images[@]}" --rule cdp-v2 --optimizer adamw --lr 1e-3 --clip-norm 0.5 --steps 12 --lr-schedule cosine --warmup 3 --checkpoint-every 5 --keep 5

@@ -75,6 +75,11 @@ grep -q '"loss": null.*"skipped": true' "$directory/run/metrics.jsonl" || fail "
 grep -qi 'nan\|inf' "$directory/run/metrics.jsonl" && fail "metrics.jsonl has what JSON does not know"
 run --eval-every 20 >/dev/null
 grep -q '"accuracy"' "$directory/run/summary.json" || fail "an evaluated run has no accuracy"
+[ "$(grep -c '"accuracy"' "$directory/run/evaluations.jsonl")" = 2 ] || fail "evaluations.jsonl does not have two lines"
+for evaluate in 20 0; do
+    expect 0 "done after 40 steps" train --model mlp --steps 40 --eval-every $evaluate --keep 0 --out "$directory/fresh"
+done
+[ ! -e "$directory/fresh/evaluations.jsonl" ] || fail "a run keeps the evaluations of another one"
 
 # The configuration of a run makes the same run; what is typed comes first; what is wrong in it is named.
 first=$(run --rule cdp-v1 --seed 18446744073709551615 --nesterov --freshness-slack 0 --warmup 3 --lr-schedule cosine)

@@ -54,6 +54,20 @@ write("config", "none", b" {}")
 write("config", "nested", b'{"name": {"a": [1, 2, {"b": "\\u20ac"}]}}')
 write("config", "cut", b'{"flag": tru')
 
+# ---- files of run directories: which one, file ----------------------------------------------------
+
+timeline = {
+    "carousel_timeline": 1, "workers": 2, "stages": 2, "lanes": ["thread 0"], "kinds": ["forward", "backward"],
+    "tasks": [[0, 5.5, 0, 0, 1, 1, 4, -1, 0], [6, 7, 0, 1, 0, 0, 4, 4, 0.5]],
+    "memory": {"workers": [[[0, 1], [2, 3]], []], "limit_bytes": 5, "dp_peak_bytes": None},
+    "messages": [[1, -1, 0, 1, 3, 100, 2]], "bytes_per_slot": {"plan": [1, 2], "measured": None},
+    "partition": [{"stage": 0, "first": "a", "last": "b"}],
+}
+write("run", "timeline", b"\0" + json.dumps(timeline).encode())
+write("run", "foreign", b"\0" + json.dumps({"carousel_timeline": 2}).encode())
+write("run", "metrics", b'\1{"step": 0, "loss": 1.5, "gradient_norm": 2, "skipped": true}\n\n{"step": 1, "loss": null}\n{"st')
+write("run", "evaluations", b'\2{"step": 5, "accuracy": 0.5}\n{"step": 10, "loss": 1e999}\n')
+
 # ---- tokens: choice, length of samples, file ------------------------------------------------------
 
 llm_c = struct.pack("<256i", 20240520, 1, 40, *[0] * 253)

@@ -1,0 +1,87 @@
+/* carousel report: a page about runs. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "carousel/report.h"
+#include "cli.h"
+
+typedef struct report_options {
+    const char *output, *title;
+} report_options;
+
+static void log_line(void *user, car_log_level level, const char *line) {
+    (void)user;
+    fprintf(stderr, "carousel: %s%s\n", level == CAR_LOG_WARNING ? "note: " : "", line);
+}
+
+/* Parts the arguments into directories and the rest, with -o under its long name; both begin at 1 and 0. */
+static void part_arguments(int argc, char **argv, char **rest, int *rest_count, const char **directories,
+                           int *directory_count) {
+    rest[(*rest_count)++] = argv[0];
+    for (int i = 1; i < argc; i++) {
+        bool value = strcmp(argv[i - 1], "-o") == 0 || strcmp(argv[i - 1], "--output") == 0 ||
+                     strcmp(argv[i - 1], "--title") == 0;
+        if (i > 1 && value) {
+            rest[(*rest_count)++] = argv[i];
+        } else if (argv[i][0] != '-') {
+            directories[(*directory_count)++] = argv[i];
+        } else {
+            rest[(*rest_count)++] = strcmp(argv[i], "-o") == 0 ? (char *)"--output" : argv[i];
+        }
+    }
+}
+
+static int write_report(const report_options *o, const char *const *directories, int count) {
+    car_context_config config = car_context_config_default();
+    car_context *context = NULL;
+    struct stat file;
+    config.log = log_line;
+    car_status status = car_context_create(&config, &context);
+    if (status == CAR_OK) {
+        status = car_report_page(context, directories, count, o->title, o->output);
+    }
+    int code = status == CAR_OK ? CAR_CLI_OK : car_cli_report(context, status);
+    if (status == CAR_OK) {
+        printf("%s: %d %s, %.1f MB; open it in a browser\n", o->output, count, count == 1 ? "run" : "runs",
+               stat(o->output, &file) == 0 ? (double)file.st_size / 1e6 : 0.0);
+    }
+    car_context_destroy(context);
+    return code;
+}
+
+int car_cli_report_runs(int argc, char **argv) {
+    report_options o = {0};
+    const car_cli_option options[] = {
+        {"output", "FILE", "the page to write (required); also -o", CAR_CLI_TEXT, &o.output, 0, 0},
+        {"title", "TEXT", "what it is called; the names of the runs if not given", CAR_CLI_TEXT, &o.title, 0, 0},
+    };
+    const car_cli_command command = {
+        "report",
+        "Writes a page about one run or several beside one another, as one HTML file that needs nothing else.",
+        "carousel report RUN_DIR... -o FILE.html [--title TEXT]",
+        "A RUN_DIR is what `carousel train --out RUN_DIR` wrote. What is missing in it is left out with a note."};
+    char **rest = calloc((size_t)argc + 1, sizeof *rest);
+    const char **directories = calloc((size_t)argc + 1, sizeof *directories);
+    int rest_count = 0, count = 0, code = CAR_CLI_FAILED;
+    if (!rest || !directories) {
+        car_cli_fail(0, "out of memory");
+        goto done;
+    }
+    part_arguments(argc, argv, rest, &rest_count, directories, &count);
+    code = car_cli_parse(&command, options, 2, rest_count, rest);
+    if (code != CAR_CLI_GO_ON) {
+        goto done;
+    }
+    if (count == 0 || !o.output) {
+        code = car_cli_fail(CAR_CLI_USAGE, "report: %s; see 'carousel report --help'",
+                            count == 0 ? "which runs? RUN_DIR... is missing" : "where to? -o FILE.html is missing");
+        goto done;
+    }
+    code = write_report(&o, directories, count);
+done:
+    free(directories);
+    free(rest);
+    return code;
+}

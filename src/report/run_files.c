@@ -1,0 +1,193 @@
+/* Files of JSON in a run directory, with errors that say where: see page.h. */
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mapped.h"
+#include "base/text.h"
+#include "report/page.h"
+
+car_status car_run_path(car_context *context, const char *directory, const char *name, char **out) {
+    size_t length = strlen(directory);
+    car_text text = {.context = context};
+    car_text_add(&text, "%s%s%s", directory, length > 0 && directory[length - 1] == '/' ? "" : "/", name);
+    return car_text_finish(&text, out);
+}
+
+/* Maps a file that may be missing; then `out` is all zero. */
+static car_status open_if_there(car_context *context, const char *path, car_mapped *out) {
+    *out = (car_mapped){0};
+    if (access(path, F_OK) != 0 && errno == ENOENT) {
+        return CAR_OK;
+    }
+    return car_mapped_open(context, path, out);
+}
+
+/* ---- where it ceases to be JSON -------------------------------------------------------------- */
+
+typedef struct place {
+    int64_t line, column; /* from 1 */
+} place;
+
+static place place_of(const char *text, size_t offset) {
+    place at = {1, 1};
+    for (size_t i = 0; i < offset; i++) {
+        at.line += text[i] == '\n';
+        at.column = text[i] == '\n' ? 1 : at.column + 1;
+    }
+    return at;
+}
+
+/* `text` has `size` bytes, and the mistake is about `offset` of it; its first line is line `first_line` of the file.
+ * cJSON stops in the middle of words that it does not know, and at the last character of what ends too early. */
+static car_status fail_at(car_context *context, const char *path, const char *text, size_t size, size_t offset,
+                          int64_t first_line) {
+    char near[24] = "";
+    bool end = offset + 1 >= size;
+    while (offset > 0 && offset < size && isalnum((unsigned char)text[offset]) &&
+           isalnum((unsigned char)text[offset - 1])) {
+        offset--;
+    }
+    place at = place_of(text, offset);
+    at.line += first_line - 1;
+    for (size_t i = 0; i < sizeof near - 1 && offset + i < size && text[offset + i] != '\n'; i++) {
+        unsigned char c = (unsigned char)text[offset + i];
+        near[i] = (char)(c < 0x20 || c >= 0x7f ? '.' : c);
+    }
+    return car_context_fail(context, CAR_ERROR_FORMAT, "%s:%lld:%lld: %s: '%s'", path, (long long)at.line,
+                            (long long)at.column, end ? "this is not JSON, or not all of it" : "this is not JSON",
+                            near);
+}
+
+static size_t skip_blanks(const char *text, size_t size, size_t offset) {
+    while (offset < size && strchr(" \t\r\n", text[offset]) && text[offset]) {
+        offset++;
+    }
+    return offset;
+}
+
+/* The value that `text` is, with nothing but blanks behind it; NULL with the offset of the mistake. */
+static cJSON *parse(const char *text, size_t size, size_t *mistake) {
+    const char *end = NULL;
+    cJSON *value = cJSON_ParseWithLengthOpts(text, size, &end, false);
+    size_t offset = end && end >= text && (size_t)(end - text) <= size ? (size_t)(end - text) : 0;
+    *mistake = value ? skip_blanks(text, size, offset) : offset;
+    if (value && *mistake != size) {
+        cJSON_Delete(value);
+        value = NULL;
+    }
+    return value;
+}
+
+/* ---- whole files and lines ------------------------------------------------------------------- */
+
+car_status car_run_read_object(car_context *context, const char *path, cJSON **out) {
+    car_mapped file = {0};
+    size_t mistake = 0;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(open_if_there(context, path, &file));
+    if (!file.path) {
+        goto done;
+    }
+    const char *text = file.data ? (const char *)file.data : "";
+    *out = parse(text, file.size, &mistake);
+    if (!*out) {
+        status = fail_at(context, path, text, file.size, mistake, 1);
+    } else if (!cJSON_IsObject(*out)) {
+        cJSON_Delete(*out);
+        *out = NULL;
+        status =
+            car_context_fail(context, CAR_ERROR_FORMAT, "%s: this should be a JSON object, and is another value", path);
+    }
+done:
+    car_mapped_close(&file);
+    return status;
+}
+
+typedef struct line_reader {
+    car_context *context;
+    const char *path;
+    car_run_line_function function;
+    void *user;
+    car_run_lines *result;
+} line_reader;
+
+/* `whole`: the line has its end. */
+static car_status read_line(line_reader *reader, const char *text, size_t size, int64_t number, bool whole) {
+    size_t mistake = 0;
+    if (skip_blanks(text, size, 0) == size) {
+        return CAR_OK;
+    }
+    cJSON *object = parse(text, size, &mistake);
+    if (!object && !whole) {
+        reader->result->cut = true;
+        return CAR_OK;
+    }
+    car_status status = CAR_OK;
+    if (!object) {
+        status = fail_at(reader->context, reader->path, text, size, mistake, number);
+    } else if (!cJSON_IsObject(object)) {
+        status = car_context_fail(reader->context, CAR_ERROR_FORMAT, "%s:%lld: this should be a JSON object",
+                                  reader->path, (long long)number);
+    } else {
+        reader->result->count++;
+        status = reader->function(reader->user, object);
+    }
+    cJSON_Delete(object);
+    return status;
+}
+
+static int64_t count_lines(const char *text, size_t size) {
+    int64_t lines = size > 0 && text[size - 1] != '\n';
+    for (const char *at = text; (at = memchr(at, '\n', size - (size_t)(at - text))); at++) {
+        lines++;
+    }
+    return lines;
+}
+
+car_status car_run_read_lines(car_context *context, const char *path, void (*begin)(void *user, int64_t lines),
+                              car_run_line_function line, void *user, car_run_lines *out) {
+    line_reader reader = {context, path, line, user, out};
+    car_mapped file = {0};
+    car_status status = CAR_OK;
+    *out = (car_run_lines){0};
+    CAR_TRY(open_if_there(context, path, &file));
+    out->found = file.path != NULL;
+    const char *text = (const char *)file.data;
+    if (!text) {
+        goto done;
+    }
+    if (begin) {
+        begin(user, count_lines(text, file.size));
+    }
+    int64_t number = 1;
+    for (size_t at = 0; at < file.size; number++) {
+        const char *end = memchr(text + at, '\n', file.size - at);
+        size_t length = end ? (size_t)(end - text) - at : file.size - at;
+        CAR_TRY(read_line(&reader, text + at, length, number, end != NULL));
+        at += length + 1;
+    }
+done:
+    car_mapped_close(&file);
+    return status;
+}
+
+/* ---- putting together ------------------------------------------------------------------------ */
+
+static car_status settle(car_context *context, bool taken, cJSON *item) {
+    if (taken) {
+        return CAR_OK;
+    }
+    cJSON_Delete(item);
+    return car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for the report");
+}
+
+car_status car_run_append(car_context *context, cJSON *array, cJSON *item) {
+    return settle(context, item && cJSON_AddItemToArray(array, item), item);
+}
+
+car_status car_run_add(car_context *context, cJSON *object, const char *name, cJSON *item) {
+    return settle(context, item && cJSON_AddItemToObject(object, name, item), item);
+}
