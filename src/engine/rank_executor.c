@@ -253,9 +253,12 @@ static void note_over(car_rank *rank, car_entry *entry) {
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
+static bool crosses(const car_task *task) {
+    return task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
+}
+
 static bool has_tape(const car_task *task) {
-    return task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD || task->cargo == CAR_CARGO_ACTIVATION ||
-           task->cargo == CAR_CARGO_GRADIENT;
+    return task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD || crosses(task);
 }
 
 /* The track that notes the task, if somebody wants to know of it. Its tape is this thread's for now. */
@@ -278,9 +281,12 @@ static car_track *begin_record(car_rank_thread *thread, const car_entry *entry, 
     return track;
 }
 
-static void end_record(car_track *track, const car_entry *entry, double now) {
+static void end_record(const car_rank *rank, car_track *track, const car_entry *entry, double now) {
     if (!track) {
         return;
+    }
+    if (crosses(&entry->task)) {
+        car_track_hold(track, rank->tapes[car_rank_tape_of(rank, &entry->task)]->live);
     }
     if (arrives(&entry->task)) {
         car_track_arrival(track, entry->message.started, entry->message.finished);
@@ -312,7 +318,7 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     car_track *track = begin_record(thread, entry, now);
     car_status status = run(thread, entry);
     *mark = car_clock_seconds();
-    end_record(track, entry, *mark);
+    end_record(rank, track, entry, *mark);
     thread->tasks += *mark - now;
     entry->running = false;
     if (status != CAR_OK) {

@@ -163,6 +163,13 @@ void car_track_arrival(car_track *track, double posted, double arrived) {
     }
 }
 
+void car_track_hold(car_track *track, size_t held) {
+    if (track->open) {
+        track->spans[track->span_count - 1].holds = true;
+        track->spans[track->span_count - 1].held = held;
+    }
+}
+
 void car_track_note(car_track *track, int op, double start, size_t during, size_t after) {
     car_recorder *recorder = track->recorder;
     if (!track->open) {

@@ -25,6 +25,8 @@ typedef struct car_span {
     double start, end;
     double waited;          /* before it, because there was nothing to do */
     double posted, arrived; /* receives and collectives: when it was posted, and done; else 0 */
+    bool holds;             /* activations crossed to or from another rank ... */
+    size_t held;            /* ... and so much is held since */
     int row;                /* the worker whose turn it was; CAR_NONE: nobody's */
     int first_note, notes;
 } car_span;
@@ -81,6 +83,9 @@ void car_track_end(car_track *track, double now);
 void car_track_arrival(car_track *track, double posted, double arrived);
 /* An operation that began at `start` ends now. */
 void car_track_note(car_track *track, int op, double start, size_t during, size_t after);
+
+/* The task under way moves activations between ranks: what the micro-batch holds on this one after it. */
+void car_track_hold(car_track *track, size_t held);
 
 /* Frees what a journal holds. */
 void car_journal_release(car_context *context, car_journal *journal);

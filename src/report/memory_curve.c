@@ -13,14 +13,17 @@ static int compare_samples(const void *left, const void *right) {
 /* An operation's buffers are there when it starts, and what nobody reads again is gone when it ends. */
 static car_status add_track(car_context *context, const car_track *track, int rank, car_samples *out) {
     car_status status = CAR_OK;
-    CAR_TRY(car_context_grow(context, &out->samples, &out->capacity, out->count + 2 * track->note_count,
-                             sizeof *out->samples));
+    CAR_TRY(car_context_grow(context, &out->samples, &out->capacity,
+                             out->count + 2 * track->note_count + track->span_count, sizeof *out->samples));
     for (int s = 0; s < track->span_count; s++) {
         const car_span *span = &track->spans[s];
         for (int n = span->first_note; n < span->first_note + span->notes; n++) {
             const car_note *note = &track->notes[n];
             out->samples[out->count++] = (car_sample){note->start, note->during, span->task.worker, rank};
             out->samples[out->count++] = (car_sample){note->end, note->after, span->task.worker, rank};
+        }
+        if (span->holds) {
+            out->samples[out->count++] = (car_sample){span->end, span->held, span->task.worker, rank};
         }
     }
 done:
