@@ -261,7 +261,7 @@ static void join_threads(car_rank *rank) {
         rank->times.waiting += thread->waiting;
         rank->times.choosing += thread->choosing;
         waiting += thread->waiting;
-        thread->tasks = thread->waiting = thread->choosing = 0;
+        thread->tasks = thread->waiting = thread->choosing = thread->waited = 0;
     }
     if (rank->carrier.started) {
         pthread_join(rank->carrier.handle, NULL);

@@ -74,6 +74,7 @@ void car_recorder_set_steps(car_recorder *recorder, int64_t first_step, int64_t 
 
 void car_recorder_limit_steps(car_recorder *recorder, int64_t steps) {
     recorder->end_step = recorder->end_step < steps ? recorder->end_step : steps;
+    recorder->first_step = recorder->first_step < steps ? recorder->first_step : steps;
 }
 
 int64_t car_recorder_lost(const car_recorder *recorder) {

@@ -321,7 +321,7 @@ static void join_threads(car_trainer *trainer) {
         trainer->times.tasks += thread->tasks;
         trainer->times.waiting += thread->waiting;
         trainer->times.choosing += thread->choosing;
-        thread->tasks = thread->waiting = thread->choosing = 0;
+        thread->tasks = thread->waiting = thread->choosing = thread->waited = 0;
     }
 }
 

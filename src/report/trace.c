@@ -19,6 +19,7 @@ typedef struct writer {
     int ranks;
     bool *rows; /* of the workers' process: which there are */
     bool begun; /* an event was written */
+    int collectives;
 } writer;
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -256,7 +257,6 @@ done:
 
 /* A collective is under way from when it was posted; its task is only what is done with the result. */
 static void add_collectives(writer *w, const car_journal *journal) {
-    int id = 0;
     for (int p = 0; p < journal->track_count; p++) {
         for (int s = 0; s < journal->tracks[p].span_count; s++) {
             const car_span *span = &journal->tracks[p].spans[s];
@@ -267,11 +267,11 @@ static void add_collectives(writer *w, const car_journal *journal) {
             for (int end = 0; end < 2; end++) {
                 begin_event(w, end ? "e" : "b", journal->rank + 1, p);
                 add_time(w, end ? span->arrived : span->posted);
-                car_json_add(w->json, ",\"id\":%d,\"cat\":\"collective\",\"name\":", id);
+                car_json_add(w->json, ",\"id\":%d,\"cat\":\"collective\",\"name\":", w->collectives);
                 add_name(w, &span->task);
                 car_json_add(w->json, "}");
             }
-            id++;
+            w->collectives++;
         }
     }
 }
