@@ -17,6 +17,7 @@ typedef struct writer {
     const car_record *record;
     const car_graph *graph;
     int ranks;
+    int stride; /* of the numbers of rows, from one process to the next */
     bool *rows; /* of the workers' process: which there are */
     bool begun; /* an event was written */
     int collectives;
@@ -24,9 +25,11 @@ typedef struct writer {
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* The beginning that all events share; its braces are closed by whoever goes on. */
+/* The beginning that all events share; its braces are closed by whoever goes on. No two rows have one number, none
+ * has 0 or its process's: viewers take these for something else. */
 static void begin_event(writer *w, const char *phase, int process, int row) {
-    car_json_add(w->json, "%s\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", w->begun ? "," : "", phase, process, row);
+    car_json_add(w->json, "%s\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", w->begun ? "," : "", phase, process,
+                 process * w->stride + row);
     w->begun = true;
 }
 
@@ -317,6 +320,9 @@ car_status car_report_trace(const car_recorder *recorder, const car_plan *plan, 
     writer w = {.record = &record, .graph = car_plan_partition(plan)->graph, .ranks = recorder->journal_count};
     size_t rows = (size_t)car_plan_config_of(plan)->workers * (size_t)w.ranks;
     car_status status = CAR_OK;
+    for (w.stride = 100; (size_t)w.stride < rows || w.stride < recorder->config.threads;) {
+        w.stride *= 10;
+    }
     CAR_TRY(car_record_open(recorder, plan, recorder->first_step, recorder->end_step, &record));
     CAR_TRY(car_context_allocate(context, rows, sizeof *w.rows, &w.rows));
     CAR_TRY(car_json_open(context, path, &w.json));

@@ -22,11 +22,12 @@ def tasks_of_plan(path):
 
 
 def rows_of_trace(events):
-    """By process and row: the slices that are tasks, in the order of time."""
+    """By process and the row's name: the slices that are tasks, in the order of time."""
     rows = defaultdict(list)
+    labels = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     for event in events:
         if event["ph"] == "X" and event["cat"] not in ("operation", "wait"):
-            rows[event["pid"], event["tid"]].append(event)
+            rows[event["pid"], labels[event["tid"]]].append(event)
     for row in rows.values():
         row.sort(key=lambda event: event["ts"])
     return rows
@@ -55,22 +56,25 @@ def main():
               f"{sorted(set(did) ^ set(planned))[:8]}")
     # Each worker has its own row, where its tasks keep their order.
     for worker in range(workers):
-        did = [event for rank in range(ranks) for event in rows.pop((ranks + 1, worker * ranks + rank), [])]
+        own = [f"worker {worker} on rank {rank}" if ranks > 1 else f"worker {worker}" for rank in range(ranks)]
+        did = [event for name in own for event in rows.pop((ranks + 1, name), [])]
         did.sort(key=lambda event: event["ts"])
         check(len(did) > 0, f"worker {worker} has no tasks")
         if shared:
             check(names(did) == plan[worker], f"worker {worker} did {names(did)}, not {plan[worker]}")
         else:
-            own = [name for row in plan.values() for name in row if re.match(rf"[FB][^.]*\.{worker}@", name)]
-            check(sorted(name for name in names(did) if name[0] in "FB") == sorted(own), f"worker {worker}: other tasks")
+            planned = [name for row in plan.values() for name in row if re.match(rf"[FB][^.]*\.{worker}@", name)]
+            check(sorted(name for name in names(did) if name[0] in "FB") == sorted(planned), f"worker {worker}: other tasks")
     check(all(process <= ranks for process, _ in rows), "rows that belong to no worker")
     # Operations lie inside of the tasks of their row.
-    inside = 0
+    inside, threads = 0, defaultdict(list)
+    for row in rows.values():
+        threads[row[0]["tid"]] = row
     for event in trace["traceEvents"]:
         if event["ph"] == "X" and event["cat"] == "operation" and event["pid"] <= ranks:
             ends = event["ts"] + event["dur"]
             check(any(task["ts"] <= event["ts"] and ends <= task["ts"] + task["dur"] + 1e-6
-                      for task in rows[event["pid"], event["tid"]]), f"{event['name']} is in no task")
+                      for task in threads[event["tid"]]), f"{event['name']} is in no task")
             inside += 1
     check(inside > 0, "no operations")
 

@@ -167,7 +167,7 @@ static void check_rows(const cJSON *events) {
             slice open[8];
             int depth = 0;
             cJSON_ArrayForEach(event, events) {
-                if (!is(event, "X") || number(event, "pid") != process || number(event, "tid") != row) {
+                if (!is(event, "X") || number(event, "pid") != process || number(event, "tid") != 100 * process + row) {
                     continue;
                 }
                 slice s = {number(event, "ts"), number(event, "ts") + number(event, "dur")};
