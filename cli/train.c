@@ -79,6 +79,7 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     if (car_train_is_first(run)) {
         CAR_TRY(car_train_check_directory(run));
     }
+    CAR_TRY(car_train_check_trace(run));
     CAR_TRY(car_train_find_sizes(run->context, o));
     CAR_TRY(build(run, &plan, &program));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
@@ -88,6 +89,7 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     trainer->feed_user = &run->data;
     trainer->report = run->report ? run->report : car_train_on_step;
     trainer->report_user = run;
+    CAR_TRY(car_train_open_recorder(run, trainer));
 done:
     return status;
 }
@@ -115,6 +117,7 @@ car_status car_train_set_up(car_train_run *run) {
     if (car_train_is_first(run)) {
         CAR_TRY(car_train_open_output(run));
     }
+    CAR_TRY(car_train_start_recorder(run));
 done:
     return status;
 }
@@ -125,6 +128,7 @@ void car_train_tear_down(car_train_run *run) {
         car_train_close_output(run);
         car_train_close_rank(run);
         car_trainer_destroy(run->trainer);
+        car_recorder_destroy(run->recorder);
         car_train_close_data(&run->data);
         car_arena_destroy(run->arena);
         car_program_destroy(run->program);
@@ -171,6 +175,7 @@ static car_status train(car_train_run *run) {
     car_train_close_writer(run);
     CAR_TRY(car_train_write_checkpoint(run));
     CAR_TRY(car_train_summarize(run, interrupted != 0));
+    CAR_TRY(car_train_write_records(run));
 done:
     return status;
 }

@@ -19,7 +19,7 @@ enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096 };
 
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping;
-    const char *convolutions, *memory;
+    const char *convolutions, *memory, *trace, *trace_steps;
     int workers, stages, threads, batch, steps, eval_every, eval_batches, warmup;
     int classes, image_size, seq_len, freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;
@@ -88,6 +88,7 @@ typedef struct car_train_run {
     car_program *program;
     car_arena *arena;
     car_train_data data;
+    car_recorder *recorder;   /* NULL if nobody wants to know */
     car_trainer *trainer;     /* NULL over ranks */
     car_transport *transport; /* NULL in one process */
     car_rank *rank;
@@ -158,6 +159,17 @@ car_weights *car_train_weights(car_train_run *run);
 car_trainer_times car_train_times(const car_train_run *run);
 /* Adds "comm" and, over ranks, "ranks" to the summary. */
 void car_train_add_traffic(car_train_run *run, cJSON *json);
+
+/* ---- train_record.c: what was done in some of the steps, for --trace and the run directory ----------------------- */
+
+/* Looks at --trace-steps before anything is done. */
+car_status car_train_check_trace(car_train_run *run);
+/* Creates the recorder, if there is to be one, and gives it to the trainer or rank to be. */
+car_status car_train_open_recorder(car_train_run *run, car_trainer_config *trainer);
+/* When the first step is known, and the run directory is there: which steps are recorded. Called by all ranks. */
+car_status car_train_start_recorder(car_train_run *run);
+/* At the end: the files. Called by all ranks. */
+car_status car_train_write_records(car_train_run *run);
 
 /* ---- train_output.c: the head, a line for a step, the evaluation, the end; and the files of the run directory ---- */
 

@@ -86,6 +86,10 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
          0},
+        {"trace", "FILE", "write what was done as a trace, for Perfetto or chrome://tracing", CAR_CLI_TEXT, &o->trace,
+         0, 0},
+        {"trace-steps", "A:B", "steps A to B-1 are in it (four, after the first four: files stay small)", CAR_CLI_TEXT,
+         &o->trace_steps, 0, 0},
         {"seed", "N", "of weights, data, order and dropout", CAR_CLI_SEED, &o->seed, 0, 0},
         {"config", "FILE", "a JSON object of these options; those typed come first", CAR_CLI_TEXT, &o->config, 0, 0},
         /* Shows what pacing is for; not in --help. */

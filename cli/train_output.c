@@ -64,6 +64,8 @@ static void add_options(cJSON *json, const car_train_options *o) {
 
 static car_status write_config(car_train_run *run) {
     cJSON *json = car_train_config_of(&run->options);
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "trace"); /* a run that goes on is not the one that was traced */
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "trace-steps");
     car_status status = json ? write_json(run, "config.json", json)
                              : car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for config.json");
     cJSON_Delete(json);

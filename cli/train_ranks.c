@@ -425,6 +425,7 @@ car_status car_train_over_ranks(car_train_run *run) {
     if (car_train_is_first(run)) {
         CAR_TRY(car_train_summarize(run, interrupted));
     }
+    CAR_TRY(car_train_write_records(run));
 done:
     stop_listening(&signals);
     return status;

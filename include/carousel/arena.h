@@ -40,7 +40,8 @@ void car_arena_destroy(car_arena *arena); /* all blocks go with it */
 
 /* A block aligned to 64; its contents are undefined. bytes = 0 gives NULL. */
 car_status car_arena_allocate(car_arena *arena, car_memory category, size_t bytes, void **out);
-void car_arena_release(car_arena *arena, void *memory); /* NULL is allowed */
+/* NULL is allowed. Returns how many bytes had been asked for. */
+size_t car_arena_release(car_arena *arena, void *memory);
 /* From now on, holes give what they have of aligned pieces of `piece` bytes (a power of two, 4096 or more) back to the
  * system, which costs page faults when they are used again: few if pieces are of 2 MB, since then huge pages are asked
  * for. For processes that share a machine and need their memory at different times. 0: they are kept, as at first. */
@@ -66,6 +67,11 @@ typedef struct car_arena_event {
 car_status car_arena_record(car_arena *arena, car_memory category, int capacity);
 /* The events so far; valid until the next car_arena_record or destroy, while nobody allocates. */
 int car_arena_events(const car_arena *arena, const car_arena_event **out);
+
+/* Tells somebody of every change, in order, beginning with what is alive now. Called with the arena's lock, so it must
+ * be short and leave the arena alone. NULL: nobody any more. */
+typedef void (*car_arena_watcher)(void *user, car_memory category, double when, size_t live);
+void car_arena_watch(car_arena *arena, car_arena_watcher watcher, void *user);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,7 @@
 #define CAROUSEL_REPORT_H
 
 #include "carousel/plan.h"
+#include "carousel/recorder.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,6 +26,20 @@ car_status car_report_plan_svg(const car_plan *plan, const char *title, char **o
  * cannot be read or written. */
 car_status car_report_page(car_context *context, const char *const *directories, int count, const char *title,
                            const char *path);
+
+/* What a run did, in Chrome's trace format, which Perfetto opens: a row for each thread and for each worker, counters
+ * of memory by category and of messages in flight. The recorder is one that noted the categories, and over ranks has
+ * gathered all records; the plan is the run's. The file appears when it is whole. */
+car_status car_report_trace(const car_recorder *recorder, const car_plan *plan, const char *path);
+
+/* The same in the form that `carousel report` draws: tasks, what every worker held, messages, the partition. At most
+ * `steps` of the steps that were recorded. */
+typedef struct car_timeline_config {
+    const char *model;
+    int steps;
+} car_timeline_config;
+car_status car_report_timeline(const car_recorder *recorder, const car_plan *plan, const car_timeline_config *config,
+                               const char *path);
 
 #ifdef __cplusplus
 }

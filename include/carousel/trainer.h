@@ -10,6 +10,7 @@
 #include "carousel/cut.h"
 #include "carousel/optimizer.h"
 #include "carousel/plan.h"
+#include "carousel/recorder.h"
 #include "carousel/tape.h"
 
 #ifdef __cplusplus
@@ -59,6 +60,7 @@ typedef struct car_trainer_config {
     void *feed_user;
     car_report_function report; /* may be NULL */
     void *report_user;
+    car_recorder *recorder; /* may be NULL; must outlive the trainer */
 } car_trainer_config;
 
 car_trainer_config car_trainer_config_default(void); /* 1 thread, SGD, lr 0.05 */

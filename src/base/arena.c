@@ -82,6 +82,8 @@ struct car_arena {
     int event_count, event_capacity;
     car_memory recorded;
     double record_start;
+    car_arena_watcher watcher;
+    void *watcher_user;
 };
 
 const char *car_memory_text(car_memory category) {
@@ -303,6 +305,9 @@ static void book(car_arena *arena, car_memory category, size_t live) {
     if (category == arena->recorded && arena->event_count < arena->event_capacity) {
         arena->events[arena->event_count++] = (car_arena_event){now - arena->record_start, live};
     }
+    if (arena->watcher) {
+        arena->watcher(arena->watcher_user, category, now, live);
+    }
 }
 
 /* Gives the whole pieces of a hole back, once for each time that they were released. What is left at its ends stays. */
@@ -364,14 +369,15 @@ car_status car_arena_allocate(car_arena *arena, car_memory category, size_t byte
     return CAR_OK;
 }
 
-void car_arena_release(car_arena *arena, void *memory) {
+size_t car_arena_release(car_arena *arena, void *memory) {
     if (!memory) {
-        return;
+        return 0;
     }
     pthread_mutex_lock(&arena->lock);
     block *b = find_used(arena, memory, true);
-    arena->live_total -= b->asked;
-    book(arena, b->category, arena->live[b->category] - b->asked);
+    size_t asked = b->asked;
+    arena->live_total -= asked;
+    book(arena, b->category, arena->live[b->category] - asked);
     ASAN_POISON_MEMORY_REGION(b->memory, b->space);
     b->touched = b->space;
     if (b->next && !b->next->used) {
@@ -386,6 +392,7 @@ void car_arena_release(car_arena *arena, void *memory) {
     link_free(arena, b);
     return_hole(arena, b);
     pthread_mutex_unlock(&arena->lock);
+    return asked;
 }
 
 void car_arena_return_pages(car_arena *arena, size_t piece) {
@@ -464,4 +471,15 @@ car_status car_arena_record(car_arena *arena, car_memory category, int capacity)
 int car_arena_events(const car_arena *arena, const car_arena_event **out) {
     *out = arena->events;
     return arena->event_count;
+}
+
+void car_arena_watch(car_arena *arena, car_arena_watcher watcher, void *user) {
+    pthread_mutex_lock(&arena->lock);
+    arena->watcher = watcher;
+    arena->watcher_user = user;
+    double now = car_clock_seconds();
+    for (int c = 0; watcher && c < CAR_MEMORY_CATEGORIES; c++) {
+        watcher(user, (car_memory)c, now, arena->live[c]);
+    }
+    pthread_mutex_unlock(&arena->lock);
 }

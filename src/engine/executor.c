@@ -164,6 +164,19 @@ static car_status run_portion(car_thread *thread, car_worker *worker, const car_
     return status;
 }
 
+/* The track that notes the task, if somebody wants to know of it. The worker's tape is this thread's for now. */
+static car_track *begin_record(car_thread *thread, car_worker *worker, const car_task *task, double now) {
+    const car_trainer *trainer = thread->trainer;
+    bool wanted = car_recorder_wants(trainer->config.recorder, trainer->plan, task->slot);
+    car_track *track = wanted ? thread->track : NULL;
+    if (track) {
+        car_track_begin(track, task, (int)(worker - trainer->worker), now, thread->waited);
+    }
+    worker->tape->track = track;
+    thread->waited = 0;
+    return track;
+}
+
 /* One turn with the lock held; false when there is nothing more to do. */
 static bool take_turn(car_thread *thread, double *mark) {
     car_trainer *trainer = thread->trainer;
@@ -178,7 +191,9 @@ static bool take_turn(car_thread *thread, double *mark) {
         }
         double before = car_clock_seconds();
         pthread_cond_wait(&trainer->changed, &trainer->lock);
-        thread->waiting += car_clock_seconds() - before;
+        double waited = car_clock_seconds() - before;
+        thread->waiting += waited;
+        thread->waited += waited;
         return true;
     }
     const car_task task = *car_trainer_head(trainer, worker);
@@ -187,10 +202,14 @@ static bool take_turn(car_thread *thread, double *mark) {
     note_started(trainer, &task);
     double before = car_clock_seconds();
     thread->choosing += before - *mark;
+    car_track *track = begin_record(thread, worker, &task, before);
     car_status status =
         task.kind == CAR_TASK_UPDATE ? car_trainer_update(thread, &task) : run_portion(thread, worker, &task);
     *mark = thread->task_end; /* what comes after, the lock included, is the executor's */
     thread->tasks += *mark - before;
+    if (track) {
+        car_track_end(track, *mark);
+    }
     thread->task = NULL;
     worker->running = false;
     trainer->progress++;

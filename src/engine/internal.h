@@ -31,8 +31,14 @@ struct car_tape {
     bool training;
     int next_backward; /* the operation whose backward is due, CAR_NONE before the first */
     float loss;
+    size_t live;                  /* bytes of all tensors and slots */
     const car_graph_range *range; /* NULL: the whole graph */
+    struct car_track *track;      /* notes the operations; NULL: nobody wants to know */
 };
+
+/* A tensor or a slot gets its memory, and gives it back. */
+car_status car_tape_make(car_tape *tape, size_t bytes, void **block);
+void car_tape_drop(car_tape *tape, void **block);
 
 /* tape_range.c. A range must outlive the tapes that have it. */
 /* Bytes of the tensors that cross a cut, in stored layout; and whether that is what the graph says of them. */

@@ -111,6 +111,7 @@ static car_status create_threads(car_rank *rank) {
         car_rank_thread *thread = &rank->thread[p];
         void *addend = NULL;
         thread->rank = rank;
+        thread->track = car_recorder_track(rank->config.recorder, p);
         thread->view.program = thread->gradients.program = rank->program;
         CAR_TRY(car_context_allocate(rank->context, params, sizeof(void *), &thread->view.param));
         CAR_TRY(car_context_allocate(rank->context, ops, sizeof(void *), &thread->view.derived));
@@ -260,7 +261,7 @@ static void join_threads(car_rank *rank) {
         rank->times.waiting += thread->waiting;
         rank->times.choosing += thread->choosing;
         waiting += thread->waiting;
-        thread->tasks = thread->waiting = thread->choosing = 0;
+        thread->tasks = thread->waiting = thread->choosing = thread->waited = 0;
     }
     if (rank->carrier.started) {
         pthread_join(rank->carrier.handle, NULL);

@@ -264,6 +264,49 @@ static void note_over(car_rank *rank, car_entry *entry) {
     drop_older(rank);
 }
 
+/* ---- recording ------------------------------------------------------------------------------- */
+
+static bool crosses(const car_task *task) {
+    return task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
+}
+
+static bool has_tape(const car_task *task) {
+    return task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD || crosses(task);
+}
+
+/* The track that notes the task, if somebody wants to know of it. Its tape is this thread's for now. */
+static car_track *begin_record(car_rank_thread *thread, const car_entry *entry, double now) {
+    car_rank *rank = thread->rank;
+    car_task task = entry->task;
+    task.step = car_rank_step_of(rank, &task); /* the plan counts from the last start */
+    task.slot += rank->first_step * car_plan_period(rank->plan);
+    task.version += task.version != CAR_NONE ? rank->first_step : 0;
+    task.tied_version += task.tied_version != CAR_NONE ? rank->first_step : 0;
+    bool wanted = car_recorder_wants(rank->config.recorder, rank->plan, task.slot);
+    car_track *track = wanted ? thread->track : NULL;
+    if (track) {
+        car_track_begin(track, &task, has_tape(&task) ? task.worker : CAR_NONE, now, thread->waited);
+    }
+    if (has_tape(&task)) {
+        rank->tapes[car_rank_tape_of(rank, &entry->task)]->track = track;
+    }
+    thread->waited = 0;
+    return track;
+}
+
+static void end_record(const car_rank *rank, car_track *track, const car_entry *entry, double now) {
+    if (!track) {
+        return;
+    }
+    if (crosses(&entry->task)) {
+        car_track_hold(track, rank->tapes[car_rank_tape_of(rank, &entry->task)]->live);
+    }
+    if (arrives(&entry->task)) {
+        car_track_arrival(track, entry->message.started, entry->message.finished);
+    }
+    car_track_end(track, now);
+}
+
 /* One turn with the lock held; false when there is nothing more to do. */
 static bool take_turn(car_rank_thread *thread, double *mark) {
     car_rank *rank = thread->rank;
@@ -281,11 +324,14 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
         pthread_cond_wait(&rank->changed, &rank->lock);
         *mark = car_clock_seconds();
         thread->waiting += *mark - now;
+        thread->waited += *mark - now;
         return true;
     }
     entry->running = true;
+    car_track *track = begin_record(thread, entry, now);
     car_status status = run(thread, entry);
     *mark = car_clock_seconds();
+    end_record(rank, track, entry, *mark);
     thread->tasks += *mark - now;
     entry->running = false;
     if (status != CAR_OK) {

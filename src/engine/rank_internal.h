@@ -10,6 +10,7 @@
 #include "carousel/rank.h"
 #include "engine/arithmetic.h"
 #include "engine/internal.h"
+#include "engine/recorder.h"
 #include "transport/transport.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -108,6 +109,8 @@ typedef struct car_rank_thread {
     void *derived; /* what an operation's backward wants besides its weights, made for each: versions come and go */
     bool carries;  /* takes only what belongs to messages, and has none of the above */
     double tasks, waiting, choosing;
+    double waited;    /* since its last task */
+    car_track *track; /* NULL without a recorder */
 } car_rank_thread;
 
 /* What is known of a rank, for whoever has to say why nothing moves. */

@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "engine/internal.h"
+#include "engine/recorder.h"
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -30,18 +31,24 @@ done:
     return status;
 }
 
-static void drop(car_tape *tape, void **block) {
-    car_arena_release(tape->arena, *block);
+car_status car_tape_make(car_tape *tape, size_t bytes, void **block) {
+    car_status status = car_arena_allocate(tape->arena, CAR_MEMORY_ACTIVATIONS, bytes, block);
+    tape->live += status == CAR_OK ? bytes : 0;
+    return status;
+}
+
+void car_tape_drop(car_tape *tape, void **block) {
+    tape->live -= car_arena_release(tape->arena, *block);
     *block = NULL;
 }
 
 static void drop_all(car_tape *tape) {
     const car_graph *graph = car_program_graph(tape->program);
     for (int v = 0; tape->tensors && v < car_graph_tensor_count(graph); v++) {
-        drop(tape, &tape->tensors[v]);
+        car_tape_drop(tape, &tape->tensors[v]);
     }
     for (int s = 0; tape->slots && s < car_graph_slot_count(graph); s++) {
-        drop(tape, &tape->slots[s]);
+        car_tape_drop(tape, &tape->slots[s]);
     }
 }
 
@@ -67,8 +74,7 @@ void car_tape_begin(car_tape *tape, uint64_t key, bool training) {
 
 static car_status make_tensor(car_tape *tape, int tensor) {
     assert(!tape->tensors[tensor]);
-    return car_arena_allocate(tape->arena, CAR_MEMORY_ACTIVATIONS, car_program_tensor_bytes(tape->program, tensor),
-                              &tape->tensors[tensor]);
+    return car_tape_make(tape, car_program_tensor_bytes(tape->program, tensor), &tape->tensors[tensor]);
 }
 
 car_status car_tape_feed(car_tape *tape, int tensor, const void *data) {
@@ -95,6 +101,12 @@ const void *car_tape_tensor(const car_tape *tape, int tensor) {
     return tape->tensors[tensor];
 }
 
+static void note(const car_tape *tape, int l, double start, size_t during) {
+    if (tape->track) {
+        car_track_note(tape->track, l, start, during, tape->live);
+    }
+}
+
 /* ---- forward --------------------------------------------------------------------------------- */
 
 /* The loss and, for evaluation, the logits stay for their reader. */
@@ -118,7 +130,7 @@ static void drop_after_forward(car_tape *tape, int l, int tensor) {
     bool held = tape->training && last_backward(tape, tensor) != CAR_NONE;
     bool leaves = tape->range && tape->range->crosses[tensor];
     if (last_forward(tape, tensor) == l && !held && !leaves && !stays_to_the_end(tape, tensor)) {
-        drop(tape, &tape->tensors[tensor]);
+        car_tape_drop(tape, &tape->tensors[tensor]);
     }
 }
 
@@ -141,6 +153,7 @@ static car_kernel_io io_of(const car_tape *tape, const car_weights *weights, int
 static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *weights, int l) {
     const car_op *op = car_graph_op(car_program_graph(tape->program), l);
     car_kernel_io io = io_of(tape, weights, l);
+    double start = tape->track ? car_clock_seconds() : 0;
     car_status status = CAR_OK;
     for (int q = 0; q < op->input_count; q++) {
         io.in[q] = tape->tensors[op->inputs[q]];
@@ -158,6 +171,7 @@ static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *
         CAR_TRY(make_tensor(tape, op->aux));
         io.aux = tape->tensors[op->aux];
     }
+    size_t during = tape->live;
     CAR_TRY(car_program_forward(tape->program, lane, l, &io));
     if (op->output == car_graph_loss(car_program_graph(tape->program))) {
         tape->loss = *(const float *)io.out;
@@ -169,6 +183,7 @@ static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *
     if (op->aux != CAR_NONE) {
         drop_after_forward(tape, l, op->aux);
     }
+    note(tape, l, start, during);
 done:
     return status;
 }
@@ -196,8 +211,7 @@ static car_status make_slot(car_tape *tape, int l, int slot) {
         tape->tensors[s->over_tensor] = NULL;
         return CAR_OK;
     }
-    return car_arena_allocate(tape->arena, CAR_MEMORY_ACTIVATIONS, car_program_slot_bytes(tape->program, slot),
-                              &tape->slots[slot]);
+    return car_tape_make(tape, car_program_slot_bytes(tape->program, slot), &tape->slots[slot]);
 }
 
 /* What the operation saved must still be there; then its gradients get their buffers. */
@@ -242,10 +256,10 @@ static void drop_after_backward(car_tape *tape, int l) {
         }
         const car_tensor *t = car_graph_tensor(graph, touched[i]);
         if (last_backward(tape, touched[i]) == l) {
-            drop(tape, &tape->tensors[touched[i]]);
+            car_tape_drop(tape, &tape->tensors[touched[i]]);
         }
         if (t->grad_slot != CAR_NONE && car_graph_slot(graph, t->grad_slot)->dies == l) {
-            drop(tape, &tape->slots[t->grad_slot]);
+            car_tape_drop(tape, &tape->slots[t->grad_slot]);
         }
     }
 }
@@ -259,6 +273,7 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     if (slot == CAR_NONE) {
         return CAR_OK; /* nothing with parameters before it */
     }
+    double start = tape->track ? car_clock_seconds() : 0;
     if (op->output == car_graph_loss(graph)) {
         CAR_TRY(make_slot(tape, l, slot));
         *(float *)tape->slots[slot] = 1.0f;
@@ -268,8 +283,10 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     for (int p = 0; p < op->param_count; p++) {
         io.grad_param[p] = gradients->use[op->first_use + p];
     }
+    size_t during = tape->live;
     CAR_TRY(car_program_backward(tape->program, lane, l, &io));
     drop_after_backward(tape, l);
+    note(tape, l, start, during);
 done:
     return status;
 }

@@ -16,7 +16,7 @@ size_t car_tape_range_bytes(const car_program *program, const car_graph_range *r
 /* ---- crossing -------------------------------------------------------------------------------- */
 
 static car_status import_tensor(car_tape *tape, int tensor, const void *data, size_t bytes) {
-    car_status status = car_arena_allocate(tape->arena, CAR_MEMORY_ACTIVATIONS, bytes, &tape->tensors[tensor]);
+    car_status status = car_tape_make(tape, bytes, &tape->tensors[tensor]);
     if (status == CAR_OK) {
         memcpy(tape->tensors[tensor], data, bytes);
     }
@@ -29,8 +29,7 @@ static car_status import_gradient(car_tape *tape, int tensor, const void *data, 
     if (slot == CAR_NONE || tape->slots[slot]) {
         return CAR_OK;
     }
-    car_status status = car_arena_allocate(tape->arena, CAR_MEMORY_ACTIVATIONS,
-                                           car_program_slot_bytes(tape->program, slot), &tape->slots[slot]);
+    car_status status = car_tape_make(tape, car_program_slot_bytes(tape->program, slot), &tape->slots[slot]);
     if (status == CAR_OK) {
         memcpy(tape->slots[slot], data, bytes);
     }
@@ -48,11 +47,6 @@ car_status car_tape_import(car_tape *tape, bool gradient, const void *data) {
         at += bytes;
     }
     return status;
-}
-
-static void drop(car_tape *tape, void **block) {
-    car_arena_release(tape->arena, *block);
-    *block = NULL;
 }
 
 void car_tape_export(car_tape *tape, bool gradient, void *data) {
@@ -75,9 +69,9 @@ void car_tape_export(car_tape *tape, bool gradient, void *data) {
     for (int c = 0; c < count; c++) {
         int slot = car_graph_tensor(graph, tensors[c])->grad_slot;
         if (gradient && slot != CAR_NONE) {
-            drop(tape, &tape->slots[slot]);
+            car_tape_drop(tape, &tape->slots[slot]);
         } else if (!gradient && range->last_backward[tensors[c]] == CAR_NONE) {
-            drop(tape, &tape->tensors[tensors[c]]);
+            car_tape_drop(tape, &tape->tensors[tensors[c]]);
         }
     }
 }

@@ -65,6 +65,7 @@ static car_status create_threads(car_trainer *trainer) {
         car_thread *thread = &trainer->thread[p];
         thread->trainer = trainer;
         thread->gradients.program = trainer->program;
+        thread->track = car_recorder_track(trainer->config.recorder, (int)p);
         CAR_TRY(car_context_allocate(trainer->context, (size_t)car_graph_use_count(graph), sizeof(void *),
                                      &thread->gradients.use));
         CAR_TRY(car_context_allocate(trainer->context, (size_t)car_graph_param_count(graph), sizeof(void *),
@@ -320,7 +321,7 @@ static void join_threads(car_trainer *trainer) {
         trainer->times.tasks += thread->tasks;
         trainer->times.waiting += thread->waiting;
         trainer->times.choosing += thread->choosing;
-        thread->tasks = thread->waiting = thread->choosing = 0;
+        thread->tasks = thread->waiting = thread->choosing = thread->waited = 0;
     }
 }
 

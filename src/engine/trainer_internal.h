@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "carousel/trainer.h"
 #include "engine/internal.h"
+#include "engine/recorder.h"
 
 enum { CAR_STEPS_IN_FLIGHT = 4 }; /* a step's record is reused after so many; the cycle overlaps two */
 
@@ -46,6 +47,8 @@ typedef struct car_thread {
     const car_task *task;    /* at work on, for the watchdog; guarded by the lock */
     double task_end;         /* when the last piece of work ended, before the lock was taken again */
     double tasks, waiting, choosing;
+    double waited;    /* since its last piece of work */
+    car_track *track; /* NULL without a recorder */
 } car_thread;
 
 struct car_trainer {

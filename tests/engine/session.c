@@ -113,6 +113,18 @@ done:
     return status;
 }
 
+static car_status open_recorder(car_session *session) {
+    const car_session_config *config = &session->config;
+    const car_recorder_config recorder = {
+        .threads = config->training.threads, .categories = true, .most_bytes = config->record_bytes};
+    car_status status =
+        config->records ? car_recorder_create(session->context, session->arena, &recorder, &session->recorder) : CAR_OK;
+    if (session->recorder) {
+        car_recorder_set_steps(session->recorder, config->record_first, config->record_end);
+    }
+    return status;
+}
+
 car_status car_session_open(car_session *session, const car_session_config *config) {
     car_context_config context = car_context_config_default();
     car_status status = CAR_OK;
@@ -129,6 +141,8 @@ car_status car_session_open(car_session *session, const car_session_config *conf
     CAR_TRY(car_context_create(&context, &session->context));
     CAR_TRY(open_model(session));
     CAR_TRY(car_arena_create(session->context, config->limit, &session->arena));
+    CAR_TRY(open_recorder(session));
+    training.recorder = session->recorder;
     CAR_TRY(car_trainer_create(session->plan, session->program, session->arena, &training, &session->trainer));
     CAR_TRY(car_trainer_initialize(session->trainer, config->seed));
 done:
@@ -137,6 +151,7 @@ done:
 
 void car_session_close(car_session *session) {
     car_trainer_destroy(session->trainer);
+    car_recorder_destroy(session->recorder);
     car_arena_destroy(session->arena);
     car_program_destroy(session->program);
     car_plan_destroy(session->plan);

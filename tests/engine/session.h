@@ -33,7 +33,10 @@ typedef struct car_session_config {
     car_fault fault;
     int64_t first_sample_step; /* step 0 sees the samples of this step */
     size_t limit;              /* of the arena */
-    uint64_t seed;             /* of weights and samples */
+    bool records;              /* steps record_first .. record_end - 1, the arena's categories too */
+    int64_t record_first, record_end;
+    size_t record_bytes; /* at most; 0: enough */
+    uint64_t seed;       /* of weights and samples */
     car_log_function log;
     void *log_user;
 } car_session_config;
@@ -46,6 +49,7 @@ typedef struct car_session {
     car_plan *plan;
     car_program *program;
     car_arena *arena;
+    car_recorder *recorder; /* NULL unless it records */
     car_trainer *trainer;
     car_synthetic source;
     car_step_report reports[CAR_SESSION_STEPS];

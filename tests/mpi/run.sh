@@ -35,6 +35,22 @@ for ranks in 2 3 4 6 9 10; do
     tail -1 "$work/log"
 done
 
+# ---- a trace has the tasks of the plan, in the rows of those who did them -----------------------
+
+trace() { # RANKS RULE PLACEMENT
+    local model=(--model mlp --workers 3 --stages 3 --rule "$2" --placement "$3" --batch 2)
+    start "$1" "$carousel" train "${model[@]}" --steps 3 --trace "$work/trace.json" >"$work/log" 2>&1 &&
+        "$carousel" plan "${model[@]}" --steps 3 --dump >"$work/dump" &&
+        python3 "$(dirname "$0")/../cli/trace_tasks.py" "$work/trace.json" "$work/dump" || fail "trace of $*"
+}
+
+echo "== traces"
+trace 3 cdp-v2 replica
+trace 3 cdp-v1 zero
+trace 3 cdp-v2 pipeline
+trace 3 dp replica
+trace 6 cdp-v2 grid
+
 # ---- one run, several placements ---------------------------------------------------------------
 
 sum_of() {

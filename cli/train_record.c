@@ -1,0 +1,141 @@
+/* What was done in some steps of a run: --trace, and timeline.json in the run directory. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "carousel/report.h"
+#include "train.h"
+
+enum { SKIPPED_STEPS = 4, RECORDED_STEPS = 4 }; /* the cycle fills, and the machine warms up */
+
+/* ---- before the run -------------------------------------------------------------------------- */
+
+static bool read_steps(const char *text, int64_t *first, int64_t *end) {
+    char *rest = NULL;
+    *first = strtoll(text, &rest, 10);
+    if (rest == text || *rest != ':' || *first < 0) {
+        return false;
+    }
+    const char *second = rest + 1;
+    *end = strtoll(second, &rest, 10);
+    return rest != second && *rest == '\0' && *end > *first;
+}
+
+/* A trace that cannot be written is better known before the run. */
+static car_status check_folder(car_context *context, const char *path) {
+    char folder[CAR_TRAIN_PATH] = ".";
+    const char *slash = strrchr(path, '/');
+    size_t length = slash == path ? 1 : slash ? (size_t)(slash - path) : 0;
+    if (length >= sizeof folder) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--trace: the path is too long");
+    }
+    if (length > 0) {
+        memcpy(folder, path, length);
+        folder[length] = '\0';
+    }
+    if (access(folder, W_OK) != 0) {
+        return car_context_fail(context, CAR_ERROR_IO, "--trace %s: cannot write to %s: %s", path, folder,
+                                strerror(errno));
+    }
+    return CAR_OK;
+}
+
+car_status car_train_check_trace(car_train_run *run) {
+    const car_train_options *o = &run->options;
+    int64_t first = 0, end = 0;
+    if (o->trace_steps && !o->trace) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "--trace-steps needs a --trace FILE");
+    }
+    if (o->trace_steps && !read_steps(o->trace_steps, &first, &end)) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                "--trace-steps %s: it must be A:B with A below B, e.g. 4:8", o->trace_steps);
+    }
+    return CAR_OK;
+}
+
+car_status car_train_open_recorder(car_train_run *run, car_trainer_config *trainer) {
+    const car_train_options *o = &run->options;
+    if (!o->trace && !o->out && !run->transport) {
+        return CAR_OK; /* of ranks all record, whoever writes */
+    }
+    const car_recorder_config config = {.threads = o->threads, .categories = o->trace != NULL};
+    car_status status = car_recorder_create(run->context, run->arena, &config, &run->recorder);
+    trainer->recorder = run->recorder;
+    return status;
+}
+
+/* Steps from where the run begins to where the cycle is drained for the first time. */
+static int64_t undisturbed_steps(const car_train_run *run) {
+    const car_train_options *o = &run->options;
+    int64_t begin = run->first_step, left = o->steps - begin;
+    const int every[] = {o->eval_every, run->transport && o->out && o->keep ? o->checkpoint_every : 0};
+    for (size_t e = 0; e < 2; e++) {
+        int64_t next = every[e] ? every[e] - begin % every[e] : left;
+        left = next < left ? next : left;
+    }
+    return left;
+}
+
+car_status car_train_start_recorder(car_train_run *run) {
+    const car_train_options *o = &run->options;
+    int64_t begin = run->first_step, left = undisturbed_steps(run), first = 0, end = 0;
+    car_status status = CAR_OK;
+    if (!run->recorder || left <= 0) {
+        return CAR_OK;
+    }
+    if (o->trace && car_train_is_first(run)) {
+        CAR_TRY(check_folder(run->context, o->trace));
+    }
+    if (o->trace_steps && read_steps(o->trace_steps, &first, &end)) {
+        first = first > begin ? first : begin;
+        end = end < o->steps ? end : o->steps;
+    } else {
+        int64_t count = left < RECORDED_STEPS ? left : RECORDED_STEPS;
+        first = begin + (left - count < SKIPPED_STEPS ? left - count : SKIPPED_STEPS);
+        end = first + count;
+    }
+    if (first >= end && car_train_is_first(run)) {
+        car_context_log(run->context, CAR_LOG_WARNING, "--trace-steps %s: the run has none of these steps",
+                        o->trace_steps);
+    }
+    car_recorder_set_steps(run->recorder, first, end);
+    if (run->transport) {
+        CAR_TRY(car_recorder_align(run->recorder, run->transport));
+    }
+done:
+    return status;
+}
+
+/* ---- after it -------------------------------------------------------------------------------- */
+
+car_status car_train_write_records(car_train_run *run) {
+    const car_train_options *o = &run->options;
+    const car_timeline_config timeline = {.model = o->model, .steps = RECORDED_STEPS};
+    char path[CAR_TRAIN_PATH];
+    car_status status = CAR_OK;
+    if (!run->recorder) {
+        return CAR_OK;
+    }
+    if (run->transport) {
+        CAR_TRY(car_recorder_gather(run->recorder, run->transport));
+    }
+    if (!car_train_is_first(run)) {
+        return CAR_OK;
+    }
+    car_recorder_limit_steps(run->recorder, car_train_steps(run));
+    if (car_recorder_lost(run->recorder) > 0) {
+        car_context_log(run->context, CAR_LOG_WARNING,
+                        "the record of what was done is full before its last step: fewer --trace-steps fit");
+    }
+    if (o->out) {
+        CAR_TRY(car_train_path(run->context, o->out, "timeline.json", path));
+        CAR_TRY(car_report_timeline(run->recorder, run->plan, &timeline, path));
+    }
+    if (o->trace) {
+        CAR_TRY(car_report_trace(run->recorder, run->plan, o->trace));
+    }
+done:
+    return status;
+}
