@@ -102,7 +102,7 @@ static car_status compare_program(car_train_run *run) {
     return car_rank_agree(run->context, run->transport, "program (carousel)", text);
 }
 
-/* The options of one rank that are not as on the first: "--lr 0.5, not 0.05". `then` is the first one's. */
+/* The options of one rank that are not as on the first: "--lr 0.5, not 0.05". */
 static void list_differences(const cJSON *own, const cJSON *first, char *text, size_t capacity) {
     size_t used = 0;
     const cJSON *objects[] = {own, first};

@@ -25,6 +25,9 @@ static void name_library(car_transport *transport) {
     MPI_Get_library_version(text, &length);
     size_t end = strcspn(text, ",\n");
     snprintf(transport->name, sizeof transport->name, "%.*s", (int)(end < 120 ? end : 120), text);
+    for (char *c = transport->name; *c; c++) {
+        *c = *c == '\t' ? ' ' : *c;
+    }
 }
 
 car_status car_transport_duplicate(car_transport *transport, const char *name, MPI_Comm *out) {
