@@ -217,6 +217,7 @@ void car_rank_destroy(car_rank *rank) {
     if (!rank) {
         return;
     }
+    car_transport_forget(rank->transport);
     car_rank_forget_entries(rank);
     car_rank_destroy_losses(rank);
     destroy_threads(rank);
@@ -273,7 +274,7 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->limit = steps - rank->first_step;
     rank->window = 0;
     rank->ended = false;
-    rank->runs++;
+    rank->run = car_transport_loops(rank->transport);
     rank->proposal = 0;
     rank->send_slot = INT64_MIN;
     memset(rank->collectives_started, 0, sizeof rank->collectives_started);

@@ -150,8 +150,8 @@ struct car_rank {
     car_entry *first, *last, *spare;
     int64_t window, windows, listed;
     int64_t limit;     /* steps of the plan */
-    int64_t runs;      /* begun so far */
-    const char *aside; /* what is done between two of them, or NULL */
+    int64_t run;       /* its number: another for each */
+    const char *aside; /* what is done between two runs, or NULL */
     car_task_list list;
     uint64_t in_flight; /* sends that are not finished */
     int collectives_started[2], collectives_listed[2];

@@ -163,7 +163,7 @@ size_t car_rank_tell(void *user, char *status) {
     pthread_mutex_lock(&rank->lock);
     describe(rank, &head);
     head.limit = rank->limit;
-    head.run = rank->runs;
+    head.run = rank->run;
     head.wishes_to_stop = atomic_load(&rank->stop);
     car_rank_watch(rank);
     if (!losses->last_words && losses->count > 0) {
@@ -191,7 +191,7 @@ void car_rank_heard(void *user, int from, const char *status, size_t bytes) {
     sighting->step = head.step;
     sighting->waits = head.waits != 0;
     memcpy(sighting->doing, head.doing, sizeof sighting->doing);
-    if (head.run == rank->runs) {
+    if (head.run == rank->run) {
         sighting->limit = head.limit;
         car_rank_hear_limit(rank, from, head.limit, head.wishes_to_stop != 0);
     }

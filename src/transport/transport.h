@@ -65,6 +65,10 @@ void car_transport_start(car_transport *transport, car_message *message);
 /* Ends the thread. All messages must be finished, unless `failed`: then what is left is given up. */
 void car_transport_end(car_transport *transport, bool failed);
 
+/* How often it was begun: the same on all ranks. */
+int64_t car_transport_loops(const car_transport *transport);
+/* Nobody is called back any more, until the next loop. */
+void car_transport_forget(car_transport *transport);
 /* Makes the calls below, and what waits for the end of the loop, fail soon: another rank is lost. From a callback. */
 void car_transport_give_up(car_transport *transport);
 

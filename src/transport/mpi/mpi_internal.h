@@ -60,6 +60,7 @@ struct car_transport {
     MPI_Request in_request, out_requests[2];
     double told;
     bool listens; /* statuses are heard and told */
+    int64_t loops;
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;

@@ -214,6 +214,7 @@ car_status car_transport_begin(car_transport *transport, const car_transport_eve
     transport->events = *events;
     transport->ending = transport->failed = false;
     transport->told = 0;
+    transport->loops++;
     MPI_Pcontrol(1); /* for those who count: here the loop begins */
     if (pthread_create(&transport->thread, NULL, car_transport_run, transport) != 0) {
         return car_context_fail(transport->context, CAR_ERROR_MEMORY, "could not start the thread of the transport");
@@ -241,6 +242,14 @@ void car_transport_end(car_transport *transport, bool failed) {
     pthread_cond_signal(&transport->changed);
     pthread_mutex_unlock(&transport->lock);
     pthread_join(transport->thread, NULL);
+}
+
+int64_t car_transport_loops(const car_transport *transport) {
+    return transport->loops;
+}
+
+void car_transport_forget(car_transport *transport) {
+    transport->events = (car_transport_events){0};
 }
 
 void car_transport_give_up(car_transport *transport) {

@@ -57,7 +57,7 @@ static void tell(car_transport *transport) {
 }
 
 void car_transport_move_statuses(car_transport *transport) {
-    if (!transport->listens) {
+    if (!transport->listens || !transport->events.heard) {
         return;
     }
     hear(transport);
