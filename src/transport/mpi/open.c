@@ -213,7 +213,6 @@ done:
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events) {
     transport->events = *events;
     transport->ending = transport->failed = false;
-    transport->told = 0;
     transport->loops++;
     MPI_Pcontrol(1); /* for those who count: here the loop begins */
     if (pthread_create(&transport->thread, NULL, car_transport_run, transport) != 0) {
