@@ -28,7 +28,7 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 .PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
 	results bench-models bench-memory bench-mpi-memory bench-train bench-data want-build want-test want-style want-bench want-fuzz want-all
 
-.PHONY: test-mpi-full test-page want-page
+.PHONY: test-mpi-full test-mpich test-page want-page want-mpich
 
 ##@ Use
 
@@ -90,15 +90,19 @@ test-tsan: $(BUILD)/tsan/.configured ## run the tests of threads under ThreadSan
 	@$(call compile,$(BUILD)/tsan) --target thread_tests
 	@$$(setarch -R true 2>/dev/null && echo setarch -R) $(call check,$(BUILD)/tsan) --label-regex threads
 
-test-mpi-full: $(BUILD)/.with-tests ## run every placement, rule and model over MPI ranks, and stop one
+test-mpi-full: $(BUILD)/.with-tests ## run every placement, rule and model over MPI ranks; kill and stop some
 	@$(call compile,$(BUILD))
-	@MPIRUN=$$(command -v mpirun) tests/mpi/run.sh $(BUILD)/tests/mpi $(BUILD)/carousel full
+	@tests/mpi/full.sh $(BUILD)/tests/mpi $(BUILD)/carousel
 	@CAR_MPI_FULL=1 $(call check,$(BUILD)) --timeout 7200 --tests-regex 'mpi\.(traffic|memory)'
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/mpi_memory.py --most 0.95
 
 test-page: $(BUILD)/.with-tests want-page ## look at the report's page in Chromium
 	@$(call compile,$(BUILD)) --target carousel
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^report\.page$$'
+
+test-mpich: $(BUILD)/mpich/.configured ## build with MPICH instead of Open MPI, and run the tests of ranks
+	@$(call compile,$(BUILD)/mpich)
+	@$(call check,$(BUILD)/mpich) --label-regex mpi
 
 soak: $(BUILD)/tsan/.configured $(BUILD)/asan/.configured ## train random configurations under the sanitizers, SOAK_SECONDS=1800
 	@SOAK_SECONDS=$(SOAK_SECONDS) JOBS=$(JOBS) tests/soak/run.sh $(BUILD)/tsan $(BUILD)/asan
@@ -149,6 +153,8 @@ want-page:
 	@$(call want,build test page)
 want-fuzz:
 	@$(call want,build fuzz)
+want-mpich:
+	@$(call want,build test mpich)
 
 # One configuration serves building, testing and measuring; it asks for cmocka and OpenBLAS only once
 # tests or bench are wanted.
@@ -171,6 +177,10 @@ $(BUILD)/asan/.configured $(BUILD)/tsan/.configured $(BUILD)/debug/.configured: 
 
 $(BUILD)/clang/.configured: CMakePresets.json | want-all
 	@$(call configure,clang,$(BUILD)/clang)
+	@touch $@
+
+$(BUILD)/mpich/.configured: CMakePresets.json | want-mpich
+	@$(call configure,mpich,$(BUILD)/mpich)
 	@touch $@
 
 $(BUILD)/fuzz/.configured: CMakePresets.json | want-fuzz

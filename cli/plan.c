@@ -28,8 +28,10 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"threads", "P", "threads that share the work, for shared (as many as workers)", CAR_CLI_INT, &o->threads, 1,
          1 << 16},
         {"ranks", "R", "ranks that share the workers, for replica (as many)", CAR_CLI_INT, &o->ranks, 1, 1 << 16},
-        {"mapping", "HOW", "interleaved or contiguous workers on fewer ranks (the better)", CAR_CLI_TEXT, &o->mapping,
-         0, 0},
+        {"machines", "M", "that the ranks are spread over, for replica and zero", CAR_CLI_INT, &o->machines, 1,
+         1 << 16},
+        {"mapping", "HOW", "interleaved or contiguous workers on ranks and machines (the better)", CAR_CLI_TEXT,
+         &o->mapping, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
         {"optimizer", "NAME", "sgd or adamw, for the size of its state", CAR_CLI_TEXT, &o->optimizer, 0, 0},
@@ -67,9 +69,12 @@ static int check_options(const car_plan_options *o) {
     if (strcmp(o->optimizer, "sgd") != 0 && strcmp(o->optimizer, "adamw") != 0) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --optimizer %s: known are sgd and adamw", o->optimizer);
     }
-    if (o->compare && (o->ranks || o->mapping)) {
-        return car_cli_fail(CAR_CLI_USAGE,
-                            "plan: --compare has one rank for each worker; leave out --ranks and --mapping");
+    if (o->compare && (o->ranks || o->mapping || o->machines > 1)) {
+        return car_cli_fail(CAR_CLI_USAGE, "plan: --compare has one rank for each worker; leave out --ranks, "
+                                           "--machines and --mapping");
+    }
+    if (o->machines > 1 && strcmp(o->placement, "replica") != 0 && strcmp(o->placement, "zero") != 0) {
+        return car_cli_fail(CAR_CLI_USAGE, "plan: --machines is for --placement replica and zero");
     }
     if (o->threads && !o->compare && strcmp(o->placement, "shared") != 0) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --threads is for --placement shared; a rank of %s is one device",
@@ -199,21 +204,20 @@ static void tear_down(car_plan_subject *s) {
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
-/* Several workers on a rank: spread over the cycle they need less memory, side by side they send less. */
-static car_status choose_mapping(const car_plan_subject *s, car_plan_config *config) {
-    car_prediction predictions[2];
+/* Several workers on a rank or a machine: spread over the cycle they need less memory, side by side they send less. */
+static car_status choose_mapping(car_plan_subject *s, car_plan_config *config) {
+    bool replica = config->placement == CAR_PLACEMENT_REPLICA, zero = config->placement == CAR_PLACEMENT_ZERO;
+    bool several = (replica && config->ranks && config->ranks < config->workers) || s->options->machines > 1;
     car_status status = CAR_OK;
-    for (int m = 0; status == CAR_OK && m < 2; m++) {
-        car_plan *plan = NULL;
-        config->mapping = (car_mapping)m;
-        status = car_plan_create(s->context, s->partition, config, &plan);
-        status = status == CAR_OK ? car_plan_predict(plan, s->optimizer_states, &predictions[m]) : status;
-        car_plan_destroy(plan);
+    s->machines = (car_machines){
+        .count = s->options->machines, .memory = car_cli_machine_memory(), .optimizer_states = s->optimizer_states};
+    if (!(replica || zero) || !several || s->options->mapping) {
+        return CAR_OK;
     }
-    if (status == CAR_OK) {
-        size_t spread = predictions[0].timed.device_peak, together = predictions[1].timed.device_peak;
-        config->mapping = spread < together ? CAR_MAPPING_INTERLEAVED : CAR_MAPPING_CONTIGUOUS;
-    }
+    CAR_TRY(car_plan_choose_mapping(s->context, s->partition, config, &s->machines, &s->choice));
+    config->mapping = s->choice.mapping;
+    s->chosen = true;
+done:
     return status;
 }
 
@@ -255,16 +259,14 @@ static car_status dump(const car_plan_subject *s, const car_plan *plan) {
     return status;
 }
 
-static car_status show(const car_plan_subject *s, car_plan_config *config) {
+static car_status show(car_plan_subject *s, car_plan_config *config) {
     const car_plan_options *o = s->options;
     car_plan *plan = NULL;
     car_status status = CAR_OK;
     if (o->compare) {
         return car_cli_plan_compare(s, config, stdout);
     }
-    if (config->ranks && config->ranks < config->workers && !o->mapping) {
-        CAR_TRY(choose_mapping(s, config));
-    }
+    CAR_TRY(choose_mapping(s, config));
     CAR_TRY(car_plan_create(s->context, s->partition, config, &plan));
     if (o->svg) {
         CAR_TRY(write_svg(s, plan));
@@ -283,6 +285,7 @@ done:
 int car_cli_plan(int argc, char **argv) {
     car_plan_options o = {.workers = 4,
                           .batch = 32,
+                          .machines = 1,
                           .steps = 4,
                           .rule = "cdp-v2",
                           .placement = "shared",

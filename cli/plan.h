@@ -8,13 +8,14 @@
 #include "carousel/predict.h"
 #include "carousel/program.h"
 #include "cli.h"
+#include "mapping.h"
 
 struct cJSON;
 
 typedef struct car_plan_options {
     const char *model, *rule, *placement, *partition, *mapping, *optimizer;
     const char *svg, *profile_file, *convolutions, *memory;
-    int workers, stages, batch, classes, image_size, seq_len, threads, freshness_slack, ranks, steps;
+    int workers, stages, batch, classes, image_size, seq_len, threads, freshness_slack, ranks, machines, steps;
     bool profile, compare, json, dump;
 } car_plan_options;
 
@@ -28,6 +29,9 @@ typedef struct car_plan_subject {
     car_partition *partition;
     int optimizer_states;
     car_program_config program; /* of the run that is planned */
+    car_machines machines;
+    car_mapping_choice choice; /* where the options leave it open */
+    bool chosen;
 } car_plan_subject;
 
 /* ---- plan_profile.c ------------------------------------------------------------------------- */

@@ -185,6 +185,7 @@ static void add_config(const car_plan_subject *s, const car_plan *plan, cJSON *r
     add_text(root, "costs", s->measured ? "seconds" : "flops", ok);
     add_number(root, "threads", c->threads, ok);
     add_number(root, "ranks", car_plan_devices(plan), ok);
+    add_number(root, "machines", s->machines.count, ok);
     add_text(root, "mapping", car_mapping_text(c->mapping), ok);
     add_number(root, "freshness_slack", c->freshness_slack, ok);
     add_text(root, "optimizer", s->options->optimizer, ok);

@@ -192,9 +192,16 @@ static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *s
         int devices = car_plan_devices(plan);
         fprintf(stream, ", %d %s", devices, count_noun(devices, "rank", "ranks"));
     }
-    if (c->ranks < c->workers) {
-        fprintf(stream, ", workers %s%s", car_mapping_text(c->mapping),
-                s->options->mapping ? "" : " (needs less memory)");
+    if (s->machines.count > 1) {
+        fprintf(stream, " on %d machines", s->machines.count);
+    }
+    if (c->ranks < c->workers || s->chosen) {
+        fprintf(stream, ", workers %s", car_mapping_text(c->mapping));
+    }
+    if (s->chosen) {
+        char reason[160];
+        car_cli_explain_mapping(&s->choice, &s->machines, reason, sizeof reason);
+        fprintf(stream, " (%s)", reason);
     }
     fprintf(stream, "\n%.2f million parameters, %d operations; a micro-batch holds %s for backward\n\n",
             (double)car_graph_param_bytes(s->graph) / 4e6, car_graph_op_count(s->graph),

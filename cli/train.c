@@ -28,7 +28,8 @@ static void log_line(void *user, car_log_level level, const char *line) {
 static const int64_t provable = 4096; /* workers times stages: beyond, proving the plan would delay the start */
 
 /* Model, plan and program. */
-static car_status build(car_train_run *run, const car_plan_config *plan, const car_program_config *program) {
+static car_status build(car_train_run *run, car_plan_config *plan, const car_program_config *program,
+                        int optimizer_states) {
     car_train_options *o = &run->options;
     car_model_config model = car_train_model_of(o);
     car_status status = CAR_OK;
@@ -36,6 +37,7 @@ static car_status build(car_train_run *run, const car_plan_config *plan, const c
     const car_partition_config partition = {.stages = o->stages};
     CAR_TRY(car_model_build(run->context, o->model, &model, &run->graph));
     CAR_TRY(car_partition_create(run->graph, &partition, &run->partition));
+    CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
     CAR_TRY(car_plan_create(run->context, run->partition, plan, &run->plan));
     if ((int64_t)plan->workers * partition.stages <= provable) {
         CAR_TRY(car_plan_validate(run->plan, 4, NULL));
@@ -81,7 +83,7 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     }
     CAR_TRY(car_train_check_trace(run));
     CAR_TRY(car_train_find_sizes(run->context, o));
-    CAR_TRY(build(run, &plan, &program));
+    CAR_TRY(build(run, &plan, &program, car_optimizer_config_states(&trainer->optimizer)));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
     CAR_TRY(count_steps(run));
     CAR_TRY(car_train_read_schedule(run->context, o, run->epoch_steps ? run->epoch_steps : 1, &trainer->schedule));
@@ -111,9 +113,7 @@ car_status car_train_set_up(car_train_run *run) {
         CAR_TRY(car_trainer_create(run->plan, run->program, run->arena, &trainer, &run->trainer));
         CAR_TRY(resume ? car_train_resume(run) : car_train_initialize(run));
     }
-    car_train_options reading = *o;
-    reading.data_threads = run->transport ? 0 : o->data_threads; /* no rank reads ahead what others will use */
-    CAR_TRY(car_train_start_loader(&run->data, &reading, run->first_step));
+    CAR_TRY(car_train_start_loader(&run->data, o, run->rank, run->first_step));
     if (car_train_is_first(run)) {
         CAR_TRY(car_train_open_output(run));
     }

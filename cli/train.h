@@ -8,6 +8,7 @@
 #include "carousel/data.h"
 #include "carousel/evaluate.h"
 #include "carousel/loader.h"
+#include "carousel/mapping.h"
 #include "carousel/model.h"
 #include "carousel/partition.h"
 #include "carousel/plan.h"
@@ -55,6 +56,8 @@ typedef struct car_train_data {
     car_loader *evaluation; /* while one runs */
     car_graph *graph;
     int input_tensor, label_tensor;
+    bool *wanted; /* over ranks: whose micro-batches this one takes */
+    int workers;
 } car_train_data;
 
 /* Asks the data for what the options leave open: classes, and the size of small images. */
@@ -62,8 +65,9 @@ car_status car_train_find_sizes(car_context *context, car_train_options *options
 /* Opens the data for a model; its graph must outlive it. */
 car_status car_train_open_data(car_train_data *data, car_context *context, const car_train_options *options,
                                car_graph *graph);
-/* Begins to read ahead from a step on. */
-car_status car_train_start_loader(car_train_data *data, const car_train_options *options, int64_t first_step);
+/* Begins to read ahead from a step on; over ranks, what `rank` takes (else NULL). */
+car_status car_train_start_loader(car_train_data *data, const car_train_options *options, const car_rank *rank,
+                                  int64_t first_step);
 /* Steps of an epoch; 0 if the data is endless. */
 int64_t car_train_epoch_steps(const car_train_data *data, const car_train_options *options);
 void car_train_close_data(car_train_data *data);
@@ -97,6 +101,9 @@ typedef struct car_train_run {
     void *accounts;                      /* over ranks: what each of them used and sent */
     double peaks[CAR_MEMORY_CATEGORIES]; /* over ranks: bytes while training */
     bool settled;                        /* over ranks: all end in the same way, and why has been said */
+    car_machines machines;               /* over ranks: where they run */
+    car_mapping_choice choice;           /* over ranks: of the mapping, if `chosen` */
+    bool chosen;
     car_optimizer_config optimizer;
     car_train_writer *writer; /* NULL if no checkpoints are written on the way */
     int64_t saved_step;       /* of the newest checkpoint that this run wrote or began with; 0: none */
@@ -137,14 +144,24 @@ car_status car_train_write_cut(car_train_run *run, const car_cut *cut);
 /* Fills weights from --init, and says what did not fit. */
 car_status car_train_load(car_train_run *run, car_weights *weights);
 
+/* ---- train_agree.c: over MPI, before the first step -------------------------------------------------------------- */
+
+/* The memory of the smallest machine. */
+car_status car_train_find_memory(car_train_run *run);
+/* Over ranks, if --mapping leaves it open: which workers a rank and a machine host. Sets it in plan and options. */
+car_status car_train_choose_mapping(car_train_run *run, car_plan_config *plan, int optimizer_states);
+void car_train_show_ranks(const car_train_run *run); /* a line */
+/* Whether setting up went well everywhere, and all ranks have the same of everything. */
+car_status car_train_agree(car_train_run *run, car_status own);
+/* Where some failed, all end: the first of those says why. */
+car_status car_train_settle(car_train_run *run, car_status own);
+
 /* ---- train_ranks.c: the same over MPI --------------------------------------------------------------------------- */
 
 /* Joins the other ranks, if there are any. Before anything else: the options may depend on it. */
 car_status car_train_join(car_train_run *run);
 /* Whether this process speaks for all: the only one, or rank 0. */
 bool car_train_is_first(const car_train_run *run);
-/* Whether setting up went well everywhere, and all ranks have the same of everything. */
-car_status car_train_agree(car_train_run *run, car_status own);
 /* Creates the rank, with its first state: drawn, --init, or --resume. */
 car_status car_train_open_rank(car_train_run *run, const car_trainer_config *trainer);
 /* From the first step to the last, with evaluations and checkpoints on the way, and the summary. */
@@ -178,6 +195,7 @@ void car_train_close_output(car_train_run *run);
 void car_train_show_model(const car_train_run *run);
 void car_train_on_step(void *user, const car_step_report *report);
 void car_train_show_evaluation(car_train_run *run);
+void car_train_show_problems(const car_train_run *run); /* samples that could not be read, if there were any */
 car_status car_train_summarize(car_train_run *run, bool interrupted);
 /* Loss and accuracy, or perplexity, as a line without its end. */
 void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evaluation *evaluation);

@@ -49,6 +49,7 @@ done:
 void car_train_close_data(car_train_data *data) {
     car_loader_destroy(data->evaluation);
     car_loader_destroy(data->loader);
+    car_context_release(data->context, data->wanted, data->wanted ? (size_t)data->workers : 0, sizeof *data->wanted);
     car_dataset_close(data->set);
 }
 
@@ -59,8 +60,25 @@ int64_t car_train_epoch_steps(const car_train_data *data, const car_train_option
     return samples == CAR_DATASET_ENDLESS ? 0 : samples / ((int64_t)o->workers * o->batch);
 }
 
-car_status car_train_start_loader(car_train_data *data, const car_train_options *o, int64_t first_step) {
+/* No rank reads ahead what others will use. Returns for how many workers it reads. */
+static car_status find_wanted(car_train_data *data, const car_train_options *o, const car_rank *rank, int *count) {
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(data->context, (size_t)o->workers, sizeof *data->wanted, &data->wanted));
+    data->workers = o->workers;
+    *count = 0;
+    for (int i = 0; i < o->workers; i++) {
+        data->wanted[i] = car_rank_feeds(rank, i);
+        *count += data->wanted[i];
+    }
+done:
+    return status;
+}
+
+car_status car_train_start_loader(car_train_data *data, const car_train_options *o, const car_rank *rank,
+                                  int64_t first_step) {
     car_loader_config config = car_loader_config_default();
+    int wanted = 0;
+    car_status status = CAR_OK;
     config.workers = o->workers;
     config.batch = o->batch;
     config.sequential = strcmp(o->order, "sequential") == 0;
@@ -68,7 +86,15 @@ car_status car_train_start_loader(car_train_data *data, const car_train_options 
     config.threads = o->data_threads;
     config.first_step = first_step;
     config.steps = o->steps;
-    return car_loader_create(data->set, &config, &data->loader);
+    if (rank) {
+        CAR_TRY(find_wanted(data, o, rank, &wanted));
+        config.wanted = data->wanted;
+        config.threads = wanted > 0 ? o->data_threads : 0;
+        config.depth = wanted + config.threads > 0 ? wanted + config.threads : 1;
+    }
+    CAR_TRY(car_loader_create(data->set, &config, &data->loader));
+done:
+    return status;
 }
 
 static car_status feed_from(car_train_data *data, car_loader *loader, int64_t step, int worker, car_tape *tape) {

@@ -12,7 +12,6 @@ void car_train_default_options(car_train_options *o) {
     *o = (car_train_options){.data = "synthetic",
                              .rule = "cdp-v2",
                              .placement = "shared",
-                             .mapping = "interleaved",
                              .optimizer = "sgd",
                              .schedule = "const",
                              .betas = "0.9,0.999",
@@ -38,8 +37,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          &o->data, 0, 0},
         {"rule", "RULE", "dp, cdp-v1, cdp-v2 or accumulate", CAR_CLI_TEXT, &o->rule, 0, 0},
         {"placement", "PLACE", "shared; over MPI: replica, zero, pipeline or grid", CAR_CLI_TEXT, &o->placement, 0, 0},
-        {"mapping", "KIND", "replica, several workers a rank: interleaved or contiguous", CAR_CLI_TEXT, &o->mapping, 0,
-         0},
+        {"mapping", "KIND", "workers on ranks and machines: interleaved or contiguous (the better)", CAR_CLI_TEXT,
+         &o->mapping, 0, 0},
         {"workers", "N", "micro-batches in a step", CAR_CLI_INT, &o->workers, 1, 65536},
         {"stages", "S", "stages, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1, 1 << 20},
         {"threads", "P", "threads that compute", CAR_CLI_INT, &o->threads, 1, 1024},
@@ -206,7 +205,9 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     }
     CAR_TRY(car_rule_find(context, o->rule, &plan->rule));
     CAR_TRY(car_placement_find(context, o->placement, &plan->placement));
-    CAR_TRY(car_mapping_find(context, o->mapping, &plan->mapping));
+    if (o->mapping) {
+        CAR_TRY(car_mapping_find(context, o->mapping, &plan->mapping));
+    }
     CAR_TRY(car_convolutions_find(context, o->convolutions, &program->convolutions));
     CAR_TRY(car_convolutions_find_memory(context, o->memory, &program->tight));
     plan->workers = o->workers;

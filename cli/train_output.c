@@ -340,13 +340,17 @@ static void add_results(cJSON *json, car_train_run *run, double elapsed, bool in
     cJSON_AddNumberToObject(executor, "choosing_s", times.choosing);
 }
 
-static void show_problems(const car_train_run *run) {
+void car_train_show_problems(const car_train_run *run) {
     car_dataset_problems problems;
+    char rank[32] = "";
     car_dataset_get_problems(run->data.set, &problems);
     if (problems.unreadable + problems.damaged == 0) {
         return;
     }
-    fprintf(stderr, "carousel: warning: %lld samples could not be read, %lld are damaged; the first are\n",
+    if (run->transport) {
+        snprintf(rank, sizeof rank, "rank %d: ", car_transport_rank(run->transport));
+    }
+    fprintf(stderr, "carousel: warning: %s%lld samples could not be read, %lld are damaged; the first are\n", rank,
             (long long)problems.unreadable, (long long)problems.damaged);
     for (int n = 0; n < problems.name_count; n++) {
         fprintf(stderr, "  %s\n", problems.names[n]);
@@ -364,7 +368,7 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
            interrupted ? "interrupted" : "done", (long long)car_train_steps(run), run->first_loss, run->loss, elapsed,
            (double)run->reported * run->options.workers * run->options.batch / elapsed,
            (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte);
-    show_problems(run);
+    car_train_show_problems(run);
     if (!run->options.out) {
         return CAR_OK;
     }

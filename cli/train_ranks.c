@@ -7,15 +7,13 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "base/mapped.h"
-#include "base/sha256.h"
 #include "train.h"
 #include "transport/transport.h"
 
 /* What each rank tells of itself. */
 typedef struct account {
     double memory[CAR_MEMORY_CATEGORIES], activations_mean, rss, rss_end;
-    double bytes_sent, messages, collectives, statuses, most, exposed, waiting, tasks;
+    double data_waited, bytes_sent, messages, collectives, statuses, most, exposed, waiting, tasks;
 } account;
 
 bool car_train_is_first(const car_train_run *run) {
@@ -69,113 +67,9 @@ car_status car_train_join(car_train_run *run) {
         CAR_TRY(car_transport_open(run->context, &run->transport));
         int each = available / car_transport_local_size(run->transport);
         available = each > 1 ? each : 1;
+        CAR_TRY(car_train_find_memory(run));
     }
     o->threads = o->threads ? o->threads : available;
-done:
-    return status;
-}
-
-/* ---- agreement ------------------------------------------------------------------------------- */
-
-static void digest_of(const void *data, size_t bytes, char text[CAR_SHA256_TEXT]) {
-    car_sha256 sha = car_sha256_begin();
-    car_sha256_add(&sha, data, bytes);
-    car_sha256_end(&sha, text);
-    text[16] = '\0'; /* enough to tell two apart */
-}
-
-static car_status compare_program(car_train_run *run) {
-    char text[CAR_SHA256_TEXT] = "unknown";
-    car_mapped file;
-    car_status status = car_mapped_open(run->context, "/proc/self/exe", &file);
-    if (status == CAR_OK) {
-        digest_of(file.data, file.size, text);
-        car_mapped_close(&file);
-    } else {
-        car_context_clear_error(run->context);
-    }
-    return car_rank_agree(run->context, run->transport, "program (carousel)", text);
-}
-
-static car_status compare_options(car_train_run *run) {
-    char text[CAR_SHA256_TEXT] = "", *printed = NULL;
-    cJSON *json = car_train_config_of(&run->options);
-    cJSON_DeleteItemFromObjectCaseSensitive(json, "out"); /* only the first one writes */
-    cJSON_DeleteItemFromObjectCaseSensitive(json, "threads");
-    printed = json ? cJSON_PrintUnformatted(json) : NULL;
-    digest_of(printed ? printed : "", printed ? strlen(printed) : 0, text);
-    cJSON_free(printed);
-    cJSON_Delete(json);
-    return car_rank_agree(run->context, run->transport, "configuration (options)", text);
-}
-
-/* Stages and versions are a function of these. */
-static car_status compare_plan(car_train_run *run) {
-    const car_plan_config *config = car_plan_config_of(run->plan);
-    char text[160];
-    uint64_t cuts = car_graph_fingerprint(run->graph);
-    for (int j = 0; j < run->partition->stage_count; j++) {
-        cuts = car_random_u64(cuts, (uint64_t)run->partition->stages[j].first);
-    }
-    snprintf(text, sizeof text, "%s/%s N=%d S=%d R=%d slack=%d %016llx", car_rule_text(config->rule),
-             car_placement_text(config->placement), config->workers, run->partition->stage_count,
-             car_plan_devices(run->plan), config->freshness_slack, (unsigned long long)cuts);
-    return car_rank_agree(run->context, run->transport, "plan", text);
-}
-
-/* Machines of different kinds choose different kernels and layouts: messages would be misread. */
-static car_status compare_kernels(car_train_run *run) {
-    char text[CAR_SHA256_TEXT] = "";
-    car_sha256 sha = car_sha256_begin();
-    for (int l = 0; l < car_graph_op_count(run->graph); l++) {
-        const char *name = car_program_kernel_name(run->program, l);
-        car_sha256_add(&sha, name, strlen(name));
-    }
-    car_sha256_end(&sha, text);
-    text[16] = '\0';
-    return car_rank_agree(run->context, run->transport, "set of kernels (kind of processor)", text);
-}
-
-/* Those who failed say why, but not all the same thing. Where some failed, all end. */
-static car_status settle(car_train_run *run, car_status own) {
-    int size = car_transport_size(run->transport), rank = car_transport_rank(run->transport);
-    int32_t mine = own, *all = NULL;
-    car_status status = CAR_OK, worst = own;
-    bool first_to_fail = own != CAR_OK;
-    CAR_TRY(car_context_allocate(run->context, (size_t)size, sizeof *all, &all));
-    CAR_TRY(car_transport_all_gather(run->transport, &mine, sizeof mine, all));
-    for (int r = 0; r < size; r++) {
-        worst = worst == CAR_OK ? (car_status)all[r] : worst;
-        first_to_fail = first_to_fail && !(r < rank && all[r] == mine);
-    }
-    if (first_to_fail) {
-        car_cli_report(run->context, own);
-    }
-    status = worst;
-    run->settled = worst != CAR_OK;
-done:
-    car_context_release(run->context, all, all ? (size_t)size : 0, sizeof *all);
-    return status;
-}
-
-car_status car_train_agree(car_train_run *run, car_status own) {
-    char digest[CAR_SHA256_TEXT] = "";
-    car_status status = own;
-    if (!run->transport) {
-        return own;
-    }
-    CAR_TRY(settle(run, own));
-    status = compare_program(run);
-    status = status == CAR_OK ? compare_options(run) : status;
-    status = status == CAR_OK ? compare_plan(run) : status;
-    status = status == CAR_OK ? compare_kernels(run) : status;
-    if (status == CAR_OK) {
-        status = car_dataset_digest(run->data.set, digest);
-        digest[16] = '\0';
-        CAR_TRY(settle(run, status));
-        status = car_rank_agree(run->context, run->transport, "data", digest);
-    }
-    CAR_TRY(settle(run, status));
 done:
     return status;
 }
@@ -183,8 +77,7 @@ done:
 /* ---- the rank -------------------------------------------------------------------------------- */
 
 static car_status create_cut(car_train_run *run) {
-    const car_optimizer_config *config = &run->optimizer;
-    int states = config->kind == CAR_OPTIMIZER_ADAMW ? 2 : config->momentum != 0 ? 1 : 0;
+    int states = car_optimizer_config_states(&run->optimizer);
     if (!car_train_is_first(run) || run->cut) {
         return CAR_OK;
     }
@@ -221,7 +114,8 @@ car_status car_train_open_rank(car_train_run *run, const car_trainer_config *tra
     const car_train_options *o = &run->options;
     car_status status = CAR_OK;
     run->optimizer = trainer->optimizer;
-    CAR_TRY(settle(run, car_rank_create(run->plan, run->program, run->arena, run->transport, trainer, &run->rank)));
+    CAR_TRY(car_train_settle(
+        run, car_rank_create(run->plan, run->program, run->arena, run->transport, trainer, &run->rank)));
     if (o->resume || o->resume_step != CAR_NONE) {
         CAR_TRY(create_cut(run));
         if (car_train_is_first(run)) {
@@ -250,9 +144,15 @@ void car_train_close_rank(car_train_run *run) {
 
 void car_train_leave(car_train_run *run, car_status status) {
     if (run->transport && status != CAR_OK && !run->settled) {
-        fprintf(stderr, "carousel: rank %d: %s: %s\n", car_transport_rank(run->transport), car_status_text(status),
-                car_context_error(run->context));
         bool hopeless = status == CAR_ERROR_NOT_FINITE || status == CAR_ERROR_ARGUMENT;
+        char where[4096] = "";
+        if (run->rank && !hopeless && !strchr(car_context_error(run->context), '\n')) { /* else it has it already */
+            where[0] = '\n';
+            where[1] = where[2] = ' ';
+            car_rank_explain(run->rank, where + 3, sizeof where - 3);
+        }
+        fprintf(stderr, "carousel: rank %d: %s: %s%s\n", car_transport_rank(run->transport), car_status_text(status),
+                car_context_error(run->context), where);
         car_transport_abort(run->transport, hopeless ? CAR_CLI_FAILED : CAR_CLI_LOST);
     }
 }
@@ -323,6 +223,7 @@ static account account_of(const car_train_run *run) {
     car_rank_traffic traffic = car_rank_get_traffic(run->rank);
     account a = {.activations_mean = car_arena_mean(run->arena, CAR_MEMORY_ACTIVATIONS),
                  .rss_end = resident_bytes(),
+                 .data_waited = car_loader_waited(run->data.loader),
                  .bytes_sent = (double)traffic.bytes_sent,
                  .messages = (double)traffic.messages,
                  .collectives = (double)traffic.collectives,
@@ -383,25 +284,31 @@ static int64_t next_stop(const car_train_options *o, int64_t now) {
     return next;
 }
 
+/* What the first rank does while the others wait. */
+typedef struct interlude {
+    car_train_run *run;
+    bool evaluates, saves;
+} interlude;
+
+static car_status evaluate_and_save(void *user) {
+    const interlude *p = user;
+    car_status status = p->evaluates ? car_train_evaluate_now(p->run) : CAR_OK;
+    return status == CAR_OK && p->saves ? car_train_write_cut(p->run, p->run->cut) : status;
+}
+
 static car_status pause_at(car_train_run *run, bool interrupted) {
     const car_train_options *o = &run->options;
     int64_t now = car_rank_steps(run->rank);
     bool end = interrupted || now == o->steps;
-    bool evaluates = !interrupted && ((o->eval_every && now % o->eval_every == 0) || (end && run->epoch_steps > 0));
-    bool saves = o->out && o->keep && (end || (o->checkpoint_every && now % o->checkpoint_every == 0));
+    interlude p = {.run = run};
+    p.evaluates = !interrupted && ((o->eval_every && now % o->eval_every == 0) || (end && run->epoch_steps > 0));
+    p.saves = o->out && o->keep && (end || (o->checkpoint_every && now % o->checkpoint_every == 0));
     car_status status = CAR_OK;
     for (int c = 0; c < CAR_MEMORY_CATEGORIES && !run->gathered && !run->cut; c++) {
         run->peaks[c] = (double)car_arena_peak(run->arena, c); /* of training, before the first rank holds all */
     }
     CAR_TRY(gather(run));
-    if (car_train_is_first(run)) {
-        if (evaluates) {
-            CAR_TRY(car_train_evaluate_now(run));
-        }
-        if (saves) {
-            CAR_TRY(car_train_write_cut(run, run->cut));
-        }
-    }
+    CAR_TRY(car_rank_attend(run->rank, evaluate_and_save, &p));
 done:
     return status;
 }
@@ -413,6 +320,7 @@ car_status car_train_over_ranks(car_train_run *run) {
     car_status status = CAR_OK;
     if (car_train_is_first(run)) {
         car_train_show_model(run);
+        car_train_show_ranks(run);
     }
     start_listening(&signals, run);
     while (car_rank_steps(run->rank) < o->steps && !interrupted) {
@@ -424,6 +332,8 @@ car_status car_train_over_ranks(car_train_run *run) {
     CAR_TRY(gather_accounts(run));
     if (car_train_is_first(run)) {
         CAR_TRY(car_train_summarize(run, interrupted));
+    } else {
+        car_train_show_problems(run); /* of what it has read itself */
     }
     CAR_TRY(car_train_write_records(run));
 done:
@@ -448,6 +358,7 @@ static void add_account(cJSON *list, const account *a, double steps) {
     cJSON_AddNumberToObject(object, "statuses", a->statuses);
     cJSON_AddNumberToObject(object, "exposed_ms_per_step", a->exposed / steps * 1e3);
     cJSON_AddNumberToObject(object, "compute_s", a->tasks);
+    cJSON_AddNumberToObject(object, "data_waited_s", a->data_waited);
     cJSON_AddItemToArray(list, object);
 }
 

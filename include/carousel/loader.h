@@ -7,6 +7,8 @@
 #ifndef CAROUSEL_LOADER_H
 #define CAROUSEL_LOADER_H
 
+#include <stdbool.h>
+
 #include "carousel/data.h"
 
 #ifdef __cplusplus
@@ -23,6 +25,7 @@ typedef struct car_loader_config {
     int threads;               /* that read ahead; 0: none, whoever takes a batch reads it */
     int depth;                 /* micro-batches in memory, unless more are taken at once; 0: N + threads */
     int64_t first_step, steps; /* of the run: nothing before, or from `steps` on, is read ahead */
+    const bool *wanted;        /* [workers]: whose micro-batches are read ahead; NULL: all. Must outlive the loader */
 } car_loader_config;
 
 car_loader_config car_loader_config_default(void); /* training, 1 worker, 1 sample, shuffled, 1 thread */

@@ -37,7 +37,8 @@ typedef struct car_optimizer_config {
     double beta1, beta2, eps; /* AdamW */
 } car_optimizer_config;
 
-car_optimizer_config car_optimizer_config_default(void); /* SGD, momentum 0.9; betas 0.9, 0.999, eps 1e-8 */
+car_optimizer_config car_optimizer_config_default(void);             /* SGD, momentum 0.9; betas 0.9, 0.999, eps 1e-8 */
+int car_optimizer_config_states(const car_optimizer_config *config); /* numbers kept for each weight: 0 to 2 */
 
 /* State of all parameters, zero. One optimizer may update different parameters from several threads at once. */
 car_status car_optimizer_create(const car_program *program, car_arena *arena, const car_optimizer_config *config,

@@ -22,6 +22,9 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
                            const car_trainer_config *config, car_rank **out);
 void car_rank_destroy(car_rank *rank);
 
+/* Whether this rank takes inputs or labels of a worker's micro-batches. */
+bool car_rank_feeds(const car_rank *rank, int worker);
+
 /* Draws the weights. The same seed on all ranks. */
 car_status car_rank_initialize(car_rank *rank, uint64_t seed);
 
@@ -41,7 +44,13 @@ size_t car_rank_explain(car_rank *rank, char *text, size_t capacity);
 car_status car_rank_gather(car_rank *rank, car_cut *cut);
 car_status car_rank_spread(car_rank *rank, car_cut *cut);
 
-/* Compares what must be the same on all ranks; `text` are their values. CAR_ERROR_ARGUMENT with a message that says
+/* Between runs, called by all ranks: rank 0 does what only it can (evaluate, write files), and meanwhile everybody hears
+ * that everybody lives. */
+typedef car_status (*car_rank_work)(void *user);
+car_status car_rank_attend(car_rank *rank, car_rank_work work, void *user);
+
+/* Compares what must be the same on all ranks; `text` are their values, or "" on rank 0 and elsewhere what is different
+ * there. CAR_ERROR_ARGUMENT with a message that says
  * which rank differs from rank 0 in `what`. Called by all ranks with the same `what`. */
 car_status car_rank_agree(car_context *context, car_transport *transport, const char *what, const char *text);
 

@@ -27,8 +27,10 @@ void car_transport_abort(car_transport *transport, int code);
 
 int car_transport_rank(const car_transport *transport);
 int car_transport_size(const car_transport *transport);
-int car_transport_local_size(const car_transport *transport);   /* ranks on this machine */
-const char *car_transport_name(const car_transport *transport); /* of the library, with its version */
+int car_transport_local_size(const car_transport *transport); /* ranks on this machine */
+int car_transport_machines(const car_transport *transport);
+int car_transport_machine(const car_transport *transport, int rank); /* of a rank; they are numbered by their lowest */
+const char *car_transport_name(const car_transport *transport);      /* of the library, with its version */
 
 #ifdef __cplusplus
 }

@@ -64,13 +64,23 @@ static bool in_window(const car_loader *loader, int64_t number) {
     return number >= loader->low && number - loader->low < loader->window;
 }
 
+/* Whether threads read it at all. */
+static bool is_wanted(const car_loader *loader, int64_t number) {
+    return !loader->config.wanted || loader->config.wanted[number % loader->config.workers];
+}
+
 /* Threads need not read it any more. */
 static void mark_given(car_loader *loader, int64_t number) {
     if (in_window(loader, number)) {
         loader->given[number % loader->window] = true;
     }
-    while (loader->given[loader->low % loader->window]) {
-        loader->given[loader->low % loader->window] = false;
+    /* At most once around: there may be nothing that is wanted. */
+    for (int n = 0; n < loader->window; n++) {
+        bool *given = &loader->given[loader->low % loader->window];
+        if (!*given && is_wanted(loader, loader->low)) {
+            break;
+        }
+        *given = false;
         loader->low++;
     }
 }
@@ -171,7 +181,7 @@ static void free_slot(car_loader *loader, slot *s) {
 static int64_t find_work(const car_loader *loader) {
     int64_t first = loader->low > loader->begin ? loader->low : loader->begin;
     for (int64_t n = first; in_window(loader, n) && n < loader->end; n++) {
-        if (!loader->given[n % loader->window] && !find_slot(loader, n)) {
+        if (is_wanted(loader, n) && !loader->given[n % loader->window] && !find_slot(loader, n)) {
             return n;
         }
     }

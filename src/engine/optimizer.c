@@ -41,8 +41,12 @@ car_optimizer_config car_optimizer_config_default(void) {
         .kind = CAR_OPTIMIZER_SGD, .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
 }
 
+int car_optimizer_config_states(const car_optimizer_config *config) {
+    return config->kind == CAR_OPTIMIZER_ADAMW ? 2 : config->momentum != 0 ? 1 : 0;
+}
+
 int car_optimizer_states(const car_optimizer *optimizer) {
-    return optimizer->config.kind == CAR_OPTIMIZER_ADAMW ? 2 : optimizer->config.momentum != 0 ? 1 : 0;
+    return car_optimizer_config_states(&optimizer->config);
 }
 
 float *car_optimizer_state(car_optimizer *optimizer, int state, int param) {

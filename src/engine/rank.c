@@ -218,6 +218,7 @@ void car_rank_destroy(car_rank *rank) {
     if (!rank) {
         return;
     }
+    car_transport_forget(rank->transport);
     car_rank_forget_entries(rank);
     car_rank_destroy_losses(rank);
     destroy_threads(rank);
@@ -274,6 +275,7 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->limit = steps - rank->first_step;
     rank->window = 0;
     rank->ended = false;
+    rank->run = car_transport_loops(rank->transport);
     rank->proposal = 0;
     rank->send_slot = INT64_MIN;
     memset(rank->collectives_started, 0, sizeof rank->collectives_started);
@@ -283,6 +285,20 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
         rank->sightings[r].when = rank->progressed; /* patience begins now */
         rank->sightings[r].limit = rank->limit;
     }
+}
+
+/* Ends the transport's loop, which waits for the others: one of them may be found to be lost meanwhile. */
+static car_status end_loop(car_rank *rank, car_status status) {
+    pthread_mutex_lock(&rank->lock);
+    rank->ended = true;
+    status = status == CAR_OK ? rank->status : status;
+    pthread_mutex_unlock(&rank->lock);
+    car_transport_end(rank->transport, status != CAR_OK);
+    pthread_mutex_lock(&rank->lock);
+    status = status == CAR_OK ? rank->status : status;
+    rank->status = status;
+    pthread_mutex_unlock(&rank->lock);
+    return status;
 }
 
 car_status car_rank_run(car_rank *rank, int64_t steps) {
@@ -298,13 +314,7 @@ car_status car_rank_run(car_rank *rank, int64_t steps) {
     CAR_TRY(car_transport_begin(rank->transport, &events));
     status = start_threads(rank);
     join_threads(rank);
-    pthread_mutex_lock(&rank->lock);
-    rank->ended = true;
-    status = status == CAR_OK ? rank->status : status;
-    rank->status = status;
-    pthread_mutex_unlock(&rank->lock);
-    car_transport_end(rank->transport, status != CAR_OK);
-    CAR_TRY(status);
+    CAR_TRY(end_loop(rank, status));
     rank->newest = rank->limit;
     rank->updates += rank->limit;
     rank->first_step += rank->limit;
@@ -312,6 +322,33 @@ car_status car_rank_run(car_rank *rank, int64_t steps) {
 done:
     rank->times.wall += car_clock_seconds() - start;
     return status;
+}
+
+car_status car_rank_attend(car_rank *rank, car_rank_work work, void *user) {
+    const car_transport_events events = {
+        .finished = car_rank_message_finished, .tell = car_rank_tell, .heard = car_rank_heard, .user = rank};
+    car_status status = rank->status;
+    CAR_TRY(status);
+    pthread_mutex_lock(&rank->lock);
+    rank->aside = rank->device == 0 ? "an evaluation or a checkpoint" : "rank 0's evaluation or checkpoint";
+    for (int r = 0; r < rank->devices; r++) {
+        rank->sightings[r].when = car_clock_seconds();
+    }
+    pthread_mutex_unlock(&rank->lock);
+    CAR_TRY(car_transport_begin(rank->transport, &events));
+    status = end_loop(rank, rank->device == 0 ? work(user) : CAR_OK);
+    rank->aside = NULL;
+done:
+    return status;
+}
+
+bool car_rank_feeds(const car_rank *rank, int worker) {
+    for (int64_t step = 0; rank->feeds && step <= rank->workers; step++) { /* those of a grid take turns */
+        if (car_plan_device(rank->plan, step, worker, rank->first_stage) == rank->device) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void car_rank_stop(car_rank *rank) {

@@ -333,10 +333,10 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     *mark = car_clock_seconds();
     end_record(rank, track, entry, *mark);
     thread->tasks += *mark - now;
-    entry->running = false;
-    if (status != CAR_OK) {
+    if (status != CAR_OK) { /* it stays where it failed, for whoever asks */
         rank->status = rank->status == CAR_OK ? status : rank->status;
     } else {
+        entry->running = false;
         car_rank_note_step(rank, &entry->task);
         note_over(rank, entry);
     }

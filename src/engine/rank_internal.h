@@ -152,7 +152,9 @@ struct car_rank {
     pthread_cond_t changed;
     car_entry *first, *last, *spare;
     int64_t window, windows, listed;
-    int64_t limit; /* steps of the plan */
+    int64_t limit;     /* steps of the plan */
+    int64_t run;       /* its number: another for each */
+    const char *aside; /* what is done between two runs, or NULL */
     car_task_list list;
     uint64_t in_flight; /* sends that are not finished */
     int collectives_started[2], collectives_listed[2];

@@ -15,6 +15,7 @@ typedef struct loss {
 typedef struct status_head {
     int64_t step;  /* that the rank is in */
     int64_t limit; /* steps of the plan that it will make */
+    int64_t run;   /* which the limit is of */
     int32_t waits, losses;
     int32_t wishes_to_stop;
     char doing[96];
@@ -145,7 +146,7 @@ static void describe(car_rank *rank, status_head *head) {
     if (at) {
         car_task_format(rank->plan, &at->task, head->doing, sizeof head->doing);
     } else {
-        strcpy(head->doing, "the end");
+        strcpy(head->doing, rank->aside ? rank->aside : "the end");
     }
 }
 
@@ -162,6 +163,7 @@ size_t car_rank_tell(void *user, char *status) {
     pthread_mutex_lock(&rank->lock);
     describe(rank, &head);
     head.limit = rank->limit;
+    head.run = rank->run;
     head.wishes_to_stop = atomic_load(&rank->stop);
     car_rank_watch(rank);
     if (!losses->last_words && losses->count > 0) {
@@ -187,10 +189,12 @@ void car_rank_heard(void *user, int from, const char *status, size_t bytes) {
     car_sighting *sighting = &rank->sightings[from];
     sighting->when = car_clock_seconds();
     sighting->step = head.step;
-    sighting->limit = head.limit;
     sighting->waits = head.waits != 0;
     memcpy(sighting->doing, head.doing, sizeof sighting->doing);
-    car_rank_hear_limit(rank, from, head.limit, head.wishes_to_stop != 0);
+    if (head.run == rank->run) {
+        sighting->limit = head.limit;
+        car_rank_hear_limit(rank, from, head.limit, head.wishes_to_stop != 0);
+    }
     for (int l = 0; rank->device == 0 && l < head.losses; l++) {
         loss value;
         memcpy(&value, status + sizeof head + (size_t)l * sizeof value, sizeof value);

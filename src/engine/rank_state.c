@@ -285,8 +285,8 @@ car_status car_rank_agree(car_context *context, car_transport *transport, const 
         const char *other = all + (size_t)r * LENGTH;
         if (strcmp(all, other) != 0) {
             status = car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                      "rank %d has another %s than rank 0: %s, not %s. Start all ranks alike%s", r,
-                                      what, other, all, rank == r ? " (this is that rank)" : "");
+                                      "rank %d has another %s than rank 0: %s%s%s. Start all ranks alike%s", r, what,
+                                      other, all[0] ? ", not " : "", all, rank == r ? " (this is that rank)" : "");
         }
     }
 done:

@@ -65,15 +65,17 @@ void car_rank_hear_limit(car_rank *rank, int from, int64_t limit, bool wishes_to
 
 static void describe_self(const car_rank *rank, char *text, size_t capacity) {
     const car_entry *at = car_rank_at(rank);
-    char task[96] = "nothing: it is done";
+    char task[96] = "";
     if (at) {
         car_task_format(rank->plan, &at->task, task, sizeof task);
     }
     if (at && !at->running && at->task.kind == CAR_TASK_RECEIVE) {
         snprintf(text, capacity, "rank %d waits for %s from rank %d, in step %lld", rank->device, task, at->task.peer,
                  (long long)car_rank_step_of(rank, &at->task) + 1);
+    } else if (at || rank->aside) {
+        snprintf(text, capacity, "rank %d is at %s", rank->device, at ? task : rank->aside);
     } else {
-        snprintf(text, capacity, "rank %d is at %s", rank->device, task);
+        snprintf(text, capacity, "rank %d has no task at hand", rank->device);
     }
 }
 
@@ -138,6 +140,7 @@ void car_rank_watch(car_rank *rank) {
                                             "is unreachable. %s\n  %s",
                                             r, line, text);
             pthread_cond_broadcast(&rank->changed);
+            car_transport_give_up(rank->transport);
         }
     }
 }

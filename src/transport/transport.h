@@ -48,7 +48,8 @@ typedef struct car_transport_events {
     void (*finished)(void *user, car_message *message);
     /* A few times a second. Writes what there is to tell, at most CAR_STATUS_BYTES, and returns the length; 0: nothing. */
     size_t (*tell)(void *user, char *status);
-    /* What another rank told; between its statuses there is at most a second while it lives. */
+    /* What another rank told; between its statuses there is at most a second while it lives, and is in the loop or in one
+     * of the calls around it. Both are called in those, too, from the first loop on. */
     void (*heard)(void *user, int rank, const char *status, size_t bytes);
     void *user;
 } car_transport_events;
@@ -64,6 +65,13 @@ void car_transport_start(car_transport *transport, car_message *message);
 /* Ends the thread. All messages must be finished, unless `failed`: then what is left is given up. */
 void car_transport_end(car_transport *transport, bool failed);
 
+/* How often it was begun: the same on all ranks. */
+int64_t car_transport_loops(const car_transport *transport);
+/* Nobody is called back any more, until the next loop. */
+void car_transport_forget(car_transport *transport);
+/* Makes the calls below, and what waits for the end of the loop, fail soon: another rank is lost. From a callback. */
+void car_transport_give_up(car_transport *transport);
+
 /* What was done in the loop since the transport was opened. */
 typedef struct car_traffic {
     uint64_t bytes_sent, messages, collectives; /* of the plan, by this rank */
@@ -76,6 +84,9 @@ car_traffic car_transport_traffic(const car_transport *transport);
 /* `out` gets size() pieces of `bytes` bytes, in order of ranks. */
 car_status car_transport_all_gather(car_transport *transport, const void *in, size_t bytes, void *out);
 car_status car_transport_broadcast(car_transport *transport, int from, void *data, size_t bytes);
+/* Numbers the ranks anew: machine after machine, or in turn over the machines. The first stays the first. All ranks call
+ * it, before car_transport_prepare. Other numbers than the launcher's are only given where that makes a difference. */
+car_status car_transport_renumber(car_transport *transport, bool in_turn);
 /* Called by both ends, with one rank at each; nothing to do for others or if both are one. */
 car_status car_transport_hand_over(car_transport *transport, int from, int to, void *data, size_t bytes);
 

@@ -24,7 +24,7 @@ expect 0 "worker 1  1' 0' 0  1  2  2'" --model mlp --workers 3
 expect 0 "Proven on the table" --model mlp --workers 3
 expect 0 "rank 2  2.2  2.2' 2.0  2.0' 2.1  2.1'" --model mlp --workers 3 --placement pipeline
 expect 0 "rank 0, worker 2" --model mlp --workers 4 --ranks 2 --placement replica --mapping interleaved
-expect 0 "(needs less memory)" --model resnet20 --workers 4 --ranks 2 --placement replica
+expect 0 "interleaved (needs less memory" --model resnet20 --workers 4 --ranks 2 --placement replica
 expect 0 "transformer.wte.weight belongs to stage 0 and is used again in stage 3" --model gpt2-nano --workers 4
 expect 0 "stages between are not shown" --model resnet50 --workers 4 --stages 64
 expect 0 "optimizer" --model mlp --workers 2 --optimizer adamw

@@ -1,10 +1,11 @@
 /* Ranks against threads: every rank runs its share of small runs, and rank 0 compares the weights with those of the
  * shared engine: to the bit under the cyclic rules, within 1e-5 under dp.
  *
- *   mpirun -n R ranks [full]
+ *   mpirun -n R ranks [ci|full|quick|PLACEMENT]
  *
- * runs the cases that need R ranks, those of CI or all of them. A case is a line of the list below, for each model and
- * rule. Under zero's cycle it is also looked how much of the weights all ranks have at any one time. */
+ * runs the cases that need R ranks: those of CI, all of them, the smallest model's, or one placement's. A case is a line of
+ * the list below, for each model and rule. Under zero's cycle it is also looked how much of the weights all ranks have at
+ * any one time. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,6 +238,12 @@ static int ranks_needed(const setting *s, car_rule rule) {
     return square ? s->workers * s->workers : s->ranks;
 }
 
+static bool is_chosen(const setting *s, const char *model, const char *only) {
+    bool quick = strcmp(only, "quick") == 0 && strcmp(model, "mlp") == 0;
+    return strcmp(only, "full") == 0 || strcmp(only, car_placement_text(s->placement)) == 0 ||
+           ((quick || strcmp(only, "ci") == 0) && !s->full);
+}
+
 int main(int argc, char **argv) {
     car_context_config config = car_context_config_default();
     car_context *context = NULL;
@@ -251,10 +258,8 @@ int main(int argc, char **argv) {
     for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
         for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
             for (size_t r = 0; r < sizeof rules / sizeof rules[0]; r++) {
-                const char *place = car_placement_text(settings[s].placement);
-                bool chosen = strcmp(only, "full") == 0 || strcmp(only, place) == 0 ||
-                              (strcmp(only, "ci") == 0 && !settings[s].full);
-                if (chosen && ranks_needed(&settings[s], rules[r]) == car_transport_size(transport)) {
+                if (is_chosen(&settings[s], models[m], only) &&
+                    ranks_needed(&settings[s], rules[r]) == car_transport_size(transport)) {
                     failed += !run_case(transport, &settings[s], models[m], rules[r]);
                     run++;
                 }

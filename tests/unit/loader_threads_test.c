@@ -127,6 +127,34 @@ static void partial_batch_of_evaluation(void **state) {
     }
 }
 
+/* One of several processes that share the workers: threads read what is its own, and nothing else; others can be taken. */
+static void only_what_is_wanted(void **state) {
+    (void)state;
+    enum { WORKERS = 4, BATCH = 2, STEPS = 18 };
+    static const bool second[] = {false, true, false, false}, nobody[WORKERS] = {false};
+    car_loader_config config = car_made_up_config(WORKERS, BATCH, 2, 3);
+    config.steps = STEPS;
+    config.wanted = second;
+    car_loader *loader = car_made_up_open(&made_up, 100, &config);
+    car_made_up_expectation e = expect(100, &config);
+    car_made_up_wait(&made_up, 3 * BATCH);
+    assert_int_equal(atomic_load(&made_up.reads), 3 * BATCH);
+    for (int64_t step = 0; step < STEPS; step++) {
+        take_check_give(loader, &e, step, 1);
+    }
+    take_check_give(loader, &e, STEPS - 1, 2);
+    assert_int_equal(atomic_load(&made_up.reads), (STEPS + 1) * BATCH);
+    car_loader_destroy(loader);
+    config.wanted = nobody;
+    loader = car_made_up_open(&made_up, 100, &config);
+    for (int64_t step = 0; step < STEPS; step++) {
+        take_check_give(loader, &e, step, 3);
+    }
+    assert_int_equal(atomic_load(&made_up.reads), (2 * STEPS + 1) * BATCH);
+    car_loader_destroy(loader);
+    car_order_destroy(e.order);
+}
+
 /* ---- any order, several at once ------------------------------------------------------------------ */
 
 typedef struct crowd {
@@ -484,6 +512,7 @@ int main(void) {
         TEST(every_sample_once_in_an_epoch),
         TEST(endless_samples),
         TEST(partial_batch_of_evaluation),
+        TEST(only_what_is_wanted),
         TEST(any_order_and_several_at_once),
         TEST(more_are_held_than_the_depth),
         TEST(reads_ahead_as_far_as_the_depth),

@@ -40,8 +40,10 @@ typedef struct car_ring {
 struct car_transport {
     car_context *context;
     int rank, size, local_size;
+    int *machine, machines; /* of each rank; how many */
     char name[128];
     /* Ways. Tags are only promised up to some number, so a tag is a communicator and a tag in it. */
+    MPI_Comm world; /* all ranks, in the order of their numbers */
     MPI_Comm *data;
     int data_count, tags;
     MPI_Comm sums, weights; /* collectives, which are matched by their order in a communicator */
@@ -57,12 +59,13 @@ struct car_transport {
     char in[CAR_STATUS_BYTES], out[CAR_STATUS_BYTES];
     MPI_Request in_request, out_requests[2];
     double told;
-    int loops; /* begun so far */
+    bool listens; /* statuses are heard and told */
+    int64_t loops;
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
     car_message *first, *last; /* to be started */
-    bool ending, failed;
+    bool ending, failed;       /* failed: nobody should wait for others any more */
 };
 
 /* Fails with MPI's own words. */
@@ -75,9 +78,13 @@ void car_ring_prepare(car_transport *transport); /* once there is a communicator
 void car_ring_release(car_transport *transport);
 car_status car_ring_start(car_transport *transport, car_message *bucket);
 car_status car_ring_go_on(car_transport *transport, car_ring_lane *lane); /* one of its messages has finished */
+/* machines.c */
+car_status car_transport_find_machines(car_transport *transport);
+/* Makes a copy of the world. */
+car_status car_transport_duplicate(car_transport *transport, const char *name, MPI_Comm *out);
 /* status.c */
 void car_transport_open_statuses(car_transport *transport);
-void car_transport_move_statuses(car_transport *transport, bool ending);
+void car_transport_move_statuses(car_transport *transport);
 void car_transport_close_statuses(car_transport *transport);
 
 #endif

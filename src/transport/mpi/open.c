@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "transport/mpi/mpi_internal.h"
 
@@ -24,11 +25,14 @@ static void name_library(car_transport *transport) {
     MPI_Get_library_version(text, &length);
     size_t end = strcspn(text, ",\n");
     snprintf(transport->name, sizeof transport->name, "%.*s", (int)(end < 120 ? end : 120), text);
+    for (char *c = transport->name; *c; c++) {
+        *c = *c == '\t' ? ' ' : *c;
+    }
 }
 
-static car_status duplicate(car_transport *transport, const char *name, MPI_Comm *out) {
+car_status car_transport_duplicate(car_transport *transport, const char *name, MPI_Comm *out) {
     car_status status = CAR_OK;
-    CAR_TRY(car_transport_check(transport, MPI_Comm_dup(MPI_COMM_WORLD, out), "MPI_Comm_dup"));
+    CAR_TRY(car_transport_check(transport, MPI_Comm_dup(transport->world, out), "MPI_Comm_dup"));
     MPI_Comm_set_name(*out, name);
     MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
 done:
@@ -37,7 +41,6 @@ done:
 
 static car_status join(car_transport *transport) {
     int given = 0, initialized = 0;
-    MPI_Comm node = MPI_COMM_NULL;
     car_status status = CAR_OK;
     MPI_Initialized(&initialized);
     if (initialized) {
@@ -55,12 +58,8 @@ static car_status join(car_transport *transport) {
     MPI_Comm_rank(MPI_COMM_WORLD, &transport->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &transport->size);
     name_library(transport);
-    CAR_TRY(duplicate(transport, "carousel control", &transport->control));
-    CAR_TRY(car_transport_check(
-        transport, MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, transport->rank, MPI_INFO_NULL, &node),
-        "MPI_Comm_split_type"));
-    MPI_Comm_size(node, &transport->local_size);
-    MPI_Comm_free(&node);
+    CAR_TRY(car_transport_duplicate(transport, "carousel control", &transport->control));
+    CAR_TRY(car_transport_find_machines(transport));
 done:
     return status;
 }
@@ -71,6 +70,7 @@ car_status car_transport_open(car_context *context, car_transport **out) {
     *out = NULL;
     CAR_TRY(car_context_allocate(context, 1, sizeof *transport, &transport));
     transport->context = context;
+    transport->world = MPI_COMM_WORLD;
     transport->sums = transport->weights = transport->control = MPI_COMM_NULL;
     transport->in_request = transport->out_requests[0] = transport->out_requests[1] = MPI_REQUEST_NULL;
     if (pthread_mutex_init(&transport->lock, NULL) != 0) {
@@ -115,9 +115,13 @@ void car_transport_close(car_transport *transport) {
     int initialized = 0;
     MPI_Initialized(&initialized);
     if (initialized) {
+        car_transport_close_statuses(transport);
         free_ways(transport);
         if (transport->control != MPI_COMM_NULL) {
             MPI_Comm_free(&transport->control);
+        }
+        if (transport->world != MPI_COMM_WORLD) {
+            MPI_Comm_free(&transport->world);
         }
         MPI_Finalize();
     }
@@ -125,6 +129,8 @@ void car_transport_close(car_transport *transport) {
     car_context_release(transport->context, flights->messages, capacity, sizeof *flights->messages);
     car_context_release(transport->context, flights->indices, capacity, sizeof *flights->indices);
     car_context_release(transport->context, flights->statuses, capacity, sizeof *flights->statuses);
+    car_context_release(transport->context, transport->machine, transport->machine ? (size_t)transport->size : 0,
+                        sizeof *transport->machine);
     pthread_cond_destroy(&transport->changed);
     pthread_mutex_destroy(&transport->lock);
     car_context_release(transport->context, transport, 1, sizeof *transport);
@@ -144,6 +150,12 @@ int car_transport_size(const car_transport *transport) {
 int car_transport_local_size(const car_transport *transport) {
     return transport->local_size;
 }
+int car_transport_machines(const car_transport *transport) {
+    return transport->machines;
+}
+int car_transport_machine(const car_transport *transport, int rank) {
+    return transport->machine[rank];
+}
 const char *car_transport_name(const car_transport *transport) {
     return transport->name;
 }
@@ -162,8 +174,8 @@ static int tags_of_library(void) {
 
 static car_status split(car_transport *transport, int group, const char *name, MPI_Comm *out) {
     car_status status = CAR_OK;
-    CAR_TRY(
-        car_transport_check(transport, MPI_Comm_split(MPI_COMM_WORLD, group, transport->rank, out), "MPI_Comm_split"));
+    CAR_TRY(car_transport_check(transport, MPI_Comm_split(transport->world, group, transport->rank, out),
+                                "MPI_Comm_split"));
     MPI_Comm_set_name(*out, name);
     MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
 done:
@@ -177,7 +189,7 @@ car_status car_transport_prepare(car_transport *transport, int highest_tag, int 
     int needed = highest_tag / transport->tags + 1;
     CAR_TRY(car_context_allocate(transport->context, (size_t)needed, sizeof *transport->data, &transport->data));
     for (int c = 0; c < needed; c++) {
-        CAR_TRY(duplicate(transport, "carousel data", &transport->data[c]));
+        CAR_TRY(car_transport_duplicate(transport, "carousel data", &transport->data[c]));
         transport->data_count = c + 1;
     }
     CAR_TRY(split(transport, group, "carousel sums", &transport->sums));
@@ -201,7 +213,6 @@ done:
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events) {
     transport->events = *events;
     transport->ending = transport->failed = false;
-    transport->told = 0;
     transport->loops++;
     MPI_Pcontrol(1); /* for those who count: here the loop begins */
     if (pthread_create(&transport->thread, NULL, car_transport_run, transport) != 0) {
@@ -226,21 +237,66 @@ void car_transport_start(car_transport *transport, car_message *message) {
 void car_transport_end(car_transport *transport, bool failed) {
     pthread_mutex_lock(&transport->lock);
     transport->ending = true;
-    transport->failed = failed;
+    transport->failed = transport->failed || failed;
     pthread_cond_signal(&transport->changed);
     pthread_mutex_unlock(&transport->lock);
     pthread_join(transport->thread, NULL);
 }
 
+int64_t car_transport_loops(const car_transport *transport) {
+    return transport->loops;
+}
+
+void car_transport_forget(car_transport *transport) {
+    transport->events = (car_transport_events){0};
+}
+
+void car_transport_give_up(car_transport *transport) {
+    pthread_mutex_lock(&transport->lock);
+    transport->failed = true;
+    pthread_mutex_unlock(&transport->lock);
+}
+
 /* ---- around the loop ------------------------------------------------------------------------- */
+
+static bool has_given_up(car_transport *transport) {
+    pthread_mutex_lock(&transport->lock);
+    bool failed = transport->failed;
+    pthread_mutex_unlock(&transport->lock);
+    return failed;
+}
+
+/* Waits for what the main thread has started. Meanwhile ranks hear of each other, so that one that is lost does not make
+ * the others wait for ever, and nobody spins on a core that another rank may need. */
+static car_status await(car_transport *transport, int code, MPI_Request *request, const char *what) {
+    enum { BRIEF = 64 };
+    car_status status = CAR_OK;
+    CAR_TRY(car_transport_check(transport, code, what));
+    for (int tries = 0;; tries++) {
+        int over = 0;
+        CAR_TRY(car_transport_check(transport, MPI_Test(request, &over, MPI_STATUS_IGNORE), what));
+        if (over) {
+            return CAR_OK;
+        }
+        car_transport_move_statuses(transport);
+        if (has_given_up(transport)) {
+            return CAR_ERROR_IO; /* whoever gave up has said why */
+        }
+        if (tries > BRIEF) {
+            nanosleep(&(struct timespec){.tv_nsec = tries < 16 * BRIEF ? 20000 : 500000}, NULL);
+        }
+    }
+done:
+    return status;
+}
 
 /* MPI counts in int: what is longer goes in pieces. */
 static const size_t piece = (size_t)1 << 30;
 
 car_status car_transport_all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
-    return car_transport_check(transport,
-                               MPI_Allgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, transport->control),
-                               "MPI_Allgather");
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = MPI_Iallgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, transport->control, &request);
+    return await(transport, code, &request, "MPI_Iallgather");
 }
 
 car_status car_transport_broadcast(car_transport *transport, int from, void *data, size_t bytes) {
@@ -248,8 +304,9 @@ car_status car_transport_broadcast(car_transport *transport, int from, void *dat
     car_status status = CAR_OK;
     for (size_t left = bytes; status == CAR_OK && left > 0;) {
         size_t now = left < piece ? left : piece;
-        status =
-            car_transport_check(transport, MPI_Bcast(at, (int)now, MPI_BYTE, from, transport->control), "MPI_Bcast");
+        MPI_Request request = MPI_REQUEST_NULL;
+        int code = MPI_Ibcast(at, (int)now, MPI_BYTE, from, transport->control, &request);
+        status = await(transport, code, &request, "MPI_Ibcast");
         at += now;
         left -= now;
     }
@@ -262,13 +319,13 @@ car_status car_transport_hand_over(car_transport *transport, int from, int to, v
     car_status status = CAR_OK;
     for (size_t left = from == to ? 0 : bytes; status == CAR_OK && left > 0;) {
         size_t now = left < piece ? left : piece;
+        MPI_Request request = MPI_REQUEST_NULL;
         if (transport->rank == from) {
-            status = car_transport_check(
-                transport, MPI_Send(at, (int)now, MPI_BYTE, to, HAND_OVER_TAG, transport->control), "MPI_Send");
+            int code = MPI_Isend(at, (int)now, MPI_BYTE, to, HAND_OVER_TAG, transport->control, &request);
+            status = await(transport, code, &request, "MPI_Isend");
         } else if (transport->rank == to) {
-            status = car_transport_check(
-                transport, MPI_Recv(at, (int)now, MPI_BYTE, from, HAND_OVER_TAG, transport->control, MPI_STATUS_IGNORE),
-                "MPI_Recv");
+            int code = MPI_Irecv(at, (int)now, MPI_BYTE, from, HAND_OVER_TAG, transport->control, &request);
+            status = await(transport, code, &request, "MPI_Irecv");
         }
         at += now;
         left -= now;

@@ -215,7 +215,7 @@ static void wait_for_others(car_transport *transport) {
     MPI_Ibarrier(transport->control, &all);
     while (!over && MPI_Test(&all, &over, MPI_STATUS_IGNORE) == MPI_SUCCESS && !over) {
         bool ending = false;
-        car_transport_move_statuses(transport, false);
+        car_transport_move_statuses(transport);
         take_new(transport, longest_nap, &ending);
         pthread_mutex_lock(&transport->lock);
         bool given_up = transport->failed;
@@ -251,7 +251,7 @@ void *car_transport_run(void *argument) {
         if (status == CAR_OK) {
             status = release_held(transport, &moved);
         }
-        car_transport_move_statuses(transport, false);
+        car_transport_move_statuses(transport);
         nap = moved ? 0 : nap > 0 ? nap * 1.5 : shortest_nap;
         nap = nap < longest_nap ? nap : longest_nap;
     }
@@ -260,6 +260,5 @@ void *car_transport_run(void *argument) {
     } else if (!transport->failed) {
         wait_for_others(transport);
     }
-    car_transport_close_statuses(transport);
     return NULL;
 }

@@ -1,29 +1,26 @@
 /* Statuses: what ranks tell each other about themselves while they train, a few times a second.
  *
  * Each rank tells rank 0, which shows progress and knows where everybody is, and the rank after it, so that
- * rank 0 is watched as well. They are no part of the plan, have a communicator of their own, and never make
+ * rank 0 is watched as well. From the first loop on they are moved by the thread while there is one, and by whoever waits
+ * for something in between. They are no part of the plan, have a communicator of their own, and never make
  * anybody wait: what could not be sent yet is left out. */
 #include <string.h>
 
 #include "transport/mpi/mpi_internal.h"
 
-enum { FIRST_STATUS_TAG = 2, STATUS_TAGS = 30000 };
+enum { STATUS_TAG = 2 };
 
 static const double interval = 0.25;
 
-/* Of each loop its own, so that what is left of one is not heard in the next. */
-static int tag_of(const car_transport *transport) {
-    return FIRST_STATUS_TAG + transport->loops % STATUS_TAGS;
-}
-
 static void listen(car_transport *transport) {
-    MPI_Irecv(transport->in, CAR_STATUS_BYTES, MPI_BYTE, MPI_ANY_SOURCE, tag_of(transport), transport->control,
+    MPI_Irecv(transport->in, CAR_STATUS_BYTES, MPI_BYTE, MPI_ANY_SOURCE, STATUS_TAG, transport->control,
               &transport->in_request);
 }
 
 void car_transport_open_statuses(car_transport *transport) {
-    if (transport->size > 1) {
+    if (transport->size > 1 && !transport->listens) {
         listen(transport);
+        transport->listens = true;
     }
 }
 
@@ -52,27 +49,28 @@ static void tell(car_transport *transport) {
     for (int l = 0; bytes > 0 && l < 2; l++) {
         bool twice = l == 1 && listeners[1] == 0;
         if (listeners[l] != transport->rank && !twice) {
-            MPI_Isend(transport->out, (int)bytes, MPI_BYTE, listeners[l], tag_of(transport), transport->control,
+            MPI_Isend(transport->out, (int)bytes, MPI_BYTE, listeners[l], STATUS_TAG, transport->control,
                       &transport->out_requests[l]);
             transport->traffic.statuses++;
         }
     }
 }
 
-void car_transport_move_statuses(car_transport *transport, bool ending) {
-    if (transport->size == 1) {
+void car_transport_move_statuses(car_transport *transport) {
+    if (!transport->listens || !transport->events.heard) {
         return;
     }
     hear(transport);
-    if (!ending && car_clock_seconds() - transport->told >= interval) {
+    if (car_clock_seconds() - transport->told >= interval) {
         tell(transport);
     }
 }
 
 void car_transport_close_statuses(car_transport *transport) {
-    if (transport->size == 1) {
+    if (!transport->listens) {
         return;
     }
+    transport->listens = false;
     for (int l = 0; l < 2; l++) {
         if (transport->out_requests[l] != MPI_REQUEST_NULL) {
             MPI_Request_free(&transport->out_requests[l]); /* small: it is in the library's buffers */

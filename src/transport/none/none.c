@@ -28,6 +28,15 @@ int car_transport_local_size(const car_transport *transport) {
     (void)transport;
     return 1;
 }
+int car_transport_machines(const car_transport *transport) {
+    (void)transport;
+    return 1;
+}
+int car_transport_machine(const car_transport *transport, int rank) {
+    (void)transport;
+    (void)rank;
+    return 0;
+}
 const char *car_transport_name(const car_transport *transport) {
     (void)transport;
     return "none";
@@ -50,6 +59,16 @@ void car_transport_start(car_transport *transport, car_message *message) {
 void car_transport_end(car_transport *transport, bool failed) {
     (void)transport;
     (void)failed;
+}
+int64_t car_transport_loops(const car_transport *transport) {
+    (void)transport;
+    return 0;
+}
+void car_transport_forget(car_transport *transport) {
+    (void)transport;
+}
+void car_transport_give_up(car_transport *transport) {
+    (void)transport;
 }
 car_traffic car_transport_traffic(const car_transport *transport) {
     (void)transport;
@@ -75,5 +94,10 @@ car_status car_transport_hand_over(car_transport *transport, int from, int to, v
     (void)to;
     (void)data;
     (void)bytes;
+    return CAR_ERROR_UNSUPPORTED;
+}
+car_status car_transport_renumber(car_transport *transport, bool in_turn) {
+    (void)transport;
+    (void)in_turn;
     return CAR_ERROR_UNSUPPORTED;
 }

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Ranks in trouble. Killed, at any time: the launcher starts them again, and the weights come out as if nothing had
+# been. Stopped or out of memory: the job ends soon, and says who, where and who waited.
+#
+#   faults.sh CAROUSEL [ci|full]     full: ten kills under each placement; FAULTS_SEED repeats a series
+carousel=$1 extent=${2:-ci}
+# shellcheck source=tests/mpi/common.sh
+. "$(dirname "$0")/common.sh"
+
+small=(--model resnet20 --image-size 8 --workers 2 --batch 2 --rule cdp-v2 --steps 240)
+long=("${small[@]}" --placement replica --checkpoint-every 30)
+RANDOM=${FAULTS_SEED:-$(date +%s)}
+
+ranks_of() { # PLACEMENT, of two workers
+    [ "$1" = grid ] && echo 3 || echo 2
+}
+
+# ---- killed ------------------------------------------------------------------------------------
+
+launch() { # PLACEMENT DIR
+    "$carousel" launch --mpirun "$mpirun" -n "$(ranks_of "$1")" --restarts 5 -- train "${small[@]}" --placement "$1" \
+        --checkpoint-every 30 --out "$2" >"$work/log" 2>&1
+}
+
+# A random rank, after some milliseconds: while it starts, trains, saves or ends.
+kill_one() { # PLACEMENT DELAY; sets `killed` if there was a rank to kill
+    local job victim rank
+    rm -rf "$work/disturbed"
+    rank=$((RANDOM % $(ranks_of "$1")))
+    launch "$1" "$work/disturbed" &
+    job=$!
+    sleep "$(printf '%d.%03d' $(($2 / 1000)) $(($2 % 1000)))"
+    victim=$(find_rank $rank "$work/disturbed")
+    killed=no
+    if [ -n "$victim" ] && kill -9 "$victim" 2>/dev/null; then killed=yes; fi
+    wait "$job" || {
+        show_log
+        fail "$1: rank $rank was killed after $2 ms, and the launcher did not go on"
+        return 0
+    }
+    same_weights "$work/undisturbed" "$work/disturbed" "$1: rank $rank was killed after $2 ms"
+}
+
+succeeds "$carousel" train "${small[@]}" --out "$work/undisturbed"
+for placement in replica zero pipeline grid; do
+    count=$([ "$extent" = full ] && echo 10 || { [ $placement = zero ] && echo 1 || echo 0; })
+    [ "$count" -gt 0 ] || continue
+    echo "== killed $count times: $placement"
+    from=$(date +%s%N)
+    launch $placement "$work/whole" || fail "$placement without trouble"
+    length=$((($(date +%s%N) - from) / 1000000))
+    same_weights "$work/undisturbed" "$work/whole" "$placement"
+    rm -rf "$work/whole"
+    for ((n = 0, tries = 0; n < count && tries < 3 * count; tries++)); do
+        kill_one $placement $((RANDOM * 32768 % length + RANDOM % length))
+        [ $killed = yes ] && n=$((n + 1))
+    done
+    [ "$n" = "$count" ] || fail "$placement: only $n of $count kills met a rank"
+done
+
+echo "== killed after a checkpoint"
+launch replica "$work/late" &
+job=$!
+for _ in $(seq 1200); do
+    [ -d "$work/late/checkpoints/step-00000060" ] && break
+    sleep 0.05
+done
+kill -9 "$(find_rank 1 "$work/late")" || fail "there was no rank to kill"
+wait "$job" || { show_log; fail "launch did not go on"; }
+expect 'start 1 of 5 again, from step'
+same_weights "$work/undisturbed" "$work/late" "killed after a checkpoint"
+
+# ---- told to end -------------------------------------------------------------------------------
+
+echo "== the launcher is told to end"
+"$carousel" launch --mpirun "$mpirun" -n 2 -- train "${long[@]}" --steps 1000000 --out "$work/ended" >"$work/log" 2>&1 &
+job=$!
+for _ in $(seq 1200); do
+    [ -d "$work/ended/checkpoints/step-00000030" ] && break
+    sleep 0.05
+done
+kill -TERM "$job"
+wait "$job" || { show_log; fail "launch did not end well"; }
+expect 'interrupted after'
+ls "$work"/ended/checkpoints/step-* >/dev/null || fail "no checkpoint at the end"
+
+# ---- out of memory -----------------------------------------------------------------------------
+
+# One rank may not have as much address space as its activations want.
+starve_one() {
+    local hungry=(train --model resnet20 --workers 2 --batch 256 --rule cdp-v1 --placement zero --steps 3)
+    SECONDS=0
+    fails start_unlike "$carousel" "${hungry[@]}" -- sh -c 'ulimit -v 650000; exec "$@"' sh "$carousel" "${hungry[@]}"
+    [ "$SECONDS" -le 60 ] || fail "it took $SECONDS s to end"
+    expect 'carousel: rank 1: out of memory: .* bytes of activations wanted'
+    expect 'rank 1 is at F'
+    expect 'rank 0 waits for .* from rank 1\|rank 0 was last heard of' # MPICH leaves the others no time
+}
+echo "== a rank runs out of memory"
+starve_one
+
+# ---- stopped -----------------------------------------------------------------------------------
+
+stop_one() { # RANK CHECKPOINT-EVERY DELAY
+    local job victim
+    rm -rf "$work/stopped"
+    start 2 "$carousel" train "${long[@]}" --steps 1000000 --checkpoint-every "$2" --out "$work/stopped" >"$work/log" 2>&1 &
+    job=$!
+    sleep "$3"
+    victim=$(find_rank "$1" "$work/stopped")
+    kill -STOP "$victim" || fail "there was no rank to stop"
+    SECONDS=0
+    if wait "$job"; then fail "a stopped rank was not noticed"; fi
+    [ "$SECONDS" -le 60 ] || fail "it took $SECONDS s to notice"
+    expect "rank $1 gives no sign of life"
+    expect "rank $1 was last heard of .* in step"
+    expect "rank $((1 - $1)) waits for"
+}
+
+if [ "$extent" = full ]; then
+    echo "== a rank is stopped"
+    stop_one 1 0 4
+    stop_one 0 0 5
+    echo "== a rank is stopped between evaluations, checkpoints and steps"
+    stop_one 1 1 4.2
+    stop_one 0 1 5.3
+fi
+
+finish
