@@ -178,11 +178,32 @@ done:
 }
 
 /* What the bits depend on besides the state; threads and paths are not among it. */
-static const char *const decisive[] = {
-    "model",       "data",       "rule",      "workers",        "stages",          "batch",        "seed",
-    "optimizer",   "lr",         "momentum",  "nesterov",       "betas",           "weight-decay", "decay-weights-only",
-    "lr-schedule", "warmup",     "clip-norm", "skip-nonfinite", "freshness-slack", "order",        "no-augment",
-    "classes",     "image-size", "seq-len"};
+static const char *const decisive[] = {"model",
+                                       "data",
+                                       "rule",
+                                       "workers",
+                                       "stages",
+                                       "batch",
+                                       "seed",
+                                       "optimizer",
+                                       "lr",
+                                       "momentum",
+                                       "nesterov",
+                                       "betas",
+                                       "weight-decay",
+                                       "decay-weights-only",
+                                       "lr-schedule",
+                                       "warmup",
+                                       "clip-norm",
+                                       "skip-nonfinite",
+                                       "freshness-slack",
+                                       "order",
+                                       "no-augment",
+                                       "classes",
+                                       "image-size",
+                                       "seq-len",
+                                       "width",
+                                       "depth"};
 
 /* The names of decisive options that differ, separated by commas; "" if none does. */
 static void find_differences(const cJSON *then, const cJSON *now, char *text, size_t capacity) {
