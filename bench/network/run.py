@@ -46,8 +46,8 @@ JUDGED = ["cdp-v1", f"cdp-v2, slack {SLACK}"]
 MATCHED = "matched"  # the rate that SHARE says
 # Bits in a second, steps of a run, and whether it is measured in every round or in the first.
 RATES = {
-    "unlimited": (None, LEAST_STEPS + 2, False),
     MATCHED: (None, LEAST_STEPS + 4, True),
+    "unlimited": (None, LEAST_STEPS + 2, False),
     "1 Gbit/s": (1e9, LEAST_STEPS + 2, False),
     "100 Mbit/s": (1e8, LEAST_STEPS - 2, False),
 }
@@ -101,17 +101,17 @@ class Bench:
               f"{1e3 * result['step_s']:.0f} ms, exposed {1e3 * result['exposed_s']:.0f} ms",
               file=sys.stderr, flush=True)  # fmt: skip
 
-    def round(self, name, number, contenders):
-        """All contenders at one rate, then at the next; who begins changes from round to round."""
+    def round(self, name, number, label, contenders):
+        """All contenders in turn; who begins changes from round to round."""
+        rate, steps, always = RATES[label]
+        if not always and number > 0:
+            return
         turn = number % len(contenders)
         weights = sum(p["bytes"] for p in plan(plan_settings(name))["parameters"])
         self.state["weights"][name] = weights
-        for label, (rate, steps, always) in RATES.items():
-            if not always and number > 0:
-                continue
-            rate = 2 * weights * 8 / (SHARE * STEP_SECONDS) if label == MATCHED else rate
-            for who in contenders[turn:] + contenders[:turn]:
-                self.measure(name, number, label, rate, who, steps)
+        rate = 2 * weights * 8 / (SHARE * STEP_SECONDS) if label == MATCHED else rate
+        for who in contenders[turn:] + contenders[:turn]:
+            self.measure(name, number, label, rate, who, steps)
 
 
 # ---- printing ---------------------------------------------------------------------------------------------
@@ -243,12 +243,9 @@ def read_state(path):
 def measure(bench, options, contenders):
     try:
         for number in range(options.rounds):
-            for name in options.models:
-                try:
-                    bench.round(name, number, contenders)
-                except (WorkerError, LinkError) as error:
-                    print(f"bench: {error}", file=sys.stderr, flush=True)
-                    bench.state["errors"].append(str(error))
+            for label in RATES:
+                for name in options.models:
+                    bench.round(name, number, label, contenders)
     except OutOfTime:
         print("bench: out of time; the same command with --json goes on from here", file=sys.stderr, flush=True)
 
