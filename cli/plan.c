@@ -25,6 +25,8 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"classes", "N", "classes of an image model (its own)", CAR_CLI_INT, &o->classes, 1, 1 << 24},
         {"image-size", "N", "pixels on a side (the model's own)", CAR_CLI_INT, &o->image_size, 1, 1 << 14},
         {"seq-len", "N", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
+        {"width", "W", "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &o->width, 1, 1 << 20},
+        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &o->depth, 1, 1 << 12},
         {"threads", "P", "threads that share the work, for shared (as many as workers)", CAR_CLI_INT, &o->threads, 1,
          1 << 16},
         {"ranks", "R", "ranks that share the workers, for replica (as many)", CAR_CLI_INT, &o->ranks, 1, 1 << 16},
@@ -179,6 +181,8 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, const c
     model.classes = o->classes;
     model.image_size = o->image_size;
     model.seq_len = o->seq_len;
+    model.width = o->width;
+    model.depth = o->depth;
     CAR_TRY(car_model_build(s->context, o->model, &model, &s->graph));
     if (cut->stages % config->workers != 0) {
         return car_context_fail(s->context, CAR_ERROR_ARGUMENT,

@@ -15,7 +15,8 @@ struct cJSON;
 typedef struct car_plan_options {
     const char *model, *rule, *placement, *partition, *mapping, *optimizer;
     const char *svg, *profile_file, *convolutions, *memory;
-    int workers, stages, batch, classes, image_size, seq_len, threads, freshness_slack, ranks, machines, steps;
+    int workers, stages, batch, classes, image_size, seq_len, width, depth, threads, freshness_slack;
+    int ranks, machines, steps;
     bool profile, compare, json, dump;
 } car_plan_options;
 

@@ -22,9 +22,9 @@ typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping;
     const char *convolutions, *memory, *trace, *trace_steps;
     int workers, stages, threads, batch, steps, eval_every, eval_batches, warmup;
-    int classes, image_size, seq_len, freshness_slack;
+    int classes, image_size, seq_len, width, depth, freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;
-    double lr, momentum, weight_decay, clip_norm, epochs;
+    double lr, momentum, weight_decay, clip_norm, epochs, step_seconds;
     bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head;
     uint64_t seed;
     car_cli_config *config_texts; /* owns texts above that came from a file */

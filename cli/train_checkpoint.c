@@ -182,7 +182,7 @@ static const char *const decisive[] = {
     "model",       "data",       "rule",      "workers",        "stages",          "batch",        "seed",
     "optimizer",   "lr",         "momentum",  "nesterov",       "betas",           "weight-decay", "decay-weights-only",
     "lr-schedule", "warmup",     "clip-norm", "skip-nonfinite", "freshness-slack", "order",        "no-augment",
-    "classes",     "image-size", "seq-len",   "convolutions",   "memory"};
+    "classes",     "image-size", "seq-len",   "convolutions",   "memory",          "width",        "depth"};
 
 /* The names of decisive options that differ, separated by commas; "" if none does. */
 static void find_differences(const cJSON *then, const cJSON *now, char *text, size_t capacity) {

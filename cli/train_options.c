@@ -81,6 +81,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT, &o->image_size,
          1, 1 << 14},
         {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
+        {"width", "W", "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &o->width, 1, 1 << 20},
+        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &o->depth, 1, 1 << 12},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
@@ -91,8 +93,9 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          &o->trace_steps, 0, 0},
         {"seed", "N", "of weights, data, order and dropout", CAR_CLI_SEED, &o->seed, 0, 0},
         {"config", "FILE", "a JSON object of these options; those typed come first", CAR_CLI_TEXT, &o->config, 0, 0},
-        /* Shows what pacing is for; not in --help. */
+        /* Not in --help: shows what pacing is for; for benches of several ranks on few cores. */
         {"unpaced", NULL, NULL, CAR_CLI_FLAG, &o->unpaced, 0, 0},
+        {"step-seconds", NULL, NULL, CAR_CLI_REAL, &o->step_seconds, 0, 1000},
     };
     _Static_assert(sizeof options / sizeof options[0] <= CAR_TRAIN_OPTIONS, "the table must hold all options");
     memcpy(table, options, sizeof options);
@@ -139,6 +142,8 @@ car_model_config car_train_model_of(const car_train_options *o) {
     model.classes = o->classes;
     model.image_size = o->image_size;
     model.seq_len = o->seq_len;
+    model.width = o->width;
+    model.depth = o->depth;
     return model;
 }
 
@@ -220,6 +225,7 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     trainer->clip_norm = o->clip_norm;
     trainer->skip_nonfinite = o->skip_nonfinite;
     trainer->unpaced = o->unpaced;
+    trainer->step_seconds = o->step_seconds;
 done:
     return status;
 }

@@ -137,8 +137,9 @@ typedef enum car_cargo {
 /* What ends with a task, on its device. */
 enum {
     CAR_FREES_ACTIVATIONS = 1, /* B: the stage's activations of this micro-batch */
-    CAR_FREES_WEIGHTS = 2,     /* the device holds this version of the bundle no longer (zero: it moved on); U: the one before */
-    CAR_FREES_SUM = 4          /* the sum was handed on or turned into weights */
+    CAR_FREES_WEIGHTS =
+        2,            /* the device holds this version of the bundle no longer (zero: it moved on); U: the one before */
+    CAR_FREES_SUM = 4 /* the sum was handed on or turned into weights */
 };
 
 typedef struct car_task {

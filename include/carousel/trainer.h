@@ -51,7 +51,8 @@ typedef struct car_trainer_config {
     /* Skips a step whose loss is not finite, and, except under cdp-v2, one whose gradient is not. Without
      * it a loss that is not finite ends the run. */
     bool skip_nonfinite;
-    bool unpaced;            /* for tests: no pacing */
+    bool unpaced;        /* for tests: no pacing */
+    double step_seconds; /* for benches of ranks: what a worker's forwards and backwards take at least; 0: as long */
     double watchdog_seconds; /* without progress for so long, the state of all workers is logged as an error; 0: 30 */
     int64_t cut_every;       /* steps from one cut to the next, counted from the first step; 0: none are taken */
     car_cut_function on_cut;

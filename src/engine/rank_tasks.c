@@ -1,8 +1,22 @@
 /* What a rank computes: forward, backward with the sum, update. */
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/rank_internal.h"
+
+/* ---- pretending to be slower ------------------------------------------------------------------ */
+
+/* Several ranks on few cores disturb each other's times. With `step_seconds` a forward or backward takes its share of
+ * that time, whoever else computes meanwhile: asleep, once it is done. */
+static void pretend(const car_rank *rank, const car_task *task, double begin) {
+    const car_stage *stage = &rank->partition->stages[task->stage];
+    double share = task->kind == CAR_TASK_BACKWARD ? stage->backward : stage->forward;
+    double left = begin + rank->config.step_seconds * share - car_clock_seconds();
+    if (rank->config.step_seconds > 0 && left > 0) {
+        nanosleep(&(struct timespec){(time_t)left, (long)((left - floor(left)) * 1e9)}, NULL);
+    }
+}
 
 /* ---- weights for a stage --------------------------------------------------------------------- */
 
@@ -251,7 +265,9 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
         CAR_TRY(bind_sums(rank, task, additions, &count));
     }
     pthread_mutex_unlock(&rank->lock);
+    double begin = car_clock_seconds();
     status = is_backward ? backward(thread, task, additions, count) : forward(thread, task);
+    pretend(rank, task, begin);
     pthread_mutex_lock(&rank->lock);
     if (status != CAR_OK) {
         drop_waiting(rank, additions, count);

@@ -1,0 +1,147 @@
+"""Namespaces joined by links of a limited rate: a network of several hosts, inside of one.
+
+    NAME-hub   the bridge, and mpirun
+    NAME-0 ..  one for each rank: eth0, a veth pair whose other end is a port of the bridge
+
+Nothing is made outside of these namespaces, so that deleting them leaves no trace. Used by run.py."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FAMILY = "carousel-net-"
+NETWORK = "198.18.0"  # set aside for benchmarks (RFC 2544)
+SAMPLE_SECONDS = 0.004
+# What tbf lets through at once, and holds back at most. The first must exceed a segment that TCP hands down whole
+# (64 KiB); the second must be enough that nothing is dropped.
+BURST_BYTES, QUEUE_BYTES = 131072, 1 << 24
+
+
+class LinkError(Exception):
+    pass
+
+
+def call(*words):
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise LinkError(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def obstacle():
+    """Why there can be no namespaces here; None if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    name = f"{FAMILY}{os.getpid()}-try"
+    try:
+        call("ip", "netns", "add", name)
+        call("ip", "-n", name, "link", "add", "name", "v0", "type", "veth", "peer", "name", "v1")
+        call("tc", "-n", name, "qdisc", "add", "dev", "v0", "root", "tbf", "rate", "1gbit", "burst", "131072",
+             "limit", "1mb")  # fmt: skip
+    except (LinkError, OSError) as error:
+        return str(error)
+    finally:
+        remove(name)
+    return None
+
+
+def remove(name):
+    """A namespace and the processes in it."""
+    try:
+        pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
+        for pid in pids:
+            os.kill(int(pid), signal.SIGKILL)
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+    except OSError:
+        pass
+
+
+def sweep():
+    """What benches that were killed have left."""
+    for line in call("ip", "netns", "list").splitlines():
+        name = line.split()[0]
+        owner = name[len(FAMILY) :].split("-")[0] if name.startswith(FAMILY) else ""
+        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            remove(name)
+
+
+class Links:
+    """Use as `with Links(4) as links`."""
+
+    def __init__(self, ranks):
+        self.name, self.ranks = f"{FAMILY}{os.getpid()}", ranks
+        self.hub = f"{self.name}-hub"
+        self.rate = None
+
+    def __enter__(self):
+        sweep()
+        try:
+            self.build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for name in [self.hub, *map(self.space, range(self.ranks))]:
+            remove(name)
+
+    def space(self, rank):
+        return f"{self.name}-{rank}"
+
+    def address(self, rank):
+        return f"{NETWORK}.{rank + 1}"
+
+    def build(self):
+        call("ip", "netns", "add", self.hub)
+        call("ip", "-n", self.hub, "link", "set", "lo", "up")
+        call("ip", "-n", self.hub, "link", "add", "bridge", "type", "bridge")
+        call("ip", "-n", self.hub, "addr", "add", f"{NETWORK}.254/24", "dev", "bridge")
+        call("ip", "-n", self.hub, "link", "set", "bridge", "up")
+        for rank in range(self.ranks):
+            space, port = self.space(rank), f"port{rank}"
+            call("ip", "netns", "add", space)
+            call("ip", "-n", self.hub, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", space)
+            call("ip", "-n", self.hub, "link", "set", port, "master", "bridge", "up")
+            call("ip", "-n", space, "addr", "add", f"{self.address(rank)}/24", "dev", "eth0")
+            call("ip", "-n", space, "link", "set", "lo", "up")
+            call("ip", "-n", space, "link", "set", "eth0", "up")
+
+    def limit(self, rate):
+        """Bits in a second, in each direction of each link; None: as fast as it goes."""
+        for rank in range(self.ranks):
+            for space, device in ((self.space(rank), "eth0"), (self.hub, f"port{rank}")):
+                if self.rate:
+                    call("tc", "-n", space, "qdisc", "delete", "dev", device, "root")
+                if rate:
+                    call("tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{int(rate)}bit",
+                         "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))  # fmt: skip
+        self.rate = rate
+
+    def inside(self, where):
+        """The beginning of a command that runs in a namespace: a rank's, or "hub"."""
+        return ["ip", "netns", "exec", self.hub if where == "hub" else self.space(where)]
+
+    def watch(self):
+        return Watch(self)
+
+
+class Watch:
+    """What ranks send, by the counters of the bridge's ports. `samples` once the `with` is over: [[when, rank 0's
+    bytes so far, ...], ...]."""
+
+    def __init__(self, links):
+        counters = os.path.join(HERE, "counters.py")
+        self.command = links.inside("hub") + [sys.executable, counters, "port", str(SAMPLE_SECONDS)]
+        self.samples = []
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(self, *_):
+        output, _ = self.process.communicate()
+        self.samples = json.loads(output) if output else []
