@@ -246,6 +246,7 @@ static car_status start_threads(car_rank *rank) {
     }
     car_rank_thread *carrier = &rank->carrier; /* without it, the others do its work between their own */
     *carrier = (car_rank_thread){.rank = rank, .carries = true};
+    carrier->track = car_recorder_track(rank->config.recorder, rank->config.threads);
     carrier->started = pthread_create(&carrier->handle, NULL, car_rank_thread_run, carrier) == 0;
     return CAR_OK;
 }

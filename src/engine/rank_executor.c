@@ -285,7 +285,8 @@ static car_track *begin_record(car_rank_thread *thread, const car_entry *entry, 
     bool wanted = car_recorder_wants(rank->config.recorder, rank->plan, task.slot);
     car_track *track = wanted ? thread->track : NULL;
     if (track) {
-        car_track_begin(track, &task, has_tape(&task) ? task.worker : CAR_NONE, now, thread->waited);
+        car_track_begin(track, &task, has_tape(&task) ? task.worker : CAR_NONE, now,
+                        thread->carries ? 0 : thread->waited);
     }
     if (has_tape(&task)) {
         rank->tapes[car_rank_tape_of(rank, &entry->task)]->track = track;

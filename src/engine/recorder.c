@@ -8,7 +8,7 @@ static const size_t default_bytes = (size_t)256 << 20;
 /* Of a track's share of memory most goes to operations; there are several in a task. */
 static void set_bounds(car_recorder *recorder) {
     size_t all = recorder->config.most_bytes ? recorder->config.most_bytes : default_bytes;
-    size_t share = all / (size_t)(recorder->config.threads + 1);
+    size_t share = all / (size_t)(recorder->journals[0].track_count + 1);
     recorder->most_spans = share / 3 / sizeof(car_span);
     recorder->most_notes = share * 2 / 3 / sizeof(car_note);
     recorder->most_changes = share / sizeof(car_change_of_memory);
@@ -26,13 +26,14 @@ car_status car_recorder_create(car_context *context, car_arena *arena, const car
     recorder->context = context;
     recorder->arena = arena;
     recorder->config = *config;
-    set_bounds(recorder);
     CAR_TRY(car_context_allocate(context, 1, sizeof *recorder->journals, &recorder->journals));
     recorder->journal_count = 1;
     car_journal *own = recorder->journals;
-    CAR_TRY(car_context_allocate(context, (size_t)config->threads, sizeof *own->tracks, &own->tracks));
-    own->track_count = config->threads;
-    for (int p = 0; p < config->threads; p++) {
+    int tracks = config->threads + config->carries;
+    CAR_TRY(car_context_allocate(context, (size_t)tracks, sizeof *own->tracks, &own->tracks));
+    own->track_count = tracks;
+    set_bounds(recorder);
+    for (int p = 0; p < tracks; p++) {
         own->tracks[p].recorder = recorder;
     }
     *out = recorder;
@@ -104,7 +105,7 @@ static void note_change(void *user, car_memory category, double when, size_t liv
 }
 
 car_track *car_recorder_track(car_recorder *recorder, int thread) {
-    return recorder && thread < recorder->config.threads ? &recorder->journals[0].tracks[thread] : NULL;
+    return recorder && thread < recorder->journals[0].track_count ? &recorder->journals[0].tracks[thread] : NULL;
 }
 
 /* By slots rather than steps: the sum of a step may still be on its way two steps later. A step's forwards and backwards

@@ -92,7 +92,9 @@ void car_record_lane(const car_record *record, const car_journal *journal, int t
     bool ranks = car_plan_config_of(record->plan)->placement != CAR_PLACEMENT_SHARED;
     if (!ranks) {
         snprintf(text, capacity, "thread %d", track);
-    } else if (journal->track_count == 1) {
+    } else if (track == record->recorder->config.threads) {
+        snprintf(text, capacity, "rank %d messages", journal->rank);
+    } else if (record->recorder->config.threads == 1) {
         snprintf(text, capacity, "rank %d", journal->rank);
     } else {
         snprintf(text, capacity, "rank %d thread %d", journal->rank, track);

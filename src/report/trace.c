@@ -154,7 +154,7 @@ static void add_labels(writer *w) {
         snprintf(text, sizeof text, w->ranks > 1 ? "rank %d threads" : "threads", journal->rank);
         add_label(w, "process", journal->rank + 1, 0, text, r + 1);
         for (int p = 0; p < journal->track_count; p++) {
-            snprintf(text, sizeof text, "thread %d", p);
+            snprintf(text, sizeof text, p < recorder->config.threads ? "thread %d" : "messages", p);
             add_label(w, "thread", journal->rank + 1, p, text, p);
         }
         for (int i = 0; i < workers; i++) {
@@ -320,7 +320,7 @@ car_status car_report_trace(const car_recorder *recorder, const car_plan *plan, 
     writer w = {.record = &record, .graph = car_plan_partition(plan)->graph, .ranks = recorder->journal_count};
     size_t rows = (size_t)car_plan_config_of(plan)->workers * (size_t)w.ranks;
     car_status status = CAR_OK;
-    for (w.stride = 100; (size_t)w.stride < rows || w.stride < recorder->config.threads;) {
+    for (w.stride = 100; (size_t)w.stride < rows || w.stride <= recorder->config.threads;) {
         w.stride *= 10;
     }
     CAR_TRY(car_record_open(recorder, plan, recorder->first_step, recorder->end_step, &record));

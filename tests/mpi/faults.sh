@@ -51,7 +51,7 @@ for placement in replica zero pipeline grid; do
     length=$((($(date +%s%N) - from) / 1000000))
     same_weights "$work/undisturbed" "$work/whole" "$placement"
     rm -rf "$work/whole"
-    for ((n = 0, tries = 0; n < count && tries < 3 * count; tries++)); do
+    for ((n = 0, tries = 0; n < count && tries < 3 * count + 7; tries++)); do
         kill_one $placement $((RANDOM * 32768 % length + RANDOM % length))
         [ $killed = yes ] && n=$((n + 1))
     done

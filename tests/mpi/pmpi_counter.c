@@ -116,10 +116,10 @@ int MPI_Iallreduce(const void *data, void *out, int count, MPI_Datatype type, MP
     return PMPI_Iallreduce(data, out, count, type, op, comm, request);
 }
 
-int MPI_Allgather(const void *data, int count, MPI_Datatype type, void *out, int out_count, MPI_Datatype out_type,
-                  MPI_Comm comm) {
-    note("Allgather", comm, NOBODY, NOBODY, count, type);
-    return PMPI_Allgather(data, count, type, out, out_count, out_type, comm);
+int MPI_Iallgather(const void *data, int count, MPI_Datatype type, void *out, int out_count, MPI_Datatype out_type,
+                   MPI_Comm comm, MPI_Request *request) {
+    note("Iallgather", comm, NOBODY, NOBODY, count, type);
+    return PMPI_Iallgather(data, count, type, out, out_count, out_type, comm, request);
 }
 
 int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *out) {

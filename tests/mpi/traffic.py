@@ -26,7 +26,7 @@ MODELS = {
 STEPS = 6  # fill, steady state and drain of every placement
 STATUS_BYTES = 3072  # at most
 STATUS_SECONDS = 0.25  # between two of a rank to the same listener, on average at least
-COLLECTIVES = {"Ibarrier", "Bcast", "Ibcast", "Ireduce", "Iallreduce", "Allgather", "Comm_dup", "Comm_split",
+COLLECTIVES = {"Ibarrier", "Bcast", "Ibcast", "Ireduce", "Iallreduce", "Iallgather", "Comm_dup", "Comm_split",
                "Comm_split_type", "Comm_free"}
 # What neither sends nor is collective, or has nothing to do with the loop.
 SILENT = {"Abort", "Cancel", "Comm_get_attr", "Comm_rank", "Comm_set_errhandler", "Comm_set_name", "Comm_size",

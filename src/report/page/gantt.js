@@ -91,10 +91,14 @@ function stageLegend(record) {
             ? el("span", {}, swatch(() => theme.colour("traffic")), "communication") : null);
 }
 
+// A rank's thread that carries messages computes nothing.
+const computes = (lane) => !/messages$/.test(lane);
+
 // Share of the lanes' time in which they worked on a task.
 function busyShare(record) {
-    const whole = (record.times.max - record.times.min) * record.lanes.length;
-    const busy = record.tasks.reduce((sum, task) => sum + task[Task.end] - task[Task.start], 0);
+    const whole = (record.times.max - record.times.min) * record.lanes.filter(computes).length;
+    const busy = record.tasks.filter((task) => computes(record.lanes[task[Task.lane]]))
+        .reduce((sum, task) => sum + task[Task.end] - task[Task.start], 0);
     return whole > 0 ? busy / whole : 0;
 }
 
@@ -103,7 +107,7 @@ function ganttFigure(run) {
     const { view } = record;
     const laneWord = /^rank/.test(record.lanes[0] || "") ? "ranks" : "threads";
     // Workers show the cycle; where each has a rank of its own, ranks show it with their updates.
-    const own = laneWord === "ranks" && record.lanes.length === record.workers;
+    const own = laneWord === "ranks" && record.lanes.filter(computes).length === record.workers;
     const state = { rows: own ? "lanes" : "workers", colour: "stage", messages: record.messages.length > 0 };
     const rowsOf = { workers: rowsByWorker(record), lanes: rowsByLane(record) };
     const picture = () => ({
