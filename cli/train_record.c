@@ -61,7 +61,7 @@ car_status car_train_open_recorder(car_train_run *run, car_trainer_config *train
         return CAR_OK; /* of ranks all record, whoever writes */
     }
     const car_recorder_config config = {
-        .threads = o->threads, .carries = run->transport != NULL, .categories = o->trace != NULL};
+        .threads = o->threads, .messages = run->transport != NULL, .categories = o->trace != NULL};
     car_status status = car_recorder_create(run->context, run->arena, &config, &run->recorder);
     trainer->recorder = run->recorder;
     return status;

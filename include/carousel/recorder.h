@@ -19,7 +19,7 @@ typedef struct car_recorder car_recorder;
 
 typedef struct car_recorder_config {
     int threads;       /* of the trainer or rank that it is given to */
-    bool carries;      /* a rank's: one more thread carries messages */
+    bool messages;     /* a rank: it has a thread more, for messages */
     bool categories;   /* every change of the arena's categories too */
     size_t most_bytes; /* of memory for it all; 0: 256 MB. What comes later is not noted, but counted */
 } car_recorder_config;

@@ -29,13 +29,13 @@ car_status car_recorder_create(car_context *context, car_arena *arena, const car
     CAR_TRY(car_context_allocate(context, 1, sizeof *recorder->journals, &recorder->journals));
     recorder->journal_count = 1;
     car_journal *own = recorder->journals;
-    int tracks = config->threads + config->carries;
+    int tracks = config->threads + config->messages;
     CAR_TRY(car_context_allocate(context, (size_t)tracks, sizeof *own->tracks, &own->tracks));
     own->track_count = tracks;
-    set_bounds(recorder);
     for (int p = 0; p < tracks; p++) {
         own->tracks[p].recorder = recorder;
     }
+    set_bounds(recorder);
     *out = recorder;
     recorder = NULL;
 done:

@@ -70,7 +70,7 @@ struct car_recorder {
     bool watching;                               /* guarded by the executor's lock */
 };
 
-/* NULL if there is no recorder. The carrier's comes after those of the threads. */
+/* NULL if there is no recorder. The thread for messages comes after the others. */
 car_track *car_recorder_track(car_recorder *recorder, int thread);
 /* Whether a task is to be noted, by its slot, counted from the beginning of the run. With the executor's lock; NULL
  * wants nothing. */

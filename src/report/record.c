@@ -88,13 +88,17 @@ int car_record_stage(const car_record *record, const car_task *task) {
     return computes(task) || crosses ? task->stage : car_plan_partition(record->plan)->bundles[task->bundle].stage;
 }
 
+bool car_record_is_messages(const car_record *record, const car_journal *journal, int track) {
+    return record->recorder->config.messages && track == journal->track_count - 1;
+}
+
 void car_record_lane(const car_record *record, const car_journal *journal, int track, char *text, size_t capacity) {
     bool ranks = car_plan_config_of(record->plan)->placement != CAR_PLACEMENT_SHARED;
     if (!ranks) {
         snprintf(text, capacity, "thread %d", track);
-    } else if (track == record->recorder->config.threads) {
+    } else if (car_record_is_messages(record, journal, track)) {
         snprintf(text, capacity, "rank %d messages", journal->rank);
-    } else if (record->recorder->config.threads == 1) {
+    } else if (journal->track_count - record->recorder->config.messages == 1) {
         snprintf(text, capacity, "rank %d", journal->rank);
     } else {
         snprintf(text, capacity, "rank %d thread %d", journal->rank, track);

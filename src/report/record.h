@@ -31,7 +31,9 @@ void car_record_close(car_record *record);
 bool car_record_shows(const car_record *record, const car_span *span);
 /* The stage that a task is about: of sums and weights, where they are used. */
 int car_record_stage(const car_record *record, const car_task *task);
-/* "thread 0"; over ranks "rank 1", or "rank 1 thread 0" if it has several. */
+/* Whether a track is that of the thread for messages. */
+bool car_record_is_messages(const car_record *record, const car_journal *journal, int track);
+/* "thread 0"; over ranks "rank 1", or "rank 1 thread 0" if it has several, and "rank 1 messages". */
 void car_record_lane(const car_record *record, const car_journal *journal, int track, char *text, size_t capacity);
 /* Nanoseconds since the zero. */
 int64_t car_record_ns(const car_record *record, double when);

@@ -154,7 +154,8 @@ static void add_labels(writer *w) {
         snprintf(text, sizeof text, w->ranks > 1 ? "rank %d threads" : "threads", journal->rank);
         add_label(w, "process", journal->rank + 1, 0, text, r + 1);
         for (int p = 0; p < journal->track_count; p++) {
-            snprintf(text, sizeof text, p < recorder->config.threads ? "thread %d" : "messages", p);
+            bool messages = car_record_is_messages(w->record, journal, p);
+            snprintf(text, sizeof text, messages ? "messages" : "thread %d", p);
             add_label(w, "thread", journal->rank + 1, p, text, p);
         }
         for (int i = 0; i < workers; i++) {

@@ -51,7 +51,7 @@ static void add_notes(const made *m, car_track *track, car_span *span) {
 }
 
 /* Tasks of a slot one after the other, each a twentieth of it but for computing, which is half. */
-static void add_device(const made *m, int device, car_track *track) {
+static void add_device(const made *m, int device, car_track *tracks) {
     car_task_list list = {0};
     double now = 0;
     for (int64_t window = 0; window < car_plan_windows(m->plan, STEPS); window++) {
@@ -60,6 +60,7 @@ static void add_device(const made *m, int device, car_track *track) {
             const car_task *task = &list.tasks[k];
             bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
             bool arrives = task->kind == CAR_TASK_RECEIVE || task->kind == CAR_TASK_REDUCE;
+            car_track *track = &tracks[task->kind == CAR_TASK_RECEIVE]; /* the second is for messages */
             double free_at = now, begin = zero + ((double)task->slot + 10) * slot_seconds;
             now = fmax(now, begin);
             if (car_recorder_wants(m->recorder, m->plan, task->slot)) {
@@ -94,7 +95,7 @@ static void add_changes(car_journal *journal) {
 
 static void make(made *m, car_rule rule) {
     const car_plan_config config = {.workers = WORKERS, .rule = rule, .placement = CAR_PLACEMENT_REPLICA};
-    const car_recorder_config recorder = {.threads = 1};
+    const car_recorder_config recorder = {.threads = 1, .messages = true};
     m->model = car_plans_open_model("mlp", STAGES);
     m->plan = car_plans_make(m->model.partition, config);
     car_common_expect_ok(car_arena_create(car_common_context, 0, &m->arena));
@@ -109,8 +110,8 @@ static void make(made *m, car_rule rule) {
     for (int r = 0; r < WORKERS; r++) {
         journals[r].rank = r;
         if (r > 0) {
-            car_common_expect_ok(car_context_allocate(car_common_context, 1, sizeof(car_track), &journals[r].tracks));
-            journals[r].track_count = 1;
+            car_common_expect_ok(car_context_allocate(car_common_context, 2, sizeof(car_track), &journals[r].tracks));
+            journals[r].track_count = 2;
         }
         add_device(m, r, journals[r].tracks);
         add_changes(&journals[r]);
@@ -297,7 +298,7 @@ static void check_tasks(const cJSON *json, const car_plan *plan) {
         assert_true(at(task, 0) >= 0 && at(task, 1) > at(task, 0));
         if (step >= FIRST && step < END && kind < 2) {
             assert_int_equal(at(task, 7), step - car_plan_delay(plan, worker, stage));
-            assert_int_equal(at(task, 2), worker); /* one thread for each rank, one rank for each worker */
+            assert_int_equal(at(task, 2), 2 * worker); /* two threads for each rank, one rank for each worker */
             found[kind]++;
         }
     }
@@ -358,7 +359,7 @@ static void test_timeline(void **state) {
     assert_string_equal(text_of(json, "model"), "a \"model\"\n");
     assert_int_equal(number(json, "first_step"), FIRST);
     assert_int_equal(number(json, "end_step"), END);
-    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(json, "lanes")), WORKERS);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(json, "lanes")), 2 * WORKERS);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(json, "partition")), STAGES);
     check_tasks(json, m.plan);
     check_memory(json);
