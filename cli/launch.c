@@ -15,6 +15,7 @@ enum { PATH_CAPACITY = 4096 };
 typedef struct launch_options {
     int ranks, restarts;
     const char *mpirun;
+    char program[PATH_CAPACITY]; /* this one; found once, since it may be replaced while the run goes on */
 } launch_options;
 
 static volatile pid_t child;         /* for the signal handler */
@@ -91,23 +92,21 @@ static long long newest_checkpoint(const char *out) {
 /* ---- one start ------------------------------------------------------------------------------- */
 
 static void become_mpirun(const launch_options *o, char **train, bool resume) {
-    char program[PATH_CAPACITY], ranks[32];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    char ranks[32];
     int count = 0;
     while (train[count]) {
         count++;
     }
     char **arguments = calloc((size_t)count + 8, sizeof *arguments);
-    if (length <= 0 || !arguments) {
+    if (!arguments) {
         _exit(CAR_CLI_FAILED);
     }
-    program[length] = '\0';
     snprintf(ranks, sizeof ranks, "%d", o->ranks);
     int a = 0;
     arguments[a++] = (char *)o->mpirun;
     arguments[a++] = "-n";
     arguments[a++] = ranks;
-    arguments[a++] = program;
+    arguments[a++] = (char *)o->program;
     for (int t = 0; t < count; t++) {
         arguments[a++] = train[t];
     }
@@ -163,6 +162,9 @@ int car_cli_launch(int argc, char **argv) {
     if (o.restarts > 0 && (!out || !find_value(train, "--checkpoint-every"))) {
         return car_cli_fail(CAR_CLI_USAGE,
                             "launch: --restarts wants a run with --out DIR and --checkpoint-every STEPS");
+    }
+    if (readlink("/proc/self/exe", o.program, sizeof o.program - 1) <= 0) {
+        return car_cli_fail(CAR_CLI_FAILED, "launch: could not find this program: %s", strerror(errno));
     }
     struct sigaction action = {.sa_handler = on_end};
     sigaction(SIGTERM, &action, NULL);
