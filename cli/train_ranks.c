@@ -302,7 +302,8 @@ static car_status pause_at(car_train_run *run, bool interrupted) {
     bool end = interrupted || now == o->steps;
     interlude p = {.run = run};
     p.evaluates = !interrupted && ((o->eval_every && now % o->eval_every == 0) || (end && run->epoch_steps > 0));
-    p.saves = o->out && o->keep && (end || (o->checkpoint_every && now % o->checkpoint_every == 0));
+    p.saves =
+        o->out && o->keep && now > run->first_step && (end || (o->checkpoint_every && now % o->checkpoint_every == 0));
     car_status status = CAR_OK;
     for (int c = 0; c < CAR_MEMORY_CATEGORIES && !run->gathered && !run->cut; c++) {
         run->peaks[c] = (double)car_arena_peak(run->arena, c); /* of training, before the first rank holds all */
@@ -323,6 +324,9 @@ car_status car_train_over_ranks(car_train_run *run) {
         car_train_show_ranks(run);
     }
     start_listening(&signals, run);
+    if (car_rank_steps(run->rank) >= o->steps) { /* resumed after its last step: the summary wants the weights still */
+        CAR_TRY(pause_at(run, false));
+    }
     while (car_rank_steps(run->rank) < o->steps && !interrupted) {
         int64_t stop = next_stop(o, car_rank_steps(run->rank));
         CAR_TRY(car_rank_run(run->rank, stop));

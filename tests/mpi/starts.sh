@@ -89,6 +89,12 @@ AGENT
     done
 fi
 
+echo "== nothing left to do"
+cp -r "$work/moved" "$work/over"
+rm "$work/over/summary.json"
+succeeds start 2 "$carousel" train --resume --placement pipeline --out "$work/over"
+same_weights "$work/whole" "$work/over" "a run that was over"
+
 # ---- bad starts --------------------------------------------------------------------------------
 
 echo "== bad starts"
