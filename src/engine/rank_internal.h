@@ -238,7 +238,7 @@ car_status car_rank_share_losses(car_rank *rank); /* all that is left, after the
 
 /* rank_watch.c: who is where, who is silent, and when to end. With the lock. */
 const car_entry *car_rank_at(const car_rank *rank); /* the task that is worked on, or the first that waits; or NULL */
-void car_rank_watch(car_rank *rank);
+void car_rank_watch(void *user);                    /* a rank; takes the lock itself */
 void car_rank_hear_limit(car_rank *rank, int from, int64_t limit, bool wishes_to_stop);
 
 #endif

@@ -2,6 +2,7 @@
  *
  * Neither is part of the plan: it travels with the statuses of the transport, a few times a second. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/rank_internal.h"
@@ -146,7 +147,7 @@ static void describe(car_rank *rank, status_head *head) {
     if (at) {
         car_task_format(rank->plan, &at->task, head->doing, sizeof head->doing);
     } else {
-        strcpy(head->doing, rank->aside ? rank->aside : "the end");
+        snprintf(head->doing, sizeof head->doing, "%s", rank->aside ? rank->aside : "the end");
     }
 }
 
@@ -165,7 +166,6 @@ size_t car_rank_tell(void *user, char *status) {
     head.limit = rank->limit;
     head.run = rank->run;
     head.wishes_to_stop = atomic_load(&rank->stop);
-    car_rank_watch(rank);
     if (!losses->last_words && losses->count > 0) {
         forget_told(losses); /* they have left before this status may */
         losses->told = losses->count < MOST_LOSSES ? losses->count : MOST_LOSSES;

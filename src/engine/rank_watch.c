@@ -72,10 +72,12 @@ static void describe_self(const car_rank *rank, char *text, size_t capacity) {
     if (at && !at->running && at->task.kind == CAR_TASK_RECEIVE) {
         snprintf(text, capacity, "rank %d waits for %s from rank %d, in step %lld", rank->device, task, at->task.peer,
                  (long long)car_rank_step_of(rank, &at->task) + 1);
-    } else if (at || rank->aside) {
-        snprintf(text, capacity, "rank %d is at %s", rank->device, at ? task : rank->aside);
+    } else if (at) {
+        snprintf(text, capacity, "rank %d is at %s", rank->device, task);
+    } else if (rank->aside) {
+        snprintf(text, capacity, "rank %d %s %s", rank->device, rank->device == 0 ? "is at" : "waits for", rank->aside);
     } else {
-        snprintf(text, capacity, "rank %d has no task at hand", rank->device);
+        snprintf(text, capacity, "rank %d waits for the others, between two steps", rank->device);
     }
 }
 
@@ -115,7 +117,7 @@ size_t car_rank_explain(car_rank *rank, char *text, size_t capacity) {
     return length;
 }
 
-void car_rank_watch(car_rank *rank) {
+static void watch(car_rank *rank) {
     double now = car_clock_seconds();
     if (now - rank->watched > patience / 4) { /* we were stopped ourselves, perhaps all of us */
         for (int r = 0; r < rank->devices; r++) {
@@ -143,4 +145,11 @@ void car_rank_watch(car_rank *rank) {
             car_transport_give_up(rank->transport);
         }
     }
+}
+
+void car_rank_watch(void *user) {
+    car_rank *rank = user;
+    pthread_mutex_lock(&rank->lock);
+    watch(rank);
+    pthread_mutex_unlock(&rank->lock);
 }

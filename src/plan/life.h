@@ -17,9 +17,9 @@ void car_life_release(car_life *life);
 
 void car_life_clear(car_life *life); /* for the next micro-batch */
 void car_life_feed(car_life *life);  /* inputs of the graph that the range reads */
-/* Bytes while an operation runs. */
-size_t car_life_forward(car_life *life, int op);
-size_t car_life_backward(car_life *life, int op);
+/* Bytes while operation l runs. */
+size_t car_life_forward(car_life *life, int l);
+size_t car_life_backward(car_life *life, int l);
 /* What comes from another rank, activations from below or gradients from above; and what was handed on to one. */
 void car_life_import(car_life *life, bool gradient);
 void car_life_export(car_life *life, bool gradient);

@@ -46,7 +46,9 @@ enum { CAR_STATUS_BYTES = 3072 }; /* of what ranks tell each other about themsel
 /* What the transport's thread calls back. */
 typedef struct car_transport_events {
     void (*finished)(void *user, car_message *message);
-    /* A few times a second. Writes what there is to tell, at most CAR_STATUS_BYTES, and returns the length; 0: nothing. */
+    /* A few times a second, whether or not anything can be told: to look after the others. */
+    void (*watch)(void *user);
+    /* As often, if the last has left. Writes what there is to tell, at most CAR_STATUS_BYTES, and returns the length; 0: nothing. */
     size_t (*tell)(void *user, char *status);
     /* What another rank told; between its statuses there is at most a second while it lives, and is in the loop or in one
      * of the calls around it. Both are called in those, too, from the first loop on. */

@@ -42,9 +42,8 @@ static void tell(car_transport *transport) {
     MPI_Status statuses[2];
     MPI_Testall(2, transport->out_requests, &sent, statuses);
     if (!sent) {
-        return; /* somebody does not listen: that is for the watchdog to notice */
+        return; /* somebody does not listen: that is for those who watch to notice */
     }
-    transport->told = car_clock_seconds();
     size_t bytes = transport->events.tell(transport->events.user, transport->out);
     for (int l = 0; bytes > 0 && l < 2; l++) {
         bool twice = l == 1 && listeners[1] == 0;
@@ -61,7 +60,10 @@ void car_transport_move_statuses(car_transport *transport) {
         return;
     }
     hear(transport);
-    if (car_clock_seconds() - transport->told >= interval) {
+    double now = car_clock_seconds();
+    if (now - transport->told >= interval) {
+        transport->told = now;
+        transport->events.watch(transport->events.user);
         tell(transport);
     }
 }
