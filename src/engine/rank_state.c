@@ -126,6 +126,12 @@ static car_status agree_on_parts(car_rank *rank, car_cut *cut, int32_t *parts) {
     return car_transport_broadcast(rank->transport, 0, parts, sizeof *parts);
 }
 
+/* Of what ranks agreed on; statistics have no optimizer state. */
+static bool is_exchanged(const car_rank *rank, int32_t parts, int which, const car_part *part) {
+    bool state = which >= CAR_CUT_STATE_0;
+    return (parts & 1 << which) && !(state && is_statistic(rank, part->param));
+}
+
 car_status car_rank_gather(car_rank *rank, car_cut *cut) {
     int32_t parts = 0;
     car_status status = CAR_OK;
@@ -134,8 +140,7 @@ car_status car_rank_gather(car_rank *rank, car_cut *cut) {
         const car_layout *layout = &rank->holding[b].layout;
         for (int c = 0; c < layout->count; c++) {
             for (int which = 0; which < CAR_CUT_PARTS; which++) {
-                bool state = which >= CAR_CUT_STATE_0;
-                if ((parts & 1 << which) && !(state && is_statistic(rank, layout->parts[c].param))) {
+                if (is_exchanged(rank, parts, which, &layout->parts[c])) {
                     CAR_TRY(
                         gather_part(rank, rank->device == 0 ? cut : NULL, b, &layout->parts[c], (car_cut_part)which));
                 }
@@ -221,8 +226,7 @@ static car_status share(car_rank *rank, car_cut *cut, bool from_cut, int32_t par
         const car_layout *layout = &rank->holding[b].layout;
         for (int c = 0; c < layout->count; c++) {
             for (int which = 0; which < CAR_CUT_PARTS; which++) {
-                bool state = which >= CAR_CUT_STATE_0;
-                if ((parts & 1 << which) && !(state && is_statistic(rank, layout->parts[c].param))) {
+                if (is_exchanged(rank, parts, which, &layout->parts[c])) {
                     CAR_TRY(share_part(rank, cut, from_cut, b, &layout->parts[c], (car_cut_part)which, room));
                 }
             }
