@@ -237,12 +237,11 @@ def read_losses(directory):
 
 
 def read_evaluations(directory):
-    """[step, loss, top-1 (None for tokens)] of each evaluation on the way, from the log.
-
-    A run that went on after a kill may have said some of them twice: they are the same to the bit."""
-    pattern = re.compile(r"evaluation after step (\d+): loss ([\d.a-z]+), (?:top-1 ([\d.]+) %)?")
-    found = {}
-    with open(os.path.join(directory, "log.txt")) as file:
-        for step, loss, top1 in pattern.findall(file.read()):
-            found[int(step)] = [int(step), float(loss), float(top1) if top1 else None]
-    return [found[step] for step in sorted(found)]
+    """[step, loss, top-1 in percent (None for tokens)] of each evaluation on the way."""
+    path = os.path.join(directory, "evaluations.jsonl")
+    if not os.path.exists(path):
+        return []  # there was none
+    with open(path) as file:
+        found = [json.loads(line) for line in file]
+    percent = [round(100 * e["accuracy"], 2) if "accuracy" in e else None for e in found]
+    return [[e["step"], e["loss"] and round(e["loss"], 4), top1] for e, top1 in zip(found, percent)]
