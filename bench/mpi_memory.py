@@ -12,6 +12,7 @@ peaks of the arenas are beside it: each rank's own, which no rule makes smaller,
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 os.environ.setdefault("CAROUSEL", os.path.join(os.environ.get("BUILD_DIR", os.path.join(HERE, "..", "build")), "carousel"))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "tests", "mpi")]
-from models import print_table  # noqa: E402
+from models import cpu_name, print_table  # noqa: E402
 from ranks import command, environment  # noqa: E402
 
 RULES = ("dp", "cdp-v2", "cdp-v1")
@@ -137,6 +138,7 @@ def main():
              f"{r['pss_mean'] / dp['pss_mean']:.2f}", f"{r['rank_activations'] / 1e6:.1f}", f"{r['messages'] / 1e6:.1f}",
              f"{1e3 * r['step_s']:.0f}", f"{1e3 * r['cpu_s']:.0f}", str(r["samples"])] for rule, r in results.items()]
     title = f"{options.model}, batch {options.batch}, {options.workers} ranks, one thread each; sums over ranks in MB"
+    print(f"Machine: {cpu_name()}, {len(os.sched_getaffinity(0))} cores; {platform.platform()}")
     print_table(title, ["rule", "PSS peak", "of dp", "PSS mean", "of dp", "a rank's activations", "messages", "step ms",
                         "processor ms", "samples"], rows)
     if options.json:

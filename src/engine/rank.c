@@ -151,6 +151,7 @@ static car_status create_contents(car_rank *rank) {
     if (rank->cyclic && car_transport_local_size(rank->transport) > 1) {
         car_arena_return_pages(rank->arena, returned_piece);
     }
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->workers, sizeof *rank->computed, &rank->computed));
     CAR_TRY(create_range(rank));
     CAR_TRY(car_rank_create_store(rank));
     CAR_TRY(create_tapes(rank));
@@ -228,6 +229,8 @@ void car_rank_destroy(car_rank *rank) {
     car_context_release(rank->context, rank->tapes, (size_t)rank->tape_count, sizeof(car_tape *));
     car_rank_destroy_store(rank);
     car_graph_range_destroy(rank->graph, rank->range);
+    car_context_release(rank->context, rank->computed, rank->computed ? (size_t)rank->workers : 0,
+                        sizeof *rank->computed);
     car_task_list_release(rank->plan, &rank->list);
     pthread_cond_destroy(&rank->changed);
     pthread_mutex_destroy(&rank->lock);
@@ -275,7 +278,7 @@ static void join_threads(car_rank *rank) {
 static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->limit = steps - rank->first_step;
     rank->window = 0;
-    rank->ended = false;
+    rank->ended = rank->begun = false;
     rank->run = car_transport_loops(rank->transport);
     rank->proposal = 0;
     rank->send_slot = INT64_MIN;
@@ -307,6 +310,7 @@ car_status car_rank_run(car_rank *rank, int64_t steps) {
                                          .watch = car_rank_watch,
                                          .tell = car_rank_tell,
                                          .heard = car_rank_heard,
+                                         .beat = car_rank_hear_beat,
                                          .user = rank};
     double start = car_clock_seconds();
     car_status status = rank->status;
@@ -333,6 +337,7 @@ car_status car_rank_attend(car_rank *rank, car_rank_work work, void *user) {
                                          .watch = car_rank_watch,
                                          .tell = car_rank_tell,
                                          .heard = car_rank_heard,
+                                         .beat = car_rank_hear_beat,
                                          .user = rank};
     car_status status = rank->status;
     CAR_TRY(status);

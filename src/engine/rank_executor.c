@@ -188,7 +188,8 @@ static car_entry *choose(car_rank *rank, bool carries) {
             rank->status = rank->status == CAR_OK ? status : rank->status;
         }
         bool ready = arrives(&entry->task) ? entry->arrived : target_is_free(rank, &entry->task);
-        ready = ready && !(behind && makes_moving_weights(rank, &entry->task));
+        ready =
+            ready && !(behind && makes_moving_weights(rank, &entry->task)) && car_rank_may_begin(rank, &entry->task);
         if (!chosen && ready && entry->blockers == 0 && (!carries || is_carried(&entry->task))) {
             chosen = entry;
         }
@@ -324,11 +325,12 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     if (!entry) {
         pthread_cond_wait(&rank->changed, &rank->lock);
         *mark = car_clock_seconds();
-        thread->waiting += *mark - now;
+        thread->waiting += rank->begun ? *mark - now : 0;
         thread->waited += *mark - now;
         return true;
     }
     entry->running = true;
+    car_rank_note_begin(rank, &entry->task, now);
     car_track *track = begin_record(thread, entry, now);
     car_status status = run(thread, entry);
     *mark = car_clock_seconds();
@@ -339,6 +341,7 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     } else {
         entry->running = false;
         car_rank_note_step(rank, &entry->task);
+        car_rank_note_end(rank, &entry->task, *mark - now);
         note_over(rank, entry);
     }
     pthread_cond_broadcast(&rank->changed);

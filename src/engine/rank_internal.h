@@ -165,7 +165,11 @@ struct car_rank {
     int64_t progress;
     double progressed, watched;
     atomic_bool stop;
-    int64_t proposal; /* rank 0: a nearer end that not all ranks know of yet; 0: none */
+    int64_t beat, beat_run; /* the micro-batch that may begin, by the rank before, and the run it is of */
+    bool begun;             /* something was computed in this run: whoever waits before that waits for its turn */
+    double *computed;       /* per worker: seconds of its forwards and backwards, so far in this step */
+    double computes;        /* all of a step, of the worker that ended one last */
+    int64_t proposal;       /* rank 0: a nearer end that not all ranks know of yet; 0: none */
     /* Losses on their way to rank 0. */
     struct car_losses *losses;
     car_sighting *sightings; /* per rank */
@@ -226,6 +230,12 @@ car_status car_rank_go_on(car_rank *rank);
 void *car_rank_thread_run(void *argument);
 car_status car_rank_fill(car_rank *rank);
 void car_rank_forget_entries(car_rank *rank);
+
+/* rank_beat.c: when a micro-batch may begin. With the lock. */
+bool car_rank_may_begin(const car_rank *rank, const car_task *task);
+void car_rank_note_begin(car_rank *rank, const car_task *task, double now);
+void car_rank_note_end(car_rank *rank, const car_task *task, double seconds);
+void car_rank_hear_beat(void *user, int64_t run, int64_t number); /* a rank; takes the lock itself */
 
 /* rank_losses.c: losses and sightings, what statuses carry. */
 car_status car_rank_create_losses(car_rank *rank);

@@ -47,13 +47,18 @@ def command(ranks, settings, variables=None):
     return [*launcher, "-n", str(ranks), *given, program(), "train", *words_of(settings)]
 
 
+def train_in(out, ranks, settings, variables=None, timeout=300):
+    """Trains into the directory `out`."""
+    words = command(ranks, {**settings, "threads": 1, "out": out, "keep": 0}, variables)
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=timeout)
+    if done.returncode != 0:
+        raise RunError(f"{' '.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}")
+
+
 def train(ranks, settings, variables=None, timeout=300):
     """Trains and returns summary.json."""
     with tempfile.TemporaryDirectory() as out:
-        words = command(ranks, {**settings, "threads": 1, "out": out, "keep": 0}, variables)
-        done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=timeout)
-        if done.returncode != 0:
-            raise RunError(f"{' '.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}")
+        train_in(out, ranks, settings, variables, timeout)
         with open(os.path.join(out, "summary.json")) as file:
             return json.load(file)
 

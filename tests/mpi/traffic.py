@@ -5,8 +5,9 @@
 
 Trains under the counter (pmpi_counter.c) and compares what it saw inside of the training loop with the table of
 `carousel plan --dump`: no collective; every message of the plan, no other, and each to the byte; at most one of each
-kind for a worker and slot. Besides there may be statuses, which are small and few. Then the comparison itself is
-checked: it must notice records and plans that were changed on purpose, and dp's collectives.
+kind for a worker and slot. Besides there may be statuses, which are small and few, and between replicas beats: 16 bytes
+to the next rank, one for a micro-batch at most. Then the comparison itself is checked: it must notice records and plans
+that were changed on purpose, and dp's collectives.
 """
 
 import collections
@@ -25,6 +26,7 @@ MODELS = {
 }
 STEPS = 6  # fill, steady state and drain of every placement
 STATUS_BYTES = 3072  # at most
+BEAT_TAG, BEAT_BYTES = 3, 16
 STATUS_SECONDS = 0.25  # between two of a rank to the same listener, on average at least
 COLLECTIVES = {"Ibarrier", "Bcast", "Ibcast", "Ireduce", "Iallreduce", "Iallgather", "Comm_dup", "Comm_split",
                "Comm_split_type", "Comm_free"}
@@ -82,6 +84,14 @@ def check_statuses(records):
     return wrong
 
 
+def check_beats(records, placement, ranks, workers):
+    wrong = [f"rank {r.rank}: a beat of {r.bytes} bytes to rank {r.peer}" for r in records
+             if r.bytes != BEAT_BYTES or r.peer != (r.rank + 1) % ranks]
+    most = STEPS * workers // ranks if placement == "replica" else 0
+    return wrong + [f"rank {rank}: {count} beats, not at most {most}"
+                    for rank, count in collections.Counter(r.rank for r in records).items() if count > most]
+
+
 def check_messages(records, sends):
     """The same messages, told apart by both ends, tag and bytes."""
     seen = collections.Counter((r.rank, r.peer, r.tag, r.bytes) for r in records)
@@ -128,9 +138,11 @@ def check_summary(summary, data):
 def compare(plan, sends, records, placement, ranks):
     loop = [r for r in records if r.in_loop]
     data = [r for r in loop if r.call == "Isend" and r.comm == "carousel_data"]
-    statuses = [r for r in loop if r.call == "Isend" and r.comm == "carousel_control"]
-    wrong = [f"rank {r.rank}: MPI_{r.call} inside of the loop" for r in loop if r not in data and r not in statuses]
+    control = [r for r in loop if r.call == "Isend" and r.comm == "carousel_control"]
+    statuses, beats = [r for r in control if r.tag != BEAT_TAG], [r for r in control if r.tag == BEAT_TAG]
+    wrong = [f"rank {r.rank}: MPI_{r.call} inside of the loop" for r in loop if r not in data and r not in control]
     wrong += check_statuses(statuses)
+    wrong += check_beats(beats, placement, ranks, plan.workers)
     wrong += check_messages(data, sends)
     wrong += check_bounds(plan, sends, placement, ranks)
     planned, seen = sum(s.bytes for s in sends), sum(r.bytes for r in data)
@@ -150,7 +162,8 @@ def check_comparison(plan, sends, records, placement, ranks):
         "another receiver": (sends, [*rest, one._replace(peer=(one.peer + 1) % ranks)]),
         "another tag": (sends, [*rest, one._replace(tag=one.tag + 1)]),
         "a collective in the loop": (sends, [*records, one._replace(call="Iallreduce")]),
-        "a large status": (sends, [*records, one._replace(comm="carousel_control")]),
+        "a large status": (sends, [*records, one._replace(comm="carousel_control", bytes=STATUS_BYTES + 4)]),
+        "a large beat": (sends, [*records, one._replace(comm="carousel_control", tag=BEAT_TAG, bytes=BEAT_BYTES + 4)]),
         "a plan with other bytes": ([sends[0]._replace(bytes=sends[0].bytes + 4), *sends[1:]], records),
         "a plan with two more in a slot": ([sends[0], sends[0], *sends], [*records, one, one]),
     }

@@ -59,6 +59,8 @@ struct car_transport {
     char in[CAR_STATUS_BYTES], out[CAR_STATUS_BYTES];
     MPI_Request in_request, out_requests[2];
     double told;
+    int64_t beat_in[2], beat_out[2]; /* run and number; received always posted, one send at most */
+    MPI_Request beat_in_request, beat_out_request;
     bool listens; /* statuses are heard and told */
     int64_t loops;
 
@@ -66,6 +68,8 @@ struct car_transport {
     pthread_cond_t changed;
     car_message *first, *last; /* to be started */
     bool ending, failed;       /* failed: nobody should wait for others any more */
+    int64_t beat[2];           /* to be sent */
+    double beat_when;          /* and when; 0: there is none */
 };
 
 /* Fails with MPI's own words. */
@@ -82,6 +86,10 @@ car_status car_ring_go_on(car_transport *transport, car_ring_lane *lane); /* one
 car_status car_transport_find_machines(car_transport *transport);
 /* Makes a copy of the world. */
 car_status car_transport_duplicate(car_transport *transport, const char *name, MPI_Comm *out);
+/* beats.c: as statuses, which open, move and close them */
+void car_transport_open_beats(car_transport *transport);
+void car_transport_move_beats(car_transport *transport);
+void car_transport_close_beats(car_transport *transport);
 /* status.c */
 void car_transport_open_statuses(car_transport *transport);
 void car_transport_move_statuses(car_transport *transport);

@@ -1,6 +1,7 @@
 /* Opening and closing the transport over MPI, its communicators, and the blocking calls around the loop. */
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -39,6 +40,12 @@ done:
     return status;
 }
 
+/* Open MPI over TCP gives a large message to the socket as one, and a beat behind it has to wait until all of it has left.
+ * In pieces of this size it waits for a few of them. What the user has set stands; other libraries do not look at it. */
+static void keep_ways_open(void) {
+    setenv("OMPI_MCA_btl_tcp_rdma_pipeline_frag_size", "262144", 0);
+}
+
 static car_status join(car_transport *transport) {
     int given = 0, initialized = 0;
     car_status status = CAR_OK;
@@ -46,6 +53,7 @@ static car_status join(car_transport *transport) {
     if (initialized) {
         return car_context_fail(transport->context, CAR_ERROR_ARGUMENT, "MPI was joined before, in this process");
     }
+    keep_ways_open();
     CAR_TRY(
         car_transport_check(transport, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given), "MPI_Init_thread"));
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -73,6 +81,7 @@ car_status car_transport_open(car_context *context, car_transport **out) {
     transport->world = MPI_COMM_WORLD;
     transport->sums = transport->weights = transport->control = MPI_COMM_NULL;
     transport->in_request = transport->out_requests[0] = transport->out_requests[1] = MPI_REQUEST_NULL;
+    transport->beat_in_request = transport->beat_out_request = MPI_REQUEST_NULL;
     if (pthread_mutex_init(&transport->lock, NULL) != 0) {
         car_context_release(context, transport, 1, sizeof *transport);
         return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");

@@ -20,6 +20,7 @@ static void listen(car_transport *transport) {
 void car_transport_open_statuses(car_transport *transport) {
     if (transport->size > 1 && !transport->listens) {
         listen(transport);
+        car_transport_open_beats(transport);
         transport->listens = true;
     }
 }
@@ -60,6 +61,7 @@ void car_transport_move_statuses(car_transport *transport) {
         return;
     }
     hear(transport);
+    car_transport_move_beats(transport);
     double now = car_clock_seconds();
     if (now - transport->told >= interval) {
         transport->told = now;
@@ -73,6 +75,7 @@ void car_transport_close_statuses(car_transport *transport) {
         return;
     }
     transport->listens = false;
+    car_transport_close_beats(transport);
     for (int l = 0; l < 2; l++) {
         if (transport->out_requests[l] != MPI_REQUEST_NULL) {
             MPI_Request_free(&transport->out_requests[l]); /* small: it is in the library's buffers */

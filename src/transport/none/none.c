@@ -56,6 +56,12 @@ void car_transport_start(car_transport *transport, car_message *message) {
     (void)transport;
     (void)message;
 }
+void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double when) {
+    (void)transport;
+    (void)run;
+    (void)number;
+    (void)when;
+}
 void car_transport_end(car_transport *transport, bool failed) {
     (void)transport;
     (void)failed;

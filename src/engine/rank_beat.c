@@ -1,0 +1,73 @@
+/* Replicas keep their distance.
+ *
+ * A rank of a replica has all it needs to compute as soon as the last sums are there, a step ago under cdp-v1. Left to
+ * themselves all ranks begin together and stay together: every one holds its most activations at the same moment, and
+ * all sums leave at once, as under dp. The cycle is what the plan's slots say: each micro-batch begins 2k slots, an N-th
+ * of a step, after the one before. So a rank tells the next one when it is there, and the next one waits for that:
+ *
+ *   rank 0   F0 F1 F2 F3 B3 B2 B1 B0 F0 F1 ...      k = 1, N = 4
+ *   rank 1         F0 F1 F2 F3 B3 B2 B1 B0 ...
+ *                  ^ beat
+ *
+ * In the first step a beat leaves when the task of that slot begins. Then it is known what a step takes, and it leaves
+ * somewhat before an N-th of that is over: ranks that are equally fast do not wait for beats once they turn, and who fell
+ * behind a little catches up without making others wait. In the other placements the plan's own messages do the same. */
+#include "engine/rank_internal.h"
+
+/* Of an even share of a step: when a beat leaves. On its way to another machine it may wait behind a message. */
+static const double early = 0.75, early_nearby = 0.95;
+
+static bool keeps_distance(const car_rank *rank) {
+    return rank->cyclic && rank->placement == CAR_PLACEMENT_REPLICA && rank->devices > 1;
+}
+
+static bool is_here(const car_rank *rank, int64_t number) {
+    return car_plan_device(rank->plan, number / rank->workers, (int)(number % rank->workers), 0) == rank->device;
+}
+
+bool car_rank_may_begin(const car_rank *rank, const car_task *task) {
+    int64_t number = task->step * rank->workers + task->worker;
+    if (task->kind != CAR_TASK_FORWARD || task->stage > 0 || number == 0 || !keeps_distance(rank) ||
+        is_here(rank, number - 1)) {
+        return true;
+    }
+    return rank->beat_run == rank->run && rank->beat >= number;
+}
+
+void car_rank_note_begin(car_rank *rank, const car_task *task, double now) {
+    bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
+    int64_t next = task->step * rank->workers + task->worker + 1;
+    rank->begun = rank->begun || computes;
+    if (!computes || !keeps_distance(rank) || next >= rank->limit * rank->workers || is_here(rank, next)) {
+        return;
+    }
+    int64_t since = task->slot - car_plan_forward_slot(rank->plan, task->step, task->worker, 0);
+    int own = rank->workers / rank->devices, threads = rank->config.threads < own ? rank->config.threads : own;
+    double step = rank->computes * own / threads;
+    if (since == 0 && step > 0) {
+        double wait = car_transport_machines(rank->transport) > 1 ? early : early_nearby;
+        car_transport_beat(rank->transport, rank->run, next, now + wait * step / rank->workers);
+    } else if (since == 2 * rank->per_worker && step == 0) {
+        car_transport_beat(rank->transport, rank->run, next, now);
+    }
+}
+
+void car_rank_note_end(car_rank *rank, const car_task *task, double seconds) {
+    if (task->kind != CAR_TASK_FORWARD && task->kind != CAR_TASK_BACKWARD) {
+        return;
+    }
+    double *computed = &rank->computed[task->worker];
+    *computed = task->kind == CAR_TASK_FORWARD && task->stage == 0 ? seconds : *computed + seconds;
+    if (task->kind == CAR_TASK_BACKWARD && task->stage == 0) {
+        rank->computes = *computed;
+    }
+}
+
+void car_rank_hear_beat(void *user, int64_t run, int64_t number) {
+    car_rank *rank = user;
+    pthread_mutex_lock(&rank->lock);
+    rank->beat_run = run;
+    rank->beat = number;
+    pthread_cond_broadcast(&rank->changed);
+    pthread_mutex_unlock(&rank->lock);
+}
