@@ -357,10 +357,33 @@ void car_train_show_problems(const car_train_run *run) {
     }
 }
 
+/* Whether the directory has a summary of these weights. */
+static bool has_summary(car_train_run *run, const char *digest) {
+    char path[CAR_TRAIN_PATH], line[512];
+    bool found = false;
+    FILE *file = path_in_run(run, "summary.json", path) == CAR_OK ? fopen(path, "r") : NULL;
+    while (file && !found && fgets(line, sizeof line, file)) {
+        found = strstr(line, "weights_sha256") && strstr(line, digest);
+    }
+    if (file) {
+        fclose(file);
+    }
+    return found;
+}
+
 car_status car_train_summarize(car_train_run *run, bool interrupted) {
     double elapsed = car_clock_seconds() - run->started - run->aside;
     char digest[80] = "", path[CAR_TRAIN_PATH];
+    cJSON *json = NULL;
     car_status status = CAR_OK;
+    if (run->options.out) {
+        CAR_TRY(car_weights_digest(car_train_weights(run), digest));
+    }
+    if (car_train_steps(run) == run->first_step && run->options.out && has_summary(run, digest)) {
+        printf("nothing to do: the run in %s was over after %lld steps\n", run->options.out,
+               (long long)run->first_step);
+        return CAR_OK;
+    }
     if (run->terminal && interrupted) {
         putchar('\n');
     }
@@ -372,11 +395,10 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     if (!run->options.out) {
         return CAR_OK;
     }
-    cJSON *json = cJSON_CreateObject();
+    json = cJSON_CreateObject();
     if (!json) {
         return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for summary.json");
     }
-    CAR_TRY(car_weights_digest(car_train_weights(run), digest));
     add_options(json, &run->options);
     add_results(json, run, elapsed, interrupted);
     add_memory(json, run);

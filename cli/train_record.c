@@ -116,7 +116,7 @@ car_status car_train_write_records(car_train_run *run) {
     const car_timeline_config timeline = {.model = o->model, .steps = RECORDED_STEPS};
     char path[CAR_TRAIN_PATH];
     car_status status = CAR_OK;
-    if (!run->recorder) {
+    if (!run->recorder || car_train_steps(run) == run->first_step) { /* what an earlier start has written stays */
         return CAR_OK;
     }
     if (run->transport) {

@@ -9,13 +9,14 @@
  *   rank 1         F0 F1 F2 F3 B3 B2 B1 B0 ...
  *                  ^ beat
  *
- * In the first step a beat leaves when the task of that slot begins. Then it is known what a step takes, and it leaves
- * somewhat before an N-th of that is over: ranks that are equally fast do not wait for beats once they turn, and who fell
- * behind a little catches up without making others wait. In the other placements the plan's own messages do the same. */
+ * In the first step the time of a beat is when the task of that slot begins. Then it is known what a step takes, and its
+ * time is a little before an N-th of that is over: ranks that are equally fast do not wait for beats once they turn, and
+ * who fell behind a little catches up. In the other placements the plan's own messages do the same. */
 #include "engine/rank_internal.h"
 
-/* Of an even share of a step: when a beat leaves. On its way to another machine it may wait behind a message. */
-static const double early = 0.75, early_nearby = 0.95;
+/* Of an even share of a step, what lies between micro-batches at least. Over a network sums are late now and then, and a
+ * rank that waits for one should not make all behind it wait as well. */
+static const double part = 0.75, part_nearby = 0.95;
 
 static bool keeps_distance(const car_rank *rank) {
     return rank->cyclic && rank->placement == CAR_PLACEMENT_REPLICA && rank->devices > 1;
@@ -34,7 +35,7 @@ bool car_rank_may_begin(const car_rank *rank, const car_task *task) {
     return rank->beat_run == rank->run && rank->beat >= number;
 }
 
-void car_rank_note_begin(car_rank *rank, const car_task *task, double now) {
+void car_rank_note_begin(car_rank *rank, const car_task *task) {
     bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
     int64_t next = task->step * rank->workers + task->worker + 1;
     rank->begun = rank->begun || computes;
@@ -45,10 +46,10 @@ void car_rank_note_begin(car_rank *rank, const car_task *task, double now) {
     int own = rank->workers / rank->devices, threads = rank->config.threads < own ? rank->config.threads : own;
     double step = rank->computes * own / threads;
     if (since == 0 && step > 0) {
-        double wait = car_transport_machines(rank->transport) > 1 ? early : early_nearby;
-        car_transport_beat(rank->transport, rank->run, next, now + wait * step / rank->workers);
+        double share = car_transport_machines(rank->transport) > 1 ? part : part_nearby;
+        car_transport_beat(rank->transport, rank->run, next, share * step / rank->workers);
     } else if (since == 2 * rank->per_worker && step == 0) {
-        car_transport_beat(rank->transport, rank->run, next, now);
+        car_transport_beat(rank->transport, rank->run, next, 0);
     }
 }
 

@@ -330,7 +330,7 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
         return true;
     }
     entry->running = true;
-    car_rank_note_begin(rank, &entry->task, now);
+    car_rank_note_begin(rank, &entry->task);
     car_track *track = begin_record(thread, entry, now);
     car_status status = run(thread, entry);
     *mark = car_clock_seconds();

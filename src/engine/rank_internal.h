@@ -233,7 +233,7 @@ void car_rank_forget_entries(car_rank *rank);
 
 /* rank_beat.c: when a micro-batch may begin. With the lock. */
 bool car_rank_may_begin(const car_rank *rank, const car_task *task);
-void car_rank_note_begin(car_rank *rank, const car_task *task, double now);
+void car_rank_note_begin(car_rank *rank, const car_task *task);
 void car_rank_note_end(car_rank *rank, const car_task *task, double seconds);
 void car_rank_hear_beat(void *user, int64_t run, int64_t number); /* a rank; takes the lock itself */
 

@@ -53,7 +53,8 @@ typedef struct car_transport_events {
     /* What another rank told; between its statuses there is at most a second while it lives, and is in the loop or in one
      * of the calls around it. Both are called in those, too, from the first loop on. */
     void (*heard)(void *user, int rank, const char *status, size_t bytes);
-    /* A beat of the rank before this one; also in those calls. Of several the last may be the only one that comes. */
+    /* The time of a beat of the rank before this one has come; also in those calls. Of several that are late, only the
+     * last. */
     void (*beat)(void *user, int64_t run, int64_t number);
     void *user;
 } car_transport_events;
@@ -66,9 +67,9 @@ car_status car_transport_prepare(car_transport *transport, int highest_tag, int 
 /* From here to _end the transport's thread runs, and nothing but car_transport_start may be called. */
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events);
 void car_transport_start(car_transport *transport, car_message *message);
-/* Tells the next rank, at that time of the clock, a number that only grows within a run: it keeps ranks at their distance.
- * In the loop. */
-void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double when);
+/* The next rank shall have a beat with this number, which only grows within a run, that many seconds from now. In the
+ * loop. */
+void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double seconds);
 /* Ends the thread. All messages must be finished, unless `failed`: then what is left is given up. */
 void car_transport_end(car_transport *transport, bool failed);
 

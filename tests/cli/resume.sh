@@ -50,6 +50,17 @@ for rule in dp cdp-v1 cdp-v2 accumulate; do
     [ "$(sed -n 's/{"step": \([0-9]*\),.*/\1/p' "$directory/half-$rule/evaluations.jsonl" | xargs)" = "12 24" ] ||
         fail "$rule: evaluations.jsonl does not have the evaluations after 12 and 24 steps"
 done
+# A run that is over stays as it is.
+cp "$directory/half-dp/summary.json" "$directory/half-dp/timeline.json" "$directory"
+train half-dp --resume
+grep -q "nothing to do: the run in .* was over after 24 steps" "$directory/log" || fail "a run that is over: $(cat "$directory/log")"
+for name in summary.json timeline.json; do
+    cmp -s "$directory/$name" "$directory/half-dp/$name" || fail "--resume of a run that is over changed $name"
+done
+rm "$directory/half-dp/summary.json" # as if it had been killed before that was written
+train half-dp --resume
+same whole-dp half-dp "a run that is over was not summarized again"
+
 train adam "${images[@]}" --rule cdp-v2 --optimizer adamw --lr 1e-3 --clip-norm 0.5 --steps 12 --lr-schedule cosine --warmup 3
 train adam2 "${images[@]}" --rule cdp-v2 --optimizer adamw --lr 1e-3 --clip-norm 0.5 --steps 12 --lr-schedule cosine --warmup 3 --checkpoint-every 5 --keep 5
 rm -r "$directory/adam2/checkpoints/step-00000012" "$directory/adam2/checkpoints/step-00000010"

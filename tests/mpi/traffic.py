@@ -5,7 +5,7 @@
 
 Trains under the counter (pmpi_counter.c) and compares what it saw inside of the training loop with the table of
 `carousel plan --dump`: no collective; every message of the plan, no other, and each to the byte; at most one of each
-kind for a worker and slot. Besides there may be statuses, which are small and few, and between replicas beats: 16 bytes
+kind for a worker and slot. Besides there may be statuses, which are small and few, and between replicas beats: 32 bytes
 to the next rank, one for a micro-batch at most. Then the comparison itself is checked: it must notice records and plans
 that were changed on purpose, and dp's collectives.
 """
@@ -26,7 +26,7 @@ MODELS = {
 }
 STEPS = 6  # fill, steady state and drain of every placement
 STATUS_BYTES = 3072  # at most
-BEAT_TAG, BEAT_BYTES = 3, 16
+BEAT_TAG, BEAT_BYTES = 3, 32
 STATUS_SECONDS = 0.25  # between two of a rank to the same listener, on average at least
 COLLECTIVES = {"Ibarrier", "Bcast", "Ibcast", "Ireduce", "Iallreduce", "Iallgather", "Comm_dup", "Comm_split",
                "Comm_split_type", "Comm_free"}

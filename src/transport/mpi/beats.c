@@ -1,7 +1,12 @@
-/* Beats: a number that each rank tells the next one, as soon as it can, so that they keep their distance.
+/* Beats: a time that each rank tells the next one, so that they keep their distance.
  *
  * They are no part of the plan, whose messages carry what is computed, and a few bytes. Nobody waits in here: what could
- * not be sent yet is replaced by what came after it. */
+ * not be sent yet is replaced by what came after it.
+ *
+ * A beat leaves before its time, and may have to wait behind large messages on its way. What that took is found without
+ * a clock that all share: our time of arrival less the sender's time of sending is the same for all beats, but for what
+ * each one has waited; the least of the last ones has not waited. So one that comes late counts from when it would have
+ * come. */
 #include <string.h>
 
 #include "transport/mpi/mpi_internal.h"
@@ -10,58 +15,75 @@ enum { BEAT_TAG = 3 };
 
 static void listen(car_transport *transport) {
     int before = (transport->rank + transport->size - 1) % transport->size;
-    MPI_Irecv(transport->beat_in, 2, MPI_INT64_T, before, BEAT_TAG, transport->control, &transport->beat_in_request);
+    MPI_Irecv(&transport->beats.in, sizeof transport->beats.in, MPI_BYTE, before, BEAT_TAG, transport->control,
+              &transport->beats.in_request);
 }
 
 void car_transport_open_beats(car_transport *transport) {
     listen(transport);
 }
 
+/* When a beat is due by our clock, that came now. */
+static double time_of(car_beats *beats, const car_beat *beat, double now) {
+    beats->apart[beats->count++ % CAR_BEATS_KEPT] = now - beat->sent;
+    int known = beats->count < CAR_BEATS_KEPT ? (int)beats->count : CAR_BEATS_KEPT;
+    double least = beats->apart[0];
+    for (int b = 1; b < known; b++) {
+        least = beats->apart[b] < least ? beats->apart[b] : least;
+    }
+    return beat->sent + least + beat->seconds;
+}
+
 static void hear(car_transport *transport) {
+    car_beats *beats = &transport->beats;
     int arrived = 0;
-    while (MPI_Test(&transport->beat_in_request, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && arrived) {
-        transport->events.beat(transport->events.user, transport->beat_in[0], transport->beat_in[1]);
+    while (MPI_Test(&beats->in_request, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && arrived) {
+        beats->next = beats->in;
+        beats->due = time_of(beats, &beats->in, car_clock_seconds());
         listen(transport);
+    }
+    if (beats->due > 0 && car_clock_seconds() >= beats->due) {
+        beats->due = 0;
+        transport->events.beat(transport->events.user, beats->next.run, beats->next.number);
     }
 }
 
-/* The beat that waits, if its time has come. */
+/* The beat that is to be sent, if there is one. */
 static bool take(car_transport *transport) {
     pthread_mutex_lock(&transport->lock);
-    bool due = transport->beat_when > 0 && car_clock_seconds() >= transport->beat_when;
-    if (due) {
-        memcpy(transport->beat_out, transport->beat, sizeof transport->beat_out);
-        transport->beat_when = 0;
-    }
+    bool waits = transport->beat_waits;
+    transport->beats.out = transport->beat;
+    transport->beat_waits = false;
     pthread_mutex_unlock(&transport->lock);
-    return due;
+    return waits;
 }
 
 void car_transport_move_beats(car_transport *transport) {
+    car_beats *beats = &transport->beats;
     int sent = 0;
     hear(transport);
-    if (MPI_Test(&transport->beat_out_request, &sent, MPI_STATUS_IGNORE) == MPI_SUCCESS && sent && take(transport)) {
-        MPI_Isend(transport->beat_out, 2, MPI_INT64_T, (transport->rank + 1) % transport->size, BEAT_TAG,
-                  transport->control, &transport->beat_out_request);
+    if (MPI_Test(&beats->out_request, &sent, MPI_STATUS_IGNORE) == MPI_SUCCESS && sent && take(transport)) {
+        MPI_Isend(&beats->out, sizeof beats->out, MPI_BYTE, (transport->rank + 1) % transport->size, BEAT_TAG,
+                  transport->control, &beats->out_request);
         transport->traffic.statuses++;
     }
 }
 
-void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double when) {
+void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double seconds) {
     pthread_mutex_lock(&transport->lock);
-    transport->beat[0] = run;
-    transport->beat[1] = number;
-    transport->beat_when = when;
+    transport->beat = (car_beat){run, number, car_clock_seconds(), seconds};
+    transport->beat_waits = true;
     pthread_cond_signal(&transport->changed);
     pthread_mutex_unlock(&transport->lock);
 }
 
 void car_transport_close_beats(car_transport *transport) {
-    if (transport->beat_out_request != MPI_REQUEST_NULL) {
-        MPI_Request_free(&transport->beat_out_request); /* small: it is in the library's buffers */
+    car_beats *beats = &transport->beats;
+    if (beats->out_request != MPI_REQUEST_NULL) {
+        MPI_Request_free(&beats->out_request); /* small: it is in the library's buffers */
     }
-    if (transport->beat_in_request != MPI_REQUEST_NULL) {
-        MPI_Cancel(&transport->beat_in_request);
-        MPI_Wait(&transport->beat_in_request, MPI_STATUS_IGNORE);
+    if (beats->in_request != MPI_REQUEST_NULL) {
+        MPI_Cancel(&beats->in_request);
+        MPI_Wait(&beats->in_request, MPI_STATUS_IGNORE);
     }
 }

@@ -37,6 +37,24 @@ typedef struct car_ring {
     car_ring_lane lanes[CAR_RING_LANES];
 } car_ring;
 
+/* What a rank tells the next one: that its time for `number` comes `seconds` after `sent`, by the sender's clock. */
+typedef struct car_beat {
+    int64_t run, number;
+    double sent, seconds;
+} car_beat;
+
+enum { CAR_BEATS_KEPT = 32 };
+
+/* One receive always posted, one send at most. The thread's. */
+typedef struct car_beats {
+    car_beat in, out;
+    MPI_Request in_request, out_request;
+    car_beat next;                /* has come, and its time has not; none if `due` is 0 */
+    double due;                   /* by our clock */
+    double apart[CAR_BEATS_KEPT]; /* what lay between our clock and the sender's, of the last ones */
+    int64_t count;
+} car_beats;
+
 struct car_transport {
     car_context *context;
     int rank, size, local_size;
@@ -59,8 +77,7 @@ struct car_transport {
     char in[CAR_STATUS_BYTES], out[CAR_STATUS_BYTES];
     MPI_Request in_request, out_requests[2];
     double told;
-    int64_t beat_in[2], beat_out[2]; /* run and number; received always posted, one send at most */
-    MPI_Request beat_in_request, beat_out_request;
+    car_beats beats;
     bool listens; /* statuses are heard and told */
     int64_t loops;
 
@@ -68,8 +85,8 @@ struct car_transport {
     pthread_cond_t changed;
     car_message *first, *last; /* to be started */
     bool ending, failed;       /* failed: nobody should wait for others any more */
-    int64_t beat[2];           /* to be sent */
-    double beat_when;          /* and when; 0: there is none */
+    car_beat beat;             /* to be sent, */
+    bool beat_waits;           /* if there is one */
 };
 
 /* Fails with MPI's own words. */

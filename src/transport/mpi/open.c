@@ -81,7 +81,7 @@ car_status car_transport_open(car_context *context, car_transport **out) {
     transport->world = MPI_COMM_WORLD;
     transport->sums = transport->weights = transport->control = MPI_COMM_NULL;
     transport->in_request = transport->out_requests[0] = transport->out_requests[1] = MPI_REQUEST_NULL;
-    transport->beat_in_request = transport->beat_out_request = MPI_REQUEST_NULL;
+    transport->beats.in_request = transport->beats.out_request = MPI_REQUEST_NULL;
     if (pthread_mutex_init(&transport->lock, NULL) != 0) {
         car_context_release(context, transport, 1, sizeof *transport);
         return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");

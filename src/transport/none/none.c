@@ -56,11 +56,11 @@ void car_transport_start(car_transport *transport, car_message *message) {
     (void)transport;
     (void)message;
 }
-void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double when) {
+void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double seconds) {
     (void)transport;
     (void)run;
     (void)number;
-    (void)when;
+    (void)seconds;
 }
 void car_transport_end(car_transport *transport, bool failed) {
     (void)transport;
