@@ -52,6 +52,8 @@ const char *car_cli_peek(int argc, char **argv, const char *name);
 
 /* The models, a line each, for the end of a help text. */
 void car_cli_list_models(char *text, size_t capacity);
+/* Adds those that can only be planned. */
+void car_cli_list_paper_models(char *text, size_t capacity);
 
 /* "carousel: ..." on standard error; returns `code`, so that a command can return it. */
 int car_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));

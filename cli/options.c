@@ -76,6 +76,15 @@ void car_cli_list_models(char *text, size_t capacity) {
     }
 }
 
+void car_cli_list_paper_models(char *text, size_t capacity) {
+    size_t used = strlen(text);
+    used += (size_t)snprintf(text + used, capacity - used, "\nmodels that can only be planned:");
+    for (int m = 0; m < car_model_paper_count() && used < capacity; m++) {
+        used += (size_t)snprintf(text + used, capacity - used, "\n  %-12s %s", car_model_paper_at(m)->name,
+                                 car_model_paper_at(m)->summary);
+    }
+}
+
 /* ---- parsing --------------------------------------------------------------------------------- */
 
 static bool refuse(const car_cli_command *command, const char *name, const char *value, const char *why) {

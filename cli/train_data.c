@@ -12,6 +12,11 @@ enum { SYNTHETIC_BATCHES = 8, SMALL_IMAGE = 64 };
 car_status car_train_find_sizes(car_context *context, car_train_options *o) {
     const car_model_info *model = car_model_find(o->model);
     car_dataset *set = NULL;
+    if (model && model->on_paper) {
+        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
+                                "model %s can only be planned (carousel plan); --help lists those that can be trained",
+                                o->model);
+    }
     if (!model || model->domain != CAR_DOMAIN_IMAGES || strcmp(o->data, "synthetic") == 0 ||
         (o->classes && o->image_size)) {
         return CAR_OK;

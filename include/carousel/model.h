@@ -32,6 +32,7 @@ typedef enum car_domain { CAR_DOMAIN_IMAGES, CAR_DOMAIN_TOKENS } car_domain;
 typedef struct car_model_info {
     const char *name, *summary;
     car_domain domain;
+    bool on_paper;             /* only to be planned: larger than what is trained here, and compared with nothing */
     car_model_config defaults; /* every field that the model reads is set */
 } car_model_info;
 
@@ -39,6 +40,8 @@ car_model_config car_model_config_default(void); /* all zero but batch = 1 */
 
 int car_model_count(void);
 const car_model_info *car_model_info_at(int index);
+int car_model_paper_count(void); /* of those that are only to be planned, which are not among the others */
+const car_model_info *car_model_paper_at(int index);
 const car_model_info *car_model_find(const char *name); /* NULL if there is none */
 
 /* The config with the model's own values in the fields that are zero, checked.

@@ -1,4 +1,5 @@
-/* GPT-2 with Hugging Face's names: gpt2 (124M) and gpt2-nano.
+/* GPT-2 with Hugging Face's names: gpt2 (124M) and gpt2-nano; and the sizes from gpt2-medium to MT-NLG's 530 billion
+ * parameters, which are only planned: the same blocks, with GPT-2's tied head, whatever their authors changed.
  *
  * Weights of the blocks are stored [in, out], as Hugging Face's Conv1D does; the head is the token
  * embedding once more. The table of positions always has the model's full context, whatever the
@@ -9,7 +10,7 @@
 
 #include "base/base.h"
 
-enum { CONTEXT = 1024, NANO_CONTEXT = 128, MLP_RATIO = 4 };
+enum { CONTEXT = 1024, NANO_CONTEXT = 128, LONG_CONTEXT = 2048, MLP_RATIO = 4 };
 static const double eps = 1e-5, deviation = 0.02;
 
 static car_status check(car_context *context, const char *name, int positions, const car_model_config *config) {
@@ -83,11 +84,19 @@ static car_status check_full(car_context *context, const char *name, const car_m
     return check(context, name, CONTEXT, config);
 }
 
+static car_status check_long(car_context *context, const char *name, const car_model_config *config) {
+    return check(context, name, LONG_CONTEXT, config);
+}
+
 static int build_nano(car_graph *graph, const car_model_config *config) {
     return build(graph, NANO_CONTEXT, config);
 }
 static int build_full(car_graph *graph, const car_model_config *config) {
     return build(graph, CONTEXT, config);
+}
+
+static int build_long(car_graph *graph, const car_model_config *config) {
+    return build(graph, LONG_CONTEXT, config);
 }
 
 const car_model_entry car_model_gpt2_nano = {
@@ -109,4 +118,37 @@ const car_model_entry car_model_gpt2 = {
     .takes_dropout = true,
     .check = check_full,
     .build = build_full,
+};
+
+/* ---- only planned ---------------------------------------------------------------------------- */
+
+#define GPT2_SIZE(title, size, w, d, h)                                                                              \
+    {                                                                                                                \
+        .info =                                                                                                      \
+            {.name = title,                                                                                          \
+             .summary = size,                                                                                        \
+             .domain = CAR_DOMAIN_TOKENS,                                                                            \
+             .on_paper = true,                                                                                       \
+             .defaults = {.batch = 1, .seq_len = CONTEXT, .vocabulary = 50257, .width = w, .depth = d, .heads = h}}, \
+        .takes_dropout = true, .check = check_full, .build = build_full                                              \
+    }
+#define GPT3_SIZE(title, size, words, w, d, h)                                                                        \
+    {                                                                                                                 \
+        .info = {.name = title,                                                                                       \
+                 .summary = size,                                                                                     \
+                 .domain = CAR_DOMAIN_TOKENS,                                                                         \
+                 .on_paper = true,                                                                                    \
+                 .defaults =                                                                                          \
+                     {.batch = 1, .seq_len = LONG_CONTEXT, .vocabulary = words, .width = w, .depth = d, .heads = h}}, \
+        .takes_dropout = true, .check = check_long, .build = build_long                                               \
+    }
+
+const car_model_entry car_models_on_paper[CAR_MODELS_ON_PAPER] = {
+    GPT2_SIZE("gpt2-medium", "GPT-2, 355 M parameters", 1024, 24, 16),
+    GPT2_SIZE("gpt2-large", "GPT-2, 774 M parameters", 1280, 36, 20),
+    GPT2_SIZE("gpt2-xl", "GPT-2, 1.56 G parameters", 1600, 48, 25),
+    GPT3_SIZE("gpt3-6.7b", "GPT-3's 6.7 G parameters, context 2048", 50257, 4096, 32, 32),
+    GPT3_SIZE("gpt3-13b", "GPT-3's 13 G parameters", 50257, 5120, 40, 40),
+    GPT3_SIZE("gpt3-175b", "GPT-3's 175 G parameters", 50257, 12288, 96, 96),
+    GPT3_SIZE("mt-nlg-530b", "Megatron-Turing NLG's 530 G parameters", 51200, 20480, 105, 128),
 };

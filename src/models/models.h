@@ -17,6 +17,8 @@ extern const car_model_entry car_model_mlp;
 extern const car_model_entry car_model_resnet20, car_model_resnet18, car_model_resnet50;
 extern const car_model_entry car_model_vit_tiny, car_model_vit_b16;
 extern const car_model_entry car_model_gpt2_nano, car_model_gpt2;
+enum { CAR_MODELS_ON_PAPER = 7 };
+extern const car_model_entry car_models_on_paper[CAR_MODELS_ON_PAPER];
 
 /* A formatted name by value, so that builders can write it where it is used:
  * car_graph_relu(graph, car_model_label("layer%d.relu", i).text, x). */

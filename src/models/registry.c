@@ -50,10 +50,23 @@ const car_model_info *car_model_info_at(int index) {
     return index >= 0 && index < ENTRY_COUNT ? &entries[index]->info : NULL;
 }
 
+int car_model_paper_count(void) {
+    return CAR_MODELS_ON_PAPER;
+}
+
+const car_model_info *car_model_paper_at(int index) {
+    return index >= 0 && index < CAR_MODELS_ON_PAPER ? &car_models_on_paper[index].info : NULL;
+}
+
 static const car_model_entry *find(const char *name) {
     for (int i = 0; name != NULL && i < ENTRY_COUNT; i++) {
         if (strcmp(entries[i]->info.name, name) == 0) {
             return entries[i];
+        }
+    }
+    for (int i = 0; name != NULL && i < CAR_MODELS_ON_PAPER; i++) {
+        if (strcmp(car_models_on_paper[i].info.name, name) == 0) {
+            return &car_models_on_paper[i];
         }
     }
     return NULL;
