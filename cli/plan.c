@@ -27,6 +27,8 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"seq-len", "N", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
         {"width", "W", "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &o->width, 1, 1 << 20},
         {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &o->depth, 1, 1 << 12},
+        {"heads", "N", "of a transformer's attention (the model's own)", CAR_CLI_INT, &o->heads, 1, 1 << 12},
+        {"vocabulary", "N", "tokens that a token model knows (its own)", CAR_CLI_INT, &o->vocabulary, 1, 1 << 24},
         {"threads", "P", "threads that share the work, for shared (as many as workers)", CAR_CLI_INT, &o->threads, 1,
          1 << 16},
         {"ranks", "R", "ranks that share the workers, for replica (as many)", CAR_CLI_INT, &o->ranks, 1, 1 << 16},
@@ -44,14 +46,17 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"profile", NULL, "measure the operations on this machine, save and use that", CAR_CLI_FLAG, &o->profile, 0, 0},
         {"profile-file", "FILE", "where measured times are kept (MODEL.profile.json)", CAR_CLI_TEXT, &o->profile_file,
          0, 0},
+        {"cluster", "FILE", "also time the plan on the cluster that FILE describes (docs/plan.md)", CAR_CLI_TEXT,
+         &o->cluster, 0, 0},
         {"compare", NULL, "a table of every rule and placement", CAR_CLI_FLAG, &o->compare, 0, 0},
         {"json", NULL, "print JSON", CAR_CLI_FLAG, &o->json, 0, 0},
         {"dump", NULL, "print the whole table of tasks as text (docs/plan.md)", CAR_CLI_FLAG, &o->dump, 0, 0},
         {"steps", "T", "steps of the run that --dump prints", CAR_CLI_INT, &o->steps, 1, 1 << 20},
         {"svg", "FILE", "write a figure, dp beside the cyclic rule", CAR_CLI_TEXT, &o->svg, 0, 0},
     };
-    char models[1024];
+    char models[2048];
     car_cli_list_models(models, sizeof models);
+    car_cli_list_paper_models(models, sizeof models);
     const car_cli_command command = {"plan", "Shows what a run would do and need, before anything runs.",
                                      "carousel plan --model NAME --workers N [OPTIONS]", models};
     return car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
@@ -77,6 +82,11 @@ static int check_options(const car_plan_options *o) {
     }
     if (o->machines > 1 && strcmp(o->placement, "replica") != 0 && strcmp(o->placement, "zero") != 0) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --machines is for --placement replica and zero");
+    }
+    if (o->cluster && (o->dump || (!o->compare && strcmp(o->placement, "shared") == 0))) {
+        return car_cli_fail(CAR_CLI_USAGE, o->dump ? "plan: --cluster and --dump do not go together"
+                                                   : "plan: --cluster times messages between ranks; --placement shared "
+                                                     "has none: use replica, zero, pipeline or grid");
     }
     if (o->threads && !o->compare && strcmp(o->placement, "shared") != 0) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --threads is for --placement shared; a rank of %s is one device",
@@ -183,6 +193,8 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, const c
     model.seq_len = o->seq_len;
     model.width = o->width;
     model.depth = o->depth;
+    model.heads = o->heads;
+    model.vocabulary = o->vocabulary;
     CAR_TRY(car_model_build(s->context, o->model, &model, &s->graph));
     if (cut->stages % config->workers != 0) {
         return car_context_fail(s->context, CAR_ERROR_ARGUMENT,
@@ -193,6 +205,9 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, const c
     cut->costs = &s->costs;
     CAR_TRY(car_partition_create(s->graph, cut, &s->partition));
     s->optimizer_states = strcmp(o->optimizer, "adamw") == 0 ? 2 : 1;
+    if (o->cluster) {
+        CAR_TRY(car_cli_plan_read_cluster(s));
+    }
 done:
     return status;
 }

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "carousel/cluster.h"
 #include "carousel/plan.h"
 #include "carousel/predict.h"
 #include "carousel/program.h"
@@ -14,8 +15,8 @@ struct cJSON;
 
 typedef struct car_plan_options {
     const char *model, *rule, *placement, *partition, *mapping, *optimizer;
-    const char *svg, *profile_file, *convolutions, *memory;
-    int workers, stages, batch, classes, image_size, seq_len, width, depth, threads, freshness_slack;
+    const char *svg, *profile_file, *convolutions, *memory, *cluster;
+    int workers, stages, batch, classes, image_size, seq_len, width, depth, heads, vocabulary, threads, freshness_slack;
     int ranks, machines, steps;
     bool profile, compare, json, dump;
 } car_plan_options;
@@ -33,6 +34,8 @@ typedef struct car_plan_subject {
     car_machines machines;
     car_mapping_choice choice; /* where the options leave it open */
     bool chosen;
+    car_cluster cluster;        /* if the options name one */
+    double compute;             /* seconds that one worker's forwards and backwards take there */
 } car_plan_subject;
 
 /* ---- plan_profile.c ------------------------------------------------------------------------- */
@@ -48,6 +51,8 @@ enum { CAR_CLI_PLAN_PROVABLE = 4096 };
 car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FILE *stream);
 void car_cli_plan_remarks(const car_plan_subject *s, const car_plan *plan, const car_prediction *prediction,
                           FILE *stream);
+/* cJSON reports a lack of memory by returning NULL; `ok` collects that. */
+void car_cli_plan_json_number(struct cJSON *object, const char *name, double value, bool *ok);
 struct cJSON *car_cli_plan_json_prediction(const car_prediction *p); /* NULL: out of memory */
 /* Prints and deletes it; NULL is a lack of memory. */
 car_status car_cli_plan_print_json(car_context *context, struct cJSON *json, FILE *stream);
@@ -55,10 +60,23 @@ car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FI
 /* Every rule and placement that goes with the model and the number of workers. */
 car_status car_cli_plan_compare(const car_plan_subject *s, const car_plan_config *base, FILE *stream);
 
+/* ---- plan_cluster.c -------------------------------------------------------------------------- */
+
+/* Reads the description, and finds how long a device computes. */
+car_status car_cli_plan_read_cluster(car_plan_subject *s);
+/* What the device that needs most holds of everything, at most. */
+double car_cli_plan_memory(const car_prediction *p);
+bool car_cli_plan_fits(const car_plan_subject *s, const car_prediction *p);
+void car_cli_plan_describe_cluster(const car_plan_subject *s, FILE *stream);
+void car_cli_plan_print_timing(const car_plan_subject *s, const car_prediction *p, const car_timing *t, FILE *stream);
+struct cJSON *car_cli_plan_json_cluster(const car_plan_subject *s); /* NULL: out of memory */
+struct cJSON *car_cli_plan_json_timing(const car_plan_subject *s, const car_prediction *p, const car_timing *t);
+
 /* "1.23 GB". Returns text. */
 typedef struct car_cli_bytes_text {
     char text[24];
 } car_cli_bytes_text;
 car_cli_bytes_text car_cli_bytes(double bytes);
+car_cli_bytes_text car_cli_seconds(double seconds); /* "1.23 ms" */
 
 #endif

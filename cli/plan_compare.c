@@ -13,6 +13,7 @@ typedef struct row {
     car_rule rule;
     car_placement placement;
     car_prediction predicted;
+    car_timing timing; /* on the cluster, if there is one; not of shared */
 } row;
 
 typedef struct table {
@@ -56,6 +57,9 @@ static car_status add_row(const car_plan_subject *s, const car_plan_config *base
     row *r = &t->rows[t->count];
     *r = (row){.rule = rule, .placement = placement};
     status = status == CAR_OK ? car_plan_predict(plan, s->optimizer_states, &r->predicted) : status;
+    if (status == CAR_OK && s->options->cluster && placement != CAR_PLACEMENT_SHARED) {
+        status = car_plan_time(plan, &s->cluster, s->compute, &r->timing);
+    }
     t->count += status == CAR_OK;
     car_plan_destroy(plan);
     return status;
@@ -86,6 +90,32 @@ static void print_row(const row *r, FILE *stream) {
             car_cli_bytes((double)p->timed.peak).text, p->peak_ratio_to_dp, car_cli_bytes(weights_per_device(r)).text,
             p->versions, p->bytes_sent_device > 0 ? car_cli_bytes(p->bytes_sent_device).text : "-", rounds,
             p->gradient_delay, 100 * p->timed.idle, p->timed.step_time);
+}
+
+/* The second table: what the cluster makes of it. */
+static void print_timings(const car_plan_subject *s, const table *t, FILE *stream) {
+    fputc('\n', stream);
+    car_cli_plan_describe_cluster(s, stream);
+    fputs(
+        "                                  memory           without              exposed    sent a second    busiest\n"
+        "placement rule        devices   a device       network       step     share     mean      peak      link\n",
+        stream);
+    for (int n = 0; n < t->count; n++) {
+        const row *r = &t->rows[n];
+        const car_timing *timing = &r->timing;
+        if (r->placement == CAR_PLACEMENT_SHARED) {
+            continue;
+        }
+        fprintf(stream, "%-9s %-10s  %7d  %9s%c  %10s  %9s  %6.1f %%  %9s  %9s  %4.0f %%\n",
+                car_placement_text(r->placement), car_rule_text(r->rule), devices(r),
+                car_cli_bytes(car_cli_plan_memory(&r->predicted)).text, car_cli_plan_fits(s, &r->predicted) ? ' ' : '*',
+                car_cli_seconds(timing->free_step).text, car_cli_seconds(timing->step).text,
+                100 * timing->exposed / timing->step, car_cli_bytes(timing->mean_rate).text,
+                car_cli_bytes(timing->peak_rate).text, 100 * timing->busiest);
+    }
+    fputs("Memory: activations, weights, sums and optimizer of the device that needs most; * does not fit. Exposed: "
+          "what the\nnetwork adds to a step. Sent: by all devices together.\n",
+          stream);
 }
 
 static const row *find(const table *t, car_rule rule, car_placement placement) {
@@ -173,17 +203,24 @@ static void print_table(const car_plan_subject *s, const car_plan_config *base, 
         print_row(&t->rows[n], stream);
     }
     print_legend(stream);
+    if (s->options->cluster) {
+        print_timings(s, t, stream);
+    }
     print_judgement(s, base, t, stream);
 }
 
 /* ---- as JSON --------------------------------------------------------------------------------- */
 
-static cJSON *row_object(const row *r) {
+static cJSON *row_object(const car_plan_subject *s, const row *r) {
     cJSON *object = cJSON_CreateObject(), *predicted = car_cli_plan_json_prediction(&r->predicted);
     bool ok = object && predicted && cJSON_AddStringToObject(object, "rule", car_rule_text(r->rule)) &&
               cJSON_AddStringToObject(object, "placement", car_placement_text(r->placement)) &&
               cJSON_AddNumberToObject(object, "devices", devices(r));
     ok = ok && cJSON_AddItemToObject(object, "predictions", predicted);
+    if (ok && s->options->cluster && r->placement != CAR_PLACEMENT_SHARED) {
+        predicted = car_cli_plan_json_timing(s, &r->predicted, &r->timing);
+        ok = cJSON_AddItemToObject(object, "timing", predicted);
+    }
     if (!ok) {
         cJSON_Delete(predicted);
         cJSON_Delete(object);
@@ -198,9 +235,12 @@ static car_status print_json(const car_plan_subject *s, const car_plan_config *b
               cJSON_AddNumberToObject(root, "stage_count", s->partition->stage_count) &&
               cJSON_AddNumberToObject(root, "batch", s->options->batch) &&
               cJSON_AddNumberToObject(root, "limit", s->partition->limit);
+    if (ok && s->options->cluster) {
+        ok = cJSON_AddItemToObject(root, "cluster", car_cli_plan_json_cluster(s));
+    }
     cJSON *rows = cJSON_AddArrayToObject(root, "plans");
     for (int n = 0; ok && n < t->count; n++) {
-        ok = cJSON_AddItemToArray(rows, row_object(&t->rows[n]));
+        ok = cJSON_AddItemToArray(rows, row_object(s, &t->rows[n]));
     }
     if (!ok) {
         cJSON_Delete(root);

@@ -4,8 +4,7 @@
 #include "base/base.h"
 #include "plan.h"
 
-/* cJSON reports a lack of memory by returning NULL; `ok` collects that. */
-static void add_number(cJSON *object, const char *name, double value, bool *ok) {
+void car_cli_plan_json_number(cJSON *object, const char *name, double value, bool *ok) {
     *ok = cJSON_AddNumberToObject(object, name, value) && *ok;
 }
 
@@ -19,18 +18,18 @@ static cJSON *stage_object(const car_plan_subject *s, int j, bool *ok) {
     const car_stage *stage = &s->partition->stages[j];
     cJSON *object = cJSON_CreateObject();
     bool empty = stage->end <= stage->first;
-    add_number(object, "stage", j, ok);
-    add_number(object, "first", stage->first, ok);
-    add_number(object, "end", stage->end, ok);
+    car_cli_plan_json_number(object, "stage", j, ok);
+    car_cli_plan_json_number(object, "first", stage->first, ok);
+    car_cli_plan_json_number(object, "end", stage->end, ok);
     if (!empty) {
         add_text(object, "first_operation", car_graph_op(s->graph, stage->first)->name, ok);
         add_text(object, "last_operation", car_graph_op(s->graph, stage->end - 1)->name, ok);
     }
-    add_number(object, "forward_share", stage->forward, ok);
-    add_number(object, "backward_share", stage->backward, ok);
-    add_number(object, "held_bytes", (double)stage->held_bytes, ok);
-    add_number(object, "boundary_bytes", (double)stage->boundary_bytes, ok);
-    add_number(object, "weight_bytes", (double)stage->weight_bytes, ok);
+    car_cli_plan_json_number(object, "forward_share", stage->forward, ok);
+    car_cli_plan_json_number(object, "backward_share", stage->backward, ok);
+    car_cli_plan_json_number(object, "held_bytes", (double)stage->held_bytes, ok);
+    car_cli_plan_json_number(object, "boundary_bytes", (double)stage->boundary_bytes, ok);
+    car_cli_plan_json_number(object, "weight_bytes", (double)stage->weight_bytes, ok);
     return object;
 }
 
@@ -69,8 +68,8 @@ static void add_parameters(const car_plan_subject *s, cJSON *root, bool *ok) {
         const car_param *param = car_graph_param(s->graph, p);
         cJSON *object = cJSON_CreateObject();
         add_text(object, "name", param->name, ok);
-        add_number(object, "stage", stage_of_param(s, p), ok);
-        add_number(object, "bytes", 4 * (double)car_shape_elements(param->shape), ok);
+        car_cli_plan_json_number(object, "stage", stage_of_param(s, p), ok);
+        car_cli_plan_json_number(object, "bytes", 4 * (double)car_shape_elements(param->shape), ok);
         *ok = cJSON_AddItemToArray(parameters, object) && *ok;
     }
 }
@@ -93,45 +92,45 @@ static void add_convolutions(const car_plan_subject *s, cJSON *root, bool *ok) {
 
 static cJSON *timed_object(const car_simulation *timed, bool *ok) {
     cJSON *object = cJSON_CreateObject();
-    add_number(object, "step_time", timed->step_time, ok);
-    add_number(object, "idle", timed->idle, ok);
-    add_number(object, "peak_bytes", (double)timed->peak, ok);
-    add_number(object, "mean_bytes", (double)timed->mean, ok);
-    add_number(object, "device_peak_bytes", (double)timed->device_peak, ok);
+    car_cli_plan_json_number(object, "step_time", timed->step_time, ok);
+    car_cli_plan_json_number(object, "idle", timed->idle, ok);
+    car_cli_plan_json_number(object, "peak_bytes", (double)timed->peak, ok);
+    car_cli_plan_json_number(object, "mean_bytes", (double)timed->mean, ok);
+    car_cli_plan_json_number(object, "device_peak_bytes", (double)timed->device_peak, ok);
     return object;
 }
 
 cJSON *car_cli_plan_json_prediction(const car_prediction *p) {
     cJSON *object = cJSON_CreateObject();
     bool ok = object != NULL;
-    add_number(object, "peak_ratio_to_dp", p->peak_ratio_to_dp, &ok);
-    add_number(object, "free_running_ratio_to_dp", p->free_running, &ok);
-    add_number(object, "limit", p->limit, &ok);
-    add_number(object, "above_limit", p->above_limit, &ok);
-    add_number(object, "activations_peak_bytes", (double)p->timed.peak, &ok);
-    add_number(object, "activations_mean_bytes", (double)p->timed.mean, &ok);
-    add_number(object, "activations_device_peak_bytes", (double)p->timed.device_peak, &ok);
-    add_number(object, "dp_peak_bytes", (double)p->dp_peak, &ok);
-    add_number(object, "slots_peak_bytes", (double)p->slots_peak, &ok);
-    add_number(object, "slots_mean_bytes", (double)p->slots_mean, &ok);
-    add_number(object, "slots_device_peak_bytes", (double)p->slots_device_peak, &ok);
+    car_cli_plan_json_number(object, "peak_ratio_to_dp", p->peak_ratio_to_dp, &ok);
+    car_cli_plan_json_number(object, "free_running_ratio_to_dp", p->free_running, &ok);
+    car_cli_plan_json_number(object, "limit", p->limit, &ok);
+    car_cli_plan_json_number(object, "above_limit", p->above_limit, &ok);
+    car_cli_plan_json_number(object, "activations_peak_bytes", (double)p->timed.peak, &ok);
+    car_cli_plan_json_number(object, "activations_mean_bytes", (double)p->timed.mean, &ok);
+    car_cli_plan_json_number(object, "activations_device_peak_bytes", (double)p->timed.device_peak, &ok);
+    car_cli_plan_json_number(object, "dp_peak_bytes", (double)p->dp_peak, &ok);
+    car_cli_plan_json_number(object, "slots_peak_bytes", (double)p->slots_peak, &ok);
+    car_cli_plan_json_number(object, "slots_mean_bytes", (double)p->slots_mean, &ok);
+    car_cli_plan_json_number(object, "slots_device_peak_bytes", (double)p->slots_device_peak, &ok);
     ok = cJSON_AddItemToObject(object, "timed", timed_object(&p->timed, &ok)) && ok;
-    add_number(object, "devices", p->devices, &ok);
-    add_number(object, "versions", p->versions, &ok);
-    add_number(object, "weights_device_bytes", (double)p->weights_device, &ok);
-    add_number(object, "weights_total_bytes", (double)p->weights_total, &ok);
-    add_number(object, "gradients_device_bytes", (double)p->gradients_device, &ok);
-    add_number(object, "gradients_total_bytes", (double)p->gradients_total, &ok);
-    add_number(object, "optimizer_device_bytes", (double)p->optimizer_device, &ok);
-    add_number(object, "optimizer_total_bytes", (double)p->optimizer_total, &ok);
-    add_number(object, "bytes_sent", p->bytes_sent, &ok);
-    add_number(object, "bytes_sent_device", p->bytes_sent_device, &ok);
-    add_number(object, "messages", p->messages, &ok);
-    add_number(object, "collectives", p->collectives, &ok);
-    add_number(object, "max_messages_per_slot", p->max_messages_per_slot, &ok);
-    add_number(object, "rounds_between_slots", p->rounds_between_slots, &ok);
-    add_number(object, "burst", p->burst, &ok);
-    add_number(object, "gradient_delay", p->gradient_delay, &ok);
+    car_cli_plan_json_number(object, "devices", p->devices, &ok);
+    car_cli_plan_json_number(object, "versions", p->versions, &ok);
+    car_cli_plan_json_number(object, "weights_device_bytes", (double)p->weights_device, &ok);
+    car_cli_plan_json_number(object, "weights_total_bytes", (double)p->weights_total, &ok);
+    car_cli_plan_json_number(object, "gradients_device_bytes", (double)p->gradients_device, &ok);
+    car_cli_plan_json_number(object, "gradients_total_bytes", (double)p->gradients_total, &ok);
+    car_cli_plan_json_number(object, "optimizer_device_bytes", (double)p->optimizer_device, &ok);
+    car_cli_plan_json_number(object, "optimizer_total_bytes", (double)p->optimizer_total, &ok);
+    car_cli_plan_json_number(object, "bytes_sent", p->bytes_sent, &ok);
+    car_cli_plan_json_number(object, "bytes_sent_device", p->bytes_sent_device, &ok);
+    car_cli_plan_json_number(object, "messages", p->messages, &ok);
+    car_cli_plan_json_number(object, "collectives", p->collectives, &ok);
+    car_cli_plan_json_number(object, "max_messages_per_slot", p->max_messages_per_slot, &ok);
+    car_cli_plan_json_number(object, "rounds_between_slots", p->rounds_between_slots, &ok);
+    car_cli_plan_json_number(object, "burst", p->burst, &ok);
+    car_cli_plan_json_number(object, "gradient_delay", p->gradient_delay, &ok);
     if (!ok) {
         cJSON_Delete(object);
     }
@@ -149,11 +148,11 @@ static car_status add_ranks(const car_plan_subject *s, const car_plan *plan, cJS
         car_device_prediction p;
         CAR_TRY(car_plan_predict_device(plan, r, s->optimizer_states, &p));
         cJSON *object = cJSON_CreateObject();
-        add_number(object, "rank", r, ok);
-        add_number(object, "weights_bytes", (double)p.weights, ok);
-        add_number(object, "gradients_bytes", (double)p.gradients, ok);
-        add_number(object, "optimizer_bytes", (double)p.optimizer, ok);
-        add_number(object, "activations_bytes", (double)p.activations, ok);
+        car_cli_plan_json_number(object, "rank", r, ok);
+        car_cli_plan_json_number(object, "weights_bytes", (double)p.weights, ok);
+        car_cli_plan_json_number(object, "gradients_bytes", (double)p.gradients, ok);
+        car_cli_plan_json_number(object, "optimizer_bytes", (double)p.optimizer, ok);
+        car_cli_plan_json_number(object, "activations_bytes", (double)p.activations, ok);
         *ok = cJSON_AddItemToArray(list, object) && *ok;
     }
 done:
@@ -178,30 +177,34 @@ static void add_config(const car_plan_subject *s, const car_plan *plan, cJSON *r
     add_text(root, "model", s->options->model, ok);
     add_text(root, "rule", car_rule_text(c->rule), ok);
     add_text(root, "placement", car_placement_text(c->placement), ok);
-    add_number(root, "workers", c->workers, ok);
-    add_number(root, "stage_count", s->partition->stage_count, ok);
-    add_number(root, "batch", s->options->batch, ok);
+    car_cli_plan_json_number(root, "workers", c->workers, ok);
+    car_cli_plan_json_number(root, "stage_count", s->partition->stage_count, ok);
+    car_cli_plan_json_number(root, "batch", s->options->batch, ok);
     add_text(root, "partition", car_measure_text(s->partition->measure), ok);
     add_text(root, "costs", s->measured ? "seconds" : "flops", ok);
-    add_number(root, "threads", c->threads, ok);
-    add_number(root, "ranks", car_plan_devices(plan), ok);
-    add_number(root, "machines", s->machines.count, ok);
+    car_cli_plan_json_number(root, "threads", c->threads, ok);
+    car_cli_plan_json_number(root, "ranks", car_plan_devices(plan), ok);
+    car_cli_plan_json_number(root, "machines", s->machines.count, ok);
     add_text(root, "mapping", car_mapping_text(c->mapping), ok);
-    add_number(root, "freshness_slack", c->freshness_slack, ok);
+    car_cli_plan_json_number(root, "freshness_slack", c->freshness_slack, ok);
     add_text(root, "optimizer", s->options->optimizer, ok);
-    add_number(root, "period_slots", (double)car_plan_period(plan), ok);
-    add_number(root, "held_bytes", (double)s->partition->held_bytes, ok);
+    car_cli_plan_json_number(root, "period_slots", (double)car_plan_period(plan), ok);
+    car_cli_plan_json_number(root, "held_bytes", (double)s->partition->held_bytes, ok);
 }
 
 car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FILE *stream) {
     bool provable = (int64_t)car_plan_config_of(plan)->workers * s->partition->stage_count <= CAR_CLI_PLAN_PROVABLE;
     car_prediction prediction;
+    car_timing timing;
     cJSON *root = NULL;
     car_status status = CAR_OK;
     if (provable) {
         CAR_TRY(car_plan_validate(plan, 5, NULL));
     }
     CAR_TRY(car_plan_predict(plan, s->optimizer_states, &prediction));
+    if (s->options->cluster) {
+        CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
+    }
     root = cJSON_CreateObject();
     bool ok = root != NULL;
     add_config(s, plan, root, &ok);
@@ -209,6 +212,10 @@ car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FI
     cJSON *predicted = car_cli_plan_json_prediction(&prediction);
     ok = predicted && cJSON_AddItemToObject(root, "predictions", predicted) && ok;
     status = add_ranks(s, plan, root, &ok);
+    if (s->options->cluster) {
+        ok = cJSON_AddItemToObject(root, "cluster", car_cli_plan_json_cluster(s)) && ok;
+        ok = cJSON_AddItemToObject(root, "timing", car_cli_plan_json_timing(s, &prediction, &timing)) && ok;
+    }
     add_stages(s, root, &ok);
     add_parameters(s, root, &ok);
     add_convolutions(s, root, &ok);

@@ -210,12 +210,16 @@ static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *s
 
 car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FILE *stream) {
     car_prediction prediction;
+    car_timing timing;
     bool provable = (int64_t)car_plan_config_of(plan)->workers * s->partition->stage_count <= CAR_CLI_PLAN_PROVABLE;
     car_status status = CAR_OK;
     if (provable) {
         CAR_TRY(car_plan_validate(plan, 5, NULL));
     }
     CAR_TRY(car_plan_predict(plan, s->optimizer_states, &prediction));
+    if (s->options->cluster) {
+        CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
+    }
     print_title(s, plan, stream);
     print_partition(s, stream);
     print_convolutions(s, stream);
@@ -223,6 +227,9 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     print_memory(plan, &prediction, stream);
     print_states(plan, &prediction, stream);
     print_traffic(plan, &prediction, stream);
+    if (s->options->cluster) {
+        car_cli_plan_print_timing(s, &prediction, &timing, stream);
+    }
     fprintf(stream, "\n%s\n",
             provable ? "Proven on the table of five steps: order, sums, versions, messages, buffers, no deadlock."
                      : "Not proven here, for its size; smaller plans of the same kind are.");

@@ -245,6 +245,19 @@ int car_plan_group_first(const car_plan *plan, int group) {
     return car_plan_is_cyclic(plan) ? group * workers - group * (group - 1) / 2 : group * workers;
 }
 
+int car_plan_group_of_device(const car_plan *plan, int device) {
+    int low = 0, high = plan->config.workers - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (car_plan_group_first(plan, middle) <= device) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
+}
+
 static int rank_of_worker(const car_plan *plan, int worker) {
     int ranks = plan->config.ranks;
     return plan->config.mapping == CAR_MAPPING_INTERLEAVED ? worker % ranks : worker / (plan->config.workers / ranks);

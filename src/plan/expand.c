@@ -150,14 +150,6 @@ static void visit_group(car_window *window, int group, int64_t modulus, int64_t 
     }
 }
 
-static int group_of_device(const car_plan *plan, int device) {
-    int group = 0;
-    while (group + 1 < plan->config.workers && car_plan_group_first(plan, group + 1) <= device) {
-        group++;
-    }
-    return group;
-}
-
 static void visit_device(car_window *window) {
     const car_plan *plan = window->plan;
     switch (plan->config.placement) {
@@ -165,7 +157,7 @@ static void visit_device(car_window *window) {
         visit_group(window, window->device, 1, 0);
         break;
     case CAR_PLACEMENT_GRID: {
-        int group = group_of_device(plan, window->device);
+        int group = car_plan_group_of_device(plan, window->device);
         visit_group(window, group, car_plan_group_ranks(plan, group),
                     window->device - car_plan_group_first(plan, group));
         break;

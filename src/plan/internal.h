@@ -47,6 +47,7 @@ int car_plan_device_of(const car_plan *plan, int64_t n, int stage);
 int car_plan_group(const car_plan *plan, int stage);
 int car_plan_group_ranks(const car_plan *plan, int group);
 int car_plan_group_first(const car_plan *plan, int group);
+int car_plan_group_of_device(const car_plan *plan, int device);
 
 /* ---- building a window ----------------------------------------------------------------------- */
 

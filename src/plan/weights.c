@@ -217,11 +217,11 @@ void car_window_relays(car_window *window) {
     if (plan->config.placement != CAR_PLACEMENT_GRID || !car_plan_is_cyclic(plan)) {
         return;
     }
-    for (int b = 0; b < plan->partition->bundle_count; b++) {
+    /* Of the group's own stages, then of the ties. */
+    int group = car_plan_group_of_device(plan, window->device), k = plan->per_worker;
+    for (int b = group * k; b < plan->partition->bundle_count; b = b + 1 == (group + 1) * k ? plan->stages : b + 1) {
         const car_bundle *bundle = &plan->partition->bundles[b];
-        int group = car_plan_group(plan, bundle->stage), first = car_plan_group_first(plan, group);
-        if (bundle->bytes > 0 && window->device >= first &&
-            window->device < first + car_plan_group_ranks(plan, group)) {
+        if (bundle->bytes > 0 && car_plan_group(plan, bundle->stage) == group) {
             relay_bundle(window, b, group);
         }
     }

@@ -47,6 +47,41 @@ expect 0 "nothing to cycle" --model mlp --workers 1
 output=$("$CAROUSEL" plan --model vit-b16 --workers 4 --batch 1)
 grep -q "cannot halve" <<<"$output" && fail "vit-b16 was said not to halve"
 
+# ---- a described cluster ------------------------------------------------------------------------
+
+cat >cluster.json <<'END'
+{"name": "two by two", "devices": 4, "devices_per_node": 2, "flops": 1e12, "memory": 1e9,
+ "inside": {"bandwidth": 1e11, "latency": 1e-6}, "between": {"bandwidth": 1e10, "latency": 1e-5}}
+END
+expect 0 "--cluster FILE" --help
+expect 0 "On two by two: devices of 1 TFLOP/s and 1.00 GB, 2 a node" --model mlp --workers 4 --placement replica --cluster cluster.json
+expect 0 "exposed communication" --model gpt2-nano --workers 4 --placement zero --cluster cluster.json
+expect 0 "does NOT fit" --model gpt2 --workers 4 --placement replica --cluster cluster.json
+expect 0 "needs 10 devices, there are 4" --model mlp --workers 4 --placement grid --cluster cluster.json
+expect 0 "busiest" --model mlp --workers 4 --compare --cluster cluster.json
+json "d['timing']['step_s'] >= d['timing']['step_without_network_s'] >= 0.999 * d['timing']['compute_s'] > 0 and \
+    abs(d['timing']['bytes'] / d['predictions']['bytes_sent'] - 1) < 0.1 and d['timing']['fits'] and \
+    d['cluster']['inside'] == {'bandwidth': 1e11, 'latency': 1e-6}" \
+    --model gpt2-nano --workers 4 --placement replica --batch 1 --cluster cluster.json
+json "all(('timing' in p) == (p['placement'] != 'shared') for p in d['plans']) and d['cluster']['devices'] == 4" \
+    --model mlp --workers 4 --compare --cluster cluster.json
+expect 2 "--placement shared has none" --model mlp --workers 4 --cluster cluster.json
+expect 2 "--cluster and --dump" --model mlp --workers 4 --placement zero --dump --cluster cluster.json
+expect 1 "none.json" --model mlp --workers 4 --placement zero --cluster none.json
+echo '{"flops": 0}' >bad.json
+expect 1 'bad.json: "flops" must be a number' --model mlp --workers 4 --placement zero --cluster bad.json
+
+rm cluster.json bad.json
+
+# Models that are larger than anything that is trained here, and any other transformer.
+expect 0 "models that can only be planned" --help
+expect 0 "529600.82 million parameters" --model mt-nlg-530b --workers 8 --placement zero --batch 1
+expect 0 "GB" --model gpt2 --depth 24 --width 1024 --heads 16 --workers 8 --batch 1
+json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2-medium --workers 4 --batch 1
+json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2 --depth 24 --width 1024 --heads 16 --batch 1
+expect 1 "cannot be shared by 7 heads" --model gpt2 --heads 7
+expect 1 "it has no heads to set" --model mlp --heads 2
+
 # ---- JSON ---------------------------------------------------------------------------------------
 
 json "d['model'] == 'vit-b16' and d['rule'] == 'cdp-v2' and d['workers'] == 4 and len(d['stages']) == 4 and d['validated']" \

@@ -68,6 +68,15 @@ write("run", "foreign", b"\0" + json.dumps({"carousel_timeline": 2}).encode())
 write("run", "metrics", b'\1{"step": 0, "loss": 1.5, "gradient_norm": 2, "skipped": true}\n\n{"step": 1, "loss": null}\n{"st')
 write("run", "evaluations", b'\2{"step": 5, "accuracy": 0.5}\n{"step": 10, "loss": 1e999}\n')
 
+# ---- clusters -------------------------------------------------------------------------------------
+
+link = {"bandwidth": 2.5e10, "latency": 5e-6}
+cluster = {"name": "a", "devices": 64, "devices_per_node": 8, "flops": 1e14, "memory": 8e10, "inside": link, "between": link}
+write("cluster", "sound", json.dumps(cluster).encode())
+write("cluster", "least", json.dumps({"flops": 1, "between": link}).encode())
+write("cluster", "twice", b'{"flops": 1, "flops": 1e400, "between": {"bandwidth": 1}}')
+write("cluster", "nested", b'{"flops": [1], "between": {"latency": {"between": {}}}}')
+
 # ---- tokens: choice, length of samples, file ------------------------------------------------------
 
 llm_c = struct.pack("<256i", 20240520, 1, 40, *[0] * 253)

@@ -1,0 +1,139 @@
+/* `carousel plan --cluster`: the plan on a cluster that is only described. */
+#include <cjson/cJSON.h>
+#include <math.h>
+
+#include "base/base.h"
+#include "plan.h"
+
+car_status car_cli_plan_read_cluster(car_plan_subject *s) {
+    double cost = 0;
+    car_status status = CAR_OK;
+    CAR_TRY(car_cluster_load(s->context, s->options->cluster, &s->cluster));
+    for (int l = 0; l < s->costs.count; l++) {
+        cost += s->costs.forward[l] + s->costs.backward[l];
+    }
+    s->compute = s->measured ? cost : cost / s->cluster.flops; /* a profile is in seconds already */
+done:
+    return status;
+}
+
+double car_cli_plan_memory(const car_prediction *p) {
+    return (double)p->timed.device_peak + (double)p->weights_device + (double)p->gradients_device +
+           (double)p->optimizer_device;
+}
+
+/* Enough memory in each device, and enough devices. */
+bool car_cli_plan_fits(const car_plan_subject *s, const car_prediction *p) {
+    bool memory = s->cluster.memory <= 0 || car_cli_plan_memory(p) <= s->cluster.memory;
+    return memory && (s->cluster.devices == 0 || p->devices <= s->cluster.devices);
+}
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+car_cli_bytes_text car_cli_seconds(double seconds) {
+    static const char *const units[] = {"s", "ms", "us"};
+    car_cli_bytes_text out;
+    int unit = 0;
+    while (unit < 2 && seconds < 0.9995) {
+        seconds *= 1000;
+        unit++;
+    }
+    snprintf(out.text, sizeof out.text,
+             seconds >= 100  ? "%.0f %s"
+             : seconds >= 10 ? "%.1f %s"
+                             : "%.2f %s",
+             seconds, units[unit]);
+    return out;
+}
+
+void car_cli_plan_describe_cluster(const car_plan_subject *s, FILE *stream) {
+    const car_cluster *c = &s->cluster;
+    fprintf(stream, "On %s: ", c->name[0] ? c->name : s->options->cluster);
+    if (s->measured) {
+        fputs("devices as fast as the profile's", stream);
+    } else {
+        fprintf(stream, "devices of %g TFLOP/s", c->flops / 1e12);
+    }
+    if (c->memory > 0) {
+        fprintf(stream, " and %s", car_cli_bytes(c->memory).text);
+    }
+    if (c->devices_per_node > 1) {
+        fprintf(stream, ", %d a node with %s/s and %s inside", c->devices_per_node,
+                car_cli_bytes(c->inside.bandwidth).text, car_cli_seconds(c->inside.latency).text);
+    }
+    fprintf(stream, ", %s/s and %s between nodes\n", car_cli_bytes(c->between.bandwidth).text,
+            car_cli_seconds(c->between.latency).text);
+}
+
+void car_cli_plan_print_timing(const car_plan_subject *s, const car_prediction *p, const car_timing *t, FILE *stream) {
+    const car_cluster *c = &s->cluster;
+    double memory = car_cli_plan_memory(p);
+    fputc('\n', stream);
+    car_cli_plan_describe_cluster(s, stream);
+    fprintf(stream, "  one worker's forwards and backwards               %10s\n", car_cli_seconds(t->compute).text);
+    fprintf(stream, "  a step if messages took no time                   %10s\n", car_cli_seconds(t->free_step).text);
+    fprintf(stream, "  a step                                            %10s   exposed communication %s, %.1f %%\n",
+            car_cli_seconds(t->step).text, car_cli_seconds(t->exposed).text, 100 * t->exposed / t->step);
+    fprintf(stream, "  sent a second, all devices together: mean         %10s   peak %s, %.1f x the mean\n",
+            car_cli_bytes(t->mean_rate).text, car_cli_bytes(t->peak_rate).text,
+            t->mean_rate > 0 ? t->peak_rate / t->mean_rate : 0);
+    fprintf(stream, "  memory of the device that needs most              %10s", car_cli_bytes(memory).text);
+    if (c->memory > 0) {
+        fprintf(stream, "   %s", memory <= c->memory ? "fits" : "does NOT fit");
+    }
+    if (c->devices > 0 && p->devices > c->devices) {
+        fprintf(stream, "   needs %d devices, there are %lld", p->devices, (long long)c->devices);
+    }
+    fputc('\n', stream);
+}
+
+/* ---- for machines ---------------------------------------------------------------------------- */
+
+static void add_link(cJSON *object, const char *name, const car_link *link, bool *ok) {
+    cJSON *item = cJSON_AddObjectToObject(object, name);
+    car_cli_plan_json_number(item, "bandwidth", link->bandwidth, ok);
+    car_cli_plan_json_number(item, "latency", link->latency, ok);
+}
+
+/* As it can be read back. */
+cJSON *car_cli_plan_json_cluster(const car_plan_subject *s) {
+    const car_cluster *c = &s->cluster;
+    cJSON *object = cJSON_CreateObject();
+    bool ok = object && cJSON_AddStringToObject(object, "name", c->name);
+    if (c->devices > 0) {
+        car_cli_plan_json_number(object, "devices", (double)c->devices, &ok);
+    }
+    car_cli_plan_json_number(object, "devices_per_node", c->devices_per_node, &ok);
+    car_cli_plan_json_number(object, "flops", c->flops, &ok);
+    if (c->memory > 0) {
+        car_cli_plan_json_number(object, "memory", c->memory, &ok);
+    }
+    if (c->devices_per_node > 1) {
+        add_link(object, "inside", &c->inside, &ok);
+    }
+    add_link(object, "between", &c->between, &ok);
+    if (!ok) {
+        cJSON_Delete(object);
+    }
+    return ok ? object : NULL;
+}
+
+cJSON *car_cli_plan_json_timing(const car_plan_subject *s, const car_prediction *p, const car_timing *t) {
+    cJSON *object = cJSON_CreateObject();
+    bool ok = object != NULL;
+    car_cli_plan_json_number(object, "compute_s", t->compute, &ok);
+    car_cli_plan_json_number(object, "step_s", t->step, &ok);
+    car_cli_plan_json_number(object, "step_without_network_s", t->free_step, &ok);
+    car_cli_plan_json_number(object, "exposed_s", t->exposed, &ok);
+    car_cli_plan_json_number(object, "bytes", t->bytes, &ok);
+    car_cli_plan_json_number(object, "mean_bytes_per_s", t->mean_rate, &ok);
+    car_cli_plan_json_number(object, "peak_bytes_per_s", t->peak_rate, &ok);
+    car_cli_plan_json_number(object, "busiest_link", t->busiest, &ok);
+    car_cli_plan_json_number(object, "bucket_bytes", t->bucket, &ok);
+    car_cli_plan_json_number(object, "memory_device_bytes", car_cli_plan_memory(p), &ok);
+    ok = ok && cJSON_AddBoolToObject(object, "fits", car_cli_plan_fits(s, p));
+    if (!ok) {
+        cJSON_Delete(object);
+    }
+    return ok ? object : NULL;
+}

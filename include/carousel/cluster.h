@@ -1,0 +1,61 @@
+/* A described cluster, and how long a plan's step takes on it: for machines that nobody here owns.
+ *
+ * A cluster is nodes of equal devices. Each device has a link into its node, each node one into the network; a link
+ * carries `bandwidth` bytes a second in each direction, shared by what is under way on it. */
+#ifndef CAROUSEL_CLUSTER_H
+#define CAROUSEL_CLUSTER_H
+
+#include "carousel/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct car_link {
+    double bandwidth; /* bytes a second, in each direction */
+    double latency;   /* seconds from device to device, whatever is sent */
+} car_link;
+
+typedef struct car_cluster {
+    char name[64];
+    int64_t devices; /* that there are; 0: as many as a plan needs */
+    int devices_per_node;
+    double flops;     /* a second, that one device sustains */
+    double memory;    /* bytes of one device; 0: not said */
+    car_link inside;  /* a device's, to the others of its node; all zero if a node has one device */
+    car_link between; /* a node's, to the others; messages between nodes take the devices' links too */
+} car_cluster;
+
+/* A JSON object with the fields above under their names ("inside" and "between" are objects); docs/plan.md has an
+ * example. CAR_ERROR_FORMAT names the field and what it should be; `origin` is what the message calls the text. */
+car_status car_cluster_parse(car_context *context, const char *origin, const char *text, size_t length,
+                             car_cluster *out);
+car_status car_cluster_load(car_context *context, const char *path, car_cluster *out);
+
+/* What a step takes if every device walks its part of the table: it computes in the table's order and waits for what it
+ * computes with. Sums are added and handed on beside that, as they come. A message takes its latency, then bytes over
+ * the smallest of its shares of the links on its way. Collectives are rings: of b bytes over g ranks 2(g-1) rounds to
+ * all, g-1 to or from one, each the latency and b/g bytes; one after another in a group, beside what is computed.
+ * All-reduces go together in buckets of 25 MB, or more where a round's part would take less than four latencies. dp
+ * over zero fetches the next stage's weights while it computes. Updates take no time. In the cycle devices begin one
+ * after another, as the clock has it. */
+typedef struct car_timing {
+    double compute;   /* seconds: one worker's forwards and backwards */
+    double step;      /* seconds from step to step, in steady state */
+    double free_step; /* the same if messages took no time */
+    double exposed;   /* step - free_step: what the network adds */
+    double bytes;     /* sent in a step, by all devices */
+    double mean_rate; /* bytes a second, all devices together, over a step */
+    double peak_rate; /* at most */
+    double busiest;   /* bytes of a step through the busiest link over what it could carry */
+    double bucket;    /* dp: bytes that go together in an all-reduce */
+    int steps;        /* simulated */
+} car_timing;
+
+/* `compute`: seconds of one worker's forwards and backwards. Not for `shared`: CAR_ERROR_ARGUMENT. */
+car_status car_plan_time(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
