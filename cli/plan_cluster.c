@@ -129,6 +129,7 @@ cJSON *car_cli_plan_json_timing(const car_plan_subject *s, const car_prediction 
     car_cli_plan_json_number(object, "mean_bytes_per_s", t->mean_rate, &ok);
     car_cli_plan_json_number(object, "peak_bytes_per_s", t->peak_rate, &ok);
     car_cli_plan_json_number(object, "busiest_link", t->busiest, &ok);
+    car_cli_plan_json_number(object, "steps", t->steps, &ok);
     car_cli_plan_json_number(object, "bucket_bytes", t->bucket, &ok);
     car_cli_plan_json_number(object, "memory_device_bytes", car_cli_plan_memory(p), &ok);
     ok = ok && cJSON_AddBoolToObject(object, "fits", car_cli_plan_fits(s, p));

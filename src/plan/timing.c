@@ -6,12 +6,9 @@
 
 #include "plan/timing_internal.h"
 
-enum {
-    STEPS = 7,     /* of the run; the first two fill the cycle, the last drains it; delayed rules repeat every two */
-    FEW_STEPS = 5, /* where a step has very many tasks */
-    FILL = 2,
-    MANY_TASKS = 1 << 17
-};
+/* Steps of the run: the first ones fill the cycle, the last drains it. Delayed rules repeat after two steps at the
+ * earliest, so an even number is counted; the fewer tasks a step has, the more. */
+enum { FILL = 2, MANY_STEPS = 19, STEPS = 7, FEW_STEPS = 5, FEW_TASKS = 1 << 12, MANY_TASKS = 1 << 17 };
 
 /* All-reduces go together until they are worth a ring: as DDP's buckets, but never so small that a round's latency is
  * more than a fifth of it. */
@@ -178,7 +175,7 @@ static void price(const machine *m, int group, double bytes, bool to_all, double
 static car_status begin_collective(machine *m, int group) {
     car_ring *ring = &m->rings[group];
     int slot = (int)(ring->next % ring->room);
-    if (ring->running || ring->joined[slot] < ring->ranks) {
+    if (ring->running || ring->joined[slot] < ring->members) {
         return CAR_OK;
     }
     ring->joined[slot] = 0;
@@ -373,7 +370,9 @@ static car_status create_rings(machine *m) {
     bool grid = plan->config.placement == CAR_PLACEMENT_GRID;
     for (int g = 0; g < m->group_count; g++) {
         car_ring *ring = &m->rings[g];
-        *ring = (car_ring){.ranks = grid ? plan->config.workers : m->devices, .first_waiting = CAR_NONE};
+        *ring = (car_ring){.ranks = grid ? plan->config.workers : plan->devices,
+                           .members = grid ? plan->config.workers : m->devices,
+                           .first_waiting = CAR_NONE};
         /* Nobody is two steps ahead of another; dp over zero has three for each bundle in a step. */
         int per_step =
             plan->config.placement == CAR_PLACEMENT_ZERO ? 3 * plan->partition->bundle_count : m->compiler.per_step[g];
@@ -390,10 +389,13 @@ done:
 static car_status create(machine *m) {
     const car_plan *plan = m->plan;
     car_status status = CAR_OK;
-    m->devices = plan->devices;
+    /* dp's ranks do the same at the same time, and only their rings connect them: one stands for all. */
+    bool alike = plan->clock == CAR_RULE_DP && plan->config.placement != CAR_PLACEMENT_GRID;
+    m->devices = alike ? 1 : plan->devices;
     m->places = car_timing_places(plan);
     m->group_count = car_timing_groups(plan);
-    m->steps = (int64_t)plan->config.workers * plan->stages > MANY_TASKS ? FEW_STEPS : STEPS;
+    int64_t tasks = (int64_t)plan->config.workers * plan->stages;
+    m->steps = tasks <= FEW_TASKS ? MANY_STEPS : tasks <= MANY_TASKS ? STEPS : FEW_STEPS;
     m->agenda.context = m->context;
     CAR_TRY(car_compiler_create(plan, m->bucket, &m->compiler));
     CAR_TRY(car_context_allocate(m->context, (size_t)m->group_count, sizeof *m->rings, &m->rings));
@@ -407,7 +409,7 @@ static car_status create(machine *m) {
     CAR_TRY(car_context_allocate(m->context, (size_t)m->steps, sizeof *m->unfinished, &m->unfinished));
     CAR_TRY(car_context_allocate(m->context, (size_t)m->steps, sizeof *m->finished, &m->finished));
     for (int64_t step = 0; step < m->steps; step++) {
-        m->unfinished[step] = (int64_t)plan->config.workers * plan->stages;
+        m->unfinished[step] = tasks / (plan->devices / m->devices);
     }
     CAR_TRY(
         car_network_create(m->context, m->cluster, m->devices, m->group_count + m->devices, &m->agenda, &m->network));

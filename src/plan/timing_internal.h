@@ -116,7 +116,7 @@ typedef struct car_deed_list {
 
 /* Collectives of a group of ranks: all devices, or those of a grid's stage group. */
 typedef struct car_ring {
-    int ranks;
+    int ranks, members; /* members: devices that join here; one may stand for all */
     int64_t done, next; /* finished; the one that would start next */
     bool running;
     double rate;               /* of the running one, all ranks together */
@@ -140,6 +140,8 @@ typedef struct car_compiler {
     double *closes; /* by bundle: bytes of the bucket that it is the last of, else 0 */
     int64_t *asked; /* by device: collectives in what was compiled */
     car_task_list tasks;
+    unsigned char *parts; /* of the tasks of a slot */
+    int part_capacity;
     car_deed_list early, ahead, body; /* of all slots of a window, see timing_table.c */
     car_slot_mark *marks;             /* where each slot's part of them begins, and where the last ends */
     int mark_count, mark_capacity;

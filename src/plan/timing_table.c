@@ -90,6 +90,7 @@ void car_compiler_release(car_compiler *c) {
     }
     car_context *context = c->plan->context;
     size_t bundles = (size_t)c->plan->partition->bundle_count;
+    car_context_release(context, c->parts, (size_t)c->part_capacity, 1);
     car_context_release(context, c->marks, (size_t)c->mark_capacity, sizeof *c->marks);
     release_list(c->plan, &c->body);
     release_list(c->plan, &c->ahead);
@@ -106,6 +107,7 @@ void car_compiler_release(car_compiler *c) {
 /* The tasks of one slot. */
 typedef struct slot_tasks {
     const car_task *tasks;
+    const unsigned char *parts; /* of each */
     int count;
 } slot_tasks;
 
@@ -240,7 +242,7 @@ static car_status add_job(car_compiler *c, const slot_tasks *slot, part which, c
     int size = 0;
     car_status status = CAR_OK;
     for (int t = 0; t < slot->count; t++) {
-        size += part_of(plan, slot, &slot->tasks[t]) == which;
+        size += slot->parts[t] == which;
     }
     c->job = size > 0 ? list->count : CAR_NONE;
     if (size > 0) {
@@ -248,7 +250,7 @@ static car_status add_job(car_compiler *c, const slot_tasks *slot, part which, c
     }
     for (int t = 0; size > 0 && t < slot->count; t++) {
         const car_task *task = &slot->tasks[t];
-        if (part_of(plan, slot, task) == which) {
+        if (slot->parts[t] == which) {
             car_deed made = {.kind = CAR_DEED_MADE, .of.number = task->version};
             if (!is_message(task)) {
                 made.a = place_of(plan, task->bundle);
@@ -288,7 +290,7 @@ static car_status add_slot(car_compiler *c, int device, const slot_tasks *slot) 
     c->reduced_here = c->reduced;
     for (int t = 0; t < slot->count; t++) {
         const car_task *task = &slot->tasks[t];
-        if (part_of(c->plan, slot, task) == PART_MADE) {
+        if (slot->parts[t] == PART_MADE) {
             comes |= task->kind == CAR_TASK_RECEIVE;
             sum_comes |= task->kind == CAR_TASK_RECEIVE && task->cargo == CAR_CARGO_FINISHED;
             update = task->kind == CAR_TASK_UPDATE ? task : update;
@@ -297,20 +299,21 @@ static car_status add_slot(car_compiler *c, int device, const slot_tasks *slot) 
     /* What comes is waited for early; but an owner's update of a sum that it has finished itself is made in its slot. */
     bool own = update && !sum_comes && c->plan->config.placement == CAR_PLACEMENT_ZERO;
     if (own) {
-        CAR_TRY(append(c->plan, &c->body, (car_deed){.kind = CAR_DEED_NEED,
-                                                     .a = sum_place_of(c->plan, update->bundle),
-                                                     .of.number = update->version}));
+        CAR_TRY(append(c->plan, &c->body,
+                       (car_deed){.kind = CAR_DEED_NEED,
+                                  .a = sum_place_of(c->plan, update->bundle),
+                                  .of.number = update->version}));
     }
     CAR_TRY(add_job(c, slot, PART_MADE, comes && !own ? &c->early : &c->body));
     for (int t = 0; t < slot->count; t++) {
-        if (part_of(c->plan, slot, &slot->tasks[t]) == PART_BODY && slot->tasks[t].kind != CAR_TASK_SEND) {
+        if (slot->parts[t] == PART_BODY && slot->tasks[t].kind != CAR_TASK_SEND) {
             CAR_TRY(add_task(c, device, slot, &slot->tasks[t]));
         }
     }
     CAR_TRY(add_job(c, slot, PART_ADDED, &c->body));
     CAR_TRY(add_own_sum(c, device, slot));
     for (int t = 0; t < slot->count; t++) {
-        if (part_of(c->plan, slot, &slot->tasks[t]) == PART_BODY && slot->tasks[t].kind == CAR_TASK_SEND) {
+        if (slot->parts[t] == PART_BODY && slot->tasks[t].kind == CAR_TASK_SEND) {
             CAR_TRY(add_task(c, device, slot, &slot->tasks[t]));
         }
     }
@@ -365,7 +368,12 @@ car_status car_compiler_window(car_compiler *c, int device, int64_t window, int6
         while (end < c->tasks.count && tasks[end].slot == tasks[first].slot) {
             end++;
         }
-        CAR_TRY(add_slot(c, device, &(slot_tasks){tasks + first, end - first}));
+        CAR_TRY(car_context_grow(c->plan->context, &c->parts, &c->part_capacity, end - first, 1));
+        const slot_tasks slot = {tasks + first, c->parts, end - first};
+        for (int t = 0; t < slot.count; t++) {
+            c->parts[t] = (unsigned char)part_of(c->plan, &slot, &slot.tasks[t]);
+        }
+        CAR_TRY(add_slot(c, device, &slot));
         CAR_TRY(mark(c));
     }
     CAR_TRY(arrange(c, out));

@@ -45,6 +45,7 @@ expect 1 "must be a multiple" train --model mlp --workers 4 --stages 6
 expect 1 "only cdp-v2" train --model mlp --rule dp --freshness-slack 1
 expect 1 "could not create the run directory" train --model mlp --steps 1 --out /nonexistent/run
 expect 1 "resnet20" train --model resnet21
+expect 1 "can only be planned" train --model gpt3-175b --workers 2 --steps 1
 expect 1 "vit-tiny" train --model vit-tiny --image-size 33
 expect 1 "gpt2-nano" train --model gpt2-nano --seq-len 4000
 expect 1 "not finite" train --model mlp --steps 50 --lr 1e6

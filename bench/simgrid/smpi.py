@@ -1,0 +1,63 @@
+"""Replays plans on SimGrid's SMPI and says how long their steps take there."""
+
+import collections
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+
+from simgrid.schedule import ReplayError, Schedule, hosts_of, platform_of
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FILL = 2  # steps, as the plan's timing: they fill the cycle, and the last drains it
+# Plain links, as the cluster's description has them: no factors for protocols, no windows, full duplex. Nothing that
+# the program computes itself takes simulated time.
+SETTINGS = ("network/model:CM02", "network/TCP-gamma:0", "network/weight-S:0", "network/crosstraffic:no",
+            "smpi/simulate-computation:no", "smpi/shared-malloc:global", "smpi/privatization:no")  # fmt: skip
+
+
+def missing():
+    """What SimGrid lacks here, or nothing."""
+    return [name for name in ("smpicc", "smpirun") if not shutil.which(name)]
+
+
+def version():
+    found = re.search(r"[\d.]+", subprocess.run(["smpirun", "--version"], capture_output=True, text=True).stdout)
+    return found.group(0) if found else "unknown"
+
+
+def compile_replay(directory):
+    """The program, compiled if it is older than its source."""
+    source, target = os.path.join(HERE, "replay.c"), os.path.join(directory, "replay")
+    if not os.path.exists(target) or os.path.getmtime(target) < os.path.getmtime(source):
+        os.makedirs(directory, exist_ok=True)
+        subprocess.run(["smpicc", "-O2", "-Wall", "-Wextra", source, "-o", target], check=True)
+    return target
+
+
+def replay(table, plan, program, timeout=None):
+    """The table (`carousel plan --dump`) of a plan (`carousel plan --json --cluster`), of as many steps as its timing
+    has, run by SMPI.
+
+    Returns seconds of a step in steady state, and what was run."""
+    schedule = Schedule(table, plan)
+    with tempfile.TemporaryDirectory(prefix="carousel-simgrid-") as directory:
+        ranks = schedule.write(directory)
+        platform, hosts = os.path.join(directory, "platform.xml"), os.path.join(directory, "hosts")
+        with open(platform, "w") as file:
+            file.write(platform_of(plan["cluster"], schedule.devices))
+        with open(hosts, "w") as file:
+            file.write(hosts_of(schedule.devices, ranks))
+        words = ["smpirun", "-np", str(ranks), "-platform", platform, "-hostfile", hosts,
+                 *(f"--cfg={setting}" for setting in SETTINGS), "--log=root.thres:warning",
+                 program, directory, str(schedule.largest)]  # fmt: skip
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout)
+    ends = collections.defaultdict(float)
+    for step, seconds in re.findall(r"^mark (\d+) (\S+)$", done.stdout, re.MULTILINE):
+        ends[int(step)] = max(ends[int(step)], float(seconds))
+    if done.returncode != 0 or len(ends) != plan["timing"]["steps"]:
+        raise ReplayError(f"SMPI came to no end: {(done.stderr or done.stdout)[-500:]}")
+    last = plan["timing"]["steps"] - 2
+    messages = sum(line[0] == "s" for lines in schedule.ranks for line in lines)
+    return {"step_s": (ends[last] - ends[FILL - 1]) / (last - FILL + 1), "ranks": ranks, "messages": messages}
