@@ -321,6 +321,31 @@ static void test_registry(void **state) {
     assert_null(car_model_find(NULL));
 }
 
+/* Sizes that are only planned: they are found by name, are not among those that are trained, and have as many
+ * parameters as their authors say. */
+static void test_models_on_paper(void **state) {
+    for (int i = 0; i < car_model_paper_count(); i++) {
+        const car_model_info *info = car_model_paper_at(i);
+        int64_t width = info->defaults.width, context = info->defaults.seq_len;
+        assert_true(info->on_paper);
+        assert_ptr_equal(car_model_find(info->name), info);
+        for (int m = 0; m < car_model_count(); m++) {
+            assert_string_not_equal(car_model_info_at(m)->name, info->name);
+            assert_false(car_model_info_at(m)->on_paper);
+        }
+        car_graph *graph = build(*state, info->name, NULL);
+        int64_t expected = (info->defaults.vocabulary + context + 2) * width +
+                           info->defaults.depth * (12 * width * width + 13 * width);
+        assert_int_equal(trainable(graph), expected);
+        if (strcmp(info->name, "gpt2-xl") == 0) {
+            assert_int_equal(expected, 1557611200);
+        }
+        car_graph_destroy(graph);
+    }
+    assert_null(car_model_paper_at(-1));
+    assert_null(car_model_paper_at(car_model_paper_count()));
+}
+
 static void test_resolve(void **state) {
     car_model_config config = car_model_config_default(), out = {0};
     config.classes = 10;
@@ -461,6 +486,7 @@ static void test_out_of_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_registry),
+        cmocka_unit_test(test_models_on_paper),
         cmocka_unit_test(test_resolve),
         cmocka_unit_test(test_impossible_configs),
         cmocka_unit_test(test_unknown_name),
