@@ -89,6 +89,21 @@ static void dp_adds_a_ring(void **state) {
     car_plans_close_model(&model);
 }
 
+/* All of a pipeline's micro-batches pass all its cuts twice; the first way in and the last way out are not hidden. */
+static void a_pipeline_waits_for_latency(void **state) {
+    (void)state;
+    car_partition *partition = car_plans_uniform(4, 1);
+    car_plan_config config = {.workers = 4, .rule = CAR_RULE_GPIPE, .placement = CAR_PLACEMENT_PIPELINE};
+    car_cluster cluster = {.devices_per_node = 1, .flops = 1, .between = {1e18, 0.01}};
+    car_expect_near(time_plan(partition, config, &cluster, 1).exposed, 6 * 0.01, 1e-9);
+    cluster.devices_per_node = 4;
+    cluster.inside = (car_link){1e18, 0.001};
+    car_expect_near(time_plan(partition, config, &cluster, 1).exposed, 6 * 0.001, 1e-9);
+    cluster.devices_per_node = 2;
+    car_expect_near(time_plan(partition, config, &cluster, 1).exposed, 4 * 0.001 + 2 * 0.01, 1e-9);
+    car_partition_destroy(partition);
+}
+
 /* A ring that stays in a node is as fast as the node. */
 static void nodes_have_links_of_their_own(void **state) {
     (void)state;
@@ -179,6 +194,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(free_messages_agree_with_the_simulator),
         cmocka_unit_test(dp_adds_a_ring),
+        cmocka_unit_test(a_pipeline_waits_for_latency),
         cmocka_unit_test(nodes_have_links_of_their_own),
         cmocka_unit_test(the_cycle_hides_its_messages),
         cmocka_unit_test(bytes_are_the_predictions),
