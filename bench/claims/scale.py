@@ -152,7 +152,7 @@ def tables(raw):
 
 
 def panel(raw, cluster, what, title):
-    """Steps over computing, by N: the prediction as lines, SMPI as bars beside them."""
+    """Steps over computing, by N: those predicted, or SMPI's."""
     marks, places = [], {16: 0, 64: 1, 256: 2}
     for number, rule in enumerate(RULES):
         points = [(places[n], run) for n in places
@@ -161,7 +161,7 @@ def panel(raw, cluster, what, title):
             marks.append({"kind": "bars", "points": [(x + 0.22 * (number - 1), run[what] / run["compute_s"])
                                                      for x, run in points],
                           "colour": number, "span": 0.2, "name": rule, "fade": 0.55})  # fmt: skip
-    return {"title": title, "x": "N = 16, 64, 256", "y": "step over what one worker computes", "marks": marks,
+    return {"title": title, "x": "0, 1, 2: N = 16, 64, 256", "y": "step over what one worker computes", "marks": marks,
             "legend": True, "x_range": (-0.6, 2.6), "x_ticks": [0, 1, 2]}  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def scale_panel(raw, placement):
             if points:
                 marks.append({"kind": "line", "points": points, "name": f"{model}, {rule}", "colour": number,
                               "dash": DASHES[1] if rule == "dp" else ""})  # fmt: skip
-    return {"title": f"{placement}: step over what one worker computes", "x": "N = 16, 64, 256, 1024", "marks": marks,
+    return {"title": f"{placement}: step over what one worker computes", "x": "0 to 3: N = 16, 64, 256, 1024", "marks": marks,
             "legend": True, "x_range": (0, 3), "x_ticks": [0, 1, 2, 3]}  # fmt: skip
 
 
@@ -195,9 +195,11 @@ def figures(raw):
 
 
 def headline(raw):
-    ratios = [run["ratio"] for key, run in raw["runs"].items() if key.startswith("smpi-")]
-    if not ratios:
+    runs = {key: run["ratio"] for key, run in raw["runs"].items() if key.startswith("smpi-")}
+    if not runs:
         return []
-    return [["steps of up to 256 ranks in SimGrid's SMPI, over the plan's prediction",
-             f"{min(ratios):.2f} to {max(ratios):.2f}"]]  # fmt: skip
-
+    most = max(int(key.rsplit("-", 1)[1]) for key in runs)
+    return [[f"a step in SimGrid's SMPI over the plan's prediction, up to {most} workers (`replica`)"
+             if all("-replica-" in key for key in runs)
+             else f"a step in SimGrid's SMPI over the plan's prediction, up to {most} workers",
+             f"{min(runs.values()):.2f} to {max(runs.values()):.2f}"]]  # fmt: skip
