@@ -34,8 +34,8 @@ typedef struct car_plan_subject {
     car_machines machines;
     car_mapping_choice choice; /* where the options leave it open */
     bool chosen;
-    car_cluster cluster;        /* if the options name one */
-    double compute;             /* seconds that one worker's forwards and backwards take there */
+    car_cluster cluster; /* if the options name one */
+    double compute;      /* seconds that one worker's forwards and backwards take there */
 } car_plan_subject;
 
 /* ---- plan_profile.c ------------------------------------------------------------------------- */
