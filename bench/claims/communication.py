@@ -67,13 +67,15 @@ def tables(raw):
     for (model, workers, placement, rule), run in found(raw):
         planned = run["plan"]
         mean = planned["bytes_sent"] / run["slots"]
-        # What a collective sends is the library's own affair: the plan counts a ring's.
-        counted = planned["collectives"] == 0
+        # What the collectives of dp over zero send is the library's own affair. Over replica they are a ring of ours,
+        # whose messages are as many as it has pieces: the plan counts bytes.
+        counted = placement == "replica" or planned["collectives"] == 0
+        cyclic = planned["collectives"] == 0
         rows.append([
             model, workers, placement, rule, f"{run['messages_per_step']:.0f}" if counted else "–",
-            f"{planned['messages']:.0f}" if counted else "–", f"{run['collectives_per_step']:.0f}",
+            f"{planned['messages']:.0f}" if cyclic else "–", f"{run['collectives_per_step']:.0f}",
             f"{run['bytes_per_step'] / 1e6:.3f}" if counted else "–", f"{planned['bytes_sent'] / 1e6:.3f}",
-            run["runs"][1]["max_messages_per_slot"] if counted else "–",
+            run["runs"][1]["max_messages_per_slot"] if cyclic else "–",
             planned["rounds_between_slots"], f"{mean / 1e3:.0f}", f"{mean * planned['burst'] / 1e3:.0f}",
             f"{planned['burst']:.2f}",
         ])  # fmt: skip

@@ -56,7 +56,7 @@ car_status car_rank_agree(car_context *context, car_transport *transport, const 
 
 /* What a run sent, and how long it waited, since the rank was created. */
 typedef struct car_rank_traffic {
-    uint64_t bytes_sent, messages, collectives; /* what the plan says */
+    uint64_t bytes_sent, messages, collectives; /* what the plan says, and rings for its sums */
     uint64_t statuses;                          /* besides: small ones, for progress, the watchdog and beats */
     int max_messages_per_slot;                  /* sent by this rank */
     double exposed_s; /* a thread had nothing to do because something had not arrived; mean over threads */

@@ -82,7 +82,7 @@ void car_transport_give_up(car_transport *transport);
 
 /* What was done in the loop since the transport was opened. */
 typedef struct car_traffic {
-    uint64_t bytes_sent, messages, collectives; /* of the plan, by this rank */
+    uint64_t bytes_sent, messages, collectives; /* of the plan, and of rings for its sums, by this rank */
     uint64_t statuses;                          /* sent to other ranks besides, beats among them */
 } car_traffic;
 car_traffic car_transport_traffic(const car_transport *transport);

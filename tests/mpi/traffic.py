@@ -217,10 +217,12 @@ def check_dp():
     seen = {r.call for r in records if r.in_loop and r.call in COLLECTIVES}
     wrong = [] if seen == {"Ibcast", "Ireduce"} else [f"collectives of dp over zero in its loop: {seen}"]
     settings.update(placement="replica", workers=3)
-    _, records = run(settings, 3)
+    summary, records = run(settings, 3)
     ring = sum(r.bytes for r in records if r.in_loop and r.comm == "carousel_sums")
     least = STEPS * 2 * 2 * sum(stage["weight_bytes"] for stage in Plan(settings, 1).stages)
     wrong += [] if ring == least else [f"{ring} bytes of sums over all ranks, {least} are due"]
+    told = summary["comm"]["bytes_sent"]
+    wrong += [] if told == ring else [f"the program accounts for {told} bytes of sums over all ranks, seen were {ring}"]
     print(f"{'FAILED' if wrong else 'ok'} dp: {', '.join(sorted(seen))}; {ring} bytes in a ring", flush=True)
     return wrong
 

@@ -59,6 +59,8 @@ static car_status start_round(car_transport *transport, car_ring_lane *lane) {
     lane->pending = 2;
     CAR_TRY(car_transport_launch(transport, &lane->receive));
     CAR_TRY(car_transport_launch(transport, &lane->send));
+    transport->traffic.messages++;
+    transport->traffic.bytes_sent += lane->send.bytes;
 done:
     return status;
 }
