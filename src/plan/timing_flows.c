@@ -14,75 +14,76 @@ static bool is_earlier(car_event a, car_event b) {
     return a.time < b.time || (a.time <= b.time && a.id < b.id);
 }
 
-static void put(car_agenda *g, int at, car_event event) {
-    g->events[at] = event;
-    g->place[event.id] = at + 1;
+static void put(car_agenda *agenda, int at, car_event event) {
+    agenda->events[at] = event;
+    agenda->place[event.id] = at + 1;
 }
 
-static void rise(car_agenda *g, int at, car_event event) {
-    while (at > 0 && is_earlier(event, g->events[(at - 1) / 2])) {
-        put(g, at, g->events[(at - 1) / 2]);
+static void rise(car_agenda *agenda, int at, car_event event) {
+    while (at > 0 && is_earlier(event, agenda->events[(at - 1) / 2])) {
+        put(agenda, at, agenda->events[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
-    put(g, at, event);
+    put(agenda, at, event);
 }
 
-static void sink(car_agenda *g, int at, car_event event) {
-    for (int child = 2 * at + 1; child < g->count; child = 2 * at + 1) {
-        if (child + 1 < g->count && is_earlier(g->events[child + 1], g->events[child])) {
+static void sink(car_agenda *agenda, int at, car_event event) {
+    for (int child = 2 * at + 1; child < agenda->count; child = 2 * at + 1) {
+        if (child + 1 < agenda->count && is_earlier(agenda->events[child + 1], agenda->events[child])) {
             child++;
         }
-        if (!is_earlier(g->events[child], event)) {
+        if (!is_earlier(agenda->events[child], event)) {
             break;
         }
-        put(g, at, g->events[child]);
+        put(agenda, at, agenda->events[child]);
         at = child;
     }
-    put(g, at, event);
+    put(agenda, at, event);
 }
 
-car_status car_agenda_set(car_agenda *g, int64_t id, double time) {
+car_status car_agenda_set(car_agenda *agenda, int64_t id, double time) {
     car_event event = {time, id};
     car_status status = CAR_OK;
-    CAR_TRY(car_context_grow(g->context, &g->place, &g->ids, (int)id + 1, sizeof *g->place));
-    if (g->place[id] == 0) {
-        CAR_TRY(car_context_grow(g->context, &g->events, &g->capacity, g->count + 1, sizeof *g->events));
-        rise(g, g->count++, event);
-    } else if (is_earlier(event, g->events[g->place[id] - 1])) {
-        rise(g, g->place[id] - 1, event);
+    CAR_TRY(car_context_grow(agenda->context, &agenda->place, &agenda->ids, (int)id + 1, sizeof *agenda->place));
+    if (agenda->place[id] == 0) {
+        CAR_TRY(car_context_grow(agenda->context, &agenda->events, &agenda->capacity, agenda->count + 1,
+                                 sizeof *agenda->events));
+        rise(agenda, agenda->count++, event);
+    } else if (is_earlier(event, agenda->events[agenda->place[id] - 1])) {
+        rise(agenda, agenda->place[id] - 1, event);
     } else {
-        sink(g, g->place[id] - 1, event);
+        sink(agenda, agenda->place[id] - 1, event);
     }
 done:
     return status;
 }
 
-void car_agenda_remove(car_agenda *g, int64_t id) {
-    int at = id < g->ids ? g->place[id] - 1 : -1;
+void car_agenda_remove(car_agenda *agenda, int64_t id) {
+    int at = id < agenda->ids ? agenda->place[id] - 1 : -1;
     if (at < 0) {
         return;
     }
-    car_event last = g->events[--g->count];
-    g->place[id] = 0;
+    car_event last = agenda->events[--agenda->count];
+    agenda->place[id] = 0;
     if (last.id == id) {
         return;
     }
-    if (at > 0 && is_earlier(last, g->events[(at - 1) / 2])) {
-        rise(g, at, last);
+    if (at > 0 && is_earlier(last, agenda->events[(at - 1) / 2])) {
+        rise(agenda, at, last);
     } else {
-        sink(g, at, last);
+        sink(agenda, at, last);
     }
 }
 
-car_event car_agenda_pop(car_agenda *g) {
-    car_event first = g->events[0];
-    car_agenda_remove(g, first.id);
+car_event car_agenda_pop(car_agenda *agenda) {
+    car_event first = agenda->events[0];
+    car_agenda_remove(agenda, first.id);
     return first;
 }
 
-void car_agenda_release(car_agenda *g) {
-    car_context_release(g->context, g->place, (size_t)g->ids, sizeof *g->place);
-    car_context_release(g->context, g->events, (size_t)g->capacity, sizeof *g->events);
+void car_agenda_release(car_agenda *agenda) {
+    car_context_release(agenda->context, agenda->place, (size_t)agenda->ids, sizeof *agenda->place);
+    car_context_release(agenda->context, agenda->events, (size_t)agenda->capacity, sizeof *agenda->events);
 }
 
 /* ---- the network ----------------------------------------------------------------------------- */
@@ -106,7 +107,7 @@ car_status car_network_create(car_context *context, const car_cluster *cluster, 
     }
     CAR_TRY(car_context_allocate(context, (size_t)n->wire_count, sizeof *n->wires, &n->wires));
     CAR_TRY(car_context_allocate(context, (size_t)n->table_size, sizeof *n->table, &n->table));
-    for (int w = 0; w < n->wire_count; w++) {
+    for (int w = 0; cluster && w < n->wire_count; w++) {
         n->wires[w].bandwidth = w < 2 * devices ? cluster->inside.bandwidth : cluster->between.bandwidth;
         n->wires[w].first = CAR_NONE;
     }
