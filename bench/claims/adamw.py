@@ -15,10 +15,10 @@ VARIABLE = "CAROUSEL_TINYSHAKESPEARE"
 COMMON = {"workers": 4, "threads": 2, "optimizer": "adamw", "lr": 1e-3, "lr-schedule": "cosine",
           "checkpoint-every": 100, "keep": 1}  # fmt: skip
 MODELS = {
-    "gpt2-nano": {"batch": 8, "weight-decay": 0.1, "betas": "0.9,0.95", "steps": 800, "eval-every": 200},
-    "vit-tiny": {"batch": 16, "weight-decay": 0.05, "steps": 400, "eval-every": 200, "eval-batches": 125},
+    "gpt2-nano": {"batch": 8, "weight-decay": 0.1, "betas": "0.9,0.95", "steps": 400, "eval-every": 100},
+    "vit-tiny": {"batch": 16, "weight-decay": 0.05, "steps": 240, "eval-every": 80, "eval-batches": 125},
 }
-WARMUPS = (100, 0)  # steps
+WARMUPS = (50, 0)  # steps
 SHORT = {"steps": 25, "eval-every": 0, "checkpoint-every": 0, "eval-batches": 8}
 
 

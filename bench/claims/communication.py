@@ -84,15 +84,6 @@ def tables(raw):
     return {"traffic": table(header, rows)} if rows else {}
 
 
-def headline(raw):
-    dp, cyclic = (raw["runs"].get(f"resnet20-n8-replica-{rule}") for rule in RULES[:2])
-    if not dp or not cyclic:
-        return []
-    said = [f"{run['plan']['burst']:.1f}, {run['plan']['rounds_between_slots']}" for run in (dp, cyclic)]
-    return [["busiest slot's bytes over the mean, and rounds between slots, 8 ranks (`replica`)",
-             f"dp {said[0]}; cdp-v2 {said[1]}"]]  # fmt: skip
-
-
 def panel(raw, model, workers, placement):
     marks, rules = [], [rule for rule in RULES[:2]]
     for n, rule in enumerate(rules):

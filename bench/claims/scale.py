@@ -192,14 +192,3 @@ def figures(raw):
     if panels:
         found["scale-plans.svg"] = figure(panels, columns=2, width=960, height=340)
     return found
-
-
-def headline(raw):
-    runs = {key: run["ratio"] for key, run in raw["runs"].items() if key.startswith("smpi-")}
-    if not runs:
-        return []
-    most = max(int(key.rsplit("-", 1)[1]) for key in runs)
-    return [[f"a step in SimGrid's SMPI over the plan's prediction, up to {most} workers (`replica`)"
-             if all("-replica-" in key for key in runs)
-             else f"a step in SimGrid's SMPI over the plan's prediction, up to {most} workers",
-             f"{min(runs.values()):.2f} to {max(runs.values()):.2f}"]]  # fmt: skip

@@ -98,11 +98,10 @@ def tables(raw):
 def headline(raw):
     runs = raw["runs"]
     found = {name: s for name in MODELS if "ratio" in (s := runs.get(name, {}).get("summary", {}))}
-    ratios = [f"{name} {s['ratio']['median']:.1f}{'' if s['quiet'] else '?'}" for name, s in found.items()]
-    memory = [f"{name} {s['rss_ratio']['median']:.2f}" for name, s in found.items()]
-    lines = [["samples/s of training over PyTorch's, 2 threads (?: the machine was not quiet)", ", ".join(ratios)],
-             ["resident memory of that process over PyTorch's", ", ".join(memory)]]  # fmt: skip
-    return lines if found else []
+    ratios = [f"{name} {s['ratio']['median']:.1f}{'' if s['quiet'] else '?'}, {s['rss_ratio']['median']:.2f}"
+              for name, s in found.items()]  # fmt: skip
+    return [["training over PyTorch's, 2 threads: samples/s (?: the machine was not quiet), resident memory",
+             "; ".join(ratios)]] if found else []  # fmt: skip
 
 
 def figures(raw):
