@@ -52,7 +52,7 @@ for placement in replica zero pipeline grid; do
     same_weights "$work/undisturbed" "$work/whole" "$placement"
     rm -rf "$work/whole"
     for ((n = 0, tries = 0; n < count && tries < 3 * count + 7; tries++)); do
-        kill_one $placement $((RANDOM * 32768 % length + RANDOM % length))
+        kill_one $placement $(((RANDOM * 32768 + RANDOM) % length))
         [ $killed = yes ] && n=$((n + 1))
     done
     [ "$n" = "$count" ] || fail "$placement: only $n of $count kills met a rank"
