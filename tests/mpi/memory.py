@@ -98,9 +98,11 @@ def check_together(plan, placement, settings, accounts):
     if placement == "pipeline":
         for group, account in enumerate(accounts):
             share, most = one_micro_batch(settings, group), plan.workers - group
-            if not (most - 1) * share < account["activations_peak_bytes"] <= most * share:
-                wrong.append(f"rank {group} of the pipeline holds {account['activations_peak_bytes'] / share:.2f} "
-                             f"micro-batches, not {most}")
+            k = len(plan.stages) // plan.workers
+            kept = sum(stage["held_bytes"] for stage in plan.stages[group * k : (group + 1) * k])  # for its backward
+            if not (most - 1) * kept < account["activations_peak_bytes"] <= most * share:
+                wrong.append(f"rank {group} of the pipeline holds {account['activations_peak_bytes']} bytes, not {most} "
+                             f"micro-batches' of {kept} to {share}")
     return wrong, total / weights
 
 
