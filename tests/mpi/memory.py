@@ -12,6 +12,9 @@ Trains over ranks and compares each rank's peaks with `carousel plan --json`:
   it may be posted to the slot of its receive, at the sender from the slot of its send to that same slot. Real clocks
   are not slots: ranks are allowed to be twice as far apart as a message has time, 4k slots.
 
+With --full there are cases whose steps take a few milliseconds on many ranks for few cores, less than the system lets a
+process run at once: they may be twice as far apart, and a gradient may have to wait for its sum, beside it.
+
 Messages that are late, because the machine is busy with something else, make ranks hold more for a while: so a case that
 fails is run again, twice at most.
 """
@@ -37,19 +40,21 @@ KINDS = ("weights", "gradients", "optimizer", "activations")
 # ---- what may be in flight ------------------------------------------------------------------------
 
 
-def in_flight(plan, placement, ranks):
+def in_flight(plan, placement, ranks, late):
     """The most bytes that messages of a rank take, by the plan."""
     changes = [collections.Counter() for _ in range(ranks)]
     receives = plan.receives()
     k = len(plan.stages) // plan.workers
+    apart = (2 if late else 1) * APART * k
     taken = collections.Counter()
     for send in plan.sends():
         way = (send.device, send.peer, send.what)
         arrival = receives[way][taken[way]]
         taken[way] += 1
-        ahead = 1 if placement == "zero" and send.cargo == "w" else 2 * k
-        for rank, begin, end in ((send.device, send.slot, arrival + APART * k),
-                                 (send.peer, arrival - ahead - APART * k, arrival)):
+        finished = placement == "replica" and send.cargo == "s"  # as slots_ahead() of the engine has it
+        ahead = 1 if placement == "zero" and send.cargo == "w" else 4 * k if finished else 2 * k
+        for rank, begin, end in ((send.device, send.slot, arrival + apart),
+                                 (send.peer, arrival - ahead - apart, arrival)):
             changes[rank][begin] += send.bytes
             changes[rank][end + 1] -= send.bytes
     peaks = []
@@ -65,14 +70,20 @@ def in_flight(plan, placement, ranks):
 # ---- comparing ------------------------------------------------------------------------------------
 
 
-def check_rank(rank, measured, predicted, flight, placement):
-    """Sums, and weights where they move, may be passed on before their slot is over: then they are in flight earlier."""
+def bounds(kind, placement, late):
+    """Over the plan's. Sums, and weights where they move, may be passed on before their slot is over: then they are in
+    flight earlier. Where a sum may be late, because a step takes milliseconds, the gradient waits for it beside it."""
+    passed_on = kind == "gradients" or (kind == "weights" and placement == "zero")
+    least = (0.25 if late else 0.5) if passed_on else 1 - WITHIN
+    return least, 2 if late and kind == "gradients" else 1 + WITHIN
+
+
+def check_rank(rank, measured, predicted, flight, placement, late):
     wrong = []
-    passed_on = ("gradients", "weights") if placement == "zero" else ("gradients",)
     for kind in KINDS:
         is_, said = measured[f"{kind}_peak_bytes"], predicted[f"{kind}_bytes"]
-        least = said / 2 if kind in passed_on else (1 - WITHIN) * said
-        if not least <= is_ <= (1 + WITHIN) * said:
+        least, most = bounds(kind, placement, late)
+        if not least * said <= is_ <= most * said:
             wrong.append(f"rank {rank}: {is_:.0f} bytes of {kind}, and the plan has {said:.0f}")
     if measured["messages_peak_bytes"] > (1 + WITHIN) * flight:
         wrong.append(f"rank {rank}: {measured['messages_peak_bytes']:.0f} bytes of messages, and the plan has at most "
@@ -106,21 +117,22 @@ def check_together(plan, placement, settings, accounts):
     return wrong, total / weights
 
 
-def check_case(case):
+def check_case(case, late):
     model, rule, placement, workers, k = case
     settings = {**MODELS[model], "rule": rule, "placement": placement, "workers": workers, "stages": workers * k}
     ranks = ranks_of(placement, rule, workers)
     plan = Plan(settings, STEPS)
     predicted = plan.json["rank_predictions"]
     accounts = train(ranks, {**settings, "steps": STEPS, "lr": 0.001})["ranks"]
-    flight = in_flight(plan, placement, ranks)
+    flight = in_flight(plan, placement, ranks, late)
     wrong, share = check_together(plan, placement, settings, accounts)
     for rank in range(ranks):
-        wrong += check_rank(rank, accounts[rank], predicted[rank], flight[rank], placement)
+        wrong += check_rank(rank, accounts[rank], predicted[rank], flight[rank], placement, late)
         for kind in KINDS:  # the check must be able to fail
-            less = {**predicted[rank], f"{kind}_bytes": accounts[rank][f"{kind}_peak_bytes"] * 0.95}
-            if less[f"{kind}_bytes"] and not check_rank(rank, accounts[rank], less, flight[rank], placement):
-                wrong.append(f"rank {rank}: a plan with a twentieth less {kind} goes unnoticed")
+            less = accounts[rank][f"{kind}_peak_bytes"] * 0.99 / bounds(kind, placement, late)[1]
+            changed = {**predicted[rank], f"{kind}_bytes": less}
+            if less and not check_rank(rank, accounts[rank], changed, flight[rank], placement, late):
+                wrong.append(f"rank {rank}: a plan with less {kind} goes unnoticed")
     activations = " ".join(f"{account['activations_peak_bytes'] / 1e6:.2f}" for account in accounts)
     print(f"{'FAILED' if wrong else 'ok'} {model} {rule} {placement} N={workers} k={k}: weights {share:.2f} of the "
           f"model's over all ranks, activations {activations} MB", flush=True)
@@ -137,11 +149,11 @@ def cases(full):
 
 
 def main():
-    failures = []
-    for case in cases("--full" in sys.argv[1:] or os.environ.get("CAR_MPI_FULL") == "1"):
+    failures, full = [], "--full" in sys.argv[1:] or os.environ.get("CAR_MPI_FULL") == "1"
+    for case in cases(full):
         for _ in range(ATTEMPTS):
             try:
-                wrong = check_case(case)
+                wrong = check_case(case, late=full)
             except RunError as error:
                 wrong = [str(error)]
             if not wrong:
