@@ -12,11 +12,9 @@ from simgrid.schedule import ReplayError, Schedule, hosts_of, platform_of
 HERE = os.path.dirname(os.path.abspath(__file__))
 FILL = 2  # steps, as the plan's timing: they fill the cycle, and the last drains it
 # Plain links, as the cluster's description has them: no factors for protocols, no windows, full duplex. Nothing that
-# the program computes itself takes simulated time. Blocks of memory that ranks share are large, because the system allows
-# a process only so many mappings.
+# the program computes itself takes simulated time.
 SETTINGS = ("network/model:CM02", "network/TCP-gamma:0", "network/weight-S:0", "network/crosstraffic:no",
-            "smpi/simulate-computation:no", "smpi/shared-malloc:global", "smpi/shared-malloc-blocksize:67108864",
-            "smpi/privatization:no")  # fmt: skip
+            "smpi/simulate-computation:no", "smpi/shared-malloc:global", "smpi/privatization:no")  # fmt: skip
 
 
 def missing():
