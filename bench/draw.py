@@ -1,6 +1,6 @@
 """Charts as SVG, by hand: panels with lines, bands and stacked areas. Used by curves.py and the figures of results.
 
-A panel is a dictionary: title, x and y (labels), marks (a list), and if wanted x_range, y_range, legend (True).
+A panel is a dictionary: title, x and y (labels), marks (a list), and if wanted x_range, y_range, legend (True, or "left").
 A mark is a dictionary too:
 
     {"kind": "line", "points": [(x, y), ...], "name": ..., "colour": n, "dash": text, "width": pixels}
@@ -116,7 +116,7 @@ def draw_panel(panel, at_x, at_y, width, height):
                f'</text>')  # fmt: skip
     if panel.get("legend"):
         longest = max((len(mark["name"]) for mark in panel["marks"] if mark.get("name")), default=0)
-        out += draw_legend(panel["marks"], right - 48 - 6.8 * longest, top)
+        out += draw_legend(panel["marks"], left + 16 if panel["legend"] == "left" else right - 48 - 6.8 * longest, top)
     return out
 
 

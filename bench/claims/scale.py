@@ -179,7 +179,7 @@ def scale_panel(raw, placement):
                 marks.append({"kind": "line", "points": points, "name": f"{model}, {rule}", "colour": number,
                               "dash": DASHES[1] if rule == "dp" else ""})  # fmt: skip
     return {"title": f"{placement}: step over what one worker computes", "x": "0 to 3: N = 16, 64, 256, 1024", "marks": marks,
-            "legend": True, "x_range": (0, 3), "x_ticks": [0, 1, 2, 3]}  # fmt: skip
+            "legend": "left", "x_range": (0, 3), "x_ticks": [0, 1, 2, 3]}  # fmt: skip
 
 
 def figures(raw):
