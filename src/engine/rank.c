@@ -279,6 +279,7 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->limit = steps - rank->first_step;
     rank->window = 0;
     rank->ended = rank->begun = false;
+    rank->told = 0;
     rank->run = car_transport_loops(rank->transport);
     rank->proposal = 0;
     rank->send_slot = INT64_MIN;

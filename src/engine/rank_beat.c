@@ -39,7 +39,8 @@ void car_rank_note_begin(car_rank *rank, const car_task *task) {
     bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
     int64_t next = task->step * rank->workers + task->worker + 1;
     rank->begun = rank->begun || computes;
-    if (!computes || !keeps_distance(rank) || next >= rank->limit * rank->workers || is_here(rank, next)) {
+    if (!computes || !keeps_distance(rank) || next >= rank->limit * rank->workers || is_here(rank, next) ||
+        next <= rank->told) {
         return;
     }
     int64_t since = task->slot - car_plan_forward_slot(rank->plan, task->step, task->worker, 0);
@@ -48,8 +49,10 @@ void car_rank_note_begin(car_rank *rank, const car_task *task) {
     if (since == 0 && step > 0) {
         double share = car_transport_machines(rank->transport) > 1 ? part : part_nearby;
         car_transport_beat(rank->transport, rank->run, next, share * step / rank->workers);
-    } else if (since == 2 * rank->per_worker && step == 0) {
+        rank->told = next;
+    } else if (since >= 2 * rank->per_worker) { /* it began before another of this rank's workers had ended a step */
         car_transport_beat(rank->transport, rank->run, next, 0);
+        rank->told = next;
     }
 }
 
@@ -67,8 +70,8 @@ void car_rank_note_end(car_rank *rank, const car_task *task, double seconds) {
 void car_rank_hear_beat(void *user, int64_t run, int64_t number) {
     car_rank *rank = user;
     pthread_mutex_lock(&rank->lock);
+    rank->beat = run == rank->beat_run && rank->beat > number ? rank->beat : number;
     rank->beat_run = run;
-    rank->beat = number;
     pthread_cond_broadcast(&rank->changed);
     pthread_mutex_unlock(&rank->lock);
 }

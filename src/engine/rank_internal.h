@@ -166,6 +166,7 @@ struct car_rank {
     double progressed, watched;
     atomic_bool stop;
     int64_t beat, beat_run; /* the micro-batch that may begin, by the rank before, and the run it is of */
+    int64_t told;           /* the last that the next rank was told of */
     bool begun;             /* something was computed in this run: whoever waits before that waits for its turn */
     double *computed;       /* per worker: seconds of its forwards and backwards, so far in this step */
     double computes;        /* all of a step, of the worker that ended one last */
