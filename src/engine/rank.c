@@ -306,13 +306,17 @@ static car_status end_loop(car_rank *rank, car_status status) {
     return status;
 }
 
+static car_transport_events events_of(car_rank *rank) {
+    return (car_transport_events){.finished = car_rank_message_finished,
+                                  .watch = car_rank_watch,
+                                  .tell = car_rank_tell,
+                                  .heard = car_rank_heard,
+                                  .beat = car_rank_hear_beat,
+                                  .user = rank};
+}
+
 car_status car_rank_run(car_rank *rank, int64_t steps) {
-    const car_transport_events events = {.finished = car_rank_message_finished,
-                                         .watch = car_rank_watch,
-                                         .tell = car_rank_tell,
-                                         .heard = car_rank_heard,
-                                         .beat = car_rank_hear_beat,
-                                         .user = rank};
+    const car_transport_events events = events_of(rank);
     double start = car_clock_seconds();
     car_status status = rank->status;
     if (status != CAR_OK || steps <= rank->first_step) {
@@ -334,12 +338,7 @@ done:
 }
 
 car_status car_rank_attend(car_rank *rank, car_rank_work work, void *user) {
-    const car_transport_events events = {.finished = car_rank_message_finished,
-                                         .watch = car_rank_watch,
-                                         .tell = car_rank_tell,
-                                         .heard = car_rank_heard,
-                                         .beat = car_rank_hear_beat,
-                                         .user = rank};
+    const car_transport_events events = events_of(rank);
     car_status status = rank->status;
     CAR_TRY(status);
     pthread_mutex_lock(&rank->lock);

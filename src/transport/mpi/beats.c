@@ -7,8 +7,6 @@
  * a clock that all share: our time of arrival less the sender's time of sending is the same for all beats, but for what
  * each one has waited; the least of the last ones has not waited. So one that comes late counts from when it would have
  * come. */
-#include <string.h>
-
 #include "transport/mpi/mpi_internal.h"
 
 enum { BEAT_TAG = 3 };
