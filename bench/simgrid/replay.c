@@ -5,6 +5,8 @@
  *   r RANK TAG BYTES     waits for a message; it was posted some receives before
  *   a BYTES              all-reduces with the other ranks that have such lines
  *   t STEP               notes the time
+ *   j                    begins a job: the lines up to the next j. Jobs wait beside each other, and each goes on when
+ *                        its own messages have come. A rank without such lines does all in order
  *
  * schedule.py writes DIRECTORY/RANK.txt from the table that `carousel plan --dump` prints; nothing here knows about
  * plans. At the end each rank prints "mark STEP SECONDS" for what it noted. Usage: smpirun ... replay DIRECTORY BYTES,
@@ -15,7 +17,7 @@
 #include <stdlib.h>
 
 enum {
-    AHEAD = 64,      /* receives that are posted before they are waited for, as ranks of the engine do */
+    AHEAD = 64,      /* receives that are posted before they are waited for, as ranks of the engine do; and jobs */
     UNDER_WAY = 512, /* sends whose requests are kept */
     MOST_MARKS = 64
 };
@@ -53,8 +55,12 @@ static void read_lines(rank_state *s, const char *path) {
     while (fscanf(file, " %c", &l.what) == 1) {
         l.request = MPI_REQUEST_NULL;
         l.rank = l.tag = 0;
-        int fields = l.what == 's' || l.what == 'r' ? fscanf(file, "%d %d %lf", &l.rank, &l.tag, &l.amount) - 2
-                                                    : fscanf(file, "%lf", &l.amount);
+        int fields = 1;
+        if (l.what == 's' || l.what == 'r') {
+            fields = fscanf(file, "%d %d %lf", &l.rank, &l.tag, &l.amount) - 2;
+        } else if (l.what != 'j') {
+            fields = fscanf(file, "%lf", &l.amount);
+        }
         if (fields != 1) {
             fail("does not understand", path);
         }
@@ -103,35 +109,88 @@ static void all_reduce(rank_state *s, const line *l) {
     }
 }
 
-static void run(rank_state *s) {
+/* A line that waits for nobody. */
+static void do_line(rank_state *s, const line *l) {
+    switch (l->what) {
+    case 'c':
+        smpi_execute_flops(l->amount);
+        break;
+    case 's':
+        send(s, l);
+        break;
+    case 'a':
+        all_reduce(s, l);
+        break;
+    case 't':
+        if (s->marks < MOST_MARKS) {
+            s->mark_steps[s->marks] = (int)l->amount;
+            s->mark_times[s->marks++] = MPI_Wtime();
+        }
+        break;
+    default:
+        fail("does not know what this is in", "a line");
+    }
+}
+
+static void run_in_order(rank_state *s) {
     for (int i = 0; i < s->count; i++) {
         line *l = &s->lines[i];
         post_ahead(s);
-        switch (l->what) {
-        case 'c':
-            smpi_execute_flops(l->amount);
-            break;
-        case 's':
-            send(s, l);
-            break;
-        case 'r':
+        if (l->what == 'r') {
             MPI_Wait(&l->request, MPI_STATUS_IGNORE);
             s->pending--;
-            break;
-        case 'a':
-            all_reduce(s, l);
-            break;
-        case 't':
-            if (s->marks < MOST_MARKS) {
-                s->mark_steps[s->marks] = (int)l->amount;
-                s->mark_times[s->marks++] = MPI_Wtime();
-            }
-            break;
-        default:
-            fail("does not know what this is in", "a line");
+        } else {
+            do_line(s, l);
         }
     }
-    MPI_Waitall(s->sent < UNDER_WAY ? s->sent : UNDER_WAY, s->sends, MPI_STATUSES_IGNORE);
+}
+
+/* Up to the receive that the job now waits for, or its end; returns the request, if any. */
+static MPI_Request go_on(rank_state *s, int *at) {
+    for (; *at < s->count && s->lines[*at].what != 'j'; ++*at) {
+        if (s->lines[*at].what == 'r') {
+            return s->lines[*at].request;
+        }
+        do_line(s, &s->lines[*at]);
+    }
+    return MPI_REQUEST_NULL;
+}
+
+/* All of its receives are posted at once. Returns where the next job begins. */
+static int post_job(rank_state *s, int begin) {
+    int i = begin;
+    for (; i < s->count && s->lines[i].what != 'j'; i++) {
+        line *l = &s->lines[i];
+        if (l->what == 'r') {
+            MPI_Irecv(s->buffer, elements(l->amount), MPI_DOUBLE, l->rank, l->tag, MPI_COMM_WORLD, &l->request);
+        }
+    }
+    return i;
+}
+
+static void run_jobs(rank_state *s) {
+    MPI_Request waits[AHEAD];
+    int at[AHEAD], jobs = 0, next = 0;
+    while (next < s->count || jobs > 0) {
+        while (next < s->count && jobs < AHEAD) {
+            at[jobs] = next + 1;
+            next = post_job(s, next + 1);
+            waits[jobs] = go_on(s, &at[jobs]);
+            jobs += waits[jobs] != MPI_REQUEST_NULL;
+        }
+        int came = MPI_UNDEFINED;
+        MPI_Waitany(jobs, waits, &came, MPI_STATUS_IGNORE);
+        if (came == MPI_UNDEFINED) {
+            continue; /* none waits */
+        }
+        at[came]++;
+        waits[came] = go_on(s, &at[came]);
+        if (waits[came] == MPI_REQUEST_NULL) {
+            jobs--;
+            at[came] = at[jobs];
+            waits[came] = waits[jobs];
+        }
+    }
 }
 
 int main(int argc, char **argv) {
@@ -152,7 +211,12 @@ int main(int argc, char **argv) {
     state.buffer = SMPI_SHARED_MALLOC((size_t)atof(argv[2]) + 4096);
     MPI_Barrier(MPI_COMM_WORLD);
     double begin = MPI_Wtime();
-    run(&state);
+    if (state.count > 0 && state.lines[0].what == 'j') {
+        run_jobs(&state);
+    } else {
+        run_in_order(&state);
+    }
+    MPI_Waitall(state.sent < UNDER_WAY ? state.sent : UNDER_WAY, state.sends, MPI_STATUSES_IGNORE);
     MPI_Barrier(MPI_COMM_WORLD); /* what is sent at the end must find its rank */
     for (int m = 0; m < state.marks; m++) {
         printf("mark %d %.9f\n", state.mark_steps[m], state.mark_times[m] - begin);

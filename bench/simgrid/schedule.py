@@ -2,7 +2,8 @@
 
 A device becomes up to three ranks of SMPI on one host: one computes, and sends and waits for what it computes with, in
 the table's order; beside it one takes sums that come, adds to them and hands them on (and does dp's all-reduces), and
-one makes versions: a finished sum comes, the update is made, the sum or the weights go on. Bytes and times are those
+one makes versions: a finished sum comes, the update is made, the sum or the weights go on. What these two do are jobs
+that wait beside each other, as those of the engine: a large sum that is late does not hold up small ones. Bytes and times are those
 of `carousel plan --json`; order comes from the table alone. Broadcasts and reductions to one rank (dp over zero) are
 not replayed.
 """
@@ -170,6 +171,10 @@ class Device:
     def owns(self, task):
         return self.of.workers - 1 - int(task.name) // self.of.per_worker == self.device
 
+    def keeps_sum(self, backward):
+        """Whether the device that finishes a sum updates with it in a later slot."""
+        return self.of.header["placement"] == "replica" or (self.of.zero and self.owns(backward))
+
     def tell(self, rank, *key):
         """The rank tells the one that computes that something is done."""
         self.known[key] = self.of.notify(rank, self.main, *key)
@@ -183,7 +188,8 @@ class Device:
         """A job: its receives, then what they allow. Without receives it is done by the rank that computes."""
         waits = any(task.kind == "R" for task in job)
         if waits:
-            self.of.ranks[rank].append(self.of.notify(self.main, rank, "go", slot))
+            go = self.of.notify(self.main, rank, "go", slot)
+            self.of.ranks[rank] += [["j"], go]
         else:
             rank = self.main
         for task in job:
@@ -240,8 +246,8 @@ class Device:
         return parts
 
     def finishes_sum(self, made):
-        """Whether an owner's update is of a sum that it has finished itself, so that no message tells of it."""
-        return self.of.zero and any(task.kind == "U" for task in made) and not any(
+        """Whether an update is of a sum that the device has finished itself, so that no message tells of it."""
+        return self.of.cyclic and any(task.kind == "U" for task in made) and not any(
             task.kind == "R" and task.cargo == "s" for task in made)  # fmt: skip
 
     def is_early(self, made):
@@ -267,9 +273,9 @@ class Device:
                 self.reduce(task)
             elif task.kind == "R":
                 self.of.send(self.main, self.device, slot, task)
-        if self.do_beside(self.adder, slot, parts["added"]) and self.of.zero:
+        if self.do_beside(self.adder, slot, parts["added"]):
             for task in tasks:
-                if task.kind == "B" and task.worker == self.of.workers - 1 and self.owns(task):
+                if task.kind == "B" and task.worker == self.of.workers - 1 and self.keeps_sum(task):
                     self.tell(self.adder, "summed", task.name, self.of.step_of(slot, task) + 1)
         for task in parts["body"]:
             if task.kind == "S":

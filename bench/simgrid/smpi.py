@@ -12,9 +12,11 @@ from simgrid.schedule import ReplayError, Schedule, hosts_of, platform_of
 HERE = os.path.dirname(os.path.abspath(__file__))
 FILL = 2  # steps, as the plan's timing: they fill the cycle, and the last drains it
 # Plain links, as the cluster's description has them: no factors for protocols, no windows, full duplex. Nothing that
-# the program computes itself takes simulated time.
+# the program computes itself takes simulated time. All buffers are the same pages, in blocks so large that many ranks do
+# not need more mappings than a process may have.
 SETTINGS = ("network/model:CM02", "network/TCP-gamma:0", "network/weight-S:0", "network/crosstraffic:no",
-            "smpi/simulate-computation:no", "smpi/shared-malloc:global", "smpi/privatization:no")  # fmt: skip
+            "smpi/simulate-computation:no", "smpi/shared-malloc:global", "smpi/privatization:no",
+            "smpi/shared-malloc-blocksize:16777216")  # fmt: skip
 
 
 def missing():

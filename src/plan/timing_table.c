@@ -8,6 +8,8 @@
  *
  * A job waits for its messages beside what is computed: a backward does not wait for the sum that it adds to, and
  * what only passes through a device holds up nothing there. */
+#include <limits.h>
+
 #include "plan/timing_internal.h"
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -116,13 +118,18 @@ static int place_of(const car_plan *plan, int stage) {
     return plan->config.placement == CAR_PLACEMENT_REPLICA ? stage : stage % plan->per_worker;
 }
 
-/* zero: where the owner of a stage counts its sums, if it finishes them itself. */
+/* How many places versions have; there are as many for sums. */
+static int version_places(const car_plan *plan) {
+    return plan->config.placement == CAR_PLACEMENT_REPLICA ? plan->stages : plan->per_worker;
+}
+
+/* Where a device counts the sums of a stage that it finishes itself and updates with later. */
 static int sum_place_of(const car_plan *plan, int stage) {
-    return plan->per_worker + stage % plan->per_worker;
+    return version_places(plan) + place_of(plan, stage);
 }
 
 int car_timing_places(const car_plan *plan) {
-    return plan->config.placement == CAR_PLACEMENT_REPLICA ? plan->stages : 2 * plan->per_worker;
+    return 2 * version_places(plan);
 }
 
 static bool computes(const car_task *task) {
@@ -262,15 +269,21 @@ done:
     return status;
 }
 
-/* zero: the owner is also who finishes the sum, so that no message tells of it. */
+/* Whether the device that finishes a stage's sum updates with it in a later slot, so that no message tells it to: the
+ * last replica, and an owner in zero. */
+static bool keeps_sum(const car_plan *plan, int device, const car_task *backward) {
+    return backward->worker == plan->config.workers - 1 && plan->clock != CAR_RULE_DP &&
+           (plan->config.placement == CAR_PLACEMENT_REPLICA ||
+            (plan->config.placement == CAR_PLACEMENT_ZERO &&
+             car_plan_owner(plan, backward->step, backward->stage) == device));
+}
+
 static car_status add_own_sum(car_compiler *c, int device, const slot_tasks *slot) {
     const car_plan *plan = c->plan;
     car_status status = CAR_OK;
     for (int t = 0; t < slot->count; t++) {
         const car_task *task = &slot->tasks[t];
-        bool last = task->kind == CAR_TASK_BACKWARD && task->worker == plan->config.workers - 1;
-        if (last && plan->config.placement == CAR_PLACEMENT_ZERO && plan->clock != CAR_RULE_DP &&
-            car_plan_owner(plan, task->step, task->stage) == device) {
+        if (task->kind == CAR_TASK_BACKWARD && keeps_sum(plan, device, task)) {
             car_deed made = {.kind = CAR_DEED_MADE, .a = sum_place_of(plan, task->stage), .of.number = task->step + 1};
             if (c->job >= 0) {
                 c->body.deeds[c->job].a++;
@@ -296,8 +309,8 @@ static car_status add_slot(car_compiler *c, int device, const slot_tasks *slot) 
             update = task->kind == CAR_TASK_UPDATE ? task : update;
         }
     }
-    /* What comes is waited for early; but an owner's update of a sum that it has finished itself is made in its slot. */
-    bool own = update && !sum_comes && c->plan->config.placement == CAR_PLACEMENT_ZERO;
+    /* What comes is waited for early; but the update of a sum that the device has finished itself is made in its slot. */
+    bool own = update && !sum_comes && c->plan->clock != CAR_RULE_DP;
     if (own) {
         CAR_TRY(append(c->plan, &c->body,
                        (car_deed){.kind = CAR_DEED_NEED,
@@ -323,6 +336,15 @@ done:
 
 /* ---- a window -------------------------------------------------------------------------------- */
 
+/* By how many slots jobs of versions begin early; dp has none. */
+static int lead_of(const car_plan *plan) {
+    return plan->clock == CAR_RULE_DP ? 0 : 2 * plan->per_worker;
+}
+
+static int smaller(int a, int b) {
+    return a < b ? a : b;
+}
+
 /* What a slot's lists hold from where on. */
 static car_status mark(car_compiler *c) {
     car_status status = CAR_OK;
@@ -340,13 +362,15 @@ static car_status copy(car_compiler *c, const car_deed_list *from, int first, in
     return status;
 }
 
-/* Each slot's body, behind what later slots begin early. */
-static car_status arrange(car_compiler *c, car_deed_list *out) {
+/* Each slot's body, behind what later slots begin early: `slots` of the window, and behind them those of the next one
+ * that begin early in it. The window before has begun the early jobs of this one's first `lead` slots. */
+static car_status arrange(car_compiler *c, int64_t window, int slots, car_deed_list *out) {
     const car_slot_mark *m = c->marks;
-    int slots = c->mark_count - 1, lead = 2 * c->plan->per_worker, early = 0, ahead = 0;
+    int known = c->mark_count - 1, lead = lead_of(c->plan), early = window > 0 ? smaller(lead, slots) : 0, ahead = 0;
     car_status status = CAR_OK;
     for (int q = 0; q < slots; q++) {
-        int early_end = q + lead < slots ? q + lead + 1 : slots, ahead_end = q + 1 < slots ? q + 2 : slots;
+        int early_end = smaller(q + lead + 1, known), ahead_end = smaller(q + 2, slots);
+        early_end = early_end > early ? early_end : early;
         CAR_TRY(copy(c, &c->early, m[early].early, m[early_end].early, out));
         CAR_TRY(copy(c, &c->ahead, m[ahead].ahead, m[ahead_end].ahead, out));
         CAR_TRY(copy(c, &c->body, m[q].body, m[q + 1].body, out));
@@ -357,13 +381,11 @@ done:
     return status;
 }
 
-car_status car_compiler_window(car_compiler *c, int device, int64_t window, int64_t steps, car_deed_list *out) {
+/* The window's first slots, at most `most` of them. */
+static car_status add_slots(car_compiler *c, int device, int64_t window, int64_t steps, int most) {
     car_status status = CAR_OK;
-    out->count = c->early.count = c->ahead.count = c->body.count = c->mark_count = 0;
-    c->reduced = c->reduced_here = c->reduced_before = 0;
     CAR_TRY(car_plan_expand(c->plan, device, window, steps, &c->tasks));
-    CAR_TRY(mark(c));
-    for (int first = 0, end = 0; first < c->tasks.count; first = end) {
+    for (int first = 0, end = 0; first < c->tasks.count && most > 0; first = end, most--) {
         const car_task *tasks = c->tasks.tasks;
         while (end < c->tasks.count && tasks[end].slot == tasks[first].slot) {
             end++;
@@ -376,7 +398,21 @@ car_status car_compiler_window(car_compiler *c, int device, int64_t window, int6
         CAR_TRY(add_slot(c, device, &slot));
         CAR_TRY(mark(c));
     }
-    CAR_TRY(arrange(c, out));
+done:
+    return status;
+}
+
+car_status car_compiler_window(car_compiler *c, int device, int64_t window, int64_t steps, car_deed_list *out) {
+    car_status status = CAR_OK;
+    out->count = c->early.count = c->ahead.count = c->body.count = c->mark_count = 0;
+    c->reduced = c->reduced_here = c->reduced_before = 0;
+    CAR_TRY(mark(c));
+    CAR_TRY(add_slots(c, device, window, steps, INT_MAX));
+    int slots = c->mark_count - 1;
+    if (lead_of(c->plan) > 0 && window + 1 < car_plan_windows(c->plan, steps)) {
+        CAR_TRY(add_slots(c, device, window + 1, steps, lead_of(c->plan)));
+    }
+    CAR_TRY(arrange(c, window, slots, out));
     c->asked[device] += c->ahead.count + c->reduced;
 done:
     return status;

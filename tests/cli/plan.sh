@@ -71,6 +71,20 @@ expect 1 "none.json" --model mlp --workers 4 --placement zero --cluster none.jso
 echo '{"flops": 0}' >bad.json
 expect 1 'bad.json: "flops" must be a number' --model mlp --workers 4 --placement zero --cluster bad.json
 
+
+# What SimGrid's SMPI finds for these tables (bench/simgrid, SimGrid 3.32), where messages are what steps wait for.
+cat >cluster.json <<'END'
+{"name": "slow", "flops": 1e13, "memory": 2.4e10, "between": {"bandwidth": 2e9, "latency": 2e-5}}
+END
+while read -r rule placement step; do
+    json "abs(d['timing']['step_s'] / $step - 1) < 0.03" \
+        --model gpt2 --batch 16 --workers 8 --rule "$rule" --placement "$placement" --cluster cluster.json
+done <<'END'
+cdp-v1 replica 1.50881
+cdp-v2 replica 1.63117
+cdp-v1 zero 4.27037
+cdp-v2 zero 6.21363
+END
 rm cluster.json bad.json
 
 # Models that are larger than anything that is trained here, and any other transformer.
