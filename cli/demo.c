@@ -54,9 +54,9 @@ static int run_rule(const char *rule, outcome *out) {
     car_train_default_options(&run.options);
     run.options.model = "vit-tiny";
     run.options.rule = rule;
-    run.options.image_size = 16;
-    run.options.classes = 4;
-    run.options.batch = 8;
+    run.options.shape.image_size = 16;
+    run.options.shape.classes = 4;
+    run.options.shape.batch = 8;
     run.options.threads = 2; /* fewer than workers, so that accumulation has something to save */
     run.options.steps = 50;
     run.options.optimizer = "adamw";
@@ -68,12 +68,13 @@ static int run_rule(const char *rule, outcome *out) {
     }
     if (status == CAR_OK) {
         double elapsed = car_clock_seconds() - run.started;
-        *out = (outcome){.rule = rule,
-                         .first_loss = run.first_loss,
-                         .loss = run.loss,
-                         .samples_per_s = (double)run.reported * run.options.workers * run.options.batch / elapsed,
-                         .peak = car_arena_peak(run.arena, CAR_MEMORY_ACTIVATIONS),
-                         .weights = car_arena_peak(run.arena, CAR_MEMORY_WEIGHTS)};
+        *out =
+            (outcome){.rule = rule,
+                      .first_loss = run.first_loss,
+                      .loss = run.loss,
+                      .samples_per_s = (double)run.reported * run.options.workers * run.options.shape.batch / elapsed,
+                      .peak = car_arena_peak(run.arena, CAR_MEMORY_ACTIVATIONS),
+                      .weights = car_arena_peak(run.arena, CAR_MEMORY_WEIGHTS)};
         fill_timeline(&run, out->timeline);
         printf("%s%-10s  loss %.4f -> %.4f, %.1f samples/s\n", run.terminal ? "\r\033[K" : "", rule, run.first_loss,
                run.loss, out->samples_per_s);

@@ -31,16 +31,17 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
         {"weights", "FILE", "a safetensors file, or the directory of a run (required)", CAR_CLI_TEXT,
          &run->weights_path, 0, 0},
         {"data", "SOURCE", "as for train (required); its samples for evaluation", CAR_CLI_TEXT, &o->data, 0, 0},
-        {"batch", "B", "samples at once", CAR_CLI_INT, &o->batch, 1, 1 << 20},
+        {"batch", "B", "samples at once", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
         {"batches", "N", "how many of them; 0: all (synthetic data: 8)", CAR_CLI_INT, &o->eval_batches, 0, 1e9},
         {"threads", "P", "threads that compute", CAR_CLI_INT, &o->threads, 1, 1024},
         {"data-threads", "N", "threads that read samples ahead; 0: none", CAR_CLI_INT, &o->data_threads, 0, 256},
-        {"classes", "C", "classes of an image model (those of the data)", CAR_CLI_INT, &o->classes, 1, 1 << 24},
-        {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT, &o->image_size,
-         1, 1 << 14},
-        {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
-        {"width", "W", "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &o->width, 1, 1 << 20},
-        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &o->depth, 1, 1 << 12},
+        {"classes", "C", "classes of an image model (those of the data)", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
+        {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT,
+         &o->shape.image_size, 1, 1 << 14},
+        {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->shape.seq_len, 1, 1 << 24},
+        {"width", "W", "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &o->shape.width, 1,
+         1 << 20},
+        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &o->shape.depth, 1, 1 << 12},
         {"seed", "N", "of synthetic data", CAR_CLI_SEED, &o->seed, 0, 0},
         {"json", NULL, "print a JSON object", CAR_CLI_FLAG, &run->json, 0, 0},
     };
@@ -84,8 +85,7 @@ static car_status evaluate(evaluation_run *run) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_create(&context, &run->context));
     CAR_TRY(car_train_find_sizes(run->context, o));
-    const car_model_config model = car_train_model_of(o);
-    CAR_TRY(car_model_build(run->context, o->model, &model, &run->graph));
+    CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
     CAR_TRY(car_program_create(run->graph, NULL, &run->program));
     CAR_TRY(car_arena_create(run->context, 0, &run->arena));

@@ -21,14 +21,15 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"rule", "NAME", "dp, cdp-v1, cdp-v2, accumulate, gpipe, 1f1b or 2bw", CAR_CLI_TEXT, &o->rule, 0, 0},
         {"placement", "NAME", "shared, replica, zero, pipeline or grid", CAR_CLI_TEXT, &o->placement, 0, 0},
         {"partition", "HOW", "flops, time, params, memory or cuts:A,B,...", CAR_CLI_TEXT, &o->partition, 0, 0},
-        {"batch", "N", "samples in a micro-batch", CAR_CLI_INT, &o->batch, 1, 1 << 20},
-        {"classes", "N", "classes of an image model (its own)", CAR_CLI_INT, &o->classes, 1, 1 << 24},
-        {"image-size", "N", "pixels on a side (the model's own)", CAR_CLI_INT, &o->image_size, 1, 1 << 14},
-        {"seq-len", "N", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
-        {"width", "W", "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &o->width, 1, 1 << 20},
-        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &o->depth, 1, 1 << 12},
-        {"heads", "N", "of a transformer's attention (the model's own)", CAR_CLI_INT, &o->heads, 1, 1 << 12},
-        {"vocabulary", "N", "tokens that a token model knows (its own)", CAR_CLI_INT, &o->vocabulary, 1, 1 << 24},
+        {"batch", "N", "samples in a micro-batch", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
+        {"classes", "N", "classes of an image model (its own)", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
+        {"image-size", "N", "pixels on a side (the model's own)", CAR_CLI_INT, &o->shape.image_size, 1, 1 << 14},
+        {"seq-len", "N", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->shape.seq_len, 1, 1 << 24},
+        {"width", "W", "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &o->shape.width, 1,
+         1 << 20},
+        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &o->shape.depth, 1, 1 << 12},
+        {"heads", "N", "of a transformer's attention (the model's own)", CAR_CLI_INT, &o->shape.heads, 1, 1 << 12},
+        {"vocabulary", "N", "tokens that a token model knows (its own)", CAR_CLI_INT, &o->shape.vocabulary, 1, 1 << 24},
         {"threads", "P", "threads that share the work, for shared (as many as workers)", CAR_CLI_INT, &o->threads, 1,
          1 << 16},
         {"ranks", "R", "ranks that share the workers, for replica (as many)", CAR_CLI_INT, &o->ranks, 1, 1 << 16},
@@ -186,16 +187,7 @@ done:
 static car_status set_up(car_plan_subject *s, car_partition_config *cut, const car_plan_config *config) {
     const car_plan_options *o = s->options;
     car_status status = CAR_OK;
-    car_model_config model = car_model_config_default();
-    model.batch = o->batch;
-    model.classes = o->classes;
-    model.image_size = o->image_size;
-    model.seq_len = o->seq_len;
-    model.width = o->width;
-    model.depth = o->depth;
-    model.heads = o->heads;
-    model.vocabulary = o->vocabulary;
-    CAR_TRY(car_model_build(s->context, o->model, &model, &s->graph));
+    CAR_TRY(car_model_build(s->context, o->model, &o->shape, &s->graph));
     if (cut->stages % config->workers != 0) {
         return car_context_fail(s->context, CAR_ERROR_ARGUMENT,
                                 "%d stages for %d workers: the stages must be a multiple of the workers", cut->stages,
@@ -260,7 +252,7 @@ static car_status write_svg(const car_plan_subject *s, const car_plan *plan) {
     char title[128], *svg = NULL;
     car_status status = CAR_OK;
     snprintf(title, sizeof title, "%s, micro-batches of %d: memory of activations", s->options->model,
-             s->options->batch);
+             s->options->shape.batch);
     CAR_TRY(car_report_plan_svg(plan, title, &svg));
     CAR_TRY(write_file(s->context, s->options->svg, svg));
 done:
@@ -303,7 +295,7 @@ done:
 
 int car_cli_plan(int argc, char **argv) {
     car_plan_options o = {.workers = 4,
-                          .batch = 32,
+                          .shape.batch = 32,
                           .machines = 1,
                           .steps = 4,
                           .rule = "cdp-v2",

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "carousel/cluster.h"
+#include "carousel/model.h"
 #include "carousel/plan.h"
 #include "carousel/predict.h"
 #include "carousel/program.h"
@@ -16,7 +17,8 @@ struct cJSON;
 typedef struct car_plan_options {
     const char *model, *rule, *placement, *partition, *mapping, *optimizer;
     const char *svg, *profile_file, *convolutions, *memory, *cluster;
-    int workers, stages, batch, classes, image_size, seq_len, width, depth, heads, vocabulary, threads, freshness_slack;
+    car_model_config shape; /* of the model; zero where it is left open */
+    int workers, stages, threads, freshness_slack;
     int ranks, machines, steps;
     bool profile, compare, json, dump;
 } car_plan_options;

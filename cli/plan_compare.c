@@ -189,7 +189,7 @@ static void print_judgement(const car_plan_subject *s, const car_plan_config *ba
 static void print_table(const car_plan_subject *s, const car_plan_config *base, const table *t, FILE *stream) {
     fprintf(stream,
             "%s: %d workers of %d, %d stages; a micro-batch holds %s for backward, weights are %s; limit %.2f\n\n",
-            s->options->model, base->workers, s->options->batch, s->partition->stage_count,
+            s->options->model, base->workers, s->options->shape.batch, s->partition->stage_count,
             car_cli_bytes((double)s->partition->held_bytes).text,
             car_cli_bytes((double)car_graph_param_bytes(s->graph)).text, s->partition->limit);
     fputs("                                activations             of       weights        sent   rounds\n"
@@ -233,7 +233,7 @@ static car_status print_json(const car_plan_subject *s, const car_plan_config *b
     bool ok = root && cJSON_AddStringToObject(root, "model", s->options->model) &&
               cJSON_AddNumberToObject(root, "workers", base->workers) &&
               cJSON_AddNumberToObject(root, "stage_count", s->partition->stage_count) &&
-              cJSON_AddNumberToObject(root, "batch", s->options->batch) &&
+              cJSON_AddNumberToObject(root, "batch", s->options->shape.batch) &&
               cJSON_AddNumberToObject(root, "limit", s->partition->limit);
     if (ok && s->options->cluster) {
         ok = cJSON_AddItemToObject(root, "cluster", car_cli_plan_json_cluster(s));

@@ -179,7 +179,7 @@ static void add_config(const car_plan_subject *s, const car_plan *plan, cJSON *r
     add_text(root, "placement", car_placement_text(c->placement), ok);
     car_cli_plan_json_number(root, "workers", c->workers, ok);
     car_cli_plan_json_number(root, "stage_count", s->partition->stage_count, ok);
-    car_cli_plan_json_number(root, "batch", s->options->batch, ok);
+    car_cli_plan_json_number(root, "batch", s->options->shape.batch, ok);
     add_text(root, "partition", car_measure_text(s->partition->measure), ok);
     add_text(root, "costs", s->measured ? "seconds" : "flops", ok);
     car_cli_plan_json_number(root, "threads", c->threads, ok);

@@ -187,7 +187,7 @@ static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *s
     const car_partition *p = s->partition;
     fprintf(stream, "%s: %s, %s, %d %s of %d, %d %s", s->options->model, car_rule_text(c->rule),
             car_placement_text(c->placement), c->workers, count_noun(c->workers, "worker", "workers"),
-            s->options->batch, p->stage_count, count_noun(p->stage_count, "stage", "stages"));
+            s->options->shape.batch, p->stage_count, count_noun(p->stage_count, "stage", "stages"));
     if (c->placement != CAR_PLACEMENT_SHARED) {
         int devices = car_plan_devices(plan);
         fprintf(stream, ", %d %s", devices, count_noun(devices, "rank", "ranks"));

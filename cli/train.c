@@ -31,11 +31,10 @@ static const int64_t provable = 4096; /* workers times stages: beyond, proving t
 static car_status build(car_train_run *run, car_plan_config *plan, const car_program_config *program,
                         int optimizer_states) {
     car_train_options *o = &run->options;
-    car_model_config model = car_train_model_of(o);
     car_status status = CAR_OK;
     o->stages = o->stages ? o->stages : o->workers;
     const car_partition_config partition = {.stages = o->stages};
-    CAR_TRY(car_model_build(run->context, o->model, &model, &run->graph));
+    CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
     CAR_TRY(car_partition_create(run->graph, &partition, &run->partition));
     CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
     CAR_TRY(car_plan_create(run->context, run->partition, plan, &run->plan));

@@ -21,8 +21,9 @@ enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096 };
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping;
     const char *convolutions, *memory, *trace, *trace_steps;
-    int workers, stages, threads, batch, steps, eval_every, eval_batches, warmup;
-    int classes, image_size, seq_len, width, depth, freshness_slack;
+    car_model_config shape; /* of the model; zero where it is left open */
+    int workers, stages, threads, steps, eval_every, eval_batches, warmup;
+    int freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;
     double lr, momentum, weight_decay, clip_norm, epochs, step_seconds;
     bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head;
@@ -36,8 +37,6 @@ void car_train_default_options(car_train_options *options);
 int car_train_read_options(int argc, char **argv, car_train_options *options);
 car_status car_train_configure(car_context *context, const car_train_options *options, car_plan_config *plan,
                                car_program_config *program, car_trainer_config *trainer);
-/* What the model is to be like; zero where the options leave it open. */
-car_model_config car_train_model_of(const car_train_options *options);
 /* `epoch_steps`: what an epoch of --lr-schedule step:EPOCHS:GAMMA is. */
 car_status car_train_read_schedule(car_context *context, const car_train_options *options, int64_t epoch_steps,
                                    car_schedule *out);

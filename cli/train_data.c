@@ -18,7 +18,7 @@ car_status car_train_find_sizes(car_context *context, car_train_options *o) {
                                 o->model);
     }
     if (!model || model->domain != CAR_DOMAIN_IMAGES || strcmp(o->data, "synthetic") == 0 ||
-        (o->classes && o->image_size)) {
+        (o->shape.classes && o->shape.image_size)) {
         return CAR_OK;
     }
     car_status status = car_dataset_open(context, o->data, NULL, &set);
@@ -27,9 +27,9 @@ car_status car_train_find_sizes(car_context *context, car_train_options *o) {
     }
     const car_dataset_info info = car_dataset_get_info(set);
     if (info.domain == CAR_DOMAIN_IMAGES) {
-        o->classes = o->classes ? o->classes : info.classes;
+        o->shape.classes = o->shape.classes ? o->shape.classes : info.classes;
         bool small = info.width == info.height && info.width > 0 && info.width <= SMALL_IMAGE;
-        o->image_size = o->image_size || !small ? o->image_size : info.width;
+        o->shape.image_size = o->shape.image_size || !small ? o->shape.image_size : info.width;
     }
     car_dataset_close(set);
     return status;
@@ -38,10 +38,9 @@ car_status car_train_find_sizes(car_context *context, car_train_options *o) {
 car_status car_train_open_data(car_train_data *data, car_context *context, const car_train_options *o,
                                car_graph *graph) {
     const car_model_info *info = car_model_find(o->model);
-    car_model_config model = car_train_model_of(o);
     car_status status = CAR_OK;
     *data = (car_train_data){.context = context, .domain = info->domain, .graph = graph};
-    CAR_TRY(car_model_resolve(context, o->model, &model, &data->model));
+    CAR_TRY(car_model_resolve(context, o->model, &o->shape, &data->model));
     data->input_tensor = car_graph_find_tensor(graph, info->domain == CAR_DOMAIN_IMAGES ? "images" : "tokens");
     data->label_tensor = car_graph_find_tensor(graph, "labels");
     const car_dataset_config config = {
@@ -62,7 +61,7 @@ void car_train_close_data(car_train_data *data) {
 
 int64_t car_train_epoch_steps(const car_train_data *data, const car_train_options *o) {
     int64_t samples = car_dataset_get_info(data->set).samples[CAR_SPLIT_TRAIN];
-    return samples == CAR_DATASET_ENDLESS ? 0 : samples / ((int64_t)o->workers * o->batch);
+    return samples == CAR_DATASET_ENDLESS ? 0 : samples / ((int64_t)o->workers * o->shape.batch);
 }
 
 /* No rank reads ahead what others will use. Returns for how many workers it reads. */
@@ -85,7 +84,7 @@ car_status car_train_start_loader(car_train_data *data, const car_train_options 
     int wanted = 0;
     car_status status = CAR_OK;
     config.workers = o->workers;
-    config.batch = o->batch;
+    config.batch = o->shape.batch;
     config.sequential = strcmp(o->order, "sequential") == 0;
     config.seed = o->seed;
     config.threads = o->data_threads;
@@ -131,7 +130,7 @@ static car_status feed_evaluation(void *user, int64_t batch, int worker, car_tap
 car_status car_train_evaluate(car_train_data *data, const car_train_options *o, const car_program *program,
                               car_arena *arena, const car_weights *weights, car_evaluation *out) {
     int64_t samples = car_dataset_get_info(data->set).samples[CAR_SPLIT_EVALUATION];
-    int64_t all = samples == CAR_DATASET_ENDLESS ? SYNTHETIC_BATCHES : (samples + o->batch - 1) / o->batch;
+    int64_t all = samples == CAR_DATASET_ENDLESS ? SYNTHETIC_BATCHES : (samples + o->shape.batch - 1) / o->shape.batch;
     int64_t batches =
         o->eval_batches && (o->eval_batches < all || samples == CAR_DATASET_ENDLESS) ? o->eval_batches : all;
     car_loader_config config = car_loader_config_default();
@@ -140,7 +139,7 @@ car_status car_train_evaluate(car_train_data *data, const car_train_options *o, 
         return car_context_fail(data->context, CAR_ERROR_ARGUMENT, "data %s has no samples to evaluate on", o->data);
     }
     config.split = CAR_SPLIT_EVALUATION;
-    config.batch = o->batch;
+    config.batch = o->shape.batch;
     config.sequential = true;
     config.threads = o->data_threads;
     config.steps = batches;

@@ -19,7 +19,7 @@ void car_train_default_options(car_train_options *o) {
                              .memory = "normal",
                              .workers = 4,
                              .threads = cores > 0 && cores < 1024 ? (int)cores : 1,
-                             .batch = 16,
+                             .shape.batch = 16,
                              .order = "shuffled",
                              .data_threads = 1,
                              .keep = 2,
@@ -42,7 +42,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"workers", "N", "micro-batches in a step", CAR_CLI_INT, &o->workers, 1, 65536},
         {"stages", "S", "stages, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1, 1 << 20},
         {"threads", "P", "threads that compute", CAR_CLI_INT, &o->threads, 1, 1024},
-        {"batch", "B", "samples in a micro-batch", CAR_CLI_INT, &o->batch, 1, 1 << 20},
+        {"batch", "B", "samples in a micro-batch", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
         {"steps", "T", "updates to make in all (100, if there are no --epochs)", CAR_CLI_INT, &o->steps, 1, 1e9},
         {"epochs", "E", "passes over the data; with --steps, what ends first", CAR_CLI_REAL, &o->epochs, 0, 1e6},
         {"optimizer", "NAME", "sgd or adamw", CAR_CLI_TEXT, &o->optimizer, 0, 0},
@@ -76,13 +76,14 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"resume", NULL, "go on from the newest checkpoint in --out, with its configuration", CAR_CLI_FLAG, &o->resume,
          0, 0},
         {"resume-step", "T", "go on from the checkpoint of this step", CAR_CLI_INT, &o->resume_step, 0, 1e9},
-        {"classes", "C", "classes of an image model (those of the data, or its own)", CAR_CLI_INT, &o->classes, 1,
+        {"classes", "C", "classes of an image model (those of the data, or its own)", CAR_CLI_INT, &o->shape.classes, 1,
          1 << 24},
-        {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT, &o->image_size,
-         1, 1 << 14},
-        {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->seq_len, 1, 1 << 24},
-        {"width", "W", "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &o->width, 1, 1 << 20},
-        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &o->depth, 1, 1 << 12},
+        {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT,
+         &o->shape.image_size, 1, 1 << 14},
+        {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->shape.seq_len, 1, 1 << 24},
+        {"width", "W", "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &o->shape.width, 1,
+         1 << 20},
+        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &o->shape.depth, 1, 1 << 12},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
@@ -134,17 +135,6 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", models};
     int code = car_cli_wants_help(argc, argv) ? CAR_CLI_GO_ON : read_config(&command, table, count, argc, argv, o);
     return code == CAR_CLI_GO_ON ? car_cli_parse(&command, table, count, argc, argv) : code;
-}
-
-car_model_config car_train_model_of(const car_train_options *o) {
-    car_model_config model = car_model_config_default();
-    model.batch = o->batch;
-    model.classes = o->classes;
-    model.image_size = o->image_size;
-    model.seq_len = o->seq_len;
-    model.width = o->width;
-    model.depth = o->depth;
-    return model;
 }
 
 /* ---- into configurations --------------------------------------------------------------------- */

@@ -56,7 +56,7 @@ static void add_options(cJSON *json, const car_train_options *o) {
     cJSON_AddStringToObject(json, "placement", o->placement);
     cJSON_AddNumberToObject(json, "workers", o->workers);
     cJSON_AddNumberToObject(json, "stages", o->stages ? o->stages : o->workers);
-    cJSON_AddNumberToObject(json, "batch", o->batch);
+    cJSON_AddNumberToObject(json, "batch", o->shape.batch);
     cJSON_AddNumberToObject(json, "threads", o->threads);
     cJSON_AddStringToObject(json, "optimizer", o->optimizer);
     cJSON_AddNumberToObject(json, "seed", (double)o->seed);
@@ -152,8 +152,8 @@ void car_train_show_model(const car_train_run *run) {
     const car_train_options *o = &run->options;
     printf("%s: %.2f million parameters, %.2f GFLOP a sample; %s, %d workers of %d samples, %d stages, %d threads\n",
            o->model, (double)car_graph_param_bytes(run->graph) / 4e6,
-           (car_graph_flops(run->graph, false) + car_graph_flops(run->graph, true)) / o->batch / 1e9, o->rule,
-           o->workers, o->batch, run->partition->stage_count, o->threads);
+           (car_graph_flops(run->graph, false) + car_graph_flops(run->graph, true)) / o->shape.batch / 1e9, o->rule,
+           o->workers, o->shape.batch, run->partition->stage_count, o->threads);
     const car_dataset_info data = car_dataset_get_info(run->data.set);
     if (run->epoch_steps > 0) {
         printf("data %s: %lld samples to train on, %lld to evaluate on; an epoch is %lld steps\n", o->data,
@@ -177,7 +177,7 @@ static void show_step(car_train_run *run, double now) {
     if (!last && run->reported != 1 && now - run->shown < (run->terminal ? 0.1 : 2.0)) {
         return;
     }
-    double elapsed = now - run->started - run->aside, samples = (double)run->reported * o->workers * o->batch;
+    double elapsed = now - run->started - run->aside, samples = (double)run->reported * o->workers * o->shape.batch;
     run->shown = now;
     if (run->epoch_steps > 0) {
         snprintf(epoch, sizeof epoch, "epoch %.2f  ", (double)step / (double)run->epoch_steps);
@@ -205,7 +205,8 @@ void car_train_on_step(void *user, const car_step_report *report) {
         }
         fprintf(run->metrics, "{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, \"samples_per_s\": %.6g, \"seconds\": %.6g",
                 (long long)report->step, loss, report->lr,
-                (double)run->reported * run->options.workers * run->options.batch / (now - run->started - run->aside),
+                (double)run->reported * run->options.workers * run->options.shape.batch /
+                    (now - run->started - run->aside),
                 now - run->started);
         if (isfinite(report->gradient_norm)) {
             fprintf(run->metrics, ", \"gradient_norm\": %.9g", report->gradient_norm);
@@ -327,7 +328,7 @@ static void add_results(cJSON *json, car_train_run *run, double elapsed, bool in
         cJSON_AddNumberToObject(json, "accuracy_top5", run->evaluation.top5);
         cJSON_AddNumberToObject(json, "eval_loss", run->evaluation.loss);
     }
-    cJSON_AddNumberToObject(json, "samples_per_s", (double)run->reported * o->workers * o->batch / elapsed);
+    cJSON_AddNumberToObject(json, "samples_per_s", (double)run->reported * o->workers * o->shape.batch / elapsed);
     cJSON_AddNumberToObject(json, "step_ms_median", median_step(run));
     if (run->first_step > 0) {
         cJSON_AddNumberToObject(json, "resumed_after", (double)run->first_step);
@@ -389,7 +390,7 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     }
     printf("%s after %lld steps: loss %.4f -> %.4f in %.1f s, %.1f samples/s, peak of activations %.1f MB\n",
            interrupted ? "interrupted" : "done", (long long)car_train_steps(run), run->first_loss, run->loss, elapsed,
-           (double)run->reported * run->options.workers * run->options.batch / elapsed,
+           (double)run->reported * run->options.workers * run->options.shape.batch / elapsed,
            (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte);
     car_train_show_problems(run);
     if (!run->options.out) {

@@ -159,6 +159,10 @@ typedef struct car_task {
     int64_t due; /* S: the slot in which it is used at the other end; not in the text form */
 } car_task;
 
+static inline bool car_task_computes(const car_task *task) {
+    return task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
+}
+
 /* Where theta_0 is before slot 0: shared, replica, pipeline, grid: on every device that computes with
  * it. zero: on its owner, which sends it to its first user in the slot before (-1 for stage 0; slots
  * below 0 belong to window 0). An UPDATE of a bundle makes that version of the bundles tied to it on

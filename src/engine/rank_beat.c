@@ -36,7 +36,7 @@ bool car_rank_may_begin(const car_rank *rank, const car_task *task) {
 }
 
 void car_rank_note_begin(car_rank *rank, const car_task *task) {
-    bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
+    bool computes = car_task_computes(task);
     int64_t next = task->step * rank->workers + task->worker + 1;
     rank->begun = rank->begun || computes;
     if (!computes || !keeps_distance(rank) || next >= rank->limit * rank->workers || is_here(rank, next) ||
@@ -57,7 +57,7 @@ void car_rank_note_begin(car_rank *rank, const car_task *task) {
 }
 
 void car_rank_note_end(car_rank *rank, const car_task *task, double seconds) {
-    if (task->kind != CAR_TASK_FORWARD && task->kind != CAR_TASK_BACKWARD) {
+    if (!car_task_computes(task)) {
         return;
     }
     double *computed = &rank->computed[task->worker];

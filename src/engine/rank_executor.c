@@ -176,8 +176,7 @@ static car_entry *choose(car_rank *rank, bool carries) {
     car_entry *chosen = NULL;
     bool behind = false; /* what computes */
     for (car_entry *entry = rank->first; entry && rank->status == CAR_OK; entry = entry->next) {
-        bool computes = entry->task.kind == CAR_TASK_FORWARD || entry->task.kind == CAR_TASK_BACKWARD;
-        behind = behind || (computes && !entry->over);
+        behind = behind || (car_task_computes(&entry->task) && !entry->over);
         if (entry->over || entry->running) {
             continue;
         }
@@ -272,7 +271,7 @@ static bool crosses(const car_task *task) {
 }
 
 static bool has_tape(const car_task *task) {
-    return task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD || crosses(task);
+    return car_task_computes(task) || crosses(task);
 }
 
 /* The track that notes the task, if somebody wants to know of it. Its tape is this thread's for now. */

@@ -176,7 +176,7 @@ static void note_task(car_rank *rank, int64_t *newest, const car_task *task) {
         note_use(rank, newest, task->bundle, newest[task->bundle]);
         newest[task->bundle] = task->version > newest[task->bundle] ? task->version : newest[task->bundle];
     }
-    if (task->kind != CAR_TASK_FORWARD && task->kind != CAR_TASK_BACKWARD) {
+    if (!car_task_computes(task)) {
         return;
     }
     if (partition->bundles[task->stage].bytes > 0) {

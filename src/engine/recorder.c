@@ -127,10 +127,6 @@ static bool is_same(const car_task *a, const car_task *b) {
     return a->kind == b->kind && a->worker == b->worker && a->stage == b->stage && a->step == b->step;
 }
 
-static bool computes(const car_task *task) {
-    return task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
-}
-
 /* A record with holes would mislead: what has no room once ends the track. */
 static bool has_room(car_track *track) {
     car_recorder *recorder = track->recorder;
@@ -142,7 +138,7 @@ static bool has_room(car_track *track) {
 
 void car_track_begin(car_track *track, const car_task *task, int row, double now, double waited) {
     const car_span *last = track->span_count > 0 ? &track->spans[track->span_count - 1] : NULL;
-    bool next_portion = last && waited == 0 && computes(task) && is_same(&last->task, task);
+    bool next_portion = last && waited == 0 && car_task_computes(task) && is_same(&last->task, task);
     track->open = next_portion || has_room(track);
     track->lost += !track->open;
     if (track->open && !next_portion) {

@@ -106,20 +106,19 @@ static car_status find_row(drawing *d, int first, const car_task *task, int devi
 
 static bool same(const car_task *a, const car_task *b) {
     bool alike = a->kind == b->kind && a->worker == b->worker && a->stage == b->stage && a->step == b->step;
-    bool computes = a->kind == CAR_TASK_FORWARD || a->kind == CAR_TASK_BACKWARD;
-    return alike && (computes || (a->cargo == b->cargo && a->bundle == b->bundle && a->peer == b->peer &&
-                                  a->slot == b->slot && a->version == b->version));
+    return alike && (car_task_computes(a) || (a->cargo == b->cargo && a->bundle == b->bundle && a->peer == b->peer &&
+                                              a->slot == b->slot && a->version == b->version));
 }
 
 static car_status add_task(drawing *d, int first, const car_task *task, int device) {
-    bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
     bool marked = d->marked && same(task, d->marked);
-    if (task->slot < d->first_slot || task->slot >= d->first_slot + d->columns || (!computes && !marked)) {
+    if (task->slot < d->first_slot || task->slot >= d->first_slot + d->columns ||
+        (!car_task_computes(task) && !marked)) {
         return CAR_OK;
     }
     int column = (int)(task->slot - d->first_slot);
     row *r = d->count > first ? &d->rows[first] : NULL; /* where a message is marked */
-    if (computes) {
+    if (car_task_computes(task)) {
         car_status status = find_row(d, first, task, device, &r);
         if (status != CAR_OK) {
             return status;

@@ -16,8 +16,7 @@
 #include "base/text.h"
 
 bool car_task_names_bundle(const car_task *task) {
-    bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
-    return !computes && task->cargo != CAR_CARGO_ACTIVATION && task->cargo != CAR_CARGO_GRADIENT;
+    return !car_task_computes(task) && task->cargo != CAR_CARGO_ACTIVATION && task->cargo != CAR_CARGO_GRADIENT;
 }
 
 /* ---- what follows from the rest -------------------------------------------------------------- */
@@ -66,8 +65,7 @@ static int buffer_of(const car_plan *plan, const car_task *task) {
 void car_task_derive(const car_plan *plan, car_task *task) {
     const car_partition *partition = car_plan_partition(plan);
     if (!car_task_names_bundle(task)) {
-        bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
-        task->bundle = computes ? task->stage : CAR_NONE;
+        task->bundle = car_task_computes(task) ? task->stage : CAR_NONE;
     } else {
         bool known = task->bundle >= 0 && task->bundle < partition->bundle_count;
         task->stage = known ? partition->bundles[task->bundle].stage : CAR_NONE;

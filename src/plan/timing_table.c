@@ -132,10 +132,6 @@ int car_timing_places(const car_plan *plan) {
     return 2 * version_places(plan);
 }
 
-static bool computes(const car_task *task) {
-    return task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
-}
-
 static bool is_message(const car_task *task) {
     return task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
 }
@@ -151,13 +147,13 @@ typedef enum part {
 static part part_of(const car_plan *plan, const slot_tasks *slot, const car_task *task) {
     bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
     bool weights = task->cargo == CAR_CARGO_WEIGHTS;
-    if (computes(task) || plan->clock == CAR_RULE_DP || !(sum || weights || task->kind == CAR_TASK_UPDATE)) {
+    if (car_task_computes(task) || plan->clock == CAR_RULE_DP || !(sum || weights || task->kind == CAR_TASK_UPDATE)) {
         return PART_BODY;
     }
     const car_bundle *bundle = &plan->partition->bundles[task->bundle];
     for (int t = 0; t < slot->count; t++) {
         const car_task *c = &slot->tasks[t];
-        if (!computes(c) || (c->stage != bundle->stage && c->stage != bundle->home)) {
+        if (!car_task_computes(c) || (c->stage != bundle->stage && c->stage != bundle->home)) {
             continue;
         }
         bool uses = weights && (c->version == task->version || c->tied_version == task->version);

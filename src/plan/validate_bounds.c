@@ -73,7 +73,7 @@ typedef struct slot {
 static int computes_in(const car_validation *v, slot s) {
     int count = 0;
     for (int n = s.begin; n < s.end; n++) {
-        count += car_validate_is_compute(&v->tasks[n]);
+        count += car_task_computes(&v->tasks[n]);
     }
     return count;
 }

@@ -71,9 +71,6 @@ int64_t car_validate_row(const car_validation *v, int device, int bundle);
 static inline size_t car_validate_compute(const car_validation *v, int64_t step, int worker, int stage, bool backward) {
     return (((size_t)step * (size_t)v->workers + (size_t)worker) * (size_t)v->stages + (size_t)stage) * 2 + backward;
 }
-static inline bool car_validate_is_compute(const car_task *task) {
-    return task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
-}
 static inline bool car_validate_is_collective(const car_task *task) {
     return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST;
 }

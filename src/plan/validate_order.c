@@ -32,7 +32,7 @@ static unsigned may_free(const car_task *task) {
 }
 
 static bool names_stage(const car_task *task) {
-    return car_validate_is_compute(task) || task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
+    return car_task_computes(task) || task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
 }
 
 static car_status check_range(const car_validation *v, int index) {
@@ -64,10 +64,10 @@ static car_status check_range(const car_validation *v, int index) {
 /* Fields that say the same thing twice must agree, and a version says where it lives. */
 static car_status check_agreement(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
-    bool versioned = car_validate_is_compute(task) || task->kind == CAR_TASK_UPDATE ||
-                     task->kind == CAR_TASK_BROADCAST || task->cargo == CAR_CARGO_WEIGHTS;
+    bool versioned = car_task_computes(task) || task->kind == CAR_TASK_UPDATE || task->kind == CAR_TASK_BROADCAST ||
+                     task->cargo == CAR_CARGO_WEIGHTS;
     int named = names_stage(task) ? task->stage : v->partition->bundles[task->bundle].stage;
-    if (task->stage != named || (car_validate_is_compute(task) && task->bundle != task->stage)) {
+    if (task->stage != named || (car_task_computes(task) && task->bundle != task->stage)) {
         return car_validate_fail(v, index, "stage %d does not go with bundle %d", task->stage, task->bundle);
     }
     if (versioned != (task->version != CAR_NONE) || (versioned && !between(task->version, 0, v->steps + 1))) {
@@ -203,7 +203,7 @@ static car_status check_micro_batch(const car_validation *v, int64_t step, int w
 static car_status check_conflicts(const car_validation *v) {
     int last = CAR_NONE;
     for (int n = 0; n < v->count; n++) {
-        if (!car_validate_is_compute(&v->tasks[n])) {
+        if (!car_task_computes(&v->tasks[n])) {
             continue;
         }
         if (last != CAR_NONE && v->device_of[last] == v->device_of[n] && v->tasks[last].slot == v->tasks[n].slot) {
@@ -221,7 +221,7 @@ car_status car_validate_order(car_validation *v) {
         v->computes[place] = CAR_NONE;
     }
     for (int n = 0; n < v->count; n++) {
-        if (car_validate_is_compute(&v->tasks[n])) {
+        if (car_task_computes(&v->tasks[n])) {
             CAR_TRY(enter(v, n));
         }
     }

@@ -11,10 +11,6 @@ bool car_record_shows(const car_record *record, const car_span *span) {
     return span->end > record->begin && span->start < record->end;
 }
 
-static bool computes(const car_task *task) {
-    return task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
-}
-
 /* What is looked for in all tasks that were recorded. */
 typedef struct extent {
     double begin, end;             /* of the tasks that count */
@@ -24,7 +20,7 @@ typedef struct extent {
 
 static void note_steps(const car_record *record, const car_span *span, extent *e) {
     const car_task *task = &span->task;
-    if (!computes(task)) {
+    if (!car_task_computes(task)) {
         return;
     }
     e->has_earlier = e->has_earlier || task->step < record->first_step;
@@ -39,7 +35,7 @@ static void note_steps(const car_record *record, const car_span *span, extent *e
  * time longer. Where a run begins or ends, what comes before or after belongs to it too. */
 static void note_times(const car_record *record, const car_span *span, extent *e) {
     const car_task *task = &span->task;
-    bool own = computes(task)
+    bool own = car_task_computes(task)
                    ? task->step >= record->first_step && task->step < record->end_step
                    : (!e->has_earlier || task->slot >= e->first_slot) && (!e->has_later || task->slot <= e->last_slot);
     if (own) {
@@ -85,7 +81,8 @@ int64_t car_record_ns(const car_record *record, double when) {
 
 int car_record_stage(const car_record *record, const car_task *task) {
     bool crosses = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
-    return computes(task) || crosses ? task->stage : car_plan_partition(record->plan)->bundles[task->bundle].stage;
+    return car_task_computes(task) || crosses ? task->stage
+                                              : car_plan_partition(record->plan)->bundles[task->bundle].stage;
 }
 
 bool car_record_is_messages(const car_record *record, const car_journal *journal, int track) {
