@@ -143,6 +143,7 @@ car_status car_train_evaluate(car_train_data *data, const car_train_options *o, 
     config.sequential = true;
     config.threads = o->data_threads;
     config.steps = batches;
+    config.evenly = true; /* a few of them must not be all of one class */
     CAR_TRY(car_loader_create(data->set, &config, &data->evaluation));
     CAR_TRY(car_evaluate(program, arena, weights, o->threads, batches, feed_evaluation, data, out));
 done:

@@ -19,11 +19,12 @@ typedef struct car_loader car_loader;
 
 typedef struct car_loader_config {
     car_split split;
-    int workers, batch;        /* N and B; evaluation: N = 1 */
-    bool sequential;           /* in the order of the samples, every epoch alike; evaluation always is */
-    uint64_t seed;             /* of the order */
-    int threads;               /* that read ahead; 0: none, whoever takes a batch reads it */
-    int depth;                 /* micro-batches in memory, unless more are taken at once; 0: N + threads */
+    int workers, batch; /* N and B; evaluation: N = 1 */
+    bool sequential;    /* in the order of the samples, every epoch alike; evaluation always is */
+    bool evenly;        /* evaluation: if `steps` are fewer than all, their samples are spread over all there are */
+    uint64_t seed;      /* of the order */
+    int threads;        /* that read ahead; 0: none, whoever takes a batch reads it */
+    int depth;          /* micro-batches in memory, unless more are taken at once; 0: N + threads */
     int64_t first_step, steps; /* of the run: nothing before, or from `steps` on, is read ahead */
     const bool *wanted;        /* [workers]: whose micro-batches are read ahead; NULL: all. Must outlive the loader */
 } car_loader_config;

@@ -37,6 +37,11 @@ car_status car_batches_begin(car_batches *batches, const car_loader_source *sour
     } else {
         batches->epoch_steps = source->samples / global + (!train && source->samples % global > 0);
     }
+    if (!train && !endless && config->evenly && config->steps > 0 && config->steps < batches->epoch_steps &&
+        config->steps <= INT32_MAX / global) {
+        batches->spread = config->steps * global;
+        batches->epoch_steps = config->steps;
+    }
     if (train && !endless && !config->sequential) {
         CAR_TRY(car_order_create(source->context, config->seed, source->samples, &batches->order));
     }
@@ -78,6 +83,12 @@ done:
     return status;
 }
 
+/* The place of sample `position` of those that are spread over all: both are below 2^31 when they are multiplied. */
+static int64_t spread(const car_batches *batches, int64_t position) {
+    int64_t apart = batches->source.samples / batches->spread, rest = batches->source.samples % batches->spread;
+    return position * apart + position * rest / batches->spread;
+}
+
 /* `count` is less than the batch only at the end of an evaluation. */
 static car_status find_samples(car_batches *batches, int64_t number, int64_t *samples, int64_t *epoch, int *count) {
     int64_t step = number / batches->workers, worker = number % batches->workers;
@@ -92,7 +103,7 @@ static car_status find_samples(car_batches *batches, int64_t number, int64_t *sa
         return car_order_get(batches->order, *epoch, first, *count, samples);
     }
     for (int b = 0; b < *count; b++) {
-        samples[b] = first + b;
+        samples[b] = batches->spread > 0 ? spread(batches, first + b) : first + b;
     }
     return CAR_OK;
 }

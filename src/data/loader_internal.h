@@ -32,6 +32,7 @@ typedef struct car_batches {
     int workers, batch;
     car_order *order;    /* NULL: a position is the number of its sample */
     int64_t epoch_steps; /* INT64_MAX if endless */
+    int64_t spread;      /* so many samples are spread over all there are; 0: they follow each other */
     int64_t most_steps;  /* beyond which positions have no number */
     atomic_bool stop;    /* no micro-batch is wanted any more */
 } car_batches;

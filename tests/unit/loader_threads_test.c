@@ -127,6 +127,31 @@ static void partial_batch_of_evaluation(void **state) {
     }
 }
 
+/* An evaluation of some of the samples has them from everywhere, and the same ones in every epoch. */
+static void part_of_an_evaluation_is_spread(void **state) {
+    (void)state;
+    static const int spread[] = {0, 2, 5, 8, 11, 14};
+    for (int threads = 0; threads < 2; threads++) {
+        car_loader_config config = car_made_up_config(1, 3, threads, 0);
+        config.split = CAR_SPLIT_EVALUATION;
+        config.steps = 2;
+        config.evenly = true;
+        car_loader *loader = car_made_up_open(&made_up, 17, &config);
+        for (int64_t step = 0; step < 4; step++) {
+            const void *inputs = NULL;
+            const int32_t *labels = NULL;
+            assert_int_equal(car_loader_take(loader, step, 0, &inputs, &labels), CAR_OK);
+            for (int b = 0; b < 3; b++) {
+                assert_int_equal(labels[b * CAR_MADE_UP_LABELS], spread[step % 2 * 3 + b]);
+            }
+            car_loader_give_back(loader, step, 0);
+        }
+        car_loader_destroy(loader);
+        config.steps = 6; /* all there are */
+        run_in_order(17, &config, 6);
+    }
+}
+
 /* One of several processes that share the workers: threads read what is its own, and nothing else; others can be taken. */
 static void only_what_is_wanted(void **state) {
     (void)state;
@@ -512,6 +537,7 @@ int main(void) {
         TEST(every_sample_once_in_an_epoch),
         TEST(endless_samples),
         TEST(partial_batch_of_evaluation),
+        TEST(part_of_an_evaluation_is_spread),
         TEST(only_what_is_wanted),
         TEST(any_order_and_several_at_once),
         TEST(more_are_held_than_the_depth),
