@@ -1,5 +1,6 @@
 /* carousel launch: starts the ranks of a run with mpirun, and starts them again from the last checkpoint if one dies. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,13 +22,14 @@ typedef struct launch_options {
 static volatile pid_t child;         /* for the signal handler */
 static volatile sig_atomic_t ending; /* we were asked to end */
 
-/* mpirun kills its ranks a second after a SIGTERM; SIGUSR1 it hands on, and they write a checkpoint and end. */
+/* mpirun kills its ranks a second after a SIGTERM; SIGUSR1 it hands on, and they write a checkpoint and end. Who asks
+ * twice does not want to wait for that. */
 static void on_end(int number) {
     (void)number;
-    ending = 1;
     if (child > 0) {
-        kill(child, SIGUSR1);
+        kill(child, ending ? SIGTERM : SIGUSR1);
     }
+    ending = 1;
 }
 
 static int read_options(int argc, char **argv, int *used, launch_options *o) {
@@ -37,9 +39,10 @@ static int read_options(int argc, char **argv, int *used, launch_options *o) {
          1e6},
         {"mpirun", "PROGRAM", "what starts them", CAR_CLI_TEXT, &o->mpirun, 0, 0},
     };
-    const car_cli_command command = {"launch", "Starts the ranks of a run, and restarts them after a failure.",
-                                     "carousel launch -n R [OPTIONS] -- train ...",
-                                     "SIGTERM or SIGINT makes the run write a checkpoint and end.\n"};
+    const car_cli_command command = {
+        "launch", "Starts the ranks of a run, and restarts them after a failure.",
+        "carousel launch -n R [OPTIONS] -- train ...",
+        "SIGTERM or SIGINT (Ctrl-C) makes the run write a checkpoint and end; a second one ends it at once.\n"};
     int split = 1;
     while (split < argc && strcmp(argv[split], "--") != 0) {
         if (strcmp(argv[split], "-n") == 0) {
@@ -126,6 +129,16 @@ static void become_mpirun(const launch_options *o, char **train, bool resume) {
     _exit(CAR_CLI_USAGE);
 }
 
+/* Ctrl-C is for us: mpirun would kill the ranks. Nor does anybody read what is typed. */
+static void leave_terminal(void) {
+    int nothing = open("/dev/null", O_RDONLY);
+    setpgid(0, 0);
+    if (nothing >= 0) {
+        dup2(nothing, STDIN_FILENO);
+        close(nothing);
+    }
+}
+
 /* The exit code of the job, 128 and more for a signal. */
 static int run_once(const launch_options *o, char **train, bool resume) {
     int state = 0;
@@ -134,10 +147,17 @@ static int run_once(const launch_options *o, char **train, bool resume) {
         return car_cli_fail(CAR_CLI_FAILED, "launch: could not start a process: %s", strerror(errno));
     }
     if (started == 0) {
+        leave_terminal();
         become_mpirun(o, train, resume);
     }
     child = started;
-    while (waitpid(started, &state, 0) < 0 && errno == EINTR) {
+    if (ending) { /* asked between the last look and now */
+        kill(started, SIGUSR1);
+    }
+    while (waitpid(started, &state, 0) < 0) {
+        if (errno != EINTR) {
+            return car_cli_fail(CAR_CLI_FAILED, "launch: could not wait for %s: %s", o->mpirun, strerror(errno));
+        }
     }
     child = 0;
     return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
@@ -163,12 +183,18 @@ int car_cli_launch(int argc, char **argv) {
         return car_cli_fail(CAR_CLI_USAGE,
                             "launch: --restarts wants a run with --out DIR and --checkpoint-every STEPS");
     }
+    if (o.restarts > 0 && find_value(train, "--resume-step")) {
+        return car_cli_fail(CAR_CLI_USAGE,
+                            "launch: --restarts go on from the newest checkpoint, so --resume-step cannot "
+                            "be among the run's options: go on from that step once, without --restarts");
+    }
     if (readlink("/proc/self/exe", o.program, sizeof o.program - 1) <= 0) {
         return car_cli_fail(CAR_CLI_FAILED, "launch: could not find this program: %s", strerror(errno));
     }
     struct sigaction action = {.sa_handler = on_end};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    signal(SIGCHLD, SIG_DFL); /* whoever started us may ignore it, and then nobody could wait for mpirun */
     bool resume = has_flag(train, "--resume");
     code = run_once(&o, train, false);
     for (int k = 1; k <= o.restarts && is_accident(code) && !ending; k++) {

@@ -406,9 +406,10 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     car_train_add_traffic(run, json);
     cJSON_AddStringToObject(json, "weights_sha256", digest);
     add_machine(json, run);
-    CAR_TRY(write_json(run, "summary.json", json));
+    /* The summary comes last: whoever finds it finds all the rest. */
     CAR_TRY(path_in_run(run, "weights.safetensors", path));
     CAR_TRY(car_weights_save(car_train_weights(run), path));
+    CAR_TRY(write_json(run, "summary.json", json));
 done:
     cJSON_Delete(json);
     return status;

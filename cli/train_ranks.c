@@ -250,16 +250,11 @@ done:
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* What all ranks have, on the first one, as a cut and as weights. */
-static car_status gather(car_train_run *run) {
+/* The weights of the cut, which is what all ranks have. */
+static car_status make_weights(car_train_run *run) {
     float *values = NULL;
     size_t most = car_graph_param_bytes(run->graph);
     car_status status = CAR_OK;
-    CAR_TRY(create_cut(run));
-    CAR_TRY(car_rank_gather(run->rank, run->cut));
-    if (!car_train_is_first(run)) {
-        return CAR_OK;
-    }
     if (!run->gathered) {
         CAR_TRY(car_weights_create(run->program, run->arena, &run->gathered));
     }
@@ -284,16 +279,24 @@ static int64_t next_stop(const car_train_options *o, int64_t now) {
     return next;
 }
 
-/* What the first rank does while the others wait. */
+/* What the first rank does while the others wait, and hear that it lives. */
 typedef struct interlude {
     car_train_run *run;
-    bool evaluates, saves;
+    bool evaluates, saves, interrupted;
 } interlude;
 
 static car_status evaluate_and_save(void *user) {
     const interlude *p = user;
-    car_status status = p->evaluates ? car_train_evaluate_now(p->run) : CAR_OK;
+    car_status status = make_weights(p->run);
+    if (status == CAR_OK && p->evaluates) {
+        status = car_train_evaluate_now(p->run);
+    }
     return status == CAR_OK && p->saves ? car_train_write_cut(p->run, p->run->cut) : status;
+}
+
+static car_status summarize(void *user) {
+    const interlude *p = user;
+    return car_train_summarize(p->run, p->interrupted);
 }
 
 static car_status pause_at(car_train_run *run, bool interrupted) {
@@ -308,7 +311,8 @@ static car_status pause_at(car_train_run *run, bool interrupted) {
     for (int c = 0; c < CAR_MEMORY_CATEGORIES && !run->gathered && !run->cut; c++) {
         run->peaks[c] = (double)car_arena_peak(run->arena, c); /* of training, before the first rank holds all */
     }
-    CAR_TRY(gather(run));
+    CAR_TRY(create_cut(run));
+    CAR_TRY(car_rank_gather(run->rank, run->cut));
     CAR_TRY(car_rank_attend(run->rank, evaluate_and_save, &p));
 done:
     return status;
@@ -317,7 +321,7 @@ done:
 car_status car_train_over_ranks(car_train_run *run) {
     const car_train_options *o = &run->options;
     listener signals;
-    bool interrupted = false;
+    bool interrupted = false, asked = false;
     car_status status = CAR_OK;
     if (car_train_is_first(run)) {
         car_train_show_model(run);
@@ -330,13 +334,14 @@ car_status car_train_over_ranks(car_train_run *run) {
     while (car_rank_steps(run->rank) < o->steps && !interrupted) {
         int64_t stop = next_stop(o, car_rank_steps(run->rank));
         CAR_TRY(car_rank_run(run->rank, stop));
-        interrupted = car_rank_steps(run->rank) < stop;
+        CAR_TRY(car_rank_agree_to_stop(run->rank, &asked));
+        interrupted = car_rank_steps(run->rank) < stop || (asked && stop < o->steps);
         CAR_TRY(pause_at(run, interrupted));
     }
     CAR_TRY(gather_accounts(run));
-    if (car_train_is_first(run)) {
-        CAR_TRY(car_train_summarize(run, interrupted));
-    } else {
+    interlude end = {.run = run, .interrupted = interrupted};
+    CAR_TRY(car_rank_attend(run->rank, summarize, &end));
+    if (!car_train_is_first(run)) {
         car_train_show_problems(run); /* of what it has read itself */
     }
     CAR_TRY(car_train_write_records(run));

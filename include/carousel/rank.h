@@ -33,6 +33,8 @@ car_status car_rank_initialize(car_rank *rank, uint64_t seed);
 car_status car_rank_run(car_rank *rank, int64_t steps);
 /* Makes all ranks end some steps later, after the same step. May be called on any rank, from a signal handler. */
 void car_rank_stop(car_rank *rank);
+/* Between two runs: whether any rank was told to stop. Runs that are too short to be ended early end all the same. */
+car_status car_rank_agree_to_stop(car_rank *rank, bool *out);
 int64_t car_rank_steps(const car_rank *rank); /* made so far */
 
 /* Where this rank is, what it waits for and what it knows of the others, for a message; several lines, the last without

@@ -1,6 +1,7 @@
 /* Creating and running a rank. */
 #include "carousel/rank.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "engine/rank_internal.h"
@@ -34,6 +35,13 @@ static car_status check(const car_plan *plan, const car_program *program, const 
     }
     if (partition->bundle_count - partition->stage_count > 4) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "more than 4 tied parameters over ranks");
+    }
+    for (int b = 0; b < partition->bundle_count; b++) {
+        if (partition->bundles[b].bytes / sizeof(float) > INT_MAX) {
+            return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
+                                    "a stage with %zu bytes of weights: a message holds at most 8 GiB; use more stages",
+                                    partition->bundles[b].bytes);
+        }
     }
     if (config->threads < 1 || config->threads > 1024 || !config->feed) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "a rank wants 1 to 1024 threads and a feed");
@@ -151,13 +159,14 @@ static car_status create_contents(car_rank *rank) {
     if (rank->cyclic && car_transport_local_size(rank->transport) > 1) {
         car_arena_return_pages(rank->arena, returned_piece);
     }
+    /* All ranks do this together, so it comes before what may fail on one of them. */
+    CAR_TRY(car_transport_prepare(rank->transport, highest_tag(rank), group));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->workers, sizeof *rank->computed, &rank->computed));
     CAR_TRY(create_range(rank));
     CAR_TRY(car_rank_create_store(rank));
     CAR_TRY(create_tapes(rank));
     CAR_TRY(create_threads(rank));
     CAR_TRY(car_rank_create_losses(rank));
-    CAR_TRY(car_transport_prepare(rank->transport, highest_tag(rank), group));
 done:
     return status;
 }
@@ -342,7 +351,8 @@ car_status car_rank_attend(car_rank *rank, car_rank_work work, void *user) {
     car_status status = rank->status;
     CAR_TRY(status);
     pthread_mutex_lock(&rank->lock);
-    rank->aside = rank->device == 0 ? "an evaluation or a checkpoint" : "rank 0's evaluation or checkpoint";
+    rank->aside =
+        rank->device == 0 ? "an evaluation, a checkpoint or the summary" : "rank 0's evaluation, checkpoint or summary";
     for (int r = 0; r < rank->devices; r++) {
         rank->sightings[r].when = car_clock_seconds();
     }
@@ -365,6 +375,18 @@ bool car_rank_feeds(const car_rank *rank, int worker) {
 
 void car_rank_stop(car_rank *rank) {
     atomic_store(&rank->stop, true);
+}
+
+car_status car_rank_agree_to_stop(car_rank *rank, bool *out) {
+    char own = (char)atomic_load(&rank->stop);
+    char *all = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->devices, 1, &all));
+    CAR_TRY(car_transport_all_gather(rank->transport, &own, 1, all));
+    *out = memchr(all, 1, (size_t)rank->devices) != NULL;
+done:
+    car_context_release(rank->context, all, all ? (size_t)rank->devices : 0, 1);
+    return status;
 }
 
 int64_t car_rank_steps(const car_rank *rank) {

@@ -209,7 +209,10 @@ car_status car_rank_share_losses(car_rank *rank) {
     struct car_losses *losses = rank->losses;
     int64_t *counts = NULL;
     car_status status = CAR_OK;
+    pthread_mutex_lock(&rank->lock);
+    losses->last_words = true; /* statuses leave the box alone from here on */
     int64_t count = losses->count;
+    pthread_mutex_unlock(&rank->lock);
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->devices, sizeof *counts, &counts));
     CAR_TRY(car_transport_all_gather(rank->transport, &count, sizeof count, counts));
     for (int r = 1; r < rank->devices; r++) {

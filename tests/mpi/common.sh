@@ -64,6 +64,7 @@ same_weights() { # DIR DIR WHY
     one=$(sum_of "$1")
     other=$(sum_of "$2")
     [ -n "$one" ] && [ "$one" = "$other" ] || fail "$3: the weights are not the same"
+    [ -s "$2/weights.safetensors" ] || fail "$3: there is no file of weights"
 }
 
 value_of() { # FILE NAME: a number or a word in a JSON file

@@ -72,17 +72,37 @@ same_weights "$work/undisturbed" "$work/late" "killed after a checkpoint"
 
 # ---- told to end -------------------------------------------------------------------------------
 
-echo "== the launcher is told to end"
-"$carousel" launch --mpirun "$mpirun" -n 2 -- train "${long[@]}" --steps 1000000 --out "$work/ended" >"$work/log" 2>&1 &
-job=$!
-for _ in $(seq 1200); do
-    [ -d "$work/ended/checkpoints/step-00000030" ] && break
-    sleep 0.05
-done
-kill -TERM "$job"
-wait "$job" || { show_log; fail "launch did not end well"; }
-expect 'interrupted after'
-ls "$work"/ended/checkpoints/step-* >/dev/null || fail "no checkpoint at the end"
+# Each in a process group of its own, as a terminal would start it.
+end_one() { # WHAT RANKS CHECKPOINT-EVERY HOW: a function that tells the process
+    local job what=$1 ranks=$2 every=$3 how=$4
+    echo "== the launcher is told to end: $what"
+    rm -rf "$work/ended"
+    setsid "$carousel" launch --mpirun "$mpirun" -n "$ranks" -- train "${small[@]}" --placement replica \
+        --checkpoint-every "$every" --steps 1000000 --out "$work/ended" >"$work/log" 2>&1 &
+    job=$!
+    for _ in $(seq 1200); do
+        [ -d "$work/ended/checkpoints/step-$(printf %08d "$every")" ] && break
+        sleep 0.05
+    done
+    "$how" "$job"
+    for _ in $(seq 600); do
+        kill -0 "$job" 2>/dev/null || break
+        sleep 0.1
+    done
+    if kill -KILL -- "-$job" 2>/dev/null; then fail "$what: it goes on"; fi
+    wait "$job" || { show_log; fail "$what: launch did not end well"; }
+    expect 'interrupted after'
+    ls "$work"/ended/checkpoints/step-* >/dev/null || fail "$what: no checkpoint at the end"
+    [ -s "$work/ended/weights.safetensors" ] || fail "$what: no weights at the end"
+}
+tell() { kill -TERM "$1"; }
+type_ctrl_c() { kill -INT -- "-$1"; }
+end_one "SIGTERM" 2 30 tell
+end_one "Ctrl-C, with drains that are close to each other" 2 3 type_ctrl_c
+end_one "SIGTERM, one rank" 1 30 tell
+
+fails "$carousel" launch -n 2 --restarts 1 -- train "${long[@]}" --out "$work/ended" --resume --resume-step 30
+expect 'so --resume-step cannot be among'
 
 # ---- out of memory -----------------------------------------------------------------------------
 
@@ -96,8 +116,17 @@ starve_one() {
     expect 'rank 1 is at F'
     expect 'rank 0 waits for .* from rank 1\|rank 0 was last heard of' # MPICH leaves the others no time
 }
+# One may not even have as much as its weights want, before there is anything that ranks hear of each other by.
+starve_early() {
+    local hungry=(train --model mlp --width 8192 --depth 3 --workers 2 --placement replica --steps 3)
+    SECONDS=0
+    fails start_unlike "$carousel" "${hungry[@]}" -- sh -c 'ulimit -v 1200000; exec "$@"' sh "$carousel" "${hungry[@]}"
+    [ "$SECONDS" -le 60 ] || fail "it took $SECONDS s to end"
+    expect 'rank 1: out of memory'
+}
 echo "== a rank runs out of memory"
 starve_one
+starve_early
 
 # ---- stopped -----------------------------------------------------------------------------------
 

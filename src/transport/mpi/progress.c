@@ -184,7 +184,7 @@ done:
 
 static struct timespec after(double seconds) {
     struct timespec when;
-    clock_gettime(CLOCK_REALTIME, &when);
+    clock_gettime(CLOCK_MONOTONIC, &when); /* which nobody sets */
     when.tv_nsec += (long)(seconds * 1e9);
     if (when.tv_nsec >= 1000000000L) {
         when.tv_sec++;

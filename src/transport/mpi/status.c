@@ -57,16 +57,21 @@ static void tell(car_transport *transport) {
 }
 
 void car_transport_move_statuses(car_transport *transport) {
-    if (!transport->listens || !transport->events.heard) {
+    bool alone = transport->size == 1; /* it has nobody to hear, but looks after itself */
+    if ((!transport->listens && !alone) || !transport->events.heard) {
         return;
     }
-    hear(transport);
-    car_transport_move_beats(transport);
+    if (!alone) {
+        hear(transport);
+        car_transport_move_beats(transport);
+    }
     double now = car_clock_seconds();
     if (now - transport->told >= interval) {
         transport->told = now;
         transport->events.watch(transport->events.user);
-        tell(transport);
+        if (!alone) {
+            tell(transport);
+        }
     }
 }
 
