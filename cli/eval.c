@@ -55,6 +55,7 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
                             : !run->weights_path ? "weights FILE"
                                                  : "data SOURCE");
     }
+    o->workers = o->threads; /* nothing is trained that has a number of micro-batches */
     return code;
 }
 

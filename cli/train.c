@@ -69,6 +69,22 @@ static car_status count_steps(car_train_run *run) {
     return CAR_OK;
 }
 
+/* Found out at the end it would be too late. */
+static car_status check_evaluation(car_train_run *run) {
+    const car_train_options *o = &run->options;
+    int64_t samples = car_dataset_get_info(run->data.set).samples[CAR_SPLIT_EVALUATION];
+    run->evaluates = run->epoch_steps > 0 && samples != 0;
+    if (samples == 0 && o->eval_every) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                "data %s has no samples to evaluate on: leave --eval-every out", o->data);
+    }
+    if (samples == 0 && car_train_is_first(run)) {
+        car_context_log(run->context, CAR_LOG_WARNING,
+                        "data %s has no samples to evaluate on: the run will end without an evaluation", o->data);
+    }
+    return CAR_OK;
+}
+
 /* What every process does for itself: all up to the one who trains. */
 static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     car_train_options *o = &run->options;
@@ -85,6 +101,7 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     CAR_TRY(build(run, &plan, &program, car_optimizer_config_states(&trainer->optimizer)));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
     CAR_TRY(count_steps(run));
+    CAR_TRY(check_evaluation(run));
     CAR_TRY(car_train_read_schedule(run->context, o, run->epoch_steps ? run->epoch_steps : 1, &trainer->schedule));
     trainer->feed = car_train_feed;
     trainer->feed_user = &run->data;
@@ -162,18 +179,23 @@ static int64_t next_stop(int64_t now, int64_t every, int64_t steps) {
 
 static car_status train(car_train_run *run) {
     const car_train_options *o = &run->options;
-    bool real = run->epoch_steps > 0;
+    bool before = false;
     car_status status = CAR_OK;
     while (car_trainer_steps(run->trainer) < o->steps && !interrupted) {
         CAR_TRY(car_trainer_run(run->trainer, next_stop(car_trainer_steps(run->trainer), o->eval_every, o->steps)));
-        bool end = car_trainer_steps(run->trainer) == o->steps;
-        if (!interrupted && (o->eval_every || (real && end))) {
+        if (!interrupted && o->eval_every && car_trainer_steps(run->trainer) < o->steps) {
             CAR_TRY(car_train_evaluate_now(run));
         }
     }
+    /* What was trained is safe before anything else is tried. */
     car_train_close_writer(run);
     CAR_TRY(car_train_write_checkpoint(run));
-    CAR_TRY(car_train_summarize(run, interrupted != 0));
+    bool over = car_trainer_steps(run->trainer) >= o->steps;
+    CAR_TRY(car_train_was_over(run, &before));
+    if (over && !before && (o->eval_every || run->evaluates)) {
+        CAR_TRY(car_train_evaluate_now(run));
+    }
+    CAR_TRY(car_train_summarize(run, !over));
     CAR_TRY(car_train_write_records(run));
 done:
     return status;

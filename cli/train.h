@@ -23,6 +23,7 @@ typedef struct car_train_options {
     const char *convolutions, *memory, *trace, *trace_steps;
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, steps, eval_every, eval_batches, warmup;
+    int asked_steps; /* `steps` before --epochs had a say */
     int freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;
     double lr, momentum, weight_decay, clip_norm, epochs, step_seconds;
@@ -111,6 +112,7 @@ typedef struct car_train_run {
     bool terminal;
     int64_t first_step;  /* 0, or where it was resumed */
     int64_t epoch_steps; /* 0: endless */
+    bool evaluates;      /* at the end, since there is real data for it */
     double started, shown, first_loss, loss;
     double aside;     /* seconds that were not training: evaluations */
     int64_t reported; /* by this call */
@@ -195,6 +197,8 @@ void car_train_show_model(const car_train_run *run);
 void car_train_on_step(void *user, const car_step_report *report);
 void car_train_show_evaluation(car_train_run *run);
 void car_train_show_problems(const car_train_run *run); /* samples that could not be read, if there were any */
+/* Whether the run was over before and its summary is there. */
+car_status car_train_was_over(car_train_run *run, bool *out);
 car_status car_train_summarize(car_train_run *run, bool interrupted);
 /* Loss and accuracy, or perplexity, as a line without its end. */
 void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evaluation *evaluation);

@@ -182,20 +182,57 @@ static const char *const decisive[] = {
     "model",       "data",       "rule",      "workers",        "stages",          "batch",        "seed",
     "optimizer",   "lr",         "momentum",  "nesterov",       "betas",           "weight-decay", "decay-weights-only",
     "lr-schedule", "warmup",     "clip-norm", "skip-nonfinite", "freshness-slack", "order",        "no-augment",
-    "classes",     "image-size", "seq-len",   "convolutions",   "memory",          "width",        "depth"};
+    "classes",     "image-size", "seq-len",   "convolutions",   "memory",          "width",        "depth",
+    "steps",       "epochs",     "placement"};
+
+static bool is_same(const cJSON *then, const cJSON *now, const char *name) {
+    const cJSON *a = cJSON_GetObjectItemCaseSensitive(then, name), *b = cJSON_GetObjectItemCaseSensitive(now, name);
+    return (!a && !b) || cJSON_Compare(a, b, true);
+}
+
+static bool has_value(const cJSON *json, const char *name, const char *value) {
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, name));
+    return text && strcmp(text, value) == 0;
+}
+
+/* A cosine ends with the run; ranks of dp add in another order. */
+static bool decides_now(const cJSON *now, const char *name) {
+    bool length = strcmp(name, "steps") == 0 || strcmp(name, "epochs") == 0, place = strcmp(name, "placement") == 0;
+    return (!length || has_value(now, "lr-schedule", "cosine")) && (!place || has_value(now, "rule", "dp"));
+}
 
 /* The names of decisive options that differ, separated by commas; "" if none does. */
 static void find_differences(const cJSON *then, const cJSON *now, char *text, size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
     for (size_t d = 0; d < sizeof decisive / sizeof decisive[0]; d++) {
-        const cJSON *a = cJSON_GetObjectItemCaseSensitive(then, decisive[d]);
-        const cJSON *b = cJSON_GetObjectItemCaseSensitive(now, decisive[d]);
-        bool same = (!a && !b) || cJSON_Compare(a, b, true);
-        if (!same && used < capacity) {
+        if (decides_now(now, decisive[d]) && !is_same(then, now, decisive[d]) && used < capacity) {
             used += (size_t)snprintf(text + used, capacity - used, "%s--%s", used ? ", " : "", decisive[d]);
         }
     }
+}
+
+/* Another optimizer's state means something else: begins without one, as at the first step. */
+static car_status forget_state(car_train_run *run, car_cut *cut) {
+    size_t most = car_graph_param_bytes(run->graph);
+    car_cut_numbers numbers = car_cut_get_numbers(cut);
+    float *zeros = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(run->context, most, 1, &zeros));
+    memset(zeros, 0, most);
+    for (int p = 0; p < car_graph_param_count(run->graph); p++) {
+        for (int part = CAR_CUT_STATE_0; part <= CAR_CUT_STATE_1; part++) {
+            if (car_cut_has(cut, (car_cut_part)part, p)) {
+                CAR_TRY(car_cut_set(cut, (car_cut_part)part, p, zeros));
+            }
+        }
+    }
+    numbers.updates = 0;
+    car_cut_set_numbers(cut, &numbers);
+    car_context_log(run->context, CAR_LOG_WARNING, "the optimizer begins anew: its state was of another one");
+done:
+    car_context_release(run->context, zeros, zeros ? most : 0, 1);
+    return status;
 }
 
 static void tell_what_differs(car_train_run *run, const car_checkpoint *checkpoint, bool complete) {
@@ -228,6 +265,12 @@ car_status car_train_read_cut(car_train_run *run, car_cut *cut) {
     CAR_TRY(car_checkpoint_open(run->context, directory, step, &checkpoint));
     CAR_TRY(car_checkpoint_read(checkpoint, cut, &complete));
     tell_what_differs(run, checkpoint, complete);
+    cJSON *then = cJSON_Parse(car_checkpoint_run(checkpoint));
+    bool foreign = then && !has_value(then, "optimizer", run->options.optimizer);
+    cJSON_Delete(then);
+    if (foreign) {
+        CAR_TRY(forget_state(run, cut));
+    }
 done:
     car_checkpoint_close(checkpoint);
     return status;

@@ -145,7 +145,9 @@ car_status car_train_evaluate(car_train_data *data, const car_train_options *o, 
     config.steps = batches;
     config.evenly = true; /* a few of them must not be all of one class */
     CAR_TRY(car_loader_create(data->set, &config, &data->evaluation));
-    CAR_TRY(car_evaluate(program, arena, weights, o->threads, batches, feed_evaluation, data, out));
+    /* No more micro-batches at once than there are in training. */
+    int threads = o->threads < o->workers ? o->threads : o->workers;
+    CAR_TRY(car_evaluate(program, arena, weights, threads, batches, feed_evaluation, data, out));
 done:
     car_loader_destroy(data->evaluation);
     data->evaluation = NULL;

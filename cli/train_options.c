@@ -106,6 +106,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
 cJSON *car_train_config_of(const car_train_options *options) {
     car_train_options copy = *options; /* the table points into what can be written */
     car_cli_option table[CAR_TRAIN_OPTIONS];
+    copy.steps = copy.epochs > 0 ? copy.asked_steps : copy.steps; /* not what epochs came to here */
     return car_cli_config_of(table, fill_table(&copy, table));
 }
 
@@ -134,7 +135,14 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     car_cli_list_models(models, sizeof models);
     const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", models};
     int code = car_cli_wants_help(argc, argv) ? CAR_CLI_GO_ON : read_config(&command, table, count, argc, argv, o);
-    return code == CAR_CLI_GO_ON ? car_cli_parse(&command, table, count, argc, argv) : code;
+    /* Who types how long it is to be does not mean what a file says about it otherwise. */
+    if (car_cli_peek(argc, argv, "steps") || car_cli_peek(argc, argv, "epochs")) {
+        o->steps = 0;
+        o->epochs = 0;
+    }
+    code = code == CAR_CLI_GO_ON ? car_cli_parse(&command, table, count, argc, argv) : code;
+    o->asked_steps = o->steps;
+    return code;
 }
 
 /* ---- into configurations --------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/output.h"
 #include "carousel/checkpoint.h"
 #include "train.h"
 
@@ -30,21 +31,21 @@ static car_status path_in_run(car_train_run *run, const char *name, char *path) 
     return car_train_path(run->context, run->options.out, name, path);
 }
 
-/* Written under another name and then renamed: a reader sees the old file or the new one, never half of one. */
+/* A reader sees the old file or the new one, never half of one. */
 static car_status write_json(car_train_run *run, const char *name, const cJSON *json) {
-    char path[CAR_TRAIN_PATH], temporary[CAR_TRAIN_PATH + 8];
-    car_status status = path_in_run(run, name, path);
-    if (status != CAR_OK) {
-        return status;
+    char path[CAR_TRAIN_PATH], *text = cJSON_Print(json);
+    car_output output = {0};
+    car_status status = CAR_OK;
+    if (!text) {
+        return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for %s", name);
     }
-    char *text = cJSON_Print(json);
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *file = text ? fopen(temporary, "w") : NULL;
-    bool written = file && fprintf(file, "%s\n", text) > 0;
-    written = file && fclose(file) == 0 && written && rename(temporary, path) == 0;
-    if (!written) {
-        status = car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
-    }
+    CAR_TRY(path_in_run(run, name, path));
+    CAR_TRY(car_output_open(run->context, path, &output));
+    CAR_TRY(car_output_write(&output, text, strlen(text)));
+    CAR_TRY(car_output_write(&output, "\n", 1));
+    CAR_TRY(car_output_finish(&output, NULL));
+done:
+    car_output_close(&output);
     cJSON_free(text);
     return status;
 }
@@ -72,29 +73,31 @@ static car_status write_config(car_train_run *run) {
     return status;
 }
 
-/* A run that goes on keeps the lines before step `end`; a killed one may have written of later steps, too. */
+/* Whether it is a whole line of a step before `end`. */
+static bool is_before(const char *line, ssize_t length, int64_t end) {
+    long long step = -1;
+    return length >= 2 && strcmp(line + length - 2, "}\n") == 0 && sscanf(line, "{\"step\": %lld,", &step) == 1 &&
+           step < end;
+}
+
+/* A run that goes on keeps the lines before step `end`; a killed one may have written of later steps, or half a line. */
 static car_status keep_lines(car_train_run *run, const char *path, int64_t end) {
-    char temporary[CAR_TRAIN_PATH + 8], *line = NULL;
+    char *line = NULL;
     size_t capacity = 0;
+    ssize_t length = 0;
+    car_output output = {0};
     car_status status = CAR_OK;
     FILE *old = fopen(path, "r");
     if (!old) {
         return CAR_OK; /* nothing to keep */
     }
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *new = fopen(temporary, "w");
-    bool written = new != NULL;
-    while (written && getline(&line, &capacity, old) > 0) {
-        long long step = -1;
-        if (sscanf(line, "{\"step\": %lld,", &step) != 1 || step >= end) {
-            break;
-        }
-        written = fputs(line, new) >= 0;
+    CAR_TRY(car_output_open(run->context, path, &output));
+    while ((length = getline(&line, &capacity, old)) > 0 && is_before(line, length, end)) {
+        CAR_TRY(car_output_write(&output, line, (size_t)length));
     }
-    written = new &&fclose(new) == 0 && written &&rename(temporary, path) == 0;
-    if (!written) {
-        status = car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
-    }
+    CAR_TRY(car_output_finish(&output, NULL));
+done:
+    car_output_close(&output);
     free(line);
     fclose(old);
     return status;
@@ -234,6 +237,9 @@ static void record_evaluation(car_train_run *run) {
     if (path_in_run(run, "evaluations.jsonl", path) != CAR_OK) {
         return; /* opening the output has failed for it before */
     }
+    if (run->reported == 0 && keep_lines(run, path, car_train_steps(run)) != CAR_OK) { /* made again after a kill */
+        return;
+    }
     if (isfinite(e->loss)) {
         snprintf(loss, sizeof loss, "%.9g", e->loss);
     }
@@ -321,8 +327,10 @@ static void add_results(cJSON *json, car_train_run *run, double elapsed, bool in
     car_trainer_times times = car_train_times(run);
     cJSON_AddNumberToObject(json, "steps", (double)car_train_steps(run));
     cJSON_AddBoolToObject(json, "interrupted", interrupted);
-    cJSON_AddNumberToObject(json, "loss_first", run->first_loss);
-    cJSON_AddNumberToObject(json, "loss_last", run->loss);
+    if (run->reported > 0) {
+        cJSON_AddNumberToObject(json, "loss_first", run->first_loss);
+        cJSON_AddNumberToObject(json, "loss_last", run->loss);
+    }
     if (run->evaluated) {
         cJSON_AddNumberToObject(json, "accuracy", run->evaluation.top1);
         cJSON_AddNumberToObject(json, "accuracy_top5", run->evaluation.top5);
@@ -372,15 +380,26 @@ static bool has_summary(car_train_run *run, const char *digest) {
     return found;
 }
 
+car_status car_train_was_over(car_train_run *run, bool *out) {
+    char digest[80];
+    car_status status = CAR_OK;
+    *out = false;
+    if (run->options.out && run->first_step > 0 && car_train_steps(run) == run->first_step) {
+        CAR_TRY(car_weights_digest(car_train_weights(run), digest));
+        *out = has_summary(run, digest);
+    }
+done:
+    return status;
+}
+
 car_status car_train_summarize(car_train_run *run, bool interrupted) {
     double elapsed = car_clock_seconds() - run->started - run->aside;
     char digest[80] = "", path[CAR_TRAIN_PATH];
+    bool before = false;
     cJSON *json = NULL;
     car_status status = CAR_OK;
-    if (run->options.out) {
-        CAR_TRY(car_weights_digest(car_train_weights(run), digest));
-    }
-    if (car_train_steps(run) == run->first_step && run->options.out && has_summary(run, digest)) {
+    CAR_TRY(car_train_was_over(run, &before));
+    if (before) {
         printf("nothing to do: the run in %s was over after %lld steps\n", run->options.out,
                (long long)run->first_step);
         return CAR_OK;
@@ -388,10 +407,13 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     if (run->terminal && interrupted) {
         putchar('\n');
     }
-    printf("%s after %lld steps: loss %.4f -> %.4f in %.1f s, %.1f samples/s, peak of activations %.1f MB\n",
-           interrupted ? "interrupted" : "done", (long long)car_train_steps(run), run->first_loss, run->loss, elapsed,
-           (double)run->reported * run->options.workers * run->options.shape.batch / elapsed,
-           (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte);
+    printf("%s after %lld steps", interrupted ? "interrupted" : "done", (long long)car_train_steps(run));
+    if (run->reported > 0) {
+        printf(": loss %.4f -> %.4f in %.1f s, %.1f samples/s, peak of activations %.1f MB", run->first_loss, run->loss,
+               elapsed, (double)run->reported * run->options.workers * run->options.shape.batch / elapsed,
+               (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte);
+    }
+    puts(run->reported > 0 ? "" : ", all of them made before");
     car_train_show_problems(run);
     if (!run->options.out) {
         return CAR_OK;
@@ -400,6 +422,7 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     if (!json) {
         return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for summary.json");
     }
+    CAR_TRY(car_weights_digest(car_train_weights(run), digest));
     add_options(json, &run->options);
     add_results(json, run, elapsed, interrupted);
     add_memory(json, run);

@@ -287,11 +287,18 @@ typedef struct interlude {
 
 static car_status evaluate_and_save(void *user) {
     const interlude *p = user;
-    car_status status = make_weights(p->run);
-    if (status == CAR_OK && p->evaluates) {
-        status = car_train_evaluate_now(p->run);
+    bool before = false;
+    car_status status = CAR_OK;
+    CAR_TRY(make_weights(p->run));
+    if (p->saves) { /* first: what was trained must not be lost by what comes after it */
+        CAR_TRY(car_train_write_cut(p->run, p->run->cut));
     }
-    return status == CAR_OK && p->saves ? car_train_write_cut(p->run, p->run->cut) : status;
+    CAR_TRY(car_train_was_over(p->run, &before));
+    if (p->evaluates && !before) {
+        CAR_TRY(car_train_evaluate_now(p->run));
+    }
+done:
+    return status;
 }
 
 static car_status summarize(void *user) {
@@ -304,7 +311,7 @@ static car_status pause_at(car_train_run *run, bool interrupted) {
     int64_t now = car_rank_steps(run->rank);
     bool end = interrupted || now == o->steps;
     interlude p = {.run = run};
-    p.evaluates = !interrupted && ((o->eval_every && now % o->eval_every == 0) || (end && run->epoch_steps > 0));
+    p.evaluates = !interrupted && ((o->eval_every && now % o->eval_every == 0) || (end && run->evaluates));
     p.saves =
         o->out && o->keep && now > run->first_step && (end || (o->checkpoint_every && now % o->checkpoint_every == 0));
     car_status status = CAR_OK;

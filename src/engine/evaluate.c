@@ -2,6 +2,7 @@
  * in order, so the sum does not depend on who computed what. */
 #include "carousel/evaluate.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -26,11 +27,14 @@ typedef struct evaluation {
     atomic_int status; /* the first failure's */
 } evaluation;
 
-/* How many classes have a larger logit than the label; ties count against it only in front of it. */
+enum { MOST_COUNTED = 5 }; /* top-5 */
+
+/* How many classes have a larger logit than the label; ties count against it only in front of it, and what is not a
+ * number always does. */
 static int rank_of_label(const float *logits, int64_t classes, int32_t label) {
-    int rank = 0;
+    int rank = isnan(logits[label]) ? MOST_COUNTED : 0;
     for (int64_t c = 0; c < classes; c++) {
-        rank += logits[c] > logits[label] || (logits[c] == logits[label] && c < label);
+        rank += isnan(logits[c]) || logits[c] > logits[label] || (logits[c] == logits[label] && c < label);
     }
     return rank;
 }
@@ -47,7 +51,7 @@ static void count_rows(const evaluation *e, const car_tape *tape, batch_result *
             int rank = rank_of_label(values + r * classes, classes, labels[r]);
             result->rows++;
             result->top1 += rank < 1;
-            result->top5 += rank < 5;
+            result->top5 += rank < MOST_COUNTED;
         }
     }
 }

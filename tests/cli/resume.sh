@@ -60,12 +60,37 @@ done
 rm "$directory/half-dp/summary.json" # as if it had been killed before that was written
 train half-dp --resume
 same whole-dp half-dp "a run that is over was not summarized again"
+grep -q '"accuracy":' "$directory/half-dp/summary.json" || fail "the evaluation at the end was not made up for"
+grep -q '"loss_last":' "$directory/half-dp/summary.json" && fail "a run that made no step has a loss"
+[ "$(grep -c '"step": 24,' "$directory/half-dp/evaluations.jsonl")" = 1 ] || fail "an evaluation is there twice"
+
+# What is typed about the length counts, whatever the run was begun with. Half a line, as of a full disk, is dropped.
+train epochs "${images[@]}" --rule cdp-v1 --epochs 1
+printf '{"step": 19, "loss": 2.1' >>"$directory/epochs/metrics.jsonl"
+train epochs --resume --epochs 1.2
+same epochs whole-cdp-v1 "an epoch and then 1.2 epochs are not 24 steps"
+[ "$(wc -l <"$directory/epochs/metrics.jsonl")" = 24 ] || fail "metrics.jsonl has half a line, or lacks one"
+train epochs --resume --steps 26
+[ "$(digest epochs)" != "$(digest whole-cdp-v1)" ] || fail "--steps were not made, because of --epochs of the run before"
 
 train adam "${images[@]}" --rule cdp-v2 --optimizer adamw --lr 1e-3 --clip-norm 0.5 --steps 12 --lr-schedule cosine --warmup 3
 train adam2 "${images[@]}" --rule cdp-v2 --optimizer adamw --lr 1e-3 --clip-norm 0.5 --steps 12 --lr-schedule cosine --warmup 3 --checkpoint-every 5 --keep 5
 rm -r "$directory/adam2/checkpoints/step-00000012" "$directory/adam2/checkpoints/step-00000010"
 train adam2 --resume
 same adam adam2 "adamw with clipping did not go on exactly"
+
+# A cosine depends on the last step; another optimizer cannot go on from the state.
+train adam2 --resume --steps 14
+grep -q "not exactly.*--steps" "$directory/log" || fail "another end of a cosine: not said to be inexact"
+train adam2 --resume --steps 15 --optimizer sgd
+grep -q "the optimizer begins anew" "$directory/log" || fail "another optimizer: $(cat "$directory/log")"
+
+# Without samples to evaluate on a run ends well, and who wants evaluations hears so before it begins.
+head -c 1200 "$directory/data_batch_1.bin" >"$directory/short.txt" # a tenth of it is no sample
+untested=(--model gpt2-nano --data "tokens:$directory/short.txt" --batch 1 --workers 2 --steps 2)
+train untested "${untested[@]}"
+grep -q "no samples to evaluate on" "$directory/log" || fail "nothing is said about the missing samples: $(cat "$directory/log")"
+expect 1 "leave --eval-every out" train "${untested[@]}" --eval-every 1
 
 # Evaluation and checkpoints on the way change nothing; neither does the number of reading threads.
 train noisy "${images[@]}" --rule cdp-v2 --steps 24 --threads 2 --eval-every 5 --checkpoint-every 3 --data-threads 3

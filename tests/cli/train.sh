@@ -101,6 +101,9 @@ config '["mlp"]' 2 'is not a JSON object'
 config '{"model": "mlp"' 2 'is not a JSON object'
 config '{"model": "mlp", "steps": 2, "batch": null}' 0 'done after 2 steps'
 
+# What is not a number is not right.
+expect 0 "nan, top-1 0.00 %, top-5 0.00 %" train --model mlp --rule dp --workers 2 --steps 1 --lr 1e6 --weight-decay 1e6 --eval-every 1 --eval-batches 2
+
 # Weights of a run: eval finds what the run found, another size of the head is refused, or replaced if asked to.
 run --eval-every 40 --eval-batches 4 >/dev/null
 "$CAROUSEL" eval --model mlp --weights "$directory/run" --data synthetic --batch 8 --batches 4 >"$directory/eval" 2>&1 || fail "eval failed"
