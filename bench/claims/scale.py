@@ -163,7 +163,7 @@ def panel(raw, cluster, what, title):
                                                      for x, run in points],
                           "colour": number, "span": 0.2, "name": rule, "fade": 0.55})  # fmt: skip
     return {"title": title, "x": "0, 1, 2: N = 16, 64, 256", "y": "step over what one worker computes", "marks": marks,
-            "legend": True, "x_range": (-0.6, 2.6), "x_ticks": [0, 1, 2]}  # fmt: skip
+            "legend": "left", "x_range": (-0.6, 2.6), "x_ticks": [0, 1, 2]}  # fmt: skip
 
 
 def scale_panel(raw, placement):
