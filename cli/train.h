@@ -110,9 +110,9 @@ typedef struct car_train_run {
     /* What the output needs to know. */
     FILE *metrics;
     bool terminal;
+    bool evaluates;      /* at the end, since there is real data for it */
     int64_t first_step;  /* 0, or where it was resumed */
     int64_t epoch_steps; /* 0: endless */
-    bool evaluates;      /* at the end, since there is real data for it */
     double started, shown, first_loss, loss;
     double aside;     /* seconds that were not training: evaluations */
     int64_t reported; /* by this call */

@@ -18,16 +18,12 @@ MODELS = {
     "gpt2-nano": {"batch": 8, "weight-decay": 0.1, "betas": "0.9,0.95", "steps": 400, "eval-every": 100},
     "vit-tiny": {"batch": 16, "weight-decay": 0.05, "steps": 240, "eval-every": 80, "eval-batches": 125},
 }
-WARMUPS = (50, 0)  # steps
+WARMUP = 50  # steps
 SHORT = {"steps": 25, "eval-every": 0, "checkpoint-every": 0, "eval-batches": 8}
 
 
-def long_runs():
-    """The most useful first: with warm-up, as AdamW is used, then without, which is where a delay would hurt most."""
-    for warmup in WARMUPS:
-        for model in MODELS:
-            for rule in RULES:
-                yield model, rule, warmup
+def key_of(model, rule):
+    return f"{model}-{rule}-warmup{WARMUP}"
 
 
 def data_of(model, options):
@@ -56,20 +52,20 @@ def figures_of(directory):
 
 
 def measure(store, options):
-    for model, rule, warmup in long_runs():
-        key = f"{model}-{rule}-warmup{warmup}"
+    for model in MODELS:
         data = data_of(model, options)
-        if not data or options.only not in key or (warmup == 0 and not options.long):
-            continue
-        settings = {"model": model, **COMMON, **MODELS[model], "warmup": warmup, "rule": rule, "data": data}
-        store.train(key, settings if options.long else {**settings, **SHORT, "warmup": 10}, figures_of)
+        for rule in RULES:
+            key = key_of(model, rule)
+            if data and options.only in key:
+                settings = {"model": model, **COMMON, **MODELS[model], "warmup": WARMUP, "rule": rule, "data": data}
+                store.train(key, settings if options.long else {**settings, **SHORT, "warmup": 10}, figures_of)
 
 
 # ---- showing ----------------------------------------------------------------------------------------------
 
 
-def chosen(raw, model, warmup):
-    return {rule: run for rule in RULES if (run := raw["runs"].get(f"{model}-{rule}-warmup{warmup}"))}
+def chosen(raw, model):
+    return {rule: run for rule in RULES if (run := raw["runs"].get(key_of(model, rule)))}
 
 
 def quality(run):
@@ -81,27 +77,25 @@ def quality(run):
 def tables(raw):
     rows = []
     for model in MODELS:
-        for warmup in WARMUPS:
-            runs = chosen(raw, model, warmup)
-            for rule, run in runs.items():
-                apart = f"{run['eval_loss'] - runs['dp']['eval_loss']:+.4f}" if rule != "dp" and "dp" in runs else ""
-                rows.append([model, run["steps"], warmup, rule, f"{run['loss_last']:.4f}", f"{run['eval_loss']:.4f}",
-                             apart, quality(run)])  # fmt: skip
-    header = ["model", "steps", "warm-up", "rule", f"loss, last {MEAN}", "evaluation loss", "less dp's", "quality"]
+        runs = chosen(raw, model)
+        for rule, run in runs.items():
+            apart = f"{run['eval_loss'] - runs['dp']['eval_loss']:+.4f}" if rule != "dp" and "dp" in runs else ""
+            rows.append([model, run["steps"], rule, f"{run['loss_last']:.4f}", f"{run['eval_loss']:.4f}", apart,
+                         quality(run)])  # fmt: skip
+    header = ["model", "steps", "rule", f"loss, last {MEAN}", "evaluation loss", "less dp's", "quality"]
     return {"rules": table(header, rows)} if rows else {}
 
 
-def panel(raw, model, warmup):
+def panel(raw, model):
     lines = [
         {"kind": "line", "points": run["losses"], "name": rule, "colour": RULES.index(rule),
          "dash": DASHES[RULES.index(rule)]}
-        for rule, run in chosen(raw, model, warmup).items()
+        for rule, run in chosen(raw, model).items()
     ]  # fmt: skip
-    title = f"{model}, AdamW, " + (f"warm-up of {warmup} steps" if warmup else "no warm-up")
-    return {"title": title, "x": "step", "y": f"loss, mean of {MEAN}", "marks": lines, "legend": True}
+    return {"title": f"{model}, AdamW", "x": "step", "y": f"loss, mean of {MEAN}", "marks": lines, "legend": True}
 
 
 def figures(raw):
-    panels = [panel(raw, model, warmup) for model in MODELS for warmup in WARMUPS]
+    panels = [panel(raw, model) for model in MODELS]
     panels = [p for p in panels if p["marks"]]
     return {"adamw.svg": figure(panels, columns=2, width=960, height=300)} if panels else {}
