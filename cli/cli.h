@@ -32,6 +32,15 @@ typedef struct car_cli_option {
     double least, most; /* bounds of numbers, both included */
 } car_cli_option;
 
+/* Rows of an option table that every command with a model has; `shape` is a car_model_config. */
+#define CAR_CLI_SHAPE_OPTIONS(shape)                                                                             \
+    {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &(shape).seq_len, 1, 1 << 24},         \
+        {"width", "W",    "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &(shape).width, \
+         1,       1 << 20},                                                                                      \
+    {                                                                                                            \
+        "depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &(shape).depth, 1, 1 << 12   \
+    }
+
 typedef struct car_cli_command {
     const char *name, *summary, *synopsis;
     const char *footer; /* after the options, or NULL */

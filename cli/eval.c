@@ -38,10 +38,7 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
         {"classes", "C", "classes of an image model (those of the data)", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
         {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT,
          &o->shape.image_size, 1, 1 << 14},
-        {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &o->shape.seq_len, 1, 1 << 24},
-        {"width", "W", "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &o->shape.width, 1,
-         1 << 20},
-        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &o->shape.depth, 1, 1 << 12},
+        CAR_CLI_SHAPE_OPTIONS(o->shape),
         {"seed", "N", "of synthetic data", CAR_CLI_SEED, &o->seed, 0, 0},
         {"json", NULL, "print a JSON object", CAR_CLI_FLAG, &run->json, 0, 0},
     };

@@ -235,9 +235,11 @@ done:
     return status;
 }
 
-static void tell_what_differs(car_train_run *run, const car_checkpoint *checkpoint, bool complete) {
+/* Returns whether the state is another optimizer's. */
+static bool tell_what_differs(car_train_run *run, const car_checkpoint *checkpoint, bool complete) {
     char names[512];
     cJSON *then = cJSON_Parse(car_checkpoint_run(checkpoint)), *now = car_train_config_of(&run->options);
+    bool foreign = then && !has_value(then, "optimizer", run->options.optimizer);
     find_differences(then, now, names, sizeof names);
     if (names[0] || !complete) {
         car_context_log(run->context, CAR_LOG_WARNING,
@@ -250,6 +252,7 @@ static void tell_what_differs(car_train_run *run, const car_checkpoint *checkpoi
     }
     cJSON_Delete(now);
     cJSON_Delete(then);
+    return foreign;
 }
 
 car_status car_train_read_cut(car_train_run *run, car_cut *cut) {
@@ -264,11 +267,7 @@ car_status car_train_read_cut(car_train_run *run, car_cut *cut) {
     }
     CAR_TRY(car_checkpoint_open(run->context, directory, step, &checkpoint));
     CAR_TRY(car_checkpoint_read(checkpoint, cut, &complete));
-    tell_what_differs(run, checkpoint, complete);
-    cJSON *then = cJSON_Parse(car_checkpoint_run(checkpoint));
-    bool foreign = then && !has_value(then, "optimizer", run->options.optimizer);
-    cJSON_Delete(then);
-    if (foreign) {
+    if (tell_what_differs(run, checkpoint, complete)) {
         CAR_TRY(forget_state(run, cut));
     }
 done:

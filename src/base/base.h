@@ -2,6 +2,7 @@
 #ifndef CAR_BASE_H
 #define CAR_BASE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,6 +50,8 @@ double car_random_normal(uint64_t key, uint64_t counter);
 uint64_t car_random_key(uint64_t seed, const char *purpose); /* hashes the text into the seed */
 
 double car_clock_seconds(void); /* monotonic */
+/* Whose timed waits are by that clock, which nobody sets. */
+bool car_clock_create_condition(pthread_cond_t *condition);
 
 static inline size_t car_round_up(size_t value, size_t multiple) {
     return (value + multiple - 1) / multiple * multiple;

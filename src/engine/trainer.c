@@ -147,15 +147,7 @@ static car_status create_locks(car_trainer *trainer) {
     if (pthread_mutex_init(&trainer->lock, NULL) != 0) {
         return car_context_fail(trainer->context, CAR_ERROR_MEMORY, "could not create a mutex");
     }
-    /* The watchdog waits by a clock that nobody sets. */
-    pthread_condattr_t attributes;
-    bool created = pthread_condattr_init(&attributes) == 0;
-    if (created) {
-        created = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0 &&
-                  pthread_cond_init(&trainer->changed, &attributes) == 0;
-        pthread_condattr_destroy(&attributes);
-    }
-    if (!created) {
+    if (!car_clock_create_condition(&trainer->changed)) { /* the watchdog waits by it */
         pthread_mutex_destroy(&trainer->lock);
         return car_context_fail(trainer->context, CAR_ERROR_MEMORY, "could not create a condition");
     }

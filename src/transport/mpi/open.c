@@ -72,18 +72,6 @@ done:
     return status;
 }
 
-/* The thread naps by a clock that nobody sets. */
-static bool create_condition(pthread_cond_t *condition) {
-    pthread_condattr_t attributes;
-    if (pthread_condattr_init(&attributes) != 0) {
-        return false;
-    }
-    bool created =
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0 && pthread_cond_init(condition, &attributes) == 0;
-    pthread_condattr_destroy(&attributes);
-    return created;
-}
-
 car_status car_transport_open(car_context *context, car_transport **out) {
     car_transport *transport = NULL;
     car_status status = CAR_OK;
@@ -98,7 +86,7 @@ car_status car_transport_open(car_context *context, car_transport **out) {
         car_context_release(context, transport, 1, sizeof *transport);
         return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
     }
-    if (!create_condition(&transport->changed)) {
+    if (!car_clock_create_condition(&transport->changed)) {
         pthread_mutex_destroy(&transport->lock);
         car_context_release(context, transport, 1, sizeof *transport);
         return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a condition");
