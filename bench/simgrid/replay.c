@@ -78,11 +78,15 @@ static int elements(double bytes) {
     return (int)((bytes + 7) / 8);
 }
 
+static void post(rank_state *s, line *l) {
+    MPI_Irecv(s->buffer, elements(l->amount), MPI_DOUBLE, l->rank, l->tag, MPI_COMM_WORLD, &l->request);
+}
+
 static void post_ahead(rank_state *s) {
     for (; s->posted < s->count && s->pending < AHEAD; s->posted++) {
         line *l = &s->lines[s->posted];
         if (l->what == 'r') {
-            MPI_Irecv(s->buffer, elements(l->amount), MPI_DOUBLE, l->rank, l->tag, MPI_COMM_WORLD, &l->request);
+            post(s, l);
             s->pending++;
         }
     }
@@ -162,7 +166,7 @@ static int post_job(rank_state *s, int begin) {
     for (; i < s->count && s->lines[i].what != 'j'; i++) {
         line *l = &s->lines[i];
         if (l->what == 'r') {
-            MPI_Irecv(s->buffer, elements(l->amount), MPI_DOUBLE, l->rank, l->tag, MPI_COMM_WORLD, &l->request);
+            post(s, l);
         }
     }
     return i;

@@ -3,9 +3,9 @@
 A device becomes up to three ranks of SMPI on one host: one computes, and sends and waits for what it computes with, in
 the table's order; beside it one takes sums that come, adds to them and hands them on (and does dp's all-reduces), and
 one makes versions: a finished sum comes, the update is made, the sum or the weights go on. What these two do are jobs
-that wait beside each other, as those of the engine: a large sum that is late does not hold up small ones. Bytes and times are those
-of `carousel plan --json`; order comes from the table alone. Broadcasts and reductions to one rank (dp over zero) are
-not replayed.
+that wait beside each other, as those of the engine: a large sum that is late does not hold up small ones. Bytes
+and times are those of `carousel plan --json`; order comes from the table alone. Broadcasts and reductions to one rank
+(dp over zero) are not replayed.
 """
 
 import collections
