@@ -33,6 +33,10 @@ static car_status check(const car_plan *plan, const car_program *program, const 
                                 "--clip-norm and --skip-nonfinite need the norm of all stages' gradients, which no "
                                 "rank has: use --placement shared");
     }
+    if (config->cut_every != 0) {
+        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
+                                "ranks take no cuts while they run (cut_every): gather one between two runs");
+    }
     if (partition->bundle_count - partition->stage_count > 4) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "more than 4 tied parameters over ranks");
     }
@@ -315,9 +319,16 @@ static car_status end_loop(car_rank *rank, car_status status) {
     return status;
 }
 
+void car_rank_fail(car_rank *rank, car_status status) {
+    rank->status = rank->status == CAR_OK ? status : rank->status;
+    pthread_cond_broadcast(&rank->changed);
+    car_transport_give_up(rank->transport);
+}
+
 static car_transport_events events_of(car_rank *rank) {
     return (car_transport_events){.finished = car_rank_message_finished,
                                   .watch = car_rank_watch,
+                                  .urgent = car_rank_has_much_to_tell,
                                   .tell = car_rank_tell,
                                   .heard = car_rank_heard,
                                   .beat = car_rank_hear_beat,

@@ -18,10 +18,12 @@ static uint64_t name(car_thing kind, int64_t a, int64_t b) {
     return (uint64_t)kind << 60 | (uint64_t)(a & 0xfffffff) << 32 | (uint64_t)(b & 0xffffffff);
 }
 
+/* Those beyond the room for them are only counted. */
 static void add(car_entry *entry, car_thing kind, int64_t a, int64_t b, bool writes) {
     if (entry->access_count < CAR_MAX_ACCESSES) {
-        entry->access[entry->access_count++] = (car_access){name(kind, a, b), writes};
+        entry->access[entry->access_count] = (car_access){name(kind, a, b), writes};
     }
+    entry->access_count++;
 }
 
 int car_rank_tape_of(const car_rank *rank, const car_task *task) {
@@ -132,7 +134,7 @@ static void list_message(const car_rank *rank, car_entry *entry) {
     }
 }
 
-void car_rank_list_accesses(const car_rank *rank, car_entry *entry) {
+car_status car_rank_list_accesses(const car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     entry->access_count = 0;
     switch (task->kind) {
@@ -152,4 +154,10 @@ void car_rank_list_accesses(const car_rank *rank, car_entry *entry) {
     default:
         list_message(rank, entry);
     }
+    if (entry->access_count > CAR_MAX_ACCESSES) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
+                                "a task of stage %d touches %d things, and there is room for %d", task->stage,
+                                entry->access_count, CAR_MAX_ACCESSES);
+    }
+    return CAR_OK;
 }

@@ -49,6 +49,11 @@ static bool is_collective(const car_task *task) {
     return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST;
 }
 
+static void put_aside(car_rank *rank, car_entry *entry) {
+    entry->next = rank->spare;
+    rank->spare = entry;
+}
+
 static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     car_entry *entry = rank->spare;
     car_status status = CAR_OK;
@@ -63,7 +68,11 @@ static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     entry->task = *task;
     entry->window = window;
     entry->number = ++rank->listed;
-    car_rank_list_accesses(rank, entry);
+    status = car_rank_list_accesses(rank, entry);
+    if (status != CAR_OK) {
+        put_aside(rank, entry);
+        return status;
+    }
     if (is_collective(task)) {
         entry->message.tag = rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its turn */
     }
@@ -92,11 +101,6 @@ car_status car_rank_fill(car_rank *rank) {
     }
 done:
     return status;
-}
-
-static void put_aside(car_rank *rank, car_entry *entry) {
-    entry->next = rank->spare;
-    rank->spare = entry;
 }
 
 void car_rank_forget_entries(car_rank *rank) {
@@ -187,8 +191,8 @@ static car_entry *choose(car_rank *rank, bool carries) {
             rank->status = rank->status == CAR_OK ? status : rank->status;
         }
         bool ready = arrives(&entry->task) ? entry->arrived : target_is_free(rank, &entry->task);
-        ready =
-            ready && !(behind && makes_moving_weights(rank, &entry->task)) && car_rank_may_begin(rank, &entry->task);
+        ready = ready && !(behind && makes_moving_weights(rank, &entry->task)) &&
+                car_rank_may_begin(rank, &entry->task) && car_rank_may_note_loss(rank, &entry->task);
         if (!chosen && ready && entry->blockers == 0 && (!carries || is_carried(&entry->task))) {
             chosen = entry;
         }
@@ -335,11 +339,11 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     *mark = car_clock_seconds();
     end_record(rank, track, entry, *mark);
     thread->tasks += *mark - now;
+    status = status == CAR_OK ? car_rank_note_step(rank, &entry->task) : status;
     if (status != CAR_OK) { /* it stays where it failed, for whoever asks */
         rank->status = rank->status == CAR_OK ? status : rank->status;
     } else {
         entry->running = false;
-        car_rank_note_step(rank, &entry->task);
         car_rank_note_end(rank, &entry->task, *mark - now);
         note_over(rank, entry);
     }

@@ -199,7 +199,7 @@ void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step);
 const car_part *car_rank_home_part(const car_rank *rank, int bundle);
 
 /* rank_access.c: what a task touches. */
-void car_rank_list_accesses(const car_rank *rank, car_entry *entry);
+car_status car_rank_list_accesses(const car_rank *rank, car_entry *entry);
 int car_rank_tape_of(const car_rank *rank, const car_task *task);
 bool car_rank_reads_sum(const car_entry *entry, int bundle, int64_t step);
 
@@ -227,6 +227,9 @@ void car_rank_message_finished(void *user, car_message *message);
 /* rank_state.c */
 car_status car_rank_go_on(car_rank *rank);
 
+/* rank.c. With the lock: the rank has failed, and nobody should wait for others any more. */
+void car_rank_fail(car_rank *rank, car_status status);
+
 /* rank_executor.c */
 void *car_rank_thread_run(void *argument);
 car_status car_rank_fill(car_rank *rank);
@@ -241,8 +244,15 @@ void car_rank_hear_beat(void *user, int64_t run, int64_t number); /* a rank; tak
 /* rank_losses.c: losses and sightings, what statuses carry. */
 car_status car_rank_create_losses(car_rank *rank);
 void car_rank_destroy_losses(car_rank *rank);
-void car_rank_note_loss(car_rank *rank, int64_t step, int worker, double value);
-void car_rank_note_step(car_rank *rank, const car_task *task);
+/* Before the first run, and when the state was put back: the step that is reported next. Rank 0's. */
+void car_rank_report_from(car_rank *rank, int64_t step);
+car_status car_rank_note_loss(car_rank *rank, int64_t step, int worker, double value);
+car_status car_rank_note_step(car_rank *rank, const car_task *task);
+bool car_rank_makes_loss(const car_rank *rank, const car_task *task);
+/* Whether there is room for the loss that the task makes, if it makes one. With the lock. */
+bool car_rank_may_note_loss(const car_rank *rank, const car_task *task);
+/* What the transport calls back; `user` is the rank. */
+bool car_rank_has_much_to_tell(void *user);
 size_t car_rank_tell(void *user, char *status);
 void car_rank_heard(void *user, int from, const char *status, size_t bytes);
 car_status car_rank_share_losses(car_rank *rank); /* all that is left, after the loop */

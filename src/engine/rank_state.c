@@ -251,6 +251,9 @@ car_status car_rank_spread(car_rank *rank, car_cut *cut) {
         parts &= ~(1 << CAR_CUT_PREVIOUS); /* the same as the weights */
     }
     rank->first_step = numbers.step;
+    if (rank->device == 0) {
+        car_rank_report_from(rank, rank->first_step);
+    }
     rank->updates = numbers.updates;
     CAR_TRY(share(rank, cut, true, parts));
 done:

@@ -73,7 +73,7 @@ static car_status forward(car_rank_thread *thread, const car_task *task) {
         CAR_TRY(rank->config.feed(rank->config.feed_user, step, task->worker, tape));
     }
     CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, stage->first, stage->end));
-    if (stage->first < stage->end && stage->end == car_graph_op_count(rank->graph) && !isfinite(car_tape_loss(tape))) {
+    if (car_rank_makes_loss(rank, task) && !isfinite(car_tape_loss(tape))) {
         status = car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
                                   "the loss of worker %d in step %lld is not finite: a smaller learning rate or "
                                   "warm-up may help",
@@ -128,10 +128,15 @@ static car_status bind_sums(car_rank *rank, const car_task *task, addition *addi
     *count = 0;
     for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
         const car_bundle *bundle = &rank->partition->bundles[b];
-        if (bundle->stage == task->stage && bundle->bytes > 0 && *count < MAX_ADDITIONS) {
-            CAR_TRY(bind_sum(rank, task, b, &additions[*count]));
-            (*count)++;
+        if (bundle->stage != task->stage || bundle->bytes == 0) {
+            continue;
         }
+        if (*count == MAX_ADDITIONS) {
+            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "stage %d has more than %d sums", task->stage,
+                                    MAX_ADDITIONS);
+        }
+        CAR_TRY(bind_sum(rank, task, b, &additions[*count]));
+        (*count)++;
     }
 done:
     return status;
@@ -273,10 +278,9 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
         drop_waiting(rank, additions, count);
         goto done;
     }
-    const car_stage *stage = &rank->partition->stages[task->stage];
-    if (!is_backward && stage->first < stage->end && stage->end == car_graph_op_count(rank->graph)) {
-        car_rank_note_loss(rank, car_rank_step_of(rank, task), task->worker,
-                           car_tape_loss(rank->tapes[car_rank_tape_of(rank, task)]));
+    if (car_rank_makes_loss(rank, task)) {
+        CAR_TRY(car_rank_note_loss(rank, car_rank_step_of(rank, task), task->worker,
+                                   car_tape_loss(rank->tapes[car_rank_tape_of(rank, task)])));
     }
     CAR_TRY(settle_sums(rank, task, additions, count));
     if (rank->placement == CAR_PLACEMENT_ZERO) {

@@ -12,7 +12,10 @@
 /* A rank's plan of a window depends on the steps after it: how many windows the end must be away. */
 enum { MARGIN = 8, LOOKS_AHEAD = 3 };
 
-static const double patience = 30; /* seconds without a sign of life */
+/* Seconds without a sign of life. */
+static double patience_of(const car_rank *rank) {
+    return rank->config.watchdog_seconds > 0 ? rank->config.watchdog_seconds : 30;
+}
 
 const car_entry *car_rank_at(const car_rank *rank) {
     for (const car_entry *entry = rank->first; entry; entry = entry->next) {
@@ -118,7 +121,7 @@ size_t car_rank_explain(car_rank *rank, char *text, size_t capacity) {
 }
 
 static void watch(car_rank *rank) {
-    double now = car_clock_seconds();
+    double now = car_clock_seconds(), patience = patience_of(rank);
     if (now - rank->watched > patience / 4) { /* we were stopped ourselves, perhaps all of us */
         for (int r = 0; r < rank->devices; r++) {
             rank->sightings[r].when = now;
@@ -137,12 +140,10 @@ static void watch(car_rank *rank) {
             char text[2048], line[256];
             describe_other(rank, r, now, line, sizeof line);
             explain(rank, text, sizeof text);
-            rank->status = car_context_fail(rank->context, CAR_ERROR_IO,
-                                            "rank %d gives no sign of life: it was killed or stopped, or its machine "
-                                            "is unreachable. %s\n  %s",
-                                            r, line, text);
-            pthread_cond_broadcast(&rank->changed);
-            car_transport_give_up(rank->transport);
+            car_rank_fail(rank, car_context_fail(rank->context, CAR_ERROR_IO,
+                                                 "rank %d gives no sign of life: it was killed or stopped, or its "
+                                                 "machine is unreachable. %s\n  %s",
+                                                 r, line, text));
         }
     }
 }

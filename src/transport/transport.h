@@ -48,7 +48,9 @@ typedef struct car_transport_events {
     void (*finished)(void *user, car_message *message);
     /* A few times a second, whether or not anything can be told: to look after the others. */
     void (*watch)(void *user);
-    /* As often, if the last has left. Writes what there is to tell, at most CAR_STATUS_BYTES, and returns the length; 0: nothing. */
+    /* Whether there is so much to tell that it should leave before that. Called at every poll. */
+    bool (*urgent)(void *user);
+    /* A few times a second, or when it is urgent, if the last has left. Writes what there is to tell, at most CAR_STATUS_BYTES, and returns the length; 0: nothing. */
     size_t (*tell)(void *user, char *status);
     /* What another rank told; between its statuses there is at most a second while it lives, and is in the loop or in one
      * of the calls around it. Both are called in those, too, from the first loop on. */
@@ -75,6 +77,8 @@ void car_transport_end(car_transport *transport, bool failed);
 
 /* How often it was begun: the same on all ranks. */
 int64_t car_transport_loops(const car_transport *transport);
+/* Outside of the loop, by the main thread: naps for a moment and hears what there is to hear. */
+car_status car_transport_poll(car_transport *transport);
 /* Nobody is called back any more, until the next loop. */
 void car_transport_forget(car_transport *transport);
 /* Makes the calls below, and what waits for the end of the loop, fail soon: another rank is lost. From a callback. */

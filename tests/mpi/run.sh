@@ -6,6 +6,12 @@ programs=$1 extent=${2:-ci}
 # shellcheck source=tests/mpi/common.sh
 . "$(dirname "$0")/common.sh"
 
+succeeds start 1 "$programs/trust"
+tail -1 "$work/log"
+for failing in $(seq 12); do
+    succeeds start 1 "$programs/trust" "$failing"
+done
+
 for ranks in 2 3 4 6 9 10; do
     echo "== $ranks ranks"
     succeeds start "$ranks" "$programs/ranks" "$extent"

@@ -9,6 +9,7 @@ programs=$1
 # Open MPI leaks, out of modules that are gone when leaks are looked for, so that no suppression can name them.
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 
+succeeds start 1 "$programs/trust"
 for ranks in 2 3; do
     echo "== $ranks ranks"
     succeeds start "$ranks" "$programs/ranks" quick

@@ -91,9 +91,12 @@ struct car_transport {
 
 /* Fails with MPI's own words. */
 car_status car_transport_check(car_transport *transport, int code, const char *what);
+/* Whether nobody should wait for others any more. */
+bool car_transport_has_given_up(car_transport *transport);
 /* progress.c */
 void *car_transport_run(void *argument);                                         /* the thread; a car_transport */
 car_status car_transport_launch(car_transport *transport, car_message *message); /* hands it to MPI */
+void car_transport_release_flights(car_context *context, car_flights *flights);
 /* ring.c */
 void car_ring_prepare(car_transport *transport); /* once there is a communicator of the group */
 void car_ring_release(car_transport *transport);

@@ -119,8 +119,6 @@ void car_transport_close(car_transport *transport) {
     if (!transport) {
         return;
     }
-    car_flights *flights = &transport->flights;
-    size_t capacity = (size_t)flights->capacity;
     int initialized = 0;
     MPI_Initialized(&initialized);
     if (initialized) {
@@ -134,10 +132,7 @@ void car_transport_close(car_transport *transport) {
         }
         MPI_Finalize();
     }
-    car_context_release(transport->context, flights->requests, capacity, sizeof *flights->requests);
-    car_context_release(transport->context, flights->messages, capacity, sizeof *flights->messages);
-    car_context_release(transport->context, flights->indices, capacity, sizeof *flights->indices);
-    car_context_release(transport->context, flights->statuses, capacity, sizeof *flights->statuses);
+    car_transport_release_flights(transport->context, &transport->flights);
     car_context_release(transport->context, transport->machine, transport->machine ? (size_t)transport->size : 0,
                         sizeof *transport->machine);
     pthread_cond_destroy(&transport->changed);
@@ -268,7 +263,7 @@ void car_transport_give_up(car_transport *transport) {
 
 /* ---- around the loop ------------------------------------------------------------------------- */
 
-static bool has_given_up(car_transport *transport) {
+bool car_transport_has_given_up(car_transport *transport) {
     pthread_mutex_lock(&transport->lock);
     bool failed = transport->failed;
     pthread_mutex_unlock(&transport->lock);
@@ -288,7 +283,7 @@ static car_status await(car_transport *transport, int code, MPI_Request *request
             return CAR_OK;
         }
         car_transport_move_statuses(transport);
-        if (has_given_up(transport)) {
+        if (car_transport_has_given_up(transport)) {
             return CAR_ERROR_IO; /* whoever gave up has said why */
         }
         if (tries > BRIEF) {
@@ -297,6 +292,12 @@ static car_status await(car_transport *transport, int code, MPI_Request *request
     }
 done:
     return status;
+}
+
+car_status car_transport_poll(car_transport *transport) {
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    car_transport_move_statuses(transport);
+    return car_transport_has_given_up(transport) ? CAR_ERROR_IO : CAR_OK;
 }
 
 /* MPI counts in int: what is longer goes in pieces. */

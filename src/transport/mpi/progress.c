@@ -2,7 +2,7 @@
  *
  * Sleeping rather than spinning, because the cores belong to the kernels: a message waits at most the nap's
  * length for its next step, which is little beside the slots that it has to arrive in. */
-#include <sched.h>
+#include <string.h>
 #include <time.h>
 
 #include "transport/mpi/mpi_internal.h"
@@ -39,23 +39,39 @@ static void count_message(car_transport *transport, const car_message *message) 
     }
 }
 
+void car_transport_release_flights(car_context *context, car_flights *flights) {
+    size_t capacity = (size_t)flights->capacity;
+    car_context_release(context, flights->requests, capacity, sizeof *flights->requests);
+    car_context_release(context, flights->messages, capacity, sizeof *flights->messages);
+    car_context_release(context, flights->indices, capacity, sizeof *flights->indices);
+    car_context_release(context, flights->statuses, capacity, sizeof *flights->statuses);
+    *flights = (car_flights){0};
+}
+
+/* All four arrays grow, or none. */
 static car_status make_room(car_transport *transport) {
+    enum { FIRST_CAPACITY = 16 };
     car_flights *flights = &transport->flights;
-    int needed = flights->count + 1, capacity = flights->capacity;
     car_status status = CAR_OK;
-    if (needed <= capacity) {
+    if (flights->count < flights->capacity) {
         return CAR_OK;
     }
-    /* Arrays of one length: each grows from the same capacity. */
-    CAR_TRY(car_context_grow(transport->context, &flights->requests, &capacity, needed, sizeof *flights->requests));
-    capacity = flights->capacity;
-    CAR_TRY(car_context_grow(transport->context, &flights->messages, &capacity, needed, sizeof *flights->messages));
-    capacity = flights->capacity;
-    CAR_TRY(car_context_grow(transport->context, &flights->indices, &capacity, needed, sizeof *flights->indices));
-    capacity = flights->capacity;
-    CAR_TRY(car_context_grow(transport->context, &flights->statuses, &capacity, needed, sizeof *flights->statuses));
-    flights->capacity = capacity;
+    car_flights more = {.count = flights->count,
+                        .capacity = flights->capacity ? 2 * flights->capacity : FIRST_CAPACITY};
+    size_t capacity = (size_t)more.capacity, count = (size_t)more.count;
+    CAR_TRY(car_context_allocate(transport->context, capacity, sizeof *more.requests, &more.requests));
+    CAR_TRY(car_context_allocate(transport->context, capacity, sizeof *more.messages, &more.messages));
+    CAR_TRY(car_context_allocate(transport->context, capacity, sizeof *more.indices, &more.indices));
+    CAR_TRY(car_context_allocate(transport->context, capacity, sizeof *more.statuses, &more.statuses));
+    if (count > 0) {
+        memcpy(more.requests, flights->requests, count * sizeof *more.requests);
+        memcpy(more.messages, flights->messages, count * sizeof *more.messages);
+    }
+    car_flights old = *flights;
+    *flights = more;
+    more = old;
 done:
+    car_transport_release_flights(transport->context, &more);
     return status;
 }
 
@@ -217,10 +233,7 @@ static void wait_for_others(car_transport *transport) {
         bool ending = false;
         car_transport_move_statuses(transport);
         take_new(transport, longest_nap, &ending);
-        pthread_mutex_lock(&transport->lock);
-        bool given_up = transport->failed;
-        pthread_mutex_unlock(&transport->lock);
-        if (given_up) {
+        if (car_transport_has_given_up(transport)) {
             return;
         }
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -257,7 +270,7 @@ void *car_transport_run(void *argument) {
     }
     if (status != CAR_OK) {
         transport->events.finished(transport->events.user, NULL); /* the engine finds the context's error */
-    } else if (!transport->failed) {
+    } else if (!car_transport_has_given_up(transport)) {
         wait_for_others(transport);
     }
     return NULL;

@@ -2,8 +2,8 @@
  *
  * Each rank tells rank 0, which shows progress and knows where everybody is, and the rank after it, so that
  * rank 0 is watched as well. From the first loop on they are moved by the thread while there is one, and by whoever waits
- * for something in between. They are no part of the plan, have a communicator of their own, and never make
- * anybody wait: what could not be sent yet is left out. */
+ * for something in between. They are no part of the plan, have a communicator of their own, and nobody waits in here
+ * for them: while one has not left, the next is not made. */
 #include <string.h>
 
 #include "transport/mpi/mpi_internal.h"
@@ -66,12 +66,13 @@ void car_transport_move_statuses(car_transport *transport) {
         car_transport_move_beats(transport);
     }
     double now = car_clock_seconds();
-    if (now - transport->told >= interval) {
+    bool regular = now - transport->told >= interval;
+    if (regular) {
         transport->told = now;
         transport->events.watch(transport->events.user);
-        if (!alone) {
-            tell(transport);
-        }
+    }
+    if (!alone && (regular || transport->events.urgent(transport->events.user))) {
+        tell(transport);
     }
 }
 

@@ -70,6 +70,10 @@ int64_t car_transport_loops(const car_transport *transport) {
     (void)transport;
     return 0;
 }
+car_status car_transport_poll(car_transport *transport) {
+    (void)transport;
+    return CAR_ERROR_UNSUPPORTED;
+}
 void car_transport_forget(car_transport *transport) {
     (void)transport;
 }
