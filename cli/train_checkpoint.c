@@ -54,6 +54,8 @@ static void write_or_warn(car_train_writer *writer, const car_cut *cut) {
 
 static void *write_cuts(void *argument) {
     car_train_writer *writer = argument;
+    car_error_scope scope; /* what goes wrong here is not why the run ends */
+    car_context_open_scope(writer->run->context, &scope);
     pthread_mutex_lock(&writer->lock);
     while (writer->cut || !writer->ending) {
         if (!writer->cut) {
@@ -68,6 +70,7 @@ static void *write_cuts(void *argument) {
         pthread_mutex_lock(&writer->lock);
     }
     pthread_mutex_unlock(&writer->lock);
+    car_context_close_scope(writer->run->context, &scope);
     return NULL;
 }
 

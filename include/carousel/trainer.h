@@ -36,7 +36,7 @@ typedef struct car_step_report {
 typedef void (*car_report_function)(void *user, const car_step_report *report);
 
 /* Called with a cut when its last stage has been copied, from whichever thread copied it; the trainer goes on, and
- * does not touch the cut until car_trainer_return_cut. Must be short: whoever wants to write the cut to a file hands it
+ * does not touch the cut until car_trainer_return_cut, which may be called in here. Must be short: whoever wants to write the cut to a file hands it
  * to a thread of his own. If the next cut is due before, its updates wait. */
 typedef void (*car_cut_function)(void *user, const car_cut *cut);
 
@@ -78,8 +78,9 @@ car_status car_trainer_initialize(car_trainer *trainer, uint64_t seed);
  * Ends with the cycle drained: a clean cut, from which another call goes on as if nothing had been. */
 car_status car_trainer_run(car_trainer *trainer, int64_t steps);
 
-/* Makes car_trainer_run end after the steps that have begun, now and in every later call. May be called from a
- * signal handler. */
+/* Makes car_trainer_run end soon, now and in every later call. No step begins any more. A step whose updates have not
+ * begun is dropped; one that has updated some weights is finished, which takes less than half a step: all its forwards are
+ * done. May be called from a signal handler. */
 void car_trainer_stop(car_trainer *trainer);
 
 /* Between runs: steps made so far, and the weights after them. */

@@ -23,6 +23,20 @@
 car_status car_context_fail(car_context *context, car_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The failures of one thread, apart from everybody else's: for work whose failure may not be the run's, and for threads
+ * that fail at the same time. While it is open, car_context_fail, car_context_error and car_context_clear_error of this
+ * thread are about it. A thread has one at a time. The caller owns it; it may be on the stack. */
+enum { CAR_ERROR_BYTES = 1024 };
+typedef struct car_error_scope {
+    pthread_t thread;
+    struct car_error_scope *next;
+    char error[CAR_ERROR_BYTES];
+} car_error_scope;
+void car_context_open_scope(car_context *context, car_error_scope *scope);
+void car_context_close_scope(car_context *context, car_error_scope *scope);
+/* Makes this thread's error the context's, unless that has one. */
+void car_context_publish_error(car_context *context);
+
 /* Zeroed memory from the context's allocator; the size must be given back. Fails with a message. */
 car_status car_context_allocate(car_context *context, size_t count, size_t size, void *out_pointer);
 void car_context_release(car_context *context, void *block, size_t count, size_t size);

@@ -1,4 +1,4 @@
-/* The context: allocator, logger, and the message of the first failure. */
+/* The context: allocator, logger, and the message of the first failure: of all threads, or of one that has a scope. */
 #include "carousel/context.h"
 
 #include <pthread.h>
@@ -9,12 +9,13 @@
 
 #include "base/base.h"
 
-enum { ERROR_CAPACITY = 1024, LINE_CAPACITY = 1024, BLOCK_ALIGNMENT = 64 };
+enum { LINE_CAPACITY = 1024, BLOCK_ALIGNMENT = 64 };
 
 struct car_context {
     car_context_config config;
-    pthread_mutex_t lock; /* guards error */
-    char error[ERROR_CAPACITY];
+    pthread_mutex_t lock;    /* guards what follows */
+    car_error_scope *scopes; /* of threads that keep their failures apart */
+    char error[CAR_ERROR_BYTES];
 };
 
 static void *default_allocate(void *user, size_t bytes) {
@@ -76,23 +77,68 @@ void car_context_destroy(car_context *context) {
     allocator.release(allocator.user, context, sizeof *context);
 }
 
-const char *car_context_error(const car_context *context) {
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* With the lock: where this thread's failures go. */
+static char *find_error(car_context *context) {
+    for (car_error_scope *scope = context->scopes; scope; scope = scope->next) {
+        if (pthread_equal(scope->thread, pthread_self())) {
+            return scope->error;
+        }
+    }
     return context->error;
+}
+
+const char *car_context_error(const car_context *context) {
+    car_context *own = (car_context *)context; /* only its lock is written */
+    pthread_mutex_lock(&own->lock);
+    const char *error = find_error(own);
+    pthread_mutex_unlock(&own->lock);
+    return error;
 }
 
 void car_context_clear_error(car_context *context) {
     pthread_mutex_lock(&context->lock);
-    context->error[0] = '\0';
+    find_error(context)[0] = '\0';
+    pthread_mutex_unlock(&context->lock);
+}
+
+void car_context_open_scope(car_context *context, car_error_scope *scope) {
+    scope->thread = pthread_self();
+    scope->error[0] = '\0';
+    pthread_mutex_lock(&context->lock);
+    scope->next = context->scopes;
+    context->scopes = scope;
+    pthread_mutex_unlock(&context->lock);
+}
+
+void car_context_close_scope(car_context *context, car_error_scope *scope) {
+    pthread_mutex_lock(&context->lock);
+    car_error_scope **place = &context->scopes;
+    while (*place != scope) {
+        place = &(*place)->next;
+    }
+    *place = scope->next;
+    pthread_mutex_unlock(&context->lock);
+}
+
+void car_context_publish_error(car_context *context) {
+    pthread_mutex_lock(&context->lock);
+    const char *own = find_error(context);
+    if (own != context->error && context->error[0] == '\0') {
+        memcpy(context->error, own, sizeof context->error);
+    }
     pthread_mutex_unlock(&context->lock);
 }
 
 car_status car_context_fail(car_context *context, car_status status, const char *format, ...) {
     pthread_mutex_lock(&context->lock);
     /* When one cause makes many threads fail, the first message is the one that explains. */
-    if (context->error[0] == '\0') {
+    char *error = find_error(context);
+    if (error[0] == '\0') {
         va_list arguments;
         va_start(arguments, format);
-        vsnprintf(context->error, sizeof context->error, format, arguments);
+        vsnprintf(error, CAR_ERROR_BYTES, format, arguments);
         va_end(arguments);
     }
     pthread_mutex_unlock(&context->lock);

@@ -191,6 +191,8 @@ static int64_t find_work(const car_loader *loader) {
 static void *read_ahead(void *argument) {
     reading_thread *thread = argument;
     car_loader *loader = thread->loader;
+    car_error_scope scope;
+    car_context_open_scope(loader->context, &scope);
     pthread_mutex_lock(&loader->lock);
     while (!atomic_load(&loader->batches.stop)) {
         int64_t number = find_work(loader);
@@ -209,11 +211,13 @@ static void *read_ahead(void *argument) {
             pthread_cond_broadcast(&loader->ready);
         } else {
             /* Whoever takes it will read it again, so that the failure is theirs, with its message. */
+            car_context_clear_error(loader->context);
             mark_given(loader, number);
             free_slot(loader, s);
         }
     }
     pthread_mutex_unlock(&loader->lock);
+    car_context_close_scope(loader->context, &scope);
     return NULL;
 }
 

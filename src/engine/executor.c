@@ -7,6 +7,14 @@
 
 static const int64_t endless = (int64_t)1 << 40; /* steps: the limit is the trainer's, and may come down */
 
+/* The first failure is the run's, with the message of the thread that had it. */
+static void note_failure(car_trainer *trainer, car_status status) {
+    if (trainer->status == CAR_OK) {
+        trainer->status = status;
+        car_context_publish_error(trainer->context);
+    }
+}
+
 /* ---- the next task of a worker --------------------------------------------------------------- */
 
 /* Tasks of steps before this run were done by an earlier one. NULL: none left before the limit. */
@@ -27,7 +35,7 @@ const car_task *car_trainer_head(car_trainer *trainer, car_worker *worker) {
         worker->window++;
         car_status status = car_plan_expand(trainer->plan, index, worker->window, endless, &worker->list);
         if (status != CAR_OK) {
-            trainer->status = status;
+            note_failure(trainer, status);
             worker->finished = true;
         }
     }
@@ -177,12 +185,17 @@ static car_track *begin_record(car_thread *thread, car_worker *worker, const car
     return track;
 }
 
+/* Asked to stop: a step that has updated some weights gets what its other updates need, all later ones are dropped. */
+static void shorten(car_trainer *trainer) {
+    int64_t end = trainer->newest > trainer->first_step ? trainer->newest : trainer->first_step;
+    trainer->limit = end < trainer->limit ? end : trainer->limit;
+}
+
 /* One turn with the lock held; false when there is nothing more to do. */
 static bool take_turn(car_thread *thread, double *mark) {
     car_trainer *trainer = thread->trainer;
-    if (atomic_load(&trainer->stop) && trainer->last_started + 1 < trainer->limit) {
-        trainer->limit =
-            trainer->last_started + 1 > trainer->first_step ? trainer->last_started + 1 : trainer->first_step;
+    if (atomic_load(&trainer->stop)) {
+        shorten(trainer);
     }
     car_worker *worker = trainer->status == CAR_OK ? car_trainer_choose(trainer) : NULL;
     if (!worker) {
@@ -214,7 +227,7 @@ static bool take_turn(car_thread *thread, double *mark) {
     worker->running = false;
     trainer->progress++;
     if (status != CAR_OK) {
-        trainer->status = trainer->status == CAR_OK ? status : trainer->status;
+        note_failure(trainer, status);
     } else if (worker->at == CAR_NONE) { /* or else there are more portions of it */
         note_done(trainer, worker, &task);
     }
@@ -225,6 +238,8 @@ static bool take_turn(car_thread *thread, double *mark) {
 void *car_trainer_thread(void *argument) {
     car_thread *thread = argument;
     car_trainer *trainer = thread->trainer;
+    car_error_scope scope;
+    car_context_open_scope(trainer->context, &scope);
     pthread_mutex_lock(&trainer->lock);
     double mark = car_clock_seconds(), waited = thread->waiting;
     while (take_turn(thread, &mark)) {
@@ -235,5 +250,6 @@ void *car_trainer_thread(void *argument) {
     }
     pthread_cond_broadcast(&trainer->changed);
     pthread_mutex_unlock(&trainer->lock);
+    car_context_close_scope(trainer->context, &scope);
     return NULL;
 }

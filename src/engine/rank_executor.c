@@ -9,6 +9,14 @@
  * while kernels run. */
 #include "engine/rank_internal.h"
 
+/* The first failure is the rank's, with the message of the thread that had it. */
+static void note_failure(car_rank *rank, car_status status) {
+    if (status != CAR_OK && rank->status == CAR_OK) {
+        rank->status = status;
+        car_context_publish_error(rank->context);
+    }
+}
+
 /* ---- the list of tasks ----------------------------------------------------------------------- */
 
 static bool conflict(const car_entry *a, const car_entry *b) {
@@ -188,7 +196,7 @@ static car_entry *choose(car_rank *rank, bool carries) {
             bool collective = is_collective(&entry->task);
             car_status status = car_rank_start_arrival(rank, entry);
             rank->collectives_started[entry->task.kind == CAR_TASK_BROADCAST] += collective;
-            rank->status = rank->status == CAR_OK ? status : rank->status;
+            note_failure(rank, status);
         }
         bool ready = arrives(&entry->task) ? entry->arrived : target_is_free(rank, &entry->task);
         ready = ready && !(behind && makes_moving_weights(rank, &entry->task)) &&
@@ -316,7 +324,7 @@ static void end_record(const car_rank *rank, car_track *track, const car_entry *
 static bool take_turn(car_rank_thread *thread, double *mark) {
     car_rank *rank = thread->rank;
     if (rank->status == CAR_OK) {
-        rank->status = car_rank_fill(rank);
+        note_failure(rank, car_rank_fill(rank));
     }
     car_entry *entry = rank->status == CAR_OK ? choose(rank, thread->carries) : NULL;
     bool all_listed = rank->window >= car_plan_windows(rank->plan, rank->limit);
@@ -341,7 +349,7 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     thread->tasks += *mark - now;
     status = status == CAR_OK ? car_rank_note_step(rank, &entry->task) : status;
     if (status != CAR_OK) { /* it stays where it failed, for whoever asks */
-        rank->status = rank->status == CAR_OK ? status : rank->status;
+        note_failure(rank, status);
     } else {
         entry->running = false;
         car_rank_note_end(rank, &entry->task, *mark - now);
@@ -354,11 +362,14 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
 void *car_rank_thread_run(void *argument) {
     car_rank_thread *thread = argument;
     car_rank *rank = thread->rank;
+    car_error_scope scope;
+    car_context_open_scope(rank->context, &scope);
     pthread_mutex_lock(&rank->lock);
     double mark = car_clock_seconds();
     while (take_turn(thread, &mark)) {
     }
     pthread_cond_broadcast(&rank->changed);
     pthread_mutex_unlock(&rank->lock);
+    car_context_close_scope(rank->context, &scope);
     return NULL;
 }

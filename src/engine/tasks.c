@@ -298,6 +298,9 @@ car_status car_trainer_update(car_thread *thread, const car_task *task) {
     car_step_record *record = car_trainer_record(trainer, task->step);
     bool last = record->updates + 1 == trainer->updates_per_step;
     decide(trainer, record);
+    if (!trainer->deferred || last) {
+        trainer->newest = task->step + 1 > trainer->newest ? task->step + 1 : trainer->newest;
+    }
     car_trainer_cut_claim(trainer, task->step + 1);
     pthread_mutex_unlock(&trainer->lock);
     car_kernel_mode mode = car_kernels_enter(car_program_threads(trainer->program));

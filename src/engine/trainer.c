@@ -270,6 +270,27 @@ car_status car_trainer_initialize(car_trainer *trainer, uint64_t seed) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+void car_trainer_forget_from(car_trainer *trainer, int64_t step) {
+    for (int j = 0; j < trainer->stages; j++) {
+        trainer->added[j] = step * trainer->workers;
+    }
+    for (int i = 0; i < trainer->workers; i++) {
+        trainer->worker[i].steps_done = step;
+    }
+    for (int r = 0; r < CAR_STEPS_IN_FLIGHT; r++) {
+        trainer->record[r].step = trainer->record[r].step < step ? trainer->record[r].step : CAR_NONE;
+    }
+    trainer->cut_step = trainer->cut_step <= step ? trainer->cut_step : CAR_NONE;
+}
+
+/* Steps that had begun when the run was asked to stop. */
+static void drop_steps(car_trainer *trainer) {
+    for (int i = 0; i < trainer->workers; i++) {
+        car_tape_begin(trainer->worker[i].tape, 0, true); /* frees what it holds */
+    }
+    car_trainer_forget_from(trainer, trainer->limit);
+}
+
 /* Every worker begins at the window of the first step that is left. */
 static void rewind_workers(car_trainer *trainer, int64_t steps) {
     trainer->limit = steps;
@@ -335,6 +356,9 @@ car_status car_trainer_run(car_trainer *trainer, int64_t steps) {
         pthread_join(watchdog, NULL);
     }
     status = status == CAR_OK ? trainer->status : status;
+    if (status == CAR_OK && trainer->last_started >= trainer->limit) {
+        drop_steps(trainer);
+    }
     trainer->first_step = status == CAR_OK ? trainer->limit : trainer->reported; /* after a failure, what is certain */
     trainer->times.wall += car_clock_seconds() - start;
     return status;

@@ -84,7 +84,9 @@ void car_trainer_cut_note(car_trainer *trainer, int64_t version) {
     set_numbers(trainer, trainer->cut, version);
     trainer->cut_step = CAR_NONE;
     trainer->cut_is_away = true;
+    pthread_mutex_unlock(&trainer->lock); /* it may be given back at once */
     trainer->config.on_cut(trainer->config.cut_user, trainer->cut);
+    pthread_mutex_lock(&trainer->lock);
 }
 
 void car_trainer_return_cut(car_trainer *trainer) {
@@ -124,15 +126,12 @@ car_status car_trainer_restore(car_trainer *trainer, car_cut *cut) {
     for (int v = 0; status == CAR_OK && v < trainer->versions; v++) {
         status = car_weights_refresh(trainer->weights[v], trainer->thread[0].lane, 0, car_graph_op_count(graph));
     }
-    trainer->first_step = numbers.step;
+    trainer->first_step = trainer->newest = numbers.step;
     trainer->updates_made = numbers.updates;
     trainer->last_norm = numbers.norm;
     for (int j = 0; j < trainer->stages; j++) {
         trainer->made[j] = numbers.step;
-        trainer->added[j] = numbers.step * trainer->workers;
     }
-    for (int i = 0; i < trainer->workers; i++) {
-        trainer->worker[i].steps_done = numbers.step;
-    }
+    car_trainer_forget_from(trainer, numbers.step);
     return status;
 }

@@ -80,6 +80,7 @@ struct car_trainer {
     int64_t *added; /* per stage: micro-batches whose backward is done, counted from 0 (ring: in order) */
     car_step_record record[CAR_STEPS_IN_FLIGHT];
     int64_t first_step, limit, reported, last_started;
+    int64_t newest; /* version that an update has made, or makes */
     int updates_per_step;
     int64_t updates_made; /* by the optimizer; steps that were skipped are not among them */
     double last_norm;     /* of the newest step whose norm is complete; NaN: none yet */
@@ -114,12 +115,15 @@ car_status car_trainer_update(car_thread *thread, const car_task *task);
 /* Whether this use is where the parameter belongs: its first. */
 bool car_trainer_is_first_use(const car_graph *graph, int use);
 
-/* trainer_cut.c. With the lock: whether an update that makes this version may begin; that it does; that it is done.
- * Without: copies a stage that has reached the version. They do nothing where no cut is due. */
+/* trainer_cut.c. With the lock: whether an update that makes this version may begin; that it does; that it is done, which
+ * lets the lock go to hand the cut over. Without: copies a stage that has reached the version. They do nothing where no cut is due. */
 bool car_trainer_cut_is_free(const car_trainer *trainer, int64_t version);
 void car_trainer_cut_claim(car_trainer *trainer, int64_t version);
 void car_trainer_cut_note(car_trainer *trainer, int64_t version);
 void car_trainer_cut_copy(car_trainer *trainer, int stage, int64_t version);
+
+/* trainer.c: between runs, nothing of this step and later ones has been done. */
+void car_trainer_forget_from(car_trainer *trainer, int64_t step);
 
 /* executor.c */
 void *car_trainer_thread(void *argument); /* a car_thread */

@@ -205,8 +205,28 @@ static void test_a_slow_writer_holds_up_but_never_hangs(void **state) {
     }
 }
 
+static void give_back_at_once(void *user, const car_cut *cut) {
+    keeper *k = user;
+    keep_cut(user, cut);
+    car_trainer_return_cut(k->session.trainer);
+}
+
+static void test_giving_back_from_the_callback(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 2; threads++) {
+        car_session_config config = car_session_config_default("mlp", WORKERS, CAR_RULE_CDP_V2);
+        keeper k;
+        config.training.threads = config.plan.threads = threads;
+        open_keeper(&k, config, 1, give_back_at_once);
+        run(&k, STEPS);
+        assert_int_equal(k.count, STEPS);
+        car_session_close(&k.session);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_giving_back_from_the_callback),
         cmocka_unit_test(test_going_on_to_the_bit),
         cmocka_unit_test(test_clipping_and_skipped_steps),
         cmocka_unit_test(test_a_slow_writer_holds_up_but_never_hangs),

@@ -80,6 +80,41 @@ static void long_message_is_cut(void **state) {
     free(text);
 }
 
+/* A thread with a scope: its failures are nobody else's, and it sees nobody else's. */
+static void *fail_apart(void *argument) {
+    car_context *context = argument;
+    car_error_scope scope;
+    car_context_open_scope(context, &scope);
+    bool clean = car_context_error(context)[0] == '\0';
+    car_context_fail(context, CAR_ERROR_IO, "apart");
+    clean = clean && strcmp(car_context_error(context), "apart") == 0;
+    car_context_clear_error(context);
+    car_context_fail(context, CAR_ERROR_IO, "again");
+    clean = clean && strcmp(car_context_error(context), "again") == 0;
+    car_context_publish_error(context);
+    car_context_close_scope(context, &scope);
+    return clean ? context : NULL;
+}
+
+static void run_apart(car_context *context) {
+    pthread_t thread;
+    void *clean = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, fail_apart, context), 0);
+    assert_int_equal(pthread_join(thread, &clean), 0);
+    assert_non_null(clean);
+}
+
+static void a_scope_keeps_failures_apart(void **state) {
+    car_context *context = *state;
+    car_context_fail(context, CAR_ERROR_SHAPE, "ours");
+    run_apart(context);
+    assert_string_equal(car_context_error(context), "ours"); /* neither cleared nor written over */
+    car_context_clear_error(context);
+    run_apart(context);
+    assert_string_equal(car_context_error(context), "again"); /* published */
+    car_context_clear_error(context);
+}
+
 enum { THREADS = 2, ROUNDS = 3000, LENGTH = 900 };
 
 typedef struct failing_thread {
@@ -356,6 +391,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_status_has_its_own_text),
         cmocka_unit_test_setup_teardown(first_failure_wins_until_cleared, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_scope_keeps_failures_apart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(long_message_is_cut, set_up, tear_down),
         cmocka_unit_test_setup_teardown(threads_fail_at_once, set_up, tear_down),
         cmocka_unit_test(hooks_serve_everything),
