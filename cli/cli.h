@@ -11,8 +11,9 @@ enum {
     CAR_CLI_OK = 0,
     CAR_CLI_FAILED = 1,
     CAR_CLI_USAGE = 2,
-    CAR_CLI_LOST = 3,  /* a rank of a job was lost: another start may go on from the last checkpoint */
-    CAR_CLI_GO_ON = -1 /* not one: nothing to exit for */
+    CAR_CLI_LOST = 3,        /* a rank of a job was lost: another start may go on from the last checkpoint */
+    CAR_CLI_INTERRUPTED = 4, /* ended early by a signal; what was to be saved is saved */
+    CAR_CLI_GO_ON = -1       /* not one: nothing to exit for */
 };
 
 typedef enum car_cli_kind {

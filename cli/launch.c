@@ -1,6 +1,7 @@
 /* carousel launch: starts the ranks of a run with mpirun, and starts them again from the last checkpoint if one dies. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "carousel/checkpoint.h"
 #include "cli.h"
 
-enum { PATH_CAPACITY = 4096 };
+enum { PATH_CAPACITY = 4096, LINE_CAPACITY = 1024 };
 
 typedef struct launch_options {
     int ranks, restarts;
@@ -42,7 +43,9 @@ static int read_options(int argc, char **argv, int *used, launch_options *o) {
     const car_cli_command command = {
         "launch", "Starts the ranks of a run, and restarts them after a failure.",
         "carousel launch -n R [OPTIONS] -- train ...",
-        "SIGTERM or SIGINT (Ctrl-C) makes the run write a checkpoint and end; a second one ends it at once.\n"};
+        "SIGTERM, SIGHUP or SIGINT (Ctrl-C) makes the run write a checkpoint and end; a second one ends it at once.\n"
+        "exit codes: 0 done, 1 failed, 2 command line, 3 a rank was lost and no restart was left, 4 ended by a "
+        "signal\n"};
     int split = 1;
     while (split < argc && strcmp(argv[split], "--") != 0) {
         if (strcmp(argv[split], "-n") == 0) {
@@ -139,33 +142,144 @@ static void leave_terminal(void) {
     }
 }
 
-/* The exit code of the job, 128 and more for a signal. */
-static int run_once(const launch_options *o, char **train, bool resume) {
-    int state = 0;
-    pid_t started = fork();
-    if (started < 0) {
-        return car_cli_fail(CAR_CLI_FAILED, "launch: could not start a process: %s", strerror(errno));
+/* ---- what is said of it ---------------------------------------------------------------------- */
+
+/* How a job ended. */
+typedef struct job_end {
+    int code;                     /* of mpirun, 128 and more for a signal */
+    int lost_rank, lost_by;       /* the rank that died first and the signal it died of; -1: not known */
+    char line[LINE_CAPACITY + 1]; /* what is being read */
+    size_t length;
+} job_end;
+
+/* Open MPI names the process: "... process rank 2 with PID 0 on node n1 exited on signal 9 (Killed)." */
+static void look_for_rank(job_end *end) {
+    const char *rank = strstr(end->line, "process rank "), *by = strstr(end->line, "exited on signal ");
+    if (end->lost_rank < 0 && rank && by && sscanf(rank, "process rank %d", &end->lost_rank) == 1 &&
+        sscanf(by, "exited on signal %d", &end->lost_by) != 1) {
+        end->lost_rank = -1;
     }
-    if (started == 0) {
-        leave_terminal();
-        become_mpirun(o, train, resume);
-    }
-    child = started;
-    if (ending) { /* asked between the last look and now */
-        kill(started, SIGUSR1);
-    }
-    while (waitpid(started, &state, 0) < 0) {
-        if (errno != EINTR) {
-            return car_cli_fail(CAR_CLI_FAILED, "launch: could not wait for %s: %s", o->mpirun, strerror(errno));
-        }
-    }
-    child = 0;
-    return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
 }
 
-/* What trying again may help against: a rank that died, was stopped or ran out of memory. Not options, nor a loss that is not finite. */
-static bool is_accident(int code) {
-    return code != CAR_CLI_OK && code != CAR_CLI_FAILED && code != CAR_CLI_USAGE;
+/* Hands on what the job says, and reads it. */
+static void hand_on(job_end *end, const char *text, size_t length) {
+    fwrite(text, 1, length, stderr);
+    for (size_t c = 0; c < length; c++) {
+        if (text[c] != '\n' && end->length < LINE_CAPACITY) {
+            end->line[end->length++] = text[c];
+        } else if (text[c] == '\n') {
+            end->line[end->length] = '\0';
+            look_for_rank(end);
+            end->length = 0;
+        }
+    }
+}
+
+/* Until mpirun has ended, and what it said has been read. */
+static bool await_end(pid_t started, int said, job_end *end) {
+    bool over = false;
+    for (;;) {
+        char text[LINE_CAPACITY];
+        struct pollfd poller = {.fd = said, .events = POLLIN};
+        int ready = poll(&poller, 1, over ? 0 : 100);
+        ssize_t length = ready > 0 ? read(said, text, sizeof text) : -1;
+        if (length > 0) {
+            hand_on(end, text, (size_t)length);
+            continue;
+        }
+        if (over) {
+            return true;
+        }
+        int state = 0;
+        pid_t ended = waitpid(started, &state, length == 0 ? 0 : WNOHANG); /* nothing more will be said */
+        if (ended < 0 && errno != EINTR) {
+            return false;
+        }
+        if (ended == started) {
+            end->code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+            over = true;
+        }
+    }
+}
+
+static job_end run_once(const launch_options *o, char **train, bool resume) {
+    job_end end = {.code = CAR_CLI_FAILED, .lost_rank = -1, .lost_by = -1};
+    int said[2];
+    if (pipe(said) != 0) {
+        car_cli_fail(CAR_CLI_FAILED, "launch: could not make a pipe: %s", strerror(errno));
+        return end;
+    }
+    pid_t started = fork();
+    if (started == 0) {
+        leave_terminal();
+        dup2(said[1], STDERR_FILENO);
+        close(said[0]);
+        close(said[1]);
+        become_mpirun(o, train, resume);
+    }
+    close(said[1]);
+    child = started > 0 ? started : 0;
+    if (started > 0 && ending) { /* asked between the last look and now */
+        kill(started, SIGUSR1);
+    }
+    if (started < 0 || !await_end(started, said[0], &end)) {
+        car_cli_fail(CAR_CLI_FAILED, "launch: could not start %s or wait for it: %s", o->mpirun, strerror(errno));
+    }
+    child = 0;
+    close(said[0]);
+    return end;
+}
+
+/* What trying again may help against: a rank that died, was stopped or ran out of memory. Not options, nor a loss that is
+ * not finite, nor an end that was asked for. */
+static bool is_accident(const job_end *end) {
+    return end->code != CAR_CLI_OK && end->code != CAR_CLI_FAILED && end->code != CAR_CLI_USAGE &&
+           end->code != CAR_CLI_INTERRUPTED;
+}
+
+/* "rank 2 died (signal 9)" */
+static void describe_end(const job_end *end, char *text, size_t capacity) {
+    if (end->lost_rank >= 0) {
+        snprintf(text, capacity, "rank %d died (signal %d)", end->lost_rank, end->lost_by);
+    } else {
+        snprintf(text, capacity, "a rank was lost (the job ended with code %d)", end->code);
+    }
+}
+
+/* The closing line of a job that had an accident, and the code to exit with. */
+static int close_lost(const job_end *end, const char *out) {
+    char what[128], saved[PATH_CAPACITY + 128] = "no checkpoint was written";
+    long long step = newest_checkpoint(out);
+    describe_end(end, what, sizeof what);
+    if (step >= 0) {
+        snprintf(saved, sizeof saved, "the newest checkpoint in %s is of step %lld: --resume goes on from there", out,
+                 step);
+    }
+    return car_cli_fail(CAR_CLI_LOST, "%s; %s", what, saved);
+}
+
+static int run_with_restarts(const launch_options *o, char **train, const char *out) {
+    bool resume = has_flag(train, "--resume");
+    job_end end = run_once(o, train, false);
+    for (int k = 1; k <= o->restarts && is_accident(&end) && !ending; k++) {
+        char what[128];
+        long long step = newest_checkpoint(out);
+        describe_end(&end, what, sizeof what);
+        fprintf(stderr, "carousel: %s; start %d of %d again, from %s%lld\n", what, k, o->restarts,
+                step >= 0 ? "step " : "the beginning, step ", step >= 0 ? step : 0);
+        end = run_once(o, train, step >= 0 && !resume);
+    }
+    return is_accident(&end) && !ending ? close_lost(&end, out) : end.code;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_end}, hang_up;
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN) { /* nohup wants it ignored */
+        sigaction(SIGHUP, &action, NULL);
+    }
+    signal(SIGCHLD, SIG_DFL); /* whoever started us may ignore it, and then nobody could wait for mpirun */
 }
 
 int car_cli_launch(int argc, char **argv) {
@@ -191,17 +305,6 @@ int car_cli_launch(int argc, char **argv) {
     if (readlink("/proc/self/exe", o.program, sizeof o.program - 1) <= 0) {
         return car_cli_fail(CAR_CLI_FAILED, "launch: could not find this program: %s", strerror(errno));
     }
-    struct sigaction action = {.sa_handler = on_end};
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    signal(SIGCHLD, SIG_DFL); /* whoever started us may ignore it, and then nobody could wait for mpirun */
-    bool resume = has_flag(train, "--resume");
-    code = run_once(&o, train, false);
-    for (int k = 1; k <= o.restarts && is_accident(code) && !ending; k++) {
-        long long step = newest_checkpoint(out);
-        fprintf(stderr, "carousel: the job ended with code %d; start %d of %d again, from %s%lld\n", code, k,
-                o.restarts, step >= 0 ? "step " : "the beginning, step ", step >= 0 ? step : 0);
-        code = run_once(&o, train, step >= 0 && !resume);
-    }
-    return code;
+    catch_signals();
+    return run_with_restarts(&o, train, out);
 }

@@ -28,7 +28,9 @@ static void print_usage(FILE *stream) {
     for (int c = 0; c < COMMANDS; c++) {
         fprintf(stream, "  %-10s %s\n", commands[c].name, commands[c].summary);
     }
-    fputs("\n'carousel COMMAND --help' lists a command's options; 'carousel --version' prints the version.\n", stream);
+    fputs("\n'carousel COMMAND --help' lists a command's options; 'carousel --version' prints the version.\n"
+          "\nexit codes: 0 done, 1 failed, 2 command line, 3 a rank was lost, 4 ended early by a signal\n",
+          stream);
 }
 
 /* Readers look at a mapped file's length before they use it; this is for a file that is cut in the very moment. */

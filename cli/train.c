@@ -1,22 +1,10 @@
 /* carousel train: sets a run up, executes it, and ends it in order. */
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
 #include "train.h"
-
-static car_trainer *volatile running; /* for the signal handler */
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int number) {
-    (void)number;
-    interrupted = 1;
-    if (running) {
-        car_trainer_stop(running);
-    }
-}
 
 static void log_line(void *user, car_log_level level, const char *line) {
     (void)user;
@@ -160,12 +148,18 @@ void car_train_tear_down(car_train_run *run) {
 
 car_status car_train_evaluate_now(car_train_run *run) {
     double start = car_clock_seconds();
+    car_train_enter(CAR_TRAIN_TRAINING); /* it need not be finished either */
+    run->evaluated = false;
     car_status status = car_train_evaluate(&run->data, &run->options, run->program, run->arena, car_train_weights(run),
                                            &run->evaluation);
     if (status == CAR_OK) {
         run->evaluated = true;
         car_train_show_evaluation(run);
+    } else if (car_train_is_interrupted()) {
+        car_context_clear_error(run->context);
+        status = CAR_OK;
     }
+    car_train_enter(CAR_TRAIN_SAVING);
     run->last_time = car_clock_seconds();
     run->aside += run->last_time - start;
     return status;
@@ -181,12 +175,14 @@ static car_status train(car_train_run *run) {
     const car_train_options *o = &run->options;
     bool before = false;
     car_status status = CAR_OK;
-    while (car_trainer_steps(run->trainer) < o->steps && !interrupted) {
+    while (car_trainer_steps(run->trainer) < o->steps && !car_train_is_interrupted()) {
+        car_train_enter(CAR_TRAIN_TRAINING);
         CAR_TRY(car_trainer_run(run->trainer, next_stop(car_trainer_steps(run->trainer), o->eval_every, o->steps)));
-        if (!interrupted && o->eval_every && car_trainer_steps(run->trainer) < o->steps) {
+        if (!car_train_is_interrupted() && o->eval_every && car_trainer_steps(run->trainer) < o->steps) {
             CAR_TRY(car_train_evaluate_now(run));
         }
     }
+    car_train_enter(CAR_TRAIN_SAVING);
     /* What was trained is safe before anything else is tried. */
     car_train_close_writer(run);
     CAR_TRY(car_train_write_checkpoint(run));
@@ -195,7 +191,8 @@ static car_status train(car_train_run *run) {
     if (over && !before && (o->eval_every || run->evaluates)) {
         CAR_TRY(car_train_evaluate_now(run));
     }
-    CAR_TRY(car_train_summarize(run, !over));
+    run->interrupted = !over || (car_train_is_interrupted() && !run->evaluated && !before);
+    CAR_TRY(car_train_summarize(run, run->interrupted));
     CAR_TRY(car_train_write_records(run));
 done:
     return status;
@@ -211,22 +208,21 @@ int car_cli_train(int argc, char **argv) {
         car_train_tear_down(&run);
         return code;
     }
+    car_train_listen(&run);
     car_status status = car_train_set_up(&run);
     if (status == CAR_OK && run.rank) {
         status = car_train_over_ranks(&run);
     } else if (status == CAR_OK) {
-        struct sigaction action = {.sa_handler = on_interrupt};
-        action.sa_flags = SA_RESTART | (int)SA_RESETHAND; /* the second one kills */
-        running = run.trainer;
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
         car_train_show_model(&run);
         status = train(&run);
-        running = NULL;
     }
+    car_train_stop_listening();
     car_train_leave(&run, status);
     bool told = run.transport != NULL;
-    code = status == CAR_OK ? CAR_CLI_OK : told ? CAR_CLI_FAILED : car_cli_report(run.context, status);
+    bool early = run.interrupted && car_train_is_first(&run); /* mpirun ends all ranks after a code that is not 0 */
+    code = status == CAR_OK ? (early ? CAR_CLI_INTERRUPTED : CAR_CLI_OK)
+           : told           ? CAR_CLI_FAILED
+                            : car_cli_report(run.context, status);
     car_train_tear_down(&run);
     return code;
 }

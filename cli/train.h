@@ -32,6 +32,22 @@ typedef struct car_train_options {
     car_cli_config *config_texts; /* owns texts above that came from a file */
 } car_train_options;
 
+/* ---- train_signals.c: how a run is told to end ------------------------------------------------------------------- */
+
+/* What a signal means depends on what the run is at. */
+typedef enum car_train_phase {
+    CAR_TRAIN_STARTING, /* there is nothing to save yet */
+    CAR_TRAIN_TRAINING, /* or evaluating: has to end soon */
+    CAR_TRAIN_SAVING    /* takes as long as it takes */
+} car_train_phase;
+
+struct car_train_run;
+/* Before any other thread is started, which must not get the signals. Until _stop_listening the run must stay. */
+void car_train_listen(struct car_train_run *run);
+void car_train_stop_listening(void);
+void car_train_enter(car_train_phase phase);
+bool car_train_is_interrupted(void); /* it was asked to end */
+
 /* ---- train_options.c: as typed, with their defaults; then turned into the configurations of the library ---------- */
 
 void car_train_default_options(car_train_options *options);
@@ -110,6 +126,7 @@ typedef struct car_train_run {
     /* What the output needs to know. */
     FILE *metrics;
     bool terminal;
+    bool interrupted;    /* it ended early */
     bool evaluates;      /* at the end, since there is real data for it */
     int64_t first_step;  /* 0, or where it was resumed */
     int64_t epoch_steps; /* 0: endless */

@@ -124,6 +124,9 @@ car_status car_train_feed(void *user, int64_t step, int worker, car_tape *tape) 
 
 static car_status feed_evaluation(void *user, int64_t batch, int worker, car_tape *tape) {
     car_train_data *data = user;
+    if (car_train_is_interrupted()) {
+        return CAR_ERROR_IO; /* nobody waits for the rest of it: see car_train_evaluate_now */
+    }
     return feed_from(data, data->evaluation, batch, worker, tape);
 }
 

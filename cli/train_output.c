@@ -413,7 +413,7 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
                elapsed, (double)run->reported * run->options.workers * run->options.shape.batch / elapsed,
                (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte);
     }
-    puts(run->reported > 0 ? "" : ", all of them made before");
+    puts(run->reported > 0 || interrupted ? "" : ", all of them made before");
     car_train_show_problems(run);
     if (!run->options.out) {
         return CAR_OK;

@@ -1,6 +1,4 @@
 /* `carousel train` over MPI: every rank runs the program with the same options, the first one speaks for all. */
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -34,13 +32,25 @@ car_trainer_times car_train_times(const car_train_run *run) {
 
 /* ---- joining --------------------------------------------------------------------------------- */
 
-/* Signals are waited for by a thread: no other may get them, those of MPI included. */
-static void block_signals(sigset_t *set) {
-    sigemptyset(set);
-    sigaddset(set, SIGTERM);
-    sigaddset(set, SIGINT);
-    sigaddset(set, SIGUSR1);
-    pthread_sigmask(SIG_BLOCK, set, NULL);
+/* A launcher that started several processes which do not find each other would have each of them train alone, all into
+ * the same directory. */
+static car_status check_launcher(car_train_run *run, int joined) {
+    const char *variable = NULL;
+    int64_t started = car_transport_launched_processes(&variable);
+    if (started <= 1 || joined > 1) {
+        return CAR_OK;
+    }
+    if (strcmp(run->options.placement, "shared") == 0) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                "--placement shared is one process, and %s says that %lld were started: start it "
+                                "without mpirun or srun (in a Slurm job: 'srun -n 1'), or use --placement replica",
+                                variable, (long long)started);
+    }
+    return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                            "%s says that %lld processes were started, but MPI (%s) sees this one only: they were not "
+                            "started by a launcher that this MPI knows. Use its own mpirun, or under Slurm 'srun "
+                            "--mpi=pmix'",
+                            variable, (long long)started, car_transport_name(run->transport));
 }
 
 car_status car_train_join(car_train_run *run) {
@@ -48,12 +58,9 @@ car_status car_train_join(car_train_run *run) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int available = cores > 0 && cores < 1024 ? (int)cores : 1;
     bool shared = strcmp(o->placement, "shared") == 0, launched = car_transport_is_launched();
-    const char *ranks = getenv("OMPI_COMM_WORLD_SIZE");
     car_status status = CAR_OK;
-    if (shared && launched && ranks && strtol(ranks, NULL, 10) > 1) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "--placement shared is one process: start it without mpirun, or use --placement "
-                                "replica");
+    if (shared) {
+        CAR_TRY(check_launcher(run, 1));
     }
     if (!shared && !launched) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
@@ -62,9 +69,8 @@ car_status car_train_join(car_train_run *run) {
                                 o->placement);
     }
     if (!shared) {
-        sigset_t set;
-        block_signals(&set);
         CAR_TRY(car_transport_open(run->context, &run->transport));
+        CAR_TRY(check_launcher(run, car_transport_size(run->transport)));
         int each = available / car_transport_local_size(run->transport);
         available = each > 1 ? each : 1;
         CAR_TRY(car_train_find_memory(run));
@@ -154,53 +160,6 @@ void car_train_leave(car_train_run *run, car_status status) {
         fprintf(stderr, "carousel: rank %d: %s: %s%s\n", car_transport_rank(run->transport), car_status_text(status),
                 car_context_error(run->context), where);
         car_transport_abort(run->transport, hopeless ? CAR_CLI_FAILED : CAR_CLI_LOST);
-    }
-}
-
-/* ---- signals --------------------------------------------------------------------------------- */
-
-typedef struct listener {
-    car_train_run *run;
-    pthread_t thread;
-    bool started;
-    volatile bool asked; /* to end */
-} listener;
-
-/* SIGUSR1: a checkpoint, and the end. SIGTERM: MPI ends this rank within a second, because another one died or the job
- * was ended: time enough to say where everybody was. */
-static void *listen_to_signals(void *argument) {
-    listener *l = argument;
-    sigset_t set;
-    block_signals(&set);
-    for (;;) {
-        int number = 0;
-        if (sigwait(&set, &number) != 0) {
-            continue;
-        }
-        if (number == SIGUSR1 && l->asked) {
-            return NULL;
-        }
-        if (number != SIGTERM) {
-            car_rank_stop(l->run->rank);
-            continue;
-        }
-        char text[4096];
-        car_rank_explain(l->run->rank, text, sizeof text);
-        fprintf(stderr, "carousel: ended by SIGTERM, as after the death of another rank; %s\n", text);
-        _exit(128 + SIGTERM);
-    }
-}
-
-static void start_listening(listener *l, car_train_run *run) {
-    *l = (listener){.run = run};
-    l->started = pthread_create(&l->thread, NULL, listen_to_signals, l) == 0;
-}
-
-static void stop_listening(listener *l) {
-    if (l->started) {
-        l->asked = true;
-        pthread_kill(l->thread, SIGUSR1);
-        pthread_join(l->thread, NULL);
     }
 }
 
@@ -327,19 +286,18 @@ done:
 
 car_status car_train_over_ranks(car_train_run *run) {
     const car_train_options *o = &run->options;
-    listener signals;
     bool interrupted = false, asked = false;
     car_status status = CAR_OK;
     if (car_train_is_first(run)) {
         car_train_show_model(run);
         car_train_show_ranks(run);
     }
-    start_listening(&signals, run);
     if (car_rank_steps(run->rank) >= o->steps) { /* resumed after its last step: the summary wants the weights still */
         CAR_TRY(pause_at(run, false));
     }
     while (car_rank_steps(run->rank) < o->steps && !interrupted) {
         int64_t stop = next_stop(o, car_rank_steps(run->rank));
+        car_train_enter(CAR_TRAIN_TRAINING);
         CAR_TRY(car_rank_run(run->rank, stop));
         CAR_TRY(car_rank_agree_to_stop(run->rank, &asked));
         interrupted = car_rank_steps(run->rank) < stop || (asked && stop < o->steps);
@@ -352,8 +310,8 @@ car_status car_train_over_ranks(car_train_run *run) {
         car_train_show_problems(run); /* of what it has read itself */
     }
     CAR_TRY(car_train_write_records(run));
+    run->interrupted = interrupted;
 done:
-    stop_listening(&signals);
     return status;
 }
 

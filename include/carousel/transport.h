@@ -6,6 +6,7 @@
 #define CAROUSEL_TRANSPORT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "carousel/context.h"
 
@@ -17,6 +18,10 @@ typedef struct car_transport car_transport;
 
 /* Whether a launcher of MPI (mpirun, mpiexec, srun) started this process, by what it leaves in the environment. */
 bool car_transport_is_launched(void);
+
+/* How many processes the launcher says that it started, and the variable that says so (NULL: none does). That MPI finds as
+ * many is not certain: it may be another launcher than MPI's own. */
+int64_t car_transport_launched_processes(const char **variable);
 
 /* Joins the other ranks. At most once in a process; every rank must do it. CAR_ERROR_UNSUPPORTED without MPI. */
 car_status car_transport_open(car_context *context, car_transport **out);

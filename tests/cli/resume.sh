@@ -119,15 +119,16 @@ train damaged --resume-step 21 --steps 24
 train damaged --resume --steps 24 # the damaged one was replaced
 same whole-cdp-v2 damaged "the checkpoint before the damaged one did not go on exactly"
 
-# A signal writes a checkpoint and ends well; the run goes on to the same end.
+# A signal writes a checkpoint and ends in order; the run goes on to the same end.
 mlp=(--model mlp --batch 8 --workers 4 --threads 2 --lr 0.02 --rule cdp-v2 --steps 400)
 train straight "${mlp[@]}"
-for signal in INT TERM; do
+for signal in INT TERM HUP; do
     "$CAROUSEL" train "${mlp[@]}" --out "$directory/stopped-$signal" >"$directory/log" 2>&1 &
     runner=$!
     while [ "$(cat "$directory/stopped-$signal/metrics.jsonl" 2>/dev/null | wc -l)" -lt 20 ]; do sleep 0.02; done
     kill -$signal $runner
-    wait $runner || fail "SIG$signal: the run did not end with 0"
+    wait $runner
+    [ $? = 4 ] || fail "SIG$signal: the run did not end with 4"
     grep -q "^interrupted after" "$directory/log" || fail "SIG$signal came too late"
     train "stopped-$signal" --resume
     same straight "stopped-$signal" "SIG$signal: the run did not go on exactly"

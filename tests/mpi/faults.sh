@@ -90,7 +90,9 @@ end_one() { # WHAT RANKS CHECKPOINT-EVERY HOW: a function that tells the process
         sleep 0.1
     done
     if kill -KILL -- "-$job" 2>/dev/null; then fail "$what: it goes on"; fi
-    wait "$job" || { show_log; fail "$what: launch did not end well"; }
+    code=0
+    wait "$job" || code=$?
+    [ $code = 4 ] || { show_log; fail "$what: launch ended with $code"; }
     expect 'interrupted after'
     ls "$work"/ended/checkpoints/step-* >/dev/null || fail "$what: no checkpoint at the end"
     [ -s "$work/ended/weights.safetensors" ] || fail "$what: no weights at the end"
@@ -100,6 +102,38 @@ type_ctrl_c() { kill -INT -- "-$1"; }
 end_one "SIGTERM" 2 30 tell
 end_one "Ctrl-C, with drains that are close to each other" 2 3 type_ctrl_c
 end_one "SIGTERM, one rank" 1 30 tell
+
+# Steps so long that no common end is reached in 10 s.
+echo "== the launcher is told to end, and steps are long"
+SECONDS=0
+"$carousel" launch --mpirun "$mpirun" -n 2 --restarts 2 -- train "${small[@]}" --placement replica --checkpoint-every 1 \
+    --steps 2 --out "$work/patient" >"$work/log" 2>&1 || fail "two steps"
+"$carousel" launch --mpirun "$mpirun" -n 2 --restarts 2 -- train "${small[@]}" --placement replica --checkpoint-every 1000 \
+    --steps 3000 --step-seconds 4 --out "$work/patient" --resume >"$work/log" 2>&1 &
+job=$!
+until [ "$(wc -l <"$work/patient/metrics.jsonl")" -gt 2 ]; do sleep 0.1; done
+SECONDS=0
+kill -TERM "$job"
+code=0
+wait "$job" || code=$?
+[ $code = 4 ] || { show_log; fail "launch ended with $code where steps are long"; }
+[ "$SECONDS" -le 15 ] || fail "it took $SECONDS s to end"
+expect 'its newest checkpoint is of step 2: --resume'
+if grep -q 'start 1 of 2' "$work/log"; then fail "a run that was told to end was started again"; fi
+
+echo "== killed, without a restart"
+"$carousel" launch --mpirun "$mpirun" -n 2 -- train "${long[@]}" --steps 1000000 --out "$work/lost" >"$work/log" 2>&1 &
+job=$!
+for _ in $(seq 1200); do
+    [ -d "$work/lost/checkpoints/step-00000030" ] && break
+    sleep 0.05
+done
+kill -9 "$(find_rank 1 "$work/lost")" || fail "there was no rank to kill"
+code=0
+wait "$job" || code=$?
+[ $code = 3 ] || fail "launch ended with $code after a rank was killed"
+tail -1 "$work/log" | grep -q '^carousel: \(rank 1 died (signal 9)\|a rank was lost\).*newest checkpoint .* is of step' ||
+    { show_log; fail "the closing line does not say who was lost"; }
 
 fails "$carousel" launch -n 2 --restarts 1 -- train "${long[@]}" --out "$work/ended" --resume --resume-step 30
 expect 'so --resume-step cannot be among'

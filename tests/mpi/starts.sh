@@ -99,6 +99,8 @@ same_weights "$work/whole" "$work/over" "a run that was over"
 
 echo "== bad starts"
 zero=(train "${train[@]}" --placement zero --steps 2)
+fails env -u OMPI_COMM_WORLD_SIZE PMI_SIZE=2 PMI_RANK=0 SLURM_NTASKS=2 "$carousel" "${zero[@]}"
+expect 'srun --mpi=pmix\|PMI_SIZE says\|needs 2 ranks'
 fails start 2 "$carousel" train "${train[@]}" --placement grid --steps 2
 expect 'needs 3 ranks, and there are 2'
 fails "$carousel" "${zero[@]}"

@@ -1,0 +1,197 @@
+/* How a run is told to end. A thread waits for signals, so that nothing has to be done inside of a handler.
+ *
+ *   SIGINT, SIGTERM, SIGHUP, SIGUSR1    no further step begins; a checkpoint, a summary, exit code 4
+ *   any of them again                   the run ends at once, killed by the signal
+ *   10 s later, still training          the run ends with its newest checkpoint, exit code 4
+ *
+ * Before there is anything to save a signal kills, as it would without us. A rank that mpirun started is different in one
+ * thing: mpirun sends SIGTERM only to kill, because another rank died or the job was ended, and kills within a second. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "carousel/checkpoint.h"
+#include "train.h"
+
+static const double patience = 10; /* seconds for the step under way */
+
+/* There is one run in a process, and one thread that listens for it. */
+static struct {
+    car_train_run *run;
+    pthread_t thread;
+    bool started, over_ranks, killed_by_mpirun;
+    atomic_bool leaving;     /* the run is over */
+    atomic_bool interrupted; /* it was asked to end */
+    _Atomic(car_train_phase) phase;
+} listener;
+
+bool car_train_is_interrupted(void) {
+    return atomic_load(&listener.interrupted);
+}
+
+static void stop(car_train_run *run) {
+    if (run->rank) {
+        car_rank_stop(run->rank);
+    } else if (run->trainer) {
+        car_trainer_stop(run->trainer);
+    }
+}
+
+/* Whoever comes second, this or the signal, sees the other. */
+void car_train_enter(car_train_phase phase) {
+    atomic_store(&listener.phase, phase);
+    if (car_train_is_interrupted() && phase == CAR_TRAIN_TRAINING) {
+        stop(listener.run);
+    }
+}
+
+/* ---- what a signal leads to ------------------------------------------------------------------ */
+
+static void die_of(int number) {
+    sigset_t set;
+    signal(number, SIG_DFL);
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    raise(number);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    _exit(128 + number); /* not reached: the signal kills */
+}
+
+static void explain_and_die(void) {
+    char text[4096] = "";
+    if (listener.run->rank) {
+        car_rank_explain(listener.run->rank, text, sizeof text);
+    }
+    fprintf(stderr, "carousel: ended by SIGTERM, as after the death of another rank; %s\n", text);
+    _exit(128 + SIGTERM);
+}
+
+/* The step of the newest checkpoint, -1 if there is none. With a context of its own: the run's belongs to the run. */
+static int64_t find_newest(void) {
+    const car_train_options *o = &listener.run->options;
+    char path[CAR_TRAIN_PATH];
+    car_context *context = NULL;
+    int64_t step = -1;
+    if (!o->out || car_context_create(NULL, &context) != CAR_OK) {
+        return -1;
+    }
+    if (car_train_path(context, o->out, "checkpoints", path) != CAR_OK ||
+        car_checkpoint_newest(context, path, &step) != CAR_OK) {
+        step = -1;
+    }
+    car_context_destroy(context);
+    return step;
+}
+
+/* The step under way takes too long. Where nothing has been saved yet it is waited for all the same. */
+static void end_with_newest(void) {
+    int64_t step = find_newest();
+    if (!car_train_is_first(listener.run)) {
+        return; /* rank 0 ends the job */
+    }
+    if (step < 0) {
+        fprintf(stderr, "carousel: there is no checkpoint yet, so the run goes on until it can write one; once more "
+                        "ends it at once\n");
+        return;
+    }
+    fprintf(
+        stderr,
+        "carousel: the run did not come to an end within %.0f s; it ends here, and its newest checkpoint is of step "
+        "%lld: --resume goes on from there\n",
+        patience, (long long)step);
+    _exit(CAR_CLI_INTERRUPTED);
+}
+
+static void ask_to_end(int number) {
+    car_train_run *run = listener.run;
+    atomic_store(&listener.interrupted, true);
+    if (atomic_load(&listener.phase) == CAR_TRAIN_STARTING) {
+        return; /* over ranks: all of them end together, after the first steps */
+    }
+    stop(run);
+    if (car_train_is_first(run)) {
+        fprintf(stderr, "%scarousel: SIG%s: ending the run in order; once more ends it at once\n",
+                run->terminal ? "\n" : "", sigabbrev_np(number));
+    }
+}
+
+/* ---- listening ------------------------------------------------------------------------------- */
+
+static void fill(sigset_t *set) {
+    struct sigaction hang_up;
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGUSR1);
+    if (sigaction(SIGHUP, NULL, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN) { /* nohup wants it ignored */
+        sigaddset(set, SIGHUP);
+    }
+}
+
+/* The next signal; 0 if none comes before `deadline`, by the monotonic clock (0: for ever). */
+static int await_signal(const sigset_t *set, double deadline) {
+    int number = -1;
+    while (number < 0) {
+        double left = deadline - car_clock_seconds();
+        struct timespec wait = {.tv_sec = left > 0 ? (time_t)left : 0,
+                                .tv_nsec = left > 0 ? (long)((left - (double)(time_t)left) * 1e9) : 0};
+        number = deadline > 0 ? sigtimedwait(set, NULL, &wait) : sigwaitinfo(set, NULL);
+        if (number < 0 && errno == EAGAIN) {
+            return 0;
+        }
+    }
+    return number;
+}
+
+static void *listen_to_signals(void *argument) {
+    double deadline = 0;
+    sigset_t set;
+    (void)argument;
+    fill(&set);
+    for (;;) {
+        int number = await_signal(&set, deadline);
+        car_train_phase phase = atomic_load(&listener.phase);
+        if (atomic_load(&listener.leaving)) {
+            return NULL;
+        }
+        if (number == 0) {
+            deadline = 0; /* said once */
+            if (phase == CAR_TRAIN_TRAINING) {
+                end_with_newest();
+            }
+        } else if (number == SIGTERM && listener.killed_by_mpirun) {
+            explain_and_die();
+        } else if ((phase == CAR_TRAIN_STARTING && !listener.over_ranks) || car_train_is_interrupted()) {
+            die_of(number);
+        } else {
+            ask_to_end(number);
+            deadline = car_clock_seconds() + patience;
+        }
+    }
+}
+
+void car_train_listen(car_train_run *run) {
+    sigset_t set;
+    listener.run = run;
+    listener.over_ranks = strcmp(run->options.placement, "shared") != 0;
+    /* Slurm's srun sends SIGTERM to say that time is up. */
+    listener.killed_by_mpirun = listener.over_ranks && (getenv("OMPI_COMM_WORLD_RANK") || !getenv("SLURM_STEP_ID"));
+    fill(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* no other thread may get them, those of MPI included */
+    listener.started = pthread_create(&listener.thread, NULL, listen_to_signals, NULL) == 0;
+}
+
+void car_train_stop_listening(void) {
+    if (listener.started) {
+        atomic_store(&listener.leaving, true);
+        pthread_kill(listener.thread, SIGUSR1);
+        pthread_join(listener.thread, NULL);
+        listener.started = false;
+    }
+}

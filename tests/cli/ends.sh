@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# How runs end: the code that tells how, and the reason, whatever else went wrong beside it.
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
+
+steps_of() { # DIR: reported so far
+    cat "$1/metrics.jsonl" 2>/dev/null | wc -l
+}
+
+# begin DIR OPTIONS...: a long run in the background, when it has made some steps; sets `runner`.
+begin() {
+    local out=$1
+    shift
+    "$CAROUSEL" train --workers 2 --threads 2 --steps 1000000 --out "$out" "$@" >"$directory/log" 2>&1 &
+    runner=$!
+    while [ "$(steps_of "$out")" -lt 3 ] && kill -0 $runner 2>/dev/null; do sleep 0.02; done
+}
+
+# ends_with CODE WHAT: the run that was begun.
+ends_with() {
+    wait $runner
+    local code=$?
+    [ $code = "$1" ] || fail "$2: exit $code where $1 was expected: $(tail -n 3 "$directory/log")"
+}
+
+# Every signal that asks for an end, an evaluation under way included.
+for signal in TERM INT HUP USR1; do
+    begin "$directory/$signal" --model mlp --eval-every 3 --eval-batches 100000
+    kill -$signal $runner
+    ends_with 4 "SIG$signal"
+    grep -q "^carousel: SIG$signal: ending" "$directory/log" || fail "SIG$signal: nothing was said"
+    grep -q '"interrupted":.*true' "$directory/$signal/summary.json" || fail "SIG$signal: the summary does not say it"
+    steps=$(sed -n 's/.*"steps":[^0-9]*\([0-9]*\).*/\1/p' "$directory/$signal/summary.json")
+    [ "$(steps_of "$directory/$signal")" = "$steps" ] || fail "SIG$signal: other metrics than $steps steps"
+    [ -d "$directory/$signal/checkpoints/step-$(printf %08d "$steps")" ] || fail "SIG$signal: no checkpoint of step $steps"
+done
+
+# The second one ends it at once: here while a step of some seconds is finished.
+begin "$directory/twice" --model mlp
+kill -STOP $runner # so that both are there when it goes on
+kill -TERM $runner
+kill -INT $runner
+kill -CONT $runner
+wait $runner
+code=$?
+[ $code = 143 ] || [ $code = 130 ] || [ $code = 4 ] || fail "a second signal: exit $code"
+
+# nohup: a closed terminal is none of its business.
+(
+    trap '' HUP
+    exec "$CAROUSEL" train --model mlp --workers 2 --steps 300 --out "$directory/nohup" >"$directory/log" 2>&1
+) &
+runner=$!
+while [ "$(steps_of "$directory/nohup")" -lt 3 ] && kill -0 $runner 2>/dev/null; do sleep 0.02; done
+kill -HUP $runner
+ends_with 0 "SIGHUP under nohup"
+
+# Before there is anything to save, a signal kills.
+mkfifo "$directory/fifo"
+"$CAROUSEL" train --model mlp --data "tokens:$directory/fifo" >"$directory/log" 2>&1 &
+runner=$!
+sleep 0.3
+kill -TERM $runner 2>/dev/null
+wait $runner
+[ $? != 0 ] || fail "a run that had not begun ended well"
+
+# No room for checkpoints, and a loss that is not finite: each is said, and the second is why the run failed.
+for try in 1 2 3 4 5 6; do
+    rm -rf "$directory/full"
+    (
+        ulimit -f 4
+        exec "$CAROUSEL" train --model mlp --lr 30 --checkpoint-every 1 --steps 60 --threads 2 --out "$directory/full" \
+            >"$directory/log" 2>&1
+    )
+    code=$?
+    [ $code = 1 ] || fail "no room and no finite loss: exit $code"
+    grep -q "^carousel: .*is not finite: a smaller learning rate" "$directory/log" ||
+        fail "the reason was lost, try $try: $(tail -n 3 "$directory/log")"
+    if grep "no checkpoint of step" "$directory/log" | grep -q "is not finite"; then
+        fail "the reason was taken for a checkpoint's, try $try"
+    fi
+done
+
+# A launcher that started several processes which do not find each other.
+for variable in PMI_SIZE SLURM_NTASKS SLURM_STEP_NUM_TASKS OMPI_COMM_WORLD_SIZE; do
+    (
+        export "$variable=2"
+        expect 1 "$variable says that 2" train --model mlp --steps 1
+        exit "$failures"
+    ) || fail "$variable=2 was not noticed"
+done
+(
+    export SLURM_NTASKS=1 PMI_SIZE=1
+    expect 0 "done after 1 steps" train --model mlp --steps 1
+    exit "$failures"
+) || fail "a job of one process was refused"
+
+finish
