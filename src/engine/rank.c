@@ -86,11 +86,8 @@ done:
 
 /* One for each micro-batch that is alive here at once. */
 static car_status create_tapes(car_rank *rank) {
-    int group = rank->first_stage / rank->per_worker;
     car_status status = CAR_OK;
-    rank->tape_count = rank->placement == CAR_PLACEMENT_GRID                       ? 1
-                       : rank->placement == CAR_PLACEMENT_PIPELINE && rank->cyclic ? rank->workers - group
-                                                                                   : rank->workers;
+    rank->tape_count = car_usage_tapes(rank->usage);
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->tape_count, sizeof(car_tape *), &rank->tapes));
     for (int t = 0; t < rank->tape_count; t++) {
         bool own = rank->range || car_plan_device(rank->plan, 0, t, 0) == rank->device;
@@ -167,6 +164,9 @@ static car_status create_contents(car_rank *rank) {
     CAR_TRY(car_transport_prepare(rank->transport, highest_tag(rank), group));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->workers, sizeof *rank->computed, &rank->computed));
     CAR_TRY(create_range(rank));
+    CAR_TRY(car_usage_create(rank->plan, rank->device, &rank->usage));
+    CAR_TRY(car_edges_create(rank->context, &rank->edges));
+    rank->ring = car_usage_is_ring(rank->usage);
     CAR_TRY(car_rank_create_store(rank));
     CAR_TRY(create_tapes(rank));
     CAR_TRY(create_threads(rank));
@@ -199,7 +199,6 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
     rank->bundles = rank->partition->bundle_count;
     rank->per_worker = car_plan_per_worker(plan);
     rank->cyclic = car_plan_is_cyclic(plan);
-    rank->ring = rank->cyclic || rank->placement == CAR_PLACEMENT_PIPELINE;
     status = create_locks(rank);
     if (status != CAR_OK) {
         car_context_release(context, rank, 1, sizeof *rank);
@@ -245,6 +244,9 @@ void car_rank_destroy(car_rank *rank) {
     car_context_release(rank->context, rank->computed, rank->computed ? (size_t)rank->workers : 0,
                         sizeof *rank->computed);
     car_task_list_release(rank->plan, &rank->list);
+    car_use_list_release(rank->plan, &rank->uses);
+    car_edges_destroy(rank->edges);
+    car_usage_destroy(rank->usage);
     pthread_cond_destroy(&rank->changed);
     pthread_mutex_destroy(&rank->lock);
     car_context_release(rank->context, rank, 1, sizeof *rank);

@@ -19,21 +19,41 @@ static void note_failure(car_rank *rank, car_status status) {
 
 /* ---- the list of tasks ----------------------------------------------------------------------- */
 
-static bool conflict(const car_entry *a, const car_entry *b) {
-    for (int x = 0; x < a->access_count; x++) {
-        for (int y = 0; y < b->access_count; y++) {
-            if (a->access[x].thing == b->access[y].thing && (a->access[x].writes || b->access[y].writes)) {
-                return true;
-            }
-        }
+/* Room for one more between the first and the last. */
+static car_status make_room(car_rank *rank) {
+    enum { FIRST_CAPACITY = 256 };
+    int64_t oldest = rank->first ? rank->first->number : rank->listed + 1, old = rank->number_capacity;
+    int64_t capacity = old ? old : FIRST_CAPACITY;
+    car_entry **by_number = NULL;
+    while (rank->listed + 1 - oldest >= capacity) {
+        capacity *= 2;
     }
-    return false;
+    if (capacity == old) {
+        return CAR_OK;
+    }
+    car_status status = car_context_allocate(rank->context, (size_t)capacity, sizeof(car_entry *), &by_number);
+    if (status == CAR_OK) {
+        for (car_entry *entry = rank->first; entry; entry = entry->next) {
+            by_number[entry->number % capacity] = entry;
+        }
+        car_context_release(rank->context, rank->by_number, (size_t)old, sizeof(car_entry *));
+        rank->by_number = by_number;
+        rank->number_capacity = capacity;
+    }
+    return status;
 }
 
+/* What the new entry, which has its number, waits for. */
 static car_status block_on_earlier(car_rank *rank, car_entry *entry) {
+    const int64_t *before = NULL;
+    int count = 0;
     car_status status = CAR_OK;
-    for (car_entry *earlier = rank->first; earlier; earlier = earlier->next) {
-        if (!earlier->over && conflict(earlier, entry)) {
+    car_edges_forget(rank->edges, rank->first ? rank->first->number - 1 : entry->number - 1);
+    CAR_TRY(car_usage_list(rank->usage, &entry->task, &rank->uses));
+    CAR_TRY(car_edges_add(rank->edges, &rank->uses, &before, &count));
+    for (int b = 0; b < count; b++) {
+        car_entry *earlier = rank->by_number[(before[b] + 1) % rank->number_capacity];
+        if (!earlier->over) {
             CAR_TRY(car_context_grow(rank->context, &earlier->dependents, &earlier->dependent_capacity,
                                      earlier->dependent_count + 1, sizeof *earlier->dependents));
             earlier->dependents[earlier->dependent_count++] = entry;
@@ -65,6 +85,7 @@ static void put_aside(car_rank *rank, car_entry *entry) {
 static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     car_entry *entry = rank->spare;
     car_status status = CAR_OK;
+    CAR_TRY(make_room(rank));
     if (entry) {
         rank->spare = entry->next;
         car_entry **dependents = entry->dependents;
@@ -76,16 +97,12 @@ static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     entry->task = *task;
     entry->window = window;
     entry->number = ++rank->listed;
-    status = car_rank_list_accesses(rank, entry);
-    if (status != CAR_OK) {
-        put_aside(rank, entry);
-        return status;
-    }
     if (is_collective(task)) {
         entry->message.tag = rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its turn */
     }
     count_sends(rank, task);
     status = block_on_earlier(rank, entry);
+    rank->by_number[entry->number % rank->number_capacity] = entry;
     if (rank->last) {
         rank->last->next = entry;
     } else {
@@ -126,6 +143,9 @@ void car_rank_forget_entries(car_rank *rank) {
                             sizeof *entry->dependents);
         car_context_release(rank->context, entry, 1, sizeof *entry);
     }
+    car_context_release(rank->context, rank->by_number, (size_t)rank->number_capacity, sizeof(car_entry *));
+    rank->by_number = NULL;
+    rank->number_capacity = 0;
 }
 
 /* ---- what can run ---------------------------------------------------------------------------- */
@@ -248,7 +268,8 @@ static void free_sum(car_rank *rank, const car_entry *entry) {
         return;
     }
     for (const car_entry *e = rank->first; e && e->number < sum->freed; e = e->next) {
-        if (!e->over && car_rank_reads_sum(e, task->bundle, task->step)) {
+        bool same = e->task.bundle == task->bundle && e->task.step == task->step;
+        if (!e->over && same && car_usage_reads_sum(rank->usage, &e->task)) {
             return;
         }
     }
@@ -301,7 +322,7 @@ static car_track *begin_record(car_rank_thread *thread, const car_entry *entry, 
                         thread->carries ? 0 : thread->waited);
     }
     if (has_tape(&task)) {
-        rank->tapes[car_rank_tape_of(rank, &entry->task)]->track = track;
+        rank->tapes[car_usage_tape_of(rank->usage, &entry->task)]->track = track;
     }
     thread->waited = 0;
     return track;
@@ -312,7 +333,7 @@ static void end_record(const car_rank *rank, car_track *track, const car_entry *
         return;
     }
     if (crosses(&entry->task)) {
-        car_track_hold(track, rank->tapes[car_rank_tape_of(rank, &entry->task)]->live);
+        car_track_hold(track, rank->tapes[car_usage_tape_of(rank->usage, &entry->task)]->live);
     }
     if (arrives(&entry->task)) {
         car_track_arrival(track, entry->message.started, entry->message.finished);

@@ -11,6 +11,7 @@
 #include "engine/arithmetic.h"
 #include "engine/internal.h"
 #include "engine/recorder.h"
+#include "plan/usage.h"
 #include "transport/transport.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -67,21 +68,11 @@ typedef struct car_holding_of_bundle {
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
-/* A thing that tasks read or write: weights, a sum, a micro-batch's activations, the way to a neighbour. */
-typedef struct car_access {
-    uint64_t thing;
-    bool writes;
-} car_access;
-
-enum { CAR_MAX_ACCESSES = 32 };
-
 /* A task of the plan that is not over yet. They are kept in the plan's order. */
 typedef struct car_entry {
     car_task task;
-    int64_t window, number; /* the latter counts tasks from 1 */
-    car_access access[CAR_MAX_ACCESSES];
-    int access_count;
-    int blockers; /* earlier tasks that touch the same things and are not over */
+    int64_t window, number; /* the latter counts tasks from 1; the edges from 0 */
+    int blockers;           /* earlier tasks that it waits for and that are not over */
     struct car_entry **dependents;
     int dependent_count, dependent_capacity;
     bool running, over;
@@ -134,6 +125,7 @@ struct car_rank {
     int device, devices, workers, stages, per_worker, bundles;
     bool cyclic;
     bool ring;          /* sums in ring order; otherwise in any, by collectives */
+    car_usage *usage;   /* what tasks use here */
     int64_t first_step; /* the plan's step 0 is this one of the run */
     int64_t updates;    /* of the optimizer before that */
     int64_t newest;     /* between runs: the plan's version that is the newest */
@@ -151,6 +143,10 @@ struct car_rank {
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t changed;
     car_entry *first, *last, *spare;
+    car_entry **by_number; /* mod number_capacity, a power of two: those from first to last */
+    int64_t number_capacity;
+    car_edges *edges;
+    car_use_list uses; /* of the task that is listed */
     int64_t window, windows, listed;
     int64_t limit;     /* steps of the plan */
     int64_t run;       /* its number: another for each */
@@ -188,8 +184,6 @@ car_status car_rank_create_store(car_rank *rank);
 void car_rank_destroy_store(car_rank *rank);
 car_status car_block_create(car_rank *rank, car_memory category, size_t bytes, car_block **out);
 void car_block_drop(car_rank *rank, car_block *block);
-/* The bundle in whose block the weights of another are found on this rank: its home's, if that is here. */
-int car_rank_weights_place(const car_rank *rank, int bundle);
 car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version);
 void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block *block);
 car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step);
@@ -198,16 +192,7 @@ void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step);
 /* The same part of the home's layout, for a tied bundle. */
 const car_part *car_rank_home_part(const car_rank *rank, int bundle);
 
-/* rank_access.c: what a task touches. */
-car_status car_rank_list_accesses(const car_rank *rank, car_entry *entry);
-int car_rank_tape_of(const car_rank *rank, const car_task *task);
-bool car_rank_reads_sum(const car_entry *entry, int bundle, int64_t step);
-
 /* rank_sums.c. All but the questions need the lock, and let it go while they add. */
-/* Whether a backward adds to a sum that comes by a message, and so need not wait for it. */
-bool car_rank_adds_late(const car_rank *rank, const car_task *task);
-/* A finished sum that goes on to other ranks brings those of its ties along; otherwise they meet at the update. */
-bool car_rank_adds_ties_early(const car_rank *rank);
 /* In ascending order of stages. The sums must be the caller's alone. */
 car_status car_rank_add_ties(car_rank *rank, int home, int64_t step);
 /* Takes the block over. */

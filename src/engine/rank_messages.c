@@ -78,7 +78,7 @@ static car_status send_moving_weights(car_rank *rank, const car_task *task) {
 
 /* A copy of a tied parameter, which others may go on to use or to renew here. */
 static car_status send_tied_weights(car_rank *rank, const car_task *task) {
-    int place = car_rank_weights_place(rank, task->bundle);
+    int place = car_usage_holding(rank->usage, task->bundle)->block;
     const car_block *block = car_rank_find_weights(rank, place, task->version);
     size_t bytes = car_plan_task_bytes(rank->plan, task);
     car_block *copy = NULL;
@@ -99,7 +99,7 @@ done:
 
 static car_status send_activations(car_rank *rank, const car_task *task) {
     car_block *packed = NULL;
-    car_tape *tape = rank->tapes[car_rank_tape_of(rank, task)];
+    car_tape *tape = rank->tapes[car_usage_tape_of(rank->usage, task)];
     car_status status = CAR_OK;
     CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, car_plan_task_bytes(rank->plan, task), &packed));
     pthread_mutex_unlock(&rank->lock);
@@ -225,7 +225,7 @@ static car_status take_activations(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
     bool gradient = task->cargo == CAR_CARGO_GRADIENT;
-    car_tape *tape = rank->tapes[car_rank_tape_of(rank, task)];
+    car_tape *tape = rank->tapes[car_usage_tape_of(rank->usage, task)];
     int64_t step = car_rank_step_of(rank, task);
     car_status status = CAR_OK;
     pthread_mutex_unlock(&rank->lock);

@@ -37,7 +37,7 @@ static bool wants_older(const car_rank *rank, int bundle) {
     for (int i = 0; i < rank->workers; i++) {
         for (int c = 0; c < rank->bundles; c++) { /* those that find their weights in this bundle's block */
             const car_bundle *user = &rank->partition->bundles[c];
-            if (car_rank_weights_place(rank, c) == bundle && car_plan_delay(rank->plan, i, b->home) > 0 &&
+            if (car_usage_holding(rank->usage, c)->block == bundle && car_plan_delay(rank->plan, i, b->home) > 0 &&
                 car_plan_device(rank->plan, 0, i, user->stage) == rank->device) {
                 return true;
             }

@@ -105,12 +105,6 @@ const car_part *car_rank_home_part(const car_rank *rank, int bundle) {
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
-int car_rank_weights_place(const car_rank *rank, int bundle) {
-    const car_bundle *b = &rank->partition->bundles[bundle];
-    bool home_is_here = rank->holding[b->home].places > 0;
-    return rank->placement != CAR_PLACEMENT_ZERO && home_is_here ? b->home : bundle;
-}
-
 car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version) {
     const car_holding_of_bundle *h = &rank->holding[bundle];
     const car_held *held = &h->held[version % (h->places > 0 ? h->places : 2)];
@@ -160,80 +154,6 @@ void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step) {
 
 /* ---- what the plan wants here ---------------------------------------------------------------- */
 
-/* The versions of a bundle that are alive here at once: two, if one is used after the next was made. */
-static void note_use(car_rank *rank, int64_t *newest, int bundle, int64_t version) {
-    int place = car_rank_weights_place(rank, bundle);
-    car_holding_of_bundle *h = &rank->holding[place];
-    h->places = h->places > 0 ? h->places : 1;
-    if (newest[place] > version) {
-        h->places = 2;
-    }
-}
-
-static void note_task(car_rank *rank, int64_t *newest, const car_task *task) {
-    const car_partition *partition = rank->partition;
-    if (task->kind == CAR_TASK_UPDATE || (task->kind == CAR_TASK_RECEIVE && task->cargo == CAR_CARGO_WEIGHTS)) {
-        note_use(rank, newest, task->bundle, newest[task->bundle]);
-        newest[task->bundle] = task->version > newest[task->bundle] ? task->version : newest[task->bundle];
-    }
-    if (!car_task_computes(task)) {
-        return;
-    }
-    if (partition->bundles[task->stage].bytes > 0) {
-        note_use(rank, newest, task->stage, task->version);
-    }
-    for (int b = rank->stages; b < rank->bundles; b++) {
-        if (partition->bundles[b].stage == task->stage && partition->bundles[b].bytes > 0) {
-            note_use(rank, newest, b, task->tied_version);
-        }
-    }
-}
-
-/* Homes first, because a tied bundle has a place of its own only where its home has none. */
-static void find_homes(car_rank *rank) {
-    for (int i = 0; i < rank->workers; i++) {
-        for (int j = 0; j < rank->stages; j++) {
-            for (int64_t t = 0; t < rank->workers + 1; t++) {
-                if (car_plan_device(rank->plan, t, i, j) == rank->device && rank->partition->bundles[j].bytes > 0) {
-                    rank->holding[j].places = 1;
-                }
-            }
-        }
-    }
-}
-
-/* zero: what this rank makes the versions of. Under dp it keeps them, and others get copies. */
-static void find_owned(car_rank *rank) {
-    for (int b = 0; b < rank->bundles; b++) {
-        const car_bundle *bundle = &rank->partition->bundles[b];
-        car_holding_of_bundle *h = &rank->holding[b];
-        h->owned = bundle->bytes > 0 && car_plan_owner(rank->plan, 0, bundle->home) == rank->device;
-        h->places = h->owned && !rank->cyclic ? 1 : 0;
-    }
-}
-
-/* A rank's pattern repeats after at most N steps. */
-static car_status count_places(car_rank *rank) {
-    int64_t *newest = NULL;
-    int64_t steps = rank->workers + 6;
-    car_status status = CAR_OK;
-    if (rank->placement == CAR_PLACEMENT_ZERO) {
-        find_owned(rank);
-        return CAR_OK;
-    }
-    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->bundles, sizeof *newest, &newest));
-    find_homes(rank);
-    for (int64_t window = 0; window < car_plan_windows(rank->plan, steps); window++) {
-        CAR_TRY(car_plan_expand(rank->plan, rank->device, window, steps, &rank->list));
-        for (int k = 0; k < rank->list.count; k++) {
-            note_task(rank, newest, &rank->list.tasks[k]);
-        }
-    }
-done:
-    car_context_release(rank->context, newest, (size_t)rank->bundles, sizeof *newest);
-    return status;
-}
-
 static car_status allocate_bundle(car_rank *rank, int bundle) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     size_t bytes = h->layout.bytes;
@@ -270,8 +190,9 @@ car_status car_rank_create_store(car_rank *rank) {
     for (int b = 0; b < rank->bundles; b++) {
         CAR_TRY(lay_out(rank, b));
     }
-    CAR_TRY(count_places(rank));
     for (int b = 0; b < rank->bundles; b++) {
+        rank->holding[b].places = car_usage_holding(rank->usage, b)->places;
+        rank->holding[b].owned = car_usage_holding(rank->usage, b)->owned;
         CAR_TRY(allocate_bundle(rank, b));
     }
     CAR_TRY(create_optimizer(rank));

@@ -11,16 +11,7 @@
 #include "engine/rank_internal.h"
 #include "kernels/vector/vector.h"
 
-bool car_rank_adds_late(const car_rank *rank, const car_task *task) {
-    return rank->ring && task->worker > 0 &&
-           car_plan_device(rank->plan, task->step, task->worker - 1, task->stage) != rank->device;
-}
-
 /* ---- ties ------------------------------------------------------------------------------------ */
-
-bool car_rank_adds_ties_early(const car_rank *rank) {
-    return rank->ring && (rank->placement == CAR_PLACEMENT_REPLICA || rank->placement == CAR_PLACEMENT_GRID);
-}
 
 car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
     for (int b = rank->stages; b < rank->bundles; b++) {
@@ -96,5 +87,5 @@ car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int worker,
     }
     bool whole = own || (sum && computed);
     bool last = worker == rank->workers - 1 && bundle < rank->stages;
-    return whole && last && car_rank_adds_ties_early(rank) ? car_rank_add_ties(rank, bundle, step) : CAR_OK;
+    return whole && last && car_usage_adds_ties_early(rank->usage) ? car_rank_add_ties(rank, bundle, step) : CAR_OK;
 }

@@ -29,7 +29,7 @@ static void bind_weights(car_rank_thread *thread, int bundle, const car_block *b
 
 /* After a restart, those that are stale in the first step use what was there before it. */
 static car_block *find_version(car_rank *rank, int bundle, const car_task *task, int64_t version) {
-    int home = rank->partition->bundles[bundle].home, place = car_rank_weights_place(rank, bundle);
+    int home = rank->partition->bundles[bundle].home, place = car_usage_holding(rank->usage, bundle)->block;
     car_block *older = rank->holding[place].older;
     if (older && task->step == 0 && car_plan_delay(rank->plan, task->worker, home) > 0) {
         return older;
@@ -51,7 +51,7 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
                                     rank->device, (long long)version, b);
         }
         car_arena_assign(rank->arena, block->data, CAR_MEMORY_WEIGHTS);
-        if (car_rank_weights_place(rank, b) == b) {
+        if (car_usage_holding(rank->usage, b)->block == b) {
             bind_weights(thread, b, block);
         } else {
             thread->view.param[bundle->param] = block->data + car_rank_home_part(rank, b)->offset;
@@ -65,7 +65,7 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
 static car_status forward(car_rank_thread *thread, const car_task *task) {
     car_rank *rank = thread->rank;
     const car_stage *stage = &rank->partition->stages[task->stage];
-    car_tape *tape = rank->tapes[car_rank_tape_of(rank, task)];
+    car_tape *tape = rank->tapes[car_usage_tape_of(rank->usage, task)];
     int64_t step = car_rank_step_of(rank, task);
     car_status status = CAR_OK;
     if (task->stage == 0) {
@@ -103,7 +103,7 @@ enum { MAX_ADDITIONS = 8 };
 /* With the lock. */
 static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, addition *out) {
     car_sum *sum = car_rank_find_sum(rank, bundle, task->step);
-    bool late = !sum && car_rank_adds_late(rank, task);
+    bool late = !sum && car_usage_adds_late(rank->usage, task);
     car_status status = CAR_OK;
     *out = (addition){sum ? ADDS : late ? WAITS : BEGINS, bundle, sum ? sum->block : NULL};
     if (rank->ring && (out->kind == BEGINS) != (task->worker == 0)) {
@@ -183,7 +183,7 @@ static car_status backward_op(car_rank_thread *thread, const car_task *task, con
         thread->view.derived[l] = thread->derived;
         CAR_TRY(car_weights_refresh(&thread->view, thread->lane, l, l + 1));
     }
-    CAR_TRY(car_tape_backward(rank->tapes[car_rank_tape_of(rank, task)], thread->lane, &thread->view,
+    CAR_TRY(car_tape_backward(rank->tapes[car_usage_tape_of(rank->usage, task)], thread->lane, &thread->view,
                               &thread->gradients, l, l + 1));
     for (int p = 0; p < op->param_count; p++) {
         if (to[p]->kind != WAITS) {
@@ -280,7 +280,7 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
     }
     if (car_rank_makes_loss(rank, task)) {
         CAR_TRY(car_rank_note_loss(rank, car_rank_step_of(rank, task), task->worker,
-                                   car_tape_loss(rank->tapes[car_rank_tape_of(rank, task)])));
+                                   car_tape_loss(rank->tapes[car_usage_tape_of(rank->usage, task)])));
     }
     CAR_TRY(settle_sums(rank, task, additions, count));
     if (rank->placement == CAR_PLACEMENT_ZERO) {
@@ -365,7 +365,7 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
     const car_task *task = &entry->task;
     car_holding_of_bundle *h = &rank->holding[task->bundle];
     car_status status = CAR_OK;
-    if (!car_rank_adds_ties_early(rank)) {
+    if (!car_usage_adds_ties_early(rank->usage)) {
         CAR_TRY(car_rank_add_ties(rank, task->bundle, task->step));
     }
     const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);

@@ -1,0 +1,189 @@
+/* Edges: who waits for whom, from what tasks use.
+ *
+ * For every resource it is known who wrote it last and who has read it since. A task that reads waits for that writer; one
+ * that writes waits for the readers, or for the writer if there are none. Everything older was waited for by those. */
+#include <string.h>
+
+#include "base/base.h"
+#include "plan/usage.h"
+
+enum { FIRST_CAPACITY = 64 }; /* a power of two, as all capacities here */
+
+/* One resource. */
+typedef struct record {
+    uint64_t resource; /* 0: this place is free */
+    int64_t writer;    /* CAR_NONE: nobody that is not over */
+    int64_t newest;    /* of all that used it */
+    int64_t *readers;  /* since */
+    int reader_count, reader_capacity;
+} record;
+
+struct car_edges {
+    car_context *context;
+    int64_t added, below; /* tasks; those below are over */
+    record *records;      /* open addressing */
+    int64_t capacity, used;
+    int64_t *seen; /* by number mod seen_capacity: the last task that was found to wait for it */
+    int64_t seen_capacity;
+    int64_t *before;
+    int before_count, before_capacity;
+};
+
+car_status car_edges_create(car_context *context, car_edges **out) {
+    car_status status = car_context_allocate(context, 1, sizeof **out, out);
+    if (status == CAR_OK) {
+        (*out)->context = context;
+    }
+    return status;
+}
+
+static void release_records(car_edges *edges, record *records, int64_t capacity) {
+    for (int64_t r = 0; r < capacity; r++) {
+        car_context_release(edges->context, records[r].readers, (size_t)records[r].reader_capacity, sizeof(int64_t));
+    }
+    car_context_release(edges->context, records, (size_t)capacity, sizeof *records);
+}
+
+void car_edges_destroy(car_edges *edges) {
+    if (edges) {
+        release_records(edges, edges->records, edges->capacity);
+        car_context_release(edges->context, edges->seen, (size_t)edges->seen_capacity, sizeof *edges->seen);
+        car_context_release(edges->context, edges->before, (size_t)edges->before_capacity, sizeof *edges->before);
+        car_context_release(edges->context, edges, 1, sizeof *edges);
+    }
+}
+
+void car_edges_clear(car_edges *edges) {
+    release_records(edges, edges->records, edges->capacity);
+    edges->records = NULL;
+    edges->capacity = edges->used = 0;
+    edges->added = edges->below = 0;
+}
+
+/* ---- the table of resources ------------------------------------------------------------------ */
+
+static record *find(record *records, int64_t capacity, uint64_t resource) {
+    uint64_t mask = (uint64_t)capacity - 1, at = car_random_mix(resource) & mask;
+    while (records[at].resource != 0 && records[at].resource != resource) {
+        at = (at + 1) & mask;
+    }
+    return &records[at];
+}
+
+/* Leaves out what only tasks that are over have used; what is left takes at most a quarter of the new table. */
+static car_status rebuild(car_edges *edges) {
+    int64_t alive = 0, capacity = FIRST_CAPACITY;
+    record *records = NULL;
+    for (int64_t r = 0; r < edges->capacity; r++) {
+        alive += edges->records[r].resource != 0 && edges->records[r].newest >= edges->below;
+    }
+    while (capacity < 4 * (alive + 1)) {
+        capacity *= 2;
+    }
+    car_status status = car_context_allocate(edges->context, (size_t)capacity, sizeof *records, &records);
+    if (status != CAR_OK) {
+        return status;
+    }
+    for (int64_t r = 0; r < edges->capacity; r++) {
+        record *old = &edges->records[r];
+        if (old->resource != 0 && old->newest >= edges->below) {
+            *find(records, capacity, old->resource) = *old;
+            old->readers = NULL; /* moved */
+            old->reader_capacity = 0;
+        }
+    }
+    release_records(edges, edges->records, edges->capacity);
+    edges->records = records;
+    edges->capacity = capacity;
+    edges->used = alive;
+    return CAR_OK;
+}
+
+static car_status open_record(car_edges *edges, uint64_t resource, record **out) {
+    car_status status = CAR_OK;
+    if (2 * (edges->used + 1) > edges->capacity) {
+        CAR_TRY(rebuild(edges));
+    }
+    *out = find(edges->records, edges->capacity, resource);
+    if ((*out)->resource == 0) {
+        **out = (record){.resource = resource, .writer = CAR_NONE};
+        edges->used++;
+    }
+done:
+    return status;
+}
+
+/* ---- one task -------------------------------------------------------------------------------- */
+
+/* Room to note, for each task that is not over, that it was seen. */
+static car_status make_room(car_edges *edges) {
+    int64_t capacity = edges->seen_capacity ? edges->seen_capacity : FIRST_CAPACITY, *seen = NULL;
+    while (capacity <= edges->added - edges->below) {
+        capacity *= 2;
+    }
+    if (capacity == edges->seen_capacity) {
+        return CAR_OK;
+    }
+    car_status status = car_context_allocate(edges->context, (size_t)capacity, sizeof *seen, &seen);
+    if (status == CAR_OK) {
+        memset(seen, 0xff, (size_t)capacity * sizeof *seen); /* nobody: between two tasks nothing needs to be known */
+        car_context_release(edges->context, edges->seen, (size_t)edges->seen_capacity, sizeof *seen);
+        edges->seen = seen;
+        edges->seen_capacity = capacity;
+    }
+    return status;
+}
+
+static car_status wait_for(car_edges *edges, int64_t number) {
+    car_status status = CAR_OK;
+    if (number < edges->below || number == edges->added || edges->seen[number % edges->seen_capacity] == edges->added) {
+        return CAR_OK;
+    }
+    CAR_TRY(car_context_grow(edges->context, &edges->before, &edges->before_capacity, edges->before_count + 1,
+                             sizeof *edges->before));
+    edges->before[edges->before_count++] = number;
+    edges->seen[number % edges->seen_capacity] = edges->added;
+done:
+    return status;
+}
+
+static car_status use(car_edges *edges, const car_use *u) {
+    record *r = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(open_record(edges, u->resource, &r));
+    if (!u->writes || r->reader_count == 0) {
+        CAR_TRY(r->writer == CAR_NONE ? CAR_OK : wait_for(edges, r->writer));
+    }
+    for (int k = 0; u->writes && k < r->reader_count; k++) {
+        CAR_TRY(wait_for(edges, r->readers[k]));
+    }
+    if (u->writes) {
+        r->writer = edges->added;
+        r->reader_count = 0;
+    } else {
+        CAR_TRY(car_context_grow(edges->context, &r->readers, &r->reader_capacity, r->reader_count + 1,
+                                 sizeof *r->readers));
+        r->readers[r->reader_count++] = edges->added;
+    }
+    r->newest = edges->added;
+done:
+    return status;
+}
+
+car_status car_edges_add(car_edges *edges, const car_use_list *uses, const int64_t **before, int *before_count) {
+    car_status status = CAR_OK;
+    edges->before_count = 0;
+    CAR_TRY(make_room(edges));
+    for (int u = 0; u < uses->count; u++) {
+        CAR_TRY(use(edges, &uses->uses[u]));
+    }
+    edges->added++;
+    *before = edges->before;
+    *before_count = edges->before_count;
+done:
+    return status;
+}
+
+void car_edges_forget(car_edges *edges, int64_t below) {
+    edges->below = below > edges->below ? below : edges->below;
+}

@@ -1,0 +1,309 @@
+/* What the tasks of a device use. See usage.h. */
+#include "plan/usage.h"
+
+#include "plan/internal.h"
+
+struct car_usage {
+    const car_plan *plan;
+    int device, bundles, tapes;
+    bool cyclic;
+    car_holding *holdings; /* per bundle */
+};
+
+/* ---- what a device holds --------------------------------------------------------------------- */
+
+/* Bundles of a stage: its own, then those tied to it. */
+static int next_bundle(const car_usage *usage, int bundle) {
+    return bundle < usage->plan->stages ? usage->plan->stages : bundle + 1;
+}
+
+static bool is_of_stage(const car_usage *usage, int bundle, int stage) {
+    const car_bundle *b = &usage->plan->partition->bundles[bundle];
+    return b->stage == stage && b->bytes > 0;
+}
+
+/* Versions of a bundle that are alive here at once: two, if one is used after the next was made. */
+static void note_use(car_usage *usage, const int64_t *newest, int bundle, int64_t version) {
+    car_holding *holding = &usage->holdings[usage->holdings[bundle].block];
+    holding->places = holding->places > 0 ? holding->places : 1;
+    if (newest[usage->holdings[bundle].block] > version) {
+        holding->places = 2;
+    }
+}
+
+static void note_task(car_usage *usage, int64_t *newest, const car_task *task) {
+    if (task->kind == CAR_TASK_UPDATE || (task->kind == CAR_TASK_RECEIVE && task->cargo == CAR_CARGO_WEIGHTS)) {
+        note_use(usage, newest, task->bundle, newest[task->bundle]);
+        newest[task->bundle] = task->version > newest[task->bundle] ? task->version : newest[task->bundle];
+    }
+    for (int b = task->stage; car_task_computes(task) && b < usage->bundles; b = next_bundle(usage, b)) {
+        if (is_of_stage(usage, b, task->stage)) {
+            note_use(usage, newest, b, b == task->stage ? task->version : task->tied_version);
+        }
+    }
+}
+
+/* A tied bundle has a place of its own only where its home has none. */
+static void find_blocks(car_usage *usage) {
+    const car_plan *plan = usage->plan;
+    int64_t pattern =
+        (int64_t)plan->config.workers * (plan->config.workers + 1); /* micro-batches; a grid's is longest */
+    for (int j = 0; j < plan->stages; j++) {
+        int64_t n = 0;
+        while (n < pattern && car_plan_device_of(plan, n, j) != usage->device) {
+            n++;
+        }
+        usage->holdings[j].places = n < pattern && plan->partition->bundles[j].bytes > 0;
+    }
+    for (int b = 0; b < usage->bundles; b++) {
+        int home = plan->partition->bundles[b].home;
+        usage->holdings[b].block = usage->holdings[home].places > 0 ? home : b;
+    }
+}
+
+/* zero: what this device makes the versions of. Under dp it keeps them, and others get copies. */
+static void find_owned(car_usage *usage) {
+    for (int b = 0; b < usage->bundles; b++) {
+        const car_bundle *bundle = &usage->plan->partition->bundles[b];
+        bool owned = bundle->bytes > 0 && car_plan_owner(usage->plan, 0, bundle->home) == usage->device;
+        usage->holdings[b] = (car_holding){.places = owned && !usage->cyclic ? 1 : 0, .block = b, .owned = owned};
+    }
+}
+
+/* A device's pattern repeats after at most N steps. */
+static car_status count_places(car_usage *usage) {
+    const car_plan *plan = usage->plan;
+    int64_t *newest = NULL, steps = plan->config.workers + 6;
+    car_task_list list = {0};
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *newest, &newest));
+    for (int64_t window = 0; window < car_plan_windows(plan, steps); window++) {
+        CAR_TRY(car_plan_expand(plan, usage->device, window, steps, &list));
+        for (int k = 0; k < list.count; k++) {
+            note_task(usage, newest, &list.tasks[k]);
+        }
+    }
+done:
+    car_task_list_release(plan, &list);
+    car_context_release(plan->context, newest, newest ? (size_t)usage->bundles : 0, sizeof *newest);
+    return status;
+}
+
+static int count_tapes(const car_usage *usage) {
+    const car_plan *plan = usage->plan;
+    switch (plan->config.placement) {
+    case CAR_PLACEMENT_GRID:
+        return 1;
+    case CAR_PLACEMENT_PIPELINE:
+        return usage->cyclic ? plan->config.workers - usage->device : plan->config.workers;
+    default:
+        return plan->config.workers;
+    }
+}
+
+car_status car_usage_create(const car_plan *plan, int device, car_usage **out) {
+    car_usage *usage = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_context_allocate(plan->context, 1, sizeof *usage, &usage));
+    *usage = (car_usage){
+        .plan = plan, .device = device, .bundles = plan->partition->bundle_count, .cyclic = car_plan_is_cyclic(plan)};
+    usage->tapes = count_tapes(usage);
+    CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *usage->holdings, &usage->holdings));
+    if (plan->config.placement == CAR_PLACEMENT_ZERO) {
+        find_owned(usage);
+    } else {
+        find_blocks(usage);
+        CAR_TRY(count_places(usage));
+    }
+    *out = usage;
+    usage = NULL;
+done:
+    car_usage_destroy(usage);
+    return status;
+}
+
+void car_usage_destroy(car_usage *usage) {
+    if (usage) {
+        car_context_release(usage->plan->context, usage->holdings, usage->holdings ? (size_t)usage->bundles : 0,
+                            sizeof *usage->holdings);
+        car_context_release(usage->plan->context, usage, 1, sizeof *usage);
+    }
+}
+
+const car_holding *car_usage_holding(const car_usage *usage, int bundle) {
+    return &usage->holdings[bundle];
+}
+
+int car_usage_tapes(const car_usage *usage) {
+    return usage->tapes;
+}
+
+int car_usage_tape_of(const car_usage *usage, const car_task *task) {
+    int64_t n = task->step * usage->plan->config.workers + task->worker;
+    switch (usage->plan->config.placement) {
+    case CAR_PLACEMENT_PIPELINE:
+        return (int)(n % usage->tapes);
+    case CAR_PLACEMENT_GRID:
+        return 0;
+    default:
+        return task->worker;
+    }
+}
+
+bool car_usage_is_ring(const car_usage *usage) {
+    return usage->cyclic || usage->plan->config.placement == CAR_PLACEMENT_PIPELINE;
+}
+
+bool car_usage_adds_late(const car_usage *usage, const car_task *task) {
+    return car_usage_is_ring(usage) && task->worker > 0 &&
+           car_plan_device(usage->plan, task->step, task->worker - 1, task->stage) != usage->device;
+}
+
+bool car_usage_adds_ties_early(const car_usage *usage) {
+    car_placement placement = usage->plan->config.placement;
+    return car_usage_is_ring(usage) && (placement == CAR_PLACEMENT_REPLICA || placement == CAR_PLACEMENT_GRID);
+}
+
+bool car_usage_reads_sum(const car_usage *usage, const car_task *task) {
+    return (task->kind == CAR_TASK_UPDATE && car_usage_adds_ties_early(usage)) ||
+           (task->kind == CAR_TASK_SEND && task->cargo == CAR_CARGO_FINISHED);
+}
+
+/* ---- the uses of a task ---------------------------------------------------------------------- */
+
+/* One task's, while they are listed. */
+typedef struct listing {
+    const car_usage *usage;
+    const car_task *task;
+    car_use_list *list;
+    car_status status;
+} listing;
+
+static void add(listing *l, car_resource_kind kind, int64_t a, int64_t b, bool writes) {
+    car_use_list *list = l->list;
+    if (l->status == CAR_OK) {
+        l->status = car_context_grow(l->usage->plan->context, &list->uses, &list->capacity, list->count + 1,
+                                     sizeof *list->uses);
+    }
+    if (l->status == CAR_OK) {
+        list->uses[list->count++] = (car_use){car_resource(kind, a, b), writes};
+    }
+}
+
+static void use_weights(listing *l, int bundle, int64_t version, bool writes) {
+    int block = l->usage->holdings[bundle].block, places = l->usage->holdings[block].places;
+    add(l, CAR_RESOURCE_WEIGHTS, block, version % (places > 0 ? places : 2), writes);
+}
+
+/* The sum as all before this task have left it: what came, and what was added to it. */
+static void use_sum(listing *l, int bundle, bool writes) {
+    add(l, CAR_RESOURCE_SUM, bundle, l->task->step, writes);
+    add(l, CAR_RESOURCE_OWN, bundle, l->task->step, writes);
+}
+
+static void use_ties(listing *l, int home) {
+    for (int b = l->usage->plan->stages; b < l->usage->bundles; b++) {
+        if (l->usage->plan->partition->bundles[b].home == home) {
+            use_sum(l, b, true);
+        }
+    }
+}
+
+static void list_compute(listing *l) {
+    const car_usage *usage = l->usage;
+    const car_task *task = l->task;
+    bool backward = task->kind == CAR_TASK_BACKWARD;
+    add(l, CAR_RESOURCE_TAPE, car_usage_tape_of(usage, task), 0, true);
+    for (int b = task->stage; b < usage->bundles; b = next_bundle(usage, b)) {
+        if (!is_of_stage(usage, b, task->stage)) {
+            continue;
+        }
+        /* Under zero what came for one use may go with it. */
+        bool frees = task->frees & CAR_FREES_WEIGHTS;
+        use_weights(l, b, b == task->stage ? task->version : task->tied_version, frees);
+        if (backward && car_usage_adds_late(usage, task)) {
+            add(l, CAR_RESOURCE_OWN, b, task->step, true);
+        } else if (backward) {
+            use_sum(l, b, true);
+        }
+    }
+    if (backward && task->worker == usage->plan->config.workers - 1) {
+        use_ties(l, task->stage);
+    }
+}
+
+static void list_update(listing *l) {
+    const car_usage *usage = l->usage;
+    const car_task *task = l->task;
+    bool passes = usage->plan->config.placement == CAR_PLACEMENT_ZERO && usage->cyclic;
+    use_sum(l, task->bundle, !car_usage_reads_sum(usage, task));
+    use_ties(l, task->bundle);
+    if (passes) {
+        add(l, CAR_RESOURCE_SOURCE, task->bundle, (task->version - 1) % 2, false);
+        add(l, CAR_RESOURCE_SOURCE, task->bundle, task->version % 2, true);
+    }
+    if (!passes || (task->frees & CAR_FREES_WEIGHTS)) {
+        use_weights(l, task->bundle, task->version - 1, passes);
+    }
+    for (int b = task->bundle; b < usage->bundles; b = next_bundle(usage, b)) {
+        bool made_too = usage->holdings[b].owned && usage->plan->partition->bundles[b].home == task->bundle;
+        if (b == task->bundle || made_too) {
+            use_weights(l, b, task->version, true);
+        }
+    }
+}
+
+static void list_message(listing *l) {
+    const car_task *task = l->task;
+    bool sends = task->kind == CAR_TASK_SEND;
+    if (sends) {
+        add(l, CAR_RESOURCE_CHANNEL, task->peer, task->tag, true);
+    }
+    switch (task->cargo) {
+    case CAR_CARGO_ACTIVATION:
+    case CAR_CARGO_GRADIENT:
+        add(l, CAR_RESOURCE_TAPE, car_usage_tape_of(l->usage, task), 0, true);
+        break;
+    case CAR_CARGO_WEIGHTS:
+        use_weights(l, task->bundle, task->version, !sends || (task->frees & CAR_FREES_WEIGHTS));
+        if (!sends) {
+            add(l, CAR_RESOURCE_SOURCE, task->bundle, task->version % 2, true);
+        }
+        break;
+    default:
+        if (sends) {
+            use_sum(l, task->bundle, !car_usage_reads_sum(l->usage, task));
+        } else {
+            add(l, CAR_RESOURCE_SUM, task->bundle, task->step, true);
+        }
+    }
+}
+
+car_status car_usage_list(const car_usage *usage, const car_task *task, car_use_list *list) {
+    listing l = {.usage = usage, .task = task, .list = list};
+    list->count = 0;
+    switch (task->kind) {
+    case CAR_TASK_FORWARD:
+    case CAR_TASK_BACKWARD:
+        list_compute(&l);
+        break;
+    case CAR_TASK_UPDATE:
+        list_update(&l);
+        break;
+    case CAR_TASK_REDUCE:
+        use_sum(&l, task->bundle, true);
+        break;
+    case CAR_TASK_BROADCAST:
+        use_weights(&l, task->bundle, task->version, !usage->holdings[task->bundle].owned);
+        break;
+    default:
+        list_message(&l);
+    }
+    return l.status;
+}
+
+void car_use_list_release(const car_plan *plan, car_use_list *list) {
+    car_context_release(plan->context, list->uses, (size_t)list->capacity, sizeof *list->uses);
+    *list = (car_use_list){0};
+}

@@ -1,0 +1,85 @@
+/* What the tasks of a device use, and what follows from it: who waits for whom.
+ *
+ * A use is a resource and whether it is written. Two tasks of one device that use the same resource, one of them writing,
+ * keep the plan's order; all others may run in any. So whoever executes, times or checks a plan reads edges, and nobody
+ * derives them again.
+ *
+ *   car_usage   of one device: what it holds, and the uses of each task
+ *   car_edges   turns uses, task after task, into the tasks that each has to wait for */
+#ifndef CAR_PLAN_USAGE_H
+#define CAR_PLAN_USAGE_H
+
+#include "carousel/plan.h"
+
+typedef enum car_resource_kind {
+    CAR_RESOURCE_WEIGHTS = 1, /* the place of a version of a bundle */
+    CAR_RESOURCE_SOURCE,  /* the same for zero's update that makes the next version of it: it may be sent on before */
+    CAR_RESOURCE_SUM,     /* of a bundle and step: what came, or was begun here */
+    CAR_RESOURCE_OWN,     /* the same: the gradient of the worker that adds to it next */
+    CAR_RESOURCE_TAPE,    /* the activations of a micro-batch */
+    CAR_RESOURCE_CHANNEL, /* messages of one tag to one device stay in order */
+    CAR_RESOURCE_KINDS
+} car_resource_kind;
+
+typedef struct car_use {
+    uint64_t resource; /* see car_resource */
+    bool writes;
+} car_use;
+
+typedef struct car_use_list {
+    car_use *uses;
+    int count, capacity;
+} car_use_list;
+
+/* Its kind and two numbers that say which, as one number. */
+static inline uint64_t car_resource(car_resource_kind kind, int64_t a, int64_t b) {
+    return (uint64_t)kind << 60 | (uint64_t)(a & 0xfffffff) << 32 | (uint64_t)(b & 0xffffffff);
+}
+
+/* What a device holds of a bundle. */
+typedef struct car_holding {
+    int places; /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
+    int block;  /* the bundle in whose block its weights lie here: its home's, if that is here */
+    bool owned; /* zero: its versions are made here */
+} car_holding;
+
+typedef struct car_usage car_usage;
+
+/* The plan must outlive it. */
+car_status car_usage_create(const car_plan *plan, int device, car_usage **out);
+void car_usage_destroy(car_usage *usage);
+
+const car_holding *car_usage_holding(const car_usage *usage, int bundle);
+/* Micro-batches that are alive on the device at once, each with a tape; and the tape of a task's. */
+int car_usage_tapes(const car_usage *usage);
+int car_usage_tape_of(const car_usage *usage, const car_task *task);
+/* Whether gradients are added in ring order; otherwise in any, by collectives. */
+bool car_usage_is_ring(const car_usage *usage);
+/* Whether a backward adds to a sum that comes by a message, and so need not wait for it. */
+bool car_usage_adds_late(const car_usage *usage, const car_task *task);
+/* A finished sum that goes on to other devices brings those of its ties along; otherwise they meet at the update. */
+bool car_usage_adds_ties_early(const car_usage *usage);
+
+/* Whether a task only reads the finished sum of its bundle and step: it may run before others that do, or after them. */
+bool car_usage_reads_sum(const car_usage *usage, const car_task *task);
+
+/* The uses of a task. The list is reused between calls; to be released with car_use_list_release. */
+car_status car_usage_list(const car_usage *usage, const car_task *task, car_use_list *list);
+void car_use_list_release(const car_plan *plan, car_use_list *list);
+
+/* ---- edges ----------------------------------------------------------------------------------- */
+
+typedef struct car_edges car_edges;
+
+car_status car_edges_create(car_context *context, car_edges **out);
+void car_edges_destroy(car_edges *edges);
+/* The next task in the plan's order, which gets the number that `count` tasks were added before it. *before gets the
+ * numbers of those that it waits for, each once, valid until the next call. In time linear in its uses and in what it
+ * waits for. */
+car_status car_edges_add(car_edges *edges, const car_use_list *uses, const int64_t **before, int *before_count);
+/* Tasks below this number are over: nobody waits for them, and what only they used is forgotten. */
+void car_edges_forget(car_edges *edges, int64_t below);
+/* Begins again at number 0. */
+void car_edges_clear(car_edges *edges);
+
+#endif

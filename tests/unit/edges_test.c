@@ -1,0 +1,192 @@
+/* Who waits for whom: edges against a comparison of all pairs of tasks, in every placement; and what a device holds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "plan/usage.h"
+#include "support/common.h"
+#include "support/plans.h"
+
+enum { STEPS = 4, MOST_TASKS = 4096 };
+
+/* All tasks of a device with their uses. */
+typedef struct device_tasks {
+    car_task tasks[MOST_TASKS];
+    car_use_list uses[MOST_TASKS];
+    int count, first_of_window[64];
+} device_tasks;
+
+static void must(car_status status) {
+    if (status != CAR_OK) {
+        fail_msg("%s", car_context_error(car_common_context));
+    }
+}
+
+static device_tasks *list_tasks(const car_plan *plan, const car_usage *usage, int device) {
+    device_tasks *all = calloc(1, sizeof *all);
+    car_task_list list = {0};
+    assert_non_null(all);
+    for (int64_t window = 0; window < car_plan_windows(plan, STEPS); window++) {
+        must(car_plan_expand(plan, device, window, STEPS, &list));
+        all->first_of_window[window] = all->count;
+        assert_true(all->count + list.count <= MOST_TASKS);
+        for (int k = 0; k < list.count; k++) {
+            all->tasks[all->count] = list.tasks[k];
+            must(car_usage_list(usage, &list.tasks[k], &all->uses[all->count++]));
+        }
+    }
+    car_task_list_release(plan, &list);
+    return all;
+}
+
+static void free_tasks(const car_plan *plan, device_tasks *all) {
+    for (int t = 0; t < all->count; t++) {
+        car_use_list_release(plan, &all->uses[t]);
+    }
+    free(all);
+}
+
+static bool conflict(const car_use_list *a, const car_use_list *b) {
+    for (int x = 0; x < a->count; x++) {
+        for (int y = 0; y < b->count; y++) {
+            if (a->uses[x].resource == b->uses[y].resource && (a->uses[x].writes || b->uses[y].writes)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Every edge joins two tasks that must keep their order, and all such pairs are joined, directly or over others. */
+static void check_edges(const device_tasks *all) {
+    unsigned char *reaches = calloc((size_t)all->count * (size_t)all->count, 1); /* [later][earlier] */
+    car_edges *edges = NULL;
+    must(car_edges_create(car_common_context, &edges));
+    assert_non_null(reaches);
+    for (int t = 0; t < all->count; t++) {
+        unsigned char *row = reaches + (size_t)t * (size_t)all->count;
+        const int64_t *before = NULL;
+        int count = 0;
+        must(car_edges_add(edges, &all->uses[t], &before, &count));
+        for (int b = 0; b < count; b++) {
+            assert_in_range(before[b], 0, t - 1);
+            assert_true(conflict(&all->uses[before[b]], &all->uses[t]));
+            for (int c = 0; c < b; c++) {
+                assert_int_not_equal(before[b], before[c]); /* each once */
+            }
+            const unsigned char *other = reaches + (size_t)before[b] * (size_t)all->count;
+            for (int e = 0; e < before[b]; e++) {
+                row[e] |= other[e];
+            }
+            row[before[b]] = 1;
+        }
+        for (int e = 0; e < t; e++) {
+            assert_true(row[e] || !conflict(&all->uses[e], &all->uses[t]));
+        }
+    }
+    car_edges_destroy(edges);
+    free(reaches);
+}
+
+/* When everything before a window is over, nobody waits for it, and the rest is as it was. */
+static void check_forgetting(const device_tasks *all, int64_t windows) {
+    car_edges *whole = NULL, *short_lived = NULL;
+    must(car_edges_create(car_common_context, &whole));
+    must(car_edges_create(car_common_context, &short_lived));
+    for (int t = 0; t < all->count; t++) {
+        const int64_t *expected = NULL, *before = NULL;
+        int expected_count = 0, count = 0, below = 0, kept = 0;
+        for (int64_t w = 0; w < windows; w++) {
+            below = all->first_of_window[w] <= t ? all->first_of_window[w] : below;
+        }
+        car_edges_forget(short_lived, below);
+        must(car_edges_add(whole, &all->uses[t], &expected, &expected_count));
+        must(car_edges_add(short_lived, &all->uses[t], &before, &count));
+        for (int b = 0; b < expected_count; b++) {
+            kept += expected[b] >= below;
+        }
+        assert_int_equal(count, kept);
+        for (int b = 0; b < count; b++) {
+            assert_true(before[b] >= below);
+        }
+    }
+    car_edges_destroy(short_lived);
+    car_edges_destroy(whole);
+}
+
+static void check_plan(const car_partition *partition, car_plan_config config) {
+    car_plan *plan = car_plans_make(partition, config);
+    for (int device = 0; device < car_plan_devices(plan); device++) {
+        car_usage *usage = NULL;
+        must(car_usage_create(plan, device, &usage));
+        device_tasks *all = list_tasks(plan, usage, device);
+        check_edges(all);
+        check_forgetting(all, car_plan_windows(plan, STEPS));
+        free_tasks(plan, all);
+        car_usage_destroy(usage);
+    }
+    car_plan_destroy(plan);
+}
+
+static void edges_join_what_must_keep_its_order(void **state) {
+    static const car_rule rules[] = {CAR_RULE_DP, CAR_RULE_CDP_V1, CAR_RULE_CDP_V2};
+    (void)state;
+    for (int workers = 2; workers <= 4; workers++) {
+        car_plans_model tied = car_plans_open_model("gpt2-nano", workers); /* with a tied parameter */
+        for (car_placement placement = CAR_PLACEMENT_REPLICA; placement < CAR_PLACEMENTS; placement++) {
+            for (int r = 0; r < 3; r++) {
+                check_plan(tied.partition,
+                           (car_plan_config){.workers = workers, .rule = rules[r], .placement = placement});
+            }
+        }
+        check_plan(tied.partition,
+                   (car_plan_config){
+                       .workers = workers, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA, .ranks = 1});
+        car_plans_close_model(&tied);
+    }
+}
+
+/* Under cdp-v1 a replica with one worker needs one version, and one with all of them two; zero's owners hold none. */
+static void holdings_are_the_rules(void **state) {
+    const struct {
+        car_plan_config config;
+        int places;
+    } cases[] = {
+        {{.workers = 3, .rule = CAR_RULE_CDP_V1, .placement = CAR_PLACEMENT_REPLICA}, 1},
+        {{.workers = 3, .rule = CAR_RULE_CDP_V1, .placement = CAR_PLACEMENT_REPLICA, .ranks = 1}, 2},
+        {{.workers = 3, .rule = CAR_RULE_DP, .placement = CAR_PLACEMENT_REPLICA, .ranks = 1}, 1},
+        {{.workers = 3, .rule = CAR_RULE_CDP_V1, .placement = CAR_PLACEMENT_PIPELINE}, 2},
+        {{.workers = 3, .rule = CAR_RULE_CDP_V1, .placement = CAR_PLACEMENT_ZERO}, 0},
+        {{.workers = 3, .rule = CAR_RULE_DP, .placement = CAR_PLACEMENT_ZERO}, 1},
+    };
+    car_partition *partition = car_plans_uniform(3, 1.0);
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        car_plan *plan = car_plans_make(partition, cases[c].config);
+        for (int device = 0; device < car_plan_devices(plan); device++) {
+            car_usage *usage = NULL;
+            must(car_usage_create(plan, device, &usage));
+            int most = 0;
+            for (int b = 0; b < partition->bundle_count; b++) {
+                int places = car_usage_holding(usage, b)->places;
+                most = places > most ? places : most;
+            }
+            assert_int_equal(most, cases[c].places);
+            car_usage_destroy(usage);
+        }
+        car_plan_destroy(plan);
+    }
+    car_partition_destroy(partition);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(edges_join_what_must_keep_its_order),
+        cmocka_unit_test(holdings_are_the_rules),
+    };
+    return cmocka_run_group_tests(tests, car_common_set_up, car_common_tear_down);
+}
