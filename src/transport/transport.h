@@ -1,4 +1,5 @@
-/* What the engine asks of a transport.
+/* What the engine asks of a transport. There are two kinds: over MPI (mpi/), where ranks are processes, and in one process
+ * (local/), where they are groups of threads.
  *
  * Inside the training loop everything is a car_message: it is started by any thread, and carried by the
  * transport's own thread, which makes all calls of MPI there. That thread polls: it tests what is under way,
@@ -61,6 +62,41 @@ typedef struct car_transport_events {
     void *user;
 } car_transport_events;
 
+/* What was done in the loop since the transport was opened. */
+typedef struct car_traffic {
+    uint64_t bytes_sent, messages, collectives; /* of the plan, and of rings for its sums, by this rank */
+    uint64_t statuses;                          /* sent to other ranks besides, beats among them */
+} car_traffic;
+
+/* A kind of transport: what each function has to do stands below, at the function of that name. */
+typedef struct car_transport_class {
+    void (*close)(car_transport *transport);
+    void (*abort)(car_transport *transport, int code);
+    car_status (*prepare)(car_transport *transport, int highest_tag, int group);
+    car_status (*begin)(car_transport *transport);
+    void (*start)(car_transport *transport, car_message *message);
+    void (*beat)(car_transport *transport, int64_t run, int64_t number, double seconds);
+    void (*end)(car_transport *transport, bool failed);
+    void (*give_up)(car_transport *transport);
+    car_status (*poll)(car_transport *transport);
+    car_status (*all_gather)(car_transport *transport, const void *in, size_t bytes, void *out);
+    car_status (*broadcast)(car_transport *transport, int from, void *data, size_t bytes);
+    car_status (*hand_over)(car_transport *transport, int from, int to, void *data, size_t bytes);
+    car_status (*renumber)(car_transport *transport, bool in_turn);
+} car_transport_class;
+
+/* What every kind has, and begins with. */
+struct car_transport {
+    const car_transport_class *class;
+    car_context *context;
+    int rank, size, local_size;
+    int *machine, machines; /* of each rank; how many */
+    char name[128];
+    car_transport_events events; /* of this loop, or of the last one */
+    car_traffic traffic;
+    int64_t loops;
+};
+
 /* ---- the loop -------------------------------------------------------------------------------- */
 
 /* Readies the ways that messages take: tags 0 .. highest_tag, and for collectives the ranks that give the same group.
@@ -84,11 +120,6 @@ void car_transport_forget(car_transport *transport);
 /* Makes the calls below, and what waits for the end of the loop, fail soon: another rank is lost. From a callback. */
 void car_transport_give_up(car_transport *transport);
 
-/* What was done in the loop since the transport was opened. */
-typedef struct car_traffic {
-    uint64_t bytes_sent, messages, collectives; /* of the plan, and of rings for its sums, by this rank */
-    uint64_t statuses;                          /* sent to other ranks besides, beats among them */
-} car_traffic;
 car_traffic car_transport_traffic(const car_transport *transport);
 
 /* ---- around it ------------------------------------------------------------------------------- */

@@ -11,14 +11,13 @@
 
 enum { BEAT_TAG = 3 };
 
-static void listen(car_transport *transport) {
-    int before = (transport->rank + transport->size - 1) % transport->size;
-    MPI_Irecv(&transport->beats.in, sizeof transport->beats.in, MPI_BYTE, before, BEAT_TAG, transport->control,
-              &transport->beats.in_request);
+static void listen(car_mpi *mpi) {
+    int before = (mpi->base.rank + mpi->base.size - 1) % mpi->base.size;
+    MPI_Irecv(&mpi->beats.in, sizeof mpi->beats.in, MPI_BYTE, before, BEAT_TAG, mpi->control, &mpi->beats.in_request);
 }
 
-void car_transport_open_beats(car_transport *transport) {
-    listen(transport);
+void car_mpi_open_beats(car_mpi *mpi) {
+    listen(mpi);
 }
 
 /* When a beat is due by our clock, that came now. */
@@ -32,51 +31,52 @@ static double time_of(car_beats *beats, const car_beat *beat, double now) {
     return beat->sent + least + beat->seconds;
 }
 
-static void hear(car_transport *transport) {
-    car_beats *beats = &transport->beats;
+static void hear(car_mpi *mpi) {
+    car_beats *beats = &mpi->beats;
     int arrived = 0;
     while (MPI_Test(&beats->in_request, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && arrived) {
         beats->next = beats->in;
         beats->due = time_of(beats, &beats->in, car_clock_seconds());
-        listen(transport);
+        listen(mpi);
     }
     if (beats->due > 0 && car_clock_seconds() >= beats->due) {
         beats->due = 0;
-        transport->events.beat(transport->events.user, beats->next.run, beats->next.number);
+        mpi->base.events.beat(mpi->base.events.user, beats->next.run, beats->next.number);
     }
 }
 
 /* The beat that is to be sent, if there is one. */
-static bool take(car_transport *transport) {
-    pthread_mutex_lock(&transport->lock);
-    bool waits = transport->beat_waits;
-    transport->beats.out = transport->beat;
-    transport->beat_waits = false;
-    pthread_mutex_unlock(&transport->lock);
+static bool take(car_mpi *mpi) {
+    pthread_mutex_lock(&mpi->lock);
+    bool waits = mpi->beat_waits;
+    mpi->beats.out = mpi->beat;
+    mpi->beat_waits = false;
+    pthread_mutex_unlock(&mpi->lock);
     return waits;
 }
 
-void car_transport_move_beats(car_transport *transport) {
-    car_beats *beats = &transport->beats;
+void car_mpi_move_beats(car_mpi *mpi) {
+    car_beats *beats = &mpi->beats;
     int sent = 0;
-    hear(transport);
-    if (MPI_Test(&beats->out_request, &sent, MPI_STATUS_IGNORE) == MPI_SUCCESS && sent && take(transport)) {
-        MPI_Isend(&beats->out, sizeof beats->out, MPI_BYTE, (transport->rank + 1) % transport->size, BEAT_TAG,
-                  transport->control, &beats->out_request);
-        transport->traffic.statuses++;
+    hear(mpi);
+    if (MPI_Test(&beats->out_request, &sent, MPI_STATUS_IGNORE) == MPI_SUCCESS && sent && take(mpi)) {
+        MPI_Isend(&beats->out, sizeof beats->out, MPI_BYTE, (mpi->base.rank + 1) % mpi->base.size, BEAT_TAG,
+                  mpi->control, &beats->out_request);
+        mpi->base.traffic.statuses++;
     }
 }
 
-void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double seconds) {
-    pthread_mutex_lock(&transport->lock);
-    transport->beat = (car_beat){run, number, car_clock_seconds(), seconds};
-    transport->beat_waits = true;
-    pthread_cond_signal(&transport->changed);
-    pthread_mutex_unlock(&transport->lock);
+void car_mpi_beat(car_transport *transport, int64_t run, int64_t number, double seconds) {
+    car_mpi *mpi = car_mpi_of(transport);
+    pthread_mutex_lock(&mpi->lock);
+    mpi->beat = (car_beat){run, number, car_clock_seconds(), seconds};
+    mpi->beat_waits = true;
+    pthread_cond_signal(&mpi->changed);
+    pthread_mutex_unlock(&mpi->lock);
 }
 
-void car_transport_close_beats(car_transport *transport) {
-    car_beats *beats = &transport->beats;
+void car_mpi_close_beats(car_mpi *mpi) {
+    car_beats *beats = &mpi->beats;
     if (beats->out_request != MPI_REQUEST_NULL) {
         MPI_Request_free(&beats->out_request); /* small: it is in the library's buffers */
     }

@@ -55,11 +55,8 @@ typedef struct car_beats {
     int64_t count;
 } car_beats;
 
-struct car_transport {
-    car_context *context;
-    int rank, size, local_size;
-    int *machine, machines; /* of each rank; how many */
-    char name[128];
+typedef struct car_mpi {
+    car_transport base; /* first: see car_mpi_of */
     /* Ways. Tags are only promised up to some number, so a tag is a communicator and a tag in it. */
     MPI_Comm world; /* all ranks, in the order of their numbers */
     MPI_Comm *data;
@@ -68,18 +65,15 @@ struct car_transport {
     MPI_Comm control;       /* statuses, and what is done outside of the loop */
 
     pthread_t thread;
-    car_transport_events events;
     car_flights flights; /* the thread's, in the loop */
     car_ring ring;
     car_message *held; /* sends that wait for others to be on their way, in the order in which they are due */
-    car_traffic traffic;
     /* Statuses: one receive always posted, one send to each listener at most. */
     char in[CAR_STATUS_BYTES], out[CAR_STATUS_BYTES];
     MPI_Request in_request, out_requests[2];
     double told;
     car_beats beats;
     bool listens; /* statuses are heard and told */
-    int64_t loops;
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
@@ -87,32 +81,40 @@ struct car_transport {
     bool ending, failed;       /* failed: nobody should wait for others any more */
     car_beat beat;             /* to be sent, */
     bool beat_waits;           /* if there is one */
-};
+} car_mpi;
+
+static inline car_mpi *car_mpi_of(car_transport *transport) {
+    return (car_mpi *)transport;
+}
 
 /* Fails with MPI's own words. */
-car_status car_transport_check(car_transport *transport, int code, const char *what);
+car_status car_mpi_check(car_mpi *mpi, int code, const char *what);
 /* Whether nobody should wait for others any more. */
-bool car_transport_has_given_up(car_transport *transport);
+bool car_mpi_has_given_up(car_mpi *mpi);
 /* progress.c */
-void *car_transport_run(void *argument);                                         /* the thread; a car_transport */
-car_status car_transport_launch(car_transport *transport, car_message *message); /* hands it to MPI */
-void car_transport_release_flights(car_context *context, car_flights *flights);
+void *car_mpi_run(void *argument);                             /* the thread; a car_mpi */
+car_status car_mpi_launch(car_mpi *mpi, car_message *message); /* hands it to MPI */
+void car_mpi_release_flights(car_context *context, car_flights *flights);
 /* ring.c */
-void car_ring_prepare(car_transport *transport); /* once there is a communicator of the group */
-void car_ring_release(car_transport *transport);
-car_status car_ring_start(car_transport *transport, car_message *bucket);
-car_status car_ring_go_on(car_transport *transport, car_ring_lane *lane); /* one of its messages has finished */
+void car_ring_prepare(car_mpi *mpi); /* once there is a communicator of the group */
+void car_ring_release(car_mpi *mpi);
+car_status car_ring_start(car_mpi *mpi, car_message *bucket);
+car_status car_ring_go_on(car_mpi *mpi, car_ring_lane *lane); /* one of its messages has finished */
+/* open.c */
+car_status car_mpi_all_gather(car_transport *transport, const void *in, size_t bytes, void *out);
 /* machines.c */
-car_status car_transport_find_machines(car_transport *transport);
+car_status car_mpi_renumber(car_transport *transport, bool in_turn);
+car_status car_mpi_find_machines(car_mpi *mpi);
 /* Makes a copy of the world. */
-car_status car_transport_duplicate(car_transport *transport, const char *name, MPI_Comm *out);
+car_status car_mpi_duplicate(car_mpi *mpi, const char *name, MPI_Comm *out);
+void car_mpi_beat(car_transport *transport, int64_t run, int64_t number, double seconds);
 /* beats.c: as statuses, which open, move and close them */
-void car_transport_open_beats(car_transport *transport);
-void car_transport_move_beats(car_transport *transport);
-void car_transport_close_beats(car_transport *transport);
+void car_mpi_open_beats(car_mpi *mpi);
+void car_mpi_move_beats(car_mpi *mpi);
+void car_mpi_close_beats(car_mpi *mpi);
 /* status.c */
-void car_transport_open_statuses(car_transport *transport);
-void car_transport_move_statuses(car_transport *transport);
-void car_transport_close_statuses(car_transport *transport);
+void car_mpi_open_statuses(car_mpi *mpi);
+void car_mpi_move_statuses(car_mpi *mpi);
+void car_mpi_close_statuses(car_mpi *mpi);
 
 #endif

@@ -11,35 +11,35 @@ static const double shortest_nap = 20e-6, longest_nap = 250e-6;
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-static int start(car_transport *transport, car_message *message, MPI_Request *request) {
+static int start(car_mpi *mpi, car_message *message, MPI_Request *request) {
     int count = (int)(message->bytes / sizeof(float));
-    int way = message->tag > 0 && !message->lane ? message->tag / transport->tags : 0;
-    int tag = message->tag > 0 ? message->tag % transport->tags : 0;
-    MPI_Comm data = message->lane ? transport->sums : transport->data[way];
+    int way = message->tag > 0 && !message->lane ? message->tag / mpi->tags : 0;
+    int tag = message->tag > 0 ? message->tag % mpi->tags : 0;
+    MPI_Comm data = message->lane ? mpi->sums : mpi->data[way];
     switch (message->kind) {
     case CAR_MESSAGE_SEND:
         return MPI_Isend(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
     case CAR_MESSAGE_RECEIVE:
         return MPI_Irecv(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
     case CAR_MESSAGE_BROADCAST:
-        return MPI_Ibcast(message->data, count, MPI_FLOAT, message->peer, transport->weights, request);
+        return MPI_Ibcast(message->data, count, MPI_FLOAT, message->peer, mpi->weights, request);
     default: {
-        bool root = transport->ring.rank == message->peer;
+        bool root = mpi->ring.rank == message->peer;
         return MPI_Ireduce(root ? MPI_IN_PLACE : message->data, root ? message->data : NULL, count, MPI_FLOAT, MPI_SUM,
-                           message->peer, transport->sums, request);
+                           message->peer, mpi->sums, request);
     }
     }
 }
 
-static void count_message(car_transport *transport, const car_message *message) {
-    transport->traffic.collectives += message->kind > CAR_MESSAGE_RECEIVE;
+static void count_message(car_mpi *mpi, const car_message *message) {
+    mpi->base.traffic.collectives += message->kind > CAR_MESSAGE_RECEIVE;
     if (message->kind == CAR_MESSAGE_SEND) {
-        transport->traffic.messages++;
-        transport->traffic.bytes_sent += message->bytes;
+        mpi->base.traffic.messages++;
+        mpi->base.traffic.bytes_sent += message->bytes;
     }
 }
 
-void car_transport_release_flights(car_context *context, car_flights *flights) {
+void car_mpi_release_flights(car_context *context, car_flights *flights) {
     size_t capacity = (size_t)flights->capacity;
     car_context_release(context, flights->requests, capacity, sizeof *flights->requests);
     car_context_release(context, flights->messages, capacity, sizeof *flights->messages);
@@ -49,9 +49,9 @@ void car_transport_release_flights(car_context *context, car_flights *flights) {
 }
 
 /* All four arrays grow, or none. */
-static car_status make_room(car_transport *transport) {
+static car_status make_room(car_mpi *mpi) {
     enum { FIRST_CAPACITY = 16 };
-    car_flights *flights = &transport->flights;
+    car_flights *flights = &mpi->flights;
     car_status status = CAR_OK;
     if (flights->count < flights->capacity) {
         return CAR_OK;
@@ -59,10 +59,10 @@ static car_status make_room(car_transport *transport) {
     car_flights more = {.count = flights->count,
                         .capacity = flights->capacity ? 2 * flights->capacity : FIRST_CAPACITY};
     size_t capacity = (size_t)more.capacity, count = (size_t)more.count;
-    CAR_TRY(car_context_allocate(transport->context, capacity, sizeof *more.requests, &more.requests));
-    CAR_TRY(car_context_allocate(transport->context, capacity, sizeof *more.messages, &more.messages));
-    CAR_TRY(car_context_allocate(transport->context, capacity, sizeof *more.indices, &more.indices));
-    CAR_TRY(car_context_allocate(transport->context, capacity, sizeof *more.statuses, &more.statuses));
+    CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.requests, &more.requests));
+    CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.messages, &more.messages));
+    CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.indices, &more.indices));
+    CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.statuses, &more.statuses));
     if (count > 0) {
         memcpy(more.requests, flights->requests, count * sizeof *more.requests);
         memcpy(more.messages, flights->messages, count * sizeof *more.messages);
@@ -71,16 +71,15 @@ static car_status make_room(car_transport *transport) {
     *flights = more;
     more = old;
 done:
-    car_transport_release_flights(transport->context, &more);
+    car_mpi_release_flights(mpi->base.context, &more);
     return status;
 }
 
-car_status car_transport_launch(car_transport *transport, car_message *message) {
-    car_flights *flights = &transport->flights;
+car_status car_mpi_launch(car_mpi *mpi, car_message *message) {
+    car_flights *flights = &mpi->flights;
     car_status status = CAR_OK;
-    CAR_TRY(make_room(transport));
-    CAR_TRY(car_transport_check(transport, start(transport, message, &flights->requests[flights->count]),
-                                "starting a message"));
+    CAR_TRY(make_room(mpi));
+    CAR_TRY(car_mpi_check(mpi, start(mpi, message, &flights->requests[flights->count]), "starting a message"));
     flights->messages[flights->count++] = message;
 done:
     return status;
@@ -92,8 +91,8 @@ done:
  * given to MPI at a time. Two, that there is always one ready to go. */
 enum { SENDS_AT_ONCE = 2 };
 
-static void hold(car_transport *transport, car_message *message) {
-    car_message **place = &transport->held;
+static void hold(car_mpi *mpi, car_message *message) {
+    car_message **place = &mpi->held;
     while (*place && (*place)->due <= message->due) {
         place = &(*place)->next;
     }
@@ -102,11 +101,11 @@ static void hold(car_transport *transport, car_message *message) {
 }
 
 /* Whoever is due before all that are under way is never held back: their receivers may wait for it. */
-static bool may_go(const car_transport *transport, const car_message *message) {
+static bool may_go(const car_mpi *mpi, const car_message *message) {
     int under_way = 0;
     int64_t earliest = INT64_MAX;
-    for (int f = 0; f < transport->flights.count; f++) {
-        const car_message *other = transport->flights.messages[f];
+    for (int f = 0; f < mpi->flights.count; f++) {
+        const car_message *other = mpi->flights.messages[f];
         if (other->kind == CAR_MESSAGE_SEND && !other->lane && other->due != CAR_MESSAGE_AT_ONCE) {
             under_way++;
             earliest = other->due < earliest ? other->due : earliest;
@@ -115,12 +114,12 @@ static bool may_go(const car_transport *transport, const car_message *message) {
     return under_way < SENDS_AT_ONCE || message->due <= earliest;
 }
 
-static car_status release_held(car_transport *transport, bool *moved) {
+static car_status release_held(car_mpi *mpi, bool *moved) {
     car_status status = CAR_OK;
-    while (transport->held && may_go(transport, transport->held)) {
-        car_message *message = transport->held;
-        transport->held = message->next;
-        CAR_TRY(car_transport_launch(transport, message));
+    while (mpi->held && may_go(mpi, mpi->held)) {
+        car_message *message = mpi->held;
+        mpi->held = message->next;
+        CAR_TRY(car_mpi_launch(mpi, message));
         *moved = true;
     }
 done:
@@ -138,19 +137,19 @@ static void tell_profiler(const car_message *message) {
     }
 }
 
-static car_status start_message(car_transport *transport, car_message *message) {
+static car_status start_message(car_mpi *mpi, car_message *message) {
     message->started = car_clock_seconds();
     message->lane = NULL;
-    count_message(transport, message);
+    count_message(mpi, message);
     tell_profiler(message);
     if (message->kind == CAR_MESSAGE_ALL_REDUCE) {
-        return car_ring_start(transport, message);
+        return car_ring_start(mpi, message);
     }
     if (message->kind == CAR_MESSAGE_SEND && message->due != CAR_MESSAGE_AT_ONCE) {
-        hold(transport, message);
+        hold(mpi, message);
         return CAR_OK;
     }
-    return car_transport_launch(transport, message);
+    return car_mpi_launch(mpi, message);
 }
 
 /* ---- testing --------------------------------------------------------------------------------- */
@@ -167,26 +166,26 @@ static void close_up(car_flights *flights) {
     flights->count = kept;
 }
 
-static car_status test_messages(car_transport *transport, bool *moved) {
-    car_flights *flights = &transport->flights;
+static car_status test_messages(car_mpi *mpi, bool *moved) {
+    car_flights *flights = &mpi->flights;
     int finished = 0;
     car_status status = CAR_OK;
     if (flights->count == 0) {
         return CAR_OK;
     }
-    CAR_TRY(car_transport_check(
-        transport, MPI_Testsome(flights->count, flights->requests, &finished, flights->indices, flights->statuses),
+    CAR_TRY(car_mpi_check(
+        mpi, MPI_Testsome(flights->count, flights->requests, &finished, flights->indices, flights->statuses),
         "carrying messages"));
     double now = finished > 0 ? car_clock_seconds() : 0;
     for (int f = 0; f < finished; f++) {
         car_message *message = flights->messages[flights->indices[f]];
         flights->messages[flights->indices[f]] = NULL;
         if (message->lane) {
-            CAR_TRY(car_ring_go_on(transport, message->lane));
+            CAR_TRY(car_ring_go_on(mpi, message->lane));
             continue;
         }
         message->finished = now;
-        transport->events.finished(transport->events.user, message);
+        mpi->base.events.finished(mpi->base.events.user, message);
     }
     if (finished > 0) {
         close_up(flights);
@@ -210,68 +209,68 @@ static struct timespec after(double seconds) {
 }
 
 /* What was handed in; waits for it for at most `nap` seconds if there is nothing. */
-static car_message *take_new(car_transport *transport, double nap, bool *ending) {
-    pthread_mutex_lock(&transport->lock);
-    if (!transport->first && !transport->ending && nap > 0) {
+static car_message *take_new(car_mpi *mpi, double nap, bool *ending) {
+    pthread_mutex_lock(&mpi->lock);
+    if (!mpi->first && !mpi->ending && nap > 0) {
         struct timespec until = after(nap);
-        pthread_cond_timedwait(&transport->changed, &transport->lock, &until);
+        pthread_cond_timedwait(&mpi->changed, &mpi->lock, &until);
     }
-    car_message *list = transport->first;
-    transport->first = transport->last = NULL;
-    *ending = transport->ending && (transport->failed || (!list && !transport->held && transport->flights.count == 0));
-    pthread_mutex_unlock(&transport->lock);
+    car_message *list = mpi->first;
+    mpi->first = mpi->last = NULL;
+    *ending = mpi->ending && (mpi->failed || (!list && !mpi->held && mpi->flights.count == 0));
+    pthread_mutex_unlock(&mpi->lock);
     return list;
 }
 
 /* Here the loop is over for this rank, but others may still be at work, and want to hear that it lives. */
-static void wait_for_others(car_transport *transport) {
+static void wait_for_others(car_mpi *mpi) {
     MPI_Request all = MPI_REQUEST_NULL;
     int over = 0;
     MPI_Pcontrol(0);
-    MPI_Ibarrier(transport->control, &all);
+    MPI_Ibarrier(mpi->control, &all);
     while (!over && MPI_Test(&all, &over, MPI_STATUS_IGNORE) == MPI_SUCCESS && !over) {
         bool ending = false;
-        car_transport_move_statuses(transport);
-        take_new(transport, longest_nap, &ending);
-        if (car_transport_has_given_up(transport)) {
+        car_mpi_move_statuses(mpi);
+        take_new(mpi, longest_nap, &ending);
+        if (car_mpi_has_given_up(mpi)) {
             return;
         }
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }
 
-void *car_transport_run(void *argument) {
-    car_transport *transport = argument;
+void *car_mpi_run(void *argument) {
+    car_mpi *mpi = argument;
     car_status status = CAR_OK;
     double nap = 0;
     bool ending = false;
-    car_transport_open_statuses(transport);
+    car_mpi_open_statuses(mpi);
     while (status == CAR_OK) {
         bool moved = false;
-        car_message *message = take_new(transport, nap, &ending);
+        car_message *message = take_new(mpi, nap, &ending);
         if (ending) {
             break;
         }
         while (message && status == CAR_OK) {
             car_message *next = message->next; /* the engine may reuse a message that has finished */
-            status = start_message(transport, message);
+            status = start_message(mpi, message);
             message = next;
             moved = true;
         }
         if (status == CAR_OK) {
-            status = test_messages(transport, &moved);
+            status = test_messages(mpi, &moved);
         }
         if (status == CAR_OK) {
-            status = release_held(transport, &moved);
+            status = release_held(mpi, &moved);
         }
-        car_transport_move_statuses(transport);
+        car_mpi_move_statuses(mpi);
         nap = moved ? 0 : nap > 0 ? nap * 1.5 : shortest_nap;
         nap = nap < longest_nap ? nap : longest_nap;
     }
     if (status != CAR_OK) {
-        transport->events.finished(transport->events.user, NULL); /* the engine finds the context's error */
-    } else if (!car_transport_has_given_up(transport)) {
-        wait_for_others(transport);
+        mpi->base.events.finished(mpi->base.events.user, NULL); /* the engine finds the context's error */
+    } else if (!car_mpi_has_given_up(mpi)) {
+        wait_for_others(mpi);
     }
     return NULL;
 }

@@ -46,8 +46,8 @@ static car_message part(const car_ring_lane *lane, car_message_kind kind, float 
                          .lane = (car_ring_lane *)lane};
 }
 
-static car_status start_round(car_transport *transport, car_ring_lane *lane) {
-    const car_ring *ring = &transport->ring;
+static car_status start_round(car_mpi *mpi, car_ring_lane *lane) {
+    const car_ring *ring = &mpi->ring;
     bool adding = lane->round < ring->size - 1;
     int out = sent_chunk(ring, lane), in = got_chunk(ring, lane);
     size_t out_begin = chunk_begin(ring, lane, out), in_begin = chunk_begin(ring, lane, in);
@@ -57,10 +57,10 @@ static car_status start_round(car_transport *transport, car_ring_lane *lane) {
     lane->send = part(lane, CAR_MESSAGE_SEND, lane->data + out_begin, chunk_begin(ring, lane, out + 1) - out_begin,
                       wrap(ring, ring->rank + 1));
     lane->pending = 2;
-    CAR_TRY(car_transport_launch(transport, &lane->receive));
-    CAR_TRY(car_transport_launch(transport, &lane->send));
-    transport->traffic.messages++;
-    transport->traffic.bytes_sent += lane->send.bytes;
+    CAR_TRY(car_mpi_launch(mpi, &lane->receive));
+    CAR_TRY(car_mpi_launch(mpi, &lane->send));
+    mpi->base.traffic.messages++;
+    mpi->base.traffic.bytes_sent += lane->send.bytes;
 done:
     return status;
 }
@@ -78,8 +78,8 @@ static void add_chunk(const car_ring *ring, car_ring_lane *lane) {
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Takes the next piece of the bucket that is first in line. */
-static car_status begin_piece(car_transport *transport, car_ring_lane *lane) {
-    car_ring *ring = &transport->ring;
+static car_status begin_piece(car_mpi *mpi, car_ring_lane *lane) {
+    car_ring *ring = &mpi->ring;
     car_message *bucket = ring->first;
     size_t floats = bucket->bytes / sizeof(float), left = floats - ring->taken;
     car_status status = CAR_OK;
@@ -98,32 +98,32 @@ static car_status begin_piece(car_transport *transport, car_ring_lane *lane) {
         bucket->whole = true;
     }
     if (!lane->scratch) {
-        CAR_TRY(car_context_allocate(transport->context, ring->scratch_floats, sizeof(float), &lane->scratch));
+        CAR_TRY(car_context_allocate(mpi->base.context, ring->scratch_floats, sizeof(float), &lane->scratch));
     }
-    status = start_round(transport, lane);
+    status = start_round(mpi, lane);
 done:
     return status;
 }
 
-static car_status fill_lanes(car_transport *transport) {
-    car_ring *ring = &transport->ring;
+static car_status fill_lanes(car_mpi *mpi) {
+    car_ring *ring = &mpi->ring;
     car_status status = CAR_OK;
     for (int l = 0; l < CAR_RING_LANES && ring->first; l++) {
         if (!ring->lanes[l].bucket) {
-            CAR_TRY(begin_piece(transport, &ring->lanes[l]));
+            CAR_TRY(begin_piece(mpi, &ring->lanes[l]));
         }
     }
 done:
     return status;
 }
 
-car_status car_ring_start(car_transport *transport, car_message *bucket) {
-    car_ring *ring = &transport->ring;
+car_status car_ring_start(car_mpi *mpi, car_message *bucket) {
+    car_ring *ring = &mpi->ring;
     bucket->next = NULL;
     bucket->pieces = 0;
     bucket->whole = false;
     if (ring->size == 1 || bucket->bytes == 0) {
-        transport->events.finished(transport->events.user, bucket);
+        mpi->base.events.finished(mpi->base.events.user, bucket);
         return CAR_OK;
     }
     if (ring->last) {
@@ -132,11 +132,11 @@ car_status car_ring_start(car_transport *transport, car_message *bucket) {
         ring->first = bucket;
     }
     ring->last = bucket;
-    return fill_lanes(transport);
+    return fill_lanes(mpi);
 }
 
-car_status car_ring_go_on(car_transport *transport, car_ring_lane *lane) {
-    car_ring *ring = &transport->ring;
+car_status car_ring_go_on(car_mpi *mpi, car_ring_lane *lane) {
+    car_ring *ring = &mpi->ring;
     if (--lane->pending > 0) {
         return CAR_OK;
     }
@@ -144,29 +144,29 @@ car_status car_ring_go_on(car_transport *transport, car_ring_lane *lane) {
         add_chunk(ring, lane);
     }
     if (++lane->round < 2 * (ring->size - 1)) {
-        return start_round(transport, lane);
+        return start_round(mpi, lane);
     }
     car_message *bucket = lane->bucket;
     lane->bucket = NULL;
     if (--bucket->pieces == 0 && bucket->whole) {
         bucket->finished = car_clock_seconds();
-        transport->events.finished(transport->events.user, bucket);
+        mpi->base.events.finished(mpi->base.events.user, bucket);
     }
-    return fill_lanes(transport);
+    return fill_lanes(mpi);
 }
 
-void car_ring_prepare(car_transport *transport) {
-    car_ring *ring = &transport->ring;
+void car_ring_prepare(car_mpi *mpi) {
+    car_ring *ring = &mpi->ring;
     *ring = (car_ring){0};
-    MPI_Comm_rank(transport->sums, &ring->rank);
-    MPI_Comm_size(transport->sums, &ring->size);
+    MPI_Comm_rank(mpi->sums, &ring->rank);
+    MPI_Comm_size(mpi->sums, &ring->size);
     ring->scratch_floats = PIECE_FLOATS / (size_t)ring->size + 1;
 }
 
-void car_ring_release(car_transport *transport) {
-    car_ring *ring = &transport->ring;
+void car_ring_release(car_mpi *mpi) {
+    car_ring *ring = &mpi->ring;
     for (int l = 0; l < CAR_RING_LANES; l++) {
-        car_context_release(transport->context, ring->lanes[l].scratch, ring->scratch_floats, sizeof(float));
+        car_context_release(mpi->base.context, ring->lanes[l].scratch, ring->scratch_floats, sizeof(float));
         ring->lanes[l].scratch = NULL;
     }
 }

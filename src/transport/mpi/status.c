@@ -12,83 +12,81 @@ enum { STATUS_TAG = 2 };
 
 static const double interval = 0.25;
 
-static void listen(car_transport *transport) {
-    MPI_Irecv(transport->in, CAR_STATUS_BYTES, MPI_BYTE, MPI_ANY_SOURCE, STATUS_TAG, transport->control,
-              &transport->in_request);
+static void listen(car_mpi *mpi) {
+    MPI_Irecv(mpi->in, CAR_STATUS_BYTES, MPI_BYTE, MPI_ANY_SOURCE, STATUS_TAG, mpi->control, &mpi->in_request);
 }
 
-void car_transport_open_statuses(car_transport *transport) {
-    if (transport->size > 1 && !transport->listens) {
-        listen(transport);
-        car_transport_open_beats(transport);
-        transport->listens = true;
+void car_mpi_open_statuses(car_mpi *mpi) {
+    if (mpi->base.size > 1 && !mpi->listens) {
+        listen(mpi);
+        car_mpi_open_beats(mpi);
+        mpi->listens = true;
     }
 }
 
-static void hear(car_transport *transport) {
+static void hear(car_mpi *mpi) {
     for (;;) {
         int arrived = 0, bytes = 0;
         MPI_Status status;
-        if (MPI_Test(&transport->in_request, &arrived, &status) != MPI_SUCCESS || !arrived) {
+        if (MPI_Test(&mpi->in_request, &arrived, &status) != MPI_SUCCESS || !arrived) {
             return;
         }
         MPI_Get_count(&status, MPI_BYTE, &bytes);
-        transport->events.heard(transport->events.user, status.MPI_SOURCE, transport->in, (size_t)bytes);
-        listen(transport);
+        mpi->base.events.heard(mpi->base.events.user, status.MPI_SOURCE, mpi->in, (size_t)bytes);
+        listen(mpi);
     }
 }
 
-static void tell(car_transport *transport) {
-    int listeners[2] = {0, (transport->rank + 1) % transport->size}, sent = 0;
+static void tell(car_mpi *mpi) {
+    int listeners[2] = {0, (mpi->base.rank + 1) % mpi->base.size}, sent = 0;
     MPI_Status statuses[2];
-    MPI_Testall(2, transport->out_requests, &sent, statuses);
+    MPI_Testall(2, mpi->out_requests, &sent, statuses);
     if (!sent) {
         return; /* somebody does not listen: that is for those who watch to notice */
     }
-    size_t bytes = transport->events.tell(transport->events.user, transport->out);
+    size_t bytes = mpi->base.events.tell(mpi->base.events.user, mpi->out);
     for (int l = 0; bytes > 0 && l < 2; l++) {
         bool twice = l == 1 && listeners[1] == 0;
-        if (listeners[l] != transport->rank && !twice) {
-            MPI_Isend(transport->out, (int)bytes, MPI_BYTE, listeners[l], STATUS_TAG, transport->control,
-                      &transport->out_requests[l]);
-            transport->traffic.statuses++;
+        if (listeners[l] != mpi->base.rank && !twice) {
+            MPI_Isend(mpi->out, (int)bytes, MPI_BYTE, listeners[l], STATUS_TAG, mpi->control, &mpi->out_requests[l]);
+            mpi->base.traffic.statuses++;
         }
     }
 }
 
-void car_transport_move_statuses(car_transport *transport) {
-    bool alone = transport->size == 1; /* it has nobody to hear, but looks after itself */
-    if ((!transport->listens && !alone) || !transport->events.heard) {
+void car_mpi_move_statuses(car_mpi *mpi) {
+    bool alone = mpi->base.size == 1; /* it has nobody to hear, but looks after itself */
+    if ((!mpi->listens && !alone) || !mpi->base.events.heard) {
         return;
     }
     if (!alone) {
-        hear(transport);
-        car_transport_move_beats(transport);
+        hear(mpi);
+        car_mpi_move_beats(mpi);
     }
     double now = car_clock_seconds();
-    bool regular = now - transport->told >= interval;
+    bool regular = now - mpi->told >= interval;
     if (regular) {
-        transport->told = now;
-        transport->events.watch(transport->events.user);
+        mpi->told = now;
+        mpi->base.events.watch(mpi->base.events.user);
     }
-    if (!alone && (regular || transport->events.urgent(transport->events.user))) {
-        tell(transport);
+    if (!alone && (regular || mpi->base.events.urgent(mpi->base.events.user))) {
+        tell(mpi);
     }
 }
 
-void car_transport_close_statuses(car_transport *transport) {
-    if (!transport->listens) {
+void car_mpi_close_statuses(car_mpi *mpi) {
+    if (!mpi->listens) {
         return;
     }
-    transport->listens = false;
-    car_transport_close_beats(transport);
+    mpi->listens = false;
+    car_mpi_close_beats(mpi);
     for (int l = 0; l < 2; l++) {
-        if (transport->out_requests[l] != MPI_REQUEST_NULL) {
-            MPI_Request_free(&transport->out_requests[l]); /* small: it is in the library's buffers */
+        if (mpi->out_requests[l] != MPI_REQUEST_NULL) {
+            MPI_Request_free(&mpi->out_requests[l]); /* small: it is in the library's buffers */
         }
     }
-    if (transport->in_request != MPI_REQUEST_NULL) {
-        MPI_Cancel(&transport->in_request);
-        MPI_Wait(&transport->in_request, MPI_STATUS_IGNORE);
+    if (mpi->in_request != MPI_REQUEST_NULL) {
+        MPI_Cancel(&mpi->in_request);
+        MPI_Wait(&mpi->in_request, MPI_STATUS_IGNORE);
     }
 }

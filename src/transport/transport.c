@@ -1,0 +1,80 @@
+/* The functions of every transport, which hand over to its kind. */
+#include "transport/transport.h"
+
+void car_transport_close(car_transport *transport) {
+    if (transport) {
+        transport->class->close(transport);
+    }
+}
+void car_transport_abort(car_transport *transport, int code) {
+    transport->class->abort(transport, code);
+}
+
+int car_transport_rank(const car_transport *transport) {
+    return transport->rank;
+}
+int car_transport_size(const car_transport *transport) {
+    return transport->size;
+}
+int car_transport_local_size(const car_transport *transport) {
+    return transport->local_size;
+}
+int car_transport_machines(const car_transport *transport) {
+    return transport->machines;
+}
+int car_transport_machine(const car_transport *transport, int rank) {
+    return transport->machine[rank];
+}
+const char *car_transport_name(const car_transport *transport) {
+    return transport->name;
+}
+car_traffic car_transport_traffic(const car_transport *transport) {
+    return transport->traffic;
+}
+int64_t car_transport_loops(const car_transport *transport) {
+    return transport->loops;
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+car_status car_transport_prepare(car_transport *transport, int highest_tag, int group) {
+    return transport->class->prepare(transport, highest_tag, group);
+}
+car_status car_transport_begin(car_transport *transport, const car_transport_events *events) {
+    transport->events = *events;
+    transport->loops++;
+    return transport->class->begin(transport);
+}
+void car_transport_start(car_transport *transport, car_message *message) {
+    transport->class->start(transport, message);
+}
+void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double seconds) {
+    transport->class->beat(transport, run, number, seconds);
+}
+void car_transport_end(car_transport *transport, bool failed) {
+    transport->class->end(transport, failed);
+}
+void car_transport_forget(car_transport *transport) {
+    transport->events = (car_transport_events){0};
+}
+void car_transport_give_up(car_transport *transport) {
+    transport->class->give_up(transport);
+}
+
+/* ---- around it ------------------------------------------------------------------------------- */
+
+car_status car_transport_poll(car_transport *transport) {
+    return transport->class->poll(transport);
+}
+car_status car_transport_all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
+    return transport->class->all_gather(transport, in, bytes, out);
+}
+car_status car_transport_broadcast(car_transport *transport, int from, void *data, size_t bytes) {
+    return transport->class->broadcast(transport, from, data, bytes);
+}
+car_status car_transport_hand_over(car_transport *transport, int from, int to, void *data, size_t bytes) {
+    return transport->class->hand_over(transport, from, to, data, bytes);
+}
+car_status car_transport_renumber(car_transport *transport, bool in_turn) {
+    return transport->class->renumber(transport, in_turn);
+}
