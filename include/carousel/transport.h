@@ -1,7 +1,7 @@
 /* The transport: what carries the messages of a run between ranks.
  *
- * A rank is a process that mpirun started. Nothing of MPI shows here, and outside of mpirun nothing of it
- * is touched. A library that was built without MPI has these functions too: opening fails. */
+ * A rank is a process that mpirun started, or a group of threads of one process. Nothing of MPI shows here, and outside of
+ * mpirun nothing of it is touched. A library that was built without MPI has these functions too: opening fails. */
 #ifndef CAROUSEL_TRANSPORT_H
 #define CAROUSEL_TRANSPORT_H
 
@@ -27,8 +27,19 @@ int64_t car_transport_launched_processes(const char **variable);
 car_status car_transport_open(car_context *context, car_transport **out);
 /* Leaves them; every rank must do it, and waits for the others to. */
 void car_transport_close(car_transport *transport);
-/* Ends all ranks of the job, this one included, without waiting for anybody. Does not return. */
+/* Ends all ranks of the job, this one included, without waiting for anybody. Does not return, except in one process, where
+ * the others fail with their next call. */
 void car_transport_abort(car_transport *transport, int code);
+
+/* Ranks in one process, each a group of threads: a hub, and a transport for each rank. */
+typedef struct car_hub car_hub;
+car_status car_hub_create(car_context *context, int ranks, car_hub **out);
+void car_hub_destroy(car_hub *hub); /* after all transports were closed */
+/* The transport of one rank, with a context of the rank's own. Waits until all ranks have joined, so each does it from a
+ * thread of its own. */
+car_status car_hub_join(car_hub *hub, car_context *context, int rank, car_transport **out);
+/* Makes whoever waits for another rank fail soon: one of them will not come. From any thread. */
+void car_hub_give_up(car_hub *hub);
 
 int car_transport_rank(const car_transport *transport);
 int car_transport_size(const car_transport *transport);

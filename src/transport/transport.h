@@ -35,9 +35,11 @@ typedef struct car_message {
     void *user;
     /* The transport's. */
     struct car_message *next;
-    struct car_ring_lane *lane; /* of which this is a part; NULL for messages of the caller's */
-    int pieces;                 /* of a sum over all: under way */
-    bool whole;                 /* the same: none is left to start */
+    struct car_ring_lane *lane;  /* of which this is a part; NULL for messages of the caller's */
+    int pieces;                  /* of a sum over all: under way */
+    bool whole;                  /* the same: none is left to start */
+    struct car_message *partner; /* in one process: of a receive, the send that it gets */
+    int from;                    /* in one process: the rank that sends it */
 } car_message;
 
 #define CAR_MESSAGE_AT_ONCE INT64_MIN

@@ -1,0 +1,266 @@
+/* The hub: ranks that are groups of threads of one process, and the blocking calls around the loop. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "transport/local/local_internal.h"
+
+/* ---- meeting --------------------------------------------------------------------------------- */
+
+void car_hub_fail(car_hub *hub) {
+    hub->failed = true;
+    pthread_cond_broadcast(&hub->changed);
+    for (int r = 0; r < hub->ranks; r++) {
+        if (hub->ends[r]) {
+            pthread_cond_signal(&hub->ends[r]->wake);
+        }
+    }
+}
+
+bool car_hub_meet(car_hub *hub) {
+    int64_t meeting = hub->meeting;
+    if (++hub->arrived == hub->ranks) {
+        hub->arrived = 0;
+        hub->meeting++;
+        pthread_cond_broadcast(&hub->changed);
+    }
+    while (hub->meeting == meeting && !hub->failed) {
+        pthread_cond_wait(&hub->changed, &hub->lock);
+    }
+    return hub->meeting != meeting;
+}
+
+/* Two meetings: all have brought something; all have looked at it. */
+static bool open_meeting(car_local *local, const void *given) {
+    pthread_mutex_lock(&local->hub->lock);
+    local->hub->given[local->base.rank] = given;
+    return car_hub_meet(local->hub);
+}
+static car_status close_meeting(car_local *local, bool met) {
+    met = met && car_hub_meet(local->hub);
+    pthread_mutex_unlock(&local->hub->lock);
+    return met ? CAR_OK : CAR_ERROR_IO; /* whoever failed has said why */
+}
+
+static car_status all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
+    car_local *local = car_local_of(transport);
+    bool met = open_meeting(local, in);
+    for (int r = 0; met && r < local->hub->ranks; r++) {
+        memcpy((char *)out + (size_t)r * bytes, local->hub->given[r], bytes);
+    }
+    return close_meeting(local, met);
+}
+
+static car_status broadcast(car_transport *transport, int from, void *data, size_t bytes) {
+    car_local *local = car_local_of(transport);
+    bool met = open_meeting(local, data);
+    if (met && local->base.rank != from) {
+        memcpy(data, local->hub->given[from], bytes);
+    }
+    return close_meeting(local, met);
+}
+
+/* ---- from one to another --------------------------------------------------------------------- */
+
+static void give(car_hub *hub, car_local_parcel *parcel, const void *data, size_t bytes) {
+    *parcel = (car_local_parcel){data, bytes};
+    pthread_cond_broadcast(&hub->changed);
+    while (parcel->data && !hub->failed) {
+        pthread_cond_wait(&hub->changed, &hub->lock);
+    }
+}
+
+static void take(car_hub *hub, car_local_parcel *parcel, void *data, size_t bytes) {
+    while (!parcel->data && !hub->failed) {
+        pthread_cond_wait(&hub->changed, &hub->lock);
+    }
+    if (parcel->data) {
+        memcpy(data, parcel->data, bytes < parcel->bytes ? bytes : parcel->bytes);
+        parcel->data = NULL;
+        pthread_cond_broadcast(&hub->changed);
+    }
+}
+
+static car_status hand_over(car_transport *transport, int from, int to, void *data, size_t bytes) {
+    car_local *local = car_local_of(transport);
+    car_hub *hub = local->hub;
+    int rank = local->base.rank;
+    if (from == to || bytes == 0 || (rank != from && rank != to)) {
+        return CAR_OK;
+    }
+    pthread_mutex_lock(&hub->lock);
+    if (rank == from) {
+        give(hub, &hub->ends[to]->parcels[from], data, bytes);
+    } else {
+        take(hub, &local->parcels[from], data, bytes);
+    }
+    bool failed = hub->failed;
+    pthread_mutex_unlock(&hub->lock);
+    return failed ? CAR_ERROR_IO : CAR_OK;
+}
+
+static car_status poll(car_transport *transport) {
+    car_local *local = car_local_of(transport);
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    pthread_mutex_lock(&local->hub->lock);
+    car_local_hear(local);
+    bool failed = local->hub->failed;
+    pthread_mutex_unlock(&local->hub->lock);
+    return failed ? CAR_ERROR_IO : CAR_OK;
+}
+
+static car_status prepare(car_transport *transport, int highest_tag, int group) {
+    car_local *local = car_local_of(transport);
+    (void)highest_tag; /* every number is a tag here */
+    local->group = group;
+    bool met = open_meeting(local, NULL); /* so that all groups are known */
+    return close_meeting(local, met);
+}
+
+/* There is one machine, so all numbers are as good as others. */
+static car_status renumber(car_transport *transport, bool in_turn) {
+    (void)transport;
+    (void)in_turn;
+    return CAR_OK;
+}
+
+static void give_up(car_transport *transport) {
+    car_local *local = car_local_of(transport);
+    pthread_mutex_lock(&local->hub->lock);
+    car_hub_fail(local->hub);
+    pthread_mutex_unlock(&local->hub->lock);
+}
+
+/* The others find out with their next call. */
+static void abort_ranks(car_transport *transport, int code) {
+    (void)code;
+    give_up(transport);
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+static void close_end(car_transport *transport) {
+    car_local *local = car_local_of(transport);
+    car_hub *hub = local->hub;
+    size_t ranks = (size_t)hub->ranks;
+    pthread_mutex_lock(&hub->lock);
+    if (!hub->failed) {
+        car_hub_meet(hub); /* as the header says: waits for the others to leave */
+    }
+    hub->ends[local->base.rank] = NULL;
+    pthread_mutex_unlock(&hub->lock);
+    pthread_cond_destroy(&local->wake);
+    car_context_release(local->base.context, local->parcels, ranks, sizeof *local->parcels);
+    car_context_release(local->base.context, local->inbox, ranks, sizeof *local->inbox);
+    car_context_release(local->base.context, local->base.machine, ranks, sizeof *local->base.machine);
+    car_context_release(local->base.context, local, 1, sizeof *local);
+}
+
+static const car_transport_class in_one_process = {.close = close_end,
+                                                   .abort = abort_ranks,
+                                                   .prepare = prepare,
+                                                   .begin = car_local_begin,
+                                                   .start = car_local_start,
+                                                   .beat = car_local_beat,
+                                                   .end = car_local_end,
+                                                   .give_up = give_up,
+                                                   .poll = poll,
+                                                   .all_gather = all_gather,
+                                                   .broadcast = broadcast,
+                                                   .hand_over = hand_over,
+                                                   .renumber = renumber};
+
+car_status car_hub_create(car_context *context, int ranks, car_hub **out) {
+    car_hub *hub = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    if (ranks < 1) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a hub of %d ranks", ranks);
+    }
+    CAR_TRY(car_context_allocate(context, 1, sizeof *hub, &hub));
+    hub->context = context;
+    hub->ranks = ranks;
+    if (pthread_mutex_init(&hub->lock, NULL) != 0 || pthread_cond_init(&hub->changed, NULL) != 0) {
+        car_context_release(context, hub, 1, sizeof *hub);
+        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
+    }
+    *out = hub;
+    CAR_TRY(car_context_allocate(context, (size_t)ranks, sizeof(car_local *), &hub->ends));
+    CAR_TRY(car_context_allocate(context, (size_t)ranks, sizeof(void *), &hub->given));
+done:
+    if (status != CAR_OK) {
+        car_hub_destroy(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+void car_hub_destroy(car_hub *hub) {
+    if (!hub) {
+        return;
+    }
+    while (hub->collectives) { /* left behind by a failure */
+        car_local_collective *next = hub->collectives->next;
+        car_context_release(hub->context, hub->collectives,
+                            sizeof *hub->collectives + (size_t)hub->ranks * sizeof(car_message *), 1);
+        hub->collectives = next;
+    }
+    car_context_release(hub->context, hub->given, hub->given ? (size_t)hub->ranks : 0, sizeof(void *));
+    car_context_release(hub->context, hub->ends, hub->ends ? (size_t)hub->ranks : 0, sizeof(car_local *));
+    pthread_cond_destroy(&hub->changed);
+    pthread_mutex_destroy(&hub->lock);
+    car_context_release(hub->context, hub, 1, sizeof *hub);
+}
+
+void car_hub_give_up(car_hub *hub) {
+    pthread_mutex_lock(&hub->lock);
+    car_hub_fail(hub);
+    pthread_mutex_unlock(&hub->lock);
+}
+
+static car_status make_end(car_hub *hub, car_context *context, int rank, car_local **out) {
+    size_t ranks = (size_t)hub->ranks;
+    car_local *local = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(context, 1, sizeof *local, &local));
+    *out = local;
+    local->base = (car_transport){.class = &in_one_process,
+                                  .context = context,
+                                  .rank = rank,
+                                  .size = hub->ranks,
+                                  .local_size = hub->ranks,
+                                  .machines = 1};
+    snprintf(local->base.name, sizeof local->base.name, "threads of one process");
+    local->hub = hub;
+    CAR_TRY(car_context_allocate(context, ranks, sizeof *local->base.machine, &local->base.machine));
+    CAR_TRY(car_context_allocate(context, ranks, sizeof *local->inbox, &local->inbox));
+    CAR_TRY(car_context_allocate(context, ranks, sizeof *local->parcels, &local->parcels));
+    if (!car_clock_create_condition(&local->wake)) {
+        status = car_context_fail(context, CAR_ERROR_MEMORY, "could not create a condition");
+    }
+done:
+    return status;
+}
+
+car_status car_hub_join(car_hub *hub, car_context *context, int rank, car_transport **out) {
+    car_local *local = NULL;
+    car_status status = make_end(hub, context, rank, &local);
+    *out = NULL;
+    if (status != CAR_OK) {
+        if (local) {
+            size_t ranks = (size_t)hub->ranks;
+            car_context_release(context, local->parcels, ranks, sizeof *local->parcels);
+            car_context_release(context, local->inbox, ranks, sizeof *local->inbox);
+            car_context_release(context, local->base.machine, ranks, sizeof *local->base.machine);
+            car_context_release(context, local, 1, sizeof *local);
+        }
+        car_hub_give_up(hub);
+        return status;
+    }
+    pthread_mutex_lock(&hub->lock);
+    hub->ends[rank] = local;
+    bool met = car_hub_meet(hub);
+    pthread_mutex_unlock(&hub->lock);
+    *out = &local->base;
+    return met ? CAR_OK : car_context_fail(context, CAR_ERROR_IO, "another rank could not join");
+}

@@ -1,0 +1,92 @@
+/* The inside of the transport between groups of threads of one process.
+ *
+ * A hub has an end for every rank. One lock guards everything at the hub; it is held for matching, never while bytes are
+ * copied or anybody is called back. Each end has a thread in the loop, which copies what its rank receives:
+ *
+ *   rank 0: start(send) ─┐
+ *                        ├─► matched ─► rank 1's thread copies, and tells both ranks that it has finished
+ *   rank 1: start(recv) ─┘
+ */
+#ifndef CAR_TRANSPORT_LOCAL_INTERNAL_H
+#define CAR_TRANSPORT_LOCAL_INTERNAL_H
+
+#include <pthread.h>
+
+#include "base/base.h"
+#include "transport/transport.h"
+
+typedef struct car_local car_local;
+
+/* What a rank told another, and that one has not heard yet. */
+typedef struct car_local_status {
+    size_t bytes; /* 0: none */
+    char text[CAR_STATUS_BYTES];
+} car_local_status;
+
+/* Data on the way from one thread to another outside of the loop. */
+typedef struct car_local_parcel {
+    const void *data; /* NULL: none */
+    size_t bytes;
+} car_local_parcel;
+
+/* A sum or a broadcast that not all ranks of its group have come to yet. */
+typedef struct car_local_collective {
+    struct car_local_collective *next;
+    int group, count; /* ranks that have come */
+    int64_t number;   /* in the group and kind */
+    bool broadcast;
+    car_message *messages[]; /* per rank of the hub; NULL: has not come, or is not of the group */
+} car_local_collective;
+
+struct car_hub {
+    car_context *context;
+    int ranks;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* for whoever waits outside of the loop */
+    car_local **ends;
+    car_local_collective *collectives;
+    bool failed; /* nobody should wait for others any more */
+    /* A meeting of all: */
+    int arrived;
+    int64_t meeting;
+    const void **given; /* what each brings to it */
+};
+
+struct car_local {
+    car_transport base;
+    car_hub *hub;
+    int group;
+    pthread_t thread;
+    bool ending; /* the thread is to end when this rank's messages have finished; guarded by the lock, too */
+    /* Guarded by the hub's lock: */
+    pthread_cond_t wake;
+    car_message *sends, *receives;  /* to this rank, without a partner; first in first out */
+    car_message *matched;           /* receives with a partner, to be copied */
+    car_local_collective *complete; /* to be summed or copied by this end */
+    int64_t in_flight;              /* messages of this rank that have not finished */
+    int64_t busy;                   /* of them, being copied right now */
+    int64_t collectives[2];         /* sums and broadcasts begun by this rank */
+    car_local_status *inbox;        /* per rank */
+    car_local_parcel *parcels;      /* per rank: handed over to this one */
+    int64_t beat_run, beat_number;  /* of the rank before */
+    double beat_due;                /* 0: none is waiting */
+    double told;
+};
+
+static inline car_local *car_local_of(car_transport *transport) {
+    return (car_local *)transport;
+}
+
+/* loop.c */
+car_status car_local_begin(car_transport *transport);
+void car_local_start(car_transport *transport, car_message *message);
+void car_local_beat(car_transport *transport, int64_t run, int64_t number, double seconds);
+void car_local_end(car_transport *transport, bool failed);
+/* Hears what there is; with the hub's lock, which it lets go for that. */
+void car_local_hear(car_local *local);
+
+/* hub.c: with the hub's lock. Waits until all ranks have come; false if one has failed. */
+bool car_hub_meet(car_hub *hub);
+void car_hub_fail(car_hub *hub);
+
+#endif

@@ -1,0 +1,417 @@
+/* The loop of a rank in one process: messages, collectives, statuses and beats, and the thread that moves them. */
+#include <string.h>
+#include <time.h>
+
+#include "kernels/vector/vector.h"
+#include "transport/local/local_internal.h"
+
+static const double interval = 0.25; /* seconds from one status to the next */
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static void append(car_message **list, car_message *message) {
+    while (*list) {
+        list = &(*list)->next;
+    }
+    message->next = NULL;
+    *list = message;
+}
+
+/* Takes the first of a list that a rank sends with this tag, or that waits for it. */
+static car_message *take(car_message **list, int from, int tag) {
+    for (; *list; list = &(*list)->next) {
+        car_message *message = *list;
+        if (message->from == from && message->tag == tag) {
+            *list = message->next;
+            message->next = NULL;
+            return message;
+        }
+    }
+    return NULL;
+}
+
+static void pair(car_local *receiver, car_message *receive, car_message *send) {
+    receive->partner = send;
+    append(&receiver->matched, receive);
+    pthread_cond_signal(&receiver->wake);
+}
+
+static void start_message(car_local *local, car_message *message) {
+    car_hub *hub = local->hub;
+    if (message->kind == CAR_MESSAGE_SEND) {
+        car_local *to = hub->ends[message->peer];
+        car_message *receive = take(&to->receives, local->base.rank, message->tag);
+        message->from = local->base.rank;
+        local->base.traffic.messages++;
+        local->base.traffic.bytes_sent += message->bytes;
+        if (receive) {
+            pair(to, receive, message);
+        } else {
+            append(&to->sends, message);
+        }
+        return;
+    }
+    car_message *send = take(&local->sends, message->peer, message->tag);
+    message->from = message->peer;
+    if (send) {
+        pair(local, message, send);
+    } else {
+        append(&local->receives, message);
+    }
+}
+
+/* ---- collectives ------------------------------------------------------------------------------ */
+
+static int group_size(const car_hub *hub, int group) {
+    int size = 0;
+    for (int r = 0; r < hub->ranks; r++) {
+        size += hub->ends[r]->group == group;
+    }
+    return size;
+}
+
+/* The one that this rank comes to now: the next of its group and kind. */
+static car_local_collective *find_collective(car_local *local, bool broadcast) {
+    car_hub *hub = local->hub;
+    int64_t number = local->collectives[broadcast]++;
+    for (car_local_collective *c = hub->collectives; c; c = c->next) {
+        if (c->group == local->group && c->broadcast == broadcast && c->number == number) {
+            return c;
+        }
+    }
+    car_local_collective *c = NULL;
+    size_t bytes = sizeof *c + (size_t)hub->ranks * sizeof(car_message *);
+    if (car_context_allocate(hub->context, bytes, 1, &c) == CAR_OK) {
+        c->group = local->group;
+        c->broadcast = broadcast;
+        c->number = number;
+        c->next = hub->collectives;
+        hub->collectives = c;
+    }
+    return c;
+}
+
+static void start_collective(car_local *local, car_message *message) {
+    car_hub *hub = local->hub;
+    car_local_collective *c = find_collective(local, message->kind == CAR_MESSAGE_BROADCAST);
+    local->base.traffic.collectives++;
+    if (!c) {
+        car_hub_fail(hub);
+        return;
+    }
+    c->messages[local->base.rank] = message;
+    if (++c->count < group_size(hub, local->group)) {
+        return;
+    }
+    car_local_collective **place = &hub->collectives;
+    while (*place != c) {
+        place = &(*place)->next;
+    }
+    *place = c->next;
+    c->next = local->complete; /* whoever comes last does it */
+    local->complete = c;
+    for (int r = 0; r < hub->ranks; r++) {
+        hub->ends[r]->busy += c->messages[r] != NULL;
+    }
+    pthread_cond_signal(&local->wake);
+}
+
+void car_local_start(car_transport *transport, car_message *message) {
+    car_local *local = car_local_of(transport);
+    pthread_mutex_lock(&local->hub->lock);
+    message->started = car_clock_seconds();
+    message->partner = NULL;
+    local->in_flight++;
+    if (message->kind == CAR_MESSAGE_SEND || message->kind == CAR_MESSAGE_RECEIVE) {
+        start_message(local, message);
+    } else {
+        start_collective(local, message);
+    }
+    pthread_mutex_unlock(&local->hub->lock);
+}
+
+/* ---- carrying -------------------------------------------------------------------------------- */
+
+/* Without the lock; then with it, that the message is over for its rank. */
+static void finish(car_local *local, car_message *message, double now) {
+    message->finished = now;
+    local->base.events.finished(local->base.events.user, message);
+    pthread_mutex_lock(&local->hub->lock);
+    local->in_flight--;
+    local->busy--;
+    pthread_cond_signal(&local->wake);
+    pthread_mutex_unlock(&local->hub->lock);
+}
+
+static void carry(car_local *local, car_message *receive) {
+    car_message *send = receive->partner;
+    car_local *from = local->hub->ends[send->from];
+    from->busy++;
+    local->busy++;
+    pthread_mutex_unlock(&local->hub->lock);
+    memcpy(receive->data, send->data, receive->bytes < send->bytes ? receive->bytes : send->bytes);
+    double now = car_clock_seconds();
+    finish(from, send, now);
+    finish(local, receive, now);
+    pthread_mutex_lock(&local->hub->lock);
+}
+
+/* In the order of ranks, whoever came first. */
+static void add_up(const car_local_collective *c, int ranks) {
+    const car_vector *vector = car_vector_select();
+    car_message *first = NULL;
+    for (int r = 0; r < ranks; r++) {
+        car_message *message = c->messages[r];
+        if (message && first) {
+            vector->accumulate(first->data, message->data, (int64_t)(message->bytes / sizeof(float)));
+        }
+        first = first ? first : message;
+    }
+    for (int r = 0; r < ranks; r++) {
+        if (c->messages[r] && c->messages[r] != first) {
+            memcpy(c->messages[r]->data, first->data, first->bytes);
+        }
+    }
+}
+
+/* `peer` is a rank of the group, which are numbered in order. */
+static void copy_to_all(const car_local_collective *c, int ranks) {
+    const car_message *source = NULL;
+    for (int r = 0, member = 0; r < ranks; r++) {
+        if (c->messages[r]) {
+            source = member == c->messages[r]->peer ? c->messages[r] : source;
+            member++;
+        }
+    }
+    for (int r = 0; source && r < ranks; r++) {
+        if (c->messages[r] && c->messages[r] != source) {
+            memcpy(c->messages[r]->data, source->data, source->bytes);
+        }
+    }
+}
+
+static void complete(car_local *local, car_local_collective *c) {
+    car_hub *hub = local->hub;
+    pthread_mutex_unlock(&hub->lock);
+    if (c->broadcast) {
+        copy_to_all(c, hub->ranks);
+    } else {
+        add_up(c, hub->ranks);
+    }
+    double now = car_clock_seconds();
+    for (int r = 0; r < hub->ranks; r++) {
+        if (c->messages[r]) {
+            finish(hub->ends[r], c->messages[r], now);
+        }
+    }
+    pthread_mutex_lock(&hub->lock);
+    car_context_release(hub->context, c, sizeof *c + (size_t)hub->ranks * sizeof(car_message *), 1);
+}
+
+/* ---- statuses and beats ---------------------------------------------------------------------- */
+
+void car_local_hear(car_local *local) {
+    car_hub *hub = local->hub;
+    for (int r = 0; r < hub->ranks && local->base.events.heard; r++) {
+        car_local_status *status = &local->inbox[r];
+        if (status->bytes > 0) {
+            pthread_mutex_unlock(&hub->lock);
+            local->base.events.heard(local->base.events.user, r, status->text,
+                                     status->bytes); /* ours until it is empty */
+            pthread_mutex_lock(&hub->lock);
+            status->bytes = 0;
+        }
+    }
+    if (local->beat_due > 0 && car_clock_seconds() >= local->beat_due && local->base.events.beat) {
+        int64_t run = local->beat_run, number = local->beat_number;
+        local->beat_due = 0;
+        pthread_mutex_unlock(&hub->lock);
+        local->base.events.beat(local->base.events.user, run, number);
+        pthread_mutex_lock(&hub->lock);
+    }
+}
+
+void car_local_beat(car_transport *transport, int64_t run, int64_t number, double seconds) {
+    car_local *local = car_local_of(transport), *next = local->hub->ends[(local->base.rank + 1) % local->hub->ranks];
+    pthread_mutex_lock(&local->hub->lock);
+    next->beat_run = run;
+    next->beat_number = number;
+    next->beat_due = car_clock_seconds() + seconds;
+    local->base.traffic.statuses++;
+    pthread_cond_signal(&next->wake);
+    pthread_mutex_unlock(&local->hub->lock);
+}
+
+/* To rank 0 and to the rank after this one, if both have heard the last. */
+static void tell(car_local *local) {
+    car_hub *hub = local->hub;
+    int rank = local->base.rank, listeners[2] = {0, (rank + 1) % hub->ranks};
+    char text[CAR_STATUS_BYTES];
+    for (int l = 0; l < 2; l++) {
+        if (hub->ends[listeners[l]]->inbox[rank].bytes > 0) {
+            return;
+        }
+    }
+    pthread_mutex_unlock(&hub->lock);
+    size_t bytes = local->base.events.tell(local->base.events.user, text);
+    pthread_mutex_lock(&hub->lock);
+    for (int l = 0; l < 2 && bytes > 0; l++) {
+        if (listeners[l] != rank && (l == 0 || listeners[1] != 0)) {
+            car_local_status *status = &hub->ends[listeners[l]]->inbox[rank];
+            memcpy(status->text, text, bytes);
+            status->bytes = bytes;
+            local->base.traffic.statuses++;
+            pthread_cond_signal(&hub->ends[listeners[l]]->wake);
+        }
+    }
+}
+
+static bool has_much_to_tell(const car_local *local) {
+    return local->hub->ranks > 1 && local->base.events.urgent(local->base.events.user);
+}
+
+static void look_after_others(car_local *local) {
+    double now = car_clock_seconds();
+    bool regular = now - local->told >= interval;
+    if (regular) {
+        local->told = now;
+        pthread_mutex_unlock(&local->hub->lock);
+        local->base.events.watch(local->base.events.user);
+        pthread_mutex_lock(&local->hub->lock);
+    }
+    if ((regular && local->hub->ranks > 1) || has_much_to_tell(local)) {
+        tell(local);
+    }
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Until something is to be done: at most to the next status or beat. */
+static void doze(car_local *local) {
+    double now = car_clock_seconds(), until = local->told + interval;
+    struct timespec when;
+    until = local->beat_due > 0 && local->beat_due < until ? local->beat_due : until;
+    until = has_much_to_tell(local) ? now + 0.001 : until;
+    double seconds = until > now ? until - now : 0;
+    clock_gettime(CLOCK_MONOTONIC, &when);
+    when.tv_sec += (time_t)seconds;
+    when.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
+    when.tv_sec += when.tv_nsec / 1000000000L;
+    when.tv_nsec %= 1000000000L;
+    pthread_cond_timedwait(&local->wake, &local->hub->lock, &when);
+}
+
+static bool move_one(car_local *local) {
+    if (local->matched) {
+        car_message *receive = local->matched;
+        local->matched = receive->next;
+        carry(local, receive);
+        return true;
+    }
+    if (local->complete) {
+        car_local_collective *c = local->complete;
+        local->complete = c->next;
+        complete(local, c);
+        return true;
+    }
+    return false;
+}
+
+/* Others may still be at work, and want to hear of this rank. */
+static void wait_for_others(car_local *local) {
+    car_hub *hub = local->hub;
+    int64_t meeting = hub->meeting;
+    if (++hub->arrived == hub->ranks) {
+        hub->arrived = 0;
+        hub->meeting++;
+        pthread_cond_broadcast(&hub->changed);
+        for (int r = 0; r < hub->ranks; r++) {
+            pthread_cond_signal(&hub->ends[r]->wake);
+        }
+    }
+    while (hub->meeting == meeting && !hub->failed) {
+        car_local_hear(local);
+        look_after_others(local);
+        if (hub->meeting == meeting && !hub->failed) {
+            doze(local);
+        }
+    }
+}
+
+static void *run(void *argument) {
+    car_local *local = argument;
+    car_hub *hub = local->hub;
+    pthread_mutex_lock(&hub->lock);
+    while (!hub->failed && !(local->ending && local->in_flight == 0)) {
+        bool moved = move_one(local);
+        car_local_hear(local);
+        look_after_others(local);
+        if (!moved && !local->matched && !local->complete && !hub->failed &&
+            !(local->ending && local->in_flight == 0)) {
+            doze(local);
+        }
+    }
+    bool failed = hub->failed;
+    if (!failed) {
+        wait_for_others(local);
+    }
+    pthread_mutex_unlock(&hub->lock);
+    if (failed) {
+        local->base.events.finished(local->base.events.user, NULL); /* the engine finds the context's error */
+    }
+    return NULL;
+}
+
+car_status car_local_begin(car_transport *transport) {
+    car_local *local = car_local_of(transport);
+    pthread_mutex_lock(&local->hub->lock);
+    local->ending = false;
+    pthread_mutex_unlock(&local->hub->lock);
+    if (pthread_create(&local->thread, NULL, run, local) != 0) {
+        return car_context_fail(transport->context, CAR_ERROR_MEMORY, "could not start the thread of the transport");
+    }
+    return CAR_OK;
+}
+
+/* After a failure nobody may touch a message of this rank again. */
+static void withdraw(car_local *local) {
+    car_hub *hub = local->hub;
+    for (int r = 0; r < hub->ranks; r++) {
+        car_local *end = hub->ends[r];
+        if (end) {
+            end->sends = end->receives = end->matched = NULL;
+        }
+    }
+    while (local->complete) {
+        car_local_collective *c = local->complete;
+        local->complete = c->next;
+        for (int r = 0; r < hub->ranks; r++) {
+            if (c->messages[r]) {
+                hub->ends[r]->busy--;
+                pthread_cond_signal(&hub->ends[r]->wake);
+            }
+        }
+        car_context_release(hub->context, c, sizeof *c + (size_t)hub->ranks * sizeof(car_message *), 1);
+    }
+    while (local->busy > 0) {
+        pthread_cond_wait(&local->wake, &hub->lock);
+    }
+}
+
+void car_local_end(car_transport *transport, bool failed) {
+    car_local *local = car_local_of(transport);
+    car_hub *hub = local->hub;
+    pthread_mutex_lock(&hub->lock);
+    local->ending = true;
+    if (failed) {
+        car_hub_fail(hub);
+    }
+    pthread_cond_signal(&local->wake);
+    pthread_mutex_unlock(&hub->lock);
+    pthread_join(local->thread, NULL);
+    pthread_mutex_lock(&hub->lock);
+    if (hub->failed) {
+        withdraw(local);
+    }
+    pthread_mutex_unlock(&hub->lock);
+}

@@ -1,0 +1,29 @@
+/* Ranks against the shared engine, over any transport: small runs in every placement, whose weights must be those of the
+ * shared engine, to the bit under the cyclic rules and within 1e-5 under dp. Under zero's cycle it is also looked how much
+ * of the weights all ranks have at any one time. */
+#ifndef CAR_TESTS_PLACEMENTS_H
+#define CAR_TESTS_PLACEMENTS_H
+
+#include "carousel/rank.h"
+
+/* A line of the list of cases. */
+typedef struct car_placement_setting {
+    car_placement placement;
+    int workers, per_worker, ranks, threads;
+    car_mapping mapping;
+    bool full; /* not in CI */
+} car_placement_setting;
+
+extern const car_placement_setting car_placement_settings[];
+extern const int car_placement_setting_count;
+extern const char *const car_placement_models[3];
+extern const car_rule car_placement_rules[3];
+
+/* dp's grid has N^2 ranks, the cycle's N(N+1)/2. */
+int car_placement_ranks(const car_placement_setting *setting, car_rule rule);
+/* One rank's share of a run. Called by all ranks; the first compares, prints a line and returns whether all is well, the
+ * others return true. Whatever else goes wrong ends the process. */
+bool car_placement_run(car_transport *transport, const car_placement_setting *setting, const char *model,
+                       car_rule rule);
+
+#endif
