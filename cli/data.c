@@ -38,6 +38,7 @@ static void print_problems(const car_dataset *dataset) {
     if (problems.unreadable + problems.damaged > problems.name_count) {
         puts("  ...");
     }
+    car_cli_print_unused(dataset);
 }
 
 static void print_images(const car_dataset *dataset, const car_dataset_info *info, const car_cli_scan *scan) {
@@ -95,6 +96,7 @@ static void add_images(cJSON *root, const car_dataset *dataset, const car_datase
     for (int i = 0; *ok && i < problems.name_count; i++) {
         *ok = cJSON_AddItemToArray(list, cJSON_CreateString(problems.names[i]));
     }
+    *ok = car_cli_add_unused(root, dataset) && *ok;
 }
 
 static car_status print_json(car_context *context, const char *name, const car_dataset *dataset,
@@ -215,7 +217,8 @@ static int run_info(int argc, char **argv) {
     const char *name = NULL;
     const car_cli_command command = {
         "data info",
-        "Shows what a dataset has: samples, classes, sizes, mean and deviation, files that cannot be read.",
+        "Shows what a dataset has: samples, classes, sizes, mean and deviation, files that cannot be read or are "
+        "not used.",
         "carousel data info D [--json]", data_help};
     const car_cli_option table[] = {{"json", NULL, "the same for machines", CAR_CLI_FLAG, &o.json, 0, 0}};
     int count = take_name(command.name, argc, argv, rest, &name);

@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "base/output.h"
 #include "carousel/checkpoint.h"
+#include "data.h"
 #include "train.h"
 
 enum { TIMED_STEPS = 512 };
@@ -163,6 +164,7 @@ void car_train_show_model(const car_train_run *run) {
                (long long)data.samples[CAR_SPLIT_TRAIN], (long long)data.samples[CAR_SPLIT_EVALUATION],
                (long long)run->epoch_steps);
     }
+    car_cli_print_unused_line(run->data.set);
     if (run->first_step > 0) {
         printf("going on after step %lld\n", (long long)run->first_step);
     }
@@ -320,6 +322,7 @@ static void add_data(cJSON *json, const car_train_run *run, double wall) {
     cJSON_AddNumberToObject(data, "buffer_bytes", (double)car_loader_bytes(run->data.loader));
     cJSON_AddNumberToObject(data, "unreadable", (double)problems.unreadable);
     cJSON_AddNumberToObject(data, "damaged", (double)problems.damaged);
+    cJSON_AddNumberToObject(data, "unused", (double)car_cli_count_unused(run->data.set));
 }
 
 static void add_results(cJSON *json, car_train_run *run, double elapsed, bool interrupted) {

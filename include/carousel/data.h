@@ -76,6 +76,36 @@ typedef struct car_dataset_problems {
 } car_dataset_problems;
 void car_dataset_get_problems(const car_dataset *dataset, car_dataset_problems *out);
 
+/* Why something that lies in a dataset's folder is not used: a code, a name for machines, a text for people that fits
+ * behind a number. */
+#define CAR_UNUSED_LIST(X)                                                        \
+    X(CAR_UNUSED_FORMAT, "other_format", "images of other types than JPEG")       \
+    X(CAR_UNUSED_OTHER, "other_file", "files that are no images")                 \
+    X(CAR_UNUSED_HIDDEN, "hidden", "hidden files and folders")                    \
+    X(CAR_UNUSED_OUTSIDE, "outside", "files outside of class folders")            \
+    X(CAR_UNUSED_BESIDE, "beside", "folders beside those of the splits")          \
+    X(CAR_UNUSED_EMPTY, "empty_class", "classes without an image to evaluate on") \
+    X(CAR_UNUSED_SPECIAL, "special", "pipes, sockets and devices")                \
+    X(CAR_UNUSED_LOOP, "loop", "links that lead back to a folder above")
+
+typedef enum car_unused {
+#define CAR_UNUSED_ENUM(code, name, text) code,
+    CAR_UNUSED_LIST(CAR_UNUSED_ENUM)
+#undef CAR_UNUSED_ENUM
+        CAR_UNUSED_REASONS
+} car_unused;
+
+const char *car_unused_name(car_unused reason);
+const char *car_unused_text(car_unused reason);
+
+/* What was found when the dataset was opened and is not used. A hidden folder and one beside the splits count as one:
+ * nobody looks into them. */
+typedef struct car_dataset_unused {
+    int64_t count[CAR_UNUSED_REASONS];
+    char first[CAR_UNUSED_REASONS][256]; /* of each reason, the path that sorts first */
+} car_dataset_unused;
+void car_dataset_get_unused(const car_dataset *dataset, car_dataset_unused *out);
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* Reads samples; one for each thread. */

@@ -154,6 +154,31 @@ const char *car_dataset_class_name(const car_dataset *dataset, int index) {
     return dataset->methods->class_name(dataset->state, index);
 }
 
+void car_dataset_get_unused(const car_dataset *dataset, car_dataset_unused *out) {
+    *out = (car_dataset_unused){0};
+    if (dataset->methods->unused) {
+        dataset->methods->unused(dataset->state, out);
+    }
+}
+
+const char *car_unused_name(car_unused reason) {
+    static const char *const names[] = {
+#define NAME(code, name, text) name,
+        CAR_UNUSED_LIST(NAME)
+#undef NAME
+    };
+    return reason >= 0 && reason < CAR_UNUSED_REASONS ? names[reason] : "unknown";
+}
+
+const char *car_unused_text(car_unused reason) {
+    static const char *const texts[] = {
+#define TEXT(code, name, text) text,
+        CAR_UNUSED_LIST(TEXT)
+#undef TEXT
+    };
+    return reason >= 0 && reason < CAR_UNUSED_REASONS ? texts[reason] : "unknown";
+}
+
 car_status car_dataset_digest(const car_dataset *dataset, char *text) {
     car_sha256 sha = car_sha256_begin();
     const char *kind = kinds[dataset->info.kind].name;

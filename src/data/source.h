@@ -66,6 +66,9 @@ typedef struct car_source_methods {
      * is in it already. Must not depend on where the data lies. */
     car_status (*digest)(const void *state, car_sha256 *sha);
 
+    /* What was found beside the samples and is not used; NULL: nothing ever is. `out` comes zeroed. */
+    void (*unused)(const void *state, car_dataset_unused *out);
+
     /* Exactly one of the two is not NULL. Both are called from several threads at once, with 0 <= sample < the number
      * of samples of the split (any number that is not negative, if it is endless). A failure that is not one sample's
      * own (no memory, no file handles, a file that everything is in has become shorter) is a status, and ends the

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -123,13 +124,84 @@ static void only_visible_jpeg_files_count_and_links_do(void **state) {
     assert_int_equal(symlink("nowhere", car_scratch_in(&f->scratch, "a/broken.jpg").text), 0);
     assert_int_equal(symlink("../.else/c/5.jpg", car_scratch_in(&f->scratch, "a/link.jpg").text), 0);
     open_folder(f);
-    check_counts(f, 4, 0, 2);
+    check_counts(f, 5, 0, 2);
     check_image(f, CAR_SPLIT_TRAIN, 0, 1, 0);
     check_image(f, CAR_SPLIT_TRAIN, 2, 5, 0);
-    check_image(f, CAR_SPLIT_TRAIN, 3, 5, 1);
+    check_image(f, CAR_SPLIT_TRAIN, 3, 4, 0);
+    check_image(f, CAR_SPLIT_TRAIN, 4, 5, 1);
     car_image image;
     assert_int_equal(car_reader_image(f->reader, CAR_SPLIT_TRAIN, 1, &image), CAR_OK);
     assert_null(image.pixels); /* a link to nothing is not passed over, but unreadable */
+}
+
+/* ---- depth, and what is not used -------------------------------------------------------------- */
+
+/* os.walk's folders, sorted as whole paths; then the names in each. */
+static void files_lie_at_any_depth_in_the_order_of_torchvision(void **state) {
+    car_data_rig *f = *state;
+    static const char *const order[] = {"a/2.jpg",     "a/z.jpg",       "a/b/1.jpg", "a/b-c/1.jpg",
+                                        "a/b/c/1.jpg", "a/b/c/d/0.jpg", "a/bb/1.jpg"};
+    enum { FILES = sizeof order / sizeof order[0] };
+    for (int i = FILES - 1; i >= 0; i--) {
+        char name[64];
+        snprintf(name, sizeof name, "train/%s", order[i]);
+        paint(f, name, i + 1);
+    }
+    paint(f, "train/b/1.jpg", 20);
+    paint(f, "val/b/deep/er/1.jpg", 21);
+    open_folder(f);
+    check_counts(f, FILES + 1, 1, 2);
+    for (int i = 0; i < FILES; i++) {
+        check_image(f, CAR_SPLIT_TRAIN, i, i + 1, 0);
+    }
+    check_image(f, CAR_SPLIT_TRAIN, FILES, 20, 1);
+    check_image(f, CAR_SPLIT_EVALUATION, 0, 21, 1);
+}
+
+static void check_unused(const car_data_rig *f, car_unused reason, int64_t count, const char *first) {
+    car_dataset_unused unused;
+    car_dataset_get_unused(f->dataset, &unused);
+    assert_int_equal(unused.count[reason], count);
+    assert_string_equal(unused.first[reason], first);
+}
+
+static void what_is_not_used_is_counted_by_reason(void **state) {
+    car_data_rig *f = *state;
+    paint(f, "train/a/x/1.jpg", 1);
+    paint(f, "train/b/1.jpg", 2);
+    paint(f, "val/a/1.jpg", 3);
+    paint(f, "test/a/1.jpg", 4);
+    car_scratch_put(&f->scratch, "train/a/x/y.PNG", "x", 1);
+    car_scratch_put(&f->scratch, "train/a/c.webp", "x", 1);
+    car_scratch_put(&f->scratch, "val/a/c.png", "x", 1);
+    car_scratch_put(&f->scratch, "train/b/notes.txt", "x", 1);
+    car_scratch_put(&f->scratch, "train/b/noending", "x", 1);
+    paint(f, "train/b/.1.jpg", 5);
+    paint(f, ".git/a/1.jpg", 5);
+    car_scratch_put(&f->scratch, "train/loose.jpg", "x", 1);
+    car_scratch_put(&f->scratch, "LICENSE", "x", 1);
+    assert_int_equal(mkfifo(car_scratch_in(&f->scratch, "train/a/pipe.jpg").text, 0600), 0);
+    assert_int_equal(symlink("../..", car_scratch_in(&f->scratch, "train/a/x/up").text), 0);
+    assert_int_equal(symlink(".", car_scratch_in(&f->scratch, "train/b/self").text), 0);
+    open_folder(f);
+    check_counts(f, 2, 1, 2);
+    check_unused(f, CAR_UNUSED_FORMAT, 3, "train/a/c.webp");
+    check_unused(f, CAR_UNUSED_OTHER, 2, "train/b/noending");
+    check_unused(f, CAR_UNUSED_HIDDEN, 2, ".git");
+    check_unused(f, CAR_UNUSED_OUTSIDE, 2, "LICENSE");
+    check_unused(f, CAR_UNUSED_BESIDE, 1, "test");
+    check_unused(f, CAR_UNUSED_EMPTY, 1, "val/b");
+    check_unused(f, CAR_UNUSED_SPECIAL, 1, "train/a/pipe.jpg");
+    check_unused(f, CAR_UNUSED_LOOP, 2, "train/a/x/up");
+}
+
+static void nothing_unused_is_nothing_counted(void **state) {
+    car_data_rig *f = *state;
+    paint(f, "a/1.jpg", 1);
+    open_folder(f);
+    for (int r = 0; r < CAR_UNUSED_REASONS; r++) {
+        check_unused(f, (car_unused)r, 0, "");
+    }
 }
 
 static void wrong_folders_are_refused(void **state) {
@@ -141,6 +213,7 @@ static void wrong_folders_are_refused(void **state) {
     must_fail(f, CAR_ERROR_FORMAT, "there is a class val/zebra, but no class zebra to train on");
     paint(f, "train/zebra/1.png", 1);
     must_fail(f, CAR_ERROR_FORMAT, "class 'train/zebra' has no .jpg or .jpeg file");
+    must_fail(f, CAR_ERROR_FORMAT, "it has 1 images of other types: convert them to JPEG");
     char *end = f->name + strlen(f->name);
     snprintf(end, 16, "/none");
     must_fail(f, CAR_ERROR_IO, "/none: No such file");
@@ -273,6 +346,10 @@ int main(void) {
                                         car_data_rig_tear_down),
         cmocka_unit_test_setup_teardown(a_class_may_be_called_train, set_up, car_data_rig_tear_down),
         cmocka_unit_test_setup_teardown(only_visible_jpeg_files_count_and_links_do, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(files_lie_at_any_depth_in_the_order_of_torchvision, set_up,
+                                        car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(what_is_not_used_is_counted_by_reason, set_up, car_data_rig_tear_down),
+        cmocka_unit_test_setup_teardown(nothing_unused_is_nothing_counted, set_up, car_data_rig_tear_down),
         cmocka_unit_test_setup_teardown(wrong_folders_are_refused, set_up, car_data_rig_tear_down),
         cmocka_unit_test_setup_teardown(unreadable_samples_are_replaced_or_left_out, set_up, car_data_rig_tear_down),
         cmocka_unit_test_setup_teardown(files_that_vanish_are_unreadable, set_up, car_data_rig_tear_down),
