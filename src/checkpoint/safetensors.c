@@ -80,6 +80,9 @@ static car_status parse_header(car_safetensors *file, const char *path) {
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) {
         length = length << 8 | bytes[i];
     }
+    if (car_torch_file_recognize(bytes, file->map.size)) {
+        return car_torch_file_refuse(file->context, path);
+    }
     if (length > file->map.size - LENGTH_BYTES || length > max_header) {
         return car_context_fail(file->context, CAR_ERROR_FORMAT,
                                 "%s: its header claims %llu bytes of a file of %zu; "

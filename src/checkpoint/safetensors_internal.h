@@ -1,10 +1,17 @@
-/* What messages about an open safetensors file need. */
+/* What the files about safetensors share. */
 #ifndef CAR_CHECKPOINT_SAFETENSORS_INTERNAL_H
 #define CAR_CHECKPOINT_SAFETENSORS_INTERNAL_H
+
+#include <stdbool.h>
 
 #include "carousel/safetensors.h"
 
 car_context *car_safetensors_context(const car_safetensors *file);
 const char *car_safetensors_path(const car_safetensors *file);
+
+/* torch_file.c: whether these are the first bytes of a file that torch.save wrote, and the failure that says how to
+ * convert it. */
+bool car_torch_file_recognize(const void *bytes, size_t size);
+car_status car_torch_file_refuse(car_context *context, const char *path);
 
 #endif

@@ -113,6 +113,15 @@ expect 1 "[10, 512] there and [7, 512] in the model; --reset-head" train --model
 expect 0 "drawn anew" train --model mlp --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
 expect 0 "parameters loaded" train --model mlp --init "$directory/run/weights.safetensors" --steps 1
 
+# A file of torch.save is answered with lines of Python that make a safetensors file of it, whatever its name has in it.
+printf 'PK\003\004%22s\016\000\000\000model/data.pkl%64s' '' '' >"$directory/it's \"a\".pth"
+expect 1 'safetensors.torch.save_file(' train --model mlp --init "$directory/it's \"a\".pth" --steps 1
+expect 1 'is a file of PyTorch' eval --model mlp --weights "$directory/it's \"a\".pth" --data synthetic
+if command -v python3 >/dev/null; then
+    "$CAROUSEL" train --model mlp --init "$directory/it's \"a\".pth" --steps 1 2>&1 | tail -n 2 |
+        python3 -c 'import sys; compile(sys.stdin.read(), "lines", "exec")' || fail "the lines that convert a .pth are not Python"
+fi
+
 # An interrupt ends the run with a summary.
 "$CAROUSEL" train --model mlp --steps 1000000 >"$directory/interrupt" &
 runner=$!

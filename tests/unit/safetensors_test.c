@@ -259,6 +259,29 @@ static void test_damage(void **state) {
     }
 }
 
+/* What torch.save wrote is named as such, with the way out; what only looks like it is not. */
+static void test_files_of_torch(void **state) {
+    car_scratch *f = *state;
+    static const unsigned char old[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.";
+    unsigned char zip[64] = "PK\x03\x04";
+    static const char *const names[] = {"model/data.pkl", "archive/version"};
+    for (int i = 0; i < 2; i++) {
+        zip[26] = (unsigned char)strlen(names[i]);
+        memcpy(zip + 30, names[i], strlen(names[i]));
+        car_scratch_write(path_of(f).text, zip, sizeof zip);
+        expect_failure(f, names[i], CAR_ERROR_FORMAT,
+                       i == 0 ? "import torch, safetensors.torch\nsafetensors.torch.save_file(" : "its header claims");
+    }
+    zip[26] = zip[27] = 255; /* a name longer than the file */
+    car_scratch_write(path_of(f).text, zip, sizeof zip);
+    expect_failure(f, "a long name", CAR_ERROR_FORMAT, "its header claims");
+    for (size_t bytes = 10; bytes < sizeof old; bytes++) {
+        car_scratch_write(path_of(f).text, old, bytes);
+        expect_failure(f, "an old pickle", CAR_ERROR_FORMAT,
+                       bytes >= 15 ? "is a file of PyTorch's torch.save" : "its header claims");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_reads_everything, car_scratch_set_up, car_scratch_tear_down),
@@ -269,6 +292,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_lengths, car_scratch_set_up, car_scratch_tear_down),
         cmocka_unit_test_setup_teardown(test_not_a_file, car_scratch_set_up, car_scratch_tear_down),
         cmocka_unit_test_setup_teardown(test_damage, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_files_of_torch, car_scratch_set_up, car_scratch_tear_down),
     };
     return cmocka_run_group_tests_name("safetensors", tests, NULL, NULL);
 }
