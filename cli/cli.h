@@ -60,6 +60,9 @@ bool car_cli_store(const car_cli_command *command, const car_cli_option *option,
 /* What was typed behind an option, the last if there are several; NULL if it was not. */
 const char *car_cli_peek(int argc, char **argv, const char *name);
 
+/* Takes the first argument that is neither an option nor an option's value out of argv; NULL if there is none. */
+const char *car_cli_take_word(const car_cli_option *options, int count, int *argc, char **argv);
+
 /* The models, a line each, for the end of a help text. */
 void car_cli_list_models(char *text, size_t capacity);
 /* Adds those that can only be planned. */

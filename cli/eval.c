@@ -1,4 +1,5 @@
-/* carousel eval: loss and accuracy of weights in a file. */
+/* carousel eval: loss and accuracy of a run, or of weights in a file. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +11,8 @@
 
 typedef struct evaluation_run {
     car_train_options options;
-    const char *weights_path;
+    const char *directory;    /* of the run; NULL: all is typed */
+    const char *weights_path; /* NULL: the run's */
     bool json;
     car_context *context;
     car_graph *graph;
@@ -21,16 +23,49 @@ typedef struct evaluation_run {
     car_evaluation result;
 } evaluation_run;
 
+/* What the run was trained with; how many threads there are is this machine's business. */
+static int read_run(const car_cli_command *command, evaluation_run *run) {
+    car_train_options *o = &run->options;
+    char path[CAR_TRAIN_PATH];
+    struct stat entry;
+    int threads = o->threads;
+    if (stat(run->directory, &entry) != 0 || !S_ISDIR(entry.st_mode)) {
+        return car_cli_fail(
+            CAR_CLI_FAILED,
+            "eval: %s is not the directory of a run; a file of weights goes with --weights FILE --model "
+            "NAME --data SOURCE",
+            run->directory);
+    }
+    if (snprintf(path, sizeof path, "%s/config.json", run->directory) >= (int)sizeof path) {
+        return car_cli_fail(CAR_CLI_FAILED, "eval: the path %s is too long", run->directory);
+    }
+    int code = car_train_read_config(command, path, o);
+    o->threads = threads;
+    return code;
+}
+
+static int check_options(const evaluation_run *run) {
+    const car_train_options *o = &run->options;
+    if (o->model && o->data && (run->weights_path || run->directory)) {
+        return CAR_CLI_GO_ON;
+    }
+    return car_cli_fail(CAR_CLI_USAGE,
+                        "eval: --%s is missing; name the directory of a run, or see 'carousel eval --help'",
+                        !o->model                               ? "model NAME"
+                        : !run->weights_path && !run->directory ? "weights FILE"
+                                                                : "data SOURCE");
+}
+
 static int read_options(int argc, char **argv, evaluation_run *run) {
     car_train_options *o = &run->options;
     char models[1024];
     car_train_default_options(o);
     o->data = NULL;
     const car_cli_option options[] = {
-        {"model", "NAME", "which model (required)", CAR_CLI_TEXT, &o->model, 0, 0},
-        {"weights", "FILE", "a safetensors file, or the directory of a run (required)", CAR_CLI_TEXT,
+        {"model", "NAME", "which model (that of RUN)", CAR_CLI_TEXT, &o->model, 0, 0},
+        {"weights", "FILE", "a safetensors file, or a directory that has one (those of RUN)", CAR_CLI_TEXT,
          &run->weights_path, 0, 0},
-        {"data", "SOURCE", "as for train (required); its samples for evaluation", CAR_CLI_TEXT, &o->data, 0, 0},
+        {"data", "SOURCE", "as for train; its samples for evaluation (those of RUN)", CAR_CLI_TEXT, &o->data, 0, 0},
         {"batch", "B", "samples at once", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
         {"batches", "N", "how many of them; 0: all (synthetic data: 8)", CAR_CLI_INT, &o->eval_batches, 0, 1e9},
         {"threads", "P", "threads that compute", CAR_CLI_INT, &o->threads, 1, 1024},
@@ -42,35 +77,48 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
         {"seed", "N", "of synthetic data", CAR_CLI_SEED, &o->seed, 0, 0},
         {"json", NULL, "print a JSON object", CAR_CLI_FLAG, &run->json, 0, 0},
     };
+    enum { COUNT = sizeof options / sizeof options[0] };
     car_cli_list_models(models, sizeof models);
-    const car_cli_command command = {"eval", "Evaluates a model's weights.",
-                                     "carousel eval --model NAME --weights FILE --data SOURCE [OPTIONS]", models};
-    int code = car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
-    if (code == CAR_CLI_GO_ON && (!o->model || !run->weights_path || !o->data)) {
-        code = car_cli_fail(CAR_CLI_USAGE, "eval: --%s is missing; see 'carousel eval --help'",
-                            !o->model            ? "model NAME"
-                            : !run->weights_path ? "weights FILE"
-                                                 : "data SOURCE");
-    }
+    const car_cli_command command = {"eval", "Evaluates a run, or a model's weights.",
+                                     "carousel eval RUN [OPTIONS]\n"
+                                     "       carousel eval --model NAME --weights FILE --data SOURCE [OPTIONS]",
+                                     models};
+    run->directory = car_cli_wants_help(argc, argv) ? NULL : car_cli_take_word(options, COUNT, &argc, argv);
+    int code = run->directory ? read_run(&command, run) : CAR_CLI_GO_ON;
+    code = code == CAR_CLI_GO_ON ? car_cli_parse(&command, options, COUNT, argc, argv) : code;
     o->workers = o->threads; /* nothing is trained that has a number of micro-batches */
-    return code;
+    return code == CAR_CLI_GO_ON ? check_options(run) : code;
 }
 
 /* A run's directory stands for the weights that it ended with. */
+static car_status find_weights(evaluation_run *run, char path[CAR_TRAIN_PATH]) {
+    const char *place = run->weights_path ? run->weights_path : run->directory;
+    struct stat entry;
+    car_status status = CAR_OK;
+    if (stat(place, &entry) != 0 || !S_ISDIR(entry.st_mode)) {
+        snprintf(path, CAR_TRAIN_PATH, "%s", place);
+        return CAR_OK;
+    }
+    CAR_TRY(car_train_path(run->context, place, "weights.safetensors", path));
+    if (stat(path, &entry) != 0) {
+        return car_context_fail(run->context, CAR_ERROR_IO,
+                                "%s: %s; a run that has not ended has none, but its checkpoints may be evaluated: "
+                                "--weights RUN/checkpoints/step-T",
+                                path, strerror(errno));
+    }
+done:
+    return status;
+}
+
 static car_status load(evaluation_run *run) {
     const car_weights_load_config config = {0};
     car_weights_load_report report;
     char path[CAR_TRAIN_PATH];
-    struct stat entry;
     car_status status = CAR_OK;
-    const char *file = run->weights_path;
-    if (stat(file, &entry) == 0 && S_ISDIR(entry.st_mode)) {
-        CAR_TRY(car_train_path(run->context, file, "weights.safetensors", path));
-        file = path;
-    }
-    CAR_TRY(car_weights_load(run->weights, file, &config, &report));
+    CAR_TRY(find_weights(run, path));
+    CAR_TRY(car_weights_load(run->weights, path, &config, &report));
     if (report.left_over > 0) {
-        fprintf(stderr, "carousel: warning: %s has %d tensors that %s does not know: %s\n", file, report.left_over,
+        fprintf(stderr, "carousel: warning: %s has %d tensors that %s does not know: %s\n", path, report.left_over,
                 run->options.model, report.left_over_names);
     }
 done:
@@ -80,12 +128,15 @@ done:
 static car_status evaluate(evaluation_run *run) {
     car_train_options *o = &run->options;
     car_context_config context = car_context_config_default();
+    car_program_config program = car_program_config_default();
     car_status status = CAR_OK;
     CAR_TRY(car_context_create(&context, &run->context));
     CAR_TRY(car_train_find_sizes(run->context, o));
     CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
-    CAR_TRY(car_program_create(run->graph, NULL, &run->program));
+    CAR_TRY(car_convolutions_find(run->context, o->convolutions, &program.convolutions));
+    CAR_TRY(car_convolutions_find_memory(run->context, o->memory, &program.tight));
+    CAR_TRY(car_program_create(run->graph, &program, &run->program));
     CAR_TRY(car_arena_create(run->context, 0, &run->arena));
     CAR_TRY(car_weights_create(run->program, run->arena, &run->weights));
     CAR_TRY(car_weights_initialize(run->weights, o->seed));
@@ -110,6 +161,7 @@ static void print_result(const evaluation_run *run) {
         cJSON_AddNumberToObject(json, "top5", e->top5);
     } else {
         cJSON_AddNumberToObject(json, "perplexity", exp(e->loss));
+        cJSON_AddNumberToObject(json, car_train_accuracy_name(run->data.domain), e->top1);
     }
     cJSON_AddNumberToObject(json, images ? "samples" : "tokens", (double)e->rows);
     char *text = cJSON_Print(json);
@@ -121,14 +173,11 @@ static void print_result(const evaluation_run *run) {
 int car_cli_eval(int argc, char **argv) {
     evaluation_run run = {0};
     int code = read_options(argc, argv, &run);
-    if (code != CAR_CLI_GO_ON) {
-        return code;
-    }
-    car_status status = evaluate(&run);
-    code = CAR_CLI_OK;
-    if (status == CAR_OK) {
+    car_status status = code == CAR_CLI_GO_ON ? evaluate(&run) : CAR_OK;
+    if (code == CAR_CLI_GO_ON && status == CAR_OK) {
         print_result(&run);
-    } else {
+        code = CAR_CLI_OK;
+    } else if (code == CAR_CLI_GO_ON) {
         code = car_cli_report(run.context, status);
     }
     if (run.context) {
@@ -139,5 +188,6 @@ int car_cli_eval(int argc, char **argv) {
         car_graph_destroy(run.graph);
         car_context_destroy(run.context);
     }
+    car_cli_release_config(run.options.config_texts);
     return code;
 }

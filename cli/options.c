@@ -194,6 +194,21 @@ const char *car_cli_peek(int argc, char **argv, const char *name) {
     return found;
 }
 
+const char *car_cli_take_word(const car_cli_option *options, int count, int *argc, char **argv) {
+    for (int i = 1; i < *argc; i++) {
+        if (argv[i][0] != '-') {
+            const char *word = argv[i];
+            memmove(&argv[i], &argv[i + 1], (size_t)(*argc - i - 1) * sizeof *argv);
+            --*argc;
+            return word;
+        }
+        const char *name = argv[i] + strspn(argv[i], "-");
+        const car_cli_option *option = car_cli_find_option(options, count, name, strlen(name));
+        i += option && option->kind != CAR_CLI_FLAG; /* the next one is its value */
+    }
+    return NULL;
+}
+
 bool car_cli_wants_help(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {

@@ -52,6 +52,8 @@ bool car_train_is_interrupted(void); /* it was asked to end */
 
 void car_train_default_options(car_train_options *options);
 int car_train_read_options(int argc, char **argv, car_train_options *options);
+/* Sets what a run's config.json has. Returns CAR_CLI_GO_ON, or the code to exit with after a message. */
+int car_train_read_config(const car_cli_command *command, const char *path, car_train_options *options);
 car_status car_train_configure(car_context *context, const car_train_options *options, car_plan_config *plan,
                                car_program_config *program, car_trainer_config *trainer);
 /* `epoch_steps`: what an epoch of --lr-schedule step:EPOCHS:GAMMA is. */
@@ -195,6 +197,20 @@ car_trainer_times car_train_times(const car_train_run *run);
 /* Adds "comm" and, over ranks, "ranks" to the summary. */
 void car_train_add_traffic(car_train_run *run, cJSON *json);
 
+/* Peak bytes of a run: of the process, or over ranks of the largest rank in each (while training). */
+typedef struct car_train_peaks {
+    int ranks; /* 1: one process */
+    int rank;  /* the one with most activations */
+    double largest[CAR_MEMORY_CATEGORIES], activations_mean, extent, rss;
+    double activations_sum, rss_sum; /* of all ranks' peaks, which need not be at one time */
+} car_train_peaks;
+car_train_peaks car_train_get_peaks(const car_train_run *run);
+
+/* ---- train_memory.c: those peaks, with the word whose they are --------------------------------------------------- */
+
+void car_train_print_peak(const car_train_run *run); /* for the closing line */
+void car_train_add_memory(const car_train_run *run, cJSON *json);
+
 /* ---- train_record.c: what was done in some of the steps, for --trace and the run directory ----------------------- */
 
 /* Looks at --trace-steps before anything is done. */
@@ -217,7 +233,9 @@ void car_train_show_problems(const car_train_run *run); /* samples that could no
 /* Whether the run was over before and its summary is there. */
 car_status car_train_was_over(car_train_run *run, bool *out);
 car_status car_train_summarize(car_train_run *run, bool interrupted);
-/* Loss and accuracy, or perplexity, as a line without its end. */
+/* What the share of labels that were the best guess is called in files: a language model's labels are next tokens. */
+const char *car_train_accuracy_name(car_domain domain);
+/* Loss and accuracy, of tokens also perplexity, as a line without its end. */
 void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evaluation *evaluation);
 /* The answer to --eval-every. */
 car_status car_train_evaluate_now(car_train_run *run);

@@ -123,6 +123,12 @@ static int read_config(const car_cli_command *command, const car_cli_option *tab
     return car_cli_read_config(command, table, count, own, &o->config_texts);
 }
 
+int car_train_read_config(const car_cli_command *command, const char *path, car_train_options *o) {
+    car_cli_option table[CAR_TRAIN_OPTIONS];
+    int count = fill_table(o, table);
+    return car_cli_read_config(command, table, count, path, &o->config_texts);
+}
+
 int car_train_read_options(int argc, char **argv, car_train_options *o) {
     char models[1024];
     car_cli_option table[CAR_TRAIN_OPTIONS];

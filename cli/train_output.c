@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -187,9 +186,9 @@ static void show_step(car_train_run *run, double now) {
     if (run->epoch_steps > 0) {
         snprintf(epoch, sizeof epoch, "epoch %.2f  ", (double)step / (double)run->epoch_steps);
     }
-    printf("%s%sstep %lld/%d  loss %.4f  %.1f samples/s  activations %.1f MB, peak %.1f MB  %.0f s left%s",
+    printf("%s%sstep %lld/%d  loss %.4f  %.1f samples/s  activations%s %.1f MB, peak %.1f MB  %.0f s left%s",
            run->terminal ? "\r\033[K" : "", epoch, (long long)step, o->steps, run->loss, samples / elapsed,
-           (double)car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
+           run->transport ? " of rank 0" : "", (double)car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
            (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
            elapsed / (double)run->reported * (double)(o->steps - step), run->terminal && !last ? "" : "\n");
     fflush(stdout);
@@ -222,13 +221,18 @@ void car_train_on_step(void *user, const car_step_report *report) {
     show_step(run, now);
 }
 
+const char *car_train_accuracy_name(car_domain domain) {
+    return domain == CAR_DOMAIN_IMAGES ? "accuracy" : "next_token_accuracy";
+}
+
 void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evaluation *e) {
     fprintf(stream, "loss %.4f, ", e->loss);
     if (domain == CAR_DOMAIN_IMAGES) {
         fprintf(stream, "top-1 %.2f %%, top-5 %.2f %% of %lld samples", 100 * e->top1, 100 * e->top5,
                 (long long)e->rows);
     } else {
-        fprintf(stream, "perplexity %.2f over %lld tokens", exp(e->loss), (long long)e->rows);
+        fprintf(stream, "perplexity %.2f, next-token accuracy %.2f %% over %lld tokens", exp(e->loss), 100 * e->top1,
+                (long long)e->rows);
     }
 }
 
@@ -247,9 +251,8 @@ static void record_evaluation(car_train_run *run) {
     }
     FILE *file = fopen(path, "a");
     bool written = file && fprintf(file, "{\"step\": %lld, \"loss\": %s, ", (long long)car_train_steps(run), loss) > 0;
-    if (written && run->data.domain == CAR_DOMAIN_IMAGES) {
-        written = fprintf(file, "\"accuracy\": %.9g, \"accuracy_top5\": %.9g, ", e->top1, e->top5) > 0;
-    }
+    const char *accuracy = car_train_accuracy_name(run->data.domain);
+    written = written && fprintf(file, "\"%s\": %.9g, \"%s_top5\": %.9g, ", accuracy, e->top1, accuracy, e->top5) > 0;
     written = written && fprintf(file, "\"seconds\": %.6g}\n", car_clock_seconds() - run->started) > 0;
     if (!file || (fclose(file) != 0) | !written) {
         car_context_log(run->context, CAR_LOG_WARNING, "evaluations.jsonl lacks step %lld: %s",
@@ -278,20 +281,6 @@ static double median_step(car_train_run *run) {
     size_t count = (size_t)(run->reported < TIMED_STEPS ? run->reported : TIMED_STEPS);
     qsort(run->step_ms, count, sizeof *run->step_ms, compare_numbers);
     return count ? run->step_ms[count / 2] : 0;
-}
-
-static void add_memory(cJSON *json, const car_train_run *run) {
-    struct rusage usage;
-    cJSON *memory = cJSON_AddObjectToObject(json, "memory");
-    for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
-        char name[64];
-        snprintf(name, sizeof name, c == CAR_MEMORY_ACTIVATIONS ? "%s_peak_bytes" : "%s_bytes", car_memory_text(c));
-        cJSON_AddNumberToObject(memory, name, (double)car_arena_peak(run->arena, c));
-    }
-    cJSON_AddNumberToObject(memory, "activations_mean_bytes", car_arena_mean(run->arena, CAR_MEMORY_ACTIVATIONS));
-    cJSON_AddNumberToObject(memory, "arena_extent_bytes", (double)car_arena_extent(run->arena));
-    getrusage(RUSAGE_SELF, &usage);
-    cJSON_AddNumberToObject(memory, "rss_peak_bytes", (double)usage.ru_maxrss * 1024);
 }
 
 static void add_machine(cJSON *json, const car_train_run *run) {
@@ -335,8 +324,10 @@ static void add_results(cJSON *json, car_train_run *run, double elapsed, bool in
         cJSON_AddNumberToObject(json, "loss_last", run->loss);
     }
     if (run->evaluated) {
-        cJSON_AddNumberToObject(json, "accuracy", run->evaluation.top1);
-        cJSON_AddNumberToObject(json, "accuracy_top5", run->evaluation.top5);
+        char top5[64];
+        snprintf(top5, sizeof top5, "%s_top5", car_train_accuracy_name(run->data.domain));
+        cJSON_AddNumberToObject(json, car_train_accuracy_name(run->data.domain), run->evaluation.top1);
+        cJSON_AddNumberToObject(json, top5, run->evaluation.top5);
         cJSON_AddNumberToObject(json, "eval_loss", run->evaluation.loss);
     }
     cJSON_AddNumberToObject(json, "samples_per_s", (double)run->reported * o->workers * o->shape.batch / elapsed);
@@ -412,9 +403,9 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     }
     printf("%s after %lld steps", interrupted ? "interrupted" : "done", (long long)car_train_steps(run));
     if (run->reported > 0) {
-        printf(": loss %.4f -> %.4f in %.1f s, %.1f samples/s, peak of activations %.1f MB", run->first_loss, run->loss,
-               elapsed, (double)run->reported * run->options.workers * run->options.shape.batch / elapsed,
-               (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte);
+        printf(": loss %.4f -> %.4f in %.1f s, %.1f samples/s, ", run->first_loss, run->loss, elapsed,
+               (double)run->reported * run->options.workers * run->options.shape.batch / elapsed);
+        car_train_print_peak(run);
     }
     puts(run->reported > 0 || interrupted ? "" : ", all of them made before");
     car_train_show_problems(run);
@@ -428,7 +419,7 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     CAR_TRY(car_weights_digest(car_train_weights(run), digest));
     add_options(json, &run->options);
     add_results(json, run, elapsed, interrupted);
-    add_memory(json, run);
+    car_train_add_memory(run, json);
     car_train_add_traffic(run, json);
     cJSON_AddStringToObject(json, "weights_sha256", digest);
     add_machine(json, run);

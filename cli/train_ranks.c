@@ -10,7 +10,7 @@
 
 /* What each rank tells of itself. */
 typedef struct account {
-    double memory[CAR_MEMORY_CATEGORIES], activations_mean, rss, rss_end;
+    double memory[CAR_MEMORY_CATEGORIES], activations_mean, extent, rss, rss_end;
     double data_waited, bytes_sent, messages, collectives, statuses, most, exposed, waiting, tasks;
 } account;
 
@@ -181,6 +181,7 @@ static account account_of(const car_train_run *run) {
     struct rusage usage;
     car_rank_traffic traffic = car_rank_get_traffic(run->rank);
     account a = {.activations_mean = car_arena_mean(run->arena, CAR_MEMORY_ACTIVATIONS),
+                 .extent = (double)car_arena_extent(run->arena),
                  .rss_end = resident_bytes(),
                  .data_waited = car_loader_waited(run->data.loader),
                  .bytes_sent = (double)traffic.bytes_sent,
@@ -195,6 +196,45 @@ static account account_of(const car_train_run *run) {
     getrusage(RUSAGE_SELF, &usage);
     a.rss = (double)usage.ru_maxrss * 1024;
     return a;
+}
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+static car_train_peaks peaks_of_process(const car_train_run *run) {
+    struct rusage usage;
+    car_train_peaks p = {.ranks = 1,
+                         .activations_mean = car_arena_mean(run->arena, CAR_MEMORY_ACTIVATIONS),
+                         .extent = (double)car_arena_extent(run->arena)};
+    for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
+        p.largest[c] = (double)car_arena_peak(run->arena, c);
+    }
+    getrusage(RUSAGE_SELF, &usage);
+    p.rss = p.rss_sum = (double)usage.ru_maxrss * 1024;
+    p.activations_sum = p.largest[CAR_MEMORY_ACTIVATIONS];
+    return p;
+}
+
+car_train_peaks car_train_get_peaks(const car_train_run *run) {
+    if (!run->accounts) {
+        return peaks_of_process(run);
+    }
+    const account *all = run->accounts;
+    car_train_peaks p = {.ranks = car_transport_size(run->transport)};
+    for (int r = 0; r < p.ranks; r++) {
+        double held = all[r].memory[CAR_MEMORY_ACTIVATIONS];
+        p.rank = held > p.largest[CAR_MEMORY_ACTIVATIONS] ? r : p.rank;
+        for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
+            p.largest[c] = larger(p.largest[c], all[r].memory[c]);
+        }
+        p.activations_mean = larger(p.activations_mean, all[r].activations_mean);
+        p.extent = larger(p.extent, all[r].extent);
+        p.rss = larger(p.rss, all[r].rss);
+        p.activations_sum += held;
+        p.rss_sum += all[r].rss;
+    }
+    return p;
 }
 
 static car_status gather_accounts(car_train_run *run) {
@@ -274,8 +314,10 @@ static car_status pause_at(car_train_run *run, bool interrupted) {
     p.saves =
         o->out && o->keep && now > run->first_step && (end || (o->checkpoint_every && now % o->checkpoint_every == 0));
     car_status status = CAR_OK;
-    for (int c = 0; c < CAR_MEMORY_CATEGORIES && !run->gathered && !run->cut; c++) {
-        run->peaks[c] = (double)car_arena_peak(run->arena, c); /* of training, before the first rank holds all */
+    /* Of training, before the first rank holds all; one that was resumed has held a cut from the beginning. */
+    bool fresh = !run->gathered && !run->cut;
+    for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
+        run->peaks[c] = fresh || run->peaks[c] == 0 ? (double)car_arena_peak(run->arena, c) : run->peaks[c];
     }
     CAR_TRY(create_cut(run));
     CAR_TRY(car_rank_gather(run->rank, run->cut));

@@ -9,9 +9,10 @@ extern "C" {
 #endif
 
 typedef struct car_evaluation {
-    double loss;       /* mean over rows */
-    double top1, top5; /* shares of rows whose label is the best, or among the best five */
-    int64_t rows;      /* samples, or tokens; those with a negative label do not count */
+    double loss; /* mean over rows */
+    double top1,
+        top5;     /* shares of rows whose label is the best, or among the best five; of tokens: next-token accuracy */
+    int64_t rows; /* samples, or tokens; those with a negative label do not count */
 } car_evaluation;
 
 /* Runs `batches` micro-batches forward on `threads` threads; `feed` is called with step = the batch's number and

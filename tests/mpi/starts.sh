@@ -19,6 +19,15 @@ succeeds start 2 "$carousel" train "${train[@]}" --placement zero --steps 9 --ou
 succeeds "$carousel" train "${train[@]}" --placement shared --threads 2 --steps 10 --out "$work/moved" --resume
 succeeds start 2 "$carousel" train "${train[@]}" --placement pipeline --steps 12 --out "$work/moved" --resume
 same_weights "$work/whole" "$work/moved" "a run that moved between placements"
+python3 - "$work/moved/summary.json" <<'END' || fail "memory in summary.json is not that of the ranks"
+import json, sys
+summary = json.load(open(sys.argv[1]))
+memory, peaks = summary["memory"], [rank["activations_peak_bytes"] for rank in summary["ranks"]]
+assert min(peaks) > 0, peaks
+assert memory["of"] == "largest rank" and memory["activations_peak_bytes"] == max(peaks), memory
+assert memory["activations_ranks_sum_bytes"] == sum(peaks), memory
+assert memory["rss_peak_bytes"] == max(rank["rss_peak_bytes"] for rank in summary["ranks"]), memory
+END
 
 echo "== weights from a file"
 for placement in replica zero pipeline grid; do
@@ -56,6 +65,7 @@ four=(--model resnet20 --image-size 8 --workers 4 --batch 2 --rule cdp-v2 --step
 succeeds "$carousel" train "${four[@]}" --out "$work/four"
 succeeds start 2 "$carousel" train "${four[@]}" --placement replica --out "$work/chosen"
 expect '2 ranks on 1 machine.*workers interleaved (needs less memory'
+expect 'peak of activations .* MB on the largest rank ([01]), .* MB summed over 2 ranks'
 [ "$(value_of "$work/chosen/config.json" mapping)" = interleaved ] || fail "config.json does not say which mapping"
 succeeds start 2 "$carousel" train "${four[@]}" --placement replica --mapping contiguous --steps 2 --out "$work/given"
 succeeds start 2 "$carousel" train "${four[@]}" --placement replica --resume --out "$work/given"

@@ -170,6 +170,9 @@ def summary_of(rule, placement, timeline):
                  "max_messages_per_slot": 1 if timeline["messages"] else 0, "collectives": 0, "exposed_ms_per_step": 0.4},
         "machine": {"cpu": "Made-up processor </script> & <b>sons</b>", "cores": 2, "threads": 2},
     })
+    if placement == "replica":
+        whole = timeline["memory"]["measured_peak_bytes"]
+        result["ranks"] = [{"activations_peak_bytes": 3 * whole}, {"activations_peak_bytes": 5 * whole}]
     return result
 
 

@@ -139,6 +139,11 @@ def check_page(seen):
     for part in ("summary.json is missing", "timeline.json is missing", "ends in the middle of a line"):
         check(part in seen["notes"], f"'{part}' is not noted")
     check("0.64 of what dp held" in seen["headlines"][1], f"cdp-v2 is described as '{seen['headlines'][1]}'")
+    check("all workers together" in seen["headlines"][1], f"it is not said of what the peak is: '{seen['headlines'][1]}'")
+    check("all ranks together" in seen["headlines"][2] and "on a rank" in seen["headlines"][2],
+          f"over ranks it is not said of what the peak is: '{seen['headlines'][2]}'")
+    for part in ("peak of all workers together", "largest rank's peak", "sum of all ranks' peaks"):
+        check(part in seen["numbers"], f"the table has no '{part}'")
     themes = {name: (theme, ground) for name, theme, ground in seen["themes"]}
     check(themes["Theme: light"][0] == "light" and themes["Theme: dark"][0] == "dark", f"the themes are {themes}")
     check(themes["Theme: light"][1] != themes["Theme: dark"][1], "light and dark look the same")

@@ -131,14 +131,17 @@ function evaluationsOf(run) {
     }
     const { summary } = run;
     if (summary && isNumber(summary.eval_loss)) {
-        return [{ step: summary.steps, loss: summary.eval_loss, accuracy: summary.accuracy, accuracy_top5: summary.accuracy_top5 }];
+        return [{ ...summary, step: summary.steps, loss: summary.eval_loss }];
     }
     return [];
 }
 
+const shareKind = (label) => ({ label, format: (v) => percent(v, 2), tick: (v, step) => tickNumber(100 * v, 100 * step) });
 const evaluationKinds = {
-    accuracy: { label: "accuracy, %", format: (v) => percent(v, 2), tick: (v, step) => tickNumber(100 * v, 100 * step) },
-    accuracy_top5: { label: "top-5 accuracy, %", format: (v) => percent(v, 2), tick: (v, step) => tickNumber(100 * v, 100 * step) },
+    accuracy: shareKind("accuracy, %"),
+    accuracy_top5: shareKind("top-5 accuracy, %"),
+    next_token_accuracy: shareKind("next-token accuracy, %"),
+    next_token_accuracy_top5: shareKind("next-token top-5 accuracy, %"),
     loss: { label: "loss", format: short, tick: tickNumber },
 };
 

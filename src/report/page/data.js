@@ -14,6 +14,7 @@ function readReport() {
 }
 
 function prepareRun(raw, index) {
+    renameAccuracy(raw);
     const sources = [raw.summary, raw.timeline, raw.config].filter(Boolean);
     // The first that knows: the summary, the record, the configuration.
     const get = (name) => sources.map((source) => source[name]).find((value) => value !== undefined && value !== null);
@@ -27,17 +28,32 @@ function prepareRun(raw, index) {
     return run;
 }
 
+// Older runs of language models call their next-token accuracy accuracy.
+function renameAccuracy(raw) {
+    const { summary } = raw;
+    if (!summary || !isNumber(summary.accuracy) || !/^gpt2/.test(summary.model)) {
+        return;
+    }
+    for (const tail of ["", "_top5"]) {
+        summary[`next_token_accuracy${tail}`] = summary[`accuracy${tail}`];
+        delete summary[`accuracy${tail}`];
+    }
+}
+
 // Peaks of activations, all workers together: measured over the whole run, else over the record; what the plan says of
-// them. Over ranks the summary knows the largest rank only.
+// them. Over ranks the summary knows each rank's peak, which need not be at one time.
 function memoryOf(run) {
     const recorded = (run.timeline && run.timeline.memory) || {};
     const summary = (run.summary && run.summary.memory) || {};
+    const ranks = ((run.summary && run.summary.ranks) || []).map((rank) => rank.activations_peak_bytes).filter(isNumber);
     const overRanks = Boolean(run.summary && run.summary.ranks);
     const whole = overRanks ? null : summary.activations_peak_bytes;
     const peak = isNumber(whole) ? whole : recorded.measured_peak_bytes;
     const over = (value) => (isNumber(value) && recorded.dp_peak_bytes > 0 ? value / recorded.dp_peak_bytes : null);
     return {
-        peak, rankPeak: overRanks ? summary.activations_peak_bytes : null, dp: recorded.dp_peak_bytes, limit: recorded.limit_bytes, predicted: recorded.predicted_peak_bytes,
+        peak, peakOf: overRanks ? "all ranks together, in the recorded steps" : "all workers together",
+        rankPeak: ranks.length ? Math.max(...ranks) : null, rankSum: ranks.length ? ranks.reduce((a, b) => a + b) : null,
+        dp: recorded.dp_peak_bytes, limit: recorded.limit_bytes, predicted: recorded.predicted_peak_bytes,
         ratio: over(peak), limitRatio: over(recorded.limit_bytes), predictedRatio: over(recorded.predicted_peak_bytes),
     };
 }

@@ -19,7 +19,10 @@ function sentenceOf(run) {
     const { memory, baseline } = run;
     const held = [];
     if (isNumber(memory.peak)) {
-        held.push(`held at most ${bytes(memory.peak)} of activations`);
+        held.push(`held at most ${bytes(memory.peak)} of activations, ${memory.peakOf}`);
+    }
+    if (isNumber(memory.rankPeak)) {
+        held.push(`${isNumber(memory.peak) ? "" : "held "}at most ${bytes(memory.rankPeak)} on a rank`);
     }
     const against = baseline ? times(memory.peak, baseline.memory.peak) : null;
     if (isNumber(against)) {
@@ -44,11 +47,13 @@ function sentenceOf(run) {
 }
 
 function accuracyOf(run) {
-    if (!run.summary || !isNumber(run.summary.accuracy)) {
+    const name = ["accuracy", "next_token_accuracy"].find((key) => run.summary && isNumber(run.summary[key]));
+    if (!name) {
         return null;
     }
-    const other = run.baseline && run.baseline.summary && run.baseline.summary.accuracy;
-    return `reached ${percent(run.summary.accuracy)}${isNumber(other) ? ` beside ${percent(other)}` : ""}`;
+    const other = run.baseline && run.baseline.summary && run.baseline.summary[name];
+    const what = name === "accuracy" ? "" : " next-token accuracy";
+    return `reached ${percent(run.summary[name])}${what}${isNumber(other) ? ` beside ${percent(other)}` : ""}`;
 }
 
 function headlines(runs) {
@@ -90,9 +95,10 @@ const tableGroups = [
         ["samples/s", of("samples_per_s"), short, "high"], ["step, median", of("step_ms_median"), (v) => `${short(v)} ms`, "low"],
         ["threads waited", waitingShare, percent],
     ]],
-    ["Memory", [
-        ["activations, peak", (run) => run.memory.peak, bytes, "low"],
-        ["of one rank, at most", (run) => run.memory.rankPeak, bytes],
+    ["Memory; over ranks of the largest rank, if not said otherwise", [
+        ["activations, peak of all workers together", (run) => run.memory.peak, bytes, "low"],
+        ["activations, largest rank's peak", (run) => run.memory.rankPeak, bytes],
+        ["activations, sum of all ranks' peaks", (run) => run.memory.rankSum, bytes],
         ["over dp's by the plan", (run) => run.memory.ratio, ratio],
         ["over dp's run here", (run) => (run.baseline ? times(run.memory.peak, run.baseline.memory.peak) : undefined), ratio],
         ["predicted by the plan", (run) => run.memory.predictedRatio, ratio],
@@ -110,6 +116,8 @@ const tableGroups = [
     ["Learning", [
         ["loss, first", of("loss_first"), short], ["loss, last", of("loss_last"), short],
         ["accuracy", of("accuracy"), (v) => percent(v, 2), "high"], ["top-5", of("accuracy_top5"), (v) => percent(v, 2)],
+        ["next-token accuracy", of("next_token_accuracy"), (v) => percent(v, 2), "high"],
+        ["next-token top-5", of("next_token_accuracy_top5"), (v) => percent(v, 2)],
         ["loss, evaluated", of("eval_loss"), short],
     ]],
     ["Machine", [
