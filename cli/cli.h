@@ -63,6 +63,9 @@ const char *car_cli_peek(int argc, char **argv, const char *name);
 /* Takes the first argument that is neither an option nor an option's value out of argv; NULL if there is none. */
 const char *car_cli_take_word(const car_cli_option *options, int count, int *argc, char **argv);
 
+/* CAR_CLI_GO_ON if there is a model of this name, also one that can only be planned; else CAR_CLI_USAGE after a
+ * message. */
+int car_cli_check_model(const char *command, const char *name);
 /* The models, a line each, for the end of a help text. */
 void car_cli_list_models(char *text, size_t capacity);
 /* Adds those that can only be planned. */

@@ -3,11 +3,14 @@
 #include "config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { LARGEST_FILE = 1 << 20 };
 
@@ -59,6 +62,15 @@ static int apply_item(const car_cli_command *command, const car_cli_option *opti
     return car_cli_store(command, option, value) ? CAR_CLI_GO_ON : CAR_CLI_USAGE;
 }
 
+/* Whether a key was there before: one of the two would be dropped. */
+static bool is_repeated(const cJSON *object, const cJSON *item) {
+    const cJSON *first = object->child;
+    while (strcmp(first->string, item->string) != 0) {
+        first = first->next;
+    }
+    return first != item;
+}
+
 int car_cli_apply_config(const car_cli_command *command, const car_cli_option *options, int count, const char *source,
                          const char *text, size_t length, car_cli_config **out) {
     cJSON *object = cJSON_ParseWithLength(text, length);
@@ -72,8 +84,13 @@ int car_cli_apply_config(const car_cli_command *command, const car_cli_option *o
     }
     for (const cJSON *item = object->child; item && code == CAR_CLI_GO_ON; item = item->next) {
         const car_cli_option *option = car_cli_find_option(options, count, item->string, strlen(item->string));
-        code = option && is_kept(option) ? apply_item(command, option, source, item)
-                                         : refuse(command, source, item->string, "is not an option that it can have");
+        if (!option || !is_kept(option)) {
+            code = refuse(command, source, item->string, "is not an option that it can have");
+        } else if (is_repeated(object, item)) {
+            code = refuse(command, source, item->string, "stands there twice: leave one of them out");
+        } else {
+            code = apply_item(command, option, source, item);
+        }
     }
     if (code == CAR_CLI_GO_ON) {
         *out = object;
@@ -83,12 +100,34 @@ int car_cli_apply_config(const car_cli_command *command, const car_cli_option *o
     return code;
 }
 
+/* NULL with errno, EINVAL for what is no file: a pipe would be waited for, and is empty the second time it is read. */
+static FILE *open_regular(const char *path) {
+    struct stat found;
+    int handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), error = 0;
+    if (handle < 0) {
+        return NULL;
+    }
+    if (fstat(handle, &found) != 0) {
+        error = errno;
+    } else if (!S_ISREG(found.st_mode)) {
+        error = EINVAL;
+    }
+    FILE *file = error ? NULL : fdopen(handle, "rb");
+    if (!file) {
+        error = error ? error : errno;
+        close(handle);
+        errno = error;
+    }
+    return file;
+}
+
 int car_cli_read_config(const car_cli_command *command, const car_cli_option *options, int count, const char *path,
                         car_cli_config **out) {
     *out = NULL;
-    FILE *file = fopen(path, "rb");
+    FILE *file = open_regular(path);
     if (!file) {
-        return car_cli_fail(CAR_CLI_FAILED, "%s: could not read %s: %s", command->name, path, strerror(errno));
+        const char *why = errno == EINVAL ? "it is not a regular file" : strerror(errno);
+        return car_cli_fail(CAR_CLI_FAILED, "%s: could not read %s: %s", command->name, path, why);
     }
     char *text = malloc(LARGEST_FILE + 1);
     size_t length = text ? fread(text, 1, LARGEST_FILE + 1, file) : 0;

@@ -47,7 +47,7 @@ static int read_run(const car_cli_command *command, evaluation_run *run) {
 static int check_options(const evaluation_run *run) {
     const car_train_options *o = &run->options;
     if (o->model && o->data && (run->weights_path || run->directory)) {
-        return CAR_CLI_GO_ON;
+        return car_cli_check_model("eval", o->model);
     }
     return car_cli_fail(CAR_CLI_USAGE,
                         "eval: --%s is missing; name the directory of a run, or see 'carousel eval --help'",

@@ -1,4 +1,5 @@
 /* The program: finds the command and hands over. */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,14 +10,15 @@
 static const struct {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
+    bool logs; /* what it prints tells how it goes; its results are files */
 } commands[] = {
-    {"train", "train a model", car_cli_train},
-    {"eval", "evaluate a model's weights", car_cli_eval},
-    {"demo", "train one small model by four rules and compare", car_cli_demo},
-    {"launch", "start the ranks of a training run over MPI", car_cli_launch},
-    {"plan", "show what a run would do and need", car_cli_plan},
-    {"report", "write a page about runs", car_cli_report_runs},
-    {"data", "look at a dataset, or pack it for fast epochs", car_cli_data},
+    {"train", "train a model", car_cli_train, true},
+    {"eval", "evaluate a run or a model's weights", car_cli_eval, false},
+    {"demo", "train one small model by four rules and compare", car_cli_demo, false},
+    {"launch", "start the ranks of a training run over MPI", car_cli_launch, true},
+    {"plan", "show what a run would do and need", car_cli_plan, false},
+    {"report", "write a page about runs", car_cli_report_runs, false},
+    {"data", "look at a dataset, or pack it for fast epochs", car_cli_data, false},
 };
 
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
@@ -49,6 +51,18 @@ static void set_up_signals(void) {
     sigaction(SIGXFSZ, &ignored, NULL); /* a file that may not grow further is an error of writing, with a message */
 }
 
+/* What was printed must have arrived: on a full disk an answer would be lost without a word. */
+static int check_output(int code, bool logs) {
+    bool failed = ferror(stdout) != 0; /* of a write before: errno is no longer its own */
+    int error = fflush(stdout) == 0 ? 0 : errno;
+    if (!error && !failed) {
+        return code;
+    }
+    car_cli_fail(0, "%scould not write to standard output%s%s", logs ? "warning: " : "", error ? ": " : "",
+                 error ? strerror(error) : "");
+    return code == CAR_CLI_OK && !logs ? CAR_CLI_FAILED : code;
+}
+
 int main(int argc, char **argv) {
     set_up_signals();
     if (argc < 2) {
@@ -57,15 +71,16 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_usage(stdout);
-        return CAR_CLI_OK;
+        return check_output(CAR_CLI_OK, false);
     }
     if (strcmp(argv[1], "--version") == 0) {
         puts("carousel " CAR_VERSION);
-        return CAR_CLI_OK;
+        return check_output(CAR_CLI_OK, false);
     }
     for (int c = 0; c < COMMANDS; c++) {
         if (strcmp(argv[1], commands[c].name) == 0) {
-            return commands[c].run(argc - 1, argv + 1);
+            bool logs = commands[c].logs && !car_cli_wants_help(argc - 1, argv + 1);
+            return check_output(commands[c].run(argc - 1, argv + 1), logs);
         }
     }
     return car_cli_fail(CAR_CLI_USAGE, "there is no command '%s'; see 'carousel --help'", argv[1]);

@@ -85,6 +85,18 @@ void car_cli_list_paper_models(char *text, size_t capacity) {
     }
 }
 
+int car_cli_check_model(const char *command, const char *name) {
+    char known[512] = "";
+    size_t used = 0;
+    if (car_model_find(name)) {
+        return CAR_CLI_GO_ON;
+    }
+    for (int m = 0; m < car_model_count() && used < sizeof known; m++) {
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", m ? ", " : "", car_model_info_at(m)->name);
+    }
+    return car_cli_fail(CAR_CLI_USAGE, "%s: there is no model '%.64s'; the models are %s", command, name, known);
+}
+
 /* ---- parsing --------------------------------------------------------------------------------- */
 
 static bool refuse(const car_cli_command *command, const char *name, const char *value, const char *why) {

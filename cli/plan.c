@@ -302,6 +302,7 @@ int car_cli_plan(int argc, char **argv) {
                           .memory = "normal"};
     int code = read_options(argc, argv, &o);
     code = code == CAR_CLI_GO_ON ? check_options(&o) : code;
+    code = code == CAR_CLI_GO_ON ? car_cli_check_model("plan", o.model) : code;
     if (code != CAR_CLI_GO_ON) {
         return code;
     }
@@ -321,9 +322,6 @@ int car_cli_plan(int argc, char **argv) {
     int code_of_failure = status == CAR_OK ? CAR_CLI_FAILED : CAR_CLI_USAGE; /* up to here nothing but words was read */
     status = status == CAR_OK ? set_up(&s, &cut, &config) : status;
     status = status == CAR_OK ? show(&s, &config) : status;
-    if (status == CAR_OK && (fflush(stdout) != 0 || ferror(stdout))) {
-        status = car_context_fail(s.context, CAR_ERROR_IO, "cannot write the answer");
-    }
     if (status != CAR_OK) {
         car_cli_report(s.context, status);
     }

@@ -204,6 +204,7 @@ int car_cli_train(int argc, char **argv) {
     if (code == CAR_CLI_GO_ON && !run.options.model) {
         code = car_cli_fail(CAR_CLI_USAGE, "train: --model NAME is missing; 'carousel train --help' lists the models");
     }
+    code = code == CAR_CLI_GO_ON ? car_cli_check_model("train", run.options.model) : code;
     if (code != CAR_CLI_GO_ON) {
         car_train_tear_down(&run);
         return code;

@@ -187,7 +187,7 @@ expect 1 "5 stages for 3 workers" --model mlp --workers 3 --stages 5
 expect 1 "3 ranks for 4 workers" --model mlp --workers 4 --ranks 3 --placement replica
 expect 1 "use --placement pipeline" --model mlp --rule 1f1b
 expect 1 "only cdp-v2" --model mlp --rule cdp-v1 --freshness-slack 1
-expect 1 "resnet20" --model resnet21
+expect 2 "resnet20" --model resnet21
 [ "$("$CAROUSEL" plan --model mlp --workers 3 --stages 5 2>/dev/null)" = "" ] || fail "an error left something on standard output"
 
 finish

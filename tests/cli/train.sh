@@ -44,7 +44,8 @@ expect 1 "--nesterov needs" train --model mlp --nesterov --momentum 0
 expect 1 "must be a multiple" train --model mlp --workers 4 --stages 6
 expect 1 "only cdp-v2" train --model mlp --rule dp --freshness-slack 1
 expect 1 "could not create the run directory" train --model mlp --steps 1 --out /nonexistent/run
-expect 1 "resnet20" train --model resnet21
+expect 2 "resnet20" train --model resnet21
+expect 2 "there is no model 'resnet21'" eval --model resnet21 --weights none --data synthetic
 expect 1 "can only be planned" train --model gpt3-175b --workers 2 --steps 1
 expect 1 "vit-tiny" train --model vit-tiny --image-size 33
 expect 1 "gpt2-nano" train --model gpt2-nano --seq-len 4000
@@ -92,14 +93,24 @@ config() {
     expect "$2" "$3" train --config "$directory/config.json"
 }
 config '{"modle": "mlp"}' 2 '"modle" is not an option'
+config '{"model": "resnet21"}' 2 "there is no model 'resnet21'"
 config '{"model": 3}' 2 '"model" must be a text'
 config '{"model": "mlp", "nesterov": 1}' 2 '"nesterov" must be true or false'
 config '{"model": "mlp", "steps": 1.5}' 2 '--steps 1.5'
 config '{"model": "mlp", "steps": [1]}' 2 '"steps" must be a number'
 config '{"model": "mlp", "resume": true}' 2 '"resume" is not an option'
+config '{"model": "mlp", "steps": 2, "steps": 3}' 2 '"steps" stands there twice'
+config '{"model": "mlp", "batch": null, "batch": null}' 2 '"batch" stands there twice'
 config '["mlp"]' 2 'is not a JSON object'
 config '{"model": "mlp"' 2 'is not a JSON object'
 config '{"model": "mlp", "steps": 2, "batch": null}' 0 'done after 2 steps'
+
+mkfifo "$directory/pipe"
+for path in "$directory/pipe" "$directory" /dev/null; do
+    timeout 20 "$CAROUSEL" train --config "$path" >"$directory/refused" 2>&1 </dev/null
+    [ $? = 1 ] || fail "--config $path did not end with 1"
+    grep -qF "could not read $path: it is not a regular file" "$directory/refused" || fail "--config $path gave: $(cat "$directory/refused")"
+done
 
 # What is not a number is not right.
 expect 0 "nan, top-1 0.00 %, top-5 0.00 %" train --model mlp --rule dp --workers 2 --steps 1 --lr 1e6 --weight-decay 1e6 --eval-every 1 --eval-batches 2
