@@ -16,7 +16,7 @@ typedef struct car_evaluation {
 } car_evaluation;
 
 /* Runs `batches` micro-batches forward on `threads` threads; `feed` is called with step = the batch's number and
- * worker 0. The result does not depend on the number of threads. */
+ * worker 0. The result does not depend on the number of threads. CAR_ERROR_ARGUMENT for a label that is no class. */
 car_status car_evaluate(const car_program *program, car_arena *arena, const car_weights *weights, int threads,
                         int64_t batches, car_feed_function feed, void *feed_user, car_evaluation *out);
 

@@ -39,6 +39,28 @@ static int rank_of_label(const float *logits, int64_t classes, int32_t label) {
     return rank;
 }
 
+/* Labels are the feed's, which may be anybody's: they choose a logit, so they are looked at before anything is. */
+static car_status check_labels(const evaluation *e, const car_tape *tape, int64_t batch) {
+    const car_graph *graph = car_program_graph(e->program);
+    const car_tensor *logits = car_graph_tensor(graph, car_graph_logits(graph));
+    const car_op *loss = car_graph_op(graph, car_graph_op_count(graph) - 1);
+    int64_t classes = logits->shape.dim[logits->shape.rank - 1], rows = car_shape_elements(logits->shape) / classes;
+    const int32_t *labels = car_tape_tensor(tape, loss->inputs[1]);
+    if (!labels) {
+        return car_context_fail(car_program_context(e->program), CAR_ERROR_ARGUMENT,
+                                "evaluation: micro-batch %lld was not fed any labels", (long long)batch);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        if (labels[r] >= classes) {
+            return car_context_fail(car_program_context(e->program), CAR_ERROR_ARGUMENT,
+                                    "evaluation: label %d in row %lld of micro-batch %lld is not below %lld, the "
+                                    "number of classes",
+                                    (int)labels[r], (long long)r, (long long)batch, (long long)classes);
+        }
+    }
+    return CAR_OK;
+}
+
 static void count_rows(const evaluation *e, const car_tape *tape, batch_result *result) {
     const car_graph *graph = car_program_graph(e->program);
     const car_tensor *logits = car_graph_tensor(graph, car_graph_logits(graph));
@@ -75,6 +97,7 @@ static car_status run_batches(evaluation *e) {
         }
         car_tape_begin(tape, 0, false);
         CAR_TRY(e->feed(e->feed_user, batch, 0, tape));
+        CAR_TRY(check_labels(e, tape, batch));
         /* Labels are alive until the loss has read them. */
         CAR_TRY(car_tape_forward(tape, lane, e->weights, 0, ops - 1));
         count_rows(e, tape, &e->results[batch]);

@@ -1,0 +1,80 @@
+/* Evaluation with a feed of one's own: labels that are no class are an error before any of them is used. */
+#include "carousel/evaluate.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "support/rig.h"
+
+enum { BATCH = 2, CLASSES = 4, BATCHES = 3 };
+
+static const car_rig_config mlp = {
+    .model = "mlp",
+    .model_config = {.batch = BATCH, .classes = CLASSES, .image_size = 4, .width = 8, .depth = 1},
+    .kernels = CAR_KERNELS_ONEDNN,
+    .seed = 1};
+
+typedef struct feed {
+    const car_rig *rig;
+    int32_t labels[BATCH]; /* of the last micro-batch; all others have 0 */
+    bool none;
+} feed;
+
+static car_status feed_labels(void *user, int64_t batch, int worker, car_tape *tape) {
+    const feed *f = user;
+    static const float images[BATCH * 3 * 4 * 4] = {0.5F};
+    static const int32_t zeros[BATCH];
+    const car_graph *graph = f->rig->graph;
+    (void)worker;
+    car_status status = car_tape_feed(tape, car_graph_find_tensor(graph, "images"), images);
+    if (status == CAR_OK && !f->none) {
+        status = car_tape_feed(tape, car_graph_find_tensor(graph, "labels"), batch == BATCHES - 1 ? f->labels : zeros);
+    }
+    return status;
+}
+
+static car_status evaluate(const car_rig *rig, feed *f, int threads, car_evaluation *out) {
+    return car_evaluate(rig->program, rig->arena, rig->weights, threads, BATCHES, feed_labels, f, out);
+}
+
+static void labels_that_are_no_class_are_refused(void **state) {
+    (void)state;
+    static const int32_t wrong[] = {CLASSES, 100, 1 << 30, INT32_MAX};
+    car_rig rig;
+    car_evaluation result;
+    car_rig_open(&rig, &mlp);
+    for (size_t w = 0; w < sizeof wrong / sizeof wrong[0]; w++) {
+        for (int threads = 1; threads <= 2; threads++) {
+            feed f = {.rig = &rig, .labels = {0, wrong[w]}};
+            char part[96];
+            snprintf(part, sizeof part, "label %d in row 1 of micro-batch 2 is not below 4", (int)wrong[w]);
+            car_rig_expect_failure(&rig, evaluate(&rig, &f, threads, &result), CAR_ERROR_ARGUMENT, part);
+        }
+    }
+    feed f = {.rig = &rig, .none = true};
+    car_rig_expect_failure(&rig, evaluate(&rig, &f, 1, &result), CAR_ERROR_ARGUMENT, "was not fed any labels");
+    car_rig_close(&rig);
+}
+
+static void negative_labels_do_not_count(void **state) {
+    (void)state;
+    car_rig rig;
+    car_evaluation result;
+    car_rig_open(&rig, &mlp);
+    feed f = {.rig = &rig, .labels = {CLASSES - 1, INT32_MIN}};
+    car_rig_expect_ok(&rig, evaluate(&rig, &f, 1, &result));
+    assert_int_equal(result.rows, BATCHES * BATCH - 1);
+    car_rig_close(&rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(labels_that_are_no_class_are_refused),
+        cmocka_unit_test(negative_labels_do_not_count),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
