@@ -72,7 +72,8 @@ typedef struct car_plan_config {
 car_plan_config car_plan_config_default(void); /* 4 workers, cdp-v2, shared, interleaved */
 
 /* The number of stages is the partition's; it must be a multiple of N for cyclic rules, pipelines and grids. The
- * partition must outlive the plan. */
+ * partition must outlive the plan. CAR_ERROR_ARGUMENT for what does not go together, CAR_ERROR_UNSUPPORTED if it wants
+ * more devices or tags of messages than an int can number. */
 car_status car_plan_create(car_context *context, const car_partition *partition, const car_plan_config *config,
                            car_plan **out);
 void car_plan_destroy(car_plan *plan);

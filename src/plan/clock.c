@@ -8,6 +8,8 @@
  *   worker 1  1' 0' 0  1  2  2'| 1' 0' 0  1  2  2'
  *   worker 2  2  2' 1' 0' 0  1 | 2  2' 1' 0' 0  1
  */
+#include <limits.h>
+
 #include "plan/internal.h"
 
 car_plan_config car_plan_config_default(void) {
@@ -62,8 +64,8 @@ static car_status check_config(car_context *context, const car_partition *partit
     return check_rule(context, config);
 }
 
-static int count_devices(const car_plan *plan) {
-    int workers = plan->config.workers;
+static int64_t count_devices(const car_plan *plan) {
+    int64_t workers = plan->config.workers;
     switch (plan->config.placement) {
     case CAR_PLACEMENT_REPLICA:
         return plan->config.ranks;
@@ -72,6 +74,27 @@ static int count_devices(const car_plan *plan) {
     default:
         return workers;
     }
+}
+
+/* Devices and tags are ints: a plan that needs more of them is refused rather than made wrong. */
+static car_status check_size(const car_plan *plan, int64_t devices) {
+    int64_t workers = plan->config.workers, bundles = plan->partition->bundle_count;
+    bool sends = plan->config.placement != CAR_PLACEMENT_SHARED;
+    if (devices > INT_MAX) {
+        return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
+                                "rule %s over a %s of %lld workers wants %lld devices, and at most %d can be planned: "
+                                "use fewer workers",
+                                car_rule_text(plan->config.rule), car_placement_text(plan->config.placement),
+                                (long long)workers, (long long)devices, INT_MAX);
+    }
+    if (sends && CAR_CARGOS * (2 + 2 * bundles * (workers + 2)) > INT_MAX) {
+        return car_context_fail(
+            plan->context, CAR_ERROR_UNSUPPORTED,
+            "placement %s with %lld workers and %d stages: its messages want more than %d tags; use "
+            "fewer workers or stages",
+            car_placement_text(plan->config.placement), (long long)workers, plan->stages, INT_MAX);
+    }
+    return CAR_OK;
 }
 
 static int64_t period_of(const car_plan *plan) {
@@ -106,10 +129,15 @@ car_status car_plan_create(car_context *context, const car_partition *partition,
     }
     plan->stages = partition->stage_count;
     plan->per_worker = partition->stage_count / chosen.workers;
-    plan->devices = count_devices(plan);
+    int64_t devices = count_devices(plan);
+    CAR_TRY(check_size(plan, devices));
+    plan->devices = (int)devices;
     plan->period = period_of(plan);
     *out = plan;
 done:
+    if (status != CAR_OK) {
+        car_plan_destroy(plan);
+    }
     return status;
 }
 
@@ -208,9 +236,9 @@ int car_plan_stale_workers(const car_plan *plan, int home) {
         return 0;
     }
     /* Fresh iff k*(i+1) + home >= S + slack. */
-    int needed = plan->stages + plan->config.freshness_slack - home;
-    int first_fresh = needed <= 0 ? 0 : (needed + k - 1) / k - 1;
-    return first_fresh < workers ? first_fresh : workers;
+    int64_t needed = (int64_t)plan->stages + plan->config.freshness_slack - home;
+    int64_t first_fresh = needed <= 0 ? 0 : (needed + k - 1) / k - 1;
+    return first_fresh < workers ? (int)first_fresh : workers;
 }
 
 int car_plan_delay(const car_plan *plan, int worker, int stage) {
@@ -241,8 +269,8 @@ int car_plan_group_ranks(const car_plan *plan, int group) {
 }
 
 int car_plan_group_first(const car_plan *plan, int group) {
-    int workers = plan->config.workers;
-    return car_plan_is_cyclic(plan) ? group * workers - group * (group - 1) / 2 : group * workers;
+    int64_t workers = plan->config.workers, before = group;
+    return (int)(car_plan_is_cyclic(plan) ? before * workers - before * (before - 1) / 2 : before * workers);
 }
 
 int car_plan_group_of_device(const car_plan *plan, int device) {
