@@ -51,8 +51,18 @@ car_status car_cli_plan_measure(const car_graph *graph, const car_program_config
 enum { CAR_CLI_PLAN_PROVABLE = 4096 };
 
 car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FILE *stream);
+
+/* A --freshness-slack that shortens a step by the plan's own prediction. */
+typedef struct car_cli_slack_advice {
+    int slack;            /* 0: none does */
+    double before, after; /* a step: seconds on the cluster, else where one worker's forwards and backwards take 1 */
+} car_cli_slack_advice;
+/* `step`: what is predicted without, in the same unit. */
+car_status car_cli_plan_weigh_slack(const car_plan_subject *s, const car_plan *plan, double step,
+                                    car_cli_slack_advice *out);
+
 void car_cli_plan_remarks(const car_plan_subject *s, const car_plan *plan, const car_prediction *prediction,
-                          FILE *stream);
+                          const car_cli_slack_advice *slack, FILE *stream);
 /* cJSON reports a lack of memory by returning NULL; `ok` collects that. */
 void car_cli_plan_json_number(struct cJSON *object, const char *name, double value, bool *ok);
 struct cJSON *car_cli_plan_json_prediction(const car_prediction *p); /* NULL: out of memory */
@@ -68,7 +78,9 @@ car_status car_cli_plan_compare(const car_plan_subject *s, const car_plan_config
 car_status car_cli_plan_read_cluster(car_plan_subject *s);
 /* What the device that needs most holds of everything, at most. */
 double car_cli_plan_memory(const car_prediction *p);
-bool car_cli_plan_fits(const car_plan_subject *s, const car_prediction *p);
+/* Enough memory in each device, enough devices; what the cluster does not say is enough. */
+bool car_cli_plan_fits_memory(const car_plan_subject *s, const car_prediction *p);
+bool car_cli_plan_fits_devices(const car_plan_subject *s, const car_prediction *p);
 void car_cli_plan_describe_cluster(const car_plan_subject *s, FILE *stream);
 void car_cli_plan_print_timing(const car_plan_subject *s, const car_prediction *p, const car_timing *t, FILE *stream);
 struct cJSON *car_cli_plan_json_cluster(const car_plan_subject *s); /* NULL: out of memory */

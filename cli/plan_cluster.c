@@ -22,10 +22,12 @@ double car_cli_plan_memory(const car_prediction *p) {
            (double)p->optimizer_device;
 }
 
-/* Enough memory in each device, and enough devices. */
-bool car_cli_plan_fits(const car_plan_subject *s, const car_prediction *p) {
-    bool memory = s->cluster.memory <= 0 || car_cli_plan_memory(p) <= s->cluster.memory;
-    return memory && (s->cluster.devices == 0 || p->devices <= s->cluster.devices);
+bool car_cli_plan_fits_memory(const car_plan_subject *s, const car_prediction *p) {
+    return s->cluster.memory <= 0 || car_cli_plan_memory(p) <= s->cluster.memory;
+}
+
+bool car_cli_plan_fits_devices(const car_plan_subject *s, const car_prediction *p) {
+    return s->cluster.devices == 0 || p->devices <= s->cluster.devices;
 }
 
 /* ---- for people ------------------------------------------------------------------------------ */
@@ -79,10 +81,10 @@ void car_cli_plan_print_timing(const car_plan_subject *s, const car_prediction *
             t->mean_rate > 0 ? t->peak_rate / t->mean_rate : 0);
     fprintf(stream, "  memory of the device that needs most              %10s", car_cli_bytes(memory).text);
     if (c->memory > 0) {
-        fprintf(stream, "   %s", memory <= c->memory ? "fits" : "does NOT fit");
+        fprintf(stream, "   %s", car_cli_plan_fits_memory(s, p) ? "fits" : "does NOT fit: a device has less memory");
     }
-    if (c->devices > 0 && p->devices > c->devices) {
-        fprintf(stream, "   needs %d devices, there are %lld", p->devices, (long long)c->devices);
+    if (!car_cli_plan_fits_devices(s, p)) {
+        fprintf(stream, "   too few devices: needs %d devices, there are %lld", p->devices, (long long)c->devices);
     }
     fputc('\n', stream);
 }
@@ -132,7 +134,9 @@ cJSON *car_cli_plan_json_timing(const car_plan_subject *s, const car_prediction 
     car_cli_plan_json_number(object, "steps", t->steps, &ok);
     car_cli_plan_json_number(object, "bucket_bytes", t->bucket, &ok);
     car_cli_plan_json_number(object, "memory_device_bytes", car_cli_plan_memory(p), &ok);
-    ok = ok && cJSON_AddBoolToObject(object, "fits", car_cli_plan_fits(s, p));
+    bool memory = car_cli_plan_fits_memory(s, p), devices = car_cli_plan_fits_devices(s, p);
+    ok = ok && cJSON_AddBoolToObject(object, "fits", memory && devices) &&
+         cJSON_AddBoolToObject(object, "fits_memory", memory) && cJSON_AddBoolToObject(object, "fits_devices", devices);
     if (!ok) {
         cJSON_Delete(object);
     }

@@ -19,6 +19,8 @@ typedef struct row {
 typedef struct table {
     row rows[MOST_ROWS];
     int count;
+    int left_out; /* too large to be planned, and why the first is */
+    char why[256];
 } table;
 
 /* A process's threads share their memory, so there the whole is what one device holds. */
@@ -50,8 +52,11 @@ static car_status add_row(const car_plan_subject *s, const car_plan_config *base
     config.threads = placement == CAR_PLACEMENT_SHARED ? base->threads : 0;
     config.freshness_slack = rule == CAR_RULE_CDP_V2 ? base->freshness_slack : 0;
     car_status status = car_plan_create(s->context, s->partition, &config, &plan);
-    if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) {
-        car_context_clear_error(s->context); /* these two do not go together */
+    if (status == CAR_ERROR_UNSUPPORTED && t->left_out++ == 0) {
+        snprintf(t->why, sizeof t->why, "%s", car_context_error(s->context));
+    }
+    if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) { /* ARGUMENT: these two do not go together */
+        car_context_clear_error(s->context);
         return CAR_OK;
     }
     row *r = &t->rows[t->count];
@@ -106,16 +111,19 @@ static void print_timings(const car_plan_subject *s, const table *t, FILE *strea
         if (r->placement == CAR_PLACEMENT_SHARED) {
             continue;
         }
-        fprintf(stream, "%-9s %-10s  %7d  %9s%c  %10s  %9s  %6.1f %%  %9s  %9s  %4.0f %%\n",
+        fprintf(stream, "%-9s %-10s  %7d%c %9s%c  %10s  %9s  %6.1f %%  %9s  %9s  %4.0f %%\n",
                 car_placement_text(r->placement), car_rule_text(r->rule), devices(r),
-                car_cli_bytes(car_cli_plan_memory(&r->predicted)).text, car_cli_plan_fits(s, &r->predicted) ? ' ' : '*',
-                car_cli_seconds(timing->free_step).text, car_cli_seconds(timing->step).text,
-                100 * timing->exposed / timing->step, car_cli_bytes(timing->mean_rate).text,
-                car_cli_bytes(timing->peak_rate).text, 100 * timing->busiest);
+                car_cli_plan_fits_devices(s, &r->predicted) ? ' ' : '+',
+                car_cli_bytes(car_cli_plan_memory(&r->predicted)).text,
+                car_cli_plan_fits_memory(s, &r->predicted) ? ' ' : '*', car_cli_seconds(timing->free_step).text,
+                car_cli_seconds(timing->step).text, 100 * timing->exposed / timing->step,
+                car_cli_bytes(timing->mean_rate).text, car_cli_bytes(timing->peak_rate).text, 100 * timing->busiest);
     }
-    fputs("Memory: activations, weights, sums and optimizer of the device that needs most; * does not fit. Exposed: "
-          "what the\nnetwork adds to a step. Sent: by all devices together.\n",
-          stream);
+    fputs(
+        "Devices: + are more than the cluster has. Memory: activations, weights, sums and optimizer of the device that "
+        "needs\nmost; * is more than a device has. Exposed: what the network adds to a step. Sent: by all devices "
+        "together.\n",
+        stream);
 }
 
 static const row *find(const table *t, car_rule rule, car_placement placement) {
@@ -138,6 +146,80 @@ static void print_legend(FILE *stream) {
           stream);
 }
 
+/* ---- what the table shows against the cycle -------------------------------------------------- */
+
+/* A number as the table shows it. */
+typedef struct shown {
+    const char *what, *behind; /* "a step takes", " a device" */
+    double value;
+    char text[24];
+} shown;
+
+enum { SHOWN_STEP, SHOWN_TIME, SHOWN_DEVICE, SHOWN_TOTAL, SHOWN_WEIGHTS, SHOWN_MEMORY, SHOWN_NUMBERS };
+
+static shown show_bytes(const char *what, const char *behind, double bytes) {
+    shown s = {.what = what, .behind = behind, .value = bytes};
+    snprintf(s.text, sizeof s.text, "%s", car_cli_bytes(bytes).text);
+    return s;
+}
+
+/* The columns that say how long a step takes and what is held. Those that are not there are 0. */
+static void list_shown(const car_plan_subject *s, const row *r, shown out[SHOWN_NUMBERS]) {
+    bool timed = s->options->cluster && r->placement != CAR_PLACEMENT_SHARED;
+    const char *where = r->placement == CAR_PLACEMENT_SHARED ? "" : " a device";
+    out[SHOWN_STEP] = (shown){.what = "a step takes", .behind = "", .value = timed ? r->timing.step : 0};
+    snprintf(out[SHOWN_STEP].text, sizeof out->text, "%s", car_cli_seconds(out[SHOWN_STEP].value).text);
+    out[SHOWN_TIME] = (shown){.what = "the time is", .behind = "", .value = r->predicted.timed.step_time};
+    snprintf(out[SHOWN_TIME].text, sizeof out->text, "%.2f", r->predicted.timed.step_time);
+    out[SHOWN_DEVICE] = show_bytes("activations are", where, per_device(r));
+    out[SHOWN_TOTAL] = show_bytes("activations are", " in total", *where ? (double)r->predicted.timed.peak : 0);
+    out[SHOWN_WEIGHTS] = show_bytes("weights are", where, weights_per_device(r));
+    out[SHOWN_MEMORY] = show_bytes("memory is", where, timed ? car_cli_plan_memory(&r->predicted) : 0);
+}
+
+/* All in which the table shows more for the cycle than for dp: "a step takes 3.23 s, not 740 ms; ...". */
+static void list_drawbacks(const car_plan_subject *s, const row *cycle, const row *dp, char *text, size_t capacity) {
+    shown ours[SHOWN_NUMBERS], theirs[SHOWN_NUMBERS];
+    size_t used = 0;
+    bool slower = false;
+    list_shown(s, cycle, ours);
+    list_shown(s, dp, theirs);
+    text[0] = '\0';
+    for (int n = 0; n < SHOWN_NUMBERS && used < capacity; n++) {
+        bool more = ours[n].value > theirs[n].value && strcmp(ours[n].text, theirs[n].text) != 0;
+        if (!more || (n == SHOWN_TIME && slower)) {
+            continue;
+        }
+        slower |= n == SHOWN_STEP;
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s %s%s, not %s", used ? "; " : "", ours[n].what,
+                                 ours[n].text, ours[n].behind, theirs[n].text);
+    }
+}
+
+/* A line for each placement and rule that the table shows slower or hungrier than dp there. Returns how many. */
+static int print_drawbacks(const car_plan_subject *s, const table *t, FILE *stream) {
+    static const car_rule cyclic[] = {CAR_RULE_CDP_V1, CAR_RULE_CDP_V2};
+    int said = 0;
+    for (int placement = 0; placement < CAR_PLACEMENTS; placement++) {
+        const row *dp = find(t, CAR_RULE_DP, (car_placement)placement);
+        char text[2][384] = {"", ""};
+        for (int c = 0; c < 2 && dp; c++) {
+            const row *cycle = find(t, cyclic[c], (car_placement)placement);
+            if (cycle) {
+                list_drawbacks(s, cycle, dp, text[c], sizeof text[c]);
+            }
+        }
+        bool alike = strcmp(text[0], text[1]) == 0;
+        for (int c = 0; c < 2; c++) {
+            if (text[c][0] && (c == 0 || !alike)) {
+                said += fprintf(stream, "- %s, %s%s, beside dp: %s.\n", car_placement_text((car_placement)placement),
+                                car_rule_text(cyclic[c]), alike ? " and cdp-v2" : "", text[c]) > 0;
+            }
+        }
+    }
+    return said;
+}
+
 /* Where the cycle is not the best choice, from the numbers of the table. */
 static void print_judgement(const car_plan_subject *s, const car_plan_config *base, const table *t, FILE *stream) {
     const row *accumulate = find(t, CAR_RULE_ACCUMULATE, CAR_PLACEMENT_SHARED);
@@ -147,7 +229,7 @@ static void print_judgement(const car_plan_subject *s, const car_plan_config *ba
     const row *dp = find(t, CAR_RULE_DP, CAR_PLACEMENT_REPLICA),
               *ring = find(t, CAR_RULE_CDP_V2, CAR_PLACEMENT_REPLICA);
     fputs("\nWhere cyclic data parallelism is not the best choice here:\n", stream);
-    int said = 0;
+    int said = print_drawbacks(s, t, stream);
     double one = (double)s->partition->curve.peak;
     if (base->threads != 1) {
         said += fprintf(
@@ -155,11 +237,14 @@ static void print_judgement(const car_plan_subject *s, const car_plan_config *ba
             car_cli_bytes(one).text);
     }
     if (accumulate && cycle && accumulate->predicted.timed.peak < cycle->predicted.timed.peak) {
-        said += fprintf(
-            stream, "- in one process, accumulate holds %s where cdp-v2 holds %s, without delay, at %.2f x its time.\n",
-            car_cli_bytes((double)accumulate->predicted.timed.peak).text,
-            car_cli_bytes((double)cycle->predicted.timed.peak).text,
-            accumulate->predicted.timed.step_time / cycle->predicted.timed.step_time);
+        int threads = base->threads ? base->threads : base->workers;
+        said += fprintf(stream,
+                        "- in one process with %d %s, accumulate holds %s where cdp-v2 holds %s, without delay, at "
+                        "%.2f x its time.\n",
+                        threads, threads == 1 ? "thread" : "threads",
+                        car_cli_bytes((double)accumulate->predicted.timed.peak).text,
+                        car_cli_bytes((double)cycle->predicted.timed.peak).text,
+                        accumulate->predicted.timed.step_time / cycle->predicted.timed.step_time);
     }
     if (one_f && piped && (double)one_f->predicted.timed.peak <= 1.05 * (double)piped->predicted.timed.peak) {
         said +=
@@ -203,6 +288,9 @@ static void print_table(const car_plan_subject *s, const car_plan_config *base, 
         print_row(&t->rows[n], stream);
     }
     print_legend(stream);
+    if (t->left_out > 0) {
+        fprintf(stream, "\nLeft out, since they are too large: %d; the first: %s\n", t->left_out, t->why);
+    }
     if (s->options->cluster) {
         print_timings(s, t, stream);
     }
@@ -242,6 +330,7 @@ static car_status print_json(const car_plan_subject *s, const car_plan_config *b
     for (int n = 0; ok && n < t->count; n++) {
         ok = cJSON_AddItemToArray(rows, row_object(s, &t->rows[n]));
     }
+    ok = ok && (t->left_out == 0 || cJSON_AddStringToObject(root, "left_out", t->why));
     if (!ok) {
         cJSON_Delete(root);
         root = NULL;

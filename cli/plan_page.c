@@ -211,6 +211,7 @@ static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *s
 car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FILE *stream) {
     car_prediction prediction;
     car_timing timing;
+    car_cli_slack_advice slack;
     bool provable = (int64_t)car_plan_config_of(plan)->workers * s->partition->stage_count <= CAR_CLI_PLAN_PROVABLE;
     car_status status = CAR_OK;
     if (provable) {
@@ -220,6 +221,7 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     if (s->options->cluster) {
         CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
     }
+    CAR_TRY(car_cli_plan_weigh_slack(s, plan, s->options->cluster ? timing.step : prediction.timed.step_time, &slack));
     print_title(s, plan, stream);
     print_partition(s, stream);
     print_convolutions(s, stream);
@@ -233,7 +235,7 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     fprintf(stream, "\n%s\n",
             provable ? "Proven on the table of five steps: order, sums, versions, messages, buffers, no deadlock."
                      : "Not proven here, for its size; smaller plans of the same kind are.");
-    car_cli_plan_remarks(s, plan, &prediction, stream);
+    car_cli_plan_remarks(s, plan, &prediction, &slack, stream);
 done:
     return status;
 }

@@ -163,16 +163,24 @@ static void remark_largest_stage(const car_plan_subject *s, const car_plan *plan
 
 /* ---- the rule and the placement -------------------------------------------------------------- */
 
-static void remark_slack(const car_plan *plan, FILE *stream, int *count) {
-    const car_plan_config *c = car_plan_config_of(plan);
-    bool jumps = c->placement == CAR_PLACEMENT_REPLICA || c->placement == CAR_PLACEMENT_ZERO;
-    if (c->rule == CAR_RULE_CDP_V2 && c->freshness_slack == 0 && jumps && c->workers > 1) {
-        say(stream, count,
-            "Over a network the slack of 0 hurts: where %s = S a worker needs new weights the instant they are made, "
-            "so it waits for the message. --freshness-slack 1 gives it two slots' time, and uses last step's weights "
-            "there.",
-            car_plan_per_worker(plan) > 1 ? "k(i+1) + j" : "i + 1 + j");
+static void remark_slack(const car_plan_subject *s, const car_plan *plan, const car_cli_slack_advice *advice,
+                         FILE *stream, int *count) {
+    char gain[128];
+    if (advice->slack == 0) {
+        return;
     }
+    if (s->options->cluster) {
+        snprintf(gain, sizeof gain, "%s, not %s, on this cluster", car_cli_seconds(advice->after).text,
+                 car_cli_seconds(advice->before).text);
+    } else {
+        snprintf(gain, sizeof gain, "%.2f, not %.2f, of one worker's forwards and backwards", advice->after,
+                 advice->before);
+    }
+    say(stream, count,
+        "Where %s = S a worker needs new weights the instant they are made, and waits for them. With --freshness-slack "
+        "%d it uses last step's where new ones would have less than %d slots to arrive: a step is predicted to take "
+        "%s.",
+        car_plan_per_worker(plan) > 1 ? "k(i+1) + j" : "i + 1 + j", advice->slack, 2 * advice->slack, gain);
 }
 
 static void remark_accumulate(const car_plan_subject *s, const car_plan *plan, const car_prediction *p, FILE *stream,
@@ -224,14 +232,14 @@ static void remark_placement(const car_plan_subject *s, const car_plan *plan, co
 }
 
 void car_cli_plan_remarks(const car_plan_subject *s, const car_plan *plan, const car_prediction *prediction,
-                          FILE *stream) {
+                          const car_cli_slack_advice *slack, FILE *stream) {
     int count = 0;
     remark_limit(s, plan, stream, &count);
     remark_empty(s, stream, &count);
     remark_uneven(s, plan, prediction, stream, &count);
     remark_idle(s, plan, prediction, stream, &count);
     remark_largest_stage(s, plan, stream, &count);
-    remark_slack(plan, stream, &count);
+    remark_slack(s, plan, slack, stream, &count);
     remark_accumulate(s, plan, prediction, stream, &count);
     remark_placement(s, plan, prediction, stream, &count);
     if (car_plan_config_of(plan)->workers == 1) {

@@ -4,6 +4,7 @@
 # shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 command=(plan)
+here=$(cd "$(dirname "$0")" && pwd)
 cd "$directory" || exit 1
 
 # json EXPRESSION ARGUMENTS...: a truth about the answer d, in Python.
@@ -39,7 +40,8 @@ expect 0 "Convolutions (auto): " --model resnet18 --workers 4
 # What is off is said.
 expect 0 "This model cannot halve" --model resnet50 --workers 4 --batch 1
 expect 0 "are empty" --model mlp --workers 4 --stages 32
-expect 0 "--freshness-slack 1" --model mlp --workers 3 --placement replica
+expect 0 "--freshness-slack 1" --model mlp --workers 16 --placement replica
+"$CAROUSEL" plan --model mlp --workers 3 --placement replica | grep -q -e --freshness-slack && fail "a slack is advised that does not help"
 expect 0 "--partition params" --model resnet18 --workers 4 --placement zero
 expect 0 "--rule accumulate" --model resnet18 --workers 4 --threads 2 --batch 1
 expect 0 "PipeDream-2BW" --model mlp --workers 3 --placement pipeline --rule cdp-v1
@@ -56,9 +58,31 @@ END
 expect 0 "--cluster FILE" --help
 expect 0 "On two by two: devices of 1 TFLOP/s and 1.00 GB, 2 a node" --model mlp --workers 4 --placement replica --cluster cluster.json
 expect 0 "exposed communication" --model gpt2-nano --workers 4 --placement zero --cluster cluster.json
-expect 0 "does NOT fit" --model gpt2 --workers 4 --placement replica --cluster cluster.json
+expect 0 "does NOT fit: a device has less memory" --model gpt2 --workers 4 --placement replica --cluster cluster.json
 expect 0 "needs 10 devices, there are 4" --model mlp --workers 4 --placement grid --cluster cluster.json
 expect 0 "busiest" --model mlp --workers 4 --compare --cluster cluster.json
+# Too little memory, or too few devices: each has a mark of its own.
+sed 's/"memory": 1e9/"memory": 2e9/' cluster.json >roomy.json
+table=$("$CAROUSEL" plan --model gpt2 --batch 1 --workers 4 --compare --cluster roomy.json)
+grep -qE '^replica +cdp-v2 +4 +[0-9.]+ GB\* ' <<<"$table" || fail "too little memory has not its mark: $table"
+grep -qE '^grid +cdp-v2 +10\+ ' <<<"$table" || fail "too few devices have not their mark: $table"
+grep -qE '^replica .*\+|^grid +cdp-v2 .*\*' <<<"$table" && fail "a mark stands where it does not belong: $table"
+json "[(p['timing']['fits'], p['timing']['fits_memory'], p['timing']['fits_devices']) for p in d['plans'] \
+    if p['rule'] == 'cdp-v2' and p['placement'] in ('replica', 'grid')] == [(False, False, True), (False, True, False)]" \
+    --model gpt2 --batch 1 --workers 4 --compare --cluster roomy.json
+# A slack that is advised makes a step shorter on that cluster, as much as is said.
+slow='{"flops": 1e13, "between": {"bandwidth": 3e9, "latency": 2e-5}}'
+echo "$slow" >slow.json
+step() { "$CAROUSEL" plan --model gpt2 --batch 8 --workers 16 --cluster slow.json "$@" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["timing"]["step_s"])'; }
+page=$("$CAROUSEL" plan --model gpt2 --batch 8 --workers 16 --placement replica --cluster slow.json | tr -s '\n ' ' ')
+slack=$(sed -n 's/.*--freshness-slack \([0-9]*\) .*/\1/p' <<<"$page")
+awk -v a="$(step --placement replica --freshness-slack "${slack:-0}")" -v b="$(step --placement replica)" 'BEGIN { exit !(a < 0.99 * b) }' ||
+    fail "the slack that is advised, '$slack', does not help"
+for slack in 1 2 4 8; do # under zero none does here
+    awk -v a="$(step --placement zero --freshness-slack $slack)" -v b="$(step --placement zero)" 'BEGIN { exit !(a > 0.99 * b) }' || fail "slack $slack helps zero"
+done
+"$CAROUSEL" plan --model gpt2 --batch 8 --workers 16 --placement zero --cluster slow.json | grep -q -e --freshness-slack &&
+    fail "a slack is advised on a cluster where it does not help"
 json "d['timing']['step_s'] >= d['timing']['step_without_network_s'] >= 0.999 * d['timing']['compute_s'] > 0 and \
     abs(d['timing']['bytes'] / d['predictions']['bytes_sent'] - 1) < 0.1 and d['timing']['fits'] and \
     d['cluster']['inside'] == {'bandwidth': 1e11, 'latency': 1e-6}" \
@@ -85,7 +109,7 @@ cdp-v2 replica 1.63117
 cdp-v1 zero 4.27037
 cdp-v2 zero 6.21363
 END
-rm cluster.json bad.json
+rm bad.json roomy.json
 
 # Models that are larger than anything that is trained here, and any other transformer.
 expect 0 "models that can only be planned" --help
@@ -127,6 +151,16 @@ for row in "shared    accumulate" "pipeline  gpipe" "pipeline  1f1b" "pipeline  
     grep -q "^$row" <<<"$table" || fail "--compare has no row $row"
 done
 grep -q "not the best choice" <<<"$table" || fail "--compare praises without end"
+# Wherever the tables show the cycle slower or hungrier than dp, that is said.
+judgement=$here/plan_judgement.py
+python3 "$judgement" <<<"$table" || fail "--compare does not say all that it shows"
+for arguments in "--model gpt2 --batch 8 --workers 16 --cluster slow.json" "--model mlp --workers 4 --threads 2" \
+    "--model resnet18 --batch 2 --workers 8 --cluster cluster.json" "--model gpt2-nano --workers 2 --optimizer adamw"; do
+    # shellcheck disable=SC2086 # several arguments
+    "$CAROUSEL" plan $arguments --compare | python3 "$judgement" || fail "--compare $arguments does not say all that it shows"
+done
+rm cluster.json slow.json
+expect 0 "in one process with 2 threads, accumulate holds" --model mlp --workers 4 --threads 2 --compare
 json "len(d['plans']) == 19 and all('activations_peak_bytes' in p['predictions'] for p in d['plans'])" \
     --model vit-tiny --workers 4 --batch 1 --compare
 json "[p['devices'] for p in d['plans'] if p['placement'] == 'grid'] == [16, 10, 10]" \
