@@ -58,6 +58,14 @@ done:
     return status;
 }
 
+/* Lines that cannot be read do not keep the others from being shown. */
+static car_status note_damage(run_reader *r, const char *file, const car_run_lines *lines) {
+    char what[160];
+    snprintf(what, sizeof what, "has %lld damaged %s, left out; the first is line %lld", (long long)lines->damaged,
+             lines->damaged == 1 ? "line" : "lines", (long long)lines->first_damaged);
+    return note(r, file, what);
+}
+
 typedef car_status (*lines_function)(car_context *context, const char *path, car_run_lines *lines, cJSON **out);
 
 /* `without` is what to say if the file is missing; NULL: nothing. */
@@ -73,8 +81,12 @@ static car_status read_lines(run_reader *r, const char *file, const char *key, l
     if (lines.cut) {
         CAR_TRY(note(r, file, "ends in the middle of a line, which was left out"));
     }
+    if (lines.damaged > 0) {
+        CAR_TRY(note_damage(r, file, &lines));
+    }
     if (!item && without) {
-        CAR_TRY(note(r, file, lines.found ? "is empty: no curves" : without));
+        const char *why = lines.damaged > 0 ? "has no sound line: no curves" : "is empty: no curves";
+        CAR_TRY(note(r, file, lines.found ? why : without));
     }
     if (item) {
         cJSON *added = item;

@@ -20,17 +20,19 @@ car_status car_run_path(car_context *context, const char *directory, const char 
  * the column where it ceases to be JSON. To be released with cJSON_Delete. */
 car_status car_run_read_object(car_context *context, const char *path, cJSON **out);
 
-/* What is done with each line; the object is the reader's. */
-typedef car_status (*car_run_line_function)(void *user, const cJSON *object);
+/* What is done with each line; the object is the reader's. Clears *sound where the line has not got what it must have:
+ * it is then counted as damaged. */
+typedef car_status (*car_run_line_function)(void *user, const cJSON *object, bool *sound);
 
 typedef struct car_run_lines {
     bool found; /* there is such a file */
     bool cut;   /* its last line was not whole, and was left out: a run that was killed, or goes on */
     int64_t count;
+    int64_t damaged, first_damaged; /* whole lines that cannot be read, which were left out; the number of the first */
 } car_run_lines;
 
 /* A file of objects, one to a line. Looks at the whole file first: `begin` (may be NULL) is told how many lines there
- * are at most. Malformed lines but a cut last one are CAR_ERROR_FORMAT with their place. */
+ * are at most. A line that cannot be read is left out and counted: what the others say is worth showing. */
 car_status car_run_read_lines(car_context *context, const char *path, void (*begin)(void *user, int64_t lines),
                               car_run_line_function line, void *user, car_run_lines *out);
 

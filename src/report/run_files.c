@@ -39,10 +39,8 @@ static place place_of(const char *text, size_t offset) {
     return at;
 }
 
-/* `text` has `size` bytes, and the mistake is about `offset` of it; its first line is line `first_line` of the file.
- * cJSON stops in the middle of words that it does not know, and at the last character of what ends too early. */
-static car_status fail_at(car_context *context, const char *path, const char *text, size_t size, size_t offset,
-                          int64_t first_line) {
+/* `text` has `size` bytes, and the mistake is about `offset` of it. cJSON stops in the middle of words that it does not know, and at the last character of what ends too early. */
+static car_status fail_at(car_context *context, const char *path, const char *text, size_t size, size_t offset) {
     char near[24] = "";
     bool end = offset + 1 >= size;
     while (offset > 0 && offset < size && isalnum((unsigned char)text[offset]) &&
@@ -50,7 +48,6 @@ static car_status fail_at(car_context *context, const char *path, const char *te
         offset--;
     }
     place at = place_of(text, offset);
-    at.line += first_line - 1;
     for (size_t i = 0; i < sizeof near - 1 && offset + i < size && text[offset + i] != '\n'; i++) {
         unsigned char c = (unsigned char)text[offset + i];
         near[i] = (char)(c < 0x20 || c >= 0x7f ? '.' : c);
@@ -94,7 +91,7 @@ car_status car_run_read_object(car_context *context, const char *path, cJSON **o
     const char *text = file.data ? (const char *)file.data : "";
     *out = parse(text, file.size, &mistake);
     if (!*out) {
-        status = fail_at(context, path, text, file.size, mistake, 1);
+        status = fail_at(context, path, text, file.size, mistake);
     } else if (!cJSON_IsObject(*out)) {
         cJSON_Delete(*out);
         *out = NULL;
@@ -107,8 +104,6 @@ done:
 }
 
 typedef struct line_reader {
-    car_context *context;
-    const char *path;
     car_run_line_function function;
     void *user;
     car_run_lines *result;
@@ -125,15 +120,11 @@ static car_status read_line(line_reader *reader, const char *text, size_t size, 
         reader->result->cut = true;
         return CAR_OK;
     }
-    car_status status = CAR_OK;
-    if (!object) {
-        status = fail_at(reader->context, reader->path, text, size, mistake, number);
-    } else if (!cJSON_IsObject(object)) {
-        status = car_context_fail(reader->context, CAR_ERROR_FORMAT, "%s:%lld: this should be a JSON object",
-                                  reader->path, (long long)number);
-    } else {
-        reader->result->count++;
-        status = reader->function(reader->user, object);
+    bool sound = cJSON_IsObject(object);
+    car_status status = sound ? reader->function(reader->user, object, &sound) : CAR_OK;
+    reader->result->count += sound;
+    if (!sound) {
+        reader->result->first_damaged = reader->result->damaged++ ? reader->result->first_damaged : number;
     }
     cJSON_Delete(object);
     return status;
@@ -149,7 +140,7 @@ static int64_t count_lines(const char *text, size_t size) {
 
 car_status car_run_read_lines(car_context *context, const char *path, void (*begin)(void *user, int64_t lines),
                               car_run_line_function line, void *user, car_run_lines *out) {
-    line_reader reader = {context, path, line, user, out};
+    line_reader reader = {line, user, out};
     car_mapped file = {0};
     car_status status = CAR_OK;
     *out = (car_run_lines){0};

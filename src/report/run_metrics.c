@@ -20,7 +20,6 @@ typedef struct bucket {
 
 typedef struct metrics_reader {
     car_context *context;
-    const char *path;
     int64_t width, lines; /* lines in a point; lines read */
     double first_step, last_step;
     int64_t skipped, not_finite;
@@ -73,13 +72,13 @@ static void take_loss(metrics_reader *reader, double loss) {
     b->losses++;
 }
 
-static car_status take_metrics(void *user, const cJSON *object) {
+static car_status take_metrics(void *user, const cJSON *object, bool *sound) {
     metrics_reader *reader = user;
     bucket *b = &reader->now;
     double step = number_of(object, "step"), norm = number_of(object, "gradient_norm");
     if (!isfinite(step)) {
-        return car_context_fail(reader->context, CAR_ERROR_FORMAT, "%s: entry %lld has no step", reader->path,
-                                (long long)reader->lines + 1);
+        *sound = false;
+        return CAR_OK;
     }
     reader->first_step = reader->lines == 0 ? step : reader->first_step;
     reader->last_step = step;
@@ -126,7 +125,7 @@ done:
 }
 
 car_status car_run_read_metrics(car_context *context, const char *path, car_run_lines *lines, cJSON **out) {
-    metrics_reader reader = {.context = context, .path = path, .width = 1};
+    metrics_reader reader = {.context = context, .width = 1};
     car_status status = CAR_OK;
     *out = NULL;
     CAR_TRY(car_context_allocate(context, (size_t)SERIES * CAR_RUN_POINTS, sizeof(double), &reader.values));
@@ -144,39 +143,48 @@ done:
 
 typedef struct evaluations_reader {
     car_context *context;
-    const char *path;
-    cJSON *array;
-    int64_t lines, width, all;
+    cJSON *array, *last; /* last: the newest, if it is not in the array */
+    int64_t lines, width;
 } evaluations_reader;
 
 static void begin_evaluations(void *user, int64_t lines) {
     evaluations_reader *reader = user;
     reader->width = width_for(lines);
-    reader->all = lines;
 }
 
 /* Of very many, every so many-th; and the last, which is the result. */
-static car_status take_evaluation(void *user, const cJSON *object) {
+static car_status take_evaluation(void *user, const cJSON *object, bool *sound) {
     evaluations_reader *reader = user;
-    reader->lines++;
     if (!isfinite(number_of(object, "step"))) {
-        return car_context_fail(reader->context, CAR_ERROR_FORMAT, "%s: entry %lld has no step", reader->path,
-                                (long long)reader->lines);
+        *sound = false;
+        return CAR_OK;
     }
-    bool wanted = (reader->lines - 1) % reader->width == 0 || reader->lines == reader->all;
-    return wanted ? car_run_append(reader->context, reader->array, cJSON_Duplicate(object, true)) : CAR_OK;
+    cJSON *copy = cJSON_Duplicate(object, true);
+    cJSON_Delete(reader->last);
+    reader->last = NULL;
+    if (reader->lines++ % reader->width == 0 || !copy) {
+        return car_run_append(reader->context, reader->array, copy);
+    }
+    reader->last = copy; /* which one is the last is known at the end: damaged lines may follow */
+    return CAR_OK;
 }
 
 car_status car_run_read_evaluations(car_context *context, const char *path, car_run_lines *lines, cJSON **out) {
-    evaluations_reader reader = {.context = context, .path = path, .array = cJSON_CreateArray(), .width = 1};
+    evaluations_reader reader = {.context = context, .array = cJSON_CreateArray(), .width = 1};
     car_status status = CAR_OK;
     *out = NULL;
     CAR_TRY(car_run_read_lines(context, path, begin_evaluations, take_evaluation, &reader, lines));
+    if (reader.last) {
+        cJSON *last = reader.last;
+        reader.last = NULL;
+        CAR_TRY(car_run_append(context, reader.array, last));
+    }
     if (reader.lines > 0) {
         *out = reader.array;
         reader.array = NULL;
     }
 done:
+    cJSON_Delete(reader.last);
     cJSON_Delete(reader.array);
     return status;
 }

@@ -38,14 +38,20 @@ rm cdp-v2/config.json
 expect 0 "note: cdp-v2: config.json is missing" report cdp-v2 -o page.html
 grep -qF 'config.json is missing' page.html || fail "the page does not say that config.json is missing"
 
+# ---- damaged lines are left out, and said
+
+sed '$d' dp/evaluations.jsonl >short && cp -r dp damaged
+printf '{"step": 3, "loss": ,}\nnull\n{"step": 12, "loss": 1}\n' >>damaged/metrics.jsonl
+printf '\0\0\0\n' | cat short - >damaged/evaluations.jsonl
+expect 0 "note: damaged: metrics.jsonl has 2 damaged lines, left out; the first is line 13" report damaged -o page.html
+expect 0 "note: damaged: evaluations.jsonl has 1 damaged line, left out; the first is line 2" report damaged -o page.html
+grep -qF 'metrics.jsonl has 2 damaged lines' page.html || fail "the page does not say which lines were left out"
+grep -qF '"lines":13,' page.html || fail "the lines behind the damaged ones are not in the page"
+
 # ---- what is damaged is named, and the page that there was stays
 
 cp page.html before.html
-echo '{"step": 3, "loss": ,}' >>dp/metrics.jsonl
-echo '{"step": 4, "loss": 1}' >>dp/metrics.jsonl
-expect 1 "dp/metrics.jsonl:13:21: this is not JSON" report dp -o page.html
 echo '{"model": "mlp"' >dp/summary.json
-sed -i '/,}/d' dp/metrics.jsonl
 expect 1 "dp/summary.json:1:16: this is not JSON, or not all of it" report dp -o page.html
 cmp -s page.html before.html || fail "a report that failed changed the page"
 rm dp/summary.json

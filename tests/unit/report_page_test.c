@@ -287,10 +287,6 @@ static void malformed_files_are_named_with_the_place(void **state) {
         {"summary.json", "", "summary.json:1:1: this is not JSON, or not all of it: ''"},
         {"summary.json", "{} {}", "summary.json:1:4: this is not JSON: '{}'"},
         {"config.json", "[1, 2]", "config.json: this should be a JSON object"},
-        {"metrics.jsonl", "{\"step\": 0}\n{\"step\" 1}\n{\"step\": 2}\n", "metrics.jsonl:2:9: this is not JSON"},
-        {"metrics.jsonl", "{\"step\": 0}\n17\n", "metrics.jsonl:2: this should be a JSON object"},
-        {"metrics.jsonl", "{\"step\": 0}\n{\"loss\": 1}\n", "entry 2 has no step"},
-        {"evaluations.jsonl", "{\"accuracy\": 1}\n", "entry 1 has no step"},
         {"timeline.json", "\x80 no", "timeline.json:1:1: this is not JSON: '. no'"},
     };
     const car_scratch *scratch = *state;
@@ -300,6 +296,34 @@ static void malformed_files_are_named_with_the_place(void **state) {
         snprintf(name, sizeof name, "run/%s", cases[c].name);
         put(scratch, name, cases[c].text);
         expect_failure(scratch, CAR_ERROR_FORMAT, cases[c].message);
+    }
+}
+
+/* What the other lines say is in the page all the same. */
+static void damaged_lines_are_left_out_and_noted(void **state) {
+    static const struct {
+        const char *name, *text, *note;
+        int sound;
+    } cases[] = {
+        {"metrics.jsonl", "{\"step\": 0}\n{\"step\" 1}\n{\"step\": 2}\n",
+         "metrics.jsonl has 1 damaged line, left out; the first is line 2", 2},
+        {"metrics.jsonl", "{\"step\": 0}\n17\n{\"loss\": 1}\n{\"step\": 3}{\"step\": 4}\n",
+         "metrics.jsonl has 3 damaged lines, left out; the first is line 2", 1},
+        {"metrics.jsonl", "no\n", "metrics.jsonl has no sound line: no curves", 0},
+        {"evaluations.jsonl", "{\"accuracy\": 1}\n{\"step\": 2}\n\x01\n",
+         "evaluations.jsonl has 2 damaged lines, left out; the first is line 1", 1},
+    };
+    const car_scratch *scratch = *state;
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        bool metrics_file = strcmp(cases[c].name, "metrics.jsonl") == 0;
+        put_run(scratch);
+        put(scratch, metrics_file ? "run/metrics.jsonl" : "run/evaluations.jsonl", cases[c].text);
+        car_expect_ok(scratch->context, make(scratch, "run", NULL, NULL));
+        cJSON *data = read_data(scratch);
+        const cJSON *run = run_of(data, 0), *read = cJSON_GetObjectItem(run, metrics_file ? "metrics" : "evaluations");
+        assert_true(has_note(run, cases[c].note));
+        assert_int_equal(cJSON_GetArraySize(metrics_file ? cJSON_GetObjectItem(read, "step") : read), cases[c].sound);
+        cJSON_Delete(data);
     }
 }
 
@@ -392,6 +416,7 @@ int main(void) {
         TEST(an_empty_file_of_metrics_has_no_curves),
         TEST(directories_that_are_no_runs_are_refused),
         TEST(malformed_files_are_named_with_the_place),
+        TEST(damaged_lines_are_left_out_and_noted),
         TEST(timelines_that_cannot_be_drawn_are_refused),
         TEST(a_failed_report_leaves_the_old_page),
         TEST(a_page_that_cannot_be_written_is_an_error),
