@@ -40,6 +40,8 @@ typedef void (*car_report_function)(void *user, const car_step_report *report);
  * to a thread of his own. If the next cut is due before, its updates wait. */
 typedef void (*car_cut_function)(void *user, const car_cut *cut);
 
+enum { CAR_TRAINER_MOST_SKIPPED = 10 }; /* steps in a row */
+
 typedef struct car_trainer_config {
     int threads;   /* P */
     uint64_t seed; /* of dropout */
@@ -48,8 +50,9 @@ typedef struct car_trainer_config {
     /* Global norm of the averaged gradient; 0: no clipping. Exact under dp, accumulate and cdp-v1; under
      * cdp-v2 the previous step's norm decides, because updates are due before all gradients are there. */
     double clip_norm;
-    /* Skips a step whose loss is not finite, and, except under cdp-v2, one whose gradient is not. Without
-     * it a loss that is not finite ends the run. */
+    /* Skips a step whose loss is not finite, and, except under cdp-v2, one whose gradient is not. After
+     * CAR_TRAINER_MOST_SKIPPED in a row the run ends with CAR_ERROR_NOT_FINITE: weights that stay as they are will not
+     * do better. Without it a loss that is not finite ends the run. */
     bool skip_nonfinite;
     bool unpaced;        /* for tests: no pacing */
     double step_seconds; /* for benches of ranks: what a worker's forwards and backwards take at least; 0: as long */

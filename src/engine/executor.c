@@ -108,8 +108,20 @@ static bool all_finished(car_trainer *trainer) {
 
 /* ---- what was done --------------------------------------------------------------------------- */
 
+/* Skipping is for a step now and then. Weights that give nothing finite for so long will not recover by it. */
+static void count_skipped(car_trainer *trainer, const car_step_record *record) {
+    trainer->skipped_in_a_row = record->skipped ? trainer->skipped_in_a_row + 1 : 0;
+    if (trainer->skipped_in_a_row >= CAR_TRAINER_MOST_SKIPPED && trainer->status == CAR_OK) {
+        trainer->status = car_context_fail(
+            trainer->context, CAR_ERROR_NOT_FINITE,
+            "%d steps in a row were skipped because their loss or gradient is not finite, the last is step %lld: go "
+            "back to an earlier checkpoint, with a smaller learning rate, warm-up or --clip-norm",
+            trainer->skipped_in_a_row, (long long)record->step + 1);
+    }
+}
+
 static void report_steps(car_trainer *trainer) {
-    for (;;) {
+    while (trainer->skipped_in_a_row < CAR_TRAINER_MOST_SKIPPED) { /* else it has given up */
         car_step_record *record = car_trainer_record(trainer, trainer->reported);
         if (record->step != trainer->reported || record->forwards < trainer->workers ||
             record->updates < trainer->updates_per_step) {
@@ -129,6 +141,7 @@ static void report_steps(car_trainer *trainer) {
         if (trainer->config.report) {
             trainer->config.report(trainer->config.report_user, &report);
         }
+        count_skipped(trainer, record);
     }
 }
 

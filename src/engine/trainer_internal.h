@@ -83,6 +83,7 @@ struct car_trainer {
     int64_t newest; /* version that an update has made, or makes */
     int updates_per_step;
     int64_t updates_made; /* by the optimizer; steps that were skipped are not among them */
+    int skipped_in_a_row; /* steps, up to the last that was reported */
     double last_norm;     /* of the newest step whose norm is complete; NaN: none yet */
     car_cut *cut;         /* NULL if none are taken */
     int64_t cut_step;     /* the version that it is being filled with, or CAR_NONE */

@@ -244,6 +244,27 @@ static void test_bad_gradient_ends_cdp_v2(void **state) {
     close_session(&session);
 }
 
+/* Skipping does not go on for ever where no step can be finite: ten in a row end the run, also where it was drained in
+ * between. Nine do not. */
+static void test_skipping_gives_up(void **state) {
+    (void)state;
+    for (int r = 0; r < RULES; r++) {
+        car_session_config config = car_session_config_default("mlp", WORKERS, rules[r]);
+        car_session session;
+        config.training.threads = config.plan.threads = 1 + r % 3;
+        config.training.skip_nonfinite = true;
+        open_session(&session, &config);
+        fill(&session, "1.weight", NAN, 0);
+        must(&session, car_trainer_run(session.trainer, CAR_TRAINER_MOST_SKIPPED - 1));
+        car_status status = car_trainer_run(session.trainer, 3 * CAR_TRAINER_MOST_SKIPPED);
+        assert_failed(&session, status, CAR_ERROR_NOT_FINITE, "10 steps in a row were skipped");
+        assert_failed(&session, status, CAR_ERROR_NOT_FINITE, "the last is step 10");
+        assert_int_equal(session.report_count, CAR_TRAINER_MOST_SKIPPED);
+        assert_int_equal(car_trainer_steps(session.trainer), CAR_TRAINER_MOST_SKIPPED);
+        close_session(&session);
+    }
+}
+
 /* ---- feeds and memory -------------------------------------------------------------------------------------------- */
 
 static void check_failing_feed(car_rule rule, int worker, int threads) {
@@ -441,6 +462,7 @@ int main(void) {
         cmocka_unit_test(test_bad_loss_is_skipped),
         cmocka_unit_test(test_bad_gradient_is_skipped),
         cmocka_unit_test(test_bad_gradient_ends_cdp_v2),
+        cmocka_unit_test(test_skipping_gives_up),
         cmocka_unit_test(test_failing_feed_ends_the_run),
         cmocka_unit_test(test_memory_runs_out),
         cmocka_unit_test(test_more_threads_than_tasks),
