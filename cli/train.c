@@ -82,6 +82,7 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     CAR_TRY(car_train_configure(run->context, o, &plan, &program, trainer));
     plan.ranks = run->transport && plan.placement == CAR_PLACEMENT_REPLICA ? car_transport_size(run->transport) : 0;
     if (car_train_is_first(run)) {
+        CAR_TRY(car_train_lock(run));
         CAR_TRY(car_train_check_directory(run));
     }
     CAR_TRY(car_train_check_trace(run));
@@ -139,6 +140,7 @@ void car_train_tear_down(car_train_run *run) {
         car_plan_destroy(run->plan);
         car_partition_destroy(run->partition);
         car_graph_destroy(run->graph);
+        car_train_unlock(run);
         car_context_destroy(run->context);
     }
     car_cli_release_config(run->options.config_texts);

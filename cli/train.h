@@ -125,6 +125,8 @@ typedef struct car_train_run {
     car_optimizer_config optimizer;
     car_train_writer *writer; /* NULL if no checkpoints are written on the way */
     int64_t saved_step;       /* of the newest checkpoint that this run wrote or began with; 0: none */
+    bool locked, out_is_new;  /* the run directory: this run has its lock; this run created it */
+    int lock_file;            /* if it is locked */
     /* What the output needs to know. */
     FILE *metrics;
     bool terminal;
@@ -144,6 +146,13 @@ typedef struct car_train_run {
 /* Creates all of a run from its options; what was created is taken down again in any case. */
 car_status car_train_set_up(car_train_run *run);
 void car_train_tear_down(car_train_run *run);
+
+/* ---- train_lock.c ----------------------------------------------------------------------------------------------- */
+
+/* Creates the run directory, unless a run there is to go on, and locks it: one run at a time. The message of a refusal
+ * says who has it. Before anything is looked at or written there. */
+car_status car_train_lock(car_train_run *run);
+void car_train_unlock(car_train_run *run); /* last; a directory that nothing was written to goes again */
 
 /* ---- train_checkpoint.c ----------------------------------------------------------------------------------------- */
 

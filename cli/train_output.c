@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -130,10 +129,6 @@ car_status car_train_open_output(car_train_run *run) {
     run->terminal = isatty(STDOUT_FILENO) == 1;
     CAR_TRY(car_context_allocate(run->context, TIMED_STEPS, sizeof(double), &run->step_ms));
     if (run->options.out) {
-        if (mkdir(run->options.out, 0777) != 0 && errno != EEXIST) {
-            return car_context_fail(run->context, CAR_ERROR_IO, "could not create the run directory %s: %s",
-                                    run->options.out, strerror(errno));
-        }
         CAR_TRY(open_metrics(run));
         CAR_TRY(write_config(run));
     }
