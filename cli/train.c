@@ -180,16 +180,18 @@ static car_status train(car_train_run *run) {
     while (car_trainer_steps(run->trainer) < o->steps && !car_train_is_interrupted()) {
         car_train_enter(CAR_TRAIN_TRAINING);
         CAR_TRY(car_trainer_run(run->trainer, next_stop(car_trainer_steps(run->trainer), o->eval_every, o->steps)));
+        CAR_TRY(car_train_find_directory(run));
         if (!car_train_is_interrupted() && o->eval_every && car_trainer_steps(run->trainer) < o->steps) {
             CAR_TRY(car_train_evaluate_now(run));
         }
     }
     car_train_enter(CAR_TRAIN_SAVING);
-    /* What was trained is safe before anything else is tried. */
+    /* What was trained is safe before anything else is tried: see train_end.c. */
     car_train_close_writer(run);
-    CAR_TRY(car_train_write_checkpoint(run));
     bool over = car_trainer_steps(run->trainer) >= o->steps;
     CAR_TRY(car_train_was_over(run, &before));
+    car_train_remember(run, before ? CAR_OK : car_train_write_weights(run));
+    car_train_remember(run, car_train_write_checkpoint(run));
     if (over && !before && (o->eval_every || run->evaluates)) {
         CAR_TRY(car_train_evaluate_now(run));
     }
@@ -197,7 +199,7 @@ static car_status train(car_train_run *run) {
     CAR_TRY(car_train_summarize(run, run->interrupted));
     CAR_TRY(car_train_write_records(run));
 done:
-    return status;
+    return car_train_conclude(run, status);
 }
 
 int car_cli_train(int argc, char **argv) {

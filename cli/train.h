@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "carousel/data.h"
 #include "carousel/evaluate.h"
@@ -99,6 +100,12 @@ car_status car_train_evaluate(car_train_data *data, const car_train_options *opt
 
 typedef struct car_train_writer car_train_writer;
 
+/* Lines of a file in the run directory. */
+typedef struct car_train_lines {
+    int64_t written, missing;
+    int reason; /* errno of the first that is missing */
+} car_train_lines;
+
 /* Everything a run owns, in the order of creation. */
 typedef struct car_train_run {
     car_train_options options;
@@ -128,16 +135,27 @@ typedef struct car_train_run {
     bool locked, out_is_new;  /* the run directory: this run has its lock; this run created it */
     int lock_file;            /* if it is locked */
     /* What the output needs to know. */
-    FILE *metrics;
+    bool weights_written;    /* weights.safetensors has the result */
+    car_status failure;      /* of something that did not keep the run from going on to its end */
+    char failure_text[1024]; /* its message */
+    bool writes;             /* the run directory is there, and metrics_file is open */
+    int metrics_file;        /* metrics.jsonl */
+    dev_t out_device;        /* which directory it is */
+    ino_t out_number;        /* the same */
+    bool out_is_gone;        /* it was removed */
+    double looked;           /* when it was last looked for */
+    car_train_lines metrics, evaluations;
     bool terminal;
     bool interrupted;    /* it ended early */
     bool evaluates;      /* at the end, since there is real data for it */
     int64_t first_step;  /* 0, or where it was resumed */
     int64_t epoch_steps; /* 0: endless */
     double started, shown, first_loss, loss;
-    double aside;     /* seconds that were not training: evaluations */
-    int64_t reported; /* by this call */
-    double *step_ms;  /* of the last steps, for the median */
+    double first_reported; /* when */
+    bool foretold;         /* the duration has been estimated */
+    double aside;          /* seconds that were not training: evaluations */
+    int64_t reported;      /* by this call */
+    double *step_ms;       /* of the last steps, for the median */
     double last_time;
     car_evaluation evaluation;
     bool evaluated;
@@ -230,6 +248,26 @@ car_status car_train_open_recorder(car_train_run *run, car_trainer_config *train
 car_status car_train_start_recorder(car_train_run *run);
 /* At the end: the files. Called by all ranks. */
 car_status car_train_write_records(car_train_run *run);
+
+/* ---- train_end.c: failures that do not keep the rest from being saved ---------------------------------------------- */
+
+/* Keeps a failure and its message for the end; whether there was none. */
+bool car_train_remember(car_train_run *run, car_status status);
+/* At the end: `status`, or else the failure that was kept. */
+car_status car_train_conclude(car_train_run *run, car_status status);
+/* weights.safetensors, if there is a run directory. */
+car_status car_train_write_weights(car_train_run *run);
+
+/* ---- train_metrics.c: metrics.jsonl and evaluations.jsonl --------------------------------------------------------- */
+
+/* Opens them, with what earlier starts have written as far as this one goes on from it. */
+car_status car_train_open_metrics(car_train_run *run);
+void car_train_close_metrics(car_train_run *run); /* says which lines are missing */
+/* A line each; nothing without a run directory. Stops the run if the directory is gone. */
+void car_train_write_metrics(car_train_run *run, const car_step_report *report);
+void car_train_write_evaluation(car_train_run *run);
+/* Fails if the run directory was removed. */
+car_status car_train_find_directory(car_train_run *run);
 
 /* ---- train_output.c: the head, a line for a step, the evaluation, the end; and the files of the run directory ---- */
 

@@ -78,6 +78,7 @@ void car_train_show_ranks(const car_train_run *run) {
         printf(" (%s)", reason);
     }
     putchar('\n');
+    fflush(stdout);
 }
 
 /* ---- agreement ------------------------------------------------------------------------------- */

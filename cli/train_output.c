@@ -1,6 +1,6 @@
 /* What a run says: on the terminal, and in its directory (metrics.jsonl, summary.json, config.json). */
 #include <cjson/cJSON.h>
-#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,9 @@
 #include "data.h"
 #include "train.h"
 
-enum { TIMED_STEPS = 512 };
+enum { TIMED_STEPS = 512, FORETELLING_STEPS = 3 };
+
+static const double foretelling_seconds = 1; /* of training, before its duration is estimated */
 
 static const double megabyte = 1e6;
 
@@ -72,64 +74,28 @@ static car_status write_config(car_train_run *run) {
     return status;
 }
 
-/* Whether it is a whole line of a step before `end`. */
-static bool is_before(const char *line, ssize_t length, int64_t end) {
-    long long step = -1;
-    return length >= 2 && strcmp(line + length - 2, "}\n") == 0 && sscanf(line, "{\"step\": %lld,", &step) == 1 &&
-           step < end;
-}
-
-/* A run that goes on keeps the lines before step `end`; a killed one may have written of later steps, or half a line. */
-static car_status keep_lines(car_train_run *run, const char *path, int64_t end) {
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t length = 0;
-    car_output output = {0};
-    car_status status = CAR_OK;
-    FILE *old = fopen(path, "r");
-    if (!old) {
-        return CAR_OK; /* nothing to keep */
+/* Whether somebody watches. Open MPI gives its ranks a terminal of its own making wherever their output goes, so of a rank
+ * it is the launcher's output that counts. */
+static bool is_watched(void) {
+    char path[64];
+    if (isatty(STDOUT_FILENO) != 1 || !car_transport_is_launched()) {
+        return isatty(STDOUT_FILENO) == 1;
     }
-    CAR_TRY(car_output_open(run->context, path, &output));
-    while ((length = getline(&line, &capacity, old)) > 0 && is_before(line, length, end)) {
-        CAR_TRY(car_output_write(&output, line, (size_t)length));
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getppid(), STDOUT_FILENO);
+    int file = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+    bool watched = file >= 0 && isatty(file) == 1;
+    if (file >= 0) {
+        close(file);
     }
-    CAR_TRY(car_output_finish(&output, NULL));
-done:
-    car_output_close(&output);
-    free(line);
-    fclose(old);
-    return status;
-}
-
-/* What earlier runs left under these names: kept as far as this run goes on from it. */
-static car_status open_metrics(car_train_run *run) {
-    char path[CAR_TRAIN_PATH], evaluations[CAR_TRAIN_PATH];
-    bool resumed = run->first_step > 0;
-    car_status status = CAR_OK;
-    CAR_TRY(path_in_run(run, "metrics.jsonl", path));
-    CAR_TRY(path_in_run(run, "evaluations.jsonl", evaluations));
-    if (resumed) {
-        CAR_TRY(keep_lines(run, path, run->first_step));
-        CAR_TRY(keep_lines(run, evaluations, run->first_step + 1)); /* they count the steps that were made */
-    } else if (unlink(evaluations) != 0 && errno != ENOENT) {
-        return car_context_fail(run->context, CAR_ERROR_IO, "could not remove %s: %s", evaluations, strerror(errno));
-    }
-    run->metrics = fopen(path, resumed ? "a" : "w");
-    if (!run->metrics) {
-        return car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
-    }
-    setvbuf(run->metrics, NULL, _IOLBF, 0); /* a run that is killed has its lines */
-done:
-    return status;
+    return watched;
 }
 
 car_status car_train_open_output(car_train_run *run) {
     car_status status = CAR_OK;
-    run->terminal = isatty(STDOUT_FILENO) == 1;
+    run->terminal = is_watched();
     CAR_TRY(car_context_allocate(run->context, TIMED_STEPS, sizeof(double), &run->step_ms));
     if (run->options.out) {
-        CAR_TRY(open_metrics(run));
+        CAR_TRY(car_train_open_metrics(run));
         CAR_TRY(write_config(run));
     }
     run->started = run->last_time = car_clock_seconds();
@@ -138,9 +104,7 @@ done:
 }
 
 void car_train_close_output(car_train_run *run) {
-    if (run->metrics && (ferror(run->metrics) | fclose(run->metrics)) != 0) {
-        car_context_log(run->context, CAR_LOG_WARNING, "metrics.jsonl is not complete: %s", strerror(errno));
-    }
+    car_train_close_metrics(run);
     car_context_release(run->context, run->step_ms, TIMED_STEPS, sizeof(double));
 }
 
@@ -165,6 +129,41 @@ void car_train_show_model(const car_train_run *run) {
     if (o->clip_norm > 0 && strcmp(o->rule, "cdp-v2") == 0) {
         puts("under cdp-v2 the previous step's norm decides about clipping");
     }
+    fflush(stdout); /* the first step may take long */
+}
+
+/* How long it will take, in words: "12 minutes". */
+static void describe_duration(double seconds, char *text, size_t capacity) {
+    static const struct {
+        double seconds;
+        const char *name;
+    } units[] = {{86400, "day"}, {3600, "hour"}, {60, "minute"}, {1, "second"}};
+    size_t u = 0;
+    while (u < 3 && seconds < 2 * units[u].seconds) {
+        u++;
+    }
+    double count = fmax(seconds / units[u].seconds, 1);
+    snprintf(text, capacity, "%.*f %s%s", count < 9.95 && u < 3 ? 1 : 0, count, units[u].name, count < 1.5 ? "" : "s");
+}
+
+/* Once, when the first steps have shown how fast it is. The first of all does not count: it fills the cycle, and what is
+ * used for the first time is slow. */
+static void show_duration(car_train_run *run, double now) {
+    const car_train_options *o = &run->options;
+    double trained = now - run->first_reported - run->aside;
+    int64_t steps = o->steps - run->first_step;
+    if (run->foretold || run->reported < FORETELLING_STEPS || trained < foretelling_seconds) {
+        return;
+    }
+    run->foretold = true;
+    if (run->reported >= steps) {
+        return;
+    }
+    char duration[64];
+    double rate = (double)(run->reported - 1) / trained;
+    describe_duration((double)steps / rate, duration, sizeof duration);
+    printf("%sabout %s for %lld steps at %.0f samples/s%s\n", run->terminal ? "\r\033[K" : "", duration,
+           (long long)steps, rate * o->workers * o->shape.batch, o->eval_every ? ", evaluations not counted" : "");
 }
 
 static void show_step(car_train_run *run, double now) {
@@ -196,23 +195,10 @@ void car_train_on_step(void *user, const car_step_report *report) {
     run->last_time = now;
     run->loss = report->loss;
     run->first_loss = run->reported == 0 ? report->loss : run->first_loss;
+    run->first_reported = run->reported == 0 ? now : run->first_reported;
     run->reported++;
-    if (run->metrics) {
-        char loss[32] = "null"; /* JSON has no NaN */
-        if (isfinite(report->loss)) {
-            snprintf(loss, sizeof loss, "%.9g", report->loss);
-        }
-        fprintf(run->metrics, "{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, \"samples_per_s\": %.6g, \"seconds\": %.6g",
-                (long long)report->step, loss, report->lr,
-                (double)run->reported * run->options.workers * run->options.shape.batch /
-                    (now - run->started - run->aside),
-                now - run->started);
-        if (isfinite(report->gradient_norm)) {
-            fprintf(run->metrics, ", \"gradient_norm\": %.9g", report->gradient_norm);
-        }
-        fprintf(run->metrics, ", \"skipped\": %s, \"activations_bytes\": %zu}\n", report->skipped ? "true" : "false",
-                car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS));
-    }
+    car_train_write_metrics(run, report);
+    show_duration(run, now);
     show_step(run, now);
 }
 
@@ -231,34 +217,8 @@ void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evalu
     }
 }
 
-/* A line of evaluations.jsonl. They are rare, so the file is not kept open. */
-static void record_evaluation(car_train_run *run) {
-    const car_evaluation *e = &run->evaluation;
-    char path[CAR_TRAIN_PATH], loss[32] = "null"; /* JSON has no NaN */
-    if (path_in_run(run, "evaluations.jsonl", path) != CAR_OK) {
-        return; /* opening the output has failed for it before */
-    }
-    if (run->reported == 0 && keep_lines(run, path, car_train_steps(run)) != CAR_OK) { /* made again after a kill */
-        return;
-    }
-    if (isfinite(e->loss)) {
-        snprintf(loss, sizeof loss, "%.9g", e->loss);
-    }
-    FILE *file = fopen(path, "a");
-    bool written = file && fprintf(file, "{\"step\": %lld, \"loss\": %s, ", (long long)car_train_steps(run), loss) > 0;
-    const char *accuracy = car_train_accuracy_name(run->data.domain);
-    written = written && fprintf(file, "\"%s\": %.9g, \"%s_top5\": %.9g, ", accuracy, e->top1, accuracy, e->top5) > 0;
-    written = written && fprintf(file, "\"seconds\": %.6g}\n", car_clock_seconds() - run->started) > 0;
-    if (!file || (fclose(file) != 0) | !written) {
-        car_context_log(run->context, CAR_LOG_WARNING, "evaluations.jsonl lacks step %lld: %s",
-                        (long long)car_train_steps(run), strerror(errno));
-    }
-}
-
 void car_train_show_evaluation(car_train_run *run) {
-    if (run->options.out) {
-        record_evaluation(run);
-    }
+    car_train_write_evaluation(run);
     printf("%sevaluation after step %lld: ", run->terminal ? "\r\033[K" : "", (long long)car_train_steps(run));
     car_train_print_evaluation(stdout, run->data.domain, &run->evaluation);
     putchar('\n');
@@ -383,7 +343,7 @@ done:
 
 car_status car_train_summarize(car_train_run *run, bool interrupted) {
     double elapsed = car_clock_seconds() - run->started - run->aside;
-    char digest[80] = "", path[CAR_TRAIN_PATH];
+    char digest[80] = "";
     bool before = false;
     cJSON *json = NULL;
     car_status status = CAR_OK;
@@ -404,7 +364,7 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     }
     puts(run->reported > 0 || interrupted ? "" : ", all of them made before");
     car_train_show_problems(run);
-    if (!run->options.out) {
+    if (!run->weights_written) {
         return CAR_OK;
     }
     json = cJSON_CreateObject();
@@ -419,8 +379,6 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     cJSON_AddStringToObject(json, "weights_sha256", digest);
     add_machine(json, run);
     /* The summary comes last: whoever finds it finds all the rest. */
-    CAR_TRY(path_in_run(run, "weights.safetensors", path));
-    CAR_TRY(car_weights_save(car_train_weights(run), path));
     CAR_TRY(write_json(run, "summary.json", json));
 done:
     cJSON_Delete(json);

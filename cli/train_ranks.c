@@ -282,17 +282,37 @@ static int64_t next_stop(const car_train_options *o, int64_t now) {
 typedef struct interlude {
     car_train_run *run;
     bool evaluates, saves, interrupted;
+    bool end; /* of the run */
 } interlude;
+
+/* A checkpoint on the way that cannot be written does not end the run: the next may succeed. */
+static void save_or_warn(car_train_run *run) {
+    if (car_train_write_cut(run, run->cut) != CAR_OK) {
+        car_context_log(run->context, CAR_LOG_WARNING, "no checkpoint of step %lld: %s; training goes on",
+                        (long long)car_train_steps(run), car_context_error(run->context));
+        car_context_clear_error(run->context);
+    }
+}
 
 static car_status evaluate_and_save(void *user) {
     const interlude *p = user;
     bool before = false;
     car_status status = CAR_OK;
     CAR_TRY(make_weights(p->run));
-    if (p->saves) { /* first: what was trained must not be lost by what comes after it */
-        CAR_TRY(car_train_write_cut(p->run, p->run->cut));
+    if (!car_train_remember(p->run, car_train_find_directory(p->run))) {
+        car_rank_stop(p->run->rank);
+        return CAR_OK; /* all ranks end, and then hear why */
     }
     CAR_TRY(car_train_was_over(p->run, &before));
+    /* First what was trained: see train_end.c. */
+    if (p->end && !before) {
+        car_train_remember(p->run, car_train_write_weights(p->run));
+    }
+    if (p->saves && p->end) {
+        car_train_remember(p->run, car_train_write_cut(p->run, p->run->cut));
+    } else if (p->saves) {
+        save_or_warn(p->run);
+    }
     if (p->evaluates && !before) {
         CAR_TRY(car_train_evaluate_now(p->run));
     }
@@ -302,14 +322,15 @@ done:
 
 static car_status summarize(void *user) {
     const interlude *p = user;
-    return car_train_summarize(p->run, p->interrupted);
+    car_train_remember(p->run, car_train_summarize(p->run, p->interrupted)); /* the others wait to end with this rank */
+    return CAR_OK;
 }
 
 static car_status pause_at(car_train_run *run, bool interrupted) {
     const car_train_options *o = &run->options;
     int64_t now = car_rank_steps(run->rank);
     bool end = interrupted || now == o->steps;
-    interlude p = {.run = run};
+    interlude p = {.run = run, .end = end};
     p.evaluates = !interrupted && ((o->eval_every && now % o->eval_every == 0) || (end && run->evaluates));
     p.saves =
         o->out && o->keep && now > run->first_step && (end || (o->checkpoint_every && now % o->checkpoint_every == 0));
@@ -353,6 +374,7 @@ car_status car_train_over_ranks(car_train_run *run) {
     }
     CAR_TRY(car_train_write_records(run));
     run->interrupted = interrupted;
+    CAR_TRY(car_train_settle(run, car_train_conclude(run, CAR_OK)));
 done:
     return status;
 }

@@ -130,12 +130,12 @@ car_status car_train_write_records(car_train_run *run) {
         car_context_log(run->context, CAR_LOG_WARNING,
                         "the record of what was done is full before its last step: fewer --trace-steps fit");
     }
-    if (o->out) {
+    if (o->out && !run->out_is_gone) {
         CAR_TRY(car_train_path(run->context, o->out, "timeline.json", path));
-        CAR_TRY(car_report_timeline(run->recorder, run->plan, &timeline, path));
+        car_train_remember(run, car_report_timeline(run->recorder, run->plan, &timeline, path));
     }
     if (o->trace) {
-        CAR_TRY(car_report_trace(run->recorder, run->plan, o->trace));
+        car_train_remember(run, car_report_trace(run->recorder, run->plan, o->trace));
     }
 done:
     return status;
