@@ -18,7 +18,7 @@ static const double exact_integers = 9007199254740992.0; /* 2^53: a JSON number 
 
 /* Options of one call, which are no part of a configuration. */
 static bool is_kept(const car_cli_option *option) {
-    static const char *const passing[] = {"config", "resume", "resume-step"};
+    static const char *const passing[] = {"config", "resume", "resume-step", "force"};
     for (size_t p = 0; p < sizeof passing / sizeof passing[0]; p++) {
         if (strcmp(option->name, passing[p]) == 0) {
             return false;

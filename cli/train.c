@@ -22,15 +22,23 @@ static car_status build(car_train_run *run, car_plan_config *plan, const car_pro
     car_status status = CAR_OK;
     o->stages = o->stages ? o->stages : o->workers;
     const car_partition_config partition = {.stages = o->stages};
+    run->available = car_available_find("");
+    CAR_TRY(car_train_check_tasks(run, plan->workers, partition.stages));
     CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
     CAR_TRY(car_partition_create(run->graph, &partition, &run->partition));
     CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
     CAR_TRY(car_plan_create(run->context, run->partition, plan, &run->plan));
+    if (!run->transport) {
+        CAR_TRY(car_train_check_memory(run, optimizer_states));
+    }
     if ((int64_t)plan->workers * partition.stages <= provable) {
         CAR_TRY(car_plan_validate(run->plan, 4, NULL));
     }
     CAR_TRY(car_program_create(run->graph, program, &run->program));
     CAR_TRY(car_arena_create(run->context, 0, &run->arena));
+    if (!run->transport) {
+        CAR_TRY(car_train_check_memory(run, optimizer_states)); /* now with all that kernels want */
+    }
 done:
     return status;
 }
@@ -112,6 +120,7 @@ car_status car_train_set_up(car_train_run *run) {
     CAR_TRY(car_train_join(run));
     CAR_TRY(car_train_agree(run, set_up_own(run, &trainer)));
     if (run->transport) {
+        CAR_TRY(car_train_check_rank_memory(run, car_optimizer_config_states(&trainer.optimizer)));
         CAR_TRY(car_train_open_rank(run, &trainer));
     } else {
         CAR_TRY(car_train_open_writer(run, &trainer));
@@ -121,6 +130,7 @@ car_status car_train_set_up(car_train_run *run) {
     CAR_TRY(car_train_start_loader(&run->data, o, run->rank, run->first_step));
     if (car_train_is_first(run)) {
         CAR_TRY(car_train_open_output(run));
+        car_train_check_disk(run, car_optimizer_config_states(&trainer.optimizer));
     }
     CAR_TRY(car_train_start_recorder(run));
 done:

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+#include "base/available.h"
 #include "carousel/data.h"
 #include "carousel/evaluate.h"
 #include "carousel/loader.h"
@@ -28,7 +29,7 @@ typedef struct car_train_options {
     int freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;
     double lr, momentum, weight_decay, clip_norm, epochs, step_seconds;
-    bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head;
+    bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, force;
     uint64_t seed;
     car_cli_config *config_texts; /* owns texts above that came from a file */
 } car_train_options;
@@ -132,6 +133,7 @@ typedef struct car_train_run {
     car_optimizer_config optimizer;
     car_train_writer *writer; /* NULL if no checkpoints are written on the way */
     int64_t saved_step;       /* of the newest checkpoint that this run wrote or began with; 0: none */
+    car_available available;  /* memory, before this run took any */
     bool locked, out_is_new;  /* the run directory: this run has its lock; this run created it */
     int lock_file;            /* if it is locked */
     /* What the output needs to know. */
@@ -190,6 +192,18 @@ car_status car_train_read_cut(car_train_run *run, car_cut *cut);
 car_status car_train_write_cut(car_train_run *run, const car_cut *cut);
 /* Fills weights from --init, and says what did not fit. */
 car_status car_train_load(car_train_run *run, car_weights *weights);
+
+/* ---- train_fit.c, train_fit_ranks.c: memory and disk, before any of it is taken ------------------------------------ */
+
+/* Whether the lists of tasks of so many workers and stages fit; before the plan is made. */
+car_status car_train_check_tasks(car_train_run *run, int workers, int stages);
+/* In one process, with the plan and, for the whole of it, the program and the arena: refuses a run that is predicted to
+ * need more memory than there is, unless --force is given, and says what would fit. */
+car_status car_train_check_memory(car_train_run *run, int optimizer_states);
+/* The same over ranks; all of them call it, when they have their numbers. */
+car_status car_train_check_rank_memory(car_train_run *run, int optimizer_states);
+/* A warning if the disk has less room than weights and checkpoints will take. */
+void car_train_check_disk(car_train_run *run, int optimizer_states);
 
 /* ---- train_agree.c: over MPI, before the first step -------------------------------------------------------------- */
 

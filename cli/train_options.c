@@ -89,6 +89,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          0, 0},
         {"trace-steps", "A:B", "steps A to B-1 are in it (four, after the first four: files stay small)", CAR_CLI_TEXT,
          &o->trace_steps, 0, 0},
+        {"force", NULL, "begin though less memory is available than the run is predicted to need", CAR_CLI_FLAG,
+         &o->force, 0, 0},
         {"seed", "N", "of weights, data, order and dropout", CAR_CLI_SEED, &o->seed, 0, 0},
         {"config", "FILE", "a JSON object of these options; those typed come first", CAR_CLI_TEXT, &o->config, 0, 0},
         /* Not in --help: shows what pacing is for; for benches of several ranks on few cores. */

@@ -54,6 +54,7 @@ void car_arena_assign(car_arena *arena, void *memory, car_memory category);
 size_t car_arena_live(const car_arena *arena, car_memory category);
 size_t car_arena_peak(const car_arena *arena, car_memory category);
 size_t car_arena_extent(const car_arena *arena);
+size_t car_arena_reserved(const car_arena *arena); /* addresses: what it can have at most */
 /* The mean over time of the live bytes, from the category's first allocation to its last change. */
 double car_arena_mean(const car_arena *arena, car_memory category);
 

@@ -440,6 +440,10 @@ size_t car_arena_extent(const car_arena *arena) {
     return read_locked(arena, &arena->extent);
 }
 
+size_t car_arena_reserved(const car_arena *arena) {
+    return arena->reserved;
+}
+
 double car_arena_mean(const car_arena *arena, car_memory category) {
     pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&arena->lock;
     pthread_mutex_lock(lock);

@@ -41,6 +41,13 @@ if command -v script >/dev/null && "$mpirun" --version 2>&1 | grep -q 'Open MPI'
     grep -q "$(printf '\033')" "$work/log" || fail "on a terminal the line is not renewed"
 fi
 
+echo "== more than the machine has"
+status=0
+start 2 "$carousel" train --model vit-tiny --workers 2 --batch 100000 --placement zero --steps 1 >"$work/log" 2>&1 || status=$?
+[ "$status" = 1 ] || fail "exit $status where 1 was expected"
+expect "carousel: the 2 ranks on rank 0's machine need about .* TB of memory (activations .*are free there; what would fit: --batch [0-9]*"
+[ "$(grep -c 'need about' "$work/log")" = 1 ] || fail "it is said more than once"
+
 echo "== one run in a directory"
 start 2 "$carousel" train "${train[@]}" --steps 1000000 --out "$work/one" >"$work/first" 2>&1 &
 job=$!

@@ -1,0 +1,153 @@
+/* Whether a run over ranks fits: what the plan says that each rank holds, summed over those who share a machine or a control
+ * group, against what there is for them. Every rank knows all shares, so all come to the same end. */
+#include <math.h>
+
+#include "base/available.h"
+#include "base/base.h"
+#include "carousel/predict.h"
+#include "engine/arithmetic.h"
+#include "plan.h"
+#include "train.h"
+#include "transport/transport.h"
+
+/* Workers times stages that are simulated; beyond that would delay the start. */
+static const int64_t few_enough = 65536;
+
+/* What a rank tells the others: bytes. */
+typedef struct share {
+    double activations, others; /* what it needs */
+    car_available available;
+    uint64_t addresses;
+} share;
+
+/* Ranks that draw on the same memory. */
+typedef struct pool {
+    double activations, others, bytes;
+    int ranks;
+    const char *source;
+} pool;
+
+/* ---- the shares -------------------------------------------------------------------------------- */
+
+/* The first rank gathers all for checkpoints and evaluations, and keeps the room for it. */
+static double gathered_bytes(const car_train_run *run, int states) {
+    const car_train_options *o = &run->options;
+    bool gathers = o->eval_every || (o->out && o->keep && o->checkpoint_every);
+    double weights = (double)car_graph_param_bytes(run->graph);
+    return gathers && car_train_is_first(run) ? (2 + car_plan_delay(run->plan, 0, 0) + states) * weights : 0;
+}
+
+static car_status predict_share(car_train_run *run, int states, share *out) {
+    const car_program *program = run->program;
+    int ops = car_graph_op_count(run->graph);
+    car_device_prediction d;
+    car_status status = CAR_OK;
+    CAR_TRY(car_plan_predict_device(run->plan, car_transport_rank(run->transport), states, &d));
+    double lane = (double)car_program_scratch_bytes(program) + (double)car_engine_addend_bytes(program, 0, ops);
+    *out = (share){.activations = (double)d.activations,
+                   .others = (double)d.weights + (double)d.gradients + (double)d.optimizer +
+                             run->options.threads * lane + gathered_bytes(run, states),
+                   .available = run->available,
+                   .addresses = car_arena_reserved(run->arena)};
+done:
+    return status;
+}
+
+/* ---- pools ------------------------------------------------------------------------------------- */
+
+enum { OF_MACHINE, OF_GROUP, OF_PROCESS, POOLS };
+
+static bool shares_with(const car_train_run *run, const share *all, int kind, int rank, int other) {
+    bool machine = car_transport_machine(run->transport, rank) == car_transport_machine(run->transport, other);
+    return kind == OF_PROCESS ? rank == other
+           : kind == OF_GROUP ? machine && all[rank].available.group_id == all[other].available.group_id
+                              : machine;
+}
+
+static pool pool_of(const car_train_run *run, const share *all, int kind, int rank) {
+    static const char *const sources[POOLS] = {"free there", "left by their control group's limit",
+                                               "of addresses, see ulimit -v"};
+    pool p = {.bytes = INFINITY, .source = sources[kind]};
+    for (int r = 0; r < car_transport_size(run->transport); r++) {
+        if (shares_with(run, all, kind, rank, r)) {
+            uint64_t bytes = kind == OF_MACHINE ? all[r].available.machine
+                             : kind == OF_GROUP ? all[r].available.group
+                                                : all[r].addresses;
+            p.activations += all[r].activations;
+            p.others += all[r].others;
+            p.bytes = fmin(p.bytes, (double)bytes);
+            p.ranks++;
+        }
+    }
+    return p;
+}
+
+static car_status refuse(car_train_run *run, const pool *p, int rank) {
+    const car_train_options *o = &run->options;
+    double needed = p->activations + p->others;
+    int batch = p->activations > 0 ? (int)(o->shape.batch * (p->bytes - p->others) / p->activations) : 0;
+    char who[64], fits[96] = "more machines";
+    if (p->ranks == 1) {
+        snprintf(who, sizeof who, "rank %d needs", rank);
+    } else {
+        snprintf(who, sizeof who, "the %d ranks on rank %d's machine need", p->ranks, rank);
+    }
+    if (batch >= 1) {
+        snprintf(fits, sizeof fits, "--batch %d, or more machines", batch);
+    }
+    if (o->force) {
+        if (car_train_is_first(run)) {
+            car_context_log(run->context, CAR_LOG_WARNING, "%s about %s of memory, and %s are %s", who,
+                            car_cli_bytes(needed).text, car_cli_bytes(p->bytes).text, p->source);
+        }
+        return CAR_OK;
+    }
+    return car_context_fail(run->context, CAR_ERROR_MEMORY,
+                            "%s about %s of memory (activations %s, all else %s), and %s are %s; what would fit: %s; "
+                            "--force goes on all the same",
+                            who, car_cli_bytes(needed).text, car_cli_bytes(p->activations).text,
+                            car_cli_bytes(p->others).text, car_cli_bytes(p->bytes).text, p->source, fits);
+}
+
+/* Activations of all ranks at once: in the cycle less than the sum of what each has at most. */
+static car_status predict_together(const car_plan *plan, double *out) {
+    const car_partition *partition = car_plan_partition(plan);
+    int64_t workers = car_plan_config_of(plan)->workers;
+    car_simulation timed;
+    car_status status = CAR_OK;
+    *out = (car_plan_is_cyclic(plan) ? partition->limit : 1) * (double)workers * (double)partition->held_bytes;
+    if (workers * partition->stage_count <= few_enough) {
+        CAR_TRY(car_plan_predict_timed(plan, 0, &timed));
+        *out = (double)timed.peak;
+    }
+done:
+    return status;
+}
+
+static car_status compare(car_train_run *run, const share *all, double together) {
+    for (int rank = 0; rank < car_transport_size(run->transport); rank++) {
+        for (int kind = 0; kind < POOLS; kind++) {
+            pool p = pool_of(run, all, kind, rank);
+            p.activations = fmin(p.activations, together);
+            if (p.activations + p.others > p.bytes) {
+                return refuse(run, &p, rank);
+            }
+        }
+    }
+    return CAR_OK;
+}
+
+car_status car_train_check_rank_memory(car_train_run *run, int states) {
+    size_t size = (size_t)car_transport_size(run->transport);
+    share own = {0}, *all = NULL;
+    double together = 0;
+    car_status status = predict_share(run, states, &own);
+    status = status == CAR_OK ? predict_together(run->plan, &together) : status;
+    status = status == CAR_OK ? car_context_allocate(run->context, size, sizeof *all, &all) : status;
+    CAR_TRY(car_train_settle(run, status));
+    CAR_TRY(car_transport_all_gather(run->transport, &own, sizeof own, all));
+    CAR_TRY(car_train_settle(run, compare(run, all, together)));
+done:
+    car_context_release(run->context, all, all ? size : 0, sizeof *all);
+    return status;
+}
