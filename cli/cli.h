@@ -66,6 +66,10 @@ const char *car_cli_take_word(const car_cli_option *options, int count, int *arg
 /* CAR_CLI_GO_ON if there is a model of this name, also one that can only be planned; else CAR_CLI_USAGE after a
  * message. */
 int car_cli_check_model(const char *command, const char *name);
+
+/* Two finite numbers with a separator between them and nothing behind. */
+bool car_cli_read_pair(const char *text, char separator, double *first, double *second);
+
 /* The models, a line each, for the end of a help text. */
 void car_cli_list_models(char *text, size_t capacity);
 /* Adds those that can only be planned. */

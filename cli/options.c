@@ -25,12 +25,23 @@ int car_cli_report(const car_context *context, car_status status) {
     return car_cli_fail(CAR_CLI_FAILED, "%s", message[0] ? message : car_status_text(status));
 }
 
+bool car_cli_read_pair(const char *text, char separator, double *first, double *second) {
+    char *end = NULL;
+    *first = strtod(text, &end);
+    if (end == text || *end != separator) {
+        return false;
+    }
+    const char *rest = end + 1;
+    *second = strtod(rest, &end);
+    return end != rest && *end == '\0' && isfinite(*first) && isfinite(*second);
+}
+
 /* ---- help ------------------------------------------------------------------------------------ */
 
 static void print_default(const car_cli_option *option) {
     switch (option->kind) {
     case CAR_CLI_INT:
-        if (*(const int *)option->target != 0) {
+        if (*(const int *)option->target != 0 && *(const int *)option->target >= option->least) {
             printf(" [%d]", *(const int *)option->target);
         }
         break;

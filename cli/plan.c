@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "carousel/model.h"
 #include "carousel/report.h"
+#include "correction.h"
 #include "plan.h"
 
 enum { MOST_CUTS = 4096 };
@@ -37,6 +38,8 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
         {"optimizer", "NAME", "sgd or adamw, for the size of its state", CAR_CLI_TEXT, &o->optimizer, 0, 0},
+        {"delay-correction", "HOW", "auto, off or C,A, for the size of its state", CAR_CLI_TEXT, &o->delay_correction,
+         0, 0},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
@@ -71,9 +74,6 @@ static int check_options(const car_plan_options *o) {
                             : o->dump && o->json ? "--dump and --json"
                                                  : "--compare and --dump");
     }
-    if (strcmp(o->optimizer, "sgd") != 0 && strcmp(o->optimizer, "adamw") != 0) {
-        return car_cli_fail(CAR_CLI_USAGE, "plan: --optimizer %s: known are sgd and adamw", o->optimizer);
-    }
     if (o->compare && (o->ranks || o->mapping || o->machines > 1)) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --compare has one rank for each worker; leave out --ranks, "
                                            "--machines and --mapping");
@@ -107,6 +107,24 @@ static car_status read_names(car_context *context, const car_plan_options *o, ca
     config->freshness_slack = o->freshness_slack;
 done:
     return status;
+}
+
+/* The optimizer, whose correction depends on the rule. */
+static car_status read_optimizer(car_plan_subject *s, car_rule rule) {
+    car_status status = CAR_OK;
+    s->optimizer = car_optimizer_config_default();
+    CAR_TRY(car_optimizer_find(s->context, s->options->optimizer, &s->optimizer.kind));
+    CAR_TRY(car_cli_read_correction(s->context, s->options->delay_correction, rule, &s->optimizer));
+done:
+    return status;
+}
+
+int car_cli_plan_states(const car_plan_subject *s, car_rule rule) {
+    car_optimizer_config optimizer = s->optimizer;
+    if (car_cli_correction_is_auto(s->options->delay_correction, &optimizer)) {
+        optimizer.correction = car_correction_choose(rule, &optimizer);
+    }
+    return car_optimizer_config_states(&optimizer);
 }
 
 /* ---- the partition --------------------------------------------------------------------------- */
@@ -193,7 +211,6 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, const c
     CAR_TRY(find_costs(s, cut->measure == CAR_MEASURE_TIME));
     cut->costs = &s->costs;
     CAR_TRY(car_partition_create(s->graph, cut, &s->partition));
-    s->optimizer_states = strcmp(o->optimizer, "adamw") == 0 ? 2 : 1;
     if (o->cluster) {
         CAR_TRY(car_cli_plan_read_cluster(s));
     }
@@ -217,8 +234,9 @@ static car_status choose_mapping(car_plan_subject *s, car_plan_config *config) {
     bool replica = config->placement == CAR_PLACEMENT_REPLICA, zero = config->placement == CAR_PLACEMENT_ZERO;
     bool several = (replica && config->ranks && config->ranks < config->workers) || s->options->machines > 1;
     car_status status = CAR_OK;
-    s->machines = (car_machines){
-        .count = s->options->machines, .memory = car_cli_machine_memory(), .optimizer_states = s->optimizer_states};
+    s->machines = (car_machines){.count = s->options->machines,
+                                 .memory = car_cli_machine_memory(),
+                                 .optimizer_states = car_cli_plan_states(s, config->rule)};
     if (!(replica || zero) || !several || s->options->mapping) {
         return CAR_OK;
     }
@@ -298,6 +316,7 @@ int car_cli_plan(int argc, char **argv) {
                           .rule = "cdp-v2",
                           .placement = "shared",
                           .optimizer = "sgd",
+                          .delay_correction = "auto",
                           .convolutions = "auto",
                           .memory = "normal"};
     int code = read_options(argc, argv, &o);
@@ -316,6 +335,7 @@ int car_cli_plan(int argc, char **argv) {
     int cuts[MOST_CUTS];
     s.program = car_program_config_default();
     status = read_names(s.context, &o, &config);
+    status = status == CAR_OK ? read_optimizer(&s, config.rule) : status;
     status = status == CAR_OK ? car_convolutions_find(s.context, o.convolutions, &s.program.convolutions) : status;
     status = status == CAR_OK ? car_convolutions_find_memory(s.context, o.memory, &s.program.tight) : status;
     status = status == CAR_OK ? read_partition(&s, &cut, cuts) : status;

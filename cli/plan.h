@@ -6,6 +6,7 @@
 
 #include "carousel/cluster.h"
 #include "carousel/model.h"
+#include "carousel/optimizer.h"
 #include "carousel/plan.h"
 #include "carousel/predict.h"
 #include "carousel/program.h"
@@ -15,7 +16,7 @@
 struct cJSON;
 
 typedef struct car_plan_options {
-    const char *model, *rule, *placement, *partition, *mapping, *optimizer;
+    const char *model, *rule, *placement, *partition, *mapping, *optimizer, *delay_correction;
     const char *svg, *profile_file, *convolutions, *memory, *cluster;
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, freshness_slack;
@@ -31,7 +32,7 @@ typedef struct car_plan_subject {
     car_costs costs;
     bool measured; /* costs are seconds of this machine or another, not FLOPs */
     car_partition *partition;
-    int optimizer_states;
+    car_optimizer_config optimizer;
     car_program_config program; /* of the run that is planned */
     car_machines machines;
     car_mapping_choice choice; /* where the options leave it open */
@@ -39,6 +40,9 @@ typedef struct car_plan_subject {
     car_cluster cluster; /* if the options name one */
     double compute;      /* seconds that one worker's forwards and backwards take there */
 } car_plan_subject;
+
+/* Floats that the optimizer keeps for each weight under a rule. */
+int car_cli_plan_states(const car_plan_subject *s, car_rule rule);
 
 /* ---- plan_profile.c ------------------------------------------------------------------------- */
 

@@ -217,7 +217,7 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     if (provable) {
         CAR_TRY(car_plan_validate(plan, 5, NULL));
     }
-    CAR_TRY(car_plan_predict(plan, s->optimizer_states, &prediction));
+    CAR_TRY(car_plan_predict(plan, car_cli_plan_states(s, car_plan_config_of(plan)->rule), &prediction));
     if (s->options->cluster) {
         CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
     }

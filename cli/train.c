@@ -98,6 +98,8 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     CAR_TRY(build(run, &plan, &program, car_optimizer_config_states(&trainer->optimizer)));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
     CAR_TRY(count_steps(run));
+    car_train_choose_warmup(o, plan.rule, &trainer->optimizer);
+    run->optimizer = trainer->optimizer;
     CAR_TRY(check_evaluation(run));
     CAR_TRY(car_train_read_schedule(run->context, o, run->epoch_steps ? run->epoch_steps : 1, &trainer->schedule));
     trainer->feed = car_train_feed;

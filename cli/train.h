@@ -22,9 +22,11 @@ enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096 };
 
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping;
-    const char *convolutions, *memory, *trace, *trace_steps;
+    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction;
     car_model_config shape; /* of the model; zero where it is left open */
-    int workers, stages, threads, steps, eval_every, eval_batches, warmup;
+    int workers, stages, threads, steps, eval_every, eval_batches;
+    int warmup; /* CAR_NONE: left to the rule */
+    bool warmup_by_rule;
     int asked_steps; /* `steps` before --epochs had a say */
     int freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;
@@ -109,7 +111,7 @@ typedef struct car_train_lines {
 
 /* Everything a run owns, in the order of creation. */
 typedef struct car_train_run {
-    car_train_options options;
+    car_train_options options;  /* with what the rule and the data decide filled in */
     car_report_function report; /* NULL: car_train_on_step */
     car_context *context;
     car_graph *graph;
@@ -173,6 +175,17 @@ void car_train_tear_down(car_train_run *run);
  * says who has it. Before anything is looked at or written there. */
 car_status car_train_lock(car_train_run *run);
 void car_train_unlock(car_train_run *run); /* last; a directory that nothing was written to goes again */
+
+/* ---- correction.c: the delay's correction, of a run -------------------------------------------------------------- */
+
+/* When the number of steps is known: the warm-up, if it was not given. */
+void car_train_choose_warmup(car_train_options *options, car_rule rule, const car_optimizer_config *optimizer);
+/* What the first line of a run says of it. */
+void car_train_describe_correction(const car_train_run *run, char *text, size_t capacity);
+/* What a run from before there was a correction is taken to have. */
+void car_train_default_correction(cJSON *then);
+/* A resumed run: warns if the correction is another. `has_last`: whether the checkpoint has all that it needs. */
+void car_train_tell_correction(const car_train_run *run, const cJSON *then, bool has_last);
 
 /* ---- train_checkpoint.c ----------------------------------------------------------------------------------------- */
 

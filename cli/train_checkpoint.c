@@ -181,12 +181,38 @@ done:
 }
 
 /* What the bits depend on besides the state; threads and paths are not among it. */
-static const char *const decisive[] = {
-    "model",       "data",       "rule",      "workers",        "stages",          "batch",        "seed",
-    "optimizer",   "lr",         "momentum",  "nesterov",       "betas",           "weight-decay", "decay-weights-only",
-    "lr-schedule", "warmup",     "clip-norm", "skip-nonfinite", "freshness-slack", "order",        "no-augment",
-    "classes",     "image-size", "seq-len",   "convolutions",   "memory",          "width",        "depth",
-    "steps",       "epochs",     "placement"};
+static const char *const decisive[] = {"model",
+                                       "data",
+                                       "rule",
+                                       "workers",
+                                       "stages",
+                                       "batch",
+                                       "delay-correction",
+                                       "optimizer",
+                                       "lr",
+                                       "momentum",
+                                       "nesterov",
+                                       "betas",
+                                       "weight-decay",
+                                       "decay-weights-only",
+                                       "lr-schedule",
+                                       "warmup",
+                                       "clip-norm",
+                                       "skip-nonfinite",
+                                       "freshness-slack",
+                                       "order",
+                                       "no-augment",
+                                       "classes",
+                                       "image-size",
+                                       "seq-len",
+                                       "convolutions",
+                                       "memory",
+                                       "width",
+                                       "depth",
+                                       "steps",
+                                       "epochs",
+                                       "placement",
+                                       "seed"};
 
 static bool is_same(const cJSON *then, const cJSON *now, const char *name) {
     const cJSON *a = cJSON_GetObjectItemCaseSensitive(then, name), *b = cJSON_GetObjectItemCaseSensitive(now, name);
@@ -224,13 +250,13 @@ static car_status forget_state(car_train_run *run, car_cut *cut) {
     CAR_TRY(car_context_allocate(run->context, most, 1, &zeros));
     memset(zeros, 0, most);
     for (int p = 0; p < car_graph_param_count(run->graph); p++) {
-        for (int part = CAR_CUT_STATE_0; part <= CAR_CUT_STATE_1; part++) {
+        for (int part = CAR_CUT_STATE_0; part < CAR_CUT_PARTS; part++) {
             if (car_cut_has(cut, (car_cut_part)part, p)) {
                 CAR_TRY(car_cut_set(cut, (car_cut_part)part, p, zeros));
             }
         }
     }
-    numbers.updates = 0;
+    numbers.updates = numbers.since = 0;
     car_cut_set_numbers(cut, &numbers);
     car_context_log(run->context, CAR_LOG_WARNING, "the optimizer begins anew: its state was of another one");
 done:
@@ -243,6 +269,7 @@ static bool tell_what_differs(car_train_run *run, const car_checkpoint *checkpoi
     char names[512];
     cJSON *then = cJSON_Parse(car_checkpoint_run(checkpoint)), *now = car_train_config_of(&run->options);
     bool foreign = then && !has_value(then, "optimizer", run->options.optimizer);
+    car_train_default_correction(then);
     find_differences(then, now, names, sizeof names);
     if (names[0] || !complete) {
         car_context_log(run->context, CAR_LOG_WARNING,
@@ -253,6 +280,7 @@ static bool tell_what_differs(car_train_run *run, const car_checkpoint *checkpoi
         car_context_log(run->context, CAR_LOG_WARNING,
                         "the checkpoint lacks the previous version of the weights or a state of the optimizer");
     }
+    car_train_tell_correction(run, then, complete);
     cJSON_Delete(now);
     cJSON_Delete(then);
     return foreign;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "correction.h"
 #include "train.h"
 
 void car_train_default_options(car_train_options *o) {
@@ -15,6 +16,8 @@ void car_train_default_options(car_train_options *o) {
                              .optimizer = "sgd",
                              .schedule = "const",
                              .betas = "0.9,0.999",
+                             .delay_correction = "auto",
+                             .warmup = CAR_NONE,
                              .convolutions = "auto",
                              .memory = "normal",
                              .workers = 4,
@@ -49,12 +52,15 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"lr", "X", "learning rate", CAR_CLI_REAL, &o->lr, 0, 1e6},
         {"momentum", "X", "momentum of sgd", CAR_CLI_REAL, &o->momentum, 0, 1},
         {"nesterov", NULL, "Nesterov's form of the momentum", CAR_CLI_FLAG, &o->nesterov, 0, 0},
+        {"delay-correction", "HOW", "of late gradients: auto (by the rule), off or C,A (docs/delay.md)", CAR_CLI_TEXT,
+         &o->delay_correction, 0, 0},
         {"betas", "A,B", "decay rates of adamw's moments", CAR_CLI_TEXT, &o->betas, 0, 0},
         {"weight-decay", "X", "weight decay", CAR_CLI_REAL, &o->weight_decay, 0, 1e6},
         {"decay-weights-only", NULL, "no decay on biases and norms", CAR_CLI_FLAG, &o->decay_weights_only, 0, 0},
         {"lr-schedule", "KIND", "const, cosine or step:EPOCHS:GAMMA (synthetic data: STEPS)", CAR_CLI_TEXT,
          &o->schedule, 0, 0},
-        {"warmup", "STEPS", "linear rise of the rate before that", CAR_CLI_INT, &o->warmup, 0, 1e9},
+        {"warmup", "STEPS", "linear rise of the rate before that (0; cdp-v1: by --delay-correction auto)", CAR_CLI_INT,
+         &o->warmup, 0, 1e9},
         {"clip-norm", "X", "clip the gradient's global norm; 0: do not", CAR_CLI_REAL, &o->clip_norm, 0, 1e12},
         {"skip-nonfinite", NULL, "skip a step that is not finite", CAR_CLI_FLAG, &o->skip_nonfinite, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
@@ -122,7 +128,11 @@ static int read_config(const car_cli_command *command, const car_cli_option *tab
         access(own, F_OK) != 0) {
         return CAR_CLI_GO_ON;
     }
-    return car_cli_read_config(command, table, count, own, &o->config_texts);
+    int code = car_cli_read_config(command, table, count, own, &o->config_texts);
+    if (code == CAR_CLI_GO_ON && !cJSON_GetObjectItemCaseSensitive(o->config_texts, "delay-correction")) {
+        o->delay_correction = "off"; /* a run from before there was one */
+    }
+    return code;
 }
 
 int car_train_read_config(const car_cli_command *command, const char *path, car_train_options *o) {
@@ -152,28 +162,16 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
 
 /* ---- into configurations --------------------------------------------------------------------- */
 
-/* Two numbers with a separator between them and nothing behind. */
-static bool read_pair(const char *text, char separator, double *first, double *second) {
-    char *end = NULL;
-    *first = strtod(text, &end);
-    if (end == text || *end != separator) {
-        return false;
-    }
-    const char *rest = end + 1;
-    *second = strtod(rest, &end);
-    return end != rest && *end == '\0';
-}
-
 car_status car_train_read_schedule(car_context *context, const car_train_options *o, int64_t epoch_steps,
                                    car_schedule *out) {
     double every = 0, gamma = 0;
-    *out = (car_schedule){.lr = o->lr, .warmup = o->warmup, .total = o->steps};
+    *out = (car_schedule){.lr = o->lr, .warmup = o->warmup > 0 ? o->warmup : 0, .total = o->steps};
     if (strcmp(o->schedule, "const") == 0) {
         out->kind = CAR_SCHEDULE_CONSTANT;
     } else if (strcmp(o->schedule, "cosine") == 0) {
         out->kind = CAR_SCHEDULE_COSINE;
-    } else if (strncmp(o->schedule, "step:", 5) == 0 && read_pair(o->schedule + 5, ':', &every, &gamma) && every > 0 &&
-               every * (double)epoch_steps >= 1 && every * (double)epoch_steps < 1e15 && gamma > 0) {
+    } else if (strncmp(o->schedule, "step:", 5) == 0 && car_cli_read_pair(o->schedule + 5, ':', &every, &gamma) &&
+               every > 0 && every * (double)epoch_steps >= 1 && every * (double)epoch_steps < 1e15 && gamma > 0) {
         out->kind = CAR_SCHEDULE_STEP;
         out->every = (int64_t)(every * (double)epoch_steps + 0.5);
         out->gamma = gamma;
@@ -185,13 +183,15 @@ car_status car_train_read_schedule(car_context *context, const car_train_options
     return CAR_OK;
 }
 
-static car_status read_optimizer(car_context *context, const car_train_options *o, car_optimizer_config *out) {
+static car_status read_optimizer(car_context *context, const car_train_options *o, car_rule rule,
+                                 car_optimizer_config *out) {
+    car_status status = CAR_OK;
     *out = car_optimizer_config_default();
     out->momentum = o->momentum;
     out->nesterov = o->nesterov;
     out->weight_decay = o->weight_decay;
     out->decay_weights_only = o->decay_weights_only;
-    if (!read_pair(o->betas, ',', &out->beta1, &out->beta2) || !(out->beta1 >= 0 && out->beta1 < 1) ||
+    if (!car_cli_read_pair(o->betas, ',', &out->beta1, &out->beta2) || !(out->beta1 >= 0 && out->beta1 < 1) ||
         !(out->beta2 >= 0 && out->beta2 < 1)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "--betas %s: it must be two numbers in 0..1, e.g. 0.9,0.999", o->betas);
@@ -199,7 +199,14 @@ static car_status read_optimizer(car_context *context, const car_train_options *
     if (o->nesterov && o->momentum == 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov needs a --momentum above 0");
     }
-    return car_optimizer_find(context, o->optimizer, &out->kind);
+    CAR_TRY(car_optimizer_find(context, o->optimizer, &out->kind));
+    if (o->nesterov && out->kind != CAR_OPTIMIZER_SGD) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov is of sgd; %s has --delay-correction C,A",
+                                o->optimizer);
+    }
+    CAR_TRY(car_cli_read_correction(context, o->delay_correction, rule, out));
+done:
+    return status;
 }
 
 car_status car_train_configure(car_context *context, const car_train_options *o, car_plan_config *plan,
@@ -222,7 +229,7 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     plan->threads = o->threads;
     plan->freshness_slack = o->freshness_slack;
     CAR_TRY(car_train_read_schedule(context, o, 1, &trainer->schedule)); /* checks it; again when epochs are known */
-    CAR_TRY(read_optimizer(context, o, &trainer->optimizer));
+    CAR_TRY(read_optimizer(context, o, plan->rule, &trainer->optimizer));
     trainer->threads = o->threads;
     trainer->seed = o->seed;
     trainer->clip_norm = o->clip_norm;

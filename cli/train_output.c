@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "base/output.h"
 #include "carousel/checkpoint.h"
+#include "carousel/correction.h"
 #include "data.h"
 #include "train.h"
 
@@ -51,7 +52,10 @@ done:
     return status;
 }
 
-static void add_options(cJSON *json, const car_train_options *o) {
+static void add_options(cJSON *json, const car_train_run *run) {
+    const car_train_options *o = &run->options;
+    char correction[80];
+    car_correction_text(&run->optimizer.correction, correction, sizeof correction);
     cJSON_AddStringToObject(json, "model", o->model);
     cJSON_AddStringToObject(json, "data", o->data);
     cJSON_AddStringToObject(json, "rule", o->rule);
@@ -61,6 +65,8 @@ static void add_options(cJSON *json, const car_train_options *o) {
     cJSON_AddNumberToObject(json, "batch", o->shape.batch);
     cJSON_AddNumberToObject(json, "threads", o->threads);
     cJSON_AddStringToObject(json, "optimizer", o->optimizer);
+    cJSON_AddStringToObject(json, "delay_correction", run->optimizer.nesterov ? "nesterov" : correction);
+    cJSON_AddNumberToObject(json, "warmup", o->warmup);
     cJSON_AddNumberToObject(json, "seed", (double)o->seed);
 }
 
@@ -112,10 +118,12 @@ void car_train_close_output(car_train_run *run) {
 
 void car_train_show_model(const car_train_run *run) {
     const car_train_options *o = &run->options;
-    printf("%s: %.2f million parameters, %.2f GFLOP a sample; %s, %d workers of %d samples, %d stages, %d threads\n",
+    char correction[160];
+    car_train_describe_correction(run, correction, sizeof correction);
+    printf("%s: %.2f million parameters, %.2f GFLOP a sample; %s, %d workers of %d samples, %d stages, %d threads%s\n",
            o->model, (double)car_graph_param_bytes(run->graph) / 4e6,
            (car_graph_flops(run->graph, false) + car_graph_flops(run->graph, true)) / o->shape.batch / 1e9, o->rule,
-           o->workers, o->shape.batch, run->partition->stage_count, o->threads);
+           o->workers, o->shape.batch, run->partition->stage_count, o->threads, correction);
     const car_dataset_info data = car_dataset_get_info(run->data.set);
     if (run->epoch_steps > 0) {
         printf("data %s: %lld samples to train on, %lld to evaluate on; an epoch is %lld steps\n", o->data,
@@ -372,7 +380,7 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
         return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for summary.json");
     }
     CAR_TRY(car_weights_digest(car_train_weights(run), digest));
-    add_options(json, &run->options);
+    add_options(json, run);
     add_results(json, run, elapsed, interrupted);
     car_train_add_memory(run, json);
     car_train_add_traffic(run, json);

@@ -119,7 +119,6 @@ done:
 car_status car_train_open_rank(car_train_run *run, const car_trainer_config *trainer) {
     const car_train_options *o = &run->options;
     car_status status = CAR_OK;
-    run->optimizer = trainer->optimizer;
     CAR_TRY(car_train_settle(
         run, car_rank_create(run->plan, run->program, run->arena, run->transport, trainer, &run->rank)));
     if (o->resume || o->resume_step != CAR_NONE) {

@@ -17,8 +17,9 @@ typedef struct car_cut car_cut;
 typedef enum car_cut_part {
     CAR_CUT_WEIGHTS,  /* and running statistics */
     CAR_CUT_PREVIOUS, /* the same, one version older */
-    CAR_CUT_STATE_0,  /* of the optimizer: SGD's momentum, AdamW's first moment */
-    CAR_CUT_STATE_1,  /* AdamW's second moment */
+    CAR_CUT_STATE_0,  /* of the optimizer, as car_optimizer_state counts them */
+    CAR_CUT_STATE_1,
+    CAR_CUT_STATE_2,
     CAR_CUT_PARTS
 } car_cut_part;
 
@@ -27,9 +28,11 @@ typedef struct car_cut_numbers {
     int64_t step;    /* steps made */
     int64_t updates; /* of the optimizer: skipped steps are not among them */
     double norm;     /* of the last step's gradient, if there is clipping under cdp-v2; else NaN */
+    int64_t since;   /* of the updates, the first whose gradient a corrected optimizer has seen; not in files: a
+                      * checkpoint with that gradient has 0, one without it `updates` */
 } car_cut_numbers;
 
-/* Room for the parts in the arena, with undefined contents; no step made and no norm. `previous`: with the older version; `states`: 0, 1 or 2 of the optimizer. */
+/* Room for the parts in the arena, with undefined contents; no step made and no norm. `previous`: with the older version; `states`: 0 to 3 of the optimizer. */
 car_status car_cut_create(const car_program *program, car_arena *arena, bool previous, int states, car_cut **out);
 void car_cut_destroy(car_cut *cut);
 

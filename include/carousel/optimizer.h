@@ -28,19 +28,31 @@ const char *car_optimizer_text(car_optimizer_kind kind);
 /* CAR_ERROR_UNKNOWN_NAME with the known ones in the message. */
 car_status car_optimizer_find(car_context *context, const char *name, car_optimizer_kind *out);
 
+/* Corrects for gradients that are one step late (docs/delay.md). All zero: no correction.
+ *
+ *   SGD:    w -= lr * (v + c * (v - v_last) + a * (g - g_last))
+ *   AdamW:  the same with the bias-corrected first moment for v and (1 - beta1) * (g - g_last), over the root of the
+ *           second moment */
+typedef struct car_correction {
+    double c;      /* of the momentum's change: needs no memory */
+    double a;      /* of the gradient's change: keeps the last gradient, one more state */
+    bool by_share; /* a parameter gets a times the share of workers that are stale for its stage */
+} car_correction;
+
 typedef struct car_optimizer_config {
     car_optimizer_kind kind;
     double weight_decay;
     bool decay_weights_only;  /* no decay on biases, norms and other vectors */
     double momentum;          /* SGD */
-    bool nesterov;            /* SGD */
+    bool nesterov;            /* SGD: the correction with c = momentum, a = 0, which takes its place */
     double beta1, beta2, eps; /* AdamW */
+    car_correction correction;
 } car_optimizer_config;
 
 car_optimizer_config car_optimizer_config_default(void);             /* SGD, momentum 0.9; betas 0.9, 0.999, eps 1e-8 */
-int car_optimizer_config_states(const car_optimizer_config *config); /* numbers kept for each weight: 0 to 2 */
+int car_optimizer_config_states(const car_optimizer_config *config); /* numbers kept for each weight: 0 to 3 */
 
-/* State of all parameters, zero. One optimizer may update different parameters from several threads at once. */
+/* State of all parameters, zero. Every worker counts as stale: a trainer knows better. One optimizer may update different parameters from several threads at once. */
 car_status car_optimizer_create(const car_program *program, car_arena *arena, const car_optimizer_config *config,
                                 car_optimizer **out);
 void car_optimizer_destroy(car_optimizer *optimizer);
@@ -50,7 +62,8 @@ void car_optimizer_destroy(car_optimizer *optimizer);
 void car_optimizer_update(car_optimizer *optimizer, int param, int64_t step, double lr, double scale, const float *from,
                           float *to, const float *sum);
 
-/* State s (momentum; or first and second moment) of a parameter in stored layout, NULL if there is none. */
+/* State s of a parameter in stored layout, NULL if there is none: momentum, or first and second moment; behind them the
+ * last gradient, if the correction has an a. */
 int car_optimizer_states(const car_optimizer *optimizer);
 float *car_optimizer_state(car_optimizer *optimizer, int state, int param);
 

@@ -1,7 +1,7 @@
 /* The inside of checkpoints: their names, and run.json.
  *
  *   DIRECTORY/step-00000120/weights.safetensors   the weights and running statistics, names and layouts of PyTorch
- *                          /state.safetensors     "previous.NAME", "optimizer.0.NAME", "optimizer.1.NAME"
+ *                          /state.safetensors     "previous.NAME", "optimizer.0.NAME" and further states
  *                          /run.json              numbers, the caller's JSON, checksums of the others and of itself */
 #ifndef CAR_CHECKPOINT_INTERNAL_H
 #define CAR_CHECKPOINT_INTERNAL_H

@@ -217,6 +217,21 @@ done:
     return status;
 }
 
+/* Whether the files have every state of the optimizer that the cut wants. */
+static bool has_states(const car_checkpoint *checkpoint, const car_cut *cut) {
+    const car_graph *graph = car_program_graph(car_cut_program(cut));
+    const car_safetensors *file = NULL;
+    for (int part = CAR_CUT_STATE_0; part < CAR_CUT_PARTS; part++) {
+        for (int p = 0; p < car_graph_param_count(graph); p++) {
+            if (car_cut_has(cut, (car_cut_part)part, p) &&
+                !find_part(checkpoint, (car_cut_part)part, car_graph_param(graph, p)->name, &file)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 car_status car_checkpoint_read(const car_checkpoint *checkpoint, car_cut *cut, bool *exact) {
     const car_graph *graph = car_program_graph(car_cut_program(cut));
     size_t largest = car_params_largest(graph);
@@ -232,7 +247,9 @@ car_status car_checkpoint_read(const car_checkpoint *checkpoint, car_cut *cut, b
             }
         }
     }
-    car_cut_set_numbers(cut, &checkpoint->manifest.numbers);
+    car_cut_numbers numbers = checkpoint->manifest.numbers;
+    numbers.since = has_states(checkpoint, cut) ? 0 : numbers.updates;
+    car_cut_set_numbers(cut, &numbers);
 done:
     car_context_release(checkpoint->context, values, largest, sizeof *values);
     return status;

@@ -21,7 +21,7 @@ struct car_cut {
 
 static const char *part_text(car_cut_part part) {
     static const char *const texts[] = {"weights", "previous weights", "first state of the optimizer",
-                                        "second state of the optimizer"};
+                                        "second state of the optimizer", "third state of the optimizer"};
     return part < CAR_CUT_PARTS ? texts[part] : "unknown part";
 }
 

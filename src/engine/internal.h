@@ -3,6 +3,7 @@
 #define CAR_ENGINE_INTERNAL_H
 
 #include "carousel/optimizer.h"
+#include "carousel/plan.h"
 #include "carousel/tape.h"
 #include "graph/range.h"
 #include "kernels/program.h"
@@ -51,9 +52,14 @@ void car_tape_export(car_tape *tape, bool gradient, void *data);
 /* The initial values of one parameter, in stored layout. */
 car_status car_weights_draw(const car_program *program, int param, uint64_t seed, float *stored);
 
-/* State only for the wanted parameters; NULL: for all. */
+/* State only for the wanted parameters; NULL: for all. The plan says which share of the workers is stale where; NULL:
+ * all of them everywhere. */
 car_status car_optimizer_create_for(const car_program *program, car_arena *arena, const car_optimizer_config *config,
-                                    const bool *wanted, car_optimizer **out);
+                                    const car_plan *plan, const bool *wanted, car_optimizer **out);
+
+/* See car_cut_numbers. */
+int64_t car_optimizer_since(const car_optimizer *optimizer);
+void car_optimizer_set_since(car_optimizer *optimizer, int64_t since);
 
 /* Fills param[] with the parameters of an operation. */
 void car_engine_bind_params(const car_weights *weights, const car_op *op, const float **param);

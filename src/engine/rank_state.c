@@ -148,7 +148,10 @@ car_status car_rank_gather(car_rank *rank, car_cut *cut) {
         }
     }
     if (rank->device == 0) {
-        const car_cut_numbers numbers = {.step = rank->first_step, .updates = rank->updates, .norm = __builtin_nan("")};
+        const car_cut_numbers numbers = {.step = rank->first_step,
+                                         .updates = rank->updates,
+                                         .norm = __builtin_nan(""),
+                                         .since = car_optimizer_since(rank->optimizer)};
         car_cut_set_numbers(cut, &numbers);
     }
 done:
@@ -255,6 +258,7 @@ car_status car_rank_spread(car_rank *rank, car_cut *cut) {
         car_rank_report_from(rank, rank->first_step);
     }
     rank->updates = numbers.updates;
+    car_optimizer_set_since(rank->optimizer, numbers.since);
     CAR_TRY(share(rank, cut, true, parts));
 done:
     return status;

@@ -42,7 +42,10 @@ static void copy_param(car_trainer *trainer, car_cut *cut, int64_t version, int 
 }
 
 static void set_numbers(const car_trainer *trainer, car_cut *cut, int64_t step) {
-    const car_cut_numbers numbers = {.step = step, .updates = trainer->updates_made, .norm = trainer->last_norm};
+    const car_cut_numbers numbers = {.step = step,
+                                     .updates = trainer->updates_made,
+                                     .norm = trainer->last_norm,
+                                     .since = car_optimizer_since(trainer->optimizer)};
     car_cut_set_numbers(cut, &numbers);
 }
 
@@ -129,6 +132,7 @@ car_status car_trainer_restore(car_trainer *trainer, car_cut *cut) {
     trainer->first_step = trainer->newest = numbers.step;
     trainer->updates_made = numbers.updates;
     trainer->last_norm = numbers.norm;
+    car_optimizer_set_since(trainer->optimizer, numbers.since);
     for (int j = 0; j < trainer->stages; j++) {
         trainer->made[j] = numbers.step;
     }

@@ -330,6 +330,26 @@ static void test_options(void **state) {
     car_world_close(&w);
 }
 
+/* The delay's correction, with a by stage, alike and not at all; and across a pause. */
+static void test_correction(void **state) {
+    static const car_correction corrections[] = {{.c = 0.9}, {.c = 1, .a = 1.5}, {.c = 0.8, .a = 1, .by_share = true}};
+    car_world w;
+    car_world_open(&w, *state);
+    for (int r = 0; r < COUNT(rules); r++) {
+        for (int c = 0; c < COUNT(corrections); c++) {
+            setting s = c % 2 ? with_adamw(rules[r], 3, 1) : with_sgd(rules[r], 3, 2);
+            s.optimizer.momentum = 0.85;
+            s.optimizer.correction = corrections[c];
+            check(&w, &s);
+            s.optimizer.kind = c % 2 ? CAR_OPTIMIZER_SGD : CAR_OPTIMIZER_ADAMW;
+            s.slack = rules[r] == CAR_RULE_CDP_V2;
+            s.pause = 2;
+            check(&w, &s);
+        }
+    }
+    car_world_close(&w);
+}
+
 /* Gradients so small that their sums are denormal: flushing them must not depend on where sums are made. */
 static void test_denormal_sums(void **state) {
     car_world w;
@@ -458,6 +478,8 @@ int main(void) {
         TEST("pause", test_pause, gpt2),
         TEST("options", test_options, resnet20),
         TEST("options", test_options, gpt2),
+        TEST("correction", test_correction, resnet20),
+        TEST("correction", test_correction, gpt2),
         TEST("denormal sums", test_denormal_sums, mlp),
         TEST("evaluation", test_evaluation, resnet20),
         TEST("evaluation", test_evaluation, gpt2),

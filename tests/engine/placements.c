@@ -91,6 +91,10 @@ static car_session_config configure(const car_placement_setting *s, const char *
     if (strcmp(model, "gpt2-nano") == 0) {
         config.training.optimizer.kind = CAR_OPTIMIZER_ADAMW;
         config.training.schedule.lr = 0.001;
+        config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1};
+    }
+    if (strcmp(model, "resnet20") == 0 && rule != CAR_RULE_DP) {
+        config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1, .by_share = true};
     }
     config.log = log_line;
     return config;

@@ -162,7 +162,7 @@ static void load(const golden *g, car_weights *weights) {
     }
 }
 
-static car_trainer_config training(golden *g, car_optimizer_kind optimizer) {
+static car_trainer_config training(golden *g, car_optimizer_kind optimizer, bool corrected) {
     car_trainer_config config = car_trainer_config_default();
     config.threads = THREADS;
     config.feed = feed;
@@ -178,6 +178,9 @@ static car_trainer_config training(golden *g, car_optimizer_kind optimizer) {
         config.schedule.lr = 1e-3;
         config.optimizer.weight_decay = 0.01;
         config.optimizer.eps = 1e-5;
+    }
+    if (corrected) {
+        config.optimizer.correction = (car_correction){.c = 0.8, .a = 1.2};
     }
     return config;
 }
@@ -223,15 +226,15 @@ static void compare_weights(const golden *g, const char *prefix, const car_weigh
     }
 }
 
-static void check_run(golden *g, car_rule rule, car_optimizer_kind optimizer) {
+static void check_run(golden *g, car_rule rule, car_optimizer_kind optimizer, bool corrected) {
     const car_plan_config plan_config = {.workers = WORKERS, .rule = rule, .threads = THREADS};
-    const car_trainer_config config = training(g, optimizer);
+    const car_trainer_config config = training(g, optimizer, corrected);
     car_plan *plan = NULL;
     car_trainer *trainer = NULL;
     char run[64], prefix[80];
     /* accumulate is dp's mathematics. */
-    snprintf(run, sizeof run, "%s.%s", car_rule_text(rule == CAR_RULE_ACCUMULATE ? CAR_RULE_DP : rule),
-             car_optimizer_text(optimizer));
+    snprintf(run, sizeof run, "%s.%s%s", car_rule_text(rule == CAR_RULE_ACCUMULATE ? CAR_RULE_DP : rule),
+             car_optimizer_text(optimizer), corrected ? "-corrected" : "");
     snprintf(prefix, sizeof prefix, "%s:", run);
     g->losses = 0;
     must(g, car_plan_create(g->context, g->partition, &plan_config, &plan));
@@ -253,8 +256,10 @@ static void test_training(void **state) {
     check_stages(&g);
     check_batches(&g);
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
-        check_run(&g, rules[r], CAR_OPTIMIZER_SGD);
-        check_run(&g, rules[r], CAR_OPTIMIZER_ADAMW);
+        for (int corrected = 0; corrected < 2; corrected++) {
+            check_run(&g, rules[r], CAR_OPTIMIZER_SGD, corrected);
+            check_run(&g, rules[r], CAR_OPTIMIZER_ADAMW, corrected);
+        }
     }
     close_golden(&g);
 }

@@ -6,7 +6,7 @@ under each update rule, done by PyTorch from the definition.
 
 Three workers, three stages. Every version of the weights is kept; worker i computes step t's gradient with, for the
 parameters of stage j, the version that the rule says; gradients are averaged and given to PyTorch's own optimizer,
-which acts on the newest weights. BatchNorm's running statistics are part of the update: acc = (1-m) acc + m s_i over
+which acts on the newest weights; with a correction of the delay (docs/delay.md), to the formula. BatchNorm's running statistics are part of the update: acc = (1-m) acc + m s_i over
 the workers, then r = (1-m)^N r + acc.
 
 As in make_golden.py PyTorch computes in double precision, and a case is only written if single precision comes close
@@ -30,6 +30,8 @@ RULES = ("dp", "cdp-v1", "cdp-v2")
 SGD = dict(lr=0.05, momentum=0.9, weight_decay=5e-4)
 # A larger eps than usual: some gradients are zero but for rounding, and AdamW would make whole steps of them.
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-5, weight_decay=0.01)
+OPTIMIZERS = ("sgd", "adamw", "sgd-corrected", "adamw-corrected")
+CORRECTION = (0.8, 1.2)  # c, a
 
 # Model, what is asked of the builder, what only the batch knows; the operations at which stages 1 and 2 begin in
 # Carousel's graph, and the first parameter of each. Parameters are in the order of operations.
@@ -83,12 +85,70 @@ def run_worker(model, weights, inputs, labels):
     return loss.item(), gradients, statistics
 
 
+class CorrectedSGD:
+    """v_t = mu v_{t-1} + g_t; w -= lr (v_t + c (v_t - v_{t-1}) + a (g_t - g_{t-1})). v has the decay in it, g has not;
+    there is no g_{-1}, so a's term begins with the second step."""
+
+    def __init__(self, params):
+        self.params = params
+        self.v = [torch.zeros_like(p) for p in params]
+        self.g = None
+
+    @torch.no_grad()
+    def step(self):
+        c, a = CORRECTION
+        gradients = [p.grad.clone() for p in self.params]
+        last = self.g or gradients
+        for n, p in enumerate(self.params):
+            v = SGD["momentum"] * self.v[n] + gradients[n] + SGD["weight_decay"] * p
+            p -= SGD["lr"] * (v + c * (v - self.v[n]) + a * (gradients[n] - last[n]))
+            self.v[n] = v
+        self.g = gradients
+
+
+class CorrectedAdamW:
+    """The same with AdamW's corrected moments, from the second step on."""
+
+    def __init__(self, params):
+        self.params = params
+        self.m = [torch.zeros_like(p) for p in params]
+        self.v = [torch.zeros_like(p) for p in params]
+        self.g = None
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self):
+        (c, a), (beta1, beta2), lr = CORRECTION, ADAMW["betas"], ADAMW["lr"]
+        gradients = [p.grad.clone() for p in self.params]
+        last = self.g or gradients
+        self.steps += 1
+        for n, p in enumerate(self.params):
+            g, before = gradients[n], self.m[n]
+            self.m[n] = beta1 * before + (1 - beta1) * g
+            self.v[n] = beta2 * self.v[n] + (1 - beta2) * g * g
+            moved = self.m[n] / (1 - beta1**self.steps)
+            if self.steps > 1:
+                moved = moved + c * (moved - before / (1 - beta1 ** (self.steps - 1))) + a * (1 - beta1) * (g - last[n])
+            p *= 1 - lr * ADAMW["weight_decay"]
+            p -= lr * moved / ((self.v[n] / (1 - beta2**self.steps)).sqrt() + ADAMW["eps"])
+        self.g = gradients
+
+
+def make_optimizer(name, params):
+    return {
+        "sgd": lambda: torch.optim.SGD(params, **SGD),
+        "adamw": lambda: torch.optim.AdamW(params, **ADAMW),
+        "sgd-corrected": lambda: CorrectedSGD(params),
+        "adamw-corrected": lambda: CorrectedAdamW(params),
+    }[name]()
+
+
 def train(model, stages, start, inputs, labels, rule, optimizer):
     """Losses of the steps, and the weights after the last."""
     momentum = 0.1
     newest = {n: nn.Parameter(v.clone(), not n.endswith(("running_mean", "running_var"))) for n, v in start.items()}
     trained = [p for p in newest.values() if p.requires_grad]
-    optimizer = torch.optim.SGD(trained, **SGD) if optimizer == "sgd" else torch.optim.AdamW(trained, **ADAMW)
+    optimizer = make_optimizer(optimizer, trained)
     history, losses = [start], []
     for t in range(STEPS):
         total, sums, blended = 0.0, {}, {}
@@ -126,7 +186,7 @@ def run_all(model, stages, start, inputs, labels):
     model.train()
     results = {}
     for rule in RULES:
-        for optimizer in ("sgd", "adamw"):
+        for optimizer in OPTIMIZERS:
             losses, final = train(model, stages, start, inputs, labels, rule, optimizer)
             results[f"{rule}.{optimizer}.loss"] = losses
             results.update({f"{rule}.{optimizer}:{name}": value.double() for name, value in final.items()})
@@ -164,7 +224,7 @@ def make_case(directory, model_name):
 
 def check_rules_differ(results, model_name):
     """Were two rules closer than the test's tolerance, it could not tell them apart."""
-    for optimizer in ("sgd", "adamw"):
+    for optimizer in OPTIMIZERS:
         for a, b in (("dp", "cdp-v1"), ("dp", "cdp-v2"), ("cdp-v1", "cdp-v2")):
             names = [n.split(":")[1] for n in results if n.startswith(f"{a}.{optimizer}:")]
             apart = max(

@@ -112,7 +112,7 @@ static void test_errors(void **state) {
     car_cut *cut = NULL;
     float value[1] = {0};
     car_rig_open(&rig, &(car_rig_config){.build = car_net_residual, .kernels = CAR_KERNELS_REFERENCE});
-    car_rig_expect_failure(&rig, car_cut_create(rig.program, rig.arena, false, 3, &cut), CAR_ERROR_ARGUMENT, "not 3");
+    car_rig_expect_failure(&rig, car_cut_create(rig.program, rig.arena, false, 4, &cut), CAR_ERROR_ARGUMENT, "not 4");
     assert_null(cut);
     car_rig_expect_failure(&rig, car_cut_create(rig.program, rig.arena, false, -1, &cut), CAR_ERROR_ARGUMENT, "not -1");
     car_rig_expect_ok(&rig, car_cut_create(rig.program, rig.arena, false, 0, &cut));

@@ -12,6 +12,7 @@
 #include "carousel/data.h"
 #include "carousel/model.h"
 #include "carousel/optimizer.h"
+#include "engine/internal.h"
 
 /* A graph whose parameters are small enough to follow by hand: a weight, a bias. */
 typedef struct fixture {
@@ -42,30 +43,34 @@ static void tear_down(fixture *f) {
     car_context_destroy(f->context);
 }
 
-enum { COUNT = 15, STEPS = 4, WORKERS = 4 };
+enum { COUNT = 15, STEPS = 4, WORKERS = 4, SINCE = 1 };
 
 /* One weight after some steps by PyTorch's definition, in double. */
 static double expected_sgd(double w, const double *gradients, const car_optimizer_config *config, double decay,
                            double lr) {
-    double m = 0;
+    double m = 0, c = config->correction.c, a = config->correction.a;
     for (int t = 0; t < STEPS; t++) {
-        double g = gradients[t] + decay * w;
+        double g = gradients[t] + decay * w, before = m;
+        double change = t > SINCE ? gradients[t] - gradients[t - 1] : 0;
         m = t == 0 ? g : config->momentum * m + g;
-        w -= lr * (config->nesterov ? g + config->momentum * m : m);
+        w -= lr * ((config->nesterov ? g + config->momentum * m : m) + c * (m - before) + a * change);
     }
     return w;
 }
 
 static double expected_adamw(double w, const double *gradients, const car_optimizer_config *config, double decay,
                              double lr) {
-    double m = 0, v = 0;
+    double m = 0, v = 0, c = config->correction.c, a = config->correction.a;
     for (int t = 0; t < STEPS; t++) {
-        double g = gradients[t];
+        double g = gradients[t], before = t > 0 ? m / (1 - pow(config->beta1, t)) : 0;
+        double change = t > SINCE ? g - gradients[t - 1] : 0;
         w *= 1 - lr * decay;
         m = config->beta1 * m + (1 - config->beta1) * g;
         v = config->beta2 * v + (1 - config->beta2) * g * g;
         double denominator = sqrt(v) / sqrt(1 - pow(config->beta2, t + 1)) + config->eps;
-        w -= lr / (1 - pow(config->beta1, t + 1)) * m / denominator;
+        double moved = m / (1 - pow(config->beta1, t + 1));
+        double momentum = t > 0 ? c * (moved - before) : 0;
+        w -= lr * (moved + momentum + a * (1 - config->beta1) * change) / denominator;
     }
     return w;
 }
@@ -76,6 +81,7 @@ static void check_optimizer(car_optimizer_config config, const char *name, bool 
     float versions[2][COUNT], sum[COUNT];
     double start[COUNT], given[COUNT][STEPS];
     set_up(&f, &config);
+    car_optimizer_set_since(f.optimizer, SINCE); /* as after a checkpoint of step 1 that had no last gradient */
     int param = car_graph_find_param(f.graph, name);
     int count = (int)car_shape_elements(car_graph_param(f.graph, param)->shape);
     double decay =
@@ -121,6 +127,19 @@ static void test_adamw(void **state) {
     check_optimizer(config, "fc.bias", false);
     config.decay_weights_only = true;
     check_optimizer(config, "fc.bias", false);
+}
+
+static void test_corrections(void **state) {
+    static const car_correction corrections[] = {{.c = 0.9}, {.c = 0.5, .a = 2}, {.a = 1}};
+    (void)state;
+    for (int k = 0; k < 6; k++) {
+        car_optimizer_config config = car_optimizer_config_default();
+        config.kind = k % 2 ? CAR_OPTIMIZER_ADAMW : CAR_OPTIMIZER_SGD;
+        config.correction = corrections[k / 2];
+        config.weight_decay = 0.2;
+        check_optimizer(config, "fc.weight", false);
+        check_optimizer(config, "fc.bias", true);
+    }
 }
 
 static void test_schedules(void **state) {
@@ -197,11 +216,8 @@ static void test_synthetic_tokens(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_schedules),
-        cmocka_unit_test(test_synthetic),
-        cmocka_unit_test(test_synthetic_tokens),
+        cmocka_unit_test(test_sgd),       cmocka_unit_test(test_adamw),     cmocka_unit_test(test_corrections),
+        cmocka_unit_test(test_schedules), cmocka_unit_test(test_synthetic), cmocka_unit_test(test_synthetic_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,60 @@ static void adamw(float *w, const float *old, float *m, float *v, const float *s
     }
 }
 
+static void sgd_corrected(float *w, const float *old, float *m, float *last, const float *sum,
+                          const car_vector_sgd_corrected *config, int64_t n) {
+    const car_vector_sgd_corrected k = *config;
+    if (!last) {
+        INDEPENDENT
+        for (int64_t i = 0; i < n; i++) {
+            float before = m[i];
+            float moved = k.momentum * before + (k.scale * sum[i] + k.weight_decay * old[i]);
+            m[i] = moved;
+            w[i] = old[i] - k.lr * (moved + k.c * (moved - before));
+        }
+        return;
+    }
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        float g = k.scale * sum[i], before = m[i];
+        float moved = k.momentum * before + (g + k.weight_decay * old[i]);
+        float change = g - last[i];
+        m[i] = moved;
+        last[i] = g;
+        w[i] = old[i] - k.lr * (moved + k.c * (moved - before) + k.a * change);
+    }
+}
+
+static void adamw_corrected(float *w, const float *old, float *m, float *v, float *last, const float *sum,
+                            const car_vector_adamw_corrected *config, int64_t n) {
+    const car_vector_adamw_corrected k = *config;
+    const car_vector_adamw c = k.plain;
+    if (!last) {
+        INDEPENDENT
+        for (int64_t i = 0; i < n; i++) {
+            float g = c.scale * sum[i], before = m[i];
+            float first = c.beta1 * before + c.rest1 * g;
+            float second = c.beta2 * v[i] + c.rest2 * g * g;
+            m[i] = first;
+            v[i] = second;
+            w[i] = c.shrink * old[i] - (k.moved * first + k.before * before) / (sqrtf(second) * c.root + c.eps);
+        }
+        return;
+    }
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        float g = c.scale * sum[i], before = m[i];
+        float first = c.beta1 * before + c.rest1 * g;
+        float second = c.beta2 * v[i] + c.rest2 * g * g;
+        float change = g - last[i];
+        m[i] = first;
+        v[i] = second;
+        last[i] = g;
+        w[i] =
+            c.shrink * old[i] - (k.moved * first + k.before * before + k.a * change) / (sqrtf(second) * c.root + c.eps);
+    }
+}
+
 static void blend(float *acc, const float *x, float keep, float move, int64_t n) {
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {

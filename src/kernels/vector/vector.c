@@ -76,6 +76,8 @@ const car_vector TABLE_NAME = {
     .dot = dot,
     .sgd = sgd,
     .adamw = adamw,
+    .sgd_corrected = sgd_corrected,
+    .adamw_corrected = adamw_corrected,
     .blend = blend,
     .square_sum = square_sum,
 };

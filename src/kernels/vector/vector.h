@@ -35,6 +35,17 @@ typedef struct car_vector_adamw {
     float shrink, scale, beta1, rest1, beta2, rest2, step_size, root, eps; /* shrink: 1 - lr * decay; rest: 1 - beta */
 } car_vector_adamw;
 
+/* SGD with a correction of the delay: w = old - lr * (v + c * (v - v before) + a * (g - g before)). */
+typedef struct car_vector_sgd_corrected {
+    float lr, scale, momentum, weight_decay, c, a;
+} car_vector_sgd_corrected;
+
+/* AdamW with one: w = shrink * old - (moved * m + before * m before + a * (g - g before)) / (...). */
+typedef struct car_vector_adamw_corrected {
+    car_vector_adamw plain; /* step_size is not used */
+    float moved, before, a;
+} car_vector_adamw_corrected;
+
 typedef struct car_vector {
     const char *name;
 
@@ -74,6 +85,11 @@ typedef struct car_vector {
     void (*sgd)(float *w, const float *old, float *m, const float *sum, const car_vector_sgd *config, int64_t n);
     void (*adamw)(float *w, const float *old, float *m, float *v, const float *sum, const car_vector_adamw *config,
                   int64_t n);
+    /* The same, corrected. `last` is the last gradient, and becomes this one; NULL if a is 0. */
+    void (*sgd_corrected)(float *w, const float *old, float *m, float *last, const float *sum,
+                          const car_vector_sgd_corrected *config, int64_t n);
+    void (*adamw_corrected)(float *w, const float *old, float *m, float *v, float *last, const float *sum,
+                            const car_vector_adamw_corrected *config, int64_t n);
     /* acc = keep * acc + move * x */
     void (*blend)(float *acc, const float *x, float keep, float move, int64_t n);
     double (*square_sum)(const float *x, int64_t n);

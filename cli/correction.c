@@ -1,0 +1,103 @@
+/* The option --delay-correction: reading it, what a run says about it, and what a resumed run does with it. */
+#include "correction.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "cli.h"
+#include "train.h"
+
+static const double largest = 10; /* beyond any use: a typing error */
+
+bool car_cli_correction_is_auto(const char *text, const car_optimizer_config *optimizer) {
+    return strcmp(text, "auto") == 0 && !optimizer->nesterov;
+}
+
+car_status car_cli_read_correction(car_context *context, const char *text, car_rule rule,
+                                   car_optimizer_config *optimizer) {
+    double c = 0, a = 0;
+    optimizer->correction = (car_correction){0};
+    if (strcmp(text, "off") == 0 || (strcmp(text, "auto") == 0 && optimizer->nesterov)) {
+        return CAR_OK;
+    }
+    if (strcmp(text, "auto") == 0) {
+        optimizer->correction = car_correction_choose(rule, optimizer);
+        return CAR_OK;
+    }
+    if (!car_cli_read_pair(text, ',', &c, &a) || !(c >= 0 && c <= largest) || !(a >= 0 && a <= largest)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--delay-correction %s: it must be auto, off or C,A, two numbers from 0 to %g, e.g. "
+                                "0.9,1",
+                                text, largest);
+    }
+    if (optimizer->nesterov) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--nesterov is --delay-correction %g,0: leave one of the two out", optimizer->momentum);
+    }
+    if (optimizer->kind == CAR_OPTIMIZER_SGD && optimizer->momentum == 0) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--delay-correction %s: sgd without --momentum has nothing to correct with; leave it "
+                                "out, or say off",
+                                text);
+    }
+    optimizer->correction = (car_correction){.c = c, .a = a};
+    return CAR_OK;
+}
+
+/* ---- of a run -------------------------------------------------------------------------------- */
+
+void car_train_choose_warmup(car_train_options *o, car_rule rule, const car_optimizer_config *optimizer) {
+    if (o->warmup != CAR_NONE) {
+        return;
+    }
+    bool by_rule = car_cli_correction_is_auto(o->delay_correction, optimizer);
+    o->warmup = by_rule ? (int)car_correction_warmup(rule, optimizer, o->steps) : 0;
+    o->warmup_by_rule = o->warmup > 0;
+}
+
+void car_train_describe_correction(const car_train_run *run, char *text, size_t capacity) {
+    const car_train_options *o = &run->options;
+    const car_optimizer_config *optimizer = &run->optimizer;
+    bool late = car_plan_delay(run->plan, 0, 0) > 0;
+    char what[80];
+    if (optimizer->nesterov) {
+        snprintf(text, capacity, "; Nesterov's momentum");
+    } else if (car_correction_is_on(&optimizer->correction)) {
+        car_correction_text(&optimizer->correction, what, sizeof what);
+        snprintf(text, capacity, "; delay corrected by %s%s", what,
+                 strcmp(o->delay_correction, "auto") == 0 ? " (auto)" : "");
+    } else {
+        snprintf(text, capacity, "%s", late ? "; delay not corrected" : "");
+    }
+    if (o->warmup_by_rule) {
+        size_t used = strlen(text);
+        snprintf(text + used, capacity - used, ", warm-up of %d steps (auto)", o->warmup);
+    }
+}
+
+/* Runs from before there was such an option had none. */
+static const char *correction_then(const cJSON *then) {
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(then, "delay-correction"));
+    return text ? text : "off";
+}
+
+void car_train_default_correction(cJSON *then) {
+    if (then && !cJSON_GetObjectItemCaseSensitive(then, "delay-correction")) {
+        cJSON_AddStringToObject(then, "delay-correction", correction_then(then));
+    }
+}
+
+void car_train_tell_correction(const car_train_run *run, const cJSON *then, bool has_last) {
+    const char *before = correction_then(then);
+    char now[80];
+    if (!then || strcmp(before, run->options.delay_correction) == 0) {
+        return;
+    }
+    car_correction_text(&run->optimizer.correction, now, sizeof now);
+    car_context_log(run->context, CAR_LOG_WARNING, "the delay was corrected by %s, and is from here on by %s%s", before,
+                    run->optimizer.nesterov ? "Nesterov's momentum" : now,
+                    run->optimizer.correction.a != 0 && !has_last
+                        ? "; the gradient's change counts from the second step on, since the last gradient was not kept"
+                        : "");
+}

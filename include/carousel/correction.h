@@ -1,0 +1,30 @@
+/* Which correction of the delay a run gets if nobody says otherwise (docs/delay.md). */
+#ifndef CAROUSEL_CORRECTION_H
+#define CAROUSEL_CORRECTION_H
+
+#include "carousel/optimizer.h"
+#include "carousel/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What `auto` is: the correction for a rule and an optimizer. None for rules without a delay, and for SGD without
+ * momentum. */
+car_correction car_correction_choose(car_rule rule, const car_optimizer_config *config);
+
+/* The warm-up that goes with it, in steps, for a run of `steps` in all; 0: none. */
+int64_t car_correction_warmup(car_rule rule, const car_optimizer_config *config, int64_t steps);
+
+bool car_correction_is_on(const car_correction *correction);
+
+/* "c 0.9, a 1 x share of stale workers", "off". Returns the length. */
+int car_correction_text(const car_correction *correction, char *text, size_t capacity);
+
+/* The share of workers that use weights one step old for a stage: 0 to 1. */
+double car_plan_stale_share(const car_plan *plan, int stage);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
