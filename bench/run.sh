@@ -10,6 +10,7 @@ if [ "${1:-}" = --no-kernels ]; then
     shift
 else
     "$BUILD_DIR/bench/sgemm"
+    "$BUILD_DIR/bench/muon"
     echo
     "$BUILD_DIR/bench/kernels"
     echo

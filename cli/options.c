@@ -46,7 +46,9 @@ static void print_default(const car_cli_option *option) {
         }
         break;
     case CAR_CLI_REAL:
-        printf(" [%g]", *(const double *)option->target);
+        if (*(const double *)option->target >= option->least) {
+            printf(" [%g]", *(const double *)option->target);
+        }
         break;
     case CAR_CLI_SEED:
         printf(" [%llu]", (unsigned long long)*(const uint64_t *)option->target);

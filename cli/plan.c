@@ -6,7 +6,6 @@
 #include "base/base.h"
 #include "carousel/model.h"
 #include "carousel/report.h"
-#include "correction.h"
 #include "plan.h"
 
 enum { MOST_CUTS = 4096 };
@@ -37,7 +36,7 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
          &o->mapping, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
-        {"optimizer", "NAME", "sgd or adamw, for the size of its state", CAR_CLI_TEXT, &o->optimizer, 0, 0},
+        {"optimizer", "NAME", "sgd, adamw or muon, for what it keeps and computes", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"delay-correction", "HOW", "auto, off or C,A, for the size of its state", CAR_CLI_TEXT, &o->delay_correction,
          0, 0},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
@@ -107,24 +106,6 @@ static car_status read_names(car_context *context, const car_plan_options *o, ca
     config->freshness_slack = o->freshness_slack;
 done:
     return status;
-}
-
-/* The optimizer, whose correction depends on the rule. */
-static car_status read_optimizer(car_plan_subject *s, car_rule rule) {
-    car_status status = CAR_OK;
-    s->optimizer = car_optimizer_config_default();
-    CAR_TRY(car_optimizer_find(s->context, s->options->optimizer, &s->optimizer.kind));
-    CAR_TRY(car_cli_read_correction(s->context, s->options->delay_correction, rule, &s->optimizer));
-done:
-    return status;
-}
-
-int car_cli_plan_states(const car_plan_subject *s, car_rule rule) {
-    car_optimizer_config optimizer = s->optimizer;
-    if (car_cli_correction_is_auto(s->options->delay_correction, &optimizer)) {
-        optimizer.correction = car_correction_choose(rule, &optimizer);
-    }
-    return car_optimizer_config_states(&optimizer);
 }
 
 /* ---- the partition --------------------------------------------------------------------------- */
@@ -335,7 +316,7 @@ int car_cli_plan(int argc, char **argv) {
     int cuts[MOST_CUTS];
     s.program = car_program_config_default();
     status = read_names(s.context, &o, &config);
-    status = status == CAR_OK ? read_optimizer(&s, config.rule) : status;
+    status = status == CAR_OK ? car_cli_plan_read_optimizer(&s, config.rule) : status;
     status = status == CAR_OK ? car_convolutions_find(s.context, o.convolutions, &s.program.convolutions) : status;
     status = status == CAR_OK ? car_convolutions_find_memory(s.context, o.memory, &s.program.tight) : status;
     status = status == CAR_OK ? read_partition(&s, &cut, cuts) : status;

@@ -41,8 +41,20 @@ typedef struct car_plan_subject {
     double compute;      /* seconds that one worker's forwards and backwards take there */
 } car_plan_subject;
 
-/* Floats that the optimizer keeps for each weight under a rule. */
+/* ---- plan_optimizer.c ----------------------------------------------------------------------- */
+
+/* --optimizer and --delay-correction. */
+car_status car_cli_plan_read_optimizer(car_plan_subject *s, car_rule rule);
+/* Floats that the optimizer keeps for a weight under a rule, at most. */
 int car_cli_plan_states(const car_plan_subject *s, car_rule rule);
+/* Predictions with what the optimizer keeps. */
+car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out);
+car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *plan, int rank,
+                                     car_device_prediction *out);
+/* What Muon computes: a paragraph of the page, an object in JSON, and its share of a step (0 for other optimizers). */
+void car_cli_plan_print_muon(const car_plan_subject *s, const car_plan *plan, FILE *stream);
+void car_cli_plan_json_muon(const car_plan_subject *s, const car_plan *plan, struct cJSON *root, bool *ok);
+double car_cli_plan_muon_share(const car_plan_subject *s, const car_plan *plan);
 
 /* ---- plan_profile.c ------------------------------------------------------------------------- */
 

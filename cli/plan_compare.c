@@ -61,9 +61,7 @@ static car_status add_row(const car_plan_subject *s, const car_plan_config *base
     }
     row *r = &t->rows[t->count];
     *r = (row){.rule = rule, .placement = placement};
-    status = status == CAR_OK
-                 ? car_plan_predict(plan, car_cli_plan_states(s, car_plan_config_of(plan)->rule), &r->predicted)
-                 : status;
+    status = status == CAR_OK ? car_cli_plan_predict(s, plan, &r->predicted) : status;
     if (status == CAR_OK && s->options->cluster && placement != CAR_PLACEMENT_SHARED) {
         status = car_plan_time(plan, &s->cluster, s->compute, &r->timing);
     }

@@ -146,7 +146,7 @@ static car_status add_ranks(const car_plan_subject *s, const car_plan *plan, cJS
     car_status status = CAR_OK;
     for (int r = 0; *ok && ranks <= MOST_RANKS && r < ranks; r++) {
         car_device_prediction p;
-        CAR_TRY(car_plan_predict_device(plan, r, car_cli_plan_states(s, car_plan_config_of(plan)->rule), &p));
+        CAR_TRY(car_cli_plan_predict_rank(s, plan, r, &p));
         cJSON *object = cJSON_CreateObject();
         car_cli_plan_json_number(object, "rank", r, ok);
         car_cli_plan_json_number(object, "weights_bytes", (double)p.weights, ok);
@@ -201,7 +201,7 @@ car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FI
     if (provable) {
         CAR_TRY(car_plan_validate(plan, 5, NULL));
     }
-    CAR_TRY(car_plan_predict(plan, car_cli_plan_states(s, car_plan_config_of(plan)->rule), &prediction));
+    CAR_TRY(car_cli_plan_predict(s, plan, &prediction));
     if (s->options->cluster) {
         CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
     }
@@ -216,6 +216,7 @@ car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FI
         ok = cJSON_AddItemToObject(root, "cluster", car_cli_plan_json_cluster(s)) && ok;
         ok = cJSON_AddItemToObject(root, "timing", car_cli_plan_json_timing(s, &prediction, &timing)) && ok;
     }
+    car_cli_plan_json_muon(s, plan, root, &ok);
     add_stages(s, root, &ok);
     add_parameters(s, root, &ok);
     add_convolutions(s, root, &ok);

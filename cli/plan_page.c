@@ -217,7 +217,7 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     if (provable) {
         CAR_TRY(car_plan_validate(plan, 5, NULL));
     }
-    CAR_TRY(car_plan_predict(plan, car_cli_plan_states(s, car_plan_config_of(plan)->rule), &prediction));
+    CAR_TRY(car_cli_plan_predict(s, plan, &prediction));
     if (s->options->cluster) {
         CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
     }
@@ -228,6 +228,7 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     CAR_TRY(print_cycle(plan, stream));
     print_memory(plan, &prediction, stream);
     print_states(plan, &prediction, stream);
+    car_cli_plan_print_muon(s, plan, stream);
     print_traffic(plan, &prediction, stream);
     if (s->options->cluster) {
         car_cli_plan_print_timing(s, &prediction, &timing, stream);

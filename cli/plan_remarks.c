@@ -231,6 +231,20 @@ static void remark_placement(const car_plan_subject *s, const car_plan *plan, co
     }
 }
 
+/* What an update computes besides the step itself. */
+static void remark_muon(const car_plan_subject *s, const car_plan *plan, FILE *stream, int *count) {
+    const double much = 0.1;
+    double share = car_cli_plan_muon_share(s, plan);
+    if (share > much) {
+        say(stream, count,
+            "Muon's matrix products are %.0f %% of a step: a larger --batch makes the share smaller%s, --optimizer "
+            "adamw "
+            "has none.",
+            100 * share,
+            car_plan_config_of(plan)->placement == CAR_PLACEMENT_REPLICA ? ", --placement zero divides them" : "");
+    }
+}
+
 void car_cli_plan_remarks(const car_plan_subject *s, const car_plan *plan, const car_prediction *prediction,
                           const car_cli_slack_advice *slack, FILE *stream) {
     int count = 0;
@@ -242,6 +256,7 @@ void car_cli_plan_remarks(const car_plan_subject *s, const car_plan *plan, const
     remark_slack(s, plan, slack, stream, &count);
     remark_accumulate(s, plan, prediction, stream, &count);
     remark_placement(s, plan, prediction, stream, &count);
+    remark_muon(s, plan, stream, &count);
     if (car_plan_config_of(plan)->workers == 1) {
         say(stream, &count, "With one worker there is nothing to cycle: every rule is ordinary training%s.",
             prediction->gradient_delay ? ", but for the delay" : "");

@@ -30,7 +30,7 @@ typedef struct car_train_options {
     int asked_steps; /* `steps` before --epochs had a say */
     int freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;
-    double lr, momentum, weight_decay, clip_norm, epochs, step_seconds;
+    double lr, adamw_lr, momentum, weight_decay, clip_norm, epochs, step_seconds;
     bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, force;
     uint64_t seed;
     car_cli_config *config_texts; /* owns texts above that came from a file */

@@ -181,38 +181,12 @@ done:
 }
 
 /* What the bits depend on besides the state; threads and paths are not among it. */
-static const char *const decisive[] = {"model",
-                                       "data",
-                                       "rule",
-                                       "workers",
-                                       "stages",
-                                       "batch",
-                                       "delay-correction",
-                                       "optimizer",
-                                       "lr",
-                                       "momentum",
-                                       "nesterov",
-                                       "betas",
-                                       "weight-decay",
-                                       "decay-weights-only",
-                                       "lr-schedule",
-                                       "warmup",
-                                       "clip-norm",
-                                       "skip-nonfinite",
-                                       "freshness-slack",
-                                       "order",
-                                       "no-augment",
-                                       "classes",
-                                       "image-size",
-                                       "seq-len",
-                                       "convolutions",
-                                       "memory",
-                                       "width",
-                                       "depth",
-                                       "steps",
-                                       "epochs",
-                                       "placement",
-                                       "seed"};
+static const char *const decisive[] = {
+    "model",       "data",       "rule",      "workers",        "stages",          "batch",        "seed",
+    "optimizer",   "lr",         "momentum",  "nesterov",       "betas",           "weight-decay", "decay-weights-only",
+    "lr-schedule", "warmup",     "clip-norm", "skip-nonfinite", "freshness-slack", "order",        "no-augment",
+    "classes",     "image-size", "seq-len",   "convolutions",   "memory",          "width",        "depth",
+    "steps",       "epochs",     "placement", "adamw-lr",       "delay-correction"};
 
 static bool is_same(const cJSON *then, const cJSON *now, const char *name) {
     const cJSON *a = cJSON_GetObjectItemCaseSensitive(then, name), *b = cJSON_GetObjectItemCaseSensitive(now, name);
@@ -227,6 +201,9 @@ static bool has_value(const cJSON *json, const char *name, const char *value) {
 /* A cosine ends with the run; ranks of dp add in another order. */
 static bool decides_now(const cJSON *now, const char *name) {
     bool length = strcmp(name, "steps") == 0 || strcmp(name, "epochs") == 0, place = strcmp(name, "placement") == 0;
+    if (strcmp(name, "adamw-lr") == 0) {
+        return has_value(now, "optimizer", "muon");
+    }
     return (!length || has_value(now, "lr-schedule", "cosine")) && (!place || has_value(now, "rule", "dp"));
 }
 

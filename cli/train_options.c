@@ -28,6 +28,7 @@ void car_train_default_options(car_train_options *o) {
                              .keep = 2,
                              .resume_step = CAR_NONE,
                              .lr = 0.05,
+                             .adamw_lr = 1e-3,
                              .momentum = 0.9,
                              .seed = 1};
 }
@@ -48,9 +49,10 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"batch", "B", "samples in a micro-batch", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
         {"steps", "T", "updates to make in all (100, if there are no --epochs)", CAR_CLI_INT, &o->steps, 1, 1e9},
         {"epochs", "E", "passes over the data; with --steps, what ends first", CAR_CLI_REAL, &o->epochs, 0, 1e6},
-        {"optimizer", "NAME", "sgd or adamw", CAR_CLI_TEXT, &o->optimizer, 0, 0},
+        {"optimizer", "NAME", "sgd, adamw or muon", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"lr", "X", "learning rate", CAR_CLI_REAL, &o->lr, 0, 1e6},
-        {"momentum", "X", "momentum of sgd", CAR_CLI_REAL, &o->momentum, 0, 1},
+        {"adamw-lr", "X", "muon: that of embeddings, head, norms and biases", CAR_CLI_REAL, &o->adamw_lr, 0, 1e6},
+        {"momentum", "X", "momentum of sgd (0.9) and muon (0.95)", CAR_CLI_REAL, &o->momentum, 0, 1},
         {"nesterov", NULL, "Nesterov's form of the momentum", CAR_CLI_FLAG, &o->nesterov, 0, 0},
         {"delay-correction", "HOW", "of late gradients: auto (by the rule), off or C,A (docs/delay.md)", CAR_CLI_TEXT,
          &o->delay_correction, 0, 0},
@@ -145,7 +147,8 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     char models[1024];
     car_cli_option table[CAR_TRAIN_OPTIONS];
     car_train_default_options(o);
-    o->threads = 0; /* how many there are cores for is known when ranks have joined */
+    o->threads = 0;   /* how many there are cores for is known when ranks have joined */
+    o->momentum = -1; /* the optimizer's own */
     int count = fill_table(o, table);
     car_cli_list_models(models, sizeof models);
     const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", models};
@@ -156,6 +159,9 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
         o->epochs = 0;
     }
     code = code == CAR_CLI_GO_ON ? car_cli_parse(&command, table, count, argc, argv) : code;
+    if (o->momentum < 0) {
+        o->momentum = strcmp(o->optimizer, "muon") == 0 ? 0.95 : 0.9;
+    }
     o->asked_steps = o->steps;
     return code;
 }
@@ -188,6 +194,7 @@ static car_status read_optimizer(car_context *context, const car_train_options *
     car_status status = CAR_OK;
     *out = car_optimizer_config_default();
     out->momentum = o->momentum;
+    out->adamw_ratio = o->lr > 0 ? o->adamw_lr / o->lr : 1;
     out->nesterov = o->nesterov;
     out->weight_decay = o->weight_decay;
     out->decay_weights_only = o->decay_weights_only;
@@ -203,6 +210,11 @@ static car_status read_optimizer(car_context *context, const car_train_options *
     if (o->nesterov && out->kind != CAR_OPTIMIZER_SGD) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov is of sgd; %s has --delay-correction C,A",
                                 o->optimizer);
+    }
+    if (out->kind == CAR_OPTIMIZER_MUON && o->lr == 0 && o->adamw_lr > 0) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--optimizer muon: --adamw-lr %g goes with an --lr above 0, whose schedule it follows",
+                                o->adamw_lr);
     }
     CAR_TRY(car_cli_read_correction(context, o->delay_correction, rule, out));
 done:

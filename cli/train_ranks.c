@@ -83,11 +83,11 @@ done:
 /* ---- the rank -------------------------------------------------------------------------------- */
 
 static car_status create_cut(car_train_run *run) {
-    int states = car_optimizer_config_states(&run->optimizer);
     if (!car_train_is_first(run) || run->cut) {
         return CAR_OK;
     }
-    return car_cut_create(run->program, run->arena, car_plan_delay(run->plan, 0, 0) > 0, states, &run->cut);
+    return car_cut_create_for(run->program, run->arena, car_plan_delay(run->plan, 0, 0) > 0, &run->optimizer,
+                              &run->cut);
 }
 
 /* --init: read by the first rank, for all. */

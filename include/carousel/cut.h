@@ -6,7 +6,7 @@
 #ifndef CAROUSEL_CUT_H
 #define CAROUSEL_CUT_H
 
-#include "carousel/program.h"
+#include "carousel/optimizer.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,6 +34,9 @@ typedef struct car_cut_numbers {
 
 /* Room for the parts in the arena, with undefined contents; no step made and no norm. `previous`: with the older version; `states`: 0 to 3 of the optimizer. */
 car_status car_cut_create(const car_program *program, car_arena *arena, bool previous, int states, car_cut **out);
+/* The same with the states that an optimizer keeps of each parameter. */
+car_status car_cut_create_for(const car_program *program, car_arena *arena, bool previous,
+                              const car_optimizer_config *optimizer, car_cut **out);
 void car_cut_destroy(car_cut *cut);
 
 const car_program *car_cut_program(const car_cut *cut);

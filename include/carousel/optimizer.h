@@ -15,7 +15,8 @@ typedef struct car_optimizer car_optimizer;
 
 #define CAR_OPTIMIZER_LIST(X)                                                                                    \
     X(CAR_OPTIMIZER_SGD, "sgd")     /* g += decay*w; m = momentum*m + g; w -= lr*m (Nesterov: g + momentum*m) */ \
-    X(CAR_OPTIMIZER_ADAMW, "adamw") /* decoupled decay, bias-corrected moments */
+    X(CAR_OPTIMIZER_ADAMW, "adamw") /* decoupled decay, bias-corrected moments */                                \
+    X(CAR_OPTIMIZER_MUON, "muon")   /* hidden matrices along an orthogonal matrix, the rest by AdamW */
 
 typedef enum car_optimizer_kind {
 #define CAR_OPTIMIZER_ENUM(code, text) code,
@@ -32,9 +33,10 @@ car_status car_optimizer_find(car_context *context, const char *name, car_optimi
  *
  *   SGD:    w -= lr * (v + c * (v - v_last) + a * (g - g_last))
  *   AdamW:  the same with the bias-corrected first moment for v and (1 - beta1) * (g - g_last), over the root of the
- *           second moment */
+ *           second moment
+ *   Muon:   w -= lr * (u + c * (u - u_last)), u being its orthogonal update; the last one is one more state */
 typedef struct car_correction {
-    double c;      /* of the momentum's change: needs no memory */
+    double c;      /* of the momentum's change: needs no memory, but of Muon's update */
     double a;      /* of the gradient's change: keeps the last gradient, one more state */
     bool by_share; /* a parameter gets a times the share of workers that are stale for its stage */
 } car_correction;
@@ -43,14 +45,17 @@ typedef struct car_optimizer_config {
     car_optimizer_kind kind;
     double weight_decay;
     bool decay_weights_only;  /* no decay on biases, norms and other vectors */
-    double momentum;          /* SGD */
+    double momentum;          /* SGD; Muon: its own is 0.95 */
     bool nesterov;            /* SGD: the correction with c = momentum, a = 0, which takes its place */
     double beta1, beta2, eps; /* AdamW */
+    double adamw_ratio;       /* Muon: the rate of what AdamW trains over that of what Muon trains */
     car_correction correction;
 } car_optimizer_config;
 
-car_optimizer_config car_optimizer_config_default(void);             /* SGD, momentum 0.9; betas 0.9, 0.999, eps 1e-8 */
-int car_optimizer_config_states(const car_optimizer_config *config); /* numbers kept for each weight: 0 to 3 */
+car_optimizer_config car_optimizer_config_default(void); /* SGD, momentum 0.9; betas 0.9, 0.999, eps 1e-8; ratio 1 */
+int car_optimizer_config_states(const car_optimizer_config *config); /* numbers kept for a weight at most: 0 to 3 */
+/* Of one parameter: of Muon's matrices fewer. */
+int car_optimizer_param_states(const car_optimizer_config *config, const car_graph *graph, int param);
 
 /* State of all parameters, zero. Every worker counts as stale: a trainer knows better. One optimizer may update different parameters from several threads at once. */
 car_status car_optimizer_create(const car_program *program, car_arena *arena, const car_optimizer_config *config,
@@ -58,12 +63,12 @@ car_status car_optimizer_create(const car_program *program, car_arena *arena, co
 void car_optimizer_destroy(car_optimizer *optimizer);
 
 /* One update of one parameter (not a statistic): `to` from `from` and gradient = scale * sum. `step` counts updates
- * from 0. */
-void car_optimizer_update(car_optimizer *optimizer, int param, int64_t step, double lr, double scale, const float *from,
-                          float *to, const float *sum);
+ * from 0. Fails only where matrices are multiplied or laid out anew for Muon. */
+car_status car_optimizer_update(car_optimizer *optimizer, int param, int64_t step, double lr, double scale,
+                                const float *from, float *to, const float *sum);
 
 /* State s of a parameter in stored layout, NULL if there is none: momentum, or first and second moment; behind them the
- * last gradient, if the correction has an a. */
+ * last gradient, if the correction has an a; of Muon's matrices momentum, and the last update, if it has a c. */
 int car_optimizer_states(const car_optimizer *optimizer);
 float *car_optimizer_state(car_optimizer *optimizer, int state, int param);
 

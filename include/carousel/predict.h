@@ -60,8 +60,16 @@ typedef struct car_prediction {
     int gradient_delay; /* steps */
 } car_prediction;
 
-/* `optimizer_states`: floats kept for each weight, 1 for SGD with momentum, 2 for AdamW. */
+/* What an optimizer keeps on the device that updates, in bytes. */
+typedef struct car_optimizer_sizes {
+    int states;          /* floats for each weight, 1 for SGD with momentum, 2 for AdamW; or */
+    const size_t *stage; /* bytes for each stage; NULL: by `states` */
+    size_t scratch;      /* on every device besides */
+} car_optimizer_sizes;
+
+/* `optimizer_states`: floats kept for each weight; or of an optimizer whose parameters differ. */
 car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_prediction *out);
+car_status car_plan_predict_sized(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out);
 
 /* What one rank holds at most from the beginning of a run to its end, in bytes, if no message is late. What is in flight (arriving, or on its way out) comes on top. */
 typedef struct car_device_prediction {
@@ -72,6 +80,8 @@ typedef struct car_device_prediction {
 
 /* CAR_ERROR_UNSUPPORTED for placement shared, where devices share their memory, and for partitions without a graph. */
 car_status car_plan_predict_device(const car_plan *plan, int device, int optimizer_states, car_device_prediction *out);
+car_status car_plan_predict_device_sized(const car_plan *plan, int device, const car_optimizer_sizes *optimizer,
+                                         car_device_prediction *out);
 
 #ifdef __cplusplus
 }

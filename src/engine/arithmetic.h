@@ -37,7 +37,7 @@ typedef struct car_renewal {
 } car_renewal;
 
 /* The next version of parameter `slot` of an operation from the sum over all workers; `to` may be `from`. */
-void car_engine_renew(const car_program *program, const car_op *op, int slot, const car_renewal *renewal,
-                      const float *from, float *to, const float *sum);
+car_status car_engine_renew(const car_program *program, const car_op *op, int slot, const car_renewal *renewal,
+                            const float *from, float *to, const float *sum);
 
 #endif

@@ -25,13 +25,30 @@ static const char *part_text(car_cut_part part) {
     return part < CAR_CUT_PARTS ? texts[part] : "unknown part";
 }
 
-static car_status allocate_part(car_cut *cut, car_cut_part part) {
+/* What a cut is to have of each parameter. */
+typedef struct contents {
+    bool previous;
+    int states;                            /* of every parameter, or */
+    const car_optimizer_config *optimizer; /* as many as this one keeps of it */
+} contents;
+
+static bool has_part(const contents *wanted, const car_graph *graph, car_cut_part part, int param) {
+    int state = (int)part - CAR_CUT_STATE_0;
+    if (state < 0) {
+        return part == CAR_CUT_WEIGHTS || wanted->previous;
+    }
+    bool statistic = car_graph_param(graph, param)->role == CAR_PARAM_STATISTIC;
+    return wanted->optimizer ? state < car_optimizer_param_states(wanted->optimizer, graph, param)
+                             : state < wanted->states && !statistic;
+}
+
+static car_status allocate_part(car_cut *cut, car_cut_part part, const contents *wanted) {
     const car_graph *graph = car_program_graph(cut->program);
     int params = car_graph_param_count(graph);
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(car_program_context(cut->program), (size_t)params, sizeof(void *), &cut->part[part]));
     for (int p = 0; p < params; p++) {
-        if (part < CAR_CUT_STATE_0 || car_graph_param(graph, p)->role != CAR_PARAM_STATISTIC) {
+        if (has_part(wanted, graph, part, p)) {
             CAR_TRY(car_arena_allocate(cut->arena, CAR_MEMORY_SNAPSHOT, car_program_param_bytes(cut->program, p),
                                        &cut->part[part][p]));
         }
@@ -40,31 +57,36 @@ done:
     return status;
 }
 
-car_status car_cut_create(const car_program *program, car_arena *arena, bool previous, int states, car_cut **out) {
-    car_context *context = car_program_context(program);
+static car_status create(const car_program *program, car_arena *arena, const contents *wanted, car_cut **out) {
     car_cut *cut = NULL;
     car_status status = CAR_OK;
     *out = NULL;
-    if (states < 0 || states > MAX_STATES) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a cut has 0 to %d states of the optimizer, not %d",
-                                MAX_STATES, states);
-    }
-    CAR_TRY(car_context_allocate(context, 1, sizeof *cut, &cut));
+    CAR_TRY(car_context_allocate(car_program_context(program), 1, sizeof *cut, &cut));
     cut->program = program;
     cut->arena = arena;
     cut->numbers.norm = NAN;
-    CAR_TRY(allocate_part(cut, CAR_CUT_WEIGHTS));
-    if (previous) {
-        CAR_TRY(allocate_part(cut, CAR_CUT_PREVIOUS));
-    }
-    for (int s = 0; s < states; s++) {
-        CAR_TRY(allocate_part(cut, (car_cut_part)(CAR_CUT_STATE_0 + s)));
+    for (int part = 0; part < CAR_CUT_PARTS; part++) {
+        CAR_TRY(allocate_part(cut, (car_cut_part)part, wanted));
     }
     *out = cut;
     cut = NULL;
 done:
     car_cut_destroy(cut);
     return status;
+}
+
+car_status car_cut_create(const car_program *program, car_arena *arena, bool previous, int states, car_cut **out) {
+    *out = NULL;
+    if (states < 0 || states > MAX_STATES) {
+        return car_context_fail(car_program_context(program), CAR_ERROR_ARGUMENT,
+                                "a cut has 0 to %d states of the optimizer, not %d", MAX_STATES, states);
+    }
+    return create(program, arena, &(contents){.previous = previous, .states = states}, out);
+}
+
+car_status car_cut_create_for(const car_program *program, car_arena *arena, bool previous,
+                              const car_optimizer_config *optimizer, car_cut **out) {
+    return create(program, arena, &(contents){.previous = previous, .optimizer = optimizer}, out);
 }
 
 void car_cut_destroy(car_cut *cut) {

@@ -14,17 +14,13 @@ static int keeper_of(const car_rank *rank, int bundle) {
     return car_plan_owner(rank->plan, last, rank->partition->bundles[bundle].home);
 }
 
-static bool is_statistic(const car_rank *rank, int param) {
-    return car_engine_is_statistic(rank->program, param);
-}
-
 /* A part of a parameter of a home on its keeper; NULL if there is none. */
 static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cut_part which) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     const car_block *block = NULL;
     if (which >= CAR_CUT_STATE_0) {
         int state = (int)which - CAR_CUT_STATE_0;
-        bool has = state < car_optimizer_states(rank->optimizer) && !is_statistic(rank, part->param);
+        bool has = state < car_optimizer_states(rank->optimizer);
         return has ? car_optimizer_state(rank->optimizer, state, part->param) : NULL;
     }
     block = which == CAR_CUT_WEIGHTS ? car_rank_find_weights(rank, bundle, rank->newest) : h->kept ? h->kept : h->older;
@@ -126,10 +122,10 @@ static car_status agree_on_parts(car_rank *rank, car_cut *cut, int32_t *parts) {
     return car_transport_broadcast(rank->transport, 0, parts, sizeof *parts);
 }
 
-/* Of what ranks agreed on; statistics have no optimizer state. */
+/* Of what ranks agreed on, what there is of a parameter. */
 static bool is_exchanged(const car_rank *rank, int32_t parts, int which, const car_part *part) {
-    bool state = which >= CAR_CUT_STATE_0;
-    return (parts & 1 << which) && !(state && is_statistic(rank, part->param));
+    int states = car_optimizer_param_states(&rank->config.optimizer, rank->graph, part->param);
+    return (parts & 1 << which) && which - CAR_CUT_STATE_0 < states;
 }
 
 car_status car_rank_gather(car_rank *rank, car_cut *cut) {

@@ -179,7 +179,7 @@ static car_status create_optimizer(car_rank *rank) {
         }
     }
     CAR_TRY(car_optimizer_create_for(rank->program, rank->arena, &rank->config.optimizer, rank->plan, wanted,
-                                     &rank->optimizer));
+                                     rank->config.threads, &rank->optimizer));
 done:
     car_context_release(rank->context, wanted, params, sizeof *wanted);
     return status;

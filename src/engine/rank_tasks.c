@@ -292,7 +292,9 @@ done:
 
 /* ---- update ---------------------------------------------------------------------------------- */
 
-static void renew(car_rank *rank, const car_task *task, const car_block *from, car_block *to, const car_block *sum) {
+static car_status renew(car_rank *rank, const car_task *task, const car_block *from, car_block *to,
+                        const car_block *sum) {
+    car_status status = CAR_OK;
     const car_layout *layout = &rank->holding[task->bundle].layout;
     const car_renewal renewal = {.optimizer = rank->optimizer,
                                  .update = rank->updates + task->step,
@@ -300,13 +302,14 @@ static void renew(car_rank *rank, const car_task *task, const car_block *from, c
                                  .scale = 1,
                                  .workers = rank->workers};
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
-    for (int c = 0; c < layout->count; c++) {
+    for (int c = 0; status == CAR_OK && c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
-        car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, &renewal,
-                         (const float *)(from->data + part->offset), (float *)(to->data + part->offset),
-                         (const float *)(sum->data + part->offset));
+        status = car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, &renewal,
+                                  (const float *)(from->data + part->offset), (float *)(to->data + part->offset),
+                                  (const float *)(sum->data + part->offset));
     }
     car_kernels_leave(mode);
+    return status;
 }
 
 /* zero: the owner makes the bundles tied to this one too, since they travel on their own. */
@@ -390,8 +393,9 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
     }
     car_held *to = &h->held[task->version % (h->places > 0 ? h->places : 2)];
     pthread_mutex_unlock(&rank->lock);
-    renew(rank, task, from, to->block, source);
+    status = renew(rank, task, from, to->block, source);
     pthread_mutex_lock(&rank->lock);
+    CAR_TRY(status);
     to->version = h->made = task->version;
     car_block_drop(rank, h->source.block);
     h->source = (car_held){NULL, CAR_NONE};

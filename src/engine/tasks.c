@@ -197,8 +197,8 @@ static double complete_sums(car_trainer *trainer, int stage, int64_t step) {
     return square / ((double)trainer->workers * trainer->workers);
 }
 
-static void update_param(car_trainer *trainer, const car_op *op, int slot, const car_step_record *record,
-                         double scale) {
+static car_status update_param(car_trainer *trainer, const car_op *op, int slot, const car_step_record *record,
+                               double scale) {
     int64_t step = record->step;
     int param = op->params[slot];
     const float *from = car_trainer_version(trainer, step)->param[param];
@@ -206,29 +206,32 @@ static void update_param(car_trainer *trainer, const car_op *op, int slot, const
     const float *sum = car_trainer_sum(trainer, op->first_use + slot, step, 0);
     if (record->skipped) {
         memmove(to, from, (size_t)count_of(trainer, param) * sizeof *to);
-        return;
+        return CAR_OK;
     }
     const car_renewal renewal = {.optimizer = trainer->optimizer,
                                  .update = record->update,
                                  .lr = car_schedule_lr(&trainer->config.schedule, step),
                                  .scale = scale,
                                  .workers = trainer->workers};
-    car_engine_renew(trainer->program, op, slot, &renewal, from, to, sum);
+    return car_engine_renew(trainer->program, op, slot, &renewal, from, to, sum);
 }
 
 static car_status update_stage(car_thread *thread, int stage, const car_step_record *record, double scale) {
     car_trainer *trainer = thread->trainer;
     const car_graph *graph = car_program_graph(trainer->program);
     int first = trainer->partition->stages[stage].first, end = trainer->partition->stages[stage].end;
+    car_status status = CAR_OK;
     for (int l = first; l < end; l++) {
         const car_op *op = car_graph_op(graph, l);
         for (int p = 0; p < op->param_count; p++) {
             if (car_trainer_is_first_use(graph, op->first_use + p)) {
-                update_param(trainer, op, p, record, scale);
+                CAR_TRY(update_param(trainer, op, p, record, scale));
             }
         }
     }
-    return car_weights_refresh(car_trainer_version(trainer, record->step + 1), thread->lane, first, end);
+    CAR_TRY(car_weights_refresh(car_trainer_version(trainer, record->step + 1), thread->lane, first, end));
+done:
+    return status;
 }
 
 /* Before the first update of a step its losses are all known: whether to take it at all. */

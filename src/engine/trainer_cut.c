@@ -14,8 +14,7 @@
 #include "engine/trainer_internal.h"
 
 car_status car_trainer_create_cut(const car_trainer *trainer, car_cut **out) {
-    return car_cut_create(trainer->program, trainer->arena, trainer->versions > 1,
-                          car_optimizer_states(trainer->optimizer), out);
+    return car_cut_create_for(trainer->program, trainer->arena, trainer->versions > 1, &trainer->config.optimizer, out);
 }
 
 /* ---- copying --------------------------------------------------------------------------------- */

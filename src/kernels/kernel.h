@@ -95,6 +95,10 @@ typedef struct car_kernel_mode {
 car_kernel_mode car_kernels_enter(int threads);
 void car_kernels_leave(car_kernel_mode previous);
 
+/* C = alpha * op(A) op(B) + beta * C, row-major, by the calling thread; 'N' or 'T'. False if it could not. */
+bool car_kernels_multiply(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                          int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
 /* Sets kernel->class from a table; to be called when op and blocks are set, before prepare. */
 static inline void car_kernel_choose(car_kernel *kernel, const car_kernel_class *const *table) {
     kernel->class = table[kernel->op->kind];

@@ -336,6 +336,10 @@ car_status car_program_import_param(const car_program *program, int param, const
     return status;
 }
 
+bool car_program_has_own_layout(const car_program *program, int param) {
+    return program->layout_owner[param] != CAR_NONE;
+}
+
 car_status car_program_export_param(const car_program *program, int param, const float *stored, float *canonical) {
     int owner = program->layout_owner[param];
     if (owner == CAR_NONE) {

@@ -16,6 +16,9 @@ car_context *car_program_context(const car_program *program);
 int car_program_threads(const car_program *program);
 const car_kernel *car_program_kernel(const car_program *program, int op);
 
+/* Whether a parameter is stored otherwise than row-major. */
+bool car_program_has_own_layout(const car_program *program, int param);
+
 /* Lays a row-major tensor of floats out as the program wants it. */
 void car_program_import_tensor(const car_program *program, int tensor, const void *canonical, void *stored);
 

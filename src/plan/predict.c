@@ -161,13 +161,17 @@ static int gradient_delay(const car_plan *plan) {
 }
 
 car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_prediction *out) {
+    return car_plan_predict_sized(plan, &(car_optimizer_sizes){.states = optimizer_states}, out);
+}
+
+car_status car_plan_predict_sized(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out) {
     const car_partition *partition = plan->partition;
     car_status status = CAR_OK;
     *out = (car_prediction){.devices = plan->devices, .limit = partition->limit};
     out->dp_peak = (size_t)plan->config.workers * partition->curve.peak;
     CAR_TRY(predict_slots(plan, out));
     CAR_TRY(car_plan_predict_timed(plan, 0, &out->timed));
-    CAR_TRY(car_predict_table(plan, optimizer_states, out));
+    CAR_TRY(car_predict_table(plan, optimizer, out));
     double allowed = (double)plan->config.workers * (double)partition->held_bytes * partition->limit;
     out->peak_ratio_to_dp = out->dp_peak > 0 ? (double)out->timed.peak / (double)out->dp_peak : 1;
     out->above_limit = allowed > 0 ? (double)out->timed.peak / allowed - 1 : 0;

@@ -117,6 +117,11 @@ done:
 /* ---- all ------------------------------------------------------------------------------------- */
 
 car_status car_plan_predict_device(const car_plan *plan, int device, int optimizer_states, car_device_prediction *out) {
+    return car_plan_predict_device_sized(plan, device, &(car_optimizer_sizes){.states = optimizer_states}, out);
+}
+
+car_status car_plan_predict_device_sized(const car_plan *plan, int device, const car_optimizer_sizes *optimizer,
+                                         car_device_prediction *out) {
     car_status status = CAR_OK;
     *out = (car_device_prediction){0};
     if (plan->config.placement == CAR_PLACEMENT_SHARED || !plan->partition->graph) {
@@ -127,7 +132,7 @@ car_status car_plan_predict_device(const car_plan *plan, int device, int optimiz
         return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d: the plan has %d", device,
                                 plan->devices);
     }
-    CAR_TRY(car_predict_device_table(plan, device, steps_of(plan), optimizer_states, out));
+    CAR_TRY(car_predict_device_table(plan, device, steps_of(plan), optimizer, out));
     CAR_TRY(predict_activations(plan, device, &out->activations));
 done:
     return status;

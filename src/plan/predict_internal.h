@@ -6,10 +6,10 @@
 #include "plan/internal.h"
 
 /* What can be read off the table: states and traffic of steady state. */
-car_status car_predict_table(const car_plan *plan, int optimizer_states, car_prediction *out);
+car_status car_predict_table(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out);
 /* The states of one device, over a run of so many steps. */
-car_status car_predict_device_table(const car_plan *plan, int device, int64_t steps, int optimizer_states,
-                                    car_device_prediction *out);
+car_status car_predict_device_table(const car_plan *plan, int device, int64_t steps,
+                                    const car_optimizer_sizes *optimizer, car_device_prediction *out);
 
 /* ---- what is alive on a device, and when ------------------------------------------------------ */
 

@@ -30,9 +30,9 @@ typedef struct survey {
     bool in_turn;          /* sampled, and the devices that one stands for are at other places of the cycle */
     int64_t units, sample; /* what there is to walk, and how much of it is walked */
     bool groups;           /* units are a grid's groups, not devices */
-    int states;            /* of the optimizer */
-    int group;             /* ranks of a collective */
-    int device;            /* that is walked */
+    const car_optimizer_sizes *sizes;
+    int group;                               /* ranks of a collective */
+    int device;                              /* that is walked */
     int64_t first_window, end_window, steps; /* of a run of so many steps */
     double weight;                           /* how many devices it stands for */
     car_task_list tasks;
@@ -107,7 +107,8 @@ static car_status account_update(survey *s, const car_task *task, int64_t moment
     car_status status = CAR_OK;
     if (s->updated_by[task->bundle] != s->device + 1) {
         s->updated_by[task->bundle] = s->device + 1;
-        s->optimizer += (double)s->states * (double)partition->bundles[task->bundle].bytes;
+        s->optimizer += s->sizes->stage ? (double)s->sizes->stage[task->bundle]
+                                        : (double)s->sizes->states * (double)partition->bundles[task->bundle].bytes;
     }
     bool zero = s->plan->config.placement == CAR_PLACEMENT_ZERO, passes = zero && car_plan_is_cyclic(s->plan);
     CAR_TRY(car_ledger_update(&s->weights, task->bundle, task->version, moment, !passes));
@@ -259,6 +260,7 @@ static car_status walk_device(survey *s) {
     }
     s->out->bytes_sent += s->weight * s->sent;
     s->out->bytes_sent_device = larger(s->out->bytes_sent_device, s->sent);
+    s->optimizer += s->shared ? 0 : (double)s->sizes->scratch;
     s->optimizer_total += s->weight * s->optimizer;
     s->optimizer_device = larger(s->optimizer_device, s->optimizer);
 done:
@@ -316,6 +318,7 @@ static void conclude_shared(survey *s) {
     for (int b = 0; b < s->plan->partition->bundle_count; b++) {
         all += s->plan->partition->bundles[b].bytes;
     }
+    s->optimizer_total += (double)s->sizes->scratch;
     s->optimizer_device = s->optimizer_total;
     if (car_plan_delay(s->plan, 0, 0) > 0) {
         /* The trainer keeps both stores for good, though a second version is not always alive everywhere. */
@@ -354,13 +357,13 @@ static int ranks_of_collective(const car_plan *plan) {
     return plan->config.placement == CAR_PLACEMENT_REPLICA ? plan->config.ranks : plan->config.workers;
 }
 
-car_status car_predict_table(const car_plan *plan, int optimizer_states, car_prediction *out) {
+car_status car_predict_table(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out) {
     car_context *context = plan->context;
     bool shared = plan->config.placement == CAR_PLACEMENT_SHARED;
     survey s = {.plan = plan,
                 .out = out,
                 .shared = shared,
-                .states = optimizer_states,
+                .sizes = optimizer,
                 .group = ranks_of_collective(plan),
                 .first_window = FIRST_WINDOW,
                 .end_window = END_WINDOW,
@@ -389,13 +392,13 @@ done:
     return status;
 }
 
-car_status car_predict_device_table(const car_plan *plan, int device, int64_t steps, int optimizer_states,
-                                    car_device_prediction *out) {
+car_status car_predict_device_table(const car_plan *plan, int device, int64_t steps,
+                                    const car_optimizer_sizes *optimizer, car_device_prediction *out) {
     car_context *context = plan->context;
     car_prediction whole = {0};
     survey s = {.plan = plan,
                 .out = &whole,
-                .states = optimizer_states,
+                .sizes = optimizer,
                 .group = ranks_of_collective(plan),
                 .device = device,
                 .end_window = car_plan_windows(plan, steps),

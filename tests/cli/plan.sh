@@ -203,7 +203,7 @@ expect 2 "--freshness-slack -1" --model mlp --freshness-slack -1
 expect 2 "--compare and --dump do not go together" --model mlp --compare --dump
 expect 2 "--dump and --json do not go together" --model mlp --dump --json
 expect 2 "--compare and --svg do not go together" --model mlp --compare --svg x.svg
-expect 2 "known are sgd and adamw" --model mlp --optimizer adam
+expect 2 "known are sgd, adamw and muon" --model mlp --optimizer adam
 expect 2 "leave out --ranks" --model mlp --compare --ranks 2
 expect 2 "--threads is for --placement shared" --model mlp --placement zero --threads 2
 expect 2 "there is no rule 'cdp'; known are: dp, cdp-v1, cdp-v2" --model mlp --rule cdp

@@ -135,9 +135,12 @@ static void test_going_on_to_the_bit(void **state) {
     (void)state;
     for (int m = 0; m < 4; m++) {
         for (int r = 0; r < 4; r++) {
-            for (int adam = 0; adam < 2; adam++) {
+            for (int kind = 0; kind < CAR_OPTIMIZERS; kind++) {
                 car_session_config config = car_session_config_default(models[m], WORKERS, rules[r]);
-                config.training.optimizer.kind = adam ? CAR_OPTIMIZER_ADAMW : CAR_OPTIMIZER_SGD;
+                config.training.optimizer.kind = (car_optimizer_kind)kind;
+                if ((m + kind) % 2) {
+                    config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1, .by_share = true};
+                }
                 config.training.threads = config.plan.threads = 1 + (m + r) % 3;
                 check_cut(config, models[m]);
             }

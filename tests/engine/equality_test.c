@@ -350,6 +350,24 @@ static void test_correction(void **state) {
     car_world_close(&w);
 }
 
+static void test_muon(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    for (int r = 0; r < COUNT(rules); r++) {
+        for (int corrected = 0; corrected < 2; corrected++) {
+            setting s = with_adamw(rules[r], 3, 1);
+            s.optimizer.kind = CAR_OPTIMIZER_MUON;
+            s.optimizer.adamw_ratio = 0.1;
+            s.optimizer.decay_weights_only = true;
+            s.optimizer.correction =
+                corrected ? (car_correction){.c = 0.9, .a = 1, .by_share = true} : (car_correction){0};
+            s.pause = corrected ? 3 : 0;
+            check(&w, &s);
+        }
+    }
+    car_world_close(&w);
+}
+
 /* Gradients so small that their sums are denormal: flushing them must not depend on where sums are made. */
 static void test_denormal_sums(void **state) {
     car_world w;
@@ -480,6 +498,9 @@ int main(void) {
         TEST("options", test_options, gpt2),
         TEST("correction", test_correction, resnet20),
         TEST("correction", test_correction, gpt2),
+        TEST("muon", test_muon, resnet20),
+        TEST("muon", test_muon, resnet20_winograd),
+        TEST("muon", test_muon, gpt2),
         TEST("denormal sums", test_denormal_sums, mlp),
         TEST("evaluation", test_evaluation, resnet20),
         TEST("evaluation", test_evaluation, gpt2),

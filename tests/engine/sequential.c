@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "kernels/orthogonal.h"
 #include "kernels/program.h"
 #include "kernels/vector/vector.h"
 
@@ -339,7 +340,7 @@ static void update_sgd(car_sequential *s, int64_t t, int param, double decay, do
 
 static void update_adamw(car_sequential *s, int64_t t, int param, double decay, double scale) {
     const car_optimizer_config *o = &s->config.optimizer;
-    double lr = s->config.lr[t], updates = (double)(t + 1);
+    double lr = s->config.lr[t] * (o->kind == CAR_OPTIMIZER_MUON ? o->adamw_ratio : 1), updates = (double)(t + 1);
     const car_vector_adamw adamw = {.shrink = (float)(1 - lr * decay),
                                     .scale = (float)scale,
                                     .beta1 = (float)o->beta1,
@@ -366,7 +367,54 @@ static void update_adamw(car_sequential *s, int64_t t, int param, double decay, 
                                s->state[0][param], s->state[1][param], sum_of(s, param), &adamw, count_of(s, param));
 }
 
-static void update_param(car_sequential *s, int64_t t, int param) {
+/* Hidden matrices: weights of operations other than the one that makes the logits. Embeddings have another role. */
+static bool is_muons(const car_sequential *s, int param) {
+    const car_op *head = car_graph_op(s->graph, car_graph_tensor(s->graph, car_graph_logits(s->graph))->producer);
+    const car_param *p = car_graph_param(s->graph, param);
+    return p->role == CAR_PARAM_WEIGHT && p->shape.rank > 1 && head->params[0] != param;
+}
+
+static bool is_in_by_out(const car_sequential *s, int param) {
+    for (int l = 0; l < s->operations; l++) {
+        const car_op *op = car_graph_op(s->graph, l);
+        if (op->kind == CAR_OP_LINEAR && op->params[0] == param) {
+            return op->config.linear.in_by_out;
+        }
+    }
+    return false;
+}
+
+static car_status update_muon(car_sequential *s, int64_t t, int param, double decay, double scale) {
+    const car_optimizer_config *o = &s->config.optimizer;
+    const car_vector *vector = car_vector_select();
+    car_shape shape = car_graph_param(s->graph, param)->shape;
+    int64_t rows = shape.dim[0], columns = car_shape_elements(shape) / rows;
+    size_t stored = bytes_of(s, param), room = (size_t)(rows * columns) * sizeof(float);
+    size_t scratch = car_orthogonal_scratch(rows, columns) * sizeof(float);
+    double ratio = is_in_by_out(s, param) ? (double)columns / (double)rows : (double)rows / (double)columns;
+    float *u = NULL, *x = NULL, *work = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(s->context, stored, 1, &u));
+    CAR_TRY(car_context_allocate(s->context, room, 1, &x));
+    CAR_TRY(car_context_allocate(s->context, scratch, 1, &work));
+    vector->muon_momentum(u, s->state[0][param], sum_of(s, param), (float)scale, (float)o->momentum,
+                          count_of(s, param));
+    CAR_TRY(car_program_export_param(s->program, param, u, x));
+    car_orthogonalize(x, rows, columns, work);
+    CAR_TRY(car_program_import_param(s->program, param, work, u));
+    const car_vector_muon muon = {.shrink = (float)(1 - s->config.lr[t] * decay),
+                                  .lr = (float)(s->config.lr[t] * sqrt(ratio > 1 ? ratio : 1)),
+                                  .c = t > 0 ? (float)o->correction.c : 0};
+    vector->muon_step(car_weights_data(s->theta[t + 1], param), car_weights_data(s->theta[t], param),
+                      o->correction.c != 0 ? s->state[2][param] : NULL, u, &muon, count_of(s, param));
+done:
+    car_context_release(s->context, work, work ? scratch : 0, 1);
+    car_context_release(s->context, x, x ? room : 0, 1);
+    car_context_release(s->context, u, u ? stored : 0, 1);
+    return status;
+}
+
+static car_status update_param(car_sequential *s, int64_t t, int param) {
     const car_optimizer_config *o = &s->config.optimizer;
     bool matrix = car_graph_param(s->graph, param)->shape.rank > 1;
     double decay = o->decay_weights_only && !matrix ? 0 : o->weight_decay;
@@ -375,9 +423,12 @@ static void update_param(car_sequential *s, int64_t t, int param) {
         update_statistic(s, t, param);
     } else if (o->kind == CAR_OPTIMIZER_SGD) {
         update_sgd(s, t, param, decay, scale);
+    } else if (o->kind == CAR_OPTIMIZER_MUON && is_muons(s, param)) {
+        return update_muon(s, t, param, decay, scale);
     } else {
         update_adamw(s, t, param, decay, scale);
     }
+    return CAR_OK;
 }
 
 static car_status run_step(car_sequential *s, int64_t t) {
@@ -390,7 +441,7 @@ static car_status run_step(car_sequential *s, int64_t t) {
     join_uses(s);
     s->norm[t] = norm_of(s);
     for (int p = 0; p < s->params; p++) {
-        update_param(s, t, p);
+        CAR_TRY(update_param(s, t, p));
     }
     CAR_TRY(car_weights_refresh(s->theta[t + 1], s->lane, 0, s->operations));
 done:

@@ -175,7 +175,10 @@ static car_trainer_config training(golden *g, car_optimizer_kind optimizer, bool
         config.optimizer.momentum = 0.9;
         config.optimizer.weight_decay = 5e-4;
     } else {
-        config.schedule.lr = 1e-3;
+        bool muon = optimizer == CAR_OPTIMIZER_MUON;
+        config.schedule.lr = muon ? 0.02 : 1e-3;
+        config.optimizer.adamw_ratio = 1e-3 / config.schedule.lr;
+        config.optimizer.momentum = 0.95;
         config.optimizer.weight_decay = 0.01;
         config.optimizer.eps = 1e-5;
     }
@@ -257,8 +260,9 @@ static void test_training(void **state) {
     check_batches(&g);
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         for (int corrected = 0; corrected < 2; corrected++) {
-            check_run(&g, rules[r], CAR_OPTIMIZER_SGD, corrected);
-            check_run(&g, rules[r], CAR_OPTIMIZER_ADAMW, corrected);
+            for (int optimizer = 0; optimizer < CAR_OPTIMIZERS; optimizer++) {
+                check_run(&g, rules[r], (car_optimizer_kind)optimizer, corrected);
+            }
         }
     }
     close_golden(&g);

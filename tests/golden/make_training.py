@@ -30,7 +30,8 @@ RULES = ("dp", "cdp-v1", "cdp-v2")
 SGD = dict(lr=0.05, momentum=0.9, weight_decay=5e-4)
 # A larger eps than usual: some gradients are zero but for rounding, and AdamW would make whole steps of them.
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-5, weight_decay=0.01)
-OPTIMIZERS = ("sgd", "adamw", "sgd-corrected", "adamw-corrected")
+MUON = dict(lr=0.02, momentum=0.95, weight_decay=0.01)
+OPTIMIZERS = ("sgd", "adamw", "muon", "sgd-corrected", "adamw-corrected", "muon-corrected")
 CORRECTION = (0.8, 1.2)  # c, a
 
 # Model, what is asked of the builder, what only the batch knows; the operations at which stages 1 and 2 begin in
@@ -109,8 +110,9 @@ class CorrectedSGD:
 class CorrectedAdamW:
     """The same with AdamW's corrected moments, from the second step on."""
 
-    def __init__(self, params):
+    def __init__(self, params, correction=CORRECTION):
         self.params = params
+        self.correction = correction
         self.m = [torch.zeros_like(p) for p in params]
         self.v = [torch.zeros_like(p) for p in params]
         self.g = None
@@ -118,7 +120,7 @@ class CorrectedAdamW:
 
     @torch.no_grad()
     def step(self):
-        (c, a), (beta1, beta2), lr = CORRECTION, ADAMW["betas"], ADAMW["lr"]
+        (c, a), (beta1, beta2), lr = self.correction, ADAMW["betas"], ADAMW["lr"]
         gradients = [p.grad.clone() for p in self.params]
         last = self.g or gradients
         self.steps += 1
@@ -134,12 +136,59 @@ class CorrectedAdamW:
         self.g = gradients
 
 
-def make_optimizer(name, params):
+def orthogonalize(x):
+    """Five steps of Newton and Schulz, with Muon's coefficients."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = x / (x.norm() + 1e-7)
+    for _ in range(5):
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
+    return x
+
+
+def is_hidden(name, names):
+    """Matrices and convolutions but the embeddings and the head, which is the last matrix (or an embedding)."""
+    matrices = [n for n in names if n.endswith("weight") and not any(w in n for w in ("wte", "wpe", "bn", "ln_"))]
+    tied = any("wte" in n for n in names)
+    return name in (matrices if tied else matrices[:-1])
+
+
+class Muon:
+    """Muon, and AdamW for the rest; corrected by c times the change of the orthogonal update."""
+
+    def __init__(self, named, correction):
+        hidden = [n for n, p in named.items() if p.dim() > 1 and is_hidden(n, [m for m, q in named.items() if q.dim() > 1])]
+        self.correction = correction
+        self.matrices = {n: named[n] for n in hidden}
+        self.momentum = {n: torch.zeros_like(p) for n, p in self.matrices.items()}
+        self.last = {}
+        self.rest = CorrectedAdamW([p for n, p in named.items() if n not in hidden], correction)
+
+    @torch.no_grad()
+    def step(self):
+        lr, mu = MUON["lr"], MUON["momentum"]
+        for n, p in self.matrices.items():
+            self.momentum[n] = mu * self.momentum[n] + p.grad
+            u = orthogonalize((p.grad + mu * self.momentum[n]).flatten(1)).view_as(p)
+            rows, columns = u.flatten(1).shape
+            if n.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):  # Hugging Face's are in x out
+                rows, columns = columns, rows
+            moved = u + self.correction[0] * (u - self.last.get(n, u))
+            self.last[n] = u
+            p *= 1 - lr * MUON["weight_decay"]
+            p -= lr * max(1, rows / columns) ** 0.5 * moved
+        self.rest.step()
+
+
+def make_optimizer(name, named):
+    params = list(named.values())
     return {
         "sgd": lambda: torch.optim.SGD(params, **SGD),
         "adamw": lambda: torch.optim.AdamW(params, **ADAMW),
         "sgd-corrected": lambda: CorrectedSGD(params),
         "adamw-corrected": lambda: CorrectedAdamW(params),
+        "muon": lambda: Muon(named, (0, 0)),
+        "muon-corrected": lambda: Muon(named, CORRECTION),
     }[name]()
 
 
@@ -147,8 +196,7 @@ def train(model, stages, start, inputs, labels, rule, optimizer):
     """Losses of the steps, and the weights after the last."""
     momentum = 0.1
     newest = {n: nn.Parameter(v.clone(), not n.endswith(("running_mean", "running_var"))) for n, v in start.items()}
-    trained = [p for p in newest.values() if p.requires_grad]
-    optimizer = make_optimizer(optimizer, trained)
+    optimizer = make_optimizer(optimizer, {n: p for n, p in newest.items() if p.requires_grad})
     history, losses = [start], []
     for t in range(STEPS):
         total, sums, blended = 0.0, {}, {}

@@ -76,7 +76,9 @@ static void choose_training(dice *d, car_session_config *config) {
     *training = car_trainer_config_default();
     training->threads = roll(d, 1, 8);
     training->seed = config->seed;
-    training->optimizer.kind = one_in(d, 2) ? CAR_OPTIMIZER_SGD : CAR_OPTIMIZER_ADAMW;
+    training->optimizer.kind = one_in(d, 3)   ? CAR_OPTIMIZER_MUON
+                               : one_in(d, 2) ? CAR_OPTIMIZER_SGD
+                                              : CAR_OPTIMIZER_ADAMW;
     training->optimizer.nesterov = one_in(d, 3);
     training->optimizer.correction =
         (car_correction){.c = one_in(d, 2) ? 0.9 : 0, .a = one_in(d, 2) ? 1 : 0, .by_share = one_in(d, 2)};

@@ -64,6 +64,11 @@ void car_kernels_leave(car_kernel_mode previous) {
 #endif
 }
 
+bool car_kernels_multiply(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                          int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
+    return dnnl_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc) == dnnl_success;
+}
+
 /* Asks oneDNN which layout a typical convolution wants; the answer is a property of the machine. */
 int car_kernels_onednn_block(void) {
     enum { NARROW = 8, WIDE = 16 };

@@ -97,6 +97,34 @@ static void adamw_corrected(float *w, const float *old, float *m, float *v, floa
     }
 }
 
+static void muon_momentum(float *u, float *m, const float *sum, float scale, float momentum, int64_t n) {
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        float g = scale * sum[i];
+        float moved = momentum * m[i] + g;
+        m[i] = moved;
+        u[i] = g + momentum * moved;
+    }
+}
+
+static void muon_step(float *w, const float *old, float *last, const float *u, const car_vector_muon *config,
+                      int64_t n) {
+    const car_vector_muon k = *config;
+    if (!last) {
+        INDEPENDENT
+        for (int64_t i = 0; i < n; i++) {
+            w[i] = k.shrink * old[i] - k.lr * u[i];
+        }
+        return;
+    }
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        float now = u[i], change = now - last[i];
+        last[i] = now;
+        w[i] = k.shrink * old[i] - k.lr * (now + k.c * change);
+    }
+}
+
 static void blend(float *acc, const float *x, float keep, float move, int64_t n) {
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {

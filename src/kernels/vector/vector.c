@@ -78,6 +78,8 @@ const car_vector TABLE_NAME = {
     .adamw = adamw,
     .sgd_corrected = sgd_corrected,
     .adamw_corrected = adamw_corrected,
+    .muon_momentum = muon_momentum,
+    .muon_step = muon_step,
     .blend = blend,
     .square_sum = square_sum,
 };

@@ -46,6 +46,11 @@ typedef struct car_vector_adamw_corrected {
     float moved, before, a;
 } car_vector_adamw_corrected;
 
+/* Muon's step along `u`: w = shrink * old - lr * (u + c * (u - u before)). */
+typedef struct car_vector_muon {
+    float shrink, lr, c;
+} car_vector_muon;
+
 typedef struct car_vector {
     const char *name;
 
@@ -90,6 +95,11 @@ typedef struct car_vector {
                           const car_vector_sgd_corrected *config, int64_t n);
     void (*adamw_corrected)(float *w, const float *old, float *m, float *v, float *last, const float *sum,
                             const car_vector_adamw_corrected *config, int64_t n);
+    /* Muon: m = momentum * m + g, u = g + momentum * m, g = scale * sum. */
+    void (*muon_momentum)(float *u, float *m, const float *sum, float scale, float momentum, int64_t n);
+    /* `last` is the u before, and becomes this one; NULL if c is 0. */
+    void (*muon_step)(float *w, const float *old, float *last, const float *u, const car_vector_muon *config,
+                      int64_t n);
     /* acc = keep * acc + move * x */
     void (*blend)(float *acc, const float *x, float keep, float move, int64_t n);
     double (*square_sum)(const float *x, int64_t n);

@@ -1,0 +1,177 @@
+/* The optimizer in `carousel plan`: what it keeps, and what Muon computes. */
+#include <cjson/cJSON.h>
+
+#include "base/base.h"
+#include "carousel/muon.h"
+#include "correction.h"
+#include "plan.h"
+
+car_status car_cli_plan_read_optimizer(car_plan_subject *s, car_rule rule) {
+    car_status status = CAR_OK;
+    s->optimizer = car_optimizer_config_default();
+    CAR_TRY(car_optimizer_find(s->context, s->options->optimizer, &s->optimizer.kind));
+    CAR_TRY(car_cli_read_correction(s->context, s->options->delay_correction, rule, &s->optimizer));
+done:
+    return status;
+}
+
+/* What `auto` is depends on the rule, and --compare has them all. */
+static car_optimizer_config optimizer_of(const car_plan_subject *s, car_rule rule) {
+    car_optimizer_config optimizer = s->optimizer;
+    if (car_cli_correction_is_auto(s->options->delay_correction, &optimizer)) {
+        optimizer.correction = car_correction_choose(rule, &optimizer);
+    }
+    return optimizer;
+}
+
+int car_cli_plan_states(const car_plan_subject *s, car_rule rule) {
+    car_optimizer_config optimizer = optimizer_of(s, rule);
+    return car_optimizer_config_states(&optimizer);
+}
+
+/* ---- what it keeps --------------------------------------------------------------------------- */
+
+/* The whole plan, or (device not CAR_NONE) one rank of it. */
+static car_status predict(const car_plan_subject *s, const car_plan *plan, int device, car_prediction *whole,
+                          car_device_prediction *one) {
+    const car_plan_config *c = car_plan_config_of(plan);
+    car_optimizer_config optimizer = optimizer_of(s, c->rule);
+    car_optimizer_sizes sizes = {.states = car_optimizer_config_states(&optimizer)};
+    size_t stages = (size_t)s->partition->stage_count, *stage = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(s->context, stages, sizeof *stage, &stage));
+    if (optimizer.kind == CAR_OPTIMIZER_MUON) { /* matrices keep less than the rest */
+        size_t updaters = c->placement == CAR_PLACEMENT_SHARED ? (size_t)c->threads : 1;
+        car_optimizer_stage_bytes(&optimizer, s->partition, stage);
+        sizes.stage = stage;
+        sizes.scratch = updaters * car_muon_scratch_bytes(s->graph);
+    }
+    CAR_TRY(one ? car_plan_predict_device_sized(plan, device, &sizes, one)
+                : car_plan_predict_sized(plan, &sizes, whole));
+done:
+    car_context_release(s->context, stage, stage ? stages : 0, sizeof *stage);
+    return status;
+}
+
+car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out) {
+    return predict(s, plan, CAR_NONE, out, NULL);
+}
+
+car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *plan, int rank,
+                                     car_device_prediction *out) {
+    return predict(s, plan, rank, NULL, out);
+}
+
+/* ---- Muon ------------------------------------------------------------------------------------ */
+
+typedef struct muon_work {
+    double plain, done; /* operations of an update of all parameters, as plain products and as computed */
+    double share;       /* of a step's operations, on the device where it is most */
+} muon_work;
+
+static double stage_flops(const car_partition *p, int stage) {
+    double sum = 0;
+    for (int l = p->stages[stage].first; l < p->stages[stage].end; l++) {
+        sum += car_graph_op(p->graph, l)->flops_forward + car_graph_op(p->graph, l)->flops_backward;
+    }
+    return sum;
+}
+
+/* The share of a device that updates `own` stages from `first` on and computes `passes` micro-batches of stages
+ * `from` .. `end` - 1 in a step. */
+static double share_of(const car_partition *p, int first, int own, int from, int end, double passes) {
+    double update = 0, work = 0;
+    for (int j = first; j < first + own; j++) {
+        update += car_muon_flops(p, j, true);
+    }
+    for (int j = from; j < end; j++) {
+        work += passes * stage_flops(p, j);
+    }
+    return update > 0 ? update / (update + work) : 0;
+}
+
+static double largest_share(const car_partition *p, const car_plan *plan) {
+    const car_plan_config *c = car_plan_config_of(plan);
+    int stages = p->stage_count, k = car_plan_per_worker(plan), n = c->workers;
+    double most = 0;
+    if (c->placement == CAR_PLACEMENT_SHARED || c->placement == CAR_PLACEMENT_REPLICA) {
+        return share_of(p, 0, stages, 0, stages, c->placement == CAR_PLACEMENT_SHARED ? n : (double)n / c->ranks);
+    }
+    for (int group = 0; group < stages / k; group++) {
+        bool zero = c->placement == CAR_PLACEMENT_ZERO, grid = c->placement == CAR_PLACEMENT_GRID;
+        double passes = zero ? 1 : grid && car_plan_is_cyclic(plan) ? (double)n / (n - group) : grid ? 1 : n;
+        int first = group * k;
+        double share = share_of(p, first, k, zero ? 0 : first, zero ? stages : first + k, passes);
+        most = share > most ? share : most;
+    }
+    return most;
+}
+
+static bool find_muon(const car_plan_subject *s, const car_plan *plan, muon_work *out) {
+    *out = (muon_work){0};
+    if (s->optimizer.kind != CAR_OPTIMIZER_MUON) {
+        return false;
+    }
+    for (int j = 0; j < s->partition->stage_count; j++) {
+        out->plain += car_muon_flops(s->partition, j, false);
+        out->done += car_muon_flops(s->partition, j, true);
+    }
+    out->share = largest_share(s->partition, plan);
+    return true;
+}
+
+/* "1.20 TFLOP". */
+typedef struct flops_text {
+    char text[24];
+} flops_text;
+
+static flops_text flops_of(double flops) {
+    static const char *const units[] = {"MFLOP", "GFLOP", "TFLOP", "PFLOP"};
+    flops_text out;
+    int unit = 0;
+    for (flops /= 1e6; unit < 3 && flops >= 999.5; flops /= 1000) {
+        unit++;
+    }
+    snprintf(out.text, sizeof out.text,
+             flops >= 99.5   ? "%.0f %s"
+             : flops >= 9.95 ? "%.1f %s"
+                             : "%.2f %s",
+             flops, units[unit]);
+    return out;
+}
+
+void car_cli_plan_print_muon(const car_plan_subject *s, const car_plan *plan, FILE *stream) {
+    const car_plan_config *c = car_plan_config_of(plan);
+    muon_work muon;
+    if (!find_muon(s, plan, &muon)) {
+        return;
+    }
+    bool alone = car_plan_devices(plan) == 1 || c->placement == CAR_PLACEMENT_SHARED;
+    fprintf(stream, "\nMuon\n  an update is %s of matrix products (%s but for symmetry), %.1f %% of a step's%s\n",
+            flops_of(muon.done).text, flops_of(muon.plain).text, 100 * muon.share,
+            alone ? "" : " on the device where it is most");
+    if (c->placement == CAR_PLACEMENT_REPLICA && c->ranks > 1) {
+        fprintf(stream, "  every rank repeats it: %s in all; under zero and pipeline each updates its own stages\n",
+                flops_of(c->ranks * muon.done).text);
+    }
+    if (c->placement == CAR_PLACEMENT_GRID) {
+        fprintf(stream, "  every rank of a group repeats its stages' part\n");
+    }
+}
+
+double car_cli_plan_muon_share(const car_plan_subject *s, const car_plan *plan) {
+    muon_work muon;
+    return find_muon(s, plan, &muon) ? muon.share : 0;
+}
+
+void car_cli_plan_json_muon(const car_plan_subject *s, const car_plan *plan, cJSON *root, bool *ok) {
+    muon_work muon;
+    if (!find_muon(s, plan, &muon)) {
+        return;
+    }
+    cJSON *object = cJSON_AddObjectToObject(root, "muon");
+    car_cli_plan_json_number(object, "flops", muon.done, ok);
+    car_cli_plan_json_number(object, "flops_without_symmetry", muon.plain, ok);
+    car_cli_plan_json_number(object, "share_of_step", muon.share, ok);
+    car_cli_plan_json_number(object, "scratch_bytes", (double)car_muon_scratch_bytes(s->graph), ok);
+}
