@@ -18,7 +18,7 @@ static car_status time_with(const car_plan_subject *s, car_plan_config config, i
         CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
         *step = timing.step;
     } else {
-        CAR_TRY(car_plan_predict(plan, s->optimizer_states, &prediction));
+        CAR_TRY(car_cli_plan_predict(s, plan, &prediction));
         *step = prediction.timed.step_time;
     }
 done:

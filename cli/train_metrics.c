@@ -228,10 +228,10 @@ void car_train_write_evaluation(car_train_run *run) {
         car_context_clear_error(run->context);
         return;
     }
-    int length = snprintf(
-        line, sizeof line, "{\"step\": %lld, \"loss\": %s, \"%s\": %.9g, \"%s_top5\": %.9g, \"seconds\": %.6g}\n",
-        (long long)step, number_or_null(e->loss, loss), accuracy, e->top1, accuracy, e->top5,
-        car_clock_seconds() - run->started);
+    int length = snprintf(line, sizeof line,
+                          "{\"step\": %lld, \"loss\": %s, \"%s\": %.9g, \"%s_top5\": %.9g, \"seconds\": %.6g}\n",
+                          (long long)step, number_or_null(e->loss, loss), accuracy, e->top1, accuracy, e->top5,
+                          car_clock_seconds() - run->started);
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666), reason = file < 0 ? errno : 0;
     if (file >= 0) {
         reason = append(file, line, (size_t)length);
