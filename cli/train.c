@@ -162,7 +162,7 @@ void car_train_tear_down(car_train_run *run) {
 
 car_status car_train_evaluate_now(car_train_run *run) {
     double start = car_clock_seconds();
-    car_train_enter(CAR_TRAIN_TRAINING); /* it need not be finished either */
+    car_train_enter(run, CAR_TRAIN_TRAINING); /* it need not be finished either */
     run->evaluated = false;
     car_status status = car_train_evaluate(&run->data, &run->options, run->program, run->arena, car_train_weights(run),
                                            &run->evaluation);
@@ -173,7 +173,7 @@ car_status car_train_evaluate_now(car_train_run *run) {
         car_context_clear_error(run->context);
         status = CAR_OK;
     }
-    car_train_enter(CAR_TRAIN_SAVING);
+    car_train_enter(run, CAR_TRAIN_SAVING);
     run->last_time = car_clock_seconds();
     run->aside += run->last_time - start;
     return status;
@@ -190,14 +190,14 @@ static car_status train(car_train_run *run) {
     bool before = false;
     car_status status = CAR_OK;
     while (car_trainer_steps(run->trainer) < o->steps && !car_train_is_interrupted()) {
-        car_train_enter(CAR_TRAIN_TRAINING);
+        car_train_enter(run, CAR_TRAIN_TRAINING);
         CAR_TRY(car_trainer_run(run->trainer, next_stop(car_trainer_steps(run->trainer), o->eval_every, o->steps)));
         CAR_TRY(car_train_find_directory(run));
         if (!car_train_is_interrupted() && o->eval_every && car_trainer_steps(run->trainer) < o->steps) {
             CAR_TRY(car_train_evaluate_now(run));
         }
     }
-    car_train_enter(CAR_TRAIN_SAVING);
+    car_train_enter(run, CAR_TRAIN_SAVING);
     /* What was trained is safe before anything else is tried: see train_end.c. */
     car_train_close_writer(run);
     bool over = car_trainer_steps(run->trainer) >= o->steps;
@@ -226,6 +226,10 @@ int car_cli_train(int argc, char **argv) {
         return code;
     }
     car_train_listen(&run);
+    if (car_train_is_local(&run.options)) {
+        car_status ended = car_train_locally(&run);
+        return ended != CAR_OK ? CAR_CLI_FAILED : run.interrupted ? CAR_CLI_INTERRUPTED : CAR_CLI_OK;
+    }
     car_status status = car_train_set_up(&run);
     if (status == CAR_OK && run.rank) {
         status = car_train_over_ranks(&run);

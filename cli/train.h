@@ -18,7 +18,7 @@
 #include "carousel/trainer.h"
 #include "config.h"
 
-enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096 };
+enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096, CAR_TRAIN_LOCAL_RANKS = 64 };
 
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping;
@@ -49,7 +49,7 @@ struct car_train_run;
 /* Before any other thread is started, which must not get the signals. Until _stop_listening the run must stay. */
 void car_train_listen(struct car_train_run *run);
 void car_train_stop_listening(void);
-void car_train_enter(car_train_phase phase);
+void car_train_enter(const struct car_train_run *run, car_train_phase phase);
 bool car_train_is_interrupted(void); /* it was asked to end */
 
 /* ---- train_options.c: as typed, with their defaults; then turned into the configurations of the library ---------- */
@@ -124,6 +124,8 @@ typedef struct car_train_run {
     car_trainer *trainer;     /* NULL over ranks */
     car_transport *transport; /* NULL in one process */
     car_rank *rank;
+    car_hub *hub;                        /* NULL unless ranks are threads of this process; not the run's own */
+    int hub_rank;                        /* which this is */
     car_cut *cut;                        /* over ranks, on the first one: what was gathered last */
     car_weights *gathered;               /* the same, as weights */
     void *accounts;                      /* over ranks: what each of them used and sent */
@@ -229,6 +231,13 @@ void car_train_show_ranks(const car_train_run *run); /* a line */
 car_status car_train_agree(car_train_run *run, car_status own);
 /* Where some failed, all end: the first of those says why. */
 car_status car_train_settle(car_train_run *run, car_status own);
+
+/* ---- train_local.c: ranks as threads of this process ------------------------------------------------------------- */
+
+/* Whether the options want ranks, and no launcher has started any. */
+bool car_train_is_local(const car_train_options *options);
+/* All of a run, and of taking it down; says what goes wrong. */
+car_status car_train_locally(car_train_run *first);
 
 /* ---- train_ranks.c: the same over MPI --------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
-/* `carousel train` over MPI: every rank runs the program with the same options, the first one speaks for all. */
+/* `carousel train` over ranks: all have the same options, and the first one speaks for all. They are processes that MPI
+ * brings together, or threads of one (train_local.c). */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -40,10 +41,11 @@ static car_status check_launcher(car_train_run *run, int joined) {
     if (started <= 1 || joined > 1) {
         return CAR_OK;
     }
-    if (strcmp(run->options.placement, "shared") == 0) {
+    if (!run->transport) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "--placement shared is one process, and %s says that %lld were started: start it "
-                                "without mpirun or srun (in a Slurm job: 'srun -n 1'), or use --placement replica",
+                                "this run is one process, and %s says that %lld were started: start it without mpirun "
+                                "or srun (in a Slurm job: 'srun -n 1'), or as ranks with --placement replica and "
+                                "'srun --mpi=pmix'",
                                 variable, (long long)started);
     }
     return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
@@ -57,20 +59,17 @@ car_status car_train_join(car_train_run *run) {
     car_train_options *o = &run->options;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int available = cores > 0 && cores < 1024 ? (int)cores : 1;
-    bool shared = strcmp(o->placement, "shared") == 0, launched = car_transport_is_launched();
+    bool shared = strcmp(o->placement, "shared") == 0;
     car_status status = CAR_OK;
-    if (shared) {
+    if (shared || run->hub) {
         CAR_TRY(check_launcher(run, 1));
     }
-    if (!shared && !launched) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "--placement %s runs over MPI: start it with 'mpirun -n RANKS carousel train ...' or "
-                                "'carousel launch -n RANKS -- train ...'",
-                                o->placement);
-    }
     if (!shared) {
-        CAR_TRY(car_transport_open(run->context, &run->transport));
-        CAR_TRY(check_launcher(run, car_transport_size(run->transport)));
+        CAR_TRY(run->hub ? car_hub_join(run->hub, run->context, run->hub_rank, &run->transport)
+                         : car_transport_open(run->context, &run->transport));
+        if (!run->hub) {
+            CAR_TRY(check_launcher(run, car_transport_size(run->transport)));
+        }
         int each = available / car_transport_local_size(run->transport);
         available = each > 1 ? each : 1;
         CAR_TRY(car_train_find_memory(run));
@@ -148,6 +147,9 @@ void car_train_close_rank(car_train_run *run) {
 }
 
 void car_train_leave(car_train_run *run, car_status status) {
+    if (run->hub && !car_context_error(run->context)[0]) {
+        return; /* another rank of this process has failed, and says why */
+    }
     if (run->transport && status != CAR_OK && !run->settled) {
         bool hopeless = status == CAR_ERROR_NOT_FINITE || status == CAR_ERROR_ARGUMENT;
         char where[4096] = "";
@@ -359,7 +361,7 @@ car_status car_train_over_ranks(car_train_run *run) {
     }
     while (car_rank_steps(run->rank) < o->steps && !interrupted) {
         int64_t stop = next_stop(o, car_rank_steps(run->rank));
-        car_train_enter(CAR_TRAIN_TRAINING);
+        car_train_enter(run, CAR_TRAIN_TRAINING);
         CAR_TRY(car_rank_run(run->rank, stop));
         CAR_TRY(car_rank_agree_to_stop(run->rank, &asked));
         interrupted = car_rank_steps(run->rank) < stop || (asked && stop < o->steps);

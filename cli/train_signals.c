@@ -44,7 +44,10 @@ static void stop(car_train_run *run) {
 }
 
 /* Whoever comes second, this or the signal, sees the other. */
-void car_train_enter(car_train_phase phase) {
+void car_train_enter(const car_train_run *run, car_train_phase phase) {
+    if (run != listener.run) {
+        return; /* one of several ranks in this process: the first one is listened for */
+    }
     atomic_store(&listener.phase, phase);
     if (car_train_is_interrupted() && phase == CAR_TRAIN_TRAINING) {
         stop(listener.run);
@@ -179,7 +182,7 @@ static void *listen_to_signals(void *argument) {
 void car_train_listen(car_train_run *run) {
     sigset_t set;
     listener.run = run;
-    listener.over_ranks = strcmp(run->options.placement, "shared") != 0;
+    listener.over_ranks = strcmp(run->options.placement, "shared") != 0 && !car_train_is_local(&run->options);
     /* Slurm's srun sends SIGTERM to say that time is up. */
     listener.killed_by_mpirun = listener.over_ranks && (getenv("OMPI_COMM_WORLD_RANK") || !getenv("SLURM_STEP_ID"));
     fill(&set);

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Ranks as threads of one process: every placement without a launcher, with the weights of the shared engine; stopped,
+# resumed elsewhere, and failing. CAROUSEL names the program.
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
+
+small=(train --model resnet20 --image-size 8 --workers 3 --batch 2 --seed 3)
+
+sum_of() { # DIR
+    sed -n 's/.*"weights_sha256":[^"]*"\([0-9a-f]*\)".*/\1/p' "$directory/$1/summary.json" 2>/dev/null
+}
+same() { # DIR DIR WHY
+    [ -n "$(sum_of "$1")" ] && [ "$(sum_of "$1")" = "$(sum_of "$2")" ] || fail "$3: the weights are not the same"
+}
+
+for rule in cdp-v1 cdp-v2 dp; do
+    expect 0 "done after 8 steps" "${small[@]}" --rule $rule --steps 8 --out "$directory/shared-$rule"
+    for placement in replica zero pipeline grid; do
+        expect 0 "threads of one process" "${small[@]}" --rule $rule --steps 8 --placement $placement \
+            --out "$directory/$placement-$rule"
+        [ "$(wc -l <"$directory/$placement-$rule/metrics.jsonl")" = 8 ] || fail "$placement $rule: not every step was reported"
+        # Under dp a pipeline and a grid add in ring order or in that of ranks, a shared engine in that of workers.
+        [ $rule = dp ] || same shared-$rule $placement-$rule "$placement under $rule"
+    done
+done
+
+# Checkpoints and evaluations on the way, and from one placement to another.
+rest=("${small[@]}" --rule cdp-v2 --steps 12 --checkpoint-every 3 --eval-every 4 --eval-batches 1)
+expect 0 "done after 12 steps" "${rest[@]}" --out "$directory/whole"
+expect 0 "done after 5 steps" "${rest[@]}" --steps 5 --placement zero --out "$directory/moved"
+expect 0 "done after 8 steps" "${rest[@]}" --steps 8 --placement grid --resume --out "$directory/moved"
+expect 0 "done after 12 steps" "${rest[@]}" --placement replica --resume --out "$directory/moved"
+same whole moved "a run that moved between placements"
+
+# Told to end, it ends in order and goes on.
+"$CAROUSEL" "${small[@]}" --rule cdp-v1 --steps 100000 --placement replica --out "$directory/stopped" >"$directory/log" 2>&1 &
+runner=$!
+while [ "$(cat "$directory/stopped/metrics.jsonl" 2>/dev/null | wc -l)" -lt 3 ]; do sleep 0.05; done
+kill -TERM $runner
+wait $runner
+[ $? = 4 ] || fail "SIGTERM: not exit code 4: $(tail -n 3 "$directory/log")"
+steps=$(sed -n 's/.*"steps":[^0-9]*\([0-9]*\).*/\1/p' "$directory/stopped/summary.json")
+expect 0 "done after $((steps + 2)) steps" "${small[@]}" --rule cdp-v1 --steps $((steps + 2)) --placement pipeline --resume \
+    --out "$directory/stopped"
+
+# One rank fails: all end, and the reason is said once, with the rank.
+wild=(train --model mlp --workers 3 --batch 2 --rule cdp-v1 --lr 1e6 --steps 30 --placement zero)
+expect 1 "is not finite" "${wild[@]}"
+timeout 60 "$CAROUSEL" "${wild[@]}" >"$directory/log" 2>&1
+[ "$(grep -c 'carousel: ' "$directory/log")" = 1 ] || fail "a failure is not said once: $(cat "$directory/log")"
+expect 1 "No such file" "${small[@]}" --steps 2 --placement pipeline --init "$directory/none.safetensors"
+expect 1 "more than 64 ranks in one process" "${small[@]}" --workers 20 --stages 20 --steps 2 --placement grid
+
+finish
