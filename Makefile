@@ -100,6 +100,7 @@ test-tsan: $(BUILD)/tsan/.configured ## run the tests of threads under ThreadSan
 test-mpi-full: $(BUILD)/.with-tests ## run every placement, rule and model over MPI ranks; kill and stop some
 	@$(call compile,$(BUILD))
 	@tests/mpi/full.sh $(BUILD)/tests/mpi $(BUILD)/carousel
+	@tests/mpi/kills.sh $(CURDIR)/$(BUILD)/carousel 100
 	@CAR_MPI_FULL=1 $(call check,$(BUILD)) --timeout 7200 --tests-regex 'mpi\.(traffic|memory)'
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/mpi_memory.py --most 0.85
 
