@@ -1,7 +1,7 @@
 /* Edges: who waits for whom, from what tasks use.
  *
- * For every resource it is known who wrote it last and who has read it since. A task that reads waits for that writer; one
- * that writes waits for the readers, or for the writer if there are none. Everything older was waited for by those. */
+ * The uses of a resource, in the plan's order, come in rounds of uses that do not conflict: one writer, or some readers, or
+ * some that follow them. A task waits for all of the round before its own. Everything older was waited for by those. */
 #include <string.h>
 
 #include "base/base.h"
@@ -9,13 +9,18 @@
 
 enum { FIRST_CAPACITY = 64 }; /* a power of two, as all capacities here */
 
+/* Tasks whose uses do not conflict. */
+typedef struct round {
+    int64_t *tasks;
+    int count, capacity;
+} round;
+
 /* One resource. */
 typedef struct record {
     uint64_t resource; /* 0: this place is free */
-    int64_t writer;    /* CAR_NONE: nobody that is not over */
+    car_use_mode mode; /* of the current round */
     int64_t newest;    /* of all that used it */
-    int64_t *readers;  /* since */
-    int reader_count, reader_capacity;
+    round before, current;
 } record;
 
 struct car_edges {
@@ -39,7 +44,10 @@ car_status car_edges_create(car_context *context, car_edges **out) {
 
 static void release_records(car_edges *edges, record *records, int64_t capacity) {
     for (int64_t r = 0; r < capacity; r++) {
-        car_context_release(edges->context, records[r].readers, (size_t)records[r].reader_capacity, sizeof(int64_t));
+        car_context_release(edges->context, records[r].before.tasks, (size_t)records[r].before.capacity,
+                            sizeof(int64_t));
+        car_context_release(edges->context, records[r].current.tasks, (size_t)records[r].current.capacity,
+                            sizeof(int64_t));
     }
     car_context_release(edges->context, records, (size_t)capacity, sizeof *records);
 }
@@ -88,8 +96,7 @@ static car_status rebuild(car_edges *edges) {
         record *old = &edges->records[r];
         if (old->resource != 0 && old->newest >= edges->below) {
             *find(records, capacity, old->resource) = *old;
-            old->readers = NULL; /* moved */
-            old->reader_capacity = 0;
+            old->before = old->current = (round){0}; /* moved */
         }
     }
     release_records(edges, edges->records, edges->capacity);
@@ -106,7 +113,7 @@ static car_status open_record(car_edges *edges, uint64_t resource, record **out)
     }
     *out = find(edges->records, edges->capacity, resource);
     if ((*out)->resource == 0) {
-        **out = (record){.resource = resource, .writer = CAR_NONE};
+        **out = (record){.resource = resource};
         edges->used++;
     }
 done:
@@ -151,20 +158,21 @@ static car_status use(car_edges *edges, const car_use *u) {
     record *r = NULL;
     car_status status = CAR_OK;
     CAR_TRY(open_record(edges, u->resource, &r));
-    if (!u->writes || r->reader_count == 0) {
-        CAR_TRY(r->writer == CAR_NONE ? CAR_OK : wait_for(edges, r->writer));
+    bool own = r->current.count == 1 && r->current.tasks[0] == edges->added; /* this task has used it in another mode */
+    if (r->current.count > 0 && car_use_conflicts(r->mode, u->mode) && !own) {
+        round spare = r->before;
+        r->before = r->current;
+        r->current = (round){.tasks = spare.tasks, .capacity = spare.capacity};
     }
-    for (int k = 0; u->writes && k < r->reader_count; k++) {
-        CAR_TRY(wait_for(edges, r->readers[k]));
+    for (int k = 0; k < r->before.count; k++) {
+        CAR_TRY(wait_for(edges, r->before.tasks[k]));
     }
-    if (u->writes) {
-        r->writer = edges->added;
-        r->reader_count = 0;
-    } else {
-        CAR_TRY(car_context_grow(edges->context, &r->readers, &r->reader_capacity, r->reader_count + 1,
-                                 sizeof *r->readers));
-        r->readers[r->reader_count++] = edges->added;
+    if (!own) {
+        CAR_TRY(car_context_grow(edges->context, &r->current.tasks, &r->current.capacity, r->current.count + 1,
+                                 sizeof *r->current.tasks));
+        r->current.tasks[r->current.count++] = edges->added;
     }
+    r->mode = own && r->mode == CAR_USE_WRITE ? CAR_USE_WRITE : u->mode;
     r->newest = edges->added;
 done:
     return status;

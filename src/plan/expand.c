@@ -234,6 +234,33 @@ car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int
     return w.status;
 }
 
+int car_plan_groups(const car_plan *plan) {
+    return plan->config.placement == CAR_PLACEMENT_SHARED ? 1 : plan->devices;
+}
+
+car_status car_plan_expand_group(const car_plan *plan, int group, int64_t window, int64_t steps, car_task_list *list) {
+    car_task_list one = {0};
+    car_status status = CAR_OK;
+    if (car_plan_groups(plan) == plan->devices) {
+        return car_plan_expand(plan, group, window, steps, list);
+    }
+    list->count = 0;
+    for (int device = 0; device < plan->devices; device++) {
+        CAR_TRY(car_plan_expand(plan, device, window, steps, &one));
+        CAR_TRY(car_context_grow(plan->context, &list->tasks, &list->capacity, list->count + one.count,
+                                 sizeof *list->tasks));
+        for (int k = 0; k < one.count; k++) {
+            list->tasks[list->count++] = one.tasks[k];
+        }
+    }
+    if (list->count > 1) {
+        qsort(list->tasks, (size_t)list->count, sizeof *list->tasks, compare_tasks);
+    }
+done:
+    car_task_list_release(plan, &one);
+    return status;
+}
+
 size_t car_plan_task_bytes(const car_plan *plan, const car_task *task) {
     const car_partition *partition = plan->partition;
     switch (task->cargo) {

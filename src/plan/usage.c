@@ -1,16 +1,26 @@
-/* What the tasks of a device use. See usage.h. */
+/* What the tasks of a group of devices use. See usage.h. */
 #include "plan/usage.h"
 
 #include "plan/internal.h"
 
 struct car_usage {
     const car_plan *plan;
-    int device, bundles, tapes;
+    int group, bundles, tapes;
     bool cyclic;
+    bool shared;           /* the group is the whole process */
     car_holding *holdings; /* per bundle */
 };
 
-/* ---- what a device holds --------------------------------------------------------------------- */
+/* ---- what a group holds ---------------------------------------------------------------------- */
+
+/* Whether micro-batch n is computed here, at a stage. */
+static bool is_here(const car_usage *usage, int64_t n, int stage) {
+    return usage->shared || car_plan_device_of(usage->plan, n, stage) == usage->group;
+}
+
+static bool accumulates(const car_usage *usage) {
+    return usage->plan->clock == CAR_RULE_ACCUMULATE;
+}
 
 /* Bundles of a stage: its own, then those tied to it. */
 static int next_bundle(const car_usage *usage, int bundle) {
@@ -50,7 +60,7 @@ static void find_blocks(car_usage *usage) {
         (int64_t)plan->config.workers * (plan->config.workers + 1); /* micro-batches; a grid's is longest */
     for (int j = 0; j < plan->stages; j++) {
         int64_t n = 0;
-        while (n < pattern && car_plan_device_of(plan, n, j) != usage->device) {
+        while (n < pattern && !is_here(usage, n, j)) {
             n++;
         }
         usage->holdings[j].places = n < pattern && plan->partition->bundles[j].bytes > 0;
@@ -61,16 +71,16 @@ static void find_blocks(car_usage *usage) {
     }
 }
 
-/* zero: what this device makes the versions of. Under dp it keeps them, and others get copies. */
+/* zero: what this group makes the versions of. Under dp it keeps them, and others get copies. */
 static void find_owned(car_usage *usage) {
     for (int b = 0; b < usage->bundles; b++) {
         const car_bundle *bundle = &usage->plan->partition->bundles[b];
-        bool owned = bundle->bytes > 0 && car_plan_owner(usage->plan, 0, bundle->home) == usage->device;
+        bool owned = bundle->bytes > 0 && car_plan_owner(usage->plan, 0, bundle->home) == usage->group;
         usage->holdings[b] = (car_holding){.places = owned && !usage->cyclic ? 1 : 0, .block = b, .owned = owned};
     }
 }
 
-/* A device's pattern repeats after at most N steps. */
+/* A group's pattern repeats after at most N steps. */
 static car_status count_places(car_usage *usage) {
     const car_plan *plan = usage->plan;
     int64_t *newest = NULL, steps = plan->config.workers + 6;
@@ -78,7 +88,7 @@ static car_status count_places(car_usage *usage) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *newest, &newest));
     for (int64_t window = 0; window < car_plan_windows(plan, steps); window++) {
-        CAR_TRY(car_plan_expand(plan, usage->device, window, steps, &list));
+        CAR_TRY(car_plan_expand_group(plan, usage->group, window, steps, &list));
         for (int k = 0; k < list.count; k++) {
             note_task(usage, newest, &list.tasks[k]);
         }
@@ -95,19 +105,23 @@ static int count_tapes(const car_usage *usage) {
     case CAR_PLACEMENT_GRID:
         return 1;
     case CAR_PLACEMENT_PIPELINE:
-        return usage->cyclic ? plan->config.workers - usage->device : plan->config.workers;
+        return usage->cyclic ? plan->config.workers - usage->group : plan->config.workers;
     default:
-        return plan->config.workers;
+        return accumulates(usage) && plan->config.threads < plan->config.workers ? plan->config.threads
+                                                                                 : plan->config.workers;
     }
 }
 
-car_status car_usage_create(const car_plan *plan, int device, car_usage **out) {
+car_status car_usage_create(const car_plan *plan, int group, car_usage **out) {
     car_usage *usage = NULL;
     car_status status = CAR_OK;
     *out = NULL;
     CAR_TRY(car_context_allocate(plan->context, 1, sizeof *usage, &usage));
-    *usage = (car_usage){
-        .plan = plan, .device = device, .bundles = plan->partition->bundle_count, .cyclic = car_plan_is_cyclic(plan)};
+    *usage = (car_usage){.plan = plan,
+                         .group = group,
+                         .bundles = plan->partition->bundle_count,
+                         .cyclic = car_plan_is_cyclic(plan),
+                         .shared = plan->config.placement == CAR_PLACEMENT_SHARED};
     usage->tapes = count_tapes(usage);
     CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *usage->holdings, &usage->holdings));
     if (plan->config.placement == CAR_PLACEMENT_ZERO) {
@@ -146,18 +160,18 @@ int car_usage_tape_of(const car_usage *usage, const car_task *task) {
         return (int)(n % usage->tapes);
     case CAR_PLACEMENT_GRID:
         return 0;
-    default:
-        return task->worker;
+    default: /* accumulation takes the workers in turn, so that each waits for the one before it on its tape */
+        return task->worker % usage->tapes;
     }
 }
 
 bool car_usage_is_ring(const car_usage *usage) {
-    return usage->cyclic || usage->plan->config.placement == CAR_PLACEMENT_PIPELINE;
+    return usage->cyclic || usage->shared || usage->plan->config.placement == CAR_PLACEMENT_PIPELINE;
 }
 
 bool car_usage_adds_late(const car_usage *usage, const car_task *task) {
     return car_usage_is_ring(usage) && task->worker > 0 &&
-           car_plan_device(usage->plan, task->step, task->worker - 1, task->stage) != usage->device;
+           !is_here(usage, task->step * usage->plan->config.workers + task->worker - 1, task->stage);
 }
 
 bool car_usage_adds_ties_early(const car_usage *usage) {
@@ -180,52 +194,63 @@ typedef struct listing {
     car_status status;
 } listing;
 
-static void add(listing *l, car_resource_kind kind, int64_t a, int64_t b, bool writes) {
+static void add(listing *l, car_resource_kind kind, int64_t a, int64_t b, car_use_mode mode) {
     car_use_list *list = l->list;
     if (l->status == CAR_OK) {
         l->status = car_context_grow(l->usage->plan->context, &list->uses, &list->capacity, list->count + 1,
                                      sizeof *list->uses);
     }
     if (l->status == CAR_OK) {
-        list->uses[list->count++] = (car_use){car_resource(kind, a, b), writes};
+        list->uses[list->count++] = (car_use){car_resource(kind, a, b), mode};
     }
 }
 
-static void use_weights(listing *l, int bundle, int64_t version, bool writes) {
+static void use_weights(listing *l, int bundle, int64_t version, car_use_mode mode) {
     int block = l->usage->holdings[bundle].block, places = l->usage->holdings[block].places;
-    add(l, CAR_RESOURCE_WEIGHTS, block, version % (places > 0 ? places : 2), writes);
+    add(l, CAR_RESOURCE_WEIGHTS, block, version % (places > 0 ? places : 2), mode);
 }
 
 /* The sum as all before this task have left it: what came, and what was added to it. */
-static void use_sum(listing *l, int bundle, bool writes) {
-    add(l, CAR_RESOURCE_SUM, bundle, l->task->step, writes);
-    add(l, CAR_RESOURCE_OWN, bundle, l->task->step, writes);
+static void use_sum(listing *l, int bundle, car_use_mode mode) {
+    add(l, CAR_RESOURCE_SUM, bundle, l->task->step, mode);
+    add(l, CAR_RESOURCE_OWN, bundle, l->task->step, mode);
 }
 
 static void use_ties(listing *l, int home) {
     for (int b = l->usage->plan->stages; b < l->usage->bundles; b++) {
         if (l->usage->plan->partition->bundles[b].home == home) {
-            use_sum(l, b, true);
+            use_sum(l, b, CAR_USE_WRITE);
         }
     }
+}
+
+/* dp in one process begins no backward before all forwards are done, as N devices would. */
+static void use_gate(listing *l) {
+    const car_task *task = l->task;
+    bool last = task->stage == l->usage->plan->stages - 1;
+    if (!l->usage->shared || l->usage->plan->clock != CAR_RULE_DP || !last) {
+        return;
+    }
+    add(l, CAR_RESOURCE_GATE, task->step, 0, task->kind == CAR_TASK_FORWARD ? CAR_USE_READ : CAR_USE_FOLLOW);
 }
 
 static void list_compute(listing *l) {
     const car_usage *usage = l->usage;
     const car_task *task = l->task;
     bool backward = task->kind == CAR_TASK_BACKWARD;
-    add(l, CAR_RESOURCE_TAPE, car_usage_tape_of(usage, task), 0, true);
+    add(l, CAR_RESOURCE_TAPE, car_usage_tape_of(usage, task), 0, CAR_USE_WRITE);
+    use_gate(l);
     for (int b = task->stage; b < usage->bundles; b = next_bundle(usage, b)) {
         if (!is_of_stage(usage, b, task->stage)) {
             continue;
         }
         /* Under zero what came for one use may go with it. */
-        bool frees = task->frees & CAR_FREES_WEIGHTS;
-        use_weights(l, b, b == task->stage ? task->version : task->tied_version, frees);
+        car_use_mode mode = task->frees & CAR_FREES_WEIGHTS ? CAR_USE_WRITE : CAR_USE_READ;
+        use_weights(l, b, b == task->stage ? task->version : task->tied_version, mode);
         if (backward && car_usage_adds_late(usage, task)) {
-            add(l, CAR_RESOURCE_OWN, b, task->step, true);
+            add(l, CAR_RESOURCE_OWN, b, task->step, CAR_USE_WRITE);
         } else if (backward) {
-            use_sum(l, b, true);
+            use_sum(l, b, CAR_USE_WRITE);
         }
     }
     if (backward && task->worker == usage->plan->config.workers - 1) {
@@ -237,19 +262,19 @@ static void list_update(listing *l) {
     const car_usage *usage = l->usage;
     const car_task *task = l->task;
     bool passes = usage->plan->config.placement == CAR_PLACEMENT_ZERO && usage->cyclic;
-    use_sum(l, task->bundle, !car_usage_reads_sum(usage, task));
+    use_sum(l, task->bundle, car_usage_reads_sum(usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
     use_ties(l, task->bundle);
     if (passes) {
-        add(l, CAR_RESOURCE_SOURCE, task->bundle, (task->version - 1) % 2, false);
-        add(l, CAR_RESOURCE_SOURCE, task->bundle, task->version % 2, true);
+        add(l, CAR_RESOURCE_SOURCE, task->bundle, (task->version - 1) % 2, CAR_USE_READ);
+        add(l, CAR_RESOURCE_SOURCE, task->bundle, task->version % 2, CAR_USE_WRITE);
     }
     if (!passes || (task->frees & CAR_FREES_WEIGHTS)) {
-        use_weights(l, task->bundle, task->version - 1, passes);
+        use_weights(l, task->bundle, task->version - 1, passes ? CAR_USE_WRITE : CAR_USE_READ);
     }
     for (int b = task->bundle; b < usage->bundles; b = next_bundle(usage, b)) {
         bool made_too = usage->holdings[b].owned && usage->plan->partition->bundles[b].home == task->bundle;
         if (b == task->bundle || made_too) {
-            use_weights(l, b, task->version, true);
+            use_weights(l, b, task->version, CAR_USE_WRITE);
         }
     }
 }
@@ -258,24 +283,25 @@ static void list_message(listing *l) {
     const car_task *task = l->task;
     bool sends = task->kind == CAR_TASK_SEND;
     if (sends) {
-        add(l, CAR_RESOURCE_CHANNEL, task->peer, task->tag, true);
+        add(l, CAR_RESOURCE_CHANNEL, task->peer, task->tag, CAR_USE_WRITE);
     }
     switch (task->cargo) {
     case CAR_CARGO_ACTIVATION:
     case CAR_CARGO_GRADIENT:
-        add(l, CAR_RESOURCE_TAPE, car_usage_tape_of(l->usage, task), 0, true);
+        add(l, CAR_RESOURCE_TAPE, car_usage_tape_of(l->usage, task), 0, CAR_USE_WRITE);
         break;
     case CAR_CARGO_WEIGHTS:
-        use_weights(l, task->bundle, task->version, !sends || (task->frees & CAR_FREES_WEIGHTS));
+        use_weights(l, task->bundle, task->version,
+                    !sends || (task->frees & CAR_FREES_WEIGHTS) ? CAR_USE_WRITE : CAR_USE_READ);
         if (!sends) {
-            add(l, CAR_RESOURCE_SOURCE, task->bundle, task->version % 2, true);
+            add(l, CAR_RESOURCE_SOURCE, task->bundle, task->version % 2, CAR_USE_WRITE);
         }
         break;
     default:
         if (sends) {
-            use_sum(l, task->bundle, !car_usage_reads_sum(l->usage, task));
+            use_sum(l, task->bundle, car_usage_reads_sum(l->usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
         } else {
-            add(l, CAR_RESOURCE_SUM, task->bundle, task->step, true);
+            add(l, CAR_RESOURCE_SUM, task->bundle, task->step, CAR_USE_WRITE);
         }
     }
 }
@@ -292,10 +318,11 @@ car_status car_usage_list(const car_usage *usage, const car_task *task, car_use_
         list_update(&l);
         break;
     case CAR_TASK_REDUCE:
-        use_sum(&l, task->bundle, true);
+        use_sum(&l, task->bundle, CAR_USE_WRITE);
         break;
     case CAR_TASK_BROADCAST:
-        use_weights(&l, task->bundle, task->version, !usage->holdings[task->bundle].owned);
+        use_weights(&l, task->bundle, task->version,
+                    usage->holdings[task->bundle].owned ? CAR_USE_READ : CAR_USE_WRITE);
         break;
     default:
         list_message(&l);

@@ -13,12 +13,12 @@
 
 enum { STEPS = 4, MOST_TASKS = 4096 };
 
-/* All tasks of a device with their uses. */
-typedef struct device_tasks {
+/* All tasks of a group with their uses. */
+typedef struct group_tasks {
     car_task tasks[MOST_TASKS];
     car_use_list uses[MOST_TASKS];
     int count, first_of_window[64];
-} device_tasks;
+} group_tasks;
 
 static void must(car_status status) {
     if (status != CAR_OK) {
@@ -26,12 +26,12 @@ static void must(car_status status) {
     }
 }
 
-static device_tasks *list_tasks(const car_plan *plan, const car_usage *usage, int device) {
-    device_tasks *all = calloc(1, sizeof *all);
+static group_tasks *list_tasks(const car_plan *plan, const car_usage *usage, int group) {
+    group_tasks *all = calloc(1, sizeof *all);
     car_task_list list = {0};
     assert_non_null(all);
     for (int64_t window = 0; window < car_plan_windows(plan, STEPS); window++) {
-        must(car_plan_expand(plan, device, window, STEPS, &list));
+        must(car_plan_expand_group(plan, group, window, STEPS, &list));
         all->first_of_window[window] = all->count;
         assert_true(all->count + list.count <= MOST_TASKS);
         for (int k = 0; k < list.count; k++) {
@@ -43,7 +43,7 @@ static device_tasks *list_tasks(const car_plan *plan, const car_usage *usage, in
     return all;
 }
 
-static void free_tasks(const car_plan *plan, device_tasks *all) {
+static void free_tasks(const car_plan *plan, group_tasks *all) {
     for (int t = 0; t < all->count; t++) {
         car_use_list_release(plan, &all->uses[t]);
     }
@@ -53,7 +53,7 @@ static void free_tasks(const car_plan *plan, device_tasks *all) {
 static bool conflict(const car_use_list *a, const car_use_list *b) {
     for (int x = 0; x < a->count; x++) {
         for (int y = 0; y < b->count; y++) {
-            if (a->uses[x].resource == b->uses[y].resource && (a->uses[x].writes || b->uses[y].writes)) {
+            if (a->uses[x].resource == b->uses[y].resource && car_use_conflicts(a->uses[x].mode, b->uses[y].mode)) {
                 return true;
             }
         }
@@ -61,9 +61,10 @@ static bool conflict(const car_use_list *a, const car_use_list *b) {
     return false;
 }
 
-/* Every edge joins two tasks that must keep their order, and all such pairs are joined, directly or over others. */
-static void check_edges(const device_tasks *all) {
-    unsigned char *reaches = calloc((size_t)all->count * (size_t)all->count, 1); /* [later][earlier] */
+/* Every edge joins two tasks that must keep their order, and all such pairs are joined, directly or over others. Returns
+ * which task waits for which, [later][earlier], directly or over others; to be freed. */
+static unsigned char *check_edges(const group_tasks *all) {
+    unsigned char *reaches = calloc((size_t)all->count * (size_t)all->count, 1);
     car_edges *edges = NULL;
     must(car_edges_create(car_common_context, &edges));
     assert_non_null(reaches);
@@ -89,11 +90,34 @@ static void check_edges(const device_tasks *all) {
         }
     }
     car_edges_destroy(edges);
-    free(reaches);
+    return reaches;
+}
+
+/* What a process with threads must keep to, whatever its tasks use: dp's backwards come after all forwards of their step,
+ * accumulation has no more micro-batches under way than threads, and sums are made in the order of workers. */
+static void check_shared(const car_plan *plan, const group_tasks *all, const unsigned char *reaches) {
+    const car_plan_config *config = car_plan_config_of(plan);
+    int last = car_plan_partition(plan)->stage_count - 1;
+    for (int t = 0; t < all->count; t++) {
+        const car_task *b = &all->tasks[t];
+        for (int e = 0; e < all->count; e++) {
+            const car_task *a = &all->tasks[e];
+            bool waits = e < t && reaches[(size_t)t * (size_t)all->count + (size_t)e];
+            bool gated = config->rule == CAR_RULE_DP && a->kind == CAR_TASK_FORWARD && b->kind == CAR_TASK_BACKWARD &&
+                         a->step == b->step && a->stage == last;
+            bool in_turn = config->rule == CAR_RULE_ACCUMULATE && a->kind == CAR_TASK_BACKWARD && a->stage == 0 &&
+                           b->kind == CAR_TASK_FORWARD && a->step == b->step &&
+                           a->worker + config->threads == b->worker;
+            bool ring = a->kind == CAR_TASK_BACKWARD && b->kind == CAR_TASK_BACKWARD && a->stage == b->stage &&
+                        a->step == b->step && a->worker < b->worker &&
+                        car_plan_partition(plan)->bundles[a->stage].bytes > 0;
+            assert_true(waits || !(gated || in_turn || ring));
+        }
+    }
 }
 
 /* When everything before a window is over, nobody waits for it, and the rest is as it was. */
-static void check_forgetting(const device_tasks *all, int64_t windows) {
+static void check_forgetting(const group_tasks *all, int64_t windows) {
     car_edges *whole = NULL, *short_lived = NULL;
     must(car_edges_create(car_common_context, &whole));
     must(car_edges_create(car_common_context, &short_lived));
@@ -120,11 +144,15 @@ static void check_forgetting(const device_tasks *all, int64_t windows) {
 
 static void check_plan(const car_partition *partition, car_plan_config config) {
     car_plan *plan = car_plans_make(partition, config);
-    for (int device = 0; device < car_plan_devices(plan); device++) {
+    for (int group = 0; group < car_plan_groups(plan); group++) {
         car_usage *usage = NULL;
-        must(car_usage_create(plan, device, &usage));
-        device_tasks *all = list_tasks(plan, usage, device);
-        check_edges(all);
+        must(car_usage_create(plan, group, &usage));
+        group_tasks *all = list_tasks(plan, usage, group);
+        unsigned char *reaches = check_edges(all);
+        if (config.placement == CAR_PLACEMENT_SHARED) {
+            check_shared(plan, all, reaches);
+        }
+        free(reaches);
         check_forgetting(all, car_plan_windows(plan, STEPS));
         free_tasks(plan, all);
         car_usage_destroy(usage);
@@ -137,7 +165,7 @@ static void edges_join_what_must_keep_its_order(void **state) {
     (void)state;
     for (int workers = 2; workers <= 4; workers++) {
         car_plans_model tied = car_plans_open_model("gpt2-nano", workers); /* with a tied parameter */
-        for (car_placement placement = CAR_PLACEMENT_REPLICA; placement < CAR_PLACEMENTS; placement++) {
+        for (car_placement placement = CAR_PLACEMENT_SHARED; placement < CAR_PLACEMENTS; placement++) {
             for (int r = 0; r < 3; r++) {
                 check_plan(tied.partition,
                            (car_plan_config){.workers = workers, .rule = rules[r], .placement = placement});
@@ -156,6 +184,8 @@ static void holdings_are_the_rules(void **state) {
         car_plan_config config;
         int places;
     } cases[] = {
+        {{.workers = 3, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_SHARED}, 2},
+        {{.workers = 3, .rule = CAR_RULE_DP, .placement = CAR_PLACEMENT_SHARED}, 1},
         {{.workers = 3, .rule = CAR_RULE_CDP_V1, .placement = CAR_PLACEMENT_REPLICA}, 1},
         {{.workers = 3, .rule = CAR_RULE_CDP_V1, .placement = CAR_PLACEMENT_REPLICA, .ranks = 1}, 2},
         {{.workers = 3, .rule = CAR_RULE_DP, .placement = CAR_PLACEMENT_REPLICA, .ranks = 1}, 1},
@@ -167,9 +197,9 @@ static void holdings_are_the_rules(void **state) {
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         car_plan *plan = car_plans_make(partition, cases[c].config);
-        for (int device = 0; device < car_plan_devices(plan); device++) {
+        for (int group = 0; group < car_plan_groups(plan); group++) {
             car_usage *usage = NULL;
-            must(car_usage_create(plan, device, &usage));
+            must(car_usage_create(plan, group, &usage));
             int most = 0;
             for (int b = 0; b < partition->bundle_count; b++) {
                 int places = car_usage_holding(usage, b)->places;
