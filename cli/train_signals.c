@@ -21,6 +21,8 @@
 
 static const double patience = 10; /* seconds for the step under way */
 
+enum { LISTENER_STACK = 1 << 18 }; /* bytes: where addresses are limited, a default stack would be missed */
+
 /* There is one run in a process, and one thread that listens for it. */
 static struct {
     car_train_run *run;
@@ -187,7 +189,11 @@ void car_train_listen(car_train_run *run) {
     listener.killed_by_mpirun = listener.over_ranks && (getenv("OMPI_COMM_WORLD_RANK") || !getenv("SLURM_STEP_ID"));
     fill(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* no other thread may get them, those of MPI included */
-    listener.started = pthread_create(&listener.thread, NULL, listen_to_signals, NULL) == 0;
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, LISTENER_STACK);
+    listener.started = pthread_create(&listener.thread, &small, listen_to_signals, NULL) == 0;
+    pthread_attr_destroy(&small);
 }
 
 void car_train_stop_listening(void) {

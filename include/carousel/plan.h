@@ -184,10 +184,11 @@ typedef struct car_task_list {
  * steady state. */
 int64_t car_plan_windows(const car_plan *plan, int64_t steps);
 car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list);
-/* What one executor runs: a device, or under shared, whose devices are the workers of one process, all of them. The tasks
- * of a group are in the order in which they would be walked one after another. */
-int car_plan_groups(const car_plan *plan);
-car_status car_plan_expand_group(const car_plan *plan, int group, int64_t window, int64_t steps, car_task_list *list);
+/* A rank is what one executor runs: a device, or under shared, whose devices are the workers of one process, all of them.
+ * The tasks of a rank are in the order in which they would be walked one after another. */
+int car_plan_ranks(const car_plan *plan);
+int car_plan_rank_of(const car_plan *plan, int device);
+car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, int64_t steps, car_task_list *list);
 void car_task_list_release(const car_plan *plan, car_task_list *list);
 
 /* Bytes that a message or collective moves: a SEND's or RECEIVE's cargo, a REDUCE's or BROADCAST's bundle; 0 for others. */

@@ -111,12 +111,13 @@ static bool all_finished(car_trainer *trainer) {
 /* Skipping is for a step now and then. Weights that give nothing finite for so long will not recover by it. */
 static void count_skipped(car_trainer *trainer, const car_step_record *record) {
     trainer->skipped_in_a_row = record->skipped ? trainer->skipped_in_a_row + 1 : 0;
-    if (trainer->skipped_in_a_row >= CAR_TRAINER_MOST_SKIPPED && trainer->status == CAR_OK) {
-        trainer->status = car_context_fail(
-            trainer->context, CAR_ERROR_NOT_FINITE,
-            "%d steps in a row were skipped because their loss or gradient is not finite, the last is step %lld: go "
-            "back to an earlier checkpoint, with a smaller learning rate, warm-up or --clip-norm",
-            trainer->skipped_in_a_row, (long long)record->step + 1);
+    if (trainer->skipped_in_a_row >= CAR_TRAINER_MOST_SKIPPED) {
+        note_failure(trainer, car_context_fail(
+                                  trainer->context, CAR_ERROR_NOT_FINITE,
+                                  "%d steps in a row were skipped because their loss or gradient is not finite, the "
+                                  "last is step %lld: go "
+                                  "back to an earlier checkpoint, with a smaller learning rate, warm-up or --clip-norm",
+                                  trainer->skipped_in_a_row, (long long)record->step + 1));
     }
 }
 

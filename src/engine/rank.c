@@ -13,20 +13,15 @@ static car_status check(const car_plan *plan, const car_program *program, const 
     car_context *context = car_plan_context(plan);
     const car_plan_config *p = car_plan_config_of(plan);
     const car_partition *partition = car_plan_partition(plan);
-    if (p->placement == CAR_PLACEMENT_SHARED) {
-        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
-                                "placement shared is one process: start it without "
-                                "mpirun, or use --placement replica");
-    }
     if (partition->graph != car_program_graph(program)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "the plan and the program are of different graphs");
     }
-    if (car_transport_size(transport) != car_plan_devices(plan)) {
+    if (car_transport_size(transport) != car_plan_ranks(plan)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "placement %s with %d workers under %s needs %d ranks, and there are %d: use mpirun "
                                 "-n %d",
                                 car_placement_text(p->placement), p->workers, car_rule_text(p->rule),
-                                car_plan_devices(plan), car_transport_size(transport), car_plan_devices(plan));
+                                car_plan_ranks(plan), car_transport_size(transport), car_plan_ranks(plan));
     }
     if (config->clip_norm > 0 || config->skip_nonfinite) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
@@ -58,14 +53,14 @@ static car_status create_range(car_rank *rank) {
     rank->first_stage = rank->stages;
     for (int j = 0; j < rank->stages; j++) {
         for (int64_t n = 0; n < (int64_t)rank->workers * (rank->workers + 1); n++) {
-            if (car_plan_device(rank->plan, n / rank->workers, (int)(n % rank->workers), j) == rank->device) {
+            if (car_rank_has(rank, n / rank->workers, (int)(n % rank->workers), j)) {
                 rank->first_stage = j < rank->first_stage ? j : rank->first_stage;
                 rank->end_stage = j + 1;
             }
         }
     }
     rank->feeds = true;
-    if (rank->placement == CAR_PLACEMENT_REPLICA || rank->placement == CAR_PLACEMENT_ZERO) {
+    if (rank->first_stage == 0 && rank->end_stage == rank->stages) {
         return CAR_OK;
     }
     const car_stage *stages = rank->partition->stages;
@@ -90,7 +85,7 @@ static car_status create_tapes(car_rank *rank) {
     rank->tape_count = car_usage_tapes(rank->usage);
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->tape_count, sizeof(car_tape *), &rank->tapes));
     for (int t = 0; t < rank->tape_count; t++) {
-        bool own = rank->range || car_plan_device(rank->plan, 0, t, 0) == rank->device;
+        bool own = rank->range || car_rank_has(rank, 0, t, 0);
         if (own) {
             CAR_TRY(car_tape_create(rank->program, rank->arena, &rank->tapes[t]));
             rank->tapes[t]->range = rank->range;
@@ -193,7 +188,7 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
     rank->config = *config;
     rank->placement = car_plan_config_of(plan)->placement;
     rank->device = car_transport_rank(transport);
-    rank->devices = car_plan_devices(plan);
+    rank->devices = car_plan_ranks(plan);
     rank->workers = car_plan_config_of(plan)->workers;
     rank->stages = rank->partition->stage_count;
     rank->bundles = rank->partition->bundle_count;
@@ -379,7 +374,7 @@ done:
 
 bool car_rank_feeds(const car_rank *rank, int worker) {
     for (int64_t step = 0; rank->feeds && step <= rank->workers; step++) { /* those of a grid take turns */
-        if (car_plan_device(rank->plan, step, worker, rank->first_stage) == rank->device) {
+        if (car_rank_has(rank, step, worker, rank->first_stage)) {
             return true;
         }
     }

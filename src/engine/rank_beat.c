@@ -23,7 +23,7 @@ static bool keeps_distance(const car_rank *rank) {
 }
 
 static bool is_here(const car_rank *rank, int64_t number) {
-    return car_plan_device(rank->plan, number / rank->workers, (int)(number % rank->workers), 0) == rank->device;
+    return car_rank_has(rank, number / rank->workers, (int)(number % rank->workers), 0);
 }
 
 bool car_rank_may_begin(const car_rank *rank, const car_task *task) {

@@ -118,7 +118,7 @@ car_status car_rank_fill(car_rank *rank) {
     car_status status = CAR_OK;
     while (rank->window < car_plan_windows(rank->plan, rank->limit) && rank->proposal == 0 &&
            (!rank->first || rank->window <= rank->first->window + 1)) {
-        CAR_TRY(car_plan_expand_group(rank->plan, rank->device, rank->window, rank->limit, &rank->list));
+        CAR_TRY(car_plan_expand_rank(rank->plan, rank->device, rank->window, rank->limit, &rank->list));
         for (int k = 0; k < rank->list.count; k++) {
             CAR_TRY(append(rank, &rank->list.tasks[k], rank->window));
         }

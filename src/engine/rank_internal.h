@@ -174,6 +174,11 @@ struct car_rank {
     double exposed;
 };
 
+/* Whether a worker's micro-batch of a step of the plan is computed here, at a stage. */
+static inline bool car_rank_has(const car_rank *rank, int64_t step, int worker, int stage) {
+    return car_plan_rank_of(rank->plan, car_plan_device(rank->plan, step, worker, stage)) == rank->device;
+}
+
 /* Step of the run that a task belongs to. */
 static inline int64_t car_rank_step_of(const car_rank *rank, const car_task *task) {
     return rank->first_step + task->step;

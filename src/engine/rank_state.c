@@ -11,7 +11,7 @@
 /* The rank that has the newest version of a bundle, and the optimizer's state that goes with it. */
 static int keeper_of(const car_rank *rank, int bundle) {
     int64_t last = rank->newest > 0 ? rank->newest - 1 : 0;
-    return car_plan_owner(rank->plan, last, rank->partition->bundles[bundle].home);
+    return car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, last, rank->partition->bundles[bundle].home));
 }
 
 /* A part of a parameter of a home on its keeper; NULL if there is none. */
@@ -34,7 +34,7 @@ static bool wants_older(const car_rank *rank, int bundle) {
         for (int c = 0; c < rank->bundles; c++) { /* those that find their weights in this bundle's block */
             const car_bundle *user = &rank->partition->bundles[c];
             if (car_usage_holding(rank->usage, c)->block == bundle && car_plan_delay(rank->plan, i, b->home) > 0 &&
-                car_plan_device(rank->plan, 0, i, user->stage) == rank->device) {
+                car_rank_has(rank, 0, i, user->stage)) {
                 return true;
             }
         }

@@ -333,7 +333,8 @@ done:
 
 /* The keeper of a run's last version keeps the one before, too, where the rule goes on from it. */
 static bool keeps_previous(const car_rank *rank, const car_task *task) {
-    bool keeper = car_plan_owner(rank->plan, task->step, task->bundle) == rank->device;
+    int owner = car_plan_owner(rank->plan, task->step, task->bundle);
+    bool keeper = car_plan_rank_of(rank->plan, owner) == rank->device;
     return task->version == rank->limit && keeper && car_plan_delay(rank->plan, 0, 0) > 0;
 }
 

@@ -234,15 +234,19 @@ car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int
     return w.status;
 }
 
-int car_plan_groups(const car_plan *plan) {
+int car_plan_ranks(const car_plan *plan) {
     return plan->config.placement == CAR_PLACEMENT_SHARED ? 1 : plan->devices;
 }
 
-car_status car_plan_expand_group(const car_plan *plan, int group, int64_t window, int64_t steps, car_task_list *list) {
+int car_plan_rank_of(const car_plan *plan, int device) {
+    return plan->config.placement == CAR_PLACEMENT_SHARED ? 0 : device;
+}
+
+car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, int64_t steps, car_task_list *list) {
     car_task_list one = {0};
     car_status status = CAR_OK;
-    if (car_plan_groups(plan) == plan->devices) {
-        return car_plan_expand(plan, group, window, steps, list);
+    if (car_plan_ranks(plan) == plan->devices) {
+        return car_plan_expand(plan, rank, window, steps, list);
     }
     list->count = 0;
     for (int device = 0; device < plan->devices; device++) {

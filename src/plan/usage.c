@@ -1,21 +1,21 @@
-/* What the tasks of a group of devices use. See usage.h. */
+/* What the tasks of a rank use. See usage.h. */
 #include "plan/usage.h"
 
 #include "plan/internal.h"
 
 struct car_usage {
     const car_plan *plan;
-    int group, bundles, tapes;
+    int rank, bundles, tapes;
     bool cyclic;
     bool shared;           /* the group is the whole process */
     car_holding *holdings; /* per bundle */
 };
 
-/* ---- what a group holds ---------------------------------------------------------------------- */
+/* ---- what a rank holds ----------------------------------------------------------------------- */
 
 /* Whether micro-batch n is computed here, at a stage. */
 static bool is_here(const car_usage *usage, int64_t n, int stage) {
-    return usage->shared || car_plan_device_of(usage->plan, n, stage) == usage->group;
+    return car_plan_rank_of(usage->plan, car_plan_device_of(usage->plan, n, stage)) == usage->rank;
 }
 
 static bool accumulates(const car_usage *usage) {
@@ -71,16 +71,16 @@ static void find_blocks(car_usage *usage) {
     }
 }
 
-/* zero: what this group makes the versions of. Under dp it keeps them, and others get copies. */
+/* zero: what this rank makes the versions of. Under dp it keeps them, and others get copies. */
 static void find_owned(car_usage *usage) {
     for (int b = 0; b < usage->bundles; b++) {
         const car_bundle *bundle = &usage->plan->partition->bundles[b];
-        bool owned = bundle->bytes > 0 && car_plan_owner(usage->plan, 0, bundle->home) == usage->group;
+        bool owned = bundle->bytes > 0 && car_plan_owner(usage->plan, 0, bundle->home) == usage->rank;
         usage->holdings[b] = (car_holding){.places = owned && !usage->cyclic ? 1 : 0, .block = b, .owned = owned};
     }
 }
 
-/* A group's pattern repeats after at most N steps. */
+/* A rank's pattern repeats after at most N steps. */
 static car_status count_places(car_usage *usage) {
     const car_plan *plan = usage->plan;
     int64_t *newest = NULL, steps = plan->config.workers + 6;
@@ -88,7 +88,7 @@ static car_status count_places(car_usage *usage) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *newest, &newest));
     for (int64_t window = 0; window < car_plan_windows(plan, steps); window++) {
-        CAR_TRY(car_plan_expand_group(plan, usage->group, window, steps, &list));
+        CAR_TRY(car_plan_expand_rank(plan, usage->rank, window, steps, &list));
         for (int k = 0; k < list.count; k++) {
             note_task(usage, newest, &list.tasks[k]);
         }
@@ -105,20 +105,20 @@ static int count_tapes(const car_usage *usage) {
     case CAR_PLACEMENT_GRID:
         return 1;
     case CAR_PLACEMENT_PIPELINE:
-        return usage->cyclic ? plan->config.workers - usage->group : plan->config.workers;
+        return usage->cyclic ? plan->config.workers - usage->rank : plan->config.workers;
     default:
         return accumulates(usage) && plan->config.threads < plan->config.workers ? plan->config.threads
                                                                                  : plan->config.workers;
     }
 }
 
-car_status car_usage_create(const car_plan *plan, int group, car_usage **out) {
+car_status car_usage_create(const car_plan *plan, int rank, car_usage **out) {
     car_usage *usage = NULL;
     car_status status = CAR_OK;
     *out = NULL;
     CAR_TRY(car_context_allocate(plan->context, 1, sizeof *usage, &usage));
     *usage = (car_usage){.plan = plan,
-                         .group = group,
+                         .rank = rank,
                          .bundles = plan->partition->bundle_count,
                          .cyclic = car_plan_is_cyclic(plan),
                          .shared = plan->config.placement == CAR_PLACEMENT_SHARED};

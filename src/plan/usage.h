@@ -1,10 +1,10 @@
-/* What the tasks of a group of devices (see car_plan_groups) use, and what follows from it: who waits for whom.
+/* What the tasks of a rank (see car_plan_ranks) use, and what follows from it: who waits for whom.
  *
- * A use is a resource and a mode. Two tasks of one group that use the same resource keep the plan's order, unless both only
+ * A use is a resource and a mode. Two tasks of one rank that use the same resource keep the plan's order, unless both only
  * read it, or both only follow it; all others may run in any order. So whoever executes, times or checks a plan reads
  * edges, and nobody derives them again.
  *
- *   car_usage   of one group: what it holds, and the uses of each task
+ *   car_usage   of one rank: what it holds, and the uses of each task
  *   car_edges   turns uses, task after task, into the tasks that each has to wait for */
 #ifndef CAR_PLAN_USAGE_H
 #define CAR_PLAN_USAGE_H
@@ -48,7 +48,7 @@ static inline uint64_t car_resource(car_resource_kind kind, int64_t a, int64_t b
     return (uint64_t)kind << 60 | (uint64_t)(a & 0xfffffff) << 32 | (uint64_t)(b & 0xffffffff);
 }
 
-/* What a group holds of a bundle. */
+/* What a rank holds of a bundle. */
 typedef struct car_holding {
     int places; /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
     int block;  /* the bundle in whose block its weights lie here: its home's, if that is here */
@@ -58,11 +58,11 @@ typedef struct car_holding {
 typedef struct car_usage car_usage;
 
 /* The plan must outlive it. */
-car_status car_usage_create(const car_plan *plan, int group, car_usage **out);
+car_status car_usage_create(const car_plan *plan, int rank, car_usage **out);
 void car_usage_destroy(car_usage *usage);
 
 const car_holding *car_usage_holding(const car_usage *usage, int bundle);
-/* Micro-batches that are alive in the group at once, each with a tape; and the tape of a task's. */
+/* Micro-batches that are alive on the rank at once, each with a tape; and the tape of a task's. */
 int car_usage_tapes(const car_usage *usage);
 int car_usage_tape_of(const car_usage *usage, const car_task *task);
 /* Whether gradients are added in ring order; otherwise in any, by collectives. */

@@ -63,13 +63,13 @@ expect 0 "needs 10 devices, there are 4" --model mlp --workers 4 --placement gri
 expect 0 "busiest" --model mlp --workers 4 --compare --cluster cluster.json
 # Too little memory, or too few devices: each has a mark of its own.
 sed 's/"memory": 1e9/"memory": 2e9/' cluster.json >roomy.json
-table=$("$CAROUSEL" plan --model gpt2 --batch 1 --workers 4 --compare --cluster roomy.json)
+table=$("$CAROUSEL" plan --model gpt2 --batch 1 --workers 4 --delay-correction off --compare --cluster roomy.json)
 grep -qE '^replica +cdp-v2 +4 +[0-9.]+ GB\* ' <<<"$table" || fail "too little memory has not its mark: $table"
 grep -qE '^grid +cdp-v2 +10\+ ' <<<"$table" || fail "too few devices have not their mark: $table"
 grep -qE '^replica .*\+|^grid +cdp-v2 .*\*' <<<"$table" && fail "a mark stands where it does not belong: $table"
 json "[(p['timing']['fits'], p['timing']['fits_memory'], p['timing']['fits_devices']) for p in d['plans'] \
     if p['rule'] == 'cdp-v2' and p['placement'] in ('replica', 'grid')] == [(False, False, True), (False, True, False)]" \
-    --model gpt2 --batch 1 --workers 4 --compare --cluster roomy.json
+    --model gpt2 --batch 1 --workers 4 --delay-correction off --compare --cluster roomy.json
 # A slack that is advised makes a step shorter on that cluster, as much as is said.
 slow='{"flops": 1e13, "between": {"bandwidth": 3e9, "latency": 2e-5}}'
 echo "$slow" >slow.json

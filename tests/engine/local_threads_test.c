@@ -68,6 +68,10 @@ static void run_placement(car_placement placement) {
     }
 }
 
+static void test_shared(void **state) {
+    (void)state;
+    run_placement(CAR_PLACEMENT_SHARED);
+}
 static void test_replica(void **state) {
     (void)state;
     run_placement(CAR_PLACEMENT_REPLICA);
@@ -158,8 +162,9 @@ static void test_a_rank_that_leaves(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocking_calls), cmocka_unit_test(test_a_rank_that_leaves),
-        cmocka_unit_test(test_replica),        cmocka_unit_test(test_zero),
-        cmocka_unit_test(test_pipeline),       cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_shared),         cmocka_unit_test(test_replica),
+        cmocka_unit_test(test_zero),           cmocka_unit_test(test_pipeline),
+        cmocka_unit_test(test_grid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,12 +13,12 @@
 
 enum { STEPS = 4, MOST_TASKS = 4096 };
 
-/* All tasks of a group with their uses. */
-typedef struct group_tasks {
+/* All tasks of a rank with their uses. */
+typedef struct rank_tasks {
     car_task tasks[MOST_TASKS];
     car_use_list uses[MOST_TASKS];
     int count, first_of_window[64];
-} group_tasks;
+} rank_tasks;
 
 static void must(car_status status) {
     if (status != CAR_OK) {
@@ -26,12 +26,12 @@ static void must(car_status status) {
     }
 }
 
-static group_tasks *list_tasks(const car_plan *plan, const car_usage *usage, int group) {
-    group_tasks *all = calloc(1, sizeof *all);
+static rank_tasks *list_tasks(const car_plan *plan, const car_usage *usage, int rank) {
+    rank_tasks *all = calloc(1, sizeof *all);
     car_task_list list = {0};
     assert_non_null(all);
     for (int64_t window = 0; window < car_plan_windows(plan, STEPS); window++) {
-        must(car_plan_expand_group(plan, group, window, STEPS, &list));
+        must(car_plan_expand_rank(plan, rank, window, STEPS, &list));
         all->first_of_window[window] = all->count;
         assert_true(all->count + list.count <= MOST_TASKS);
         for (int k = 0; k < list.count; k++) {
@@ -43,7 +43,7 @@ static group_tasks *list_tasks(const car_plan *plan, const car_usage *usage, int
     return all;
 }
 
-static void free_tasks(const car_plan *plan, group_tasks *all) {
+static void free_tasks(const car_plan *plan, rank_tasks *all) {
     for (int t = 0; t < all->count; t++) {
         car_use_list_release(plan, &all->uses[t]);
     }
@@ -63,7 +63,7 @@ static bool conflict(const car_use_list *a, const car_use_list *b) {
 
 /* Every edge joins two tasks that must keep their order, and all such pairs are joined, directly or over others. Returns
  * which task waits for which, [later][earlier], directly or over others; to be freed. */
-static unsigned char *check_edges(const group_tasks *all) {
+static unsigned char *check_edges(const rank_tasks *all) {
     unsigned char *reaches = calloc((size_t)all->count * (size_t)all->count, 1);
     car_edges *edges = NULL;
     must(car_edges_create(car_common_context, &edges));
@@ -95,7 +95,7 @@ static unsigned char *check_edges(const group_tasks *all) {
 
 /* What a process with threads must keep to, whatever its tasks use: dp's backwards come after all forwards of their step,
  * accumulation has no more micro-batches under way than threads, and sums are made in the order of workers. */
-static void check_shared(const car_plan *plan, const group_tasks *all, const unsigned char *reaches) {
+static void check_shared(const car_plan *plan, const rank_tasks *all, const unsigned char *reaches) {
     const car_plan_config *config = car_plan_config_of(plan);
     int last = car_plan_partition(plan)->stage_count - 1;
     for (int t = 0; t < all->count; t++) {
@@ -117,7 +117,7 @@ static void check_shared(const car_plan *plan, const group_tasks *all, const uns
 }
 
 /* When everything before a window is over, nobody waits for it, and the rest is as it was. */
-static void check_forgetting(const group_tasks *all, int64_t windows) {
+static void check_forgetting(const rank_tasks *all, int64_t windows) {
     car_edges *whole = NULL, *short_lived = NULL;
     must(car_edges_create(car_common_context, &whole));
     must(car_edges_create(car_common_context, &short_lived));
@@ -144,10 +144,10 @@ static void check_forgetting(const group_tasks *all, int64_t windows) {
 
 static void check_plan(const car_partition *partition, car_plan_config config) {
     car_plan *plan = car_plans_make(partition, config);
-    for (int group = 0; group < car_plan_groups(plan); group++) {
+    for (int rank = 0; rank < car_plan_ranks(plan); rank++) {
         car_usage *usage = NULL;
-        must(car_usage_create(plan, group, &usage));
-        group_tasks *all = list_tasks(plan, usage, group);
+        must(car_usage_create(plan, rank, &usage));
+        rank_tasks *all = list_tasks(plan, usage, rank);
         unsigned char *reaches = check_edges(all);
         if (config.placement == CAR_PLACEMENT_SHARED) {
             check_shared(plan, all, reaches);
@@ -197,9 +197,9 @@ static void holdings_are_the_rules(void **state) {
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         car_plan *plan = car_plans_make(partition, cases[c].config);
-        for (int group = 0; group < car_plan_groups(plan); group++) {
+        for (int rank = 0; rank < car_plan_ranks(plan); rank++) {
             car_usage *usage = NULL;
-            must(car_usage_create(plan, group, &usage));
+            must(car_usage_create(plan, rank, &usage));
             int most = 0;
             for (int b = 0; b < partition->bundle_count; b++) {
                 int places = car_usage_holding(usage, b)->places;
