@@ -138,27 +138,26 @@ typedef struct car_train_run {
     car_train_writer *writer; /* NULL if no checkpoints are written on the way */
     int64_t saved_step;       /* of the newest checkpoint that this run wrote or began with; 0: none */
     car_available available;  /* memory, before this run took any */
-    bool locked, out_is_new;  /* the run directory: this run has its lock; this run created it */
-    int lock_file;            /* if it is locked */
-    /* What the output needs to know. */
-    bool weights_written;    /* weights.safetensors has the result */
-    car_status failure;      /* of something that did not keep the run from going on to its end */
-    char failure_text[1024]; /* its message */
-    bool writes;             /* the run directory is there, and metrics_file is open */
-    int metrics_file;        /* metrics.jsonl */
-    dev_t out_device;        /* which directory it is */
-    ino_t out_number;        /* the same */
-    bool out_is_gone;        /* it was removed */
-    double looked;           /* when it was last looked for */
+    car_status failure;       /* of something that did not keep the run from going on to its end */
+    char failure_text[1024];  /* its message */
+    /* The run directory. */
+    int lock_file, metrics_file; /* if it is locked; if it is written to */
+    dev_t out_device;            /* which directory it is */
+    ino_t out_number;            /* the same */
+    double looked;               /* when it was last looked for */
     car_train_lines metrics, evaluations;
+    bool locked, out_is_new, out_is_gone; /* this run has its lock; created it; it was removed */
+    bool writes;                          /* metrics_file is open */
+    bool weights_written;                 /* weights.safetensors has the result */
+    /* What the output needs to know. */
     bool terminal;
     bool interrupted;    /* it ended early */
     bool evaluates;      /* at the end, since there is real data for it */
+    bool foretold;       /* the duration has been estimated */
     int64_t first_step;  /* 0, or where it was resumed */
     int64_t epoch_steps; /* 0: endless */
     double started, shown, first_loss, loss;
     double first_reported; /* when */
-    bool foretold;         /* the duration has been estimated */
     double aside;          /* seconds that were not training: evaluations */
     int64_t reported;      /* by this call */
     double *step_ms;       /* of the last steps, for the median */

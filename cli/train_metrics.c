@@ -52,10 +52,10 @@ static void note_line(car_train_run *run, car_train_lines *lines, const char *na
 }
 
 static void conclude(const car_train_run *run, const car_train_lines *lines, const char *name) {
+    int64_t all = lines->missing + lines->written;
     if (lines->missing > 0) {
         car_context_log(run->context, CAR_LOG_WARNING, "%s/%s lacks %lld of %lld lines, the first because of: %s",
-                        run->options.out, name, (long long)lines->missing, (long long)(lines->missing + lines->written),
-                        strerror(lines->reason));
+                        run->options.out, name, (long long)lines->missing, (long long)all, strerror(lines->reason));
     }
 }
 

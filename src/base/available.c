@@ -97,7 +97,7 @@ static bool find_group(const char *root, bool second, char *group) {
         *name++ = '\0';
         controllers++;
         found = second ? controllers[0] == '\0' : has_word(controllers, "memory");
-        strcpy(group, name);
+        memcpy(group, name, strlen(name) + 1);
     }
     if (file) {
         fclose(file);
