@@ -35,8 +35,8 @@ static void *run_member(void *argument) {
     return NULL;
 }
 
-static void run_case(const car_placement_setting *setting, const char *model, car_rule rule) {
-    int ranks = car_placement_ranks(setting, rule);
+/* A thread for each rank; all must end well. */
+static void run_members(int ranks, const member *like, void *(*function)(void *)) {
     member members[MOST_RANKS];
     pthread_t threads[MOST_RANKS];
     car_context *context = NULL;
@@ -45,8 +45,10 @@ static void run_case(const car_placement_setting *setting, const char *model, ca
     assert_int_equal(car_context_create(NULL, &context), CAR_OK);
     assert_int_equal(car_hub_create(context, ranks, &hub), CAR_OK);
     for (int r = 0; r < ranks; r++) {
-        members[r] = (member){.hub = hub, .rank = r, .setting = setting, .model = model, .rule = rule};
-        assert_int_equal(pthread_create(&threads[r], NULL, run_member, &members[r]), 0);
+        members[r] = *like;
+        members[r].hub = hub;
+        members[r].rank = r;
+        assert_int_equal(pthread_create(&threads[r], NULL, function, &members[r]), 0);
     }
     for (int r = 0; r < ranks; r++) {
         pthread_join(threads[r], NULL);
@@ -54,6 +56,11 @@ static void run_case(const car_placement_setting *setting, const char *model, ca
     }
     car_hub_destroy(hub);
     car_context_destroy(context);
+}
+
+static void run_case(const car_placement_setting *setting, const char *model, car_rule rule) {
+    const member like = {.setting = setting, .model = model, .rule = rule};
+    run_members(car_placement_ranks(setting, rule), &like, run_member);
 }
 
 static void run_placement(car_placement placement) {
@@ -129,24 +136,9 @@ static void *leave_others_alone(void *argument) {
 }
 
 static void run_all(void *(*function)(void *)) {
-    enum { RANKS = 3 };
-    const car_placement_setting setting = {.ranks = RANKS};
-    member members[RANKS];
-    pthread_t threads[RANKS];
-    car_context *context = NULL;
-    car_hub *hub = NULL;
-    assert_int_equal(car_context_create(NULL, &context), CAR_OK);
-    assert_int_equal(car_hub_create(context, RANKS, &hub), CAR_OK);
-    for (int r = 0; r < RANKS; r++) {
-        members[r] = (member){.hub = hub, .rank = r, .setting = &setting};
-        assert_int_equal(pthread_create(&threads[r], NULL, function, &members[r]), 0);
-    }
-    for (int r = 0; r < RANKS; r++) {
-        pthread_join(threads[r], NULL);
-        assert_true(members[r].good);
-    }
-    car_hub_destroy(hub);
-    car_context_destroy(context);
+    const car_placement_setting setting = {.ranks = 3};
+    const member like = {.setting = &setting};
+    run_members(setting.ranks, &like, function);
 }
 
 static void test_blocking_calls(void **state) {
