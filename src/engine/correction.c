@@ -21,7 +21,8 @@ car_correction car_correction_choose(car_rule rule, const car_optimizer_config *
 }
 
 int64_t car_correction_warmup(car_rule rule, const car_optimizer_config *config, int64_t steps) {
-    bool wanted = rule == CAR_RULE_CDP_V1 && (config->kind != CAR_OPTIMIZER_SGD || config->momentum != 0);
+    bool everywhere = rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_2BW; /* stale */
+    bool wanted = everywhere && (config->kind != CAR_OPTIMIZER_SGD || config->momentum != 0);
     return wanted ? steps / 4 : 0;
 }
 

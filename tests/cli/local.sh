@@ -24,11 +24,11 @@ for rule in cdp-v1 cdp-v2 dp; do
     done
 done
 
-# The schedules of pipelines: flushes have dp's weights in the order of workers, 2bw is cdp-v1
-# without a correction.
+# The schedules of pipelines: flushes have dp's weights in the order of workers, 2bw is cdp-v1.
 expect 0 "done after 8 steps" "${small[@]}" --rule accumulate --steps 8 --out "$directory/in-turn"
 for rule in gpipe 1f1b 2bw; do
-    expect 0 "done after 8 steps" "${small[@]}" --rule $rule --steps 8 --placement pipeline --out "$directory/$rule"
+    expect 0 "done after 8 steps" "${small[@]}" --rule $rule --delay-correction off --steps 8 --placement pipeline \
+        --out "$directory/$rule"
 done
 same in-turn gpipe "gpipe"
 same in-turn 1f1b "1f1b"
