@@ -279,8 +279,9 @@ void car_train_check_disk(car_train_run *run, int states) {
            free_bytes = (double)disk.f_bavail * (double)disk.f_frsize;
     double checkpoint = (1 + car_plan_delay(run->plan, 0, 0) + states) * weights;
     /* A new one is written before the oldest goes; a run that goes on has its earlier ones already. */
-    double written = o->checkpoint_every ? (double)((o->steps - run->first_step) / o->checkpoint_every) + 1 : 1;
-    double most = o->keep == 0 ? 0 : o->resume || o->resume_step != CAR_NONE ? 1 : fmin(o->keep + 1.0, written);
+    int64_t written = o->checkpoint_every ? (o->steps - run->first_step) / o->checkpoint_every + 1 : 1;
+    bool resumed = o->resume || o->resume_step != CAR_NONE;
+    double most = o->keep == 0 ? 0 : resumed ? 1 : fmin(o->keep + 1.0, (double)written);
     if (free_bytes < weights + most * checkpoint) {
         car_context_log(run->context, CAR_LOG_WARNING,
                         "%s has %s free, and the weights with %.0f %s at a time take about %s: make room, or keep "

@@ -1,6 +1,5 @@
 /* Whether a run over ranks fits: what the plan says that each rank holds, summed over those who share a machine or a control
  * group, against what there is for them. Every rank knows all shares, so all come to the same end. */
-#include <assert.h>
 #include <math.h>
 
 #include "base/available.h"
@@ -146,7 +145,9 @@ car_status car_train_check_rank_memory(car_train_run *run, int states) {
     status = status == CAR_OK ? predict_together(run->plan, &together) : status;
     status = status == CAR_OK ? car_context_allocate(run->context, size, sizeof *all, &all) : status;
     CAR_TRY(car_train_settle(run, status));
-    assert(all); /* else that has failed */
+    if (!all) {
+        return CAR_ERROR_MEMORY; /* then that has failed already */
+    }
     CAR_TRY(car_transport_all_gather(run->transport, &own, sizeof own, all));
     CAR_TRY(car_train_settle(run, compare(run, all, together)));
 done:
