@@ -17,142 +17,7 @@ static void note_failure(car_rank *rank, car_status status) {
     }
 }
 
-/* ---- the list of tasks ----------------------------------------------------------------------- */
-
-/* Room for one more between the first and the last. */
-static car_status make_room(car_rank *rank) {
-    enum { FIRST_CAPACITY = 256 };
-    int64_t oldest = rank->first ? rank->first->number : rank->listed + 1, old = rank->number_capacity;
-    int64_t capacity = old ? old : FIRST_CAPACITY;
-    car_entry **by_number = NULL;
-    while (rank->listed + 1 - oldest >= capacity) {
-        capacity *= 2;
-    }
-    if (capacity == old) {
-        return CAR_OK;
-    }
-    car_status status = car_context_allocate(rank->context, (size_t)capacity, sizeof(car_entry *), &by_number);
-    if (status == CAR_OK) {
-        for (car_entry *entry = rank->first; entry; entry = entry->next) {
-            by_number[entry->number % capacity] = entry;
-        }
-        car_context_release(rank->context, rank->by_number, (size_t)old, sizeof(car_entry *));
-        rank->by_number = by_number;
-        rank->number_capacity = capacity;
-    }
-    return status;
-}
-
-/* What the new entry, which has its number, waits for. */
-static car_status block_on_earlier(car_rank *rank, car_entry *entry) {
-    const int64_t *before = NULL;
-    int count = 0;
-    car_status status = CAR_OK;
-    car_edges_forget(rank->edges, rank->first ? rank->first->number - 1 : entry->number - 1);
-    CAR_TRY(car_usage_list(rank->usage, &entry->task, &rank->uses));
-    CAR_TRY(car_edges_add(rank->edges, &rank->uses, &before, &count));
-    for (int b = 0; b < count; b++) {
-        car_entry *earlier = rank->by_number[(before[b] + 1) % rank->number_capacity];
-        if (!earlier->over) {
-            CAR_TRY(car_context_grow(rank->context, &earlier->dependents, &earlier->dependent_capacity,
-                                     earlier->dependent_count + 1, sizeof *earlier->dependents));
-            earlier->dependents[earlier->dependent_count++] = entry;
-            entry->blockers++;
-        }
-    }
-done:
-    return status;
-}
-
-static void count_sends(car_rank *rank, const car_task *task) {
-    if (task->kind != CAR_TASK_SEND) {
-        return;
-    }
-    rank->sends_in_slot = task->slot == rank->send_slot ? rank->sends_in_slot + 1 : 1;
-    rank->send_slot = task->slot;
-    rank->most_sends = rank->sends_in_slot > rank->most_sends ? rank->sends_in_slot : rank->most_sends;
-}
-
-static bool is_collective(const car_task *task) {
-    return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST;
-}
-
-static void put_aside(car_rank *rank, car_entry *entry) {
-    entry->next = rank->spare;
-    rank->spare = entry;
-}
-
-static car_status append(car_rank *rank, const car_task *task, int64_t window) {
-    car_entry *entry = rank->spare;
-    car_status status = CAR_OK;
-    CAR_TRY(make_room(rank));
-    if (entry) {
-        rank->spare = entry->next;
-        car_entry **dependents = entry->dependents;
-        int capacity = entry->dependent_capacity;
-        *entry = (car_entry){.dependents = dependents, .dependent_capacity = capacity};
-    } else {
-        CAR_TRY(car_context_allocate(rank->context, 1, sizeof *entry, &entry));
-    }
-    entry->task = *task;
-    entry->window = window;
-    entry->number = ++rank->listed;
-    if (is_collective(task)) {
-        entry->message.tag = rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its turn */
-    }
-    count_sends(rank, task);
-    status = block_on_earlier(rank, entry);
-    rank->by_number[entry->number % rank->number_capacity] = entry;
-    if (rank->last) {
-        rank->last->next = entry;
-    } else {
-        rank->first = entry;
-    }
-    rank->last = entry;
-done:
-    return status;
-}
-
-/* Keeps the window that is worked on and the next one in the list. */
-car_status car_rank_fill(car_rank *rank) {
-    car_status status = CAR_OK;
-    while (rank->window < car_plan_windows(rank->plan, rank->limit) && rank->proposal == 0 &&
-           (!rank->first || rank->window <= rank->first->window + 1)) {
-        CAR_TRY(car_plan_expand_rank(rank->plan, rank->device, rank->window, rank->limit, &rank->list));
-        for (int k = 0; k < rank->list.count; k++) {
-            CAR_TRY(append(rank, &rank->list.tasks[k], rank->window));
-        }
-        rank->window++;
-    }
-done:
-    return status;
-}
-
-void car_rank_forget_entries(car_rank *rank) {
-    while (rank->first) {
-        car_entry *entry = rank->first;
-        rank->first = entry->next;
-        car_block_drop(rank, entry->block);
-        put_aside(rank, entry);
-    }
-    rank->last = NULL;
-    while (rank->spare) {
-        car_entry *entry = rank->spare;
-        rank->spare = entry->next;
-        car_context_release(rank->context, entry->dependents, (size_t)entry->dependent_capacity,
-                            sizeof *entry->dependents);
-        car_context_release(rank->context, entry, 1, sizeof *entry);
-    }
-    car_context_release(rank->context, rank->by_number, (size_t)rank->number_capacity, sizeof(car_entry *));
-    rank->by_number = NULL;
-    rank->number_capacity = 0;
-}
-
 /* ---- what can run ---------------------------------------------------------------------------- */
-
-static bool arrives(const car_task *task) {
-    return task->kind == CAR_TASK_RECEIVE || is_collective(task);
-}
 
 /* Weights that move have to arrive in one slot, all else has about 2k. Earlier would only hold memory. But finished sums
  * of replicas come before forwards, which take half as long as backwards, and there may be most of the weights behind
@@ -194,7 +59,7 @@ static bool target_is_free(const car_rank *rank, const car_task *task) {
  * would hold them twice. */
 static bool is_carried(const car_task *task) {
     bool packed = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
-    return (task->kind == CAR_TASK_SEND || arrives(task)) && !packed;
+    return (task->kind == CAR_TASK_SEND || car_task_arrives(task)) && !packed;
 }
 
 /* zero's owners keep to the plan's order with these: made earlier, new weights would lie here and wait for the forward of
@@ -203,29 +68,51 @@ static bool makes_moving_weights(const car_rank *rank, const car_task *task) {
     return task->kind == CAR_TASK_UPDATE && rank->holding[task->bundle].places == 0;
 }
 
-/* Starts what can be started, and returns the earliest entry that a thread can work on; NULL if there is none. */
-static car_entry *choose(car_rank *rank, bool carries) {
-    car_entry *chosen = NULL;
-    bool behind = false; /* what computes */
-    for (car_entry *entry = rank->first; entry && rank->status == CAR_OK; entry = entry->next) {
-        behind = behind || (car_task_computes(&entry->task) && !entry->over);
-        if (entry->over || entry->running) {
-            continue;
-        }
-        if (arrives(&entry->task) && !entry->started && may_start(rank, entry)) {
-            bool collective = is_collective(&entry->task);
-            car_status status = car_rank_start_arrival(rank, entry);
-            rank->collectives_started[entry->task.kind == CAR_TASK_BROADCAST] += collective;
-            note_failure(rank, status);
-        }
-        bool ready = arrives(&entry->task) ? entry->arrived : target_is_free(rank, &entry->task);
-        ready = ready && !(behind && makes_moving_weights(rank, &entry->task)) &&
-                car_rank_may_begin(rank, &entry->task) && car_rank_may_note_loss(rank, &entry->task);
-        if (!chosen && ready && entry->blockers == 0 && (!carries || is_carried(&entry->task))) {
-            chosen = entry;
+/* Whether something that computes comes before it in the plan and is not over. */
+static bool is_behind_compute(const car_rank *rank, const car_entry *entry) {
+    for (const car_entry *e = rank->first; e != entry; e = e->next) {
+        if (car_task_computes(&e->task) && !e->over) {
+            return true;
         }
     }
-    return chosen;
+    return false;
+}
+
+/* Besides that nothing blocks it. */
+static bool may_run(const car_rank *rank, const car_entry *entry) {
+    const car_task *task = &entry->task;
+    if (car_task_arrives(task)) {
+        return entry->arrived;
+    }
+    if (makes_moving_weights(rank, task) && is_behind_compute(rank, entry)) {
+        return false;
+    }
+    return target_is_free(rank, task) && car_rank_may_begin(rank, task) && car_rank_may_note_loss(rank, task);
+}
+
+/* Receives are posted ahead of their use, collectives in the order that all ranks have. */
+static void start_arrivals(car_rank *rank) {
+    for (car_entry **place = &rank->arrivals; *place && rank->status == CAR_OK;) {
+        car_entry *entry = *place;
+        if (!may_start(rank, entry)) {
+            place = &entry->next_arrival;
+            continue;
+        }
+        *place = entry->next_arrival;
+        rank->collectives_started[entry->task.kind == CAR_TASK_BROADCAST] += car_task_is_collective(&entry->task);
+        note_failure(rank, car_rank_start_arrival(rank, entry));
+    }
+}
+
+/* The earliest entry that a thread can work on; NULL if there is none. */
+static car_entry *choose(car_rank *rank, bool carries) {
+    start_arrivals(rank);
+    for (car_entry *entry = rank->ready; entry && rank->status == CAR_OK; entry = entry->next_ready) {
+        if (!entry->running && (!carries || is_carried(&entry->task)) && may_run(rank, entry)) {
+            return entry;
+        }
+    }
+    return NULL;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -282,16 +169,7 @@ static void free_sum(car_rank *rank, const car_entry *entry) {
 static void note_over(car_rank *rank, car_entry *entry) {
     entry->over = true;
     free_sum(rank, entry);
-    for (int d = 0; d < entry->dependent_count; d++) {
-        entry->dependents[d]->blockers--;
-    }
-    entry->dependent_count = 0;
-    while (rank->first && rank->first->over) {
-        car_entry *done = rank->first;
-        rank->first = done->next;
-        rank->last = rank->first ? rank->last : NULL;
-        put_aside(rank, done);
-    }
+    car_rank_retire(rank, entry);
     rank->progress++;
     rank->progressed = car_clock_seconds();
     drop_older(rank);
@@ -335,7 +213,7 @@ static void end_record(const car_rank *rank, car_track *track, const car_entry *
     if (crosses(&entry->task)) {
         car_track_hold(track, rank->tapes[car_usage_tape_of(rank->usage, &entry->task)]->live);
     }
-    if (arrives(&entry->task)) {
+    if (car_task_arrives(&entry->task)) {
         car_track_arrival(track, entry->message.started, entry->message.finished);
     }
     car_track_end(track, now);

@@ -79,7 +79,7 @@ typedef struct car_entry {
     bool started, arrived; /* messages and collectives */
     car_message message;
     car_block *block; /* where a message lands, or what it carries */
-    struct car_entry *next;
+    struct car_entry *next, *next_ready, *next_arrival;
 } car_entry;
 
 /* A send that outlives its task. */
@@ -143,6 +143,8 @@ struct car_rank {
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t changed;
     car_entry *first, *last, *spare;
+    car_entry *ready;      /* those that nothing blocks, in the plan's order */
+    car_entry *arrivals;   /* receives and collectives that have not been started, the same */
     car_entry **by_number; /* mod number_capacity, a power of two: those from first to last */
     int64_t number_capacity;
     car_edges *edges;
@@ -220,10 +222,15 @@ car_status car_rank_go_on(car_rank *rank);
 /* rank.c. With the lock: the rank has failed, and nobody should wait for others any more. */
 void car_rank_fail(car_rank *rank, car_status status);
 
+/* rank_list.c: the tasks that are not over. With the lock. */
+bool car_task_is_collective(const car_task *task);
+bool car_task_arrives(const car_task *task); /* a receive or a collective */
+car_status car_rank_fill(car_rank *rank);    /* keeps the window that is worked on and the next one in the list */
+void car_rank_retire(car_rank *rank, car_entry *entry); /* it is over: whoever waited for it may go on */
+void car_rank_forget_entries(car_rank *rank);
+
 /* rank_executor.c */
 void *car_rank_thread_run(void *argument);
-car_status car_rank_fill(car_rank *rank);
-void car_rank_forget_entries(car_rank *rank);
 
 /* rank_beat.c: when a micro-batch may begin. With the lock. */
 bool car_rank_may_begin(const car_rank *rank, const car_task *task);

@@ -1,0 +1,176 @@
+/* The tasks of a rank that are not over, in the plan's order, with who waits for whom. Two of them are listed besides: those
+ * that nothing blocks any more, and arrivals that have not been started. */
+#include "engine/rank_internal.h"
+
+bool car_task_is_collective(const car_task *task) {
+    return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST;
+}
+
+bool car_task_arrives(const car_task *task) {
+    return task->kind == CAR_TASK_RECEIVE || car_task_is_collective(task);
+}
+
+/* Room for one more between the first and the last. */
+static car_status make_room(car_rank *rank) {
+    enum { FIRST_CAPACITY = 256 };
+    int64_t oldest = rank->first ? rank->first->number : rank->listed + 1, old = rank->number_capacity;
+    int64_t capacity = old ? old : FIRST_CAPACITY;
+    car_entry **by_number = NULL;
+    while (rank->listed + 1 - oldest >= capacity) {
+        capacity *= 2;
+    }
+    if (capacity == old) {
+        return CAR_OK;
+    }
+    car_status status = car_context_allocate(rank->context, (size_t)capacity, sizeof(car_entry *), &by_number);
+    if (status == CAR_OK) {
+        for (car_entry *entry = rank->first; entry; entry = entry->next) {
+            by_number[entry->number % capacity] = entry;
+        }
+        car_context_release(rank->context, rank->by_number, (size_t)old, sizeof(car_entry *));
+        rank->by_number = by_number;
+        rank->number_capacity = capacity;
+    }
+    return status;
+}
+
+/* What the new entry, which has its number, waits for. */
+static car_status block_on_earlier(car_rank *rank, car_entry *entry) {
+    const int64_t *before = NULL;
+    int count = 0;
+    car_status status = CAR_OK;
+    car_edges_forget(rank->edges, rank->first ? rank->first->number - 1 : entry->number - 1);
+    CAR_TRY(car_usage_list(rank->usage, &entry->task, &rank->uses));
+    CAR_TRY(car_edges_add(rank->edges, &rank->uses, &before, &count));
+    for (int b = 0; b < count; b++) {
+        car_entry *earlier = rank->by_number[(before[b] + 1) % rank->number_capacity];
+        if (!earlier->over) {
+            CAR_TRY(car_context_grow(rank->context, &earlier->dependents, &earlier->dependent_capacity,
+                                     earlier->dependent_count + 1, sizeof *earlier->dependents));
+            earlier->dependents[earlier->dependent_count++] = entry;
+            entry->blockers++;
+        }
+    }
+done:
+    return status;
+}
+
+static void count_sends(car_rank *rank, const car_task *task) {
+    if (task->kind != CAR_TASK_SEND) {
+        return;
+    }
+    rank->sends_in_slot = task->slot == rank->send_slot ? rank->sends_in_slot + 1 : 1;
+    rank->send_slot = task->slot;
+    rank->most_sends = rank->sends_in_slot > rank->most_sends ? rank->sends_in_slot : rank->most_sends;
+}
+
+static void put_aside(car_rank *rank, car_entry *entry) {
+    entry->next = rank->spare;
+    rank->spare = entry;
+}
+
+/* Those that nothing blocks are kept in the plan's order. */
+static void make_ready(car_rank *rank, car_entry *entry) {
+    car_entry **place = &rank->ready;
+    while (*place && (*place)->number < entry->number) {
+        place = &(*place)->next_ready;
+    }
+    entry->next_ready = *place;
+    *place = entry;
+}
+
+static car_status append(car_rank *rank, const car_task *task, int64_t window) {
+    car_entry *entry = rank->spare;
+    car_status status = CAR_OK;
+    CAR_TRY(make_room(rank));
+    if (entry) {
+        rank->spare = entry->next;
+        car_entry **dependents = entry->dependents;
+        int capacity = entry->dependent_capacity;
+        *entry = (car_entry){.dependents = dependents, .dependent_capacity = capacity};
+    } else {
+        CAR_TRY(car_context_allocate(rank->context, 1, sizeof *entry, &entry));
+    }
+    entry->task = *task;
+    entry->window = window;
+    entry->number = ++rank->listed;
+    if (car_task_is_collective(task)) {
+        entry->message.tag = rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its turn */
+    }
+    count_sends(rank, task);
+    status = block_on_earlier(rank, entry);
+    rank->by_number[entry->number % rank->number_capacity] = entry;
+    if (rank->last) {
+        rank->last->next = entry;
+    } else {
+        rank->first = entry;
+    }
+    rank->last = entry;
+    if (car_task_arrives(task)) {
+        car_entry **place = &rank->arrivals;
+        while (*place) {
+            place = &(*place)->next_arrival;
+        }
+        *place = entry;
+    }
+    if (entry->blockers == 0) {
+        make_ready(rank, entry);
+    }
+done:
+    return status;
+}
+
+/* Keeps the window that is worked on and the next one in the list. */
+car_status car_rank_fill(car_rank *rank) {
+    car_status status = CAR_OK;
+    while (rank->window < car_plan_windows(rank->plan, rank->limit) && rank->proposal == 0 &&
+           (!rank->first || rank->window <= rank->first->window + 1)) {
+        CAR_TRY(car_plan_expand_rank(rank->plan, rank->device, rank->window, rank->limit, &rank->list));
+        for (int k = 0; k < rank->list.count; k++) {
+            CAR_TRY(append(rank, &rank->list.tasks[k], rank->window));
+        }
+        rank->window++;
+    }
+done:
+    return status;
+}
+
+void car_rank_retire(car_rank *rank, car_entry *entry) {
+    car_entry **place = &rank->ready;
+    while (*place != entry) {
+        place = &(*place)->next_ready;
+    }
+    *place = entry->next_ready;
+    for (int d = 0; d < entry->dependent_count; d++) {
+        if (--entry->dependents[d]->blockers == 0) {
+            make_ready(rank, entry->dependents[d]);
+        }
+    }
+    entry->dependent_count = 0;
+    while (rank->first && rank->first->over) {
+        car_entry *done = rank->first;
+        rank->first = done->next;
+        rank->last = rank->first ? rank->last : NULL;
+        put_aside(rank, done);
+    }
+}
+
+void car_rank_forget_entries(car_rank *rank) {
+    while (rank->first) {
+        car_entry *entry = rank->first;
+        rank->first = entry->next;
+        car_block_drop(rank, entry->block);
+        put_aside(rank, entry);
+    }
+    rank->last = rank->ready = rank->arrivals = NULL;
+    while (rank->spare) {
+        car_entry *entry = rank->spare;
+        rank->spare = entry->next;
+        car_context_release(rank->context, entry->dependents, (size_t)entry->dependent_capacity,
+                            sizeof *entry->dependents);
+        car_context_release(rank->context, entry, 1, sizeof *entry);
+    }
+    car_context_release(rank->context, rank->by_number, (size_t)rank->number_capacity, sizeof(car_entry *));
+    rank->by_number = NULL;
+    rank->number_capacity = 0;
+}
