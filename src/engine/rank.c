@@ -166,6 +166,7 @@ static car_status create_contents(car_rank *rank) {
     CAR_TRY(create_tapes(rank));
     CAR_TRY(create_threads(rank));
     CAR_TRY(car_rank_create_losses(rank));
+    CAR_TRY(car_rank_create_pacing(rank));
 done:
     return status;
 }
@@ -228,6 +229,7 @@ void car_rank_destroy(car_rank *rank) {
     }
     car_transport_forget(rank->transport);
     car_rank_forget_entries(rank);
+    car_rank_destroy_pacing(rank);
     car_rank_destroy_losses(rank);
     destroy_threads(rank);
     for (int t = 0; rank->tapes && t < rank->tape_count; t++) {
@@ -296,6 +298,7 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     memset(rank->collectives_started, 0, sizeof rank->collectives_started);
     memset(rank->collectives_listed, 0, sizeof rank->collectives_listed);
     rank->progressed = rank->watched = car_clock_seconds();
+    car_rank_rewind_pacing(rank);
     for (int r = 0; r < rank->devices; r++) {
         rank->sightings[r].when = rank->progressed; /* patience begins now */
         rank->sightings[r].limit = rank->limit;

@@ -104,15 +104,19 @@ static void start_arrivals(car_rank *rank) {
     }
 }
 
-/* The earliest entry that a thread can work on; NULL if there is none. */
+/* The earliest entry that a thread can work on, or the one whose turn it is; NULL if there is none. */
 static car_entry *choose(car_rank *rank, bool carries) {
+    bool paced = false;
     start_arrivals(rank);
     for (car_entry *entry = rank->ready; entry && rank->status == CAR_OK; entry = entry->next_ready) {
-        if (!entry->running && (!carries || is_carried(&entry->task)) && may_run(rank, entry)) {
+        bool can = !entry->running && (!carries || is_carried(&entry->task)) && may_run(rank, entry);
+        entry->candidate = can && rank->pacing && car_task_computes(&entry->task);
+        paced = paced || entry->candidate;
+        if (can && !entry->candidate) {
             return entry;
         }
     }
-    return NULL;
+    return paced && rank->status == CAR_OK ? car_rank_choose_paced(rank) : NULL;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -246,9 +250,11 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     *mark = car_clock_seconds();
     end_record(rank, track, entry, *mark);
     thread->tasks += *mark - now;
-    status = status == CAR_OK ? car_rank_note_step(rank, &entry->task) : status;
+    status = status == CAR_OK && entry->at == CAR_NONE ? car_rank_note_step(rank, &entry->task) : status;
     if (status != CAR_OK) { /* it stays where it failed, for whoever asks */
         note_failure(rank, status);
+    } else if (entry->at != CAR_NONE) { /* there are more portions of it */
+        entry->running = false;
     } else {
         entry->running = false;
         car_rank_note_end(rank, &entry->task, *mark - now);

@@ -68,6 +68,21 @@ typedef struct car_holding_of_bundle {
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
+/* What a backward does with the gradients of a bundle of its stage. */
+typedef enum car_addition_kind {
+    CAR_ADDITION_BEGINS, /* the gradient is the sum so far */
+    CAR_ADDITION_ADDS,   /* the gradient is computed apart, then added */
+    CAR_ADDITION_WAITS   /* the sum is not here: the gradient is kept apart, and added when it comes */
+} car_addition_kind;
+
+typedef struct car_addition {
+    car_addition_kind kind;
+    int bundle;
+    car_block *block; /* the sum; WAITS: the gradient */
+} car_addition;
+
+enum { CAR_MAX_ADDITIONS = 8 };
+
 /* A task of the plan that is not over yet. They are kept in the plan's order. */
 typedef struct car_entry {
     car_task task;
@@ -76,6 +91,10 @@ typedef struct car_entry {
     struct car_entry **dependents;
     int dependent_count, dependent_capacity;
     bool running, over;
+    bool candidate; /* of the choice that is being made */
+    int at;         /* the operation that comes next, if the task has begun and is not over; else CAR_NONE */
+    car_addition additions[CAR_MAX_ADDITIONS]; /* of a backward that has begun */
+    int addition_count;
     bool started, arrived; /* messages and collectives */
     car_message message;
     car_block *block; /* where a message lands, or what it carries */
@@ -171,7 +190,8 @@ struct car_rank {
     int64_t proposal;       /* rank 0: a nearer end that not all ranks know of yet; 0: none */
     /* Losses on their way to rank 0. */
     struct car_losses *losses;
-    car_sighting *sightings; /* per rank */
+    struct car_pacing *pacing; /* NULL: whoever can run runs, in the plan's order */
+    car_sighting *sightings;   /* per rank */
     car_trainer_times times;
     double exposed;
 };
@@ -237,6 +257,17 @@ bool car_rank_may_begin(const car_rank *rank, const car_task *task);
 void car_rank_note_begin(car_rank *rank, const car_task *task);
 void car_rank_note_end(car_rank *rank, const car_task *task, double seconds);
 void car_rank_hear_beat(void *user, int64_t run, int64_t number); /* a rank; takes the lock itself */
+
+/* rank_pace.c: whose turn it is where one rank has all workers. With the lock, but for creating and the portions. */
+car_status car_rank_create_pacing(car_rank *rank);
+void car_rank_destroy_pacing(car_rank *rank);
+void car_rank_rewind_pacing(car_rank *rank); /* before a run */
+/* Whether a portion of a task from operation `from` on ends before operation `next`. */
+bool car_rank_portion_is_full(const car_rank *rank, const car_task *task, int from, int next);
+/* A portion of a forward or backward begins, or has ended and entry->at says where it goes on. */
+void car_rank_note_portion(car_rank *rank, const car_entry *entry, bool begins);
+/* One of the ready entries that are candidates, or NULL: they wait. */
+car_entry *car_rank_choose_paced(car_rank *rank);
 
 /* rank_losses.c: losses and sightings, what statuses carry. */
 car_status car_rank_create_losses(car_rank *rank);

@@ -92,6 +92,7 @@ static car_status append(car_rank *rank, const car_task *task, int64_t window) {
         CAR_TRY(car_context_allocate(rank->context, 1, sizeof *entry, &entry));
     }
     entry->task = *task;
+    entry->at = CAR_NONE;
     entry->window = window;
     entry->number = ++rank->listed;
     if (car_task_is_collective(task)) {

@@ -62,18 +62,24 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static car_status forward(car_rank_thread *thread, const car_task *task) {
+/* A portion, from operation *at on; *at becomes the next one, CAR_NONE if that was all. */
+static car_status forward(car_rank_thread *thread, const car_task *task, int *at) {
     car_rank *rank = thread->rank;
     const car_stage *stage = &rank->partition->stages[task->stage];
     car_tape *tape = rank->tapes[car_usage_tape_of(rank->usage, task)];
     int64_t step = car_rank_step_of(rank, task);
+    int from = *at != CAR_NONE ? *at : stage->first, end = from;
     car_status status = CAR_OK;
-    if (task->stage == 0) {
+    if (task->stage == 0 && *at == CAR_NONE) {
         car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->workers, task->worker), true);
         CAR_TRY(rank->config.feed(rank->config.feed_user, step, task->worker, tape));
     }
-    CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, stage->first, stage->end));
-    if (car_rank_makes_loss(rank, task) && !isfinite(car_tape_loss(tape))) {
+    while (end < stage->end && !car_rank_portion_is_full(rank, task, from, end)) {
+        end++;
+    }
+    CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, from, end));
+    *at = end < stage->end ? end : CAR_NONE;
+    if (*at == CAR_NONE && car_rank_makes_loss(rank, task) && !isfinite(car_tape_loss(tape))) {
         status = car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
                                   "the loss of worker %d in step %lld is not finite: a smaller learning rate or "
                                   "warm-up may help",
@@ -85,28 +91,16 @@ done:
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-typedef enum addition_kind {
-    BEGINS, /* nothing is in the sum yet: the gradient is computed in its place */
-    ADDS,   /* the gradient is computed apart, then added */
-    WAITS   /* the sum is not here: the gradient is kept apart, and added when it comes */
-} addition_kind;
-
-/* What a backward does with the gradients of a bundle of its stage. */
-typedef struct addition {
-    addition_kind kind;
-    int bundle;
-    car_block *block; /* the sum; WAITS: the gradient */
-} addition;
-
-enum { MAX_ADDITIONS = 8 };
-
 /* With the lock. */
-static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, addition *out) {
+static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car_addition *out) {
     car_sum *sum = car_rank_find_sum(rank, bundle, task->step);
     bool late = !sum && car_usage_adds_late(rank->usage, task);
     car_status status = CAR_OK;
-    *out = (addition){sum ? ADDS : late ? WAITS : BEGINS, bundle, sum ? sum->block : NULL};
-    if (rank->ring && (out->kind == BEGINS) != (task->worker == 0)) {
+    *out = (car_addition){sum    ? CAR_ADDITION_ADDS
+                          : late ? CAR_ADDITION_WAITS
+                                 : CAR_ADDITION_BEGINS,
+                          bundle, sum ? sum->block : NULL};
+    if (rank->ring && (out->kind == CAR_ADDITION_BEGINS) != (task->worker == 0)) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
                                 "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, bundle,
                                 task->worker);
@@ -116,41 +110,42 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, add
     } else {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, rank->partition->bundles[bundle].bytes, &out->block));
     }
-    if (out->kind == BEGINS) {
+    if (out->kind == CAR_ADDITION_BEGINS) {
         status = car_rank_put_sum(rank, bundle, task->step, out->block);
     }
 done:
     return status;
 }
 
-static car_status bind_sums(car_rank *rank, const car_task *task, addition *additions, int *count) {
+static car_status bind_sums(car_rank *rank, car_entry *entry) {
+    const car_task *task = &entry->task;
     car_status status = CAR_OK;
-    *count = 0;
+    entry->addition_count = 0;
     for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
         const car_bundle *bundle = &rank->partition->bundles[b];
         if (bundle->stage != task->stage || bundle->bytes == 0) {
             continue;
         }
-        if (*count == MAX_ADDITIONS) {
+        if (entry->addition_count == CAR_MAX_ADDITIONS) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "stage %d has more than %d sums", task->stage,
-                                    MAX_ADDITIONS);
+                                    CAR_MAX_ADDITIONS);
         }
-        CAR_TRY(bind_sum(rank, task, b, &additions[*count]));
-        (*count)++;
+        CAR_TRY(bind_sum(rank, task, b, &entry->additions[entry->addition_count]));
+        entry->addition_count++;
     }
 done:
     return status;
 }
 
 /* What becomes of the gradient of a parameter of an operation, and its place in the block. */
-static const addition *addition_of(const car_rank *rank, const addition *additions, int count, int l, int slot,
-                                   float **place) {
-    for (int a = 0; a < count; a++) {
-        const car_layout *layout = &rank->holding[additions[a].bundle].layout;
+static const car_addition *addition_of(const car_rank *rank, const car_entry *entry, int l, int slot, float **place) {
+    for (int a = 0; a < entry->addition_count; a++) {
+        const car_addition *addition = &entry->additions[a];
+        const car_layout *layout = &rank->holding[addition->bundle].layout;
         for (int c = 0; c < layout->count; c++) {
             if (layout->parts[c].op == l && layout->parts[c].slot == slot) {
-                *place = (float *)(additions[a].block->data + layout->parts[c].offset);
-                return &additions[a];
+                *place = (float *)(addition->block->data + layout->parts[c].offset);
+                return addition;
             }
         }
     }
@@ -166,17 +161,18 @@ static void add_gradient(const car_rank *rank, const car_task *task, const car_o
     }
 }
 
-static car_status backward_op(car_rank_thread *thread, const car_task *task, const addition *additions, int count,
-                              int l) {
+static car_status backward_op(car_rank_thread *thread, const car_entry *entry, int l) {
     car_rank *rank = thread->rank;
+    const car_task *task = &entry->task;
     const car_op *op = car_graph_op(rank->graph, l);
-    const addition *to[CAR_MAX_PARAMS] = {NULL};
+    const car_addition *to[CAR_MAX_PARAMS] = {NULL};
     float *places[CAR_MAX_PARAMS] = {NULL};
     char *addend = thread->addend;
     car_status status = CAR_OK;
     for (int p = 0; p < op->param_count; p++) {
-        to[p] = addition_of(rank, additions, count, l, p, &places[p]);
-        thread->gradients.use[op->first_use + p] = to[p]->kind == ADDS ? (void *)addend : (void *)places[p];
+        to[p] = addition_of(rank, entry, l, p, &places[p]);
+        thread->gradients.use[op->first_use + p] =
+            to[p]->kind == CAR_ADDITION_ADDS ? (void *)addend : (void *)places[p];
         addend += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
     }
     if (car_program_derived_bytes(rank->program, l) > 0) {
@@ -186,41 +182,47 @@ static car_status backward_op(car_rank_thread *thread, const car_task *task, con
     CAR_TRY(car_tape_backward(rank->tapes[car_usage_tape_of(rank->usage, task)], thread->lane, &thread->view,
                               &thread->gradients, l, l + 1));
     for (int p = 0; p < op->param_count; p++) {
-        if (to[p]->kind != WAITS) {
-            add_gradient(rank, task, op, p, places[p], thread->gradients.use[op->first_use + p], to[p]->kind == BEGINS);
+        if (to[p]->kind != CAR_ADDITION_WAITS) {
+            add_gradient(rank, task, op, p, places[p], thread->gradients.use[op->first_use + p],
+                         to[p]->kind == CAR_ADDITION_BEGINS);
         }
     }
 done:
     return status;
 }
 
-static car_status backward(car_rank_thread *thread, const car_task *task, const addition *additions, int count) {
+/* A portion, from operation *at on; *at becomes the next one, CAR_NONE if that was all. */
+static car_status backward(car_rank_thread *thread, const car_entry *entry, int *at) {
     const car_rank *rank = thread->rank;
-    const car_stage *stage = &rank->partition->stages[task->stage];
+    const car_stage *stage = &rank->partition->stages[entry->task.stage];
+    int from = *at != CAR_NONE ? *at : stage->end - 1, l = from;
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
     car_status status = CAR_OK;
-    for (int l = stage->end - 1; status == CAR_OK && l >= stage->first; l--) {
-        status = backward_op(thread, task, additions, count, l);
+    for (; status == CAR_OK && l >= stage->first && !car_rank_portion_is_full(rank, &entry->task, from, l); l--) {
+        status = backward_op(thread, entry, l);
     }
+    *at = l >= stage->first ? l : CAR_NONE;
     car_kernels_leave(mode);
     return status;
 }
 
-static void drop_waiting(car_rank *rank, const addition *additions, int count) {
-    for (int a = 0; a < count; a++) {
-        car_block_drop(rank, additions[a].kind == WAITS ? additions[a].block : NULL);
+static void drop_waiting(car_rank *rank, const car_entry *entry) {
+    for (int a = 0; a < entry->addition_count; a++) {
+        car_block_drop(rank, entry->additions[a].kind == CAR_ADDITION_WAITS ? entry->additions[a].block : NULL);
     }
 }
 
 /* With the lock. The sums are whole now, or wait for what is to come. */
-static car_status settle_sums(car_rank *rank, const car_task *task, const addition *additions, int count) {
+static car_status settle_sums(car_rank *rank, const car_entry *entry) {
+    const car_task *task = &entry->task;
     car_status status = CAR_OK;
-    for (int a = 0; a < count; a++) {
-        if (additions[a].kind == WAITS) {
-            CAR_TRY(car_rank_put_own(rank, additions[a].bundle, task->step, additions[a].block));
-            car_arena_assign(rank->arena, additions[a].block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
+    for (int a = 0; a < entry->addition_count; a++) {
+        const car_addition *addition = &entry->additions[a];
+        if (addition->kind == CAR_ADDITION_WAITS) {
+            CAR_TRY(car_rank_put_own(rank, addition->bundle, task->step, addition->block));
+            car_arena_assign(rank->arena, addition->block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
         }
-        CAR_TRY(car_rank_settle(rank, additions[a].bundle, task->step, task->worker, true));
+        CAR_TRY(car_rank_settle(rank, addition->bundle, task->step, task->worker, true));
     }
 done:
     return status;
@@ -258,31 +260,43 @@ static void free_weights(car_rank *rank, const car_task *task) {
     }
 }
 
+/* Runs without the lock. */
+static car_status run_portion(car_rank_thread *thread, car_entry *entry) {
+    car_rank *rank = thread->rank;
+    int at = entry->at; /* the entry's is read by others, with the lock */
+    car_rank_note_portion(rank, entry, true);
+    pthread_mutex_unlock(&rank->lock);
+    double begin = car_clock_seconds();
+    car_status status =
+        entry->task.kind == CAR_TASK_BACKWARD ? backward(thread, entry, &at) : forward(thread, &entry->task, &at);
+    pretend(rank, &entry->task, begin);
+    pthread_mutex_lock(&rank->lock);
+    entry->at = at;
+    car_rank_note_portion(rank, entry, false);
+    return status;
+}
+
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
-    bool is_backward = task->kind == CAR_TASK_BACKWARD;
-    addition additions[MAX_ADDITIONS];
-    int count = 0;
     car_status status = CAR_OK;
     CAR_TRY(bind_stage(thread, task));
-    if (is_backward) {
-        CAR_TRY(bind_sums(rank, task, additions, &count));
+    if (task->kind == CAR_TASK_BACKWARD && entry->at == CAR_NONE) {
+        CAR_TRY(bind_sums(rank, entry));
     }
-    pthread_mutex_unlock(&rank->lock);
-    double begin = car_clock_seconds();
-    status = is_backward ? backward(thread, task, additions, count) : forward(thread, task);
-    pretend(rank, task, begin);
-    pthread_mutex_lock(&rank->lock);
+    status = run_portion(thread, entry);
     if (status != CAR_OK) {
-        drop_waiting(rank, additions, count);
+        drop_waiting(rank, entry);
         goto done;
+    }
+    if (entry->at != CAR_NONE) {
+        return CAR_OK; /* there is more of it */
     }
     if (car_rank_makes_loss(rank, task)) {
         CAR_TRY(car_rank_note_loss(rank, car_rank_step_of(rank, task), task->worker,
                                    car_tape_loss(rank->tapes[car_usage_tape_of(rank->usage, task)])));
     }
-    CAR_TRY(settle_sums(rank, task, additions, count));
+    CAR_TRY(settle_sums(rank, entry));
     if (rank->placement == CAR_PLACEMENT_ZERO) {
         free_weights(rank, task);
     }

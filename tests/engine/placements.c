@@ -219,6 +219,13 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
             printf("   at most %.2f of the weights at once\n", (double)most / all);
             good = good && has_two_versions(session.partition, most);
         }
+        if (s->placement == CAR_PLACEMENT_SHARED && rule != CAR_RULE_DP && s->workers > 2) {
+            /* Paced: the workers' peaks do not meet. */
+            double peak = (double)car_arena_peak(arena, CAR_MEMORY_ACTIVATIONS);
+            double all = (double)s->workers * (double)session.partition->curve.peak;
+            printf("   at most %.2f of all workers' activations at once\n", peak / all);
+            good = good && peak < 0.95 * all;
+        }
         printf("%s %s %s %s N=%d k=%d R=%d: %.2g\n", good ? "ok" : "FAILED", model, car_rule_text(rule),
                car_placement_text(s->placement), s->workers, s->per_worker, car_plan_devices(plan), difference);
         fflush(stdout);

@@ -1,0 +1,243 @@
+/* Pacing of a rank that has all workers: whose turn it is, of those that could run.
+ *
+ * Workers are kept evenly apart, because then the sum of what they hold is flat: a worker i in step t that has done a share
+ * c of the step's cost is at phase t + i/N + c, and may go on only if that is at most the slowest worker's phase plus a
+ * window. There is a budget as well: what would lift the sum of all workers above it waits while others run, since real
+ * times are not quite the costs that phases count in.
+ *
+ * With a thread for every worker tasks are run in portions of an operation or so, and the window is as long: all keep their
+ * distance as exactly as can be. With fewer threads both are whole tasks: while some workers run, the others rest between
+ * two tasks, where they hold least. */
+#include "carousel/predict.h"
+#include "engine/rank_internal.h"
+
+static const double endless = 1e300; /* a phase */
+
+/* The budget with a thread for every worker, over the peak of workers that run evenly spaced. A little less costs no
+ * time that could be measured, because it is a peak of short duration; much less makes threads wait. */
+static const double spaced_share = 0.98;
+
+/* With fewer threads, over the predicted peak. A task counts with the most that it holds, so this is not reached. */
+static const double predicted_share = 1.03;
+static const int64_t few_enough = 4096; /* workers times stages, to be simulated before a run */
+
+/* Where a worker is. */
+typedef struct pacing_worker {
+    double phase;
+    size_t holds; /* bytes of activations, as the curve counts them: the most of a portion under way */
+} pacing_worker;
+
+struct car_pacing {
+    double *forward, *backward; /* per stage: the share of a step's cost before it */
+    double portion;             /* share of a step's cost that a portion may have */
+    double window;
+    double budget; /* bytes; 0: none */
+    pacing_worker *workers;
+};
+
+/* ---- setting up ------------------------------------------------------------------------------ */
+
+static double longest_operation(const car_curve *curve) {
+    double longest = 1.0 / 256; /* finer would only cost locking */
+    for (int e = 0; e < curve->events; e++) {
+        double cost = (e + 1 < curve->events ? curve->begin[e + 1] : 1.0) - curve->begin[e];
+        longest = cost > longest ? cost : longest;
+    }
+    return longest;
+}
+
+static car_status set_pace(car_rank *rank) {
+    const car_partition *partition = rank->partition;
+    struct car_pacing *p = rank->pacing;
+    car_simulation predicted;
+    car_status status = CAR_OK;
+    p->portion = 1;
+    p->window = partition->longest_task;
+    if (rank->config.threads >= rank->workers) {
+        p->portion = p->window = longest_operation(&partition->curve);
+        p->budget = spaced_share * car_predict_free_running(partition, rank->workers) * (double)rank->workers *
+                    (double)partition->curve.peak;
+    } else if ((int64_t)rank->workers * rank->stages <= few_enough) {
+        CAR_TRY(car_plan_predict_timed(rank->plan, rank->config.threads, &predicted));
+        p->budget = predicted_share * (double)predicted.peak;
+    }
+done:
+    return status;
+}
+
+car_status car_rank_create_pacing(car_rank *rank) {
+    size_t stages = (size_t)rank->stages, workers = (size_t)rank->workers;
+    bool all_here = rank->placement == CAR_PLACEMENT_SHARED;
+    double share = 0;
+    car_status status = CAR_OK;
+    if (!rank->cyclic || !all_here || rank->config.unpaced) {
+        return CAR_OK;
+    }
+    CAR_TRY(car_context_allocate(rank->context, 1, sizeof *rank->pacing, &rank->pacing));
+    CAR_TRY(car_context_allocate(rank->context, stages, sizeof(double), &rank->pacing->forward));
+    CAR_TRY(car_context_allocate(rank->context, stages, sizeof(double), &rank->pacing->backward));
+    CAR_TRY(car_context_allocate(rank->context, workers, sizeof(pacing_worker), &rank->pacing->workers));
+    for (int j = 0; j < rank->stages; j++) {
+        rank->pacing->forward[j] = share;
+        share += rank->partition->stages[j].forward;
+    }
+    for (int j = rank->stages - 1; j >= 0; j--) {
+        rank->pacing->backward[j] = share;
+        share += rank->partition->stages[j].backward;
+    }
+    CAR_TRY(set_pace(rank));
+done:
+    return status;
+}
+
+void car_rank_destroy_pacing(car_rank *rank) {
+    struct car_pacing *p = rank->pacing;
+    if (p) {
+        car_context_release(rank->context, p->workers, (size_t)rank->workers, sizeof *p->workers);
+        car_context_release(rank->context, p->backward, (size_t)rank->stages, sizeof(double));
+        car_context_release(rank->context, p->forward, (size_t)rank->stages, sizeof(double));
+        car_context_release(rank->context, p, 1, sizeof *p);
+    }
+}
+
+void car_rank_rewind_pacing(car_rank *rank) {
+    for (int i = 0; rank->pacing && i < rank->workers; i++) {
+        rank->pacing->workers[i] = (pacing_worker){.phase = (double)i / rank->workers};
+    }
+}
+
+/* ---- portions -------------------------------------------------------------------------------- */
+
+/* The event of the step's curve that an operation's forward or backward is. */
+static int event_of(const car_rank *rank, const car_task *task, int op) {
+    return task->kind == CAR_TASK_FORWARD ? op : rank->partition->curve.events - 1 - op;
+}
+
+/* A task's first operation, and the one behind its last. */
+static int first_op(const car_rank *rank, const car_task *task) {
+    const car_stage *stage = &rank->partition->stages[task->stage];
+    return task->kind == CAR_TASK_FORWARD ? stage->first : stage->end - 1;
+}
+static int end_op(const car_rank *rank, const car_task *task) {
+    const car_stage *stage = &rank->partition->stages[task->stage];
+    return task->kind == CAR_TASK_FORWARD ? stage->end : stage->first - 1;
+}
+
+bool car_rank_portion_is_full(const car_rank *rank, const car_task *task, int from, int next) {
+    const car_curve *curve = &rank->partition->curve;
+    if (!rank->pacing || from == next) {
+        return false;
+    }
+    int first = event_of(rank, task, from), event = event_of(rank, task, next);
+    double end = event + 1 < curve->events ? curve->begin[event + 1] : 1.0;
+    return end - curve->begin[first] > rank->pacing->portion * (1 + 1e-9);
+}
+
+/* The most that a worker holds while it runs its next portion. */
+static size_t portion_bytes(const car_rank *rank, const car_entry *entry) {
+    const car_task *task = &entry->task;
+    int from = entry->at != CAR_NONE ? entry->at : first_op(rank, task), end = end_op(rank, task);
+    int step = task->kind == CAR_TASK_FORWARD ? 1 : -1;
+    size_t most = 0;
+    for (int l = from; l != end && !car_rank_portion_is_full(rank, task, from, l); l += step) {
+        size_t during = rank->partition->curve.during[event_of(rank, task, l)];
+        most = during > most ? during : most;
+    }
+    return most;
+}
+
+/* What a worker holds between two operations is alive during both, so the smaller of the two bounds it. */
+static size_t resting_bytes(const car_rank *rank, const car_entry *entry) {
+    const car_curve *curve = &rank->partition->curve;
+    int next = entry->at != CAR_NONE ? entry->at : end_op(rank, &entry->task);
+    int event = event_of(rank, &entry->task, next);
+    if (event == 0 || event >= curve->events) {
+        return 0; /* between two micro-batches */
+    }
+    return curve->during[event - 1] < curve->during[event] ? curve->during[event - 1] : curve->during[event];
+}
+
+/* ---- where workers are ------------------------------------------------------------------------- */
+
+static double phase_of(const car_rank *rank, const car_entry *entry) {
+    const car_task *task = &entry->task;
+    double share =
+        task->kind == CAR_TASK_FORWARD ? rank->pacing->forward[task->stage] : rank->pacing->backward[task->stage];
+    if (entry->at != CAR_NONE) {
+        share = rank->partition->curve.begin[event_of(rank, task, entry->at)];
+    }
+    return (double)task->step + (double)task->worker / rank->workers + share;
+}
+
+void car_rank_note_portion(car_rank *rank, const car_entry *entry, bool begins) {
+    const car_task *task = &entry->task;
+    if (!rank->pacing) {
+        return;
+    }
+    pacing_worker *worker = &rank->pacing->workers[task->worker];
+    worker->holds = begins ? portion_bytes(rank, entry) : resting_bytes(rank, entry);
+    if (begins || entry->at != CAR_NONE) {
+        worker->phase = phase_of(rank, entry);
+        return;
+    }
+    const car_stage *stage = &rank->partition->stages[task->stage];
+    worker->phase = phase_of(rank, entry) + (task->kind == CAR_TASK_FORWARD ? stage->forward : stage->backward);
+    if (task->kind == CAR_TASK_BACKWARD && task->stage == 0) {
+        bool last = task->step + 1 >= rank->limit;
+        worker->phase = last ? endless : (double)(task->step + 1) + (double)task->worker / rank->workers;
+    }
+}
+
+/* ---- choosing -------------------------------------------------------------------------------- */
+
+/* All workers together, if this one ran its next portion. */
+static double bytes_with(const car_rank *rank, const car_entry *entry) {
+    double sum = (double)portion_bytes(rank, entry);
+    for (int i = 0; i < rank->workers; i++) {
+        sum += i != entry->task.worker ? (double)rank->pacing->workers[i].holds : 0;
+    }
+    return sum;
+}
+
+static bool somebody_computes(const car_rank *rank) {
+    for (const car_entry *entry = rank->ready; entry; entry = entry->next_ready) {
+        if (entry->running && car_task_computes(&entry->task)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The candidate that is furthest behind, of those up to a phase and within the budget; NULL if there is none. */
+static car_entry *find_up_to(car_rank *rank, double most, double budget) {
+    double best = endless;
+    car_entry *found = NULL;
+    for (car_entry *entry = rank->ready; entry; entry = entry->next_ready) {
+        if (!entry->candidate) {
+            continue;
+        }
+        double phase = phase_of(rank, entry);
+        if (phase <= most + 1e-9 && phase < best && (budget <= 0 || bytes_with(rank, entry) <= budget)) {
+            best = phase;
+            found = entry;
+        }
+    }
+    return found;
+}
+
+/* Within window and budget, unless nothing would move: what fits the budget may lie beyond the window, and where stages are
+ * cut without regard to time, the slowest worker may wait for weights that are made beyond its window. */
+car_entry *car_rank_choose_paced(car_rank *rank) {
+    double slowest = endless;
+    for (int i = 0; i < rank->workers; i++) {
+        double phase = rank->pacing->workers[i].phase;
+        slowest = phase < slowest ? phase : slowest;
+    }
+    double most = slowest + rank->pacing->window;
+    car_entry *chosen = find_up_to(rank, most, rank->pacing->budget);
+    if (!chosen && !somebody_computes(rank)) {
+        chosen = find_up_to(rank, most, 0);
+        chosen = chosen ? chosen : find_up_to(rank, endless, 0);
+    }
+    return chosen;
+}
