@@ -6,13 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/base.h"
 #include "carousel/checkpoint.h"
 #include "cli.h"
 
 enum { PATH_CAPACITY = 4096, LINE_CAPACITY = 1024 };
+
+static const double settling = 1; /* seconds until mpirun handles signals */
 
 typedef struct launch_options {
     int ranks, restarts;
@@ -21,16 +25,15 @@ typedef struct launch_options {
 } launch_options;
 
 static volatile pid_t child;         /* for the signal handler */
-static volatile sig_atomic_t ending; /* we were asked to end */
+static volatile sig_atomic_t ending; /* how often we were asked to end */
 
-/* mpirun kills its ranks a second after a SIGTERM; SIGUSR1 it hands on, and they write a checkpoint and end. Who asks
- * twice does not want to wait for that. */
+/* Who asks twice does not want to wait. The first time, await_end asks the ranks. */
 static void on_end(int number) {
     (void)number;
-    if (child > 0) {
-        kill(child, ending ? SIGTERM : SIGUSR1);
+    if (child > 0 && ending > 0) {
+        kill(child, SIGTERM);
     }
-    ending = 1;
+    ending = ending + 1;
 }
 
 static int read_options(int argc, char **argv, int *used, launch_options *o) {
@@ -136,6 +139,7 @@ static void become_mpirun(const launch_options *o, char **train, bool resume) {
 static void leave_terminal(void) {
     int nothing = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* no ranks without a launcher */
     if (nothing >= 0) {
         dup2(nothing, STDIN_FILENO);
         close(nothing);
@@ -177,8 +181,16 @@ static void hand_on(job_end *end, const char *text, size_t length) {
 
 /* Until mpirun has ended, and what it said has been read. */
 static bool await_end(pid_t started, int said, job_end *end) {
+    double begun = car_clock_seconds(), asked = 0;
     bool over = false;
     for (;;) {
+        /* mpirun kills its ranks a second after a SIGTERM; SIGUSR1 it hands on, and they write a checkpoint and end. It
+         * must have come so far, and they too, so they are asked again until they have ended. */
+        double now = car_clock_seconds();
+        if (ending > 0 && !over && now - begun > settling && now - asked > 1) {
+            kill(started, SIGUSR1);
+            asked = now;
+        }
         char text[LINE_CAPACITY];
         struct pollfd poller = {.fd = said, .events = POLLIN};
         int ready = poll(&poller, 1, over ? 0 : 100);
@@ -219,9 +231,6 @@ static job_end run_once(const launch_options *o, char **train, bool resume) {
     }
     close(said[1]);
     child = started > 0 ? started : 0;
-    if (started > 0 && ending) { /* asked between the last look and now */
-        kill(started, SIGUSR1);
-    }
     if (started < 0 || !await_end(started, said[0], &end)) {
         car_cli_fail(CAR_CLI_FAILED, "launch: could not start %s or wait for it: %s", o->mpirun, strerror(errno));
     }
@@ -269,7 +278,7 @@ static int run_with_restarts(const launch_options *o, char **train, const char *
                 step >= 0 ? "step " : "the beginning, step ", step >= 0 ? step : 0);
         end = run_once(o, train, step >= 0 && !resume);
     }
-    return is_accident(&end) && !ending ? close_lost(&end, out) : end.code;
+    return is_accident(&end) && ending < 2 ? close_lost(&end, out) : end.code;
 }
 
 static void catch_signals(void) {

@@ -1,10 +1,12 @@
 /* The program: finds the command and hands over. */
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/available.h"
 #include "cli.h"
 
 static const struct {
@@ -63,8 +65,16 @@ static int check_output(int code, bool logs) {
     return code == CAR_CLI_OK && !logs ? CAR_CLI_FAILED : code;
 }
 
+/* Where addresses are limited (ulimit -v), the allocator must not reserve 64 MB of them for every thread. */
+static void spare_addresses(void) {
+    if (car_available_addresses() != UINT64_MAX) {
+        mallopt(M_ARENA_MAX, 1);
+    }
+}
+
 int main(int argc, char **argv) {
     set_up_signals();
+    spare_addresses();
     if (argc < 2) {
         print_usage(stderr);
         return CAR_CLI_USAGE;

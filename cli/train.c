@@ -35,7 +35,7 @@ static car_status build(car_train_run *run, car_plan_config *plan, const car_pro
         CAR_TRY(car_plan_validate(run->plan, 4, NULL));
     }
     CAR_TRY(car_program_create(run->graph, program, &run->program));
-    CAR_TRY(car_arena_create(run->context, 0, &run->arena));
+    CAR_TRY(car_arena_create_reserving(run->context, 0, run->addresses, &run->arena));
     if (!run->transport) {
         CAR_TRY(car_train_check_memory(run, optimizer_states)); /* now with all that kernels want */
     }
@@ -204,10 +204,11 @@ static car_status train(car_train_run *run) {
     CAR_TRY(car_train_was_over(run, &before));
     car_train_remember(run, before ? CAR_OK : car_train_write_weights(run));
     car_train_remember(run, car_train_write_checkpoint(run));
-    if (over && !before && (o->eval_every || run->evaluates)) {
+    bool evaluates = over && !before && (o->eval_every || run->evaluates);
+    if (evaluates) {
         CAR_TRY(car_train_evaluate_now(run));
     }
-    run->interrupted = !over || (car_train_is_interrupted() && !run->evaluated && !before);
+    run->interrupted = !over || (evaluates && !run->evaluated);
     CAR_TRY(car_train_summarize(run, run->interrupted));
     CAR_TRY(car_train_write_records(run));
 done:

@@ -125,6 +125,7 @@ typedef struct car_train_run {
     car_transport *transport; /* NULL in one process */
     car_rank *rank;
     car_hub *hub;                        /* NULL unless ranks are threads of this process; not the run's own */
+    size_t addresses;                    /* that its arena may reserve; 0: as many as it can */
     int hub_rank;                        /* which this is */
     car_cut *cut;                        /* over ranks, on the first one: what was gathered last */
     car_weights *gathered;               /* the same, as weights */
@@ -152,6 +153,7 @@ typedef struct car_train_run {
     /* What the output needs to know. */
     bool terminal;
     bool interrupted;    /* it ended early */
+    bool broken_off;     /* over ranks: the last evaluation was */
     bool evaluates;      /* at the end, since there is real data for it */
     bool foretold;       /* the duration has been estimated */
     int64_t first_step;  /* 0, or where it was resumed */

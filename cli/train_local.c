@@ -58,6 +58,7 @@ static car_status run_all(car_train_run *first, member *members, int ranks) {
         m->run.options.config_texts = NULL; /* the first one's */
         m->run.hub = first->hub;
         m->run.hub_rank = started;
+        m->run.addresses = first->addresses;
         if (pthread_create(&m->thread, NULL, run_member, m) != 0) {
             fprintf(stderr, "carousel: only %d of %d ranks could be started as threads\n", started, ranks);
             car_hub_give_up(first->hub);
@@ -114,6 +115,8 @@ car_status car_train_locally(car_train_run *first) {
     CAR_TRY(car_context_create(NULL, &context));
     CAR_TRY(car_context_allocate(context, (size_t)ranks, sizeof *members, &members));
     CAR_TRY(car_hub_create(context, ranks, &first->hub));
+    uint64_t addresses = car_available_addresses(); /* an equal share of half of them */
+    first->addresses = addresses == UINT64_MAX ? 0 : (size_t)(addresses / 2) / (size_t)ranks;
     status = run_all(first, members, ranks);
     car_train_stop_listening();
     if (status != CAR_OK && !first->transport && first->context && car_context_error(first->context)[0]) {

@@ -323,18 +323,19 @@ void car_train_show_problems(const car_train_run *run) {
     }
 }
 
-/* Whether the directory has a summary of these weights. */
+/* Whether the directory has a summary of these weights, of a run that came to its end. */
 static bool has_summary(car_train_run *run, const char *digest) {
     char path[CAR_TRAIN_PATH], line[512];
-    bool found = false;
+    bool found = false, ended = true;
     FILE *file = path_in_run(run, "summary.json", path) == CAR_OK ? fopen(path, "r") : NULL;
-    while (file && !found && fgets(line, sizeof line, file)) {
-        found = strstr(line, "weights_sha256") && strstr(line, digest);
+    while (file && fgets(line, sizeof line, file)) {
+        found = found || (strstr(line, "weights_sha256") && strstr(line, digest));
+        ended = ended && !(strstr(line, "\"interrupted\"") && strstr(line, "true"));
     }
     if (file) {
         fclose(file);
     }
-    return found;
+    return found && ended;
 }
 
 car_status car_train_was_over(car_train_run *run, bool *out) {

@@ -316,6 +316,7 @@ static car_status evaluate_and_save(void *user) {
     }
     if (p->evaluates && !before) {
         CAR_TRY(car_train_evaluate_now(p->run));
+        p->run->broken_off = p->end && !p->run->evaluated;
     }
 done:
     return status;
@@ -366,8 +367,14 @@ car_status car_train_over_ranks(car_train_run *run) {
         CAR_TRY(car_rank_agree_to_stop(run->rank, &asked));
         interrupted = car_rank_steps(run->rank) < stop || (asked && stop < o->steps);
         CAR_TRY(pause_at(run, interrupted));
+        CAR_TRY(car_rank_agree_to_stop(run->rank, &asked)); /* meanwhile */
+        if (asked && !interrupted && car_rank_steps(run->rank) < o->steps) {
+            interrupted = true;
+            CAR_TRY(pause_at(run, true));
+        }
     }
     CAR_TRY(gather_accounts(run));
+    interrupted = interrupted || run->broken_off; /* on the first rank, which writes it down */
     interlude end = {.run = run, .interrupted = interrupted};
     CAR_TRY(car_rank_attend(run->rank, summarize, &end));
     if (!car_train_is_first(run)) {

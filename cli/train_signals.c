@@ -1,7 +1,7 @@
 /* How a run is told to end. A thread waits for signals, so that nothing has to be done inside of a handler.
  *
  *   SIGINT, SIGTERM, SIGHUP, SIGUSR1    no further step begins; a checkpoint, a summary, exit code 4
- *   any of them again                   the run ends at once, killed by the signal
+ *   again, later, but for SIGUSR1       the run ends at once, killed by the signal
  *   10 s later, still training          the run ends with its newest checkpoint, exit code 4
  *
  * Before there is anything to save a signal kills, as it would without us. A rank that mpirun started is different in one
@@ -19,7 +19,8 @@
 #include "carousel/checkpoint.h"
 #include "train.h"
 
-static const double patience = 10; /* seconds for the step under way */
+static const double patience = 10;      /* seconds for the step under way */
+static const double same_request = 0.5; /* seconds: `timeout` and shells signal a process and then its group */
 
 enum { LISTENER_STACK = 1 << 18 }; /* bytes: where addresses are limited, a default stack would be missed */
 
@@ -30,6 +31,7 @@ static struct {
     bool started, over_ranks, killed_by_mpirun;
     atomic_bool leaving;     /* the run is over */
     atomic_bool interrupted; /* it was asked to end */
+    double asked;            /* when; the thread's */
     _Atomic(car_train_phase) phase;
 } listener;
 
@@ -154,6 +156,11 @@ static int await_signal(const sigset_t *set, double deadline) {
     return number;
 }
 
+/* Not a second request: it comes with the first, or is the launcher's, which asks until it has been heard. */
+static bool is_repeated(int number) {
+    return car_train_is_interrupted() && (number == SIGUSR1 || car_clock_seconds() - listener.asked < same_request);
+}
+
 static void *listen_to_signals(void *argument) {
     double deadline = 0;
     sigset_t set;
@@ -172,11 +179,14 @@ static void *listen_to_signals(void *argument) {
             }
         } else if (number == SIGTERM && listener.killed_by_mpirun) {
             explain_and_die();
+        } else if (is_repeated(number)) {
+            continue;
         } else if ((phase == CAR_TRAIN_STARTING && !listener.over_ranks) || car_train_is_interrupted()) {
             die_of(number);
         } else {
             ask_to_end(number);
-            deadline = car_clock_seconds() + patience;
+            listener.asked = car_clock_seconds();
+            deadline = listener.asked + patience;
         }
     }
 }
@@ -187,6 +197,7 @@ void car_train_listen(car_train_run *run) {
     listener.over_ranks = strcmp(run->options.placement, "shared") != 0 && !car_train_is_local(&run->options);
     /* Slurm's srun sends SIGTERM to say that time is up. */
     listener.killed_by_mpirun = listener.over_ranks && (getenv("OMPI_COMM_WORLD_RANK") || !getenv("SLURM_STEP_ID"));
+    signal(SIGPIPE, SIG_IGN); /* a log that nobody reads any more is no reason to end: main says that it was lost */
     fill(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* no other thread may get them, those of MPI included */
     pthread_attr_t small;

@@ -36,6 +36,8 @@ const char *car_memory_text(car_memory category);
 
 /* `limit`: bytes that may be in use at once, 0 for as many as the address range holds. */
 car_status car_arena_create(car_context *context, size_t limit, car_arena **out);
+/* The same with at most so many bytes of addresses: for several arenas where ulimit -v leaves few. 0: as many as it can. */
+car_status car_arena_create_reserving(car_context *context, size_t limit, size_t most, car_arena **out);
 void car_arena_destroy(car_arena *arena); /* all blocks go with it */
 
 /* A block aligned to 64; its contents are undefined. bytes = 0 gives NULL. */

@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
+#include "base/available.h"
 #include "base/base.h"
 
 #if defined(__has_feature)
@@ -41,7 +42,7 @@ enum {
 
 /* Address space costs nothing, so ask for plenty and take less where the system is strict. */
 static const size_t first_reservation = (size_t)1 << 40;
-static const size_t last_reservation = (size_t)1 << 28;
+static const size_t last_reservation = (size_t)1 << 24;
 static const size_t huge_page = (size_t)1 << 21;
 
 typedef struct block {
@@ -95,7 +96,18 @@ const char *car_memory_text(car_memory category) {
     return category < CAR_MEMORY_CATEGORIES ? texts[category] : "unknown";
 }
 
+/* Where addresses are limited, no more than half of what is left: stacks, kernels and the allocator need some as well. */
+static size_t choose_reservation(size_t most) {
+    uint64_t left = car_available_addresses();
+    size_t bytes = most > 0 && most < first_reservation ? most : first_reservation;
+    return left / 2 < bytes ? (size_t)(left / 2) : bytes;
+}
+
 car_status car_arena_create(car_context *context, size_t limit, car_arena **out) {
+    return car_arena_create_reserving(context, limit, 0, out);
+}
+
+car_status car_arena_create_reserving(car_context *context, size_t limit, size_t most, car_arena **out) {
     *out = NULL;
     car_arena *arena = NULL;
     car_status status = car_context_allocate(context, 1, sizeof *arena, &arena);
@@ -105,7 +117,8 @@ car_status car_arena_create(car_context *context, size_t limit, car_arena **out)
     arena->context = context;
     arena->limit = limit;
     void *range = MAP_FAILED;
-    for (size_t bytes = first_reservation; bytes >= last_reservation && range == MAP_FAILED; bytes /= 2) {
+    for (size_t bytes = choose_reservation(most) / huge_page * huge_page;
+         bytes >= last_reservation && range == MAP_FAILED; bytes = bytes / 2 / huge_page * huge_page) {
         range = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         arena->reserved = bytes;
     }

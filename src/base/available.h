@@ -13,4 +13,7 @@ typedef struct car_available {
 /* Reads /proc and the mounted control groups, version 1 and 2, below `root`: "" but for tests. */
 car_available car_available_find(const char *root);
 
+/* Addresses that ulimit -v leaves this process; UINT64_MAX: no limit. */
+uint64_t car_available_addresses(void);
+
 #endif

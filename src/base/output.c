@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/folder.h"
@@ -24,7 +26,18 @@ car_status car_output_open(car_context *context, const char *path, car_output *o
     car_output output = {.context = context, .descriptor = -1, .sha = car_sha256_begin()};
     car_status status = CAR_OK;
     *out = (car_output){0};
-    CAR_TRY(car_context_copy_text(context, path, &output.path));
+    struct stat there;
+    char *real = realpath(path, NULL); /* what a link leads to is written, not the link */
+    if (real && stat(real, &there) == 0 && !S_ISREG(there.st_mode)) {
+        free(real);
+        return car_context_fail(context, CAR_ERROR_IO, "%s: is not a regular file, and is not written over", path);
+    }
+    status = car_context_copy_text(context, real ? real : path, &output.path);
+    free(real);
+    CAR_TRY(status);
+    path = output.path;
+    slash = strrchr(path, '/');
+    name = slash != NULL ? slash + 1 : path;
     CAR_TRY(car_folder_of(context, path, &output.directory));
     car_folder_clear(context, output.directory, name);
     CAR_TRY(car_folder_temporary(context, output.directory, name, &output.temporary));

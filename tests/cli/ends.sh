@@ -45,6 +45,40 @@ wait $runner
 code=$?
 [ $code = 143 ] || [ $code = 130 ] || [ $code = 4 ] || fail "a second signal: exit $code"
 
+# Two that come together, as from `timeout`, are one request.
+begin "$directory/together" --model mlp
+kill -TERM $runner
+sleep 0.05
+kill -TERM $runner
+ends_with 4 "two signals at once"
+
+# A reader of the log that leaves does not end the run.
+"$CAROUSEL" train --model mlp --width 32 --batch 2 --workers 2 --steps 200 --out "$directory/unread" 2>/dev/null | head -n 1 >/dev/null
+[ -s "$directory/unread/weights.safetensors" ] || fail "a run whose log nobody reads has no weights"
+
+# Devices are not written over, links are followed.
+if mknod "$directory/null" c 1 3 2>/dev/null; then
+    expect 1 "is not a regular file" plan --model mlp --svg "$directory/null"
+    [ -c "$directory/null" ] || fail "a device was replaced"
+fi
+ln -s "$directory/real.svg" "$directory/link.svg"
+touch "$directory/real.svg"
+expect 0 "" plan --model mlp --svg "$directory/link.svg"
+[ -L "$directory/link.svg" ] && [ -s "$directory/real.svg" ] || fail "a link was replaced by a file"
+
+# Addresses that are few are shared out: no limit makes a run crash.
+for megabytes in 320 398 436 650; do
+    (ulimit -v $((megabytes * 1024)) && exec "$CAROUSEL" train --model resnet20 --image-size 8 --workers 3 --batch 4 --steps 2 \
+        --threads 2 >"$directory/log" 2>&1)
+    code=$?
+    [ $code = 0 ] || [ $code = 1 ] || grep -q Sanitizer "$directory/log" || fail "ulimit -v of $megabytes MB: exit $code"
+done
+
+# What was typed wrong.
+for option in rule optimizer placement; do
+    expect 2 "bogus" train --model mlp --steps 1 --$option bogus
+done
+
 # nohup: a closed terminal is none of its business.
 (
     trap '' HUP
