@@ -58,10 +58,12 @@ static int run_rule(const char *rule, outcome *out) {
     run.options.shape.classes = 4;
     run.options.shape.batch = 8;
     run.options.threads = 2; /* fewer than workers, so that accumulation has something to save */
-    run.options.steps = 50;
-    run.options.optimizer = "adamw";
-    run.options.lr = 1e-3;
-    run.options.warmup = 10;
+    run.options.steps = 60;
+    run.options.optimizer = "muon";
+    run.options.momentum = 0.95;
+    run.options.lr = 0.02;
+    run.options.schedule = "cosine";
+    run.options.warmup = 15; /* the same for all rules */
     car_status status = car_train_set_up(&run);
     if (status == CAR_OK) {
         status = car_trainer_run(run.trainer, run.options.steps);

@@ -18,11 +18,8 @@ int64_t car_correction_warmup(car_rule rule, const car_optimizer_config *config,
 
 bool car_correction_is_on(const car_correction *correction);
 
-/* "c 0.9, a 1 x share of stale workers", "off". Returns the length. */
+/* "c 0.9, a 1", "off". Returns the length. */
 int car_correction_text(const car_correction *correction, char *text, size_t capacity);
-
-/* The share of workers that use weights one step old for a stage: 0 to 1. */
-double car_plan_stale_share(const car_plan *plan, int stage);
 
 #ifdef __cplusplus
 }

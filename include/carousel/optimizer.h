@@ -36,9 +36,8 @@ car_status car_optimizer_find(car_context *context, const char *name, car_optimi
  *           second moment
  *   Muon:   w -= lr * (u + c * (u - u_last)), u being its orthogonal update; the last one is one more state */
 typedef struct car_correction {
-    double c;      /* of the momentum's change: needs no memory, but of Muon's update */
-    double a;      /* of the gradient's change: keeps the last gradient, one more state */
-    bool by_share; /* a parameter gets a times the share of workers that are stale for its stage */
+    double c; /* of the momentum's change: needs no memory, but of Muon's update */
+    double a; /* of the gradient's change: keeps the last gradient, one more state */
 } car_correction;
 
 typedef struct car_optimizer_config {
@@ -57,7 +56,7 @@ int car_optimizer_config_states(const car_optimizer_config *config); /* numbers 
 /* Of one parameter: of Muon's matrices fewer. */
 int car_optimizer_param_states(const car_optimizer_config *config, const car_graph *graph, int param);
 
-/* State of all parameters, zero. Every worker counts as stale: a trainer knows better. One optimizer may update different parameters from several threads at once. */
+/* State of all parameters, zero. One optimizer may update different parameters from several threads at once. */
 car_status car_optimizer_create(const car_program *program, car_arena *arena, const car_optimizer_config *config,
                                 car_optimizer **out);
 void car_optimizer_destroy(car_optimizer *optimizer);

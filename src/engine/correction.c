@@ -12,32 +12,31 @@ static bool is_late(car_rule rule) {
     return rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_CDP_V2 || rule == CAR_RULE_2BW;
 }
 
+/* The momentum that makes the delay worse, and that a correction looks ahead with. */
+static double memory_of(const car_optimizer_config *config) {
+    return config->kind == CAR_OPTIMIZER_SGD ? config->momentum : config->beta1;
+}
+
 car_correction car_correction_choose(car_rule rule, const car_optimizer_config *config) {
-    double memory = config->kind == CAR_OPTIMIZER_SGD ? config->momentum : config->beta1;
-    if (!is_late(rule) || memory == 0) {
-        return (car_correction){0};
-    }
-    return (car_correction){.c = memory, .a = 1, .by_share = true};
+    double memory = memory_of(config);
+    return is_late(rule) && memory > 0 ? (car_correction){.c = memory, .a = 1} : (car_correction){0};
 }
 
 int64_t car_correction_warmup(car_rule rule, const car_optimizer_config *config, int64_t steps) {
-    bool everywhere = rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_2BW; /* stale */
-    bool wanted = everywhere && (config->kind != CAR_OPTIMIZER_SGD || config->momentum != 0);
-    return wanted ? steps / 4 : 0;
+    static const struct {
+        int64_t part, of;
+    } shares[CAR_OPTIMIZERS] = {
+        [CAR_OPTIMIZER_SGD] = {1, 6}, [CAR_OPTIMIZER_ADAMW] = {3, 8}, [CAR_OPTIMIZER_MUON] = {1, 4}};
+    const int64_t most = 2000; /* by then a long run has found its way */
+    bool late_everywhere = rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_2BW;
+    if (!late_everywhere || memory_of(config) == 0) {
+        return 0;
+    }
+    int64_t warmup = steps * shares[config->kind].part / shares[config->kind].of;
+    return warmup < most ? warmup : most;
 }
 
 int car_correction_text(const car_correction *correction, char *text, size_t capacity) {
-    if (!car_correction_is_on(correction)) {
-        return snprintf(text, capacity, "off");
-    }
-    return snprintf(text, capacity, "c %g, a %g%s", correction->c, correction->a,
-                    correction->by_share && correction->a != 0 ? " x share of stale workers" : "");
-}
-
-double car_plan_stale_share(const car_plan *plan, int stage) {
-    int workers = car_plan_config_of(plan)->workers, stale = 0;
-    for (int i = 0; i < workers; i++) {
-        stale += car_plan_delay(plan, i, stage) > 0;
-    }
-    return (double)stale / workers;
+    return car_correction_is_on(correction) ? snprintf(text, capacity, "c %g, a %g", correction->c, correction->a)
+                                            : snprintf(text, capacity, "off");
 }

@@ -3,7 +3,6 @@
 #define CAR_ENGINE_INTERNAL_H
 
 #include "carousel/optimizer.h"
-#include "carousel/plan.h"
 #include "carousel/tape.h"
 #include "graph/range.h"
 #include "kernels/program.h"
@@ -52,10 +51,9 @@ void car_tape_export(car_tape *tape, bool gradient, void *data);
 /* The initial values of one parameter, in stored layout. */
 car_status car_weights_draw(const car_program *program, int param, uint64_t seed, float *stored);
 
-/* State only for the wanted parameters; NULL: for all. The plan says which share of the workers is stale where; NULL:
- * all of them everywhere. `threads` may update at a time: Muon has scratch for so many. */
+/* State only for the wanted parameters; NULL: for all. `threads` may update at a time: Muon has scratch for so many. */
 car_status car_optimizer_create_for(const car_program *program, car_arena *arena, const car_optimizer_config *config,
-                                    const car_plan *plan, const bool *wanted, int threads, car_optimizer **out);
+                                    const bool *wanted, int threads, car_optimizer **out);
 
 /* See car_cut_numbers. */
 int64_t car_optimizer_since(const car_optimizer *optimizer);

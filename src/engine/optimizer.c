@@ -71,25 +71,7 @@ float *car_optimizer_state(car_optimizer *optimizer, int state, int param) {
 
 car_status car_optimizer_create(const car_program *program, car_arena *arena, const car_optimizer_config *config,
                                 car_optimizer **out) {
-    return car_optimizer_create_for(program, arena, config, NULL, NULL, 1, out);
-}
-
-/* A tied parameter has the share of its first stage: that is where it is updated. */
-static void find_shares(car_optimizer *optimizer, const car_plan *plan) {
-    const car_graph *graph = car_program_graph(optimizer->program);
-    const car_partition *partition = plan ? car_plan_partition(plan) : NULL;
-    for (int p = 0; p < car_graph_param_count(graph); p++) {
-        optimizer->share[p] = 1;
-    }
-    for (int j = partition ? partition->stage_count - 1 : -1; j >= 0; j--) {
-        double share = car_plan_stale_share(plan, j);
-        for (int l = partition->stages[j].first; l < partition->stages[j].end; l++) {
-            const car_op *op = car_graph_op(graph, l);
-            for (int p = 0; p < op->param_count; p++) {
-                optimizer->share[op->params[p]] = share;
-            }
-        }
-    }
+    return car_optimizer_create_for(program, arena, config, NULL, 1, out);
 }
 
 static car_status create_rooms(car_optimizer *optimizer, const bool *wanted, int threads) {
@@ -144,9 +126,8 @@ done:
 }
 
 car_status car_optimizer_create_for(const car_program *program, car_arena *arena, const car_optimizer_config *config,
-                                    const car_plan *plan, const bool *wanted, int threads, car_optimizer **out) {
+                                    const bool *wanted, int threads, car_optimizer **out) {
     car_context *context = car_program_context(program);
-    int params = car_graph_param_count(car_program_graph(program));
     car_optimizer *optimizer = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -155,8 +136,6 @@ car_status car_optimizer_create_for(const car_program *program, car_arena *arena
     optimizer->arena = arena;
     optimizer->config = config ? *config : car_optimizer_config_default();
     optimizer->config.correction = correction_of(&optimizer->config);
-    CAR_TRY(car_context_allocate(context, (size_t)params, sizeof(double), &optimizer->share));
-    find_shares(optimizer, plan);
     for (int state = 0; state < car_optimizer_states(optimizer); state++) {
         CAR_TRY(create_state(optimizer, state, wanted));
     }
@@ -183,7 +162,6 @@ void car_optimizer_destroy(car_optimizer *optimizer) {
         car_context_release(context, optimizer->state[s], (size_t)params, sizeof(void *));
     }
     destroy_rooms(optimizer);
-    car_context_release(context, optimizer->share, (size_t)params, sizeof(double));
     car_context_release(context, optimizer, 1, sizeof *optimizer);
 }
 

@@ -13,7 +13,6 @@ struct car_optimizer {
     const car_program *program;
     car_arena *arena;
     car_optimizer_config config;
-    double *share; /* per parameter: of the workers that are stale for its stage */
     int64_t since; /* the first update whose gradient, or orthogonal update, is in the last state */
     void **state[CAR_OPTIMIZER_MAX_STATES]; /* per parameter; NULL where there is none */
     /* Muon's scratch: a room for each thread that may be updating. */

@@ -12,9 +12,8 @@ static double decay_of(const car_optimizer *optimizer, int param) {
 }
 
 /* The weight of the gradient's change: none while there is no gradient to compare with. */
-static double change_weight(const car_optimizer *optimizer, int param, int64_t step) {
-    const car_correction *correction = &optimizer->config.correction;
-    return step > optimizer->since ? correction->a * (correction->by_share ? optimizer->share[param] : 1) : 0;
+static double change_weight(const car_optimizer *optimizer, int64_t step) {
+    return step > optimizer->since ? optimizer->config.correction.a : 0;
 }
 
 /* The last gradient is behind the optimizer's own states. */
@@ -45,7 +44,7 @@ static void update_sgd(car_optimizer *optimizer, int param, int64_t step, double
                                           .momentum = (float)config->momentum,
                                           .weight_decay = (float)decay_of(optimizer, param),
                                           .c = (float)correction->c,
-                                          .a = (float)change_weight(optimizer, param, step)};
+                                          .a = (float)change_weight(optimizer, step)};
     car_vector_select()->sgd_corrected(to, from, momentum, last_gradient(optimizer, param), sum, &sgd, count);
 }
 
@@ -71,7 +70,7 @@ static void update_adamw(car_optimizer *optimizer, int param, int64_t step, doub
         return;
     }
     double c = step > 0 ? correction->c : 0, before = 1.0 - pow(config->beta1, (double)step); /* c: no 0 / 0 */
-    double a = change_weight(optimizer, param, step);
+    double a = change_weight(optimizer, step);
     const car_vector_adamw_corrected corrected = {.plain = adamw,
                                                   .moved = (float)(lr * (1 + c) / correction1),
                                                   .before = c != 0 ? (float)(-lr * c / before) : 0.0f,

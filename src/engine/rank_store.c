@@ -178,8 +178,8 @@ static car_status create_optimizer(car_rank *rank) {
             wanted[h->layout.parts[c].param] = true;
         }
     }
-    CAR_TRY(car_optimizer_create_for(rank->program, rank->arena, &rank->config.optimizer, rank->plan, wanted,
-                                     rank->config.threads, &rank->optimizer));
+    CAR_TRY(car_optimizer_create_for(rank->program, rank->arena, &rank->config.optimizer, wanted, rank->config.threads,
+                                     &rank->optimizer));
 done:
     car_context_release(rank->context, wanted, params, sizeof *wanted);
     return status;

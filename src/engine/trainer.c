@@ -159,7 +159,7 @@ static car_status create_contents(car_trainer *trainer) {
     for (int v = 0; v < trainer->versions; v++) {
         CAR_TRY(car_weights_create(trainer->program, trainer->arena, &trainer->weights[v]));
     }
-    CAR_TRY(car_optimizer_create_for(trainer->program, trainer->arena, &trainer->config.optimizer, trainer->plan, NULL,
+    CAR_TRY(car_optimizer_create_for(trainer->program, trainer->arena, &trainer->config.optimizer, NULL,
                                      trainer->config.threads, &trainer->optimizer));
     CAR_TRY(create_sums(trainer));
     CAR_TRY(create_workers(trainer));

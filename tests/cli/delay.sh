@@ -20,7 +20,7 @@ first() { # TEXT OPTIONS...: in the first line
     line=$("$CAROUSEL" train --model mlp --batch 4 --workers 2 --threads 1 "$@" 2>&1 | head -n 1)
     grep -qF -- "$text" <<<"$line" || fail "train $*: '$text' is not in the first line: $line"
 }
-first "delay corrected by c 0.9, a " --rule cdp-v2 --steps 1
+first "delay corrected by c 0.9, a 1 (auto)" --rule cdp-v2 --steps 1
 first "(auto)" --rule cdp-v2 --steps 1 --optimizer adamw
 first "steps (auto)" --rule cdp-v1 --steps 20
 first "delay corrected by c 0.5, a 2" --rule cdp-v2 --steps 1 --delay-correction 0.5,2

@@ -139,7 +139,7 @@ static void test_going_on_to_the_bit(void **state) {
                 car_session_config config = car_session_config_default(models[m], WORKERS, rules[r]);
                 config.training.optimizer.kind = (car_optimizer_kind)kind;
                 if ((m + kind) % 2) {
-                    config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1, .by_share = true};
+                    config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1};
                 }
                 config.training.threads = config.plan.threads = 1 + (m + r) % 3;
                 check_cut(config, models[m]);

@@ -332,7 +332,7 @@ static void test_options(void **state) {
 
 /* The delay's correction, with a by stage, alike and not at all; and across a pause. */
 static void test_correction(void **state) {
-    static const car_correction corrections[] = {{.c = 0.9}, {.c = 1, .a = 1.5}, {.c = 0.8, .a = 1, .by_share = true}};
+    static const car_correction corrections[] = {{.c = 0.9}, {.c = 1, .a = 1.5}, {.c = 0.8, .a = 1}};
     car_world w;
     car_world_open(&w, *state);
     for (int r = 0; r < COUNT(rules); r++) {
@@ -359,8 +359,7 @@ static void test_muon(void **state) {
             s.optimizer.kind = CAR_OPTIMIZER_MUON;
             s.optimizer.adamw_ratio = 0.1;
             s.optimizer.decay_weights_only = true;
-            s.optimizer.correction =
-                corrected ? (car_correction){.c = 0.9, .a = 1, .by_share = true} : (car_correction){0};
+            s.optimizer.correction = corrected ? (car_correction){.c = 0.9, .a = 1} : (car_correction){0};
             s.pause = corrected ? 3 : 0;
             check(&w, &s);
         }

@@ -99,10 +99,10 @@ static car_session_config configure(const car_placement_setting *s, const char *
     if (strcmp(model, "mlp") == 0 && rule != CAR_RULE_DP) {
         config.training.optimizer.kind = CAR_OPTIMIZER_MUON;
         config.training.optimizer.adamw_ratio = 0.1;
-        config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1, .by_share = true};
+        config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1};
     }
     if (strcmp(model, "resnet20") == 0 && rule != CAR_RULE_DP) {
-        config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1, .by_share = true};
+        config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1};
     }
     config.log = log_line;
     return config;

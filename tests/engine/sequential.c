@@ -305,14 +305,9 @@ static void update_statistic(car_sequential *s, int64_t t, int param) {
     car_vector_select()->blend(to, sum_of(s, param), (float)keep, 1.0f, count_of(s, param));
 }
 
-/* The share of workers that compute step t with an older version of a parameter: the weight of a. */
-static double change_of(const car_sequential *s, int64_t t, int param) {
-    const car_correction *correction = &s->config.optimizer.correction;
-    int stale = 0;
-    for (int i = 0; i < s->config.workers; i++) {
-        stale += version_of(s, t, i, s->home[param]) < t;
-    }
-    return t == 0 ? 0 : correction->a * (correction->by_share ? (double)stale / s->config.workers : 1);
+/* The weight of the gradient's change, which there is none of in the first step. */
+static double change_of(const car_sequential *s, int64_t t) {
+    return t > 0 ? s->config.optimizer.correction.a : 0;
 }
 
 static void update_sgd(car_sequential *s, int64_t t, int param, double decay, double scale) {
@@ -323,7 +318,7 @@ static void update_sgd(car_sequential *s, int64_t t, int param, double decay, do
                                                     .momentum = (float)o->momentum,
                                                     .weight_decay = (float)decay,
                                                     .c = (float)o->correction.c,
-                                                    .a = (float)change_of(s, t, param)};
+                                                    .a = (float)change_of(s, t)};
         car_vector_select()->sgd_corrected(
             car_weights_data(s->theta[t + 1], param), car_weights_data(s->theta[t], param), s->state[0][param],
             o->correction.a != 0 ? s->state[2][param] : NULL, sum_of(s, param), &corrected, count_of(s, param));
@@ -351,7 +346,7 @@ static void update_adamw(car_sequential *s, int64_t t, int param, double decay, 
                                     .root = (float)(1 / sqrt(1 - pow(o->beta2, updates))),
                                     .eps = (float)o->eps};
     if (o->correction.c != 0 || o->correction.a != 0) {
-        double c = t > 0 ? o->correction.c : 0, a = change_of(s, t, param) * (1 - o->beta1);
+        double c = t > 0 ? o->correction.c : 0, a = change_of(s, t) * (1 - o->beta1);
         const car_vector_adamw_corrected corrected = {
             .plain = adamw,
             .moved = (float)(lr * (1 + c) / (1 - pow(o->beta1, updates))),

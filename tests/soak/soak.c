@@ -80,8 +80,7 @@ static void choose_training(dice *d, car_session_config *config) {
                                : one_in(d, 2) ? CAR_OPTIMIZER_SGD
                                               : CAR_OPTIMIZER_ADAMW;
     training->optimizer.nesterov = one_in(d, 3);
-    training->optimizer.correction =
-        (car_correction){.c = one_in(d, 2) ? 0.9 : 0, .a = one_in(d, 2) ? 1 : 0, .by_share = one_in(d, 2)};
+    training->optimizer.correction = (car_correction){.c = one_in(d, 2) ? 0.9 : 0, .a = one_in(d, 2) ? 1 : 0};
     training->optimizer.weight_decay = one_in(d, 2) ? 0.01 : 0;
     training->optimizer.decay_weights_only = one_in(d, 2);
     training->schedule = (car_schedule){.kind = (car_schedule_kind)roll(d, CAR_SCHEDULE_CONSTANT, CAR_SCHEDULE_COSINE),

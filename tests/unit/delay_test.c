@@ -12,13 +12,11 @@
 
 #include "carousel/correction.h"
 #include "kernels/vector/vector.h"
-#include "support/common.h"
-#include "support/setting.h"
 
 /* ---- stability ------------------------------------------------------------------------------- */
 
 /* One parameter for each product of rate and curvature, GRID of them for 1. */
-enum { GRID = 500, COUNT = 4 * GRID, STEPS = 6000 };
+enum { GRID = 250, COUNT = 4 * GRID, STEPS = 1500 };
 
 static const double momentum = 0.9;
 
@@ -250,7 +248,8 @@ static void test_auto(void **state) {
             assert_int_equal(car_correction_warmup(prompt[r], &config, 1000), 0);
             assert_int_equal(car_correction_warmup(CAR_RULE_CDP_V2, &config, 1000), 0);
             int64_t warmup = car_correction_warmup(CAR_RULE_CDP_V1, &config, 1000);
-            assert_true(warmup > 0 && warmup < 1000);
+            assert_true(warmup > 100 && warmup < 500);
+            assert_int_equal(car_correction_warmup(CAR_RULE_CDP_V1, &config, 1000000), 2000);
         }
     }
     car_optimizer_config plain = car_optimizer_config_default();
@@ -260,8 +259,8 @@ static void test_auto(void **state) {
     assert_int_equal(car_correction_warmup(CAR_RULE_CDP_V1, &plain, 1000), 0);
     car_correction_text(&plain.correction, text, sizeof text);
     assert_string_equal(text, "off");
-    car_correction_text(&(car_correction){.c = 0.9, .a = 1, .by_share = true}, text, sizeof text);
-    assert_string_equal(text, "c 0.9, a 1 x share of stale workers");
+    car_correction_text(&(car_correction){.c = 0.9, .a = 1}, text, sizeof text);
+    assert_string_equal(text, "c 0.9, a 1");
 }
 
 static void test_states(void **state) {
@@ -281,31 +280,12 @@ static void test_states(void **state) {
     assert_int_equal(car_optimizer_config_states(&config), 0);
 }
 
-/* What the clock allows, searched for by brute force. */
-static void check_shares(const car_setting *s) {
-    car_rule rule = car_plan_config_of(s->plan)->rule;
-    for (int j = 0; j < s->S; j++) {
-        int late = 0;
-        for (int i = 0; i < s->N; i++) {
-            late += rule == CAR_RULE_CDP_V1 || (rule == CAR_RULE_CDP_V2 && !car_setting_is_fresh(s, i, j));
-        }
-        assert_float_equal(car_plan_stale_share(s->plan, j), (double)late / s->N, 1e-12);
-    }
-}
-
-static void test_shares(void **state) {
-    (void)state;
-    car_setting_for_all(CAR_RULE_DP, CAR_PLACEMENT_SHARED, check_shares);
-    car_setting_for_all(CAR_RULE_CDP_V1, CAR_PLACEMENT_SHARED, check_shares);
-    car_setting_for_all(CAR_RULE_CDP_V2, CAR_PLACEMENT_SHARED, check_shares);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limits),      cmocka_unit_test(test_limits_by_share),
         cmocka_unit_test(test_equivalence), cmocka_unit_test(test_loop_is_the_correction),
         cmocka_unit_test(test_auto),        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_shares),
+
     };
-    return cmocka_run_group_tests(tests, car_common_set_up, car_common_tear_down);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

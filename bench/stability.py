@@ -1,0 +1,93 @@
+"""How large a rate is stable under the delay: momentum SGD on a quadratic, for docs/delay.md and its figure.
+
+With x = rate times curvature, momentum mu, a share s of workers one step late and the correction (c, a), the weights
+obey a recursion whose roots are those of
+
+    (z - 1) (z - mu) z^2 + x ((1 - s) z + s) ((1 + c) z^2 - c z + a (z - 1) (z - mu))
+
+It is stable as long as all of them lie within the unit circle.
+"""
+
+import sys
+
+sys.dont_write_bytecode = True
+from draw import DASHES, figure  # noqa: E402
+
+MOMENTUM = 0.9
+CURVES = [("no delay", 0, 0, 0), ("one step late", 1, 0, 0), ("the same, c 0.9, a 0", 1, 0.9, 0),
+          ("the same, c 0.9, a 1", 1, 0.9, 1)]  # fmt: skip
+CORRECTIONS = [("none", lambda s: (0, 0)), ("c 0.9, a 0", lambda s: (0.9, 0)), ("c 0.9, a 1", lambda s: (0.9, 1)),
+               ("c 0.9, a = share", lambda s: (0.9, s))]  # fmt: skip
+
+
+def product(p, q):
+    """Polynomials as lists of coefficients, the highest power first."""
+    out = [0.0] * (len(p) + len(q) - 1)
+    for i, a in enumerate(p):
+        for j, b in enumerate(q):
+            out[i + j] += a * b
+    return out
+
+
+def polynomial(x, s, c, a, mu=MOMENTUM):
+    step = product(product([1, -1], [1, -mu]), [1, 0, 0])
+    square = product([1, -1], [1, -mu])
+    response = [1 + c + a * square[0], -c + a * square[1], a * square[2]]
+    late = product([x * (1 - s), x * s], response)
+    return [step[0]] + [step[n + 1] + late[n] for n in range(4)]
+
+
+def radius(coefficients):
+    """The largest root's absolute value, by Durand and Kerner's iteration."""
+    roots = [complex(0.4, 0.9) ** n for n in range(len(coefficients) - 1)]
+    for _ in range(400):
+        moved = 0.0
+        for n, z in enumerate(roots):
+            value = 0
+            for k in coefficients:
+                value = value * z + k
+            for m, other in enumerate(roots):
+                value /= (z - other) if m != n else 1
+            roots[n] = z - value
+            moved = max(moved, abs(value))
+        if moved < 1e-12:
+            break
+    return max(abs(z) for z in roots)
+
+
+def limit(s, c, a, most=4.0):
+    """The x from which on it is not stable. Stable below, so halving finds it; the first crossing is what counts."""
+    low, step = 0.0, 0.02
+    while low < most and radius(polynomial(low + step, s, c, a)) <= 1 + 1e-9:
+        low += step
+    high = low + step
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (middle, high) if radius(polynomial(middle, s, c, a)) <= 1 + 1e-9 else (low, middle)
+    return high
+
+
+def stability_figure():
+    lines = []
+    for k, (name, s, c, a) in enumerate(CURVES):
+        points = [(n / 100, round(radius(polynomial(n / 100, s, c, a)), 4)) for n in range(1, 101)]
+        lines.append({"kind": "line", "points": points, "name": name, "colour": k, "dash": DASHES[k]})
+    growth = {"title": "Largest root: above 1 the weights run away", "x": "rate × curvature", "y": "momentum 0.9",
+              "marks": [*lines, {"kind": "level", "at": 1, "colour": "#444444", "dash": "1 3"}], "legend": "left",
+              "y_range": (0.75, 1.6)}  # fmt: skip
+    limits = [{"kind": "line", "points": [(n / 20, round(min(limit(n / 20, *of(n / 20)), 4), 3)) for n in range(21)],
+               "name": name, "colour": k + 1 if k else 1, "dash": DASHES[k + 1]}
+              for k, (name, of) in enumerate(CORRECTIONS)]  # fmt: skip
+    shares = {"title": "Largest stable rate × curvature", "x": "share of workers that are one step late",
+              "y": "by correction", "marks": limits, "legend": True, "y_range": (0, 4)}  # fmt: skip
+    return figure([growth, shares], columns=2, width=960, height=340)
+
+
+def main():
+    """bench/stability.py FILE.svg: the figure of docs/delay.md."""
+    with open(sys.argv[1], "w") as file:
+        file.write(stability_figure())
+
+
+if __name__ == "__main__":
+    main()
