@@ -1,0 +1,373 @@
+"""What the delay costs with and without its correction: resnet20 and the paper's networks on CIFAR-10 by SGD, gpt2-nano
+and vit-tiny by AdamW and Muon. Every rule is beside dp with the same correction: Nesterov's momentum helps dp, too."""
+
+import os
+import statistics
+
+from curves import smooth
+from draw import DASHES, figure
+from render import table
+from runs import program
+from stability import stability_figure
+from store import output_of, read_evaluations, read_json, read_losses, say, thin
+
+QUESTION = "What does the delay cost in accuracy, and what is left of that with the correction?"
+IMAGES_VARIABLE, TEXT_VARIABLE = "CAROUSEL_CIFAR10_JPEG", "CAROUSEL_TINYSHAKESPEARE"
+MEAN = 50  # steps that a point of a curve of losses is the mean of
+EPOCH = 390  # steps of 128 samples
+
+# How a run is named in tables, and its options. What --delay-correction auto is, the program says.
+SGD_RULES = {
+    "dp": {"rule": "dp"},
+    "dp, Nesterov": {"rule": "dp", "nesterov": True},
+    "cdp-v2, off": {"rule": "cdp-v2", "delay-correction": "off"},
+    "cdp-v2": {"rule": "cdp-v2"},
+    "cdp-v1, off": {"rule": "cdp-v1", "delay-correction": "off"},
+    "cdp-v1": {"rule": "cdp-v1"},
+}
+RULES = {
+    "dp": {"rule": "dp"},
+    "dp, corrected": {"rule": "dp", "delay-correction": "0.9,0"},  # what is left of it where nobody is late
+    "cdp-v2, off": {"rule": "cdp-v2", "delay-correction": "off"},
+    "cdp-v2": {"rule": "cdp-v2"},
+    "cdp-v1, off": {"rule": "cdp-v1", "delay-correction": "off"},
+    "cdp-v1": {"rule": "cdp-v1"},
+}
+OFF = ("cdp-v2, off", "cdp-v1, off")  # of AdamW and Muon at dp's best rate only
+PAPER_RULES = ("dp", "cdp-v2, off", "cdp-v2", "cdp-v1")
+
+IMAGES = {"workers": 4, "batch": 32, "threads": 2, "lr": 0.1, "momentum": 0.9, "weight-decay": 5e-4,
+          "lr-schedule": "cosine", "eval-every": EPOCH, "checkpoint-every": 130, "keep": 1}  # fmt: skip
+SEEDS = {3: 6, 10: 3, 30: 1}  # epochs of resnet20: seeds
+PAPER = {"resnet18": 5, "resnet50": 1}  # epochs
+MODELS = {
+    "gpt2-nano": {"workers": 4, "batch": 8, "threads": 2, "weight-decay": 0.1, "betas": "0.9,0.95", "eval-every": 100},
+    "vit-tiny": {"workers": 4, "batch": 16, "threads": 2, "weight-decay": 0.05, "eval-every": 80, "eval-batches": 125},
+}
+STEPS = {"gpt2-nano": 400, "vit-tiny": 240}
+LONG_STEPS = 1600
+RATES = {"adamw": (5e-4, 1e-3, 2e-3, 4e-3), "muon": (0.005, 0.01, 0.02, 0.04)}
+TARGETS = {"cdp-v2": {3: -0.5, 10: -0.5}, "cdp-v1": {3: -1.5, 10: -0.7}}  # points, less one standard error
+LOSS_TARGETS = {"cdp-v2": 0.02, "cdp-v1": 0.10}
+
+
+def warmup_of(steps, optimizer="sgd"):
+    """The same for all rules: what the program gives cdp-v1 by itself (src/engine/correction.c)."""
+    part, of = {"sgd": (1, 6), "adamw": (3, 8), "muon": (1, 4)}[optimizer]
+    return min(steps * part // of, 2000)
+
+
+def word(name):
+    return name.replace(", ", "-").replace(" ", "-").lower()
+
+
+# ---- which runs -------------------------------------------------------------------------------------------
+
+
+def image_key(model, epochs, name, seed):
+    return f"{model}-{epochs}ep-{word(name)}-seed{seed}"
+
+
+def resnet20_runs(lengths):
+    """Key and settings, seed by seed: whoever stops early has whole sets."""
+    for epochs in lengths:
+        for seed in range(1, SEEDS[epochs] + 1):
+            for name, settings in SGD_RULES.items():
+                yield image_key("resnet20", epochs, name, seed), {
+                    **IMAGES, "model": "resnet20", "epochs": epochs, "warmup": warmup_of(epochs * EPOCH), "seed": seed,
+                    **settings}  # fmt: skip
+
+
+def paper_runs():
+    for model, epochs in PAPER.items():
+        for name in PAPER_RULES:
+            yield image_key(model, epochs, name, 1), {
+                **IMAGES, "model": model, "epochs": epochs, "warmup": warmup_of(epochs * EPOCH), "seed": 1,
+                **SGD_RULES[name]}  # fmt: skip
+
+
+def sweep_key(model, optimizer, name, rate, seed=1, steps=None):
+    return f"{model}-{optimizer}-{word(name)}-lr{rate:g}-{steps or STEPS[model]}steps-seed{seed}"
+
+
+def sweep_settings(model, optimizer, name, rate, seed=1, steps=None):
+    steps = steps or STEPS[model]
+    return {**MODELS[model], "model": model, "optimizer": optimizer, "lr": rate, "lr-schedule": "cosine",
+            "steps": steps, "warmup": warmup_of(steps, optimizer), "checkpoint-every": 100, "keep": 1, "seed": seed,
+            **RULES[name]}  # fmt: skip
+
+
+def best_rate(runs, model, optimizer, name):
+    """Of those with the first seed that are there; None before there is any. Rules without a correction have dp's."""
+    found = []
+    for rate in RATES[optimizer]:
+        run = runs.get(sweep_key(model, optimizer, "dp" if name in OFF else name, rate))
+        if run and run["eval_loss"] is not None:
+            found.append((run["eval_loss"], rate))
+    return min(found)[1] if found else None
+
+
+# ---- measuring --------------------------------------------------------------------------------------------
+
+
+def packed_cifar10(work):
+    """The images, decoded once for all runs. None if nobody said where they are."""
+    directory = os.environ.get(IMAGES_VARIABLE)
+    if not directory or not os.path.isdir(os.path.join(directory, "train")):
+        say(f"* CIFAR-10 is MISSING: set {IMAGES_VARIABLE} to a folder with train/CLASS/*.jpg and test/CLASS/*.jpg.")
+        return None
+    path = os.path.join(work, "cifar10.packed")
+    if not os.path.exists(path):
+        os.makedirs(work, exist_ok=True)
+        if os.path.exists(path + ".part"):
+            os.remove(path + ".part")
+        output_of(program(), "data", "pack", f"imagefolder:{os.path.abspath(directory)}", "-o", path + ".part")
+        os.replace(path + ".part", path)
+    return f"packed:{path}"
+
+
+def text_data():
+    path = os.environ.get(TEXT_VARIABLE)
+    if path and os.path.exists(path):
+        return f"tokens:{os.path.abspath(path)}"
+    say(f"* The text is MISSING: set {TEXT_VARIABLE} to a text file, tiny Shakespeare for instance.")
+    return None
+
+
+def figures_of(directory):
+    summary, losses = read_json(os.path.join(directory, "summary.json")), read_losses(directory)
+    evaluations = read_evaluations(directory)
+    curve = [[step, round(loss, 4)] for step, loss in enumerate(smooth(losses, MEAN), 1)]
+    images = bool(evaluations) and evaluations[-1][2] is not None
+    return {
+        "steps": summary["steps"],
+        "correction": summary["delay_correction"],
+        "warmup": summary["warmup"],
+        "accuracy": summary["accuracy"] if images else None,
+        "eval_loss": summary["eval_loss"],
+        "loss_last": curve[-1][1],
+        "weights_sha256": summary["weights_sha256"],
+        "evaluations": evaluations,
+        "losses": thin(curve, 40),  # there are many runs
+    }
+
+
+def measure_sweeps(store, options, model, data):
+    """Rates with one seed; then two more seeds at each rule's best rate, and a long run."""
+
+    def train(key, settings):
+        if options.only in key:
+            store.train(key, {**settings, "data": data}, figures_of)
+
+    for optimizer, rates in RATES.items():
+        for rate in rates:
+            for name in [name for name in RULES if name not in OFF]:
+                train(sweep_key(model, optimizer, name, rate), sweep_settings(model, optimizer, name, rate))
+        for name in RULES:
+            rate = best_rate(store.runs, model, optimizer, name)
+            for seed in () if not rate else (1,) if name in OFF else (2, 3):
+                train(sweep_key(model, optimizer, name, rate, seed),
+                      sweep_settings(model, optimizer, name, rate, seed))  # fmt: skip
+            if rate and model == "gpt2-nano":
+                train(sweep_key(model, optimizer, name, rate, 1, LONG_STEPS),
+                      sweep_settings(model, optimizer, name, rate, 1, LONG_STEPS))  # fmt: skip
+
+
+def measure_short(store, options, images, text):
+    """Whether it works, in minutes: the first steps of each rule."""
+    few = {"steps": 60, "warmup": 15, "eval-every": 0, "checkpoint-every": 0, "eval-batches": 8}
+    for name, settings in SGD_RULES.items() if images else ():
+        key = image_key("resnet20", 3, name, 1)
+        if options.only in key:
+            store.train(key, {**IMAGES, "model": "resnet20", "seed": 1, **settings, **few, "data": images}, figures_of)
+    for name in ("dp", "cdp-v2", "cdp-v1") if text else ():
+        key = sweep_key("gpt2-nano", "adamw", name, 1e-3)
+        if options.only in key:
+            store.train(key, {**sweep_settings("gpt2-nano", "adamw", name, 1e-3), **few, "steps": 25, "warmup": 10,
+                              "data": text}, figures_of)  # fmt: skip
+
+
+def measure(store, options):
+    images, text = packed_cifar10(options.work), text_data()
+    if not options.long:
+        return measure_short(store, options, images, text)
+
+    def train_all(runs):
+        for key, settings in runs if images else ():
+            if options.only in key:
+                store.train(key, {**settings, "data": images}, figures_of)
+
+    train_all(resnet20_runs((3, 10)))
+    for model, data in (("gpt2-nano", text), ("vit-tiny", images)):
+        if data:
+            measure_sweeps(store, options, model, data)
+    train_all(resnet20_runs((30,)))
+    train_all(paper_runs())
+
+
+# ---- tables -----------------------------------------------------------------------------------------------
+
+
+def accuracies(raw, epochs, name):
+    """{seed: percent}"""
+    return {seed: 100 * run["accuracy"] for seed in range(1, SEEDS[epochs] + 1)
+            if (run := raw["runs"].get(image_key("resnet20", epochs, name, seed)))}  # fmt: skip
+
+
+def spread(values):
+    values = list(values)
+    return f"{statistics.mean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def better_dp(raw, epochs):
+    means = {name: statistics.mean(found.values()) for name in ("dp", "dp, Nesterov")
+             if (found := accuracies(raw, epochs, name))}  # fmt: skip
+    return max(means, key=means.get) if means else None
+
+
+def difference(raw, epochs, name, base):
+    """Mean of the paired differences and its standard error (0 with one pair); None without a pair."""
+    ours, theirs = accuracies(raw, epochs, name), accuracies(raw, epochs, base)
+    pairs = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    if not pairs:
+        return None
+    return statistics.mean(pairs), statistics.stdev(pairs) / len(pairs) ** 0.5 if len(pairs) > 1 else 0.0
+
+
+def judged(raw, epochs, name, base):
+    target, found = TARGETS.get(name, {}).get(epochs), difference(raw, epochs, name, base)
+    whole = raw["runs"][image_key("resnet20", epochs, name, 1)]["steps"] == epochs * EPOCH
+    if target is None or not found or not whole:
+        return ""
+    return f"{target:+.1f}: {'met' if found[0] + found[1] >= target else 'missed'}"
+
+
+def resnet20_table(raw):
+    rows = []
+    for epochs in SEEDS:
+        base = better_dp(raw, epochs)
+        for name in SGD_RULES:
+            found = accuracies(raw, epochs, name)
+            if found and base:
+                apart = difference(raw, epochs, name, base) if name != base else None
+                cell = f"{apart[0]:+.2f} ± {apart[1]:.2f}" if apart else ""
+                rows.append([epochs, name, len(found), spread(found.values()), cell, judged(raw, epochs, name, base)])
+    header = ["epochs", "rule", "seeds", "test accuracy, %", "less the better dp's, points ± standard error", "target"]
+    return table(header, rows) if rows else ""
+
+
+def paper_table(raw):
+    rows = []
+    for model, epochs in PAPER.items():
+        runs = {name: raw["runs"].get(image_key(model, epochs, name, 1)) for name in PAPER_RULES}
+        if any(runs.values()):
+            rows.append([model, epochs, *(f"{100 * run['accuracy']:.2f}" if run else "–" for run in runs.values())])
+    return table(["network", "epochs", *(f"{name}, %" for name in PAPER_RULES)], rows) if rows else ""
+
+
+def rates_table(raw):
+    rows = []
+    for model in MODELS:
+        for optimizer, rates in RATES.items():
+            for name in [name for name in RULES if name not in OFF]:
+                runs = [raw["runs"].get(sweep_key(model, optimizer, name, rate)) for rate in rates]
+                cells = [f"{rate:g}: {run['eval_loss']:.3f}" if run else "–" for rate, run in zip(rates, runs)]
+                if any(runs):
+                    rows.append([model, optimizer, name, *cells])
+    return table(["model", "optimizer", "rule", *(f"rate {n}: loss" for n in range(1, 5))], rows) if rows else ""
+
+
+def best_losses(raw, model, optimizer, name):
+    rate = best_rate(raw["runs"], model, optimizer, name)
+    keys = [sweep_key(model, optimizer, name, rate, seed) for seed in (1, 2, 3)] if rate else []
+    return rate, [raw["runs"][key]["eval_loss"] for key in keys if key in raw["runs"]]
+
+
+def losses_table(raw):
+    """Three seeds at each rule's best rate, beside dp's best."""
+    rows = []
+    for model in MODELS:
+        for optimizer in RATES:
+            bases = [b for name in ("dp", "dp, corrected") if (b := best_losses(raw, model, optimizer, name)[1])]
+            base = min(map(statistics.mean, bases), default=None)
+            for name in RULES:
+                rate, losses = best_losses(raw, model, optimizer, name)
+                if not losses or base is None:
+                    continue
+                apart, target = statistics.mean(losses) - base, LOSS_TARGETS.get(name)
+                key = sweep_key(model, optimizer, name, rate, 1, LONG_STEPS)
+                long = f"{raw['runs'][key]['eval_loss']:.3f}" if key in raw["runs"] else ""
+                met = f"{target:+.2f}: {'met' if apart <= target else 'missed'}" if target else ""
+                rows.append([model, optimizer, name, f"{rate:g}", len(losses), f"{statistics.mean(losses):.3f}",
+                             f"{apart:+.3f}", met, long])  # fmt: skip
+    header = ["model", "optimizer", "rule", "best rate", "seeds", "evaluation loss", "less dp's best", "target",
+              f"{LONG_STEPS} steps"]  # fmt: skip
+    return table(header, rows) if rows else ""
+
+
+def tables(raw):
+    parts = {"resnet20": resnet20_table(raw), "paper": paper_table(raw), "rates": rates_table(raw),
+             "losses": losses_table(raw)}  # fmt: skip
+    return {part: text for part, text in parts.items() if text}
+
+
+def headline(raw):
+    rows = []
+    for epochs in (10, 3):
+        base = better_dp(raw, epochs)
+        names = [name for name in ("cdp-v2", "cdp-v1") if accuracies(raw, epochs, name)]
+        if base and names:
+            cells = [f"{name} {spread(accuracies(raw, epochs, name).values())} %" for name in (base, *names)]
+            rows.append([f"resnet20 on CIFAR-10, {epochs} epochs, seeds: {len(accuracies(raw, epochs, base))}",
+                         ", ".join(cells)])  # fmt: skip
+            break
+    for optimizer in RATES:
+        cells = [f"{name} {statistics.mean(losses):.3f}" for name in ("dp", "cdp-v2", "cdp-v1")
+                 if (losses := best_losses(raw, "gpt2-nano", optimizer, name)[1])]  # fmt: skip
+        if len(cells) == 3:
+            rows.append([f"gpt2-nano on a text, {STEPS['gpt2-nano']} steps by {optimizer}: loss", ", ".join(cells)])
+    return rows
+
+
+# ---- figures ----------------------------------------------------------------------------------------------
+
+
+def lines(runs, of):
+    return [{"kind": "line", "points": of(run), "name": name, "colour": n, "dash": DASHES[n % len(DASHES)]}
+            for n, (name, run) in enumerate(runs.items()) if run]  # fmt: skip
+
+
+def panel(title, runs, of=lambda run: run["losses"], x="step", y=f"loss, mean of {MEAN}"):
+    return {"title": title, "x": x, "y": y, "marks": lines(runs, of), "legend": True}
+
+
+def image_panels(raw, model, epochs, names):
+    runs = {name: raw["runs"].get(image_key(model, epochs, name, 1)) for name in names}
+    title = f"{model}, {epochs} {'epochs' if epochs > 1 else 'epoch'}"
+    tests = panel(f"{title}: test accuracy", runs, lambda run: [(s / EPOCH, top) for s, _, top in run["evaluations"]],
+                  "epochs", "%")  # fmt: skip
+    return [panel(title, runs, lambda run: [(s / EPOCH, loss) for s, loss in run["losses"]], "epochs"), tests]
+
+
+def sweep_panel(raw, model, optimizer):
+    runs = {}
+    for name in RULES:
+        rate = best_rate(raw["runs"], model, optimizer, name)
+        runs[name] = raw["runs"].get(sweep_key(model, optimizer, name, rate)) if rate else None
+    return panel(f"{model}, {optimizer}, each at its best rate", runs)
+
+
+def figures(raw):
+    made = {"delay.svg": stability_figure()}
+    groups = {
+        "delay-resnet20.svg": [p for epochs in (3, 10) for p in image_panels(raw, "resnet20", epochs, SGD_RULES)],
+        "delay-paper.svg": [
+            p for model, epochs in PAPER.items() for p in image_panels(raw, model, epochs, PAPER_RULES)
+        ],
+        "delay-optimizers.svg": [sweep_panel(raw, model, optimizer) for model in MODELS for optimizer in RATES],
+    }
+    for name, panels in groups.items():
+        panels = [p for p in panels if p["marks"]]
+        if panels:
+            made[name] = figure(panels, columns=2, width=960, height=320)
+    return made
