@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/output.h"
 #include "carousel/model.h"
 #include "carousel/report.h"
 #include "plan.h"
@@ -228,20 +229,15 @@ done:
     return status;
 }
 
-/* Under another name first, so that a reader never sees half of it. */
 static car_status write_file(car_context *context, const char *path, const char *text) {
-    char temporary[1024];
-    int length = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    FILE *file = length < (int)sizeof temporary ? fopen(temporary, "w") : NULL;
-    bool written = file && fputs(text, file) >= 0;
-    written = file && fclose(file) == 0 && written;
-    if (!written || rename(temporary, path) != 0) {
-        if (file) {
-            remove(temporary);
-        }
-        return car_context_fail(context, CAR_ERROR_IO, "cannot write %s", path);
-    }
-    return CAR_OK;
+    car_output output = {0};
+    car_status status = CAR_OK;
+    CAR_TRY(car_output_open(context, path, &output));
+    CAR_TRY(car_output_write(&output, text, strlen(text)));
+    CAR_TRY(car_output_finish(&output, NULL));
+done:
+    car_output_close(&output);
+    return status;
 }
 
 static car_status write_svg(const car_plan_subject *s, const car_plan *plan) {

@@ -229,7 +229,11 @@ int car_cli_train(int argc, char **argv) {
     car_train_listen(&run);
     if (car_train_is_local(&run.options)) {
         car_status ended = car_train_locally(&run);
-        return ended != CAR_OK ? CAR_CLI_FAILED : run.interrupted ? CAR_CLI_INTERRUPTED : CAR_CLI_OK;
+        bool typed = ended == CAR_ERROR_UNKNOWN_NAME;
+        return typed             ? CAR_CLI_USAGE
+               : ended != CAR_OK ? CAR_CLI_FAILED
+               : run.interrupted ? CAR_CLI_INTERRUPTED
+                                 : CAR_CLI_OK;
     }
     car_status status = car_train_set_up(&run);
     if (status == CAR_OK && run.rank) {

@@ -53,7 +53,7 @@ kill -TERM $runner
 ends_with 4 "two signals at once"
 
 # A reader of the log that leaves does not end the run.
-"$CAROUSEL" train --model mlp --width 32 --batch 2 --workers 2 --steps 200 --out "$directory/unread" 2>/dev/null | head -n 1 >/dev/null
+"$CAROUSEL" train --model mlp --width 32 --batch 2 --workers 2 --lr 0.001 --steps 200 --out "$directory/unread" 2>/dev/null | head -n 1 >/dev/null
 [ -s "$directory/unread/weights.safetensors" ] || fail "a run whose log nobody reads has no weights"
 
 # Devices are not written over, links are followed.

@@ -180,7 +180,7 @@ grep -q "Cyclic data parallelism, cdp-v2" out.svg || fail "out.svg does not name
 [ "$(ls)" = "$(printf 'answer.json\nout.svg')" ] || fail "left behind: $(ls)"
 expect 1 "gpipe is not one" --model mlp --workers 2 --placement pipeline --rule gpipe --svg x.svg
 expect 1 "cannot be read" --model mlp --workers 64 --svg x.svg
-expect 1 "cannot write missing/x.svg" --model mlp --workers 2 --svg missing/x.svg
+expect 1 "missing/x.svg: cannot create" --model mlp --workers 2 --svg missing/x.svg
 [ -e x.svg ] && fail "a refused figure was written"
 
 # ---- a profile ----------------------------------------------------------------------------------
