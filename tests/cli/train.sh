@@ -26,7 +26,7 @@ expect 2 "--seed -1" train --model mlp --seed -1
 expect 2 "--threads 0" train --model mlp --threads 0
 expect 2 "--workers 0" train --model mlp --workers 0
 expect 2 "--nesterov yes: takes no value" train --model mlp --nesterov=yes
-expect 1 "there is no data 'imagenet'" train --model mlp --data imagenet
+expect 2 "there is no data 'imagenet'" train --model mlp --data imagenet
 expect 1 "imagefolder:DIR" train --model mlp --data imagefolder
 expect 1 "/nonexistent" train --model mlp --data imagefolder:/nonexistent
 expect 1 "--order random" train --model mlp --order random
@@ -35,10 +35,10 @@ expect 1 "/nonexistent/w.safetensors" train --model mlp --init /nonexistent/w.sa
 expect 1 "--resume wants --out" train --model mlp --resume
 expect 1 "could not read /nonexistent.json" train --config /nonexistent.json
 expect 2 "--weights FILE is missing" eval --model mlp
-expect 1 "there is no rule" train --model mlp --rule cdp
+expect 2 "there is no rule" train --model mlp --rule cdp
 expect 1 "--lr-schedule step:0:1" train --model mlp --lr-schedule step:0:1
 expect 1 "--betas 0.9" train --model mlp --betas 0.9
-expect 1 "it must be auto, direct or winograd" train --model mlp --convolutions fast
+expect 2 "it must be auto, direct or winograd" train --model mlp --convolutions fast
 expect 1 "--nesterov needs" train --model mlp --nesterov --momentum 0
 expect 1 "must be a multiple" train --model mlp --workers 4 --stages 6
 expect 1 "only cdp-v2" train --model mlp --rule dp --freshness-slack 1
