@@ -129,6 +129,8 @@ static void test_wrong_use(void **state) {
     assert_int_equal(mkdir(path_of(f).text, 0777), 0);
     car_expect_failure(f->context, car_safetensors_writer_finish(writer, NULL), CAR_ERROR_IO, "give a file this name");
     car_safetensors_writer_destroy(writer);
+    car_expect_failure(f->context, car_safetensors_writer_create(f->context, path_of(f).text, NULL, 0, NULL, &writer),
+                       CAR_ERROR_IO, "is not a regular file");
     assert_int_equal(car_scratch_count(f->directory, ""), 1);
 }
 
