@@ -126,19 +126,17 @@ typedef struct car_train_run {
     car_rank *rank;
     car_hub *hub;                        /* NULL unless ranks are threads of this process; not the run's own */
     size_t addresses;                    /* that its arena may reserve; 0: as many as it can */
-    int hub_rank;                        /* which this is */
     car_cut *cut;                        /* over ranks, on the first one: what was gathered last */
     car_weights *gathered;               /* the same, as weights */
     void *accounts;                      /* over ranks: what each of them used and sent */
     double peaks[CAR_MEMORY_CATEGORIES]; /* over ranks: bytes while training */
-    bool settled;                        /* over ranks: all end in the same way, and why has been said */
     car_machines machines;               /* over ranks: where they run */
     car_mapping_choice choice;           /* over ranks: of the mapping, if `chosen` */
-    bool chosen;
     car_optimizer_config optimizer;
     car_train_writer *writer; /* NULL if no checkpoints are written on the way */
     int64_t saved_step;       /* of the newest checkpoint that this run wrote or began with; 0: none */
     car_available available;  /* memory, before this run took any */
+    int hub_rank;             /* which of the hub's ranks this is */
     car_status failure;       /* of something that did not keep the run from going on to its end */
     char failure_text[1024];  /* its message */
     /* The run directory. */
@@ -147,6 +145,7 @@ typedef struct car_train_run {
     ino_t out_number;            /* the same */
     double looked;               /* when it was last looked for */
     car_train_lines metrics, evaluations;
+    bool settled, chosen; /* over ranks: all end in the same way, and why has been said; the mapping was chosen */
     bool locked, out_is_new, out_is_gone; /* this run has its lock; created it; it was removed */
     bool writes;                          /* metrics_file is open */
     bool weights_written;                 /* weights.safetensors has the result */
@@ -156,6 +155,7 @@ typedef struct car_train_run {
     bool broken_off;     /* over ranks: the last evaluation was */
     bool evaluates;      /* at the end, since there is real data for it */
     bool foretold;       /* the duration has been estimated */
+    bool evaluated;      /* `evaluation` is of the weights as they are */
     int64_t first_step;  /* 0, or where it was resumed */
     int64_t epoch_steps; /* 0: endless */
     double started, shown, first_loss, loss;
@@ -165,7 +165,6 @@ typedef struct car_train_run {
     double *step_ms;       /* of the last steps, for the median */
     double last_time;
     car_evaluation evaluation;
-    bool evaluated;
 } car_train_run;
 
 /* Creates all of a run from its options; what was created is taken down again in any case. */

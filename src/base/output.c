@@ -22,7 +22,6 @@ static car_status fail(car_output *output, const char *what) {
 }
 
 car_status car_output_open(car_context *context, const char *path, car_output *out) {
-    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     car_output output = {.context = context, .descriptor = -1, .sha = car_sha256_begin()};
     car_status status = CAR_OK;
     *out = (car_output){0};
@@ -36,8 +35,7 @@ car_status car_output_open(car_context *context, const char *path, car_output *o
     free(real);
     CAR_TRY(status);
     path = output.path;
-    slash = strrchr(path, '/');
-    name = slash != NULL ? slash + 1 : path;
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     CAR_TRY(car_folder_of(context, path, &output.directory));
     car_folder_clear(context, output.directory, name);
     CAR_TRY(car_folder_temporary(context, output.directory, name, &output.temporary));

@@ -282,7 +282,7 @@ bool car_rank_may_note_loss(const car_rank *rank, const car_task *task);
 /* What the transport calls back; `user` is the rank. */
 bool car_rank_has_much_to_tell(void *user);
 size_t car_rank_tell(void *user, char *status);
-void car_rank_heard(void *user, int from, const char *status, size_t bytes);
+void car_rank_heard(void *user, int from, const char *text, size_t bytes);
 car_status car_rank_share_losses(car_rank *rank); /* all that is left, after the loop */
 
 /* rank_watch.c: who is where, who is silent, and when to end. With the lock. */

@@ -181,12 +181,12 @@ static bool is_possible(const car_rank *rank, const loss *l) {
 static car_status keep(car_rank *rank, const loss *l) {
     step_losses *s = NULL;
     car_status status = is_possible(rank, l) ? find_step(rank, l->step, &s) : CAR_OK;
-    if (status == CAR_OK && (!s || !isnan(values_of(rank, l->step)[l->worker]))) {
+    if (status == CAR_OK && (s == NULL || !isnan(values_of(rank, l->step)[l->worker]))) {
         status = car_context_fail(rank->context, CAR_ERROR_INTERNAL,
                                   "a loss of worker %d in step %lld was reported that nobody waits for", l->worker,
                                   (long long)l->step + 1);
     }
-    if (status == CAR_OK) {
+    if (status == CAR_OK && s) {
         s->known++;
         values_of(rank, l->step)[l->worker] = l->value;
         report_steps(rank);
@@ -311,7 +311,7 @@ static void see(car_rank *rank, int from, const status_head *head) {
 
 void car_rank_heard(void *user, int from, const char *text, size_t bytes) {
     car_rank *rank = user;
-    status_head head;
+    status_head head = {0};
     pthread_mutex_lock(&rank->lock);
     car_status status = read_status(rank, from, text, bytes, &head);
     if (status == CAR_OK) {

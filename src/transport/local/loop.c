@@ -104,7 +104,7 @@ static void start_collective(car_local *local, car_message *message) {
         return;
     }
     car_local_collective **place = &hub->collectives;
-    while (*place != c) {
+    while (*place && *place != c) {
         place = &(*place)->next;
     }
     *place = c->next;
@@ -386,7 +386,7 @@ static void withdraw(car_local *local) {
         car_local_collective *c = local->complete;
         local->complete = c->next;
         for (int r = 0; r < hub->ranks; r++) {
-            if (c->messages[r]) {
+            if (c->messages[r] && hub->ends[r]) {
                 hub->ends[r]->busy--;
                 pthread_cond_signal(&hub->ends[r]->wake);
             }
