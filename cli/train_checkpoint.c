@@ -146,7 +146,7 @@ car_status car_train_write_checkpoint(car_train_run *run) {
         return CAR_OK;
     }
     CAR_TRY(car_trainer_create_cut(run->trainer, &cut));
-    car_trainer_take_cut(run->trainer, cut);
+    CAR_TRY(car_trainer_take_cut(run->trainer, cut));
     CAR_TRY(car_train_write_cut(run, cut));
 done:
     car_cut_destroy(cut);

@@ -16,8 +16,9 @@ extern "C" {
 
 typedef struct car_rank car_rank;
 
-/* As for a trainer; `threads` is of this rank. The report is called on rank 0 only. CAR_ERROR_UNSUPPORTED for clipping
- * and skipping, which need what no message of the plan carries, and for placement shared. */
+/* As for a trainer; `threads` is of this rank. The report is called on rank 0 only. With more than one rank
+ * CAR_ERROR_UNSUPPORTED for clipping and skipping, which need what no message of the plan carries, and for cuts on the
+ * way. */
 car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena, car_transport *transport,
                            const car_trainer_config *config, car_rank **out);
 void car_rank_destroy(car_rank *rank);
@@ -55,6 +56,17 @@ car_status car_rank_attend(car_rank *rank, car_rank_work work, void *user);
  * there. CAR_ERROR_ARGUMENT with a message that says
  * which rank differs from rank 0 in `what`. Called by all ranks with the same `what`. */
 car_status car_rank_agree(car_context *context, car_transport *transport, const char *what, const char *text);
+
+/* Between runs, of a rank that has all workers: the weights as they are, and one version older (the same if there is only
+ * one). They stay the rank's. */
+car_weights *car_rank_weights(car_rank *rank);
+car_weights *car_rank_previous_weights(car_rank *rank);
+car_optimizer *car_rank_optimizer(car_rank *rank);
+
+/* A cut with the parts that training goes on from; and the one that on_cut was called with is given back, from any
+ * thread. */
+car_status car_rank_create_cut(const car_rank *rank, car_cut **out);
+void car_rank_return_cut(car_rank *rank);
 
 /* What a run sent, and how long it waited, since the rank was created. */
 typedef struct car_rank_traffic {

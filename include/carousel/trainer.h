@@ -1,9 +1,8 @@
-/* The trainer: executes a plan of placement `shared` with threads, in one process.
+/* The trainer: executes a plan of placement `shared` with threads, in one process. It is a rank that has all workers.
  *
- * P threads serve N workers. A task runs when its inputs are there, its weights are there, and the
- * pacing window allows it; there is no barrier. Weights have at most two versions, gradients are
- * summed in ring order in place, an update is made as soon as its sum is complete. The result is the
- * same to the bit for any number of threads. */
+ * P threads serve N workers. A task runs when those before it that use the same things are over, and the pacing allows it;
+ * there is no barrier. Weights have at most two versions, gradients are summed in ring order in place, an update is made as
+ * soon as its sum is complete. The result is the same to the bit for any number of threads. */
 #ifndef CAROUSEL_TRAINER_H
 #define CAROUSEL_TRAINER_H
 
@@ -50,7 +49,8 @@ typedef struct car_trainer_config {
     /* Global norm of the averaged gradient; 0: no clipping. Exact under dp, accumulate and cdp-v1; under
      * cdp-v2 the previous step's norm decides, because updates are due before all gradients are there. */
     double clip_norm;
-    /* Skips a step whose loss is not finite, and, except under cdp-v2, one whose gradient is not. After
+    /* Skips a step whose loss is not finite, or whose gradient is not; under cdp-v2 only if that shows in the highest
+     * stage, since others are updated before the lower ones are known. After
      * CAR_TRAINER_MOST_SKIPPED in a row the run ends with CAR_ERROR_NOT_FINITE: weights that stay as they are will not
      * do better. Without it a loss that is not finite ends the run. */
     bool skip_nonfinite;
@@ -96,10 +96,10 @@ car_optimizer *car_trainer_optimizer(car_trainer *trainer);
 void car_trainer_return_cut(car_trainer *trainer);
 
 /* Between runs. A cut with the parts that this trainer has; a copy of its state; and the state put back, after which
- * the trainer goes on as the one did that the cut was taken from. A cut without the previous version or a state of
- * the optimizer leaves the trainer's own. */
+ * the trainer goes on as the one did that the cut was taken from. Without the previous version those that are stale use the
+ * newest in the first step; without a state of the optimizer the trainer's own stays. */
 car_status car_trainer_create_cut(const car_trainer *trainer, car_cut **out);
-void car_trainer_take_cut(car_trainer *trainer, car_cut *cut);
+car_status car_trainer_take_cut(car_trainer *trainer, car_cut *cut);
 car_status car_trainer_restore(car_trainer *trainer, car_cut *cut);
 
 /* Where the threads' time went, over all runs, in seconds summed over threads. */

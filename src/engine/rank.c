@@ -23,19 +23,23 @@ static car_status check(const car_plan *plan, const car_program *program, const 
                                 car_placement_text(p->placement), p->workers, car_rule_text(p->rule),
                                 car_plan_ranks(plan), car_transport_size(transport), car_plan_ranks(plan));
     }
-    if (config->clip_norm > 0 || config->skip_nonfinite) {
+    bool alone = car_plan_ranks(plan) == 1;
+    if (!alone && (config->clip_norm > 0 || config->skip_nonfinite)) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
                                 "--clip-norm and --skip-nonfinite need the norm of all stages' gradients, which no "
                                 "rank has: use --placement shared");
     }
-    if (config->cut_every != 0) {
+    if (config->cut_every < 0 || (config->cut_every > 0 && !config->on_cut)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "cuts on the way want a function that takes them");
+    }
+    if (!alone && config->cut_every != 0) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
                                 "ranks take no cuts while they run (cut_every): gather one between two runs");
     }
-    if (partition->bundle_count - partition->stage_count > 4) {
+    if (!alone && partition->bundle_count - partition->stage_count > 4) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "more than 4 tied parameters over ranks");
     }
-    for (int b = 0; b < partition->bundle_count; b++) {
+    for (int b = 0; !alone && b < partition->bundle_count; b++) {
         if (partition->bundles[b].bytes / sizeof(float) > INT_MAX) {
             return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
                                     "a stage with %zu bytes of weights: a message holds at most 8 GiB; use more stages",
@@ -95,9 +99,10 @@ done:
     return status;
 }
 
+/* Room to derive what the largest kernel wants, where it is not kept with the weights. */
 static size_t derived_bytes(const car_rank *rank) {
     size_t most = 0;
-    for (int l = 0; l < car_graph_op_count(rank->graph); l++) {
+    for (int l = 0; !rank->alone && l < car_graph_op_count(rank->graph); l++) {
         size_t bytes = car_program_derived_bytes(rank->program, l);
         bool here = !rank->range || (l >= rank->range->first && l < rank->range->end);
         most = here && bytes > most ? bytes : most;
@@ -105,8 +110,24 @@ static size_t derived_bytes(const car_rank *rank) {
     return most;
 }
 
+static car_status create_view(car_rank *rank, car_weights *view) {
+    car_status status = CAR_OK;
+    view->program = rank->program;
+    CAR_TRY(
+        car_context_allocate(rank->context, (size_t)car_graph_param_count(rank->graph), sizeof(void *), &view->param));
+    CAR_TRY(
+        car_context_allocate(rank->context, (size_t)car_graph_op_count(rank->graph), sizeof(void *), &view->derived));
+done:
+    return status;
+}
+
+static void destroy_view(const car_rank *rank, car_weights *view) {
+    car_context_release(rank->context, view->derived, (size_t)car_graph_op_count(rank->graph), sizeof(void *));
+    car_context_release(rank->context, view->param, (size_t)car_graph_param_count(rank->graph), sizeof(void *));
+}
+
 static car_status create_threads(car_rank *rank) {
-    size_t params = (size_t)car_graph_param_count(rank->graph), ops = (size_t)car_graph_op_count(rank->graph);
+    size_t ops = (size_t)car_graph_op_count(rank->graph);
     size_t uses = (size_t)car_graph_use_count(rank->graph);
     int first = rank->range ? rank->range->first : 0, end = rank->range ? rank->range->end : (int)ops;
     car_status status = CAR_OK;
@@ -116,9 +137,8 @@ static car_status create_threads(car_rank *rank) {
         void *addend = NULL;
         thread->rank = rank;
         thread->track = car_recorder_track(rank->config.recorder, p);
-        thread->view.program = thread->gradients.program = rank->program;
-        CAR_TRY(car_context_allocate(rank->context, params, sizeof(void *), &thread->view.param));
-        CAR_TRY(car_context_allocate(rank->context, ops, sizeof(void *), &thread->view.derived));
+        thread->gradients.program = rank->program;
+        CAR_TRY(create_view(rank, &thread->view));
         CAR_TRY(car_context_allocate(rank->context, uses, sizeof(void *), &thread->gradients.use));
         CAR_TRY(car_lane_create(rank->program, rank->arena, &thread->lane));
         CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WORKSPACE,
@@ -162,11 +182,15 @@ static car_status create_contents(car_rank *rank) {
     CAR_TRY(car_usage_create(rank->plan, rank->device, &rank->usage));
     CAR_TRY(car_edges_create(rank->context, &rank->edges));
     rank->ring = car_usage_is_ring(rank->usage);
+    CAR_TRY(car_rank_create_norm(rank));
     CAR_TRY(car_rank_create_store(rank));
     CAR_TRY(create_tapes(rank));
     CAR_TRY(create_threads(rank));
+    CAR_TRY(create_view(rank, &rank->newest_weights));
+    CAR_TRY(create_view(rank, &rank->previous_weights));
     CAR_TRY(car_rank_create_losses(rank));
     CAR_TRY(car_rank_create_pacing(rank));
+    CAR_TRY(car_rank_create_cuts(rank));
 done:
     return status;
 }
@@ -190,6 +214,11 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
     rank->placement = car_plan_config_of(plan)->placement;
     rank->device = car_transport_rank(transport);
     rank->devices = car_plan_ranks(plan);
+    rank->alone = rank->devices == 1;
+    rank->last_norm = __builtin_nan("");
+    for (int b = 0; b < rank->partition->stage_count; b++) {
+        rank->updates_per_step += rank->partition->bundles[b].bytes > 0;
+    }
     rank->workers = car_plan_config_of(plan)->workers;
     rank->stages = rank->partition->stage_count;
     rank->bundles = rank->partition->bundle_count;
@@ -209,7 +238,6 @@ done:
 }
 
 static void destroy_threads(car_rank *rank) {
-    size_t params = (size_t)car_graph_param_count(rank->graph), ops = (size_t)car_graph_op_count(rank->graph);
     size_t uses = (size_t)car_graph_use_count(rank->graph);
     for (int p = 0; rank->thread && p < rank->config.threads; p++) {
         car_rank_thread *thread = &rank->thread[p];
@@ -217,8 +245,7 @@ static void destroy_threads(car_rank *rank) {
         car_arena_release(rank->arena, thread->addend);
         car_lane_destroy(thread->lane);
         car_context_release(rank->context, thread->gradients.use, uses, sizeof(void *));
-        car_context_release(rank->context, thread->view.derived, ops, sizeof(void *));
-        car_context_release(rank->context, thread->view.param, params, sizeof(void *));
+        destroy_view(rank, &thread->view);
     }
     car_context_release(rank->context, rank->thread, (size_t)rank->config.threads, sizeof *rank->thread);
 }
@@ -229,14 +256,18 @@ void car_rank_destroy(car_rank *rank) {
     }
     car_transport_forget(rank->transport);
     car_rank_forget_entries(rank);
+    car_rank_destroy_cuts(rank);
     car_rank_destroy_pacing(rank);
     car_rank_destroy_losses(rank);
+    destroy_view(rank, &rank->previous_weights);
+    destroy_view(rank, &rank->newest_weights);
     destroy_threads(rank);
     for (int t = 0; rank->tapes && t < rank->tape_count; t++) {
         car_tape_destroy(rank->tapes[t]);
     }
     car_context_release(rank->context, rank->tapes, (size_t)rank->tape_count, sizeof(car_tape *));
     car_rank_destroy_store(rank);
+    car_rank_destroy_norm(rank);
     car_graph_range_destroy(rank->graph, rank->range);
     car_context_release(rank->context, rank->computed, rank->computed ? (size_t)rank->workers : 0,
                         sizeof *rank->computed);
@@ -258,6 +289,14 @@ static car_status start_threads(car_rank *rank) {
         if (!thread->started && p == 0) {
             return car_context_fail(rank->context, CAR_ERROR_MEMORY, "could not start a thread");
         }
+        if (!thread->started) { /* fewer threads give the same result */
+            car_context_log(rank->context, CAR_LOG_WARNING, "only %d of %d threads could be started", p,
+                            rank->config.threads);
+            break;
+        }
+    }
+    if (rank->alone) {
+        return CAR_OK;
     }
     car_rank_thread *carrier = &rank->carrier; /* without it, the others do its work between their own */
     *carrier = (car_rank_thread){.rank = rank, .carries = true};
@@ -290,6 +329,7 @@ static void join_threads(car_rank *rank) {
 static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->limit = steps - rank->first_step;
     rank->window = 0;
+    rank->newest_begun = 0;
     rank->ended = rank->begun = false;
     rank->told = 0;
     rank->run = car_transport_loops(rank->transport);
@@ -299,6 +339,7 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     memset(rank->collectives_listed, 0, sizeof rank->collectives_listed);
     rank->progressed = rank->watched = car_clock_seconds();
     car_rank_rewind_pacing(rank);
+    car_rank_rewind_norm(rank);
     for (int r = 0; r < rank->devices; r++) {
         rank->sightings[r].when = rank->progressed; /* patience begins now */
         rank->sightings[r].limit = rank->limit;
@@ -320,7 +361,10 @@ static car_status end_loop(car_rank *rank, car_status status) {
 }
 
 void car_rank_fail(car_rank *rank, car_status status) {
-    rank->status = rank->status == CAR_OK ? status : rank->status;
+    if (rank->status == CAR_OK) {
+        rank->status = status;
+        car_context_publish_error(rank->context); /* of this thread, for the one that waits for the end */
+    }
     pthread_cond_broadcast(&rank->changed);
     car_transport_give_up(rank->transport);
 }
@@ -335,6 +379,29 @@ static car_transport_events events_of(car_rank *rank) {
                                   .user = rank};
 }
 
+/* Steps that had begun when the run was asked to stop. */
+static void drop_steps(car_rank *rank) {
+    car_rank_forget_entries(rank);
+    for (int t = 0; t < rank->tape_count; t++) {
+        car_tape_begin(rank->tapes[t], 0, true); /* frees what it holds */
+    }
+    for (int b = 0; b < rank->bundles; b++) {
+        car_rank_drop_sums(rank, b);
+    }
+    car_rank_forget_cut(rank);
+}
+
+/* All is drained: the steps of this run are made. */
+static void count_steps(car_rank *rank) {
+    if (rank->alone && atomic_load(&rank->stop)) {
+        drop_steps(rank);
+    }
+    rank->newest = rank->limit;
+    rank->last_norm = car_rank_norm_after(rank, rank->limit);
+    rank->updates = car_rank_updates_after(rank, rank->limit);
+    rank->first_step += rank->limit;
+}
+
 car_status car_rank_run(car_rank *rank, int64_t steps) {
     const car_transport_events events = events_of(rank);
     double start = car_clock_seconds();
@@ -347,10 +414,12 @@ car_status car_rank_run(car_rank *rank, int64_t steps) {
     CAR_TRY(car_transport_begin(rank->transport, &events));
     status = start_threads(rank);
     join_threads(rank);
-    CAR_TRY(end_loop(rank, status));
-    rank->newest = rank->limit;
-    rank->updates += rank->limit;
-    rank->first_step += rank->limit;
+    status = end_loop(rank, status);
+    if (status != CAR_OK && rank->alone) {
+        rank->first_step = car_rank_reported(rank); /* what is certain */
+    }
+    CAR_TRY(status);
+    count_steps(rank);
     CAR_TRY(car_rank_share_losses(rank));
 done:
     rank->times.wall += car_clock_seconds() - start;
@@ -402,6 +471,10 @@ done:
 
 int64_t car_rank_steps(const car_rank *rank) {
     return rank->first_step;
+}
+
+car_optimizer *car_rank_optimizer(car_rank *rank) {
+    return rank->optimizer;
 }
 
 car_trainer_times car_rank_time(const car_rank *rank) {

@@ -9,11 +9,9 @@
  * while kernels run. */
 #include "engine/rank_internal.h"
 
-/* The first failure is the rank's, with the message of the thread that had it. */
 static void note_failure(car_rank *rank, car_status status) {
-    if (status != CAR_OK && rank->status == CAR_OK) {
-        rank->status = status;
-        car_context_publish_error(rank->context);
+    if (status != CAR_OK) {
+        car_rank_fail(rank, status);
     }
 }
 
@@ -85,6 +83,9 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
         return entry->arrived;
     }
     if (makes_moving_weights(rank, task) && is_behind_compute(rank, entry)) {
+        return false;
+    }
+    if (task->kind == CAR_TASK_UPDATE && !car_rank_may_update(rank, entry)) {
         return false;
     }
     return target_is_free(rank, task) && car_rank_may_begin(rank, task) && car_rank_may_note_loss(rank, task);
@@ -171,11 +172,13 @@ static void free_sum(car_rank *rank, const car_entry *entry) {
 }
 
 static void note_over(car_rank *rank, car_entry *entry) {
+    if (entry->task.kind == CAR_TASK_UPDATE) {
+        car_rank_note_cut(rank, entry->task.version);
+    }
     entry->over = true;
     free_sum(rank, entry);
     car_rank_retire(rank, entry);
     rank->progress++;
-    rank->progressed = car_clock_seconds();
     drop_older(rank);
 }
 
@@ -189,14 +192,20 @@ static bool has_tape(const car_task *task) {
     return car_task_computes(task) || crosses(task);
 }
 
+static int64_t version_of_run(const car_rank *rank, int64_t version) {
+    return version == CAR_NONE             ? CAR_NONE
+           : version == CAR_VERSION_BEFORE ? rank->first_step - 1
+                                           : rank->first_step + version;
+}
+
 /* The track that notes the task, if somebody wants to know of it. Its tape is this thread's for now. */
 static car_track *begin_record(car_rank_thread *thread, const car_entry *entry, double now) {
     car_rank *rank = thread->rank;
     car_task task = entry->task;
     task.step = car_rank_step_of(rank, &task); /* the plan counts from the last start */
     task.slot += rank->first_step * car_plan_period(rank->plan);
-    task.version += task.version != CAR_NONE ? rank->first_step : 0;
-    task.tied_version += task.tied_version != CAR_NONE ? rank->first_step : 0;
+    task.version = version_of_run(rank, task.version);
+    task.tied_version = version_of_run(rank, task.tied_version);
     bool wanted = car_recorder_wants(rank->config.recorder, rank->plan, task.slot);
     car_track *track = wanted ? thread->track : NULL;
     if (track) {
@@ -223,15 +232,47 @@ static void end_record(const car_rank *rank, car_track *track, const car_entry *
     car_track_end(track, now);
 }
 
+/* Asked to stop: a step that has updated some weights gets what its other updates need, all later ones are dropped. */
+static void shorten(car_rank *rank) {
+    rank->limit = rank->newest_begun < rank->limit ? rank->newest_begun : rank->limit;
+    car_rank_cancel(rank);
+}
+
+/* What is left after the limit came down runs to the end of its portion, and is dropped. */
+static bool is_done(const car_rank *rank) {
+    return rank->window >= car_plan_windows(rank->plan, rank->limit) && !rank->first;
+}
+
+/* A task or a portion of it has ended. */
+static void note_end(car_rank *rank, car_entry *entry, car_status status, double seconds) {
+    bool dropped = rank->alone && entry->task.step >= rank->limit;
+    bool whole = entry->at == CAR_NONE;
+    status = status == CAR_OK && whole && !dropped ? car_rank_note_step(rank, &entry->task) : status;
+    if (status != CAR_OK) { /* it stays where it failed, for whoever asks */
+        note_failure(rank, status);
+        return;
+    }
+    entry->running = false;
+    rank->progressed = car_clock_seconds();
+    if (dropped) {
+        car_rank_cancel(rank);
+    } else if (whole) { /* or else there are more portions of it */
+        car_rank_note_end(rank, &entry->task, seconds);
+        note_over(rank, entry);
+    }
+}
+
 /* One turn with the lock held; false when there is nothing more to do. */
 static bool take_turn(car_rank_thread *thread, double *mark) {
     car_rank *rank = thread->rank;
+    if (rank->alone && atomic_load(&rank->stop)) {
+        shorten(rank);
+    }
     if (rank->status == CAR_OK) {
         note_failure(rank, car_rank_fill(rank));
     }
     car_entry *entry = rank->status == CAR_OK ? choose(rank, thread->carries) : NULL;
-    bool all_listed = rank->window >= car_plan_windows(rank->plan, rank->limit);
-    if (rank->status != CAR_OK || (!entry && !rank->first && all_listed)) {
+    if (rank->status != CAR_OK || (!entry && is_done(rank))) {
         return false;
     }
     double now = car_clock_seconds();
@@ -244,22 +285,15 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
         return true;
     }
     entry->running = true;
+    thread->entry = entry;
     car_rank_note_begin(rank, &entry->task);
     car_track *track = begin_record(thread, entry, now);
     car_status status = run(thread, entry);
     *mark = car_clock_seconds();
     end_record(rank, track, entry, *mark);
     thread->tasks += *mark - now;
-    status = status == CAR_OK && entry->at == CAR_NONE ? car_rank_note_step(rank, &entry->task) : status;
-    if (status != CAR_OK) { /* it stays where it failed, for whoever asks */
-        note_failure(rank, status);
-    } else if (entry->at != CAR_NONE) { /* there are more portions of it */
-        entry->running = false;
-    } else {
-        entry->running = false;
-        car_rank_note_end(rank, &entry->task, *mark - now);
-        note_over(rank, entry);
-    }
+    thread->entry = NULL;
+    note_end(rank, entry, status, *mark - now);
     pthread_cond_broadcast(&rank->changed);
     return true;
 }

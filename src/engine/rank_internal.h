@@ -22,11 +22,13 @@ typedef struct car_block {
     int references; /* guarded by the rank's lock */
 } car_block;
 
-/* One parameter in a bundle. */
+/* One use of a parameter in a bundle. */
 typedef struct car_part {
     int op, slot; /* the use: parameter `slot` of operation `op` */
     int param;
-    size_t offset, bytes;
+    bool first;                           /* of this parameter in the stage: the others have only a sum of their own */
+    size_t offset, sum_offset, bytes;     /* in blocks with weights, and with sums */
+    size_t derived_offset, derived_bytes; /* what the operation's kernel derives from its weights; 0 bytes: nothing */
 } car_part;
 
 /* How a bundle's weights, and the sums of their gradients, lie in a block: one parameter behind the other without
@@ -34,23 +36,26 @@ typedef struct car_part {
 typedef struct car_layout {
     car_part *parts;
     int count;
-    size_t bytes;
+    size_t bytes, sum_bytes, derived_bytes;
 } car_layout;
 
 /* A version of a bundle's weights. */
 typedef struct car_held {
     car_block *block;
+    void *derived; /* made with the version, where all workers are here; else NULL */
     int64_t version;
 } car_held;
 
 /* A bundle's sum of one step. */
 typedef struct car_sum {
     int64_t step; /* CAR_NONE: free */
+    int worker;   /* 0, or whose gradient it is, if those are kept apart */
     car_block *block;
     int64_t freed; /* number of the task that has freed it, while others before that still read it; 0: none */
 } car_sum;
 
-enum { CAR_SUMS_HELD = 6 }; /* of one bundle at once: the cycle overlaps two steps, and messages take their time */
+/* Of one bundle at once: the cycle overlaps two steps, and messages take their time. More if workers' are kept apart. */
+enum { CAR_SUMS_HELD = 6 };
 
 /* What a rank has of a bundle. */
 typedef struct car_holding_of_bundle {
@@ -62,7 +67,7 @@ typedef struct car_holding_of_bundle {
     car_held source;  /* zero: a version that went on before the next was made of it, because its sum is late */
     car_block *older; /* after a restart: the version before the first, for those that are stale in the first step */
     car_block *kept;  /* the keeper's, at the end of a run: the version before the last */
-    car_sum sums[CAR_SUMS_HELD];
+    car_sum *sums;    /* sums_held of them */
     car_sum own[CAR_SUMS_HELD]; /* gradients that wait for the sum that they are added to */
 } car_holding_of_bundle;
 
@@ -72,7 +77,8 @@ typedef struct car_holding_of_bundle {
 typedef enum car_addition_kind {
     CAR_ADDITION_BEGINS, /* the gradient is the sum so far */
     CAR_ADDITION_ADDS,   /* the gradient is computed apart, then added */
-    CAR_ADDITION_WAITS   /* the sum is not here: the gradient is kept apart, and added when it comes */
+    CAR_ADDITION_WAITS,  /* the sum is not here: the gradient is kept apart, and added when it comes */
+    CAR_ADDITION_APART   /* it is kept until the update, beside those of other workers */
 } car_addition_kind;
 
 typedef struct car_addition {
@@ -118,6 +124,7 @@ typedef struct car_rank_thread {
     char *addend;
     void *derived; /* what an operation's backward wants besides its weights, made for each: versions come and go */
     bool carries;  /* takes only what belongs to messages, and has none of the above */
+    const car_entry *entry; /* that it is at; guarded by the lock */
     double tasks, waiting, choosing;
     double waited;    /* since its last task */
     car_track *track; /* NULL without a recorder */
@@ -147,15 +154,21 @@ struct car_rank {
     car_usage *usage;   /* what tasks use here */
     int64_t first_step; /* the plan's step 0 is this one of the run */
     int64_t updates;    /* of the optimizer before that */
+    double last_norm;   /* see car_cut_numbers */
     int64_t newest;     /* between runs: the plan's version that is the newest */
+    bool goes_on;       /* from a version that has one before it */
+    int updates_per_step;
 
     car_holding_of_bundle *holding; /* per bundle */
+    int sums_held;
+    bool alone; /* there are no other ranks: all workers are here */
     car_optimizer *optimizer;
     car_graph_range *range; /* pipeline and grid: the operations of this rank */
     int first_stage, end_stage;
     bool feeds;
     car_tape **tapes;
     int tape_count;
+    car_weights newest_weights, previous_weights; /* views of what is held, for whoever asks between two runs */
     car_rank_thread *thread;
     car_rank_thread carrier; /* takes and sends on what arrives while the others compute */
 
@@ -169,9 +182,10 @@ struct car_rank {
     car_edges *edges;
     car_use_list uses; /* of the task that is listed */
     int64_t window, windows, listed;
-    int64_t limit;     /* steps of the plan */
-    int64_t run;       /* its number: another for each */
-    const char *aside; /* what is done between two runs, or NULL */
+    int64_t limit;        /* steps of the plan */
+    int64_t newest_begun; /* version that an update has made, or makes */
+    int64_t run;          /* its number: another for each */
+    const char *aside;    /* what is done between two runs, or NULL */
     car_task_list list;
     uint64_t in_flight; /* sends that are not finished */
     int collectives_started[2], collectives_listed[2];
@@ -185,12 +199,15 @@ struct car_rank {
     int64_t beat, beat_run; /* the micro-batch that may begin, by the rank before, and the run it is of */
     int64_t told;           /* the last that the next rank was told of */
     bool begun;             /* something was computed in this run: whoever waits before that waits for its turn */
+    int skipped_in_a_row;   /* steps, up to the last that was reported */
     double *computed;       /* per worker: seconds of its forwards and backwards, so far in this step */
     double computes;        /* all of a step, of the worker that ended one last */
     int64_t proposal;       /* rank 0: a nearer end that not all ranks know of yet; 0: none */
     /* Losses on their way to rank 0. */
     struct car_losses *losses;
     struct car_pacing *pacing; /* NULL: whoever can run runs, in the plan's order */
+    struct car_norm *norm;     /* NULL if nobody wants to know it */
+    struct car_cuts *cuts;     /* NULL if none are taken on the way */
     car_sighting *sightings;   /* per rank */
     car_trainer_times times;
     double exposed;
@@ -213,23 +230,63 @@ car_status car_block_create(car_rank *rank, car_memory category, size_t bytes, c
 void car_block_drop(car_rank *rank, car_block *block);
 car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version);
 void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block *block);
-car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step);
-car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, car_block *block);
-void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step);
+car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step); /* the first worker's, if they are kept apart */
+car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker);
+car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker, car_block *block);
+void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step); /* all workers' */
+void car_rank_drop_sums(car_rank *rank, int bundle);              /* of all steps, and what waits for them */
 /* The same part of the home's layout, for a tied bundle. */
 const car_part *car_rank_home_part(const car_rank *rank, int bundle);
 
 /* rank_sums.c. All but the questions need the lock, and let it go while they add. */
-/* In ascending order of stages. The sums must be the caller's alone. */
+/* What was kept apart: of workers, then of uses of one parameter in the stage, in ascending order. The sums must be the
+ * caller's alone. */
+void car_rank_add_parts(car_rank *rank, int bundle, int64_t step);
+/* In ascending order of stages. The same. */
 car_status car_rank_add_ties(car_rank *rank, int home, int64_t step);
 /* Takes the block over. */
 car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, car_block *block);
 /* After a sum came or a backward is done (`computed`): adds what `worker` had to wait with, if both are here now. */
 car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int worker, bool computed);
 
-/* rank_tasks.c: called with the lock, which they let go while they work. */
+/* rank_tasks.c: called with the lock, which it lets go while it works. */
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry);
+/* Points a view at a version of a bundle. */
+void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *held);
+/* rank_update.c: the same; and whether it may begin, or go on. */
 car_status car_rank_update(car_rank_thread *thread, car_entry *entry);
+bool car_rank_may_update(const car_rank *rank, const car_entry *entry);
+
+/* rank_norm.c: clipping and skipping. With the lock, which measuring lets go. */
+typedef struct car_norm car_norm;
+/* What becomes of a step. */
+typedef struct car_verdict {
+    bool skipped;
+    double scale;
+    int64_t update; /* of the optimizer: skipped steps do not count */
+} car_verdict;
+car_status car_rank_create_norm(car_rank *rank);
+void car_rank_destroy_norm(car_rank *rank);
+void car_rank_rewind_norm(car_rank *rank); /* before a run */
+car_status car_rank_measure(car_rank *rank, const car_task *task);
+bool car_rank_may_judge(const car_rank *rank, const car_task *task); /* whether all is known that decides */
+car_status car_rank_judge(const car_rank *rank, const car_task *task, car_verdict *out);
+void car_rank_report_norm(const car_rank *rank, int64_t step, car_step_report *report); /* a step of the plan */
+/* After so many steps of this run: updates of the optimizer, and the norm that decides about the next. */
+int64_t car_rank_updates_after(const car_rank *rank, int64_t steps);
+double car_rank_norm_after(const car_rank *rank, int64_t steps);
+
+/* rank_cut.c: cuts on the way. They do nothing where none is due. With the lock: whether an update that makes this version of
+ * the plan may begin; that it does; that it is done, which lets the lock go to hand the cut over. Without: copies a bundle. */
+typedef struct car_cuts car_cuts;
+car_status car_rank_create_cuts(car_rank *rank);
+void car_rank_destroy_cuts(car_rank *rank);
+bool car_rank_cut_is_free(const car_rank *rank, int64_t version);
+void car_rank_claim_cut(car_rank *rank, int64_t version);
+void car_rank_copy_to_cut(car_rank *rank, const car_task *task, const car_block *from, const car_block *made);
+void car_rank_note_cut(car_rank *rank, int64_t version);
+bool car_rank_cut_is_away(const car_rank *rank);
+void car_rank_forget_cut(car_rank *rank); /* the one that is being filled */
 /* rank_messages.c: the same. */
 car_status car_rank_send(car_rank_thread *thread, car_entry *entry);
 car_status car_rank_start_arrival(car_rank *rank, car_entry *entry); /* receives and collectives */
@@ -239,7 +296,8 @@ void car_rank_message_finished(void *user, car_message *message);
 /* rank_state.c */
 car_status car_rank_go_on(car_rank *rank);
 
-/* rank.c. With the lock: the rank has failed, and nobody should wait for others any more. */
+/* rank.c. With the lock: the rank has failed, with the message of this thread if it is the first to, and nobody should
+ * wait for others any more. */
 void car_rank_fail(car_rank *rank, car_status status);
 
 /* rank_list.c: the tasks that are not over. With the lock. */
@@ -247,6 +305,7 @@ bool car_task_is_collective(const car_task *task);
 bool car_task_arrives(const car_task *task); /* a receive or a collective */
 car_status car_rank_fill(car_rank *rank);    /* keeps the window that is worked on and the next one in the list */
 void car_rank_retire(car_rank *rank, car_entry *entry); /* it is over: whoever waited for it may go on */
+void car_rank_cancel(car_rank *rank);                   /* all of steps from the limit on, but for what runs */
 void car_rank_forget_entries(car_rank *rank);
 
 /* rank_executor.c */
@@ -274,6 +333,7 @@ car_status car_rank_create_losses(car_rank *rank);
 void car_rank_destroy_losses(car_rank *rank);
 /* Before the first run, and when the state was put back: the step that is reported next. Rank 0's. */
 void car_rank_report_from(car_rank *rank, int64_t step);
+int64_t car_rank_reported(const car_rank *rank);
 car_status car_rank_note_loss(car_rank *rank, int64_t step, int worker, double value);
 car_status car_rank_note_step(car_rank *rank, const car_task *task);
 bool car_rank_makes_loss(const car_rank *rank, const car_task *task);

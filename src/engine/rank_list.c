@@ -127,6 +127,9 @@ car_status car_rank_fill(car_rank *rank) {
     while (rank->window < car_plan_windows(rank->plan, rank->limit) && rank->proposal == 0 &&
            (!rank->first || rank->window <= rank->first->window + 1)) {
         CAR_TRY(car_plan_expand_rank(rank->plan, rank->device, rank->window, rank->limit, &rank->list));
+        if (rank->goes_on) {
+            car_usage_go_on(rank->usage, &rank->list);
+        }
         for (int k = 0; k < rank->list.count; k++) {
             CAR_TRY(append(rank, &rank->list.tasks[k], rank->window));
         }
@@ -136,14 +139,19 @@ done:
     return status;
 }
 
-void car_rank_retire(car_rank *rank, car_entry *entry) {
-    car_entry **place = &rank->ready;
-    while (*place != entry) {
-        place = &(*place)->next_ready;
+static void take_out(car_entry **list, const car_entry *entry, size_t link) {
+    while (*list && *list != entry) {
+        list = (car_entry **)((char *)*list + link);
     }
-    *place = entry->next_ready;
+    if (*list) {
+        *list = *(car_entry **)((char *)*list + link);
+    }
+}
+
+void car_rank_retire(car_rank *rank, car_entry *entry) {
+    take_out(&rank->ready, entry, offsetof(car_entry, next_ready));
     for (int d = 0; d < entry->dependent_count; d++) {
-        if (--entry->dependents[d]->blockers == 0) {
+        if (--entry->dependents[d]->blockers == 0 && !entry->dependents[d]->over) {
             make_ready(rank, entry->dependents[d]);
         }
     }
@@ -153,6 +161,18 @@ void car_rank_retire(car_rank *rank, car_entry *entry) {
         rank->first = done->next;
         rank->last = rank->first ? rank->last : NULL;
         put_aside(rank, done);
+    }
+}
+
+void car_rank_cancel(car_rank *rank) {
+    for (car_entry *entry = rank->first; entry;) {
+        if (entry->over || entry->running || entry->task.step < rank->limit) {
+            entry = entry->next;
+            continue;
+        }
+        entry->over = true;
+        car_rank_retire(rank, entry); /* those before it may go with it */
+        entry = rank->first;
     }
 }
 
@@ -174,4 +194,8 @@ void car_rank_forget_entries(car_rank *rank) {
     car_context_release(rank->context, rank->by_number, (size_t)rank->number_capacity, sizeof(car_entry *));
     rank->by_number = NULL;
     rank->number_capacity = 0;
+    rank->listed = 0;
+    if (rank->edges) {
+        car_edges_clear(rank->edges);
+    }
 }

@@ -35,6 +35,7 @@ enum {
 typedef struct step_losses {
     int64_t step;
     int known;
+    int updates;  /* made here */
     double ended; /* when this rank ended it itself; 0: not yet */
 } step_losses;
 
@@ -131,6 +132,10 @@ void car_rank_report_from(car_rank *rank, int64_t step) {
     forget_steps(rank, losses->steps, losses->values, losses->step_capacity);
 }
 
+int64_t car_rank_reported(const car_rank *rank) {
+    return rank->losses->reported;
+}
+
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
 /* A step that has not been reported, with room for what is to be known of it. */
@@ -147,11 +152,29 @@ static double *values_of(const car_rank *rank, int64_t step) {
     return rank->losses->values + (size_t)(step % rank->losses->step_capacity) * (size_t)rank->workers;
 }
 
+static bool gives_up(const car_rank *rank) {
+    return rank->skipped_in_a_row >= CAR_TRAINER_MOST_SKIPPED;
+}
+
+/* Skipping is for a step now and then. Weights that give nothing finite for so long will not recover by it. */
+static void count_skipped(car_rank *rank, const car_step_report *report) {
+    rank->skipped_in_a_row = report->skipped ? rank->skipped_in_a_row + 1 : 0;
+    if (gives_up(rank)) {
+        car_rank_fail(rank, car_context_fail(
+                                rank->context, CAR_ERROR_NOT_FINITE,
+                                "%d steps in a row were skipped because their loss or gradient is not finite, the "
+                                "last is step %lld: go "
+                                "back to an earlier checkpoint, with a smaller learning rate, warm-up or --clip-norm",
+                                rank->skipped_in_a_row, (long long)report->step + 1));
+    }
+}
+
 static void report_steps(car_rank *rank) {
     struct car_losses *losses = rank->losses;
     for (;;) {
         step_losses *s = &losses->steps[losses->reported % losses->step_capacity];
-        if (s->step != losses->reported || s->known < rank->workers) {
+        bool made = !rank->alone || s->updates == rank->updates_per_step; /* or it may still be dropped */
+        if (s->step != losses->reported || s->known < rank->workers || !made || gives_up(rank)) {
             return;
         }
         double sum = 0, *values = values_of(rank, s->step);
@@ -159,16 +182,17 @@ static void report_steps(car_rank *rank) {
             sum += values[i];
             values[i] = NAN;
         }
-        const car_step_report report = {.step = s->step,
-                                        .loss = sum / rank->workers,
-                                        .lr = car_schedule_lr(&rank->config.schedule, s->step),
-                                        .gradient_norm = NAN,
-                                        .when = s->ended > 0 ? s->ended : car_clock_seconds()};
+        car_step_report report = {.step = s->step,
+                                  .loss = sum / rank->workers,
+                                  .lr = car_schedule_lr(&rank->config.schedule, s->step),
+                                  .when = s->ended > 0 && !rank->alone ? s->ended : car_clock_seconds()};
+        car_rank_report_norm(rank, s->step - rank->first_step, &report);
         *s = (step_losses){.step = CAR_NONE};
         losses->reported++;
         if (rank->config.report) {
             rank->config.report(rank->config.report_user, &report);
         }
+        count_skipped(rank, &report);
     }
 }
 
@@ -196,15 +220,19 @@ static car_status keep(car_rank *rank, const loss *l) {
 
 /* ---- every rank ------------------------------------------------------------------------------ */
 
-/* With the lock. A rank is done with a step when its last backward of the lowest stage is. */
+/* With the lock. A rank is done with a step when its last backward of the lowest stage is; one that is alone, when it has
+ * made all updates. */
 car_status car_rank_note_step(car_rank *rank, const car_task *task) {
     int64_t step = car_rank_step_of(rank, task);
     step_losses *s = NULL;
     car_status status = CAR_OK;
+    bool updates = rank->alone && task->kind == CAR_TASK_UPDATE;
     bool ends = rank->device == 0 && task->kind == CAR_TASK_BACKWARD && task->stage == rank->first_stage;
-    if (ends && step >= rank->losses->reported) { /* or else the report's own time stands */
+    if ((ends || updates) && step >= rank->losses->reported) { /* or else the report's own time stands */
         CAR_TRY(find_step(rank, step, &s));
         s->ended = car_clock_seconds();
+        s->updates += updates;
+        report_steps(rank);
     }
 done:
     return status;
@@ -381,6 +409,9 @@ car_status car_rank_share_losses(car_rank *rank) {
     losses->count = 0;
     losses->sealed = false;
     atomic_store(&losses->many, false);
+    if (rank->alone) { /* losses of steps that were dropped */
+        car_rank_report_from(rank, losses->reported);
+    }
     if (rank->device == 0 && losses->reported != rank->first_step) {
         status = car_context_fail(rank->context, CAR_ERROR_INTERNAL, "the losses of step %lld did not arrive",
                                   (long long)losses->reported + 1);

@@ -70,7 +70,7 @@ static car_status send_moving_weights(car_rank *rank, const car_task *task) {
     }
     if ((task->frees & CAR_FREES_WEIGHTS) && held->block == block) {
         car_block_drop(rank, block);
-        *held = (car_held){NULL, CAR_NONE};
+        *held = (car_held){.version = CAR_NONE};
         car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* on its way */
     }
     return ship(rank, task, block);
@@ -258,7 +258,7 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
     if (task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT) {
         return take_activations(thread, entry);
     }
-    status = car_rank_put_sum(rank, task->bundle, task->step, entry->block);
+    status = car_rank_put_sum(rank, task->bundle, task->step, 0, entry->block);
     if (status == CAR_OK) {
         entry->block = NULL;
         status = task->cargo == CAR_CARGO_PARTIAL

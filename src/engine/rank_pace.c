@@ -199,9 +199,9 @@ static double bytes_with(const car_rank *rank, const car_entry *entry) {
     return sum;
 }
 
-static bool somebody_computes(const car_rank *rank) {
+static bool somebody_runs(const car_rank *rank) {
     for (const car_entry *entry = rank->ready; entry; entry = entry->next_ready) {
-        if (entry->running && car_task_computes(&entry->task)) {
+        if (entry->running) {
             return true;
         }
     }
@@ -235,7 +235,7 @@ car_entry *car_rank_choose_paced(car_rank *rank) {
     }
     double most = slowest + rank->pacing->window;
     car_entry *chosen = find_up_to(rank, most, rank->pacing->budget);
-    if (!chosen && !somebody_computes(rank)) {
+    if (!chosen && !somebody_runs(rank)) {
         chosen = find_up_to(rank, most, 0);
         chosen = chosen ? chosen : find_up_to(rank, endless, 0);
     }

@@ -14,6 +14,13 @@ static int keeper_of(const car_rank *rank, int bundle) {
     return car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, last, rank->partition->bundles[bundle].home));
 }
 
+/* The version before the newest, if it is here still. */
+static car_block *find_previous(car_rank *rank, int bundle) {
+    const car_holding_of_bundle *h = &rank->holding[bundle];
+    int64_t version = rank->newest > 0 ? rank->newest - 1 : CAR_VERSION_BEFORE;
+    return h->places == 2 ? car_rank_find_weights(rank, bundle, version) : h->older;
+}
+
 /* A part of a parameter of a home on its keeper; NULL if there is none. */
 static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cut_part which) {
     car_holding_of_bundle *h = &rank->holding[bundle];
@@ -23,7 +30,9 @@ static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cu
         bool has = state < car_optimizer_states(rank->optimizer);
         return has ? car_optimizer_state(rank->optimizer, state, part->param) : NULL;
     }
-    block = which == CAR_CUT_WEIGHTS ? car_rank_find_weights(rank, bundle, rank->newest) : h->kept ? h->kept : h->older;
+    block = which == CAR_CUT_WEIGHTS ? car_rank_find_weights(rank, bundle, rank->newest)
+            : h->kept                ? h->kept
+                                     : find_previous(rank, bundle);
     return block ? (float *)(block->data + part->offset) : NULL;
 }
 
@@ -69,10 +78,42 @@ static void settle(car_rank *rank) {
             drop_passing(rank, h);
         }
         h->held[0].version = h->places > 0 || h->owned ? 0 : CAR_NONE;
-        h->held[1].version = CAR_NONE;
+        h->held[1].version = rank->goes_on && h->places == 2 ? CAR_VERSION_BEFORE : CAR_NONE;
         h->made = 0;
     }
     rank->newest = 0;
+}
+
+/* One rank with all workers: the two newest versions change their names. */
+static void rename_versions(car_rank *rank) {
+    for (int b = 0; b < rank->bundles; b++) {
+        car_holding_of_bundle *h = &rank->holding[b];
+        if (h->places == 2 && rank->newest % 2 == 1) {
+            car_held newest = h->held[1];
+            h->held[1] = h->held[0];
+            h->held[0] = newest;
+        }
+    }
+    settle(rank);
+}
+
+/* What kernels derive of all that is held. */
+static car_status refresh(car_rank *rank) {
+    const car_rank_thread *thread = &rank->thread[0];
+    car_status status = CAR_OK;
+    for (int b = 0; rank->alone && b < rank->stages; b++) {
+        const car_stage *stage = &rank->partition->stages[b];
+        car_weights view = thread->view;
+        for (int v = 0; v < rank->holding[b].places; v++) {
+            const car_held *held = &rank->holding[b].held[v];
+            if (held->version != CAR_NONE) {
+                car_rank_bind(&view, &rank->holding[b].layout, held);
+                CAR_TRY(car_weights_refresh(&view, thread->lane, stage->first, stage->end));
+            }
+        }
+    }
+done:
+    return status;
 }
 
 car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
@@ -82,10 +123,15 @@ car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
         const car_block *block = first_place(rank, h);
         for (int c = 0; block && c < h->layout.count; c++) {
             const car_part *part = &h->layout.parts[c];
+            if (!part->first) {
+                continue;
+            }
             CAR_TRY(car_weights_draw(rank->program, part->param, seed, (float *)(block->data + part->offset)));
         }
     }
+    rank->goes_on = false;
     settle(rank);
+    CAR_TRY(refresh(rank));
 done:
     return status;
 }
@@ -97,7 +143,8 @@ static car_status gather_part(car_rank *rank, car_cut *cut, int bundle, const ca
     float *to = cut ? car_cut_data(cut, which, part->param) : NULL;
     float *from = keeper == rank->device ? find_part(rank, bundle, part, which) : NULL;
     if (keeper == rank->device && !from && which == CAR_CUT_PREVIOUS) {
-        from = find_part(rank, bundle, part, CAR_CUT_WEIGHTS); /* before the first step the two are the same */
+        from =
+            find_part(rank, bundle, part, CAR_CUT_WEIGHTS); /* before the first step, or where nobody is ever stale */
     }
     if (keeper == rank->device && !from) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got what it should keep of %s",
@@ -135,10 +182,10 @@ car_status car_rank_gather(car_rank *rank, car_cut *cut) {
     for (int b = 0; b < rank->stages; b++) {
         const car_layout *layout = &rank->holding[b].layout;
         for (int c = 0; c < layout->count; c++) {
-            for (int which = 0; which < CAR_CUT_PARTS; which++) {
-                if (is_exchanged(rank, parts, which, &layout->parts[c])) {
-                    CAR_TRY(
-                        gather_part(rank, rank->device == 0 ? cut : NULL, b, &layout->parts[c], (car_cut_part)which));
+            const car_part *part = &layout->parts[c];
+            for (int which = 0; part->first && which < CAR_CUT_PARTS; which++) {
+                if (is_exchanged(rank, parts, which, part)) {
+                    CAR_TRY(gather_part(rank, rank->device == 0 ? cut : NULL, b, part, (car_cut_part)which));
                 }
             }
         }
@@ -146,7 +193,7 @@ car_status car_rank_gather(car_rank *rank, car_cut *cut) {
     if (rank->device == 0) {
         const car_cut_numbers numbers = {.step = rank->first_step,
                                          .updates = rank->updates,
-                                         .norm = __builtin_nan(""),
+                                         .norm = rank->last_norm,
                                          .since = car_optimizer_since(rank->optimizer)};
         car_cut_set_numbers(cut, &numbers);
     }
@@ -172,11 +219,13 @@ static car_status put_part(car_rank *rank, int param, car_cut_part which, const 
     for (int b = 0; b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
         for (int c = 0; c < h->layout.count; c++) {
-            if (h->layout.parts[c].param != param) {
+            if (h->layout.parts[c].param != param || !h->layout.parts[c].first) {
                 continue;
             }
             car_block *block = first_place(rank, h);
-            if (which == CAR_CUT_PREVIOUS && wants_older(rank, b)) {
+            if (which == CAR_CUT_PREVIOUS && h->places == 2) {
+                block = h->held[1].block;
+            } else if (which == CAR_CUT_PREVIOUS && wants_older(rank, b)) {
                 if (!h->older) {
                     CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &h->older));
                 }
@@ -200,6 +249,9 @@ static car_status share_part(car_rank *rank, car_cut *cut, bool from_cut, int bu
     car_status status = CAR_OK;
     if (rank->device == source) {
         const float *data = from_cut ? car_cut_data(cut, which, part->param) : find_part(rank, bundle, part, which);
+        if (!data && which == CAR_CUT_PREVIOUS) {
+            data = find_part(rank, bundle, part, CAR_CUT_WEIGHTS); /* nobody is ever stale for it */
+        }
         if (!data) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got a part of %s to share",
                                     rank->device, car_graph_param(rank->graph, part->param)->name);
@@ -207,33 +259,54 @@ static car_status share_part(car_rank *rank, car_cut *cut, bool from_cut, int bu
         memcpy(room, data, part->bytes);
     }
     CAR_TRY(car_transport_broadcast(rank->transport, source, room, part->bytes));
-    CAR_TRY(put_part(rank, part->param, which, room));
+done:
+    return status;
+}
+
+/* All of a parameter is read before any of it is written: places change their versions. */
+static car_status share_parts(car_rank *rank, car_cut *cut, bool from_cut, int32_t parts, int bundle,
+                              const car_part *part, float **rooms) {
+    car_status status = CAR_OK;
+    for (int which = 0; which < CAR_CUT_PARTS; which++) {
+        if (is_exchanged(rank, parts, which, part)) {
+            CAR_TRY(share_part(rank, cut, from_cut, bundle, part, (car_cut_part)which, rooms[which]));
+        }
+    }
+    for (int which = 0; which < CAR_CUT_PARTS; which++) {
+        if (is_exchanged(rank, parts, which, part)) {
+            CAR_TRY(put_part(rank, part->param, (car_cut_part)which, rooms[which]));
+        }
+    }
 done:
     return status;
 }
 
 static car_status share(car_rank *rank, car_cut *cut, bool from_cut, int32_t parts) {
-    float *room = NULL;
+    float *rooms[CAR_CUT_PARTS] = {NULL};
     size_t most = 0;
     car_status status = CAR_OK;
     for (int p = 0; p < car_graph_param_count(rank->graph); p++) {
         size_t bytes = car_program_param_bytes(rank->program, p);
         most = bytes > most ? bytes : most;
     }
-    CAR_TRY(car_context_allocate(rank->context, most, 1, &room));
+    for (int which = 0; which < CAR_CUT_PARTS; which++) {
+        CAR_TRY(car_context_allocate(rank->context, parts & 1 << which ? most : 0, 1, &rooms[which]));
+    }
     for (int b = 0; b < rank->stages; b++) {
         const car_layout *layout = &rank->holding[b].layout;
         for (int c = 0; c < layout->count; c++) {
-            for (int which = 0; which < CAR_CUT_PARTS; which++) {
-                if (is_exchanged(rank, parts, which, &layout->parts[c])) {
-                    CAR_TRY(share_part(rank, cut, from_cut, b, &layout->parts[c], (car_cut_part)which, room));
-                }
+            if (layout->parts[c].first) {
+                CAR_TRY(share_parts(rank, cut, from_cut, parts, b, &layout->parts[c], rooms));
             }
         }
     }
+    rank->goes_on = (parts & 1 << CAR_CUT_PREVIOUS) != 0;
     settle(rank);
+    CAR_TRY(refresh(rank));
 done:
-    car_context_release(rank->context, room, most, 1);
+    for (int which = 0; which < CAR_CUT_PARTS; which++) {
+        car_context_release(rank->context, rooms[which], rooms[which] ? most : 0, 1);
+    }
     return status;
 }
 
@@ -254,6 +327,7 @@ car_status car_rank_spread(car_rank *rank, car_cut *cut) {
         car_rank_report_from(rank, rank->first_step);
     }
     rank->updates = numbers.updates;
+    rank->last_norm = numbers.norm;
     car_optimizer_set_since(rank->optimizer, numbers.since);
     CAR_TRY(share(rank, cut, true, parts));
 done:
@@ -267,6 +341,11 @@ car_status car_rank_go_on(car_rank *rank) {
     if (rank->newest == 0) {
         return CAR_OK;
     }
+    if (rank->alone) {
+        rank->goes_on = car_plan_delay(rank->plan, 0, 0) > 0;
+        rename_versions(rank);
+        return CAR_OK;
+    }
     for (int s = 0; s < car_optimizer_states(rank->optimizer); s++) {
         parts |= 1 << (CAR_CUT_STATE_0 + s);
     }
@@ -276,6 +355,30 @@ car_status car_rank_go_on(car_rank *rank) {
     CAR_TRY(share(rank, NULL, false, parts));
 done:
     return status;
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+/* Where a home has no second version, there is only the newest. */
+static car_weights *view_of(car_rank *rank, car_weights *view, bool previous) {
+    for (int b = 0; b < rank->stages; b++) {
+        car_holding_of_bundle *h = &rank->holding[b];
+        car_held *held = &h->held[car_holding_place(h->places, rank->newest)];
+        car_held *other = &h->held[h->places > 0 ? h->places - 1 - car_holding_place(h->places, rank->newest) : 0];
+        bool has = previous && find_previous(rank, b) != NULL;
+        if (held->block) {
+            car_rank_bind(view, &h->layout, has ? other : held);
+        }
+    }
+    return view;
+}
+
+car_weights *car_rank_weights(car_rank *rank) {
+    return view_of(rank, &rank->newest_weights, false);
+}
+
+car_weights *car_rank_previous_weights(car_rank *rank) {
+    return view_of(rank, &rank->previous_weights, true);
 }
 
 /* ---- agreement ------------------------------------------------------------------------------- */

@@ -48,95 +48,141 @@ static bool belongs(const car_rank *rank, int bundle, int param) {
     return true;
 }
 
-static car_status add_part(car_rank *rank, car_layout *layout, int l, int slot) {
+static bool is_first_in_stage(const car_rank *rank, const car_stage *stage, int l, int slot) {
     const car_op *op = car_graph_op(rank->graph, l);
-    for (int c = 0; c < layout->count; c++) {
-        if (layout->parts[c].param == op->params[slot]) {
-            return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
-                                    "%s is used twice in one stage, which ranks cannot do: use more stages",
-                                    car_graph_param(rank->graph, op->params[slot])->name);
+    for (int u = car_graph_op(rank->graph, stage->first)->first_use; u < op->first_use + slot; u++) {
+        if (car_graph_use_param(rank->graph, u) == op->params[slot]) {
+            return false;
         }
     }
-    size_t bytes = car_program_param_bytes(rank->program, op->params[slot]);
-    layout->parts[layout->count++] =
-        (car_part){.op = l, .slot = slot, .param = op->params[slot], .offset = layout->bytes, .bytes = bytes};
-    layout->bytes += bytes;
-    return CAR_OK;
+    return true;
 }
 
-static car_status lay_out(car_rank *rank, int bundle) {
-    const car_bundle *b = &rank->partition->bundles[bundle];
-    const car_stage *stage = &rank->partition->stages[b->stage];
-    car_layout *layout = &rank->holding[bundle].layout;
-    size_t uses = (size_t)car_graph_use_count(rank->graph);
-    car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(rank->context, uses, sizeof *layout->parts, &layout->parts));
-    for (int even = 1; even >= 0; even--) {
-        for (int l = stage->end - 1; l >= stage->first; l--) {
-            const car_op *op = car_graph_op(rank->graph, l);
-            for (int p = 0; p < op->param_count; p++) {
-                bool fits = is_even(car_program_param_bytes(rank->program, op->params[p])) == (even == 1);
-                if (fits && belongs(rank, bundle, op->params[p])) {
-                    CAR_TRY(add_part(rank, layout, l, p));
-                }
-            }
-        }
-    }
-    if (layout->bytes != b->bytes) {
-        status = car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
-                                  "the weights of stage %d take %zu bytes in this machine's layout and %zu in the "
-                                  "plan: ranks need channels that are multiples of 16",
-                                  b->stage, layout->bytes, b->bytes);
-    }
-done:
-    return status;
-}
-
-const car_part *car_rank_home_part(const car_rank *rank, int bundle) {
-    const car_bundle *b = &rank->partition->bundles[bundle];
-    const car_layout *layout = &rank->holding[b->home].layout;
+static const car_part *first_part(const car_layout *layout, int param) {
     for (int c = 0; c < layout->count; c++) {
-        if (layout->parts[c].param == b->param) {
+        if (layout->parts[c].param == param && layout->parts[c].first) {
             return &layout->parts[c];
         }
     }
     return NULL;
 }
 
+/* A first use has weights and the sum in the same place of their blocks; the sums of further ones come behind. */
+static void add_part(const car_rank *rank, car_layout *layout, int l, int slot, bool first) {
+    int param = car_graph_op(rank->graph, l)->params[slot];
+    size_t bytes = car_program_param_bytes(rank->program, param);
+    size_t derived = slot == 0 ? car_program_derived_bytes(rank->program, l) : 0;
+    layout->parts[layout->count] = (car_part){.op = l,
+                                              .slot = slot,
+                                              .param = param,
+                                              .first = first,
+                                              .offset = first ? layout->bytes : first_part(layout, param)->offset,
+                                              .sum_offset = layout->sum_bytes,
+                                              .bytes = bytes,
+                                              .derived_offset = layout->derived_bytes,
+                                              .derived_bytes = derived};
+    layout->count++;
+    layout->bytes += first ? bytes : 0;
+    layout->sum_bytes += bytes;
+    layout->derived_bytes += car_round_up(derived, 64);
+}
+
+/* Those that come first in their stage, or the others. */
+static void add_parts(const car_rank *rank, int bundle, bool first) {
+    const car_stage *stage = &rank->partition->stages[rank->partition->bundles[bundle].stage];
+    for (int even = 1; even >= 0; even--) {
+        for (int n = 0; n < stage->end - stage->first; n++) {
+            int l = first ? stage->end - 1 - n : stage->first + n; /* further ones are added in ascending order */
+            const car_op *op = car_graph_op(rank->graph, l);
+            for (int p = 0; p < op->param_count; p++) {
+                bool fits = is_even(car_program_param_bytes(rank->program, op->params[p])) == (even == 1);
+                if (fits && belongs(rank, bundle, op->params[p]) && is_first_in_stage(rank, stage, l, p) == first) {
+                    add_part(rank, &rank->holding[bundle].layout, l, p, first);
+                }
+            }
+        }
+    }
+}
+
+/* Blocks that travel must be what the plan takes them for. */
+static car_status check_layout(const car_rank *rank, int bundle) {
+    const car_layout *layout = &rank->holding[bundle].layout;
+    const car_bundle *b = &rank->partition->bundles[bundle];
+    if (!rank->alone && layout->sum_bytes != layout->bytes) {
+        return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
+                                "%s is used twice in one stage, which ranks cannot do: use more stages",
+                                car_graph_param(rank->graph, layout->parts[layout->count - 1].param)->name);
+    }
+    if (!rank->alone && layout->bytes != b->bytes) {
+        return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
+                                "the weights of stage %d take %zu bytes in this machine's layout and %zu in the "
+                                "plan: ranks need channels that are multiples of 16",
+                                b->stage, layout->bytes, b->bytes);
+    }
+    if (bundle >= rank->stages && layout->derived_bytes > 0) {
+        return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
+                                "%s: a tied weight whose kernel wants a derived form",
+                                car_graph_param(rank->graph, b->param)->name);
+    }
+    return CAR_OK;
+}
+
+static car_status lay_out(car_rank *rank, int bundle) {
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(rank->context, (size_t)car_graph_use_count(rank->graph), sizeof(car_part),
+                                 &rank->holding[bundle].layout.parts));
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_sum), &rank->holding[bundle].sums));
+    add_parts(rank, bundle, true);
+    add_parts(rank, bundle, false);
+    CAR_TRY(check_layout(rank, bundle));
+done:
+    return status;
+}
+
+const car_part *car_rank_home_part(const car_rank *rank, int bundle) {
+    const car_bundle *b = &rank->partition->bundles[bundle];
+    return first_part(&rank->holding[b->home].layout, b->param);
+}
+
 /* ---- versions -------------------------------------------------------------------------------- */
 
 car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version) {
     const car_holding_of_bundle *h = &rank->holding[bundle];
-    const car_held *held = &h->held[version % (h->places > 0 ? h->places : 2)];
+    const car_held *held = &h->held[car_holding_place(h->places, version)];
     return held->block && held->version == version ? held->block : NULL;
 }
 
 void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block *block) {
     car_holding_of_bundle *h = &rank->holding[bundle];
-    car_held *held = &h->held[version % (h->places > 0 ? h->places : 2)];
+    car_held *held = &h->held[car_holding_place(h->places, version)];
     if (held->block != block) {
         car_block_drop(rank, held->block);
     }
-    *held = (car_held){block, version};
+    held->block = block;
+    held->version = version;
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step) {
+car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker) {
     car_sum *sums = rank->holding[bundle].sums;
-    for (int s = 0; s < CAR_SUMS_HELD; s++) {
-        if (sums[s].block && sums[s].step == step) {
+    for (int s = 0; s < rank->sums_held; s++) {
+        if (sums[s].block && sums[s].step == step && sums[s].worker == worker) {
             return &sums[s];
         }
     }
     return NULL;
 }
 
-car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, car_block *block) {
+car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step) {
+    return car_rank_find_sum_of(rank, bundle, step, 0);
+}
+
+car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker, car_block *block) {
     car_sum *sums = rank->holding[bundle].sums;
-    for (int s = 0; s < CAR_SUMS_HELD; s++) {
+    for (int s = 0; s < rank->sums_held; s++) {
         if (!sums[s].block) {
-            sums[s] = (car_sum){.step = step, .block = block};
+            sums[s] = (car_sum){.step = step, .worker = worker, .block = block};
             return CAR_OK;
         }
     }
@@ -145,10 +191,24 @@ car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, car_block 
 }
 
 void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step) {
-    car_sum *sum = car_rank_find_sum(rank, bundle, step);
-    if (sum) {
-        car_block_drop(rank, sum->block);
-        *sum = (car_sum){.step = CAR_NONE};
+    car_sum *sums = rank->holding[bundle].sums;
+    for (int s = 0; s < rank->sums_held; s++) {
+        if (sums[s].block && sums[s].step == step) {
+            car_block_drop(rank, sums[s].block);
+            sums[s] = (car_sum){.step = CAR_NONE};
+        }
+    }
+}
+
+void car_rank_drop_sums(car_rank *rank, int bundle) {
+    car_holding_of_bundle *h = &rank->holding[bundle];
+    for (int s = 0; h->sums && s < rank->sums_held; s++) {
+        car_block_drop(rank, h->sums[s].block);
+        h->sums[s] = (car_sum){.step = CAR_NONE};
+    }
+    for (int s = 0; s < CAR_SUMS_HELD; s++) {
+        car_block_drop(rank, h->own[s].block);
+        h->own[s] = (car_sum){.step = CAR_NONE};
     }
 }
 
@@ -160,7 +220,10 @@ static car_status allocate_bundle(car_rank *rank, int bundle) {
     car_status status = CAR_OK;
     for (int v = 0; v < (h->places > 0 ? h->places : h->owned); v++) {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, bytes, &h->held[v].block));
-        h->held[v].version = CAR_NONE;
+        if (rank->alone) {
+            CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WEIGHTS, h->layout.derived_bytes, &h->held[v].derived));
+        }
+        h->held[v].version = v == 0 ? 0 : CAR_NONE;
     }
 done:
     return status;
@@ -187,6 +250,10 @@ done:
 
 car_status car_rank_create_store(car_rank *rank) {
     car_status status = CAR_OK;
+    rank->sums_held = CAR_SUMS_HELD;
+    if (car_usage_keeps_apart(rank->usage) && rank->workers > rank->sums_held) {
+        rank->sums_held = rank->workers;
+    }
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->bundles, sizeof *rank->holding, &rank->holding));
     for (int b = 0; b < rank->bundles; b++) {
         CAR_TRY(lay_out(rank, b));
@@ -204,17 +271,17 @@ done:
 void car_rank_destroy_store(car_rank *rank) {
     for (int b = 0; rank->holding && b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
-        for (int s = 0; s < CAR_SUMS_HELD; s++) {
-            car_block_drop(rank, h->sums[s].block);
-            car_block_drop(rank, h->own[s].block);
+        car_rank_drop_sums(rank, b);
+        for (int v = 0; v < 2; v++) {
+            car_block_drop(rank, h->held[v].block);
+            car_arena_release(rank->arena, h->held[v].derived);
         }
-        car_block_drop(rank, h->held[0].block);
-        car_block_drop(rank, h->held[1].block);
         car_block_drop(rank, h->source.block);
         car_block_drop(rank, h->older);
         car_block_drop(rank, h->kept);
         car_context_release(rank->context, h->layout.parts, (size_t)car_graph_use_count(rank->graph),
                             sizeof *h->layout.parts);
+        car_context_release(rank->context, h->sums, h->sums ? (size_t)rank->sums_held : 0, sizeof *h->sums);
     }
     car_context_release(rank->context, rank->holding, (size_t)rank->bundles, sizeof *rank->holding);
     car_optimizer_destroy(rank->optimizer);

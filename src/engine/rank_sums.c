@@ -11,6 +11,52 @@
 #include "engine/rank_internal.h"
 #include "kernels/vector/vector.h"
 
+/* ---- what was kept apart ----------------------------------------------------------------------- */
+
+static void add_block(const car_rank *rank, const car_layout *layout, char *sum, const char *own) {
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
+    for (int c = 0; c < layout->count; c++) {
+        const car_part *part = &layout->parts[c];
+        car_engine_add(rank->program, car_graph_op(rank->graph, part->op), part->slot,
+                       (float *)(sum + part->sum_offset), (const float *)(own + part->sum_offset), false);
+    }
+    car_kernels_leave(mode);
+}
+
+/* Of parameters that a stage uses more than once. */
+static void add_uses(const car_rank *rank, const car_layout *layout, char *sum) {
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
+    for (int c = 0; c < layout->count; c++) {
+        const car_part *part = &layout->parts[c];
+        if (!part->first) {
+            car_vector_select()->accumulate((float *)(sum + part->offset), (const float *)(sum + part->sum_offset),
+                                            (int64_t)(part->bytes / sizeof(float)));
+        }
+    }
+    car_kernels_leave(mode);
+}
+
+void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
+    const car_layout *layout = &rank->holding[bundle].layout;
+    const car_sum *sum = car_rank_find_sum(rank, bundle, step);
+    bool apart = car_usage_keeps_apart(rank->usage);
+    if (!sum || (!apart && layout->sum_bytes == layout->bytes)) {
+        return;
+    }
+    char *data = sum->block->data;
+    for (int i = 1; apart && i < rank->workers; i++) {
+        const char *own = car_rank_find_sum_of(rank, bundle, step, i)->block->data;
+        pthread_mutex_unlock(&rank->lock);
+        add_block(rank, layout, data, own);
+        pthread_mutex_lock(&rank->lock);
+    }
+    pthread_mutex_unlock(&rank->lock);
+    if (bundle < rank->stages) { /* a tied one's uses go to its home one by one */
+        add_uses(rank, layout, data);
+    }
+    pthread_mutex_lock(&rank->lock);
+}
+
 /* ---- ties ------------------------------------------------------------------------------------ */
 
 car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
@@ -25,11 +71,16 @@ car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
                                     rank->device, b);
         }
         car_arena_assign(rank->arena, other->block->data, CAR_MEMORY_GRADIENTS);
+        car_rank_add_parts(rank, b, step);
+        const car_layout *layout = &rank->holding[b].layout;
         float *to = (float *)(sum->block->data + car_rank_home_part(rank, b)->offset);
-        const float *from = (const float *)other->block->data;
+        const char *from = other->block->data;
         car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
         pthread_mutex_unlock(&rank->lock);
-        car_vector_select()->accumulate(to, from, (int64_t)(tied->bytes / sizeof(float)));
+        for (int c = 0; c < layout->count; c++) {
+            car_vector_select()->accumulate(to, (const float *)(from + layout->parts[c].sum_offset),
+                                            (int64_t)(layout->parts[c].bytes / sizeof(float)));
+        }
         pthread_mutex_lock(&rank->lock);
         car_kernels_leave(mode);
         car_rank_drop_sum(rank, b, step);
@@ -64,24 +115,13 @@ static car_block *take_own(car_rank *rank, int bundle, int64_t step) {
     return NULL;
 }
 
-static void add_block(car_rank *rank, int bundle, car_block *sum, const car_block *own) {
-    const car_layout *layout = &rank->holding[bundle].layout;
-    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
-    for (int c = 0; c < layout->count; c++) {
-        const car_part *part = &layout->parts[c];
-        car_engine_add(rank->program, car_graph_op(rank->graph, part->op), part->slot,
-                       (float *)(sum->data + part->offset), (const float *)(own->data + part->offset), false);
-    }
-    car_kernels_leave(mode);
-}
-
 car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int worker, bool computed) {
     car_sum *sum = car_rank_find_sum(rank, bundle, step);
     car_block *own = sum ? take_own(rank, bundle, step) : NULL;
     if (own) {
         car_block *to = sum->block;
         pthread_mutex_unlock(&rank->lock);
-        add_block(rank, bundle, to, own);
+        add_block(rank, &rank->holding[bundle].layout, to->data, own->data);
         pthread_mutex_lock(&rank->lock);
         car_block_drop(rank, own);
     }

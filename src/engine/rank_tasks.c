@@ -1,4 +1,4 @@
-/* What a rank computes: forward, backward with the sum, update. */
+/* What a rank computes: forwards, and backwards with their sums. */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -20,21 +20,27 @@ static void pretend(const car_rank *rank, const car_task *task, double begin) {
 
 /* ---- weights for a stage --------------------------------------------------------------------- */
 
-static void bind_weights(car_rank_thread *thread, int bundle, const car_block *block) {
-    const car_layout *layout = &thread->rank->holding[bundle].layout;
+void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *held) {
     for (int c = 0; c < layout->count; c++) {
-        thread->view.param[layout->parts[c].param] = block->data + layout->parts[c].offset;
+        const car_part *part = &layout->parts[c];
+        view->param[part->param] = held->block->data + part->offset;
+        if (part->derived_bytes > 0) {
+            view->derived[part->op] = held->derived ? (char *)held->derived + part->derived_offset : NULL;
+        }
     }
 }
 
 /* After a restart, those that are stale in the first step use what was there before it. */
-static car_block *find_version(car_rank *rank, int bundle, const car_task *task, int64_t version) {
+static car_held find_version(car_rank *rank, int bundle, const car_task *task, int64_t version) {
     int home = rank->partition->bundles[bundle].home, place = car_usage_holding(rank->usage, bundle)->block;
-    car_block *older = rank->holding[place].older;
-    if (older && task->step == 0 && car_plan_delay(rank->plan, task->worker, home) > 0) {
-        return older;
+    car_holding_of_bundle *h = &rank->holding[place];
+    bool stale =
+        version == CAR_VERSION_BEFORE || (task->step == 0 && car_plan_delay(rank->plan, task->worker, home) > 0);
+    if (h->older && stale) {
+        return (car_held){.block = h->older};
     }
-    return car_rank_find_weights(rank, place, version);
+    return car_rank_find_weights(rank, place, version) ? h->held[car_holding_place(h->places, version)]
+                                                       : (car_held){.block = NULL};
 }
 
 static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
@@ -45,16 +51,16 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
             continue;
         }
         int64_t version = b < rank->stages ? task->version : task->tied_version;
-        car_block *block = find_version(rank, b, task, version);
-        if (!block) {
+        const car_held held = find_version(rank, b, task, version);
+        if (!held.block) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: version %lld of bundle %d is not here",
                                     rank->device, (long long)version, b);
         }
-        car_arena_assign(rank->arena, block->data, CAR_MEMORY_WEIGHTS);
+        car_arena_assign(rank->arena, held.block->data, CAR_MEMORY_WEIGHTS);
         if (car_usage_holding(rank->usage, b)->block == b) {
-            bind_weights(thread, b, block);
+            car_rank_bind(&thread->view, &rank->holding[b].layout, &held);
         } else {
-            thread->view.param[bundle->param] = block->data + car_rank_home_part(rank, b)->offset;
+            thread->view.param[bundle->param] = held.block->data + car_rank_home_part(rank, b)->offset;
         }
     }
     return CAR_OK;
@@ -79,10 +85,11 @@ static car_status forward(car_rank_thread *thread, const car_task *task, int *at
     }
     CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, from, end));
     *at = end < stage->end ? end : CAR_NONE;
-    if (*at == CAR_NONE && car_rank_makes_loss(rank, task) && !isfinite(car_tape_loss(tape))) {
+    bool made = *at == CAR_NONE && car_rank_makes_loss(rank, task);
+    if (made && !isfinite(car_tape_loss(tape)) && !rank->config.skip_nonfinite) {
         status = car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
-                                  "the loss of worker %d in step %lld is not finite: a smaller learning rate or "
-                                  "warm-up may help",
+                                  "the loss of worker %d in step %lld is not finite: a smaller learning rate, warm-up, "
+                                  "--clip-norm or --skip-nonfinite may help",
                                   task->worker, (long long)step + 1);
     }
 done:
@@ -93,10 +100,12 @@ done:
 
 /* With the lock. */
 static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car_addition *out) {
-    car_sum *sum = car_rank_find_sum(rank, bundle, task->step);
+    bool apart = car_usage_keeps_apart(rank->usage) && task->worker > 0;
+    car_sum *sum = apart ? NULL : car_rank_find_sum(rank, bundle, task->step);
     bool late = !sum && car_usage_adds_late(rank->usage, task);
     car_status status = CAR_OK;
-    *out = (car_addition){sum    ? CAR_ADDITION_ADDS
+    *out = (car_addition){apart  ? CAR_ADDITION_APART
+                          : sum  ? CAR_ADDITION_ADDS
                           : late ? CAR_ADDITION_WAITS
                                  : CAR_ADDITION_BEGINS,
                           bundle, sum ? sum->block : NULL};
@@ -108,10 +117,13 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car
     if (sum) {
         car_arena_assign(rank->arena, sum->block->data, CAR_MEMORY_GRADIENTS);
     } else {
-        CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, rank->partition->bundles[bundle].bytes, &out->block));
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, rank->holding[bundle].layout.sum_bytes, &out->block));
     }
-    if (out->kind == CAR_ADDITION_BEGINS) {
-        status = car_rank_put_sum(rank, bundle, task->step, out->block);
+    if (out->kind == CAR_ADDITION_BEGINS || apart) {
+        status = car_rank_put_sum(rank, bundle, task->step, apart ? task->worker : 0, out->block);
+    }
+    if (status != CAR_OK) {
+        car_block_drop(rank, out->block);
     }
 done:
     return status;
@@ -144,7 +156,7 @@ static const car_addition *addition_of(const car_rank *rank, const car_entry *en
         const car_layout *layout = &rank->holding[addition->bundle].layout;
         for (int c = 0; c < layout->count; c++) {
             if (layout->parts[c].op == l && layout->parts[c].slot == slot) {
-                *place = (float *)(addition->block->data + layout->parts[c].offset);
+                *place = (float *)(addition->block->data + layout->parts[c].sum_offset);
                 return addition;
             }
         }
@@ -175,19 +187,21 @@ static car_status backward_op(car_rank_thread *thread, const car_entry *entry, i
             to[p]->kind == CAR_ADDITION_ADDS ? (void *)addend : (void *)places[p];
         addend += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
     }
-    if (car_program_derived_bytes(rank->program, l) > 0) {
+    bool derives = car_program_derived_bytes(rank->program, l) > 0 && !thread->view.derived[l];
+    if (derives) {
         thread->view.derived[l] = thread->derived;
         CAR_TRY(car_weights_refresh(&thread->view, thread->lane, l, l + 1));
     }
     CAR_TRY(car_tape_backward(rank->tapes[car_usage_tape_of(rank->usage, task)], thread->lane, &thread->view,
                               &thread->gradients, l, l + 1));
     for (int p = 0; p < op->param_count; p++) {
-        if (to[p]->kind != CAR_ADDITION_WAITS) {
+        if (to[p]->kind == CAR_ADDITION_BEGINS || to[p]->kind == CAR_ADDITION_ADDS) {
             add_gradient(rank, task, op, p, places[p], thread->gradients.use[op->first_use + p],
                          to[p]->kind == CAR_ADDITION_BEGINS);
         }
     }
 done:
+    thread->view.derived[l] = derives ? NULL : thread->view.derived[l];
     return status;
 }
 
@@ -255,7 +269,7 @@ static void free_weights(car_rank *rank, const car_task *task) {
         car_held *held = &rank->holding[b].held[version % 2];
         if (held->block && held->version == version) {
             car_block_drop(rank, held->block);
-            *held = (car_held){NULL, CAR_NONE};
+            *held = (car_held){.version = CAR_NONE};
         }
     }
 }
@@ -300,121 +314,6 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
     if (rank->placement == CAR_PLACEMENT_ZERO) {
         free_weights(rank, task);
     }
-done:
-    return status;
-}
-
-/* ---- update ---------------------------------------------------------------------------------- */
-
-static car_status renew(car_rank *rank, const car_task *task, const car_block *from, car_block *to,
-                        const car_block *sum) {
-    car_status status = CAR_OK;
-    const car_layout *layout = &rank->holding[task->bundle].layout;
-    const car_renewal renewal = {.optimizer = rank->optimizer,
-                                 .update = rank->updates + task->step,
-                                 .lr = car_schedule_lr(&rank->config.schedule, car_rank_step_of(rank, task)),
-                                 .scale = 1,
-                                 .workers = rank->workers};
-    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
-    for (int c = 0; status == CAR_OK && c < layout->count; c++) {
-        const car_part *part = &layout->parts[c];
-        status = car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, &renewal,
-                                  (const float *)(from->data + part->offset), (float *)(to->data + part->offset),
-                                  (const float *)(sum->data + part->offset));
-    }
-    car_kernels_leave(mode);
-    return status;
-}
-
-/* zero: the owner makes the bundles tied to this one too, since they travel on their own. */
-static car_status copy_ties(car_rank *rank, const car_task *task, const car_block *home) {
-    car_status status = CAR_OK;
-    for (int b = rank->stages; b < rank->bundles; b++) {
-        car_holding_of_bundle *h = &rank->holding[b];
-        if (rank->partition->bundles[b].home != task->bundle || !h->owned) {
-            continue;
-        }
-        car_block *copy = h->places > 0 ? h->held[0].block : NULL;
-        if (!copy) {
-            CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &copy));
-        }
-        memcpy(copy->data, home->data + car_rank_home_part(rank, b)->offset, h->layout.bytes);
-        car_rank_put_weights(rank, b, task->version, copy);
-    }
-done:
-    return status;
-}
-
-/* The keeper of a run's last version keeps the one before, too, where the rule goes on from it. */
-static bool keeps_previous(const car_rank *rank, const car_task *task) {
-    int owner = car_plan_owner(rank->plan, task->step, task->bundle);
-    bool keeper = car_plan_rank_of(rank->plan, owner) == rank->device;
-    return task->version == rank->limit && keeper && car_plan_delay(rank->plan, 0, 0) > 0;
-}
-
-static car_status keep_previous(car_rank *rank, const car_task *task, const car_block *from) {
-    car_holding_of_bundle *h = &rank->holding[task->bundle];
-    car_status status = CAR_OK;
-    CAR_TRY(car_block_create(rank, CAR_MEMORY_SNAPSHOT, h->layout.bytes, &h->kept));
-    memcpy(h->kept->data, from->data, h->layout.bytes);
-done:
-    return status;
-}
-
-/* zero's cycle: the place of a new version. If the one before ends with it, that is where it is made. */
-static car_status make_place(car_rank *rank, const car_task *task) {
-    car_holding_of_bundle *h = &rank->holding[task->bundle];
-    car_held *before = &h->held[(task->version - 1) % 2];
-    car_block *block = NULL;
-    car_status status = CAR_OK;
-    if (task->frees & CAR_FREES_WEIGHTS) {
-        block = before->block;
-        *before = (car_held){NULL, CAR_NONE};
-    } else {
-        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &block));
-    }
-    car_rank_put_weights(rank, task->bundle, task->version, block);
-done:
-    return status;
-}
-
-car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
-    car_rank *rank = thread->rank;
-    const car_task *task = &entry->task;
-    car_holding_of_bundle *h = &rank->holding[task->bundle];
-    car_status status = CAR_OK;
-    if (!car_usage_adds_ties_early(rank->usage)) {
-        CAR_TRY(car_rank_add_ties(rank, task->bundle, task->step));
-    }
-    const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
-    car_block *from = h->source.block && h->source.version == task->version - 1
-                          ? h->source.block
-                          : car_rank_find_weights(rank, task->bundle, task->version - 1);
-    if (!sum || !from) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
-                                "rank %d: %s for version %lld of bundle %d is not here", rank->device,
-                                sum ? "the weights" : "the sum", (long long)task->version, task->bundle);
-    }
-    const car_block *source = sum->block;
-    car_arena_assign(rank->arena, source->data, CAR_MEMORY_GRADIENTS);
-    if (from != h->source.block) { /* that is on its way */
-        car_arena_assign(rank->arena, from->data, CAR_MEMORY_WEIGHTS);
-    }
-    if (keeps_previous(rank, task)) {
-        CAR_TRY(keep_previous(rank, task, from));
-    }
-    if (h->places == 0) {
-        CAR_TRY(make_place(rank, task));
-    }
-    car_held *to = &h->held[task->version % (h->places > 0 ? h->places : 2)];
-    pthread_mutex_unlock(&rank->lock);
-    status = renew(rank, task, from, to->block, source);
-    pthread_mutex_lock(&rank->lock);
-    CAR_TRY(status);
-    to->version = h->made = task->version;
-    car_block_drop(rank, h->source.block);
-    h->source = (car_held){NULL, CAR_NONE};
-    CAR_TRY(copy_ties(rank, task, to->block));
 done:
     return status;
 }

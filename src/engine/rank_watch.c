@@ -120,6 +120,58 @@ size_t car_rank_explain(car_rank *rank, char *text, size_t capacity) {
     return length;
 }
 
+/* ---- nothing moves --------------------------------------------------------------------------- */
+
+static void describe_worker(const car_rank *rank, int worker) {
+    const car_entry *at = NULL;
+    char text[96] = "";
+    for (const car_entry *entry = rank->first; entry && !at; entry = entry->next) {
+        bool own = !entry->over && entry->task.worker == worker && car_task_computes(&entry->task);
+        at = own ? entry : at;
+    }
+    if (at) {
+        car_task_format(rank->plan, &at->task, text, sizeof text);
+    }
+    car_context_log(rank->context, CAR_LOG_ERROR, "  worker %d: %s %s, step %lld", worker,
+                    !at           ? "finished"
+                    : at->running ? "running"
+                                  : "waiting to run",
+                    text, at ? (long long)car_rank_step_of(rank, &at->task) + 1 : -1LL);
+}
+
+static void describe_thread(const car_rank *rank, int p) {
+    const car_entry *entry = rank->thread[p].entry;
+    char text[96] = "waiting for a task";
+    if (entry) {
+        car_task_format(rank->plan, &entry->task, text, sizeof text);
+    }
+    car_context_log(rank->context, CAR_LOG_ERROR, "  thread %d: %s", p, text);
+}
+
+/* Where everybody is, if no task has ended for a while. */
+static void look_for_progress(car_rank *rank, double now) {
+    double patience = patience_of(rank);
+    if (!rank->alone || !rank->first || now - rank->progressed < patience) {
+        return;
+    }
+    car_context_log(rank->context, CAR_LOG_ERROR,
+                    "no task has ended for %g s; this is where everybody is:", now - rank->progressed);
+    for (int i = 0; i < rank->workers; i++) {
+        describe_worker(rank, i);
+    }
+    if (car_rank_cut_is_away(rank)) {
+        car_context_log(rank->context, CAR_LOG_ERROR, "  the last cut has not been given back");
+    }
+    for (int p = 0; p < rank->config.threads; p++) {
+        describe_thread(rank, p);
+    }
+    for (int j = 0; j < rank->stages; j++) {
+        car_context_log(rank->context, CAR_LOG_ERROR, "  stage %d: version %lld made", j,
+                        (long long)(rank->first_step + rank->holding[j].made));
+    }
+    rank->progressed = now;
+}
+
 static void watch(car_rank *rank) {
     double now = car_clock_seconds(), patience = patience_of(rank);
     if (now - rank->watched > patience / 4) { /* we were stopped ourselves, perhaps all of us */
@@ -128,7 +180,8 @@ static void watch(car_rank *rank) {
         }
     }
     rank->watched = now;
-    if (rank->device == 0) {
+    look_for_progress(rank, now);
+    if (rank->device == 0 && !rank->alone) {
         if (atomic_load(&rank->stop)) {
             propose(rank);
         }

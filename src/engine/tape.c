@@ -276,7 +276,7 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     double start = tape->track ? car_clock_seconds() : 0;
     if (op->output == car_graph_loss(graph)) {
         CAR_TRY(make_slot(tape, l, slot));
-        *(float *)tape->slots[slot] = 1.0f;
+        *(float *)tape->slots[slot] = isfinite(tape->loss) ? 1.0f : NAN; /* so that no gradient is finite either */
     }
     car_kernel_io io = io_of(tape, weights, l);
     CAR_TRY(bind_backward(tape, l, &io));

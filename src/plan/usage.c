@@ -8,6 +8,7 @@ struct car_usage {
     int rank, bundles, tapes;
     bool cyclic;
     bool shared;           /* the group is the whole process */
+    bool apart;            /* see car_usage_keeps_apart */
     car_holding *holdings; /* per bundle */
 };
 
@@ -99,6 +100,15 @@ done:
     return status;
 }
 
+/* In one process a step's sum takes the place of the one before. In the cycle those that wait for others have a second:
+ * a tied one's waits for its home's. */
+static void count_sums(car_usage *usage, bool deferred) {
+    for (int b = 0; usage->shared && b < usage->bundles; b++) {
+        bool waits = deferred || b >= usage->plan->stages;
+        usage->holdings[b].sums = usage->cyclic && waits ? 2 : 1;
+    }
+}
+
 static int count_tapes(const car_usage *usage) {
     const car_plan *plan = usage->plan;
     switch (plan->config.placement) {
@@ -123,6 +133,7 @@ car_status car_usage_create(const car_plan *plan, int rank, car_usage **out) {
                          .cyclic = car_plan_is_cyclic(plan),
                          .shared = plan->config.placement == CAR_PLACEMENT_SHARED};
     usage->tapes = count_tapes(usage);
+    usage->apart = usage->shared && plan->clock == CAR_RULE_DP;
     CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *usage->holdings, &usage->holdings));
     if (plan->config.placement == CAR_PLACEMENT_ZERO) {
         find_owned(usage);
@@ -130,6 +141,7 @@ car_status car_usage_create(const car_plan *plan, int rank, car_usage **out) {
         find_blocks(usage);
         CAR_TRY(count_places(usage));
     }
+    count_sums(usage, false);
     *out = usage;
     usage = NULL;
 done:
@@ -174,6 +186,34 @@ bool car_usage_adds_late(const car_usage *usage, const car_task *task) {
            !is_here(usage, task->step * usage->plan->config.workers + task->worker - 1, task->stage);
 }
 
+bool car_usage_keeps_apart(const car_usage *usage) {
+    return usage->apart;
+}
+
+void car_usage_defer_updates(car_usage *usage) {
+    count_sums(usage, true);
+}
+
+/* The version of a bundle that a micro-batch of the first step uses. */
+static int64_t first_version(const car_usage *usage, int worker, int bundle, int64_t version) {
+    const car_bundle *b = &usage->plan->partition->bundles[bundle];
+    bool held = b->bytes == 0 || usage->holdings[usage->holdings[bundle].block].places > 0;
+    return held && car_plan_delay(usage->plan, worker, b->home) > 0 ? CAR_VERSION_BEFORE : version;
+}
+
+void car_usage_go_on(const car_usage *usage, car_task_list *list) {
+    for (int k = 0; k < list->count; k++) {
+        car_task *task = &list->tasks[k];
+        for (int b = task->stage; car_task_computes(task) && task->step == 0 && b < usage->bundles;
+             b = next_bundle(usage, b)) {
+            int64_t *version = b == task->stage ? &task->version : &task->tied_version;
+            if (usage->plan->partition->bundles[b].stage == task->stage) {
+                *version = first_version(usage, task->worker, b, *version);
+            }
+        }
+    }
+}
+
 bool car_usage_adds_ties_early(const car_usage *usage) {
     car_placement placement = usage->plan->config.placement;
     return car_usage_is_ring(usage) && (placement == CAR_PLACEMENT_REPLICA || placement == CAR_PLACEMENT_GRID);
@@ -207,13 +247,15 @@ static void add(listing *l, car_resource_kind kind, int64_t a, int64_t b, car_us
 
 static void use_weights(listing *l, int bundle, int64_t version, car_use_mode mode) {
     int block = l->usage->holdings[bundle].block, places = l->usage->holdings[block].places;
-    add(l, CAR_RESOURCE_WEIGHTS, block, version % (places > 0 ? places : 2), mode);
+    add(l, CAR_RESOURCE_WEIGHTS, block, car_holding_place(places, version), mode);
 }
 
 /* The sum as all before this task have left it: what came, and what was added to it. */
 static void use_sum(listing *l, int bundle, car_use_mode mode) {
-    add(l, CAR_RESOURCE_SUM, bundle, l->task->step, mode);
-    add(l, CAR_RESOURCE_OWN, bundle, l->task->step, mode);
+    int sums = l->usage->holdings[bundle].sums;
+    int64_t which = sums > 0 ? l->task->step % sums : l->task->step;
+    add(l, CAR_RESOURCE_SUM, bundle, which, mode);
+    add(l, CAR_RESOURCE_OWN, bundle, which, mode);
 }
 
 static void use_ties(listing *l, int home) {
@@ -250,10 +292,10 @@ static void list_compute(listing *l) {
         if (backward && car_usage_adds_late(usage, task)) {
             add(l, CAR_RESOURCE_OWN, b, task->step, CAR_USE_WRITE);
         } else if (backward) {
-            use_sum(l, b, CAR_USE_WRITE);
+            use_sum(l, b, usage->apart ? CAR_USE_READ : CAR_USE_WRITE);
         }
     }
-    if (backward && task->worker == usage->plan->config.workers - 1) {
+    if (backward && task->worker == usage->plan->config.workers - 1 && car_usage_adds_ties_early(usage)) {
         use_ties(l, task->stage);
     }
 }

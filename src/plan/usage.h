@@ -53,7 +53,17 @@ typedef struct car_holding {
     int places; /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
     int block;  /* the bundle in whose block its weights lie here: its home's, if that is here */
     bool owned; /* zero: its versions are made here */
+    int sums;   /* at once; 0: one for each step under way */
 } car_holding;
+
+/* After a restart, the version before the plan's first. */
+enum { CAR_VERSION_BEFORE = -2 };
+
+/* Which of its places a version has; what comes by has two. */
+static inline int car_holding_place(int places, int64_t version) {
+    int count = places > 0 ? places : 2;
+    return version == CAR_VERSION_BEFORE ? count - 1 : (int)(version % count);
+}
 
 typedef struct car_usage car_usage;
 
@@ -71,6 +81,13 @@ bool car_usage_is_ring(const car_usage *usage);
 bool car_usage_adds_late(const car_usage *usage, const car_task *task);
 /* A finished sum that goes on to other devices brings those of its ties along; otherwise they meet at the update. */
 bool car_usage_adds_ties_early(const car_usage *usage);
+
+/* dp in one process: each worker's gradients are kept apart until the update, so that no backward waits for another. */
+bool car_usage_keeps_apart(const car_usage *usage);
+/* From now on all updates of a step wait for its last gradient, so that sums live longer. */
+void car_usage_defer_updates(car_usage *usage);
+/* After a restart: in the first step those that are stale use the version before it, where it has a place. */
+void car_usage_go_on(const car_usage *usage, car_task_list *list);
 
 /* Whether a task only reads the finished sum of its bundle and step: it may run before others that do, or after them. */
 bool car_usage_reads_sum(const car_usage *usage, const car_task *task);

@@ -61,7 +61,9 @@ def main():
         did.sort(key=lambda event: event["ts"])
         check(len(did) > 0, f"worker {worker} has no tasks")
         if shared:
-            check(names(did) == plan[worker], f"worker {worker} did {names(did)}, not {plan[worker]}")
+            # Updates are made beside what the worker computes that they are listed with.
+            planned = [name for name in plan[worker] if name[0] in "FB"]
+            check(names(did) == planned, f"worker {worker} did {names(did)}, not {planned}")
         else:
             planned = [name for row in plan.values() for name in row if re.match(rf"[FB][^.]*\.{worker}@", name)]
             check(sorted(name for name in names(did) if name[0] in "FB") == sorted(planned), f"worker {worker}: other tasks")

@@ -162,6 +162,8 @@ void car_session_close(car_session *session) {
 }
 
 size_t car_session_rest(const car_session *session) {
-    size_t workers = (size_t)session->config.plan.workers;
-    return workers * car_program_tensor_bytes(session->program, car_graph_loss(session->graph));
+    const car_plan_config *plan = &session->config.plan;
+    bool in_turn = plan->rule == CAR_RULE_ACCUMULATE && plan->threads > 0 && plan->threads < plan->workers;
+    size_t tapes = (size_t)(in_turn ? plan->threads : plan->workers);
+    return tapes * car_program_tensor_bytes(session->program, car_graph_loss(session->graph));
 }

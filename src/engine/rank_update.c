@@ -1,0 +1,184 @@
+/* How a new version of a bundle's weights is made of the one before and the sum of gradients. */
+#include <string.h>
+
+#include "engine/rank_internal.h"
+
+/* ---- the new version ------------------------------------------------------------------------- */
+
+/* A step that is skipped leaves the weights as they are. */
+static car_status renew(car_rank_thread *thread, const car_task *task, const car_verdict *verdict,
+                        const car_block *from, const car_held *to, const car_block *sum) {
+    car_rank *rank = thread->rank;
+    car_status status = CAR_OK;
+    const car_layout *layout = &rank->holding[task->bundle].layout;
+    const car_stage *stage = &rank->partition->stages[task->stage];
+    const car_renewal renewal = {.optimizer = rank->optimizer,
+                                 .update = verdict->update,
+                                 .lr = car_schedule_lr(&rank->config.schedule, car_rank_step_of(rank, task)),
+                                 .scale = verdict->scale,
+                                 .workers = rank->workers};
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
+    if (verdict->skipped && from != to->block) {
+        memcpy(to->block->data, from->data, layout->bytes);
+    }
+    for (int c = 0; status == CAR_OK && !verdict->skipped && c < layout->count; c++) {
+        const car_part *part = &layout->parts[c];
+        if (part->first) {
+            status =
+                car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, &renewal,
+                                 (const float *)(from->data + part->offset), (float *)(to->block->data + part->offset),
+                                 (const float *)(sum->data + part->sum_offset));
+        }
+    }
+    car_kernels_leave(mode);
+    if (status == CAR_OK && to->derived) {
+        car_rank_bind(&thread->view, layout, to);
+        status = car_weights_refresh(&thread->view, thread->lane, stage->first, stage->end);
+    }
+    return status;
+}
+
+/* zero: the owner makes the bundles tied to this one too, since they travel on their own. */
+static car_status copy_ties(car_rank *rank, const car_task *task, const car_block *home) {
+    car_status status = CAR_OK;
+    for (int b = rank->stages; b < rank->bundles; b++) {
+        car_holding_of_bundle *h = &rank->holding[b];
+        if (rank->partition->bundles[b].home != task->bundle || !h->owned) {
+            continue;
+        }
+        car_block *copy = h->places > 0 ? h->held[0].block : NULL;
+        if (!copy) {
+            CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &copy));
+        }
+        memcpy(copy->data, home->data + car_rank_home_part(rank, b)->offset, h->layout.bytes);
+        car_rank_put_weights(rank, b, task->version, copy);
+    }
+done:
+    return status;
+}
+
+/* The keeper of a run's last version keeps the one before, too, where the rule goes on from it. With two places it is there
+ * anyway. */
+static bool keeps_previous(const car_rank *rank, const car_task *task) {
+    int owner = car_plan_owner(rank->plan, task->step, task->bundle);
+    bool keeper = car_plan_rank_of(rank->plan, owner) == rank->device;
+    return task->version == rank->limit && keeper && car_plan_delay(rank->plan, 0, task->bundle) > 0 &&
+           rank->holding[task->bundle].places < 2;
+}
+
+static car_status keep_previous(car_rank *rank, const car_task *task, const car_block *from) {
+    car_holding_of_bundle *h = &rank->holding[task->bundle];
+    car_status status = CAR_OK;
+    CAR_TRY(car_block_create(rank, CAR_MEMORY_SNAPSHOT, h->layout.bytes, &h->kept));
+    memcpy(h->kept->data, from->data, h->layout.bytes);
+done:
+    return status;
+}
+
+/* zero's cycle: the place of a new version. If the one before ends with it, that is where it is made. */
+static car_status make_place(car_rank *rank, const car_task *task) {
+    car_holding_of_bundle *h = &rank->holding[task->bundle];
+    car_held *before = &h->held[(task->version - 1) % 2];
+    car_block *block = NULL;
+    car_status status = CAR_OK;
+    if (task->frees & CAR_FREES_WEIGHTS) {
+        block = before->block;
+        *before = (car_held){.version = CAR_NONE};
+    } else {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &block));
+    }
+    car_rank_put_weights(rank, task->bundle, task->version, block);
+done:
+    return status;
+}
+
+/* ---- an update ------------------------------------------------------------------------------- */
+
+/* The sum of all workers and uses; and its square, where a norm is wanted. */
+static car_status complete_sum(car_rank *rank, const car_task *task) {
+    car_status status = CAR_OK;
+    if (!car_usage_adds_ties_early(rank->usage)) {
+        car_rank_add_parts(rank, task->bundle, task->step);
+        CAR_TRY(car_rank_add_ties(rank, task->bundle, task->step));
+    }
+    if (rank->norm) {
+        CAR_TRY(car_rank_measure(rank, task));
+    }
+done:
+    return status;
+}
+
+/* With the lock: what the new version is made of. */
+static car_status find_operands(car_rank *rank, const car_task *task, car_block **from, car_block **sum) {
+    const car_holding_of_bundle *h = &rank->holding[task->bundle];
+    const car_sum *s = car_rank_find_sum(rank, task->bundle, task->step);
+    *from = h->source.block && h->source.version == task->version - 1
+                ? h->source.block
+                : car_rank_find_weights(rank, task->bundle, task->version - 1);
+    if (!s || !*from) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
+                                "rank %d: %s for version %lld of bundle %d is not here", rank->device,
+                                s ? "the weights" : "the sum", (long long)task->version, task->bundle);
+    }
+    *sum = s->block;
+    car_arena_assign(rank->arena, s->block->data, CAR_MEMORY_GRADIENTS);
+    if (*from != h->source.block) { /* that is on its way */
+        car_arena_assign(rank->arena, (*from)->data, CAR_MEMORY_WEIGHTS);
+    }
+    return CAR_OK;
+}
+
+static car_status make_version(car_rank_thread *thread, const car_task *task) {
+    car_rank *rank = thread->rank;
+    car_holding_of_bundle *h = &rank->holding[task->bundle];
+    car_block *from = NULL, *sum = NULL;
+    car_verdict verdict;
+    car_status status = CAR_OK;
+    CAR_TRY(find_operands(rank, task, &from, &sum));
+    CAR_TRY(car_rank_judge(rank, task, &verdict));
+    if (keeps_previous(rank, task)) {
+        CAR_TRY(keep_previous(rank, task, from));
+    }
+    if (h->places == 0) {
+        CAR_TRY(make_place(rank, task));
+    }
+    rank->newest_begun = task->version > rank->newest_begun ? task->version : rank->newest_begun;
+    car_rank_claim_cut(rank, task->version);
+    car_held *to = &h->held[car_holding_place(h->places, task->version)];
+    const car_held made = *to;
+    pthread_mutex_unlock(&rank->lock);
+    status = renew(thread, task, &verdict, from, &made, sum);
+    if (status == CAR_OK) {
+        car_rank_copy_to_cut(rank, task, from, made.block);
+    }
+    pthread_mutex_lock(&rank->lock);
+    CAR_TRY(status);
+    to->version = h->made = task->version;
+    car_block_drop(rank, h->source.block);
+    h->source = (car_held){.version = CAR_NONE};
+    CAR_TRY(copy_ties(rank, task, to->block));
+done:
+    return status;
+}
+
+bool car_rank_may_update(const car_rank *rank, const car_entry *entry) {
+    bool measured = entry->at != CAR_NONE;
+    return car_rank_cut_is_free(rank, entry->task.version) && (!measured || car_rank_may_judge(rank, &entry->task));
+}
+
+/* In two portions, if the second has to wait for what other stages' gradients are. */
+car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
+    car_rank *rank = thread->rank;
+    car_status status = CAR_OK;
+    if (entry->at == CAR_NONE) {
+        CAR_TRY(complete_sum(rank, &entry->task));
+        if (!car_rank_may_judge(rank, &entry->task)) {
+            entry->at = 0;
+            return CAR_OK;
+        }
+    }
+    CAR_TRY(make_version(thread, &entry->task));
+    entry->at = CAR_NONE;
+done:
+    return status;
+}
