@@ -17,8 +17,7 @@ extern "C" {
 typedef struct car_rank car_rank;
 
 /* As for a trainer; `threads` is of this rank. The report is called on rank 0 only. With more than one rank
- * CAR_ERROR_UNSUPPORTED for clipping and skipping, which need what no message of the plan carries, and for cuts on the
- * way. */
+ * CAR_ERROR_UNSUPPORTED for cuts on the way. */
 car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena, car_transport *transport,
                            const car_trainer_config *config, car_rank **out);
 void car_rank_destroy(car_rank *rank);

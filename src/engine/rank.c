@@ -24,11 +24,6 @@ static car_status check(const car_plan *plan, const car_program *program, const 
                                 car_plan_ranks(plan), car_transport_size(transport), car_plan_ranks(plan));
     }
     bool alone = car_plan_ranks(plan) == 1;
-    if (!alone && (config->clip_norm > 0 || config->skip_nonfinite)) {
-        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
-                                "--clip-norm and --skip-nonfinite need the norm of all stages' gradients, which no "
-                                "rank has: use --placement shared");
-    }
     if (config->cut_every < 0 || (config->cut_every > 0 && !config->on_cut)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "cuts on the way want a function that takes them");
     }
@@ -150,7 +145,7 @@ done:
     return status;
 }
 
-static int highest_tag(const car_rank *rank) {
+int car_rank_highest_tag(const car_rank *rank) {
     return CAR_CARGOS * (2 + 2 * (rank->bundles + rank->bundles * (rank->workers + 1)));
 }
 
@@ -176,7 +171,7 @@ static car_status create_contents(car_rank *rank) {
         car_arena_return_pages(rank->arena, returned_piece);
     }
     /* All ranks do this together, so it comes before what may fail on one of them. */
-    CAR_TRY(car_transport_prepare(rank->transport, highest_tag(rank), group));
+    CAR_TRY(car_transport_prepare(rank->transport, car_rank_highest_tag(rank) + car_rank_square_tags(rank), group));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->workers, sizeof *rank->computed, &rank->computed));
     CAR_TRY(create_range(rank));
     CAR_TRY(car_usage_create(rank->plan, rank->device, &rank->usage));

@@ -28,9 +28,18 @@ static int64_t slots_ahead(const car_rank *rank, const car_task *task) {
     return moves ? 1 : finished ? 4 * k : 2 * k;
 }
 
+/* Where this rank is in the plan. Updates that wait for a norm are left behind. */
+static int64_t current_slot(const car_rank *rank) {
+    const car_entry *first = rank->first;
+    while (first->next && (first->over || (first->task.kind == CAR_TASK_UPDATE && first->at != CAR_NONE))) {
+        first = first->next;
+    }
+    return first->task.slot;
+}
+
 static bool may_start(const car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
-    bool soon = task->slot <= rank->first->task.slot + slots_ahead(rank, task);
+    bool soon = task->slot <= current_slot(rank) + slots_ahead(rank, task);
     if (task->kind == CAR_TASK_RECEIVE) {
         return soon;
     }

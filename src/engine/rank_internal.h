@@ -107,11 +107,13 @@ typedef struct car_entry {
     struct car_entry *next, *next_ready, *next_arrival;
 } car_entry;
 
-/* A send that outlives its task. */
+/* A message that outlives its task, or has none. */
 typedef struct car_parcel {
     car_message message;
     car_block *block;
     struct car_rank *rank;
+    int64_t step; /* of a square that comes, see rank_norm.c */
+    int stage;
 } car_parcel;
 
 typedef struct car_rank_thread {
@@ -269,9 +271,11 @@ car_status car_rank_create_norm(car_rank *rank);
 void car_rank_destroy_norm(car_rank *rank);
 void car_rank_rewind_norm(car_rank *rank); /* before a run */
 car_status car_rank_measure(car_rank *rank, const car_task *task);
+car_status car_rank_expect_squares(car_rank *rank); /* in the loop: of steps that come soon */
+void car_rank_hear_square(car_rank *rank, const car_parcel *parcel);
+int car_rank_square_tags(const car_rank *rank);
 bool car_rank_may_judge(const car_rank *rank, const car_task *task); /* whether all is known that decides */
 car_status car_rank_judge(const car_rank *rank, const car_task *task, car_verdict *out);
-void car_rank_report_norm(const car_rank *rank, int64_t step, car_step_report *report); /* a step of the plan */
 /* After so many steps of this run: updates of the optimizer, and the norm that decides about the next. */
 int64_t car_rank_updates_after(const car_rank *rank, int64_t steps);
 double car_rank_norm_after(const car_rank *rank, int64_t steps);
@@ -292,10 +296,13 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry);
 car_status car_rank_start_arrival(car_rank *rank, car_entry *entry); /* receives and collectives */
 car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry);
 void car_rank_message_finished(void *user, car_message *message);
+/* Starts a message that brings its own memory, which goes with it. With the lock. */
+car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block, car_parcel **out);
 
 /* rank_state.c */
 car_status car_rank_go_on(car_rank *rank);
 
+int car_rank_highest_tag(const car_rank *rank); /* rank.c: of the plan's messages */
 /* rank.c. With the lock: the rank has failed, with the message of this thread if it is the first to, and nobody should
  * wait for others any more. */
 void car_rank_fail(car_rank *rank, car_status status);
@@ -333,6 +340,8 @@ car_status car_rank_create_losses(car_rank *rank);
 void car_rank_destroy_losses(car_rank *rank);
 /* Before the first run, and when the state was put back: the step that is reported next. Rank 0's. */
 void car_rank_report_from(car_rank *rank, int64_t step);
+/* Rank 0: a step's norm. */
+car_status car_rank_note_norm(car_rank *rank, int64_t step, double norm, bool skipped);
 int64_t car_rank_reported(const car_rank *rank);
 car_status car_rank_note_loss(car_rank *rank, int64_t step, int worker, double value);
 car_status car_rank_note_step(car_rank *rank, const car_task *task);

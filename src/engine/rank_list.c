@@ -135,6 +135,9 @@ car_status car_rank_fill(car_rank *rank) {
         }
         rank->window++;
     }
+    if (rank->norm) {
+        CAR_TRY(car_rank_expect_squares(rank));
+    }
 done:
     return status;
 }

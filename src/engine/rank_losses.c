@@ -35,7 +35,9 @@ enum {
 typedef struct step_losses {
     int64_t step;
     int known;
-    int updates;  /* made here */
+    int updates;            /* made here */
+    bool measured, skipped; /* its norm is known; what followed */
+    double norm;
     double ended; /* when this rank ended it itself; 0: not yet */
 } step_losses;
 
@@ -174,6 +176,7 @@ static void report_steps(car_rank *rank) {
     for (;;) {
         step_losses *s = &losses->steps[losses->reported % losses->step_capacity];
         bool made = !rank->alone || s->updates == rank->updates_per_step; /* or it may still be dropped */
+        made = made && (s->measured || !rank->norm);
         if (s->step != losses->reported || s->known < rank->workers || !made || gives_up(rank)) {
             return;
         }
@@ -182,11 +185,12 @@ static void report_steps(car_rank *rank) {
             sum += values[i];
             values[i] = NAN;
         }
-        car_step_report report = {.step = s->step,
-                                  .loss = sum / rank->workers,
-                                  .lr = car_schedule_lr(&rank->config.schedule, s->step),
-                                  .when = s->ended > 0 && !rank->alone ? s->ended : car_clock_seconds()};
-        car_rank_report_norm(rank, s->step - rank->first_step, &report);
+        const car_step_report report = {.step = s->step,
+                                        .loss = sum / rank->workers,
+                                        .lr = car_schedule_lr(&rank->config.schedule, s->step),
+                                        .gradient_norm = s->measured ? s->norm : NAN,
+                                        .skipped = s->skipped,
+                                        .when = s->ended > 0 && !rank->alone ? s->ended : car_clock_seconds()};
         *s = (step_losses){.step = CAR_NONE};
         losses->reported++;
         if (rank->config.report) {
@@ -235,6 +239,18 @@ car_status car_rank_note_step(car_rank *rank, const car_task *task) {
         report_steps(rank);
     }
 done:
+    return status;
+}
+
+car_status car_rank_note_norm(car_rank *rank, int64_t step, double norm, bool skipped) {
+    step_losses *s = NULL;
+    car_status status = find_step(rank, step, &s);
+    if (status == CAR_OK) {
+        s->measured = true;
+        s->norm = norm;
+        s->skipped = skipped;
+        report_steps(rank);
+    }
     return status;
 }
 

@@ -16,26 +16,29 @@ static int64_t due_of(const car_rank *rank, const car_task *task) {
     return sum && rank->placement == CAR_PLACEMENT_REPLICA ? task->due : CAR_MESSAGE_AT_ONCE;
 }
 
-/* Takes a reference of the block over. With the lock. */
-static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
-    car_parcel *parcel = NULL;
-    car_status status = car_context_allocate(rank->context, 1, sizeof *parcel, &parcel);
+car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block, car_parcel **out) {
+    car_status status = car_context_allocate(rank->context, 1, sizeof **out, out);
     if (status != CAR_OK) {
         car_block_drop(rank, block);
         return status;
     }
-    parcel->rank = rank;
-    parcel->block = block;
-    parcel->message = (car_message){.kind = CAR_MESSAGE_SEND,
-                                    .data = block->data,
-                                    .bytes = car_plan_task_bytes(rank->plan, task),
-                                    .peer = task->peer,
-                                    .tag = task->tag,
-                                    .due = due_of(rank, task),
-                                    .user = parcel};
+    **out = (car_parcel){.message = *message, .rank = rank, .block = block};
+    (*out)->message.data = block->data;
+    (*out)->message.user = *out;
     rank->in_flight++;
-    car_transport_start(rank->transport, &parcel->message);
+    car_transport_start(rank->transport, &(*out)->message);
     return CAR_OK;
+}
+
+/* Takes a reference of the block over. With the lock. */
+static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
+    const car_message message = {.kind = CAR_MESSAGE_SEND,
+                                 .bytes = car_plan_task_bytes(rank->plan, task),
+                                 .peer = task->peer,
+                                 .tag = task->tag,
+                                 .due = due_of(rank, task)};
+    car_parcel *parcel = NULL;
+    return car_rank_ship(rank, &message, block, &parcel);
 }
 
 static car_status send_sum(car_rank *rank, const car_task *task) {
@@ -188,6 +191,9 @@ void car_rank_message_finished(void *user, car_message *message) {
         rank->status = rank->status == CAR_OK ? CAR_ERROR_IO : rank->status;
     } else if (message->user) {
         car_parcel *parcel = message->user;
+        if (message->kind == CAR_MESSAGE_RECEIVE) {
+            car_rank_hear_square(rank, parcel);
+        }
         car_block_drop(rank, parcel->block);
         car_context_release(rank->context, parcel, 1, sizeof *parcel);
         rank->in_flight--;

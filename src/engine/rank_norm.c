@@ -9,8 +9,12 @@
  *
  * Under cdp-v2 updates are due before all gradients are there: the norm of the last step that was not skipped decides about
  * clipping, and the highest stage, which is measured first, whether the step is skipped. A loss that is not finite makes
- * every gradient of its micro-batch NaN (tape.c), so that nothing needs to be known besides the squares. */
+ * every gradient of its micro-batch NaN (tape.c), so that nothing needs to be known besides the squares.
+ *
+ * Of several ranks, the one that owns an update tells all others the square: a message of a double, besides those of the
+ * plan. Others that make the same update measure the same, and may come first. */
 #include <math.h>
+#include <string.h>
 
 #include "engine/rank_internal.h"
 #include "kernels/vector/vector.h"
@@ -32,6 +36,7 @@ struct car_norm {
     bool deferred;
     int deciding; /* the highest stage with weights */
     norm_step steps[STEPS_KEPT];
+    int64_t expected;           /* squares of the steps before this one are waited for */
     int64_t decided, completed; /* all steps before these are */
     int64_t updates;            /* of the optimizer by those that are decided */
     double last;                /* norm of the newest complete step that was not skipped; NaN: none */
@@ -89,7 +94,7 @@ void car_rank_rewind_norm(car_rank *rank) {
     }
     if (norm) {
         norm->last = rank->last_norm;
-        norm->decided = norm->completed = 0;
+        norm->decided = norm->completed = norm->expected = 0;
         norm->updates = rank->updates;
         open_step(rank, step_of(norm, 0), 0);
         step_of(norm, 0)->before = norm->last;
@@ -133,7 +138,13 @@ static void decide(const car_rank *rank) {
     }
 }
 
-static void complete(const car_rank *rank) {
+static void note_failure(car_rank *rank, car_status status) {
+    if (status != CAR_OK) {
+        car_rank_fail(rank, status);
+    }
+}
+
+static void complete(car_rank *rank) {
     car_norm *norm = rank->norm;
     while (norm->completed < norm->decided && is_complete(rank, norm->completed)) {
         norm_step *s = step_of(norm, norm->completed), *next = step_of(norm, norm->completed + 1);
@@ -143,15 +154,21 @@ static void complete(const car_rank *rank) {
         }
         s->norm = sqrt(square);
         norm->last = s->skipped ? norm->last : s->norm;
+        if (rank->device == 0) {
+            note_failure(rank, car_rank_note_norm(rank, rank->first_step + s->step, s->norm, s->skipped));
+        }
         norm->completed++;
         open_step(rank, next, norm->completed);
         next->before = norm->last;
     }
 }
 
-static void note_square(const car_rank *rank, int64_t step, int stage, double square) {
+static void note_square(car_rank *rank, int64_t step, int stage, double square) {
     norm_step *s = step_of(rank->norm, step);
     open_step(rank, s, step);
+    if (s->squares[stage] != -1) {
+        return; /* others have told, and it is the same */
+    }
     s->squares[stage] = square;
     s->known++;
     decide(rank);
@@ -171,6 +188,69 @@ static double measure(const car_rank *rank, const car_layout *layout, const car_
     return square / ((double)rank->workers * rank->workers);
 }
 
+/* ---- telling others -------------------------------------------------------------------------- */
+
+static int teller_of(const car_rank *rank, int64_t step, int stage) {
+    return car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, step, stage));
+}
+
+int car_rank_square_tags(const car_rank *rank) {
+    return rank->stages * STEPS_KEPT;
+}
+
+/* A message about the square of a step's stage. */
+static car_status exchange(car_rank *rank, int64_t step, int stage, car_message_kind kind, int peer, double square) {
+    const car_message message = {.kind = kind,
+                                 .bytes = sizeof square,
+                                 .peer = peer,
+                                 .tag = car_rank_highest_tag(rank) + 1 + stage * STEPS_KEPT + (int)(step % STEPS_KEPT),
+                                 .due = CAR_MESSAGE_AT_ONCE};
+    car_block *block = NULL;
+    car_parcel *parcel = NULL;
+    car_status status = car_block_create(rank, CAR_MEMORY_MESSAGES, sizeof square, &block);
+    if (status == CAR_OK) {
+        memcpy(block->data, &square, sizeof square);
+        status = car_rank_ship(rank, &message, block, &parcel);
+    }
+    if (status == CAR_OK) {
+        parcel->step = step;
+        parcel->stage = stage;
+    }
+    return status;
+}
+
+static car_status tell(car_rank *rank, int64_t step, int stage, double square) {
+    car_status status = CAR_OK;
+    for (int r = 0; r < rank->devices; r++) {
+        if (r != rank->device) {
+            CAR_TRY(exchange(rank, step, stage, CAR_MESSAGE_SEND, r, square));
+        }
+    }
+done:
+    return status;
+}
+
+car_status car_rank_expect_squares(car_rank *rank) {
+    car_norm *norm = rank->norm;
+    car_status status = CAR_OK;
+    for (; !rank->alone && norm->expected < rank->limit && norm->expected < norm->completed + 3; norm->expected++) {
+        for (int j = 0; j < rank->stages; j++) {
+            int from = teller_of(rank, norm->expected, j);
+            if (rank->partition->bundles[j].bytes > 0 && from != rank->device) {
+                CAR_TRY(exchange(rank, norm->expected, j, CAR_MESSAGE_RECEIVE, from, 0));
+            }
+        }
+    }
+done:
+    return status;
+}
+
+void car_rank_hear_square(car_rank *rank, const car_parcel *parcel) {
+    double square = 0;
+    memcpy(&square, parcel->block->data, sizeof square);
+    note_square(rank, parcel->step, parcel->stage, square);
+}
+
 car_status car_rank_measure(car_rank *rank, const car_task *task) {
     const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
     if (!sum) {
@@ -182,7 +262,9 @@ car_status car_rank_measure(car_rank *rank, const car_task *task) {
     double square = measure(rank, &rank->holding[task->bundle].layout, block);
     pthread_mutex_lock(&rank->lock);
     note_square(rank, task->step, task->bundle, square);
-    return CAR_OK;
+    return !rank->alone && teller_of(rank, task->step, task->bundle) == rank->device
+               ? tell(rank, task->step, task->bundle, square)
+               : CAR_OK;
 }
 
 /* ---- what follows ---------------------------------------------------------------------------- */
@@ -228,12 +310,6 @@ car_status car_rank_judge(const car_rank *rank, const car_task *task, car_verdic
                          .update = s->update,
                          .scale = clips ? most / (decides + 1e-6) : 1.0}; /* as PyTorch's clip_grad_norm_ */
     return check_finite(rank, task, s);
-}
-
-void car_rank_report_norm(const car_rank *rank, int64_t step, car_step_report *report) {
-    const norm_step *s = rank->norm ? step_of(rank->norm, step) : NULL;
-    report->gradient_norm = s && s->step == step ? s->norm : NAN;
-    report->skipped = s && s->step == step && s->skipped;
 }
 
 int64_t car_rank_updates_after(const car_rank *rank, int64_t steps) {

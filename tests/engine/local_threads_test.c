@@ -20,7 +20,7 @@ typedef struct member {
     const car_placement_setting *setting;
     const char *model;
     car_rule rule;
-    bool good;
+    bool guarded, good;
 } member;
 
 static void *run_member(void *argument) {
@@ -28,7 +28,7 @@ static void *run_member(void *argument) {
     car_context *context = NULL;
     car_transport *transport = NULL;
     if (car_context_create(NULL, &context) == CAR_OK && car_hub_join(m->hub, context, m->rank, &transport) == CAR_OK) {
-        m->good = car_placement_run(transport, m->setting, m->model, m->rule);
+        m->good = car_placement_run(transport, m->setting, m->model, m->rule, m->guarded);
         car_transport_close(transport);
     }
     car_context_destroy(context);
@@ -58,8 +58,8 @@ static void run_members(int ranks, const member *like, void *(*function)(void *)
     car_context_destroy(context);
 }
 
-static void run_case(const car_placement_setting *setting, const char *model, car_rule rule) {
-    const member like = {.setting = setting, .model = model, .rule = rule};
+static void run_case(const car_placement_setting *setting, const char *model, car_rule rule, bool guarded) {
+    const member like = {.setting = setting, .model = model, .rule = rule, .guarded = guarded};
     run_members(car_placement_ranks(setting, rule), &like, run_member);
 }
 
@@ -67,9 +67,10 @@ static void run_placement(car_placement placement) {
     for (int s = 0; s < car_placement_setting_count; s++) {
         const car_placement_setting *setting = &car_placement_settings[s];
         for (int r = 0; r < 3 && setting->placement == placement && !setting->full; r++) {
-            run_case(setting, "mlp", car_placement_rules[r]);
+            run_case(setting, "mlp", car_placement_rules[r], false);
+            run_case(setting, "mlp", car_placement_rules[r], true);
             if (setting->workers == 3) { /* with a tied parameter, once for each placement */
-                run_case(setting, "gpt2-nano", car_placement_rules[r]);
+                run_case(setting, "gpt2-nano", car_placement_rules[r], false);
             }
         }
     }

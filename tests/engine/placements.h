@@ -21,9 +21,10 @@ extern const car_rule car_placement_rules[3];
 
 /* dp's grid has N^2 ranks, the cycle's N(N+1)/2. */
 int car_placement_ranks(const car_placement_setting *setting, car_rule rule);
-/* One rank's share of a run. Called by all ranks; the first compares, prints a line and returns whether all is well, the
+/* One rank's share of a run, `guarded` with clipping and a step that is skipped, whose reports must be the same, too. Called
+ * by all ranks; the first compares, prints a line and returns whether all is well, the
  * others return true. Whatever else goes wrong ends the process. */
-bool car_placement_run(car_transport *transport, const car_placement_setting *setting, const char *model,
-                       car_rule rule);
+bool car_placement_run(car_transport *transport, const car_placement_setting *setting, const char *model, car_rule rule,
+                       bool guarded);
 
 #endif
