@@ -31,7 +31,8 @@ car_status car_rank_initialize(car_rank *rank, uint64_t seed);
 /* Runs until `steps` steps have been made in all, or until car_rank_stop. All ranks call it with the same number. A
  * failure of one rank must end them all (car_transport_abort): the others wait for it. */
 car_status car_rank_run(car_rank *rank, int64_t steps);
-/* Makes all ranks end some steps later, after the same step. May be called on any rank, from a signal handler. */
+/* Makes all ranks end soon, after the same step, as car_trainer_stop does; where a rank has one place for two versions (zero,
+ * and a grid's) with one step more. May be called on any rank, from a signal handler. */
 void car_rank_stop(car_rank *rank);
 /* Between two runs: whether any rank was told to stop. Runs that are too short to be ended early end all the same. */
 car_status car_rank_agree_to_stop(car_rank *rank, bool *out);

@@ -171,7 +171,8 @@ static car_status create_contents(car_rank *rank) {
         car_arena_return_pages(rank->arena, returned_piece);
     }
     /* All ranks do this together, so it comes before what may fail on one of them. */
-    CAR_TRY(car_transport_prepare(rank->transport, car_rank_highest_tag(rank) + car_rank_square_tags(rank), group));
+    CAR_TRY(car_transport_prepare(rank->transport,
+                                  car_rank_highest_tag(rank) + car_rank_square_tags(rank) + CAR_PARCEL_KINDS, group));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->workers, sizeof *rank->computed, &rank->computed));
     CAR_TRY(create_range(rank));
     CAR_TRY(car_usage_create(rank->plan, rank->device, &rank->usage));
@@ -322,13 +323,15 @@ static void join_threads(car_rank *rank) {
 }
 
 static void rewind_tasks(car_rank *rank, int64_t steps) {
-    rank->limit = steps - rank->first_step;
-    rank->window = 0;
+    rank->limit = rank->planned = steps - rank->first_step;
+    rank->window = rank->windows_used = 0;
+    rank->windows = car_plan_windows(rank->plan, rank->planned);
+    rank->asked = rank->frozen = rank->shortened = false;
+    rank->report_end = steps;
     rank->newest_begun = 0;
     rank->ended = rank->begun = false;
     rank->told = 0;
     rank->run = car_transport_loops(rank->transport);
-    rank->proposal = 0;
     rank->send_slot = INT64_MIN;
     memset(rank->collectives_started, 0, sizeof rank->collectives_started);
     memset(rank->collectives_listed, 0, sizeof rank->collectives_listed);
@@ -337,7 +340,6 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     car_rank_rewind_norm(rank);
     for (int r = 0; r < rank->devices; r++) {
         rank->sightings[r].when = rank->progressed; /* patience begins now */
-        rank->sightings[r].limit = rank->limit;
     }
 }
 
@@ -346,6 +348,9 @@ static car_status end_loop(car_rank *rank, car_status status) {
     pthread_mutex_lock(&rank->lock);
     rank->ended = true;
     status = status == CAR_OK ? rank->status : status;
+    if (status == CAR_OK && !rank->aside) {
+        status = car_rank_give_last_order(rank);
+    }
     pthread_mutex_unlock(&rank->lock);
     car_transport_end(rank->transport, status != CAR_OK);
     pthread_mutex_lock(&rank->lock);
@@ -378,7 +383,9 @@ static car_transport_events events_of(car_rank *rank) {
 static void drop_steps(car_rank *rank) {
     car_rank_forget_entries(rank);
     for (int t = 0; t < rank->tape_count; t++) {
-        car_tape_begin(rank->tapes[t], 0, true); /* frees what it holds */
+        if (rank->tapes[t]) {
+            car_tape_begin(rank->tapes[t], 0, true); /* frees what it holds */
+        }
     }
     for (int b = 0; b < rank->bundles; b++) {
         car_rank_drop_sums(rank, b);
@@ -388,7 +395,7 @@ static void drop_steps(car_rank *rank) {
 
 /* All is drained: the steps of this run are made. */
 static void count_steps(car_rank *rank) {
-    if (rank->alone && atomic_load(&rank->stop)) {
+    if (rank->shortened) {
         drop_steps(rank);
     }
     rank->newest = rank->limit;
@@ -407,7 +414,10 @@ car_status car_rank_run(car_rank *rank, int64_t steps) {
     CAR_TRY(car_rank_go_on(rank));
     rewind_tasks(rank, steps);
     CAR_TRY(car_transport_begin(rank->transport, &events));
-    status = start_threads(rank);
+    pthread_mutex_lock(&rank->lock);
+    status = car_rank_await_order(rank);
+    pthread_mutex_unlock(&rank->lock);
+    status = status == CAR_OK ? start_threads(rank) : status;
     join_threads(rank);
     status = end_loop(rank, status);
     if (status != CAR_OK && rank->alone) {

@@ -45,6 +45,9 @@ static bool may_start(const car_rank *rank, const car_entry *entry) {
     }
     bool broadcast = task->kind == CAR_TASK_BROADCAST;
     bool turn = entry->message.tag == rank->collectives_started[broadcast];
+    if (!car_rank_may_commit(rank, task->step + 1)) {
+        return false;
+    }
     bool gives = !broadcast || rank->holding[task->bundle].owned; /* rather than takes */
     return turn && (gives ? entry->blockers == 0 : soon);
 }
@@ -241,20 +244,13 @@ static void end_record(const car_rank *rank, car_track *track, const car_entry *
     car_track_end(track, now);
 }
 
-/* Asked to stop: a step that has updated some weights gets what its other updates need, all later ones are dropped. */
-static void shorten(car_rank *rank) {
-    rank->limit = rank->newest_begun < rank->limit ? rank->newest_begun : rank->limit;
-    car_rank_cancel(rank);
-}
-
-/* What is left after the limit came down runs to the end of its portion, and is dropped. */
 static bool is_done(const car_rank *rank) {
-    return rank->window >= car_plan_windows(rank->plan, rank->limit) && !rank->first;
+    return rank->window >= rank->windows && !rank->first && !rank->frozen;
 }
 
 /* A task or a portion of it has ended. */
 static void note_end(car_rank *rank, car_entry *entry, car_status status, double seconds) {
-    bool dropped = rank->alone && entry->task.step >= rank->limit;
+    bool dropped = car_rank_is_dropped(rank, &entry->task);
     bool whole = entry->at == CAR_NONE;
     status = status == CAR_OK && whole && !dropped ? car_rank_note_step(rank, &entry->task) : status;
     if (status != CAR_OK) { /* it stays where it failed, for whoever asks */
@@ -263,8 +259,10 @@ static void note_end(car_rank *rank, car_entry *entry, car_status status, double
     }
     entry->running = false;
     rank->progressed = car_clock_seconds();
-    if (dropped) {
-        car_rank_cancel(rank);
+    bool message = entry->task.kind == CAR_TASK_SEND || car_task_arrives(&entry->task);
+    if (dropped && !message) { /* it was running when the end came near */
+        entry->over = true;
+        car_rank_retire(rank, entry);
     } else if (whole) { /* or else there are more portions of it */
         car_rank_note_end(rank, &entry->task, seconds);
         note_over(rank, entry);
@@ -274,9 +272,7 @@ static void note_end(car_rank *rank, car_entry *entry, car_status status, double
 /* One turn with the lock held; false when there is nothing more to do. */
 static bool take_turn(car_rank_thread *thread, double *mark) {
     car_rank *rank = thread->rank;
-    if (rank->alone && atomic_load(&rank->stop)) {
-        shorten(rank);
-    }
+    car_rank_look_for_stop(rank);
     if (rank->status == CAR_OK) {
         note_failure(rank, car_rank_fill(rank));
     }

@@ -107,14 +107,30 @@ typedef struct car_entry {
     struct car_entry *next, *next_ready, *next_arrival;
 } car_entry;
 
-/* A message that outlives its task, or has none. */
+/* What a message is that outlives its task, or has none. */
+typedef enum car_parcel_kind {
+    CAR_PARCEL_SENT,   /* by a task */
+    CAR_PARCEL_SQUARE, /* rank_norm.c */
+    CAR_PARCEL_ORDER,  /* rank_stop.c: to end early, or that nobody will ask for it; the answer; the end */
+    CAR_PARCEL_ANSWER,
+    CAR_PARCEL_END,
+    CAR_PARCEL_KINDS
+} car_parcel_kind;
+
 typedef struct car_parcel {
     car_message message;
     car_block *block;
     struct car_rank *rank;
-    int64_t step; /* of a square that comes, see rank_norm.c */
+    car_parcel_kind kind;
+    int64_t step; /* of a square */
     int stage;
 } car_parcel;
+
+/* rank 0: what is known of where all ranks can end. */
+typedef struct car_ending {
+    int answers;
+    int64_t end, windows, squares;
+} car_ending;
 
 typedef struct car_rank_thread {
     struct car_rank *rank;
@@ -135,7 +151,7 @@ typedef struct car_rank_thread {
 /* What is known of a rank, for whoever has to say why nothing moves. */
 typedef struct car_sighting {
     double when; /* by our clock; 0: never */
-    int64_t step, limit;
+    int64_t step;
     bool waits;
     char doing[96];
 } car_sighting;
@@ -182,9 +198,14 @@ struct car_rank {
     car_entry **by_number; /* mod number_capacity, a power of two: those from first to last */
     int64_t number_capacity;
     car_edges *edges;
-    car_use_list uses; /* of the task that is listed */
-    int64_t window, windows, listed;
-    int64_t limit;        /* steps of the plan */
+    car_use_list uses;               /* of the task that is listed */
+    int64_t window, windows, listed; /* the next to be listed, how many are, tasks so far */
+    int64_t planned;                 /* steps that tasks are listed for */
+    int64_t windows_used;            /* that tasks listed so far lie in, or send to */
+    int64_t limit;                   /* steps of the plan that are made; smaller once the end is near */
+    bool asked, frozen, shortened;   /* see rank_stop.c: the end was asked for; nothing new may begin; it was early */
+    car_ending ending;
+    int64_t report_end;   /* the first step of the run that this run does not report */
     int64_t newest_begun; /* version that an update has made, or makes */
     int64_t run;          /* its number: another for each */
     const char *aside;    /* what is done between two runs, or NULL */
@@ -204,7 +225,6 @@ struct car_rank {
     int skipped_in_a_row;   /* steps, up to the last that was reported */
     double *computed;       /* per worker: seconds of its forwards and backwards, so far in this step */
     double computes;        /* all of a step, of the worker that ended one last */
-    int64_t proposal;       /* rank 0: a nearer end that not all ranks know of yet; 0: none */
     /* Losses on their way to rank 0. */
     struct car_losses *losses;
     struct car_pacing *pacing; /* NULL: whoever can run runs, in the plan's order */
@@ -274,6 +294,9 @@ car_status car_rank_measure(car_rank *rank, const car_task *task);
 car_status car_rank_expect_squares(car_rank *rank); /* in the loop: of steps that come soon */
 void car_rank_hear_square(car_rank *rank, const car_parcel *parcel);
 int car_rank_square_tags(const car_rank *rank);
+int64_t car_rank_squares_expected(const car_rank *rank);
+/* The end came early: squares of all steps before `steps` are sent and waited for, so that none is left behind. */
+car_status car_rank_settle_squares(car_rank *rank, int64_t steps);
 bool car_rank_may_judge(const car_rank *rank, const car_task *task); /* whether all is known that decides */
 car_status car_rank_judge(const car_rank *rank, const car_task *task, car_verdict *out);
 /* After so many steps of this run: updates of the optimizer, and the norm that decides about the next. */
@@ -312,7 +335,6 @@ bool car_task_is_collective(const car_task *task);
 bool car_task_arrives(const car_task *task); /* a receive or a collective */
 car_status car_rank_fill(car_rank *rank);    /* keeps the window that is worked on and the next one in the list */
 void car_rank_retire(car_rank *rank, car_entry *entry); /* it is over: whoever waited for it may go on */
-void car_rank_cancel(car_rank *rank);                   /* all of steps from the limit on, but for what runs */
 void car_rank_forget_entries(car_rank *rank);
 
 /* rank_executor.c */
@@ -357,6 +379,14 @@ car_status car_rank_share_losses(car_rank *rank); /* all that is left, after the
 /* rank_watch.c: who is where, who is silent, and when to end. With the lock. */
 const car_entry *car_rank_at(const car_rank *rank); /* the task that is worked on, or the first that waits; or NULL */
 void car_rank_watch(void *user);                    /* a rank; takes the lock itself */
-void car_rank_hear_limit(car_rank *rank, int from, int64_t limit, bool wishes_to_stop);
+
+/* rank_stop.c: ending early. With the lock, in the loop. */
+car_status car_rank_await_order(car_rank *rank);     /* at the beginning of a run */
+car_status car_rank_give_last_order(car_rank *rank); /* at its end */
+void car_rank_look_for_stop(car_rank *rank);         /* begins to end, if that is wanted */
+void car_rank_hear_note(car_rank *rank, const car_parcel *parcel);
+bool car_rank_is_dropped(const car_rank *rank, const car_task *task);
+bool car_rank_may_commit(const car_rank *rank, int64_t version); /* make it, or do what cannot be taken back for it */
+void car_rank_commit(car_rank *rank, int64_t version);
 
 #endif

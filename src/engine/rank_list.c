@@ -79,6 +79,12 @@ static void make_ready(car_rank *rank, car_entry *entry) {
     *place = entry;
 }
 
+/* The window that a message is used in. */
+static int64_t window_used(const car_rank *rank, const car_task *task) {
+    int64_t slot = task->kind == CAR_TASK_SEND ? task->due : task->slot;
+    return slot > 0 ? slot / car_plan_period(rank->plan) : 0;
+}
+
 static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     car_entry *entry = rank->spare;
     car_status status = CAR_OK;
@@ -95,6 +101,9 @@ static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     entry->at = CAR_NONE;
     entry->window = window;
     entry->number = ++rank->listed;
+    int64_t used = window_used(rank, task) + 1;
+    used = used > window + 1 ? used : window + 1;
+    rank->windows_used = used > rank->windows_used ? used : rank->windows_used;
     if (car_task_is_collective(task)) {
         entry->message.tag = rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its turn */
     }
@@ -116,27 +125,6 @@ static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     }
     if (entry->blockers == 0) {
         make_ready(rank, entry);
-    }
-done:
-    return status;
-}
-
-/* Keeps the window that is worked on and the next one in the list. */
-car_status car_rank_fill(car_rank *rank) {
-    car_status status = CAR_OK;
-    while (rank->window < car_plan_windows(rank->plan, rank->limit) && rank->proposal == 0 &&
-           (!rank->first || rank->window <= rank->first->window + 1)) {
-        CAR_TRY(car_plan_expand_rank(rank->plan, rank->device, rank->window, rank->limit, &rank->list));
-        if (rank->goes_on) {
-            car_usage_go_on(rank->usage, &rank->list);
-        }
-        for (int k = 0; k < rank->list.count; k++) {
-            CAR_TRY(append(rank, &rank->list.tasks[k], rank->window));
-        }
-        rank->window++;
-    }
-    if (rank->norm) {
-        CAR_TRY(car_rank_expect_squares(rank));
     }
 done:
     return status;
@@ -167,16 +155,73 @@ void car_rank_retire(car_rank *rank, car_entry *entry) {
     }
 }
 
-void car_rank_cancel(car_rank *rank) {
-    for (car_entry *entry = rank->first; entry;) {
-        if (entry->over || entry->running || entry->task.step < rank->limit) {
-            entry = entry->next;
+/* Whether a message that is dropped has to be sent or taken all the same: its other end is listed. */
+static bool is_counted_on(const car_rank *rank, const car_task *task) {
+    bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
+    return message && window_used(rank, task) < rank->windows;
+}
+
+static bool is_listed(const car_rank *rank, const car_task *task) {
+    bool sends_on = task->kind != CAR_TASK_SEND || window_used(rank, task) < rank->windows;
+    return !rank->shortened || (sends_on && (!car_rank_is_dropped(rank, task) || is_counted_on(rank, task)));
+}
+
+/* What is dropped does nothing, but it keeps its place in the order: others wait for what it waited for. */
+static void cancel(car_rank *rank) {
+    for (car_entry **place = &rank->arrivals; *place;) {
+        if (is_listed(rank, &(*place)->task)) {
+            place = &(*place)->next_arrival;
+        } else {
+            *place = (*place)->next_arrival;
+        }
+    }
+    for (car_entry *entry = rank->ready; entry;) {
+        if (entry->running || is_listed(rank, &entry->task)) {
+            entry = entry->next_ready;
             continue;
         }
         entry->over = true;
-        car_rank_retire(rank, entry); /* those before it may go with it */
-        entry = rank->first;
+        car_rank_retire(rank, entry);
+        entry = rank->ready;
     }
+}
+
+/* Keeps the window that is worked on and the next one in the list. */
+static bool wants_window(const car_rank *rank) {
+    return rank->window < rank->windows && !rank->frozen && (!rank->first || rank->window <= rank->first->window + 1);
+}
+
+static car_status list_window(car_rank *rank) {
+    car_status status = CAR_OK;
+    CAR_TRY(car_plan_expand_rank(rank->plan, rank->device, rank->window, rank->planned, &rank->list));
+    if (rank->goes_on) {
+        car_usage_go_on(rank->usage, &rank->list);
+    }
+    for (int k = 0; k < rank->list.count; k++) {
+        if (is_listed(rank, &rank->list.tasks[k])) {
+            CAR_TRY(append(rank, &rank->list.tasks[k], rank->window));
+        }
+    }
+    rank->window++;
+done:
+    return status;
+}
+
+car_status car_rank_fill(car_rank *rank) {
+    car_status status = CAR_OK;
+    do {
+        while (wants_window(rank)) {
+            CAR_TRY(list_window(rank));
+        }
+        if (rank->shortened) {
+            cancel(rank);
+        }
+    } while (wants_window(rank));
+    if (rank->norm) {
+        CAR_TRY(car_rank_expect_squares(rank));
+    }
+done:
+    return status;
 }
 
 void car_rank_forget_entries(car_rank *rank) {

@@ -16,9 +16,8 @@ typedef struct loss {
 
 /* What a status carries. */
 typedef struct status_head {
-    int64_t step;  /* that the rank is in */
-    int64_t limit; /* steps of the plan that it will make */
-    int64_t run;   /* which the limit is of */
+    int64_t step; /* that the rank is in */
+    int64_t run;  /* which the limit is of */
     int32_t waits, losses;
     int32_t wishes_to_stop;
     char doing[96];
@@ -44,9 +43,10 @@ typedef struct step_losses {
 struct car_losses {
     loss *box; /* not told yet */
     int count, capacity;
-    int64_t told;     /* in statuses, so far */
-    bool sealed;      /* what is in the box is on another way */
-    atomic_bool many; /* in the box: the next status should leave soon */
+    int64_t told;       /* in statuses, so far */
+    bool sealed;        /* what is in the box is on another way */
+    atomic_bool many;   /* in the box: the next status should leave soon */
+    atomic_bool wished; /* the wish to stop has been told */
     /* Rank 0's. */
     step_losses *steps; /* by step mod step_capacity */
     double *values;     /* by step and worker; NaN: not known */
@@ -175,6 +175,9 @@ static void report_steps(car_rank *rank) {
     struct car_losses *losses = rank->losses;
     for (;;) {
         step_losses *s = &losses->steps[losses->reported % losses->step_capacity];
+        if (rank->frozen || losses->reported >= rank->report_end) {
+            return; /* it may be dropped */
+        }
         bool made = !rank->alone || s->updates == rank->updates_per_step; /* or it may still be dropped */
         made = made && (s->measured || !rank->norm);
         if (s->step != losses->reported || s->known < rank->workers || !made || gives_up(rank)) {
@@ -280,7 +283,7 @@ bool car_rank_may_note_loss(const car_rank *rank, const car_task *task) {
 
 bool car_rank_has_much_to_tell(void *user) {
     const car_rank *rank = user;
-    return atomic_load(&rank->losses->many);
+    return atomic_load(&rank->losses->many) || (atomic_load(&rank->stop) && !atomic_load(&rank->losses->wished));
 }
 
 static void describe(car_rank *rank, status_head *head) {
@@ -312,9 +315,9 @@ size_t car_rank_tell(void *user, char *status) {
     status_head head = {0};
     pthread_mutex_lock(&rank->lock);
     describe(rank, &head);
-    head.limit = rank->limit;
     head.run = rank->run;
     head.wishes_to_stop = atomic_load(&rank->stop);
+    atomic_store(&rank->losses->wished, head.wishes_to_stop != 0);
     head.losses = fill_status(rank->losses, status + sizeof head);
     if (head.losses > 0) {
         pthread_cond_broadcast(&rank->changed); /* for forwards that waited for room in the box */
@@ -348,8 +351,10 @@ static void see(car_rank *rank, int from, const status_head *head) {
     sighting->waits = head->waits != 0;
     memcpy(sighting->doing, head->doing, sizeof sighting->doing);
     if (head->run == rank->run) {
-        sighting->limit = head->limit;
-        car_rank_hear_limit(rank, from, head->limit, head->wishes_to_stop != 0);
+        if (head->wishes_to_stop && rank->device == 0) {
+            atomic_store(&rank->stop, true);
+            car_rank_look_for_stop(rank);
+        }
     }
 }
 
@@ -425,7 +430,10 @@ car_status car_rank_share_losses(car_rank *rank) {
     losses->count = 0;
     losses->sealed = false;
     atomic_store(&losses->many, false);
-    if (rank->alone) { /* losses of steps that were dropped */
+    if (rank->device == 0) {
+        report_steps(rank);
+    }
+    if (rank->device == 0 && rank->shortened) { /* losses of steps that were dropped */
         car_rank_report_from(rank, losses->reported);
     }
     if (rank->device == 0 && losses->reported != rank->first_step) {

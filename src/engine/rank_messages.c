@@ -71,7 +71,8 @@ static car_status send_moving_weights(car_rank *rank, const car_task *task) {
         rank->holding[task->bundle].source = *held;
         block->references++;
     }
-    if ((task->frees & CAR_FREES_WEIGHTS) && held->block == block) {
+    bool last = rank->shortened && task->version + 1 >= rank->limit; /* then it is where the run ends */
+    if ((task->frees & CAR_FREES_WEIGHTS) && held->block == block && !last) {
         car_block_drop(rank, block);
         *held = (car_held){.version = CAR_NONE};
         car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* on its way */
@@ -113,9 +114,22 @@ done:
     return status;
 }
 
+/* Others count on the message of a task that was dropped. */
+static car_status send_nothing(car_rank *rank, const car_task *task) {
+    const car_message message = {
+        .kind = CAR_MESSAGE_SEND, .peer = task->peer, .tag = task->tag, .due = CAR_MESSAGE_AT_ONCE};
+    car_block *block = NULL;
+    car_parcel *parcel = NULL;
+    car_status status = car_block_create(rank, CAR_MEMORY_MESSAGES, sizeof(float), &block);
+    return status == CAR_OK ? car_rank_ship(rank, &message, block, &parcel) : status;
+}
+
 car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
+    if (car_rank_is_dropped(rank, task)) {
+        return send_nothing(rank, task);
+    }
     switch (task->cargo) {
     case CAR_CARGO_ACTIVATION:
     case CAR_CARGO_GRADIENT:
@@ -174,8 +188,11 @@ done:
 }
 
 car_status car_rank_start_arrival(car_rank *rank, car_entry *entry) {
-    car_status status =
-        entry->task.kind == CAR_TASK_RECEIVE ? start_receive(rank, entry) : start_collective(rank, entry);
+    bool receives = entry->task.kind == CAR_TASK_RECEIVE;
+    car_status status = receives ? start_receive(rank, entry) : start_collective(rank, entry);
+    if (!receives) {
+        car_rank_commit(rank, entry->task.step + 1);
+    }
     if (status == CAR_OK) {
         entry->started = true;
         entry->message.user = NULL; /* a parcel has one; this finds its entry by address */
@@ -191,8 +208,10 @@ void car_rank_message_finished(void *user, car_message *message) {
         rank->status = rank->status == CAR_OK ? CAR_ERROR_IO : rank->status;
     } else if (message->user) {
         car_parcel *parcel = message->user;
-        if (message->kind == CAR_MESSAGE_RECEIVE) {
+        if (message->kind == CAR_MESSAGE_RECEIVE && parcel->kind == CAR_PARCEL_SQUARE) {
             car_rank_hear_square(rank, parcel);
+        } else if (message->kind == CAR_MESSAGE_RECEIVE) {
+            car_rank_hear_note(rank, parcel);
         }
         car_block_drop(rank, parcel->block);
         car_context_release(rank->context, parcel, 1, sizeof *parcel);
@@ -252,7 +271,7 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
     car_status status = CAR_OK;
-    if (task->kind == CAR_TASK_REDUCE) {
+    if (task->kind == CAR_TASK_REDUCE || car_rank_is_dropped(rank, task)) {
         car_block_drop(rank, entry->block);
         entry->block = NULL;
         return CAR_OK;

@@ -198,6 +198,10 @@ int car_rank_square_tags(const car_rank *rank) {
     return rank->stages * STEPS_KEPT;
 }
 
+int64_t car_rank_squares_expected(const car_rank *rank) {
+    return rank->norm ? rank->norm->expected : 0;
+}
+
 /* A message about the square of a step's stage. */
 static car_status exchange(car_rank *rank, int64_t step, int stage, car_message_kind kind, int peer, double square) {
     const car_message message = {.kind = kind,
@@ -213,6 +217,7 @@ static car_status exchange(car_rank *rank, int64_t step, int stage, car_message_
         status = car_rank_ship(rank, &message, block, &parcel);
     }
     if (status == CAR_OK) {
+        parcel->kind = CAR_PARCEL_SQUARE;
         parcel->step = step;
         parcel->stage = stage;
     }
@@ -230,14 +235,37 @@ done:
     return status;
 }
 
-car_status car_rank_expect_squares(car_rank *rank) {
+static car_status expect(car_rank *rank, int64_t steps) {
     car_norm *norm = rank->norm;
     car_status status = CAR_OK;
-    for (; !rank->alone && norm->expected < rank->limit && norm->expected < norm->completed + 3; norm->expected++) {
+    for (; norm->expected < steps; norm->expected++) {
         for (int j = 0; j < rank->stages; j++) {
             int from = teller_of(rank, norm->expected, j);
             if (rank->partition->bundles[j].bytes > 0 && from != rank->device) {
                 CAR_TRY(exchange(rank, norm->expected, j, CAR_MESSAGE_RECEIVE, from, 0));
+            }
+        }
+    }
+done:
+    return status;
+}
+
+car_status car_rank_expect_squares(car_rank *rank) {
+    int64_t soon = rank->norm->completed + 3;
+    return rank->alone || rank->frozen ? CAR_OK : expect(rank, soon < rank->limit ? soon : rank->limit);
+}
+
+car_status car_rank_settle_squares(car_rank *rank, int64_t steps) {
+    car_status status = CAR_OK;
+    if (!rank->norm || rank->alone) {
+        return CAR_OK;
+    }
+    CAR_TRY(expect(rank, steps));
+    for (int64_t step = rank->limit; step < steps; step++) {
+        for (int j = 0; j < rank->stages; j++) {
+            bool own = rank->partition->bundles[j].bytes > 0 && teller_of(rank, step, j) == rank->device;
+            if (own && !is_known(rank->norm, step, j)) {
+                CAR_TRY(tell(rank, step, j, NAN));
             }
         }
     }

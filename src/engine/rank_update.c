@@ -142,7 +142,7 @@ static car_status make_version(car_rank_thread *thread, const car_task *task) {
     if (h->places == 0) {
         CAR_TRY(make_place(rank, task));
     }
-    rank->newest_begun = task->version > rank->newest_begun ? task->version : rank->newest_begun;
+    car_rank_commit(rank, task->version);
     car_rank_claim_cut(rank, task->version);
     car_held *to = &h->held[car_holding_place(h->places, task->version)];
     const car_held made = *to;
@@ -163,7 +163,8 @@ done:
 
 bool car_rank_may_update(const car_rank *rank, const car_entry *entry) {
     bool measured = entry->at != CAR_NONE;
-    return car_rank_cut_is_free(rank, entry->task.version) && (!measured || car_rank_may_judge(rank, &entry->task));
+    return car_rank_may_commit(rank, entry->task.version) && car_rank_cut_is_free(rank, entry->task.version) &&
+           (!measured || car_rank_may_judge(rank, &entry->task));
 }
 
 /* In two portions, if the second has to wait for what other stages' gradients are. */
@@ -172,7 +173,10 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
     car_status status = CAR_OK;
     if (entry->at == CAR_NONE) {
         CAR_TRY(complete_sum(rank, &entry->task));
-        if (!car_rank_may_judge(rank, &entry->task)) {
+        if (car_rank_is_dropped(rank, &entry->task)) { /* measuring let the lock go */
+            return CAR_OK;
+        }
+        if (!car_rank_may_judge(rank, &entry->task) || !car_rank_may_commit(rank, entry->task.version)) {
             entry->at = 0;
             return CAR_OK;
         }

@@ -1,16 +1,8 @@
-/* Who is where, who is silent, and when to end.
- *
- * Ending early. All ranks must end after the same step, and no message may be added to the loop for it. Rank 0 proposes
- * a step that lies ahead of all that any rank has listed, lists nothing further itself until everybody has taken it
- * over, and then goes on. Nobody can be far ahead of rank 0 meanwhile, because everybody needs what it makes. The
- * proposal travels with the statuses, from each rank to the next. */
+/* Who is where, and who is silent. */
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/rank_internal.h"
-
-/* A rank's plan of a window depends on the steps after it: how many windows the end must be away. */
-enum { MARGIN = 8, LOOKS_AHEAD = 3 };
 
 /* Seconds without a sign of life. */
 static double patience_of(const car_rank *rank) {
@@ -24,44 +16,6 @@ const car_entry *car_rank_at(const car_rank *rank) {
         }
     }
     return rank->first;
-}
-
-/* ---- ending early ---------------------------------------------------------------------------- */
-
-static void propose(car_rank *rank) {
-    int64_t end = rank->window + MARGIN;
-    if (rank->proposal == 0 && end < rank->limit) {
-        rank->proposal = end;
-        rank->limit = end;
-    }
-}
-
-/* rank 0: whether everybody knows. */
-static void check_proposal(car_rank *rank) {
-    for (int r = 1; r < rank->devices; r++) {
-        if (rank->proposal == 0 || rank->sightings[r].limit != rank->proposal) {
-            return;
-        }
-    }
-    rank->proposal = 0;
-    pthread_cond_broadcast(&rank->changed);
-}
-
-void car_rank_hear_limit(car_rank *rank, int from, int64_t limit, bool wishes_to_stop) {
-    if (wishes_to_stop && rank->device == 0) {
-        atomic_store(&rank->stop, true);
-    }
-    bool before = from == (rank->device + rank->devices - 1) % rank->devices;
-    if (rank->device == 0 || !before || limit >= rank->limit) {
-        return;
-    }
-    if (rank->window + LOOKS_AHEAD > limit) {
-        rank->status =
-            car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d is too far ahead to end after step %lld",
-                             rank->device, (long long)rank->first_step + limit);
-    }
-    rank->limit = limit;
-    pthread_cond_broadcast(&rank->changed);
 }
 
 /* ---- silence --------------------------------------------------------------------------------- */
@@ -181,12 +135,7 @@ static void watch(car_rank *rank) {
     }
     rank->watched = now;
     look_for_progress(rank, now);
-    if (rank->device == 0 && !rank->alone) {
-        if (atomic_load(&rank->stop)) {
-            propose(rank);
-        }
-        check_proposal(rank);
-    }
+    car_rank_look_for_stop(rank);
     for (int r = 0; r < rank->devices && rank->status == CAR_OK; r++) {
         double silent = now - rank->sightings[r].when;
         if (hears(rank, r) && silent > patience) {

@@ -21,6 +21,8 @@ typedef struct member {
     const char *model;
     car_rule rule;
     bool guarded, good;
+    int64_t stop_step; /* CAR_NONE: it is not stopped */
+    int stopper;
 } member;
 
 static void *run_member(void *argument) {
@@ -28,7 +30,9 @@ static void *run_member(void *argument) {
     car_context *context = NULL;
     car_transport *transport = NULL;
     if (car_context_create(NULL, &context) == CAR_OK && car_hub_join(m->hub, context, m->rank, &transport) == CAR_OK) {
-        m->good = car_placement_run(transport, m->setting, m->model, m->rule, m->guarded);
+        m->good = m->stop_step == CAR_NONE ? car_placement_run(transport, m->setting, m->model, m->rule, m->guarded)
+                                           : car_placement_stop(transport, m->setting, m->model, m->rule, m->stop_step,
+                                                                m->stopper, m->guarded);
         car_transport_close(transport);
     }
     car_context_destroy(context);
@@ -59,7 +63,7 @@ static void run_members(int ranks, const member *like, void *(*function)(void *)
 }
 
 static void run_case(const car_placement_setting *setting, const char *model, car_rule rule, bool guarded) {
-    const member like = {.setting = setting, .model = model, .rule = rule, .guarded = guarded};
+    const member like = {.setting = setting, .model = model, .rule = rule, .guarded = guarded, .stop_step = CAR_NONE};
     run_members(car_placement_ranks(setting, rule), &like, run_member);
 }
 
@@ -72,6 +76,23 @@ static void run_placement(car_placement placement) {
             if (setting->workers == 3) { /* with a tied parameter, once for each placement */
                 run_case(setting, "gpt2-nano", car_placement_rules[r], false);
             }
+        }
+    }
+}
+
+/* Stopped by the feed of every worker in turn, with and without clipping and a skipped step. */
+static void test_stopping(void **state) {
+    (void)state;
+    for (int s = 0; s < car_placement_setting_count; s++) {
+        const car_placement_setting *setting = &car_placement_settings[s];
+        for (int n = 0; n < 3 * setting->workers && !setting->full; n++) {
+            const member like = {.setting = setting,
+                                 .model = n % 4 == 3 && setting->workers == 3 ? "gpt2-nano" : "mlp",
+                                 .rule = car_placement_rules[n / setting->workers],
+                                 .guarded = n % 2 == 1,
+                                 .stop_step = n % 5,
+                                 .stopper = n % setting->workers};
+            run_members(car_placement_ranks(setting, like.rule), &like, run_member);
         }
     }
 }
@@ -157,7 +178,7 @@ int main(void) {
         cmocka_unit_test(test_blocking_calls), cmocka_unit_test(test_a_rank_that_leaves),
         cmocka_unit_test(test_shared),         cmocka_unit_test(test_replica),
         cmocka_unit_test(test_zero),           cmocka_unit_test(test_pipeline),
-        cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_grid),           cmocka_unit_test(test_stopping),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

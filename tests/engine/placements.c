@@ -280,3 +280,119 @@ int car_placement_ranks(const car_placement_setting *s, car_rule rule) {
     bool square = s->placement == CAR_PLACEMENT_GRID && rule == CAR_RULE_DP;
     return square ? s->workers * s->workers : s->ranks;
 }
+
+/* ---- a run that is stopped ------------------------------------------------------------------------------- */
+
+/* Feeds a session, and stops the rank at one of its micro-batches. */
+typedef struct stopper {
+    car_session *session;
+    car_rank *rank;
+    int64_t step;
+    int worker;
+} stopper;
+
+static car_status feed_and_stop(void *user, int64_t step, int worker, car_tape *tape) {
+    const stopper *s = user;
+    if (step == s->step && worker == s->worker) {
+        car_rank_stop(s->rank);
+    }
+    return car_session_feed(s->session, step, worker, tape);
+}
+
+/* The norm of the difference over that of the values, over all that two cuts have; 0 only if all bits are the same. */
+static double compare_cuts(const car_session *session, const car_cut *a, const car_cut *b) {
+    double difference = 0, square = 0;
+    bool same = true;
+    for (int p = 0; p < car_graph_param_count(session->graph); p++) {
+        size_t count = (size_t)car_shape_elements(car_graph_param(session->graph, p)->shape);
+        float *x = malloc(count * sizeof *x), *y = malloc(count * sizeof *y);
+        for (int part = 0; part < CAR_CUT_PARTS; part++) {
+            if (car_cut_has(a, (car_cut_part)part, p)) {
+                car_cut_get(a, (car_cut_part)part, p, x);
+                car_cut_get(b, (car_cut_part)part, p, y);
+                same = same && memcmp(x, y, count * sizeof *x) == 0;
+                for (size_t e = 0; e < count; e++) {
+                    double d = (double)x[e] - (double)y[e];
+                    difference += d * d;
+                    square += (double)x[e] * (double)x[e];
+                }
+            }
+        }
+        free(y);
+        free(x);
+    }
+    return same ? 0 : fmax(sqrt(difference / square), 1e-30);
+}
+
+static bool ended_well(car_session *session, const car_cut *cut, const reports *reported, car_rule rule,
+                       int64_t steps) {
+    car_cut *expected = NULL;
+    bool good = car_trainer_create_cut(session->trainer, &expected) == CAR_OK &&
+                car_trainer_run(session->trainer, steps) == CAR_OK &&
+                car_trainer_take_cut(session->trainer, expected) == CAR_OK;
+    double difference = good ? compare_cuts(session, expected, cut) : NAN;
+    good = good && (rule == CAR_RULE_DP ? difference <= 1e-5 : difference == 0) && reported->count == steps &&
+           car_cut_get_numbers(cut).step == steps;
+    if (!good) {
+        printf("FAILED after step %lld: %.2g, %lld reports\n", (long long)steps, difference,
+               (long long)reported->count);
+    }
+    car_cut_destroy(expected);
+    return good;
+}
+
+bool car_placement_stop(car_transport *transport, const car_placement_setting *s, const char *model, car_rule rule,
+                        int64_t step, int stopper_, bool guarded) {
+    car_session_config config = configure(s, model, rule);
+    car_session session;
+    car_plan_config plan_config = config.plan;
+    car_plan *plan = NULL;
+    car_arena *arena = NULL;
+    stopper stop = {.session = &session, .step = step, .worker = stopper_};
+    reports reported = {0};
+    car_cut *cut = NULL;
+    bool first = car_transport_rank(transport) == 0, good = true;
+    if (guarded) {
+        config.training.clip_norm = 0.5;
+        config.training.skip_nonfinite = true;
+        config.fault = (car_fault){CAR_FAULT_VALUE, 2, 1, NAN};
+    }
+    plan_config.placement = s->placement;
+    plan_config.mapping = s->mapping;
+    plan_config.ranks = s->placement == CAR_PLACEMENT_REPLICA ? s->ranks : 0;
+    require(transport, car_session_open(&session, &config) == CAR_OK, "opening", session.context);
+    require(transport, car_plan_create(session.context, session.partition, &plan_config, &plan) == CAR_OK, "planning",
+            session.context);
+    require(transport, car_arena_create(session.context, 0, &arena) == CAR_OK, "arena", session.context);
+    car_trainer_config training = config.training;
+    training.threads = s->threads;
+    training.feed = feed_and_stop;
+    training.feed_user = &stop;
+    training.report = keep_report;
+    training.report_user = &reported;
+    require(transport, car_rank_create(plan, session.program, arena, transport, &training, &stop.rank) == CAR_OK,
+            "creating", session.context);
+    require(transport, car_rank_initialize(stop.rank, 7) == CAR_OK, "drawing", session.context);
+    require(transport, car_rank_run(stop.rank, 40) == CAR_OK, "training", session.context);
+    int64_t steps = car_rank_steps(stop.rank);
+    if (first) {
+        require(transport, car_rank_create_cut(stop.rank, &cut) == CAR_OK, "cut", session.context);
+    }
+    require(transport, car_rank_gather(stop.rank, cut) == CAR_OK, "gathering", session.context);
+    if (first) {
+        good = ended_well(&session, cut, &reported, rule, steps);
+        printf("%s %s %s %s N=%d k=%d R=%d: stopped in step %lld, ended after %lld\n", good ? "ok" : "FAILED", model,
+               car_rule_text(rule), car_placement_text(s->placement), s->workers, s->per_worker, car_plan_devices(plan),
+               (long long)step + 1, (long long)steps);
+        fflush(stdout);
+    }
+    car_cut_destroy(cut);
+    car_rank_destroy(stop.rank);
+    for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
+        require(transport, car_arena_live(arena, c) == 0, "memory is left", NULL);
+    }
+    car_arena_destroy(arena);
+    car_plan_destroy(plan);
+    car_session_close(&session);
+    return good;
+}

@@ -27,4 +27,9 @@ int car_placement_ranks(const car_placement_setting *setting, car_rule rule);
 bool car_placement_run(car_transport *transport, const car_placement_setting *setting, const char *model, car_rule rule,
                        bool guarded);
 
+/* A run of 40 steps that is told to stop when `stopper` (of 0 .. N - 1) is fed for step `step`: it must end soon, after the same step on
+ * all ranks, with the state that the shared engine has after that step, and its reports. Called by all ranks. */
+bool car_placement_stop(car_transport *transport, const car_placement_setting *setting, const char *model,
+                        car_rule rule, int64_t step, int stopper, bool guarded);
+
 #endif
