@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "carousel/model.h"
+#include "carousel/plan.h"
 #include "cli.h"
 
 int car_cli_fail(int code, const char *format, ...) {
@@ -87,6 +88,20 @@ void car_cli_list_models(char *text, size_t capacity) {
     for (int m = 0; m < car_model_count() && used < capacity; m++) {
         used += (size_t)snprintf(text + used, capacity - used, "\n  %-12s %s", car_model_info_at(m)->name,
                                  car_model_info_at(m)->summary);
+    }
+}
+
+void car_cli_list_choices(char *text, size_t capacity) {
+    size_t used = strlen(text);
+    used += (size_t)snprintf(text + used, capacity - used, "\nrules:");
+    for (int r = 0; r < CAR_RULES && used < capacity; r++) {
+        const car_rule_info *rule = car_rule_info_of((car_rule)r);
+        used += (size_t)snprintf(text + used, capacity - used, "\n  %-12s %s", rule->name, rule->summary);
+    }
+    used += used < capacity ? (size_t)snprintf(text + used, capacity - used, "\nplacements:") : 0;
+    for (int p = 0; p < CAR_PLACEMENTS && used < capacity; p++) {
+        const car_placement_info *placement = car_placement_info_of((car_placement)p);
+        used += (size_t)snprintf(text + used, capacity - used, "\n  %-12s %s", placement->name, placement->summary);
     }
 }
 

@@ -39,10 +39,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"model", "NAME", "which model to train (required)", CAR_CLI_TEXT, &o->model, 0, 0},
         {"data", "SOURCE", "synthetic, cifar10:DIR, imagefolder:DIR, tokens:FILE or packed:FILE", CAR_CLI_TEXT,
          &o->data, 0, 0},
-        {"rule", "RULE", "dp, cdp-v1, cdp-v2 or accumulate; of pipelines also gpipe, 1f1b or 2bw", CAR_CLI_TEXT,
-         &o->rule, 0, 0},
-        {"placement", "PLACE", "shared; over ranks: replica, zero, pipeline or grid", CAR_CLI_TEXT, &o->placement, 0,
-         0},
+        {"rule", "RULE", "who computes when, with which weights; see below", CAR_CLI_TEXT, &o->rule, 0, 0},
+        {"placement", "PLACE", "which device computes and holds what; see below", CAR_CLI_TEXT, &o->placement, 0, 0},
         {"mapping", "KIND", "workers on ranks and machines: interleaved or contiguous (the better)", CAR_CLI_TEXT,
          &o->mapping, 0, 0},
         {"workers", "N", "micro-batches in a step", CAR_CLI_INT, &o->workers, 1, 65536},
@@ -146,14 +144,15 @@ int car_train_read_config(const car_cli_command *command, const char *path, car_
 }
 
 int car_train_read_options(int argc, char **argv, car_train_options *o) {
-    char models[1024];
+    char lists[2048];
     car_cli_option table[CAR_TRAIN_OPTIONS];
     car_train_default_options(o);
     o->threads = 0;   /* how many there are cores for is known when ranks have joined */
     o->momentum = -1; /* the optimizer's own */
     int count = fill_table(o, table);
-    car_cli_list_models(models, sizeof models);
-    const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", models};
+    car_cli_list_models(lists, sizeof lists);
+    car_cli_list_choices(lists, sizeof lists);
+    const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", lists};
     int code = car_cli_wants_help(argc, argv) ? CAR_CLI_GO_ON : read_config(&command, table, count, argc, argv, o);
     /* Who types how long it is to be does not mean what a file says about it otherwise. */
     if (car_cli_peek(argc, argv, "steps") || car_cli_peek(argc, argv, "epochs")) {

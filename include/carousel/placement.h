@@ -41,12 +41,11 @@ typedef struct car_placement_info {
 
 /* Of any placement below CAR_PLACEMENTS. */
 const car_placement_info *car_placement_info_of(car_placement placement);
-/* NULL if there is none of that name. */
-const car_placement_info *car_placement_info_find(const char *name);
 const char *car_placement_text(car_placement placement);
 const char *car_mapping_text(car_mapping mapping);
 /* By name; CAR_ERROR_UNKNOWN_NAME with the known ones in the message. */
 car_status car_placement_find(car_context *context, const char *name, car_placement *out);
+bool car_placement_is_known(const char *name, car_placement *out); /* the same without a message */
 car_status car_mapping_find(car_context *context, const char *name, car_mapping *out);
 
 /* Whether its ranks are whole workers, so that it matters which of them share a rank or a machine. */

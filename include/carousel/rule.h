@@ -45,6 +45,7 @@ const car_rule_info *car_rule_info_of(car_rule rule);
 const char *car_rule_text(car_rule rule);
 /* By name; CAR_ERROR_UNKNOWN_NAME with the known ones in the message. */
 car_status car_rule_find(car_context *context, const char *name, car_rule *out);
+bool car_rule_is_known(const char *name, car_rule *out); /* the same without a message */
 
 /* Whether a step's first updates are due before its last gradients are there. */
 static inline bool car_rule_updates_early(car_rule rule) {

@@ -6,13 +6,20 @@
 #include "base/text.h"
 #include "carousel/placement.h"
 
-car_status car_names_find(car_context *context, const char *what, const char *(*name_at)(int index), int count,
-                          const char *name, int *out) {
+int car_names_index(const char *(*name_at)(int index), int count, const char *name) {
     for (int n = 0; n < count; n++) {
         if (strcmp(name_at(n), name) == 0) {
-            *out = n;
-            return CAR_OK;
+            return n;
         }
+    }
+    return CAR_NONE;
+}
+
+car_status car_names_find(car_context *context, const char *what, const char *(*name_at)(int index), int count,
+                          const char *name, int *out) {
+    *out = car_names_index(name_at, count, name);
+    if (*out != CAR_NONE) {
+        return CAR_OK;
     }
     car_text known = {.context = context};
     for (int n = 0; n < count; n++) {

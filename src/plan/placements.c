@@ -1,8 +1,6 @@
 /* The placements by name, and the questions about a plan whose answers depend on them. */
 #include "plan/placement.h"
 
-#include <string.h>
-
 #include "plan/names.h"
 
 static const car_placement_class *const classes[CAR_PLACEMENTS] = {
@@ -23,15 +21,6 @@ const char *car_placement_text(car_placement placement) {
     return (unsigned)placement < CAR_PLACEMENTS ? classes[placement]->info.name : "unknown placement";
 }
 
-const car_placement_info *car_placement_info_find(const char *name) {
-    for (int p = 0; p < CAR_PLACEMENTS; p++) {
-        if (strcmp(classes[p]->info.name, name) == 0) {
-            return &classes[p]->info;
-        }
-    }
-    return NULL;
-}
-
 static const char *name_at(int n) {
     return classes[n]->info.name;
 }
@@ -43,6 +32,12 @@ car_status car_placement_find(car_context *context, const char *name, car_placem
         *out = (car_placement)found;
     }
     return status;
+}
+
+bool car_placement_is_known(const char *name, car_placement *out) {
+    int found = car_names_index(name_at, CAR_PLACEMENTS, name);
+    *out = found == CAR_NONE ? *out : (car_placement)found;
+    return found != CAR_NONE;
 }
 
 /* ---- of a plan ------------------------------------------------------------------------------- */

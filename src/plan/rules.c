@@ -76,3 +76,9 @@ car_status car_rule_find(car_context *context, const char *name, car_rule *out) 
     }
     return status;
 }
+
+bool car_rule_is_known(const char *name, car_rule *out) {
+    int found = car_names_index(name_at, CAR_RULES, name);
+    *out = found == CAR_NONE ? *out : (car_rule)found;
+    return found != CAR_NONE;
+}

@@ -170,10 +170,18 @@ static void all_are_described(void **state) {
     for (int p = 0; p < CAR_PLACEMENTS; p++) {
         const car_placement_info *info = car_placement_info_of((car_placement)p);
         assert_non_null(info->summary);
-        assert_ptr_equal(car_placement_info_find(info->name), info);
+        car_placement found = CAR_PLACEMENTS;
+        assert_true(car_placement_is_known(info->name, &found));
+        assert_int_equal(found, p);
         assert_int_equal(car_placement_class_of((car_placement)p)->owner != NULL, info->owned);
     }
-    assert_null(car_placement_info_find("nowhere"));
+    car_placement placement = CAR_PLACEMENT_ZERO;
+    car_rule rule = CAR_RULE_2BW;
+    assert_false(car_placement_is_known("nowhere", &placement));
+    assert_false(car_rule_is_known("cdp", &rule));
+    assert_true(car_rule_is_known("dp", &rule));
+    assert_int_equal(placement, CAR_PLACEMENT_ZERO);
+    assert_int_equal(rule, CAR_RULE_DP);
 }
 
 static void unknown_ones_are_refused(void **state) {
