@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "carousel/model.h"
+#include "carousel/optimizer.h"
 #include "carousel/plan.h"
 #include "cli.h"
 
@@ -91,17 +92,35 @@ void car_cli_list_models(char *text, size_t capacity) {
     }
 }
 
+/* Adds a line to what `used` characters of a text say. */
+static void add_title(char *text, size_t capacity, size_t *used, const char *title) {
+    if (*used < capacity) {
+        *used += (size_t)snprintf(text + *used, capacity - *used, "\n%s", title);
+    }
+}
+
+static void add_choice(char *text, size_t capacity, size_t *used, const char *name, const char *summary) {
+    if (*used < capacity) {
+        *used += (size_t)snprintf(text + *used, capacity - *used, "\n  %-12s %s", name, summary);
+    }
+}
+
 void car_cli_list_choices(char *text, size_t capacity) {
     size_t used = strlen(text);
-    used += (size_t)snprintf(text + used, capacity - used, "\nrules:");
-    for (int r = 0; r < CAR_RULES && used < capacity; r++) {
+    add_title(text, capacity, &used, "rules:");
+    for (int r = 0; r < CAR_RULES; r++) {
         const car_rule_info *rule = car_rule_info_of((car_rule)r);
-        used += (size_t)snprintf(text + used, capacity - used, "\n  %-12s %s", rule->name, rule->summary);
+        add_choice(text, capacity, &used, rule->name, rule->summary);
     }
-    used += used < capacity ? (size_t)snprintf(text + used, capacity - used, "\nplacements:") : 0;
-    for (int p = 0; p < CAR_PLACEMENTS && used < capacity; p++) {
+    add_title(text, capacity, &used, "placements:");
+    for (int p = 0; p < CAR_PLACEMENTS; p++) {
         const car_placement_info *placement = car_placement_info_of((car_placement)p);
-        used += (size_t)snprintf(text + used, capacity - used, "\n  %-12s %s", placement->name, placement->summary);
+        add_choice(text, capacity, &used, placement->name, placement->summary);
+    }
+    add_title(text, capacity, &used, "optimizers:");
+    for (int k = 0; k < CAR_OPTIMIZERS; k++) {
+        const car_optimizer_info *optimizer = car_optimizer_info_of((car_optimizer_kind)k);
+        add_choice(text, capacity, &used, optimizer->name, optimizer->summary);
     }
 }
 

@@ -36,15 +36,15 @@ static car_status predict(const car_plan_subject *s, const car_plan *plan, int d
                           car_device_prediction *one) {
     const car_plan_config *c = car_plan_config_of(plan);
     car_optimizer_config optimizer = optimizer_of(s, c->rule);
-    car_optimizer_sizes sizes = {.states = car_optimizer_config_states(&optimizer)};
+    size_t updaters = car_placement_info_of(c->placement)->one_process ? (size_t)c->threads : 1;
+    car_optimizer_sizes sizes = {.states = car_optimizer_config_states(&optimizer),
+                                 .scratch = updaters * car_optimizer_scratch_bytes(&optimizer, s->graph)};
     size_t stages = (size_t)s->partition->stage_count, *stage = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(s->context, stages, sizeof *stage, &stage));
-    if (optimizer.kind == CAR_OPTIMIZER_MUON) { /* matrices keep less than the rest */
-        size_t updaters = car_placement_info_of(c->placement)->one_process ? (size_t)c->threads : 1;
+    if (car_optimizer_info_of(optimizer.kind)->uneven) {
         car_optimizer_stage_bytes(&optimizer, s->partition, stage);
         sizes.stage = stage;
-        sizes.scratch = updaters * car_muon_scratch_bytes(s->graph);
     }
     CAR_TRY(one ? car_plan_predict_device_sized(plan, device, &sizes, one)
                 : car_plan_predict_sized(plan, &sizes, whole));
