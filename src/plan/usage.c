@@ -218,6 +218,10 @@ static void list_compute(listing *l) {
         /* Where weights move, what came for one use may go with it. */
         car_use_mode mode = task->frees & CAR_FREES_WEIGHTS ? CAR_USE_WRITE : CAR_USE_READ;
         use_weights(l, b, b == task->stage ? task->version : task->tied_version, mode);
+        if (mode == CAR_USE_WRITE && b == task->stage && usage->cyclic && usage->holdings[b].owned) {
+            add(l, CAR_RESOURCE_SOURCE, b, task->version % 2,
+                CAR_USE_WRITE); /* the next is made of it before it goes */
+        }
         if (backward && car_usage_adds_late(usage, task)) {
             add(l, CAR_RESOURCE_OWN, b, task->step, CAR_USE_WRITE);
         } else if (backward) {
