@@ -3,7 +3,7 @@
  *   plan       which device computes a stage for a micro-batch, and how many devices there are
  *   window     what a device does besides computing: where gradients, sums and weights go next
  *   usage      what a rank has to hold
- *   executor   how far ahead messages are asked for, and which ranks meet in a collective */
+ *   executor   how far ahead messages are asked for, and which ranks meet in a collective (usage.h) */
 #ifndef CAR_PLAN_PLACEMENT_H
 #define CAR_PLAN_PLACEMENT_H
 
@@ -17,6 +17,7 @@ struct car_placement_class {
     int (*device)(const car_plan *plan, int64_t n, int stage); /* of micro-batch n */
     int (*owner)(const car_plan *plan, int stage);             /* where stages are owned; else NULL */
     int (*stage_ranks)(const car_plan *plan, int stage);       /* see car_plan_stage_ranks */
+    int (*pattern_steps)(const car_plan *plan);                /* NULL: 1; see car_plan_pattern_steps */
     bool in_line; /* one device has a stage for all workers, so that they cannot compute it at once */
 
     /* ---- the window of a device ---- */
@@ -45,11 +46,8 @@ CAR_PLACEMENT_LIST(CAR_PLACEMENT_DECLARE)
 
 const car_placement_class *car_placement_class_of(car_placement placement);
 
-/* How many slots before its own a receive or broadcast may be asked for: earlier would only hold memory. */
-int64_t car_plan_slots_ahead(const car_plan *plan, const car_task *task);
-/* The devices that meet in a collective: their group, and which of it one is. */
-int car_plan_collective_group(const car_plan *plan, int device);
-int car_plan_collective_member(const car_plan *plan, int device);
+/* So many steps in a row show all that a device does in any. */
+int car_plan_pattern_steps(const car_plan *plan);
 /* The same workers on `hosts` devices, several on each: what a machine that runs several ranks holds. */
 car_plan_config car_plan_config_hosted(const car_plan_config *config, int hosts);
 

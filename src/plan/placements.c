@@ -2,6 +2,7 @@
 #include "plan/placement.h"
 
 #include "plan/names.h"
+#include "plan/usage.h"
 
 static const car_placement_class *const classes[CAR_PLACEMENTS] = {
 #define CLASS(code, name) [code] = &car_placement_##name,
@@ -42,8 +43,20 @@ bool car_placement_is_known(const char *name, car_placement *out) {
 
 /* ---- of a plan ------------------------------------------------------------------------------- */
 
+int car_plan_pattern_steps(const car_plan *plan) {
+    return plan->placement->pattern_steps ? plan->placement->pattern_steps(plan) : 1;
+}
+
 int64_t car_plan_slots_ahead(const car_plan *plan, const car_task *task) {
     return plan->placement->slots_ahead ? plan->placement->slots_ahead(plan, task) : 2 * (int64_t)plan->per_worker;
+}
+
+bool car_plan_needs_beats(const car_plan *plan) {
+    return plan->placement->keeps_no_distance && car_plan_is_cyclic(plan) && plan->devices > 1;
+}
+
+bool car_plan_orders_sums(const car_plan *plan) {
+    return plan->placement->sums_queue_up;
 }
 
 int car_plan_collective_group(const car_plan *plan, int device) {

@@ -71,10 +71,9 @@ static void find_owned(car_usage *usage) {
     }
 }
 
-/* A rank's pattern repeats after at most N steps. */
 static car_status count_places(car_usage *usage) {
     const car_plan *plan = usage->plan;
-    int64_t *newest = NULL, steps = plan->config.workers + 6;
+    int64_t *newest = NULL, steps = car_plan_pattern_steps(plan) + 6;
     car_task_list list = {0};
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *newest, &newest));

@@ -44,6 +44,11 @@ static int stage_ranks(const car_plan *plan, int stage) {
     return car_plan_group_ranks(plan, car_plan_group(plan, stage));
 }
 
+/* In group r the turns are the same again after (N-r)/gcd(N, N-r) steps. */
+static int pattern_steps(const car_plan *plan) {
+    return plan->config.workers;
+}
+
 static void visit(car_window *window) {
     const car_plan *plan = window->plan;
     int group = group_of_device(plan, window->device);
@@ -163,6 +168,7 @@ const car_placement_class car_placement_grid = {
     .devices = devices,
     .device = device,
     .stage_ranks = stage_ranks,
+    .pattern_steps = pattern_steps,
     .visit = visit,
     .attach = attach,
     .besides = relay,
