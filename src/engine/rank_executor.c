@@ -19,20 +19,9 @@ static void note_failure(car_rank *rank, car_status status) {
 
 /* ---- what can run ---------------------------------------------------------------------------- */
 
-/* Weights that move have to arrive in one slot, all else has about 2k. Earlier would only hold memory. But finished sums
- * of replicas come before forwards, which take half as long as backwards, and there may be most of the weights behind
- * each other: they get 4k. */
-static int64_t slots_ahead(const car_rank *rank, const car_task *task) {
-    int64_t k = rank->per_worker;
-    bool moves =
-        rank->placement == CAR_PLACEMENT_ZERO && (task->cargo == CAR_CARGO_WEIGHTS || task->kind == CAR_TASK_BROADCAST);
-    bool finished = rank->placement == CAR_PLACEMENT_REPLICA && task->cargo == CAR_CARGO_FINISHED;
-    return moves ? 1 : finished ? 4 * k : 2 * k;
-}
-
 static bool may_start(const car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
-    bool soon = task->slot <= rank->first->task.slot + slots_ahead(rank, task);
+    bool soon = task->slot <= rank->first->task.slot + car_plan_slots_ahead(rank->plan, task);
     if (task->kind == CAR_TASK_RECEIVE) {
         return soon;
     }

@@ -140,7 +140,7 @@ struct car_rank {
     car_arena *arena;
     car_transport *transport;
     car_trainer_config config;
-    car_placement placement;
+    const car_placement_info *placement;
     int device, devices, workers, stages, per_worker, bundles;
     bool cyclic;
     bool ring;          /* sums in ring order; otherwise in any, by collectives */
