@@ -1,4 +1,4 @@
-/* The plan, and its formulas: the clocks, the delays of the rules, the versions. docs/design.md has their derivation.
+/* The plan, and its formulas: the clocks, and which version is used by whom. docs/design.md has their derivation.
  *
  * N = S = 3, k = 1, the cycle in steady state; rows are workers, columns slots, 2' is the backward of
  * stage 2:
@@ -232,24 +232,6 @@ int64_t car_plan_update_slot(const car_plan *plan, int64_t step, int stage) {
 }
 
 /* ---- versions -------------------------------------------------------------------------------- */
-
-int car_delay_none(const car_plan *plan, int home) {
-    (void)plan, (void)home;
-    return 0;
-}
-
-int car_delay_all(const car_plan *plan, int home) {
-    (void)home;
-    return plan->config.workers;
-}
-
-/* Fresh iff k*(i+1) + home >= S + slack. */
-int car_delay_unless_fresh(const car_plan *plan, int home) {
-    int workers = plan->config.workers, k = plan->per_worker;
-    int64_t needed = (int64_t)plan->stages + plan->config.freshness_slack - home;
-    int64_t first_fresh = needed <= 0 ? 0 : (needed + k - 1) / k - 1;
-    return first_fresh < workers ? (int)first_fresh : workers;
-}
 
 int car_plan_stale_workers(const car_plan *plan, int home) {
     return plan->rule->stale_workers(plan, home);

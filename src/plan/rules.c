@@ -4,11 +4,33 @@
 
 #include "plan/names.h"
 
+/* ---- how many workers are stale -------------------------------------------------------------- */
+
+static int none(const car_plan *plan, int home) {
+    (void)plan, (void)home;
+    return 0;
+}
+
+static int all(const car_plan *plan, int home) {
+    (void)home;
+    return plan->config.workers;
+}
+
+/* Fresh iff k*(i+1) + home >= S + slack. */
+static int unless_fresh(const car_plan *plan, int home) {
+    int workers = plan->config.workers, k = plan->per_worker;
+    int64_t needed = (int64_t)plan->stages + plan->config.freshness_slack - home;
+    int64_t first_fresh = needed <= 0 ? 0 : (needed + k - 1) / k - 1;
+    return first_fresh < workers ? (int)first_fresh : workers;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
 static const car_rule_entry rules[CAR_RULES] = {
     [CAR_RULE_DP] =
         {.info = {.name = "dp", .summary = "all workers at once; the baseline", .together = true, .anywhere = true},
          .clock = &car_clock_together,
-         .stale_workers = car_delay_none,
+         .stale_workers = none,
          .in_line = CAR_RULE_GPIPE}, /* workers that follow each other, and a flush */
     [CAR_RULE_CDP_V1] = {.info = {.name = "cdp-v1",
                                   .summary = "the cycle; last step's weights everywhere",
@@ -16,7 +38,7 @@ static const car_rule_entry rules[CAR_RULES] = {
                                   .cyclic = true,
                                   .anywhere = true},
                          .clock = &car_clock_cycle,
-                         .stale_workers = car_delay_all},
+                         .stale_workers = all},
     [CAR_RULE_CDP_V2] = {.info = {.name = "cdp-v2",
                                   .summary = "the cycle; fresh weights where timing allows",
                                   .late = CAR_LATE_PARTLY,
@@ -24,22 +46,22 @@ static const car_rule_entry rules[CAR_RULES] = {
                                   .has_slack = true,
                                   .anywhere = true},
                          .clock = &car_clock_cycle,
-                         .stale_workers = car_delay_unless_fresh},
+                         .stale_workers = unless_fresh},
     [CAR_RULE_ACCUMULATE] = {.info = {.name = "accumulate",
                                       .summary = "dp's mathematics, as many micro-batches at a time as threads",
                                       .in_turns = true},
                              .clock = &car_clock_turns,
-                             .stale_workers = car_delay_none,
+                             .stale_workers = none,
                              .only = &car_placement_shared,
                              .because = "runs on one machine"},
     [CAR_RULE_GPIPE] = {.info = {.name = "gpipe", .summary = "pipeline: all forwards, flush, all backwards"},
                         .clock = &car_clock_gpipe,
-                        .stale_workers = car_delay_none,
+                        .stale_workers = none,
                         .only = &car_placement_pipeline,
                         .because = "is a schedule of pipelines"},
     [CAR_RULE_1F1B] = {.info = {.name = "1f1b", .summary = "pipeline: one forward, one backward, flush"},
                        .clock = &car_clock_1f1b,
-                       .stale_workers = car_delay_none,
+                       .stale_workers = none,
                        .only = &car_placement_pipeline,
                        .because = "is a schedule of pipelines"},
     [CAR_RULE_2BW] = {.info = {.name = "2bw",
@@ -47,10 +69,12 @@ static const car_rule_entry rules[CAR_RULES] = {
                                .late = CAR_LATE_EVERYWHERE,
                                .cyclic = true},
                       .clock = &car_clock_cycle,
-                      .stale_workers = car_delay_all,
+                      .stale_workers = all,
                       .only = &car_placement_pipeline,
                       .because = "is a schedule of pipelines"},
 };
+
+/* ---- by name --------------------------------------------------------------------------------- */
 
 const car_rule_entry *car_rule_entry_of(car_rule rule) {
     return &rules[rule];

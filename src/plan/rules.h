@@ -1,4 +1,4 @@
-/* What a rule is made of: a clock, the delay of its weights, and where it may run. The table is in rules.c, the formulas
+/* What a rule is made of: a clock, the delay of its weights, and where it may run. The table is in rules.c, the clocks
  * are in clock.c. */
 #ifndef CAR_PLAN_RULES_H
 #define CAR_PLAN_RULES_H
@@ -15,15 +15,11 @@ typedef struct car_clock {
 
 extern const car_clock car_clock_together, car_clock_cycle, car_clock_turns, car_clock_gpipe, car_clock_1f1b;
 
-/* How many workers, the first ones, use last step's weights of a home. */
-typedef int car_delay(const car_plan *plan, int home);
-
-car_delay car_delay_none, car_delay_all, car_delay_unless_fresh;
-
 typedef struct car_rule_entry {
     car_rule_info info;
     const car_clock *clock;
-    car_delay *stale_workers;
+    int (*stale_workers)(const car_plan *plan,
+                         int home);  /* how many, the first ones, use last step's weights of a home */
     const car_placement_class *only; /* the one placement that it goes with; NULL: all */
     const char *because;             /* how an error message says so: "rule gpipe ..." */
     car_rule
