@@ -18,12 +18,11 @@ extern const car_clock car_clock_together, car_clock_cycle, car_clock_turns, car
 typedef struct car_rule_entry {
     car_rule_info info;
     const car_clock *clock;
-    int (*stale_workers)(const car_plan *plan,
-                         int home);  /* how many, the first ones, use last step's weights of a home */
+    /* How many workers, the first ones, use last step's weights of a home. */
+    int (*stale_workers)(const car_plan *plan, int home);
     const car_placement_class *only; /* the one placement that it goes with; NULL: all */
     const char *because;             /* how an error message says so: "rule gpipe ..." */
-    car_rule
-        in_line; /* the rule that it becomes where one device has a stage for all workers; 0: it stays what it is */
+    car_rule in_line; /* what it becomes where one device has a stage for all workers; 0: it stays what it is */
 } car_rule_entry;
 
 const car_rule_entry *car_rule_entry_of(car_rule rule);
