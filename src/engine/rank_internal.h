@@ -142,7 +142,7 @@ struct car_rank {
     car_trainer_config config;
     const car_placement_info *placement;
     int device, devices, workers, stages, per_worker, bundles;
-    bool cyclic;
+    bool cyclic, feeds;
     bool ring;          /* sums in ring order; otherwise in any, by collectives */
     car_usage *usage;   /* what tasks use here */
     int64_t first_step; /* the plan's step 0 is this one of the run */
@@ -153,7 +153,6 @@ struct car_rank {
     car_optimizer *optimizer;
     car_graph_range *range; /* pipeline and grid: the operations of this rank */
     int first_stage, end_stage;
-    bool feeds;
     car_tape **tapes;
     int tape_count;
     car_rank_thread *thread;
