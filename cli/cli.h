@@ -72,6 +72,8 @@ bool car_cli_read_pair(const char *text, char separator, double *first, double *
 
 /* The models, a line each, for the end of a help text. */
 void car_cli_list_models(char *text, size_t capacity);
+/* Adds the rules, the placements and the optimizers. */
+void car_cli_list_choices(char *text, size_t capacity);
 /* Adds those that can only be planned. */
 void car_cli_list_paper_models(char *text, size_t capacity);
 

@@ -35,11 +35,11 @@ car_status car_cli_read_correction(car_context *context, const char *text, car_r
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "--nesterov is --delay-correction %g,0: leave one of the two out", optimizer->momentum);
     }
-    if (optimizer->kind == CAR_OPTIMIZER_SGD && optimizer->momentum == 0) {
+    if (!car_optimizer_can_correct(optimizer)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--delay-correction %s: sgd without --momentum has nothing to correct with; leave it "
+                                "--delay-correction %s: %s without --momentum has nothing to correct with; leave it "
                                 "out, or say off",
-                                text);
+                                text, car_optimizer_text(optimizer->kind));
     }
     optimizer->correction = (car_correction){.c = c, .a = a};
     return CAR_OK;

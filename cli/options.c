@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "carousel/model.h"
+#include "carousel/optimizer.h"
+#include "carousel/plan.h"
 #include "cli.h"
 
 int car_cli_fail(int code, const char *format, ...) {
@@ -87,6 +89,38 @@ void car_cli_list_models(char *text, size_t capacity) {
     for (int m = 0; m < car_model_count() && used < capacity; m++) {
         used += (size_t)snprintf(text + used, capacity - used, "\n  %-12s %s", car_model_info_at(m)->name,
                                  car_model_info_at(m)->summary);
+    }
+}
+
+/* Adds a line to what `used` characters of a text say. */
+static void add_title(char *text, size_t capacity, size_t *used, const char *title) {
+    if (*used < capacity) {
+        *used += (size_t)snprintf(text + *used, capacity - *used, "\n%s", title);
+    }
+}
+
+static void add_choice(char *text, size_t capacity, size_t *used, const char *name, const char *summary) {
+    if (*used < capacity) {
+        *used += (size_t)snprintf(text + *used, capacity - *used, "\n  %-12s %s", name, summary);
+    }
+}
+
+void car_cli_list_choices(char *text, size_t capacity) {
+    size_t used = strlen(text);
+    add_title(text, capacity, &used, "rules:");
+    for (int r = 0; r < CAR_RULES; r++) {
+        const car_rule_info *rule = car_rule_info_of((car_rule)r);
+        add_choice(text, capacity, &used, rule->name, rule->summary);
+    }
+    add_title(text, capacity, &used, "placements:");
+    for (int p = 0; p < CAR_PLACEMENTS; p++) {
+        const car_placement_info *placement = car_placement_info_of((car_placement)p);
+        add_choice(text, capacity, &used, placement->name, placement->summary);
+    }
+    add_title(text, capacity, &used, "optimizers:");
+    for (int k = 0; k < CAR_OPTIMIZERS; k++) {
+        const car_optimizer_info *optimizer = car_optimizer_info_of((car_optimizer_kind)k);
+        add_choice(text, capacity, &used, optimizer->name, optimizer->summary);
     }
 }
 

@@ -19,8 +19,8 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"workers", "N", "micro-batches of a step", CAR_CLI_INT, &o->workers, 1, 1 << 16},
         {"stages", "S", "pieces of the model, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1,
          1 << 20},
-        {"rule", "NAME", "dp, cdp-v1, cdp-v2, accumulate, gpipe, 1f1b or 2bw", CAR_CLI_TEXT, &o->rule, 0, 0},
-        {"placement", "NAME", "shared, replica, zero, pipeline or grid", CAR_CLI_TEXT, &o->placement, 0, 0},
+        {"rule", "NAME", "who computes when, with which weights; see below", CAR_CLI_TEXT, &o->rule, 0, 0},
+        {"placement", "NAME", "which device computes and holds what; see below", CAR_CLI_TEXT, &o->placement, 0, 0},
         {"partition", "HOW", "flops, time, params, memory or cuts:A,B,...", CAR_CLI_TEXT, &o->partition, 0, 0},
         {"batch", "N", "samples in a micro-batch", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
         {"classes", "N", "classes of an image model (its own)", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
@@ -37,7 +37,7 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
          &o->mapping, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
-        {"optimizer", "NAME", "sgd, adamw or muon, for what it keeps and computes", CAR_CLI_TEXT, &o->optimizer, 0, 0},
+        {"optimizer", "NAME", "for what it keeps and computes; see below", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"delay-correction", "HOW", "auto, off or C,A, for the size of its state", CAR_CLI_TEXT, &o->delay_correction,
          0, 0},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
@@ -55,16 +55,20 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"steps", "T", "steps of the run that --dump prints", CAR_CLI_INT, &o->steps, 1, 1 << 20},
         {"svg", "FILE", "write a figure, dp beside the cyclic rule", CAR_CLI_TEXT, &o->svg, 0, 0},
     };
-    char models[2048];
-    car_cli_list_models(models, sizeof models);
-    car_cli_list_paper_models(models, sizeof models);
+    char lists[4096];
+    car_cli_list_models(lists, sizeof lists);
+    car_cli_list_paper_models(lists, sizeof lists);
+    car_cli_list_choices(lists, sizeof lists);
     const car_cli_command command = {"plan", "Shows what a run would do and need, before anything runs.",
-                                     "carousel plan --model NAME --workers N [OPTIONS]", models};
+                                     "carousel plan --model NAME --workers N [OPTIONS]", lists};
     return car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
 }
 
 /* What no library call would find. Returns CAR_CLI_GO_ON or the exit code, having said why. */
 static int check_options(const car_plan_options *o) {
+    car_placement named = CAR_PLACEMENTS;
+    bool known = car_placement_is_known(o->placement, &named); /* if not, read_names will say so */
+    const car_placement_info *placement = known ? car_placement_info_of(named) : NULL;
     if (!o->model) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --model NAME is missing; 'carousel plan --help' lists the models");
     }
@@ -78,15 +82,15 @@ static int check_options(const car_plan_options *o) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --compare has one rank for each worker; leave out --ranks, "
                                            "--machines and --mapping");
     }
-    if (o->machines > 1 && strcmp(o->placement, "replica") != 0 && strcmp(o->placement, "zero") != 0) {
+    if (o->machines > 1 && placement && (placement->one_process || placement->by_stage)) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --machines is for --placement replica and zero");
     }
-    if (o->cluster && (o->dump || (!o->compare && strcmp(o->placement, "shared") == 0))) {
+    if (o->cluster && (o->dump || (!o->compare && placement && placement->one_process))) {
         return car_cli_fail(CAR_CLI_USAGE, o->dump ? "plan: --cluster and --dump do not go together"
                                                    : "plan: --cluster times messages between ranks; --placement shared "
                                                      "has none: use replica, zero, pipeline or grid");
     }
-    if (o->threads && !o->compare && strcmp(o->placement, "shared") != 0) {
+    if (o->threads && !o->compare && placement && !placement->one_process) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --threads is for --placement shared; a rank of %s is one device",
                             o->placement);
     }
@@ -213,13 +217,13 @@ static void tear_down(car_plan_subject *s) {
 
 /* Several workers on a rank or a machine: spread over the cycle they need less memory, side by side they send less. */
 static car_status choose_mapping(car_plan_subject *s, car_plan_config *config) {
-    bool replica = config->placement == CAR_PLACEMENT_REPLICA, zero = config->placement == CAR_PLACEMENT_ZERO;
-    bool several = (replica && config->ranks && config->ranks < config->workers) || s->options->machines > 1;
+    bool fewer = car_placement_info_of(config->placement)->fewer_ranks && config->ranks;
+    bool several = (fewer && config->ranks < config->workers) || s->options->machines > 1;
     car_status status = CAR_OK;
     s->machines = (car_machines){.count = s->options->machines,
                                  .memory = car_cli_machine_memory(),
                                  .optimizer_states = car_cli_plan_states(s, config->rule)};
-    if (!(replica || zero) || !several || s->options->mapping) {
+    if (!car_placement_maps_workers(config->placement) || !several || s->options->mapping) {
         return CAR_OK;
     }
     CAR_TRY(car_plan_choose_mapping(s->context, s->partition, config, &s->machines, &s->choice));

@@ -23,24 +23,24 @@ typedef struct table {
     char why[256];
 } table;
 
+static bool is_one_process(car_placement placement) {
+    return car_placement_info_of(placement)->one_process;
+}
+
 /* A process's threads share their memory, so there the whole is what one device holds. */
 static double per_device(const row *r) {
-    return (double)(r->placement == CAR_PLACEMENT_SHARED ? r->predicted.timed.peak : r->predicted.timed.device_peak);
+    return (double)(is_one_process(r->placement) ? r->predicted.timed.peak : r->predicted.timed.device_peak);
 }
 
 static double weights_per_device(const row *r) {
-    return (double)(r->placement == CAR_PLACEMENT_SHARED ? r->predicted.weights_total : r->predicted.weights_device);
+    return (double)(is_one_process(r->placement) ? r->predicted.weights_total : r->predicted.weights_device);
 }
 
 static int devices(const row *r) {
-    return r->placement == CAR_PLACEMENT_SHARED ? 1 : r->predicted.devices;
+    return is_one_process(r->placement) ? 1 : r->predicted.devices;
 }
 
 /* ---- collecting ------------------------------------------------------------------------------ */
-
-/* Rows stand in the order of placements, and in each the baselines first. */
-static const car_rule order[] = {CAR_RULE_DP,     CAR_RULE_ACCUMULATE, CAR_RULE_GPIPE, CAR_RULE_1F1B,
-                                 CAR_RULE_CDP_V1, CAR_RULE_2BW,        CAR_RULE_CDP_V2};
 
 static car_status add_row(const car_plan_subject *s, const car_plan_config *base, car_rule rule,
                           car_placement placement, table *t) {
@@ -49,8 +49,8 @@ static car_status add_row(const car_plan_subject *s, const car_plan_config *base
     config.rule = rule;
     config.placement = placement;
     config.ranks = 0;
-    config.threads = placement == CAR_PLACEMENT_SHARED ? base->threads : 0;
-    config.freshness_slack = rule == CAR_RULE_CDP_V2 ? base->freshness_slack : 0;
+    config.threads = is_one_process(placement) ? base->threads : 0;
+    config.freshness_slack = car_rule_info_of(rule)->has_slack ? base->freshness_slack : 0;
     car_status status = car_plan_create(s->context, s->partition, &config, &plan);
     if (status == CAR_ERROR_UNSUPPORTED && t->left_out++ == 0) {
         snprintf(t->why, sizeof t->why, "%s", car_context_error(s->context));
@@ -62,7 +62,7 @@ static car_status add_row(const car_plan_subject *s, const car_plan_config *base
     row *r = &t->rows[t->count];
     *r = (row){.rule = rule, .placement = placement};
     status = status == CAR_OK ? car_cli_plan_predict(s, plan, &r->predicted) : status;
-    if (status == CAR_OK && s->options->cluster && placement != CAR_PLACEMENT_SHARED) {
+    if (status == CAR_OK && s->options->cluster && !is_one_process(placement)) {
         status = car_plan_time(plan, &s->cluster, s->compute, &r->timing);
     }
     t->count += status == CAR_OK;
@@ -70,16 +70,25 @@ static car_status add_row(const car_plan_subject *s, const car_plan_config *base
     return status;
 }
 
-static car_status collect(const car_plan_subject *s, const car_plan_config *base, table *t) {
-    for (int placement = 0; placement < CAR_PLACEMENTS; placement++) {
-        for (int n = 0; n < CAR_RULES; n++) {
-            car_status status = add_row(s, base, order[n], (car_placement)placement, t);
-            if (status != CAR_OK) {
-                return status;
-            }
+static car_status add_rules(const car_plan_subject *s, const car_plan_config *base, car_placement placement,
+                            car_lateness late, table *t) {
+    car_status status = CAR_OK;
+    for (int r = 0; r < CAR_RULES && status == CAR_OK; r++) {
+        if (car_rule_info_of((car_rule)r)->late == late) {
+            status = add_row(s, base, (car_rule)r, placement, t);
         }
     }
-    return CAR_OK;
+    return status;
+}
+
+/* Rows stand in the order of placements, and in each the baselines first. */
+static car_status collect(const car_plan_subject *s, const car_plan_config *base, table *t) {
+    static const car_lateness order[] = {CAR_LATE_NEVER, CAR_LATE_EVERYWHERE, CAR_LATE_PARTLY};
+    car_status status = CAR_OK;
+    for (int p = 0; p < CAR_PLACEMENTS * 3 && status == CAR_OK; p++) {
+        status = add_rules(s, base, (car_placement)(p / 3), order[p % 3], t);
+    }
+    return status;
 }
 
 /* ---- as a table ------------------------------------------------------------------------------ */
@@ -108,7 +117,7 @@ static void print_timings(const car_plan_subject *s, const table *t, FILE *strea
     for (int n = 0; n < t->count; n++) {
         const row *r = &t->rows[n];
         const car_timing *timing = &r->timing;
-        if (r->placement == CAR_PLACEMENT_SHARED) {
+        if (is_one_process(r->placement)) {
             continue;
         }
         fprintf(stream, "%-9s %-10s  %7d%c %9s%c  %10s  %9s  %6.1f %%  %9s  %9s  %4.0f %%\n",
@@ -133,6 +142,28 @@ static const row *find(const table *t, car_rule rule, car_placement placement) {
         }
     }
     return NULL;
+}
+
+/* The first row of a rule under a placement of some kind. */
+static const row *find_where(const table *t, car_rule rule, bool (*is)(car_placement placement)) {
+    for (int n = 0; n < t->count; n++) {
+        if (t->rows[n].rule == rule && is(t->rows[n].placement)) {
+            return &t->rows[n];
+        }
+    }
+    return NULL;
+}
+
+/* Each device has stages of its own. */
+static bool is_pipeline(car_placement placement) {
+    const car_placement_info *info = car_placement_info_of(placement);
+    return info->by_stage && !info->repeated;
+}
+
+/* Each device has all weights and its own workers. */
+static bool is_copy(car_placement placement) {
+    const car_placement_info *info = car_placement_info_of(placement);
+    return !info->by_stage && info->repeated;
 }
 
 static void print_legend(FILE *stream) {
@@ -165,8 +196,8 @@ static shown show_bytes(const char *what, const char *behind, double bytes) {
 
 /* The columns that say how long a step takes and what is held. Those that are not there are 0. */
 static void list_shown(const car_plan_subject *s, const row *r, shown out[SHOWN_NUMBERS]) {
-    bool timed = s->options->cluster && r->placement != CAR_PLACEMENT_SHARED;
-    const char *where = r->placement == CAR_PLACEMENT_SHARED ? "" : " a device";
+    bool timed = s->options->cluster && !is_one_process(r->placement);
+    const char *where = is_one_process(r->placement) ? "" : " a device";
     out[SHOWN_STEP] = (shown){.what = "a step takes", .behind = "", .value = timed ? r->timing.step : 0};
     snprintf(out[SHOWN_STEP].text, sizeof out->text, "%s", car_cli_seconds(out[SHOWN_STEP].value).text);
     out[SHOWN_TIME] = (shown){.what = "the time is", .behind = "", .value = r->predicted.timed.step_time};
@@ -196,25 +227,33 @@ static void list_drawbacks(const car_plan_subject *s, const row *cycle, const ro
     }
 }
 
-/* A line for each placement and rule that the table shows slower or hungrier than dp there. Returns how many. */
+/* A line for each placement and cyclic rule of every placement that the table shows slower or hungrier than dp there;
+ * rules of which it shows the same share one. Returns how many. */
 static int print_drawbacks(const car_plan_subject *s, const table *t, FILE *stream) {
-    static const car_rule cyclic[] = {CAR_RULE_CDP_V1, CAR_RULE_CDP_V2};
+    char text[CAR_RULES][384], names[128];
     int said = 0;
     for (int placement = 0; placement < CAR_PLACEMENTS; placement++) {
         const row *dp = find(t, CAR_RULE_DP, (car_placement)placement);
-        char text[2][384] = {"", ""};
-        for (int c = 0; c < 2 && dp; c++) {
-            const row *cycle = find(t, cyclic[c], (car_placement)placement);
-            if (cycle) {
-                list_drawbacks(s, cycle, dp, text[c], sizeof text[c]);
+        for (int r = 0; r < CAR_RULES; r++) {
+            const car_rule_info *rule = car_rule_info_of((car_rule)r);
+            const row *cycle = find(t, (car_rule)r, (car_placement)placement);
+            text[r][0] = '\0';
+            if (dp && cycle && rule->cyclic && rule->anywhere) {
+                list_drawbacks(s, cycle, dp, text[r], sizeof text[r]);
             }
         }
-        bool alike = strcmp(text[0], text[1]) == 0;
-        for (int c = 0; c < 2; c++) {
-            if (text[c][0] && (c == 0 || !alike)) {
-                said += fprintf(stream, "- %s, %s%s, beside dp: %s.\n", car_placement_text((car_placement)placement),
-                                car_rule_text(cyclic[c]), alike ? " and cdp-v2" : "", text[c]) > 0;
+        for (int r = 0; r < CAR_RULES; r++) {
+            size_t used = 0;
+            for (int other = r; text[r][0] && other < CAR_RULES && used < sizeof names; other++) {
+                if (other > r && strcmp(text[other], text[r]) != 0) {
+                    continue;
+                }
+                used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? " and " : "",
+                                         car_rule_text((car_rule)other));
+                text[other][0] = other > r ? '\0' : text[other][0];
             }
+            said += used > 0 && fprintf(stream, "- %s, %s, beside dp: %s.\n",
+                                        car_placement_text((car_placement)placement), names, text[r]) > 0;
         }
     }
     return said;
@@ -222,12 +261,11 @@ static int print_drawbacks(const car_plan_subject *s, const table *t, FILE *stre
 
 /* Where the cycle is not the best choice, from the numbers of the table. */
 static void print_judgement(const car_plan_subject *s, const car_plan_config *base, const table *t, FILE *stream) {
-    const row *accumulate = find(t, CAR_RULE_ACCUMULATE, CAR_PLACEMENT_SHARED);
-    const row *cycle = find(t, CAR_RULE_CDP_V2, CAR_PLACEMENT_SHARED);
-    const row *one_f = find(t, CAR_RULE_1F1B, CAR_PLACEMENT_PIPELINE);
-    const row *piped = find(t, CAR_RULE_CDP_V2, CAR_PLACEMENT_PIPELINE);
-    const row *dp = find(t, CAR_RULE_DP, CAR_PLACEMENT_REPLICA),
-              *ring = find(t, CAR_RULE_CDP_V2, CAR_PLACEMENT_REPLICA);
+    const row *accumulate = find_where(t, CAR_RULE_ACCUMULATE, is_one_process);
+    const row *cycle = find_where(t, CAR_RULE_CDP_V2, is_one_process);
+    const row *one_f = find_where(t, CAR_RULE_1F1B, is_pipeline);
+    const row *piped = find_where(t, CAR_RULE_CDP_V2, is_pipeline);
+    const row *dp = find_where(t, CAR_RULE_DP, is_copy), *ring = find_where(t, CAR_RULE_CDP_V2, is_copy);
     fputs("\nWhere cyclic data parallelism is not the best choice here:\n", stream);
     int said = print_drawbacks(s, t, stream);
     double one = (double)s->partition->curve.peak;
@@ -305,7 +343,7 @@ static cJSON *row_object(const car_plan_subject *s, const row *r) {
               cJSON_AddStringToObject(object, "placement", car_placement_text(r->placement)) &&
               cJSON_AddNumberToObject(object, "devices", devices(r));
     ok = ok && cJSON_AddItemToObject(object, "predictions", predicted);
-    if (ok && s->options->cluster && r->placement != CAR_PLACEMENT_SHARED) {
+    if (ok && s->options->cluster && !is_one_process(r->placement)) {
         predicted = car_cli_plan_json_timing(s, &r->predicted, &r->timing);
         ok = cJSON_AddItemToObject(object, "timing", predicted);
     }

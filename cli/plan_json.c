@@ -141,7 +141,7 @@ cJSON *car_cli_plan_json_prediction(const car_prediction *p) {
 enum { MOST_RANKS = 64 };
 
 static car_status add_ranks(const car_plan_subject *s, const car_plan *plan, cJSON *root, bool *ok) {
-    int ranks = car_plan_config_of(plan)->placement == CAR_PLACEMENT_SHARED ? 0 : car_plan_devices(plan);
+    int ranks = car_placement_info_of(car_plan_config_of(plan)->placement)->one_process ? 0 : car_plan_devices(plan);
     cJSON *list = cJSON_AddArrayToObject(root, "rank_predictions");
     car_status status = CAR_OK;
     for (int r = 0; *ok && ranks <= MOST_RANKS && r < ranks; r++) {

@@ -36,15 +36,15 @@ static car_status predict(const car_plan_subject *s, const car_plan *plan, int d
                           car_device_prediction *one) {
     const car_plan_config *c = car_plan_config_of(plan);
     car_optimizer_config optimizer = optimizer_of(s, c->rule);
-    car_optimizer_sizes sizes = {.states = car_optimizer_config_states(&optimizer)};
+    size_t updaters = car_placement_info_of(c->placement)->one_process ? (size_t)c->threads : 1;
+    car_optimizer_sizes sizes = {.states = car_optimizer_config_states(&optimizer),
+                                 .scratch = updaters * car_optimizer_scratch_bytes(&optimizer, s->graph)};
     size_t stages = (size_t)s->partition->stage_count, *stage = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(s->context, stages, sizeof *stage, &stage));
-    if (optimizer.kind == CAR_OPTIMIZER_MUON) { /* matrices keep less than the rest */
-        size_t updaters = c->placement == CAR_PLACEMENT_SHARED ? (size_t)c->threads : 1;
+    if (car_optimizer_info_of(optimizer.kind)->uneven) {
         car_optimizer_stage_bytes(&optimizer, s->partition, stage);
         sizes.stage = stage;
-        sizes.scratch = updaters * car_muon_scratch_bytes(s->graph);
     }
     CAR_TRY(one ? car_plan_predict_device_sized(plan, device, &sizes, one)
                 : car_plan_predict_sized(plan, &sizes, whole));
@@ -77,14 +77,14 @@ static double stage_flops(const car_partition *p, int stage) {
     return sum;
 }
 
-/* The share of a device that updates `own` stages from `first` on and computes `passes` micro-batches of stages
- * `from` .. `end` - 1 in a step. */
-static double share_of(const car_partition *p, int first, int own, int from, int end, double passes) {
+/* The share of a device that updates stages from `first` on and computes stages from `from` on, up to the one before the
+ * end, for `passes` micro-batches in a step. */
+static double share_of(const car_partition *p, int first, int end, int from, int to, double passes) {
     double update = 0, work = 0;
-    for (int j = first; j < first + own; j++) {
+    for (int j = first; j < end; j++) {
         update += car_muon_flops(p, j, true);
     }
-    for (int j = from; j < end; j++) {
+    for (int j = from; j < to; j++) {
         work += passes * stage_flops(p, j);
     }
     return update > 0 ? update / (update + work) : 0;
@@ -92,16 +92,14 @@ static double share_of(const car_partition *p, int first, int own, int from, int
 
 static double largest_share(const car_partition *p, const car_plan *plan) {
     const car_plan_config *c = car_plan_config_of(plan);
-    int stages = p->stage_count, k = car_plan_per_worker(plan), n = c->workers;
+    const car_placement_info *placement = car_placement_info_of(c->placement);
+    int stages = p->stage_count, k = car_plan_per_worker(plan);
+    bool divided = placement->by_stage || placement->owned; /* each device updates some stages */
     double most = 0;
-    if (c->placement == CAR_PLACEMENT_SHARED || c->placement == CAR_PLACEMENT_REPLICA) {
-        return share_of(p, 0, stages, 0, stages, c->placement == CAR_PLACEMENT_SHARED ? n : (double)n / c->ranks);
-    }
-    for (int group = 0; group < stages / k; group++) {
-        bool zero = c->placement == CAR_PLACEMENT_ZERO, grid = c->placement == CAR_PLACEMENT_GRID;
-        double passes = zero ? 1 : grid && car_plan_is_cyclic(plan) ? (double)n / (n - group) : grid ? 1 : n;
-        int first = group * k;
-        double share = share_of(p, first, k, zero ? 0 : first, zero ? stages : first + k, passes);
+    for (int first = 0; first < stages; first += divided ? k : stages) {
+        double passes = (double)c->workers / car_plan_stage_ranks(plan, first);
+        double share = share_of(p, first, divided ? first + k : stages, placement->by_stage ? first : 0,
+                                placement->by_stage ? first + k : stages, passes);
         most = share > most ? share : most;
     }
     return most;
@@ -146,15 +144,16 @@ void car_cli_plan_print_muon(const car_plan_subject *s, const car_plan *plan, FI
     if (!find_muon(s, plan, &muon)) {
         return;
     }
-    bool alone = car_plan_devices(plan) == 1 || c->placement == CAR_PLACEMENT_SHARED;
+    const car_placement_info *placement = car_placement_info_of(c->placement);
+    bool alone = car_plan_devices(plan) == 1 || placement->one_process;
     fprintf(stream, "\nMuon\n  an update is %s of matrix products (%s but for symmetry), %.1f %% of a step's%s\n",
             flops_of(muon.done).text, flops_of(muon.plain).text, 100 * muon.share,
             alone ? "" : " on the device where it is most");
-    if (c->placement == CAR_PLACEMENT_REPLICA && c->ranks > 1) {
+    if (placement->repeated && !placement->by_stage && c->ranks > 1) {
         fprintf(stream, "  every rank repeats it: %s in all; under zero and pipeline each updates its own stages\n",
                 flops_of(c->ranks * muon.done).text);
     }
-    if (c->placement == CAR_PLACEMENT_GRID) {
+    if (placement->repeated && placement->by_stage) {
         fprintf(stream, "  every rank of a group repeats its stages' part\n");
     }
 }

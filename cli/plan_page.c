@@ -86,8 +86,7 @@ static void print_convolutions(const car_plan_subject *s, FILE *stream) {
 /* ---- the cycle ------------------------------------------------------------------------------- */
 
 static car_status print_cycle(const car_plan *plan, FILE *stream) {
-    const car_plan_config *config = car_plan_config_of(plan);
-    bool rows_are_workers = config->placement != CAR_PLACEMENT_PIPELINE && config->placement != CAR_PLACEMENT_GRID;
+    bool rows_are_workers = !car_placement_info_of(car_plan_config_of(plan)->placement)->by_stage;
     char *grid = NULL;
     car_status status = car_plan_draw(plan, 2, 6, NULL, &grid);
     if (status == CAR_OK) {
@@ -113,7 +112,7 @@ static void print_memory(const car_plan *plan, const car_prediction *p, FILE *st
     const car_plan_config *config = car_plan_config_of(plan);
     const car_partition *partition = car_plan_partition(plan);
     double dp = (double)p->dp_peak, n_a = (double)config->workers * (double)partition->held_bytes;
-    bool shared = config->placement == CAR_PLACEMENT_SHARED;
+    bool shared = car_placement_info_of(config->placement)->one_process;
     fprintf(stream, "\nActivations of all workers together                       peak   of dp's\n");
     fprintf(stream, "  dp: every worker at its own peak                  %10s      1.00\n", car_cli_bytes(dp).text);
     fprintf(stream, "  this plan, idealised slots of equal length        %10s      %.2f\n",
@@ -140,7 +139,7 @@ static void print_memory(const car_plan *plan, const car_prediction *p, FILE *st
 }
 
 static void print_states(const car_plan *plan, const car_prediction *p, FILE *stream) {
-    bool shared = car_plan_config_of(plan)->placement == CAR_PLACEMENT_SHARED;
+    bool shared = car_placement_info_of(car_plan_config_of(plan)->placement)->one_process;
     fprintf(stream, "\nStates%s\n", shared ? "" : "                                          a device      total");
     const struct {
         const char *name;
@@ -163,10 +162,9 @@ static void print_states(const car_plan *plan, const car_prediction *p, FILE *st
 
 static void print_traffic(const car_plan *plan, const car_prediction *p, FILE *stream) {
     fprintf(stream, "\nTraffic of a step\n");
+    bool shared = car_placement_info_of(car_plan_config_of(plan)->placement)->one_process;
     if (p->bytes_sent <= 0 && p->messages <= 0 && p->collectives <= 0) {
-        fprintf(stream, "  none: %s\n",
-                car_plan_config_of(plan)->placement == CAR_PLACEMENT_SHARED ? "buffers change hands inside one process"
-                                                                            : "there is one device");
+        fprintf(stream, "  none: %s\n", shared ? "buffers change hands inside one process" : "there is one device");
     } else {
         fprintf(stream, "  %s in all, %s by the busiest device; %.0f %s, %.0f %s\n", car_cli_bytes(p->bytes_sent).text,
                 car_cli_bytes(p->bytes_sent_device).text, p->messages, p->messages == 1 ? "message" : "messages",
@@ -188,7 +186,7 @@ static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *s
     fprintf(stream, "%s: %s, %s, %d %s of %d, %d %s", s->options->model, car_rule_text(c->rule),
             car_placement_text(c->placement), c->workers, count_noun(c->workers, "worker", "workers"),
             s->options->shape.batch, p->stage_count, count_noun(p->stage_count, "stage", "stages"));
-    if (c->placement != CAR_PLACEMENT_SHARED) {
+    if (!car_placement_info_of(c->placement)->one_process) {
         int devices = car_plan_devices(plan);
         fprintf(stream, ", %d %s", devices, count_noun(devices, "rank", "ranks"));
     }

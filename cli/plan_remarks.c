@@ -114,14 +114,22 @@ static void remark_uneven(const car_plan_subject *s, const car_plan *plan, const
         p->peak_ratio_to_dp, p->free_running, 100 * longest, way_out);
 }
 
+static const car_placement_info *placement_of(const car_plan *plan) {
+    return car_placement_info_of(car_plan_config_of(plan)->placement);
+}
+
+/* Whether each device has stages of its own. */
+static bool is_pipeline(const car_plan *plan) {
+    return placement_of(plan)->by_stage && !placement_of(plan)->repeated;
+}
+
 /* Ranks that hold stages are only as fast as the one with most to do. */
 static void remark_idle(const car_plan_subject *s, const car_plan *plan, const car_prediction *p, FILE *stream,
                         int *count) {
     const car_partition *partition = s->partition;
     int k = car_plan_per_worker(plan), ranks = car_plan_config_of(plan)->workers, slowest = 0;
     double most = 0;
-    if (car_plan_config_of(plan)->placement != CAR_PLACEMENT_PIPELINE || !car_plan_is_cyclic(plan) ||
-        p->timed.idle < 0.1) {
+    if (!is_pipeline(plan) || !car_plan_is_cyclic(plan) || p->timed.idle < 0.1) {
         return;
     }
     for (int r = 0; r < ranks; r++) {
@@ -151,13 +159,12 @@ static void remark_largest_stage(const car_plan_subject *s, const car_plan *plan
         }
     }
     double average = (double)all / p->stage_count;
-    if (car_plan_config_of(plan)->placement == CAR_PLACEMENT_ZERO && p->measure != CAR_MEASURE_PARAMS &&
-        (double)most > 2 * average) {
+    if (placement_of(plan)->owned && p->measure != CAR_MEASURE_PARAMS && (double)most > 2 * average) {
         say(stream, count,
-            "Stage %d has %s of weights, %.1f x the average, and under zero a rank's peak is at least the largest "
+            "Stage %d has %s of weights, %.1f x the average, and under %s a rank's peak is at least the largest "
             "stage: "
             "--partition params is likely the better cut.",
-            largest, car_cli_bytes((double)most).text, (double)most / average);
+            largest, car_cli_bytes((double)most).text, (double)most / average, placement_of(plan)->name);
     }
 }
 
@@ -187,7 +194,7 @@ static void remark_accumulate(const car_plan_subject *s, const car_plan *plan, c
                               int *count) {
     const car_plan_config *c = car_plan_config_of(plan);
     double one = (double)s->partition->curve.peak;
-    if (c->placement != CAR_PLACEMENT_SHARED || c->rule == CAR_RULE_ACCUMULATE || c->workers == 1) {
+    if (!placement_of(plan)->one_process || car_rule_info_of(c->rule)->in_turns || c->workers == 1) {
         return;
     }
     if (c->threads < c->workers && (double)p->timed.peak > c->threads * one) {
@@ -208,8 +215,7 @@ static void remark_placement(const car_plan_subject *s, const car_plan *plan, co
                              int *count) {
     const car_plan_config *c = car_plan_config_of(plan);
     bool cyclic = car_plan_is_cyclic(plan);
-    bool own_device =
-        c->placement == CAR_PLACEMENT_ZERO || (c->placement == CAR_PLACEMENT_REPLICA && c->ranks == c->workers);
+    bool own_device = car_placement_maps_workers(c->placement) && c->ranks == c->workers;
     if (cyclic && own_device && c->workers > 1) {
         say(stream, count,
             "With a device for each worker, a device's own peak stays that of one micro-batch, %s; what falls is the "
@@ -217,17 +223,19 @@ static void remark_placement(const car_plan_subject *s, const car_plan *plan, co
             "over devices (a node's memory, if they share one) and the burst on the network.",
             car_cli_bytes((double)s->partition->curve.peak).text);
     }
-    if (cyclic && c->placement == CAR_PLACEMENT_PIPELINE) {
+    if (cyclic && is_pipeline(plan)) {
         say(stream, count, "%s",
-            c->rule == CAR_RULE_CDP_V2
+            car_rule_info_of(c->rule)->late == CAR_LATE_PARTLY
                 ? "In a pipeline, 1f1b holds as much in total and has no delay, but idles while it fills and drains."
                 : "In a pipeline, cdp-v1 is PipeDream-2BW; 1f1b holds as much and has no delay, but idles in its "
                   "flush.");
     }
-    double once = (double)car_graph_param_bytes(s->graph) * (c->placement == CAR_PLACEMENT_REPLICA ? p->devices : 1);
-    if (p->versions > 1 && c->placement != CAR_PLACEMENT_GRID && (double)p->weights_total > once) {
+    const car_placement_info *placement = placement_of(plan);
+    bool parted = placement->by_stage && placement->repeated; /* devices hold different stages, each several times */
+    double once = (double)car_graph_param_bytes(s->graph) * (placement->repeated ? p->devices : 1);
+    if (p->versions > 1 && !parted && (double)p->weights_total > once) {
         say(stream, count, "Second versions of weights cost %s%s.", car_cli_bytes((double)p->weights_total - once).text,
-            c->placement == CAR_PLACEMENT_SHARED ? "" : " over all devices");
+            placement->one_process ? "" : " over all devices");
     }
 }
 
@@ -241,7 +249,7 @@ static void remark_muon(const car_plan_subject *s, const car_plan *plan, FILE *s
             "adamw "
             "has none.",
             100 * share,
-            car_plan_config_of(plan)->placement == CAR_PLACEMENT_REPLICA ? ", --placement zero divides them" : "");
+            placement_of(plan)->repeated && !placement_of(plan)->by_stage ? ", --placement zero divides them" : "");
     }
 }
 

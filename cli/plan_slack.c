@@ -30,11 +30,11 @@ car_status car_cli_plan_weigh_slack(const car_plan_subject *s, const car_plan *p
                                     car_cli_slack_advice *out) {
     const car_plan_config *c = car_plan_config_of(plan);
     int64_t size = (int64_t)c->workers * s->partition->stage_count;
-    bool jumps = c->placement == CAR_PLACEMENT_REPLICA || c->placement == CAR_PLACEMENT_ZERO;
+    bool jumps = car_placement_maps_workers(c->placement); /* from who makes new weights to who uses them first */
     int most = size <= few ? 8 : size <= some ? 1 : 0;
     car_status status = CAR_OK;
     *out = (car_cli_slack_advice){.before = step, .after = worth * step};
-    if (c->rule != CAR_RULE_CDP_V2 || c->freshness_slack != 0 || !jumps || c->workers == 1) {
+    if (!car_rule_info_of(c->rule)->has_slack || c->freshness_slack != 0 || !jumps || c->workers == 1) {
         return CAR_OK;
     }
     for (int slack = 1; slack <= most && slack <= s->partition->stage_count; slack *= 2) {

@@ -88,7 +88,8 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     car_program_config program;
     car_status status = CAR_OK;
     CAR_TRY(car_train_configure(run->context, o, &plan, &program, trainer));
-    plan.ranks = run->transport && plan.placement == CAR_PLACEMENT_REPLICA ? car_transport_size(run->transport) : 0;
+    plan.ranks =
+        run->transport && car_placement_info_of(plan.placement)->fewer_ranks ? car_transport_size(run->transport) : 0;
     if (car_train_is_first(run)) {
         CAR_TRY(car_train_lock(run));
         CAR_TRY(car_train_check_directory(run));

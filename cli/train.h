@@ -234,7 +234,9 @@ car_status car_train_settle(car_train_run *run, car_status own);
 
 /* ---- train_local.c: ranks as threads of this process ------------------------------------------------------------- */
 
-/* Whether the options want ranks, and no launcher has started any. */
+/* Whether the options want ranks. */
+bool car_train_has_ranks(const car_train_options *options);
+/* The same, and no launcher has started any. */
 bool car_train_is_local(const car_train_options *options);
 /* All of a run, and of taking it down; says what goes wrong. */
 car_status car_train_locally(car_train_run *first);

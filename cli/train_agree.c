@@ -43,13 +43,13 @@ static bool spread_evenly(const car_transport *transport) {
 
 car_status car_train_choose_mapping(car_train_run *run, car_plan_config *plan, int optimizer_states) {
     car_train_options *o = &run->options;
-    bool replica = plan->placement == CAR_PLACEMENT_REPLICA, zero = plan->placement == CAR_PLACEMENT_ZERO;
+    bool fewer = car_placement_info_of(plan->placement)->fewer_ranks;
     car_status status = CAR_OK;
-    if (!run->transport || !(replica || zero)) {
+    if (!run->transport || !car_placement_maps_workers(plan->placement)) {
         return CAR_OK;
     }
     int ranks = car_transport_size(run->transport);
-    bool possible = replica ? o->workers % ranks == 0 : o->workers == ranks; /* if not, the plan will say so */
+    bool possible = fewer ? o->workers % ranks == 0 : o->workers == ranks; /* if not, the plan will say so */
     run->machines.count = car_transport_machines(run->transport);
     run->machines.optimizer_states = optimizer_states;
     bool several = run->machines.count > 1 || ranks < o->workers;
@@ -213,7 +213,7 @@ done:
 /* Ranks are numbered so that the plan's neighbours are where the mapping wants them. */
 static car_status number_ranks(car_train_run *run) {
     const car_plan_config *plan = car_plan_config_of(run->plan);
-    bool mapped = plan->placement == CAR_PLACEMENT_REPLICA || plan->placement == CAR_PLACEMENT_ZERO;
+    bool mapped = car_placement_maps_workers(plan->placement);
     return car_transport_renumber(run->transport, mapped && plan->mapping == CAR_MAPPING_INTERLEAVED);
 }
 

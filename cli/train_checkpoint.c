@@ -202,7 +202,9 @@ static bool has_value(const cJSON *json, const char *name, const char *value) {
 static bool decides_now(const cJSON *now, const char *name) {
     bool length = strcmp(name, "steps") == 0 || strcmp(name, "epochs") == 0, place = strcmp(name, "placement") == 0;
     if (strcmp(name, "adamw-lr") == 0) {
-        return has_value(now, "optimizer", "muon");
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(now, "optimizer"));
+        car_optimizer_kind kind;
+        return name && car_optimizer_is_known(name, &kind) && car_optimizer_info_of(kind)->two_rates;
     }
     return (!length || has_value(now, "lr-schedule", "cosine")) && (!place || has_value(now, "rule", "dp"));
 }

@@ -87,7 +87,7 @@ static car_status predict_activations(const car_plan *plan, double *out) {
     } else if (car_plan_is_cyclic(plan)) {
         *out = certain_share * partition->limit * workers * (double)partition->held_bytes;
     } else {
-        *out = (config->rule == CAR_RULE_ACCUMULATE ? together : workers) * (double)partition->held_bytes;
+        *out = (car_rule_info_of(config->rule)->in_turns ? together : workers) * (double)partition->held_bytes;
     }
 done:
     return status;
@@ -105,7 +105,7 @@ static double gradient_bytes(const car_plan *plan, double weights, bool deferred
     if (car_plan_is_cyclic(plan)) {
         return weights + tied + (deferred ? weights + tied : tied);
     }
-    return (config->rule == CAR_RULE_ACCUMULATE ? 1 : config->workers) * (weights + tied);
+    return (car_rule_info_of(config->rule)->in_turns ? 1 : config->workers) * (weights + tied);
 }
 
 /* What a thread has for itself. */
@@ -128,8 +128,8 @@ static car_status predict(const car_train_run *run, const car_plan *plan, int st
     const car_train_options *o = &run->options;
     const car_plan_config *config = car_plan_config_of(plan);
     double weights = (double)car_graph_param_bytes(run->graph), versions = car_plan_delay(plan, 0, 0) > 0 ? 2 : 1;
-    bool ring = car_plan_is_cyclic(plan) || config->rule == CAR_RULE_ACCUMULATE;
-    bool deferred = (o->clip_norm > 0 || o->skip_nonfinite) && config->rule != CAR_RULE_CDP_V2;
+    bool ring = !car_rule_info_of(config->rule)->together;
+    bool deferred = (o->clip_norm > 0 || o->skip_nonfinite) && !car_rule_updates_early(config->rule);
     double snapshot = o->out && o->keep ? (versions + states) * weights : 0;
     car_status status = CAR_OK;
     *out = (need){.weights = versions * weights,
@@ -208,7 +208,7 @@ static void find_ways(car_train_run *run, const car_plan_config *config, int sta
     if (workers >= 1) {
         add_way(text, capacity, "--workers", workers);
     }
-    for (int threads = o->threads; threads >= 1 && config->rule != CAR_RULE_ACCUMULATE; threads /= 2) {
+    for (int threads = o->threads; threads >= 1 && !car_rule_info_of(config->rule)->in_turns; threads /= 2) {
         car_plan_config other = *config;
         other.rule = CAR_RULE_ACCUMULATE;
         other.threads = threads;

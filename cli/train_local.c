@@ -14,17 +14,24 @@ typedef struct member {
     car_status status;
 } member;
 
+bool car_train_has_ranks(const car_train_options *options) {
+    car_placement placement = CAR_PLACEMENTS;
+    bool known = car_placement_is_known(options->placement, &placement);
+    return !known || !car_placement_info_of(placement)->one_process; /* an unknown one is refused later */
+}
+
 bool car_train_is_local(const car_train_options *options) {
-    return strcmp(options->placement, "shared") != 0 && !car_transport_is_launched();
+    return car_train_has_ranks(options) && !car_transport_is_launched();
 }
 
 /* As the plan will have it; what does not fit together it will say itself. */
 static int count_ranks(const car_train_options *o) {
-    if (strcmp(o->placement, "grid") != 0) {
-        return o->workers;
+    car_plan_config config = {.workers = o->workers};
+    int64_t ranks = o->workers;
+    if (car_rule_is_known(o->rule, &config.rule) && car_placement_is_known(o->placement, &config.placement)) {
+        ranks = car_plan_config_devices(&config);
     }
-    int64_t workers = o->workers, ranks = strcmp(o->rule, "dp") == 0 ? workers * workers : workers * (workers + 1) / 2;
-    return ranks < CAR_TRAIN_LOCAL_RANKS ? (int)ranks : CAR_TRAIN_LOCAL_RANKS + 1;
+    return ranks <= CAR_TRAIN_LOCAL_RANKS ? (int)ranks : CAR_TRAIN_LOCAL_RANKS + 1;
 }
 
 static car_status run_rank(car_train_run *run) {

@@ -39,10 +39,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"model", "NAME", "which model to train (required)", CAR_CLI_TEXT, &o->model, 0, 0},
         {"data", "SOURCE", "synthetic, cifar10:DIR, imagefolder:DIR, tokens:FILE or packed:FILE", CAR_CLI_TEXT,
          &o->data, 0, 0},
-        {"rule", "RULE", "dp, cdp-v1, cdp-v2 or accumulate; of pipelines also gpipe, 1f1b or 2bw", CAR_CLI_TEXT,
-         &o->rule, 0, 0},
-        {"placement", "PLACE", "shared; over ranks: replica, zero, pipeline or grid", CAR_CLI_TEXT, &o->placement, 0,
-         0},
+        {"rule", "RULE", "who computes when, with which weights; see below", CAR_CLI_TEXT, &o->rule, 0, 0},
+        {"placement", "PLACE", "which device computes and holds what; see below", CAR_CLI_TEXT, &o->placement, 0, 0},
         {"mapping", "KIND", "workers on ranks and machines: interleaved or contiguous (the better)", CAR_CLI_TEXT,
          &o->mapping, 0, 0},
         {"workers", "N", "micro-batches in a step", CAR_CLI_INT, &o->workers, 1, 65536},
@@ -51,7 +49,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"batch", "B", "samples in a micro-batch", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
         {"steps", "T", "updates to make in all (100, if there are no --epochs)", CAR_CLI_INT, &o->steps, 1, 1e9},
         {"epochs", "E", "passes over the data; with --steps, what ends first", CAR_CLI_REAL, &o->epochs, 0, 1e6},
-        {"optimizer", "NAME", "sgd, adamw or muon", CAR_CLI_TEXT, &o->optimizer, 0, 0},
+        {"optimizer", "NAME", "how gradients become updates; see below", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"lr", "X", "learning rate", CAR_CLI_REAL, &o->lr, 0, 1e6},
         {"adamw-lr", "X", "muon: that of embeddings, head, norms and biases", CAR_CLI_REAL, &o->adamw_lr, 0, 1e6},
         {"momentum", "X", "momentum of sgd (0.9) and muon (0.95)", CAR_CLI_REAL, &o->momentum, 0, 1},
@@ -146,14 +144,15 @@ int car_train_read_config(const car_cli_command *command, const char *path, car_
 }
 
 int car_train_read_options(int argc, char **argv, car_train_options *o) {
-    char models[1024];
+    char lists[2048];
     car_cli_option table[CAR_TRAIN_OPTIONS];
     car_train_default_options(o);
     o->threads = 0;   /* how many there are cores for is known when ranks have joined */
     o->momentum = -1; /* the optimizer's own */
     int count = fill_table(o, table);
-    car_cli_list_models(models, sizeof models);
-    const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", models};
+    car_cli_list_models(lists, sizeof lists);
+    car_cli_list_choices(lists, sizeof lists);
+    const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", lists};
     int code = car_cli_wants_help(argc, argv) ? CAR_CLI_GO_ON : read_config(&command, table, count, argc, argv, o);
     /* Who types how long it is to be does not mean what a file says about it otherwise. */
     if (car_cli_peek(argc, argv, "steps") || car_cli_peek(argc, argv, "epochs")) {
@@ -162,7 +161,9 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     }
     code = code == CAR_CLI_GO_ON ? car_cli_parse(&command, table, count, argc, argv) : code;
     if (o->momentum < 0) {
-        o->momentum = strcmp(o->optimizer, "muon") == 0 ? 0.95 : 0.9;
+        car_optimizer_kind kind = car_optimizer_config_default().kind;
+        car_optimizer_is_known(o->optimizer, &kind); /* if it is not, read_optimizer will say so */
+        o->momentum = car_optimizer_info_of(kind)->momentum;
     }
     o->asked_steps = o->steps;
     return code;
@@ -209,14 +210,14 @@ static car_status read_optimizer(car_context *context, const car_train_options *
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov needs a --momentum above 0");
     }
     CAR_TRY(car_optimizer_find(context, o->optimizer, &out->kind));
-    if (o->nesterov && out->kind != CAR_OPTIMIZER_SGD) {
+    if (o->nesterov && !car_optimizer_info_of(out->kind)->has_nesterov) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov is of sgd; %s has --delay-correction C,A",
                                 o->optimizer);
     }
-    if (out->kind == CAR_OPTIMIZER_MUON && o->lr == 0 && o->adamw_lr > 0) {
+    if (car_optimizer_info_of(out->kind)->two_rates && o->lr == 0 && o->adamw_lr > 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--optimizer muon: --adamw-lr %g goes with an --lr above 0, whose schedule it follows",
-                                o->adamw_lr);
+                                "--optimizer %s: --adamw-lr %g goes with an --lr above 0, whose schedule it follows",
+                                o->optimizer, o->adamw_lr);
     }
     CAR_TRY(car_cli_read_correction(context, o->delay_correction, rule, out));
 done:

@@ -134,8 +134,8 @@ void car_train_show_model(const car_train_run *run) {
     if (run->first_step > 0) {
         printf("going on after step %lld\n", (long long)run->first_step);
     }
-    if (o->clip_norm > 0 && strcmp(o->rule, "cdp-v2") == 0) {
-        puts("under cdp-v2 the previous step's norm decides about clipping");
+    if (o->clip_norm > 0 && car_rule_updates_early(car_plan_config_of(run->plan)->rule)) {
+        printf("under %s the previous step's norm decides about clipping\n", o->rule);
     }
     fflush(stdout); /* the first step may take long */
 }

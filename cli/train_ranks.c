@@ -59,7 +59,7 @@ car_status car_train_join(car_train_run *run) {
     car_train_options *o = &run->options;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int available = cores > 0 && cores < 1024 ? (int)cores : 1;
-    bool shared = strcmp(o->placement, "shared") == 0;
+    bool shared = !car_train_has_ranks(o);
     car_status status = CAR_OK;
     if (shared || run->hub) {
         CAR_TRY(check_launcher(run, 1));

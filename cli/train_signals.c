@@ -194,7 +194,7 @@ static void *listen_to_signals(void *argument) {
 void car_train_listen(car_train_run *run) {
     sigset_t set;
     listener.run = run;
-    listener.over_ranks = strcmp(run->options.placement, "shared") != 0 && !car_train_is_local(&run->options);
+    listener.over_ranks = car_train_has_ranks(&run->options) && !car_train_is_local(&run->options);
     /* Slurm's srun sends SIGTERM to say that time is up. */
     listener.killed_by_mpirun = listener.over_ranks && (getenv("OMPI_COMM_WORLD_RANK") || !getenv("SLURM_STEP_ID"));
     signal(SIGPIPE, SIG_IGN); /* a log that nobody reads any more is no reason to end: main says that it was lost */

@@ -13,21 +13,34 @@ extern "C" {
 
 typedef struct car_optimizer car_optimizer;
 
-#define CAR_OPTIMIZER_LIST(X)                                                                                    \
-    X(CAR_OPTIMIZER_SGD, "sgd")     /* g += decay*w; m = momentum*m + g; w -= lr*m (Nesterov: g + momentum*m) */ \
-    X(CAR_OPTIMIZER_ADAMW, "adamw") /* decoupled decay, bias-corrected moments */                                \
-    X(CAR_OPTIMIZER_MUON, "muon")   /* hidden matrices along an orthogonal matrix, the rest by AdamW */
+/* The name of each is also that of its file in src/engine/optimizers/ and, behind car_optimizer_, of its method. */
+#define CAR_OPTIMIZER_LIST(X)     \
+    X(CAR_OPTIMIZER_SGD, sgd)     \
+    X(CAR_OPTIMIZER_ADAMW, adamw) \
+    X(CAR_OPTIMIZER_MUON, muon)
 
 typedef enum car_optimizer_kind {
-#define CAR_OPTIMIZER_ENUM(code, text) code,
+#define CAR_OPTIMIZER_ENUM(code, name) code,
     CAR_OPTIMIZER_LIST(CAR_OPTIMIZER_ENUM)
 #undef CAR_OPTIMIZER_ENUM
         CAR_OPTIMIZERS
 } car_optimizer_kind;
 
+/* What an optimizer is, for help texts and for whoever has to tell optimizers apart. */
+typedef struct car_optimizer_info {
+    const char *name, *summary;
+    double momentum;   /* what --momentum is if it is left out */
+    bool has_nesterov; /* knows --nesterov */
+    bool two_rates;    /* some parameters have a rate of their own: adamw_ratio, --adamw-lr */
+    bool uneven;       /* keeps more numbers for a weight of some parameters than of others */
+} car_optimizer_info;
+
+/* Of any optimizer below CAR_OPTIMIZERS. */
+const car_optimizer_info *car_optimizer_info_of(car_optimizer_kind kind);
 const char *car_optimizer_text(car_optimizer_kind kind);
 /* CAR_ERROR_UNKNOWN_NAME with the known ones in the message. */
 car_status car_optimizer_find(car_context *context, const char *name, car_optimizer_kind *out);
+bool car_optimizer_is_known(const char *name, car_optimizer_kind *out); /* the same without a message */
 
 /* Corrects for gradients that are one step late (docs/delay.md). All zero: no correction.
  *
@@ -53,6 +66,10 @@ typedef struct car_optimizer_config {
 
 car_optimizer_config car_optimizer_config_default(void); /* SGD, momentum 0.9; betas 0.9, 0.999, eps 1e-8; ratio 1 */
 int car_optimizer_config_states(const car_optimizer_config *config); /* numbers kept for a weight at most: 0 to 3 */
+/* Whether a correction has something to work with: SGD needs momentum for it. */
+bool car_optimizer_can_correct(const car_optimizer_config *config);
+/* Scratch bytes of each thread that updates. Of canonical sizes: a padded layout adds some. */
+size_t car_optimizer_scratch_bytes(const car_optimizer_config *config, const car_graph *graph);
 /* Of one parameter: of Muon's matrices fewer. */
 int car_optimizer_param_states(const car_optimizer_config *config, const car_graph *graph, int param);
 

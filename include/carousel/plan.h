@@ -12,6 +12,8 @@
 #define CAROUSEL_PLAN_H
 
 #include "carousel/partition.h"
+#include "carousel/placement.h"
+#include "carousel/rule.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,57 +21,19 @@ extern "C" {
 
 typedef struct car_plan car_plan;
 
-#define CAR_RULE_LIST(X)                                                                    \
-    X(CAR_RULE_DP, "dp")                 /* all workers at once; the baseline */            \
-    X(CAR_RULE_CDP_V1, "cdp-v1")         /* the cycle; last step's weights everywhere */    \
-    X(CAR_RULE_CDP_V2, "cdp-v2")         /* the cycle; fresh weights where timing allows */ \
-    X(CAR_RULE_ACCUMULATE, "accumulate") /* dp's mathematics, P micro-batches at a time */  \
-    X(CAR_RULE_GPIPE, "gpipe")           /* pipeline: all forwards, flush, all backwards */ \
-    X(CAR_RULE_1F1B, "1f1b")             /* pipeline: one forward, one backward, flush */   \
-    X(CAR_RULE_2BW, "2bw")               /* PipeDream-2BW: cdp-v1 in a pipeline */
-
-typedef enum car_rule {
-#define CAR_RULE_ENUM(code, text) code,
-    CAR_RULE_LIST(CAR_RULE_ENUM)
-#undef CAR_RULE_ENUM
-        CAR_RULES
-} car_rule;
-
-#define CAR_PLACEMENT_LIST(X)                                                                 \
-    X(CAR_PLACEMENT_SHARED, "shared")     /* one process; a device is a worker */             \
-    X(CAR_PLACEMENT_REPLICA, "replica")   /* every rank has all weights */                    \
-    X(CAR_PLACEMENT_ZERO, "zero")         /* each version of a stage exists once and moves */ \
-    X(CAR_PLACEMENT_PIPELINE, "pipeline") /* rank r has stages r*k .. r*k+k-1 */              \
-    X(CAR_PLACEMENT_GRID, "grid")         /* stage group r on N-r ranks (dp: on N) */
-
-typedef enum car_placement {
-#define CAR_PLACEMENT_ENUM(code, text) code,
-    CAR_PLACEMENT_LIST(CAR_PLACEMENT_ENUM)
-#undef CAR_PLACEMENT_ENUM
-        CAR_PLACEMENTS
-} car_placement;
-
-typedef enum car_mapping { CAR_MAPPING_INTERLEAVED, CAR_MAPPING_CONTIGUOUS } car_mapping;
-
-const char *car_rule_text(car_rule rule);
-const char *car_placement_text(car_placement placement);
-const char *car_mapping_text(car_mapping mapping);
-/* By name; CAR_ERROR_UNKNOWN_NAME with the known ones in the message. */
-car_status car_rule_find(car_context *context, const char *name, car_rule *out);
-car_status car_placement_find(car_context *context, const char *name, car_placement *out);
-car_status car_mapping_find(car_context *context, const char *name, car_mapping *out);
-
 typedef struct car_plan_config {
     int workers; /* N */
     car_rule rule;
     car_placement placement;
     car_mapping mapping; /* replica with fewer ranks than workers: which workers a rank hosts */
-    int ranks;           /* replica: 0 means one for each worker; must divide N */
-    int threads;         /* shared: P, for accumulate and predictions; 0 means N */
+    int ranks;           /* where ranks may host several workers; 0: one for each worker; must divide N */
+    int threads;         /* one process: P, for accumulate and predictions; 0 means N */
     int freshness_slack; /* cdp-v2: fresh iff k*(i+1) + j >= S + slack */
 } car_plan_config;
 
 car_plan_config car_plan_config_default(void); /* 4 workers, cdp-v2, shared, interleaved */
+/* How many devices a plan would have; it need not be one that can be made. */
+int64_t car_plan_config_devices(const car_plan_config *config);
 
 /* The number of stages is the partition's; it must be a multiple of N for cyclic rules, pipelines and grids. The
  * partition must outlive the plan. CAR_ERROR_ARGUMENT for what does not go together, CAR_ERROR_UNSUPPORTED if it wants
@@ -83,7 +47,9 @@ const car_partition *car_plan_partition(const car_plan *plan);
 const car_plan_config *car_plan_config_of(const car_plan *plan); /* zeroes resolved */
 int car_plan_devices(const car_plan *plan);
 int car_plan_per_worker(const car_plan *plan); /* k = S / N, at least 1 */
-bool car_plan_is_cyclic(const car_plan *plan); /* cdp-v1, cdp-v2, 2bw */
+bool car_plan_is_cyclic(const car_plan *plan); /* see car_rule_info */
+/* Whether sums over ranks are collectives, in any order; otherwise gradients are added in ring order. */
+bool car_plan_reduces(const car_plan *plan);
 
 /* ---- the clock and the rules ----------------------------------------------------------------- */
 
@@ -98,8 +64,10 @@ int64_t car_plan_update_slot(const car_plan *plan, int64_t step, int stage);
 int car_plan_delay(const car_plan *plan, int worker, int stage);
 /* Which device computes a stage for a worker in a step. */
 int car_plan_device(const car_plan *plan, int64_t step, int worker, int stage);
-/* zero: the device that holds a stage's optimizer state. Elsewhere the one that makes the first update. */
+/* Where stages are owned, the device that holds its optimizer state. Elsewhere the one that makes the first update. */
 int car_plan_owner(const car_plan *plan, int64_t step, int stage);
+/* How many ranks compute a stage, each for its share of the workers. */
+int car_plan_stage_ranks(const car_plan *plan, int stage);
 
 /* ---- the table ------------------------------------------------------------------------------- */
 

@@ -1,28 +1,49 @@
-/* Optimizers: names and configurations, and the state of every parameter. */
+/* Optimizers: names and configurations, and the state of every parameter. The methods are in optimizers/. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/base.h"
-#include "engine/muon_internal.h"
 #include "engine/optimizer_internal.h"
 
+static const car_optimizer_method *const methods[CAR_OPTIMIZERS] = {
+#define METHOD(code, name) [code] = &car_optimizer_##name,
+    CAR_OPTIMIZER_LIST(METHOD)
+#undef METHOD
+};
+
+const car_optimizer_method *car_optimizer_method_of(car_optimizer_kind kind) {
+    return methods[kind];
+}
+
+const car_optimizer_info *car_optimizer_info_of(car_optimizer_kind kind) {
+    return &methods[kind]->info;
+}
+
 const char *car_optimizer_text(car_optimizer_kind kind) {
-    static const char *const texts[] = {
-#define OPTIMIZER_TEXT(code, text) text,
-        CAR_OPTIMIZER_LIST(OPTIMIZER_TEXT)
-#undef OPTIMIZER_TEXT
-    };
-    return kind < CAR_OPTIMIZERS ? texts[kind] : "unknown";
+    return kind < CAR_OPTIMIZERS ? methods[kind]->info.name : "unknown";
+}
+
+bool car_optimizer_is_known(const char *name, car_optimizer_kind *out) {
+    for (int k = 0; k < CAR_OPTIMIZERS; k++) {
+        if (strcmp(name, methods[k]->info.name) == 0) {
+            *out = (car_optimizer_kind)k;
+            return true;
+        }
+    }
+    return false;
 }
 
 car_status car_optimizer_find(car_context *context, const char *name, car_optimizer_kind *out) {
-    for (int k = 0; k < CAR_OPTIMIZERS; k++) {
-        if (strcmp(name, car_optimizer_text(k)) == 0) {
-            *out = k;
-            return CAR_OK;
-        }
+    char known[256] = "";
+    size_t used = 0;
+    if (car_optimizer_is_known(name, out)) {
+        return CAR_OK;
     }
-    return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME,
-                            "there is no optimizer '%s'; known are sgd, adamw and muon", name);
+    for (int k = 0; k < CAR_OPTIMIZERS && used < sizeof known; k++) {
+        const char *before = k == 0 ? "" : k < CAR_OPTIMIZERS - 1 ? ", " : " and ";
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", before, methods[k]->info.name);
+    }
+    return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "there is no optimizer '%s'; known are %s", name, known);
 }
 
 car_optimizer_config car_optimizer_config_default(void) {
@@ -30,35 +51,38 @@ car_optimizer_config car_optimizer_config_default(void) {
         .kind = CAR_OPTIMIZER_SGD, .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .adamw_ratio = 1};
 }
 
-/* SGD without momentum has nothing to correct with, and Nesterov's momentum is a correction. */
+bool car_optimizer_can_correct(const car_optimizer_config *config) {
+    const car_optimizer_method *method = methods[config->kind];
+    return !method->corrects_memory || method->memory(config) != 0;
+}
+
+/* Nesterov's momentum is a correction. */
 static car_correction correction_of(const car_optimizer_config *config) {
-    if (config->kind == CAR_OPTIMIZER_SGD && config->momentum == 0) {
+    if (!car_optimizer_can_correct(config)) {
         return (car_correction){0};
     }
-    bool nesterov = config->kind == CAR_OPTIMIZER_SGD && config->nesterov;
+    bool nesterov = methods[config->kind]->info.has_nesterov && config->nesterov;
     return nesterov ? (car_correction){.c = config->momentum} : config->correction;
 }
 
-/* Muon's matrices have momentum, what AdamW trains has two moments. */
-int car_optimizer_own_states(const car_optimizer_config *config, const car_graph *graph, int param) {
-    if (config->kind == CAR_OPTIMIZER_SGD) {
-        return config->momentum != 0;
-    }
-    return config->kind == CAR_OPTIMIZER_MUON && car_muon_takes(graph, param) ? 1 : 2;
-}
-
 int car_optimizer_param_states(const car_optimizer_config *config, const car_graph *graph, int param) {
-    car_correction correction = correction_of(config);
-    bool matrix = config->kind == CAR_OPTIMIZER_MUON && car_muon_takes(graph, param);
+    const car_optimizer_method *method = methods[config->kind];
+    car_optimizer_config resolved = *config;
+    resolved.correction = correction_of(config);
     if (car_graph_param(graph, param)->role == CAR_PARAM_STATISTIC) {
         return 0;
     }
-    return car_optimizer_own_states(config, graph, param) + (matrix ? correction.c != 0 : correction.a != 0);
+    bool last = method->keeps_last ? method->keeps_last(&resolved, graph, param) : resolved.correction.a != 0;
+    return method->states(config, graph, param) + last;
 }
 
 int car_optimizer_config_states(const car_optimizer_config *config) {
-    int own = config->kind == CAR_OPTIMIZER_SGD ? config->momentum != 0 : 2;
-    return own + (correction_of(config).a != 0);
+    return methods[config->kind]->states(config, NULL, CAR_NONE) + (correction_of(config).a != 0);
+}
+
+size_t car_optimizer_scratch_bytes(const car_optimizer_config *config, const car_graph *graph) {
+    const car_optimizer_method *method = methods[config->kind];
+    return method->scratch_bytes ? method->scratch_bytes(graph) : 0;
 }
 
 int car_optimizer_states(const car_optimizer *optimizer) {
@@ -76,7 +100,7 @@ car_status car_optimizer_create(const car_program *program, car_arena *arena, co
 
 static car_status create_rooms(car_optimizer *optimizer, const bool *wanted, int threads) {
     car_context *context = car_program_context(optimizer->program);
-    size_t bytes = car_muon_room_bytes(optimizer->program, wanted);
+    size_t bytes = optimizer->method->room_bytes(optimizer->program, wanted);
     car_status status = CAR_OK;
     if (pthread_mutex_init(&optimizer->lock, NULL) != 0) {
         return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
@@ -136,10 +160,11 @@ car_status car_optimizer_create_for(const car_program *program, car_arena *arena
     optimizer->arena = arena;
     optimizer->config = config ? *config : car_optimizer_config_default();
     optimizer->config.correction = correction_of(&optimizer->config);
+    optimizer->method = methods[optimizer->config.kind];
     for (int state = 0; state < car_optimizer_states(optimizer); state++) {
         CAR_TRY(create_state(optimizer, state, wanted));
     }
-    if (optimizer->config.kind == CAR_OPTIMIZER_MUON) {
+    if (optimizer->method->room_bytes) {
         CAR_TRY(create_rooms(optimizer, wanted, threads));
     }
     *out = optimizer;
@@ -171,4 +196,58 @@ int64_t car_optimizer_since(const car_optimizer *optimizer) {
 
 void car_optimizer_set_since(car_optimizer *optimizer, int64_t since) {
     optimizer->since = since;
+}
+
+/* ---- updates --------------------------------------------------------------------------------- */
+
+car_status car_optimizer_update(car_optimizer *optimizer, int param, int64_t step, double lr, double scale,
+                                const float *from, float *to, const float *sum) {
+    const car_param_update update = {.optimizer = optimizer,
+                                     .param = param,
+                                     .step = step,
+                                     .lr = lr,
+                                     .scale = scale,
+                                     .from = from,
+                                     .sum = sum,
+                                     .to = to};
+    return optimizer->method->update(&update);
+}
+
+int64_t car_optimizer_count(const car_param_update *update) {
+    return (int64_t)(car_program_param_bytes(update->optimizer->program, update->param) / sizeof(float));
+}
+
+double car_optimizer_decay(const car_param_update *update) {
+    const car_optimizer_config *config = &update->optimizer->config;
+    const car_param *p = car_graph_param(car_program_graph(update->optimizer->program), update->param);
+    bool exempt = p->shape.rank == 1 || p->role == CAR_PARAM_NORM || p->role == CAR_PARAM_BIAS;
+    return config->decay_weights_only && exempt ? 0.0 : config->weight_decay;
+}
+
+double car_optimizer_change_weight(const car_param_update *update) {
+    return update->step > update->optimizer->since ? update->optimizer->config.correction.a : 0;
+}
+
+float *car_optimizer_last_gradient(const car_param_update *update) {
+    car_optimizer *optimizer = update->optimizer;
+    bool kept = optimizer->config.correction.a != 0;
+    int own = optimizer->method->states(&optimizer->config, car_program_graph(optimizer->program), update->param);
+    return kept ? car_optimizer_state(optimizer, own, update->param) : NULL;
+}
+
+void *car_optimizer_take_room(car_optimizer *optimizer) {
+    pthread_mutex_lock(&optimizer->lock);
+    while (optimizer->rooms_free == 0) {
+        pthread_cond_wait(&optimizer->given_back, &optimizer->lock);
+    }
+    void *room = optimizer->rooms[--optimizer->rooms_free];
+    pthread_mutex_unlock(&optimizer->lock);
+    return room;
+}
+
+void car_optimizer_give_room_back(car_optimizer *optimizer, void *room) {
+    pthread_mutex_lock(&optimizer->lock);
+    optimizer->rooms[optimizer->rooms_free++] = room;
+    pthread_cond_signal(&optimizer->given_back);
+    pthread_mutex_unlock(&optimizer->lock);
 }

@@ -165,7 +165,7 @@ static car_status create_locks(car_rank *rank) {
 static const size_t returned_piece = (size_t)1 << 21;
 
 static car_status create_contents(car_rank *rank) {
-    int group = rank->placement == CAR_PLACEMENT_GRID && !rank->cyclic ? rank->device / rank->workers : 0;
+    int group = car_plan_collective_group(rank->plan, rank->device);
     car_status status = CAR_OK;
     if (rank->cyclic && car_transport_local_size(rank->transport) > 1) {
         car_arena_return_pages(rank->arena, returned_piece);
@@ -207,7 +207,7 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
     rank->arena = arena;
     rank->transport = transport;
     rank->config = *config;
-    rank->placement = car_plan_config_of(plan)->placement;
+    rank->placement = car_placement_info_of(car_plan_config_of(plan)->placement);
     rank->device = car_transport_rank(transport);
     rank->devices = car_plan_ranks(plan);
     rank->alone = rank->devices == 1;

@@ -18,17 +18,13 @@
  * rank that waits for one should not make all behind it wait as well. */
 static const double part = 0.75, part_nearby = 0.95;
 
-static bool keeps_distance(const car_rank *rank) {
-    return rank->cyclic && rank->placement == CAR_PLACEMENT_REPLICA && rank->devices > 1;
-}
-
 static bool is_here(const car_rank *rank, int64_t number) {
     return car_rank_has(rank, number / rank->workers, (int)(number % rank->workers), 0);
 }
 
 bool car_rank_may_begin(const car_rank *rank, const car_task *task) {
     int64_t number = task->step * rank->workers + task->worker;
-    if (task->kind != CAR_TASK_FORWARD || task->stage > 0 || number == 0 || !keeps_distance(rank) ||
+    if (task->kind != CAR_TASK_FORWARD || task->stage > 0 || number == 0 || !car_plan_needs_beats(rank->plan) ||
         is_here(rank, number - 1)) {
         return true;
     }
@@ -39,7 +35,7 @@ void car_rank_note_begin(car_rank *rank, const car_task *task) {
     bool computes = car_task_computes(task);
     int64_t next = task->step * rank->workers + task->worker + 1;
     rank->begun = rank->begun || computes;
-    if (!computes || !keeps_distance(rank) || next >= rank->limit * rank->workers || is_here(rank, next) ||
+    if (!computes || !car_plan_needs_beats(rank->plan) || next >= rank->limit * rank->workers || is_here(rank, next) ||
         next <= rank->told) {
         return;
     }

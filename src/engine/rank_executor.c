@@ -17,17 +17,6 @@ static void note_failure(car_rank *rank, car_status status) {
 
 /* ---- what can run ---------------------------------------------------------------------------- */
 
-/* Weights that move have to arrive in one slot, all else has about 2k. Earlier would only hold memory. But finished sums
- * of replicas come before forwards, which take half as long as backwards, and there may be most of the weights behind
- * each other: they get 4k. */
-static int64_t slots_ahead(const car_rank *rank, const car_task *task) {
-    int64_t k = rank->per_worker;
-    bool moves =
-        rank->placement == CAR_PLACEMENT_ZERO && (task->cargo == CAR_CARGO_WEIGHTS || task->kind == CAR_TASK_BROADCAST);
-    bool finished = rank->placement == CAR_PLACEMENT_REPLICA && task->cargo == CAR_CARGO_FINISHED;
-    return moves ? 1 : finished ? 4 * k : 2 * k;
-}
-
 /* Where this rank is in the plan. Updates that wait for a norm are left behind. */
 static int64_t current_slot(const car_rank *rank) {
     const car_entry *first = rank->first;
@@ -39,7 +28,7 @@ static int64_t current_slot(const car_rank *rank) {
 
 static bool may_start(const car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
-    bool soon = task->slot <= current_slot(rank) + slots_ahead(rank, task);
+    bool soon = task->slot <= current_slot(rank) + car_plan_slots_ahead(rank->plan, task);
     if (task->kind == CAR_TASK_RECEIVE) {
         return soon;
     }

@@ -165,9 +165,9 @@ struct car_rank {
     car_arena *arena;
     car_transport *transport;
     car_trainer_config config;
-    car_placement placement;
+    const car_placement_info *placement;
     int device, devices, workers, stages, per_worker, bundles;
-    bool cyclic;
+    bool cyclic, feeds;
     bool ring;          /* sums in ring order; otherwise in any, by collectives */
     car_usage *usage;   /* what tasks use here */
     int64_t first_step; /* the plan's step 0 is this one of the run */
@@ -183,7 +183,6 @@ struct car_rank {
     car_optimizer *optimizer;
     car_graph_range *range; /* pipeline and grid: the operations of this rank */
     int first_stage, end_stage;
-    bool feeds;
     car_tape **tapes;
     int tape_count;
     car_weights newest_weights, previous_weights; /* views of what is held, for whoever asks between two runs */

@@ -13,7 +13,7 @@
  * that use, so that none waits for one that goes after it. All else is due as soon as it is made. */
 static int64_t due_of(const car_rank *rank, const car_task *task) {
     bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
-    return sum && rank->placement == CAR_PLACEMENT_REPLICA ? task->due : CAR_MESSAGE_AT_ONCE;
+    return sum && car_plan_orders_sums(rank->plan) ? task->due : CAR_MESSAGE_AT_ONCE;
 }
 
 car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block, car_parcel **out) {
@@ -135,7 +135,7 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
     case CAR_CARGO_GRADIENT:
         return send_activations(rank, task);
     case CAR_CARGO_WEIGHTS:
-        return rank->placement == CAR_PLACEMENT_ZERO ? send_moving_weights(rank, task) : send_tied_weights(rank, task);
+        return rank->placement->owned ? send_moving_weights(rank, task) : send_tied_weights(rank, task);
     default:
         return send_sum(rank, task);
     }
@@ -152,11 +152,6 @@ static car_status start_receive(car_rank *rank, car_entry *entry) {
         .kind = CAR_MESSAGE_RECEIVE, .data = entry->block->data, .bytes = bytes, .peer = task->peer, .tag = task->tag};
 done:
     return status;
-}
-
-/* Ranks of a collective are numbered from the first of the group. */
-static int rank_in_group(const car_rank *rank, int device) {
-    return rank->placement == CAR_PLACEMENT_GRID ? device % rank->workers : device;
 }
 
 static car_status start_collective(car_rank *rank, car_entry *entry) {
@@ -179,10 +174,11 @@ static car_status start_collective(car_rank *rank, car_entry *entry) {
     } else {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, h->layout.bytes, &entry->block));
     }
-    entry->message = (car_message){.kind = kind,
-                                   .data = entry->block->data,
-                                   .bytes = car_plan_task_bytes(rank->plan, task),
-                                   .peer = task->peer == CAR_NONE ? CAR_NONE : rank_in_group(rank, task->peer)};
+    entry->message =
+        (car_message){.kind = kind,
+                      .data = entry->block->data,
+                      .bytes = car_plan_task_bytes(rank->plan, task),
+                      .peer = task->peer == CAR_NONE ? CAR_NONE : car_plan_collective_member(rank->plan, task->peer)};
 done:
     return status;
 }

@@ -50,7 +50,7 @@ car_status car_rank_create_norm(car_rank *rank) {
     }
     CAR_TRY(car_context_allocate(rank->context, 1, sizeof *norm, &norm));
     rank->norm = norm;
-    norm->deferred = car_plan_config_of(rank->plan)->rule != CAR_RULE_CDP_V2;
+    norm->deferred = !car_rule_updates_early(car_plan_config_of(rank->plan)->rule);
     for (int j = 0; j < rank->stages; j++) {
         norm->deciding = rank->partition->bundles[j].bytes > 0 ? j : norm->deciding;
     }

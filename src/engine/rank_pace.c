@@ -67,10 +67,9 @@ done:
 
 car_status car_rank_create_pacing(car_rank *rank) {
     size_t stages = (size_t)rank->stages, workers = (size_t)rank->workers;
-    bool all_here = rank->placement == CAR_PLACEMENT_SHARED;
     double share = 0;
     car_status status = CAR_OK;
-    if (!rank->cyclic || !all_here || rank->config.unpaced) {
+    if (!rank->cyclic || !rank->placement->one_process || rank->config.unpaced) {
         return CAR_OK;
     }
     CAR_TRY(car_context_allocate(rank->context, 1, sizeof *rank->pacing, &rank->pacing));

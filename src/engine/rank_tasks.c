@@ -311,7 +311,7 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
                                    car_tape_loss(rank->tapes[car_usage_tape_of(rank->usage, task)])));
     }
     CAR_TRY(settle_sums(rank, entry));
-    if (rank->placement == CAR_PLACEMENT_ZERO) {
+    if (rank->placement->owned) {
         free_weights(rank, task);
     }
 done:

@@ -1,4 +1,4 @@
-/* The clock, the rules and the devices: pure formulas. docs/design.md has their derivation.
+/* The plan, and its formulas: the clocks, and which version is used by whom. docs/design.md has their derivation.
  *
  * N = S = 3, k = 1, the cycle in steady state; rows are workers, columns slots, 2' is the backward of
  * stage 2:
@@ -10,7 +10,7 @@
  */
 #include <limits.h>
 
-#include "plan/internal.h"
+#include "plan/rules.h"
 
 car_plan_config car_plan_config_default(void) {
     return (car_plan_config){.workers = 4, .rule = CAR_RULE_CDP_V2};
@@ -18,25 +18,21 @@ car_plan_config car_plan_config_default(void) {
 
 /* ---- creating: what can be planned ----------------------------------------------------------- */
 
-static bool is_pipeline_rule(car_rule rule) {
-    return rule == CAR_RULE_GPIPE || rule == CAR_RULE_1F1B || rule == CAR_RULE_2BW;
-}
-
 static car_status check_rule(car_context *context, const car_plan_config *config) {
-    if (is_pipeline_rule(config->rule) && config->placement != CAR_PLACEMENT_PIPELINE) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "rule %s is a schedule of pipelines: use --placement pipeline",
-                                car_rule_text(config->rule));
-    }
-    if (config->rule == CAR_RULE_ACCUMULATE && config->placement != CAR_PLACEMENT_SHARED) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "rule accumulate runs on one machine: use --placement shared");
+    const car_rule_entry *rule = car_rule_entry_of(config->rule);
+    if (rule->only && rule->only != car_placement_class_of(config->placement)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "rule %s %s: use --placement %s", rule->info.name,
+                                rule->because, rule->only->info.name);
     }
     return CAR_OK;
 }
 
 static car_status check_config(car_context *context, const car_partition *partition, car_plan_config *config) {
     int workers = config->workers;
+    if ((unsigned)config->rule >= CAR_RULES || (unsigned)config->placement >= CAR_PLACEMENTS) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is no rule %d or no placement %d", config->rule,
+                                config->placement);
+    }
     if (workers < 1 || workers > 1 << 16) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "%d workers; there must be 1 to 65536", workers);
     }
@@ -45,7 +41,7 @@ static car_status check_config(car_context *context, const car_partition *partit
                                 "%d stages for %d workers: stages must be a multiple of workers",
                                 partition->stage_count, workers);
     }
-    if (config->freshness_slack < 0 || (config->freshness_slack > 0 && config->rule != CAR_RULE_CDP_V2)) {
+    if (config->freshness_slack < 0 || (config->freshness_slack > 0 && !car_rule_info_of(config->rule)->has_slack)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "a freshness slack of %d: it must not be negative, and only cdp-v2 has one",
                                 config->freshness_slack);
@@ -56,7 +52,7 @@ static car_status check_config(car_context *context, const car_partition *partit
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "%d threads; there must be at least 1", config->threads);
     }
     if (config->ranks < 1 || workers % config->ranks != 0 ||
-        (config->ranks != workers && config->placement != CAR_PLACEMENT_REPLICA)) {
+        (config->ranks != workers && !car_placement_info_of(config->placement)->fewer_ranks)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "%d ranks for %d workers: ranks must divide workers, and only replica can have fewer",
                                 config->ranks, workers);
@@ -64,22 +60,14 @@ static car_status check_config(car_context *context, const car_partition *partit
     return check_rule(context, config);
 }
 
-static int64_t count_devices(const car_plan *plan) {
-    int64_t workers = plan->config.workers;
-    switch (plan->config.placement) {
-    case CAR_PLACEMENT_REPLICA:
-        return plan->config.ranks;
-    case CAR_PLACEMENT_GRID:
-        return car_plan_is_cyclic(plan) ? workers * (workers + 1) / 2 : workers * workers;
-    default:
-        return workers;
-    }
+int64_t car_plan_config_devices(const car_plan_config *config) {
+    return car_placement_class_of(config->placement)->devices(config, car_rule_info_of(config->rule)->cyclic);
 }
 
 /* Devices and tags are ints: a plan that needs more of them is refused rather than made wrong. */
 static car_status check_size(const car_plan *plan, int64_t devices) {
     int64_t workers = plan->config.workers, bundles = plan->partition->bundle_count;
-    bool sends = plan->config.placement != CAR_PLACEMENT_SHARED;
+    bool sends = !plan->placement->info.one_process;
     if (devices > INT_MAX) {
         return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
                                 "rule %s over a %s of %lld workers wants %lld devices, and at most %d can be planned: "
@@ -97,19 +85,6 @@ static car_status check_size(const car_plan *plan, int64_t devices) {
     return CAR_OK;
 }
 
-static int64_t period_of(const car_plan *plan) {
-    int64_t stages = plan->stages, workers = plan->config.workers, threads = plan->config.threads;
-    switch (plan->clock) {
-    case CAR_RULE_GPIPE:
-    case CAR_RULE_1F1B:
-        return 2 * (stages + plan->per_worker * (workers - 1));
-    case CAR_RULE_ACCUMULATE:
-        return 2 * stages * ((workers + threads - 1) / threads);
-    default:
-        return 2 * stages;
-    }
-}
-
 car_status car_plan_create(car_context *context, const car_partition *partition, const car_plan_config *config,
                            car_plan **out) {
     car_plan_config chosen = config ? *config : car_plan_config_default();
@@ -121,18 +96,16 @@ car_status car_plan_create(car_context *context, const car_partition *partition,
     plan->context = context;
     plan->partition = partition;
     plan->config = chosen;
-    plan->clock = chosen.rule;
-    if (chosen.rule == CAR_RULE_DP && chosen.placement == CAR_PLACEMENT_PIPELINE) {
-        plan->clock = CAR_RULE_GPIPE; /* data parallelism over a pipeline is a pipeline with a flush */
-    } else if (chosen.rule == CAR_RULE_2BW) {
-        plan->clock = CAR_RULE_CDP_V1;
-    }
+    plan->placement = car_placement_class_of(chosen.placement);
+    plan->rule = car_rule_entry_of(chosen.rule);
+    plan->clock = plan->placement->in_line && plan->rule->in_line ? plan->rule->in_line : chosen.rule;
+    plan->rule = car_rule_entry_of(plan->clock);
     plan->stages = partition->stage_count;
     plan->per_worker = partition->stage_count / chosen.workers;
-    int64_t devices = count_devices(plan);
+    int64_t devices = car_plan_config_devices(&chosen);
     CAR_TRY(check_size(plan, devices));
     plan->devices = (int)devices;
-    plan->period = period_of(plan);
+    plan->period = plan->rule->clock->period(plan);
     *out = plan;
 done:
     if (status != CAR_OK) {
@@ -166,59 +139,92 @@ int64_t car_plan_period(const car_plan *plan) {
     return plan->period;
 }
 bool car_plan_is_cyclic(const car_plan *plan) {
-    return plan->clock == CAR_RULE_CDP_V1 || plan->clock == CAR_RULE_CDP_V2;
+    return plan->rule->info.cyclic;
+}
+bool car_plan_reduces(const car_plan *plan) {
+    return plan->rule->info.together && !plan->placement->info.one_process;
 }
 
-/* ---- slots ----------------------------------------------------------------------------------- */
+/* ---- clocks ---------------------------------------------------------------------------------- */
 
-/* 1F1B on rank r, in units of one rank's visit: it takes forwards until the first backward comes back
- * to it, then one of each.
+/* All workers at once. */
+static int64_t one_pass(const car_plan *plan) {
+    return 2 * (int64_t)plan->stages;
+}
+static int64_t forward_together(const car_plan *plan, int worker, int stage) {
+    (void)plan, (void)worker;
+    return stage;
+}
+static int64_t backward_together(const car_plan *plan, int worker, int stage) {
+    (void)worker;
+    return one_pass(plan) - 1 - stage;
+}
+const car_clock car_clock_together = {one_pass, forward_together, backward_together};
+
+/* Each worker 2k slots behind the one before it. The last ends when the next step is nearly over. */
+static int64_t forward_cycle(const car_plan *plan, int worker, int stage) {
+    return 2 * (int64_t)plan->per_worker * worker + stage;
+}
+static int64_t backward_cycle(const car_plan *plan, int worker, int stage) {
+    return 2 * (int64_t)plan->per_worker * worker + one_pass(plan) - 1 - stage;
+}
+const car_clock car_clock_cycle = {one_pass, forward_cycle, backward_cycle};
+
+/* As many workers at once as there are threads, then the next. */
+static int64_t turn_of(const car_plan *plan, int worker) {
+    return one_pass(plan) * (worker / plan->config.threads);
+}
+static int64_t period_turns(const car_plan *plan) {
+    return turn_of(plan, plan->config.workers - 1) + one_pass(plan);
+}
+static int64_t forward_turns(const car_plan *plan, int worker, int stage) {
+    return turn_of(plan, worker) + stage;
+}
+static int64_t backward_turns(const car_plan *plan, int worker, int stage) {
+    return turn_of(plan, worker) + one_pass(plan) - 1 - stage;
+}
+const car_clock car_clock_turns = {period_turns, forward_turns, backward_turns};
+
+/* Pipelines: a visit of one rank is k slots. GPipe flushes between all forwards and all backwards. */
+static int64_t half_flush(const car_plan *plan) {
+    return plan->stages + (int64_t)plan->per_worker * (plan->config.workers - 1);
+}
+static int64_t period_flush(const car_plan *plan) {
+    return 2 * half_flush(plan);
+}
+static int64_t forward_gpipe(const car_plan *plan, int worker, int stage) {
+    return (int64_t)plan->per_worker * worker + stage;
+}
+static int64_t backward_gpipe(const car_plan *plan, int worker, int stage) {
+    return half_flush(plan) + (int64_t)plan->per_worker * worker + plan->stages - 1 - stage;
+}
+const car_clock car_clock_gpipe = {period_flush, forward_gpipe, backward_gpipe};
+
+/* 1F1B on rank r, in visits: it takes forwards until the first backward comes back to it, then one of each.
  *
  *   N = 3       0 1 2 3 4 5 6 7 8 9
  *   rank 0      0 1 2     0'  1'  2'
  *   rank 1        0 1   0'2 1'  2'
  *   rank 2          0 0'1 1'2 2'
  */
-static int64_t visit_1f1b(const car_plan *plan, int worker, int rank, bool backward) {
-    int64_t workers = plan->config.workers;
-    if (backward) {
-        return workers + 2 * (int64_t)worker + (workers - 1 - rank);
-    }
-    return worker < workers - rank ? rank + worker : 2 * (int64_t)worker + rank;
+static int64_t forward_1f1b(const car_plan *plan, int worker, int stage) {
+    int64_t k = plan->per_worker, rank = stage / k;
+    int64_t visit = worker < plan->config.workers - rank ? rank + worker : 2 * (int64_t)worker + rank;
+    return k * visit + stage % k;
 }
+static int64_t backward_1f1b(const car_plan *plan, int worker, int stage) {
+    int64_t k = plan->per_worker, workers = plan->config.workers, rank = stage / k;
+    int64_t visit = workers + 2 * (int64_t)worker + (workers - 1 - rank);
+    return k * visit + (k - 1 - stage % k);
+}
+const car_clock car_clock_1f1b = {period_flush, forward_1f1b, backward_1f1b};
 
 int64_t car_plan_forward_slot(const car_plan *plan, int64_t step, int worker, int stage) {
-    int64_t k = plan->per_worker, base = plan->period * step;
-    switch (plan->clock) {
-    case CAR_RULE_CDP_V1:
-    case CAR_RULE_CDP_V2:
-        return base + 2 * k * worker + stage;
-    case CAR_RULE_ACCUMULATE:
-        return base + 2 * (int64_t)plan->stages * (worker / plan->config.threads) + stage;
-    case CAR_RULE_GPIPE:
-        return base + k * worker + stage;
-    case CAR_RULE_1F1B:
-        return base + k * visit_1f1b(plan, worker, (int)(stage / k), false) + stage % k;
-    default:
-        return base + stage;
-    }
+    return plan->period * step + plan->rule->clock->forward(plan, worker, stage);
 }
 
 int64_t car_plan_backward_slot(const car_plan *plan, int64_t step, int worker, int stage) {
-    int64_t k = plan->per_worker, stages = plan->stages, base = plan->period * step;
-    switch (plan->clock) {
-    case CAR_RULE_CDP_V1:
-    case CAR_RULE_CDP_V2:
-        return base + 2 * k * worker + 2 * stages - 1 - stage;
-    case CAR_RULE_ACCUMULATE:
-        return base + 2 * stages * (worker / plan->config.threads) + 2 * stages - 1 - stage;
-    case CAR_RULE_GPIPE:
-        return base + stages + k * (plan->config.workers - 1) + k * worker + stages - 1 - stage;
-    case CAR_RULE_1F1B:
-        return base + k * visit_1f1b(plan, worker, (int)(stage / k), true) + (k - 1 - stage % k);
-    default:
-        return base + 2 * stages - 1 - stage;
-    }
+    return plan->period * step + plan->rule->clock->backward(plan, worker, stage);
 }
 
 int64_t car_plan_update_slot(const car_plan *plan, int64_t step, int stage) {
@@ -228,17 +234,7 @@ int64_t car_plan_update_slot(const car_plan *plan, int64_t step, int stage) {
 /* ---- versions -------------------------------------------------------------------------------- */
 
 int car_plan_stale_workers(const car_plan *plan, int home) {
-    int workers = plan->config.workers, k = plan->per_worker;
-    if (plan->clock == CAR_RULE_CDP_V1) {
-        return workers;
-    }
-    if (plan->clock != CAR_RULE_CDP_V2) {
-        return 0;
-    }
-    /* Fresh iff k*(i+1) + home >= S + slack. */
-    int64_t needed = (int64_t)plan->stages + plan->config.freshness_slack - home;
-    int64_t first_fresh = needed <= 0 ? 0 : (needed + k - 1) / k - 1;
-    return first_fresh < workers ? (int)first_fresh : workers;
+    return plan->rule->stale_workers(plan, home);
 }
 
 int car_plan_delay(const car_plan *plan, int worker, int stage) {
@@ -260,51 +256,8 @@ int64_t car_plan_last_user(const car_plan *plan, int64_t version, int home) {
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-int car_plan_group(const car_plan *plan, int stage) {
-    return stage / plan->per_worker;
-}
-
-int car_plan_group_ranks(const car_plan *plan, int group) {
-    return car_plan_is_cyclic(plan) ? plan->config.workers - group : plan->config.workers;
-}
-
-int car_plan_group_first(const car_plan *plan, int group) {
-    int64_t workers = plan->config.workers, before = group;
-    return (int)(car_plan_is_cyclic(plan) ? before * workers - before * (before - 1) / 2 : before * workers);
-}
-
-int car_plan_group_of_device(const car_plan *plan, int device) {
-    int low = 0, high = plan->config.workers - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (car_plan_group_first(plan, middle) <= device) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    return low;
-}
-
-static int rank_of_worker(const car_plan *plan, int worker) {
-    int ranks = plan->config.ranks;
-    return plan->config.mapping == CAR_MAPPING_INTERLEAVED ? worker % ranks : worker / (plan->config.workers / ranks);
-}
-
 int car_plan_device_of(const car_plan *plan, int64_t n, int stage) {
-    switch (plan->config.placement) {
-    case CAR_PLACEMENT_REPLICA:
-        return rank_of_worker(plan, car_plan_worker_of(plan, n));
-    case CAR_PLACEMENT_PIPELINE:
-        return car_plan_group(plan, stage);
-    case CAR_PLACEMENT_GRID: {
-        /* At most N-r consecutive micro-batches are alive in group r, so in turn no two meet. */
-        int group = car_plan_group(plan, stage);
-        return car_plan_group_first(plan, group) + (int)(n % car_plan_group_ranks(plan, group));
-    }
-    default:
-        return car_plan_worker_of(plan, n);
-    }
+    return plan->placement->device(plan, n, stage);
 }
 
 int car_plan_device(const car_plan *plan, int64_t step, int worker, int stage) {
@@ -312,9 +265,10 @@ int car_plan_device(const car_plan *plan, int64_t step, int worker, int stage) {
 }
 
 int car_plan_owner(const car_plan *plan, int64_t step, int stage) {
-    int workers = plan->config.workers;
-    if (plan->config.placement == CAR_PLACEMENT_ZERO) {
-        return workers - 1 - stage / plan->per_worker;
-    }
-    return car_plan_device(plan, step, workers - 1, stage);
+    return plan->placement->owner ? plan->placement->owner(plan, stage)
+                                  : car_plan_device(plan, step, plan->config.workers - 1, stage);
+}
+
+int car_plan_stage_ranks(const car_plan *plan, int stage) {
+    return plan->placement->stage_ranks(plan, stage);
 }

@@ -156,7 +156,7 @@ done:
 
 static void label_row(const drawing *d, int r, char *label, size_t capacity) {
     const row *these = &d->rows[r];
-    bool shared = car_plan_config_of(d->plan)->placement == CAR_PLACEMENT_SHARED;
+    bool shared = car_placement_info_of(car_plan_config_of(d->plan)->placement)->one_process;
     bool alone =
         (r == 0 || these[-1].device != these->device) && (r + 1 == d->count || these[1].device != these->device);
     if (shared) {
@@ -221,7 +221,7 @@ static void write_grid(car_text *text, const drawing *d) {
 
 static void write_notes(car_text *text, const drawing *d) {
     int devices = car_plan_devices(d->plan), shown = d->end_device - d->first_device;
-    bool shared = car_plan_config_of(d->plan)->placement == CAR_PLACEMENT_SHARED;
+    bool shared = car_placement_info_of(car_plan_config_of(d->plan)->placement)->one_process;
     if (d->columns < car_plan_period(d->plan)) {
         car_text_add(text, "(cut: %d of %lld slots are shown)\n", d->columns, (long long)car_plan_period(d->plan));
     }
@@ -236,9 +236,8 @@ static void write_notes(car_text *text, const drawing *d) {
 }
 
 car_status car_plan_draw(const car_plan *plan, int64_t window, int64_t steps, const car_task *marked, char **out) {
-    car_placement placement = car_plan_config_of(plan)->placement;
     drawing d = {.plan = plan, .context = car_plan_context(plan), .marked = marked};
-    d.by_worker = placement != CAR_PLACEMENT_PIPELINE && placement != CAR_PLACEMENT_GRID;
+    d.by_worker = !car_placement_info_of(car_plan_config_of(plan)->placement)->by_stage;
     car_text text = {.context = d.context};
     choose_part(&d, window);
     text.status = fill(&d, window, steps);

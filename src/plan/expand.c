@@ -1,8 +1,8 @@
-/* Generates the table of one device and window: the compute tasks from the clock, then what the passes
- * of messages.c attach to each, then the order inside every slot. */
+/* Generates the table of one device and window: the compute tasks from the clock, then what the placement
+ * attaches to each, then the order inside every slot. */
 #include <stdlib.h>
 
-#include "plan/internal.h"
+#include "plan/placement.h"
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
@@ -70,20 +70,6 @@ static int64_t tied_version(const car_plan *plan, int64_t n, int stage) {
     return CAR_NONE;
 }
 
-/* zero: under dp the broadcast copy serves one task; in the cycle a version ends with its last user, unless that is
- * before the next is made of it. */
-static bool frees_weights(const car_window *window, const car_task *task, int64_t n) {
-    const car_plan *plan = window->plan;
-    if (plan->config.placement != CAR_PLACEMENT_ZERO || plan->partition->bundles[task->bundle].bytes == 0) {
-        return false;
-    }
-    if (plan->clock == CAR_RULE_DP) {
-        return car_plan_owner(plan, task->step, task->stage) != window->device;
-    }
-    return task->kind == CAR_TASK_BACKWARD && n == car_plan_last_user(plan, task->version, task->stage) &&
-           car_plan_stale_workers(plan, task->stage) > 0;
-}
-
 /* One forward or backward of micro-batch n, with all that belongs to it. */
 static void add_compute(car_window *window, int64_t n, int stage, bool backward) {
     const car_plan *plan = window->plan;
@@ -105,13 +91,11 @@ static void add_compute(car_window *window, int64_t n, int stage, bool backward)
     task.buffer = (int)(task.version % 2);
     task.slot = backward ? car_plan_backward_slot(plan, task.step, task.worker, stage)
                          : car_plan_forward_slot(plan, task.step, task.worker, stage);
-    if (frees_weights(window, &task, n)) {
+    if (plan->placement->frees_weights && plan->placement->frees_weights(window, &task, n)) {
         task.frees |= CAR_FREES_WEIGHTS;
     }
     car_window_add(window, task);
-    car_window_boundaries(window, &task, n);
-    car_window_sums(window, &task, n);
-    car_window_weights(window, &task, n);
+    plan->placement->attach(window, &task, n);
 }
 
 /* All micro-batches n = residue mod modulus whose forward (or backward) of a stage is in the window. */
@@ -135,39 +119,26 @@ static void visit_stage(car_window *window, int stage, int64_t modulus, int64_t 
     }
 }
 
-static void visit_worker(car_window *window, int worker) {
+void car_window_visit_worker(car_window *window, int worker) {
     for (int j = 0; j < window->plan->stages; j++) {
         visit_stage(window, j, window->plan->config.workers, worker, false);
         visit_stage(window, j, window->plan->config.workers, worker, true);
     }
 }
 
-static void visit_group(car_window *window, int group, int64_t modulus, int64_t residue) {
+void car_window_visit_own_workers(car_window *window) {
+    for (int i = 0; i < window->plan->config.workers; i++) {
+        if (car_plan_device_of(window->plan, i, 0) == window->device) {
+            car_window_visit_worker(window, i);
+        }
+    }
+}
+
+void car_window_visit_group(car_window *window, int group, int64_t modulus, int64_t residue) {
     int k = window->plan->per_worker;
     for (int j = group * k; j < (group + 1) * k; j++) {
         visit_stage(window, j, modulus, residue, false);
         visit_stage(window, j, modulus, residue, true);
-    }
-}
-
-static void visit_device(car_window *window) {
-    const car_plan *plan = window->plan;
-    switch (plan->config.placement) {
-    case CAR_PLACEMENT_PIPELINE:
-        visit_group(window, window->device, 1, 0);
-        break;
-    case CAR_PLACEMENT_GRID: {
-        int group = car_plan_group_of_device(plan, window->device);
-        visit_group(window, group, car_plan_group_ranks(plan, group),
-                    window->device - car_plan_group_first(plan, group));
-        break;
-    }
-    default:
-        for (int i = 0; i < plan->config.workers; i++) {
-            if (car_plan_device_of(plan, i, 0) == window->device) {
-                visit_worker(window, i);
-            }
-        }
     }
 }
 
@@ -225,9 +196,10 @@ car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int
                     .end = (window + 1) * plan->period,
                     .steps = steps,
                     .list = list};
-    visit_device(&w);
-    car_window_owners(&w);
-    car_window_relays(&w);
+    plan->placement->visit(&w);
+    if (plan->placement->besides) {
+        plan->placement->besides(&w);
+    }
     if (w.status == CAR_OK && list->count > 1) {
         qsort(list->tasks, (size_t)list->count, sizeof *list->tasks, compare_tasks);
     }
@@ -235,11 +207,11 @@ car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int
 }
 
 int car_plan_ranks(const car_plan *plan) {
-    return plan->config.placement == CAR_PLACEMENT_SHARED ? 1 : plan->devices;
+    return plan->placement->info.one_process ? 1 : plan->devices;
 }
 
 int car_plan_rank_of(const car_plan *plan, int device) {
-    return plan->config.placement == CAR_PLACEMENT_SHARED ? 0 : device;
+    return plan->placement->info.one_process ? 0 : device;
 }
 
 car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, int64_t steps, car_task_list *list) {

@@ -5,11 +5,16 @@
 #include "base/base.h"
 #include "carousel/plan.h"
 
+typedef struct car_rule_entry car_rule_entry;           /* rules.h */
+typedef struct car_placement_class car_placement_class; /* placement.h */
+
 struct car_plan {
     car_context *context;
     const car_partition *partition;
-    car_plan_config config;          /* resolved */
-    car_rule clock;                  /* whose clock: dp in a pipeline runs gpipe's, 2bw the cycle's */
+    car_plan_config config;     /* resolved */
+    car_rule clock;             /* whose clock: dp in a pipeline runs gpipe's */
+    const car_rule_entry *rule; /* that one's entry */
+    const car_placement_class *placement;
     int stages, per_worker, devices; /* S, k */
     int64_t period;
 };
@@ -43,11 +48,13 @@ static inline int64_t car_plan_backward_slot_of(const car_plan *plan, int64_t n,
 }
 /* Device of micro-batch n. */
 int car_plan_device_of(const car_plan *plan, int64_t n, int stage);
-/* grid: the group of a stage, its number of ranks and its first rank. */
-int car_plan_group(const car_plan *plan, int stage);
+/* The group of a stage, as a pipeline has them on its ranks: k after each other. */
+static inline int car_plan_group(const car_plan *plan, int stage) {
+    return stage / plan->per_worker;
+}
+/* The most micro-batches that are between their forward and their backward of a group: as many ranks it has in a grid. */
 int car_plan_group_ranks(const car_plan *plan, int group);
-int car_plan_group_first(const car_plan *plan, int group);
-int car_plan_group_of_device(const car_plan *plan, int device);
+int car_plan_group_first(const car_plan *plan, int group); /* grid: its first rank */
 
 /* ---- building a window ----------------------------------------------------------------------- */
 
@@ -79,22 +86,35 @@ bool car_window_runs(const car_window *window, int64_t n);
  * if it is the receiver, nothing if both ends are one device. */
 void car_window_message(car_window *window, car_task what, int from, int64_t sent, int to, int64_t used);
 
+/* What is computed on a device: all by one worker, or the stages of a group by micro-batches n = residue mod modulus. */
+void car_window_visit_worker(car_window *window, int worker);
+void car_window_visit_own_workers(car_window *window); /* those that are this device's at stage 0 */
+void car_window_visit_group(car_window *window, int group, int64_t modulus, int64_t residue);
+
+/* ---- what placements are made of: sums.c ------------------------------------------------------ */
+
+/* The bundles of a stage, or of a home: its own, then those tied. */
+static inline int car_plan_next_bundle(const car_plan *plan, int bundle) {
+    return bundle < plan->stages ? plan->stages : bundle + 1;
+}
+
 /* A message with weights of a bundle, for `worker` or for a whole device (CAR_NONE). */
 car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t version, int worker);
-
 /* A message with a bundle's sum over all workers, from which `version` is made. */
 car_task car_window_finished_sum(const car_plan *plan, int bundle, int64_t version);
 /* An update that was waited for: it makes the weights for a forward of the same slot. */
 void car_window_update(car_window *window, int bundle, int64_t version, int64_t slot, unsigned frees);
 
-/* The passes: what belongs to a forward or backward of micro-batch n on this device, besides itself. */
+/* Passes, for each forward and backward of the device: */
+/* activations and their gradients, where the stages before and after are on other devices; */
 void car_window_boundaries(car_window *window, const car_task *task, int64_t n);
-void car_window_sums(car_window *window, const car_task *task, int64_t n);
-void car_window_weights(car_window *window, const car_task *task, int64_t n);
-void car_window_moves(car_window *window, const car_task *task,
-                      int64_t n); /* the part of car_window_weights for zero */
-/* What belongs to no forward or backward of this device: zero's owners, relays in a grid's ring. */
-void car_window_owners(car_window *window);
-void car_window_relays(car_window *window);
+/* sums and weights of parameters that are used in several stages, where these are on different devices; */
+void car_window_ties(car_window *window, const car_task *task, int64_t n);
+/* the cycle's sums, from micro-batch to micro-batch; */
+void car_window_pass_sums(car_window *window, const car_task *task, int64_t n);
+/* the update of a stage, right after the backward that finishes its sum; */
+void car_window_make(car_window *window, const car_task *task, unsigned frees);
+/* dp over ranks: a collective for each sum, and the update where it is kept. */
+void car_window_reduce(car_window *window, const car_task *task, int64_t n);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "carousel/predict.h"
+#include "plan/placement.h"
 
 /* What of a machine's memory a run may plan with: the rest is for the system, data and MPI. */
 static const double usable = 0.8;
@@ -41,12 +42,10 @@ done:
 static car_status predict_machine(car_context *context, const car_partition *partition, const car_plan_config *config,
                                   int machines, size_t *out) {
     const car_simulation_config timing = {.paced = true};
-    car_plan_config together = *config;
+    car_plan_config together = car_plan_config_hosted(config, machines);
     car_simulation simulation;
     car_plan *plan = NULL;
     car_status status = CAR_OK;
-    together.placement = CAR_PLACEMENT_REPLICA;
-    together.ranks = machines;
     CAR_TRY(car_plan_create(context, partition, &together, &plan));
     CAR_TRY(car_plan_simulate(plan, &timing, &simulation));
     *out = simulation.device_peak;
@@ -78,7 +77,8 @@ done:
 car_status car_plan_choose_mapping(car_context *context, const car_partition *partition, const car_plan_config *config,
                                    const car_machines *machines, car_mapping_choice *out) {
     enum { SPREAD = CAR_MAPPING_INTERLEAVED, TOGETHER = CAR_MAPPING_CONTIGUOUS };
-    int ranks = config->placement == CAR_PLACEMENT_REPLICA && config->ranks ? config->ranks : config->workers;
+    int ranks =
+        car_placement_info_of(config->placement)->fewer_ranks && config->ranks ? config->ranks : config->workers;
     car_status status = CAR_OK;
     *out = (car_mapping_choice){.mapping = CAR_MAPPING_INTERLEAVED};
     if (machines->count < 1 || ranks % machines->count != 0) {

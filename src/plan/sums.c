@@ -1,14 +1,49 @@
-/* Passes: what crosses the borders between stages, and how gradients become weights.
+/* Passes that placements are made of: what crosses the borders between stages, and how gradients become weights.
  *
- * Gradients of a stage are summed in ring order: worker i adds its own to what worker i-1 passed on.
- * After worker N-1 the sum is finished, and the stage's update is made
- *   shared, pipeline   right there and then (the "maker"),
- *   zero               by the stage's owner, in the slot of its own next forward,
- *   replica            by every rank for itself, right before its first forward with the result,
- *   grid               by the maker, and by every other rank of the group when the sum comes round.
- * A tied parameter's sum is finished at a later stage, that is earlier in backward, and waits where
- * its home is updated. */
-#include "plan/internal.h"
+ * Gradients of a stage are summed in ring order: worker i adds its own to what worker i-1 passed on. After worker N-1 the
+ * sum is finished. Who makes the update of it, when, and how others get the result is the placement's: see placements/. A
+ * tied parameter's sum is finished at a later stage, that is earlier in backward, and waits where its home is updated. */
+#include "plan/placement.h"
+
+/* ---- messages and updates -------------------------------------------------------------------- */
+
+car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t version, int worker) {
+    return (car_task){
+        .cargo = CAR_CARGO_WEIGHTS,
+        .worker = worker,
+        .stage = plan->partition->bundles[bundle].stage,
+        .bundle = bundle,
+        .step = version - 1,
+        .version = version,
+        .tied_version = CAR_NONE,
+        .buffer = (int)(version % 2),
+    };
+}
+
+car_task car_window_finished_sum(const car_plan *plan, int bundle, int64_t version) {
+    return (car_task){.cargo = CAR_CARGO_FINISHED,
+                      .worker = plan->config.workers - 1,
+                      .stage = plan->partition->bundles[bundle].stage,
+                      .bundle = bundle,
+                      .step = version - 1,
+                      .version = CAR_NONE,
+                      .tied_version = CAR_NONE};
+}
+
+void car_window_update(car_window *window, int bundle, int64_t version, int64_t slot, unsigned frees) {
+    car_window_add(window, (car_task){.kind = CAR_TASK_UPDATE,
+                                      .worker = CAR_NONE,
+                                      .stage = window->plan->partition->bundles[bundle].stage,
+                                      .bundle = bundle,
+                                      .step = version - 1,
+                                      .version = version,
+                                      .tied_version = CAR_NONE,
+                                      .buffer = (int)(version % 2),
+                                      .peer = CAR_NONE,
+                                      .tag = CAR_NONE,
+                                      .frees = frees,
+                                      .slot = slot});
+}
 
 /* ---- boundaries ------------------------------------------------------------------------------ */
 
@@ -40,11 +75,8 @@ static void cross_cut(car_window *window, const car_task *task, int64_t n, int s
 
 void car_window_boundaries(car_window *window, const car_task *task, int64_t n) {
     bool backward = task->kind == CAR_TASK_BACKWARD;
-    car_placement placement = window->plan->config.placement;
-    if (placement == CAR_PLACEMENT_PIPELINE || placement == CAR_PLACEMENT_GRID) {
-        cross_cut(window, task, n, task->stage, backward);
-        cross_cut(window, task, n, task->stage + 1, backward);
-    }
+    cross_cut(window, task, n, task->stage, backward);
+    cross_cut(window, task, n, task->stage + 1, backward);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -74,25 +106,52 @@ static void hop(car_window *window, int bundle, int64_t n) {
                        car_plan_device_of(plan, n + 1, stage), car_plan_backward_slot_of(plan, n + 1, stage));
 }
 
-/* An update right after a backward: its `worker` says whose. */
-static void add_update_last(car_window *window, const car_task *task, int bundle) {
+/* Calls a function for each bundle of a task's stage that has bytes. */
+static void for_bundles(car_window *window, const car_task *task, int64_t n,
+                        void (*what)(car_window *window, const car_task *task, int bundle, int64_t n)) {
     const car_plan *plan = window->plan;
+    for (int b = task->stage; b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
+        if (plan->partition->bundles[b].stage == task->stage && plan->partition->bundles[b].bytes > 0) {
+            what(window, task, b, n);
+        }
+    }
+}
+
+static void hops(car_window *window, const car_task *task, int bundle, int64_t n) {
+    (void)task;
+    hop(window, bundle, n - 1);
+    hop(window, bundle, n);
+}
+
+void car_window_pass_sums(car_window *window, const car_task *task, int64_t n) {
+    if (task->kind == CAR_TASK_BACKWARD && car_plan_is_cyclic(window->plan)) {
+        for_bundles(window, task, n, hops);
+    }
+}
+
+/* An update right after a backward: its `worker` says whose. */
+static void add_update_last(car_window *window, const car_task *task, unsigned frees) {
     int64_t version = task->step + 1;
-    /* In a grid's ring the sum travels on, unless this version is the run's last. */
-    bool travels = plan->config.placement == CAR_PLACEMENT_GRID && car_plan_is_cyclic(plan) &&
-                   version < window->steps && car_plan_group_ranks(plan, car_plan_group(plan, task->stage)) > 1;
     car_window_add(window, (car_task){.kind = CAR_TASK_UPDATE,
                                       .worker = task->worker,
                                       .stage = task->stage,
-                                      .bundle = bundle,
+                                      .bundle = task->stage,
                                       .step = task->step,
                                       .version = version,
                                       .tied_version = CAR_NONE,
                                       .buffer = (int)(version % 2),
                                       .peer = CAR_NONE,
                                       .tag = CAR_NONE,
-                                      .frees = travels ? 0 : CAR_FREES_SUM,
+                                      .frees = frees,
                                       .slot = task->slot});
+}
+
+void car_window_make(car_window *window, const car_task *task, unsigned frees) {
+    const car_plan *plan = window->plan;
+    if (task->kind == CAR_TASK_BACKWARD && task->worker == plan->config.workers - 1 &&
+        plan->partition->bundles[task->stage].bytes > 0) {
+        add_update_last(window, task, frees);
+    }
 }
 
 /* ---- ties ------------------------------------------------------------------------------------ */
@@ -112,10 +171,9 @@ static void tie_sum(car_window *window, int bundle, int64_t n) {
 static void tie_weights(car_window *window, int bundle, int64_t n, int64_t user) {
     const car_plan *plan = window->plan;
     const car_bundle *tied = &plan->partition->bundles[bundle];
-    bool one_group = plan->config.placement == CAR_PLACEMENT_GRID &&
-                     car_plan_group(plan, tied->stage) == car_plan_group(plan, tied->home);
+    bool one_group = car_plan_group(plan, tied->stage) == car_plan_group(plan, tied->home);
     if (!car_window_runs(window, user) || one_group) {
-        return; /* in one group every rank makes them with the home's update */
+        return; /* in one group every rank makes them with its home's update */
     }
     car_window_message(window, car_window_weights_message(plan, bundle, car_plan_step_of(plan, n) + 1, CAR_NONE),
                        car_plan_device_of(plan, n, tied->home), car_plan_backward_slot_of(plan, n, tied->home),
@@ -124,11 +182,11 @@ static void tie_weights(car_window *window, int bundle, int64_t n, int64_t user)
 
 /* Three tasks speak of a tie: the backward that finishes its sum, the home's last backward, and the
  * first forward with the new weights. Each device takes from a message the end that is its own. */
-static void ties_of_task(car_window *window, const car_task *task, int64_t n) {
+void car_window_ties(car_window *window, const car_task *task, int64_t n) {
     const car_plan *plan = window->plan;
     int workers = plan->config.workers;
     bool backward = task->kind == CAR_TASK_BACKWARD;
-    bool alone = plan->clock == CAR_RULE_DP; /* a grid of dp: every worker has ranks of its own, and all update */
+    bool alone = car_plan_reduces(plan); /* every worker has ranks of its own, and all of them update */
     for (int b = plan->stages; b < plan->partition->bundle_count; b++) {
         const car_bundle *tied = &plan->partition->bundles[b];
         if (tied->bytes == 0) {
@@ -152,7 +210,7 @@ static void ties_of_task(car_window *window, const car_task *task, int64_t n) {
     }
 }
 
-/* ---- what becomes of a sum ------------------------------------------------------------------- */
+/* ---- collectives ----------------------------------------------------------------------------- */
 
 /* Several workers of one rank are reduced together, when the last of them is done. */
 static bool is_last_on_device(const car_window *window, int64_t n, int stage) {
@@ -166,16 +224,13 @@ static bool is_last_on_device(const car_window *window, int64_t n, int stage) {
     return true;
 }
 
-/* dp over ranks: a collective for each bundle, as soon as its backward is done, and the update. */
+/* A collective for a bundle, as soon as its backward is done: to its owner, or to all if there is none. */
 static void reduce(car_window *window, const car_task *task, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     const car_bundle *b = &plan->partition->bundles[bundle];
-    bool zero = plan->config.placement == CAR_PLACEMENT_ZERO;
-    int owner = zero ? car_plan_owner(plan, task->step, b->home) : CAR_NONE;
-    if (!is_last_on_device(window, n, task->stage)) {
-        return;
-    }
-    bool keeps = !zero || owner == window->device;
+    bool owned = plan->placement->info.owned;
+    int owner = owned ? car_plan_owner(plan, task->step, b->home) : CAR_NONE;
+    bool keeps = !owned || owner == window->device;
     car_task collective = sum_message(plan, CAR_CARGO_NONE, bundle, n);
     collective.kind = CAR_TASK_REDUCE;
     collective.peer = owner;
@@ -184,35 +239,12 @@ static void reduce(car_window *window, const car_task *task, int bundle, int64_t
     collective.slot = task->slot;
     car_window_add(window, collective);
     if (b->home == b->stage && keeps) {
-        add_update_last(window, task, bundle);
+        add_update_last(window, task, CAR_FREES_SUM);
     }
 }
 
-void car_window_sums(car_window *window, const car_task *task, int64_t n) {
-    const car_plan *plan = window->plan;
-    car_placement placement = plan->config.placement;
-    bool collective = plan->clock == CAR_RULE_DP && placement != CAR_PLACEMENT_SHARED;
-    bool last = task->worker == plan->config.workers - 1;
-    if (placement == CAR_PLACEMENT_PIPELINE || placement == CAR_PLACEMENT_GRID) {
-        ties_of_task(window, task, n);
-    }
-    for (int b = task->stage; task->kind == CAR_TASK_BACKWARD && b < plan->partition->bundle_count;
-         b = b < plan->stages ? plan->stages : b + 1) {
-        const car_bundle *bundle = &plan->partition->bundles[b];
-        if (bundle->stage != task->stage || bundle->bytes == 0) {
-            continue;
-        }
-        if (collective) {
-            reduce(window, task, b, n);
-            continue;
-        }
-        if (placement != CAR_PLACEMENT_SHARED && car_plan_is_cyclic(plan)) {
-            hop(window, b, n - 1);
-            hop(window, b, n);
-        }
-        bool made_here = placement != CAR_PLACEMENT_ZERO && placement != CAR_PLACEMENT_REPLICA;
-        if (last && made_here && bundle->home == bundle->stage) {
-            add_update_last(window, task, b);
-        }
+void car_window_reduce(car_window *window, const car_task *task, int64_t n) {
+    if (task->kind == CAR_TASK_BACKWARD && is_last_on_device(window, n, task->stage)) {
+        for_bundles(window, task, n, reduce);
     }
 }

@@ -1,7 +1,7 @@
 /* What the tasks of a rank use. See usage.h. */
 #include "plan/usage.h"
 
-#include "plan/internal.h"
+#include "plan/rules.h"
 
 struct car_usage {
     const car_plan *plan;
@@ -17,15 +17,6 @@ struct car_usage {
 /* Whether micro-batch n is computed here, at a stage. */
 static bool is_here(const car_usage *usage, int64_t n, int stage) {
     return car_plan_rank_of(usage->plan, car_plan_device_of(usage->plan, n, stage)) == usage->rank;
-}
-
-static bool accumulates(const car_usage *usage) {
-    return usage->plan->clock == CAR_RULE_ACCUMULATE;
-}
-
-/* Bundles of a stage: its own, then those tied to it. */
-static int next_bundle(const car_usage *usage, int bundle) {
-    return bundle < usage->plan->stages ? usage->plan->stages : bundle + 1;
 }
 
 static bool is_of_stage(const car_usage *usage, int bundle, int stage) {
@@ -47,7 +38,7 @@ static void note_task(car_usage *usage, int64_t *newest, const car_task *task) {
         note_use(usage, newest, task->bundle, newest[task->bundle]);
         newest[task->bundle] = task->version > newest[task->bundle] ? task->version : newest[task->bundle];
     }
-    for (int b = task->stage; car_task_computes(task) && b < usage->bundles; b = next_bundle(usage, b)) {
+    for (int b = task->stage; car_task_computes(task) && b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
         if (is_of_stage(usage, b, task->stage)) {
             note_use(usage, newest, b, b == task->stage ? task->version : task->tied_version);
         }
@@ -72,7 +63,7 @@ static void find_blocks(car_usage *usage) {
     }
 }
 
-/* zero: what this rank makes the versions of. Under dp it keeps them, and others get copies. */
+/* Where stages are owned: what this rank makes the versions of. Under dp it keeps them, and others get copies. */
 static void find_owned(car_usage *usage) {
     for (int b = 0; b < usage->bundles; b++) {
         const car_bundle *bundle = &usage->plan->partition->bundles[b];
@@ -81,10 +72,9 @@ static void find_owned(car_usage *usage) {
     }
 }
 
-/* A rank's pattern repeats after at most N steps. */
 static car_status count_places(car_usage *usage) {
     const car_plan *plan = usage->plan;
-    int64_t *newest = NULL, steps = plan->config.workers + 6;
+    int64_t *newest = NULL, steps = car_plan_pattern_steps(plan) + 6;
     car_task_list list = {0};
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *newest, &newest));
@@ -109,19 +99,6 @@ static void count_sums(car_usage *usage, bool deferred) {
     }
 }
 
-static int count_tapes(const car_usage *usage) {
-    const car_plan *plan = usage->plan;
-    switch (plan->config.placement) {
-    case CAR_PLACEMENT_GRID:
-        return 1;
-    case CAR_PLACEMENT_PIPELINE:
-        return usage->cyclic ? plan->config.workers - usage->rank : plan->config.workers;
-    default:
-        return accumulates(usage) && plan->config.threads < plan->config.workers ? plan->config.threads
-                                                                                 : plan->config.workers;
-    }
-}
-
 car_status car_usage_create(const car_plan *plan, int rank, car_usage **out) {
     car_usage *usage = NULL;
     car_status status = CAR_OK;
@@ -131,11 +108,11 @@ car_status car_usage_create(const car_plan *plan, int rank, car_usage **out) {
                          .rank = rank,
                          .bundles = plan->partition->bundle_count,
                          .cyclic = car_plan_is_cyclic(plan),
-                         .shared = plan->config.placement == CAR_PLACEMENT_SHARED};
-    usage->tapes = count_tapes(usage);
-    usage->apart = usage->shared && plan->clock == CAR_RULE_DP;
+                         .shared = plan->placement->info.one_process};
+    usage->tapes = plan->placement->tapes(plan, rank);
+    usage->apart = usage->shared && plan->rule->info.together;
     CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *usage->holdings, &usage->holdings));
-    if (plan->config.placement == CAR_PLACEMENT_ZERO) {
+    if (plan->placement->info.owned) {
         find_owned(usage);
     } else {
         find_blocks(usage);
@@ -165,20 +142,14 @@ int car_usage_tapes(const car_usage *usage) {
     return usage->tapes;
 }
 
+/* Ranks with stages take micro-batches in turn. Workers in turns wait for the one before them on their tape. */
 int car_usage_tape_of(const car_usage *usage, const car_task *task) {
     int64_t n = task->step * usage->plan->config.workers + task->worker;
-    switch (usage->plan->config.placement) {
-    case CAR_PLACEMENT_PIPELINE:
-        return (int)(n % usage->tapes);
-    case CAR_PLACEMENT_GRID:
-        return 0;
-    default: /* accumulation takes the workers in turn, so that each waits for the one before it on its tape */
-        return task->worker % usage->tapes;
-    }
+    return (int)((usage->plan->placement->info.by_stage ? n : task->worker) % usage->tapes);
 }
 
 bool car_usage_is_ring(const car_usage *usage) {
-    return usage->cyclic || usage->shared || usage->plan->config.placement == CAR_PLACEMENT_PIPELINE;
+    return !car_plan_reduces(usage->plan);
 }
 
 bool car_usage_adds_late(const car_usage *usage, const car_task *task) {
@@ -205,7 +176,7 @@ void car_usage_go_on(const car_usage *usage, car_task_list *list) {
     for (int k = 0; k < list->count; k++) {
         car_task *task = &list->tasks[k];
         for (int b = task->stage; car_task_computes(task) && task->step == 0 && b < usage->bundles;
-             b = next_bundle(usage, b)) {
+             b = car_plan_next_bundle(usage->plan, b)) {
             int64_t *version = b == task->stage ? &task->version : &task->tied_version;
             if (usage->plan->partition->bundles[b].stage == task->stage) {
                 *version = first_version(usage, task->worker, b, *version);
@@ -215,8 +186,7 @@ void car_usage_go_on(const car_usage *usage, car_task_list *list) {
 }
 
 bool car_usage_adds_ties_early(const car_usage *usage) {
-    car_placement placement = usage->plan->config.placement;
-    return car_usage_is_ring(usage) && (placement == CAR_PLACEMENT_REPLICA || placement == CAR_PLACEMENT_GRID);
+    return car_usage_is_ring(usage) && usage->plan->placement->info.repeated;
 }
 
 bool car_usage_reads_sum(const car_usage *usage, const car_task *task) {
@@ -270,7 +240,7 @@ static void use_ties(listing *l, int home) {
 static void use_gate(listing *l) {
     const car_task *task = l->task;
     bool last = task->stage == l->usage->plan->stages - 1;
-    if (!l->usage->shared || l->usage->plan->clock != CAR_RULE_DP || !last) {
+    if (!l->usage->shared || !l->usage->plan->rule->info.together || !last) {
         return;
     }
     add(l, CAR_RESOURCE_GATE, task->step, 0, task->kind == CAR_TASK_FORWARD ? CAR_USE_READ : CAR_USE_FOLLOW);
@@ -282,13 +252,17 @@ static void list_compute(listing *l) {
     bool backward = task->kind == CAR_TASK_BACKWARD;
     add(l, CAR_RESOURCE_TAPE, car_usage_tape_of(usage, task), 0, CAR_USE_WRITE);
     use_gate(l);
-    for (int b = task->stage; b < usage->bundles; b = next_bundle(usage, b)) {
+    for (int b = task->stage; b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
         if (!is_of_stage(usage, b, task->stage)) {
             continue;
         }
-        /* Under zero what came for one use may go with it. */
+        /* Where weights move, what came for one use may go with it. */
         car_use_mode mode = task->frees & CAR_FREES_WEIGHTS ? CAR_USE_WRITE : CAR_USE_READ;
         use_weights(l, b, b == task->stage ? task->version : task->tied_version, mode);
+        if (mode == CAR_USE_WRITE && b == task->stage && usage->cyclic && usage->holdings[b].owned) {
+            add(l, CAR_RESOURCE_SOURCE, b, task->version % 2,
+                CAR_USE_WRITE); /* the next is made of it before it goes */
+        }
         if (backward && car_usage_adds_late(usage, task)) {
             add(l, CAR_RESOURCE_OWN, b, task->step, CAR_USE_WRITE);
         } else if (backward) {
@@ -303,7 +277,7 @@ static void list_compute(listing *l) {
 static void list_update(listing *l) {
     const car_usage *usage = l->usage;
     const car_task *task = l->task;
-    bool passes = usage->plan->config.placement == CAR_PLACEMENT_ZERO && usage->cyclic;
+    bool passes = usage->plan->placement->info.owned && usage->cyclic;
     use_sum(l, task->bundle, car_usage_reads_sum(usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
     use_ties(l, task->bundle);
     if (passes) {
@@ -313,7 +287,7 @@ static void list_update(listing *l) {
     if (!passes || (task->frees & CAR_FREES_WEIGHTS)) {
         use_weights(l, task->bundle, task->version - 1, passes ? CAR_USE_WRITE : CAR_USE_READ);
     }
-    for (int b = task->bundle; b < usage->bundles; b = next_bundle(usage, b)) {
+    for (int b = task->bundle; b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
         bool made_too = usage->holdings[b].owned && usage->plan->partition->bundles[b].home == task->bundle;
         if (b == task->bundle || made_too) {
             use_weights(l, b, task->version, CAR_USE_WRITE);

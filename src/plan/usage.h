@@ -96,6 +96,18 @@ bool car_usage_reads_sum(const car_usage *usage, const car_task *task);
 car_status car_usage_list(const car_usage *usage, const car_task *task, car_use_list *list);
 void car_use_list_release(const car_plan *plan, car_use_list *list);
 
+/* ---- what else an executor has to know of a placement ----------------------------------------- */
+
+/* How many slots before its own a receive or a broadcast may be asked for: earlier would only hold memory. */
+int64_t car_plan_slots_ahead(const car_plan *plan, const car_task *task);
+/* The devices that meet in a collective: their group, and which of it one is. */
+int car_plan_collective_group(const car_plan *plan, int device);
+int car_plan_collective_member(const car_plan *plan, int device);
+/* Whether nothing that ranks send each other keeps them at their distance in the cycle, so that beats have to. */
+bool car_plan_needs_beats(const car_plan *plan);
+/* Whether sums go in the order in which they are used, since those of several stages wait for one way. */
+bool car_plan_orders_sums(const car_plan *plan);
+
 /* ---- edges ----------------------------------------------------------------------------------- */
 
 typedef struct car_edges car_edges;

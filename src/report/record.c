@@ -90,7 +90,7 @@ bool car_record_is_messages(const car_record *record, const car_journal *journal
 }
 
 void car_record_lane(const car_record *record, const car_journal *journal, int track, char *text, size_t capacity) {
-    bool ranks = car_plan_config_of(record->plan)->placement != CAR_PLACEMENT_SHARED;
+    bool ranks = !car_placement_info_of(car_plan_config_of(record->plan)->placement)->one_process;
     if (!ranks) {
         snprintf(text, capacity, "thread %d", track);
     } else if (car_record_is_messages(record, journal, track)) {

@@ -9,9 +9,8 @@ static const int64_t few_enough = 1 << 22; /* devices times stages, to be walked
 
 /* A collective of b bytes over g ranks makes each send b * (g-1)/g, to all twice that: the least there is. */
 static double bytes_sent(const car_plan *plan, const car_task *task) {
-    const car_plan_config *config = car_plan_config_of(plan);
     double bytes = (double)car_plan_task_bytes(plan, task);
-    int group = config->placement == CAR_PLACEMENT_REPLICA ? config->ranks : config->workers;
+    int group = car_plan_stage_ranks(plan, task->stage);
     switch (task->kind) {
     case CAR_TASK_SEND:
         return bytes;

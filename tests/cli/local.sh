@@ -35,6 +35,10 @@ same in-turn 1f1b "1f1b"
 expect 0 "done after 8 steps" "${small[@]}" --rule cdp-v1 --delay-correction off --steps 8 --out "$directory/uncorrected"
 same uncorrected 2bw "2bw"
 
+# As many ranks as there may be.
+expect 0 "64 ranks on 1 machine" train --model mlp --width 16 --depth 8 --placement grid --rule dp --workers 8 --stages 8 \
+    --steps 1 --batch 1 --threads 1
+
 # Checkpoints and evaluations on the way, and from one placement to another.
 rest=("${small[@]}" --rule cdp-v2 --steps 12 --checkpoint-every 3 --eval-every 4 --eval-batches 1)
 expect 0 "done after 12 steps" "${rest[@]}" --out "$directory/whole"

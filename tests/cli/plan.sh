@@ -21,6 +21,8 @@ json() {
 expect 0 "usage: carousel plan" --help
 expect 0 "--freshness-slack M" --help
 expect 0 "gpt2-nano" --help
+expect 0 "  cdp-v2       the cycle; fresh weights where timing allows" --help
+expect 0 "  zero         each version of a stage exists once" --help
 expect 0 "worker 1  1' 0' 0  1  2  2'" --model mlp --workers 3
 expect 0 "Proven on the table" --model mlp --workers 3
 expect 0 "rank 2  2.2  2.2' 2.0  2.0' 2.1  2.1'" --model mlp --workers 3 --placement pipeline

@@ -155,7 +155,7 @@ static void put_file(output *out, car_placement placement, int workers) {
     static const car_rule order[] = {CAR_RULE_DP,    CAR_RULE_CDP_V1, CAR_RULE_CDP_V2, CAR_RULE_ACCUMULATE,
                                      CAR_RULE_GPIPE, CAR_RULE_1F1B,   CAR_RULE_2BW};
     out->length = 0;
-    for (int r = 0; r < CAR_RULES; r++) {
+    for (int r = 0; r < (int)(sizeof order / sizeof order[0]); r++) {
         bool pipelines = order[r] == CAR_RULE_GPIPE || order[r] == CAR_RULE_1F1B || order[r] == CAR_RULE_2BW;
         if ((pipelines && placement != CAR_PLACEMENT_PIPELINE) ||
             (order[r] == CAR_RULE_ACCUMULATE && placement != CAR_PLACEMENT_SHARED)) {

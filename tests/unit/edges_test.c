@@ -118,6 +118,19 @@ static void check_shared(const car_plan *plan, const rank_tasks *all, const unsi
     }
 }
 
+/* Where weights move, an owner makes the next version of one before the last who uses that drops it here. */
+static void check_owners(const rank_tasks *all, const unsigned char *reaches) {
+    for (int t = 0; t < all->count; t++) {
+        const car_task *last = &all->tasks[t];
+        for (int e = 0; car_task_computes(last) && (last->frees & CAR_FREES_WEIGHTS) && e < t; e++) {
+            const car_task *update = &all->tasks[e];
+            bool made_of_it = update->kind == CAR_TASK_UPDATE && update->bundle == last->bundle &&
+                              update->version == last->version + 1;
+            assert_true(!made_of_it || reaches[(size_t)t * (size_t)all->count + (size_t)e]);
+        }
+    }
+}
+
 /* When everything before a window is over, nobody waits for it, and the rest is as it was. */
 static void check_forgetting(const rank_tasks *all, int64_t windows) {
     car_edges *whole = NULL, *short_lived = NULL;
@@ -154,6 +167,9 @@ static void check_plan(const car_partition *partition, car_plan_config config) {
         if (config.placement == CAR_PLACEMENT_SHARED) {
             check_shared(plan, all, reaches);
         }
+        if (config.placement == CAR_PLACEMENT_ZERO && car_plan_is_cyclic(plan)) {
+            check_owners(all, reaches);
+        }
         free(reaches);
         check_forgetting(all, car_plan_windows(plan, STEPS));
         free_tasks(plan, all);
@@ -176,6 +192,12 @@ static void edges_join_what_must_keep_its_order(void **state) {
         check_plan(tied.partition,
                    (car_plan_config){
                        .workers = workers, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA, .ranks = 1});
+        for (int slack = 1; slack <= workers; slack++) {
+            check_plan(tied.partition, (car_plan_config){.workers = workers,
+                                                         .rule = CAR_RULE_CDP_V2,
+                                                         .placement = CAR_PLACEMENT_ZERO,
+                                                         .freshness_slack = slack});
+        }
         car_plans_close_model(&tied);
     }
 }

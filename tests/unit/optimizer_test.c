@@ -214,10 +214,54 @@ static void test_synthetic_tokens(void **state) {
     assert_true(most > rows * 7 / 10 && most < rows * 95 / 100);
 }
 
+/* What each says of itself is what it does to a transformer: what it keeps of its parameters, and of how many kinds they
+ * are. */
+static void test_what_they_say(void **state) {
+    car_model_config small = car_model_config_default();
+    car_context *context = NULL;
+    car_graph *graph = NULL;
+    (void)state;
+    small.width = 24, small.depth = 1, small.seq_len = 4;
+    assert_int_equal(car_context_create(NULL, &context), CAR_OK);
+    assert_int_equal(car_model_build(context, "gpt2-nano", &small, &graph), CAR_OK);
+    for (int k = 0; k < CAR_OPTIMIZERS; k++) {
+        const car_optimizer_info *info = car_optimizer_info_of((car_optimizer_kind)k);
+        car_optimizer_config config = car_optimizer_config_default();
+        int least = CAR_OPTIMIZERS + 9, most = 0;
+        assert_non_null(info->summary);
+        assert_true(car_optimizer_is_known(info->name, &config.kind));
+        assert_int_equal(config.kind, k);
+        config.momentum = info->momentum;
+        for (int p = 0; p < car_graph_param_count(graph); p++) {
+            int states = car_optimizer_param_states(&config, graph, p);
+            least = states < least ? states : least;
+            most = states > most ? states : most;
+        }
+        assert_int_equal(most, car_optimizer_config_states(&config));
+        assert_int_equal(info->uneven, least < most);
+        assert_true(car_optimizer_can_correct(&config));
+    }
+    car_graph_destroy(graph);
+    car_context_destroy(context);
+}
+
+static void test_unknown_names(void **state) {
+    car_optimizer_kind kind = CAR_OPTIMIZER_MUON;
+    car_context *context = NULL;
+    (void)state;
+    assert_int_equal(car_context_create(NULL, &context), CAR_OK);
+    assert_false(car_optimizer_is_known("adam", &kind));
+    assert_int_equal(car_optimizer_find(context, "adam", &kind), CAR_ERROR_UNKNOWN_NAME);
+    assert_string_equal(car_context_error(context), "there is no optimizer 'adam'; known are sgd, adamw and muon");
+    assert_int_equal(kind, CAR_OPTIMIZER_MUON);
+    car_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sgd),       cmocka_unit_test(test_adamw),     cmocka_unit_test(test_corrections),
-        cmocka_unit_test(test_schedules), cmocka_unit_test(test_synthetic), cmocka_unit_test(test_synthetic_tokens),
+        cmocka_unit_test(test_what_they_say), cmocka_unit_test(test_unknown_names),    cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_adamw),         cmocka_unit_test(test_corrections),      cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_synthetic),     cmocka_unit_test(test_synthetic_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Pass: zero, where each version of a bundle exists once and moves from user to user, in clock order.
+/* zero: each version of a bundle exists once and moves from user to user, in clock order.
  *
  * A stage belongs to the rank that can be the first to use a new version: rank N-1-floor(j/k). In the slot of that rank's
  * own forward the version before is there, or comes by, and the next is made of it. No rank keeps a copy: of each stage
@@ -12,7 +12,51 @@
  * The owner's forward uses the older version under cdp-v1 (and with a slack), so there it is anyway. Where it uses the
  * new one, as here in slot 15, the older one is between the backwards of two steps, for 2k slots that nobody uses it in,
  * and goes by the owner: its visit. A tied bundle is a copy that is made with its home's, so it has no visits. */
-#include "plan/internal.h"
+#include "plan/rules.h"
+
+/* ---- which device ---------------------------------------------------------------------------- */
+
+static int64_t devices(const car_plan_config *config, bool cyclic) {
+    (void)cyclic;
+    return config->workers;
+}
+
+static int device(const car_plan *plan, int64_t n, int stage) {
+    (void)stage;
+    return car_plan_worker_of(plan, n);
+}
+
+static int owner_of(const car_plan *plan, int stage) {
+    return plan->config.workers - 1 - car_plan_group(plan, stage);
+}
+
+static int stage_ranks(const car_plan *plan, int stage) {
+    (void)stage;
+    return plan->config.workers;
+}
+
+static void visit(car_window *window) {
+    car_window_visit_worker(window, window->device);
+}
+
+static int tapes(const car_plan *plan, int rank) {
+    (void)rank;
+    return plan->config.workers;
+}
+
+/* The copy that was broadcast serves one task. In the cycle a version ends with its last user, unless that is before the
+ * next is made of it. */
+static bool frees_weights(const car_window *window, const car_task *task, int64_t n) {
+    const car_plan *plan = window->plan;
+    if (plan->partition->bundles[task->bundle].bytes == 0) {
+        return false;
+    }
+    if (car_plan_reduces(plan)) {
+        return owner_of(plan, task->stage) != window->device;
+    }
+    return task->kind == CAR_TASK_BACKWARD && n == car_plan_last_user(plan, task->version, task->stage) &&
+           car_plan_stale_workers(plan, task->stage) > 0;
+}
 
 /* ---- uses and visits -------------------------------------------------------------------------- */
 
@@ -120,7 +164,7 @@ static void move_by_owner(car_window *window, int bundle, int64_t version) {
     }
 }
 
-/* The messages before and after a use. Of those that concern the owner, its end is added by car_window_owners. */
+/* The messages before and after a use. Of those that concern the owner, its end is added by update_owned. */
 static void move_for_use(car_window *window, const car_task *task, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     const car_bundle *b = &plan->partition->bundles[bundle];
@@ -177,7 +221,7 @@ static void finished_to_owner(car_window *window, int bundle, int64_t step) {
 static void serve(car_window *window, const car_task *task, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     bool last = task->worker == plan->config.workers - 1 && task->kind == CAR_TASK_BACKWARD;
-    if (plan->clock == CAR_RULE_DP) {
+    if (car_plan_reduces(plan)) {
         broadcast(window, task, bundle);
         return;
     }
@@ -187,10 +231,15 @@ static void serve(car_window *window, const car_task *task, int bundle, int64_t 
     }
 }
 
-void car_window_moves(car_window *window, const car_task *task, int64_t n) {
-    const car_partition *partition = window->plan->partition;
-    int stages = window->plan->stages;
-    for (int b = task->stage; b < partition->bundle_count; b = b < stages ? stages : b + 1) {
+static void attach(car_window *window, const car_task *task, int64_t n) {
+    const car_plan *plan = window->plan;
+    const car_partition *partition = plan->partition;
+    if (car_plan_reduces(plan)) {
+        car_window_reduce(window, task, n);
+    } else {
+        car_window_pass_sums(window, task, n);
+    }
+    for (int b = task->stage; b < partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
         if (partition->bundles[b].stage == task->stage && partition->bundles[b].bytes > 0) {
             serve(window, task, b, n);
         }
@@ -202,7 +251,7 @@ static void owner_updates(car_window *window, int home, int64_t step) {
     const car_plan *plan = window->plan;
     const car_bundle *bundle = &plan->partition->bundles[home];
     unsigned frees = CAR_FREES_SUM;
-    for (int b = home; b < plan->partition->bundle_count; b = b < plan->stages ? plan->stages : b + 1) {
+    for (int b = home; b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
         if (plan->partition->bundles[b].home == home && plan->partition->bundles[b].bytes > 0) {
             finished_to_owner(window, b, step);
             move_from_owner(window, b, step + 1);
@@ -218,9 +267,9 @@ static void owner_updates(car_window *window, int home, int64_t step) {
     car_window_update(window, home, step + 1, renewal_slot(plan, step, home), frees);
 }
 
-void car_window_owners(car_window *window) {
+static void update_owned(car_window *window) {
     const car_plan *plan = window->plan;
-    if (plan->config.placement != CAR_PLACEMENT_ZERO || !car_plan_is_cyclic(plan)) {
+    if (!car_plan_is_cyclic(plan)) {
         return;
     }
     for (int home = 0; home < plan->stages; home++) {
@@ -232,11 +281,34 @@ void car_window_owners(car_window *window) {
         if (step >= 0 && step < window->steps) {
             owner_updates(window, home, step);
         }
-        for (int b = home; window->begin == 0 && b < plan->partition->bundle_count;
-             b = b < plan->stages ? plan->stages : b + 1) {
+        for (int b = home; window->begin == 0 && b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
             if (plan->partition->bundles[b].home == home && plan->partition->bundles[b].bytes > 0) {
                 move_from_owner(window, b, 0);
             }
         }
     }
 }
+
+/* ---- the executor ---------------------------------------------------------------------------- */
+
+/* Weights that move have to arrive in one slot: earlier would only hold memory. */
+static int64_t slots_ahead(const car_plan *plan, const car_task *task) {
+    bool weights = task->cargo == CAR_CARGO_WEIGHTS || task->kind == CAR_TASK_BROADCAST;
+    return weights ? 1 : 2 * (int64_t)plan->per_worker;
+}
+
+const car_placement_class car_placement_zero = {
+    .info = {.name = "zero",
+             .summary = "each version of a stage exists once and moves from user to user",
+             .owned = true},
+    .devices = devices,
+    .device = device,
+    .owner = owner_of,
+    .stage_ranks = stage_ranks,
+    .visit = visit,
+    .attach = attach,
+    .besides = update_owned,
+    .frees_weights = frees_weights,
+    .tapes = tapes,
+    .slots_ahead = slots_ahead,
+};

@@ -1,0 +1,59 @@
+/* The rules: who computes when, and with which version of the weights. Each is one entry of the table in src/plan/rules.c.
+ * docs/design.md has the mathematics. */
+#ifndef CAROUSEL_RULE_H
+#define CAROUSEL_RULE_H
+
+#include <stdbool.h>
+
+#include "carousel/context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum car_rule {
+    CAR_RULE_DP,
+    CAR_RULE_CDP_V1,
+    CAR_RULE_CDP_V2,
+    CAR_RULE_ACCUMULATE,
+    CAR_RULE_GPIPE,
+    CAR_RULE_1F1B,
+    CAR_RULE_2BW,
+    CAR_RULES
+} car_rule;
+
+/* Which gradients are of weights one step old. */
+typedef enum car_lateness {
+    CAR_LATE_NEVER,
+    CAR_LATE_EVERYWHERE,
+    CAR_LATE_PARTLY /* those of some workers, which differ between stages */
+} car_lateness;
+
+/* What a rule is, for help texts and for whoever has to tell rules apart. */
+typedef struct car_rule_info {
+    const char *name, *summary;
+    car_lateness late;
+    bool cyclic;   /* workers follow each other round the cycle, 2k slots apart, and no step waits for the one before */
+    bool together; /* all workers compute in the same slots: over ranks, sums are reduced by collectives */
+    bool in_turns; /* only as many micro-batches at a time as there are threads, all added to one sum */
+    bool has_slack; /* knows --freshness-slack */
+    bool anywhere;  /* goes with every placement */
+} car_rule_info;
+
+/* Of any rule below CAR_RULES. */
+const car_rule_info *car_rule_info_of(car_rule rule);
+const char *car_rule_text(car_rule rule);
+/* By name; CAR_ERROR_UNKNOWN_NAME with the known ones in the message. */
+car_status car_rule_find(car_context *context, const char *name, car_rule *out);
+bool car_rule_is_known(const char *name, car_rule *out); /* the same without a message */
+
+/* Whether a step's first updates are due before its last gradients are there. */
+static inline bool car_rule_updates_early(car_rule rule) {
+    const car_rule_info *info = car_rule_info_of(rule);
+    return info->cyclic && info->late != CAR_LATE_EVERYWHERE;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,70 @@
+/* The placements by name, and the questions about a plan whose answers depend on them. */
+#include "plan/placement.h"
+
+#include "plan/names.h"
+#include "plan/usage.h"
+
+static const car_placement_class *const classes[CAR_PLACEMENTS] = {
+#define CLASS(code, name) [code] = &car_placement_##name,
+    CAR_PLACEMENT_LIST(CLASS)
+#undef CLASS
+};
+
+const car_placement_class *car_placement_class_of(car_placement placement) {
+    return classes[placement];
+}
+
+const car_placement_info *car_placement_info_of(car_placement placement) {
+    return &classes[placement]->info;
+}
+
+const char *car_placement_text(car_placement placement) {
+    return (unsigned)placement < CAR_PLACEMENTS ? classes[placement]->info.name : "unknown placement";
+}
+
+static const char *name_at(int n) {
+    return classes[n]->info.name;
+}
+
+car_status car_placement_find(car_context *context, const char *name, car_placement *out) {
+    int found = 0;
+    car_status status = car_names_find(context, "placement", name_at, CAR_PLACEMENTS, name, &found);
+    if (status == CAR_OK) {
+        *out = (car_placement)found;
+    }
+    return status;
+}
+
+bool car_placement_is_known(const char *name, car_placement *out) {
+    int found = car_names_index(name_at, CAR_PLACEMENTS, name);
+    *out = found == CAR_NONE ? *out : (car_placement)found;
+    return found != CAR_NONE;
+}
+
+/* ---- of a plan ------------------------------------------------------------------------------- */
+
+int car_plan_pattern_steps(const car_plan *plan) {
+    return plan->placement->pattern_steps ? plan->placement->pattern_steps(plan) : 1;
+}
+
+int64_t car_plan_slots_ahead(const car_plan *plan, const car_task *task) {
+    return plan->placement->slots_ahead ? plan->placement->slots_ahead(plan, task) : 2 * (int64_t)plan->per_worker;
+}
+
+bool car_plan_needs_beats(const car_plan *plan) {
+    return plan->placement->keeps_no_distance && car_plan_is_cyclic(plan) && plan->devices > 1;
+}
+
+bool car_plan_orders_sums(const car_plan *plan) {
+    return plan->placement->sums_queue_up;
+}
+
+int car_plan_collective_group(const car_plan *plan, int device) {
+    bool groups = plan->placement->group_of_device && car_plan_reduces(plan);
+    return groups ? plan->placement->group_of_device(plan, device) : 0;
+}
+
+int car_plan_collective_member(const car_plan *plan, int device) {
+    bool groups = plan->placement->group_of_device && car_plan_reduces(plan);
+    return groups ? device - car_plan_group_first(plan, plan->placement->group_of_device(plan, device)) : device;
+}

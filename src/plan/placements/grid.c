@@ -1,0 +1,177 @@
+/* grid: group r of stages on N-r ranks, which take micro-batches in turn. At most N-r consecutive ones are alive in
+ * group r, so that no two meet on a rank. Under dp every worker has a rank of its own in each group.
+ *
+ * As in a pipeline activations and their gradients cross between groups. Partial sums go to the rank of the next
+ * micro-batch. The maker of an update changes from step to step, and each rank needs the last version to make the next: so
+ * the finished sum goes round the ring of the group's ranks, 2k slots a hop, and each updates for itself. */
+#include "plan/placement.h"
+
+/* ---- which device ---------------------------------------------------------------------------- */
+
+static int64_t devices(const car_plan_config *config, bool cyclic) {
+    int64_t workers = config->workers;
+    return cyclic ? workers * (workers + 1) / 2 : workers * workers;
+}
+
+int car_plan_group_ranks(const car_plan *plan, int group) {
+    return car_plan_is_cyclic(plan) ? plan->config.workers - group : plan->config.workers;
+}
+
+int car_plan_group_first(const car_plan *plan, int group) {
+    int64_t workers = plan->config.workers, before = group;
+    return (int)(car_plan_is_cyclic(plan) ? before * workers - before * (before - 1) / 2 : before * workers);
+}
+
+static int group_of_device(const car_plan *plan, int device) {
+    int low = 0, high = plan->config.workers - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (car_plan_group_first(plan, middle) <= device) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
+}
+
+static int device(const car_plan *plan, int64_t n, int stage) {
+    int group = car_plan_group(plan, stage);
+    return car_plan_group_first(plan, group) + (int)(n % car_plan_group_ranks(plan, group));
+}
+
+static int stage_ranks(const car_plan *plan, int stage) {
+    return car_plan_group_ranks(plan, car_plan_group(plan, stage));
+}
+
+/* In group r the turns are the same again after (N-r)/gcd(N, N-r) steps. */
+static int pattern_steps(const car_plan *plan) {
+    return plan->config.workers;
+}
+
+static void visit(car_window *window) {
+    const car_plan *plan = window->plan;
+    int group = group_of_device(plan, window->device);
+    car_window_visit_group(window, group, car_plan_group_ranks(plan, group),
+                           window->device - car_plan_group_first(plan, group));
+}
+
+static int tapes(const car_plan *plan, int rank) {
+    (void)plan, (void)rank;
+    return 1;
+}
+
+/* ---- sums and updates ------------------------------------------------------------------------ */
+
+static void attach(car_window *window, const car_task *task, int64_t n) {
+    const car_plan *plan = window->plan;
+    car_window_boundaries(window, task, n);
+    car_window_ties(window, task, n);
+    if (car_plan_reduces(plan)) {
+        car_window_reduce(window, task, n);
+        return;
+    }
+    car_window_pass_sums(window, task, n);
+    /* The sum travels on, unless its version is the run's last. */
+    bool travels = task->step + 1 < window->steps && stage_ranks(plan, task->stage) > 1;
+    car_window_make(window, task, travels ? 0 : CAR_FREES_SUM);
+}
+
+/* The way round a group's ring: from the rank of micro-batch `start` in slot `slot`, one hop every 2k slots.
+ *
+ * A stage's own: the finished sum, from the maker. The last version of a run stays with its maker. A tie's: new weights,
+ * from the rank that uses them first. */
+typedef struct ring {
+    int bundle, ranks, first_rank;
+    int64_t version, start, slot, first_user;
+    bool tied;
+} ring;
+
+static int ring_device(const ring *r, int64_t offset) {
+    return r->first_rank + (int)((r->start + offset) % r->ranks);
+}
+
+/* Whether the rank at `offset`, or one behind it, uses a tied version in this run. */
+static bool tie_is_wanted(const car_window *window, const ring *r, int64_t offset) {
+    for (int64_t o = offset; o < r->ranks; o++) {
+        int64_t n = r->first_user + ((r->start + o - r->first_user) % r->ranks + r->ranks) % r->ranks;
+        if (car_window_runs(window, n)) { /* a group has no more ranks than a version has users */
+            return true;
+        }
+    }
+    return false;
+}
+
+static void add_hops(car_window *window, const ring *r) {
+    const car_plan *plan = window->plan;
+    int64_t spacing = 2 * (int64_t)plan->per_worker;
+    int64_t mine = ((window->device - r->first_rank - r->start) % r->ranks + r->ranks) % r->ranks;
+    car_task what = r->tied ? car_window_weights_message(plan, r->bundle, r->version, CAR_NONE)
+                            : car_window_finished_sum(plan, r->bundle, r->version);
+    for (int64_t o = mine > 0 ? mine : 1; o <= mine + 1 && o < r->ranks; o++) { /* the hop to me, the hop from me */
+        if (!r->tied || tie_is_wanted(window, r, o)) {
+            what.frees = r->tied ? 0 : CAR_FREES_SUM;
+            car_window_message(window, what, ring_device(r, o - 1), r->slot + spacing * (o - 1), ring_device(r, o),
+                               r->slot + spacing * o);
+        }
+    }
+    if (!r->tied && mine > 0) {
+        car_window_update(window, r->bundle, r->version, r->slot + spacing * mine,
+                          mine == r->ranks - 1 ? CAR_FREES_SUM : 0);
+    }
+}
+
+static void relay_bundle(car_window *window, int bundle, int group) {
+    const car_plan *plan = window->plan;
+    const car_bundle *b = &plan->partition->bundles[bundle];
+    ring r = {
+        .bundle = bundle, .ranks = car_plan_group_ranks(plan, group), .first_rank = car_plan_group_first(plan, group)};
+    int64_t around = window->begin / plan->period;
+    r.tied = b->home != b->stage;
+    if (r.tied && group == car_plan_group(plan, b->home)) {
+        return; /* every rank of the group makes them with the home's update */
+    }
+    /* A ring takes less than a period, and begins at most two periods after its step does. */
+    for (int64_t version = around - 3; version <= around + 1; version++) {
+        if (version < 1 || version >= window->steps) {
+            continue;
+        }
+        r.version = version;
+        r.first_user = car_plan_first_user(plan, version, b->home);
+        r.start = r.tied ? r.first_user : version * plan->config.workers - 1;
+        r.slot = r.tied ? car_plan_forward_slot_of(plan, r.start, b->stage)
+                        : car_plan_backward_slot_of(plan, r.start, b->stage);
+        add_hops(window, &r);
+    }
+}
+
+static void relay(car_window *window) {
+    const car_plan *plan = window->plan;
+    if (!car_plan_is_cyclic(plan)) {
+        return;
+    }
+    /* Of the group's own stages, then of the ties. */
+    int group = group_of_device(plan, window->device), k = plan->per_worker;
+    for (int b = group * k; b < plan->partition->bundle_count; b = b + 1 == (group + 1) * k ? plan->stages : b + 1) {
+        const car_bundle *bundle = &plan->partition->bundles[b];
+        if (bundle->bytes > 0 && car_plan_group(plan, bundle->stage) == group) {
+            relay_bundle(window, b, group);
+        }
+    }
+}
+
+const car_placement_class car_placement_grid = {
+    .info = {.name = "grid",
+             .summary = "group r of stages on N-r ranks (dp: on N), micro-batches in turn",
+             .by_stage = true,
+             .repeated = true},
+    .devices = devices,
+    .device = device,
+    .stage_ranks = stage_ranks,
+    .pattern_steps = pattern_steps,
+    .visit = visit,
+    .attach = attach,
+    .besides = relay,
+    .tapes = tapes,
+    .group_of_device = group_of_device,
+};

@@ -1,0 +1,168 @@
+/* replica: every rank has all weights, and hosts one worker or several.
+ *
+ * Partial sums go to the rank of the next worker. The finished sum goes from the maker (the rank of worker N-1) to the first
+ * user of the version that is made of it, and from each rank, after its first forward with the result, to the next in order
+ * of first use. Each rank updates for itself, right before that forward: so with one worker on a rank one version is
+ * enough. */
+#include "plan/placement.h"
+
+/* ---- which device ---------------------------------------------------------------------------- */
+
+static int64_t devices(const car_plan_config *config, bool cyclic) {
+    (void)cyclic;
+    return config->ranks ? config->ranks : config->workers;
+}
+
+static int device(const car_plan *plan, int64_t n, int stage) {
+    (void)stage;
+    int ranks = plan->config.ranks, worker = car_plan_worker_of(plan, n);
+    return plan->config.mapping == CAR_MAPPING_INTERLEAVED ? worker % ranks : worker / (plan->config.workers / ranks);
+}
+
+static int stage_ranks(const car_plan *plan, int stage) {
+    (void)stage;
+    return plan->config.ranks;
+}
+
+static int tapes(const car_plan *plan, int rank) {
+    (void)rank;
+    return plan->config.workers;
+}
+
+car_plan_config car_plan_config_hosted(const car_plan_config *config, int hosts) {
+    car_plan_config hosted = *config;
+    hosted.placement = CAR_PLACEMENT_REPLICA;
+    hosted.ranks = hosts;
+    return hosted;
+}
+
+/* ---- the finished sum ------------------------------------------------------------------------ */
+
+/* How many consecutive micro-batches share a rank. */
+static int64_t run_length(const car_plan *plan) {
+    return plan->config.mapping == CAR_MAPPING_CONTIGUOUS ? plan->config.workers / plan->config.ranks : 1;
+}
+
+/* The first user of a version on `device`, given the first of all. */
+static int64_t first_on_device(const car_plan *plan, int device, int64_t first) {
+    int64_t n = first, length = run_length(plan);
+    while (car_plan_device_of(plan, n, 0) != device) {
+        n = (n / length + 1) * length;
+    }
+    return n;
+}
+
+/* The next rank's first user after n, CAR_NONE if all ranks have had theirs. */
+static int64_t next_rank(const car_plan *plan, int64_t first, int64_t n) {
+    int64_t length = run_length(plan), next = (n / length + 1) * length;
+    return next < (first / length + plan->config.ranks) * length ? next : CAR_NONE;
+}
+
+static int64_t previous_rank(const car_plan *plan, int64_t first, int64_t n) {
+    int64_t previous = (n / run_length(plan) - 1) * run_length(plan);
+    return previous > first ? previous : first;
+}
+
+/* Whether this rank makes a version before a forward of this run. */
+static bool is_used_here(const car_window *window, int home, int64_t version) {
+    int64_t first = car_plan_first_user(window->plan, version, home);
+    return car_window_runs(window, first_on_device(window->plan, window->device, first));
+}
+
+/* What the maker is not going to use in this run it makes all the same, so that the last version exists:
+ * after its last backward, one version after the other, because each is made from the one before. */
+static void last_updates(car_window *window, const car_task *task) {
+    for (int64_t version = task->step > 0 ? task->step : 1; version <= task->step + 1; version++) {
+        if (!is_used_here(window, task->stage, version)) {
+            car_task update = *task;
+            update.kind = CAR_TASK_UPDATE;
+            update.step = version - 1;
+            update.version = version;
+            update.tied_version = CAR_NONE;
+            update.buffer = (int)(version % 2);
+            update.frees = CAR_FREES_SUM;
+            car_window_add(window, update);
+        }
+    }
+}
+
+/* The maker's jump to the first user, right after its backward. */
+static void jump(car_window *window, const car_task *task) {
+    const car_plan *plan = window->plan;
+    int64_t version = task->step + 1, first = car_plan_first_user(plan, version, task->stage);
+    if (car_window_runs(window, first)) {
+        car_window_message(window, car_window_finished_sum(plan, task->stage, version), window->device, task->slot,
+                           car_plan_device_of(plan, first, task->stage),
+                           car_plan_forward_slot_of(plan, first, task->stage));
+    }
+    if (task->step == window->steps - 1) {
+        last_updates(window, task);
+    }
+}
+
+/* The first forward of a rank with a new version: receive the sum, update, pass the sum on. */
+static void first_use(car_window *window, const car_task *task, int64_t n) {
+    const car_plan *plan = window->plan;
+    int64_t first = car_plan_first_user(plan, task->version, task->stage);
+    if (task->version == 0 || n != first_on_device(plan, window->device, first)) {
+        return;
+    }
+    int64_t made = task->version * plan->config.workers - 1; /* the micro-batch that finished the sum */
+    int maker = car_plan_device_of(plan, made, task->stage);
+    car_task sum = car_window_finished_sum(plan, task->bundle, task->version);
+    if (n == first) {
+        car_window_message(window, sum, maker, car_plan_backward_slot_of(plan, made, task->stage), window->device,
+                           task->slot);
+    } else if (window->device != maker) {
+        int64_t from = previous_rank(plan, first, n);
+        car_window_message(window, sum, car_plan_device_of(plan, from, task->stage),
+                           car_plan_forward_slot_of(plan, from, task->stage), window->device, task->slot);
+    }
+    int64_t to = next_rank(plan, first, n);
+    bool passes_on =
+        to != CAR_NONE && car_window_runs(window, to) && car_plan_device_of(plan, to, task->stage) != maker;
+    car_window_update(window, task->bundle, task->version, task->slot, passes_on ? 0 : CAR_FREES_SUM);
+    if (passes_on) {
+        sum.frees = CAR_FREES_SUM;
+        car_window_message(window, sum, window->device, task->slot, car_plan_device_of(plan, to, task->stage),
+                           car_plan_forward_slot_of(plan, to, task->stage));
+    }
+}
+
+static void attach(car_window *window, const car_task *task, int64_t n) {
+    const car_plan *plan = window->plan;
+    if (car_plan_reduces(plan)) {
+        car_window_reduce(window, task, n);
+        return;
+    }
+    car_window_pass_sums(window, task, n);
+    if (plan->partition->bundles[task->stage].bytes == 0) {
+        return;
+    }
+    if (task->kind == CAR_TASK_FORWARD) {
+        first_use(window, task, n);
+    } else if (task->worker == plan->config.workers - 1) {
+        jump(window, task);
+    }
+}
+
+/* ---- the executor ---------------------------------------------------------------------------- */
+
+/* Finished sums come before forwards, which take half as long as backwards, and there may be most of the weights behind
+ * each other. */
+static int64_t slots_ahead(const car_plan *plan, const car_task *task) {
+    return (task->cargo == CAR_CARGO_FINISHED ? 4 : 2) * (int64_t)plan->per_worker;
+}
+
+const car_placement_class car_placement_replica = {
+    .info = {.name = "replica", .summary = "every rank has all weights", .fewer_ranks = true, .repeated = true},
+    .devices = devices,
+    .device = device,
+    .stage_ranks = stage_ranks,
+    .visit = car_window_visit_own_workers,
+    .attach = attach,
+    .tapes = tapes,
+    .slots_ahead = slots_ahead,
+    .keeps_no_distance = true,
+    .sums_queue_up = true,
+};
