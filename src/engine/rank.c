@@ -145,7 +145,7 @@ done:
     return status;
 }
 
-int car_rank_highest_tag(const car_rank *rank) {
+static int highest_tag(const car_rank *rank) {
     return CAR_CARGOS * (2 + 2 * (rank->bundles + rank->bundles * (rank->workers + 1)));
 }
 
@@ -171,8 +171,7 @@ static car_status create_contents(car_rank *rank) {
         car_arena_return_pages(rank->arena, returned_piece);
     }
     /* All ranks do this together, so it comes before what may fail on one of them. */
-    CAR_TRY(car_transport_prepare(rank->transport,
-                                  car_rank_highest_tag(rank) + car_rank_square_tags(rank) + CAR_PARCEL_KINDS, group));
+    CAR_TRY(car_transport_prepare(rank->transport, highest_tag(rank), group));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->workers, sizeof *rank->computed, &rank->computed));
     CAR_TRY(create_range(rank));
     CAR_TRY(car_usage_create(rank->plan, rank->device, &rank->usage));
@@ -184,6 +183,7 @@ static car_status create_contents(car_rank *rank) {
     CAR_TRY(create_threads(rank));
     CAR_TRY(create_view(rank, &rank->newest_weights));
     CAR_TRY(create_view(rank, &rank->previous_weights));
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->devices, sizeof *rank->sightings, &rank->sightings));
     CAR_TRY(car_rank_create_losses(rank));
     CAR_TRY(car_rank_create_pacing(rank));
     CAR_TRY(car_rank_create_cuts(rank));
@@ -255,6 +255,8 @@ void car_rank_destroy(car_rank *rank) {
     car_rank_destroy_cuts(rank);
     car_rank_destroy_pacing(rank);
     car_rank_destroy_losses(rank);
+    car_context_release(rank->context, rank->sightings, rank->sightings ? (size_t)rank->devices : 0,
+                        sizeof *rank->sightings);
     destroy_view(rank, &rank->previous_weights);
     destroy_view(rank, &rank->newest_weights);
     destroy_threads(rank);
@@ -324,7 +326,7 @@ static void join_threads(car_rank *rank) {
 
 static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->limit = rank->planned = steps - rank->first_step;
-    rank->window = rank->windows_used = 0;
+    rank->window = rank->windows_used = rank->steps_used = 0;
     rank->windows = car_plan_windows(rank->plan, rank->planned);
     rank->asked = rank->frozen = rank->shortened = false;
     rank->report_end = steps;
@@ -338,6 +340,8 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->progressed = rank->watched = car_clock_seconds();
     car_rank_rewind_pacing(rank);
     car_rank_rewind_norm(rank);
+    car_rank_rewind_losses(rank);
+    atomic_store(&rank->wished, false);
     for (int r = 0; r < rank->devices; r++) {
         rank->sightings[r].when = rank->progressed; /* patience begins now */
     }
@@ -372,7 +376,7 @@ void car_rank_fail(car_rank *rank, car_status status) {
 static car_transport_events events_of(car_rank *rank) {
     return (car_transport_events){.finished = car_rank_message_finished,
                                   .watch = car_rank_watch,
-                                  .urgent = car_rank_has_much_to_tell,
+                                  .urgent = car_rank_is_urgent,
                                   .tell = car_rank_tell,
                                   .heard = car_rank_heard,
                                   .beat = car_rank_hear_beat,
@@ -425,7 +429,7 @@ car_status car_rank_run(car_rank *rank, int64_t steps) {
     }
     CAR_TRY(status);
     count_steps(rank);
-    CAR_TRY(car_rank_share_losses(rank));
+    CAR_TRY(car_rank_check_losses(rank));
 done:
     rank->times.wall += car_clock_seconds() - start;
     return status;

@@ -107,29 +107,31 @@ typedef struct car_entry {
     struct car_entry *next, *next_ready, *next_arrival;
 } car_entry;
 
-/* What a message is that outlives its task, or has none. */
-typedef enum car_parcel_kind {
-    CAR_PARCEL_SENT,   /* by a task */
-    CAR_PARCEL_SQUARE, /* rank_norm.c */
-    CAR_PARCEL_ORDER,  /* rank_stop.c: to end early, or that nobody will ask for it; the answer; the end */
-    CAR_PARCEL_ANSWER,
-    CAR_PARCEL_END,
-    CAR_PARCEL_KINDS
-} car_parcel_kind;
+/* What a note is about; see rank_notes.c. */
+typedef enum car_note_kind {
+    CAR_NOTE_SQUARE,
+    CAR_NOTE_LOSS,
+    CAR_NOTE_ORDER, /* to end early, or that nobody will ask for it; the answer; the end */
+    CAR_NOTE_ANSWER,
+    CAR_NOTE_END
+} car_note_kind;
 
+enum { CAR_NOTE_STEPS = 8 }; /* of which there may be notes at once */
+
+/* A message that outlives its task, or a note. */
 typedef struct car_parcel {
     car_message message;
     car_block *block;
     struct car_rank *rank;
-    car_parcel_kind kind;
-    int64_t step; /* of a square */
-    int stage;
+    car_note_kind note;
+    int64_t step; /* of the plan, that a note is about */
+    int index;
 } car_parcel;
 
 /* rank 0: what is known of where all ranks can end. */
 typedef struct car_ending {
     int answers;
-    int64_t end, windows, squares;
+    int64_t end, windows, squares, losses;
 } car_ending;
 
 typedef struct car_rank_thread {
@@ -200,6 +202,7 @@ struct car_rank {
     car_use_list uses;               /* of the task that is listed */
     int64_t window, windows, listed; /* the next to be listed, how many are, tasks so far */
     int64_t planned;                 /* steps that tasks are listed for */
+    int64_t steps_used;              /* that tasks listed so far are of */
     int64_t windows_used;            /* that tasks listed so far lie in, or send to */
     int64_t limit;                   /* steps of the plan that are made; smaller once the end is near */
     bool asked, frozen, shortened;   /* see rank_stop.c: the end was asked for; nothing new may begin; it was early */
@@ -226,6 +229,7 @@ struct car_rank {
     double computes;        /* all of a step, of the worker that ended one last */
     /* Losses on their way to rank 0. */
     struct car_losses *losses;
+    atomic_bool wished;        /* the wish to stop has been told */
     struct car_pacing *pacing; /* NULL: whoever can run runs, in the plan's order */
     struct car_norm *norm;     /* NULL if nobody wants to know it */
     struct car_cuts *cuts;     /* NULL if none are taken on the way */
@@ -291,8 +295,7 @@ void car_rank_destroy_norm(car_rank *rank);
 void car_rank_rewind_norm(car_rank *rank); /* before a run */
 car_status car_rank_measure(car_rank *rank, const car_task *task);
 car_status car_rank_expect_squares(car_rank *rank); /* in the loop: of steps that come soon */
-void car_rank_hear_square(car_rank *rank, const car_parcel *parcel);
-int car_rank_square_tags(const car_rank *rank);
+car_status car_rank_hear_square(car_rank *rank, const car_parcel *parcel);
 int64_t car_rank_squares_expected(const car_rank *rank);
 /* The end came early: squares of all steps before `steps` are sent and waited for, so that none is left behind. */
 car_status car_rank_settle_squares(car_rank *rank, int64_t steps);
@@ -321,10 +324,15 @@ void car_rank_message_finished(void *user, car_message *message);
 /* Starts a message that brings its own memory, which goes with it. With the lock. */
 car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block, car_parcel **out);
 
+/* rank_notes.c: with the lock, in the loop. */
+car_status car_rank_send_note(car_rank *rank, car_note_kind kind, int64_t step, int index, int to, const void *data,
+                              size_t bytes);
+car_status car_rank_expect_note(car_rank *rank, car_note_kind kind, int64_t step, int index, int from, size_t bytes);
+void car_rank_hear_note(car_rank *rank, const car_parcel *parcel); /* one that came: to whom it concerns */
+
 /* rank_state.c */
 car_status car_rank_go_on(car_rank *rank);
 
-int car_rank_highest_tag(const car_rank *rank); /* rank.c: of the plan's messages */
 /* rank.c. With the lock: the rank has failed, with the message of this thread if it is the first to, and nobody should
  * wait for others any more. */
 void car_rank_fail(car_rank *rank, car_status status);
@@ -356,7 +364,7 @@ void car_rank_note_portion(car_rank *rank, const car_entry *entry, bool begins);
 /* One of the ready entries that are candidates, or NULL: they wait. */
 car_entry *car_rank_choose_paced(car_rank *rank);
 
-/* rank_losses.c: losses and sightings, what statuses carry. */
+/* rank_losses.c: losses, and the reports that rank 0 makes of them. With the lock, but for creating. */
 car_status car_rank_create_losses(car_rank *rank);
 void car_rank_destroy_losses(car_rank *rank);
 /* Before the first run, and when the state was put back: the step that is reported next. Rank 0's. */
@@ -364,26 +372,34 @@ void car_rank_report_from(car_rank *rank, int64_t step);
 /* Rank 0: a step's norm. */
 car_status car_rank_note_norm(car_rank *rank, int64_t step, double norm, bool skipped);
 int64_t car_rank_reported(const car_rank *rank);
-car_status car_rank_note_loss(car_rank *rank, int64_t step, int worker, double value);
+void car_rank_rewind_losses(car_rank *rank); /* before a run */
+car_status car_rank_note_loss(car_rank *rank, const car_task *task, double value);
 car_status car_rank_note_step(car_rank *rank, const car_task *task);
 bool car_rank_makes_loss(const car_rank *rank, const car_task *task);
-/* Whether there is room for the loss that the task makes, if it makes one. With the lock. */
+/* Whether there is room for the loss that the task makes, if it makes one. */
 bool car_rank_may_note_loss(const car_rank *rank, const car_task *task);
-/* What the transport calls back; `user` is the rank. */
-bool car_rank_has_much_to_tell(void *user);
+/* Rank 0, in the loop: of steps that come soon. */
+car_status car_rank_expect_losses(car_rank *rank);
+car_status car_rank_hear_loss(car_rank *rank, const car_parcel *parcel);
+/* Steps before this one are waited for, or may be told. */
+int64_t car_rank_losses_under_way(const car_rank *rank);
+/* The end came early: see car_rank_settle_squares. */
+car_status car_rank_settle_losses(car_rank *rank, int64_t steps);
+car_status car_rank_check_losses(car_rank *rank); /* after the loop: whether all were reported */
+
+/* rank_watch.c: who is where, and who is silent. With the lock. */
+const car_entry *car_rank_at(const car_rank *rank); /* the task that is worked on, or the first that waits; or NULL */
+/* What the transport calls back; `user` is the rank. They take the lock themselves. */
+void car_rank_watch(void *user);
+bool car_rank_is_urgent(void *user);
 size_t car_rank_tell(void *user, char *status);
 void car_rank_heard(void *user, int from, const char *text, size_t bytes);
-car_status car_rank_share_losses(car_rank *rank); /* all that is left, after the loop */
-
-/* rank_watch.c: who is where, who is silent, and when to end. With the lock. */
-const car_entry *car_rank_at(const car_rank *rank); /* the task that is worked on, or the first that waits; or NULL */
-void car_rank_watch(void *user);                    /* a rank; takes the lock itself */
 
 /* rank_stop.c: ending early. With the lock, in the loop. */
 car_status car_rank_await_order(car_rank *rank);     /* at the beginning of a run */
 car_status car_rank_give_last_order(car_rank *rank); /* at its end */
 void car_rank_look_for_stop(car_rank *rank);         /* begins to end, if that is wanted */
-void car_rank_hear_note(car_rank *rank, const car_parcel *parcel);
+car_status car_rank_hear_of_end(car_rank *rank, const car_parcel *parcel);
 bool car_rank_is_dropped(const car_rank *rank, const car_task *task);
 bool car_rank_may_commit(const car_rank *rank, int64_t version); /* make it, or do what cannot be taken back for it */
 void car_rank_commit(car_rank *rank, int64_t version);

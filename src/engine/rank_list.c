@@ -104,6 +104,7 @@ static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     int64_t used = window_used(rank, task) + 1;
     used = used > window + 1 ? used : window + 1;
     rank->windows_used = used > rank->windows_used ? used : rank->windows_used;
+    rank->steps_used = task->step >= rank->steps_used ? task->step + 1 : rank->steps_used;
     if (car_task_is_collective(task)) {
         entry->message.tag = rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its turn */
     }
@@ -220,6 +221,7 @@ car_status car_rank_fill(car_rank *rank) {
     if (rank->norm) {
         CAR_TRY(car_rank_expect_squares(rank));
     }
+    CAR_TRY(car_rank_expect_losses(rank));
 done:
     return status;
 }

@@ -204,9 +204,7 @@ void car_rank_message_finished(void *user, car_message *message) {
         rank->status = rank->status == CAR_OK ? CAR_ERROR_IO : rank->status;
     } else if (message->user) {
         car_parcel *parcel = message->user;
-        if (message->kind == CAR_MESSAGE_RECEIVE && parcel->kind == CAR_PARCEL_SQUARE) {
-            car_rank_hear_square(rank, parcel);
-        } else if (message->kind == CAR_MESSAGE_RECEIVE) {
+        if (message->kind == CAR_MESSAGE_RECEIVE) {
             car_rank_hear_note(rank, parcel);
         }
         car_block_drop(rank, parcel->block);

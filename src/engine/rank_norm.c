@@ -19,7 +19,7 @@
 #include "engine/rank_internal.h"
 #include "kernels/vector/vector.h"
 
-enum { STEPS_KEPT = 8 }; /* the cycle overlaps two, and what is told of others may come early */
+enum { STEPS_KEPT = CAR_NOTE_STEPS }; /* the cycle overlaps two, and what is told of others may come early */
 
 /* What is known of a step; by step mod STEPS_KEPT. */
 typedef struct norm_step {
@@ -138,14 +138,9 @@ static void decide(const car_rank *rank) {
     }
 }
 
-static void note_failure(car_rank *rank, car_status status) {
-    if (status != CAR_OK) {
-        car_rank_fail(rank, status);
-    }
-}
-
-static void complete(car_rank *rank) {
+static car_status complete(car_rank *rank) {
     car_norm *norm = rank->norm;
+    car_status status = CAR_OK;
     while (norm->completed < norm->decided && is_complete(rank, norm->completed)) {
         norm_step *s = step_of(norm, norm->completed), *next = step_of(norm, norm->completed + 1);
         double square = 0;
@@ -155,24 +150,26 @@ static void complete(car_rank *rank) {
         s->norm = sqrt(square);
         norm->last = s->skipped ? norm->last : s->norm;
         if (rank->device == 0) {
-            note_failure(rank, car_rank_note_norm(rank, rank->first_step + s->step, s->norm, s->skipped));
+            CAR_TRY(car_rank_note_norm(rank, rank->first_step + s->step, s->norm, s->skipped));
         }
         norm->completed++;
         open_step(rank, next, norm->completed);
         next->before = norm->last;
     }
+done:
+    return status;
 }
 
-static void note_square(car_rank *rank, int64_t step, int stage, double square) {
+static car_status note_square(car_rank *rank, int64_t step, int stage, double square) {
     norm_step *s = step_of(rank->norm, step);
     open_step(rank, s, step);
     if (s->squares[stage] != -1) {
-        return; /* others have told, and it is the same */
+        return CAR_OK; /* others have told, and it is the same */
     }
     s->squares[stage] = square;
     s->known++;
     decide(rank);
-    complete(rank);
+    return complete(rank);
 }
 
 /* The square of the averaged gradient. */
@@ -194,41 +191,15 @@ static int teller_of(const car_rank *rank, int64_t step, int stage) {
     return car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, step, stage));
 }
 
-int car_rank_square_tags(const car_rank *rank) {
-    return rank->stages * STEPS_KEPT;
-}
-
 int64_t car_rank_squares_expected(const car_rank *rank) {
     return rank->norm ? rank->norm->expected : 0;
-}
-
-/* A message about the square of a step's stage. */
-static car_status exchange(car_rank *rank, int64_t step, int stage, car_message_kind kind, int peer, double square) {
-    const car_message message = {.kind = kind,
-                                 .bytes = sizeof square,
-                                 .peer = peer,
-                                 .tag = car_rank_highest_tag(rank) + 1 + stage * STEPS_KEPT + (int)(step % STEPS_KEPT),
-                                 .due = CAR_MESSAGE_AT_ONCE};
-    car_block *block = NULL;
-    car_parcel *parcel = NULL;
-    car_status status = car_block_create(rank, CAR_MEMORY_MESSAGES, sizeof square, &block);
-    if (status == CAR_OK) {
-        memcpy(block->data, &square, sizeof square);
-        status = car_rank_ship(rank, &message, block, &parcel);
-    }
-    if (status == CAR_OK) {
-        parcel->kind = CAR_PARCEL_SQUARE;
-        parcel->step = step;
-        parcel->stage = stage;
-    }
-    return status;
 }
 
 static car_status tell(car_rank *rank, int64_t step, int stage, double square) {
     car_status status = CAR_OK;
     for (int r = 0; r < rank->devices; r++) {
         if (r != rank->device) {
-            CAR_TRY(exchange(rank, step, stage, CAR_MESSAGE_SEND, r, square));
+            CAR_TRY(car_rank_send_note(rank, CAR_NOTE_SQUARE, step, stage, r, &square, sizeof square));
         }
     }
 done:
@@ -242,7 +213,7 @@ static car_status expect(car_rank *rank, int64_t steps) {
         for (int j = 0; j < rank->stages; j++) {
             int from = teller_of(rank, norm->expected, j);
             if (rank->partition->bundles[j].bytes > 0 && from != rank->device) {
-                CAR_TRY(exchange(rank, norm->expected, j, CAR_MESSAGE_RECEIVE, from, 0));
+                CAR_TRY(car_rank_expect_note(rank, CAR_NOTE_SQUARE, norm->expected, j, from, sizeof(double)));
             }
         }
     }
@@ -273,10 +244,10 @@ done:
     return status;
 }
 
-void car_rank_hear_square(car_rank *rank, const car_parcel *parcel) {
+car_status car_rank_hear_square(car_rank *rank, const car_parcel *parcel) {
     double square = 0;
     memcpy(&square, parcel->block->data, sizeof square);
-    note_square(rank, parcel->step, parcel->stage, square);
+    return note_square(rank, parcel->step, parcel->index, square);
 }
 
 car_status car_rank_measure(car_rank *rank, const car_task *task) {
@@ -289,10 +260,11 @@ car_status car_rank_measure(car_rank *rank, const car_task *task) {
     pthread_mutex_unlock(&rank->lock);
     double square = measure(rank, &rank->holding[task->bundle].layout, block);
     pthread_mutex_lock(&rank->lock);
-    note_square(rank, task->step, task->bundle, square);
-    return !rank->alone && teller_of(rank, task->step, task->bundle) == rank->device
+    car_status status = note_square(rank, task->step, task->bundle, square);
+    bool tells = !rank->alone && !car_rank_is_dropped(rank, task); /* else it was told when the end was known */
+    return status == CAR_OK && tells && teller_of(rank, task->step, task->bundle) == rank->device
                ? tell(rank, task->step, task->bundle, square)
-               : CAR_OK;
+               : status;
 }
 
 /* ---- what follows ---------------------------------------------------------------------------- */

@@ -15,10 +15,10 @@
 
 /* What ranks tell each other. */
 typedef struct ending_note {
-    int64_t asks;    /* the order: 1, or 0: this run ends as it should */
-    int64_t end;     /* steps of the plan: that cannot be taken back; that are made */
-    int64_t windows; /* to be listed */
-    int64_t squares; /* steps whose squares are waited for */
+    int64_t asks;            /* the order: 1, or 0: this run ends as it should */
+    int64_t end;             /* steps of the plan: that cannot be taken back; that are made */
+    int64_t windows;         /* to be listed */
+    int64_t squares, losses; /* steps whose squares and losses are waited for, or may be told */
 } ending_note;
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -27,29 +27,10 @@ static int64_t larger(int64_t a, int64_t b) {
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
-static car_status exchange(car_rank *rank, car_parcel_kind kind, bool sends, int peer, const ending_note *note) {
-    const car_message message = {.kind = sends ? CAR_MESSAGE_SEND : CAR_MESSAGE_RECEIVE,
-                                 .bytes = sizeof *note,
-                                 .peer = peer,
-                                 .tag = car_rank_highest_tag(rank) + car_rank_square_tags(rank) + (int)kind,
-                                 .due = CAR_MESSAGE_AT_ONCE};
-    car_block *block = NULL;
-    car_parcel *parcel = NULL;
-    car_status status = car_block_create(rank, CAR_MEMORY_MESSAGES, sizeof *note, &block);
-    if (status == CAR_OK) {
-        memcpy(block->data, note, sizeof *note);
-        status = car_rank_ship(rank, &message, block, &parcel);
-    }
-    if (status == CAR_OK) {
-        parcel->kind = kind;
-    }
-    return status;
-}
-
-static car_status tell_all(car_rank *rank, car_parcel_kind kind, const ending_note *note) {
+static car_status tell_all(car_rank *rank, car_note_kind kind, const ending_note *note) {
     car_status status = CAR_OK;
     for (int r = 1; status == CAR_OK && r < rank->devices; r++) {
-        status = exchange(rank, kind, true, r, note);
+        status = car_rank_send_note(rank, kind, 0, 0, r, note, sizeof *note);
     }
     return status;
 }
@@ -73,23 +54,28 @@ static ending_note own_answer(const car_rank *rank) {
     if (rank->device == 0) {
         end = larger(end, car_rank_reported(rank) - rank->first_step);
     }
-    return (ending_note){.end = end, .windows = rank->windows_used, .squares = car_rank_squares_expected(rank)};
+    return (ending_note){.end = end,
+                         .windows = rank->windows_used,
+                         .squares = car_rank_squares_expected(rank),
+                         .losses = car_rank_losses_under_way(rank)};
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
 static car_status apply(car_rank *rank, const ending_note *note) {
+    car_status status = CAR_OK;
     rank->frozen = false;
+    pthread_cond_broadcast(&rank->changed);
     if (note->end < rank->limit) {
         rank->limit = note->end;
         rank->report_end = rank->first_step + rank->limit;
         rank->shortened = true;
         rank->windows = note->windows < rank->windows ? note->windows : rank->windows;
-        pthread_cond_broadcast(&rank->changed);
-        return car_rank_settle_squares(rank, note->squares);
+        CAR_TRY(car_rank_settle_squares(rank, note->squares));
+        CAR_TRY(car_rank_settle_losses(rank, note->losses));
     }
-    pthread_cond_broadcast(&rank->changed);
-    return CAR_OK;
+done:
+    return status;
 }
 
 /* An update may be listed up to so many windows after its step: where its version is first used. */
@@ -98,9 +84,10 @@ enum { WINDOWS_AFTER = 3 };
 static car_status decide(car_rank *rank) {
     const ending_note note = {.end = rank->ending.end,
                               .windows = larger(rank->ending.windows, rank->ending.end + WINDOWS_AFTER),
-                              .squares = rank->ending.squares};
+                              .squares = rank->ending.squares,
+                              .losses = rank->ending.losses};
     car_status status = CAR_OK;
-    CAR_TRY(tell_all(rank, CAR_PARCEL_END, &note));
+    CAR_TRY(tell_all(rank, CAR_NOTE_END, &note));
     CAR_TRY(apply(rank, &note));
 done:
     return status;
@@ -110,18 +97,19 @@ static car_status take_answer(car_rank *rank, const ending_note *answer) {
     rank->ending.end = larger(rank->ending.end, answer->end);
     rank->ending.windows = larger(rank->ending.windows, answer->windows);
     rank->ending.squares = larger(rank->ending.squares, answer->squares);
+    rank->ending.losses = larger(rank->ending.losses, answer->losses);
     return ++rank->ending.answers == rank->devices ? decide(rank) : CAR_OK;
 }
 
 static car_status ask(car_rank *rank) {
-    const ending_note order = {.asks = 1}, nothing = {0}, own = own_answer(rank);
+    const ending_note order = {.asks = 1}, own = own_answer(rank);
     car_status status = CAR_OK;
     rank->asked = rank->frozen = true;
     rank->ending = (car_ending){0};
     for (int r = 1; r < rank->devices; r++) {
-        CAR_TRY(exchange(rank, CAR_PARCEL_ANSWER, false, r, &nothing));
+        CAR_TRY(car_rank_expect_note(rank, CAR_NOTE_ANSWER, 0, 0, r, sizeof own));
     }
-    CAR_TRY(tell_all(rank, CAR_PARCEL_ORDER, &order));
+    CAR_TRY(tell_all(rank, CAR_NOTE_ORDER, &order));
     CAR_TRY(take_answer(rank, &own));
 done:
     return status;
@@ -129,41 +117,42 @@ done:
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static void note_failure(car_rank *rank, car_status status) {
-    if (status != CAR_OK) {
-        car_rank_fail(rank, status);
-    }
-}
-
 car_status car_rank_await_order(car_rank *rank) {
-    const ending_note nothing = {0};
-    return rank->device == 0 ? CAR_OK : exchange(rank, CAR_PARCEL_ORDER, false, 0, &nothing);
+    return rank->device == 0 ? CAR_OK : car_rank_expect_note(rank, CAR_NOTE_ORDER, 0, 0, 0, sizeof(ending_note));
 }
 
 car_status car_rank_give_last_order(car_rank *rank) {
     const ending_note over = {.asks = 0};
-    return rank->device == 0 && !rank->asked ? tell_all(rank, CAR_PARCEL_ORDER, &over) : CAR_OK;
+    return rank->device == 0 && !rank->asked ? tell_all(rank, CAR_NOTE_ORDER, &over) : CAR_OK;
 }
 
 void car_rank_look_for_stop(car_rank *rank) {
     if (rank->device == 0 && !rank->asked && !rank->ended && atomic_load(&rank->stop)) {
-        note_failure(rank, ask(rank));
+        car_status status = ask(rank);
+        if (status != CAR_OK) {
+            car_rank_fail(rank, status);
+        }
     }
 }
 
-void car_rank_hear_note(car_rank *rank, const car_parcel *parcel) {
+car_status car_rank_hear_of_end(car_rank *rank, const car_parcel *parcel) {
     ending_note note;
+    car_status status = CAR_OK;
     memcpy(&note, parcel->block->data, sizeof note);
-    if (parcel->kind == CAR_PARCEL_ANSWER) {
-        note_failure(rank, take_answer(rank, &note));
-    } else if (parcel->kind == CAR_PARCEL_END) {
-        note_failure(rank, apply(rank, &note));
-    } else if (note.asks) {
-        const ending_note own = own_answer(rank), nothing = {0};
-        rank->frozen = true;
-        note_failure(rank, exchange(rank, CAR_PARCEL_ANSWER, true, 0, &own));
-        note_failure(rank, exchange(rank, CAR_PARCEL_END, false, 0, &nothing));
+    if (parcel->note == CAR_NOTE_ANSWER) {
+        return take_answer(rank, &note);
     }
+    if (parcel->note == CAR_NOTE_END) {
+        return apply(rank, &note);
+    }
+    if (note.asks) {
+        const ending_note own = own_answer(rank);
+        rank->frozen = true;
+        CAR_TRY(car_rank_send_note(rank, CAR_NOTE_ANSWER, 0, 0, 0, &own, sizeof own));
+        CAR_TRY(car_rank_expect_note(rank, CAR_NOTE_END, 0, 0, 0, sizeof own));
+    }
+done:
+    return status;
 }
 
 bool car_rank_is_dropped(const car_rank *rank, const car_task *task) {

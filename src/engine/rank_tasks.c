@@ -307,8 +307,7 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
         return CAR_OK; /* there is more of it */
     }
     if (car_rank_makes_loss(rank, task)) {
-        CAR_TRY(car_rank_note_loss(rank, car_rank_step_of(rank, task), task->worker,
-                                   car_tape_loss(rank->tapes[car_usage_tape_of(rank->usage, task)])));
+        CAR_TRY(car_rank_note_loss(rank, task, car_tape_loss(rank->tapes[car_usage_tape_of(rank->usage, task)])));
     }
     CAR_TRY(settle_sums(rank, entry));
     if (rank->placement->owned) {

@@ -1,8 +1,17 @@
-/* Who is where, and who is silent. */
+/* Who is where, and who is silent: what ranks tell each other of themselves, by the statuses of the transport. */
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/rank_internal.h"
+
+/* What a status carries. */
+typedef struct status_head {
+    int64_t step; /* that the rank is in */
+    int64_t run;  /* which it is in */
+    int32_t waits;
+    int32_t wishes_to_stop;
+    char doing[96];
+} status_head;
 
 /* Seconds without a sign of life. */
 static double patience_of(const car_rank *rank) {
@@ -16,6 +25,76 @@ const car_entry *car_rank_at(const car_rank *rank) {
         }
     }
     return rank->first;
+}
+
+/* ---- statuses -------------------------------------------------------------------------------- */
+
+static void describe(car_rank *rank, status_head *head) {
+    const car_entry *at = car_rank_at(rank);
+    head->waits = at && !at->running;
+    head->step = at ? car_rank_step_of(rank, &at->task) : rank->first_step + rank->limit;
+    if (at) {
+        car_task_format(rank->plan, &at->task, head->doing, sizeof head->doing);
+    } else {
+        snprintf(head->doing, sizeof head->doing, "%s", rank->aside ? rank->aside : "the end");
+    }
+}
+
+bool car_rank_is_urgent(void *user) {
+    car_rank *rank = user;
+    return atomic_load(&rank->stop) && !atomic_load(&rank->wished);
+}
+
+size_t car_rank_tell(void *user, char *status) {
+    car_rank *rank = user;
+    status_head head = {0};
+    pthread_mutex_lock(&rank->lock);
+    describe(rank, &head);
+    head.run = rank->run;
+    head.wishes_to_stop = atomic_load(&rank->stop);
+    atomic_store(&rank->wished, head.wishes_to_stop != 0);
+    pthread_mutex_unlock(&rank->lock);
+    memcpy(status, &head, sizeof head);
+    return sizeof head;
+}
+
+/* Reads what a peer says only as far as it goes. */
+static car_status read_status(car_rank *rank, int from, const char *status, size_t bytes, status_head *head) {
+    if (bytes != sizeof *head) {
+        return car_context_fail(rank->context, CAR_ERROR_IO,
+                                "rank %d sent a status of %zu bytes that makes no sense: ranks of another build, or a "
+                                "broken network",
+                                from, bytes);
+    }
+    memcpy(head, status, sizeof *head);
+    head->doing[sizeof head->doing - 1] = '\0';
+    return CAR_OK;
+}
+
+static void see(car_rank *rank, int from, const status_head *head) {
+    car_sighting *sighting = &rank->sightings[from];
+    sighting->when = car_clock_seconds();
+    sighting->step = head->step;
+    sighting->waits = head->waits != 0;
+    memcpy(sighting->doing, head->doing, sizeof sighting->doing);
+    if (head->run == rank->run && head->wishes_to_stop && rank->device == 0) {
+        atomic_store(&rank->stop, true);
+        car_rank_look_for_stop(rank);
+    }
+}
+
+void car_rank_heard(void *user, int from, const char *text, size_t bytes) {
+    car_rank *rank = user;
+    status_head head = {0};
+    pthread_mutex_lock(&rank->lock);
+    car_status status = read_status(rank, from, text, bytes, &head);
+    if (status == CAR_OK) {
+        see(rank, from, &head);
+    }
+    if (status != CAR_OK) {
+        car_rank_fail(rank, status);
+    }
+    pthread_mutex_unlock(&rank->lock);
 }
 
 /* ---- silence --------------------------------------------------------------------------------- */

@@ -30,6 +30,7 @@ typedef struct car_message {
     void *data;
     size_t bytes; /* a multiple of sizeof(float) */
     int peer, tag;
+    bool note;   /* besides the plan: small, counted with statuses, with tags of its own */
     int64_t due; /* of sends: those that are due first are sent first; CAR_MESSAGE_AT_ONCE: not to be held back */
     double started, finished; /* when; set by the transport */
     void *user;
@@ -44,14 +45,14 @@ typedef struct car_message {
 
 #define CAR_MESSAGE_AT_ONCE INT64_MIN
 
-enum { CAR_STATUS_BYTES = 3072 }; /* of what ranks tell each other about themselves */
+enum { CAR_STATUS_BYTES = 256 }; /* of what ranks tell each other about themselves */
 
 /* What the transport's thread calls back. */
 typedef struct car_transport_events {
     void (*finished)(void *user, car_message *message);
     /* A few times a second, whether or not anything can be told: to look after the others. */
     void (*watch)(void *user);
-    /* Whether there is so much to tell that it should leave before that. Called at every poll. */
+    /* Whether there is something to tell that should leave before that. Called at every poll. */
     bool (*urgent)(void *user);
     /* A few times a second, or when it is urgent, if the last has left. Writes what there is to tell, at most CAR_STATUS_BYTES, and returns the length; 0: nothing. */
     size_t (*tell)(void *user, char *status);
@@ -67,7 +68,7 @@ typedef struct car_transport_events {
 /* What was done in the loop since the transport was opened. */
 typedef struct car_traffic {
     uint64_t bytes_sent, messages, collectives; /* of the plan, and of rings for its sums, by this rank */
-    uint64_t statuses;                          /* sent to other ranks besides, beats among them */
+    uint64_t statuses;                          /* sent to other ranks besides, beats and notes among them */
 } car_traffic;
 
 /* A kind of transport: what each function has to do stands below, at the function of that name. */

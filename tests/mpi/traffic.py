@@ -5,7 +5,7 @@
 
 Trains under the counter (pmpi_counter.c) and compares what it saw inside of the training loop with the table of
 `carousel plan --dump`: no collective; every message of the plan, no other, and each to the byte; at most one of each
-kind for a worker and slot. Besides there may be statuses, which are small and few, and between replicas beats: 32 bytes
+kind for a worker and slot. Besides there may be statuses, which are small and few, notes of losses and of the end, and between replicas beats: 32 bytes
 to the next rank, one for a micro-batch at most. Then the comparison itself is checked: it must notice records and plans
 that were changed on purpose, and dp's collectives.
 """
@@ -25,7 +25,8 @@ MODELS = {
     "resnet20": {"model": "resnet20", "batch": 2, "image-size": 8},
 }
 STEPS = 6  # fill, steady state and drain of every placement
-STATUS_BYTES = 3072  # at most
+STATUS_BYTES = 256  # at most
+NOTE_TAGS, NOTE_BYTES = 16, 48  # from this tag on; at most
 BEAT_TAG, BEAT_BYTES = 3, 32
 STATUS_SECONDS = 0.25  # between two of a rank to the same listener, on average at least
 COLLECTIVES = {"Ibarrier", "Bcast", "Ibcast", "Ireduce", "Iallreduce", "Iallgather", "Comm_dup", "Comm_split",
@@ -92,6 +93,16 @@ def check_beats(records, placement, ranks, workers):
                     for rank, count in collections.Counter(r.rank for r in records).items() if count > most]
 
 
+def check_notes(records, ranks, workers):
+    """A loss of each micro-batch to rank 0, unless that made it; and that the run ends, from rank 0 to all."""
+    wrong = [f"rank {r.rank}: a note of {r.bytes} bytes" for r in records if r.bytes > NOTE_BYTES]
+    losses = sum(r.peer == 0 for r in records)
+    if losses > STEPS * workers or len(records) - losses != ranks - 1:
+        wrong.append(f"{losses} notes to rank 0, not at most {STEPS * workers}, and {len(records) - losses} others, not "
+                     f"{ranks - 1}")
+    return wrong
+
+
 def check_messages(records, sends):
     """The same messages, told apart by both ends, tag and bytes."""
     seen = collections.Counter((r.rank, r.peer, r.tag, r.bytes) for r in records)
@@ -139,10 +150,12 @@ def compare(plan, sends, records, placement, ranks):
     loop = [r for r in records if r.in_loop]
     data = [r for r in loop if r.call == "Isend" and r.comm == "carousel_data"]
     control = [r for r in loop if r.call == "Isend" and r.comm == "carousel_control"]
-    statuses, beats = [r for r in control if r.tag != BEAT_TAG], [r for r in control if r.tag == BEAT_TAG]
+    notes, beats = [r for r in control if r.tag >= NOTE_TAGS], [r for r in control if r.tag == BEAT_TAG]
+    statuses = [r for r in control if r.tag != BEAT_TAG and r.tag < NOTE_TAGS]
     wrong = [f"rank {r.rank}: MPI_{r.call} inside of the loop" for r in loop if r not in data and r not in control]
     wrong += check_statuses(statuses)
     wrong += check_beats(beats, placement, ranks, plan.workers)
+    wrong += check_notes(notes, ranks, plan.workers)
     wrong += check_messages(data, sends)
     wrong += check_bounds(plan, sends, placement, ranks)
     planned, seen = sum(s.bytes for s in sends), sum(r.bytes for r in data)

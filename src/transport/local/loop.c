@@ -17,11 +17,11 @@ static void append(car_message **list, car_message *message) {
     *list = message;
 }
 
-/* Takes the first of a list that a rank sends with this tag, or that waits for it. */
-static car_message *take(car_message **list, int from, int tag) {
+/* Takes the first of a list that a rank sends as one like this, or that waits for it. */
+static car_message *take(car_message **list, int from, const car_message *like) {
     for (; *list; list = &(*list)->next) {
         car_message *message = *list;
-        if (message->from == from && message->tag == tag) {
+        if (message->from == from && message->tag == like->tag && message->note == like->note) {
             *list = message->next;
             message->next = NULL;
             return message;
@@ -40,10 +40,11 @@ static void start_message(car_local *local, car_message *message) {
     car_hub *hub = local->hub;
     if (message->kind == CAR_MESSAGE_SEND) {
         car_local *to = hub->ends[message->peer];
-        car_message *receive = take(&to->receives, local->base.rank, message->tag);
+        car_message *receive = take(&to->receives, local->base.rank, message);
         message->from = local->base.rank;
-        local->base.traffic.messages++;
-        local->base.traffic.bytes_sent += message->bytes;
+        local->base.traffic.statuses += message->note;
+        local->base.traffic.messages += !message->note;
+        local->base.traffic.bytes_sent += message->note ? 0 : message->bytes;
         if (receive) {
             pair(to, receive, message);
         } else {
@@ -51,7 +52,7 @@ static void start_message(car_local *local, car_message *message) {
         }
         return;
     }
-    car_message *send = take(&local->sends, message->peer, message->tag);
+    car_message *send = take(&local->sends, message->peer, message);
     message->from = message->peer;
     if (send) {
         pair(local, message, send);

@@ -7,15 +7,21 @@
 
 #include "transport/mpi/mpi_internal.h"
 
+enum { NOTE_TAGS = 16 }; /* from here on, behind those of statuses, beats and what is handed over */
+
 static const double shortest_nap = 20e-6, longest_nap = 250e-6;
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
 static int start(car_mpi *mpi, car_message *message, MPI_Request *request) {
     int count = (int)(message->bytes / sizeof(float));
-    int way = message->tag > 0 && !message->lane ? message->tag / mpi->tags : 0;
+    int way = message->tag > 0 && !message->lane && !message->note ? message->tag / mpi->tags : 0;
     int tag = message->tag > 0 ? message->tag % mpi->tags : 0;
     MPI_Comm data = message->lane ? mpi->sums : mpi->data[way];
+    if (message->note) {
+        data = mpi->control;
+        tag = NOTE_TAGS + message->tag;
+    }
     switch (message->kind) {
     case CAR_MESSAGE_SEND:
         return MPI_Isend(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
@@ -33,7 +39,8 @@ static int start(car_mpi *mpi, car_message *message, MPI_Request *request) {
 
 static void count_message(car_mpi *mpi, const car_message *message) {
     mpi->base.traffic.collectives += message->kind > CAR_MESSAGE_RECEIVE;
-    if (message->kind == CAR_MESSAGE_SEND) {
+    mpi->base.traffic.statuses += message->note && message->kind == CAR_MESSAGE_SEND;
+    if (message->kind == CAR_MESSAGE_SEND && !message->note) {
         mpi->base.traffic.messages++;
         mpi->base.traffic.bytes_sent += message->bytes;
     }
@@ -63,9 +70,11 @@ static car_status make_room(car_mpi *mpi) {
     CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.messages, &more.messages));
     CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.indices, &more.indices));
     CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.statuses, &more.statuses));
-    if (count > 0) {
+    if (count > 0) { /* those that have finished may be just looked through */
         memcpy(more.requests, flights->requests, count * sizeof *more.requests);
         memcpy(more.messages, flights->messages, count * sizeof *more.messages);
+        memcpy(more.indices, flights->indices, count * sizeof *more.indices);
+        memcpy(more.statuses, flights->statuses, count * sizeof *more.statuses);
     }
     car_flights old = *flights;
     *flights = more;
@@ -131,7 +140,7 @@ done:
 /* For those who count: what the engine hands in, and when. The loop goes on. */
 static void tell_profiler(const car_message *message) {
     bool to_all = message->kind == CAR_MESSAGE_ALL_REDUCE;
-    if (to_all || message->kind == CAR_MESSAGE_SEND) {
+    if (to_all || (message->kind == CAR_MESSAGE_SEND && !message->note)) {
         MPI_Pcontrol(2, (long long)message->bytes, to_all ? -1 : message->tag);
         MPI_Pcontrol(1);
     }
