@@ -170,18 +170,17 @@ struct car_rank {
     const car_placement_info *placement;
     int device, devices, workers, stages, per_worker, bundles;
     bool cyclic, feeds;
-    bool ring;          /* sums in ring order; otherwise in any, by collectives */
+    bool ring;    /* sums in ring order; otherwise in any, by collectives */
+    bool alone;   /* there are no other ranks: all workers are here */
+    bool goes_on; /* from a version that has one before it */
+    int updates_per_step, sums_held;
     car_usage *usage;   /* what tasks use here */
     int64_t first_step; /* the plan's step 0 is this one of the run */
     int64_t updates;    /* of the optimizer before that */
     double last_norm;   /* see car_cut_numbers */
     int64_t newest;     /* between runs: the plan's version that is the newest */
-    bool goes_on;       /* from a version that has one before it */
-    int updates_per_step;
 
     car_holding_of_bundle *holding; /* per bundle */
-    int sums_held;
-    bool alone; /* there are no other ranks: all workers are here */
     car_optimizer *optimizer;
     car_graph_range *range; /* pipeline and grid: the operations of this rank */
     int first_stage, end_stage;
@@ -205,7 +204,6 @@ struct car_rank {
     int64_t steps_used;              /* that tasks listed so far are of */
     int64_t windows_used;            /* that tasks listed so far lie in, or send to */
     int64_t limit;                   /* steps of the plan that are made; smaller once the end is near */
-    bool asked, frozen, shortened;   /* see rank_stop.c: the end was asked for; nothing new may begin; it was early */
     car_ending ending;
     int64_t report_end;   /* the first step of the run that this run does not report */
     int64_t newest_begun; /* version that an update has made, or makes */
@@ -218,18 +216,17 @@ struct car_rank {
     int sends_in_slot, most_sends;
     car_status status;
     bool ended;
+    bool asked, frozen, shortened; /* see rank_stop.c: the end was asked for; nothing new may begin; it was early */
+    bool begun;               /* something was computed in this run: whoever waits before that waits for its turn */
+    atomic_bool stop, wished; /* and whether that wish has been told */
+    int skipped_in_a_row;     /* steps, up to the last that was reported */
     int64_t progress;
     double progressed, watched;
-    atomic_bool stop;
-    int64_t beat, beat_run; /* the micro-batch that may begin, by the rank before, and the run it is of */
-    int64_t told;           /* the last that the next rank was told of */
-    bool begun;             /* something was computed in this run: whoever waits before that waits for its turn */
-    int skipped_in_a_row;   /* steps, up to the last that was reported */
-    double *computed;       /* per worker: seconds of its forwards and backwards, so far in this step */
-    double computes;        /* all of a step, of the worker that ended one last */
-    /* Losses on their way to rank 0. */
-    struct car_losses *losses;
-    atomic_bool wished;        /* the wish to stop has been told */
+    int64_t beat, beat_run;    /* the micro-batch that may begin, by the rank before, and the run it is of */
+    int64_t told;              /* the last that the next rank was told of */
+    double *computed;          /* per worker: seconds of its forwards and backwards, so far in this step */
+    double computes;           /* all of a step, of the worker that ended one last */
+    struct car_losses *losses; /* on their way to rank 0 */
     struct car_pacing *pacing; /* NULL: whoever can run runs, in the plan's order */
     struct car_norm *norm;     /* NULL if nobody wants to know it */
     struct car_cuts *cuts;     /* NULL if none are taken on the way */

@@ -200,7 +200,7 @@ static void look_for_progress(car_rank *rank, double now) {
     }
     for (int j = 0; j < rank->stages; j++) {
         car_context_log(rank->context, CAR_LOG_ERROR, "  stage %d: version %lld made", j,
-                        (long long)(rank->first_step + rank->holding[j].made));
+                        (long long)rank->first_step + rank->holding[j].made);
     }
     rank->progressed = now;
 }
