@@ -27,18 +27,22 @@ bool car_hub_meet(car_hub *hub) {
     while (hub->meeting == meeting && !hub->failed) {
         pthread_cond_wait(&hub->changed, &hub->lock);
     }
-    return hub->meeting != meeting;
+    return hub->meeting != meeting && !hub->failed; /* then others may have left with what they brought */
 }
 
 /* Two meetings: all have brought something; all have looked at it. */
 static bool open_meeting(car_local *local, const void *given) {
     pthread_mutex_lock(&local->hub->lock);
     local->hub->given[local->base.rank] = given;
-    return car_hub_meet(local->hub);
+    bool lost = local->hub->trouble && car_trouble_strikes(local, false);
+    return !lost && car_hub_meet(local->hub);
 }
 static car_status close_meeting(car_local *local, bool met) {
     met = met && car_hub_meet(local->hub);
     pthread_mutex_unlock(&local->hub->lock);
+    if (local->broken) {
+        return car_trouble_explain(local);
+    }
     return met ? CAR_OK : CAR_ERROR_IO; /* whoever failed has said why */
 }
 
@@ -74,7 +78,7 @@ static void take(car_hub *hub, car_local_parcel *parcel, void *data, size_t byte
     while (!parcel->data && !hub->failed) {
         pthread_cond_wait(&hub->changed, &hub->lock);
     }
-    if (parcel->data) {
+    if (!hub->failed) { /* or else the giver may have left */
         memcpy(data, parcel->data, bytes < parcel->bytes ? bytes : parcel->bytes);
         parcel->data = NULL;
         pthread_cond_broadcast(&hub->changed);
@@ -89,9 +93,9 @@ static car_status hand_over(car_transport *transport, int from, int to, void *da
         return CAR_OK;
     }
     pthread_mutex_lock(&hub->lock);
-    if (rank == from) {
+    if (rank == from && !hub->failed) { /* then the other end may be closed */
         give(hub, &hub->ends[to]->parcels[from], data, bytes);
-    } else {
+    } else if (rank == to) {
         take(hub, &local->parcels[from], data, bytes);
     }
     bool failed = hub->failed;
@@ -262,5 +266,5 @@ car_status car_hub_join(car_hub *hub, car_context *context, int rank, car_transp
     bool met = car_hub_meet(hub);
     pthread_mutex_unlock(&hub->lock);
     *out = &local->base;
-    return met ? CAR_OK : car_context_fail(context, CAR_ERROR_IO, "another rank could not join");
+    return met ? CAR_OK : car_context_fail(context, CAR_ERROR_IO, "another rank failed while this one joined");
 }
