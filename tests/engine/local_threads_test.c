@@ -57,6 +57,9 @@ static void test_replica(void **state) {
 static void test_zero(void **state) {
     (void)state;
     run_placement(CAR_PLACEMENT_ZERO);
+    /* Two stages an owner, where one's norm decides about the other, whose new weights the forward between them reads. */
+    const car_placement_setting two = {CAR_PLACEMENT_ZERO, 3, 2, 3, 1, CAR_MAPPING_INTERLEAVED, false};
+    run_case(&two, "mlp", CAR_RULE_CDP_V2, true);
 }
 static void test_pipeline(void **state) {
     (void)state;
