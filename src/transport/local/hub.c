@@ -27,7 +27,7 @@ bool car_hub_meet(car_hub *hub) {
     while (hub->meeting == meeting && !hub->failed) {
         pthread_cond_wait(&hub->changed, &hub->lock);
     }
-    return hub->meeting != meeting && !hub->failed; /* then others may have left with what they brought */
+    return hub->meeting != meeting;
 }
 
 /* Two meetings: all have brought something; all have looked at it. */
@@ -35,7 +35,8 @@ static bool open_meeting(car_local *local, const void *given) {
     pthread_mutex_lock(&local->hub->lock);
     local->hub->given[local->base.rank] = given;
     bool lost = local->hub->trouble && car_trouble_strikes(local, false);
-    return !lost && car_hub_meet(local->hub);
+    bool met = !lost && car_hub_meet(local->hub);
+    return met && !local->hub->failed; /* then others may have left with what they brought */
 }
 static car_status close_meeting(car_local *local, bool met) {
     met = met && car_hub_meet(local->hub);
@@ -69,7 +70,7 @@ static car_status broadcast(car_transport *transport, int from, void *data, size
 static void give(car_hub *hub, car_local_parcel *parcel, const void *data, size_t bytes) {
     *parcel = (car_local_parcel){data, bytes};
     pthread_cond_broadcast(&hub->changed);
-    while (parcel->data && !hub->failed) {
+    while (!hub->failed && parcel->data) { /* its end is there until then */
         pthread_cond_wait(&hub->changed, &hub->lock);
     }
 }
@@ -266,5 +267,5 @@ car_status car_hub_join(car_hub *hub, car_context *context, int rank, car_transp
     bool met = car_hub_meet(hub);
     pthread_mutex_unlock(&hub->lock);
     *out = &local->base;
-    return met ? CAR_OK : car_context_fail(context, CAR_ERROR_IO, "another rank failed while this one joined");
+    return met ? CAR_OK : car_context_fail(context, CAR_ERROR_IO, "another rank could not join");
 }
