@@ -26,7 +26,7 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 # What runs at once is for CMake and ctest to say (JOBS).
 .NOTPARALLEL:
 .PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
-	results bench-models bench-memory bench-mpi-memory bench-train bench-data bench-network bench-scale want-build want-test want-style want-bench want-fuzz want-all
+	results bench-models bench-memory bench-mpi-memory bench-train bench-data bench-network bench-scale bench-overhead want-build want-test want-style want-bench want-fuzz want-all
 
 .PHONY: test-mpi-full test-mpich test-page want-page want-mpich
 
@@ -84,6 +84,10 @@ bench-data: $(BUILD)/.with-bench ## measure how fast images are read, beside tor
 bench-network: $(BUILD)/.with-bench ## measure ranks over links of a limited rate, beside DDP (needs root; skips otherwise)
 	@$(call compile,$(BUILD)) --target bench carousel
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/network/run.py $(BENCH_ARGS) || [ $$? = 77 ]
+
+bench-overhead: $(BUILD)/.with-bench ## measure what the executor itself costs, for each task; BENCH_ARGS=SECONDS for each line
+	@$(call compile,$(BUILD)) --target bench_overhead
+	@$(BUILD)/bench/overhead $(BENCH_ARGS)
 
 bench-scale: build want-bench ## plans of large models on described clusters, beside SimGrid's SMPI; BENCH_ARGS=--long for all
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/evidence.py scale $(BENCH_ARGS)

@@ -252,6 +252,7 @@ void car_rank_destroy(car_rank *rank) {
     }
     car_transport_forget(rank->transport);
     car_rank_forget_entries(rank);
+    car_rank_forget_parcels(rank);
     car_rank_destroy_cuts(rank);
     car_rank_destroy_pacing(rank);
     car_rank_destroy_losses(rank);

@@ -62,9 +62,11 @@ static bool is_carried(const car_task *task) {
 }
 
 /* zero's owners keep to the plan's order with these: made earlier, new weights would lie here and wait for the forward of
- * the same slot. */
-static bool makes_moving_weights(const car_rank *rank, const car_task *task) {
-    return task->kind == CAR_TASK_UPDATE && rank->holding[task->bundle].places == 0;
+ * the same slot. Where a norm is wanted the sum is measured first, which makes nothing, and others may wait for it: that may
+ * come earlier. */
+static bool makes_moving_weights(const car_rank *rank, const car_entry *entry) {
+    bool measures = rank->norm && entry->at == CAR_NONE;
+    return entry->task.kind == CAR_TASK_UPDATE && rank->holding[entry->task.bundle].places == 0 && !measures;
 }
 
 /* Whether something that computes comes before it in the plan and is not over. */
@@ -83,7 +85,7 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
     if (car_task_arrives(task)) {
         return entry->arrived;
     }
-    if (makes_moving_weights(rank, task) && is_behind_compute(rank, entry)) {
+    if (makes_moving_weights(rank, entry) && is_behind_compute(rank, entry)) {
         return false;
     }
     if (task->kind == CAR_TASK_UPDATE && !car_rank_may_update(rank, entry)) {

@@ -126,6 +126,7 @@ typedef struct car_parcel {
     car_note_kind note;
     int64_t step; /* of the plan, that a note is about */
     int index;
+    struct car_parcel *next, **place; /* among the rank's; what points to this one */
 } car_parcel;
 
 /* rank 0: what is known of where all ranks can end. */
@@ -210,7 +211,7 @@ struct car_rank {
     int64_t run;          /* its number: another for each */
     const char *aside;    /* what is done between two runs, or NULL */
     car_task_list list;
-    uint64_t in_flight; /* sends that are not finished */
+    car_parcel *parcels; /* that are on their way */
     int collectives_started[2], collectives_listed[2];
     int64_t send_slot;
     int sends_in_slot, most_sends;
@@ -320,6 +321,7 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry);
 void car_rank_message_finished(void *user, car_message *message);
 /* Starts a message that brings its own memory, which goes with it. With the lock. */
 car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block, car_parcel **out);
+void car_rank_forget_parcels(car_rank *rank); /* those that a failure left on their way */
 
 /* rank_notes.c: with the lock, in the loop. */
 car_status car_rank_send_note(car_rank *rank, car_note_kind kind, int64_t step, int index, int to, const void *data,

@@ -25,9 +25,29 @@ car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *
     **out = (car_parcel){.message = *message, .rank = rank, .block = block};
     (*out)->message.data = block->data;
     (*out)->message.user = *out;
-    rank->in_flight++;
+    (*out)->next = rank->parcels;
+    (*out)->place = &rank->parcels;
+    if (rank->parcels) {
+        rank->parcels->place = &(*out)->next;
+    }
+    rank->parcels = *out;
     car_transport_start(rank->transport, &(*out)->message);
     return CAR_OK;
+}
+
+static void drop_parcel(car_rank *rank, car_parcel *parcel) {
+    *parcel->place = parcel->next;
+    if (parcel->next) {
+        parcel->next->place = parcel->place;
+    }
+    car_block_drop(rank, parcel->block);
+    car_context_release(rank->context, parcel, 1, sizeof *parcel);
+}
+
+void car_rank_forget_parcels(car_rank *rank) {
+    while (rank->parcels) {
+        drop_parcel(rank, rank->parcels);
+    }
 }
 
 /* Takes a reference of the block over. With the lock. */
@@ -207,9 +227,7 @@ void car_rank_message_finished(void *user, car_message *message) {
         if (message->kind == CAR_MESSAGE_RECEIVE) {
             car_rank_hear_note(rank, parcel);
         }
-        car_block_drop(rank, parcel->block);
-        car_context_release(rank->context, parcel, 1, sizeof *parcel);
-        rank->in_flight--;
+        drop_parcel(rank, parcel);
     } else {
         car_entry *entry = (car_entry *)((char *)message - offsetof(car_entry, message));
         entry->arrived = true;

@@ -176,7 +176,9 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
         if (car_rank_is_dropped(rank, &entry->task)) { /* measuring let the lock go */
             return CAR_OK;
         }
-        if (!car_rank_may_judge(rank, &entry->task) || !car_rank_may_commit(rank, entry->task.version)) {
+        bool moves =
+            rank->norm && rank->holding[entry->task.bundle].places == 0; /* it may be measured before its turn */
+        if (moves || !car_rank_may_judge(rank, &entry->task) || !car_rank_may_commit(rank, entry->task.version)) {
             entry->at = 0;
             return CAR_OK;
         }

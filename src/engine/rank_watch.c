@@ -18,6 +18,13 @@ static double patience_of(const car_rank *rank) {
     return rank->config.watchdog_seconds > 0 ? rank->config.watchdog_seconds : 30;
 }
 
+/* Seconds between two looks after which what we know of others is too old to judge them by: we were stopped ourselves,
+ * perhaps all of us. Looks are a quarter of a second apart. */
+static double lapse_of(const car_rank *rank) {
+    double quarter = patience_of(rank) / 4;
+    return quarter > 0.5 ? quarter : 0.5;
+}
+
 const car_entry *car_rank_at(const car_rank *rank) {
     for (const car_entry *entry = rank->first; entry; entry = entry->next) {
         if (entry->running) {
@@ -207,7 +214,7 @@ static void look_for_progress(car_rank *rank, double now) {
 
 static void watch(car_rank *rank) {
     double now = car_clock_seconds(), patience = patience_of(rank);
-    if (now - rank->watched > patience / 4) { /* we were stopped ourselves, perhaps all of us */
+    if (now - rank->watched > lapse_of(rank)) {
         for (int r = 0; r < rank->devices; r++) {
             rank->sightings[r].when = now;
         }

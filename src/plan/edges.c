@@ -66,7 +66,9 @@ void car_edges_clear(car_edges *edges) {
     edges->records = NULL;
     edges->capacity = edges->used = 0;
     edges->added = edges->below = 0;
-    memset(edges->seen, 0xff, (size_t)edges->seen_capacity * sizeof *edges->seen); /* numbers come again */
+    if (edges->seen) {
+        memset(edges->seen, 0xff, (size_t)edges->seen_capacity * sizeof *edges->seen); /* numbers come again */
+    }
 }
 
 /* ---- the table of resources ------------------------------------------------------------------ */

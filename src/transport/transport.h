@@ -41,6 +41,7 @@ typedef struct car_message {
     bool whole;                  /* the same: none is left to start */
     struct car_message *partner; /* in one process: of a receive, the send that it gets */
     int from;                    /* in one process: the rank that sends it */
+    double held;                 /* in one process, in trouble: not to be delivered before */
 } car_message;
 
 #define CAR_MESSAGE_AT_ONCE INT64_MIN

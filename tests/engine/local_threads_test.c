@@ -1,5 +1,4 @@
 /* Ranks that are groups of threads of one process against the shared engine: every placement gives the same weights. */
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,63 +7,13 @@
 
 #include <cmocka.h>
 
-#include "engine/placements.h"
+#include "engine/thread_ranks.h"
 #include "transport/transport.h"
 
-enum { MOST_RANKS = 16 };
-
-/* One rank of a case. */
-typedef struct member {
-    car_hub *hub;
-    int rank;
-    const car_placement_setting *setting;
-    const char *model;
-    car_rule rule;
-    bool guarded, good;
-    int64_t stop_step; /* CAR_NONE: it is not stopped */
-    int stopper;
-} member;
-
-static void *run_member(void *argument) {
-    member *m = argument;
-    car_context *context = NULL;
-    car_transport *transport = NULL;
-    if (car_context_create(NULL, &context) == CAR_OK && car_hub_join(m->hub, context, m->rank, &transport) == CAR_OK) {
-        m->good = m->stop_step == CAR_NONE ? car_placement_run(transport, m->setting, m->model, m->rule, m->guarded)
-                                           : car_placement_stop(transport, m->setting, m->model, m->rule, m->stop_step,
-                                                                m->stopper, m->guarded);
-        car_transport_close(transport);
-    }
-    car_context_destroy(context);
-    return NULL;
-}
-
-/* A thread for each rank; all must end well. */
-static void run_members(int ranks, const member *like, void *(*function)(void *)) {
-    member members[MOST_RANKS];
-    pthread_t threads[MOST_RANKS];
-    car_context *context = NULL;
-    car_hub *hub = NULL;
-    assert_true(ranks <= MOST_RANKS);
-    assert_int_equal(car_context_create(NULL, &context), CAR_OK);
-    assert_int_equal(car_hub_create(context, ranks, &hub), CAR_OK);
-    for (int r = 0; r < ranks; r++) {
-        members[r] = *like;
-        members[r].hub = hub;
-        members[r].rank = r;
-        assert_int_equal(pthread_create(&threads[r], NULL, function, &members[r]), 0);
-    }
-    for (int r = 0; r < ranks; r++) {
-        pthread_join(threads[r], NULL);
-        assert_true(members[r].good);
-    }
-    car_hub_destroy(hub);
-    car_context_destroy(context);
-}
-
 static void run_case(const car_placement_setting *setting, const char *model, car_rule rule, bool guarded) {
-    const member like = {.setting = setting, .model = model, .rule = rule, .guarded = guarded, .stop_step = CAR_NONE};
-    run_members(car_placement_ranks(setting, rule), &like, run_member);
+    const car_thread_rank like = {
+        .setting = setting, .model = model, .rule = rule, .guarded = guarded, .stop_step = CAR_NONE};
+    assert_true(car_thread_ranks_train(&like, NULL));
 }
 
 static void run_placement(car_placement placement) {
@@ -86,13 +35,13 @@ static void test_stopping(void **state) {
     for (int s = 0; s < car_placement_setting_count; s++) {
         const car_placement_setting *setting = &car_placement_settings[s];
         for (int n = 0; n < 3 * setting->workers && !setting->full; n++) {
-            const member like = {.setting = setting,
-                                 .model = n % 4 == 3 && setting->workers == 3 ? "gpt2-nano" : "mlp",
-                                 .rule = car_placement_rules[n / setting->workers],
-                                 .guarded = n % 2 == 1,
-                                 .stop_step = n % 5,
-                                 .stopper = n % setting->workers};
-            run_members(car_placement_ranks(setting, like.rule), &like, run_member);
+            const car_thread_rank like = {.setting = setting,
+                                          .model = n % 4 == 3 && setting->workers == 3 ? "gpt2-nano" : "mlp",
+                                          .rule = car_placement_rules[n / setting->workers],
+                                          .guarded = n % 2 == 1,
+                                          .stop_step = n % 5,
+                                          .stopper = n % setting->workers};
+            assert_true(car_thread_ranks_train(&like, NULL));
         }
     }
 }
@@ -108,6 +57,9 @@ static void test_replica(void **state) {
 static void test_zero(void **state) {
     (void)state;
     run_placement(CAR_PLACEMENT_ZERO);
+    /* Two stages an owner, where one's norm decides about the other, whose new weights the forward between them reads. */
+    const car_placement_setting two = {CAR_PLACEMENT_ZERO, 3, 2, 3, 1, CAR_MAPPING_INTERLEAVED, false};
+    run_case(&two, "mlp", CAR_RULE_CDP_V2, true);
 }
 static void test_pipeline(void **state) {
     (void)state;
@@ -121,10 +73,11 @@ static void test_grid(void **state) {
 /* ---- calls around the loop, and a rank that fails -------------------------------------------- */
 
 static void *call_all(void *argument) {
-    member *m = argument;
+    car_thread_rank *m = argument;
     car_context *context = NULL;
     car_transport *t = NULL;
-    int ranks = m->setting->ranks, all[MOST_RANKS], told = m->rank == 1 ? 77 : 0, handed = m->rank == 2 ? 5 : 0;
+    int ranks = m->setting->ranks, all[CAR_THREAD_RANKS_MOST], told = m->rank == 1 ? 77 : 0,
+        handed = m->rank == 2 ? 5 : 0;
     m->good = car_context_create(NULL, &context) == CAR_OK && car_hub_join(m->hub, context, m->rank, &t) == CAR_OK;
     for (int round = 0; m->good && round < 200; round++) {
         int own = 100 * round + m->rank;
@@ -142,10 +95,10 @@ static void *call_all(void *argument) {
 }
 
 static void *leave_others_alone(void *argument) {
-    member *m = argument;
+    car_thread_rank *m = argument;
     car_context *context = NULL;
     car_transport *t = NULL;
-    int own = 0, all[MOST_RANKS];
+    int own = 0, all[CAR_THREAD_RANKS_MOST];
     m->good = car_context_create(NULL, &context) == CAR_OK && car_hub_join(m->hub, context, m->rank, &t) == CAR_OK;
     if (m->rank == 1) {
         car_transport_abort(t, 1);
@@ -159,8 +112,8 @@ static void *leave_others_alone(void *argument) {
 
 static void run_all(void *(*function)(void *)) {
     const car_placement_setting setting = {.ranks = 3};
-    const member like = {.setting = &setting};
-    run_members(setting.ranks, &like, function);
+    const car_thread_rank like = {.setting = &setting};
+    assert_true(car_thread_ranks_run(setting.ranks, &like, NULL, function, NULL, NULL));
 }
 
 static void test_blocking_calls(void **state) {

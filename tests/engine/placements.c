@@ -80,7 +80,8 @@ static double compare(car_session *session, car_cut *cut) {
     return same ? 0 : fmax(sqrt(difference / square), 1e-30);
 }
 
-static car_session_config configure(const car_placement_setting *s, const char *model, car_rule rule) {
+car_session_config car_placement_configure(const car_placement_setting *s, const char *model, car_rule rule,
+                                           bool guarded) {
     car_session_config config = car_session_config_default(model, s->workers, rule);
     if (strcmp(model, "resnet20") == 0) {
         config.model_config.width = 16;
@@ -104,7 +105,20 @@ static car_session_config configure(const car_placement_setting *s, const char *
     if (strcmp(model, "resnet20") == 0 && rule != CAR_RULE_DP) {
         config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1};
     }
+    if (guarded) {
+        config.training.clip_norm = 0.5;
+        config.training.skip_nonfinite = true;
+        config.fault = (car_fault){CAR_FAULT_VALUE, 2, 1, NAN};
+    }
     config.log = log_line;
+    return config;
+}
+
+car_plan_config car_placement_plan(const car_placement_setting *s, const car_plan_config *shared) {
+    car_plan_config config = *shared;
+    config.placement = s->placement;
+    config.mapping = s->mapping;
+    config.ranks = s->placement == CAR_PLACEMENT_REPLICA ? s->ranks : 0;
     return config;
 }
 
@@ -207,10 +221,10 @@ done:
 
 bool car_placement_run(car_transport *transport, const car_placement_setting *s, const char *model, car_rule rule,
                        bool guarded) {
-    car_session_config config = configure(s, model, rule);
+    car_session_config config = car_placement_configure(s, model, rule, guarded);
     reports reported = {0};
     car_session session;
-    car_plan_config plan_config = config.plan;
+    car_plan_config plan_config = car_placement_plan(s, &config.plan);
     car_plan *plan = NULL;
     car_arena *arena = NULL;
     car_rank *rank = NULL;
@@ -218,14 +232,6 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
     int64_t steps = rule == CAR_RULE_DP ? DP_STEPS : STEPS;
     bool first = car_transport_rank(transport) == 0, good = true;
     size_t most = 0;
-    if (guarded) {
-        config.training.clip_norm = 0.5;
-        config.training.skip_nonfinite = true;
-        config.fault = (car_fault){CAR_FAULT_VALUE, 2, 1, NAN};
-    }
-    plan_config.placement = s->placement;
-    plan_config.mapping = s->mapping;
-    plan_config.ranks = s->placement == CAR_PLACEMENT_REPLICA ? s->ranks : 0;
     require(transport, car_session_open(&session, &config) == CAR_OK, "opening", session.context);
     require(transport, car_plan_create(session.context, session.partition, &plan_config, &plan) == CAR_OK, "planning",
             session.context);
@@ -343,23 +349,15 @@ static bool ended_well(car_session *session, const car_cut *cut, const reports *
 
 bool car_placement_stop(car_transport *transport, const car_placement_setting *s, const char *model, car_rule rule,
                         int64_t step, int stopper_, bool guarded) {
-    car_session_config config = configure(s, model, rule);
+    car_session_config config = car_placement_configure(s, model, rule, guarded);
     car_session session;
-    car_plan_config plan_config = config.plan;
+    car_plan_config plan_config = car_placement_plan(s, &config.plan);
     car_plan *plan = NULL;
     car_arena *arena = NULL;
     stopper stop = {.session = &session, .step = step, .worker = stopper_};
     reports reported = {0};
     car_cut *cut = NULL;
     bool first = car_transport_rank(transport) == 0, good = true;
-    if (guarded) {
-        config.training.clip_norm = 0.5;
-        config.training.skip_nonfinite = true;
-        config.fault = (car_fault){CAR_FAULT_VALUE, 2, 1, NAN};
-    }
-    plan_config.placement = s->placement;
-    plan_config.mapping = s->mapping;
-    plan_config.ranks = s->placement == CAR_PLACEMENT_REPLICA ? s->ranks : 0;
     require(transport, car_session_open(&session, &config) == CAR_OK, "opening", session.context);
     require(transport, car_plan_create(session.context, session.partition, &plan_config, &plan) == CAR_OK, "planning",
             session.context);

@@ -5,6 +5,7 @@
 #define CAR_TESTS_PLACEMENTS_H
 
 #include "carousel/rank.h"
+#include "engine/session.h"
 
 /* A line of the list of cases. */
 typedef struct car_placement_setting {
@@ -19,6 +20,10 @@ extern const int car_placement_setting_count;
 extern const char *const car_placement_models[3];
 extern const car_rule car_placement_rules[3];
 
+/* What is trained, and the shared engine's session of it; the ranks' plan, of that session's. */
+car_session_config car_placement_configure(const car_placement_setting *setting, const char *model, car_rule rule,
+                                           bool guarded);
+car_plan_config car_placement_plan(const car_placement_setting *setting, const car_plan_config *shared);
 /* dp's grid has N^2 ranks, the cycle's N(N+1)/2. */
 int car_placement_ranks(const car_placement_setting *setting, car_rule rule);
 /* One rank's share of a run, `guarded` with clipping and a step that is skipped, whose reports must be the same, too. Called

@@ -1,5 +1,6 @@
 #!/bin/bash
-# The soak: random training runs under ThreadSanitizer, then under AddressSanitizer with UBSan, half of the time each.
+# The soak: random training runs, in one process and over ranks in trouble, under ThreadSanitizer, then under
+# AddressSanitizer with UBSan, half of the time each.
 #
 #     SOAK_SECONDS=1800 SOAK_SEED=... tests/soak/run.sh [BUILD_DIR_TSAN BUILD_DIR_ASAN]
 #
@@ -23,7 +24,7 @@ soak() {
     "$@" "$directory/tests/soak/soak" --seconds $((seconds / 2)) --seed "$seed" >"$directory/soak.log" 2>&1 || result=$?
     tail -n 1 "$directory/soak.log"
     if [ $result -ne 0 ]; then
-        grep -v ': ok (' "$directory/soak.log" | head -n 200
+        grep -v ': ok (' "$directory/soak.log" | tail -n 200
         printf 'soak under %s failed with status %d\n' "$name" $result
         exit 1
     fi

@@ -3,7 +3,7 @@
  *     soak --seconds S [--seed X]     configurations derived from X
  *     soak --seed X --once            the one configuration whose line says "seed X"
  *
- * A run with P threads, cut in two by an evaluation and perhaps stopped by another thread, must give the bits and the
+ * Half of them run over ranks in trouble: see ranks.c. Of the others, a run with P threads, cut in two by an evaluation and perhaps stopped by another thread, must give the bits and the
  * losses of an uninterrupted run with one thread, and leave no activations behind. Meant for sanitizers: what they
  * report ends the program. So does a run that hangs. */
 #include <errno.h>
@@ -17,8 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/base.h"
 #include "engine/session.h"
+#include "soak/soak.h"
 
 enum { PATIENCE = 240, MAX_STAGES = 32, MAX_STEPS = 8, NEVER = -1 };
 
@@ -30,18 +30,6 @@ typedef struct soak_case {
     int64_t steps, cut_at; /* steps in all; where the run is cut for an evaluation */
     int stop_after;        /* microseconds until another thread stops it, or NEVER */
 } soak_case;
-
-typedef struct dice {
-    uint64_t key, rolls;
-} dice;
-
-static int roll(dice *d, int from, int to) {
-    return from + (int)(car_random_u64(d->key, d->rolls++) % (uint64_t)(to - from + 1));
-}
-
-static bool one_in(dice *d, int chances) {
-    return roll(d, 1, chances) == 1;
-}
 
 static void choose_model(dice *d, car_session_config *config) {
     static const char *const models[] = {"mlp", "mlp", "mlp", "gpt2-nano", "gpt2-nano", "vit-tiny", "resnet20"};
@@ -264,15 +252,14 @@ static void compare(const outcome *many, const outcome *one) {
     }
 }
 
-/* Whether all was well. A hang is ended by the alarm, after the watchdog has had its say. */
-static bool soak_one(uint64_t seed) {
+/* In one process. Whether all was well. */
+static bool soak_session(uint64_t seed) {
     soak_case c;
     outcome many, one;
     choose_case(seed, &c);
     print_case(seed, &c);
     complaint = NULL;
     c.session.log = print_log;
-    alarm(PATIENCE);
     run_session(&c, &many);
     if (many.status == CAR_OK && many.steps > 0) {
         soak_case simple = c;
@@ -283,11 +270,19 @@ static bool soak_one(uint64_t seed) {
         run_session(&simple, &one);
         compare(&many, &one);
     }
-    alarm(0);
     expect(!atomic_load(&complained_in_log), "an error was logged");
     printf(": %s (%lld steps)\n", complaint ? complaint : "ok", (long long)many.steps);
     fflush(stdout);
     return !complaint;
+}
+
+/* A hang is ended by the alarm, after the watchdog has had its say. */
+static bool soak_one(uint64_t seed) {
+    dice d = {.key = car_random_key(seed, "kind of soak")};
+    alarm(PATIENCE);
+    bool good = one_in(&d, 2) ? soak_ranks(seed) : soak_session(seed);
+    alarm(0);
+    return good;
 }
 
 /* ---- the program ----------------------------------------------------------------------------------------------- */

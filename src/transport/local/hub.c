@@ -34,11 +34,16 @@ bool car_hub_meet(car_hub *hub) {
 static bool open_meeting(car_local *local, const void *given) {
     pthread_mutex_lock(&local->hub->lock);
     local->hub->given[local->base.rank] = given;
-    return car_hub_meet(local->hub);
+    bool lost = local->hub->trouble && car_trouble_strikes(local, false);
+    bool met = !lost && car_hub_meet(local->hub);
+    return met && !local->hub->failed; /* then others may have left with what they brought */
 }
 static car_status close_meeting(car_local *local, bool met) {
     met = met && car_hub_meet(local->hub);
     pthread_mutex_unlock(&local->hub->lock);
+    if (local->broken) {
+        return car_trouble_explain(local);
+    }
     return met ? CAR_OK : CAR_ERROR_IO; /* whoever failed has said why */
 }
 
@@ -65,7 +70,7 @@ static car_status broadcast(car_transport *transport, int from, void *data, size
 static void give(car_hub *hub, car_local_parcel *parcel, const void *data, size_t bytes) {
     *parcel = (car_local_parcel){data, bytes};
     pthread_cond_broadcast(&hub->changed);
-    while (parcel->data && !hub->failed) {
+    while (!hub->failed && parcel->data) { /* its end is there until then */
         pthread_cond_wait(&hub->changed, &hub->lock);
     }
 }
@@ -74,7 +79,7 @@ static void take(car_hub *hub, car_local_parcel *parcel, void *data, size_t byte
     while (!parcel->data && !hub->failed) {
         pthread_cond_wait(&hub->changed, &hub->lock);
     }
-    if (parcel->data) {
+    if (!hub->failed) { /* or else the giver may have left */
         memcpy(data, parcel->data, bytes < parcel->bytes ? bytes : parcel->bytes);
         parcel->data = NULL;
         pthread_cond_broadcast(&hub->changed);
@@ -89,9 +94,9 @@ static car_status hand_over(car_transport *transport, int from, int to, void *da
         return CAR_OK;
     }
     pthread_mutex_lock(&hub->lock);
-    if (rank == from) {
+    if (rank == from && !hub->failed) { /* then the other end may be closed */
         give(hub, &hub->ends[to]->parcels[from], data, bytes);
-    } else {
+    } else if (rank == to) {
         take(hub, &local->parcels[from], data, bytes);
     }
     bool failed = hub->failed;

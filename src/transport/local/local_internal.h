@@ -13,6 +13,7 @@
 #include <pthread.h>
 
 #include "base/base.h"
+#include "transport/local/trouble.h"
 #include "transport/transport.h"
 
 typedef struct car_local car_local;
@@ -34,6 +35,7 @@ typedef struct car_local_collective {
     struct car_local_collective *next;
     int group, count; /* ranks that have come */
     int64_t number;   /* in the group and kind */
+    double held;      /* in trouble: not to be completed before */
     bool broadcast;
     car_message *messages[]; /* per rank of the hub; NULL: has not come, or is not of the group */
 } car_local_collective;
@@ -43,9 +45,11 @@ struct car_hub {
     int ranks;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* for whoever waits outside of the loop */
-    car_local **ends;
+    car_local **ends;       /* all are there until it has failed; then those of ranks that have left are NULL */
     car_local_collective *collectives;
-    bool failed; /* nobody should wait for others any more */
+    bool failed;                /* nobody should wait for others any more */
+    const car_trouble *trouble; /* NULL: none */
+    bool struck;                /* see car_hub_was_struck */
     /* A meeting of all: */
     int arrived;
     int64_t meeting;
@@ -71,6 +75,9 @@ struct car_local {
     int64_t beat_run, beat_number;  /* of the rank before */
     double beat_due;                /* 0: none is waiting */
     double told;
+    /* In trouble: what it has begun and drawn so far, and what became of it. */
+    int64_t begun, draws;
+    bool broken, silent;
 };
 
 static inline car_local *car_local_of(car_transport *transport) {
@@ -88,5 +95,14 @@ void car_local_hear(car_local *local);
 /* hub.c: with the hub's lock. Waits until all ranks have come; false if one has failed. */
 bool car_hub_meet(car_hub *hub);
 void car_hub_fail(car_hub *hub);
+
+/* trouble.c: where the hub has some; with its lock. */
+double car_trouble_delay(car_local *local);                       /* seconds, at random */
+void car_trouble_hold(car_local *receiver, car_message *receive); /* says until when */
+double car_trouble_wake(const car_local *local, double until); /* that time, or the first that something is held to */
+void car_trouble_nap(car_local *local);                        /* without the lock */
+bool car_trouble_strikes(car_local *local, bool in_loop);      /* this rank begins something; true: it is lost */
+car_status car_trouble_explain(const car_local *local);        /* why it has failed */
+void car_trouble_be_silent(car_local *local);                  /* until all have failed, if it is */
 
 #endif

@@ -32,6 +32,9 @@ static car_message *take(car_message **list, int from, const car_message *like) 
 
 static void pair(car_local *receiver, car_message *receive, car_message *send) {
     receive->partner = send;
+    if (receiver->hub->trouble) {
+        car_trouble_hold(receiver, receive);
+    }
     append(&receiver->matched, receive);
     pthread_cond_signal(&receiver->wake);
 }
@@ -109,6 +112,7 @@ static void start_collective(car_local *local, car_message *message) {
         place = &(*place)->next;
     }
     *place = c->next;
+    c->held = hub->trouble ? car_clock_seconds() + car_trouble_delay(local) : 0;
     c->next = local->complete; /* whoever comes last does it */
     local->complete = c;
     for (int r = 0; r < hub->ranks; r++) {
@@ -123,7 +127,9 @@ void car_local_start(car_transport *transport, car_message *message) {
     message->started = car_clock_seconds();
     message->partner = NULL;
     local->in_flight++;
-    if (message->kind == CAR_MESSAGE_SEND || message->kind == CAR_MESSAGE_RECEIVE) {
+    if (local->hub->failed || (local->hub->trouble && car_trouble_strikes(local, true))) {
+        pthread_cond_signal(&local->wake); /* the message is lost, and perhaps whom it was for */
+    } else if (message->kind == CAR_MESSAGE_SEND || message->kind == CAR_MESSAGE_RECEIVE) {
         start_message(local, message);
     } else {
         start_collective(local, message);
@@ -151,6 +157,9 @@ static void carry(car_local *local, car_message *receive) {
     local->busy++;
     pthread_mutex_unlock(&local->hub->lock);
     memcpy(receive->data, send->data, receive->bytes < send->bytes ? receive->bytes : send->bytes);
+    if (local->hub->trouble) {
+        car_trouble_nap(local);
+    }
     double now = car_clock_seconds();
     finish(from, send, now);
     finish(local, receive, now);
@@ -233,11 +242,16 @@ void car_local_hear(car_local *local) {
 }
 
 void car_local_beat(car_transport *transport, int64_t run, int64_t number, double seconds) {
-    car_local *local = car_local_of(transport), *next = local->hub->ends[(local->base.rank + 1) % local->hub->ranks];
+    car_local *local = car_local_of(transport);
     pthread_mutex_lock(&local->hub->lock);
+    car_local *next = local->hub->ends[(local->base.rank + 1) % local->hub->ranks];
+    if (local->hub->failed) {
+        pthread_mutex_unlock(&local->hub->lock);
+        return;
+    }
     next->beat_run = run;
     next->beat_number = number;
-    next->beat_due = car_clock_seconds() + seconds;
+    next->beat_due = car_clock_seconds() + seconds + (local->hub->trouble ? car_trouble_delay(local) : 0);
     local->base.traffic.statuses++;
     pthread_cond_signal(&next->wake);
     pthread_mutex_unlock(&local->hub->lock);
@@ -249,14 +263,14 @@ static void tell(car_local *local) {
     int rank = local->base.rank, listeners[2] = {0, (rank + 1) % hub->ranks};
     char text[CAR_STATUS_BYTES];
     for (int l = 0; l < 2; l++) {
-        if (hub->ends[listeners[l]]->inbox[rank].bytes > 0) {
+        if (hub->failed || hub->ends[listeners[l]]->inbox[rank].bytes > 0) {
             return;
         }
     }
     pthread_mutex_unlock(&hub->lock);
     size_t bytes = local->base.events.tell(local->base.events.user, text);
     pthread_mutex_lock(&hub->lock);
-    for (int l = 0; l < 2 && bytes > 0; l++) {
+    for (int l = 0; l < 2 && bytes > 0 && !hub->failed; l++) {
         if (listeners[l] != rank && (l == 0 || listeners[1] != 0)) {
             car_local_status *status = &hub->ends[listeners[l]]->inbox[rank];
             memcpy(status->text, text, bytes);
@@ -293,6 +307,7 @@ static void doze(car_local *local) {
     struct timespec when;
     until = local->beat_due > 0 && local->beat_due < until ? local->beat_due : until;
     until = has_much_to_tell(local) ? now + 0.001 : until;
+    until = local->hub->trouble ? car_trouble_wake(local, until) : until;
     double seconds = until > now ? until - now : 0;
     clock_gettime(CLOCK_MONOTONIC, &when);
     when.tv_sec += (time_t)seconds;
@@ -302,16 +317,40 @@ static void doze(car_local *local) {
     pthread_cond_timedwait(&local->wake, &local->hub->lock, &when);
 }
 
+static bool is_due(const car_local *local, double held) {
+    return !local->hub->trouble || held <= car_clock_seconds();
+}
+
+/* Where the first in the list is that is not held back; at the list's end if there is none. */
+static car_message **find_matched(car_local *local) {
+    car_message **place = &local->matched;
+    while (*place && !is_due(local, (*place)->held)) {
+        place = &(*place)->next;
+    }
+    return place;
+}
+static car_local_collective **find_complete(car_local *local) {
+    car_local_collective **place = &local->complete;
+    while (*place && !is_due(local, (*place)->held)) {
+        place = &(*place)->next;
+    }
+    return place;
+}
+
+static bool has_work(car_local *local) {
+    return *find_matched(local) || *find_complete(local);
+}
+
 static bool move_one(car_local *local) {
-    if (local->matched) {
-        car_message *receive = local->matched;
-        local->matched = receive->next;
+    car_message **matched = find_matched(local), *receive = *matched;
+    if (receive) {
+        *matched = receive->next;
         carry(local, receive);
         return true;
     }
-    if (local->complete) {
-        car_local_collective *c = local->complete;
-        local->complete = c->next;
+    car_local_collective **done = find_complete(local), *c = *done;
+    if (c) {
+        *done = c->next;
         complete(local, c);
         return true;
     }
@@ -347,12 +386,15 @@ static void *run(void *argument) {
         bool moved = move_one(local);
         car_local_hear(local);
         look_after_others(local);
-        if (!moved && !local->matched && !local->complete && !hub->failed &&
-            !(local->ending && local->in_flight == 0)) {
+        if (!moved && !has_work(local) && !hub->failed && !(local->ending && local->in_flight == 0)) {
             doze(local);
         }
+        car_trouble_be_silent(local); /* if it is */
     }
     bool failed = hub->failed;
+    if (local->broken) {
+        car_trouble_explain(local);
+    }
     if (!failed) {
         wait_for_others(local);
     }

@@ -1,0 +1,86 @@
+/* See trouble.h. All of this is only called where a hub has trouble, with its lock unless said otherwise. */
+#include "transport/local/trouble.h"
+
+#include <time.h>
+
+#include "transport/local/local_internal.h"
+
+void car_hub_make_trouble(car_hub *hub, const car_trouble *trouble) {
+    hub->trouble = trouble;
+}
+
+bool car_hub_was_struck(const car_hub *hub) {
+    return hub->struck;
+}
+
+/* ---- late ------------------------------------------------------------------------------------ */
+
+/* In [0, 1). A draw has a number among those of its rank; what others do makes no difference to it. */
+static double draw(car_local *local) {
+    uint64_t key = car_random_key(local->hub->trouble->seed, "trouble");
+    uint64_t counter = ((uint64_t)local->base.rank << 40) + (uint64_t)local->draws++;
+    return (double)car_random_uniform(key, counter);
+}
+
+double car_trouble_delay(car_local *local) {
+    const car_trouble *t = local->hub->trouble;
+    bool very = draw(local) < 1.0 / 16;
+    return draw(local) * (very ? t->very_late : t->late);
+}
+
+void car_trouble_hold(car_local *receiver, car_message *receive) {
+    receive->held = car_clock_seconds() + car_trouble_delay(receiver);
+    for (const car_message *m = receiver->matched; m && m != receive; m = m->next) {
+        bool before = m->from == receive->from && m->tag == receive->tag;
+        receive->held = before && m->held > receive->held ? m->held : receive->held;
+    }
+}
+
+double car_trouble_wake(const car_local *local, double until) {
+    for (const car_message *m = local->matched; m; m = m->next) {
+        until = m->held < until ? m->held : until;
+    }
+    for (const car_local_collective *c = local->complete; c; c = c->next) {
+        until = c->held < until ? c->held : until;
+    }
+    return until;
+}
+
+void car_trouble_nap(car_local *local) {
+    const car_trouble *t = local->hub->trouble;
+    if (t->slow == local->base.rank && t->late > 0) {
+        pthread_mutex_lock(&local->hub->lock);
+        double seconds = draw(local) * t->late;
+        pthread_mutex_unlock(&local->hub->lock);
+        struct timespec time = {.tv_sec = (time_t)seconds,
+                                .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+        nanosleep(&time, NULL);
+    }
+}
+
+/* ---- lost ------------------------------------------------------------------------------------ */
+
+bool car_trouble_strikes(car_local *local, bool in_loop) {
+    car_hub *hub = local->hub;
+    const car_trouble *t = hub->trouble;
+    int64_t number = local->begun++;
+    if (local->base.rank == t->fails && number >= t->after && !local->broken) {
+        local->broken = hub->struck = true;
+        car_hub_fail(hub);
+    }
+    if (local->base.rank == t->silent && number >= t->after && in_loop && !hub->failed) {
+        local->silent = hub->struck = true;
+    }
+    return local->broken || local->silent;
+}
+
+car_status car_trouble_explain(const car_local *local) {
+    return car_context_fail(local->base.context, CAR_ERROR_IO, "the transport of rank %d failed, as it was told to",
+                            local->base.rank);
+}
+
+void car_trouble_be_silent(car_local *local) {
+    while (local->silent && !local->hub->failed) {
+        pthread_cond_wait(&local->wake, &local->hub->lock);
+    }
+}
