@@ -176,8 +176,9 @@ static void free_sum(car_rank *rank, const car_entry *entry) {
 
 static void note_over(car_rank *rank, car_entry *entry) {
     if (entry->task.kind == CAR_TASK_UPDATE) {
-        car_rank_note_cut(rank, entry->task.version);
+        car_rank_note_cut(rank, entry->task.version); /* lets the lock go: it counts as running until then */
     }
+    entry->running = false;
     entry->over = true;
     free_sum(rank, entry);
     car_rank_retire(rank, entry);
@@ -248,15 +249,17 @@ static void note_end(car_rank *rank, car_entry *entry, car_status status, double
         note_failure(rank, status);
         return;
     }
-    entry->running = false;
     rank->progressed = car_clock_seconds();
     bool message = entry->task.kind == CAR_TASK_SEND || car_task_arrives(&entry->task);
     if (dropped && !message) { /* it was running when the end came near */
+        entry->running = false;
         entry->over = true;
         car_rank_retire(rank, entry);
-    } else if (whole) { /* or else there are more portions of it */
+    } else if (whole) {
         car_rank_note_end(rank, &entry->task, seconds);
         note_over(rank, entry);
+    } else { /* there are more portions of it */
+        entry->running = false;
     }
 }
 
