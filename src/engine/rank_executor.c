@@ -26,9 +26,9 @@ static int64_t current_slot(const car_rank *rank) {
     return first->task.slot;
 }
 
-static bool may_start(const car_rank *rank, const car_entry *entry) {
+static bool may_start(const car_rank *rank, const car_entry *entry, int64_t now) {
     const car_task *task = &entry->task;
-    bool soon = task->slot <= current_slot(rank) + car_plan_slots_ahead(rank->plan, task);
+    bool soon = task->slot <= now + car_plan_slots_ahead(rank->plan, task);
     if (task->kind == CAR_TASK_RECEIVE) {
         return soon;
     }
@@ -54,11 +54,15 @@ static bool target_is_free(const car_rank *rank, const car_task *task) {
     return true;
 }
 
+static bool is_message(const car_task *task) {
+    return task->kind == CAR_TASK_SEND || car_task_arrives(task);
+}
+
 /* What the carrier takes. Activations are unpacked when it is their turn and packed when they are made: anything else
  * would hold them twice. */
 static bool is_carried(const car_task *task) {
     bool packed = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
-    return (task->kind == CAR_TASK_SEND || car_task_arrives(task)) && !packed;
+    return is_message(task) && !packed;
 }
 
 /* zero's owners keep to the plan's order with these: made earlier, new weights would lie here and wait for the forward of
@@ -96,9 +100,10 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
 
 /* Receives are posted ahead of their use, collectives in the order that all ranks have. */
 static void start_arrivals(car_rank *rank) {
+    int64_t now = rank->arrivals ? current_slot(rank) : 0;
     for (car_entry **place = &rank->arrivals; *place && rank->status == CAR_OK;) {
         car_entry *entry = *place;
-        if (!may_start(rank, entry)) {
+        if (!may_start(rank, entry, now)) {
             place = &entry->next_arrival;
             continue;
         }
@@ -182,7 +187,6 @@ static void note_over(car_rank *rank, car_entry *entry) {
     entry->over = true;
     free_sum(rank, entry);
     car_rank_retire(rank, entry);
-    rank->progress++;
     drop_older(rank);
 }
 
@@ -250,8 +254,7 @@ static void note_end(car_rank *rank, car_entry *entry, car_status status, double
         return;
     }
     rank->progressed = car_clock_seconds();
-    bool message = entry->task.kind == CAR_TASK_SEND || car_task_arrives(&entry->task);
-    if (dropped && !message) { /* it was running when the end came near */
+    if (dropped && !is_message(&entry->task)) { /* it was running when the end came near */
         entry->running = false;
         entry->over = true;
         car_rank_retire(rank, entry);

@@ -221,7 +221,6 @@ struct car_rank {
     bool begun;               /* something was computed in this run: whoever waits before that waits for its turn */
     atomic_bool stop, wished; /* and whether that wish has been told */
     int skipped_in_a_row;     /* steps, up to the last that was reported */
-    int64_t progress;
     double progressed, watched;
     int64_t beat, beat_run;    /* the micro-batch that may begin, by the rank before, and the run it is of */
     int64_t told;              /* the last that the next rank was told of */

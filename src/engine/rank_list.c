@@ -143,7 +143,7 @@ static void take_out(car_entry **list, const car_entry *entry, size_t link) {
 void car_rank_retire(car_rank *rank, car_entry *entry) {
     take_out(&rank->ready, entry, offsetof(car_entry, next_ready));
     for (int d = 0; d < entry->dependent_count; d++) {
-        if (--entry->dependents[d]->blockers == 0 && !entry->dependents[d]->over) {
+        if (--entry->dependents[d]->blockers == 0) {
             make_ready(rank, entry->dependents[d]);
         }
     }
@@ -156,15 +156,10 @@ void car_rank_retire(car_rank *rank, car_entry *entry) {
     }
 }
 
-/* Whether a message that is dropped has to be sent or taken all the same: its other end is listed. */
-static bool is_counted_on(const car_rank *rank, const car_task *task) {
-    bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
-    return message && window_used(rank, task) < rank->windows;
-}
-
+/* After an early end what is dropped is not listed. But messages are, dropped or not, if the other end is. */
 static bool is_listed(const car_rank *rank, const car_task *task) {
-    bool sends_on = task->kind != CAR_TASK_SEND || window_used(rank, task) < rank->windows;
-    return !rank->shortened || (sends_on && (!car_rank_is_dropped(rank, task) || is_counted_on(rank, task)));
+    bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
+    return !rank->shortened || (message ? window_used(rank, task) < rank->windows : !car_rank_is_dropped(rank, task));
 }
 
 /* What is dropped does nothing, but it keeps its place in the order: others wait for what it waited for. */
