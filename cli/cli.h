@@ -79,6 +79,8 @@ void car_cli_list_paper_models(char *text, size_t capacity);
 
 /* "carousel: ..." on standard error; returns `code`, so that a command can return it. */
 int car_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The exit code for a status: CAR_CLI_USAGE for arguments and names that were typed wrong. */
+int car_cli_code_of(car_status status);
 /* The same for a status of the library, with the context's message. */
 int car_cli_report(const car_context *context, car_status status);
 

@@ -22,10 +22,14 @@ int car_cli_fail(int code, const char *format, ...) {
     return code;
 }
 
+int car_cli_code_of(car_status status) {
+    bool typed = status == CAR_ERROR_UNKNOWN_NAME || status == CAR_ERROR_ARGUMENT;
+    return status == CAR_OK ? CAR_CLI_OK : typed ? CAR_CLI_USAGE : CAR_CLI_FAILED;
+}
+
 int car_cli_report(const car_context *context, car_status status) {
     const char *message = context ? car_context_error(context) : "";
-    bool typed = status == CAR_ERROR_UNKNOWN_NAME; /* there is no rule, optimizer, placement of that name */
-    return car_cli_fail(typed ? CAR_CLI_USAGE : CAR_CLI_FAILED, "%s", message[0] ? message : car_status_text(status));
+    return car_cli_fail(car_cli_code_of(status), "%s", message[0] ? message : car_status_text(status));
 }
 
 bool car_cli_read_pair(const char *text, char separator, double *first, double *second) {

@@ -320,14 +320,11 @@ int car_cli_plan(int argc, char **argv) {
     status = status == CAR_OK ? car_convolutions_find(s.context, o.convolutions, &s.program.convolutions) : status;
     status = status == CAR_OK ? car_convolutions_find_memory(s.context, o.memory, &s.program.tight) : status;
     status = status == CAR_OK ? read_partition(&s, &cut, cuts) : status;
-    int code_of_failure = status == CAR_OK ? CAR_CLI_FAILED : CAR_CLI_USAGE; /* up to here nothing but words was read */
     status = status == CAR_OK ? set_up(&s, &cut, &config) : status;
     status = status == CAR_OK ? show(&s, &config) : status;
-    if (status != CAR_OK) {
-        car_cli_report(s.context, status);
-    }
+    code = status == CAR_OK ? CAR_CLI_OK : car_cli_report(s.context, status);
     tear_down(&s);
-    return status == CAR_OK ? CAR_CLI_OK : code_of_failure;
+    return code;
 }
 
 car_cli_bytes_text car_cli_bytes(double bytes) {

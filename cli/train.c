@@ -180,6 +180,11 @@ car_status car_train_evaluate_now(car_train_run *run) {
     return status;
 }
 
+bool car_train_begins_at_evaluation(const car_train_run *run) {
+    int every = run->options.eval_every;
+    return every > 0 && run->first_step > 0 && run->first_step % every == 0 && run->first_step < run->options.steps;
+}
+
 /* The next step that is a multiple of `every`, or the end. */
 static int64_t next_stop(int64_t now, int64_t every, int64_t steps) {
     int64_t next = every ? (now / every + 1) * every : steps;
@@ -190,6 +195,9 @@ static car_status train(car_train_run *run) {
     const car_train_options *o = &run->options;
     bool before = false;
     car_status status = CAR_OK;
+    if (car_train_begins_at_evaluation(run) && run->last_evaluated != run->first_step) {
+        CAR_TRY(car_train_evaluate_now(run));
+    }
     while (car_trainer_steps(run->trainer) < o->steps && !car_train_is_interrupted()) {
         car_train_enter(run, CAR_TRAIN_TRAINING);
         CAR_TRY(car_trainer_run(run->trainer, next_stop(car_trainer_steps(run->trainer), o->eval_every, o->steps)));
@@ -230,11 +238,7 @@ int car_cli_train(int argc, char **argv) {
     car_train_listen(&run);
     if (car_train_is_local(&run.options)) {
         car_status ended = car_train_locally(&run);
-        bool typed = ended == CAR_ERROR_UNKNOWN_NAME;
-        return typed             ? CAR_CLI_USAGE
-               : ended != CAR_OK ? CAR_CLI_FAILED
-               : run.interrupted ? CAR_CLI_INTERRUPTED
-                                 : CAR_CLI_OK;
+        return ended == CAR_OK && run.interrupted ? CAR_CLI_INTERRUPTED : car_cli_code_of(ended);
     }
     car_status status = car_train_set_up(&run);
     if (status == CAR_OK && run.rank) {
@@ -248,7 +252,7 @@ int car_cli_train(int argc, char **argv) {
     bool told = run.transport != NULL;
     bool early = run.interrupted && car_train_is_first(&run); /* mpirun ends all ranks after a code that is not 0 */
     code = status == CAR_OK ? (early ? CAR_CLI_INTERRUPTED : CAR_CLI_OK)
-           : told           ? CAR_CLI_FAILED
+           : told           ? car_cli_code_of(status)
                             : car_cli_report(run.context, status);
     car_train_tear_down(&run);
     return code;

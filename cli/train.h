@@ -151,13 +151,14 @@ typedef struct car_train_run {
     bool weights_written;                 /* weights.safetensors has the result */
     /* What the output needs to know. */
     bool terminal;
-    bool interrupted;    /* it ended early */
-    bool broken_off;     /* over ranks: the last evaluation was */
-    bool evaluates;      /* at the end, since there is real data for it */
-    bool foretold;       /* the duration has been estimated */
-    bool evaluated;      /* `evaluation` is of the weights as they are */
-    int64_t first_step;  /* 0, or where it was resumed */
-    int64_t epoch_steps; /* 0: endless */
+    bool interrupted;       /* it ended early */
+    bool broken_off;        /* over ranks: the last evaluation was */
+    bool evaluates;         /* at the end, since there is real data for it */
+    bool foretold;          /* the duration has been estimated */
+    bool evaluated;         /* `evaluation` is of the weights as they are */
+    int64_t first_step;     /* 0, or where it was resumed */
+    int64_t last_evaluated; /* on the first rank: the step of the last evaluation before that, 0: none */
+    int64_t epoch_steps;    /* 0: endless */
     double started, shown, first_loss, loss;
     double first_reported; /* when */
     double aside;          /* seconds that were not training: evaluations */
@@ -324,6 +325,9 @@ const char *car_train_accuracy_name(car_domain domain);
 void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evaluation *evaluation);
 /* The answer to --eval-every. */
 car_status car_train_evaluate_now(car_train_run *run);
+/* Whether a resumed run stands where --eval-every asks for an evaluation. It was made before, if `last_evaluated` says
+ * so; otherwise a signal or a kill has cut it short, and it is made now. */
+bool car_train_begins_at_evaluation(const car_train_run *run);
 /* DIR/NAME. */
 car_status car_train_path(car_context *context, const char *directory, const char *name, char *path);
 

@@ -168,7 +168,7 @@ car_status car_train_check_directory(car_train_run *run) {
     CAR_TRY(directory_of(run, directory));
     CAR_TRY(car_checkpoint_newest(run->context, directory, &newest));
     if (!resume && newest >= 0) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+        return car_context_fail(run->context, CAR_ERROR_IO,
                                 "%s holds a run that was saved after step %lld: go on with --resume, or choose another "
                                 "--out",
                                 run->options.out, (long long)newest);

@@ -68,8 +68,9 @@ static int64_t step_of(const char *line, ssize_t length) {
     return whole && sscanf(line, "{\"step\": %lld,", &step) == 1 ? step : -1;
 }
 
-/* A run that goes on keeps the lines before step `end`; a killed one may have written of later steps, or half a line. */
-static car_status keep_lines(car_train_run *run, const char *path, int64_t end) {
+/* A run that goes on keeps the lines before step `end`; a killed one may have written of later steps, or half a line.
+ * *newest gets the step of the last line kept, if there is one. */
+static car_status keep_lines(car_train_run *run, const char *path, int64_t end, int64_t *newest) {
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length = 0;
@@ -86,6 +87,7 @@ static car_status keep_lines(car_train_run *run, const char *path, int64_t end) 
         damaged += step < 0 && line[length - 1] == '\n'; /* half a line at the end is what a kill leaves */
         if (step >= 0 && step < end) {
             CAR_TRY(car_output_write(&output, line, (size_t)length));
+            *newest = step;
         }
     }
     CAR_TRY(car_output_finish(&output, NULL));
@@ -103,13 +105,15 @@ done:
 car_status car_train_open_metrics(car_train_run *run) {
     char path[CAR_TRAIN_PATH], evaluations[CAR_TRAIN_PATH];
     bool resumed = run->first_step > 0;
+    int64_t reported = 0;
     struct stat directory;
     car_status status = CAR_OK;
     CAR_TRY(car_train_path(run->context, run->options.out, "metrics.jsonl", path));
     CAR_TRY(car_train_path(run->context, run->options.out, "evaluations.jsonl", evaluations));
     if (resumed) {
-        CAR_TRY(keep_lines(run, path, run->first_step));
-        CAR_TRY(keep_lines(run, evaluations, run->first_step + 1)); /* they count the steps that were made */
+        CAR_TRY(keep_lines(run, path, run->first_step, &reported));
+        /* They count the steps that were made. */
+        CAR_TRY(keep_lines(run, evaluations, run->first_step + 1, &run->last_evaluated));
     } else if (unlink(evaluations) != 0 && errno != ENOENT) {
         return car_context_fail(run->context, CAR_ERROR_IO, "could not remove %s: %s", evaluations, strerror(errno));
     }
@@ -223,7 +227,8 @@ void car_train_write_evaluation(car_train_run *run) {
     if (!run->writes || car_train_path(run->context, run->options.out, "evaluations.jsonl", path) != CAR_OK) {
         return; /* opening has failed for it before */
     }
-    if (run->reported == 0 && keep_lines(run, path, step) != CAR_OK) { /* made again after a kill */
+    int64_t before = 0;
+    if (run->reported == 0 && keep_lines(run, path, step, &before) != CAR_OK) { /* made again after a kill */
         car_context_log(run->context, CAR_LOG_WARNING, "%s", car_context_error(run->context));
         car_context_clear_error(run->context);
         return;

@@ -42,13 +42,13 @@ static car_status check_launcher(car_train_run *run, int joined) {
         return CAR_OK;
     }
     if (!run->transport) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+        return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
                                 "this run is one process, and %s says that %lld were started: start it without mpirun "
                                 "or srun (in a Slurm job: 'srun -n 1'), or as ranks with --placement replica and "
                                 "'srun --mpi=pmix'",
                                 variable, (long long)started);
     }
-    return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+    return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
                             "%s says that %lld processes were started, but MPI (%s) sees this one only: they were not "
                             "started by a launcher that this MPI knows. Use its own mpirun, or under Slurm 'srun "
                             "--mpi=pmix'",
@@ -314,7 +314,7 @@ static car_status evaluate_and_save(void *user) {
     } else if (p->saves) {
         save_or_warn(p->run);
     }
-    if (p->evaluates && !before) {
+    if (p->evaluates && !before && car_train_steps(p->run) != p->run->last_evaluated) {
         CAR_TRY(car_train_evaluate_now(p->run));
         p->run->broken_off = p->end && !p->run->evaluated;
     }
@@ -357,7 +357,8 @@ car_status car_train_over_ranks(car_train_run *run) {
         car_train_show_model(run);
         car_train_show_ranks(run);
     }
-    if (car_rank_steps(run->rank) >= o->steps) { /* resumed after its last step: the summary wants the weights still */
+    bool over = car_rank_steps(run->rank) >= o->steps; /* resumed after its last step: the summary wants the weights */
+    if (over || car_train_begins_at_evaluation(run)) {
         CAR_TRY(pause_at(run, false));
     }
     while (car_rank_steps(run->rank) < o->steps && !interrupted) {

@@ -46,7 +46,7 @@ expect 2 "which data?" data pack -o file
 expect 2 "--size 0" data pack cifar10:cifar -o file --size 0
 expect 2 "--size wants a value" data pack cifar10:cifar -o file --size
 expect 2 "there is no data 'cifra10:cifar'" data info cifra10:cifar
-expect 1 "lacks a path" data info tokens
+expect 2 "lacks a path" data info tokens
 
 # ---- what is found
 

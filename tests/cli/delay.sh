@@ -6,12 +6,12 @@
 
 # What is wrong is said.
 for value in "0.9" "0.9,x" "-1,0" "0.9,-1" "nan,0" "0.9,nan" "inf,1" "0.9,11" "0.9,1,2" "often" ""; do
-    expect 1 "--delay-correction $value: it must be auto, off or C,A" train --model mlp --steps 1 --delay-correction "$value"
+    expect 2 "--delay-correction $value: it must be auto, off or C,A" train --model mlp --steps 1 --delay-correction "$value"
     expect 2 "--delay-correction $value: it must be auto, off or C,A" plan --model mlp --delay-correction "$value"
 done
-expect 1 "--nesterov is --delay-correction 0.8,0" train --model mlp --steps 1 --nesterov --momentum 0.8 --delay-correction 0.9,1
-expect 1 "sgd without --momentum has nothing to correct with" train --model mlp --steps 1 --momentum 0 --delay-correction 0.9,0
-expect 1 "--nesterov is of sgd" train --model mlp --steps 1 --nesterov --optimizer adamw
+expect 2 "--nesterov is --delay-correction 0.8,0" train --model mlp --steps 1 --nesterov --momentum 0.8 --delay-correction 0.9,1
+expect 2 "sgd without --momentum has nothing to correct with" train --model mlp --steps 1 --momentum 0 --delay-correction 0.9,0
+expect 2 "--nesterov is of sgd" train --model mlp --steps 1 --nesterov --optimizer adamw
 
 # The first line says what is on.
 first() { # TEXT OPTIONS...: in the first line

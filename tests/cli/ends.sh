@@ -35,6 +35,21 @@ for signal in TERM INT HUP USR1; do
     [ -d "$directory/$signal/checkpoints/step-$(printf %08d "$steps")" ] || fail "SIG$signal: no checkpoint of step $steps"
 done
 
+# An evaluation that was cut short is made when the run goes on, once, in one process and over ranks.
+for placement in shared replica; do
+    out=$directory/owed-$placement
+    options="--model mlp --workers 2 --placement $placement --steps 4 --eval-every 2 --out $out"
+    expect 0 "done after 4 steps" train $options --checkpoint-every 2 --keep 2
+    cp "$out/evaluations.jsonl" "$directory/evaluations"
+    rm -r "$out/checkpoints/step-00000004" "$out/summary.json"
+    sed -i '/"step": 2,/d' "$out/evaluations.jsonl"
+    expect 0 "evaluation after step 2" train $options --resume
+    cmp -s <(sed 's/, "seconds.*//' "$out/evaluations.jsonl") <(sed 's/, "seconds.*//' "$directory/evaluations") ||
+        fail "$placement: other evaluations than without a break: $(cat "$out/evaluations.jsonl")"
+    rm -r "$out/checkpoints/step-00000004" "$out/summary.json"
+    "$CAROUSEL" train $options --resume 2>&1 | grep -q "evaluation after step 2" && fail "$placement: an evaluation was made twice"
+done
+
 # The second one ends it at once: here while a step of some seconds is finished.
 begin "$directory/twice" --model mlp
 kill -STOP $runner # so that both are there when it goes on
@@ -75,9 +90,12 @@ for megabytes in 320 398 436 650; do
 done
 
 # What was typed wrong.
-for option in rule optimizer placement; do
+for option in rule optimizer placement order delay-correction lr-schedule betas mapping convolutions memory data; do
     expect 2 "bogus" train --model mlp --steps 1 --$option bogus
 done
+expect 2 "must be a multiple" train --model mlp --steps 1 --workers 2 --stages 3
+expect 2 "must be a multiple" plan --model mlp --workers 2 --stages 3
+expect 2 "nan" train --model mlp --steps 1 --placement replica --workers 2 --delay-correction nan
 
 # nohup: a closed terminal is none of its business.
 (

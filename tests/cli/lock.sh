@@ -54,10 +54,10 @@ for _ in 1 2; do
 done
 
 # Who is refused before he has written anything leaves no directory, and none that was there is removed.
-expect 1 "must be a multiple" train --model mlp --workers 4 --stages 6 --out "$directory/new"
+expect 2 "must be a multiple" train --model mlp --workers 4 --stages 6 --out "$directory/new"
 [ ! -e "$directory/new" ] || fail "a run that was refused left a directory"
 mkdir "$directory/new"
-expect 1 "must be a multiple" train --model mlp --workers 4 --stages 6 --out "$directory/new"
+expect 2 "must be a multiple" train --model mlp --workers 4 --stages 6 --out "$directory/new"
 [ -d "$directory/new" ] && [ -z "$(ls -A "$directory/new")" ] || fail "a directory of the user's is not as it was"
 
 finish

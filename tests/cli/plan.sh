@@ -119,8 +119,8 @@ expect 0 "529600.82 million parameters" --model mt-nlg-530b --workers 8 --placem
 expect 0 "GB" --model gpt2 --depth 24 --width 1024 --heads 16 --workers 8 --batch 1
 json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2-medium --workers 4 --batch 1
 json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2 --depth 24 --width 1024 --heads 16 --batch 1
-expect 1 "cannot be shared by 7 heads" --model gpt2 --heads 7
-expect 1 "it has no heads to set" --model mlp --heads 2
+expect 2 "cannot be shared by 7 heads" --model gpt2 --heads 7
+expect 2 "it has no heads to set" --model mlp --heads 2
 
 # ---- JSON ---------------------------------------------------------------------------------------
 
@@ -180,8 +180,8 @@ python3 -c "import xml.dom.minidom as x; d = x.parse('out.svg'); assert len(d.ge
 grep -q "limit of any schedule" out.svg || fail "out.svg does not show the limit"
 grep -q "Cyclic data parallelism, cdp-v2" out.svg || fail "out.svg does not name the rule"
 [ "$(ls)" = "$(printf 'answer.json\nout.svg')" ] || fail "left behind: $(ls)"
-expect 1 "gpipe is not one" --model mlp --workers 2 --placement pipeline --rule gpipe --svg x.svg
-expect 1 "cannot be read" --model mlp --workers 64 --svg x.svg
+expect 2 "gpipe is not one" --model mlp --workers 2 --placement pipeline --rule gpipe --svg x.svg
+expect 2 "cannot be read" --model mlp --workers 64 --svg x.svg
 expect 1 "missing/x.svg: cannot create" --model mlp --workers 2 --svg missing/x.svg
 [ -e x.svg ] && fail "a refused figure was written"
 
@@ -191,8 +191,8 @@ expect 1 "there is no profile mlp.profile.json; make it with --profile" --model 
 expect 0 "cut by measured time" --model mlp --workers 2 --batch 4 --profile
 [ -s mlp.profile.json ] || fail "--profile saved nothing"
 json "d['costs'] == 'seconds' and d['partition'] == 'time'" --model mlp --workers 2 --batch 4 --partition time
-expect 1 "profile" --model mlp --workers 2 --batch 8 --partition time
-expect 1 "profile" --model resnet20 --workers 2 --partition time --profile-file mlp.profile.json
+expect 2 "profile" --model mlp --workers 2 --batch 8 --partition time
+expect 2 "profile" --model resnet20 --workers 2 --partition time --profile-file mlp.profile.json
 json "d['costs'] == 'seconds' and d['partition'] == 'params'" --model mlp --workers 2 --batch 4 --partition params \
     --profile-file mlp.profile.json
 
@@ -217,12 +217,12 @@ expect 2 "known are flops, time, params, memory and cuts" --model mlp --partitio
 expect 2 "cuts:12,30,47" --model mlp --workers 3 --partition cuts:2,x
 expect 2 "cuts:12,30,47" --model mlp --workers 3 --partition cuts:
 expect 2 "wants 5 cuts" --model mlp --workers 3 --stages 6 --partition cuts:2,5
-expect 1 "cut" --model mlp --workers 3 --partition cuts:5,2
-expect 1 "cut" --model mlp --workers 3 --partition cuts:2,99
-expect 1 "5 stages for 3 workers" --model mlp --workers 3 --stages 5
-expect 1 "3 ranks for 4 workers" --model mlp --workers 4 --ranks 3 --placement replica
-expect 1 "use --placement pipeline" --model mlp --rule 1f1b
-expect 1 "only cdp-v2" --model mlp --rule cdp-v1 --freshness-slack 1
+expect 2 "cut" --model mlp --workers 3 --partition cuts:5,2
+expect 2 "cut" --model mlp --workers 3 --partition cuts:2,99
+expect 2 "5 stages for 3 workers" --model mlp --workers 3 --stages 5
+expect 2 "3 ranks for 4 workers" --model mlp --workers 4 --ranks 3 --placement replica
+expect 2 "use --placement pipeline" --model mlp --rule 1f1b
+expect 2 "only cdp-v2" --model mlp --rule cdp-v1 --freshness-slack 1
 expect 2 "resnet20" --model resnet21
 [ "$("$CAROUSEL" plan --model mlp --workers 3 --stages 5 2>/dev/null)" = "" ] || fail "an error left something on standard output"
 

@@ -20,7 +20,7 @@ expect 2 "where to? -o FILE.html is missing" report dp
 expect 2 "--output wants a value" report dp -o
 expect 2 "there is no option --open" report dp -o page.html --open
 expect 1 "nothing: cannot look into it: No such file or directory" report dp nothing -o page.html
-expect 1 "is not a directory" report dp/summary.json -o page.html
+expect 2 "is not a directory" report dp/summary.json -o page.html
 expect 1 "nowhere/page.html" report dp -o nowhere/page.html
 [ ! -e page.html ] || fail "a report that failed left a page"
 

@@ -91,7 +91,7 @@ head -c 1200 "$directory/data_batch_1.bin" >"$directory/short.txt" # a tenth of 
 untested=(--model gpt2-nano --data "tokens:$directory/short.txt" --batch 1 --workers 2 --steps 2)
 train untested "${untested[@]}"
 grep -q "no samples to evaluate on" "$directory/log" || fail "nothing is said about the missing samples: $(cat "$directory/log")"
-expect 1 "leave --eval-every out" train "${untested[@]}" --eval-every 1
+expect 2 "leave --eval-every out" train "${untested[@]}" --eval-every 1
 
 # Evaluation and checkpoints on the way change nothing; neither does the number of reading threads.
 train noisy "${images[@]}" --rule cdp-v2 --steps 24 --threads 2 --eval-every 5 --checkpoint-every 3 --data-threads 3

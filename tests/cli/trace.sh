@@ -21,9 +21,9 @@ trace cdp-v2 3
 
 # Bad input is refused before anything runs; steps that the run does not have are named.
 small=(train --model mlp --batch 2 --steps 6)
-expect 1 "--trace-steps needs a --trace" "${small[@]}" --trace-steps 1:2
+expect 2 "--trace-steps needs a --trace" "${small[@]}" --trace-steps 1:2
 for steps in 2 a:b 3:3 4:2 -1:2 1:2x; do
-    expect 1 "--trace-steps $steps: it must be A:B" "${small[@]}" --trace "$directory/t.json" --trace-steps=$steps
+    expect 2 "--trace-steps $steps: it must be A:B" "${small[@]}" --trace "$directory/t.json" --trace-steps=$steps
 done
 expect 1 "cannot write to /nonexistent" "${small[@]}" --trace /nonexistent/t.json
 [ -e "$directory/t.json" ] && fail "a trace was written in spite of an error"

@@ -27,27 +27,27 @@ expect 2 "--threads 0" train --model mlp --threads 0
 expect 2 "--workers 0" train --model mlp --workers 0
 expect 2 "--nesterov yes: takes no value" train --model mlp --nesterov=yes
 expect 2 "there is no data 'imagenet'" train --model mlp --data imagenet
-expect 1 "imagefolder:DIR" train --model mlp --data imagefolder
+expect 2 "imagefolder:DIR" train --model mlp --data imagefolder
 expect 1 "/nonexistent" train --model mlp --data imagefolder:/nonexistent
-expect 1 "--order random" train --model mlp --order random
-expect 1 "has no end" train --model mlp --epochs 2
+expect 2 "--order random" train --model mlp --order random
+expect 2 "has no end" train --model mlp --epochs 2
 expect 1 "/nonexistent/w.safetensors" train --model mlp --init /nonexistent/w.safetensors
-expect 1 "--resume wants --out" train --model mlp --resume
+expect 2 "--resume wants --out" train --model mlp --resume
 expect 1 "could not read /nonexistent.json" train --config /nonexistent.json
 expect 2 "--weights FILE is missing" eval --model mlp
 expect 2 "there is no rule" train --model mlp --rule cdp
-expect 1 "--lr-schedule step:0:1" train --model mlp --lr-schedule step:0:1
-expect 1 "--betas 0.9" train --model mlp --betas 0.9
+expect 2 "--lr-schedule step:0:1" train --model mlp --lr-schedule step:0:1
+expect 2 "--betas 0.9" train --model mlp --betas 0.9
 expect 2 "it must be auto, direct or winograd" train --model mlp --convolutions fast
-expect 1 "--nesterov needs" train --model mlp --nesterov --momentum 0
-expect 1 "must be a multiple" train --model mlp --workers 4 --stages 6
-expect 1 "only cdp-v2" train --model mlp --rule dp --freshness-slack 1
+expect 2 "--nesterov needs" train --model mlp --nesterov --momentum 0
+expect 2 "must be a multiple" train --model mlp --workers 4 --stages 6
+expect 2 "only cdp-v2" train --model mlp --rule dp --freshness-slack 1
 expect 1 "could not create the run directory" train --model mlp --steps 1 --out /nonexistent/run
 expect 2 "resnet20" train --model resnet21
 expect 2 "there is no model 'resnet21'" eval --model resnet21 --weights none --data synthetic
 expect 1 "can only be planned" train --model gpt3-175b --workers 2 --steps 1
-expect 1 "vit-tiny" train --model vit-tiny --image-size 33
-expect 1 "gpt2-nano" train --model gpt2-nano --seq-len 4000
+expect 2 "vit-tiny" train --model vit-tiny --image-size 33
+expect 2 "gpt2-nano" train --model gpt2-nano --seq-len 4000
 expect 1 "not finite" train --model mlp --steps 50 --lr 1e6
 
 # Training goes down and says so; weights depend on the seed, not on the number of threads.
