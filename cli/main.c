@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/available.h"
+#include "carousel/version.h"
 #include "cli.h"
 
 static const struct {
@@ -84,7 +85,7 @@ int main(int argc, char **argv) {
         return check_output(CAR_CLI_OK, false);
     }
     if (strcmp(argv[1], "--version") == 0) {
-        puts("carousel " CAR_VERSION);
+        printf("carousel %s\n", car_version());
         return check_output(CAR_CLI_OK, false);
     }
     for (int c = 0; c < COMMANDS; c++) {

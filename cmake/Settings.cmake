@@ -8,7 +8,7 @@ endif()
 function(car_compile target)
     set_target_properties(${target} PROPERTIES C_STANDARD 17 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF
                           POSITION_INDEPENDENT_CODE ON)
-    target_compile_definitions(${target} PRIVATE _GNU_SOURCE CAR_VERSION="${PROJECT_VERSION}")
+    target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic $<$<BOOL:${CAR_WERROR}>:-Werror>)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     target_include_directories(${target} SYSTEM PRIVATE ${CAR_INCLUDE_DIRS})

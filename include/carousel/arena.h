@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_arena car_arena;
 
@@ -76,6 +77,7 @@ int car_arena_events(const car_arena *arena, const car_arena_event **out);
 typedef void (*car_arena_watcher)(void *user, car_memory category, double when, size_t live);
 void car_arena_watch(car_arena *arena, car_arena_watcher watcher, void *user);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

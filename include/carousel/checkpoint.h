@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
@@ -68,6 +69,7 @@ const char *car_checkpoint_weights_path(const car_checkpoint *checkpoint);
  * *exact is false, else true. Which optimizer the state is of is not known here: compare what `run` says. */
 car_status car_checkpoint_read(const car_checkpoint *checkpoint, car_cut *cut, bool *exact);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

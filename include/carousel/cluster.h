@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_link {
     double bandwidth; /* bytes a second, in each direction */
@@ -55,6 +56,7 @@ typedef struct car_timing {
 /* `compute`: seconds of one worker's forwards and backwards. Not for `shared`: CAR_ERROR_ARGUMENT. */
 car_status car_plan_time(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

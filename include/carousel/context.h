@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_context car_context;
 
@@ -51,6 +52,7 @@ void car_context_clear_error(car_context *context);
 void car_context_log(car_context *context, car_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

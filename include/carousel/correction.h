@@ -8,6 +8,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* What `auto` is: the correction for a rule and an optimizer. None for rules without a delay, and for SGD without
  * momentum. */
@@ -21,6 +22,7 @@ bool car_correction_is_on(const car_correction *correction);
 /* "c 0.9, a 1", "off". Returns the length. */
 int car_correction_text(const car_correction *correction, char *text, size_t capacity);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -11,6 +11,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_cut car_cut;
 
@@ -49,6 +50,7 @@ bool car_cut_has(const car_cut *cut, car_cut_part part, int param);
 car_status car_cut_get(const car_cut *cut, car_cut_part part, int param, float *canonical);
 car_status car_cut_set(car_cut *cut, car_cut_part part, int param, const float *canonical);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

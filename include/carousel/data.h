@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_dataset car_dataset;
 
@@ -152,6 +153,7 @@ typedef struct car_synthetic {
  * floats or [batch, seq_len] int32; `labels` int32, [batch] or [batch, seq_len]. */
 void car_synthetic_batch(const car_synthetic *source, uint64_t first, void *inputs, int32_t *labels);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -7,6 +7,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_evaluation {
     double loss; /* mean over rows */
@@ -23,6 +24,7 @@ car_status car_evaluate(const car_program *program, car_arena *arena, const car_
 /* SHA-256 over all parameters in canonical layout, in the graph's order; `text` gets 65 characters. */
 car_status car_weights_digest(const car_weights *weights, char *text);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -20,6 +20,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define CAR_NONE (-1)
 #define CAR_MAX_RANK 4
@@ -268,6 +269,7 @@ size_t car_graph_held_bytes(const car_graph *graph, int begin, int end);
 double car_graph_flops(const car_graph *graph, bool backward);
 size_t car_graph_param_bytes(const car_graph *graph); /* canonical, each parameter once, statistics included */
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_loader car_loader;
 
@@ -50,6 +51,7 @@ void car_loader_give_back(car_loader *loader, int64_t step, int worker);
 double car_loader_waited(const car_loader *loader);
 size_t car_loader_bytes(const car_loader *loader); /* of the micro-batches in memory */
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

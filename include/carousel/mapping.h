@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Where the ranks of a plan run. */
 typedef struct car_machines {
@@ -35,6 +36,7 @@ car_status car_plan_choose_mapping(car_context *context, const car_partition *pa
 /* The machine of a device when devices are numbered for a mapping: in turn over the machines, or one after the other. */
 int car_machines_of_device(const car_machines *machines, int devices, car_mapping mapping, int device);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Zero in a field below means the model's own value. */
 typedef struct car_model_config {
@@ -53,6 +54,7 @@ car_status car_model_resolve(car_context *context, const char *name, const car_m
  * "labels" [B] or [B,T] i32. `config` may be NULL. */
 car_status car_model_build(car_context *context, const char *name, const car_model_config *config, car_graph **out);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -8,6 +8,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Whether Muon itself trains a parameter: hidden matrices and convolutions. Embeddings, the head, norms, biases and other
  * vectors are AdamW's. */
@@ -32,6 +33,7 @@ void car_optimizer_stage_bytes(const car_optimizer_config *config, const car_par
  * some. */
 size_t car_muon_scratch_bytes(const car_graph *graph);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

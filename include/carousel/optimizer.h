@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_optimizer car_optimizer;
 
@@ -103,6 +104,7 @@ typedef struct car_schedule {
 
 double car_schedule_lr(const car_schedule *schedule, int64_t step);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define CAR_MEASURE_LIST(X)                                                  \
     X(CAR_MEASURE_FLOPS, "flops")   /* forward FLOPs as time; the default */ \
@@ -95,6 +96,7 @@ car_status car_partition_create(const car_graph *graph, const car_partition_conf
 car_status car_partition_create_uniform(car_context *context, int stages, double ratio, car_partition **out);
 void car_partition_destroy(car_partition *partition);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* The name of each is also that of its file and, behind car_placement_, of its class. */
 #define CAR_PLACEMENT_LIST(X)           \
@@ -54,6 +55,7 @@ static inline bool car_placement_maps_workers(car_placement placement) {
     return !info->one_process && !info->by_stage;
 }
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -18,6 +18,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_plan car_plan;
 
@@ -194,6 +195,7 @@ car_status car_plan_parse(const car_plan *plan, const char *text, car_task_list 
  * is put in brackets. To be released with car_plan_release_text. */
 car_status car_plan_draw(const car_plan *plan, int64_t window, int64_t steps, const car_task *marked, char **out);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -9,6 +9,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_simulation_config {
     int executors; /* threads or devices that compute at the same time; 0: the plan's */
@@ -83,6 +84,7 @@ car_status car_plan_predict_device(const car_plan *plan, int device, int optimiz
 car_status car_plan_predict_device_sized(const car_plan *plan, int device, const car_optimizer_sizes *optimizer,
                                          car_device_prediction *out);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

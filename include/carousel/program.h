@@ -12,6 +12,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_program car_program;
 typedef struct car_lane car_lane;
@@ -74,6 +75,7 @@ car_status car_program_export_tensor(const car_program *program, int tensor, con
 car_status car_lane_create(const car_program *program, car_arena *arena, car_lane **out);
 void car_lane_destroy(car_lane *lane);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_rank car_rank;
 
@@ -78,6 +79,7 @@ typedef struct car_rank_traffic {
 car_rank_traffic car_rank_get_traffic(const car_rank *rank);
 car_trainer_times car_rank_time(const car_rank *rank);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

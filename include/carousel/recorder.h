@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_recorder car_recorder;
 
@@ -44,6 +45,7 @@ void car_recorder_limit_steps(car_recorder *recorder, int64_t steps);
 /* After the run: tasks and operations that were not noted for want of memory. */
 int64_t car_recorder_lost(const car_recorder *recorder);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -8,6 +8,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* A figure as SVG: data parallelism on the left, the plan's cyclic rule on the right; above, who computes what in
  * which slot; below, the activation bytes of every worker and their sum over the same two steps, from the partition's
@@ -41,6 +42,7 @@ typedef struct car_timeline_config {
 car_status car_report_timeline(const car_recorder *recorder, const car_plan *plan, const car_timeline_config *config,
                                const char *path);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef enum car_rule {
     CAR_RULE_DP,
@@ -53,6 +54,7 @@ static inline bool car_rule_updates_early(car_rule rule) {
     return info->cyclic && info->late != CAR_LATE_EVERYWHERE;
 }
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

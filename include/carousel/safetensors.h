@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define CAR_SAFETENSORS_MAX_RANK 8
 
@@ -96,6 +97,7 @@ car_status car_safetensors_writer_finish(car_safetensors_writer *writer, char *d
 uint64_t car_safetensors_writer_bytes(const car_safetensors_writer *writer); /* written so far */
 void car_safetensors_writer_destroy(car_safetensors_writer *writer);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -8,6 +8,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* One list for codes and texts, so that they cannot drift apart. */
 #define CAR_STATUS_LIST(X)                                       \
@@ -32,6 +33,7 @@ typedef enum car_status {
 /* The code in words; never NULL, also for a value outside the list. */
 const char *car_status_text(car_status status);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

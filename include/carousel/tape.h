@@ -12,6 +12,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* ---- weights: one version of all parameters -------------------------------------------------- */
 
@@ -73,6 +74,7 @@ float car_tape_loss(const car_tape *tape); /* NaN before forward is done */
  * the next car_tape_begin. */
 const void *car_tape_tensor(const car_tape *tape, int tensor);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -15,6 +15,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_trainer car_trainer;
 
@@ -108,6 +109,7 @@ typedef struct car_trainer_times {
 } car_trainer_times;
 car_trainer_times car_trainer_time(const car_trainer *trainer);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_transport car_transport;
 
@@ -48,6 +49,7 @@ int car_transport_machines(const car_transport *transport);
 int car_transport_machine(const car_transport *transport, int rank); /* of a rank; they are numbered by their lowest */
 const char *car_transport_name(const car_transport *transport);      /* of the library, with its version */
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -11,6 +11,7 @@
 #include "base/output.h"
 #include "base/text.h"
 #include "carousel/report.h"
+#include "carousel/version.h"
 #include "report/page.h"
 
 enum { PAGE_VERSION = 1 };
@@ -283,7 +284,7 @@ car_status car_report_page(car_context *context, const char *const *directories,
     CAR_TRY(status);
     CAR_TRY(named);
     CAR_TRY(car_run_add(context, root, "carousel_report", cJSON_CreateNumber(PAGE_VERSION)));
-    CAR_TRY(car_run_add(context, root, "carousel", cJSON_CreateString(CAR_VERSION)));
+    CAR_TRY(car_run_add(context, root, "carousel", cJSON_CreateString(car_version())));
     CAR_TRY(car_run_add(context, root, "title", cJSON_CreateString(title ? title : all_names)));
     cJSON *added = runs;
     runs = NULL;

@@ -1,0 +1,35 @@
+/* All of Carousel's public headers. */
+#ifndef CAROUSEL_CAROUSEL_H
+#define CAROUSEL_CAROUSEL_H
+
+#include "carousel/arena.h"
+#include "carousel/checkpoint.h"
+#include "carousel/cluster.h"
+#include "carousel/context.h"
+#include "carousel/correction.h"
+#include "carousel/cut.h"
+#include "carousel/data.h"
+#include "carousel/evaluate.h"
+#include "carousel/graph.h"
+#include "carousel/loader.h"
+#include "carousel/mapping.h"
+#include "carousel/model.h"
+#include "carousel/muon.h"
+#include "carousel/optimizer.h"
+#include "carousel/partition.h"
+#include "carousel/placement.h"
+#include "carousel/plan.h"
+#include "carousel/predict.h"
+#include "carousel/program.h"
+#include "carousel/rank.h"
+#include "carousel/recorder.h"
+#include "carousel/report.h"
+#include "carousel/rule.h"
+#include "carousel/safetensors.h"
+#include "carousel/status.h"
+#include "carousel/tape.h"
+#include "carousel/trainer.h"
+#include "carousel/transport.h"
+#include "carousel/version.h"
+
+#endif
