@@ -28,7 +28,7 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 .PHONY: build demo test bench install deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
 	results bench-models bench-memory bench-mpi-memory bench-train bench-data bench-network bench-scale bench-overhead want-build want-test want-style want-bench want-fuzz want-all
 
-.PHONY: test-mpi-full test-mpich test-page want-page want-mpich
+.PHONY: docs want-docs test-mpi-full test-mpich test-page want-page want-mpich
 
 ##@ Use
 
@@ -41,6 +41,11 @@ demo: build ## train one small network by four rules, in about a minute, and com
 install: build ## install under PREFIX (default /usr/local); DESTDIR is honoured
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
 	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+
+docs: want-docs ## make the API reference of the public headers, build/docs/html
+	@mkdir -p $(BUILD)
+	@doxygen docs/Doxyfile
+	@echo "$(BUILD)/docs/html/index.html"
 
 deps: ## install whatever is missing of the Debian packages in packages.txt
 	@tools/deps.sh
@@ -163,6 +168,8 @@ want-bench:
 	@$(call want,build bench)
 want-page:
 	@$(call want,build test page)
+want-docs:
+	@$(call want,docs)
 want-fuzz:
 	@$(call want,build fuzz)
 want-mpich:

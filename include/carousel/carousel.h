@@ -1,4 +1,19 @@
-/* All of Carousel's public headers. */
+/* All of Carousel's public headers.
+ *
+ * @mainpage
+ *
+ * A program makes these handles, in this order, and destroys them in reverse:
+ *
+ * - car_context: where errors, logs and the allocator live
+ * - car_graph: a model: car_model_build(), or one's own by the builders of graph.h
+ * - car_partition: the graph cut into stages
+ * - car_plan: who computes what when, with which weights; car_plan_validate() proves it
+ * - car_program: the graph with kernels chosen for this machine
+ * - car_arena: the memory of all of it
+ * - car_trainer: executes the plan, in one process; car_rank, over ranks of a car_transport
+ *
+ * Functions that can fail return a car_status and leave a message in the context: car_context_error(). Every header
+ * stands on its own. examples/quickstart.c is a whole program. */
 #ifndef CAROUSEL_CAROUSEL_H
 #define CAROUSEL_CAROUSEL_H
 
