@@ -85,6 +85,25 @@ static car_status check_size(const car_plan *plan, int64_t devices) {
     return CAR_OK;
 }
 
+/* A forward or backward names one version besides its stage's own. */
+static car_status check_ties(const car_plan *plan) {
+    const car_partition *partition = plan->partition;
+    for (int b = plan->stages; b < partition->bundle_count; b++) {
+        for (int other = plan->stages; other < b; other++) {
+            const car_bundle *x = &partition->bundles[other], *y = &partition->bundles[b];
+            if (x->stage == y->stage &&
+                car_plan_stale_workers(plan, x->home) != car_plan_stale_workers(plan, y->home)) {
+                return car_context_fail(
+                    plan->context, CAR_ERROR_UNSUPPORTED,
+                    "stage %d uses parameters of stages %d and %d, which differ in their delay under "
+                    "%s: use fewer stages, or rule cdp-v1 or dp",
+                    x->stage, x->home, y->home, car_rule_text(plan->config.rule));
+            }
+        }
+    }
+    return CAR_OK;
+}
+
 car_status car_plan_create(car_context *context, const car_partition *partition, const car_plan_config *config,
                            car_plan **out) {
     car_plan_config chosen = config ? *config : car_plan_config_default();
@@ -106,6 +125,7 @@ car_status car_plan_create(car_context *context, const car_partition *partition,
     CAR_TRY(check_size(plan, devices));
     plan->devices = (int)devices;
     plan->period = plan->rule->clock->period(plan);
+    CAR_TRY(check_ties(plan));
     *out = plan;
 done:
     if (status != CAR_OK) {

@@ -167,8 +167,7 @@ static int compare(int64_t a, int64_t b) {
     return (a > b) - (a < b);
 }
 
-static int compare_tasks(const void *left, const void *right) {
-    const car_task *a = left, *b = right;
+int car_task_compare(const car_task *a, const car_task *b) {
     int order = compare(a->slot, b->slot);
     order = order ? order : compare(phase_of(a), phase_of(b));
     order = order ? order : compare(a->worker, b->worker);
@@ -177,6 +176,10 @@ static int compare_tasks(const void *left, const void *right) {
     order = order ? order : compare(a->bundle, b->bundle);
     order = order ? order : compare(a->version, b->version);
     return order ? order : compare(a->peer, b->peer);
+}
+
+static int compare_tasks(const void *left, const void *right) {
+    return car_task_compare(left, right);
 }
 
 int64_t car_plan_windows(const car_plan *plan, int64_t steps) {

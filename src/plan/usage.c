@@ -48,8 +48,7 @@ static void note_task(car_usage *usage, int64_t *newest, const car_task *task) {
 /* A tied bundle has a place of its own only where its home has none. */
 static void find_blocks(car_usage *usage) {
     const car_plan *plan = usage->plan;
-    int64_t pattern =
-        (int64_t)plan->config.workers * (plan->config.workers + 1); /* micro-batches; a grid's is longest */
+    int64_t pattern = plan->config.workers; /* no stage has more ranks, and they take turns */
     for (int j = 0; j < plan->stages; j++) {
         int64_t n = 0;
         while (n < pattern && !is_here(usage, n, j)) {

@@ -96,6 +96,9 @@ bool car_usage_reads_sum(const car_usage *usage, const car_task *task);
 car_status car_usage_list(const car_usage *usage, const car_task *task, car_use_list *list);
 void car_use_list_release(const car_plan *plan, car_use_list *list);
 
+/* The order of a rank's tasks, where it is made of several devices'. */
+int car_task_compare(const car_task *a, const car_task *b);
+
 /* ---- what else an executor has to know of a placement ----------------------------------------- */
 
 /* How many slots before its own a receive or a broadcast may be asked for: earlier would only hold memory. */

@@ -6,6 +6,7 @@
  * phase of their own. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "plan/validate_internal.h"
@@ -95,6 +96,40 @@ done:
     return status;
 }
 
+/* ---- ranks -------------------------------------------------------------------------------------- */
+
+static int compare_pointers(const void *left, const void *right) {
+    const car_task *const *a = left, *const *b = right;
+    int order = car_task_compare(*a, *b);
+    return order ? order : (*a > *b) - (*a < *b); /* what is there twice keeps its order */
+}
+
+/* The places of all tasks. Several devices of one rank are merged as an executor does it. */
+static car_status order_ranks(car_validation *v) {
+    const car_task **sorted = NULL;
+    car_status status = CAR_OK;
+    for (int device = 0; device < v->devices; device++) {
+        v->rank_of[device] = v->ranks == 1 ? 0 : device;
+        v->rank_first[v->rank_of[device] + 1] = v->first[device + 1];
+    }
+    for (int n = 0; n < v->count; n++) {
+        v->sequence[n] = n;
+    }
+    if (v->ranks < v->devices && v->count > 0) {
+        CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *sorted, &sorted));
+        for (int n = 0; n < v->count; n++) {
+            sorted[n] = &v->tasks[n];
+        }
+        qsort(sorted, (size_t)v->count, sizeof *sorted, compare_pointers);
+        for (int n = 0; n < v->count; n++) {
+            v->sequence[n] = (int)(sorted[n] - v->tasks);
+        }
+    }
+done:
+    car_context_release(v->context, sorted, sorted ? (size_t)v->count : 0, sizeof *sorted);
+    return status;
+}
+
 static car_status load(car_validation *v, const car_task_source *source) {
     car_task_list list = {0};
     car_status status = CAR_OK;
@@ -110,6 +145,10 @@ static car_status load(car_validation *v, const car_task_source *source) {
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->phases, &v->phases));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->order, &v->order));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->partner, &v->partner));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->sequence, &v->sequence));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->moving, &v->moving));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->count + 1, sizeof *v->edge_first, &v->edge_first));
+    CAR_TRY(order_ranks(v));
 done:
     car_task_list_release(v->plan, &list);
     return status;
@@ -124,6 +163,8 @@ static car_status open_validation(car_validation *v) {
     CAR_TRY(car_context_allocate(v->context, (size_t)v->devices + 1, sizeof *v->first, &v->first));
     CAR_TRY(car_context_allocate(v->context, compute_count(v), sizeof *v->computes, &v->computes));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->devices, sizeof *v->groups, &v->groups));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->devices, sizeof *v->rank_of, &v->rank_of));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->devices + 1, sizeof *v->rank_first, &v->rank_first));
     for (int group = 0; car_validate_in_groups(v) && group < v->workers; group++) {
         int first = 0, ranks = 0;
         car_validate_group(v, group, &first, &ranks);
@@ -137,11 +178,17 @@ done:
 
 static void close_validation(car_validation *v) {
     size_t count = (size_t)v->count;
+    car_context_release(v->context, v->edges, (size_t)v->edge_capacity, sizeof *v->edges);
+    car_context_release(v->context, v->edge_first, v->edge_first ? count + 1 : 0, sizeof *v->edge_first);
+    car_context_release(v->context, v->moving, count, sizeof *v->moving);
+    car_context_release(v->context, v->sequence, count, sizeof *v->sequence);
     car_context_release(v->context, v->partner, count, sizeof *v->partner);
     car_context_release(v->context, v->order, count, sizeof *v->order);
     car_context_release(v->context, v->phases, count, sizeof *v->phases);
     car_context_release(v->context, v->device_of, count, sizeof *v->device_of);
     car_context_release(v->context, v->tasks, (size_t)v->capacity, sizeof *v->tasks);
+    car_context_release(v->context, v->rank_first, v->rank_first ? (size_t)v->devices + 1 : 0, sizeof *v->rank_first);
+    car_context_release(v->context, v->rank_of, (size_t)v->devices, sizeof *v->rank_of);
     car_context_release(v->context, v->groups, (size_t)v->devices, sizeof *v->groups);
     car_context_release(v->context, v->computes, compute_count(v), sizeof *v->computes);
     car_context_release(v->context, v->first, (size_t)v->devices + 1, sizeof *v->first);
@@ -175,6 +222,8 @@ car_status car_plan_validate(const car_plan *plan, int64_t steps, const car_task
         .per_worker = partition->stage_count / config->workers,
         .bundles = partition->bundle_count,
         .devices = car_plan_devices(plan),
+        .ranks = car_plan_ranks(plan),
+        .source = source,
         .steps = steps,
         .period = car_plan_period(plan),
         .cyclic = rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_CDP_V2 || rule == CAR_RULE_2BW,
@@ -194,11 +243,12 @@ car_status car_plan_validate(const car_plan *plan, int64_t steps, const car_task
     CAR_TRY(car_validate_fields(&v));
     CAR_TRY(car_validate_order(&v));
     CAR_TRY(car_validate_messages(&v));
-    CAR_TRY(car_validate_dry_run(&v));
     CAR_TRY(car_validate_activations(&v));
     CAR_TRY(car_validate_sums(&v));
     CAR_TRY(car_validate_versions(&v));
     CAR_TRY(car_validate_bounds(&v));
+    CAR_TRY(car_validate_edges(&v, true));
+    CAR_TRY(car_validate_dry_run(&v));
 done:
     close_validation(&v);
     return status;

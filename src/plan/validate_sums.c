@@ -85,9 +85,8 @@ static car_status add_gradient(replay *r, int index, int bundle) {
     return CAR_OK;
 }
 
-/* Where a finished sum travels and many make weights of it, those of its ties are added to it before: by the device that
- * finishes it, which must have them by then. */
-static bool carries_ties(const car_validation *v) {
+/* By the device that finishes the sum, which must have those of the ties by then. */
+bool car_validate_carries_ties(const car_validation *v) {
     return v->cyclic && (v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_GRID);
 }
 
@@ -117,7 +116,7 @@ static car_status backward(replay *r, int index) {
             CAR_TRY(add_gradient(r, index, b));
         }
     }
-    if (carries_ties(v) && task->worker == v->workers - 1) {
+    if (car_validate_carries_ties(v) && task->worker == v->workers - 1) {
         CAR_TRY(add_ties(r, index));
     }
 done:
@@ -162,7 +161,7 @@ static car_status receive(replay *r, int index) {
 
 /* ---- collectives -------------------------------------------------------------------------------- */
 
-/* The dry run has shown that all ranks take part and that the owner is meant by all. So each needs only show that its
+/* The dry run shows that all ranks take part and that the owner is meant by all. So each needs only show that its
  * own workers are in. */
 static car_status reduce(replay *r, int index) {
     const car_validation *v = r->v;
@@ -211,7 +210,8 @@ static car_status update(replay *r, int index) {
         return car_validate_fail(v, index, "not in the slot of the backward that finishes its sum");
     }
     for (int b = task->bundle; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        if (v->partition->bundles[b].home != task->bundle || !has_sum(v, b) || (b != task->bundle && carries_ties(v))) {
+        if (v->partition->bundles[b].home != task->bundle || !has_sum(v, b) ||
+            (b != task->bundle && car_validate_carries_ties(v))) {
             continue;
         }
         sum *s = find(r, device, b, task->step);

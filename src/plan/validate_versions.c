@@ -90,7 +90,7 @@ static int64_t last_user(const car_validation *v, int64_t version, int home) {
 
 /* Whether a device loses a version with a forward or backward. What a task frees is its stage's own bundle; a tied one
  * has no flag, so it ends where it must: a broadcast copy with its task, others with the last use of all. */
-static bool ends_with(const car_validation *v, int index, int bundle, int64_t version) {
+bool car_validate_ends_with(const car_validation *v, int index, int bundle, int64_t version) {
     const car_task *task = &v->tasks[index];
     if (bundle < v->stages) {
         return task->frees & CAR_FREES_WEIGHTS;
@@ -117,7 +117,7 @@ static car_status use(replay *r, int index) {
         if (!is_here(r, device, b, version)) {
             CAR_TRY(car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, b));
         }
-        if (ends_with(v, index, b, version)) {
+        if (car_validate_ends_with(v, index, b, version)) {
             take(r, device, b, version);
         }
     }
