@@ -11,6 +11,7 @@
 #include <limits.h>
 
 #include "plan/rules.h"
+#include "plan/script.h"
 
 car_plan_config car_plan_config_default(void) {
     return (car_plan_config){.workers = 4, .rule = CAR_RULE_CDP_V2};
@@ -29,7 +30,7 @@ static car_status check_rule(car_context *context, const car_plan_config *config
 
 static car_status check_config(car_context *context, const car_partition *partition, car_plan_config *config) {
     int workers = config->workers;
-    if ((unsigned)config->rule >= CAR_RULES || (unsigned)config->placement >= CAR_PLACEMENTS) {
+    if ((unsigned)config->rule > CAR_RULE_CUSTOM || (unsigned)config->placement >= CAR_PLACEMENTS) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is no rule %d or no placement %d", config->rule,
                                 config->placement);
     }
@@ -106,6 +107,15 @@ static car_status check_ties(const car_plan *plan) {
 
 car_status car_plan_create(car_context *context, const car_partition *partition, const car_plan_config *config,
                            car_plan **out) {
+    if (config && config->rule == CAR_RULE_CUSTOM) {
+        *out = NULL;
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a custom plan comes from a file");
+    }
+    return car_plan_create_any(context, partition, config, out);
+}
+
+car_status car_plan_create_any(car_context *context, const car_partition *partition, const car_plan_config *config,
+                               car_plan **out) {
     car_plan_config chosen = config ? *config : car_plan_config_default();
     car_plan *plan = NULL;
     car_status status = CAR_OK;
@@ -136,6 +146,7 @@ done:
 
 void car_plan_destroy(car_plan *plan) {
     if (plan) {
+        car_script_destroy(plan);
         car_context_release(plan->context, plan, 1, sizeof *plan);
     }
 }
@@ -160,6 +171,18 @@ int64_t car_plan_period(const car_plan *plan) {
 }
 bool car_plan_is_cyclic(const car_plan *plan) {
     return plan->rule->info.cyclic;
+}
+bool car_plan_is_proven(const car_plan *plan) {
+    return plan->proven;
+}
+void car_plan_trust(car_plan *plan) {
+    plan->proven = true;
+}
+bool car_plan_drains_exactly(const car_plan *plan) {
+    return !plan->script || plan->script->exact;
+}
+int64_t car_plan_most_steps(const car_plan *plan) {
+    return plan->script && plan->script->end == 0 ? plan->script->steps : INT64_MAX;
 }
 bool car_plan_reduces(const car_plan *plan) {
     return plan->rule->info.together && !plan->placement->info.one_process;
@@ -240,11 +263,21 @@ static int64_t backward_1f1b(const car_plan *plan, int worker, int stage) {
 const car_clock car_clock_1f1b = {period_flush, forward_1f1b, backward_1f1b};
 
 int64_t car_plan_forward_slot(const car_plan *plan, int64_t step, int worker, int stage) {
+    if (plan->script) {
+        return car_script_slot(plan, step, worker, stage, false);
+    }
     return plan->period * step + plan->rule->clock->forward(plan, worker, stage);
 }
 
 int64_t car_plan_backward_slot(const car_plan *plan, int64_t step, int worker, int stage) {
+    if (plan->script) {
+        return car_script_slot(plan, step, worker, stage, true);
+    }
     return plan->period * step + plan->rule->clock->backward(plan, worker, stage);
+}
+
+int64_t car_plan_first_step_end(const car_plan *plan) {
+    return plan->script ? plan->script->first_end : car_plan_backward_slot(plan, 0, plan->config.workers - 1, 0);
 }
 
 int64_t car_plan_update_slot(const car_plan *plan, int64_t step, int stage) {
@@ -258,6 +291,9 @@ int car_plan_stale_workers(const car_plan *plan, int home) {
 }
 
 int car_plan_delay(const car_plan *plan, int worker, int stage) {
+    if (plan->script) {
+        return plan->script->delays[worker * plan->stages + stage];
+    }
     return worker < car_plan_stale_workers(plan, stage) ? 1 : 0;
 }
 

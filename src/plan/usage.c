@@ -92,7 +92,7 @@ done:
 /* In one process a step's sum takes the place of the one before. In the cycle those that wait for others have a second:
  * a tied one's waits for its home's. */
 static void count_sums(car_usage *usage, bool deferred) {
-    for (int b = 0; usage->shared && b < usage->bundles; b++) {
+    for (int b = 0; usage->shared && !usage->plan->script && b < usage->bundles; b++) {
         bool waits = deferred || b >= usage->plan->stages;
         usage->holdings[b].sums = usage->cyclic && waits ? 2 : 1;
     }
@@ -149,6 +149,10 @@ int car_usage_tape_of(const car_usage *usage, const car_task *task) {
 
 bool car_usage_is_ring(const car_usage *usage) {
     return !car_plan_reduces(usage->plan);
+}
+
+bool car_usage_adds_by_worker(const car_usage *usage) {
+    return car_usage_is_ring(usage) && !usage->plan->script;
 }
 
 bool car_usage_adds_late(const car_usage *usage, const car_task *task) {

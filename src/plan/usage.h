@@ -77,6 +77,8 @@ int car_usage_tapes(const car_usage *usage);
 int car_usage_tape_of(const car_usage *usage, const car_task *task);
 /* Whether gradients are added in ring order; otherwise in any, by collectives. */
 bool car_usage_is_ring(const car_usage *usage);
+/* Whether worker 0 begins a sum; a custom plan may add in another order. */
+bool car_usage_adds_by_worker(const car_usage *usage);
 /* Whether a backward adds to a sum that comes by a message, and so need not wait for it. */
 bool car_usage_adds_late(const car_usage *usage, const car_task *task);
 /* A finished sum that goes on to other devices brings those of its ties along; otherwise they meet at the update. */
@@ -108,6 +110,8 @@ int car_plan_collective_group(const car_plan *plan, int device);
 int car_plan_collective_member(const car_plan *plan, int device);
 /* Whether nothing that ranks send each other keeps them at their distance in the cycle, so that beats have to. */
 bool car_plan_needs_beats(const car_plan *plan);
+/* The slot of the first step's last backward. */
+int64_t car_plan_first_step_end(const car_plan *plan);
 /* Whether sums go in the order in which they are used, since those of several stages wait for one way. */
 bool car_plan_orders_sums(const car_plan *plan);
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/script.h"
 #include "plan/validate_internal.h"
 
 /* ---- failing ------------------------------------------------------------------------------------ */
@@ -130,12 +131,8 @@ done:
     return status;
 }
 
-static car_status load(car_validation *v, const car_task_source *source) {
-    car_task_list list = {0};
+car_status car_validate_arrange(car_validation *v) {
     car_status status = CAR_OK;
-    for (int device = 0; device < v->devices; device++) {
-        CAR_TRY(load_device(v, source, device, &list));
-    }
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->device_of, &v->device_of));
     for (int device = 0; device < v->devices; device++) {
         for (int n = v->first[device]; n < v->first[device + 1]; n++) {
@@ -150,6 +147,17 @@ static car_status load(car_validation *v, const car_task_source *source) {
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count + 1, sizeof *v->edge_first, &v->edge_first));
     CAR_TRY(order_ranks(v));
 done:
+    return status;
+}
+
+static car_status load(car_validation *v, const car_task_source *source) {
+    car_task_list list = {0};
+    car_status status = CAR_OK;
+    for (int device = 0; device < v->devices; device++) {
+        CAR_TRY(load_device(v, source, device, &list));
+    }
+    CAR_TRY(car_validate_arrange(v));
+done:
     car_task_list_release(v->plan, &list);
     return status;
 }
@@ -158,10 +166,9 @@ static size_t compute_count(const car_validation *v) {
     return (size_t)v->steps * (size_t)v->workers * (size_t)v->stages * 2;
 }
 
-static car_status open_validation(car_validation *v) {
+car_status car_validate_open(car_validation *v) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(v->context, (size_t)v->devices + 1, sizeof *v->first, &v->first));
-    CAR_TRY(car_context_allocate(v->context, compute_count(v), sizeof *v->computes, &v->computes));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->devices, sizeof *v->groups, &v->groups));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->devices, sizeof *v->rank_of, &v->rank_of));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->devices + 1, sizeof *v->rank_first, &v->rank_first));
@@ -176,7 +183,7 @@ done:
     return status;
 }
 
-static void close_validation(car_validation *v) {
+void car_validate_close(car_validation *v) {
     size_t count = (size_t)v->count;
     car_context_release(v->context, v->edges, (size_t)v->edge_capacity, sizeof *v->edges);
     car_context_release(v->context, v->edge_first, v->edge_first ? count + 1 : 0, sizeof *v->edge_first);
@@ -208,11 +215,11 @@ static int expected_devices(const car_validation *v) {
     }
 }
 
-car_status car_plan_validate(const car_plan *plan, int64_t steps, const car_task_source *source) {
+car_validation car_validate_begin(const car_plan *plan, int64_t steps, const car_task_source *source) {
     const car_partition *partition = car_plan_partition(plan);
     const car_plan_config *config = car_plan_config_of(plan);
     car_rule rule = config->rule;
-    car_validation v = {
+    return (car_validation){
         .plan = plan,
         .context = car_plan_context(plan),
         .partition = partition,
@@ -224,12 +231,18 @@ car_status car_plan_validate(const car_plan *plan, int64_t steps, const car_task
         .devices = car_plan_devices(plan),
         .ranks = car_plan_ranks(plan),
         .source = source,
+        .custom = plan->script != NULL,
+        .max_delay = plan->script ? plan->script->max_delay : 1,
         .steps = steps,
         .period = car_plan_period(plan),
         .cyclic = rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_CDP_V2 || rule == CAR_RULE_2BW,
         .spread = rule == CAR_RULE_DP && config->placement != CAR_PLACEMENT_SHARED &&
                   config->placement != CAR_PLACEMENT_PIPELINE,
     };
+}
+
+car_status car_plan_validate(car_plan *plan, int64_t steps, const car_task_source *source) {
+    car_validation v = car_validate_begin(plan, steps, source);
     car_status status = CAR_OK;
     if (steps < 1) {
         return car_context_fail(v.context, CAR_ERROR_ARGUMENT, "a run of %lld steps has nothing to validate",
@@ -238,7 +251,8 @@ car_status car_plan_validate(const car_plan *plan, int64_t steps, const car_task
     if (v.devices != expected_devices(&v)) {
         return car_validate_fail(&v, CAR_NONE, "%d devices instead of %d", v.devices, expected_devices(&v));
     }
-    CAR_TRY(open_validation(&v));
+    CAR_TRY(car_validate_open(&v));
+    CAR_TRY(car_context_allocate(v.context, compute_count(&v), sizeof *v.computes, &v.computes));
     CAR_TRY(load(&v, source));
     CAR_TRY(car_validate_fields(&v));
     CAR_TRY(car_validate_order(&v));
@@ -249,7 +263,8 @@ car_status car_plan_validate(const car_plan *plan, int64_t steps, const car_task
     CAR_TRY(car_validate_bounds(&v));
     CAR_TRY(car_validate_edges(&v, true));
     CAR_TRY(car_validate_dry_run(&v));
+    plan->proven = plan->proven || !source;
 done:
-    close_validation(&v);
+    car_validate_close(&v);
     return status;
 }

@@ -94,6 +94,14 @@ static inline bool car_validate_in_groups(const car_validation *v) {
     return v->config.placement == CAR_PLACEMENT_PIPELINE || v->config.placement == CAR_PLACEMENT_GRID;
 }
 
+/* ---- the table (validate.c) --------------------------------------------------------------------- */
+
+car_validation car_validate_begin(const car_plan *plan, int64_t steps, const car_task_source *source);
+/* What there is of each device; then tasks and `first` are filled in, and arranged. */
+car_status car_validate_open(car_validation *v);
+car_status car_validate_arrange(car_validation *v);
+void car_validate_close(car_validation *v);
+
 /* ---- failing (validate.c) ----------------------------------------------------------------------- */
 
 /* CAR_ERROR_INTERNAL with the plan, what is wrong, the task at `index` (CAR_NONE: none) and, if it is small, the grid. */
@@ -101,6 +109,14 @@ car_status car_validate_fail(const car_validation *v, int index, const char *for
     __attribute__((format(printf, 3, 4)));
 
 /* ---- the checks, in the order in which they are made; each stands on those before ---------------- */
+
+/* One task by itself: fields in range and in agreement; a forward or backward on its device, in its slot, with the rule's
+ * version. */
+car_status car_validate_task(const car_validation *v, int index);
+car_status car_validate_compute_task(const car_validation *v, int index);
+car_status car_validate_rule(const car_validation *v, int index);
+/* Some tasks of a large plan: see validate_sample.c. */
+car_status car_validate_sample(car_plan *plan, int device, int64_t window);
 
 /* Fields in range, slots and phases ascending. Fills phases and order. */
 car_status car_validate_fields(car_validation *v);

@@ -60,7 +60,7 @@ static car_status begin(replay *r, int index, int bundle, sum begun) {
 
 /* Whether workers must add in ring order; if not, each has a buffer of its own and they are counted. */
 static bool in_ring_order(const car_validation *v) {
-    return v->cyclic || v->config.placement == CAR_PLACEMENT_PIPELINE;
+    return v->cyclic || (v->config.placement == CAR_PLACEMENT_PIPELINE && !v->custom);
 }
 
 static car_status add_gradient(replay *r, int index, int bundle) {
@@ -191,7 +191,8 @@ static car_status reduce(replay *r, int index) {
 /* Where sums are made into weights on the spot, that is right after the last worker's backward. In a grid the others
  * follow when the sum comes round. */
 static bool is_on_time(const car_validation *v, const car_task *task, int device) {
-    bool waits = v->spread || v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_ZERO;
+    bool waits = v->custom || v->spread || v->config.placement == CAR_PLACEMENT_REPLICA ||
+                 v->config.placement == CAR_PLACEMENT_ZERO;
     bool follows = v->config.placement == CAR_PLACEMENT_GRID &&
                    device != car_validate_device(v, task->step, v->workers - 1, task->stage);
     size_t last = car_validate_compute(v, task->step, v->workers - 1, task->stage, true);
