@@ -174,7 +174,8 @@ struct car_use_list;
 /* Where the tasks come from: the plan itself, or a changed copy of it in tests, which may also change what a task of a rank
  * uses, and which tasks it waits for. `number` counts the rank's tasks, edges from `first`. */
 typedef struct car_task_source {
-    car_status (*expand)(void *user, int device, int64_t window, int64_t steps, car_task_list *list);
+    car_status (*expand)(void *user, int device, int64_t window, int64_t steps,
+                         car_task_list *list); /* NULL: the plan's */
     void *user;
     void (*change_uses)(void *user, int rank, int number, struct car_use_list *uses); /* or NULL */
     void (*change_edges)(void *user, int rank, int number, int *edges, int first,

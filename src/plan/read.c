@@ -1,33 +1,24 @@
 /* Plans from files: a schedule of one's own, or what a rule makes, said once more. */
-#include <stdio.h>
-#include <string.h>
-
 #include "plan/placement.h"
 #include "plan/script.h"
 
 /* Shows where a file is not what its rule makes. `made`: what the rule has there, or NULL. */
 static car_status refuse(const car_plan *plan, const char *name, int device, int64_t steps, const car_task *file,
                          const car_task *made) {
-    char has[CAR_TASK_TEXT] = "nothing more", wants[CAR_TASK_TEXT] = "nothing more", *grid = NULL;
+    char has[CAR_TASK_TEXT] = "nothing more", wants[CAR_TASK_TEXT] = "nothing more";
     const car_task *marked = file ? file : made;
-    int64_t window = marked->slot < 0 ? 0 : marked->slot / car_plan_period(plan);
     if (file) {
         car_task_format(plan, file, has, sizeof has);
     }
     if (made) {
         car_task_format(plan, made, wants, sizeof wants);
     }
-    if (car_plan_draw(plan, window, steps, marked, &grid) != CAR_OK) {
-        car_context_clear_error(plan->context);
-    }
-    car_context_fail(
-        plan->context, CAR_ERROR_FORMAT,
-        "%s: device %d has %s in slot %lld, where rule %s makes %s in slot %lld; a schedule of your own is "
-        "rule=custom\n%s",
+    return car_plan_fail_at(
+        plan, steps, marked,
+        "%s: device %d has %s in slot %lld, where rule %s makes %s in slot %lld; a schedule of your "
+        "own is rule=custom",
         name, device, has, (long long)marked->slot, car_rule_text(plan->config.rule), wants,
-        (long long)(made ? made->slot : marked->slot), grid ? grid : "");
-    car_plan_release_text(plan, grid);
-    return CAR_ERROR_FORMAT;
+        (long long)(made ? made->slot : marked->slot));
 }
 
 static car_status compare_device(const car_plan *plan, const char *name, int device, int64_t steps,

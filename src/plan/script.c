@@ -19,6 +19,9 @@ static car_task repeated(const car_script *script, const car_task *task, int64_t
     later.version += task->version >= 0 ? steps : 0;
     later.tied_version += task->tied_version >= 0 ? steps : 0;
     later.buffer = task->version >= 0 ? (int)(later.version % 2) : task->buffer;
+    if (task->cargo == CAR_CARGO_WEIGHTS) { /* the two places have messages of their own */
+        later.tag += CAR_CARGOS * (int)(later.version % 2 - task->version % 2);
+    }
     return later;
 }
 
@@ -99,12 +102,11 @@ static car_status refuse(const car_plan *plan, const char *what, int64_t a, int6
 static car_status check_numbers(const car_plan *plan) {
     enum { MOST_SLOTS = 100000 };
     const car_script *script = plan->script;
-    int64_t tasks = 0, steps = 0;
+    int64_t tasks = 0;
     for (int d = 0; d < plan->devices; d++) {
         tasks += script->devices[d].count;
         for (int n = 0; n < script->devices[d].count; n++) {
             const car_task *task = &script->devices[d].tasks[n];
-            steps = larger(steps, car_task_computes(task) ? task->step + 1 : 0);
             if (task->slot < 0 || task->slot >= MOST_SLOTS) {
                 return refuse(plan, "the plan has a task in slot %lld; there must be 0 to %lld", task->slot,
                               MOST_SLOTS - 1);
@@ -120,39 +122,31 @@ static car_status check_numbers(const car_plan *plan) {
             }
         }
     }
-    if (script->end == 0 ? steps != script->steps : steps > script->steps) {
-        return refuse(plan, "the plan's header says steps=%lld, but it has tasks of %lld", script->steps, steps);
-    }
     return CAR_OK;
 }
 
-/* How many steps a period has: as many as it has forwards of the first stage for a worker. */
-static car_status count_repeated(car_plan *plan) {
-    car_script *script = plan->script;
-    int64_t forwards = 0, last = 0;
+/* The header's number of steps is what the table has. */
+static car_status check_steps(const car_plan *plan) {
+    const car_script *script = plan->script;
+    int64_t steps = 0;
     for (int d = 0; d < plan->devices; d++) {
         for (int n = 0; n < script->devices[d].count; n++) {
             const car_task *task = &script->devices[d].tasks[n];
-            last = larger(last, task->slot);
-            forwards += task->kind == CAR_TASK_FORWARD && task->stage == 0 && task->slot >= script->begin &&
-                        task->slot < script->end;
+            steps = larger(steps, car_task_computes(task) ? task->step + 1 : 0);
+            if (task->step >= script->steps) {
+                char text[CAR_TASK_TEXT];
+                car_task_format(plan, task, text, sizeof text);
+                return car_plan_fail_at(
+                    plan, task->step + 1, task,
+                    "the plan's header says steps=%lld, and %s on device %d in slot %lld is one too "
+                    "many: it or one before it is not what it should be",
+                    (long long)script->steps, text, d, (long long)task->slot);
+            }
         }
     }
-    if (script->end == 0) {
-        return CAR_OK;
-    }
-    if (script->end > last + 1) {
-        return refuse(plan, "the plan's period ends with slot %lld, but its last task is in slot %lld", script->end - 1,
-                      last);
-    }
-    script->repeated = forwards / plan->config.workers;
-    if (script->repeated * plan->config.workers != forwards || forwards == 0) {
-        return refuse(plan,
-                      "the plan's period has %lld forwards of stage 0, which is no whole number of steps for %lld "
-                      "workers",
-                      forwards, plan->config.workers);
-    }
-    return CAR_OK;
+    return script->end == 0 && steps < script->steps
+               ? refuse(plan, "the plan's header says steps=%lld, but it has tasks of %lld", script->steps, steps)
+               : CAR_OK;
 }
 
 /* The first step with a task of any device that uses a version of a bundle. */
@@ -214,6 +208,54 @@ static void choose_window(car_plan *plan) {
     plan->period = script->window;
 }
 
+/* Shows the first forward of a period that has no whole number of steps; the drawing wants a table without one. */
+static car_status refuse_period(car_plan *plan, int64_t forwards) {
+    car_script *script = plan->script;
+    car_task first = {.slot = script->begin, .worker = CAR_NONE, .stage = CAR_NONE, .bundle = CAR_NONE};
+    car_status status = CAR_OK;
+    for (int d = 0; d < plan->devices; d++) {
+        for (int n = script->devices[d].count - 1; n >= 0; n--) {
+            const car_task *task = &script->devices[d].tasks[n];
+            bool counts = task->kind == CAR_TASK_FORWARD && task->stage == 0 && task->slot >= script->begin &&
+                          task->slot < script->end;
+            first = counts && (first.worker == CAR_NONE || task->slot < first.slot) ? *task : first;
+        }
+    }
+    script->begin = script->end = script->repeated = 0;
+    CAR_TRY(find_needed(plan));
+    choose_window(plan);
+    status =
+        car_plan_fail_at(plan, INT32_MAX, &first,
+                         "the plan's period has %lld forwards of stage 0, which is no whole number of steps for %d "
+                         "workers",
+                         (long long)forwards, plan->config.workers);
+done:
+    return status;
+}
+
+/* How many steps a period has: as many as it has forwards of the first stage for a worker. */
+static car_status count_repeated(car_plan *plan) {
+    car_script *script = plan->script;
+    int64_t forwards = 0, last = 0;
+    for (int d = 0; d < plan->devices; d++) {
+        for (int n = 0; n < script->devices[d].count; n++) {
+            const car_task *task = &script->devices[d].tasks[n];
+            last = larger(last, task->slot);
+            forwards += task->kind == CAR_TASK_FORWARD && task->stage == 0 && task->slot >= script->begin &&
+                        task->slot < script->end;
+        }
+    }
+    if (script->end == 0) {
+        return CAR_OK;
+    }
+    if (script->end > last + 1) {
+        return refuse(plan, "the plan's period ends with slot %lld, but its last task is in slot %lld", script->end - 1,
+                      last);
+    }
+    script->repeated = forwards / plan->config.workers;
+    return script->repeated * plan->config.workers == forwards && forwards > 0 ? CAR_OK : refuse_period(plan, forwards);
+}
+
 /* Whose weights are late, if it is the same in every step. */
 static car_status find_delays(car_plan *plan) {
     car_script *script = plan->script;
@@ -253,6 +295,15 @@ done:
     return status;
 }
 
+static car_status refuse_rest(const car_plan *plan, int device, const char *how, const car_task *task) {
+    char text[CAR_TASK_TEXT];
+    car_task_format(plan, task, text, sizeof text);
+    return car_plan_fail_at(plan, plan->script->steps, task,
+                            "behind its period the plan is not what the period repeats: device %d %s %s in slot %lld; "
+                            "leave out what comes behind the period, or mend it",
+                            device, how, text, (long long)task->slot);
+}
+
 /* What the file has behind the period, a drain for instance, must be what comes of the period in a run of its steps. */
 static car_status check_rest(const car_plan *plan, int device, const car_task_list *file) {
     const car_script *script = plan->script;
@@ -268,22 +319,12 @@ static car_status check_rest(const car_plan *plan, int device, const car_task_li
             continue;
         }
         if (at >= file->count || !car_task_equals(&file->tasks[at], &list.tasks[n])) {
-            char text[192];
-            car_task_format(plan, &list.tasks[n], text, sizeof text);
-            CAR_TRY(car_context_fail(plan->context, CAR_ERROR_FORMAT,
-                                     "behind its period the plan is not what the period repeats: device %d should have "
-                                     "%s in slot %lld there; leave out what comes behind the period, or mend it",
-                                     device, text, (long long)list.tasks[n].slot));
+            CAR_TRY(refuse_rest(plan, device, "should have", &list.tasks[n]));
         }
         at++;
     }
     if (has_rest && at < file->count) {
-        char text[192];
-        car_task_format(plan, &file->tasks[at], text, sizeof text);
-        status = car_context_fail(plan->context, CAR_ERROR_FORMAT,
-                                  "behind its period the plan is not what the period repeats: device %d has %s in slot "
-                                  "%lld; leave out what comes behind the period, or mend it",
-                                  device, text, (long long)file->tasks[at].slot);
+        status = refuse_rest(plan, device, "has", &file->tasks[at]);
     }
 done:
     car_task_list_release(plan, &list);
@@ -320,6 +361,7 @@ static car_status set_up(car_plan *plan, const car_task_list *file) {
     }
     CAR_TRY(find_needed(plan));
     choose_window(plan);
+    CAR_TRY(check_steps(plan));
     CAR_TRY(find_delays(plan));
     for (int i = 0; i < plan->config.workers; i++) {
         script->first_end = larger(script->first_end, car_script_slot(plan, 0, i, 0, true));

@@ -20,6 +20,10 @@ bool car_task_says_step(const car_plan *plan, const car_task *task);
  * named after, worker, version and slot must be there, and the step of a finished sum. */
 void car_task_derive(const car_plan *plan, car_task *task);
 
+/* CAR_ERROR_FORMAT with a message that ends in the grid with a task's cell marked. */
+car_status car_plan_fail_at(const car_plan *plan, int64_t steps, const car_task *task, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
 /* As car_plan_parse; `name` is of the text, for messages. */
 car_status car_plan_parse_named(const car_plan *plan, const char *name, const char *text, car_task_list *devices,
                                 int count);

@@ -66,8 +66,8 @@ car_status car_validate_fail(const car_validation *v, int index, const char *for
 
 static car_status expand(const car_validation *v, const car_task_source *source, int device, int64_t window,
                          car_task_list *list) {
-    return source ? source->expand(source->user, device, window, v->steps, list)
-                  : car_plan_expand(v->plan, device, window, v->steps, list);
+    return source && source->expand ? source->expand(source->user, device, window, v->steps, list)
+                                    : car_plan_expand(v->plan, device, window, v->steps, list);
 }
 
 /* Slots before the first are part of the first window. */

@@ -196,18 +196,20 @@ static car_status enter(car_validation *v, int index) {
 /* Up through the forwards, down through the backwards, each after the one before. */
 static car_status check_micro_batch(const car_validation *v, int64_t step, int worker) {
     int64_t last = INT64_MIN;
+    int before = CAR_NONE; /* what a missing one should follow */
     for (int e = 0; e < 2 * v->stages; e++) {
         bool backward = e >= v->stages;
         int stage = backward ? 2 * v->stages - 1 - e : e;
         int index = v->computes[car_validate_compute(v, step, worker, stage, backward)];
         if (index == CAR_NONE) {
-            return car_validate_fail(v, CAR_NONE, "the %s of stage %d by worker %d in step %lld is missing",
+            return car_validate_fail(v, before, "the %s of stage %d by worker %d in step %lld is missing",
                                      backward ? "backward" : "forward", stage, worker, (long long)step);
         }
         if (v->tasks[index].slot <= last) {
             return car_validate_fail(v, index, "not after the task of worker %d that comes before it", worker);
         }
         last = v->tasks[index].slot;
+        before = index;
     }
     return CAR_OK;
 }

@@ -262,8 +262,10 @@ static car_status check_updates(replay *r) {
             int made = r->updates[(size_t)bundle * (size_t)v->steps + (size_t)step];
             int expected = has_sum(v, bundle) ? expected_updates(r, step, bundle) : 0;
             if (made != expected) {
-                return car_validate_fail(v, CAR_NONE, "bundle %d is updated %d times in step %lld instead of %d",
-                                         bundle, made, (long long)step, expected);
+                size_t last = car_validate_compute(v, step, v->workers - 1, bundle, true);
+                return car_validate_fail(v, v->computes[last],
+                                         "bundle %d is updated %d times in step %lld instead of %d", bundle, made,
+                                         (long long)step, expected);
             }
         }
     }
@@ -295,11 +297,25 @@ static car_status step_replay(replay *r, int index) {
     }
 }
 
+/* The last backward that added to a bundle whose sums are in a row. */
+static int find_last(const car_validation *v, int64_t row, int64_t step) {
+    for (int device = 0; device < v->devices; device++) {
+        for (int b = 0; b < v->bundles; b++) {
+            if (car_validate_row(v, device, b) == row) {
+                return v->computes[car_validate_compute(v, step, v->workers - 1, v->partition->bundles[b].stage, true)];
+            }
+        }
+    }
+    return CAR_NONE;
+}
+
 static car_status check_left(const replay *r, size_t places) {
     for (size_t place = 0; place < places; place++) {
-        if (r->sums[place].added > 0) {
-            return car_validate_fail(r->v, CAR_NONE, "a sum of step %lld over %d workers is never freed (place %zu)",
-                                     (long long)r->sums[place].step, r->sums[place].added, place);
+        const sum *s = &r->sums[place];
+        if (s->added > 0) {
+            return car_validate_fail(r->v, find_last(r->v, (int64_t)place / CAR_VALIDATE_SUMS, s->step),
+                                     "its sum of step %lld over %d workers is never freed", (long long)s->step,
+                                     s->added);
         }
     }
     return CAR_OK;
