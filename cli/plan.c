@@ -278,6 +278,9 @@ static car_status show(car_plan_subject *s, car_plan_config *config) {
     if (o->svg) {
         CAR_TRY(write_svg(s, plan));
     }
+    if (!o->dump) {
+        CAR_TRY(car_plan_prove(plan, &s->proof));
+    }
     CAR_TRY(o->dump   ? dump(s, plan)
             : o->json ? car_cli_plan_json(s, plan, stdout)
                       : car_cli_plan_page(s, plan, stdout));

@@ -32,6 +32,7 @@ typedef struct car_plan_subject {
     car_costs costs;
     bool measured; /* costs are seconds of this machine or another, not FLOPs */
     car_partition *partition;
+    car_proof proof; /* of the plan that is shown */
     car_optimizer_config optimizer;
     car_program_config program; /* of the run that is planned */
     car_machines machines;
@@ -62,9 +63,6 @@ double car_cli_plan_muon_share(const car_plan_subject *s, const car_plan *plan);
 car_status car_cli_plan_measure(const car_graph *graph, const car_program_config *program, car_costs *out);
 
 /* ---- what is printed ------------------------------------------------------------------------- */
-
-/* N*S up to which a plan is proven by the way. */
-enum { CAR_CLI_PLAN_PROVABLE = 4096 };
 
 car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FILE *stream);
 

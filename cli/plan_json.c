@@ -192,15 +192,20 @@ static void add_config(const car_plan_subject *s, const car_plan *plan, cJSON *r
     car_cli_plan_json_number(root, "held_bytes", (double)s->partition->held_bytes, ok);
 }
 
+static bool add_proof(const car_proof *proof, cJSON *root) {
+    cJSON *object = cJSON_AddObjectToObject(root, "proof");
+    bool ok = object != NULL;
+    car_cli_plan_json_number(object, "period_steps", (double)proof->period, &ok);
+    car_cli_plan_json_number(object, "steps", (double)proof->steps, &ok);
+    car_cli_plan_json_number(object, "samples", proof->samples, &ok);
+    return ok;
+}
+
 car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FILE *stream) {
-    bool provable = (int64_t)car_plan_config_of(plan)->workers * s->partition->stage_count <= CAR_CLI_PLAN_PROVABLE;
     car_prediction prediction;
     car_timing timing;
     cJSON *root = NULL;
     car_status status = CAR_OK;
-    if (provable) {
-        CAR_TRY(car_plan_validate(plan, 5, NULL));
-    }
     CAR_TRY(car_cli_plan_predict(s, plan, &prediction));
     if (s->options->cluster) {
         CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
@@ -208,7 +213,8 @@ car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FI
     root = cJSON_CreateObject();
     bool ok = root != NULL;
     add_config(s, plan, root, &ok);
-    ok = cJSON_AddBoolToObject(root, "validated", provable) && ok;
+    ok = cJSON_AddBoolToObject(root, "validated", s->proof.whole) && ok;
+    ok = add_proof(&s->proof, root) && ok;
     cJSON *predicted = car_cli_plan_json_prediction(&prediction);
     ok = predicted && cJSON_AddItemToObject(root, "predictions", predicted) && ok;
     status = add_ranks(s, plan, root, &ok);

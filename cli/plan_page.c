@@ -210,11 +210,8 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     car_prediction prediction;
     car_timing timing;
     car_cli_slack_advice slack;
-    bool provable = (int64_t)car_plan_config_of(plan)->workers * s->partition->stage_count <= CAR_CLI_PLAN_PROVABLE;
+    char proof[320];
     car_status status = CAR_OK;
-    if (provable) {
-        CAR_TRY(car_plan_validate(plan, 5, NULL));
-    }
     CAR_TRY(car_cli_plan_predict(s, plan, &prediction));
     if (s->options->cluster) {
         CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
@@ -231,9 +228,8 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     if (s->options->cluster) {
         car_cli_plan_print_timing(s, &prediction, &timing, stream);
     }
-    fprintf(stream, "\n%s\n",
-            provable ? "Proven on the table of five steps: order, sums, versions, messages, buffers, no deadlock."
-                     : "Not proven here, for its size; smaller plans of the same kind are.");
+    car_proof_text(&s->proof, proof, sizeof proof);
+    fprintf(stream, "\n%s\n", proof);
     car_cli_plan_remarks(s, plan, &prediction, &slack, stream);
 done:
     return status;

@@ -13,8 +13,6 @@ static void log_line(void *user, car_log_level level, const char *line) {
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
-static const int64_t provable = 4096; /* workers times stages: beyond, proving the plan would delay the start */
-
 /* Model, plan and program. */
 static car_status build(car_train_run *run, car_plan_config *plan, const car_program_config *program,
                         int optimizer_states) {
@@ -27,12 +25,9 @@ static car_status build(car_train_run *run, car_plan_config *plan, const car_pro
     CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
     CAR_TRY(car_partition_create(run->graph, &partition, &run->partition));
     CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
-    CAR_TRY(car_plan_create(run->context, run->partition, plan, &run->plan));
+    CAR_TRY(car_train_make_plan(run, plan));
     if (!run->transport) {
         CAR_TRY(car_train_check_memory(run, optimizer_states));
-    }
-    if ((int64_t)plan->workers * partition.stages <= provable) {
-        CAR_TRY(car_plan_validate(run->plan, 4, NULL));
     }
     CAR_TRY(car_program_create(run->graph, program, &run->program));
     CAR_TRY(car_arena_create_reserving(run->context, 0, run->addresses, &run->arena));
@@ -99,6 +94,7 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     CAR_TRY(build(run, &plan, &program, car_optimizer_config_states(&trainer->optimizer)));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
     CAR_TRY(count_steps(run));
+    CAR_TRY(car_train_check_plan_steps(run));
     car_train_choose_warmup(o, plan.rule, &trainer->optimizer);
     run->optimizer = trainer->optimizer;
     CAR_TRY(check_evaluation(run));
@@ -157,6 +153,7 @@ void car_train_tear_down(car_train_run *run) {
         car_context_destroy(run->context);
     }
     car_cli_release_config(run->options.config_texts);
+    free(run->options.plan_text);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

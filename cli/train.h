@@ -21,7 +21,8 @@
 enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096, CAR_TRAIN_LOCAL_RANKS = 64 };
 
 typedef struct car_train_options {
-    const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping;
+    const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping,
+        *plan;
     const char *convolutions, *memory, *trace, *trace_steps, *delay_correction;
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, steps, eval_every, eval_batches;
@@ -33,6 +34,7 @@ typedef struct car_train_options {
     double lr, adamw_lr, momentum, weight_decay, clip_norm, epochs, step_seconds;
     bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, force;
     uint64_t seed;
+    char *plan_text;              /* what --plan names; released with the options of the first run */
     car_cli_config *config_texts; /* owns texts above that came from a file */
 } car_train_options;
 
@@ -208,6 +210,18 @@ car_status car_train_read_cut(car_train_run *run, car_cut *cut);
 car_status car_train_write_cut(car_train_run *run, const car_cut *cut);
 /* Fills weights from --init, and says what did not fit. */
 car_status car_train_load(car_train_run *run, car_weights *weights);
+
+/* ---- train_plan.c: --plan FILE ------------------------------------------------------------------------------------ */
+
+/* Reads the file, if there is one, and sets the options that it answers. Returns CAR_CLI_GO_ON, or the code to exit with
+ * after a message. */
+int car_train_read_plan(int argc, char **argv, car_train_options *options);
+/* The run's plan, from the file or by the rule, proven. */
+car_status car_train_make_plan(car_train_run *run, const car_plan_config *config);
+/* When the number of steps is known: whether the plan has as many. */
+car_status car_train_check_plan_steps(car_train_run *run);
+/* A copy for --resume in the run directory. */
+car_status car_train_keep_plan(car_train_run *run);
 
 /* ---- train_fit.c, train_fit_ranks.c: memory and disk, before any of it is taken ------------------------------------ */
 

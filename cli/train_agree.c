@@ -172,6 +172,9 @@ static car_status compare_plan(car_train_run *run) {
     for (int j = 0; j < run->partition->stage_count; j++) {
         cuts = car_random_u64(cuts, (uint64_t)run->partition->stages[j].first);
     }
+    for (const char *c = run->options.plan_text; c && *c; c++) {
+        cuts = car_random_u64(cuts, (uint64_t)*c);
+    }
     snprintf(text, sizeof text, "%s/%s N=%d S=%d R=%d slack=%d %016llx", car_rule_text(config->rule),
              car_placement_text(config->placement), config->workers, run->partition->stage_count,
              car_plan_devices(run->plan), config->freshness_slack, (unsigned long long)cuts);

@@ -81,7 +81,9 @@ static car_status predict_activations(const car_plan *plan, double *out) {
     double workers = config->workers, together = config->threads < config->workers ? config->threads : config->workers;
     car_simulation timed;
     car_status status = CAR_OK;
-    if ((int64_t)config->workers * partition->stage_count <= few_enough) {
+    if (config->rule == CAR_RULE_CUSTOM) { /* every worker has at most one micro-batch */
+        *out = workers * (double)partition->held_bytes;
+    } else if ((int64_t)config->workers * partition->stage_count <= few_enough) {
         CAR_TRY(car_plan_predict_timed(plan, 0, &timed));
         *out = (double)timed.peak;
     } else if (car_plan_is_cyclic(plan)) {
@@ -105,7 +107,9 @@ static double gradient_bytes(const car_plan *plan, double weights, bool deferred
     if (car_plan_is_cyclic(plan)) {
         return weights + tied + (deferred ? weights + tied : tied);
     }
-    return (car_rule_info_of(config->rule)->in_turns ? 1 : config->workers) * (weights + tied);
+    /* A custom plan has a sum for each step under way. */
+    const car_rule_info *rule = car_rule_info_of(config->rule);
+    return (rule->in_turns ? 1 : rule->from_file ? 2 : config->workers) * (weights + tied);
 }
 
 /* What a thread has for itself. */

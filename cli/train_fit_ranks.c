@@ -42,7 +42,15 @@ static car_status predict_share(car_train_run *run, int states, share *out) {
     int ops = car_graph_op_count(run->graph);
     car_device_prediction d;
     car_status status = CAR_OK;
-    CAR_TRY(car_plan_predict_device(run->plan, car_transport_rank(run->transport), states, &d));
+    if (car_plan_config_of(run->plan)->rule == CAR_RULE_CUSTOM) { /* an even share of the most that it can be */
+        size_t ranks = (size_t)car_transport_size(run->transport), weights = car_graph_param_bytes(run->graph) / ranks;
+        d = (car_device_prediction){.activations = run->partition->held_bytes,
+                                    .weights = 2 * weights,
+                                    .gradients = 2 * weights,
+                                    .optimizer = (size_t)states * weights};
+    } else {
+        CAR_TRY(car_plan_predict_device(run->plan, car_transport_rank(run->transport), states, &d));
+    }
     double lane = (double)car_program_scratch_bytes(program) + (double)car_engine_addend_bytes(program, 0, ops);
     *out = (share){.activations = (double)d.activations,
                    .others = (double)d.weights + (double)d.gradients + (double)d.optimizer +

@@ -63,6 +63,7 @@ static car_status run_all(car_train_run *first, member *members, int ranks) {
         member *m = &members[started];
         m->run.options = first->options;
         m->run.options.config_texts = NULL; /* the first one's */
+        m->run.options.plan_text = first->options.plan_text ? strdup(first->options.plan_text) : NULL;
         m->run.hub = first->hub;
         m->run.hub_rank = started;
         m->run.addresses = first->addresses;

@@ -45,6 +45,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          &o->mapping, 0, 0},
         {"workers", "N", "micro-batches in a step", CAR_CLI_INT, &o->workers, 1, 65536},
         {"stages", "S", "stages, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1, 1 << 20},
+        {"plan", "FILE", "a plan as 'carousel plan --dump' writes it, or one of your own; see docs/plan.md",
+         CAR_CLI_TEXT, &o->plan, 0, 0},
         {"threads", "P", "threads that compute", CAR_CLI_INT, &o->threads, 1, 1024},
         {"batch", "B", "samples in a micro-batch", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
         {"steps", "T", "updates to make in all (100, if there are no --epochs)", CAR_CLI_INT, &o->steps, 1, 1e9},
@@ -166,7 +168,7 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
         o->momentum = car_optimizer_info_of(kind)->momentum;
     }
     o->asked_steps = o->steps;
-    return code;
+    return code == CAR_CLI_GO_ON ? car_train_read_plan(argc, argv, o) : code;
 }
 
 /* ---- into configurations --------------------------------------------------------------------- */
@@ -233,7 +235,11 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     if (strcmp(o->order, "shuffled") != 0 && strcmp(o->order, "sequential") != 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--order %s: it must be shuffled or sequential", o->order);
     }
-    CAR_TRY(car_rule_find(context, o->rule, &plan->rule));
+    if (strcmp(o->rule, car_rule_text(CAR_RULE_CUSTOM)) == 0) {
+        plan->rule = CAR_RULE_CUSTOM;
+    } else {
+        CAR_TRY(car_rule_find(context, o->rule, &plan->rule));
+    }
     CAR_TRY(car_placement_find(context, o->placement, &plan->placement));
     if (o->mapping) {
         CAR_TRY(car_mapping_find(context, o->mapping, &plan->mapping));

@@ -103,6 +103,7 @@ car_status car_train_open_output(car_train_run *run) {
     if (run->options.out) {
         CAR_TRY(car_train_open_metrics(run));
         CAR_TRY(write_config(run));
+        CAR_TRY(car_train_keep_plan(run));
     }
     run->started = run->last_time = car_clock_seconds();
 done:

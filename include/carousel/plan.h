@@ -43,6 +43,11 @@ car_status car_plan_create(car_context *context, const car_partition *partition,
                            car_plan **out);
 void car_plan_destroy(car_plan *plan);
 
+/* Executors refuse a plan that was not proven: by car_plan_prove or car_plan_validate. */
+bool car_plan_is_proven(const car_plan *plan);
+/* For a plan that another rank of the same job proves, when all ranks have agreed on it. */
+void car_plan_trust(car_plan *plan);
+
 car_context *car_plan_context(const car_plan *plan);
 const car_partition *car_plan_partition(const car_plan *plan);
 const car_plan_config *car_plan_config_of(const car_plan *plan); /* zeroes resolved */
@@ -165,10 +170,18 @@ size_t car_plan_task_bytes(const car_plan *plan, const car_task *task);
 
 /* ---- the validator --------------------------------------------------------------------------- */
 
-/* Where the tasks come from: the plan itself, or a changed copy of it in tests. */
+struct car_use_list;
+
+/* Where the tasks come from: the plan itself, or a changed copy of it in tests, which may also change what a task of a rank
+ * uses, and which tasks it waits for. `number` counts the rank's tasks, edges from `first`. */
 typedef struct car_task_source {
-    car_status (*expand)(void *user, int device, int64_t window, int64_t steps, car_task_list *list);
+    car_status (*expand)(void *user, int device, int64_t window, int64_t steps,
+                         car_task_list *list); /* NULL: the plan's */
     void *user;
+    void (*change_uses)(void *user, int rank, int number, struct car_use_list *uses); /* or NULL */
+    void (*change_edges)(void *user, int rank, int number, int *edges, int first,
+                         int *count); /* the same; there is room
+                                                                                                  * for one more */
 } car_task_source;
 
 /* Proves on the table of a run of `steps` steps (3 + the fill are enough to see all there is): every
@@ -177,8 +190,22 @@ typedef struct car_task_source {
  * most two versions of a bundle on a device; each send has its receive; no deadlock in a dry run; no
  * buffer used after it was freed; messages per worker and slot within the placement's bounds.
  * CAR_ERROR_INTERNAL on the first failure, its message ending in the grid with the cell marked.
- * `source` NULL: the plan's own table. */
-car_status car_plan_validate(const car_plan *plan, int64_t steps, const car_task_source *source);
+ * `source` NULL: the plan's own table, and if nothing is wrong with it the plan counts as proven. */
+car_status car_plan_validate(car_plan *plan, int64_t steps, const car_task_source *source);
+
+/* How much car_plan_prove has shown. */
+typedef struct car_proof {
+    int64_t period; /* steps after which the table repeats: 1, in a grid of 5 workers 12, of 8 workers 105 */
+    int64_t steps;  /* of the run that was validated; 0: none, the plan is too large */
+    bool whole;     /* that run has a whole period, with filling and draining */
+    int samples;    /* otherwise: of three windows of a device, that were looked at besides */
+} car_proof;
+
+/* Validates as much as takes less than a second or so: a whole period, or the first steps and samples. After it the plan
+ * counts as proven; what was not shown is in `out`. */
+car_status car_plan_prove(car_plan *plan, car_proof *out);
+/* A sentence or two about it, without newline. Returns the length. */
+int car_proof_text(const car_proof *proof, char *text, size_t capacity);
 
 /* ---- the text form --------------------------------------------------------------------------- */
 
@@ -189,6 +216,27 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
  * Ends with a newline; to be released with car_plan_release_text. */
 car_status car_plan_print(const car_plan *plan, int64_t steps, char **out);
 void car_plan_release_text(const car_plan *plan, char *text);
+/* What the first line of a text says. */
+typedef struct car_plan_header {
+    car_plan_config config; /* rule CAR_RULE_CUSTOM: a schedule of one's own */
+    int stages, bundles, devices;
+    int64_t steps;                    /* that the text has */
+    int64_t period_begin, period_end; /* custom: slots that repeat, the end is not one of them; both 0: none */
+    int64_t max_delay;                /* custom: steps that weights may be old, 1 if it is not said */
+} car_plan_header;
+
+/* `name` is of the text, for messages. */
+car_status car_plan_read_header(car_context *context, const char *name, const char *text, car_plan_header *out);
+/* A plan from a text. With rule=custom its table is the text's, and the period repeats: placements shared and pipeline.
+ * With another rule the text must be what that rule makes. The partition must have the header's stages. */
+car_status car_plan_read(car_context *context, const car_partition *partition, const char *name, const char *text,
+                         car_plan **out);
+/* The longest run that a plan has a table for: INT64_MAX, unless it is a custom one without a period. */
+int64_t car_plan_most_steps(const car_plan *plan);
+/* Whether a run that drains and goes on, for an evaluation or a checkpoint, does what it would have done without. So it is
+ * but for custom plans whose delays are not the same in every step, or more than one step. */
+bool car_plan_drains_exactly(const car_plan *plan);
+
 /* Reads such a text back; devices[d] gets the tasks of device d over all windows. The header must fit the plan. */
 car_status car_plan_parse(const car_plan *plan, const char *text, car_task_list *devices, int count);
 /* One cycle as people draw it: a row for each device, a column for each slot, from window `window`. `marked` (or NULL)

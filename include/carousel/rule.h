@@ -20,7 +20,8 @@ typedef enum car_rule {
     CAR_RULE_GPIPE,
     CAR_RULE_1F1B,
     CAR_RULE_2BW,
-    CAR_RULES
+    CAR_RULES,
+    CAR_RULE_CUSTOM = CAR_RULES /* of a plan from a file: whatever its table says. No rule to ask for by name */
 } car_rule;
 
 /* Which gradients are of weights one step old. */
@@ -39,19 +40,20 @@ typedef struct car_rule_info {
     bool in_turns; /* only as many micro-batches at a time as there are threads, all added to one sum */
     bool has_slack; /* knows --freshness-slack */
     bool anywhere;  /* goes with every placement */
+    bool from_file; /* the schedule is the user's own */
 } car_rule_info;
 
-/* Of any rule below CAR_RULES. */
+/* Of any rule below CAR_RULES, and of CAR_RULE_CUSTOM. */
 const car_rule_info *car_rule_info_of(car_rule rule);
 const char *car_rule_text(car_rule rule);
 /* By name; CAR_ERROR_UNKNOWN_NAME with the known ones in the message. */
 car_status car_rule_find(car_context *context, const char *name, car_rule *out);
 bool car_rule_is_known(const char *name, car_rule *out); /* the same without a message */
 
-/* Whether a step's first updates are due before its last gradients are there. */
+/* Whether a step's first updates are due before its last gradients are there, or may be. */
 static inline bool car_rule_updates_early(car_rule rule) {
     const car_rule_info *info = car_rule_info_of(rule);
-    return info->cyclic && info->late != CAR_LATE_EVERYWHERE;
+    return info->from_file || (info->cyclic && info->late != CAR_LATE_EVERYWHERE);
 }
 
 #pragma GCC visibility pop

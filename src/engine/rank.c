@@ -23,6 +23,11 @@ static car_status check(const car_plan *plan, const car_program *program, const 
                                 car_placement_text(p->placement), p->workers, car_rule_text(p->rule),
                                 car_plan_ranks(plan), car_transport_size(transport), car_plan_ranks(plan));
     }
+    if (!car_plan_is_proven(plan)) {
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "the plan was not proven: call car_plan_prove or car_plan_validate before it is executed");
+    }
     bool alone = car_plan_ranks(plan) == 1;
     if (config->cut_every < 0 || (config->cut_every > 0 && !config->on_cut)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "cuts on the way want a function that takes them");

@@ -146,7 +146,7 @@ static car_status run(car_rank_thread *thread, car_entry *entry) {
 
 /* The version from before a restart goes when nobody of the first step is left. */
 static void drop_older(car_rank *rank) {
-    int64_t last = car_plan_backward_slot(rank->plan, 0, rank->workers - 1, 0);
+    int64_t last = car_plan_first_step_end(rank->plan);
     if (rank->first && rank->first->task.slot <= last) {
         return;
     }

@@ -109,7 +109,7 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car
                           : late ? CAR_ADDITION_WAITS
                                  : CAR_ADDITION_BEGINS,
                           bundle, sum ? sum->block : NULL};
-    if (rank->ring && (out->kind == CAR_ADDITION_BEGINS) != (task->worker == 0)) {
+    if (car_usage_adds_by_worker(rank->usage) && (out->kind == CAR_ADDITION_BEGINS) != (task->worker == 0)) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
                                 "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, bundle,
                                 task->worker);

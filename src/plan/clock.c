@@ -11,6 +11,7 @@
 #include <limits.h>
 
 #include "plan/rules.h"
+#include "plan/script.h"
 
 car_plan_config car_plan_config_default(void) {
     return (car_plan_config){.workers = 4, .rule = CAR_RULE_CDP_V2};
@@ -29,7 +30,7 @@ static car_status check_rule(car_context *context, const car_plan_config *config
 
 static car_status check_config(car_context *context, const car_partition *partition, car_plan_config *config) {
     int workers = config->workers;
-    if ((unsigned)config->rule >= CAR_RULES || (unsigned)config->placement >= CAR_PLACEMENTS) {
+    if ((unsigned)config->rule > CAR_RULE_CUSTOM || (unsigned)config->placement >= CAR_PLACEMENTS) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is no rule %d or no placement %d", config->rule,
                                 config->placement);
     }
@@ -85,8 +86,36 @@ static car_status check_size(const car_plan *plan, int64_t devices) {
     return CAR_OK;
 }
 
+/* A forward or backward names one version besides its stage's own. */
+static car_status check_ties(const car_plan *plan) {
+    const car_partition *partition = plan->partition;
+    for (int b = plan->stages; b < partition->bundle_count; b++) {
+        for (int other = plan->stages; other < b; other++) {
+            const car_bundle *x = &partition->bundles[other], *y = &partition->bundles[b];
+            if (x->stage == y->stage &&
+                car_plan_stale_workers(plan, x->home) != car_plan_stale_workers(plan, y->home)) {
+                return car_context_fail(
+                    plan->context, CAR_ERROR_UNSUPPORTED,
+                    "stage %d uses parameters of stages %d and %d, which differ in their delay under "
+                    "%s: use fewer stages, or rule cdp-v1 or dp",
+                    x->stage, x->home, y->home, car_rule_text(plan->config.rule));
+            }
+        }
+    }
+    return CAR_OK;
+}
+
 car_status car_plan_create(car_context *context, const car_partition *partition, const car_plan_config *config,
                            car_plan **out) {
+    if (config && config->rule == CAR_RULE_CUSTOM) {
+        *out = NULL;
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a custom plan comes from a file");
+    }
+    return car_plan_create_any(context, partition, config, out);
+}
+
+car_status car_plan_create_any(car_context *context, const car_partition *partition, const car_plan_config *config,
+                               car_plan **out) {
     car_plan_config chosen = config ? *config : car_plan_config_default();
     car_plan *plan = NULL;
     car_status status = CAR_OK;
@@ -106,6 +135,7 @@ car_status car_plan_create(car_context *context, const car_partition *partition,
     CAR_TRY(check_size(plan, devices));
     plan->devices = (int)devices;
     plan->period = plan->rule->clock->period(plan);
+    CAR_TRY(check_ties(plan));
     *out = plan;
 done:
     if (status != CAR_OK) {
@@ -116,6 +146,7 @@ done:
 
 void car_plan_destroy(car_plan *plan) {
     if (plan) {
+        car_script_destroy(plan);
         car_context_release(plan->context, plan, 1, sizeof *plan);
     }
 }
@@ -140,6 +171,18 @@ int64_t car_plan_period(const car_plan *plan) {
 }
 bool car_plan_is_cyclic(const car_plan *plan) {
     return plan->rule->info.cyclic;
+}
+bool car_plan_is_proven(const car_plan *plan) {
+    return plan->proven;
+}
+void car_plan_trust(car_plan *plan) {
+    plan->proven = true;
+}
+bool car_plan_drains_exactly(const car_plan *plan) {
+    return !plan->script || plan->script->exact;
+}
+int64_t car_plan_most_steps(const car_plan *plan) {
+    return plan->script && plan->script->end == 0 ? plan->script->steps : INT64_MAX;
 }
 bool car_plan_reduces(const car_plan *plan) {
     return plan->rule->info.together && !plan->placement->info.one_process;
@@ -220,11 +263,21 @@ static int64_t backward_1f1b(const car_plan *plan, int worker, int stage) {
 const car_clock car_clock_1f1b = {period_flush, forward_1f1b, backward_1f1b};
 
 int64_t car_plan_forward_slot(const car_plan *plan, int64_t step, int worker, int stage) {
+    if (plan->script) {
+        return car_script_slot(plan, step, worker, stage, false);
+    }
     return plan->period * step + plan->rule->clock->forward(plan, worker, stage);
 }
 
 int64_t car_plan_backward_slot(const car_plan *plan, int64_t step, int worker, int stage) {
+    if (plan->script) {
+        return car_script_slot(plan, step, worker, stage, true);
+    }
     return plan->period * step + plan->rule->clock->backward(plan, worker, stage);
+}
+
+int64_t car_plan_first_step_end(const car_plan *plan) {
+    return plan->script ? plan->script->first_end : car_plan_backward_slot(plan, 0, plan->config.workers - 1, 0);
 }
 
 int64_t car_plan_update_slot(const car_plan *plan, int64_t step, int stage) {
@@ -238,6 +291,9 @@ int car_plan_stale_workers(const car_plan *plan, int home) {
 }
 
 int car_plan_delay(const car_plan *plan, int worker, int stage) {
+    if (plan->script) {
+        return plan->script->delays[worker * plan->stages + stage];
+    }
     return worker < car_plan_stale_workers(plan, stage) ? 1 : 0;
 }
 

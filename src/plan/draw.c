@@ -6,6 +6,7 @@
  *     worker 2  2  2' 1' 0' 0  1
  *
  * 2' is the backward of stage 2. Where a row serves several workers, a cell says whose: 2.1' is by worker 1. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -248,4 +249,20 @@ car_status car_plan_draw(const car_plan *plan, int64_t window, int64_t steps, co
     }
     car_context_release(d.context, d.rows, (size_t)d.capacity, sizeof *d.rows);
     return car_text_finish(&text, out);
+}
+
+car_status car_plan_fail_at(const car_plan *plan, int64_t steps, const car_task *task, const char *format, ...) {
+    car_context *context = car_plan_context(plan);
+    int64_t window = task->slot < 0 ? 0 : task->slot / car_plan_period(plan);
+    char what[640], *grid = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    if (car_plan_draw(plan, window, steps, task, &grid) != CAR_OK) {
+        car_context_clear_error(context);
+    }
+    car_context_fail(context, CAR_ERROR_FORMAT, "%s\n%s", what, grid ? grid : "");
+    car_plan_release_text(plan, grid);
+    return CAR_ERROR_FORMAT;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "plan/placement.h"
+#include "plan/script.h"
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
@@ -167,8 +168,7 @@ static int compare(int64_t a, int64_t b) {
     return (a > b) - (a < b);
 }
 
-static int compare_tasks(const void *left, const void *right) {
-    const car_task *a = left, *b = right;
+int car_task_compare(const car_task *a, const car_task *b) {
     int order = compare(a->slot, b->slot);
     order = order ? order : compare(phase_of(a), phase_of(b));
     order = order ? order : compare(a->worker, b->worker);
@@ -179,9 +179,16 @@ static int compare_tasks(const void *left, const void *right) {
     return order ? order : compare(a->peer, b->peer);
 }
 
+static int compare_tasks(const void *left, const void *right) {
+    return car_task_compare(left, right);
+}
+
 int64_t car_plan_windows(const car_plan *plan, int64_t steps) {
     /* The cycle's last worker ends a step one window later, and zero's owners update after that. */
-    return steps < 1 ? 0 : car_plan_is_cyclic(plan) ? steps + 1 : steps;
+    return steps < 1                  ? 0
+           : plan->script             ? car_script_windows(plan, steps)
+           : car_plan_is_cyclic(plan) ? steps + 1
+                                      : steps;
 }
 
 car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list) {
@@ -189,6 +196,9 @@ car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int
     if (device < 0 || device >= plan->devices || window < 0) {
         return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d, window %lld in this plan",
                                 device, (long long)window);
+    }
+    if (plan->script) {
+        return car_script_expand(plan, device, window, steps, list);
     }
     car_window w = {.plan = plan,
                     .device = device,

@@ -17,7 +17,13 @@ struct car_plan {
     const car_placement_class *placement;
     int stages, per_worker, devices; /* S, k */
     int64_t period;
+    struct car_script *script; /* script.h: of a custom plan, its table; else NULL */
+    bool proven;               /* see car_plan_is_proven */
 };
+
+/* As car_plan_create, also for CAR_RULE_CUSTOM, whose script is still to come. */
+car_status car_plan_create_any(car_context *context, const car_partition *partition, const car_plan_config *config,
+                               car_plan **out);
 
 /* Micro-batch n = t*N + i. */
 static inline int64_t car_plan_step_of(const car_plan *plan, int64_t n) {

@@ -8,7 +8,9 @@
 #include "plan/text.h"
 
 typedef struct reader {
-    const car_plan *plan;
+    car_context *context;
+    const char *name;     /* of the text */
+    const car_plan *plan; /* NULL while the header is read */
     car_task_list *devices;
     bool *seen; /* per device: its section was there */
     int count;
@@ -31,7 +33,7 @@ static car_status bad(const reader *r, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    return car_context_fail(car_plan_context(r->plan), CAR_ERROR_FORMAT, "plan text, line %d: %s", r->number, what);
+    return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s, line %d: %s", r->name, r->number, what);
 }
 
 static int quoted(piece p) { /* how much of a piece a message shows */
@@ -170,12 +172,26 @@ static car_status take_differences(const reader *r, piece word, piece *p, car_ta
     return take(p, '}') ? CAR_OK : bad(r, "in '%.*s' the closing brace is missing", quoted(word), word.at);
 }
 
+/* Without a clock and without a number, a task is the next of its kind on its device. */
+static int64_t count_step(const reader *r, const car_task *task) {
+    const car_task_list *list = &r->devices[r->device];
+    for (int n = list->count - 1; n >= 0; n--) {
+        const car_task *other = &list->tasks[n];
+        bool bundle = car_task_names_bundle(task);
+        if (other->kind == task->kind && other->cargo == task->cargo && other->worker == task->worker &&
+            (bundle ? other->bundle == task->bundle : other->stage == task->stage)) {
+            return other->step + 1;
+        }
+    }
+    return 0;
+}
+
 static car_status parse_task(const reader *r, piece word, int64_t slot, car_task *task) {
 #define LETTER(code, text) text
     static const char kinds[] = CAR_TASK_LIST(LETTER), cargos[] = CAR_CARGO_LIST(LETTER);
 #undef LETTER
     int kind = 0, cargo = CAR_CARGO_NONE;
-    int64_t worker = CAR_NONE, version = CAR_NONE, tied = CAR_NONE, peer = CAR_NONE;
+    int64_t worker = CAR_NONE, version = CAR_NONE, tied = CAR_NONE, peer = CAR_NONE, step = CAR_NONE;
     piece p = word;
     car_status status = CAR_OK;
     if (!take_letter(&p, kinds, &kind)) {
@@ -187,13 +203,14 @@ static car_status parse_task(const reader *r, piece word, int64_t slot, car_task
     CAR_TRY(take_marked(r, word, &p, ".", "worker", car_plan_config_of(r->plan)->workers - 1, &worker));
     CAR_TRY(take_marked(r, word, &p, "@", "version", INT64_MAX, &version));
     CAR_TRY(take_marked(r, word, &p, "~", "version of the tied parameter", INT64_MAX, &tied));
-    CAR_TRY(take_marked(r, word, &p, "/", "step", INT64_MAX, &task->step));
+    CAR_TRY(take_marked(r, word, &p, "/", "step", INT64_MAX, &step));
     CAR_TRY(take_marked(r, word, &p, "<>", "device", r->count - 1, &peer));
     CAR_TRY(take_frees(r, word, &p, task));
     task->worker = (int)worker;
     task->version = version;
     task->tied_version = tied;
     task->peer = (int)peer;
+    task->step = step != CAR_NONE ? step : count_step(r, task);
     car_task_derive(r->plan, task);
     CAR_TRY(take_differences(r, word, &p, task));
     if (p.at < p.end) {
@@ -205,13 +222,17 @@ done:
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Word by word, so that the message can name the one that differs. The number of steps is the text's own. */
+/* Word by word, so that the message can name the one that differs. The number of steps is the text's own. A custom plan was
+ * made of this header. */
 static car_status parse_header(reader *r) {
     char text[256];
-    int length = car_plan_header(r->plan, 0, text, sizeof text);
+    int length = car_plan_format_header(r->plan, 0, text, sizeof text);
     piece expected = {text, text + length}, line, want, have;
     if (!next_line(r, &line)) {
         return bad(r, "the text is empty");
+    }
+    if (car_plan_config_of(r->plan)->rule == CAR_RULE_CUSTOM) {
+        return CAR_OK;
     }
     while (next_word(&expected, &want)) {
         bool there = next_word(&line, &have);
@@ -267,9 +288,139 @@ done:
     return status;
 }
 
+/* ---- the header by itself -------------------------------------------------------------------- */
+
+/* A word of the header: its key and where its value goes. */
+typedef struct header_word {
+    const char *key;
+    int64_t least, most;
+    int64_t *value; /* a number, or NULL: a name */
+} header_word;
+
+static car_status take_period(reader *r, piece word, piece *p, car_plan_header *out) {
+    if (!take_number(p, &out->period_begin) || !take(p, ':') || !take_number(p, &out->period_end) ||
+        out->period_begin < 0 || out->period_end <= out->period_begin || out->period_end > INT_MAX) {
+        return bad(r, "'%.*s': a period is period=A:B, from slot A to before slot B", quoted(word), word.at);
+    }
+    return CAR_OK;
+}
+
+static car_status take_header_name(reader *r, const char *key, piece *p, car_plan_header *out) {
+    char name[32] = "";
+    int length = quoted(*p) < (int)sizeof name ? quoted(*p) : (int)sizeof name - 1;
+    memcpy(name, p->at, (size_t)length);
+    p->at = p->end;
+    if (strcmp(key, "rule=") == 0 && strcmp(name, car_rule_text(CAR_RULE_CUSTOM)) == 0) {
+        out->config.rule = CAR_RULE_CUSTOM;
+        return CAR_OK;
+    }
+    bool known = strcmp(key, "rule=") == 0        ? car_rule_is_known(name, &out->config.rule)
+                 : strcmp(key, "placement=") == 0 ? car_placement_is_known(name, &out->config.placement)
+                                                  : car_mapping_find(r->context, name, &out->config.mapping) == CAR_OK;
+    if (!known) {
+        car_context_clear_error(r->context);
+        return bad(r, "there is no %.*s '%s'", (int)strlen(key) - 1, key, name);
+    }
+    return CAR_OK;
+}
+
+/* Which of the words it is. */
+static car_status take_header_word(reader *r, piece word, const header_word *words, int count, unsigned *seen,
+                                   car_plan_header *out) {
+    car_status status = CAR_OK;
+    for (int w = 0; w < count; w++) {
+        piece p = word;
+        if (!take_text(&p, words[w].key)) {
+            continue;
+        }
+        if (*seen & 1u << w) {
+            return bad(r, "'%s' stands there twice", words[w].key);
+        }
+        *seen |= 1u << w;
+        if (strcmp(words[w].key, "period=") == 0) {
+            CAR_TRY(take_period(r, word, &p, out));
+        } else if (!words[w].value) {
+            CAR_TRY(take_header_name(r, words[w].key, &p, out));
+        } else if (!take_number(&p, words[w].value) || *words[w].value < words[w].least ||
+                   *words[w].value > words[w].most) {
+            return bad(r, "'%.*s' wants a number from %lld to %lld", quoted(word), word.at, (long long)words[w].least,
+                       (long long)words[w].most);
+        }
+        return p.at < p.end
+                   ? bad(r, "in '%.*s' something is wrong from '%.*s' on", quoted(word), word.at, quoted(p), p.at)
+                   : CAR_OK;
+    }
+    status = bad(r, "'%.*s' is no word of a plan's header", quoted(word), word.at);
+done:
+    return status;
+}
+
+car_status car_plan_read_header(car_context *context, const char *name, const char *text, car_plan_header *out) {
+    reader r = {.context = context, .name = name, .next = text};
+    int64_t workers = 0, stages = 0, bundles = 0, devices = 0, threads = 0, slack = 0;
+    enum { CUSTOM_WORDS = 2, MOST_DELAY = 4 };
+    *out = (car_plan_header){.max_delay = 1};
+    const header_word words[] = {
+        {"rule=", 0, 0, NULL},
+        {"placement=", 0, 0, NULL},
+        {"mapping=", 0, 0, NULL},
+        {"workers=", 1, 1 << 16, &workers},
+        {"stages=", 1, 1 << 20, &stages},
+        {"bundles=", 1, 1 << 21, &bundles},
+        {"devices=", 1, INT_MAX, &devices},
+        {"threads=", 1, 1 << 16, &threads},
+        {"slack=", 0, 1 << 20, &slack},
+        {"steps=", 1, 1000000000, &out->steps},
+        {"period=", 0, 0, NULL},
+        {"max-delay=", 0, MOST_DELAY, &out->max_delay},
+    };
+    const int count = sizeof words / sizeof words[0];
+    unsigned seen = 0;
+    piece line, word;
+    car_status status = CAR_OK;
+    if (!next_line(&r, &line) || !take_text(&line, "carousel-plan 1 ")) {
+        return bad(&r, "a plan begins with 'carousel-plan 1', as 'carousel plan --dump' writes it");
+    }
+    while (next_word(&line, &word)) {
+        CAR_TRY(take_header_word(&r, word, words, count, &seen, out));
+    }
+    for (int w = 0; w < count - CUSTOM_WORDS; w++) {
+        if (!(seen & 1u << w)) {
+            return bad(&r, "the header lacks '%s'", words[w].key);
+        }
+    }
+    if (out->config.rule != CAR_RULE_CUSTOM && seen >> (count - CUSTOM_WORDS)) {
+        return bad(&r, "period= and max-delay= are of rule=custom");
+    }
+    out->config.workers = (int)workers;
+    out->config.threads = (int)threads;
+    out->config.freshness_slack = (int)slack;
+    out->stages = (int)stages;
+    out->bundles = (int)bundles;
+    out->devices = (int)devices;
+    if (car_placement_info_of(out->config.placement)->fewer_ranks) {
+        out->config.ranks = (int)devices;
+    }
+done:
+    return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
 car_status car_plan_parse(const car_plan *plan, const char *text, car_task_list *devices, int count) {
+    return car_plan_parse_named(plan, "plan text", text, devices, count);
+}
+
+car_status car_plan_parse_named(const car_plan *plan, const char *name, const char *text, car_task_list *devices,
+                                int count) {
     car_context *context = car_plan_context(plan);
-    reader r = {.plan = plan, .devices = devices, .count = count, .next = text, .device = CAR_NONE};
+    reader r = {.context = context,
+                .name = name,
+                .plan = plan,
+                .devices = devices,
+                .count = count,
+                .next = text,
+                .device = CAR_NONE};
     piece line;
     car_status status = CAR_OK;
     if (count != car_plan_devices(plan)) {

@@ -2,6 +2,7 @@
 #include "plan/placement.h"
 
 #include "plan/names.h"
+#include "plan/script.h"
 #include "plan/usage.h"
 
 static const car_placement_class *const classes[CAR_PLACEMENTS] = {
@@ -44,6 +45,9 @@ bool car_placement_is_known(const char *name, car_placement *out) {
 /* ---- of a plan ------------------------------------------------------------------------------- */
 
 int car_plan_pattern_steps(const car_plan *plan) {
+    if (plan->script) {
+        return (int)(plan->script->steps + plan->script->repeated);
+    }
     return plan->placement->pattern_steps ? plan->placement->pattern_steps(plan) : 1;
 }
 

@@ -26,7 +26,7 @@ static int unless_fresh(const car_plan *plan, int home) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static const car_rule_entry rules[CAR_RULES] = {
+static const car_rule_entry rules[CAR_RULES + 1] = {
     [CAR_RULE_DP] =
         {.info = {.name = "dp", .summary = "all workers at once; the baseline", .together = true, .anywhere = true},
          .clock = &car_clock_together,
@@ -72,6 +72,9 @@ static const car_rule_entry rules[CAR_RULES] = {
                       .stale_workers = all,
                       .only = &car_placement_pipeline,
                       .because = "is a schedule of pipelines"},
+    [CAR_RULE_CUSTOM] = {.info = {.name = "custom", .summary = "a schedule of one's own", .from_file = true},
+                         .clock = &car_clock_together, /* never asked: the file has the slots */
+                         .stale_workers = none},
 };
 
 /* ---- by name --------------------------------------------------------------------------------- */
@@ -85,7 +88,7 @@ const car_rule_info *car_rule_info_of(car_rule rule) {
 }
 
 const char *car_rule_text(car_rule rule) {
-    return (unsigned)rule < CAR_RULES ? rules[rule].info.name : "unknown rule";
+    return (unsigned)rule <= CAR_RULE_CUSTOM ? rules[rule].info.name : "unknown rule";
 }
 
 static const char *name_at(int n) {

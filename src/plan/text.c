@@ -14,9 +14,17 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "plan/script.h"
 
 bool car_task_names_bundle(const car_task *task) {
     return !car_task_computes(task) && task->cargo != CAR_CARGO_ACTIVATION && task->cargo != CAR_CARGO_GRADIENT;
+}
+
+bool car_task_equals(const car_task *a, const car_task *b) {
+    return a->kind == b->kind && a->cargo == b->cargo && a->worker == b->worker && a->stage == b->stage &&
+           a->bundle == b->bundle && a->step == b->step && a->version == b->version &&
+           a->tied_version == b->tied_version && a->buffer == b->buffer && a->peer == b->peer && a->tag == b->tag &&
+           a->frees == b->frees && a->slot == b->slot;
 }
 
 /* ---- what follows from the rest -------------------------------------------------------------- */
@@ -36,6 +44,16 @@ static int64_t last_step(const car_plan *plan, int64_t slot, int worker, int sta
     return floor_divide(slot - first, car_plan_period(plan));
 }
 
+static bool is_custom(const car_plan *plan) {
+    return car_plan_config_of(plan)->rule == CAR_RULE_CUSTOM;
+}
+
+/* A finished sum may travel for longer than a step, and a custom plan has no clock. */
+bool car_task_says_step(const car_plan *plan, const car_task *task) {
+    bool versioned = task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS;
+    return task->cargo == CAR_CARGO_FINISHED || (is_custom(plan) && !versioned);
+}
+
 static int64_t step_of(const car_plan *plan, const car_task *task) {
     if (task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS) {
         return task->version - 1;
@@ -43,8 +61,8 @@ static int64_t step_of(const car_plan *plan, const car_task *task) {
     if (task->kind == CAR_TASK_BROADCAST) {
         return task->version;
     }
-    if (task->cargo == CAR_CARGO_FINISHED) {
-        return task->step; /* it may travel for longer than a step, so the text says it */
+    if (car_task_says_step(plan, task)) {
+        return task->step;
     }
     if (task->cargo == CAR_CARGO_ACTIVATION) {
         return last_step(plan, task->slot, task->worker, task->stage - 1, false);
@@ -151,7 +169,7 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
     if (task->tied_version != CAR_NONE) {
         add(&w, "~%lld", (long long)task->tied_version);
     }
-    if (task->cargo == CAR_CARGO_FINISHED) {
+    if (car_task_says_step(plan, task)) {
         add(&w, "/%lld", (long long)task->step);
     }
     if (task->peer != CAR_NONE) {
@@ -168,15 +186,22 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-int car_plan_header(const car_plan *plan, int64_t steps, char *text, size_t capacity) {
+int car_plan_format_header(const car_plan *plan, int64_t steps, char *text, size_t capacity) {
     const car_plan_config *c = car_plan_config_of(plan);
+    char more[96] = "";
+    if (plan->script && plan->script->end > 0) {
+        snprintf(more, sizeof more, " period=%lld:%lld max-delay=%lld", (long long)plan->script->begin,
+                 (long long)plan->script->end, (long long)plan->script->max_delay);
+    } else if (plan->script) {
+        snprintf(more, sizeof more, " max-delay=%lld", (long long)plan->script->max_delay);
+    }
     return snprintf(text, capacity,
                     "carousel-plan 1 rule=%s placement=%s workers=%d stages=%d bundles=%d devices=%d mapping=%s "
-                    "threads=%d slack=%d steps=%lld",
+                    "threads=%d slack=%d steps=%lld%s",
                     car_rule_text(c->rule), car_placement_text(c->placement), c->workers,
                     car_plan_partition(plan)->stage_count, car_plan_partition(plan)->bundle_count,
                     car_plan_devices(plan), car_mapping_text(c->mapping), c->threads, c->freshness_slack,
-                    (long long)steps);
+                    (long long)steps, more);
 }
 
 /* Tied parameters, so that "~0" can be understood without the model. */
@@ -206,7 +231,7 @@ car_status car_plan_print(const car_plan *plan, int64_t steps, char **out) {
     car_task_list list = {0};
     char header[256];
     car_status status = CAR_OK;
-    car_plan_header(plan, steps, header, sizeof header);
+    car_plan_format_header(plan, steps, header, sizeof header);
     car_text_add(&text, "%s\n", header);
     add_ties(&text, car_plan_partition(plan));
     for (int device = 0; device < car_plan_devices(plan); device++) {

@@ -48,8 +48,7 @@ static void note_task(car_usage *usage, int64_t *newest, const car_task *task) {
 /* A tied bundle has a place of its own only where its home has none. */
 static void find_blocks(car_usage *usage) {
     const car_plan *plan = usage->plan;
-    int64_t pattern =
-        (int64_t)plan->config.workers * (plan->config.workers + 1); /* micro-batches; a grid's is longest */
+    int64_t pattern = plan->config.workers; /* no stage has more ranks, and they take turns */
     for (int j = 0; j < plan->stages; j++) {
         int64_t n = 0;
         while (n < pattern && !is_here(usage, n, j)) {
@@ -93,7 +92,7 @@ done:
 /* In one process a step's sum takes the place of the one before. In the cycle those that wait for others have a second:
  * a tied one's waits for its home's. */
 static void count_sums(car_usage *usage, bool deferred) {
-    for (int b = 0; usage->shared && b < usage->bundles; b++) {
+    for (int b = 0; usage->shared && !usage->plan->script && b < usage->bundles; b++) {
         bool waits = deferred || b >= usage->plan->stages;
         usage->holdings[b].sums = usage->cyclic && waits ? 2 : 1;
     }
@@ -150,6 +149,10 @@ int car_usage_tape_of(const car_usage *usage, const car_task *task) {
 
 bool car_usage_is_ring(const car_usage *usage) {
     return !car_plan_reduces(usage->plan);
+}
+
+bool car_usage_adds_by_worker(const car_usage *usage) {
+    return car_usage_is_ring(usage) && !usage->plan->script;
 }
 
 bool car_usage_adds_late(const car_usage *usage, const car_task *task) {

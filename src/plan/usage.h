@@ -77,6 +77,8 @@ int car_usage_tapes(const car_usage *usage);
 int car_usage_tape_of(const car_usage *usage, const car_task *task);
 /* Whether gradients are added in ring order; otherwise in any, by collectives. */
 bool car_usage_is_ring(const car_usage *usage);
+/* Whether worker 0 begins a sum; a custom plan may add in another order. */
+bool car_usage_adds_by_worker(const car_usage *usage);
 /* Whether a backward adds to a sum that comes by a message, and so need not wait for it. */
 bool car_usage_adds_late(const car_usage *usage, const car_task *task);
 /* A finished sum that goes on to other devices brings those of its ties along; otherwise they meet at the update. */
@@ -96,6 +98,9 @@ bool car_usage_reads_sum(const car_usage *usage, const car_task *task);
 car_status car_usage_list(const car_usage *usage, const car_task *task, car_use_list *list);
 void car_use_list_release(const car_plan *plan, car_use_list *list);
 
+/* The order of a rank's tasks, where it is made of several devices'. */
+int car_task_compare(const car_task *a, const car_task *b);
+
 /* ---- what else an executor has to know of a placement ----------------------------------------- */
 
 /* How many slots before its own a receive or a broadcast may be asked for: earlier would only hold memory. */
@@ -105,6 +110,8 @@ int car_plan_collective_group(const car_plan *plan, int device);
 int car_plan_collective_member(const car_plan *plan, int device);
 /* Whether nothing that ranks send each other keeps them at their distance in the cycle, so that beats have to. */
 bool car_plan_needs_beats(const car_plan *plan);
+/* The slot of the first step's last backward. */
+int64_t car_plan_first_step_end(const car_plan *plan);
 /* Whether sums go in the order in which they are used, since those of several stages wait for one way. */
 bool car_plan_orders_sums(const car_plan *plan);
 

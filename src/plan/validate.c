@@ -6,8 +6,10 @@
  * phase of their own. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "plan/script.h"
 #include "plan/validate_internal.h"
 
 /* ---- failing ------------------------------------------------------------------------------------ */
@@ -64,8 +66,8 @@ car_status car_validate_fail(const car_validation *v, int index, const char *for
 
 static car_status expand(const car_validation *v, const car_task_source *source, int device, int64_t window,
                          car_task_list *list) {
-    return source ? source->expand(source->user, device, window, v->steps, list)
-                  : car_plan_expand(v->plan, device, window, v->steps, list);
+    return source && source->expand ? source->expand(source->user, device, window, v->steps, list)
+                                    : car_plan_expand(v->plan, device, window, v->steps, list);
 }
 
 /* Slots before the first are part of the first window. */
@@ -95,12 +97,42 @@ done:
     return status;
 }
 
-static car_status load(car_validation *v, const car_task_source *source) {
-    car_task_list list = {0};
+/* ---- ranks -------------------------------------------------------------------------------------- */
+
+static int compare_pointers(const void *left, const void *right) {
+    const car_task *const *a = left, *const *b = right;
+    int order = car_task_compare(*a, *b);
+    return order ? order : (*a > *b) - (*a < *b); /* what is there twice keeps its order */
+}
+
+/* The places of all tasks. Several devices of one rank are merged as an executor does it. */
+static car_status order_ranks(car_validation *v) {
+    const car_task **sorted = NULL;
     car_status status = CAR_OK;
     for (int device = 0; device < v->devices; device++) {
-        CAR_TRY(load_device(v, source, device, &list));
+        v->rank_of[device] = v->ranks == 1 ? 0 : device;
+        v->rank_first[v->rank_of[device] + 1] = v->first[device + 1];
     }
+    for (int n = 0; n < v->count; n++) {
+        v->sequence[n] = n;
+    }
+    if (v->ranks < v->devices && v->count > 0) {
+        CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *sorted, &sorted));
+        for (int n = 0; n < v->count; n++) {
+            sorted[n] = &v->tasks[n];
+        }
+        qsort(sorted, (size_t)v->count, sizeof *sorted, compare_pointers);
+        for (int n = 0; n < v->count; n++) {
+            v->sequence[n] = (int)(sorted[n] - v->tasks);
+        }
+    }
+done:
+    car_context_release(v->context, sorted, sorted ? (size_t)v->count : 0, sizeof *sorted);
+    return status;
+}
+
+car_status car_validate_arrange(car_validation *v) {
+    car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->device_of, &v->device_of));
     for (int device = 0; device < v->devices; device++) {
         for (int n = v->first[device]; n < v->first[device + 1]; n++) {
@@ -110,6 +142,21 @@ static car_status load(car_validation *v, const car_task_source *source) {
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->phases, &v->phases));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->order, &v->order));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->partner, &v->partner));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->sequence, &v->sequence));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->moving, &v->moving));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->count + 1, sizeof *v->edge_first, &v->edge_first));
+    CAR_TRY(order_ranks(v));
+done:
+    return status;
+}
+
+static car_status load(car_validation *v, const car_task_source *source) {
+    car_task_list list = {0};
+    car_status status = CAR_OK;
+    for (int device = 0; device < v->devices; device++) {
+        CAR_TRY(load_device(v, source, device, &list));
+    }
+    CAR_TRY(car_validate_arrange(v));
 done:
     car_task_list_release(v->plan, &list);
     return status;
@@ -119,11 +166,12 @@ static size_t compute_count(const car_validation *v) {
     return (size_t)v->steps * (size_t)v->workers * (size_t)v->stages * 2;
 }
 
-static car_status open_validation(car_validation *v) {
+car_status car_validate_open(car_validation *v) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(v->context, (size_t)v->devices + 1, sizeof *v->first, &v->first));
-    CAR_TRY(car_context_allocate(v->context, compute_count(v), sizeof *v->computes, &v->computes));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->devices, sizeof *v->groups, &v->groups));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->devices, sizeof *v->rank_of, &v->rank_of));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->devices + 1, sizeof *v->rank_first, &v->rank_first));
     for (int group = 0; car_validate_in_groups(v) && group < v->workers; group++) {
         int first = 0, ranks = 0;
         car_validate_group(v, group, &first, &ranks);
@@ -135,13 +183,19 @@ done:
     return status;
 }
 
-static void close_validation(car_validation *v) {
+void car_validate_close(car_validation *v) {
     size_t count = (size_t)v->count;
+    car_context_release(v->context, v->edges, (size_t)v->edge_capacity, sizeof *v->edges);
+    car_context_release(v->context, v->edge_first, v->edge_first ? count + 1 : 0, sizeof *v->edge_first);
+    car_context_release(v->context, v->moving, count, sizeof *v->moving);
+    car_context_release(v->context, v->sequence, count, sizeof *v->sequence);
     car_context_release(v->context, v->partner, count, sizeof *v->partner);
     car_context_release(v->context, v->order, count, sizeof *v->order);
     car_context_release(v->context, v->phases, count, sizeof *v->phases);
     car_context_release(v->context, v->device_of, count, sizeof *v->device_of);
     car_context_release(v->context, v->tasks, (size_t)v->capacity, sizeof *v->tasks);
+    car_context_release(v->context, v->rank_first, v->rank_first ? (size_t)v->devices + 1 : 0, sizeof *v->rank_first);
+    car_context_release(v->context, v->rank_of, (size_t)v->devices, sizeof *v->rank_of);
     car_context_release(v->context, v->groups, (size_t)v->devices, sizeof *v->groups);
     car_context_release(v->context, v->computes, compute_count(v), sizeof *v->computes);
     car_context_release(v->context, v->first, (size_t)v->devices + 1, sizeof *v->first);
@@ -161,11 +215,11 @@ static int expected_devices(const car_validation *v) {
     }
 }
 
-car_status car_plan_validate(const car_plan *plan, int64_t steps, const car_task_source *source) {
+car_validation car_validate_begin(const car_plan *plan, int64_t steps, const car_task_source *source) {
     const car_partition *partition = car_plan_partition(plan);
     const car_plan_config *config = car_plan_config_of(plan);
     car_rule rule = config->rule;
-    car_validation v = {
+    return (car_validation){
         .plan = plan,
         .context = car_plan_context(plan),
         .partition = partition,
@@ -175,12 +229,20 @@ car_status car_plan_validate(const car_plan *plan, int64_t steps, const car_task
         .per_worker = partition->stage_count / config->workers,
         .bundles = partition->bundle_count,
         .devices = car_plan_devices(plan),
+        .ranks = car_plan_ranks(plan),
+        .source = source,
+        .custom = plan->script != NULL,
+        .max_delay = plan->script ? plan->script->max_delay : 1,
         .steps = steps,
         .period = car_plan_period(plan),
         .cyclic = rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_CDP_V2 || rule == CAR_RULE_2BW,
         .spread = rule == CAR_RULE_DP && config->placement != CAR_PLACEMENT_SHARED &&
                   config->placement != CAR_PLACEMENT_PIPELINE,
     };
+}
+
+car_status car_plan_validate(car_plan *plan, int64_t steps, const car_task_source *source) {
+    car_validation v = car_validate_begin(plan, steps, source);
     car_status status = CAR_OK;
     if (steps < 1) {
         return car_context_fail(v.context, CAR_ERROR_ARGUMENT, "a run of %lld steps has nothing to validate",
@@ -189,17 +251,20 @@ car_status car_plan_validate(const car_plan *plan, int64_t steps, const car_task
     if (v.devices != expected_devices(&v)) {
         return car_validate_fail(&v, CAR_NONE, "%d devices instead of %d", v.devices, expected_devices(&v));
     }
-    CAR_TRY(open_validation(&v));
+    CAR_TRY(car_validate_open(&v));
+    CAR_TRY(car_context_allocate(v.context, compute_count(&v), sizeof *v.computes, &v.computes));
     CAR_TRY(load(&v, source));
     CAR_TRY(car_validate_fields(&v));
     CAR_TRY(car_validate_order(&v));
     CAR_TRY(car_validate_messages(&v));
-    CAR_TRY(car_validate_dry_run(&v));
     CAR_TRY(car_validate_activations(&v));
     CAR_TRY(car_validate_sums(&v));
     CAR_TRY(car_validate_versions(&v));
     CAR_TRY(car_validate_bounds(&v));
+    CAR_TRY(car_validate_edges(&v, true));
+    CAR_TRY(car_validate_dry_run(&v));
+    plan->proven = plan->proven || !source;
 done:
-    close_validation(&v);
+    car_validate_close(&v);
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "carousel/plan.h"
+#include "plan/usage.h"
 
 /* Sums of one bundle that a device may hold at once: a finished one that waits, the one that grows, and room for what
  * a wrong plan does. */
@@ -42,6 +43,17 @@ typedef struct car_validation {
     int *partner;          /* SEND -> its RECEIVE and back, else CAR_NONE */
     int *computes;         /* [step][worker][stage][forward, backward] -> task */
     int *groups;           /* pipeline, grid: device -> its group of stages */
+    const car_task_source *source;
+    bool custom;       /* a schedule of the user's own: no clock and no rule to compare with */
+    int64_t max_delay; /* of a custom one: versions that are older than this many steps are refused */
+    /* Ranks: what one executor runs. A place is the number of a task in the order of ranks and, on each, of the plan. */
+    int ranks;
+    int *rank_of;    /* device -> rank */
+    int *rank_first; /* rank r: places rank_first[r] .. rank_first[r + 1] - 1 */
+    int *sequence;   /* place -> task */
+    int *edge_first; /* place p waits for the places edges[edge_first[p]] .. edges[edge_first[p + 1] - 1] */
+    int *edges, edge_capacity;
+    bool *moving; /* place -> an update whose weights move: it keeps to the plan's order */
 } car_validation;
 
 /* ---- the definition (validate_rules.c) ---------------------------------------------------------- */
@@ -59,6 +71,10 @@ int car_validate_first_fresh(const car_validation *v, int home);
 bool car_validate_updates(const car_validation *v, int64_t step, int bundle, int device);
 /* How many devices make it. */
 int car_validate_update_count(const car_validation *v);
+/* Whether a device loses a version of a bundle with a forward or backward. */
+bool car_validate_ends_with(const car_validation *v, int index, int bundle, int64_t version);
+/* Where a finished sum travels and many make weights of it, those of its ties are added to it before. */
+bool car_validate_carries_ties(const car_validation *v);
 /* zero: the device with the optimizer state of a stage. */
 int car_validate_owner(const car_validation *v, int stage);
 
@@ -78,6 +94,14 @@ static inline bool car_validate_in_groups(const car_validation *v) {
     return v->config.placement == CAR_PLACEMENT_PIPELINE || v->config.placement == CAR_PLACEMENT_GRID;
 }
 
+/* ---- the table (validate.c) --------------------------------------------------------------------- */
+
+car_validation car_validate_begin(const car_plan *plan, int64_t steps, const car_task_source *source);
+/* What there is of each device; then tasks and `first` are filled in, and arranged. */
+car_status car_validate_open(car_validation *v);
+car_status car_validate_arrange(car_validation *v);
+void car_validate_close(car_validation *v);
+
 /* ---- failing (validate.c) ----------------------------------------------------------------------- */
 
 /* CAR_ERROR_INTERNAL with the plan, what is wrong, the task at `index` (CAR_NONE: none) and, if it is small, the grid. */
@@ -86,13 +110,24 @@ car_status car_validate_fail(const car_validation *v, int index, const char *for
 
 /* ---- the checks, in the order in which they are made; each stands on those before ---------------- */
 
+/* One task by itself: fields in range and in agreement; a forward or backward on its device, in its slot, with the rule's
+ * version. */
+car_status car_validate_task(const car_validation *v, int index);
+car_status car_validate_compute_task(const car_validation *v, int index);
+car_status car_validate_rule(const car_validation *v, int index);
+/* Some tasks of a large plan: see validate_sample.c. */
+car_status car_validate_sample(car_plan *plan, int device, int64_t window);
+
 /* Fields in range, slots and phases ascending. Fills phases and order. */
 car_status car_validate_fields(car_validation *v);
 /* Every forward and backward once, on its device, in its slot, in the right order. Fills computes. */
 car_status car_validate_order(car_validation *v);
 /* Each SEND has its RECEIVE, later. Fills partner. */
 car_status car_validate_messages(car_validation *v);
-/* Devices that walk their lists and wait for each other come to the end. */
+/* Tasks of a rank that touch the same thing are joined by edges. Fills edges and moving. `from_start`: the table begins
+ * with the run. */
+car_status car_validate_edges(car_validation *v, bool from_start);
+/* Ranks that run what their edges allow, and wait for each other, come to the end. */
 car_status car_validate_dry_run(car_validation *v);
 /* Activations: held from forward to backward, and handed over where devices change. */
 car_status car_validate_activations(car_validation *v);

@@ -84,6 +84,11 @@ static car_status check_agreement(const car_validation *v, int index) {
     return CAR_OK;
 }
 
+car_status car_validate_task(const car_validation *v, int index) {
+    car_status status = check_range(v, index);
+    return status == CAR_OK ? check_agreement(v, index) : status;
+}
+
 /* ---- slots and phases --------------------------------------------------------------------------- */
 
 static car_validate_phase phase_of(const car_validation *v, const car_task *task, int before) {
@@ -95,6 +100,9 @@ static car_validate_phase phase_of(const car_validation *v, const car_task *task
     case CAR_TASK_REDUCE:
         return CAR_VALIDATE_REDUCE;
     case CAR_TASK_UPDATE:
+        if (v->custom) { /* the text says it: after a worker's backward, or before what uses it */
+            return task->worker == CAR_NONE ? CAR_VALIDATE_UPDATE_BEFORE : CAR_VALIDATE_UPDATE_AFTER;
+        }
         /* The devices of `shared` update a store in common, after the backwards of all. */
         return before >= CAR_VALIDATE_COMPUTE || v->config.placement == CAR_PLACEMENT_SHARED
                    ? CAR_VALIDATE_UPDATE_AFTER
@@ -148,8 +156,7 @@ done:
 car_status car_validate_fields(car_validation *v) {
     car_status status = CAR_OK;
     for (int n = 0; n < v->count; n++) {
-        CAR_TRY(check_range(v, n));
-        CAR_TRY(check_agreement(v, n));
+        CAR_TRY(car_validate_task(v, n));
     }
     for (int device = 0; device < v->devices; device++) {
         CAR_TRY(check_ascending(v, device));
@@ -161,40 +168,66 @@ done:
 
 /* ---- forwards and backwards --------------------------------------------------------------------- */
 
-static car_status enter(car_validation *v, int index) {
+car_status car_validate_compute_task(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     bool backward = task->kind == CAR_TASK_BACKWARD;
     int device = car_validate_device(v, task->step, task->worker, task->stage);
     int64_t slot = car_validate_slot(v, task->step, task->worker, task->stage, backward);
-    int *place = &v->computes[car_validate_compute(v, task->step, task->worker, task->stage, backward)];
-    if (*place != CAR_NONE) {
-        return car_validate_fail(v, index, "done twice");
-    }
     if (v->device_of[index] != device) {
         return car_validate_fail(v, index, "belongs on device %d", device);
     }
     if (slot != CAR_NONE && task->slot != slot) {
         return car_validate_fail(v, index, "the clock puts it into slot %lld", (long long)slot);
     }
-    *place = index;
     return CAR_OK;
+}
+
+static car_status enter(car_validation *v, int index) {
+    const car_task *task = &v->tasks[index];
+    bool backward = task->kind == CAR_TASK_BACKWARD;
+    int *place = &v->computes[car_validate_compute(v, task->step, task->worker, task->stage, backward)];
+    if (*place != CAR_NONE) {
+        return car_validate_fail(v, index, "done twice");
+    }
+    *place = index;
+    return car_validate_compute_task(v, index);
 }
 
 /* Up through the forwards, down through the backwards, each after the one before. */
 static car_status check_micro_batch(const car_validation *v, int64_t step, int worker) {
     int64_t last = INT64_MIN;
+    int before = CAR_NONE; /* what a missing one should follow */
     for (int e = 0; e < 2 * v->stages; e++) {
         bool backward = e >= v->stages;
         int stage = backward ? 2 * v->stages - 1 - e : e;
         int index = v->computes[car_validate_compute(v, step, worker, stage, backward)];
         if (index == CAR_NONE) {
-            return car_validate_fail(v, CAR_NONE, "the %s of stage %d by worker %d in step %lld is missing",
+            return car_validate_fail(v, before, "the %s of stage %d by worker %d in step %lld is missing",
                                      backward ? "backward" : "forward", stage, worker, (long long)step);
         }
         if (v->tasks[index].slot <= last) {
             return car_validate_fail(v, index, "not after the task of worker %d that comes before it", worker);
         }
         last = v->tasks[index].slot;
+        before = index;
+    }
+    return CAR_OK;
+}
+
+/* A custom plan: a worker's next micro-batch begins on a device when its last one has ended there, since it takes over its
+ * tape. */
+static car_status check_turns(const car_validation *v, int64_t step, int worker) {
+    for (int j = 0; step > 0 && j < v->stages; j++) {
+        int device = car_validate_device(v, step, worker, j), lowest = j;
+        while (lowest > 0 && car_validate_device(v, step, worker, lowest - 1) == device) {
+            lowest--;
+        }
+        int begins = v->computes[car_validate_compute(v, step, worker, lowest, false)];
+        int ended = v->computes[car_validate_compute(v, step - 1, worker, lowest, true)];
+        if (v->tasks[begins].slot <= v->tasks[ended].slot) {
+            return car_validate_fail(v, begins, "begins before worker %d's micro-batch of step %lld has ended here",
+                                     worker, (long long)step - 1);
+        }
     }
     return CAR_OK;
 }
@@ -228,6 +261,7 @@ car_status car_validate_order(car_validation *v) {
     for (int64_t step = 0; step < v->steps; step++) {
         for (int worker = 0; worker < v->workers; worker++) {
             CAR_TRY(check_micro_batch(v, step, worker));
+            CAR_TRY(v->custom ? check_turns(v, step, worker) : CAR_OK);
         }
     }
     if (car_validate_in_groups(v)) {

@@ -13,7 +13,7 @@ int64_t car_validate_slot(const car_validation *v, int64_t step, int worker, int
     int64_t inside = backward ? 2 * S - 1 - stage : stage; /* of a worker that never waits */
     bool flush = v->config.rule == CAR_RULE_GPIPE ||
                  (v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_PIPELINE);
-    if (v->config.rule == CAR_RULE_1F1B) {
+    if (v->config.rule == CAR_RULE_1F1B || v->custom) {
         return CAR_NONE;
     }
     if (flush) {

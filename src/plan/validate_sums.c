@@ -60,7 +60,7 @@ static car_status begin(replay *r, int index, int bundle, sum begun) {
 
 /* Whether workers must add in ring order; if not, each has a buffer of its own and they are counted. */
 static bool in_ring_order(const car_validation *v) {
-    return v->cyclic || v->config.placement == CAR_PLACEMENT_PIPELINE;
+    return v->cyclic || (v->config.placement == CAR_PLACEMENT_PIPELINE && !v->custom);
 }
 
 static car_status add_gradient(replay *r, int index, int bundle) {
@@ -85,9 +85,8 @@ static car_status add_gradient(replay *r, int index, int bundle) {
     return CAR_OK;
 }
 
-/* Where a finished sum travels and many make weights of it, those of its ties are added to it before: by the device that
- * finishes it, which must have them by then. */
-static bool carries_ties(const car_validation *v) {
+/* By the device that finishes the sum, which must have those of the ties by then. */
+bool car_validate_carries_ties(const car_validation *v) {
     return v->cyclic && (v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_GRID);
 }
 
@@ -117,7 +116,7 @@ static car_status backward(replay *r, int index) {
             CAR_TRY(add_gradient(r, index, b));
         }
     }
-    if (carries_ties(v) && task->worker == v->workers - 1) {
+    if (car_validate_carries_ties(v) && task->worker == v->workers - 1) {
         CAR_TRY(add_ties(r, index));
     }
 done:
@@ -162,7 +161,7 @@ static car_status receive(replay *r, int index) {
 
 /* ---- collectives -------------------------------------------------------------------------------- */
 
-/* The dry run has shown that all ranks take part and that the owner is meant by all. So each needs only show that its
+/* The dry run shows that all ranks take part and that the owner is meant by all. So each needs only show that its
  * own workers are in. */
 static car_status reduce(replay *r, int index) {
     const car_validation *v = r->v;
@@ -192,7 +191,8 @@ static car_status reduce(replay *r, int index) {
 /* Where sums are made into weights on the spot, that is right after the last worker's backward. In a grid the others
  * follow when the sum comes round. */
 static bool is_on_time(const car_validation *v, const car_task *task, int device) {
-    bool waits = v->spread || v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_ZERO;
+    bool waits = v->custom || v->spread || v->config.placement == CAR_PLACEMENT_REPLICA ||
+                 v->config.placement == CAR_PLACEMENT_ZERO;
     bool follows = v->config.placement == CAR_PLACEMENT_GRID &&
                    device != car_validate_device(v, task->step, v->workers - 1, task->stage);
     size_t last = car_validate_compute(v, task->step, v->workers - 1, task->stage, true);
@@ -211,7 +211,8 @@ static car_status update(replay *r, int index) {
         return car_validate_fail(v, index, "not in the slot of the backward that finishes its sum");
     }
     for (int b = task->bundle; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        if (v->partition->bundles[b].home != task->bundle || !has_sum(v, b) || (b != task->bundle && carries_ties(v))) {
+        if (v->partition->bundles[b].home != task->bundle || !has_sum(v, b) ||
+            (b != task->bundle && car_validate_carries_ties(v))) {
             continue;
         }
         sum *s = find(r, device, b, task->step);
@@ -261,8 +262,10 @@ static car_status check_updates(replay *r) {
             int made = r->updates[(size_t)bundle * (size_t)v->steps + (size_t)step];
             int expected = has_sum(v, bundle) ? expected_updates(r, step, bundle) : 0;
             if (made != expected) {
-                return car_validate_fail(v, CAR_NONE, "bundle %d is updated %d times in step %lld instead of %d",
-                                         bundle, made, (long long)step, expected);
+                size_t last = car_validate_compute(v, step, v->workers - 1, bundle, true);
+                return car_validate_fail(v, v->computes[last],
+                                         "bundle %d is updated %d times in step %lld instead of %d", bundle, made,
+                                         (long long)step, expected);
             }
         }
     }
@@ -294,11 +297,25 @@ static car_status step_replay(replay *r, int index) {
     }
 }
 
+/* The last backward that added to a bundle whose sums are in a row. */
+static int find_last(const car_validation *v, int64_t row, int64_t step) {
+    for (int device = 0; device < v->devices; device++) {
+        for (int b = 0; b < v->bundles; b++) {
+            if (car_validate_row(v, device, b) == row) {
+                return v->computes[car_validate_compute(v, step, v->workers - 1, v->partition->bundles[b].stage, true)];
+            }
+        }
+    }
+    return CAR_NONE;
+}
+
 static car_status check_left(const replay *r, size_t places) {
     for (size_t place = 0; place < places; place++) {
-        if (r->sums[place].added > 0) {
-            return car_validate_fail(r->v, CAR_NONE, "a sum of step %lld over %d workers is never freed (place %zu)",
-                                     (long long)r->sums[place].step, r->sums[place].added, place);
+        const sum *s = &r->sums[place];
+        if (s->added > 0) {
+            return car_validate_fail(r->v, find_last(r->v, (int64_t)place / CAR_VALIDATE_SUMS, s->step),
+                                     "its sum of step %lld over %d workers is never freed", (long long)s->step,
+                                     s->added);
         }
     }
     return CAR_OK;

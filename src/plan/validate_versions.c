@@ -67,8 +67,35 @@ static int first_tied(const car_validation *v, int stage) {
     return CAR_NONE;
 }
 
-static car_status check_rule(const car_validation *v, int index) {
+/* A custom plan: weights of its own step or of at most so many before it, and in backward those of the forward. */
+static car_status check_age(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
+    const car_task *forward =
+        &v->tasks[v->computes[car_validate_compute(v, task->step, task->worker, task->stage, false)]];
+    bool tied = task->tied_version != CAR_NONE;
+    int64_t oldest = tied && task->tied_version < task->version ? task->tied_version : task->version;
+    int64_t newest = tied && task->tied_version > task->version ? task->tied_version : task->version;
+    if (newest > task->step) {
+        return car_validate_fail(v, index, "weights of step %lld in step %lld", (long long)newest,
+                                 (long long)task->step);
+    }
+    if (task->step - oldest > v->max_delay) {
+        return car_validate_fail(v, index, "its weights are %lld steps old, and max-delay is %lld",
+                                 (long long)(task->step - oldest), (long long)v->max_delay);
+    }
+    if (task->version != forward->version || task->tied_version != forward->tied_version) {
+        return car_validate_fail(v, index, "its forward used version %lld", (long long)forward->version);
+    }
+    return tied == (first_tied(v, task->stage) != CAR_NONE)
+               ? CAR_OK
+               : car_validate_fail(v, index, tied ? "its stage has no tied parameter" : "~VERSION is missing");
+}
+
+car_status car_validate_rule(const car_validation *v, int index) {
+    const car_task *task = &v->tasks[index];
+    if (v->custom) {
+        return check_age(v, index);
+    }
     int64_t version = car_validate_version(v, task->step, task->worker, task->stage);
     int tied = first_tied(v, task->stage);
     int64_t tied_version = CAR_NONE;
@@ -90,7 +117,7 @@ static int64_t last_user(const car_validation *v, int64_t version, int home) {
 
 /* Whether a device loses a version with a forward or backward. What a task frees is its stage's own bundle; a tied one
  * has no flag, so it ends where it must: a broadcast copy with its task, others with the last use of all. */
-static bool ends_with(const car_validation *v, int index, int bundle, int64_t version) {
+bool car_validate_ends_with(const car_validation *v, int index, int bundle, int64_t version) {
     const car_task *task = &v->tasks[index];
     if (bundle < v->stages) {
         return task->frees & CAR_FREES_WEIGHTS;
@@ -107,17 +134,19 @@ static car_status use(replay *r, int index) {
     const car_task *task = &v->tasks[index];
     int device = v->device_of[index];
     car_status status = CAR_OK;
-    CAR_TRY(check_rule(v, index));
+    CAR_TRY(car_validate_rule(v, index));
     for (int b = task->stage; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
         const car_bundle *bundle = &v->partition->bundles[b];
-        int64_t version = car_validate_version(v, task->step, task->worker, bundle->home);
+        int64_t version = !v->custom      ? car_validate_version(v, task->step, task->worker, bundle->home)
+                          : b < v->stages ? task->version
+                                          : task->tied_version;
         if (bundle->stage != task->stage || bundle->bytes == 0) {
             continue;
         }
         if (!is_here(r, device, b, version)) {
             CAR_TRY(car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, b));
         }
-        if (ends_with(v, index, b, version)) {
+        if (car_validate_ends_with(v, index, b, version)) {
             take(r, device, b, version);
         }
     }

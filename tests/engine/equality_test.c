@@ -206,6 +206,7 @@ static void expect_equal(car_world *w, const setting *s, int threads, const car_
         w, car_partition_create(w->graph, &(car_partition_config){.stages = s->workers * s->per_worker}, &partition));
     expect_same_stages(w, partition, expected);
     car_world_must(w, car_plan_create(w->context, partition, &plan_config, &plan));
+    car_world_must(w, car_plan_validate(plan, 4, NULL));
     car_world_must(w, car_trainer_create(plan, w->program, w->arena, &config, &trainer));
     train(w, s, threads, trainer, expected, &got);
     car_trainer_destroy(trainer);

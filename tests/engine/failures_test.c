@@ -74,6 +74,29 @@ static void assert_failed(const car_session *session, car_status status, car_sta
     }
 }
 
+/* ---- plans ------------------------------------------------------------------------------------------------------ */
+
+static void test_unproven_plan_is_refused(void **state) {
+    car_session_config config = car_session_config_default("mlp", WORKERS, CAR_RULE_CDP_V2);
+    car_session session;
+    car_plan *plan = NULL;
+    car_trainer *trainer = NULL;
+    (void)state;
+    open_session(&session, &config);
+    car_trainer_config training = config.training;
+    training.feed = car_session_feed;
+    training.feed_user = &session;
+    must(&session, car_plan_create(session.context, session.partition, &config.plan, &plan));
+    assert_failed(&session, car_trainer_create(plan, session.program, session.arena, &training, &trainer),
+                  CAR_ERROR_ARGUMENT, "the plan was not proven");
+    car_context_clear_error(session.context);
+    must(&session, car_plan_validate(plan, 4, NULL));
+    must(&session, car_trainer_create(plan, session.program, session.arena, &training, &trainer));
+    car_trainer_destroy(trainer);
+    car_plan_destroy(plan);
+    close_session(&session);
+}
+
 /* ---- not finite ------------------------------------------------------------------------------------------------ */
 
 static void check_bad_loss(car_rule rule, int worker, int threads, float value) {
@@ -468,6 +491,7 @@ static void test_stopping_during(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unproven_plan_is_refused),
         cmocka_unit_test(test_bad_loss_ends_the_run),
         cmocka_unit_test(test_bad_loss_is_skipped),
         cmocka_unit_test(test_bad_gradient_is_skipped),

@@ -235,6 +235,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
     require(transport, car_session_open(&session, &config) == CAR_OK, "opening", session.context);
     require(transport, car_plan_create(session.context, session.partition, &plan_config, &plan) == CAR_OK, "planning",
             session.context);
+    require(transport, car_plan_validate(plan, 4, NULL) == CAR_OK, "proving the plan", session.context);
     require(transport, car_arena_create(session.context, 0, &arena) == CAR_OK, "arena", session.context);
     car_trainer_config training = config.training;
     training.threads = s->threads;
@@ -361,6 +362,7 @@ bool car_placement_stop(car_transport *transport, const car_placement_setting *s
     require(transport, car_session_open(&session, &config) == CAR_OK, "opening", session.context);
     require(transport, car_plan_create(session.context, session.partition, &plan_config, &plan) == CAR_OK, "planning",
             session.context);
+    require(transport, car_plan_validate(plan, 4, NULL) == CAR_OK, "proving the plan", session.context);
     require(transport, car_arena_create(session.context, 0, &arena) == CAR_OK, "arena", session.context);
     car_trainer_config training = config.training;
     training.threads = s->threads;

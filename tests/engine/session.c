@@ -108,6 +108,7 @@ static car_status open_model(car_session *session) {
     session->source.domain = car_model_find(config->model)->domain;
     CAR_TRY(car_partition_create(session->graph, &config->partition, &session->partition));
     CAR_TRY(car_plan_create(session->context, session->partition, &config->plan, &session->plan));
+    CAR_TRY(car_plan_validate(session->plan, 4, NULL));
     CAR_TRY(car_program_create(session->graph, NULL, &session->program));
 done:
     return status;

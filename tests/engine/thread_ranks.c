@@ -94,6 +94,7 @@ static car_status open_and_train(car_thread_rank *m, car_session *session, car_t
     training.feed_user = session;
     training.watchdog_seconds = m->patience;
     CAR_TRY(car_plan_create(session->context, session->partition, &config, &plan));
+    CAR_TRY(car_plan_validate(plan, 4, NULL));
     CAR_TRY(car_rank_create(plan, session->program, arena, transport, &training, &rank));
     CAR_TRY(train_twice(m, rank, transport));
 done:

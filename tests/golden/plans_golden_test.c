@@ -223,7 +223,7 @@ static void expect_home_versions(const car_plan *plan, const car_task_list *list
     }
 }
 
-static void tie_in_a_plan(const car_plan *plan) {
+static void tie_in_a_plan(car_plan *plan) {
     car_task_list devices[MOST_DEVICES] = {0};
     char *text = NULL;
     int count = car_plan_devices(plan);

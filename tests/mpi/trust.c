@@ -36,6 +36,7 @@ static void open_world(world *w) {
     plan.placement = CAR_PLACEMENT_REPLICA;
     plan.ranks = 1;
     require(car_plan_create(w->session.context, w->session.partition, &plan, &w->plan) == CAR_OK, "planning");
+    require(car_plan_validate(w->plan, 4, NULL) == CAR_OK, "proving the plan");
     require(car_arena_create(w->session.context, 0, &w->arena) == CAR_OK, "an arena");
     w->training = config.training;
     w->training.feed = car_session_feed;

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/base.h"
 #include "plan/usage.h"
 #include "support/common.h"
 #include "support/plans.h"
@@ -202,6 +203,184 @@ static void edges_join_what_must_keep_its_order(void **state) {
     }
 }
 
+/* ---- mistakes -------------------------------------------------------------------------------- */
+
+typedef enum mistake {
+    USE_MISSING,
+    USE_ONLY_READS,
+    USES_SWAPPED, /* of two tasks that follow each other */
+    EDGE_MISSING,
+    EDGE_FORWARD, /* to the task itself */
+    EDGE_TWICE,
+    MISTAKES
+} mistake;
+
+/* One mistake in the uses or edges of a task of a rank; of two tasks, if uses are swapped. */
+typedef struct mutation {
+    mistake kind;
+    int rank, number, which;
+    bool done;
+    car_use kept[64];
+    int kept_count;
+} mutation;
+
+static void change_uses(void *user, int rank, int number, struct car_use_list *uses) {
+    mutation *m = user;
+    if (rank != m->rank || uses->count == 0) {
+        return;
+    }
+    if (m->kind == USES_SWAPPED && (number == m->number || number == m->number + 1) && uses->count <= 64 &&
+        m->which == 0) {
+        car_use own[64];
+        int count = uses->count;
+        memcpy(own, uses->uses, (size_t)count * sizeof *own);
+        if (number == m->number + 1 && m->kept_count <= uses->capacity) {
+            memcpy(uses->uses, m->kept, (size_t)m->kept_count * sizeof *own);
+            uses->count = m->kept_count;
+            m->done = true;
+        }
+        memcpy(m->kept, own, (size_t)count * sizeof *own);
+        m->kept_count = count;
+    }
+    int u = m->which % uses->count;
+    if (number == m->number && m->kind == USE_MISSING) {
+        uses->uses[u] = uses->uses[--uses->count];
+        m->done = true;
+    }
+    if (number == m->number && m->kind == USE_ONLY_READS && uses->uses[u].mode == CAR_USE_WRITE) {
+        uses->uses[u].mode = CAR_USE_READ;
+        m->done = true;
+    }
+}
+
+static void change_edges(void *user, int rank, int number, int *edges, int first, int *count) {
+    mutation *m = user;
+    if (rank != m->rank || number != m->number || *count == 0) {
+        return;
+    }
+    int e = m->which % *count;
+    if (m->kind == EDGE_MISSING) {
+        edges[e] = edges[--*count];
+    } else if (m->kind == EDGE_FORWARD) {
+        edges[e] = first + number;
+    } else if (m->kind == EDGE_TWICE) {
+        edges[*count] = edges[e];
+        ++*count;
+    }
+    m->done = m->done || m->kind == EDGE_MISSING || m->kind == EDGE_FORWARD || m->kind == EDGE_TWICE;
+}
+
+/* Tasks of a rank that must keep their order, whatever the uses say: those of one micro-batch, messages of one channel, an
+ * update and the backwards and forwards that it is made of and for. Not all there are. */
+static bool must_follow(const car_plan *plan, const car_task *a, const car_task *b) {
+    bool tape_a = car_task_computes(a) || a->cargo == CAR_CARGO_ACTIVATION || a->cargo == CAR_CARGO_GRADIENT;
+    bool tape_b = car_task_computes(b) || b->cargo == CAR_CARGO_ACTIVATION || b->cargo == CAR_CARGO_GRADIENT;
+    bool batch = tape_a && tape_b && a->worker == b->worker && a->step == b->step;
+    bool channel = a->kind == CAR_TASK_SEND && b->kind == CAR_TASK_SEND && a->peer == b->peer && a->tag == b->tag;
+    bool bytes = a->bundle >= 0 && a->bundle == b->bundle && car_plan_partition(plan)->bundles[a->bundle].bytes > 0;
+    bool made_for = bytes && a->kind == CAR_TASK_UPDATE && car_task_computes(b) && b->version == a->version;
+    bool made_of = bytes && a->kind == CAR_TASK_BACKWARD && b->kind == CAR_TASK_UPDATE && a->step == b->step;
+    return batch || channel || made_for || made_of;
+}
+
+/* Whether the edges of a rank, with the mistake, let two tasks meet that must not, or wait forever. */
+static bool is_mistake(const car_plan *plan, const rank_tasks *all, mutation *m) {
+    unsigned char *reaches = calloc((size_t)all->count * (size_t)all->count, 1);
+    int *own = calloc((size_t)all->count + 1, sizeof *own), wrong = m->kind == EDGE_FORWARD || m->kind == EDGE_TWICE;
+    car_edges *edges = NULL;
+    car_use_list uses = {0};
+    must(car_edges_create(car_common_context, &edges));
+    assert_true(reaches && own);
+    for (int t = 0; t < all->count && !(wrong && m->done); t++) {
+        const int64_t *before = NULL;
+        int count = 0;
+        uses.count = 0;
+        must(car_context_grow(car_common_context, &uses.uses, &uses.capacity, 64, sizeof *uses.uses));
+        memcpy(uses.uses, all->uses[t].uses, (size_t)all->uses[t].count * sizeof *uses.uses);
+        uses.count = all->uses[t].count;
+        change_uses(m, m->rank, t, &uses);
+        must(car_edges_add(edges, &uses, &before, &count));
+        for (int e = 0; e < count; e++) {
+            own[e] = (int)before[e];
+        }
+        change_edges(m, m->rank, t, own, 0, &count);
+        unsigned char *row = reaches + (size_t)t * (size_t)all->count;
+        for (int e = 0; e < count && own[e] < t; e++) {
+            const unsigned char *other = reaches + (size_t)own[e] * (size_t)all->count;
+            for (int x = 0; x < own[e]; x++) {
+                row[x] |= other[x];
+            }
+            row[own[e]] = 1;
+        }
+        for (int e = 0; e < t; e++) {
+            wrong = wrong || (!row[e] && must_follow(plan, &all->tasks[e], &all->tasks[t]));
+        }
+    }
+    car_use_list_release(plan, &uses);
+    car_edges_destroy(edges);
+    free(own);
+    free(reaches);
+    return wrong && m->done;
+}
+
+/* Makes mistakes of all kinds in a plan's edges, and counts those that were mistakes: all of them must be found. */
+static void make_mistakes(const car_partition *partition, car_plan_config config, uint64_t seed, int caught[MISTAKES]) {
+    enum { TRIES = 12 };
+    car_plan *plan = car_plans_make(partition, config);
+    for (int try = 0; try < TRIES; try++) {
+        uint64_t chance = car_random_u64(seed, (uint64_t)try);
+        mutation m = {.kind = (mistake)(try % MISTAKES), .rank = (int)(chance % (uint64_t)car_plan_ranks(plan))};
+        car_usage *usage = NULL;
+        must(car_usage_create(plan, m.rank, &usage));
+        rank_tasks *all = list_tasks(plan, usage, m.rank);
+        m.number = (int)((chance >> 20) % (uint64_t)(all->count - 1));
+        m.which = m.kind == USES_SWAPPED ? 0 : (int)(chance >> 50);
+        if (m.kind == USE_ONLY_READS) { /* between two that write it matters nothing; what an update writes is read */
+            while (m.number + 1 < all->count && all->tasks[m.number].kind != CAR_TASK_UPDATE) {
+                m.number++;
+            }
+            m.which = all->uses[m.number].count - 1;
+        }
+        mutation first = m;
+        if (is_mistake(plan, all, &first)) {
+            const car_task_source source = {.user = &m, .change_uses = change_uses, .change_edges = change_edges};
+            car_status status = car_plan_validate(plan, STEPS, &source);
+            if (status != CAR_ERROR_INTERNAL) {
+                fail_msg("mistake %d of task %d on rank %d survives under %s over %s with %d workers", m.kind, m.number,
+                         m.rank, car_rule_text(config.rule), car_placement_text(config.placement), config.workers);
+            }
+            car_context_clear_error(car_common_context);
+            caught[m.kind]++;
+        }
+        free_tasks(plan, all);
+        car_usage_destroy(usage);
+    }
+    car_plan_destroy(plan);
+}
+
+static void mistakes_in_edges_are_found(void **state) {
+    static const car_rule rules[] = {CAR_RULE_DP, CAR_RULE_CDP_V1, CAR_RULE_CDP_V2};
+    (void)state;
+    for (car_placement placement = CAR_PLACEMENT_SHARED; placement < CAR_PLACEMENTS; placement++) {
+        int caught[MISTAKES] = {0};
+        for (int workers = 2; workers <= 4; workers++) {
+            car_plans_model tied = car_plans_open_model("gpt2-nano", workers);
+            for (int n = 0; n < 24; n++) {
+                make_mistakes(tied.partition,
+                              (car_plan_config){.workers = workers, .rule = rules[n % 3], .placement = placement},
+                              car_random_key((uint64_t)(placement * 100 + workers * 1000 + n), "mistakes"), caught);
+            }
+            car_plans_close_model(&tied);
+        }
+        print_message("%s:", car_placement_text(placement));
+        for (int kind = 0; kind < MISTAKES; kind++) {
+            print_message(" %d", caught[kind]);
+            assert_true(caught[kind] > 0);
+        }
+        print_message("\n");
+    }
+}
+
 /* Under cdp-v1 a replica with one worker needs one version, and one with all of them two; zero's owners hold none. */
 static void holdings_are_the_rules(void **state) {
     const struct {
@@ -240,6 +419,7 @@ static void holdings_are_the_rules(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(edges_join_what_must_keep_its_order),
+        cmocka_unit_test(mistakes_in_edges_are_found),
         cmocka_unit_test(holdings_are_the_rules),
     };
     return cmocka_run_group_tests(tests, car_common_set_up, car_common_tear_down);

@@ -68,6 +68,9 @@ static void randomize_bundles(dice *d, car_partition *partition) {
     }
     for (int n = 0; n < ties; n++) {
         int home = roll(d, stages - 1), stage = home + 1 + roll(d, stages - 1 - home);
+        if (n > 0 && stage == bundles[stages].stage) {
+            home = bundles[stages].home; /* a task names the version of one home besides its own */
+        }
         bundles[home].bytes = 64; /* a tied parameter has a home */
         bundles[stages + n] = (car_bundle){.home = home, .stage = stage, .param = n, .bytes = 32};
     }

@@ -1,0 +1,97 @@
+/* Plans from files: a schedule of one's own, or what a rule makes, said once more. */
+#include "plan/placement.h"
+#include "plan/script.h"
+
+/* Shows where a file is not what its rule makes. `made`: what the rule has there, or NULL. */
+static car_status refuse(const car_plan *plan, const char *name, int device, int64_t steps, const car_task *file,
+                         const car_task *made) {
+    char has[CAR_TASK_TEXT] = "nothing more", wants[CAR_TASK_TEXT] = "nothing more";
+    const car_task *marked = file ? file : made;
+    if (file) {
+        car_task_format(plan, file, has, sizeof has);
+    }
+    if (made) {
+        car_task_format(plan, made, wants, sizeof wants);
+    }
+    return car_plan_fail_at(
+        plan, steps, marked,
+        "%s: device %d has %s in slot %lld, where rule %s makes %s in slot %lld; a schedule of your "
+        "own is rule=custom",
+        name, device, has, (long long)marked->slot, car_rule_text(plan->config.rule), wants,
+        (long long)(made ? made->slot : marked->slot));
+}
+
+static car_status compare_device(const car_plan *plan, const char *name, int device, int64_t steps,
+                                 const car_task_list *file) {
+    car_task_list list = {0};
+    int at = 0;
+    car_status status = CAR_OK;
+    for (int64_t window = 0; window < car_plan_windows(plan, steps); window++) {
+        CAR_TRY(car_plan_expand(plan, device, window, steps, &list));
+        for (int n = 0; n < list.count; n++, at++) {
+            const car_task *has = at < file->count ? &file->tasks[at] : NULL;
+            if (!has || !car_task_equals(has, &list.tasks[n])) {
+                CAR_TRY(refuse(plan, name, device, steps, has, &list.tasks[n]));
+            }
+        }
+    }
+    if (at < file->count) {
+        status = refuse(plan, name, device, steps, &file->tasks[at], NULL);
+    }
+done:
+    car_task_list_release(plan, &list);
+    return status;
+}
+
+/* What a header says must be what comes of it here. */
+static car_status check_header(const car_plan *plan, const char *name, const car_plan_header *header) {
+    const car_placement_info *placement = &plan->placement->info;
+    if (header->stages != plan->stages || header->bundles != plan->partition->bundle_count ||
+        header->devices != plan->devices) {
+        return car_context_fail(
+            plan->context, CAR_ERROR_FORMAT,
+            "%s is for %d stages, %d bundles of parameters and %d devices, and this model has %d, %d "
+            "and %d",
+            name, header->stages, header->bundles, header->devices, plan->stages, plan->partition->bundle_count,
+            plan->devices);
+    }
+    bool custom = header->config.rule == CAR_RULE_CUSTOM;
+    if (custom && !placement->one_process && !plan->placement->in_line) {
+        return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
+                                "%s: rule=custom is executed under placement shared or pipeline, not %s", name,
+                                placement->name);
+    }
+    return CAR_OK;
+}
+
+car_status car_plan_read(car_context *context, const car_partition *partition, const char *name, const char *text,
+                         car_plan **out) {
+    car_plan_header header;
+    car_plan *plan = NULL;
+    car_task_list *devices = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_plan_read_header(context, name, text, &header));
+    CAR_TRY(car_plan_create_any(context, partition, &header.config, &plan));
+    CAR_TRY(check_header(plan, name, &header));
+    CAR_TRY(car_context_allocate(context, (size_t)plan->devices, sizeof *devices, &devices));
+    CAR_TRY(car_plan_parse_named(plan, name, text, devices, plan->devices));
+    if (header.config.rule == CAR_RULE_CUSTOM) {
+        CAR_TRY(car_script_create(plan, &header, devices));
+    } else {
+        for (int d = 0; d < plan->devices; d++) {
+            CAR_TRY(compare_device(plan, name, d, header.steps, &devices[d]));
+        }
+    }
+done:
+    for (int d = 0; devices && d < plan->devices; d++) {
+        car_task_list_release(plan, &devices[d]);
+    }
+    car_context_release(context, devices, devices ? (size_t)plan->devices : 0, sizeof *devices);
+    if (status != CAR_OK) {
+        car_plan_destroy(plan);
+        plan = NULL;
+    }
+    *out = plan;
+    return status;
+}

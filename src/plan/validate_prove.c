@@ -1,0 +1,111 @@
+/* How much of a plan is proven: a whole period of its table where that is quick, else its beginning and samples.
+ *
+ *   cells times steps   proven
+ *   few                 a run of a whole period, with filling and draining
+ *   more                the first steps, and samples over the period (a grid's is long)
+ *   many                samples only */
+#include <stdio.h>
+
+#include "plan/script.h"
+#include "plan/validate_internal.h"
+
+static const int64_t affordable = 28672; /* workers times stages times steps that take less than a second */
+static const int64_t most_cells = (int64_t)1 << 22;
+
+enum { FILL_AND_DRAIN = 4, PLACES = 2, LEAST_STEPS = 4, SAMPLES = 12 };
+
+static int64_t divisor(int64_t a, int64_t b) {
+    return b == 0 ? a : divisor(b, a % b);
+}
+
+/* Steps after which the table does the same again. In group r of a grid micro-batches take turns on N-r ranks. */
+static int64_t period_of(const car_plan *plan) {
+    const car_plan_config *config = car_plan_config_of(plan);
+    int64_t N = config->workers, period = 1, most = INT64_MAX / (1 << 20);
+    for (int64_t ranks = N; config->placement == CAR_PLACEMENT_GRID && car_plan_is_cyclic(plan) && ranks > 0; ranks--) {
+        int64_t steps = ranks / divisor(N, ranks);
+        period = period < most ? period / divisor(period, steps) * steps : most;
+    }
+    return period;
+}
+
+/* Runs of all lengths up to where a custom plan only repeats itself. */
+static car_status prove_script(car_plan *plan, int64_t cells, car_proof *out) {
+    const car_script *script = plan->script;
+    int64_t longest = script->end > 0 ? script->steps + 2 * script->repeated : script->steps, spent = 0;
+    car_status status = CAR_OK;
+    out->period = script->end > 0 ? script->repeated : longest;
+    out->whole = true;
+    out->steps = longest;
+    CAR_TRY(car_plan_validate(plan, longest, NULL));
+    for (int64_t steps = 1; steps < longest; steps++) { /* they end in different ways */
+        spent += cells * steps;
+        if (spent <= affordable) {
+            CAR_TRY(car_plan_validate(plan, steps, NULL));
+        }
+    }
+done:
+    return status;
+}
+
+/* Spread over ranks and the period, always the same. */
+static car_status prove_samples(car_plan *plan, int64_t cells, car_proof *out) {
+    int devices = car_plan_devices(plan), samples = cells <= 65536 ? SAMPLES : cells <= 1 << 20 ? SAMPLES / 3 : 2;
+    car_status status = CAR_OK;
+    for (int n = 0; n < samples; n++) {
+        int device = (int)((int64_t)devices * n / samples);
+        int64_t window =
+            n % 2 == 0 ? n / 2 % 2 : 2 + (int64_t)(car_random_u64(17, (uint64_t)n) % (uint64_t)out->period);
+        CAR_TRY(car_validate_sample(plan, device, window));
+        out->samples++;
+    }
+done:
+    return status;
+}
+
+car_status car_plan_prove(car_plan *plan, car_proof *out) {
+    int64_t cells = (int64_t)car_plan_config_of(plan)->workers * car_plan_partition(plan)->stage_count;
+    car_status status = CAR_OK;
+    *out = (car_proof){.period = period_of(plan)};
+    if (plan->script) {
+        return prove_script(plan, cells, out);
+    }
+    /* Weights have two places: an odd number of steps goes through them twice. */
+    int64_t whole = out->period % PLACES == 0 ? out->period : PLACES * out->period;
+    whole += FILL_AND_DRAIN;
+    out->whole = whole <= affordable / cells;
+    out->steps = out->whole ? whole : affordable / cells;
+    out->steps = out->steps >= LEAST_STEPS ? out->steps : 0;
+    if (out->steps > 0) {
+        CAR_TRY(car_plan_validate(plan, out->steps, NULL));
+    }
+    if (!out->whole && cells <= most_cells) {
+        CAR_TRY(prove_samples(plan, cells, out));
+    }
+    plan->proven = true; /* as far as it can be: the text says how far */
+done:
+    return status;
+}
+
+int car_proof_text(const car_proof *proof, char *text, size_t capacity) {
+    if (proof->whole) {
+        return snprintf(
+            text, capacity,
+            "Proven on the table of %lld steps, which has all that repeats (%lld %s): order, sums, versions, "
+            "messages, buffers, edges, no deadlock.",
+            (long long)proof->steps, (long long)proof->period, proof->period == 1 ? "step" : "steps");
+    }
+    if (proof->samples == 0) {
+        return snprintf(text, capacity, "Not proven here, for its size; smaller plans of the same kind are.");
+    }
+    char first[96] = "";
+    if (proof->steps > 0) {
+        snprintf(first, sizeof first, "the table of the first %lld steps, and on ", (long long)proof->steps);
+    }
+    return snprintf(
+        text, capacity,
+        "Proven on %s%d samples of three windows of a device: slots, versions, messages, edges. Not proven, for "
+        "its size: sums and deadlocks %s.",
+        first, proof->samples,
+        proof->steps > 0 ? "in the rest of a pattern that is long" : "(smaller plans of the same kind are)");
+}
