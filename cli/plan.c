@@ -52,6 +52,7 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"compare", NULL, "a table of every rule and placement", CAR_CLI_FLAG, &o->compare, 0, 0},
         {"json", NULL, "print JSON", CAR_CLI_FLAG, &o->json, 0, 0},
         {"dump", NULL, "print the whole table of tasks as text (docs/plan.md)", CAR_CLI_FLAG, &o->dump, 0, 0},
+        {"edges", NULL, "with --dump: print which tasks wait for which, too", CAR_CLI_FLAG, &o->edges, 0, 0},
         {"steps", "T", "steps of the run that --dump prints", CAR_CLI_INT, &o->steps, 1, 1 << 20},
         {"svg", "FILE", "write a figure, dp beside the cyclic rule", CAR_CLI_TEXT, &o->svg, 0, 0},
     };
@@ -77,6 +78,9 @@ static int check_options(const car_plan_options *o) {
                             o->compare && o->svg ? "--compare and --svg"
                             : o->dump && o->json ? "--dump and --json"
                                                  : "--compare and --dump");
+    }
+    if (o->edges && !o->dump) {
+        return car_cli_fail(CAR_CLI_USAGE, "plan: --edges goes with --dump");
     }
     if (o->compare && (o->ranks || o->mapping || o->machines > 1)) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --compare has one rank for each worker; leave out --ranks, "
@@ -257,11 +261,16 @@ done:
 }
 
 static car_status dump(const car_plan_subject *s, const car_plan *plan) {
-    char *text = NULL;
-    car_status status = car_plan_print(plan, s->options->steps, &text);
-    if (status == CAR_OK) {
-        fputs(text, stdout);
+    char *text = NULL, *edges = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_plan_print(plan, s->options->steps, &text));
+    if (s->options->edges) {
+        CAR_TRY(car_plan_print_edges(plan, s->options->steps, &edges));
     }
+    fputs(text, stdout);
+    fputs(edges ? edges : "", stdout);
+done:
+    car_plan_release_text(plan, edges);
     car_plan_release_text(plan, text);
     return status;
 }

@@ -1,232 +1,270 @@
-/* Replays a plan on SimGrid's SMPI: every rank reads what it does, one thing to a line, and does it in that order.
+/* Replays a plan on SimGrid's SMPI: tasks that wait for each other, as schedule.py writes them from what
+ * `carousel plan --dump --edges` prints. Nothing here knows about plans.
  *
- *   c FLOPS              computes
- *   s RANK TAG BYTES     sends, without waiting
- *   r RANK TAG BYTES     waits for a message; it was posted some receives before
- *   a BYTES              all-reduces with the other ranks that have such lines
- *   t STEP               notes the time
- *   j                    begins a job: the lines up to the next j. Jobs wait beside each other, and each goes on when
- *                        its own messages have come. A rank without such lines does all in order
+ * A device is up to three ranks on one host. Rank d, its carrier, has the list: it posts receives, sends, and says to the
+ * others what may begin. Rank DEVICES + d computes, rank 2*DEVICES + d all-reduces, each in the list's order. What they
+ * tell each other takes no time.
  *
- * schedule.py writes DIRECTORY/RANK.txt from the table that `carousel plan --dump` prints; nothing here knows about
- * plans. At the end each rank prints "mark STEP SECONDS" for what it noted. Usage: smpirun ... replay DIRECTORY BYTES,
- * with the bytes of the largest message. */
+ *   DIRECTORY/d.txt, a task to a line:   KIND SLOT AHEAD WHO TAG AMOUNT COUNT EARLIER...
+ *
+ *   c    computes AMOUNT flops; the end of step WHO, if that is not negative, is noted
+ *   s    sends AMOUNT bytes to device WHO
+ *   r    receives them; posted when the first task that is not over is at most AHEAD slots before SLOT
+ *   a    all-reduces AMOUNT bytes with all other devices
+ *   u    takes no time
+ *   w    computes AMOUNT flops before everything, and is no task
+ *
+ * A task begins when the COUNT earlier ones, counted from 0, are over. At the end "mark STEP SECONDS" is printed for what
+ * was noted. Usage: smpirun ... replay DIRECTORY DEVICES BYTES, with the bytes of the largest message. */
 #include <mpi.h>
 #include <smpi/smpi.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum {
-    AHEAD = 64,      /* receives that are posted before they are waited for, as ranks of the engine do; and jobs */
-    UNDER_WAY = 512, /* sends whose requests are kept */
-    MOST_MARKS = 64
-};
+enum { MOST_MARKS = 64, GO = 1, DONE = 2 }; /* tags between the ranks of a device; others are larger */
 
-typedef struct line {
-    char what;
-    int rank, tag;
+typedef struct task {
+    char kind;
+    int slot, ahead, who, tag;
     double amount;
-    MPI_Request request; /* of a receive that is posted */
-} line;
+    int blockers, *dependents, dependent_count;
+    bool posted, arrived, over;
+} task;
 
-typedef struct rank_state {
-    line *lines;
-    int count, posted, pending; /* posted: lines up to here; pending: receives among them that were not waited for */
-    MPI_Request sends[UNDER_WAY];
-    int sent;
+typedef struct state {
+    int device, devices;
+    task *tasks;
+    int count, capacity, first, most_ahead;
+    int *ready, ready_count;
+    MPI_Request *sends, *waits; /* waits: for the tasks in `waiting` */
+    int *waiting, sent, send_capacity, wait_count;
     double *buffer; /* of all messages, in and out: nobody looks at their content */
-    MPI_Comm reducers;
-    int marks, mark_steps[MOST_MARKS];
-    double mark_times[MOST_MARKS];
-} rank_state;
+    double delay;   /* flops */
+} state;
 
 static void fail(const char *what, const char *path) {
     fprintf(stderr, "replay: %s %s\n", what, path);
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-static void read_lines(rank_state *s, const char *path) {
+static void *grown(void *array, int count, int *capacity, size_t size) {
+    if (count < *capacity) {
+        return array;
+    }
+    *capacity = *capacity ? 2 * *capacity : 1024;
+    return realloc(array, (size_t)*capacity * size);
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+static void add_dependent(task *earlier, int number) {
+    int n = earlier->dependent_count++;
+    if ((n & (n - 1)) == 0) { /* full at every power of two */
+        earlier->dependents = realloc(earlier->dependents, (size_t)(n ? 2 * n : 1) * sizeof(int));
+    }
+    earlier->dependents[n] = number;
+}
+
+static void read_tasks(state *s, const char *path) {
     FILE *file = fopen(path, "r");
-    int capacity = 0;
-    line l = {0};
+    task t = {0};
+    int count = 0;
     if (!file) {
         fail("cannot read", path);
     }
-    while (fscanf(file, " %c", &l.what) == 1) {
-        l.request = MPI_REQUEST_NULL;
-        l.rank = l.tag = 0;
-        int fields = 1;
-        if (l.what == 's' || l.what == 'r') {
-            fields = fscanf(file, "%d %d %lf", &l.rank, &l.tag, &l.amount) - 2;
-        } else if (l.what != 'j') {
-            fields = fscanf(file, "%lf", &l.amount);
+    while (fscanf(file, " %c %d %d %d %d %lf %d", &t.kind, &t.slot, &t.ahead, &t.who, &t.tag, &t.amount, &count) == 7) {
+        if (t.kind == 'w') {
+            s->delay = t.amount;
+            continue;
         }
-        if (fields != 1) {
-            fail("does not understand", path);
+        s->tasks = grown(s->tasks, s->count, &s->capacity, sizeof t);
+        s->tasks[s->count] = t;
+        s->tasks[s->count].blockers = count;
+        for (int e = 0, earlier; e < count; e++) {
+            if (fscanf(file, "%d", &earlier) != 1 || earlier < 0 || earlier >= s->count) {
+                fail("does not understand", path);
+            }
+            add_dependent(&s->tasks[earlier], s->count);
         }
-        if (s->count == capacity) {
-            capacity = capacity ? 2 * capacity : 1024;
-            s->lines = realloc(s->lines, (size_t)capacity * sizeof *s->lines);
-        }
-        s->lines[s->count++] = l;
+        s->most_ahead = t.ahead > s->most_ahead ? t.ahead : s->most_ahead;
+        s->count++;
+    }
+    if (!feof(file)) {
+        fail("does not understand", path);
     }
     fclose(file);
 }
+
+/* ---- the carrier ----------------------------------------------------------------------------- */
 
 /* Messages are counted in doubles: a count of bytes would not fit an int. */
 static int elements(double bytes) {
     return (int)((bytes + 7) / 8);
 }
 
-static void post(rank_state *s, line *l) {
-    MPI_Irecv(s->buffer, elements(l->amount), MPI_DOUBLE, l->rank, l->tag, MPI_COMM_WORLD, &l->request);
+static void send(state *s, int rank, int tag, double bytes) {
+    s->sends = grown(s->sends, s->sent, &s->send_capacity, sizeof *s->sends);
+    MPI_Isend(s->buffer, elements(bytes), MPI_DOUBLE, rank, tag, MPI_COMM_WORLD, &s->sends[s->sent++]);
 }
 
-static void post_ahead(rank_state *s) {
-    for (; s->posted < s->count && s->pending < AHEAD; s->posted++) {
-        line *l = &s->lines[s->posted];
-        if (l->what == 'r') {
-            post(s, l);
-            s->pending++;
+static void wait_for(state *s, int number, int rank, int tag, double bytes) {
+    int at = s->wait_count++;
+    MPI_Irecv(s->buffer, elements(bytes), MPI_DOUBLE, rank, tag, MPI_COMM_WORLD, &s->waits[at]);
+    s->waiting[at] = number;
+}
+
+static void end_task(state *s, int number) {
+    task *t = &s->tasks[number];
+    t->over = true;
+    for (int d = 0; d < t->dependent_count; d++) {
+        if (--s->tasks[t->dependents[d]].blockers == 0) {
+            s->ready[s->ready_count++] = t->dependents[d];
+        }
+    }
+    while (s->first < s->count && s->tasks[s->first].over) {
+        s->first++;
+    }
+}
+
+static void begin_task(state *s, int number) {
+    const task *t = &s->tasks[number];
+    if (t->kind == 'c' || t->kind == 'a') {
+        int beside = s->device + (t->kind == 'c' ? 1 : 2) * s->devices;
+        send(s, beside, GO, 8);
+        wait_for(s, number, beside, DONE, 8);
+        return;
+    }
+    if (t->kind == 's') {
+        send(s, t->who, t->tag, t->amount);
+    }
+    if (t->kind != 'r' || t->arrived) {
+        end_task(s, number);
+    }
+}
+
+static void post(state *s) {
+    int now = s->first < s->count ? s->tasks[s->first].slot : 0;
+    for (int n = s->first; n < s->count && s->tasks[n].slot <= now + s->most_ahead; n++) {
+        task *t = &s->tasks[n];
+        if (t->kind == 'r' && !t->posted && t->slot <= now + t->ahead) {
+            t->posted = true;
+            wait_for(s, n, t->who, t->tag, t->amount);
         }
     }
 }
 
-static void send(rank_state *s, const line *l) {
-    MPI_Request *request = &s->sends[s->sent++ % UNDER_WAY];
-    if (s->sent > UNDER_WAY) {
-        MPI_Wait(request, MPI_STATUS_IGNORE); /* the oldest; it has arrived long ago */
+static void carry(state *s) {
+    size_t count = (size_t)s->count + 1;
+    s->ready = calloc(count, sizeof *s->ready);
+    s->waits = calloc(count, sizeof *s->waits);
+    s->waiting = calloc(count, sizeof *s->waiting);
+    for (int n = 0; n < s->count; n++) {
+        if (s->tasks[n].blockers == 0) {
+            s->ready[s->ready_count++] = n;
+        }
     }
-    MPI_Isend(s->buffer, elements(l->amount), MPI_DOUBLE, l->rank, l->tag, MPI_COMM_WORLD, request);
+    while (s->first < s->count) {
+        while (s->ready_count > 0) {
+            begin_task(s, s->ready[--s->ready_count]);
+        }
+        post(s);
+        int came = MPI_UNDEFINED;
+        if (s->ready_count > 0 || s->first == s->count) {
+            continue;
+        }
+        MPI_Waitany(s->wait_count, s->waits, &came, MPI_STATUS_IGNORE);
+        if (came == MPI_UNDEFINED) {
+            fail("waits for nothing on", "a device");
+        }
+        int number = s->waiting[came];
+        s->waits[came] = s->waits[--s->wait_count];
+        s->waiting[came] = s->waiting[s->wait_count];
+        s->tasks[number].arrived = true;
+        if (s->tasks[number].blockers == 0) {
+            end_task(s, number);
+        }
+    }
+    MPI_Waitall(s->sent, s->sends, MPI_STATUSES_IGNORE);
 }
+
+/* ---- beside it ------------------------------------------------------------------------------- */
 
 /* As a ring: parts of it go round twice, first to be added up, then to be known to all. (SMPI's own ring would copy
  * what nobody looks at.) */
-static void all_reduce(rank_state *s, const line *l) {
+static void all_reduce(state *s, MPI_Comm reducers, double bytes) {
     int ranks, rank;
-    MPI_Comm_size(s->reducers, &ranks);
-    MPI_Comm_rank(s->reducers, &rank);
-    int count = elements(l->amount / ranks), next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
+    MPI_Comm_size(reducers, &ranks);
+    MPI_Comm_rank(reducers, &rank);
+    int count = elements(bytes / ranks), next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
     for (int round = 0; round < 2 * (ranks - 1); round++) {
-        MPI_Sendrecv(s->buffer, count, MPI_DOUBLE, next, 0, s->buffer, count, MPI_DOUBLE, previous, 0, s->reducers,
+        MPI_Sendrecv(s->buffer, count, MPI_DOUBLE, next, 0, s->buffer, count, MPI_DOUBLE, previous, 0, reducers,
                      MPI_STATUS_IGNORE);
     }
 }
 
-/* A line that waits for nobody. */
-static void do_line(rank_state *s, const line *l) {
-    switch (l->what) {
-    case 'c':
-        smpi_execute_flops(l->amount);
-        break;
-    case 's':
-        send(s, l);
-        break;
-    case 'a':
-        all_reduce(s, l);
-        break;
-    case 't':
-        if (s->marks < MOST_MARKS) {
-            s->mark_steps[s->marks] = (int)l->amount;
-            s->mark_times[s->marks++] = MPI_Wtime();
-        }
-        break;
-    default:
-        fail("does not know what this is in", "a line");
+/* Does the list's tasks of one kind, each when the carrier says so. */
+static void serve(state *s, char kind, MPI_Comm reducers, double *marks) {
+    double begin = MPI_Wtime();
+    if (kind == 'c' && s->delay > 0) {
+        smpi_execute_flops(s->delay);
     }
-}
-
-static void run_in_order(rank_state *s) {
-    for (int i = 0; i < s->count; i++) {
-        line *l = &s->lines[i];
-        post_ahead(s);
-        if (l->what == 'r') {
-            MPI_Wait(&l->request, MPI_STATUS_IGNORE);
-            s->pending--;
-        } else {
-            do_line(s, l);
+    for (int n = 0; n < s->count; n++) {
+        const task *t = &s->tasks[n];
+        if (t->kind != kind) {
+            continue;
         }
-    }
-}
-
-/* Up to the receive that the job now waits for, or its end; returns the request, if any. */
-static MPI_Request go_on(rank_state *s, int *at) {
-    for (; *at < s->count && s->lines[*at].what != 'j'; ++*at) {
-        if (s->lines[*at].what == 'r') {
-            return s->lines[*at].request;
+        MPI_Recv(s->buffer, 1, MPI_DOUBLE, s->device, GO, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        if (kind == 'c' && t->amount > 0) {
+            smpi_execute_flops(t->amount);
+        } else if (kind == 'a') {
+            all_reduce(s, reducers, t->amount);
         }
-        do_line(s, &s->lines[*at]);
-    }
-    return MPI_REQUEST_NULL;
-}
-
-/* All of its receives are posted at once. Returns where the next job begins. */
-static int post_job(rank_state *s, int begin) {
-    int i = begin;
-    for (; i < s->count && s->lines[i].what != 'j'; i++) {
-        line *l = &s->lines[i];
-        if (l->what == 'r') {
-            post(s, l);
+        if (kind == 'c' && t->who >= 0 && t->who < MOST_MARKS) {
+            marks[t->who] = MPI_Wtime() - begin;
         }
-    }
-    return i;
-}
-
-static void run_jobs(rank_state *s) {
-    MPI_Request waits[AHEAD];
-    int at[AHEAD], jobs = 0, next = 0;
-    while (next < s->count || jobs > 0) {
-        while (next < s->count && jobs < AHEAD) {
-            at[jobs] = next + 1;
-            next = post_job(s, next + 1);
-            waits[jobs] = go_on(s, &at[jobs]);
-            jobs += waits[jobs] != MPI_REQUEST_NULL;
-        }
-        int came = MPI_UNDEFINED;
-        MPI_Waitany(jobs, waits, &came, MPI_STATUS_IGNORE);
-        if (came == MPI_UNDEFINED) {
-            continue; /* none waits */
-        }
-        at[came]++;
-        waits[came] = go_on(s, &at[came]);
-        if (waits[came] == MPI_REQUEST_NULL) {
-            jobs--;
-            at[came] = at[jobs];
-            waits[came] = waits[jobs];
-        }
+        MPI_Send(s->buffer, 1, MPI_DOUBLE, s->device, DONE, MPI_COMM_WORLD);
     }
 }
 
 int main(int argc, char **argv) {
-    rank_state state = {0};
+    state s = {0};
     char path[4096];
-    int rank, reduces = 0;
+    double marks[MOST_MARKS] = {0};
+    int rank;
+    MPI_Comm reducers;
     MPI_Init(&argc, &argv);
-    if (argc != 3) {
-        fail("usage:", "replay DIRECTORY BYTES");
+    if (argc != 4) {
+        fail("usage:", "replay DIRECTORY DEVICES BYTES");
     }
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    snprintf(path, sizeof path, "%s/%d.txt", argv[1], rank);
-    read_lines(&state, path);
-    for (int i = 0; i < state.count; i++) {
-        reduces |= state.lines[i].what == 'a';
-    }
-    MPI_Comm_split(MPI_COMM_WORLD, reduces, rank, &state.reducers);
-    state.buffer = SMPI_SHARED_MALLOC((size_t)atof(argv[2]) + 4096);
+    s.devices = atoi(argv[2]);
+    s.device = rank % s.devices;
+    snprintf(path, sizeof path, "%s/%d.txt", argv[1], s.device);
+    read_tasks(&s, path);
+    MPI_Comm_split(MPI_COMM_WORLD, rank / s.devices, rank, &reducers);
+    s.buffer = SMPI_SHARED_MALLOC((size_t)atof(argv[3]) + 4096);
     MPI_Barrier(MPI_COMM_WORLD);
-    double begin = MPI_Wtime();
-    if (state.count > 0 && state.lines[0].what == 'j') {
-        run_jobs(&state);
+    if (rank < s.devices) {
+        carry(&s);
     } else {
-        run_in_order(&state);
+        serve(&s, rank < 2 * s.devices ? 'c' : 'a', reducers, marks);
     }
-    MPI_Waitall(state.sent < UNDER_WAY ? state.sent : UNDER_WAY, state.sends, MPI_STATUSES_IGNORE);
     MPI_Barrier(MPI_COMM_WORLD); /* what is sent at the end must find its rank */
-    for (int m = 0; m < state.marks; m++) {
-        printf("mark %d %.9f\n", state.mark_steps[m], state.mark_times[m] - begin);
+    for (int step = 0; step < MOST_MARKS; step++) {
+        if (marks[step] > 0) {
+            printf("mark %d %.9f\n", step, marks[step]);
+        }
     }
-    SMPI_SHARED_FREE(state.buffer);
-    free(state.lines);
+    SMPI_SHARED_FREE(s.buffer);
+    for (int n = 0; n < s.count; n++) {
+        free(s.tasks[n].dependents);
+    }
+    free(s.tasks);
+    free(s.ready);
+    free(s.waits);
+    free(s.waiting);
+    free(s.sends);
     MPI_Finalize();
     return 0;
 }

@@ -39,7 +39,7 @@ def compile_replay(directory):
 
 
 def replay(table, plan, program, timeout=None):
-    """The table (`carousel plan --dump`) of a plan (`carousel plan --json --cluster`), of as many steps as its timing
+    """The table (`carousel plan --dump --edges`) of a plan (`carousel plan --json --cluster`), of as many steps as its timing
     has, run by SMPI.
 
     Returns seconds of a step in steady state, and what was run."""
@@ -53,7 +53,7 @@ def replay(table, plan, program, timeout=None):
             file.write(hosts_of(schedule.devices, ranks))
         words = ["smpirun", "-np", str(ranks), "-platform", platform, "-hostfile", hosts,
                  *(f"--cfg={setting}" for setting in SETTINGS), "--log=root.thres:warning",
-                 program, directory, str(schedule.largest)]  # fmt: skip
+                 program, directory, str(schedule.devices), str(schedule.largest)]  # fmt: skip
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout)
     ends = collections.defaultdict(float)
     for step, seconds in re.findall(r"^mark (\d+) (\S+)$", done.stdout, re.MULTILINE):
@@ -61,5 +61,4 @@ def replay(table, plan, program, timeout=None):
     if done.returncode != 0 or len(ends) != plan["timing"]["steps"]:
         raise ReplayError(f"SMPI came to no end: {(done.stderr or done.stdout)[-500:]}")
     last = plan["timing"]["steps"] - 2
-    messages = sum(line[0] == "s" for lines in schedule.ranks for line in lines)
-    return {"step_s": (ends[last] - ends[FILL - 1]) / (last - FILL + 1), "ranks": ranks, "messages": messages}
+    return {"step_s": (ends[last] - ends[FILL - 1]) / (last - FILL + 1), "ranks": ranks, "messages": schedule.messages}

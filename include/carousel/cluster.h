@@ -33,9 +33,9 @@ car_status car_cluster_parse(car_context *context, const char *origin, const cha
                              car_cluster *out);
 car_status car_cluster_load(car_context *context, const char *path, car_cluster *out);
 
-/* What a step takes if every device walks its part of the table: it computes in the table's order and waits for what it
- * computes with. Sums are added and handed on beside that, as they come. A message takes its latency, then bytes over
- * the smallest of its shares of the links on its way. Collectives are rings: of b bytes over g ranks 2(g-1) rounds to
+/* What a step takes if every device runs its part of the table as a rank of the engine does, with one thread: each task
+ * when those that it waits for are over, receives posted as far ahead as there. A message goes when it is sent and posted:
+ * it takes its latency, then bytes over the smallest of its shares of the links on its way. Collectives are rings: of b bytes over g ranks 2(g-1) rounds to
  * all, g-1 to or from one, each the latency and b/g bytes; one after another in a group, beside what is computed.
  * All-reduces go together in buckets of 25 MB, or more where a round's part would take less than four latencies. dp
  * over zero fetches the next stage's weights while it computes. Updates take no time. In the cycle devices begin one

@@ -215,6 +215,8 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
 /* The table of a run as text, one line for each device and slot, with a header that says which plan it is.
  * Ends with a newline; to be released with car_plan_release_text. */
 car_status car_plan_print(const car_plan *plan, int64_t steps, char **out);
+/* Who waits for whom on each rank, as remarks that may follow such a text: docs/plan.md. */
+car_status car_plan_print_edges(const car_plan *plan, int64_t steps, char **out);
 void car_plan_release_text(const car_plan *plan, char *text);
 /* What the first line of a text says. */
 typedef struct car_plan_header {

@@ -7,19 +7,21 @@
 #include "base/base.h"
 #include "plan/usage.h"
 
-enum { FIRST_CAPACITY = 64 }; /* a power of two, as all capacities here */
+enum { FIRST_CAPACITY = 16 }; /* a power of two, as all capacities here */
 
-/* Tasks whose uses do not conflict. */
+/* Tasks whose uses do not conflict. Most rounds are one task, which needs no memory of its own. */
 typedef struct round {
-    int64_t *tasks;
-    int count, capacity;
+    int count, capacity; /* capacity 0: there is room for one */
+    union {
+        int64_t one;
+        int64_t *many;
+    } of;
 } round;
 
 /* One resource. */
 typedef struct record {
     uint64_t resource; /* 0: this place is free */
     car_use_mode mode; /* of the current round */
-    int64_t newest;    /* of all that used it */
     round before, current;
 } record;
 
@@ -42,12 +44,45 @@ car_status car_edges_create(car_context *context, car_edges **out) {
     return status;
 }
 
+/* ---- rounds ---------------------------------------------------------------------------------- */
+
+static const int64_t *tasks_of(const round *r) {
+    return r->capacity > 0 ? r->of.many : &r->of.one;
+}
+
+static void release_round(car_edges *edges, round *r) {
+    if (r->capacity > 0) {
+        car_context_release(edges->context, r->of.many, (size_t)r->capacity, sizeof(int64_t));
+    }
+    *r = (round){0};
+}
+
+static car_status add_to_round(car_edges *edges, round *r, int64_t task) {
+    int64_t *many = r->capacity > 0 ? r->of.many : NULL, first = *tasks_of(r);
+    int capacity = r->capacity;
+    car_status status = CAR_OK;
+    if (r->count == 0 && capacity == 0) {
+        r->of.one = task;
+        r->count = 1;
+        return CAR_OK;
+    }
+    CAR_TRY(car_context_grow(edges->context, &many, &capacity, r->count + 1, sizeof *many));
+    if (r->capacity == 0) {
+        many[0] = first;
+    }
+    many[r->count++] = task;
+    r->of.many = many;
+    r->capacity = capacity;
+done:
+    return status;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
 static void release_records(car_edges *edges, record *records, int64_t capacity) {
     for (int64_t r = 0; r < capacity; r++) {
-        car_context_release(edges->context, records[r].before.tasks, (size_t)records[r].before.capacity,
-                            sizeof(int64_t));
-        car_context_release(edges->context, records[r].current.tasks, (size_t)records[r].current.capacity,
-                            sizeof(int64_t));
+        release_round(edges, &records[r].before);
+        release_round(edges, &records[r].current);
     }
     car_context_release(edges->context, records, (size_t)capacity, sizeof *records);
 }
@@ -81,14 +116,19 @@ static record *find(record *records, int64_t capacity, uint64_t resource) {
     return &records[at];
 }
 
-/* Leaves out what only tasks that are over have used; what is left takes at most a quarter of the new table. */
+/* Whether a task that is not over has used it: the last of the current round is the newest. */
+static bool is_alive(const car_edges *edges, const record *r) {
+    return r->resource != 0 && r->current.count > 0 && tasks_of(&r->current)[r->current.count - 1] >= edges->below;
+}
+
+/* Leaves out what only tasks that are over have used; what is left takes at most three eighths of the new table. */
 static car_status rebuild(car_edges *edges) {
     int64_t alive = 0, capacity = FIRST_CAPACITY;
     record *records = NULL;
     for (int64_t r = 0; r < edges->capacity; r++) {
-        alive += edges->records[r].resource != 0 && edges->records[r].newest >= edges->below;
+        alive += is_alive(edges, &edges->records[r]);
     }
-    while (capacity < 4 * (alive + 1)) {
+    while (3 * capacity < 8 * (alive + 1)) {
         capacity *= 2;
     }
     car_status status = car_context_allocate(edges->context, (size_t)capacity, sizeof *records, &records);
@@ -97,7 +137,7 @@ static car_status rebuild(car_edges *edges) {
     }
     for (int64_t r = 0; r < edges->capacity; r++) {
         record *old = &edges->records[r];
-        if (old->resource != 0 && old->newest >= edges->below) {
+        if (is_alive(edges, old)) {
             *find(records, capacity, old->resource) = *old;
             old->before = old->current = (round){0}; /* moved */
         }
@@ -111,7 +151,7 @@ static car_status rebuild(car_edges *edges) {
 
 static car_status open_record(car_edges *edges, uint64_t resource, record **out) {
     car_status status = CAR_OK;
-    if (2 * (edges->used + 1) > edges->capacity) {
+    if (4 * (edges->used + 1) > 3 * edges->capacity) {
         CAR_TRY(rebuild(edges));
     }
     *out = find(edges->records, edges->capacity, resource);
@@ -161,22 +201,21 @@ static car_status use(car_edges *edges, const car_use *u) {
     record *r = NULL;
     car_status status = CAR_OK;
     CAR_TRY(open_record(edges, u->resource, &r));
-    bool own = r->current.count == 1 && r->current.tasks[0] == edges->added; /* this task has used it in another mode */
+    /* This task has used it in another mode. */
+    bool own = r->current.count == 1 && *tasks_of(&r->current) == edges->added;
     if (r->current.count > 0 && car_use_conflicts(r->mode, u->mode) && !own) {
         round spare = r->before;
         r->before = r->current;
-        r->current = (round){.tasks = spare.tasks, .capacity = spare.capacity};
+        r->current = spare;
+        r->current.count = 0;
     }
     for (int k = 0; k < r->before.count; k++) {
-        CAR_TRY(wait_for(edges, r->before.tasks[k]));
+        CAR_TRY(wait_for(edges, tasks_of(&r->before)[k]));
     }
     if (!own) {
-        CAR_TRY(car_context_grow(edges->context, &r->current.tasks, &r->current.capacity, r->current.count + 1,
-                                 sizeof *r->current.tasks));
-        r->current.tasks[r->current.count++] = edges->added;
+        CAR_TRY(add_to_round(edges, &r->current, edges->added));
     }
     r->mode = own && r->mode == CAR_USE_WRITE ? CAR_USE_WRITE : u->mode;
-    r->newest = edges->added;
 done:
     return status;
 }

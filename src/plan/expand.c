@@ -7,11 +7,15 @@
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
+/* What lies before slot 0 belongs to what begins there. */
+static bool is_inside(const car_window *window, int64_t slot) {
+    return (slot >= window->begin && slot < window->end) || (slot < 0 && window->begin == 0);
+}
+
 void car_window_add(car_window *window, car_task task) {
     const car_plan *plan = window->plan;
     car_task_list *list = window->list;
-    bool before_all = task.slot < 0 && window->begin == 0;
-    if (window->status != CAR_OK || ((task.slot < window->begin || task.slot >= window->end) && !before_all)) {
+    if (window->status != CAR_OK || !is_inside(window, task.slot)) {
         return;
     }
     window->status =
@@ -71,10 +75,14 @@ static int64_t tied_version(const car_plan *plan, int64_t n, int stage) {
     return CAR_NONE;
 }
 
-/* One forward or backward of micro-batch n, with all that belongs to it. */
+/* One forward or backward of micro-batch n, with all that belongs to it: that is in the same slot. */
 static void add_compute(car_window *window, int64_t n, int stage, bool backward) {
     const car_plan *plan = window->plan;
     if (!car_window_runs(window, n) || car_plan_device_of(plan, n, stage) != window->device) {
+        return;
+    }
+    int64_t slot = backward ? car_plan_backward_slot_of(plan, n, stage) : car_plan_forward_slot_of(plan, n, stage);
+    if (!is_inside(window, slot)) {
         return;
     }
     car_task task = {
@@ -88,10 +96,9 @@ static void add_compute(car_window *window, int64_t n, int stage, bool backward)
         .peer = CAR_NONE,
         .tag = CAR_NONE,
         .frees = backward ? CAR_FREES_ACTIVATIONS : 0,
+        .slot = slot,
     };
     task.buffer = (int)(task.version % 2);
-    task.slot = backward ? car_plan_backward_slot(plan, task.step, task.worker, stage)
-                         : car_plan_forward_slot(plan, task.step, task.worker, stage);
     if (plan->placement->frees_weights && plan->placement->frees_weights(window, &task, n)) {
         task.frees |= CAR_FREES_WEIGHTS;
     }
@@ -102,20 +109,20 @@ static void add_compute(car_window *window, int64_t n, int stage, bool backward)
 /* All micro-batches n = residue mod modulus whose forward (or backward) of a stage is in the window. */
 static void visit_stage(car_window *window, int stage, int64_t modulus, int64_t residue, bool backward) {
     const car_plan *plan = window->plan;
-    int64_t workers = plan->config.workers, window_index = window->begin / plan->period;
     if (!car_plan_is_cyclic(plan)) {
         /* A step lies in one window. */
+        int64_t workers = plan->config.workers, first = window->begin / plan->period * workers;
         for (int64_t i = residue; i < workers; i += modulus) {
-            add_compute(window, window_index * workers + i, stage, backward);
+            add_compute(window, first + i, stage, backward);
         }
         return;
     }
-    /* F(n) = 2k*n + j and B(n) = 2k*n + 2S-1-j: N consecutive micro-batches are in a window. */
+    /* F(n) = 2k*n + j and B(n) = 2k*n + 2S-1-j: consecutive micro-batches are in a window, N in a whole one. */
     int64_t spacing = 2 * (int64_t)plan->per_worker;
     int64_t offset = backward ? 2 * (int64_t)plan->stages - 1 - stage : stage;
     int64_t first = -car_plan_floor_div(-(window->begin - offset), spacing);
     int64_t start = first + ((residue - first) % modulus + modulus) % modulus;
-    for (int64_t n = start; n < first + workers; n += modulus) {
+    for (int64_t n = start; spacing * n + offset < window->end; n += modulus) {
         add_compute(window, n, stage, backward);
     }
 }
@@ -124,14 +131,6 @@ void car_window_visit_worker(car_window *window, int worker) {
     for (int j = 0; j < window->plan->stages; j++) {
         visit_stage(window, j, window->plan->config.workers, worker, false);
         visit_stage(window, j, window->plan->config.workers, worker, true);
-    }
-}
-
-void car_window_visit_own_workers(car_window *window) {
-    for (int i = 0; i < window->plan->config.workers; i++) {
-        if (car_plan_device_of(window->plan, i, 0) == window->device) {
-            car_window_visit_worker(window, i);
-        }
     }
 }
 
@@ -191,21 +190,13 @@ int64_t car_plan_windows(const car_plan *plan, int64_t steps) {
                                       : steps;
 }
 
-car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list) {
+car_status car_plan_expand_slots(const car_plan *plan, int device, int64_t begin, int64_t end, int64_t steps,
+                                 car_task_list *list) {
+    car_window w = {.plan = plan, .device = device, .begin = begin, .end = end, .steps = steps, .list = list};
     list->count = 0;
-    if (device < 0 || device >= plan->devices || window < 0) {
-        return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d, window %lld in this plan",
-                                device, (long long)window);
-    }
     if (plan->script) {
-        return car_script_expand(plan, device, window, steps, list);
+        return car_script_expand(plan, device, begin, end, steps, list);
     }
-    car_window w = {.plan = plan,
-                    .device = device,
-                    .begin = window * plan->period,
-                    .end = (window + 1) * plan->period,
-                    .steps = steps,
-                    .list = list};
     plan->placement->visit(&w);
     if (plan->placement->besides) {
         plan->placement->besides(&w);
@@ -216,6 +207,15 @@ car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int
     return w.status;
 }
 
+car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list) {
+    list->count = 0;
+    if (device < 0 || device >= plan->devices || window < 0) {
+        return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d, window %lld in this plan",
+                                device, (long long)window);
+    }
+    return car_plan_expand_slots(plan, device, window * plan->period, (window + 1) * plan->period, steps, list);
+}
+
 int car_plan_ranks(const car_plan *plan) {
     return plan->placement->info.one_process ? 1 : plan->devices;
 }
@@ -224,15 +224,13 @@ int car_plan_rank_of(const car_plan *plan, int device) {
     return plan->placement->info.one_process ? 0 : device;
 }
 
-car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, int64_t steps, car_task_list *list) {
+/* All devices of one process, one after the other, then in order. */
+static car_status expand_all(const car_plan *plan, int64_t begin, int64_t end, int64_t steps, car_task_list *list) {
     car_task_list one = {0};
     car_status status = CAR_OK;
-    if (car_plan_ranks(plan) == plan->devices) {
-        return car_plan_expand(plan, rank, window, steps, list);
-    }
     list->count = 0;
     for (int device = 0; device < plan->devices; device++) {
-        CAR_TRY(car_plan_expand(plan, device, window, steps, &one));
+        CAR_TRY(car_plan_expand_slots(plan, device, begin, end, steps, &one));
         CAR_TRY(car_context_grow(plan->context, &list->tasks, &list->capacity, list->count + one.count,
                                  sizeof *list->tasks));
         for (int k = 0; k < one.count; k++) {
@@ -245,6 +243,29 @@ car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, 
 done:
     car_task_list_release(plan, &one);
     return status;
+}
+
+car_status car_plan_expand_rank_slots(const car_plan *plan, int rank, int64_t begin, int64_t end, int64_t steps,
+                                      car_task_list *list) {
+    return car_plan_ranks(plan) == plan->devices ? car_plan_expand_slots(plan, rank, begin, end, steps, list)
+                                                 : expand_all(plan, begin, end, steps, list);
+}
+
+int64_t car_plan_piece_end(const car_plan *plan, int64_t slot) {
+    enum { PIECES = 8, LARGE = 512 }; /* of a window; forwards and backwards of a rank in one that is taken whole */
+    int64_t tasks = 2 * (int64_t)plan->config.workers * plan->stages / car_plan_ranks(plan);
+    int64_t begin = slot / plan->period * plan->period, length = plan->period;
+    if (tasks > LARGE && plan->period > PIECES) {
+        length = (plan->period + PIECES - 1) / PIECES; /* each looks at all stages: smaller ones cost more */
+    }
+    int64_t end = begin + ((slot - begin) / length + 1) * length;
+    return end < begin + plan->period ? end : begin + plan->period;
+}
+
+car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, int64_t steps, car_task_list *list) {
+    return car_plan_ranks(plan) == plan->devices
+               ? car_plan_expand(plan, rank, window, steps, list)
+               : expand_all(plan, window * plan->period, (window + 1) * plan->period, steps, list);
 }
 
 size_t car_plan_task_bytes(const car_plan *plan, const car_task *task) {

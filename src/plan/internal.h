@@ -78,11 +78,19 @@ typedef enum car_phase {
 typedef struct car_window {
     const car_plan *plan;
     int device;
-    int64_t begin, end; /* slots; window 0 also takes what lies before 0 */
+    int64_t begin, end; /* slots, of one period; what begins at 0 also takes what lies before */
     int64_t steps;
     car_task_list *list;
     car_status status;
 } car_window;
+
+/* The table of slots begin .. end - 1 alone, which must lie in one window: for whoever wants less at a time. */
+car_status car_plan_expand_slots(const car_plan *plan, int device, int64_t begin, int64_t end, int64_t steps,
+                                 car_task_list *list);
+car_status car_plan_expand_rank_slots(const car_plan *plan, int rank, int64_t begin, int64_t end, int64_t steps,
+                                      car_task_list *list);
+/* Where the piece ends that begins at a slot, if a rank's table is taken in pieces that are not too large. */
+int64_t car_plan_piece_end(const car_plan *plan, int64_t slot);
 
 /* Appends if the slot lies in the window and nothing has failed. */
 void car_window_add(car_window *window, car_task task);
@@ -94,7 +102,6 @@ void car_window_message(car_window *window, car_task what, int from, int64_t sen
 
 /* What is computed on a device: all by one worker, or the stages of a group by micro-batches n = residue mod modulus. */
 void car_window_visit_worker(car_window *window, int worker);
-void car_window_visit_own_workers(car_window *window); /* those that are this device's at stage 0 */
 void car_window_visit_group(car_window *window, int group, int64_t modulus, int64_t residue);
 
 /* ---- what placements are made of: sums.c ------------------------------------------------------ */

@@ -17,7 +17,7 @@ struct car_placement_class {
     int (*device)(const car_plan *plan, int64_t n, int stage); /* of micro-batch n */
     int (*owner)(const car_plan *plan, int stage);             /* where stages are owned; else NULL */
     int (*stage_ranks)(const car_plan *plan, int stage);       /* see car_plan_stage_ranks */
-    int (*pattern_steps)(const car_plan *plan);                /* NULL: 1; see car_plan_pattern_steps */
+    int (*pattern_steps)(const car_plan *plan, int rank);      /* NULL: 1; see car_plan_pattern_steps */
     bool in_line; /* one device has a stage for all workers, so that they cannot compute it at once */
 
     /* ---- the window of a device ---- */
@@ -32,6 +32,7 @@ struct car_placement_class {
 
     /* ---- usage: what a rank holds ---- */
     int (*tapes)(const car_plan *plan, int rank); /* micro-batches that are alive at once */
+    int (*like)(const car_plan *plan, int rank);  /* NULL: itself; see car_plan_rank_like */
 
     /* ---- the executor ---- */
     int64_t (*slots_ahead)(const car_plan *plan, const car_task *task); /* NULL: 2k; see car_plan_slots_ahead */
@@ -46,8 +47,8 @@ CAR_PLACEMENT_LIST(CAR_PLACEMENT_DECLARE)
 
 const car_placement_class *car_placement_class_of(car_placement placement);
 
-/* So many steps in a row show all that a device does in any. */
-int car_plan_pattern_steps(const car_plan *plan);
+/* So many steps in a row show all that a rank does in any. */
+int car_plan_pattern_steps(const car_plan *plan, int rank);
 /* The same workers on `hosts` devices, several on each: what a machine that runs several ranks holds. */
 car_plan_config car_plan_config_hosted(const car_plan_config *config, int hosts);
 

@@ -44,11 +44,15 @@ bool car_placement_is_known(const char *name, car_placement *out) {
 
 /* ---- of a plan ------------------------------------------------------------------------------- */
 
-int car_plan_pattern_steps(const car_plan *plan) {
+int car_plan_pattern_steps(const car_plan *plan, int rank) {
     if (plan->script) {
         return (int)(plan->script->steps + plan->script->repeated);
     }
-    return plan->placement->pattern_steps ? plan->placement->pattern_steps(plan) : 1;
+    return plan->placement->pattern_steps ? plan->placement->pattern_steps(plan, rank) : 1;
+}
+
+int car_plan_rank_like(const car_plan *plan, int rank) {
+    return plan->placement->like ? plan->placement->like(plan, rank) : rank;
 }
 
 int64_t car_plan_slots_ahead(const car_plan *plan, const car_task *task) {

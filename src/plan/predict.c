@@ -46,7 +46,7 @@ static size_t peak_of(const tally *t) {
 /* Adds what workers and stages a device has in step 0; every step is alike but in a grid. */
 static void add_device(tally *t, int device) {
     const car_plan *plan = t->plan;
-    bool by_stage = plan->config.placement == CAR_PLACEMENT_PIPELINE;
+    bool by_stage = plan->placement->info.by_stage;
     int first = by_stage ? device * plan->per_worker : 0, end = by_stage ? first + plan->per_worker : plan->stages;
     for (int i = 0; i < plan->config.workers; i++) {
         if (by_stage || car_plan_device(plan, 0, i, 0) == device) {
@@ -92,9 +92,9 @@ static car_status predict_slots(const car_plan *plan, car_prediction *out) {
     }
     out->slots_peak = peak_of(&t);
     out->slots_mean = (size_t)(t.area / (double)plan->period + 0.5);
-    out->slots_device_peak = plan->config.placement == CAR_PLACEMENT_SHARED ? out->slots_peak
-                             : plan->config.placement == CAR_PLACEMENT_GRID ? grid_peak(plan)
-                                                                            : device_peak(&t);
+    out->slots_device_peak = plan->placement->info.one_process  ? out->slots_peak
+                             : plan->placement->group_of_device ? grid_peak(plan)
+                                                                : device_peak(&t);
 done:
     car_context_release(plan->context, t.changes, (size_t)plan->period, sizeof *t.changes);
     return status;
@@ -112,7 +112,7 @@ static const int64_t few_enough = 20000; /* workers times stages, to be simulate
 car_status car_plan_predict_timed(const car_plan *plan, int threads, car_simulation *out) {
     car_simulation_config config = {.paced = true, .executors = threads};
     int executors = threads > 0 ? threads : plan->config.threads;
-    bool uncertain = car_plan_is_cyclic(plan) && plan->config.placement == CAR_PLACEMENT_SHARED &&
+    bool uncertain = car_plan_is_cyclic(plan) && plan->placement->info.one_process &&
                      executors < plan->config.workers && (int64_t)plan->config.workers * plan->stages <= few_enough;
     car_status status = car_plan_simulate(plan, &config, out);
     config.jitter = timing_jitter;
@@ -136,11 +136,11 @@ static int logarithm(int ranks) {
 }
 
 static int rounds_between_slots(const car_plan *plan) {
-    if (plan->config.placement == CAR_PLACEMENT_SHARED || plan->devices == 1) {
+    if (plan->placement->info.one_process || plan->devices == 1) {
         return 0;
     }
-    bool replica = plan->config.placement == CAR_PLACEMENT_REPLICA;
-    return plan->clock == CAR_RULE_DP ? logarithm(replica ? plan->config.ranks : plan->config.workers) : 1;
+    bool by_stage = plan->placement->info.by_stage;
+    return car_plan_reduces(plan) ? logarithm(by_stage ? plan->config.workers : plan->devices) : 1;
 }
 
 static double free_running(const car_plan *plan) {
@@ -148,7 +148,7 @@ static double free_running(const car_plan *plan) {
     if (car_plan_is_cyclic(plan)) {
         return car_predict_free_running(plan->partition, workers);
     }
-    return plan->clock == CAR_RULE_ACCUMULATE && threads < workers ? (double)threads / workers : 1;
+    return plan->rule->info.in_turns && threads < workers ? (double)threads / workers : 1;
 }
 
 static int gradient_delay(const car_plan *plan) {

@@ -12,41 +12,37 @@
 /* The micro-batches on a rank. */
 typedef struct room {
     const car_plan *plan;
+    car_usage *usage;
     int device, first_stage, end_stage;
-    bool partly; /* the rank has some stages only */
     car_graph_range *range;
     car_life *lives;
     int count;
     size_t live, peak;
 } room;
 
-/* Steps of a run in which everything happens that can: fill, steady state, drain. In a grid micro-batches come round to
- * a rank in another order every step, for as many steps as there are workers. */
-static int64_t steps_of(const car_plan *plan) {
-    return plan->config.placement == CAR_PLACEMENT_GRID ? plan->config.workers + 5 : 5;
+/* Steps of a run in which everything happens that can: fill, steady state as long as its pattern, drain. */
+static int64_t steps_of(const car_plan *plan, int device) {
+    return car_plan_pattern_steps(plan, device) + 4;
 }
 
 static void find_stages(room *r) {
-    const car_plan *plan = r->plan;
-    bool grid = plan->config.placement == CAR_PLACEMENT_GRID;
-    int last = plan->config.workers - 1, group = r->device < last ? r->device : last;
-    r->partly = grid || plan->config.placement == CAR_PLACEMENT_PIPELINE;
-    while (grid && group > 0 && car_plan_group_first(plan, group) > r->device) {
-        group--;
+    r->first_stage = 0;
+    while (!car_usage_has_stage(r->usage, r->first_stage)) {
+        r->first_stage++;
     }
-    r->first_stage = r->partly ? group * plan->per_worker : 0;
-    r->end_stage = r->partly ? r->first_stage + plan->per_worker : plan->stages;
+    r->end_stage = r->first_stage;
+    while (r->end_stage < r->plan->stages && car_usage_has_stage(r->usage, r->end_stage)) {
+        r->end_stage++;
+    }
 }
 
 static car_status open_room(room *r) {
     const car_plan *plan = r->plan;
     const car_stage *stages = plan->partition->stages;
     car_status status = CAR_OK;
+    CAR_TRY(car_usage_create(plan, r->device, &r->usage));
     find_stages(r);
-    bool passes = plan->config.placement == CAR_PLACEMENT_PIPELINE && car_plan_is_cyclic(plan);
-    r->count = plan->config.placement == CAR_PLACEMENT_GRID ? 1
-               : passes                                     ? plan->config.workers - r->first_stage / plan->per_worker
-                                                            : plan->config.workers;
+    r->count = car_usage_tapes(r->usage);
     CAR_TRY(car_graph_range_create(plan->partition->graph, stages[r->first_stage].first, stages[r->end_stage - 1].end,
                                    &r->range));
     CAR_TRY(car_context_allocate(plan->context, (size_t)r->count, sizeof *r->lives, &r->lives));
@@ -63,6 +59,7 @@ static void close_room(room *r) {
     }
     car_context_release(r->plan->context, r->lives, r->lives ? (size_t)r->count : 0, sizeof *r->lives);
     car_graph_range_destroy(r->plan->partition->graph, r->range);
+    car_usage_destroy(r->usage);
 }
 
 /* All that happens to a micro-batch with a task; bytes of the others stay as they are. */
@@ -73,7 +70,7 @@ static void follow(room *r, const car_task *task) {
     if (!forward && !backward && task->cargo != CAR_CARGO_ACTIVATION && !gradient) {
         return;
     }
-    car_life *life = &r->lives[(task->step * r->plan->config.workers + task->worker) % r->count];
+    car_life *life = &r->lives[car_usage_tape_of(r->usage, task)];
     size_t others = r->live - life->live, most = 0;
     bool begins = (forward && task->stage == 0) || (task->kind == CAR_TASK_RECEIVE && !gradient);
     if (begins) {
@@ -98,7 +95,7 @@ static void follow(room *r, const car_task *task) {
 static car_status predict_activations(const car_plan *plan, int device, size_t *out) {
     room r = {.plan = plan, .device = device};
     car_task_list list = {0};
-    int64_t steps = steps_of(plan);
+    int64_t steps = steps_of(plan, device);
     car_status status = CAR_OK;
     CAR_TRY(open_room(&r));
     for (int64_t window = 0; window < car_plan_windows(plan, steps); window++) {
@@ -124,7 +121,7 @@ car_status car_plan_predict_device_sized(const car_plan *plan, int device, const
                                          car_device_prediction *out) {
     car_status status = CAR_OK;
     *out = (car_device_prediction){0};
-    if (plan->config.placement == CAR_PLACEMENT_SHARED || !plan->partition->graph) {
+    if (plan->placement->info.one_process || !plan->partition->graph) {
         return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
                                 "what a rank holds is known of a model's plan over ranks");
     }
@@ -132,7 +129,7 @@ car_status car_plan_predict_device_sized(const car_plan *plan, int device, const
         return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d: the plan has %d", device,
                                 plan->devices);
     }
-    CAR_TRY(car_predict_device_table(plan, device, steps_of(plan), optimizer, out));
+    CAR_TRY(car_predict_device_table(plan, device, steps_of(plan, device), optimizer, out));
     CAR_TRY(predict_activations(plan, device, &out->activations));
 done:
     return status;

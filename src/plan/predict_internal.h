@@ -3,7 +3,9 @@
 #define CAR_PREDICT_INTERNAL_H
 
 #include "carousel/predict.h"
-#include "plan/internal.h"
+#include "plan/placement.h"
+#include "plan/rules.h"
+#include "plan/usage.h"
 
 /* What can be read off the table: states and traffic of steady state. */
 car_status car_predict_table(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out);
@@ -14,13 +16,12 @@ car_status car_predict_device_table(const car_plan *plan, int device, int64_t st
 /* ---- what is alive on a device, and when ------------------------------------------------------ */
 
 /* A version of a bundle's weights, or a step's sum of its gradients. */
-typedef struct car_holding {
+typedef struct car_life_span {
     int64_t id;         /* version or step */
     int64_t begin, end; /* moments, both included */
     bool known;         /* this is in use */
-    bool held;          /* for tasks; after it was freed it may come again */
-    bool kept;          /* for the next update, which is made from it */
-} car_holding;
+    bool held;          /* for tasks; after its last use it may come again */
+} car_life_span;
 
 typedef struct car_change {
     int64_t moment;
@@ -31,10 +32,10 @@ typedef struct car_change {
 /* All holdings of one device over the moments that are looked at. */
 typedef struct car_ledger {
     const car_plan *plan;
-    int64_t begin;         /* what is not made later was there from here on */
-    int64_t from, to;      /* what happens in between is fully known, so this is where averages are taken */
-    bool merges;           /* nothing is freed: devices that share their memory are told one after the other */
-    car_holding *holdings; /* CAR_LEDGER_DEPTH for each bundle */
+    int64_t begin;        /* what is not made later was there from here on */
+    int64_t from, to;     /* what happens in between is fully known, so this is where averages are taken */
+    bool merges;          /* nothing is freed: devices that share their memory are told one after the other */
+    car_life_span *spans; /* CAR_LEDGER_DEPTH for each bundle */
     car_change *changes;
     int count, capacity;
     int *alive, *most; /* scratch of car_ledger_close, by bundle */
@@ -51,11 +52,10 @@ void car_ledger_release(car_ledger *ledger);
 car_status car_ledger_begin(car_ledger *ledger, int bundle, int64_t id, int64_t moment);
 /* It is used; what nobody began was there from the beginning. */
 car_status car_ledger_use(car_ledger *ledger, int bundle, int64_t id, int64_t moment);
-/* It is used if it is there, and freed if it is so said. */
-void car_ledger_touch(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool frees);
-/* Version `id` is made, in the place of the one before it unless that is still used later. `kept`: it stays until the next
- * is made from it, wherever it is sent. */
-car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool kept);
+/* It is used if it is there, for the last time if it is so said. */
+void car_ledger_touch(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool last);
+/* The next version is made of it, in its place unless it is used later. */
+car_status car_ledger_renew(car_ledger *ledger, int bundle, int64_t id, int64_t moment);
 
 typedef struct car_balance {
     double peak, mean; /* bytes */

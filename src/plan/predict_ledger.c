@@ -3,9 +3,9 @@
  *   moments      0 ............................. end of what is looked at
  *   version 1    =======u====x                     used, freed: it moved on
  *   version 1                     r===u=x          came again
- *   version 2              U=========u===========  made by an update, kept for the next
+ *   version 2              U=========u===========  made by an update, which used version 1
  *
- * A holding lives from when it is made or arrives to its last use; what an update is made from lives until then. */
+ * Each lives from when it is made or arrives to its last use; what an update is made from lives until then. */
 #include <stdlib.h>
 
 #include "plan/predict_internal.h"
@@ -19,7 +19,7 @@ car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, 
                         .from = begin + windows / 2 * window,
                         .to = begin + (windows / 2 + 1) * window,
                         .merges = merges};
-    CAR_TRY(car_context_allocate(plan->context, bundles * CAR_LEDGER_DEPTH, sizeof *out->holdings, &out->holdings));
+    CAR_TRY(car_context_allocate(plan->context, bundles * CAR_LEDGER_DEPTH, sizeof *out->spans, &out->spans));
     CAR_TRY(car_context_allocate(plan->context, bundles, sizeof *out->alive, &out->alive));
     CAR_TRY(car_context_allocate(plan->context, bundles, sizeof *out->most, &out->most));
 done:
@@ -35,87 +35,83 @@ void car_ledger_release(car_ledger *ledger) {
     car_context_release(context, ledger->changes, (size_t)ledger->capacity, sizeof *ledger->changes);
     car_context_release(context, ledger->most, bundles, sizeof *ledger->most);
     car_context_release(context, ledger->alive, bundles, sizeof *ledger->alive);
-    car_context_release(context, ledger->holdings, bundles * CAR_LEDGER_DEPTH, sizeof *ledger->holdings);
+    car_context_release(context, ledger->spans, bundles * CAR_LEDGER_DEPTH, sizeof *ledger->spans);
 }
 
-static car_holding *find(const car_ledger *ledger, int bundle, int64_t id) {
-    return &ledger->holdings[(int64_t)bundle * CAR_LEDGER_DEPTH + id % CAR_LEDGER_DEPTH];
+static car_life_span *find(const car_ledger *ledger, int bundle, int64_t id) {
+    return &ledger->spans[(int64_t)bundle * CAR_LEDGER_DEPTH + id % CAR_LEDGER_DEPTH];
 }
 
-/* Writes a holding that has ended into the list. */
-static car_status settle(car_ledger *ledger, int bundle, car_holding *holding) {
+/* Writes a span that has ended into the list. */
+static car_status settle(car_ledger *ledger, int bundle, car_life_span *span) {
     double bytes = (double)ledger->plan->partition->bundles[bundle].bytes;
     car_status status = CAR_OK;
-    if (holding->known && holding->end >= holding->begin) {
+    if (span->known && span->end >= span->begin) {
         CAR_TRY(car_context_grow(ledger->plan->context, &ledger->changes, &ledger->capacity, ledger->count + 2,
                                  sizeof *ledger->changes));
-        ledger->changes[ledger->count++] = (car_change){holding->begin, bytes, bundle, 1};
-        ledger->changes[ledger->count++] = (car_change){holding->end + 1, -bytes, bundle, -1};
+        ledger->changes[ledger->count++] = (car_change){span->begin, bytes, bundle, 1};
+        ledger->changes[ledger->count++] = (car_change){span->end + 1, -bytes, bundle, -1};
     }
-    *holding = (car_holding){0};
+    *span = (car_life_span){0};
 done:
     return status;
 }
 
-/* The holding of this id; a new one that begins at `begin` if there was none, or it was freed and comes again. */
-static car_status require(car_ledger *ledger, int bundle, int64_t id, int64_t begin, bool again, car_holding **out) {
-    car_holding *holding = find(ledger, bundle, id);
-    bool gone = again && !holding->held && !holding->kept;
+/* The span of this id; a new one that begins at `begin` if there was none, or it was freed and comes again. */
+static car_status require(car_ledger *ledger, int bundle, int64_t id, int64_t begin, bool again, car_life_span **out) {
+    car_life_span *span = find(ledger, bundle, id);
+    bool gone = again && !span->held;
     car_status status = CAR_OK;
-    *out = holding;
-    if (!holding->known || holding->id != id || gone) {
-        CAR_TRY(settle(ledger, bundle, holding));
-        *holding = (car_holding){.id = id, .begin = begin, .end = begin - 1, .known = true};
+    *out = span;
+    if (!span->known || span->id != id || gone) {
+        CAR_TRY(settle(ledger, bundle, span));
+        *span = (car_life_span){.id = id, .begin = begin, .end = begin - 1, .known = true};
     }
 done:
     return status;
 }
 
-static void extend(car_holding *holding, int64_t moment) {
-    holding->end = moment > holding->end ? moment : holding->end;
+static void extend(car_life_span *span, int64_t moment) {
+    span->end = moment > span->end ? moment : span->end;
 }
 
 car_status car_ledger_begin(car_ledger *ledger, int bundle, int64_t id, int64_t moment) {
-    car_holding *holding = NULL;
+    car_life_span *span = NULL;
     car_status status = CAR_OK;
-    CAR_TRY(require(ledger, bundle, id, moment, true, &holding));
-    holding->held = true;
-    holding->begin = moment < holding->begin ? moment : holding->begin;
-    extend(holding, moment);
+    CAR_TRY(require(ledger, bundle, id, moment, true, &span));
+    span->held = true;
+    span->begin = moment < span->begin ? moment : span->begin;
+    extend(span, moment);
 done:
     return status;
 }
 
 car_status car_ledger_use(car_ledger *ledger, int bundle, int64_t id, int64_t moment) {
-    car_holding *holding = NULL;
+    car_life_span *span = NULL;
     car_status status = CAR_OK;
-    CAR_TRY(require(ledger, bundle, id, ledger->begin, false, &holding));
-    holding->held = true;
-    extend(holding, moment);
+    CAR_TRY(require(ledger, bundle, id, ledger->begin, false, &span));
+    span->held = true;
+    extend(span, moment);
 done:
     return status;
 }
 
-void car_ledger_touch(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool frees) {
-    car_holding *holding = find(ledger, bundle, id);
-    if (holding->known && holding->id == id && holding->held) {
-        extend(holding, moment);
-        holding->held = ledger->merges || !frees;
+void car_ledger_touch(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool last) {
+    car_life_span *span = find(ledger, bundle, id);
+    if (span->known && span->id == id && span->held) {
+        extend(span, moment);
+        span->held = ledger->merges || !last;
     }
 }
 
-car_status car_ledger_update(car_ledger *ledger, int bundle, int64_t id, int64_t moment, bool kept) {
-    car_holding *made = NULL, *from = NULL;
+car_status car_ledger_renew(car_ledger *ledger, int bundle, int64_t id, int64_t moment) {
+    car_life_span *from = NULL;
     car_status status = CAR_OK;
-    CAR_TRY(require(ledger, bundle, id - 1, ledger->begin, false, &from));
-    from->kept = false;
+    CAR_TRY(require(ledger, bundle, id, ledger->begin, false, &from));
     extend(from, moment - 1);
     if (from->begin == moment) { /* two at once, at the end of a run: the first one is not seen by anybody */
         from->end = moment - 1;
     }
-    CAR_TRY(car_ledger_begin(ledger, bundle, id, moment));
-    CAR_TRY(require(ledger, bundle, id, moment, false, &made));
-    made->kept = kept;
 done:
     return status;
 }
@@ -139,7 +135,7 @@ car_status car_ledger_close(car_ledger *ledger, double weight, double *changes, 
     double bytes = 0, area = 0;
     *out = (car_balance){0};
     for (int h = 0; h < ledger->plan->partition->bundle_count * CAR_LEDGER_DEPTH; h++) {
-        CAR_TRY(settle(ledger, h / CAR_LEDGER_DEPTH, &ledger->holdings[h]));
+        CAR_TRY(settle(ledger, h / CAR_LEDGER_DEPTH, &ledger->spans[h]));
     }
     if (ledger->count > 0) {
         qsort(ledger->changes, (size_t)ledger->count, sizeof *ledger->changes, compare_changes);

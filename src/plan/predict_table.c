@@ -36,6 +36,10 @@ typedef struct survey {
     int64_t first_window, end_window, steps; /* of a run of so many steps */
     double weight;                           /* how many devices it stands for */
     car_task_list tasks;
+    car_usage *usage; /* of the device's rank; it may borrow from `like`, that of `like_rank` */
+    car_usage *like;
+    int like_rank;
+    car_use_list uses;
     car_ledger weights, sums;
     double *weights_changes, *sums_changes; /* of all devices, by moment; not if memory is shared, or in turn */
     double weights_total, sums_total, sums_device, weights_places;
@@ -63,105 +67,61 @@ static int64_t moment_of(const car_task *task) {
     return 2 * (task->slot * PHASES + (early ? CAR_PHASE_UPDATE_FIRST : phases[task->kind]));
 }
 
-/* Where a forward or backward finds the weights of a bundle: those of a tied one at home, or in a copy. */
-static int place_of(const survey *s, int b) {
-    const car_plan *plan = s->plan;
-    const car_bundle *bundle = &plan->partition->bundles[b];
-    bool at_home = true;
-    if (plan->config.placement == CAR_PLACEMENT_PIPELINE || plan->config.placement == CAR_PLACEMENT_GRID) {
-        at_home = car_plan_group(plan, bundle->home) == car_plan_group(plan, bundle->stage);
-    } else if (plan->config.placement == CAR_PLACEMENT_ZERO) {
-        at_home = false; /* a tied one is a copy that travels on its own */
-    }
-    return at_home ? bundle->home : b;
-}
-
-/* A forward or backward uses weights; a backward adds to sums. */
-static car_status account_compute(survey *s, const car_task *task, int64_t moment) {
-    const car_partition *partition = s->plan->partition;
-    /* In the cycle this is said of the stage's own; a tied bundle may have another last user. */
-    bool frees = task->frees & CAR_FREES_WEIGHTS, frees_ties = frees && s->plan->clock == CAR_RULE_DP;
+/* Weights that a task uses. What it makes, or what comes with it, begins; what an update is made of may end with it. */
+static car_status account_weights(survey *s, const car_task *task, const car_use *use, int64_t moment) {
+    bool comes = task->kind == CAR_TASK_RECEIVE || task->kind == CAR_TASK_BROADCAST;
+    bool update = task->kind == CAR_TASK_UPDATE, made = update && use->id == task->version;
     car_status status = CAR_OK;
-    for (int b = task->stage; b < partition->bundle_count; b = b < s->plan->stages ? s->plan->stages : b + 1) {
-        const car_bundle *bundle = &partition->bundles[b];
-        if (bundle->stage != task->stage || bundle->bytes == 0) {
-            continue;
-        }
-        bool tied = b >= s->plan->stages;
-        int64_t version = tied ? task->tied_version : task->version;
-        int place = place_of(s, b);
-        CAR_TRY(car_ledger_use(&s->weights, place, version, moment));
-        if (place == b) {
-            car_ledger_touch(&s->weights, b, version, moment, tied ? frees_ties : frees);
-        }
-        if (task->kind == CAR_TASK_BACKWARD) {
-            CAR_TRY(car_ledger_begin(&s->sums, b, task->step, moment));
-        }
+    if (comes || made) {
+        return car_ledger_begin(&s->weights, use->bundle, use->id, moment);
     }
+    if (update) {
+        CAR_TRY(car_ledger_renew(&s->weights, use->bundle, use->id, moment));
+    } else if (car_task_computes(task) || use->id == 0) { /* initial weights are there to be sent */
+        CAR_TRY(car_ledger_use(&s->weights, use->bundle, use->id, moment));
+    }
+    car_ledger_touch(&s->weights, use->bundle, use->id, update ? moment - 1 : moment, use->last);
 done:
     return status;
 }
 
-static car_status account_update(survey *s, const car_task *task, int64_t moment) {
+/* A backward begins its sums, or adds to them; a tied one's only meets its home's there. */
+static car_status account_sum(survey *s, const car_task *task, const car_use *use, int64_t moment) {
+    bool adds = task->kind == CAR_TASK_BACKWARD && s->plan->partition->bundles[use->bundle].stage == task->stage;
+    if (adds || task->kind == CAR_TASK_RECEIVE) {
+        return car_ledger_begin(&s->sums, use->bundle, use->id, moment);
+    }
+    car_ledger_touch(&s->sums, use->bundle, use->id, moment, use->last);
+    return CAR_OK;
+}
+
+static car_status account_optimizer(survey *s, const car_task *task) {
     const car_partition *partition = s->plan->partition;
-    car_status status = CAR_OK;
-    if (s->updated_by[task->bundle] != s->device + 1) {
+    if (task->kind == CAR_TASK_UPDATE && s->updated_by[task->bundle] != s->device + 1) {
         s->updated_by[task->bundle] = s->device + 1;
         s->optimizer += s->sizes->stage ? (double)s->sizes->stage[task->bundle]
                                         : (double)s->sizes->states * (double)partition->bundles[task->bundle].bytes;
     }
-    bool zero = s->plan->config.placement == CAR_PLACEMENT_ZERO, passes = zero && car_plan_is_cyclic(s->plan);
-    CAR_TRY(car_ledger_update(&s->weights, task->bundle, task->version, moment, !passes));
-    car_ledger_touch(&s->weights, task->bundle, task->version - 1, moment - 1, task->frees & CAR_FREES_WEIGHTS);
-    car_ledger_touch(&s->sums, task->bundle, task->step, moment, task->frees & CAR_FREES_SUM);
-    for (int b = s->plan->stages; b < partition->bundle_count; b++) {
-        if (partition->bundles[b].home == task->bundle) {
-            car_ledger_touch(&s->sums, b, task->step, moment, true);
-            CAR_TRY(!zero    ? CAR_OK
-                    : passes ? car_ledger_begin(&s->weights, b, task->version, moment)
-                             : car_ledger_update(&s->weights, b, task->version, moment, true));
-        }
-    }
-done:
-    return status;
-}
-
-static car_status account_message(survey *s, const car_task *task, int64_t moment) {
-    bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
-    bool arrives = task->kind == CAR_TASK_RECEIVE;
-    car_status status = CAR_OK;
-    if (!sum && task->cargo != CAR_CARGO_WEIGHTS) {
-        return CAR_OK;
-    }
-    car_ledger *ledger = sum ? &s->sums : &s->weights;
-    int64_t id = sum ? task->step : task->version;
-    if (arrives) {
-        return car_ledger_begin(ledger, task->bundle, id, moment);
-    }
-    if (!sum && id == 0) { /* there from the beginning */
-        CAR_TRY(car_ledger_use(ledger, task->bundle, id, moment));
-    }
-    car_ledger_touch(ledger, task->bundle, id, moment, task->frees & (CAR_FREES_SUM | CAR_FREES_WEIGHTS));
-done:
-    return status;
+    return CAR_OK;
 }
 
 static car_status account(survey *s, const car_task *task) {
     int64_t moment = moment_of(task);
-    switch (task->kind) {
-    case CAR_TASK_FORWARD:
-    case CAR_TASK_BACKWARD:
-        return account_compute(s, task, moment);
-    case CAR_TASK_UPDATE:
-        return account_update(s, task, moment);
-    case CAR_TASK_BROADCAST:
-        return car_ledger_begin(&s->weights, task->bundle, task->version, moment);
-    case CAR_TASK_REDUCE:
-        car_ledger_touch(&s->sums, task->bundle, task->step, moment, task->frees & CAR_FREES_SUM);
-        return CAR_OK;
-    default:
-        return account_message(s, task, moment);
+    car_status status = CAR_OK;
+    CAR_TRY(account_optimizer(s, task));
+    CAR_TRY(car_usage_list(s->usage, task, &s->uses));
+    for (int u = 0; u < s->uses.count; u++) {
+        const car_use *use = &s->uses.uses[u];
+        car_resource_kind kind = car_use_kind(use);
+        bool source = kind == CAR_RESOURCE_SOURCE && use->mode == CAR_USE_READ;
+        if (kind == CAR_RESOURCE_WEIGHTS || source) {
+            CAR_TRY(account_weights(s, task, use, moment));
+        } else if (kind == CAR_RESOURCE_SUM || kind == CAR_RESOURCE_OWN) {
+            CAR_TRY(account_sum(s, task, use, moment));
+        }
     }
+done:
+    return status;
 }
 
 /* ---- traffic --------------------------------------------------------------------------------- */
@@ -231,12 +191,36 @@ done:
     return status;
 }
 
-/* zero: what an owner has at the end of a run. */
+/* What the device's rank uses; ranks that hold the same share it as long as they follow each other. */
+static car_status open_usage(survey *s) {
+    int rank = car_plan_rank_of(s->plan, s->device), like = car_plan_rank_like(s->plan, rank);
+    car_usage *usage = NULL;
+    car_status status = CAR_OK;
+    if (!s->like || s->like_rank != like) {
+        car_usage_destroy(s->like);
+        s->like = NULL;
+        CAR_TRY(car_usage_create(s->plan, like, &s->like));
+        s->like_rank = like;
+    }
+    CAR_TRY(car_usage_create_like(s->plan, rank, s->like, &usage));
+    car_usage_destroy(s->usage);
+    s->usage = usage;
+done:
+    return status;
+}
+
+static void close_usage(survey *s) {
+    car_usage_destroy(s->usage);
+    car_usage_destroy(s->like);
+    car_use_list_release(s->plan, &s->uses);
+}
+
+/* Where stages are owned: what an owner has at the end of a run. */
 static car_status keep_last_versions(survey *s) {
     const car_plan *plan = s->plan;
     int64_t end = s->end_window * plan->period * MOMENTS - 1;
     car_status status = CAR_OK;
-    for (int b = 0; plan->config.placement == CAR_PLACEMENT_ZERO && b < plan->partition->bundle_count; b++) {
+    for (int b = 0; plan->placement->info.owned && b < plan->partition->bundle_count; b++) {
         const car_bundle *bundle = &plan->partition->bundles[b];
         if (bundle->bytes > 0 && car_plan_owner(plan, s->steps, bundle->home) == s->device) {
             CAR_TRY(car_ledger_use(&s->weights, b, s->steps, end));
@@ -249,6 +233,7 @@ done:
 static car_status walk_device(survey *s) {
     car_status status = CAR_OK;
     s->sent = s->optimizer = 0;
+    CAR_TRY(open_usage(s));
     for (int64_t window = s->first_window; window < s->end_window; window++) {
         CAR_TRY(walk_window(s, window));
     }
@@ -270,11 +255,12 @@ done:
 /* Of a large grid the first rank of each group, of very many devices some at equal distances. */
 static void choose_sample(survey *s) {
     const car_plan *plan = s->plan;
-    s->groups = plan->config.placement == CAR_PLACEMENT_GRID && plan->devices > MANY_RANKS;
+    bool grouped = plan->placement->group_of_device != NULL;
+    s->groups = grouped && plan->devices > MANY_RANKS;
     s->units = s->groups ? plan->config.workers : plan->devices;
     s->sample = MANY_TASKS / plan->stages;
     s->sample = s->sample < 64 ? 64 : s->sample;
-    if (s->sample > s->units || (plan->config.placement == CAR_PLACEMENT_GRID && !s->groups)) {
+    if (s->sample > s->units || (grouped && !s->groups)) {
         s->sample = s->units;
     }
     s->sampled = s->groups || s->sample < s->units;
@@ -313,7 +299,8 @@ static double highest(const double *changes, size_t count) {
 /* One memory: without the ring's order every micro-batch under way needs gradients of its own until they are added. */
 static void conclude_shared(survey *s) {
     const car_plan_config *config = &s->plan->config;
-    int apart = config->rule == CAR_RULE_DP || config->threads > config->workers ? config->workers : config->threads;
+    bool all_apart = s->plan->rule->info.together || config->threads > config->workers;
+    int apart = all_apart ? config->workers : config->threads;
     size_t all = 0;
     for (int b = 0; b < s->plan->partition->bundle_count; b++) {
         all += s->plan->partition->bundles[b].bytes;
@@ -354,12 +341,12 @@ static void conclude(survey *s, size_t moments) {
 }
 
 static int ranks_of_collective(const car_plan *plan) {
-    return plan->config.placement == CAR_PLACEMENT_REPLICA ? plan->config.ranks : plan->config.workers;
+    return plan->placement->info.by_stage ? plan->config.workers : plan->devices;
 }
 
 car_status car_predict_table(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out) {
     car_context *context = plan->context;
-    bool shared = plan->config.placement == CAR_PLACEMENT_SHARED;
+    bool shared = plan->placement->info.one_process;
     survey s = {.plan = plan,
                 .out = out,
                 .shared = shared,
@@ -388,6 +375,7 @@ done:
     car_context_release(context, s.weights_changes, moments, sizeof *s.weights_changes);
     car_ledger_release(&s.sums);
     car_ledger_release(&s.weights);
+    close_usage(&s);
     car_task_list_release(plan, &s.tasks);
     return status;
 }
@@ -414,7 +402,7 @@ car_status car_predict_device_table(const car_plan *plan, int device, int64_t st
     CAR_TRY(car_context_allocate(context, beat, sizeof *s.slot_bytes, &s.slot_bytes));
     CAR_TRY(car_context_allocate(context, bundles, sizeof *s.updated_by, &s.updated_by));
     CAR_TRY(walk_device(&s));
-    bool moves = plan->config.placement == CAR_PLACEMENT_ZERO;
+    bool moves = plan->placement->info.owned;
     out->weights = moves ? whole.weights_device : (size_t)s.weights_places;
     out->gradients = (size_t)s.sums_device;
     out->optimizer = (size_t)s.optimizer_device;
@@ -423,6 +411,7 @@ done:
     car_context_release(context, s.slot_bytes, beat, sizeof *s.slot_bytes);
     car_ledger_release(&s.sums);
     car_ledger_release(&s.weights);
+    close_usage(&s);
     car_task_list_release(plan, &s.tasks);
     return status;
 }

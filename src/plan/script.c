@@ -50,9 +50,10 @@ done:
     return status;
 }
 
-car_status car_script_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list) {
+car_status car_script_expand(const car_plan *plan, int device, int64_t from, int64_t to, int64_t steps,
+                             car_task_list *list) {
     const car_script *script = plan->script;
-    int64_t from = window * script->window, to = from + script->window, length = script->end - script->begin;
+    int64_t length = script->end - script->begin;
     int64_t first = length > 0 && from > script->begin ? (from - script->begin) / length : 0;
     int64_t last = length > 0 && to > script->begin ? (to - 1 - script->begin) / length : 0;
     car_status status = CAR_OK;
@@ -308,11 +309,10 @@ static car_status refuse_rest(const car_plan *plan, int device, const char *how,
 static car_status check_rest(const car_plan *plan, int device, const car_task_list *file) {
     const car_script *script = plan->script;
     car_task_list list = {0};
-    int at = script->devices[device].count, windows = (int)car_script_windows(plan, script->steps);
+    int at = script->devices[device].count;
+    int64_t slots = car_script_windows(plan, script->steps) * script->window;
     car_status status = CAR_OK;
-    for (int w = 0; w < windows; w++) {
-        CAR_TRY(car_script_expand(plan, device, w, script->steps, &list));
-    }
+    CAR_TRY(car_script_expand(plan, device, 0, slots, script->steps, &list));
     bool has_rest = file->count > at;
     for (int n = 0; has_rest && n < list.count; n++) {
         if (list.tasks[n].slot < script->end) {

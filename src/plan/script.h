@@ -30,7 +30,9 @@ typedef struct car_script {
 car_status car_script_create(car_plan *plan, const car_plan_header *header, car_task_list *devices);
 void car_script_destroy(car_plan *plan);
 
-car_status car_script_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list);
+/* Appends the tasks of a device in slots from..to-1. */
+car_status car_script_expand(const car_plan *plan, int device, int64_t from, int64_t to, int64_t steps,
+                             car_task_list *list);
 int64_t car_script_windows(const car_plan *plan, int64_t steps);
 /* The slot of a forward or backward; 0 if there is none. */
 int64_t car_script_slot(const car_plan *plan, int64_t step, int worker, int stage, bool backward);

@@ -10,6 +10,7 @@ struct car_usage {
     bool shared;           /* the group is the whole process */
     bool apart;            /* see car_usage_keeps_apart */
     car_holding *holdings; /* per bundle */
+    bool borrowed;         /* another's */
 };
 
 /* ---- what a rank holds ----------------------------------------------------------------------- */
@@ -45,16 +46,20 @@ static void note_task(car_usage *usage, int64_t *newest, const car_task *task) {
     }
 }
 
+/* Whether a stage is computed here. Ranks of whole workers compute all of them; else groups of k follow each other. */
+bool car_usage_has_stage(const car_usage *usage, int stage) {
+    const car_plan *plan = usage->plan;
+    int next = stage + plan->per_worker;
+    return !plan->placement->info.by_stage ||
+           (car_plan_device_of(plan, 0, stage) <= usage->rank &&
+            (next >= plan->stages || car_plan_device_of(plan, 0, next) > usage->rank));
+}
+
 /* A tied bundle has a place of its own only where its home has none. */
 static void find_blocks(car_usage *usage) {
     const car_plan *plan = usage->plan;
-    int64_t pattern = plan->config.workers; /* no stage has more ranks, and they take turns */
     for (int j = 0; j < plan->stages; j++) {
-        int64_t n = 0;
-        while (n < pattern && !is_here(usage, n, j)) {
-            n++;
-        }
-        usage->holdings[j].places = n < pattern && plan->partition->bundles[j].bytes > 0;
+        usage->holdings[j].places = car_usage_has_stage(usage, j) && plan->partition->bundles[j].bytes > 0;
     }
     for (int b = 0; b < usage->bundles; b++) {
         int home = plan->partition->bundles[b].home;
@@ -71,17 +76,34 @@ static void find_owned(car_usage *usage) {
     }
 }
 
+/* Nothing has more than two places. */
+static bool has_two_of_all(const car_usage *usage) {
+    for (int b = 0; b < usage->bundles; b++) {
+        bool held =
+            usage->holdings[b].block == b && car_usage_has_stage(usage, usage->plan->partition->bundles[b].stage);
+        if (held && usage->plan->partition->bundles[b].bytes > 0 && usage->holdings[b].places < 2) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Looks at as many windows of a long run as the pattern has, and at the one before, in which the newest are found. */
 static car_status count_places(car_usage *usage) {
+    enum { STEADY = 2, LONG_RUN = 1000 };
     const car_plan *plan = usage->plan;
-    int64_t *newest = NULL, steps = car_plan_pattern_steps(plan) + 6;
+    int64_t *newest = NULL, pattern = car_plan_pattern_steps(plan, usage->rank), steps = pattern + LONG_RUN;
+    int64_t slot = STEADY * plan->period, end = slot + (pattern + 1) * plan->period;
     car_task_list list = {0};
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *newest, &newest));
-    for (int64_t window = 0; window < car_plan_windows(plan, steps); window++) {
-        CAR_TRY(car_plan_expand_rank(plan, usage->rank, window, steps, &list));
+    while (slot < end && !has_two_of_all(usage)) {
+        int64_t next = car_plan_piece_end(plan, slot);
+        CAR_TRY(car_plan_expand_rank_slots(plan, usage->rank, slot, next, steps, &list));
         for (int k = 0; k < list.count; k++) {
             note_task(usage, newest, &list.tasks[k]);
         }
+        slot = next;
     }
 done:
     car_task_list_release(plan, &list);
@@ -99,6 +121,10 @@ static void count_sums(car_usage *usage, bool deferred) {
 }
 
 car_status car_usage_create(const car_plan *plan, int rank, car_usage **out) {
+    return car_usage_create_like(plan, rank, NULL, out);
+}
+
+car_status car_usage_create_like(const car_plan *plan, int rank, const car_usage *like, car_usage **out) {
     car_usage *usage = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -110,6 +136,12 @@ car_status car_usage_create(const car_plan *plan, int rank, car_usage **out) {
                          .shared = plan->placement->info.one_process};
     usage->tapes = plan->placement->tapes(plan, rank);
     usage->apart = usage->shared && plan->rule->info.together;
+    usage->borrowed = like != NULL;
+    if (like) {
+        usage->holdings = like->holdings;
+        *out = usage;
+        return CAR_OK;
+    }
     CAR_TRY(car_context_allocate(plan->context, (size_t)usage->bundles, sizeof *usage->holdings, &usage->holdings));
     if (plan->placement->info.owned) {
         find_owned(usage);
@@ -127,8 +159,8 @@ done:
 
 void car_usage_destroy(car_usage *usage) {
     if (usage) {
-        car_context_release(usage->plan->context, usage->holdings, usage->holdings ? (size_t)usage->bundles : 0,
-                            sizeof *usage->holdings);
+        size_t own = usage->holdings && !usage->borrowed ? (size_t)usage->bundles : 0;
+        car_context_release(usage->plan->context, own ? usage->holdings : NULL, own, sizeof *usage->holdings);
         car_context_release(usage->plan->context, usage, 1, sizeof *usage);
     }
 }
@@ -192,9 +224,34 @@ bool car_usage_adds_ties_early(const car_usage *usage) {
     return car_usage_is_ring(usage) && usage->plan->placement->info.repeated;
 }
 
+/* The task says so of its stage's own bundle. A tied one has the last user of its home's version in the cycle, and may have
+ * another owner under dp. */
+bool car_usage_ends_weights(const car_usage *usage, const car_task *task, int bundle) {
+    const car_plan *plan = usage->plan;
+    bool tied = bundle >= plan->stages && car_task_computes(task);
+    if (!tied || !plan->placement->info.owned) {
+        return !tied && (task->frees & CAR_FREES_WEIGHTS);
+    }
+    if (!usage->cyclic) {
+        return (task->frees & CAR_FREES_WEIGHTS) && !usage->holdings[bundle].owned;
+    }
+    int64_t n = task->step * plan->config.workers + task->worker;
+    return task->kind == CAR_TASK_BACKWARD &&
+           n == car_plan_last_user(plan, task->tied_version, plan->partition->bundles[bundle].home);
+}
+
+bool car_usage_ends_sum(const car_usage *usage, const car_task *task) {
+    (void)usage;
+    return task->frees & CAR_FREES_SUM;
+}
+
 bool car_usage_reads_sum(const car_usage *usage, const car_task *task) {
     return (task->kind == CAR_TASK_UPDATE && car_usage_adds_ties_early(usage)) ||
            (task->kind == CAR_TASK_SEND && task->cargo == CAR_CARGO_FINISHED);
+}
+
+bool car_usage_follows_computes(const car_usage *usage, const car_task *task) {
+    return task->kind == CAR_TASK_UPDATE && usage->cyclic && usage->plan->placement->info.owned;
 }
 
 /* ---- the uses of a task ---------------------------------------------------------------------- */
@@ -207,28 +264,54 @@ typedef struct listing {
     car_status status;
 } listing;
 
-static void add(listing *l, car_resource_kind kind, int64_t a, int64_t b, car_use_mode mode) {
+static void add_use(listing *l, car_use use) {
     car_use_list *list = l->list;
     if (l->status == CAR_OK) {
         l->status = car_context_grow(l->usage->plan->context, &list->uses, &list->capacity, list->count + 1,
                                      sizeof *list->uses);
     }
     if (l->status == CAR_OK) {
-        list->uses[list->count++] = (car_use){car_resource(kind, a, b), mode};
+        list->uses[list->count++] = use;
     }
+}
+
+static void add(listing *l, car_resource_kind kind, int64_t a, int64_t b, car_use_mode mode) {
+    add_use(l, (car_use){.resource = car_resource(kind, a, b), .mode = mode, .bundle = CAR_NONE});
 }
 
 static void use_weights(listing *l, int bundle, int64_t version, car_use_mode mode) {
     int block = l->usage->holdings[bundle].block, places = l->usage->holdings[block].places;
-    add(l, CAR_RESOURCE_WEIGHTS, block, car_holding_place(places, version), mode);
+    bool made = l->task->kind == CAR_TASK_UPDATE && version == l->task->version;
+    add_use(l, (car_use){.resource = car_resource(CAR_RESOURCE_WEIGHTS, block, car_holding_place(places, version)),
+                         .mode = mode,
+                         .last = !made && car_usage_ends_weights(l->usage, l->task, bundle),
+                         .bundle = block,
+                         .id = version});
 }
 
-/* The sum as all before this task have left it: what came, and what was added to it. */
-static void use_sum(listing *l, int bundle, car_use_mode mode) {
+/* zero: the same for the update that makes the next version of it. */
+static void use_source(listing *l, int bundle, int64_t version, car_use_mode mode) {
+    add_use(l, (car_use){.resource = car_resource(CAR_RESOURCE_SOURCE, bundle, version % 2),
+                         .mode = mode,
+                         .bundle = bundle,
+                         .id = version});
+}
+
+/* A part of a sum: what came, or what the next worker adds. */
+static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mode mode) {
     int sums = l->usage->holdings[bundle].sums;
-    int64_t which = sums > 0 ? l->task->step % sums : l->task->step;
-    add(l, CAR_RESOURCE_SUM, bundle, which, mode);
-    add(l, CAR_RESOURCE_OWN, bundle, which, mode);
+    bool tied = l->task->kind == CAR_TASK_UPDATE && bundle != l->task->bundle; /* it went into its home's */
+    add_use(l, (car_use){.resource = car_resource(part, bundle, sums > 0 ? l->task->step % sums : l->task->step),
+                         .mode = mode,
+                         .last = tied || car_usage_ends_sum(l->usage, l->task),
+                         .bundle = bundle,
+                         .id = l->task->step});
+}
+
+/* The sum as all before this task have left it. */
+static void use_sum(listing *l, int bundle, car_use_mode mode) {
+    use_part(l, CAR_RESOURCE_SUM, bundle, mode);
+    use_part(l, CAR_RESOURCE_OWN, bundle, mode);
 }
 
 static void use_ties(listing *l, int home) {
@@ -260,14 +343,13 @@ static void list_compute(listing *l) {
             continue;
         }
         /* Where weights move, what came for one use may go with it. */
-        car_use_mode mode = task->frees & CAR_FREES_WEIGHTS ? CAR_USE_WRITE : CAR_USE_READ;
+        car_use_mode mode = task->frees & CAR_FREES_WEIGHTS ? CAR_USE_WRITE : CAR_USE_READ; /* of all that it uses */
         use_weights(l, b, b == task->stage ? task->version : task->tied_version, mode);
         if (mode == CAR_USE_WRITE && b == task->stage && usage->cyclic && usage->holdings[b].owned) {
-            add(l, CAR_RESOURCE_SOURCE, b, task->version % 2,
-                CAR_USE_WRITE); /* the next is made of it before it goes */
+            use_source(l, b, task->version, CAR_USE_WRITE); /* the next is made of it before it goes */
         }
         if (backward && car_usage_adds_late(usage, task)) {
-            add(l, CAR_RESOURCE_OWN, b, task->step, CAR_USE_WRITE);
+            use_part(l, CAR_RESOURCE_OWN, b, CAR_USE_WRITE);
         } else if (backward) {
             use_sum(l, b, usage->apart ? CAR_USE_READ : CAR_USE_WRITE);
         }
@@ -284,14 +366,17 @@ static void list_update(listing *l) {
     use_sum(l, task->bundle, car_usage_reads_sum(usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
     use_ties(l, task->bundle);
     if (passes) {
-        add(l, CAR_RESOURCE_SOURCE, task->bundle, (task->version - 1) % 2, CAR_USE_READ);
-        add(l, CAR_RESOURCE_SOURCE, task->bundle, task->version % 2, CAR_USE_WRITE);
+        use_source(l, task->bundle, task->version - 1, CAR_USE_READ);
+        use_source(l, task->bundle, task->version, CAR_USE_WRITE);
     }
-    if (!passes || (task->frees & CAR_FREES_WEIGHTS)) {
+    if (!passes || car_usage_ends_weights(usage, task, task->bundle)) {
         use_weights(l, task->bundle, task->version - 1, passes ? CAR_USE_WRITE : CAR_USE_READ);
     }
     for (int b = task->bundle; b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
         bool made_too = usage->holdings[b].owned && usage->plan->partition->bundles[b].home == task->bundle;
+        if (made_too && b != task->bundle && !passes) {
+            use_weights(l, b, task->version - 1, CAR_USE_READ);
+        }
         if (b == task->bundle || made_too) {
             use_weights(l, b, task->version, CAR_USE_WRITE);
         }
@@ -311,16 +396,16 @@ static void list_message(listing *l) {
         break;
     case CAR_CARGO_WEIGHTS:
         use_weights(l, task->bundle, task->version,
-                    !sends || (task->frees & CAR_FREES_WEIGHTS) ? CAR_USE_WRITE : CAR_USE_READ);
+                    !sends || car_usage_ends_weights(l->usage, task, task->bundle) ? CAR_USE_WRITE : CAR_USE_READ);
         if (!sends) {
-            add(l, CAR_RESOURCE_SOURCE, task->bundle, task->version % 2, CAR_USE_WRITE);
+            use_source(l, task->bundle, task->version, CAR_USE_WRITE);
         }
         break;
     default:
         if (sends) {
             use_sum(l, task->bundle, car_usage_reads_sum(l->usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
         } else {
-            add(l, CAR_RESOURCE_SUM, task->bundle, task->step, CAR_USE_WRITE);
+            use_part(l, CAR_RESOURCE_SUM, task->bundle, CAR_USE_WRITE);
         }
     }
 }

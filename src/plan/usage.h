@@ -1,6 +1,6 @@
 /* What the tasks of a rank (see car_plan_ranks) use, and what follows from it: who waits for whom.
  *
- * A use is a resource and a mode. Two tasks of one rank that use the same resource keep the plan's order, unless both only
+ * A use is a resource, a mode, and whether it is the last on its rank. Two tasks of one rank that use the same resource keep the plan's order, unless both only
  * read it, or both only follow it; all others may run in any order. So whoever executes, times or checks a plan reads
  * edges, and nobody derives them again.
  *
@@ -31,6 +31,9 @@ typedef enum car_use_mode {
 typedef struct car_use {
     uint64_t resource; /* see car_resource */
     car_use_mode mode;
+    bool last;  /* weights, sums: this rank does not need them after it */
+    int bundle; /* weights: in whose block they are; sums: whose; else CAR_NONE */
+    int64_t id; /* weights: the version; sums: the step */
 } car_use;
 
 /* Whether two uses of one resource must keep their order. */
@@ -46,6 +49,10 @@ typedef struct car_use_list {
 /* Its kind and two numbers that say which, as one number. */
 static inline uint64_t car_resource(car_resource_kind kind, int64_t a, int64_t b) {
     return (uint64_t)kind << 60 | (uint64_t)(a & 0xfffffff) << 32 | (uint64_t)(b & 0xffffffff);
+}
+
+static inline car_resource_kind car_use_kind(const car_use *use) {
+    return (car_resource_kind)(use->resource >> 60);
 }
 
 /* What a rank holds of a bundle. */
@@ -69,9 +76,12 @@ typedef struct car_usage car_usage;
 
 /* The plan must outlive it. */
 car_status car_usage_create(const car_plan *plan, int rank, car_usage **out);
+/* The same, with the holdings of `like`, which must outlive it: of the rank that car_plan_rank_like names. */
+car_status car_usage_create_like(const car_plan *plan, int rank, const car_usage *like, car_usage **out);
 void car_usage_destroy(car_usage *usage);
 
 const car_holding *car_usage_holding(const car_usage *usage, int bundle);
+bool car_usage_has_stage(const car_usage *usage, int stage); /* whether it computes it */
 /* Micro-batches that are alive on the rank at once, each with a tape; and the tape of a task's. */
 int car_usage_tapes(const car_usage *usage);
 int car_usage_tape_of(const car_usage *usage, const car_task *task);
@@ -91,8 +101,16 @@ void car_usage_defer_updates(car_usage *usage);
 /* After a restart: in the first step those that are stale use the version before it, where it has a place. */
 void car_usage_go_on(const car_usage *usage, car_task_list *list);
 
+/* Whether the rank does not need what a task uses any more: weights of a bundle, which then move on or end; the sum of the
+ * task's bundle, which was handed on or made into weights. */
+bool car_usage_ends_weights(const car_usage *usage, const car_task *task, int bundle);
+bool car_usage_ends_sum(const car_usage *usage, const car_task *task);
 /* Whether a task only reads the finished sum of its bundle and step: it may run before others that do, or after them. */
 bool car_usage_reads_sum(const car_usage *usage, const car_task *task);
+
+/* Where weights move, an owner makes new ones in the plan's order: not before the forwards and backwards that come before
+ * it. Made earlier, they would lie there and wait for the forward of the same slot. */
+bool car_usage_follows_computes(const car_usage *usage, const car_task *task);
 
 /* The uses of a task. The list is reused between calls; to be released with car_use_list_release. */
 car_status car_usage_list(const car_usage *usage, const car_task *task, car_use_list *list);
@@ -103,6 +121,8 @@ int car_task_compare(const car_task *a, const car_task *b);
 
 /* ---- what else an executor has to know of a placement ----------------------------------------- */
 
+/* The first rank that holds as much as this one does, up to which stages and micro-batches they are: itself, or one before. */
+int car_plan_rank_like(const car_plan *plan, int rank);
 /* How many slots before its own a receive or a broadcast may be asked for: earlier would only hold memory. */
 int64_t car_plan_slots_ahead(const car_plan *plan, const car_task *task);
 /* The devices that meet in a collective: their group, and which of it one is. */

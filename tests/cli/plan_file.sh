@@ -41,7 +41,7 @@ expect 0 "done after 7 steps" --model mlp --plan line.plan --steps 7 --out line
 same rule line
 # Without a period it has an end, which is where a run ends that does not say how long it is.
 sed '1s/ period=12:18//' gone.plan >short.plan
-expect 1 "has 6 steps and no period" --model mlp --plan short.plan --steps 7
+expect 2 "has 6 steps and no period" --model mlp --plan short.plan --steps 7
 expect 0 "done after 6 steps" --model mlp --plan short.plan
 
 # ---- a schedule that none of the rules makes ------------------------------------------------------

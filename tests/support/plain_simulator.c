@@ -1,4 +1,5 @@
-/* The rules are those of src/plan/simulate.c, written down a second time without any of its machinery. */
+/* What a run has to wait for, written down from the definitions of rules and placements (docs/design.md), without tables,
+ * uses or edges: a second opinion on what src/plan/machine.c finds by reading them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +12,7 @@
 #include "support/plain_simulator.h"
 
 typedef struct times {
-    double start, computed, end; /* HUGE_VAL while it is not known */
+    double start, end; /* HUGE_VAL while it is not known */
 } times;
 
 /* All tasks of a run; task p < S of a micro-batch is the forward of stage p, then backwards follow. Empty stages
@@ -68,10 +69,14 @@ static bool has_ended(const reference *r, int n, int p) {
     return at(r, n, p)->end <= r->now + 1e-11;
 }
 
-static bool weights_exist(const reference *r, int n, int home) {
-    int version = version_of(r, n, home);
+static bool has_bytes(const reference *r, int bundle) {
+    return r->partition->bundles[bundle].bytes > 0;
+}
+
+/* All gradients of a home are there for a version, also those of its ties. */
+static bool sum_is_finished(const reference *r, int version, int home) {
     for (int b = 0; b < r->partition->bundle_count && version > 0; b++) {
-        for (int i = 0; i < r->N && r->partition->bundles[b].home == home; i++) {
+        for (int i = 0; i < r->N && r->partition->bundles[b].home == home && has_bytes(r, b); i++) {
             if (!has_ended(r, (version - 1) * r->N + i, 2 * r->S - 1 - r->partition->bundles[b].stage)) {
                 return false;
             }
@@ -89,15 +94,56 @@ static int device_of(const reference *r, int n, int p) {
     return car_plan_device(r->plan, n / r->N, n % r->N, stage_of(r, p));
 }
 
-/* zero: all uses of the version before this one are over; pipeline, grid: all tasks of the device are. */
-static bool is_my_turn(const reference *r, int n, int p, int home) {
-    bool zero = r->config->placement == CAR_PLACEMENT_ZERO && is_cyclic(r);
-    bool ordered = r->config->placement == CAR_PLACEMENT_PIPELINE || r->config->placement == CAR_PLACEMENT_GRID;
-    for (int m = 0; m < r->N * r->steps && (zero || ordered); m++) {
+static bool is_moving(const reference *r) {
+    return r->config->placement == CAR_PLACEMENT_ZERO && is_cyclic(r);
+}
+
+/* zero: all uses of a version in slots before this one are over. */
+static bool is_passed_on(const reference *r, int stage, int version, int home, int64_t slot) {
+    for (int m = 0; m < r->N * r->steps; m++) {
+        for (int q = stage; q < 2 * r->S; q += 2 * (r->S - stage) - 1) {
+            if (version_of(r, m, home) == version && slot_of(r, m, q) < slot && !has_ended(r, m, q)) {
+                return false;
+            }
+            if (q >= r->S) {
+                break;
+            }
+        }
+    }
+    return true;
+}
+
+/* zero: the owner makes a version in the slot of its own forward: of the one before, which has come by, and when it has
+ * computed all that comes earlier. */
+static bool is_made_by_owner(const reference *r, int version, int home) {
+    int owner = r->N - 1 - home / (r->S / r->N), turn = version * r->N + owner;
+    int64_t renewal = car_plan_forward_slot(r->plan, version, owner, home);
+    for (int m = owner; m <= turn && m < r->N * r->steps; m += r->N) {
         for (int q = 0; q < 2 * r->S; q++) {
-            bool shares = zero ? stage_of(r, q) == stage_of(r, p) && version_of(r, m, home) == version_of(r, n, home)
-                               : device_of(r, m, q) == device_of(r, n, p);
-            if (shares && !is_empty(r, stage_of(r, q)) && slot_of(r, m, q) < slot_of(r, n, p) && !has_ended(r, m, q)) {
+            if (slot_of(r, m, q) < renewal && !has_ended(r, m, q)) {
+                return false;
+            }
+        }
+    }
+    return version == 0 || is_passed_on(r, home, version - 1, home, renewal);
+}
+
+static bool weights_are_there(const reference *r, int n, int p, int home) {
+    int version = version_of(r, n, home), stage = stage_of(r, p);
+    if (p < r->S && !sum_is_finished(r, version, home)) {
+        return false;
+    }
+    return !is_moving(r) || (is_passed_on(r, stage, version, home, slot_of(r, n, p)) &&
+                             (version == 0 || is_made_by_owner(r, version, home)));
+}
+
+/* pipeline, grid: all tasks of the device that come before are over. */
+static bool is_my_turn(const reference *r, int n, int p) {
+    bool ordered = r->config->placement == CAR_PLACEMENT_PIPELINE || r->config->placement == CAR_PLACEMENT_GRID;
+    for (int m = 0; m < r->N * r->steps && ordered; m++) {
+        for (int q = 0; q < 2 * r->S; q++) {
+            if (device_of(r, m, q) == device_of(r, n, p) && slot_of(r, m, q) < slot_of(r, n, p) &&
+                !has_ended(r, m, q)) {
                 return false;
             }
         }
@@ -105,16 +151,45 @@ static bool is_my_turn(const reference *r, int n, int p, int home) {
     return true;
 }
 
-static bool passes_gate(const reference *r, int n, int p) {
-    int done = 0;
-    for (int m = 0; m < r->N * r->steps; m++) {
-        bool turned = has_ended(r, m, r->S - 1);
-        if (r->config->rule == CAR_RULE_DP && p == r->S && m / r->N == n / r->N && !turned) {
+/* One process has one sum: its workers add to it one after the other, but dp's keep theirs apart. Between ranks what is
+ * before comes by a message, and is added when it comes; but a worker whose predecessor is on its own rank waits. */
+static bool may_add(const reference *r, int n, int p) {
+    int stage = stage_of(r, p);
+    bool adds = false, shared = r->config->placement == CAR_PLACEMENT_SHARED;
+    for (int b = 0; b < r->partition->bundle_count; b++) {
+        adds = adds || (r->partition->bundles[b].stage == stage && has_bytes(r, b));
+    }
+    if (n == 0 || p < r->S || !adds || (r->config->rule == CAR_RULE_DP)) {
+        return true;
+    }
+    if (shared) {
+        return has_ended(r, n - 1, p);
+    }
+    for (int m = n / r->N * r->N; m < n && device_of(r, n - 1, p) == device_of(r, n, p); m++) {
+        if (!has_ended(r, m, p)) {
             return false;
         }
-        done += has_ended(r, m, 2 * r->S - 1);
     }
-    return r->config->rule != CAR_RULE_ACCUMULATE || p > 0 || n < done + r->config->threads;
+    return true;
+}
+
+/* dp in one process turns round when all have; accumulation has a tape for each thread, which workers take in turn. */
+static bool passes_gate(const reference *r, int n, int p) {
+    if (r->config->rule == CAR_RULE_DP && r->config->placement == CAR_PLACEMENT_SHARED && p == r->S) {
+        for (int i = 0; i < r->N; i++) {
+            if (!has_ended(r, n / r->N * r->N + i, r->S - 1)) {
+                return false;
+            }
+        }
+    }
+    int tapes = r->config->threads < r->N ? r->config->threads : r->N, before = n - 1;
+    if (r->config->rule != CAR_RULE_ACCUMULATE || p > 0) {
+        return true;
+    }
+    while (before >= 0 && before % r->N % tapes != n % r->N % tapes) {
+        before--;
+    }
+    return before < 0 || has_ended(r, before, 2 * r->S - 1);
 }
 
 static bool device_is_free(const reference *r, int n, int p) {
@@ -152,15 +227,13 @@ static double phase_of(const reference *r, int n, int p) {
 static bool may_start(const reference *r, int n, int p) {
     int stage = stage_of(r, p);
     for (int b = 0; b < r->partition->bundle_count; b++) {
-        int home = r->partition->bundles[b].home;
-        if (r->partition->bundles[b].stage == stage &&
-            ((p < r->S && !weights_exist(r, n, home)) || (!is_empty(r, stage) && !is_my_turn(r, n, p, home)))) {
+        if (r->partition->bundles[b].stage == stage && has_bytes(r, b) &&
+            !weights_are_there(r, n, p, r->partition->bundles[b].home)) {
             return false;
         }
     }
-    bool begun = n == 0 || p < r->S || !is_cyclic(r) || at(r, n - 1, p)->start < HUGE_VAL;
     bool shared = r->config->placement == CAR_PLACEMENT_SHARED;
-    return begun && passes_gate(r, n, p) && (shared || is_empty(r, stage) || device_is_free(r, n, p));
+    return is_my_turn(r, n, p) && may_add(r, n, p) && passes_gate(r, n, p) && (shared || device_is_free(r, n, p));
 }
 
 /* Starts the ready task of the smallest phase that the pace allows, if there is one and a free executor. */
@@ -176,7 +249,7 @@ static bool start_one(reference *r, int executors) {
         slowest = phase < slowest ? phase : slowest;
         bool running = at(r, n, p)->start < HUGE_VAL;
         executors -= running;
-        computing += running && at(r, n, p)->computed > r->now + 1e-11;
+        computing += running;
         if (!running && phase < best && may_start(r, n, p)) {
             best = phase;
             best_n = n;
@@ -189,34 +262,18 @@ static bool start_one(reference *r, int executors) {
         return false;
     }
     at(r, best_n, best_p)->start = r->now;
-    at(r, best_n, best_p)->computed = r->now + cost(r, best_p);
+    at(r, best_n, best_p)->end = r->now + cost(r, best_p);
     return true;
-}
-
-/* Ends what is computed and, in the cycle, can be added to the sum; returns whether anything was. */
-static bool end_some(reference *r) {
-    bool any = false;
-    for (int n = 0; n < r->N * r->steps; n++) {
-        for (int p = 0; p < 2 * r->S; p++) {
-            times *t = at(r, n, p);
-            bool sum = n == 0 || p < r->S || !is_cyclic(r) || has_ended(r, n - 1, p);
-            if (t->computed <= r->now + 1e-11 && t->end > r->now + 1e-11 && sum) {
-                t->end = r->now;
-                any = true;
-            }
-        }
-    }
-    return any;
 }
 
 static void run_reference(reference *r, int executors) {
     for (;;) {
-        while (end_some(r) || start_one(r, executors)) {
+        while (start_one(r, executors)) {
         }
         double next = HUGE_VAL;
         for (int x = 0; x < r->N * r->steps * 2 * r->S; x++) {
-            double computed = r->times[x].computed;
-            next = computed > r->now + 1e-11 && computed < next ? computed : next;
+            double end = r->times[x].end;
+            next = end > r->now + 1e-11 && end < next ? end : next;
         }
         if (next == HUGE_VAL) {
             return;
@@ -236,7 +293,7 @@ static double bytes_at(const reference *r, int n, double time) {
         }
         int first = first_event(r, p);
         int end = first + stage->end - stage->first;
-        if (t->computed <= time) { /* waits: what is alive is alive during both neighbours */
+        if (t->end <= time) { /* waits: what is alive is alive during both neighbours */
             return end == curve->events ? 0 : fmin((double)curve->during[end - 1], (double)curve->during[end]);
         }
         int e = first;
@@ -269,8 +326,8 @@ static car_simulation measure(const reference *r, int executors) {
         int p = x % (2 * r->S);
         const car_stage *stage = &r->partition->stages[stage_of(r, p)];
         int first = first_event(r, p);
-        work += fmax(0, fmin(t->computed, end) - fmax(t->start, begin));
-        moments[count++] = t->computed;
+        work += fmax(0, fmin(t->end, end) - fmax(t->start, begin));
+        moments[count++] = t->end;
         for (int e = first; e < first + stage->end - stage->first; e++) {
             moments[count++] = t->start + r->partition->curve.begin[e] - r->partition->curve.begin[first];
         }
@@ -301,7 +358,7 @@ car_simulation car_plain_simulate(const car_plan *plan, const car_simulation_con
     r.times = malloc(tasks * sizeof *r.times);
     assert_non_null(r.times);
     for (size_t x = 0; x < tasks; x++) {
-        r.times[x] = (times){HUGE_VAL, HUGE_VAL, HUGE_VAL};
+        r.times[x] = (times){HUGE_VAL, HUGE_VAL};
     }
     bool shared = r.config->placement == CAR_PLACEMENT_SHARED;
     int executors = config->executors ? config->executors : shared ? r.config->threads : car_plan_devices(plan);

@@ -28,8 +28,14 @@ static void compare(const car_partition *partition, car_plan_config config, car_
     how.steps = 5;
     car_simulation expected = car_plain_simulate(plan, &how), actual = simulate(partition, config, how);
     car_plan_destroy(plan);
+    /* What comes from other ranks is asked for some slots before its use, which the plain one does not know: where weights
+     * move, and where nothing keeps several workers of a rank apart, one may wait a little longer, with what it holds. */
+    bool moves = config.placement == CAR_PLACEMENT_ZERO && config.rule != CAR_RULE_DP;
+    bool hosted = config.ranks > 0 && !how.paced;
+    double peak = hosted ? 0.02 * (double)expected.peak : 0, mean = hosted || moves ? 0.02 * (double)expected.mean : 1;
     bool same = fabs(actual.step_time - expected.step_time) < 1e-9 && fabs(actual.idle - expected.idle) < 1e-9 &&
-                actual.peak == expected.peak && fabs((double)actual.mean - (double)expected.mean) <= 1;
+                fabs((double)actual.peak - (double)expected.peak) <= peak &&
+                fabs((double)actual.mean - (double)expected.mean) <= mean;
     if (!same) {
         fail_msg("%s over %s, %d workers, %d stages, %d threads, %d executors, pace %d %g: step %.9g idle %.9g peak "
                  "%zu mean "
@@ -164,8 +170,9 @@ static void fewer_threads_take_longer(void **state) {
         car_plan_config config = {.workers = N, .rule = CAR_RULE_ACCUMULATE, .threads = P};
         car_simulation_config how = {.paced = true};
         car_simulation s = simulate(partition, config, how);
-        car_expect_near(s.step_time, (double)N / P, 1e-9);
-        car_expect_near(s.idle, 0, 1e-9);
+        double step = (double)N / P + (P - 1) / (2.0 * N); /* to one sum they add one after the other */
+        car_expect_near(s.step_time, step, 1e-9);
+        car_expect_near(s.idle, 1 - N / (P * step), 1e-9);
         car_expect_near((double)s.peak / all, (double)P / N, 1e-9);
         config.rule = CAR_RULE_CDP_V2;
         s = simulate(partition, config, how);
@@ -182,7 +189,7 @@ static void fewer_threads_take_longer(void **state) {
     car_plan_config config = {.workers = N, .rule = CAR_RULE_ACCUMULATE, .threads = 2};
     car_simulation s = simulate(partition, config, (car_simulation_config){.executors = N});
     car_expect_near((double)s.peak / all, 0.5, 1e-9);
-    car_expect_near(s.step_time, 2, 1e-9);
+    car_expect_near(s.step_time, 2 + 1.0 / (2 * N), 1e-9);
     car_partition_destroy(partition);
 }
 
@@ -230,18 +237,23 @@ static void a_rank_serves_its_workers_in_turn(void **state) {
     car_partition_destroy(partition);
 }
 
-/* ViT-B/16 with 4 workers on 4 devices: pacing is what keeps the workers apart, and costs no time. */
+/* ViT-B/16 with 4 workers on 4 devices: pacing is what keeps the workers apart, and costs no time. In one process, where
+ * they add to one sum, they stay at least a backward apart. */
 static void pacing_decides(void **state) {
     (void)state;
     car_plans_model vit = car_plans_open_model("vit-b16", 4);
     double dp = 4 * (double)vit.partition->curve.peak;
     for (car_rule rule = CAR_RULE_CDP_V1; rule <= CAR_RULE_CDP_V2; rule++) {
         car_plan_config config = {.workers = 4, .rule = rule};
+        car_simulation close = simulate(vit.partition, config, (car_simulation_config){.executors = 4});
+        config.placement = CAR_PLACEMENT_REPLICA;
         car_simulation wild = simulate(vit.partition, config, (car_simulation_config){.executors = 4});
+        config.placement = CAR_PLACEMENT_SHARED;
         car_simulation paced = simulate(vit.partition, config, (car_simulation_config){.executors = 4, .paced = true});
         car_simulation strict =
             simulate(vit.partition, config, (car_simulation_config){.executors = 4, .paced = true, .window = 1.0 / 16});
         car_expect_near((double)wild.peak / dp, 1, 0.01);
+        car_expect_near((double)close.peak / dp, 0.70, 0.01);
         car_expect_near(wild.step_time, 1, 0.01);
         car_expect_near((double)paced.peak / dp, 0.539, 0.02);
         car_expect_near(paced.step_time, 1, 0.01);

@@ -44,11 +44,6 @@ static int stage_ranks(const car_plan *plan, int stage) {
     return car_plan_group_ranks(plan, car_plan_group(plan, stage));
 }
 
-/* In group r the turns are the same again after (N-r)/gcd(N, N-r) steps. */
-static int pattern_steps(const car_plan *plan) {
-    return plan->config.workers;
-}
-
 static void visit(car_window *window) {
     const car_plan *plan = window->plan;
     int group = group_of_device(plan, window->device);
@@ -59,6 +54,23 @@ static void visit(car_window *window) {
 static int tapes(const car_plan *plan, int rank) {
     (void)plan, (void)rank;
     return 1;
+}
+
+static int common_divisor(int a, int b) {
+    return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* In group r the turns are the same again after so many steps. */
+static int pattern_steps(const car_plan *plan, int rank) {
+    int ranks = car_plan_group_ranks(plan, group_of_device(plan, rank));
+    return ranks / common_divisor(plan->config.workers, ranks);
+}
+
+/* Over the steps, every so-many-th rank of a group comes to the same turns. */
+static int like(const car_plan *plan, int rank) {
+    int group = group_of_device(plan, rank), first = car_plan_group_first(plan, group);
+    int apart = common_divisor(plan->config.workers, car_plan_group_ranks(plan, group));
+    return first + (rank - first) % apart;
 }
 
 /* ---- sums and updates ------------------------------------------------------------------------ */
@@ -173,5 +185,6 @@ const car_placement_class car_placement_grid = {
     .attach = attach,
     .besides = relay,
     .tapes = tapes,
+    .like = like,
     .group_of_device = group_of_device,
 };

@@ -8,6 +8,11 @@
 
 /* ---- which device ---------------------------------------------------------------------------- */
 
+/* How many consecutive micro-batches share a rank. */
+static int64_t run_length(const car_plan *plan) {
+    return plan->config.mapping == CAR_MAPPING_CONTIGUOUS ? plan->config.workers / plan->config.ranks : 1;
+}
+
 static int64_t devices(const car_plan_config *config, bool cyclic) {
     (void)cyclic;
     return config->ranks ? config->ranks : config->workers;
@@ -24,9 +29,22 @@ static int stage_ranks(const car_plan *plan, int stage) {
     return plan->config.ranks;
 }
 
+static void visit(car_window *window) {
+    int64_t length = run_length(window->plan), ranks = window->plan->config.ranks;
+    for (int64_t run = window->device; run * length < window->plan->config.workers; run += ranks) {
+        for (int64_t i = run * length; i < (run + 1) * length; i++) {
+            car_window_visit_worker(window, (int)i);
+        }
+    }
+}
+
 static int tapes(const car_plan *plan, int rank) {
     (void)rank;
     return plan->config.workers;
+}
+
+static int like(const car_plan *plan, int rank) {
+    return plan->config.ranks == plan->config.workers ? 0 : rank;
 }
 
 car_plan_config car_plan_config_hosted(const car_plan_config *config, int hosts) {
@@ -38,18 +56,11 @@ car_plan_config car_plan_config_hosted(const car_plan_config *config, int hosts)
 
 /* ---- the finished sum ------------------------------------------------------------------------ */
 
-/* How many consecutive micro-batches share a rank. */
-static int64_t run_length(const car_plan *plan) {
-    return plan->config.mapping == CAR_MAPPING_CONTIGUOUS ? plan->config.workers / plan->config.ranks : 1;
-}
-
-/* The first user of a version on `device`, given the first of all. */
+/* The first user of a version on `device`, given the first of all. Runs go round the ranks. */
 static int64_t first_on_device(const car_plan *plan, int device, int64_t first) {
-    int64_t n = first, length = run_length(plan);
-    while (car_plan_device_of(plan, n, 0) != device) {
-        n = (n / length + 1) * length;
-    }
-    return n;
+    int64_t length = run_length(plan), ranks = plan->config.ranks, run = first / length;
+    int64_t further = ((device - run) % ranks + ranks) % ranks;
+    return further == 0 ? first : (run + further) * length;
 }
 
 /* The next rank's first user after n, CAR_NONE if all ranks have had theirs. */
@@ -159,9 +170,10 @@ const car_placement_class car_placement_replica = {
     .devices = devices,
     .device = device,
     .stage_ranks = stage_ranks,
-    .visit = car_window_visit_own_workers,
+    .visit = visit,
     .attach = attach,
     .tapes = tapes,
+    .like = like,
     .slots_ahead = slots_ahead,
     .keeps_no_distance = true,
     .sums_queue_up = true,

@@ -281,7 +281,8 @@ static void update_owned(car_window *window) {
         if (step >= 0 && step < window->steps) {
             owner_updates(window, home, step);
         }
-        for (int b = home; window->begin == 0 && b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
+        for (int b = home; window->begin < plan->period && b < plan->partition->bundle_count;
+             b = car_plan_next_bundle(plan, b)) {
             if (plan->partition->bundles[b].home == home && plan->partition->bundles[b].bytes > 0) {
                 move_from_owner(window, b, 0);
             }

@@ -1,12 +1,12 @@
 /* Messages that share links.
  *
- *   sent    first byte                         last byte
- *    |-- latency --|--------- flowing -----------|
+ *   sent and posted    first byte                         last byte
+ *          |-- latency --|--------- flowing -----------|
  *                   rate = min over its links of bandwidth / flows there, anew whenever one begins or ends
  */
 #include <math.h>
 
-#include "plan/timing_internal.h"
+#include "plan/flows.h"
 
 /* ---- the agenda ------------------------------------------------------------------------------ */
 
@@ -98,7 +98,6 @@ car_status car_network_create(car_context *context, const car_cluster *cluster, 
                        .agenda = agenda,
                        .first_id = first_id,
                        .cluster = cluster,
-                       .immediate = cluster == NULL,
                        .devices = devices,
                        .unused = CAR_NONE};
     n->nodes = cluster ? (devices + cluster->devices_per_node - 1) / cluster->devices_per_node : 0;
@@ -238,12 +237,11 @@ static int *list_of(const car_network *n, int from, int to, int tag) {
     return &n->table[key & (uint64_t)(n->table_size - 1)];
 }
 
-/* The oldest message of this key that is wanted (or not); CAR_NONE. */
-static int find(const car_network *n, int from, int to, int tag, bool wanted) {
+/* The oldest message of this key in a state; CAR_NONE. */
+static int find(const car_network *n, int from, int to, int tag, car_flow_state state) {
     for (int f = *list_of(n, from, to, tag); f != CAR_NONE; f = n->flows[f].next) {
         const car_flow *flow = &n->flows[f];
-        bool same = flow->from == from && flow->to == to && flow->tag == tag;
-        if (same && (wanted ? flow->state == CAR_FLOW_WANTED : flow->waiter == CAR_NONE)) {
+        if (flow->from == from && flow->to == to && flow->tag == tag && flow->state == state) {
             return f;
         }
     }
@@ -282,48 +280,53 @@ static void forget(car_network *n, int flow) {
 }
 
 static void arrive(car_network *n, int flow, int64_t *woken) {
+    n->sent += n->counting ? n->flows[flow].bytes : 0;
+    *woken = n->flows[flow].waiter;
+    forget(n, flow);
+}
+
+/* It is sent, and its receive is posted. */
+static car_status depart(car_network *n, double now, int flow, int64_t *woken) {
     car_flow *f = &n->flows[flow];
-    f->state = CAR_FLOW_ARRIVED;
-    n->sent += n->counting ? f->bytes : 0;
-    *woken = f->waiter;
-    if (f->waiter != CAR_NONE) {
-        forget(n, flow);
+    if (!n->cluster) {
+        arrive(n, flow, woken);
+        return CAR_OK;
     }
+    f->state = CAR_FLOW_LATENT;
+    find_way(n, f);
+    return car_agenda_set(n->agenda, n->first_id + flow, now + latency_of(n, f));
 }
 
 car_status car_network_send(car_network *n, double now, int from, int to, int tag, double bytes, int64_t *woken) {
-    int flow = find(n, from, to, tag, true);
+    int flow = find(n, from, to, tag, CAR_FLOW_WANTED);
+    bool posted = flow != CAR_NONE;
     car_status status = CAR_OK;
     *woken = CAR_NONE;
-    if (flow == CAR_NONE) {
+    if (!posted) {
         CAR_TRY(add(n, from, to, tag, &flow));
+        n->flows[flow].state = CAR_FLOW_OFFERED;
     }
-    car_flow *f = &n->flows[flow];
-    f->bytes = f->left = bytes;
-    f->state = CAR_FLOW_LATENT;
-    if (n->immediate) {
-        arrive(n, flow, woken);
-    } else {
-        find_way(n, f);
-        CAR_TRY(car_agenda_set(n->agenda, n->first_id + flow, now + latency_of(n, f)));
+    n->flows[flow].bytes = n->flows[flow].left = bytes;
+    if (posted) {
+        CAR_TRY(depart(n, now, flow, woken));
     }
 done:
     return status;
 }
 
-car_status car_network_receive(car_network *n, int from, int to, int tag, int64_t waiter, bool *there) {
-    int flow = find(n, from, to, tag, false);
+car_status car_network_post(car_network *n, double now, int from, int to, int tag, int64_t waiter, int64_t *woken) {
+    int flow = find(n, from, to, tag, CAR_FLOW_OFFERED);
+    bool sent = flow != CAR_NONE;
     car_status status = CAR_OK;
-    *there = flow != CAR_NONE && n->flows[flow].state == CAR_FLOW_ARRIVED;
-    if (*there) {
-        forget(n, flow);
-        return CAR_OK;
-    }
-    if (flow == CAR_NONE) {
+    *woken = CAR_NONE;
+    if (!sent) {
         CAR_TRY(add(n, from, to, tag, &flow));
         n->flows[flow].state = CAR_FLOW_WANTED;
     }
     n->flows[flow].waiter = waiter;
+    if (sent) {
+        CAR_TRY(depart(n, now, flow, woken));
+    }
 done:
     return status;
 }

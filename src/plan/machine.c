@@ -1,0 +1,372 @@
+/* Runs the machine: what may start, what has ended. See machine.h.
+ *
+ * What an event allows without taking time itself, sends, updates, posted receives, is done at once, by lists: chains of
+ * messages need no recursion. Then forwards and backwards are dispatched. */
+#include <float.h>
+
+#include "plan/machine.h"
+
+/* ---- the heap of workers --------------------------------------------------------------------- */
+
+static bool comes_before(car_ready a, car_ready b) {
+    return a.phase < b.phase || (a.phase <= b.phase && a.worker < b.worker);
+}
+
+static void push(car_ready_heap *h, double phase, int worker) {
+    car_ready added = {phase, worker};
+    int at = h->count++;
+    while (at > 0 && comes_before(added, h->entries[(at - 1) / 2])) {
+        h->entries[at] = h->entries[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    h->entries[at] = added;
+}
+
+static int pop(car_ready_heap *h) {
+    int top = h->entries[0].worker, at = 0;
+    car_ready moved = h->entries[--h->count];
+    for (int child = 1; child < h->count; child = 2 * at + 1) {
+        if (child + 1 < h->count && comes_before(h->entries[child + 1], h->entries[child])) {
+            child++;
+        }
+        if (!comes_before(h->entries[child], moved)) {
+            break;
+        }
+        h->entries[at] = h->entries[child];
+        at = child;
+    }
+    h->entries[at] = moved;
+    return top;
+}
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+/* The share of a step's cost before a worker's next task. */
+static double share_before(const car_machine *m, int64_t position) {
+    const car_curve *curve = &m->partition->curve;
+    bool forward = position < m->stages;
+    const car_stage *stage = &m->partition->stages[forward ? position : 2 * (int64_t)m->stages - 1 - position];
+    int first = forward ? stage->first : curve->events - stage->end;
+    return first < curve->events ? curve->begin[first] : 1;
+}
+
+/* Without the cycle only the order counts: workers go abreast, or one after another. */
+static double phase_of(const car_machine *m, int worker) {
+    int64_t tasks = 2 * (int64_t)m->stages, step = m->runners[worker].done / tasks;
+    if (step == m->config.steps) {
+        return DBL_MAX; /* it holds nobody up */
+    }
+    double before = share_before(m, m->runners[worker].done % tasks);
+    const car_rule_info *rule = &m->plan->rule->info;
+    if (rule->cyclic) {
+        return (double)step + (double)worker / m->workers + before;
+    }
+    return (rule->together ? (double)step : (double)(step * m->workers + worker)) + before;
+}
+
+static void update_slowest(car_machine *m, int worker) {
+    int node = m->leaves + worker;
+    if (!m->config.paced) {
+        return;
+    }
+    m->slowest[node] = phase_of(m, worker);
+    for (node /= 2; node > 0; node /= 2) {
+        double left = m->slowest[2 * node], right = m->slowest[2 * node + 1];
+        m->slowest[node] = left < right ? left : right;
+    }
+}
+
+/* Phases are shares of a step, in which a moment is as long as in time. */
+static bool is_too_early(const car_machine *m, double phase) {
+    return m->config.paced && phase > m->slowest[1] + m->config.window + m->moment / m->config.compute;
+}
+
+/* ---- what takes no time ---------------------------------------------------------------------- */
+
+void car_machine_look_at(car_machine *m, int rank) {
+    if (!m->rank[rank].looked_for) {
+        m->rank[rank].looked_for = true;
+        m->look[m->look_count++] = rank;
+    }
+}
+
+car_status car_machine_unblock(car_machine *m, int at, int number) {
+    const car_machine_task *task = car_machine_at(&m->rank[at], number);
+    car_status status = CAR_OK;
+    switch ((car_task_kind)task->kind) {
+    case CAR_TASK_FORWARD:
+    case CAR_TASK_BACKWARD:
+        m->runners[task->worker].rank = at;
+        m->runners[task->worker].task = number;
+        push(&m->ready, phase_of(m, task->worker), task->worker);
+        break;
+    case CAR_TASK_SEND:
+    case CAR_TASK_UPDATE:
+        CAR_TRY(car_context_grow(m->context, &m->due, &m->due_capacity, m->due_count + 1, sizeof *m->due));
+        m->due[m->due_count++] = (car_machine_due){at, number};
+        break;
+    case CAR_TASK_RECEIVE:
+        return task->arrived ? car_machine_retire(m, at, number) : CAR_OK;
+    default:
+        car_machine_look_at(m, at); /* its turn may have come */
+        return task->arrived ? car_machine_retire(m, at, number) : CAR_OK;
+    }
+done:
+    return status;
+}
+
+car_status car_machine_arrive(car_machine *m, int at, int number) {
+    car_machine_task *task = car_machine_at(&m->rank[at], number);
+    task->arrived = true;
+    return task->blockers == 0 ? car_machine_retire(m, at, number) : CAR_OK;
+}
+
+/* Receives are known to the network by their rank and number. */
+static int64_t name_of(int rank, int number) {
+    return (int64_t)rank << 32 | (int64_t)number;
+}
+
+static car_status arrive_by_name(car_machine *m, int64_t name) {
+    return name == CAR_NONE ? CAR_OK : car_machine_arrive(m, (int)(name >> 32), (int)(name & 0xffffffff));
+}
+
+static double bytes_of(const car_machine *m, const car_machine_task *task) {
+    bool crosses = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
+    return (double)(crosses ? m->partition->stages[task->stage].boundary_bytes
+                            : m->partition->bundles[task->bundle].bytes);
+}
+
+static car_status do_due(car_machine *m, car_machine_due due) {
+    const car_machine_task *task = car_machine_at(&m->rank[due.rank], due.task);
+    int64_t woken = CAR_NONE;
+    car_status status = CAR_OK;
+    if (task->kind == CAR_TASK_SEND) {
+        CAR_TRY(car_network_send(&m->network, m->now, due.rank, task->peer, task->tag, bytes_of(m, task), &woken));
+        CAR_TRY(arrive_by_name(m, woken));
+    }
+    CAR_TRY(car_machine_retire(m, due.rank, due.task));
+done:
+    return status;
+}
+
+static car_status post_receives(car_machine *m, int at) {
+    car_machine_rank *rank = &m->rank[at];
+    car_status status = CAR_OK;
+    for (int d = 0; d < m->distance_count; d++) {
+        car_machine_line *line = &rank->arrivals[d];
+        while (line->first != CAR_NONE &&
+               car_machine_at(rank, line->first)->slot <= car_machine_slot(rank) + m->distances[d]) {
+            int number = car_machine_take(rank, line);
+            const car_machine_task *task = car_machine_at(rank, number);
+            int64_t woken = CAR_NONE;
+            CAR_TRY(car_network_post(&m->network, m->now, task->peer, at, task->tag, name_of(at, number), &woken));
+            CAR_TRY(arrive_by_name(m, woken));
+        }
+    }
+done:
+    return status;
+}
+
+/* Does all that takes no time. */
+static car_status settle(car_machine *m) {
+    car_status status = CAR_OK;
+    while (m->due_first < m->due_count || m->look_count > 0) {
+        while (m->due_first < m->due_count) {
+            CAR_TRY(do_due(m, m->due[m->due_first++]));
+        }
+        m->due_first = m->due_count = 0;
+        if (m->look_count > 0) {
+            int rank = m->look[--m->look_count];
+            m->rank[rank].looked_for = false;
+            CAR_TRY(car_machine_list(m, rank));
+            CAR_TRY(post_receives(m, rank));
+            CAR_TRY(car_machine_call(m, rank));
+        }
+    }
+done:
+    return status;
+}
+
+/* ---- computing ------------------------------------------------------------------------------- */
+
+static void end_micro_batch(car_machine *m, int64_t step) {
+    if (--m->unfinished[step] > 0) {
+        return;
+    }
+    m->finished[step] = m->now;
+    if (step == CAR_MACHINE_FILL - 1) {
+        m->steady = true;
+        car_network_start_counting(&m->network);
+    } else if (step == m->config.steps - 2) {
+        m->steady = m->network.counting = false;
+    }
+}
+
+/* Where a worker's tasks are all on one rank, its next is listed when it is wanted. */
+static void want_next(car_machine *m, int worker) {
+    const car_runner *r = &m->runners[worker];
+    if (!m->in_order && r->listed == r->done && r->done < m->config.steps * 2 * m->stages) {
+        push(&m->unlisted, phase_of(m, worker), worker);
+    }
+}
+
+static car_status finish(car_machine *m, int worker) {
+    car_runner *r = &m->runners[worker];
+    car_machine_rank *rank = &m->rank[r->rank];
+    int at = r->rank, number = r->task;
+    int64_t tasks = 2 * (int64_t)m->stages;
+    car_status status = CAR_OK;
+    car_machine_hold_after(m, worker);
+    rank->busy = false;
+    rank->computes--;
+    m->computing--;
+    m->free++;
+    if (++r->done % tasks == 0) {
+        end_micro_batch(m, r->done / tasks - 1);
+    }
+    update_slowest(m, worker);
+    want_next(m, worker);
+    for (int other = rank->waiting; other != CAR_NONE; other = m->runners[other].next_waiting) {
+        push(&m->ready, phase_of(m, other), other);
+    }
+    rank->waiting = CAR_NONE;
+    car_machine_look_at(m, at);
+    CAR_TRY(car_machine_retire(m, at, number));
+done:
+    return status;
+}
+
+/* How long the rank waits before it begins at all. */
+static double delay_of(const car_machine *m, const car_machine_rank *rank, int slot) {
+    double begin = m->config.compute / (double)m->plan->period * slot;
+    return m->config.staggered && !rank->begun && car_plan_is_cyclic(m->plan) && begin > m->now ? begin - m->now : 0;
+}
+
+static car_status start(car_machine *m, int worker) {
+    car_machine_rank *rank = &m->rank[m->runners[worker].rank];
+    double seconds = 0, delay = delay_of(m, rank, car_machine_at(rank, m->runners[worker].task)->slot);
+    car_status status = CAR_OK;
+    rank->busy = rank->begun = true;
+    m->computing++;
+    m->free--;
+    if (car_machine_begin(m, worker, &seconds) || delay > 0) {
+        return car_agenda_set(&m->agenda, m->ring_count + worker, m->now + delay + seconds);
+    }
+    CAR_TRY(finish(m, worker));
+    CAR_TRY(settle(m));
+done:
+    return status;
+}
+
+/* Lists what the pace would let run. */
+static car_status list_workers(car_machine *m) {
+    car_status status = CAR_OK;
+    while (m->unlisted.count > 0 &&
+           (!is_too_early(m, m->unlisted.entries[0].phase) || (m->computing == 0 && m->ready.count == 0))) {
+        CAR_TRY(car_machine_list_worker(m, pop(&m->unlisted)));
+        CAR_TRY(settle(m));
+    }
+done:
+    return status;
+}
+
+/* Starts what may start. A pace that lets nobody run would be a deadlock, so then the first in line may. */
+static car_status dispatch(car_machine *m) {
+    car_status status = CAR_OK;
+    CAR_TRY(list_workers(m));
+    while (m->free > 0 && m->ready.count > 0) {
+        if (is_too_early(m, m->ready.entries[0].phase) && m->computing > 0) {
+            break;
+        }
+        int worker = pop(&m->ready);
+        car_machine_rank *rank = &m->rank[m->runners[worker].rank];
+        if (rank->busy && !m->one_process) {
+            m->runners[worker].next_waiting = rank->waiting;
+            rank->waiting = worker;
+            continue;
+        }
+        CAR_TRY(start(m, worker));
+        CAR_TRY(list_workers(m));
+    }
+done:
+    return status;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static car_status handle(car_machine *m, int64_t id) {
+    int64_t worker = id - m->ring_count, flow = worker - m->workers, woken = CAR_NONE;
+    double seconds = 0;
+    car_status status = CAR_OK;
+    if (worker < 0) {
+        return car_machine_end_collective(m, (int)id);
+    }
+    if (flow < 0) {
+        return car_machine_proceed(m, (int)worker, &seconds) ? car_agenda_set(&m->agenda, id, m->now + seconds)
+                                                             : finish(m, (int)worker);
+    }
+    CAR_TRY(car_network_proceed(&m->network, m->now, (int)flow, &woken));
+    CAR_TRY(arrive_by_name(m, woken));
+done:
+    return status;
+}
+
+/* All that happens at one time. */
+static car_status run_moment(car_machine *m) {
+    car_status status = CAR_OK;
+    do {
+        while (m->agenda.count > 0 && m->agenda.events[0].time <= m->now + m->moment) {
+            CAR_TRY(handle(m, car_agenda_pop(&m->agenda).id));
+        }
+        CAR_TRY(settle(m));
+        CAR_TRY(dispatch(m));
+    } while (m->agenda.count > 0 && m->agenda.events[0].time <= m->now + m->moment);
+    car_machine_close_moment(m);
+done:
+    return status;
+}
+
+static car_status check_end(const car_machine *m) {
+    for (int64_t step = 0; step < m->config.steps; step++) {
+        if (m->unfinished[step] > 0) {
+            return car_context_fail(m->context, CAR_ERROR_INTERNAL,
+                                    "a simulated run came to a halt: %lld micro-batches of step %lld were not done",
+                                    (long long)m->unfinished[step], (long long)step);
+        }
+    }
+    return CAR_OK;
+}
+
+car_status car_machine_run(car_machine *m) {
+    car_status status = CAR_OK;
+    for (int worker = 0; worker < m->workers; worker++) {
+        update_slowest(m, worker);
+        if (m->runners[worker].rank != CAR_NONE) {
+            want_next(m, worker);
+        }
+    }
+    for (int rank = m->ranks - 1; rank >= 0; rank--) {
+        car_machine_look_at(m, rank);
+    }
+    CAR_TRY(run_moment(m));
+    while (m->agenda.count > 0) {
+        double next = m->agenda.events[0].time;
+        if (m->steady) {
+            m->area += (next - m->now) * (double)m->pools[m->ranks].bytes;
+            m->work += (next - m->now) * m->computing;
+        }
+        m->now = next;
+        CAR_TRY(run_moment(m));
+    }
+    CAR_TRY(check_end(m));
+done:
+    return status;
+}
+
+double car_machine_seconds(const car_machine *m) {
+    return m->finished[m->config.steps - 2] - m->finished[CAR_MACHINE_FILL - 1];
+}
+
+double car_machine_step(const car_machine *m) {
+    return car_machine_seconds(m) / (double)(m->config.steps - 1 - CAR_MACHINE_FILL);
+}

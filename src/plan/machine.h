@@ -1,0 +1,236 @@
+/* The machine that a plan's table is run on in simulated time: how long steps take, and what activations need.
+ *
+ * It reads what executors read: the tasks of each rank (car_plan_expand), what they use (usage.h), and who waits for
+ * whom (car_edges). Nothing here knows a rule or a placement. A task starts as soon as
+ *
+ *   all              the tasks that its edges name are over;
+ *   R, C             the rank is at most car_plan_slots_ahead slots before its own: then it is posted. A message goes
+ *                    when it is sent and posted, and takes its time over the links (flows.h);
+ *   C, D             it is its turn among the collectives of its kind, and all ranks of the group have come to it;
+ *   F, B             its rank computes nothing else (in one process: an executor is free), and the pace allows it: its
+ *                    phase t + i/N + c, c being the share of the step's cost before it, is at most the slowest worker's
+ *                    plus the window. Of those that could start, the smallest phase goes first.
+ *
+ * Sends and updates take no time.
+ *
+ *   machine.c          events: what starts, what ends
+ *   machine_list.c     the tasks of a rank that are not over, with who waits for them
+ *   machine_rings.c    collectives
+ *   machine_memory.c   bytes of activations, and the time of each operation
+ *   machine_setup.c    creating and releasing */
+#ifndef CAR_PLAN_MACHINE_H
+#define CAR_PLAN_MACHINE_H
+
+#include "plan/flows.h"
+#include "plan/placement.h"
+#include "plan/rules.h"
+#include "plan/usage.h"
+
+enum {
+    CAR_MACHINE_FILL = 2,  /* steps at the beginning that are not counted; nor is the last */
+    CAR_MACHINE_AHEAD = 4, /* different distances at which receives are posted, at most */
+};
+
+typedef struct car_machine_config {
+    int64_t steps;              /* at least CAR_MACHINE_FILL + 2 */
+    double compute;             /* seconds of one worker's forwards and backwards */
+    const car_cluster *cluster; /* NULL: messages take no time */
+    double bucket;              /* dp: bytes that go together in an all-reduce */
+    bool staggered;             /* in the cycle ranks begin one after another, as the clock has it */
+    int executors;              /* that compute at the same time, on all ranks; 0: as many as there are ranks */
+    bool paced;
+    double window;  /* of the pace */
+    bool by_memory; /* follow the bytes of activations, operation by operation */
+    double jitter;  /* operations take up to this share more or less than they cost, differently for every seed */
+    uint64_t seed;
+} car_machine_config;
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+/* A task that is listed. */
+typedef struct car_machine_task {
+    unsigned char kind, cargo;
+    bool arrived, over;
+    int stage, bundle, worker, peer, tag;
+    int step, slot;
+    int blockers;   /* tasks that it waits for */
+    int dependents; /* that wait for it: first in the machine's pool, or CAR_NONE */
+    int next;       /* number of the next in a list of its rank, or CAR_NONE */
+} car_machine_task;
+
+/* Tasks of a rank, by number. */
+typedef struct car_machine_line {
+    int first, last; /* CAR_NONE if there are none */
+} car_machine_line;
+
+typedef struct car_machine_rank {
+    car_usage *usage;
+    car_edges *edges;
+    car_machine_task *tasks; /* by number mod capacity, a power of two */
+    int capacity, first, end;
+    int last_compute;                             /* the last forward or backward that was listed, or CAR_NONE */
+    int computes;                                 /* that are listed and not over */
+    int64_t listed;                               /* slots below are */
+    car_machine_line arrivals[CAR_MACHINE_AHEAD]; /* receives that are not posted, by distance */
+    car_machine_line calls[2], joined[2];         /* D and C: not begun; under way */
+    int64_t collectives[2];                       /* that it has joined */
+    bool busy, begun;                             /* it computes; it ever has */
+    bool looked_for;                              /* it is in the machine's list */
+    int waiting;                                  /* worker whose task is ready while the rank is busy, CAR_NONE */
+} car_machine_rank;
+
+typedef struct car_dependent {
+    int task, next;
+} car_dependent;
+
+typedef struct car_machine_due {
+    int rank, task;
+} car_machine_due;
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+/* A worker has one forward or backward at a time that could run. */
+typedef struct car_runner {
+    int rank, task;   /* that one; until there is one, the rank of all its tasks if they are on one */
+    int64_t done;     /* tasks: 2S a step */
+    int64_t listed;   /* tasks that were listed */
+    int next_waiting; /* for the same rank */
+    int event;        /* of the curve, that runs */
+    int64_t bytes;    /* of activations */
+} car_runner;
+
+typedef struct car_ready {
+    double phase;
+    int worker;
+} car_ready;
+
+/* The smallest phase comes first, of equal ones the smallest worker. */
+typedef struct car_ready_heap {
+    car_ready *entries;
+    int count;
+} car_ready_heap;
+
+/* Bytes of a rank, or of all. Several change in one moment, and their order means nothing: only what is there before,
+ * after, and on top in operations that take no time can be a peak. */
+typedef struct car_pool {
+    int64_t bytes, before, on_top, peak;
+    bool changed;
+} car_pool;
+
+/* ---- collectives ----------------------------------------------------------------------------- */
+
+/* The collectives of one kind in a group. The arrays go round: nobody is two steps ahead of another. */
+typedef struct car_machine_sequence {
+    int64_t next; /* that would start next */
+    int *joined;
+    int64_t *order; /* in which they were complete */
+    double *seconds, *rates;
+} car_machine_sequence;
+
+/* A group of ranks. */
+typedef struct car_ring {
+    int ranks, first, members; /* members: ranks that are simulated; one may stand for all */
+    int room;
+    car_machine_sequence sequences[2]; /* reductions, broadcasts */
+    int64_t complete;                  /* collectives that all have joined */
+    int running;                       /* kind, or CAR_NONE */
+    double rate;                       /* of the running one, all ranks together */
+    double carried, bandwidth;         /* bytes through each link of the ring, while it is counted; what it can carry */
+} car_ring;
+
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+typedef struct car_machine {
+    const car_plan *plan;
+    const car_partition *partition;
+    car_context *context;
+    car_machine_config config;
+    int workers, stages;
+    int ranks;                                   /* that are simulated */
+    int copies;                                  /* ranks that each stands for */
+    bool one_process;                            /* one rank with all workers, which compute side by side */
+    bool in_order;                               /* ranks compute in the table's order */
+    int64_t end;                                 /* slots of the run */
+    int64_t distances[CAR_MACHINE_AHEAD], reach; /* slots ahead that receives are posted at, and the most of them */
+    int distance_count;
+    int64_t broadcast_ahead; /* the same of broadcasts */
+    double moment;           /* times that differ by less are equal */
+    car_machine_rank *rank;
+    car_task_list list;
+    car_use_list uses;
+    car_dependent *dependents;
+    int dependent_count, dependent_capacity, spare; /* first unused, CAR_NONE */
+    car_machine_due *due;                           /* sends and updates that nothing blocks */
+    int due_first, due_count, due_capacity;
+    int *look; /* ranks that may have something to list or to post */
+    int look_count;
+    car_runner *runners;
+    car_ready_heap ready;    /* workers whose next task could run */
+    car_ready_heap unlisted; /* workers whose next task is not listed */
+    double *slowest;         /* a tree of minima of the workers' phases: [1] is the root, leaves from [leaves] on */
+    int leaves;
+    double *closes; /* by bundle: bytes of the bucket that it is the last of, else 0 */
+    int ring_count;
+    car_ring *rings;
+    car_agenda agenda; /* ids: rings, workers, messages */
+    car_network network;
+    car_pool *pools; /* by rank, then the total */
+    int *changed;    /* pools, in this moment */
+    int changed_count;
+    int free, computing; /* executors */
+    int64_t *unfinished; /* by step: micro-batches that are not done */
+    double *finished;    /* by step: when the last was */
+    bool steady;         /* what happens now is counted */
+    double now;
+    double area, work; /* bytes * time and executors * time, in steady state */
+} car_machine;
+
+/* Fills an empty machine; car_machine_release is due even after a failure. */
+car_status car_machine_create(const car_plan *plan, const car_machine_config *config, car_machine *out);
+void car_machine_release(car_machine *machine);
+/* Runs it to its end. CAR_ERROR_INTERNAL if it halts before. */
+car_status car_machine_run(car_machine *machine);
+/* Seconds of steady state, and of a step in it. */
+double car_machine_seconds(const car_machine *machine);
+double car_machine_step(const car_machine *machine);
+
+/* ---- between its files ----------------------------------------------------------------------- */
+
+static inline car_machine_task *car_machine_at(const car_machine_rank *rank, int task) {
+    return &rank->tasks[task & (rank->capacity - 1)];
+}
+
+/* machine_list.c */
+void car_machine_append(car_machine_rank *rank, car_machine_line *line, int task);
+int car_machine_take(car_machine_rank *rank, car_machine_line *line); /* the first of a line that has one */
+/* Lists what a rank needs now; what a worker does next, where all its tasks are on one rank. */
+car_status car_machine_list(car_machine *machine, int rank);
+car_status car_machine_list_worker(car_machine *machine, int worker);
+/* The slot that a rank is in: of its first task that is not over. */
+int64_t car_machine_slot(const car_machine_rank *rank);
+/* A task is over: frees those that waited for it. */
+car_status car_machine_retire(car_machine *machine, int rank, int task);
+
+/* machine.c */
+/* Nothing blocks a task any more. */
+car_status car_machine_unblock(car_machine *machine, int rank, int task);
+void car_machine_look_at(car_machine *machine, int rank);
+/* A message or collective has come. */
+car_status car_machine_arrive(car_machine *machine, int rank, int task);
+
+/* machine_rings.c */
+car_status car_machine_create_rings(car_machine *machine);
+void car_machine_release_rings(car_machine *machine);
+/* Begins what collectives a rank can. */
+car_status car_machine_call(car_machine *machine, int rank);
+car_status car_machine_end_collective(car_machine *machine, int ring);
+
+/* machine_memory.c */
+/* Begins the operations of a worker's task; false if they take no time. */
+bool car_machine_begin(car_machine *machine, int worker, double *seconds);
+/* The time of an operation, or of the task, is over: false if there is another, which takes `seconds`. */
+bool car_machine_proceed(car_machine *machine, int worker, double *seconds);
+void car_machine_hold_after(car_machine *machine, int worker);
+void car_machine_close_moment(car_machine *machine);
+
+#endif

@@ -1,0 +1,206 @@
+/* Collectives of the machine: rings of a group's ranks, one after another in each group, beside what is computed.
+ *
+ * Of b bytes over g ranks they take 2(g-1) rounds to all and g-1 to or from one, each the latency and b/g bytes.
+ * All-reduces that follow each other go together in buckets, as those of DDP do. */
+#include <math.h>
+
+#include "plan/machine.h"
+
+/* ---- buckets and groups ---------------------------------------------------------------------- */
+
+/* All ranks of a group reduce the same bundles in the same order, so its first tells. Returns their number of a step. */
+static car_status fill_buckets(car_machine *m, int device, int *buckets) {
+    int last = CAR_NONE;
+    double bytes = 0;
+    car_status status = CAR_OK;
+    *buckets = 0;
+    CAR_TRY(car_plan_expand(m->plan, device, 0, 1, &m->list));
+    for (int t = 0; t < m->list.count; t++) {
+        const car_task *task = &m->list.tasks[t];
+        if (task->kind != CAR_TASK_REDUCE || task->peer != CAR_NONE) {
+            continue;
+        }
+        bytes += (double)car_plan_task_bytes(m->plan, task);
+        last = task->bundle;
+        if (bytes >= m->config.bucket) {
+            m->closes[last] = bytes;
+            ++*buckets;
+            bytes = 0;
+        }
+    }
+    if (bytes > 0) {
+        m->closes[last] = bytes;
+        ++*buckets;
+    }
+done:
+    return status;
+}
+
+static car_status create_sequence(car_machine *m, car_machine_sequence *s, int room) {
+    size_t count = (size_t)room;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(m->context, count, sizeof *s->joined, &s->joined));
+    CAR_TRY(car_context_allocate(m->context, count, sizeof *s->order, &s->order));
+    CAR_TRY(car_context_allocate(m->context, count, sizeof *s->seconds, &s->seconds));
+    CAR_TRY(car_context_allocate(m->context, count, sizeof *s->rates, &s->rates));
+done:
+    return status;
+}
+
+car_status car_machine_create_rings(car_machine *m) {
+    const car_plan *plan = m->plan;
+    car_status status = CAR_OK;
+    for (int device = 0; device < plan->devices; device++) {
+        car_ring *ring = &m->rings[car_plan_collective_group(plan, device)];
+        ring->first = ring->ranks++ == 0 ? device : ring->first;
+    }
+    for (int r = 0; r < m->ring_count; r++) {
+        car_ring *ring = &m->rings[r];
+        int buckets = 0;
+        ring->members = m->copies > 1 ? 1 : ring->ranks;
+        ring->running = CAR_NONE;
+        CAR_TRY(fill_buckets(m, ring->first, &buckets));
+        /* Nobody is two steps ahead of another; a bundle has at most two broadcasts and a reduction in a step. */
+        ring->room = 2 * (buckets > 0 ? buckets : 2 * m->partition->bundle_count) + 8;
+        CAR_TRY(create_sequence(m, &ring->sequences[0], ring->room));
+        CAR_TRY(create_sequence(m, &ring->sequences[1], ring->room));
+    }
+done:
+    return status;
+}
+
+void car_machine_release_rings(car_machine *m) {
+    for (int r = 0; m->rings && r < m->ring_count; r++) {
+        for (int k = 0; k < 2; k++) {
+            car_machine_sequence *s = &m->rings[r].sequences[k];
+            size_t room = (size_t)m->rings[r].room;
+            car_context_release(m->context, s->rates, room, sizeof *s->rates);
+            car_context_release(m->context, s->seconds, room, sizeof *s->seconds);
+            car_context_release(m->context, s->order, room, sizeof *s->order);
+            car_context_release(m->context, s->joined, room, sizeof *s->joined);
+        }
+    }
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* The ring's time for b bytes, and what all its ranks send a second meanwhile. */
+static void price(const car_machine *m, car_ring *ring, double bytes, bool to_all, double *seconds, double *rate) {
+    const car_cluster *c = m->config.cluster;
+    *seconds = *rate = 0;
+    if (!c || ring->ranks == 1) {
+        return;
+    }
+    int last = ring->first + ring->ranks - 1;
+    bool spans = ring->first / c->devices_per_node != last / c->devices_per_node;
+    double bandwidth = spans ? c->between.bandwidth : c->inside.bandwidth;
+    if (spans && c->devices_per_node > 1) {
+        bandwidth = fmin(bandwidth, c->inside.bandwidth);
+    }
+    double latency = spans ? c->between.latency : c->inside.latency, part = bytes / ring->ranks;
+    ring->bandwidth = bandwidth;
+    double rounds = (to_all ? 2.0 : 1.0) * (ring->ranks - 1);
+    *seconds = rounds * (latency + part / bandwidth);
+    *rate = *seconds > 0 ? rounds * part * ring->ranks / *seconds : 0;
+}
+
+/* Begins the group's next collective, if all have joined it and the last is over. */
+static car_status begin_next(car_machine *m, int group) {
+    car_ring *ring = &m->rings[group];
+    int kind = CAR_NONE;
+    int64_t order = 0;
+    for (int k = 0; k < 2 && ring->running == CAR_NONE; k++) {
+        const car_machine_sequence *s = &ring->sequences[k];
+        int64_t at = s->next % ring->room;
+        if (s->joined[at] == ring->members && (kind == CAR_NONE || s->order[at] < order)) {
+            kind = k;
+            order = s->order[at];
+        }
+    }
+    if (kind == CAR_NONE) {
+        return CAR_OK;
+    }
+    const car_machine_sequence *s = &ring->sequences[kind];
+    ring->running = kind;
+    ring->rate = s->rates[s->next % ring->room];
+    car_network_add_rate(&m->network, ring->rate);
+    return car_agenda_set(&m->agenda, group, m->now + s->seconds[s->next % ring->room]);
+}
+
+/* A rank comes to a collective. All-reduces wait until their bucket is full. */
+static car_status join(car_machine *m, int at, int number, int kind) {
+    car_machine_rank *rank = &m->rank[at];
+    const car_machine_task *task = car_machine_at(rank, number);
+    int group = car_plan_collective_group(m->plan, at);
+    car_ring *ring = &m->rings[group];
+    bool to_all = kind == 0 && task->peer == CAR_NONE;
+    car_machine_append(rank, &rank->joined[kind], number);
+    if (to_all && m->closes[task->bundle] <= 0) {
+        return CAR_OK;
+    }
+    car_machine_sequence *s = &ring->sequences[kind];
+    int64_t slot = rank->collectives[kind]++ % ring->room;
+    if (s->joined[slot]++ == 0) {
+        double bytes = to_all ? m->closes[task->bundle] : (double)m->partition->bundles[task->bundle].bytes;
+        price(m, ring, bytes, to_all, &s->seconds[slot], &s->rates[slot]);
+    }
+    s->order[slot] = s->joined[slot] == ring->members ? ring->complete++ : 0;
+    return begin_next(m, group);
+}
+
+/* Whether the next of a kind may begin on a rank: who gives must have what it gives, who takes may ask some slots before. */
+static bool may_call(const car_machine *m, const car_machine_rank *rank, int number, int kind) {
+    const car_machine_task *task = car_machine_at(rank, number);
+    bool gives = kind == 0 || car_usage_holding(rank->usage, task->bundle)->owned;
+    return gives ? task->blockers == 0 : task->slot <= car_machine_slot(rank) + m->broadcast_ahead;
+}
+
+car_status car_machine_call(car_machine *m, int at) {
+    car_machine_rank *rank = &m->rank[at];
+    car_status status = CAR_OK;
+    for (int kind = 0; kind < 2; kind++) {
+        car_machine_line *line = &rank->calls[kind];
+        while (line->first != CAR_NONE && may_call(m, rank, line->first, kind)) {
+            CAR_TRY(join(m, at, car_machine_take(rank, line), kind));
+        }
+    }
+done:
+    return status;
+}
+
+/* What a rank has joined, up to the end of the bucket. */
+static car_status arrive_on_rank(car_machine *m, int at, int kind) {
+    car_machine_rank *rank = &m->rank[at];
+    bool last = false;
+    car_status status = CAR_OK;
+    while (!last) {
+        int number = car_machine_take(rank, &rank->joined[kind]);
+        const car_machine_task *task = car_machine_at(rank, number);
+        last = kind != 0 || task->peer != CAR_NONE || m->closes[task->bundle] > 0;
+        CAR_TRY(car_machine_arrive(m, at, number));
+    }
+done:
+    return status;
+}
+
+car_status car_machine_end_collective(car_machine *m, int group) {
+    car_ring *ring = &m->rings[group];
+    int kind = ring->running;
+    car_machine_sequence *s = &ring->sequences[kind];
+    int64_t slot = s->next % ring->room;
+    car_status status = CAR_OK;
+    car_network_add_rate(&m->network, -ring->rate);
+    if (m->network.counting) {
+        m->network.sent += ring->rate * s->seconds[slot];
+        ring->carried += ring->rate * s->seconds[slot] / ring->ranks;
+    }
+    ring->running = CAR_NONE;
+    s->joined[slot] = 0;
+    s->next++;
+    for (int member = 0; member < ring->members; member++) {
+        CAR_TRY(arrive_on_rank(m, ring->first + member, kind));
+    }
+    CAR_TRY(begin_next(m, group));
+done:
+    return status;
+}
