@@ -5,7 +5,7 @@
  * others what may begin. Rank DEVICES + d computes, rank 2*DEVICES + d all-reduces, each in the list's order. What they
  * tell each other takes no time.
  *
- *   DIRECTORY/d.txt, a task to a line:   KIND SLOT AHEAD WHO TAG AMOUNT COUNT EARLIER...
+ *   DIRECTORY/d.txt, a task to a line:   KIND SLOT AHEAD WHO TAG AMOUNT COUNT OTHER...
  *
  *   c    computes AMOUNT flops; the end of step WHO, if that is not negative, is noted
  *   s    sends AMOUNT bytes to device WHO
@@ -14,7 +14,7 @@
  *   u    takes no time
  *   w    computes AMOUNT flops before everything, and is no task
  *
- * A task begins when the COUNT earlier ones, counted from 0, are over. At the end "mark STEP SECONDS" is printed for what
+ * A task begins when the COUNT others that it names, counted from 0, are over. At the end "mark STEP SECONDS" is printed for what
  * was noted. Usage: smpirun ... replay DIRECTORY DEVICES BYTES, with the bytes of the largest message. */
 #include <mpi.h>
 #include <smpi/smpi.h>
@@ -69,7 +69,7 @@ static void add_dependent(task *earlier, int number) {
 static void read_tasks(state *s, const char *path) {
     FILE *file = fopen(path, "r");
     task t = {0};
-    int count = 0;
+    int count = 0, *edges = NULL, edge_count = 0, edge_capacity = 0; /* pairs: a task, and one that it waits for */
     if (!file) {
         fail("cannot read", path);
     }
@@ -81,11 +81,12 @@ static void read_tasks(state *s, const char *path) {
         s->tasks = grown(s->tasks, s->count, &s->capacity, sizeof t);
         s->tasks[s->count] = t;
         s->tasks[s->count].blockers = count;
-        for (int e = 0, earlier; e < count; e++) {
-            if (fscanf(file, "%d", &earlier) != 1 || earlier < 0 || earlier >= s->count) {
+        for (int e = 0; e < count; e++, edge_count += 2) {
+            edges = grown(edges, edge_count + 1, &edge_capacity, sizeof *edges);
+            edges[edge_count] = s->count;
+            if (fscanf(file, "%d", &edges[edge_count + 1]) != 1) {
                 fail("does not understand", path);
             }
-            add_dependent(&s->tasks[earlier], s->count);
         }
         s->most_ahead = t.ahead > s->most_ahead ? t.ahead : s->most_ahead;
         s->count++;
@@ -94,6 +95,13 @@ static void read_tasks(state *s, const char *path) {
         fail("does not understand", path);
     }
     fclose(file);
+    for (int e = 0; e < edge_count; e += 2) {
+        if (edges[e + 1] < 0 || edges[e + 1] >= s->count) {
+            fail("waits for what is not there in", path);
+        }
+        add_dependent(&s->tasks[edges[e + 1]], edges[e]);
+    }
+    free(edges);
 }
 
 /* ---- the carrier ----------------------------------------------------------------------------- */

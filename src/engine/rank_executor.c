@@ -161,7 +161,7 @@ static void drop_older(car_rank *rank) {
 static void free_sum(car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
     car_sum *sum = task->bundle >= 0 ? car_rank_find_sum(rank, task->bundle, task->step) : NULL;
-    if (sum && (task->frees & CAR_FREES_SUM)) {
+    if (sum && car_usage_ends_sum(rank->usage, task)) {
         sum->freed = entry->number;
     }
     if (!sum || sum->freed == 0) {

@@ -92,7 +92,7 @@ static car_status send_moving_weights(car_rank *rank, const car_task *task) {
         block->references++;
     }
     bool last = rank->shortened && task->version + 1 >= rank->limit; /* then it is where the run ends */
-    if ((task->frees & CAR_FREES_WEIGHTS) && held->block == block && !last) {
+    if (car_usage_ends_weights(rank->usage, task, task->bundle) && held->block == block && !last) {
         car_block_drop(rank, block);
         *held = (car_held){.version = CAR_NONE};
         car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* on its way */

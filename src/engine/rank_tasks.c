@@ -244,26 +244,12 @@ done:
 
 /* ---- forward or backward ---------------------------------------------------------------------- */
 
-/* zero: whether what came for this use, or for all, is not needed here any more. The task says so of its stage's own
- * bundle; a tied one may have another last user in the cycle, and another owner under dp. */
-static bool frees_weights(const car_rank *rank, const car_task *task, int bundle) {
-    if (bundle < rank->stages || !rank->cyclic) {
-        return (task->frees & CAR_FREES_WEIGHTS) && !(bundle >= rank->stages && rank->holding[bundle].owned);
-    }
-    /* Of a version the fresh workers of its step are the first users, and the stale ones of the next the last. */
-    int home = rank->partition->bundles[bundle].home, last = rank->workers - 1;
-    while (last >= 0 && car_plan_delay(rank->plan, last, home) == 0) {
-        last--;
-    }
-    int64_t step = last >= 0 ? task->tied_version + 1 : task->tied_version;
-    return task->kind == CAR_TASK_BACKWARD && task->step == step &&
-           task->worker == (last >= 0 ? last : rank->workers - 1);
-}
-
+/* zero: drops what came for this use, or for all, and is not needed here any more. */
 static void free_weights(car_rank *rank, const car_task *task) {
     for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
         int64_t version = b < rank->stages ? task->version : task->tied_version;
-        if (rank->partition->bundles[b].stage != task->stage || version < 0 || !frees_weights(rank, task, b)) {
+        if (rank->partition->bundles[b].stage != task->stage || version < 0 ||
+            !car_usage_ends_weights(rank->usage, task, b)) {
             continue;
         }
         car_held *held = &rank->holding[b].held[version % 2];

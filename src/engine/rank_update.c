@@ -81,7 +81,7 @@ static car_status make_place(car_rank *rank, const car_task *task) {
     car_held *before = &h->held[(task->version - 1) % 2];
     car_block *block = NULL;
     car_status status = CAR_OK;
-    if (task->frees & CAR_FREES_WEIGHTS) {
+    if (car_usage_ends_weights(rank->usage, task, task->bundle)) {
         block = before->block;
         *before = (car_held){.version = CAR_NONE};
     } else {

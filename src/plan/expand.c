@@ -252,7 +252,7 @@ car_status car_plan_expand_rank_slots(const car_plan *plan, int rank, int64_t be
 }
 
 int64_t car_plan_piece_end(const car_plan *plan, int64_t slot) {
-    enum { PIECES = 8, LARGE = 512 }; /* of a window; forwards and backwards of a rank in one that is taken whole */
+    enum { PIECES = 8, LARGE = 64 }; /* of a window; forwards and backwards of a rank in one that is taken whole */
     int64_t tasks = 2 * (int64_t)plan->config.workers * plan->stages / car_plan_ranks(plan);
     int64_t begin = slot / plan->period * plan->period, length = plan->period;
     if (tasks > LARGE && plan->period > PIECES) {

@@ -145,42 +145,43 @@ typedef struct car_machine {
     const car_partition *partition;
     car_context *context;
     car_machine_config config;
-    int workers, stages;
-    int ranks;                                   /* that are simulated */
-    int copies;                                  /* ranks that each stands for */
-    bool one_process;                            /* one rank with all workers, which compute side by side */
-    bool in_order;                               /* ranks compute in the table's order */
-    int64_t end;                                 /* slots of the run */
-    int64_t distances[CAR_MACHINE_AHEAD], reach; /* slots ahead that receives are posted at, and the most of them */
-    int distance_count;
-    int64_t broadcast_ahead; /* the same of broadcasts */
-    double moment;           /* times that differ by less are equal */
+    /* What there is. */
+    int workers, stages, leaves; /* leaves of the tree `slowest` */
+    int ranks, copies;           /* that are simulated; and how many each of them stands for */
+    int ring_count, distance_count;
+    bool one_process;                                      /* one rank with all workers, which compute side by side */
+    bool in_order;                                         /* ranks compute in the table's order */
+    bool steady;                                           /* what happens now is counted */
+    int64_t end;                                           /* slots of the run */
+    int64_t distances[CAR_MACHINE_AHEAD], broadcast_ahead; /* slots ahead that receives and broadcasts are asked for */
+    int64_t reach;                                         /* the most of them */
+    double moment;                                         /* times that differ by less are equal */
+    /* Tasks. */
     car_machine_rank *rank;
     car_task_list list;
     car_use_list uses;
     car_dependent *dependents;
-    int dependent_count, dependent_capacity, spare; /* first unused, CAR_NONE */
     car_machine_due *due;                           /* sends and updates that nothing blocks */
-    int due_first, due_count, due_capacity;
-    int *look; /* ranks that may have something to list or to post */
-    int look_count;
+    int *look;                                      /* ranks that may have something to list or to post */
+    int dependent_count, dependent_capacity, spare; /* spare: first unused, CAR_NONE */
+    int due_first, due_count, due_capacity, look_count;
+    /* Workers. */
     car_runner *runners;
     car_ready_heap ready;    /* workers whose next task could run */
     car_ready_heap unlisted; /* workers whose next task is not listed */
     double *slowest;         /* a tree of minima of the workers' phases: [1] is the root, leaves from [leaves] on */
-    int leaves;
-    double *closes; /* by bundle: bytes of the bucket that it is the last of, else 0 */
-    int ring_count;
+    /* What is between ranks. */
+    double *closes; /* by bundle: bytes of the bucket of all-reduces that it is the last of, else 0 */
     car_ring *rings;
     car_agenda agenda; /* ids: rings, workers, messages */
     car_network network;
+    /* Bytes and time. */
     car_pool *pools; /* by rank, then the total */
     int *changed;    /* pools, in this moment */
     int changed_count;
     int free, computing; /* executors */
     int64_t *unfinished; /* by step: micro-batches that are not done */
     double *finished;    /* by step: when the last was */
-    bool steady;         /* what happens now is counted */
     double now;
     double area, work; /* bytes * time and executors * time, in steady state */
 } car_machine;
@@ -204,26 +205,26 @@ static inline car_machine_task *car_machine_at(const car_machine_rank *rank, int
 void car_machine_append(car_machine_rank *rank, car_machine_line *line, int task);
 int car_machine_take(car_machine_rank *rank, car_machine_line *line); /* the first of a line that has one */
 /* Lists what a rank needs now; what a worker does next, where all its tasks are on one rank. */
-car_status car_machine_list(car_machine *machine, int rank);
+car_status car_machine_list(car_machine *machine, int at);
 car_status car_machine_list_worker(car_machine *machine, int worker);
 /* The slot that a rank is in: of its first task that is not over. */
 int64_t car_machine_slot(const car_machine_rank *rank);
 /* A task is over: frees those that waited for it. */
-car_status car_machine_retire(car_machine *machine, int rank, int task);
+car_status car_machine_retire(car_machine *machine, int at, int number);
 
 /* machine.c */
 /* Nothing blocks a task any more. */
-car_status car_machine_unblock(car_machine *machine, int rank, int task);
+car_status car_machine_unblock(car_machine *machine, int at, int number);
 void car_machine_look_at(car_machine *machine, int rank);
 /* A message or collective has come. */
-car_status car_machine_arrive(car_machine *machine, int rank, int task);
+car_status car_machine_arrive(car_machine *machine, int at, int number);
 
 /* machine_rings.c */
 car_status car_machine_create_rings(car_machine *machine);
 void car_machine_release_rings(car_machine *machine);
 /* Begins what collectives a rank can. */
-car_status car_machine_call(car_machine *machine, int rank);
-car_status car_machine_end_collective(car_machine *machine, int ring);
+car_status car_machine_call(car_machine *machine, int at);
+car_status car_machine_end_collective(car_machine *machine, int group);
 
 /* machine_memory.c */
 /* Begins the operations of a worker's task; false if they take no time. */

@@ -104,7 +104,28 @@ done:
 
 enum { TIMINGS = 6 };
 static const double timing_jitter = 0.2;
+static const int many_ranks = 40000;
 static const int64_t few_enough = 20000; /* workers times stages, to be simulated more than once */
+
+/* Of very many ranks of stages, each is not simulated. Their workers are as far apart as those of replicas, and hold as much
+ * together to within 0.4 %; a rank holds its group's part of one micro-batch. */
+static car_status simulate_as_replicas(const car_plan *plan, const car_simulation_config *config, car_simulation *out) {
+    car_plan_config hosted = car_plan_config_hosted(&plan->config, plan->config.workers);
+    car_plan *replicas = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_plan_create(plan->context, plan->partition, &hosted, &replicas));
+    CAR_TRY(car_plan_simulate(replicas, config, out));
+    out->device_peak = grid_peak(plan);
+    out->idle = 1 - (1 - out->idle) * plan->config.workers / plan->devices;
+done:
+    car_plan_destroy(replicas);
+    return status;
+}
+
+static car_status simulate(const car_plan *plan, const car_simulation_config *config, car_simulation *out) {
+    bool many = plan->placement->group_of_device && plan->devices > many_ranks;
+    return many ? simulate_as_replicas(plan, config, out) : car_plan_simulate(plan, config, out);
+}
 
 /* With fewer threads than workers, what is held depends on which tasks happen to run together, and real operations do
  * not take exactly their share of time. So the peak is the highest of several timings. With a thread for every
@@ -114,7 +135,7 @@ car_status car_plan_predict_timed(const car_plan *plan, int threads, car_simulat
     int executors = threads > 0 ? threads : plan->config.threads;
     bool uncertain = car_plan_is_cyclic(plan) && plan->placement->info.one_process &&
                      executors < plan->config.workers && (int64_t)plan->config.workers * plan->stages <= few_enough;
-    car_status status = car_plan_simulate(plan, &config, out);
+    car_status status = simulate(plan, &config, out);
     config.jitter = timing_jitter;
     for (config.seed = 1; status == CAR_OK && uncertain && config.seed <= TIMINGS; config.seed++) {
         car_simulation other;

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "plan/internal.h"
 #include "plan/usage.h"
 #include "support/common.h"
 #include "support/plans.h"
@@ -381,6 +382,45 @@ static void mistakes_in_edges_are_found(void **state) {
     }
 }
 
+/* A window taken in pieces is the window. */
+static void check_pieces(const car_plan *plan, int device, int64_t window, int64_t length) {
+    int64_t period = car_plan_period(plan), end = (window + 1) * period;
+    car_task_list whole = {0}, piece = {0};
+    int seen = 0;
+    must(car_plan_expand(plan, device, window, STEPS, &whole));
+    for (int64_t slot = window * period; slot < end; slot += length) {
+        must(car_plan_expand_slots(plan, device, slot, slot + length < end ? slot + length : end, STEPS, &piece));
+        for (int k = 0; k < piece.count; k++, seen++) {
+            assert_true(seen < whole.count);
+            const car_task *a = &whole.tasks[seen], *b = &piece.tasks[k];
+            assert_true(a->kind == b->kind && a->cargo == b->cargo && a->slot == b->slot && a->worker == b->worker &&
+                        a->stage == b->stage && a->bundle == b->bundle && a->step == b->step &&
+                        a->version == b->version && a->peer == b->peer && a->tag == b->tag && a->frees == b->frees);
+        }
+    }
+    assert_int_equal(seen, whole.count);
+    car_task_list_release(plan, &piece);
+    car_task_list_release(plan, &whole);
+}
+
+static void pieces_make_a_window(void **state) {
+    static const car_rule rules[] = {CAR_RULE_DP, CAR_RULE_CDP_V1, CAR_RULE_CDP_V2};
+    (void)state;
+    car_plans_model tied = car_plans_open_model("gpt2-nano", 6);
+    for (int c = 0; c < 3 * CAR_PLACEMENTS; c++) {
+        car_plan *plan =
+            car_plans_make(tied.partition, (car_plan_config){.workers = 3, .rule = rules[c % 3], .placement = c / 3});
+        for (int device = 0; device < car_plan_devices(plan); device++) {
+            for (int64_t window = 0; window < car_plan_windows(plan, STEPS); window++) {
+                check_pieces(plan, device, window, 1);
+                check_pieces(plan, device, window, 5);
+            }
+        }
+        car_plan_destroy(plan);
+    }
+    car_plans_close_model(&tied);
+}
+
 /* Under cdp-v1 a replica with one worker needs one version, and one with all of them two; zero's owners hold none. */
 static void holdings_are_the_rules(void **state) {
     const struct {
@@ -420,6 +460,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(edges_join_what_must_keep_its_order),
         cmocka_unit_test(mistakes_in_edges_are_found),
+        cmocka_unit_test(pieces_make_a_window),
         cmocka_unit_test(holdings_are_the_rules),
     };
     return cmocka_run_group_tests(tests, car_common_set_up, car_common_tear_down);

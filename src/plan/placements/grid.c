@@ -70,7 +70,7 @@ static int pattern_steps(const car_plan *plan, int rank) {
 static int like(const car_plan *plan, int rank) {
     int group = group_of_device(plan, rank), first = car_plan_group_first(plan, group);
     int apart = common_divisor(plan->config.workers, car_plan_group_ranks(plan, group));
-    return first + (rank - first) % apart;
+    return car_plan_is_cyclic(plan) ? first + (rank - first) % apart : first;
 }
 
 /* ---- sums and updates ------------------------------------------------------------------------ */
