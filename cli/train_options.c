@@ -78,6 +78,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"reset-head", NULL, "--init: a classifier of another size begins anew", CAR_CLI_FLAG, &o->reset_head, 0, 0},
         {"out", "DIR", "run directory: configuration, metrics, checkpoints, weights, summary", CAR_CLI_TEXT, &o->out, 0,
          0},
+        {"tensorboard", NULL, "write an event file for TensorBoard into --out as well", CAR_CLI_FLAG, &o->tensorboard,
+         0, 0},
         {"checkpoint-every", "STEPS", "write a checkpoint so often; 0: at the end only", CAR_CLI_INT,
          &o->checkpoint_every, 0, 1e9},
         {"keep", "K", "checkpoints that stay; 0: none are written", CAR_CLI_INT, &o->keep, 0, 1e6},
@@ -232,6 +234,9 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     *trainer = car_trainer_config_default();
     if (strcmp(o->order, "shuffled") != 0 && strcmp(o->order, "sequential") != 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--order %s: it must be shuffled or sequential", o->order);
+    }
+    if (o->tensorboard && !o->out) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--tensorboard wants --out DIR, where its files go");
     }
     CAR_TRY(car_rule_find(context, o->rule, &plan->rule));
     CAR_TRY(car_placement_find(context, o->placement, &plan->placement));
