@@ -87,6 +87,8 @@ bool car_cli_read_pair(const char *text, char separator, double *first, double *
 void car_cli_list_models(char *text, size_t capacity);
 /* Adds the rules, the placements and the optimizers. */
 void car_cli_list_choices(char *text, size_t capacity);
+/* Adds which rule and placement to take. */
+void car_cli_add_advice(char *text, size_t capacity);
 /* Adds those that can only be planned. */
 void car_cli_list_paper_models(char *text, size_t capacity);
 

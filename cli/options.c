@@ -81,6 +81,18 @@ void car_cli_list_choices(char *text, size_t capacity) {
     }
 }
 
+void car_cli_add_advice(char *text, size_t capacity) {
+    size_t used = strlen(text);
+    add_title(text, capacity, &used,
+              "which rule and placement:\n"
+              "  one device, or time to spare   --rule accumulate: least memory, no delay\n"
+              "  one machine, little memory     --rule cdp-v2: activations near half of dp's\n"
+              "  a replica fits each device     --placement replica --rule cdp-v2: no collective, smaller bursts\n"
+              "  it does not                    --placement zero, weights move; or pipeline, cut by layers\n"
+              "  pipelines to compare with      --placement pipeline --rule gpipe, 1f1b or 2bw, which train as well\n"
+              "  many devices                   --placement grid: N(N+1)/2 of them for dp's N x N");
+}
+
 void car_cli_list_paper_models(char *text, size_t capacity) {
     size_t used = strlen(text);
     used += (size_t)snprintf(text + used, capacity - used, "\nmodels that can only be planned:");

@@ -146,7 +146,7 @@ int car_train_read_config(const car_cli_command *command, const char *path, car_
 }
 
 int car_train_read_options(int argc, char **argv, car_train_options *o) {
-    char lists[2048];
+    char lists[4096];
     car_cli_option table[CAR_TRAIN_OPTIONS];
     car_train_default_options(o);
     o->threads = 0;   /* how many there are cores for is known when ranks have joined */
@@ -154,6 +154,7 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     int count = fill_table(o, table);
     car_cli_list_models(lists, sizeof lists);
     car_cli_list_choices(lists, sizeof lists);
+    car_cli_add_advice(lists, sizeof lists);
     const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", lists};
     int code = car_cli_wants_help(argc, argv) ? CAR_CLI_GO_ON : read_config(&command, table, count, argc, argv, o);
     /* Who types how long it is to be does not mean what a file says about it otherwise. */
