@@ -36,7 +36,7 @@ static const part replicas = {
     .count = 3,
     .names = {"dp", "cdp-v2", "accumulate"},
     .own = {"--rule dp --placement replica --threads 1", "--rule cdp-v2 --placement replica --threads 1",
-            "--rule accumulate --threads 1"}};
+            "--rule accumulate --threads 2"}};
 
 /* ---- running --------------------------------------------------------------------------------- */
 
@@ -116,9 +116,10 @@ static void print_replicas(const car_demo_result *results) {
     printf("   The cycle holds %.2f of dp's activations (plan: %.2f) and sends %.2f of its burst (plan: %.2f).\n",
            cycle->activations / dp->activations, cycle->planned_activations / dp->planned_activations,
            cycle->burst / dp->burst, cycle->planned_burst / dp->planned_burst);
-    printf("   The limit is accumulate, one worker after the other on one thread: it holds %.2f and sends\n"
-           "   nothing, at %.2f of the cycle's speed.\n\n",
-           turns->activations / dp->activations, turns->samples_per_s / cycle->samples_per_s);
+    printf(
+        "   The limit is accumulate, two workers at a time on two threads: it holds %.2f and sends nothing, at\n"
+        "   %.2f times the cycle's speed. That is for one machine; workers on devices of their own cannot do it.\n\n",
+        turns->activations / dp->activations, turns->samples_per_s / cycle->samples_per_s);
 }
 
 static void print_losses(const car_demo_result *results) {
@@ -140,9 +141,9 @@ static void print_advice(void) {
         puts("  from none of the first two: its ranks would share one core. Use --rule accumulate.");
     } else {
         printf("  from (1) if a model is cut into up to %ld ranks, one a core: --placement pipeline;\n"
-               "  from (2) if the activations of several workers under dp exceed the memory: --rule cdp-v2.\n"
-               "If one worker at a time is fast enough, use --rule accumulate.\n",
-               cores);
+               "  from (2) if more workers than fit under dp are to run at once: --rule cdp-v2.\n"
+               "Where %ld workers at a time are enough, use --rule accumulate --threads %ld.\n",
+               cores, cores, cores);
     }
     puts("`carousel plan --model M --workers N --compare` says what each rule and placement would need.");
 }
