@@ -308,7 +308,7 @@ void car_train_close_metrics(car_train_run *run); /* says which lines are missin
 void car_train_write_metrics(car_train_run *run, const car_step_report *report);
 void car_train_write_evaluation(car_train_run *run);
 /* Appends all bytes or none. Returns 0, or the errno of what went wrong. */
-int car_train_append(int file, const void *bytes, size_t count);
+int car_train_append(int file, const void *line, size_t length);
 /* Counts a line that was written (`reason` 0) or could not be; warns of the first that is missing. */
 void car_train_note_line(car_train_run *run, car_train_lines *lines, const char *name, int64_t step, int reason);
 /* Fails if the run directory was removed. */

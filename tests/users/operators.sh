@@ -94,6 +94,19 @@ if command -v script >/dev/null; then
     grep -aq '\[=* *\] *100%  step 30/30  loss .* samples/s  0:00 left' typescript || fail "no bar: $(tail -c 300 typescript)"
 fi
 
+# ---- the demo, with too few steps to learn anything: every part comes out, and nothing is left behind ----
+
+mkdir temporary
+TMPDIR=$directory/temporary "$CAROUSEL" demo --steps 10 >demo.log 2>&1 || fail "the demo failed: $(tail -n 3 demo.log)"
+for rule in gpipe 1f1b cdp-v2; do
+    grep -qE -- "^   --rule $rule +[0-9.]+ +[0-9]+ %$" demo.log || fail "the demo's pipeline lacks $rule: $(cat demo.log)"
+done
+for rule in dp cdp-v2 accumulate; do
+    [ "$(grep -cE -- "^   --rule $rule .*(MB|%)$" demo.log)" -ge 2 ] || fail "the demo lacks memory or loss of $rule: $(cat demo.log)"
+done
+grep -q '^This machine, [0-9]* core' demo.log || fail "the demo ends without advice"
+[ -z "$(ls temporary)" ] || fail "the demo left $(ls temporary)"
+
 # ---- completion ----
 
 # complete WORDS...: what is offered for the last of them.
