@@ -4,7 +4,7 @@
 # shellcheck shell=bash
 
 _carousel() {
-    local current previous program=${COMP_WORDS[0]} tab=$'\t' list rest word
+    local current previous program=${COMP_WORDS[0]} tab=$'\t' list rest word values
     local -a path=()
     COMPREPLY=()
     current=${COMP_WORDS[COMP_CWORD]}
@@ -21,7 +21,9 @@ _carousel() {
     list=$("$program" --help=list 2>/dev/null) || return
     for ((w = first; w < COMP_CWORD; w++)); do
         word=${COMP_WORDS[w]}
-        grep -q "^$word$tab" <<<"$list" && [[ $word != -* ]] || break
+        if [[ $word == -* ]] || ! grep -q "^$word$tab" <<<"$list"; then
+            break
+        fi
         path+=("$word")
         list=$("$program" "${path[@]}" --help=list 2>/dev/null) || return
     done

@@ -138,17 +138,17 @@ if command -v scdoc >/dev/null; then
     sh "$root/tools/manpages.sh" "$CAROUSEL" "$root/docs/man" man || fail "the manual pages could not be made"
     read_page() { man -l "$1" 2>/dev/null || cat "$1"; }
     "$CAROUSEL" --help=list | cut -f1 >commands
-    options=0
+    looked=0
     while read -r command; do
         [ -s "man/carousel-$command.1" ] || fail "there is no manual page of carousel $command"
         MANWIDTH=200 read_page "man/carousel-$command.1" | col -b 2>/dev/null >page.txt
         "$CAROUSEL" "$command" --help | sed -n 's/^  \(--[a-z0-9-]*\) .*/\1/p' | grep -v '^--help$' >expected
         while read -r option; do
             sed 's/\\-/-/g' page.txt | grep -q -- "$option" || fail "the page of $command lacks $option"
-            options=$((options + 1))
+            looked=$((looked + 1))
         done <expected
     done <commands
-    [ $options -gt 50 ] || fail "only $options options were looked for"
+    [ $looked -gt 50 ] || fail "only $looked options were looked for"
 else
     echo "SKIPPED: there is no scdoc, so no manual page was made" >&2
 fi
