@@ -141,7 +141,7 @@ if command -v scdoc >/dev/null; then
     looked=0
     while read -r command; do
         [ -s "man/carousel-$command.1" ] || fail "there is no manual page of carousel $command"
-        MANWIDTH=200 read_page "man/carousel-$command.1" | col -b 2>/dev/null >page.txt
+        MANWIDTH=200 read_page "man/carousel-$command.1" | { col -b 2>/dev/null || cat; } >page.txt
         "$CAROUSEL" "$command" --help | sed -n 's/^  \(--[a-z0-9-]*\) .*/\1/p' | grep -v '^--help$' >expected
         while read -r option; do
             sed 's/\\-/-/g' page.txt | grep -q -- "$option" || fail "the page of $command lacks $option"
