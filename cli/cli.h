@@ -51,7 +51,20 @@ typedef struct car_cli_command {
  * goes to standard error with the way out. */
 int car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc, char **argv);
 
+/* ---- help.c: what --help prints ---- */
+
+typedef enum car_cli_help {
+    CAR_CLI_HELP_NONE, /* not asked for */
+    CAR_CLI_HELP_TEXT, /* --help, -h: for people */
+    CAR_CLI_HELP_LIST, /* --help=list: for the shell's completion; a line an option or command, with tabs between */
+    CAR_CLI_HELP_MAN   /* --help=man: a manual page's parts that follow from the table, for scdoc */
+} car_cli_help;
+
+car_cli_help car_cli_find_help(int argc, char **argv);
 bool car_cli_wants_help(int argc, char **argv);
+void car_cli_print_help(car_cli_help form, const car_cli_command *command, const car_cli_option *options, int count);
+/* Title, name and synopsis of a manual page. */
+void car_cli_print_man_head(const char *page, const char *summary, const char *synopsis);
 
 /* For configurations in files: the option of a name, NULL if there is none; and a value checked and stored as if it
  * had been typed, false after a message. */
@@ -74,6 +87,8 @@ bool car_cli_read_pair(const char *text, char separator, double *first, double *
 void car_cli_list_models(char *text, size_t capacity);
 /* Adds the rules, the placements and the optimizers. */
 void car_cli_list_choices(char *text, size_t capacity);
+/* Adds which rule and placement to take. */
+void car_cli_add_advice(char *text, size_t capacity);
 /* Adds those that can only be planned. */
 void car_cli_list_paper_models(char *text, size_t capacity);
 

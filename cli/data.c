@@ -260,6 +260,7 @@ static int run_pack(int argc, char **argv) {
 int car_cli_data(int argc, char **argv) {
     static const char usage[] = "usage: carousel data info D [--json]\n"
                                 "       carousel data pack D -o FILE [--size X]\n";
+    static const char summary[] = "Looks at datasets, and packs them for fast epochs.";
     if (argc < 2) {
         fputs(usage, stderr);
         return CAR_CLI_USAGE;
@@ -270,12 +271,19 @@ int car_cli_data(int argc, char **argv) {
     if (strcmp(argv[1], "pack") == 0) {
         return run_pack(argc - 1, argv + 1);
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        printf(
-            "Looks at datasets, and packs them for fast epochs.\n\n%s\n%s\n'carousel data info --help' and 'carousel "
-            "data pack --help' list the options.\n",
-            usage, data_help);
+    switch (car_cli_find_help(2, argv)) {
+    case CAR_CLI_HELP_TEXT:
+        printf("%s\n\n%s\n%s\n'carousel data info --help' and 'carousel data pack --help' list the options.\n", summary,
+               usage, data_help);
         return CAR_CLI_OK;
+    case CAR_CLI_HELP_LIST:
+        puts("info\t\t\twhat a dataset has\npack\t\t\tits images, decoded, in one file");
+        return CAR_CLI_OK;
+    case CAR_CLI_HELP_MAN:
+        car_cli_print_man_head("carousel-data", summary, usage + strlen("usage: "));
+        return run_info(argc, argv) == CAR_CLI_OK ? run_pack(argc, argv) : CAR_CLI_FAILED;
+    case CAR_CLI_HELP_NONE:
+        break;
     }
     return car_cli_fail(CAR_CLI_USAGE, "data: there is no '%s', but info and pack; see 'carousel data --help'",
                         argv[1]);

@@ -1,142 +1,182 @@
-/* carousel demo: the same small model by four rules, then what it took, side by side. */
+/* carousel demo: where the cycle wins and where it does not, measured on this machine in about a minute.
+ *
+ * Every number comes from `carousel train` in a process of its own, with the options that are printed; nothing here knows
+ * what will come out. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/base.h"
-#include "train.h"
+#include "base/available.h"
+#include "demo.h"
 
-enum { RULES = 4, COLUMNS = 72, ROWS = 6, RECORDED = 1 << 16, RECORDED_STEPS = 3 };
+enum { ROWS = 5, MOST_RUNS = 3, MOST_OPTIONS = 48, SPARE_OPTIONS = 2 };
 
-static const char *const rules[RULES] = {"dp", "accumulate", "cdp-v1", "cdp-v2"};
+static const double megabyte = 1e6;
 
-typedef struct outcome {
-    const char *rule;
-    double first_loss, loss, samples_per_s;
-    size_t peak, weights;
-    size_t timeline[COLUMNS]; /* live activation bytes over the last steps, the largest in each column */
-} outcome;
+/* The runs of one part: the same options for all, then those of each. */
+typedef struct part {
+    const char *title, *options; /* options: with blanks between */
+    int count;
+    const char *names[MOST_RUNS], *own[MOST_RUNS];
+} part;
 
-/* ---- one run --------------------------------------------------------------------------------- */
+static const part pipeline = {
+    .title = "1. A pipeline of 2 ranks in one process, each with a thread and half of the model",
+    .options = "--model gpt2-nano --width 96 --depth 8 --seq-len 32 --placement pipeline --workers 2 --threads 1 "
+               "--batch 16 --steps 60 --optimizer adamw --lr 0.001",
+    .count = 3,
+    .names = {"gpipe", "1f1b", "cdp-v2"},
+    .own = {"--rule gpipe", "--rule 1f1b", "--rule cdp-v2"}};
 
-static void on_step(void *user, const car_step_report *report) {
-    car_train_run *run = user;
-    run->loss = report->loss;
-    run->first_loss = run->reported == 0 ? report->loss : run->first_loss;
-    run->reported++;
-    if (run->reported == run->options.steps - RECORDED_STEPS) {
-        car_arena_record(run->arena, CAR_MEMORY_ACTIVATIONS, RECORDED); /* without it the timeline stays empty */
+static const part replicas = {
+    .title = "2. Four replicas in one process, each with a thread and the whole model",
+    .options =
+        "--model gpt2-nano --width 96 --depth 8 --seq-len 32 --workers 4 --batch 8 --steps 150 --optimizer adamw "
+        "--lr 0.003 --lr-schedule cosine --warmup 20 --eval-every 150",
+    .count = 3,
+    .names = {"dp", "cdp-v2", "accumulate"},
+    .own = {"--rule dp --placement replica --threads 1", "--rule cdp-v2 --placement replica --threads 1",
+            "--rule accumulate --threads 2"}};
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Adds the words of a text, which is cut up for it. */
+static int add_words(char *text, const char **words, int count) {
+    char *rest = NULL;
+    for (char *word = strtok_r(text, " ", &rest); word && count < MOST_OPTIONS - 1; word = strtok_r(NULL, " ", &rest)) {
+        words[count++] = word;
     }
-    if (run->terminal) {
-        printf("\r\033[K%-10s  step %lld/%d  loss %.4f", run->options.rule, (long long)run->reported,
-               run->options.steps, run->loss);
-        fflush(stdout);
-    }
+    words[count] = NULL;
+    return count;
 }
 
-static void fill_timeline(const car_train_run *run, size_t *timeline) {
-    const car_arena_event *events = NULL;
-    int count = car_arena_events(run->arena, &events);
-    double end = count > 0 ? events[count - 1].seconds : 0;
-    int next = 0;
-    size_t live = count > 0 ? events[0].live : 0;
-    for (int column = 0; column < COLUMNS && end > 0; column++) {
-        timeline[column] = live;
-        for (; next < count && events[next].seconds <= end * (column + 1) / COLUMNS; next++) {
-            live = events[next].live;
-            timeline[column] = live > timeline[column] ? live : timeline[column];
+/* `steps`: NULL, or how many to make instead. */
+static int run_part(const part *p, const char *directory, const char *steps, car_demo_result *results) {
+    bool terminal = isatty(STDOUT_FILENO) == 1;
+    printf("%s\n   carousel train %s\n", p->title, p->options);
+    for (int r = 0; r < p->count; r++) {
+        char options[512], own[128];
+        const char *words[MOST_OPTIONS + SPARE_OPTIONS];
+        snprintf(options, sizeof options, "%s", p->options);
+        snprintf(own, sizeof own, "%s", p->own[r]);
+        int count = add_words(own, words, add_words(options, words, 0));
+        if (steps) { /* the last one counts */
+            words[count++] = "--steps";
+            words[count++] = steps;
+            words[count] = NULL;
+        }
+        if (terminal) {
+            printf("\r\033[K   ... %s", p->own[r]);
+        }
+        int code = car_demo_run(directory, p->names[r], words, &results[r]);
+        if (terminal) {
+            printf("\r\033[K");
+        }
+        if (code != CAR_CLI_OK) {
+            return code;
         }
     }
+    return CAR_CLI_OK;
 }
 
-static int run_rule(const char *rule, outcome *out) {
-    car_train_run run = {.report = on_step};
-    car_train_default_options(&run.options);
-    run.options.model = "vit-tiny";
-    run.options.rule = rule;
-    run.options.shape.image_size = 16;
-    run.options.shape.classes = 4;
-    run.options.shape.batch = 8;
-    run.options.threads = 2; /* fewer than workers, so that accumulation has something to save */
-    run.options.steps = 60;
-    run.options.optimizer = "muon";
-    run.options.momentum = 0.95;
-    run.options.lr = 0.02;
-    run.options.schedule = "cosine";
-    run.options.warmup = 15; /* the same for all rules */
-    car_status status = car_train_set_up(&run);
-    if (status == CAR_OK) {
-        status = car_trainer_run(run.trainer, run.options.steps);
+/* ---- what came out --------------------------------------------------------------------------- */
+
+static void print_pipeline(const car_demo_result *results) {
+    printf("\n   %-32s %10s %12s\n", "", "samples/s", "idle");
+    for (int r = 0; r < pipeline.count; r++) {
+        printf("   %-32s %10.1f %10.0f %%\n", pipeline.own[r], results[r].samples_per_s, 100 * results[r].idle);
     }
-    if (status == CAR_OK) {
-        double elapsed = car_clock_seconds() - run.started;
-        *out =
-            (outcome){.rule = rule,
-                      .first_loss = run.first_loss,
-                      .loss = run.loss,
-                      .samples_per_s = (double)run.reported * run.options.workers * run.options.shape.batch / elapsed,
-                      .peak = car_arena_peak(run.arena, CAR_MEMORY_ACTIVATIONS),
-                      .weights = car_arena_peak(run.arena, CAR_MEMORY_WEIGHTS)};
-        fill_timeline(&run, out->timeline);
-        printf("%s%-10s  loss %.4f -> %.4f, %.1f samples/s\n", run.terminal ? "\r\033[K" : "", rule, run.first_loss,
-               run.loss, out->samples_per_s);
-        fflush(stdout);
-    }
-    int code = status == CAR_OK ? CAR_CLI_OK : car_cli_report(run.context, status);
-    car_train_tear_down(&run);
-    return code;
+    puts("\n   gpipe and 1f1b drain the pipeline in every step, here of 2 micro-batches of 16 sequences, and\n"
+         "   idle for a third of it where ranks have cores of their own.");
+    printf("   The cycle never drains: %.2f times the samples of gpipe, %.2f times those of 1f1b.\n\n",
+           results[2].samples_per_s / results[0].samples_per_s, results[2].samples_per_s / results[1].samples_per_s);
 }
 
-/* ---- the comparison -------------------------------------------------------------------------- */
-
-static void print_table(const outcome *outcomes) {
-    printf("\n%-12s %8s %11s %18s %12s %10s\n", "rule", "loss", "samples/s", "peak activations", "ratio to dp",
-           "weights");
-    for (int r = 0; r < RULES; r++) {
-        const outcome *o = &outcomes[r];
-        printf("%-12s %8.4f %11.1f %15.1f MB %12.2f %7.1f MB\n", o->rule, o->loss, o->samples_per_s,
-               (double)o->peak / 1e6, (double)o->peak / (double)outcomes[0].peak, (double)o->weights / 1e6);
-    }
-}
-
-/* Bars of eighths, all rules on dp's scale. */
-static void print_timeline(const outcome *o, size_t scale) {
+/* Bars of eighths; `scale` is the top. */
+static void print_curve(const char *name, const car_demo_result *result, double scale) {
     static const char *const eighths[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-    printf("\n%s: activations over the last %d steps, peak %.1f MB\n", o->rule, RECORDED_STEPS, (double)o->peak / 1e6);
+    printf("   %s: activations of all four over %d steps\n", name, result->curve_steps);
     for (int row = ROWS - 1; row >= 0; row--) {
-        fputs(row == ROWS - 1 ? "  ^ " : "  | ", stdout);
-        for (int column = 0; column < COLUMNS; column++) {
-            int height = (int)((double)o->timeline[column] / (double)scale * ROWS * 8 + 0.5) - row * 8;
+        fputs(row == ROWS - 1 ? "   ^ " : "   | ", stdout);
+        for (int column = 0; column < CAR_DEMO_COLUMNS; column++) {
+            int height = (int)(result->curve[column] / scale * ROWS * 8 + 0.5) - row * 8;
             fputs(eighths[height < 0 ? 0 : height > 8 ? 8 : height], stdout);
         }
         putchar('\n');
     }
 }
 
+static void print_replicas(const car_demo_result *results) {
+    const car_demo_result *dp = &results[0], *cycle = &results[1], *turns = &results[2];
+    printf("\n   %-48s %10s %20s %20s\n", "", "samples/s", "activations (plan)", "burst (plan)");
+    for (int r = 0; r < replicas.count; r++) {
+        const car_demo_result *o = &results[r];
+        printf("   %-48s %10.1f %8.1f (%6.1f) MB %8.2f (%6.2f) MB\n", replicas.own[r], o->samples_per_s,
+               o->activations / megabyte, o->planned_activations / megabyte, o->burst / megabyte,
+               o->planned_burst / megabyte);
+    }
+    putchar('\n');
+    print_curve("dp", dp, dp->activations);
+    print_curve("cdp-v2", cycle, dp->activations);
+    puts("\n   Activations: of all workers at the peak. Burst: what all send in the busiest of a step's 8 slots.");
+    printf("   The cycle holds %.2f of dp's activations (plan: %.2f) and sends %.2f of its burst (plan: %.2f).\n",
+           cycle->activations / dp->activations, cycle->planned_activations / dp->planned_activations,
+           cycle->burst / dp->burst, cycle->planned_burst / dp->planned_burst);
+    printf(
+        "   The limit is accumulate, two workers at a time on two threads: it holds %.2f and sends nothing, at\n"
+        "   %.2f times the cycle's speed. That is for one machine; workers on devices of their own cannot do it.\n\n",
+        turns->activations / dp->activations, turns->samples_per_s / cycle->samples_per_s);
+}
+
+static void print_losses(const car_demo_result *results) {
+    printf("3. What the delay costs: the same runs, evaluated on 8 micro-batches that none was trained on\n\n");
+    printf("   %-48s %10s %14s %12s\n", "", "loss first", "loss evaluated", "accuracy");
+    for (int r = 0; r < replicas.count; r++) {
+        printf("   %-48s %10.4f %14.4f %10.1f %%\n", replicas.own[r], results[r].loss_first, results[r].loss_evaluated,
+               100 * results[r].accuracy);
+    }
+    puts("\n   The cycle's gradients are up to one step late; the optimizer corrects for it (docs/delay.md).\n");
+}
+
+static void print_advice(void) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    car_available available = car_available_find("");
+    printf("This machine, %ld %s and %.0f GB of free memory, would profit\n", cores, cores == 1 ? "core" : "cores",
+           (double)available.machine / 1e9);
+    if (cores < 2) {
+        puts("  from none of the first two: its ranks would share one core. Use --rule accumulate.");
+    } else {
+        printf("  from (1) if a model is cut into up to %ld ranks, one a core: --placement pipeline;\n"
+               "  from (2) if more workers than fit under dp are to run at once: --rule cdp-v2.\n"
+               "Where %ld workers at a time are enough, use --rule accumulate --threads %ld.\n",
+               cores, cores, cores);
+    }
+    puts("`carousel plan --model M --workers N --compare` says what each rule and placement would need.");
+}
+
 int car_cli_demo(int argc, char **argv) {
-    const car_cli_command command = {"demo", "Trains one small model by four rules, then compares what it took.",
+    const car_cli_command command = {"demo", "Shows where the cycle wins and where it does not, measured here.",
                                      "carousel demo", NULL};
-    outcome outcomes[RULES];
-    int code = car_cli_parse(&command, NULL, 0, argc, argv);
-    if (code != CAR_CLI_GO_ON) {
+    const char *steps = NULL;
+    /* Not in --help: for a test that has no minute. */
+    const car_cli_option options[] = {{"steps", "T", NULL, CAR_CLI_TEXT, &steps, 0, 0}};
+    car_demo_result results[MOST_RUNS];
+    char directory[CAR_DEMO_PATH];
+    int code = car_cli_parse(&command, options, 1, argc, argv);
+    code = code == CAR_CLI_GO_ON ? car_demo_open(directory) : code;
+    if (code != CAR_CLI_OK || car_cli_wants_help(argc, argv)) {
         return code;
     }
-    puts("vit-tiny at 16 pixels on synthetic images, 4 workers of 8 samples, by four rules:\n");
-    for (int r = 0; r < RULES; r++) {
-        code = run_rule(rules[r], &outcomes[r]);
-        if (code != CAR_CLI_OK) {
-            return code;
-        }
+    code = run_part(&pipeline, directory, steps, results);
+    if (code == CAR_CLI_OK) {
+        print_pipeline(results);
+        code = run_part(&replicas, directory, steps, results);
     }
-    print_table(outcomes);
-    print_timeline(&outcomes[0], outcomes[0].peak);
-    print_timeline(&outcomes[3], outcomes[0].peak);
-    printf(
-        "\nThe cycle staggers its workers, so one frees what another stores: %.2f of dp's peak at %.2f of its speed.\n"
-        "Accumulation takes the workers in turn and needs %.2f, without delay: what few threads would choose on one\n"
-        "machine. The cycle's place is where workers have devices of their own. Its price is a gradient delay of at\n"
-        "most one step (see the losses) and a second version of the weights.\n",
-        (double)outcomes[3].peak / (double)outcomes[0].peak, outcomes[3].samples_per_s / outcomes[0].samples_per_s,
-        (double)outcomes[1].peak / (double)outcomes[0].peak);
-    return CAR_CLI_OK;
+    if (code == CAR_CLI_OK) {
+        print_replicas(results);
+        print_losses(results);
+        print_advice();
+    }
+    car_demo_close(directory);
+    return code;
 }

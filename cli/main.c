@@ -17,7 +17,7 @@ static const struct {
 } commands[] = {
     {"train", "train a model", car_cli_train, true},
     {"eval", "evaluate a run or a model's weights", car_cli_eval, false},
-    {"demo", "train one small model by four rules and compare", car_cli_demo, false},
+    {"demo", "show where the cycle wins and where it does not, measured here", car_cli_demo, false},
     {"launch", "start the ranks of a training run over MPI", car_cli_launch, true},
     {"plan", "show what a run would do and need", car_cli_plan, false},
     {"report", "write a page about runs", car_cli_report_runs, false},
@@ -36,6 +36,23 @@ static void print_usage(FILE *stream) {
     fputs("\n'carousel COMMAND --help' lists a command's options; 'carousel --version' prints the version.\n"
           "\nexit codes: 0 done, 1 failed, 2 command line, 3 a rank was lost, 4 ended early by a signal\n",
           stream);
+}
+
+/* The commands for the shell's completion, or the manual page's parts that follow from the table above. */
+static void print_commands(car_cli_help form) {
+    if (form == CAR_CLI_HELP_MAN) {
+        car_cli_print_man_head("carousel", "Training deep networks by cyclic data parallelism.",
+                               "carousel COMMAND [OPTIONS]");
+        puts("\n# COMMANDS\n");
+    }
+    for (int c = 0; c < COMMANDS; c++) {
+        const char *name = commands[c].name, *summary = commands[c].summary;
+        if (form == CAR_CLI_HELP_MAN) {
+            printf("*carousel-%s*(1)\n\t%s\n\n", name, summary);
+        } else {
+            printf("%s\t\t\t%s\n", name, summary);
+        }
+    }
 }
 
 /* Readers look at a mapped file's length before they use it; this is for a file that is cut in the very moment. */
@@ -80,7 +97,12 @@ int main(int argc, char **argv) {
         print_usage(stderr);
         return CAR_CLI_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    car_cli_help help = car_cli_find_help(2, argv);
+    if (help == CAR_CLI_HELP_LIST || help == CAR_CLI_HELP_MAN) {
+        print_commands(help);
+        return check_output(CAR_CLI_OK, false);
+    }
+    if (help == CAR_CLI_HELP_TEXT || strcmp(argv[1], "help") == 0) {
         print_usage(stdout);
         return check_output(CAR_CLI_OK, false);
     }

@@ -43,50 +43,7 @@ bool car_cli_read_pair(const char *text, char separator, double *first, double *
     return end != rest && *end == '\0' && isfinite(*first) && isfinite(*second);
 }
 
-/* ---- help ------------------------------------------------------------------------------------ */
-
-static void print_default(const car_cli_option *option) {
-    switch (option->kind) {
-    case CAR_CLI_INT:
-        if (*(const int *)option->target != 0 && *(const int *)option->target >= option->least) {
-            printf(" [%d]", *(const int *)option->target);
-        }
-        break;
-    case CAR_CLI_REAL:
-        if (*(const double *)option->target >= option->least) {
-            printf(" [%g]", *(const double *)option->target);
-        }
-        break;
-    case CAR_CLI_SEED:
-        printf(" [%llu]", (unsigned long long)*(const uint64_t *)option->target);
-        break;
-    case CAR_CLI_TEXT:
-        if (*(const char *const *)option->target) {
-            printf(" [%s]", *(const char *const *)option->target);
-        }
-        break;
-    case CAR_CLI_FLAG:
-        break;
-    }
-}
-
-static void print_help(const car_cli_command *command, const car_cli_option *options, int count) {
-    printf("%s\n\nusage: %s\n\noptions, with their defaults in brackets:\n", command->summary, command->synopsis);
-    for (int o = 0; o < count; o++) {
-        if (!options[o].help) {
-            continue;
-        }
-        char left[64];
-        snprintf(left, sizeof left, "--%s %s", options[o].name, options[o].value ? options[o].value : "");
-        printf("  %-24s %s", left, options[o].help);
-        print_default(&options[o]);
-        putchar('\n');
-    }
-    printf("  %-24s %s\n", "--help", "show this and exit");
-    if (command->footer) {
-        printf("\n%s\n", command->footer);
-    }
-}
+/* ---- the ends of help texts ------------------------------------------------------------------ */
 
 void car_cli_list_models(char *text, size_t capacity) {
     size_t used = (size_t)snprintf(text, capacity, "models:");
@@ -126,6 +83,18 @@ void car_cli_list_choices(char *text, size_t capacity) {
         const car_optimizer_info *optimizer = car_optimizer_info_of((car_optimizer_kind)k);
         add_choice(text, capacity, &used, optimizer->name, optimizer->summary);
     }
+}
+
+void car_cli_add_advice(char *text, size_t capacity) {
+    size_t used = strlen(text);
+    add_title(text, capacity, &used,
+              "which rule and placement:\n"
+              "  one device, or time to spare   --rule accumulate: least memory, no delay\n"
+              "  one machine, little memory     --rule cdp-v2: activations near half of dp's\n"
+              "  a replica fits each device     --placement replica --rule cdp-v2: no collective, smaller bursts\n"
+              "  it does not                    --placement zero, weights move; or pipeline, cut by layers\n"
+              "  pipelines to compare with      --placement pipeline --rule gpipe, 1f1b or 2bw, which train as well\n"
+              "  many devices                   --placement grid: N(N+1)/2 of them for dp's N x N");
 }
 
 void car_cli_list_paper_models(char *text, size_t capacity) {
@@ -273,18 +242,10 @@ const char *car_cli_take_word(const car_cli_option *options, int count, int *arg
     return NULL;
 }
 
-bool car_cli_wants_help(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 int car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc, char **argv) {
-    if (car_cli_wants_help(argc, argv)) {
-        print_help(command, options, count);
+    car_cli_help help = car_cli_find_help(argc, argv);
+    if (help != CAR_CLI_HELP_NONE) {
+        car_cli_print_help(help, command, options, count);
         return CAR_CLI_OK;
     }
     for (int i = 1; i < argc;) {

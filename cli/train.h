@@ -32,7 +32,7 @@ typedef struct car_train_options {
     int freshness_slack;
     int data_threads, checkpoint_every, keep, resume_step;
     double lr, adamw_lr, momentum, weight_decay, clip_norm, epochs, step_seconds;
-    bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, force;
+    bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, force, tensorboard;
     uint64_t seed;
     char *plan_text;              /* what --plan names; released with the options of the first run */
     car_cli_config *config_texts; /* owns texts above that came from a file */
@@ -138,18 +138,20 @@ typedef struct car_train_run {
     car_train_writer *writer; /* NULL if no checkpoints are written on the way */
     int64_t saved_step;       /* of the newest checkpoint that this run wrote or began with; 0: none */
     car_available available;  /* memory, before this run took any */
+    double planned;           /* bytes of activations at the peak, as the plan predicts them; over ranks this rank's */
     int hub_rank;             /* which of the hub's ranks this is */
     car_status failure;       /* of something that did not keep the run from going on to its end */
     char failure_text[1024];  /* its message */
     /* The run directory. */
     int lock_file, metrics_file; /* if it is locked; if it is written to */
+    int events_file;             /* TensorBoard's, if it is written to */
     dev_t out_device;            /* which directory it is */
     ino_t out_number;            /* the same */
     double looked;               /* when it was last looked for */
-    car_train_lines metrics, evaluations;
+    car_train_lines metrics, evaluations, events;
     bool settled, chosen; /* over ranks: all end in the same way, and why has been said; the mapping was chosen */
     bool locked, out_is_new, out_is_gone; /* this run has its lock; created it; it was removed */
-    bool writes;                          /* metrics_file is open */
+    bool writes, writes_events;           /* metrics_file is open; events_file is */
     bool weights_written;                 /* weights.safetensors has the result */
     /* What the output needs to know. */
     bool terminal;
@@ -285,6 +287,7 @@ typedef struct car_train_peaks {
     double activations_sum, rss_sum; /* of all ranks' peaks, which need not be at one time */
 } car_train_peaks;
 car_train_peaks car_train_get_peaks(const car_train_run *run);
+double car_train_resident_bytes(void); /* of this process, now */
 
 /* ---- train_memory.c: those peaks, with the word whose they are --------------------------------------------------- */
 
@@ -319,8 +322,24 @@ void car_train_close_metrics(car_train_run *run); /* says which lines are missin
 /* A line each; nothing without a run directory. Stops the run if the directory is gone. */
 void car_train_write_metrics(car_train_run *run, const car_step_report *report);
 void car_train_write_evaluation(car_train_run *run);
+/* Appends all bytes or none. Returns 0, or the errno of what went wrong. */
+int car_train_append(int file, const void *line, size_t length);
+/* Counts a line that was written (`reason` 0) or could not be; warns of the first that is missing. */
+void car_train_note_line(car_train_run *run, car_train_lines *lines, const char *name, int64_t step, int reason);
 /* Fails if the run directory was removed. */
 car_status car_train_find_directory(car_train_run *run);
+
+/* ---- train_tensorboard.c: the same numbers for TensorBoard; they do nothing without --tensorboard ------------------- */
+
+car_status car_train_open_events(car_train_run *run);
+void car_train_close_events(car_train_run *run);
+void car_train_write_step_event(car_train_run *run, const car_step_report *report, double samples_per_s);
+void car_train_write_evaluation_event(car_train_run *run);
+
+/* ---- train_progress.c: how far a run is, and how long it will take ------------------------------------------------ */
+
+/* After each step, at `now`: a line, if one is due; once, how long the whole will take. */
+void car_train_show_progress(car_train_run *run, double now);
 
 /* ---- train_output.c: the head, a line for a step, the evaluation, the end; and the files of the run directory ---- */
 

@@ -22,6 +22,7 @@ static const double certain_share = 0.8;
 /* Bytes. */
 typedef struct need {
     double activations, weights, gradients, optimizer, workspace;
+    double planned;  /* activations while training */
     double snapshot; /* the copy that checkpoints on the way are written from */
     double tasks;    /* the plan itself: what each worker has to do in a step */
 } need;
@@ -140,7 +141,8 @@ static car_status predict(const car_train_run *run, const car_plan *plan, int st
                   .gradients = gradient_bytes(plan, weights, deferred),
                   .optimizer = states * weights,
                   .tasks = task_bytes(config->workers, car_plan_partition(plan)->stage_count)};
-    CAR_TRY(predict_activations(plan, &out->activations));
+    CAR_TRY(predict_activations(plan, &out->planned));
+    out->activations = out->planned;
     if (o->checkpoint_every) {
         out->snapshot = snapshot;
     } else { /* it is made when the activations are gone */
@@ -253,6 +255,8 @@ car_status car_train_check_memory(car_train_run *run, int states) {
     need n;
     car_status status = CAR_OK;
     CAR_TRY(predict(run, run->plan, states, &n));
+    /* What is not simulated is a bound, not a prediction to be shown. */
+    run->planned = (int64_t)config->workers * car_plan_partition(run->plan)->stage_count <= few_enough ? n.planned : 0;
     if (total(&n) <= r.bytes) {
         return CAR_OK;
     }

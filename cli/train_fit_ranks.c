@@ -51,6 +51,7 @@ static car_status predict_share(car_train_run *run, int states, share *out) {
     } else {
         CAR_TRY(car_plan_predict_device(run->plan, car_transport_rank(run->transport), states, &d));
     }
+    run->planned = (double)d.activations;
     double lane = (double)car_program_scratch_bytes(program) + (double)car_engine_addend_bytes(program, 0, ops);
     *out = (share){.activations = (double)d.activations,
                    .others = (double)d.weights + (double)d.gradients + (double)d.optimizer +

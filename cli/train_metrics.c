@@ -1,4 +1,5 @@
-/* metrics.jsonl and evaluations.jsonl of a run, a line for each step and each evaluation.
+/* metrics.jsonl and evaluations.jsonl of a run, a line for each step and each evaluation. The same numbers go into
+ * TensorBoard's files (train_tensorboard.c).
  *
  * A line that cannot be written does not end the run: that is said once, and at the end how many there are. A run
  * directory that is gone does: everything that comes would be lost. */
@@ -18,14 +19,13 @@ static const double look_after = 1.0; /* seconds from one look at the directory 
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Appends the whole line or nothing. Returns 0, or what went wrong. */
-static int append(int file, const char *line, size_t length) {
+int car_train_append(int file, const void *line, size_t length) {
     struct stat before;
     if (fstat(file, &before) != 0) {
         return errno;
     }
     for (size_t done = 0; done < length;) {
-        ssize_t count = write(file, line + done, length - done);
+        ssize_t count = write(file, (const char *)line + done, length - done);
         if (count < 0 && errno == EINTR) {
             continue;
         }
@@ -41,7 +41,7 @@ static int append(int file, const char *line, size_t length) {
     return 0;
 }
 
-static void note_line(car_train_run *run, car_train_lines *lines, const char *name, int64_t step, int reason) {
+void car_train_note_line(car_train_run *run, car_train_lines *lines, const char *name, int64_t step, int reason) {
     lines->written += reason == 0;
     lines->missing += reason != 0;
     if (reason != 0 && lines->missing == 1) {
@@ -129,6 +129,7 @@ car_status car_train_open_metrics(car_train_run *run) {
     run->out_device = directory.st_dev;
     run->out_number = directory.st_ino;
     run->writes = true;
+    CAR_TRY(car_train_open_events(run));
 done:
     return status;
 }
@@ -143,6 +144,8 @@ void car_train_close_metrics(car_train_run *run) {
     }
     conclude(run, &run->metrics, "metrics.jsonl");
     conclude(run, &run->evaluations, "evaluations.jsonl");
+    conclude(run, &run->events, "events.out.tfevents.*");
+    car_train_close_events(run);
     run->writes = false;
 }
 
@@ -200,6 +203,7 @@ static const char *number_or_null(double value, char text[32]) {
 void car_train_write_metrics(car_train_run *run, const car_step_report *report) {
     char line[512], loss[32], norm[64] = "", number[32];
     double now = report->when, trained = now - run->started - run->aside;
+    double samples_per_s = (double)run->reported * run->options.workers * run->options.shape.batch / trained;
     if (!run->writes) {
         return;
     }
@@ -210,11 +214,11 @@ void car_train_write_metrics(car_train_run *run, const car_step_report *report) 
         line, sizeof line,
         "{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, \"samples_per_s\": %.6g, \"seconds\": %.6g%s, \"skipped\": %s, "
         "\"activations_bytes\": %zu}\n",
-        (long long)report->step, number_or_null(report->loss, loss), report->lr,
-        (double)run->reported * run->options.workers * run->options.shape.batch / trained, now - run->started, norm,
-        report->skipped ? "true" : "false", car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS));
-    int reason = append(run->metrics_file, line, (size_t)length);
-    note_line(run, &run->metrics, "metrics.jsonl", report->step, reason);
+        (long long)report->step, number_or_null(report->loss, loss), report->lr, samples_per_s, now - run->started,
+        norm, report->skipped ? "true" : "false", car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS));
+    int reason = car_train_append(run->metrics_file, line, (size_t)length);
+    car_train_note_line(run, &run->metrics, "metrics.jsonl", report->step, reason);
+    car_train_write_step_event(run, report, samples_per_s);
     look_for_directory(run, now);
 }
 
@@ -239,8 +243,9 @@ void car_train_write_evaluation(car_train_run *run) {
                           car_clock_seconds() - run->started);
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666), reason = file < 0 ? errno : 0;
     if (file >= 0) {
-        reason = append(file, line, (size_t)length);
+        reason = car_train_append(file, line, (size_t)length);
         reason = close(file) != 0 && errno != EINTR && reason == 0 ? errno : reason;
     }
-    note_line(run, &run->evaluations, "evaluations.jsonl", step, reason);
+    car_train_note_line(run, &run->evaluations, "evaluations.jsonl", step, reason);
+    car_train_write_evaluation_event(run);
 }

@@ -80,6 +80,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"reset-head", NULL, "--init: a classifier of another size begins anew", CAR_CLI_FLAG, &o->reset_head, 0, 0},
         {"out", "DIR", "run directory: configuration, metrics, checkpoints, weights, summary", CAR_CLI_TEXT, &o->out, 0,
          0},
+        {"tensorboard", NULL, "write an event file for TensorBoard into --out as well", CAR_CLI_FLAG, &o->tensorboard,
+         0, 0},
         {"checkpoint-every", "STEPS", "write a checkpoint so often; 0: at the end only", CAR_CLI_INT,
          &o->checkpoint_every, 0, 1e9},
         {"keep", "K", "checkpoints that stay; 0: none are written", CAR_CLI_INT, &o->keep, 0, 1e6},
@@ -146,7 +148,7 @@ int car_train_read_config(const car_cli_command *command, const char *path, car_
 }
 
 int car_train_read_options(int argc, char **argv, car_train_options *o) {
-    char lists[2048];
+    char lists[4096];
     car_cli_option table[CAR_TRAIN_OPTIONS];
     car_train_default_options(o);
     o->threads = 0;   /* how many there are cores for is known when ranks have joined */
@@ -154,6 +156,7 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     int count = fill_table(o, table);
     car_cli_list_models(lists, sizeof lists);
     car_cli_list_choices(lists, sizeof lists);
+    car_cli_add_advice(lists, sizeof lists);
     const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", lists};
     int code = car_cli_wants_help(argc, argv) ? CAR_CLI_GO_ON : read_config(&command, table, count, argc, argv, o);
     /* Who types how long it is to be does not mean what a file says about it otherwise. */
@@ -234,6 +237,9 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     *trainer = car_trainer_config_default();
     if (strcmp(o->order, "shuffled") != 0 && strcmp(o->order, "sequential") != 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--order %s: it must be shuffled or sequential", o->order);
+    }
+    if (o->tensorboard && !o->out) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--tensorboard wants --out DIR, where its files go");
     }
     if (strcmp(o->rule, car_rule_text(CAR_RULE_CUSTOM)) == 0) {
         plan->rule = CAR_RULE_CUSTOM;

@@ -13,11 +13,7 @@
 #include "data.h"
 #include "train.h"
 
-enum { TIMED_STEPS = 512, FORETELLING_STEPS = 3 };
-
-static const double foretelling_seconds = 1; /* of training, before its duration is estimated */
-
-static const double megabyte = 1e6;
+enum { TIMED_STEPS = 512 };
 
 /* ---- the run directory ----------------------------------------------------------------------- */
 
@@ -141,62 +137,6 @@ void car_train_show_model(const car_train_run *run) {
     fflush(stdout); /* the first step may take long */
 }
 
-/* How long it will take, in words: "12 minutes". */
-static void describe_duration(double seconds, char *text, size_t capacity) {
-    static const struct {
-        double seconds;
-        const char *name;
-    } units[] = {{86400, "day"}, {3600, "hour"}, {60, "minute"}, {1, "second"}};
-    size_t u = 0;
-    while (u < 3 && seconds < 2 * units[u].seconds) {
-        u++;
-    }
-    double count = fmax(seconds / units[u].seconds, 1);
-    snprintf(text, capacity, "%.*f %s%s", count < 9.95 && u < 3 ? 1 : 0, count, units[u].name, count < 1.5 ? "" : "s");
-}
-
-/* Once, when the first steps have shown how fast it is. The first of all does not count: it fills the cycle, and what is
- * used for the first time is slow. */
-static void show_duration(car_train_run *run, double now) {
-    const car_train_options *o = &run->options;
-    double trained = now - run->first_reported - run->aside;
-    int64_t steps = o->steps - run->first_step;
-    if (run->foretold || run->reported < FORETELLING_STEPS || trained < foretelling_seconds) {
-        return;
-    }
-    run->foretold = true;
-    if (run->reported >= steps) {
-        return;
-    }
-    char duration[64];
-    double rate = (double)(run->reported - 1) / trained;
-    describe_duration((double)steps / rate, duration, sizeof duration);
-    printf("%sabout %s for %lld steps at %.0f samples/s%s\n", run->terminal ? "\r\033[K" : "", duration,
-           (long long)steps, rate * o->workers * o->shape.batch, o->eval_every ? ", evaluations not counted" : "");
-}
-
-static void show_step(car_train_run *run, double now) {
-    const car_train_options *o = &run->options;
-    int64_t step = run->first_step + run->reported;
-    bool last = step == o->steps;
-    char epoch[40] = "";
-    /* A terminal's line is renewed often; a log gets a line now and then. */
-    if (!last && run->reported != 1 && now - run->shown < (run->terminal ? 0.1 : 2.0)) {
-        return;
-    }
-    double elapsed = now - run->started - run->aside, samples = (double)run->reported * o->workers * o->shape.batch;
-    run->shown = now;
-    if (run->epoch_steps > 0) {
-        snprintf(epoch, sizeof epoch, "epoch %.2f  ", (double)step / (double)run->epoch_steps);
-    }
-    printf("%s%sstep %lld/%d  loss %.4f  %.1f samples/s  activations%s %.1f MB, peak %.1f MB  %.0f s left%s",
-           run->terminal ? "\r\033[K" : "", epoch, (long long)step, o->steps, run->loss, samples / elapsed,
-           run->transport ? " of rank 0" : "", (double)car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
-           (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
-           elapsed / (double)run->reported * (double)(o->steps - step), run->terminal && !last ? "" : "\n");
-    fflush(stdout);
-}
-
 void car_train_on_step(void *user, const car_step_report *report) {
     car_train_run *run = user;
     double now = report->when;
@@ -207,8 +147,7 @@ void car_train_on_step(void *user, const car_step_report *report) {
     run->first_reported = run->reported == 0 ? now : run->first_reported;
     run->reported++;
     car_train_write_metrics(run, report);
-    show_duration(run, now);
-    show_step(run, now);
+    car_train_show_progress(run, now);
 }
 
 const char *car_train_accuracy_name(car_domain domain) {

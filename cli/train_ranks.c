@@ -166,7 +166,7 @@ void car_train_leave(car_train_run *run, car_status status) {
 
 /* ---- accounts ------------------------------------------------------------------------------- */
 
-static double resident_bytes(void) {
+double car_train_resident_bytes(void) {
     long pages = 0, resident = 0;
     FILE *file = fopen("/proc/self/statm", "r");
     if (file && fscanf(file, "%ld %ld", &pages, &resident) != 2) {
@@ -183,7 +183,7 @@ static account account_of(const car_train_run *run) {
     car_rank_traffic traffic = car_rank_get_traffic(run->rank);
     account a = {.activations_mean = car_arena_mean(run->arena, CAR_MEMORY_ACTIVATIONS),
                  .extent = (double)car_arena_extent(run->arena),
-                 .rss_end = resident_bytes(),
+                 .rss_end = car_train_resident_bytes(),
                  .data_waited = car_loader_waited(run->data.loader),
                  .bytes_sent = (double)traffic.bytes_sent,
                  .messages = (double)traffic.messages,

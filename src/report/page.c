@@ -271,6 +271,11 @@ done:
 
 car_status car_report_page(car_context *context, const char *const *directories, int count, const char *title,
                            const char *path) {
+    return car_report_live_page(context, directories, count, title, 0, path);
+}
+
+car_status car_report_live_page(car_context *context, const char *const *directories, int count, const char *title,
+                                double seconds, const char *path) {
     cJSON *root = cJSON_CreateObject(), *runs = cJSON_CreateArray();
     car_text names = {.context = context};
     char *all_names = NULL, *json = NULL;
@@ -286,6 +291,9 @@ car_status car_report_page(car_context *context, const char *const *directories,
     CAR_TRY(car_run_add(context, root, "carousel_report", cJSON_CreateNumber(PAGE_VERSION)));
     CAR_TRY(car_run_add(context, root, "carousel", cJSON_CreateString(car_version())));
     CAR_TRY(car_run_add(context, root, "title", cJSON_CreateString(title ? title : all_names)));
+    if (seconds > 0) {
+        CAR_TRY(car_run_add(context, root, "reload_seconds", cJSON_CreateNumber(seconds)));
+    }
     cJSON *added = runs;
     runs = NULL;
     CAR_TRY(car_run_add(context, root, "runs", added));

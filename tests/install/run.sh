@@ -40,6 +40,12 @@ prefix=$scratch/prefix
 libdir=$(dirname "$(find "$prefix" -name libcarousel.a)")
 
 "$prefix/bin/carousel" --help >/dev/null || fail "the installed program does not run"
+[ -s "$prefix/share/bash-completion/completions/carousel" ] || fail "the completion of bash is missing"
+if command -v scdoc >/dev/null; then
+    for page in carousel $("$prefix/bin/carousel" --help=list | sed 's/\t.*//; s/^/carousel-/'); do
+        [ -s "$prefix/share/man/man1/$page.1" ] || fail "the manual page $page(1) is missing"
+    done
+fi
 
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 found=$(pkg-config --modversion carousel)

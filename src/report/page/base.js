@@ -138,6 +138,12 @@ class View {
         this.min = this.full.min;
         this.max = this.full.max;
         this.listeners = [];
+        View.all.push(this);
+    }
+
+    // Whether the reader looks at a part of any chart.
+    static zoomed() {
+        return View.all.some((view) => !view.isWhole);
     }
 
     onChange(listener) {
@@ -176,6 +182,8 @@ class View {
             clamp(this.max + move, this.full.min + (this.max - this.min), this.full.max));
     }
 }
+
+View.all = [];
 
 const keyHelp = "Click it, then: wheel or + and − zoom, arrow keys move, 0 or a double click shows all.";
 

@@ -42,5 +42,7 @@ function makePage(report) {
 }
 
 theme.start();
-makePage(readReport());
+const report = readReport();
+makePage(report);
+live.start(report);
 document.documentElement.dataset.ready = "true";

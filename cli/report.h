@@ -1,0 +1,19 @@
+/* What the files of `carousel report` share. */
+#ifndef CAR_CLI_REPORT_H
+#define CAR_CLI_REPORT_H
+
+#include "cli.h"
+
+typedef struct car_cli_report_options {
+    const char *output, *title;
+    double every; /* seconds */
+    bool live;
+} car_cli_report_options;
+
+/* The page, which loads itself again every `reload` seconds (0: it does not). `loud`: what it lacks is said. */
+int car_cli_report_write(const car_cli_report_options *options, const char *const *directories, int count,
+                         double reload, bool loud);
+/* Writes it again and again; see report_live.c. Returns the exit code. */
+int car_cli_report_live(const car_cli_report_options *options, const char *const *directories, int count);
+
+#endif

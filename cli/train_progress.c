@@ -1,0 +1,129 @@
+/* How far a run is: a line that is renewed on a terminal, a line now and then in a log. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "train.h"
+
+enum { FORETELLING_STEPS = 3, DEFAULT_COLUMNS = 80, LEAST_BAR = 8, MOST_BAR = 30 };
+
+static const double foretelling_seconds = 1; /* of training, before its duration is estimated */
+static const double terminal_pause = 0.1, log_pause = 2.0;
+static const double megabyte = 1e6;
+
+/* ---- how long it will take ------------------------------------------------------------------- */
+
+/* In words: "12 minutes". */
+static void describe_duration(double seconds, char *text, size_t capacity) {
+    static const struct {
+        double seconds;
+        const char *name;
+    } units[] = {{86400, "day"}, {3600, "hour"}, {60, "minute"}, {1, "second"}};
+    size_t u = 0;
+    while (u < 3 && seconds < 2 * units[u].seconds) {
+        u++;
+    }
+    double count = fmax(seconds / units[u].seconds, 1);
+    snprintf(text, capacity, "%.*f %s%s", count < 9.95 && u < 3 ? 1 : 0, count, units[u].name, count < 1.5 ? "" : "s");
+}
+
+/* Once, when the first steps have shown how fast it is. The first of all does not count: it fills the cycle, and what is
+ * used for the first time is slow. */
+static void show_duration(car_train_run *run, double now) {
+    const car_train_options *o = &run->options;
+    double trained = now - run->first_reported - run->aside;
+    int64_t steps = o->steps - run->first_step;
+    if (run->foretold || run->reported < FORETELLING_STEPS || trained < foretelling_seconds) {
+        return;
+    }
+    run->foretold = true;
+    if (run->reported >= steps) {
+        return;
+    }
+    char duration[64];
+    double rate = (double)(run->reported - 1) / trained;
+    describe_duration((double)steps / rate, duration, sizeof duration);
+    printf("%sabout %s for %lld steps at %.0f samples/s%s\n", run->terminal ? "\r\033[K" : "", duration,
+           (long long)steps, rate * o->workers * o->shape.batch, o->eval_every ? ", evaluations not counted" : "");
+}
+
+/* ---- one line -------------------------------------------------------------------------------- */
+
+/* "1:02:03" or "2:03". */
+static void describe_rest(double seconds, char *text, size_t capacity) {
+    long long s = (long long)fmin(fmax(seconds, 0), 1e12);
+    if (s >= 3600) {
+        snprintf(text, capacity, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    } else {
+        snprintf(text, capacity, "%lld:%02lld", s / 60, s % 60);
+    }
+}
+
+/* Activations now, at the peak so far, and what the plan says that peak will be. */
+static void describe_memory(const car_train_run *run, char *text, size_t capacity) {
+    char planned[48] = "";
+    if (run->planned > 0) {
+        snprintf(planned, sizeof planned, " (plan: %.1f MB)", run->planned / megabyte);
+    }
+    snprintf(text, capacity, "activations%s %.1f MB, peak %.1f MB%s", run->transport ? " of rank 0" : "",
+             (double)car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
+             (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte, planned);
+}
+
+static int columns(void) {
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : DEFAULT_COLUMNS;
+}
+
+/* The bar takes what the rest leaves of the line; a line that is too long for the terminal is cut, since one that wraps
+ * cannot be renewed. */
+static void show_on_terminal(const char *rest, double share) {
+    char bar[MOST_BAR + 1] = "";
+    int wide = columns() - 1, room = wide - (int)strlen(rest) - (int)strlen("[] 100%  ");
+    room = room > MOST_BAR ? MOST_BAR : room;
+    int filled = (int)(share * room);
+    if (room < LEAST_BAR) {
+        printf("\r\033[K%3.0f%%  %.*s", floor(100 * share), wide > 6 ? wide - 6 : 0, rest);
+        return;
+    }
+    memset(bar, ' ', (size_t)room);
+    memset(bar, '=', (size_t)filled);
+    if (filled < room && filled > 0) {
+        bar[filled - 1] = '>';
+    }
+    printf("\r\033[K[%.*s] %3.0f%%  %s", room, bar, floor(100 * share), rest);
+}
+
+static void show_step(car_train_run *run, double now) {
+    const car_train_options *o = &run->options;
+    int64_t step = run->first_step + run->reported;
+    bool last = step == o->steps;
+    char epoch[40] = "", memory[160], left[48], line[512];
+    if (!last && run->reported != 1 && now - run->shown < (run->terminal ? terminal_pause : log_pause)) {
+        return;
+    }
+    double elapsed = now - run->started - run->aside, samples = (double)run->reported * o->workers * o->shape.batch;
+    run->shown = now;
+    if (run->epoch_steps > 0) {
+        snprintf(epoch, sizeof epoch, "epoch %.2f  ", (double)step / (double)run->epoch_steps);
+    }
+    describe_memory(run, memory, sizeof memory);
+    describe_rest(elapsed / (double)run->reported * (double)(o->steps - step), left, sizeof left);
+    snprintf(line, sizeof line, "%sstep %lld/%d  loss %.4f  %.1f samples/s  %s left  %s", epoch, (long long)step,
+             o->steps, run->loss, samples / elapsed, left, memory);
+    if (run->terminal) {
+        show_on_terminal(line, (double)step / o->steps);
+        fputs(last ? "\n" : "", stdout);
+    } else {
+        puts(line);
+    }
+    fflush(stdout);
+}
+
+void car_train_show_progress(car_train_run *run, double now) {
+    show_duration(run, now);
+    show_step(run, now);
+}
