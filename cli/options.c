@@ -269,6 +269,14 @@ const char *car_cli_take_word(const car_cli_option *options, int count, int *arg
     return NULL;
 }
 
+void car_cli_write_out(int argc, char **argv, const char *brief, const char *whole) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], brief) == 0) {
+            argv[i] = (char *)(uintptr_t)whole; /* nobody writes to it */
+        }
+    }
+}
+
 bool car_cli_wants_help(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {

@@ -26,8 +26,6 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"classes", "N", "classes of an image model (its own)", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
         {"image-size", "N", "pixels on a side (the model's own)", CAR_CLI_INT, &o->shape.image_size, 1, 1 << 14},
         CAR_CLI_SHAPE_OPTIONS(o->shape),
-        {"heads", "N", "of a transformer's attention (the model's own)", CAR_CLI_INT, &o->shape.heads, 1, 1 << 12},
-        {"vocabulary", "N", "tokens that a token model knows (its own)", CAR_CLI_INT, &o->shape.vocabulary, 1, 1 << 24},
         {"threads", "P", "threads that share the work, for shared (as many as workers)", CAR_CLI_INT, &o->threads, 1,
          1 << 16},
         {"ranks", "R", "ranks that share the workers, for replica (as many)", CAR_CLI_INT, &o->ranks, 1, 1 << 16},

@@ -181,12 +181,41 @@ done:
 }
 
 /* What the bits depend on besides the state; threads and paths are not among it. */
-static const char *const decisive[] = {
-    "model",       "data",       "rule",      "workers",        "stages",          "batch",        "seed",
-    "optimizer",   "lr",         "momentum",  "nesterov",       "betas",           "weight-decay", "decay-weights-only",
-    "lr-schedule", "warmup",     "clip-norm", "skip-nonfinite", "freshness-slack", "order",        "no-augment",
-    "classes",     "image-size", "seq-len",   "convolutions",   "memory",          "width",        "depth",
-    "steps",       "epochs",     "placement", "adamw-lr",       "delay-correction"};
+static const char *const decisive[] = {"model",
+                                       "data",
+                                       "rule",
+                                       "workers",
+                                       "stages",
+                                       "batch",
+                                       "seed",
+                                       "optimizer",
+                                       "lr",
+                                       "momentum",
+                                       "nesterov",
+                                       "betas",
+                                       "weight-decay",
+                                       "decay-weights-only",
+                                       "lr-schedule",
+                                       "warmup",
+                                       "clip-norm",
+                                       "skip-nonfinite",
+                                       "freshness-slack",
+                                       "order",
+                                       "no-augment",
+                                       "classes",
+                                       "image-size",
+                                       "seq-len",
+                                       "convolutions",
+                                       "memory",
+                                       "width",
+                                       "depth",
+                                       "steps",
+                                       "epochs",
+                                       "placement",
+                                       "adamw-lr",
+                                       "delay-correction",
+                                       "heads",
+                                       "vocabulary"};
 
 static bool is_same(const cJSON *then, const cJSON *now, const char *name) {
     const cJSON *a = cJSON_GetObjectItemCaseSensitive(then, name), *b = cJSON_GetObjectItemCaseSensitive(now, name);

@@ -1,0 +1,53 @@
+#!/bin/bash
+# Greedy generation is that of a PyTorch model with the same weights: of a run of ours, exported, and of a folder that
+# PyTorch wrote, with and without Hugging Face's prefix. Ends with 77, "skipped", without PyTorch.
+#
+#     CAROUSEL=PROGRAM tests/torch/generate.sh
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+python=${PYTHON:-/usr/bin/python3}
+if ! "$python" -c 'import torch, torchvision' 2>/dev/null; then
+    echo "SKIPPED: $python has no torch and torchvision" >&2
+    exit 77
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+torch() {
+    "$python" "$here/torch_generate.py" "$@"
+}
+
+# check DIR SOURCE PROMPT TOKENS: what the program generates from SOURCE, with the weights in DIR by PyTorch.
+check() {
+    "$CAROUSEL" generate "$2" --prompt "$3" --tokens "$4" --temperature 0 --json >generated.json
+    torch check "$1" generated.json
+}
+
+for i in $(seq 60); do echo "line $i of a text that is made up, $((i * i)) words long and not very good"; done >text
+"$CAROUSEL" tokenize text -o text.bin --vocabulary 320
+"$CAROUSEL" train --model gpt2-nano --data tokens:text.bin --width 48 --depth 2 --heads 3 --seq-len 32 --workers 2 \
+    --batch 4 --steps 30 --optimizer adamw --lr 3e-3 --eval-batches 1 --out run >train.log || { cat train.log; exit 1; }
+"$CAROUSEL" export run -o exported
+echo "== a run, and its export"
+check exported run "line 7" 60
+check exported exported "words " 30
+
+for bare in "" --bare; do
+    echo "== written by PyTorch ${bare:+without the prefix}"
+    rm -rf theirs
+    torch make theirs $bare
+    check theirs theirs "The quick brown fox" 70
+    "$CAROUSEL" train --model gpt2-nano --data tokens:text --width 48 --depth 3 --heads 4 --seq-len 16 --workers 2 \
+        --batch 1 --steps 1 --eval-batches 1 --init theirs/model.safetensors >init.log 2>&1 && exit 1
+    grep -q "wpe.weight is \[96, 48\] there and \[128, 48\]" init.log || { cat init.log; exit 1; }
+    rm -rf fits
+    torch make fits $bare --positions 128
+    "$CAROUSEL" train --model gpt2-nano --data tokens:text --width 48 --depth 3 --heads 4 --seq-len 16 --workers 2 \
+        --batch 1 --steps 1 --lr 0 --eval-batches 1 --init fits/model.safetensors --out tuned >init.log 2>&1 ||
+        { cat init.log; exit 1; }
+    check fits tuned "The quick" 40
+    rm -rf tuned
+done
