@@ -19,7 +19,7 @@ car_generator_config car_generator_config_default(void) {
 
 /* ---- matrix products ------------------------------------------------------------------------- */
 
-/* y = x w + bias, or y += that; w is [in, out]. */
+/* y = x w + bias, or y += that; w is [out, in]. */
 typedef struct product {
     car_generator *g;
     const float *x, *w, *bias;
@@ -32,6 +32,7 @@ static void run_product(void *user, int piece) {
     const product *p = user;
     const car_vector *vector = p->g->vector;
     int64_t first = piece * p->strip, width = p->out - first < p->strip ? p->out - first : p->strip;
+    const float *w = p->w + first * p->in;
     for (int64_t r = 0; r < p->rows; r++) {
         float *y = p->y + r * p->out + first;
         if (p->add) {
@@ -41,9 +42,11 @@ static void run_product(void *user, int piece) {
         }
     }
     if (p->rows == 1) {
-        vector->combine_rows(p->y + first, p->x, p->w + first, p->in, width, p->out);
-    } else if (!car_kernels_multiply('N', 'N', p->rows, width, p->in, 1, p->x, p->in, p->w + first, p->out, 1,
-                                     p->y + first, p->out)) {
+        for (int64_t i = 0; i < width; i++) {
+            p->y[first + i] += vector->dot(w + i * p->in, p->x, p->in);
+        }
+    } else if (!car_kernels_multiply('N', 'T', p->rows, width, p->in, 1, p->x, p->in, w, p->in, 1, p->y + first,
+                                     p->out)) {
         atomic_store(&p->g->failed, true);
     }
 }
@@ -213,7 +216,7 @@ car_gpt2_sizes car_generator_sizes(const car_generator *generator) {
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-/* The buffers, one behind the other in one block. */
+/* The buffers, one behind the other in one block, which goes with the model. */
 static car_status allocate(car_generator *g) {
     const car_gpt2_sizes *s = &g->model.sizes;
     size_t rows = (size_t)(s->positions < MOST_ROWS ? s->positions : MOST_ROWS), width = (size_t)s->width;
@@ -234,12 +237,11 @@ static car_status allocate(car_generator *g) {
     for (int i = 0; i < PARTS; i++) {
         total += car_round_up(parts[i].count, ALIGNED);
     }
-    car_status status = car_context_allocate(g->context, total, sizeof *g->buffers, &g->buffers);
+    float *at = NULL;
+    car_status status = car_arena_allocate(g->model.arena, CAR_MEMORY_WORKSPACE, total * sizeof *at, (void **)&at);
     if (status != CAR_OK) {
         return status;
     }
-    g->buffer_count = total;
-    float *at = g->buffers;
     for (int i = 0; i < PARTS; i++) {
         *parts[i].buffer = at;
         at += car_round_up(parts[i].count, ALIGNED);
@@ -275,7 +277,6 @@ void car_generator_close(car_generator *g) {
         return;
     }
     car_team_destroy(g->team);
-    car_context_release(g->context, g->buffers, g->buffer_count, sizeof *g->buffers);
     if (g->model.context) {
         car_gpt2_release(&g->model);
     }

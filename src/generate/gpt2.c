@@ -15,7 +15,8 @@ typedef enum extent { NONE, WIDTH, THREE_WIDTHS, INNER, VOCABULARY, POSITIONS } 
 
 typedef struct row {
     const char *name;
-    extent shape[2];
+    extent shape[2]; /* in the file */
+    bool turned;     /* kept as [out, in] */
 } row;
 
 static const row outer_rows[CAR_GPT2_OUTER_PARAMS] = {
@@ -28,15 +29,15 @@ static const row outer_rows[CAR_GPT2_OUTER_PARAMS] = {
 static const row block_rows[CAR_GPT2_BLOCK_PARAMS] = {
     [CAR_GPT2_LN_1] = {"ln_1.weight", {WIDTH}},
     [CAR_GPT2_LN_1_BIAS] = {"ln_1.bias", {WIDTH}},
-    [CAR_GPT2_ATTENTION] = {"attn.c_attn.weight", {WIDTH, THREE_WIDTHS}},
+    [CAR_GPT2_ATTENTION] = {"attn.c_attn.weight", {WIDTH, THREE_WIDTHS}, true},
     [CAR_GPT2_ATTENTION_BIAS] = {"attn.c_attn.bias", {THREE_WIDTHS}},
-    [CAR_GPT2_ATTENTION_OUT] = {"attn.c_proj.weight", {WIDTH, WIDTH}},
+    [CAR_GPT2_ATTENTION_OUT] = {"attn.c_proj.weight", {WIDTH, WIDTH}, true},
     [CAR_GPT2_ATTENTION_OUT_BIAS] = {"attn.c_proj.bias", {WIDTH}},
     [CAR_GPT2_LN_2] = {"ln_2.weight", {WIDTH}},
     [CAR_GPT2_LN_2_BIAS] = {"ln_2.bias", {WIDTH}},
-    [CAR_GPT2_MLP] = {"mlp.c_fc.weight", {WIDTH, INNER}},
+    [CAR_GPT2_MLP] = {"mlp.c_fc.weight", {WIDTH, INNER}, true},
     [CAR_GPT2_MLP_BIAS] = {"mlp.c_fc.bias", {INNER}},
-    [CAR_GPT2_MLP_OUT] = {"mlp.c_proj.weight", {INNER, WIDTH}},
+    [CAR_GPT2_MLP_OUT] = {"mlp.c_proj.weight", {INNER, WIDTH}, true},
     [CAR_GPT2_MLP_OUT_BIAS] = {"mlp.c_proj.bias", {WIDTH}},
 };
 
@@ -48,6 +49,25 @@ static int64_t size_of(const car_gpt2_sizes *s, extent e) {
 
 static size_t elements_of(const car_gpt2_sizes *s, const row *r) {
     return (size_t)(size_of(s, r->shape[0]) * size_of(s, r->shape[1]));
+}
+
+/* to = from transposed, from being [rows, columns]; tile by tile, so that both stay in the cache. */
+static void transpose(float *to, const float *from, int64_t rows, int64_t columns) {
+    enum { TILE = 32 };
+    for (int64_t top = 0; top < rows; top += TILE) {
+        for (int64_t left = 0; left < columns; left += TILE) {
+            for (int64_t r = top; r < rows && r < top + TILE; r++) {
+                for (int64_t c = left; c < columns && c < left + TILE; c++) {
+                    to[c * rows + r] = from[r * columns + c];
+                }
+            }
+        }
+    }
+}
+
+static size_t largest_turned(const car_gpt2_sizes *s) {
+    size_t attention = elements_of(s, &block_rows[CAR_GPT2_ATTENTION]), mlp = elements_of(s, &block_rows[CAR_GPT2_MLP]);
+    return attention > mlp ? attention : mlp;
 }
 
 /* The row of tensor `index` in the file's order: embeddings, blocks, the last norm. `name` gets its full name. */
@@ -147,11 +167,22 @@ done:
     return status;
 }
 
+/* Where a tensor of the model is from now on. */
+static void place_tensor(car_gpt2 *model, int index, const float *values) {
+    int place = index - CAR_GPT2_LN_F, inside = model->sizes.depth * CAR_GPT2_BLOCK_PARAMS;
+    if (place >= 0 && place < inside) {
+        model->blocks[place / CAR_GPT2_BLOCK_PARAMS][place % CAR_GPT2_BLOCK_PARAMS] = values;
+    } else {
+        model->outer[place < 0 ? index : index - inside] = values;
+    }
+}
+
 /* All that are looked at fit before memory is taken: their sizes are then those of the file. */
 static car_status read_tensors(car_gpt2 *model, const car_safetensors *file, const char *path) {
-    int tensors = tensors_of(&model->sizes), block_first = CAR_GPT2_LN_F;
+    int tensors = tensors_of(&model->sizes);
+    size_t total = 0, most = largest_turned(&model->sizes);
     char name[NAME];
-    size_t total = 0;
+    float *scratch = NULL;
     car_status status = CAR_OK;
     for (int i = 0; i < tensors; i++) {
         const row *r = row_at(&model->sizes, i, name);
@@ -159,22 +190,22 @@ static car_status read_tensors(car_gpt2 *model, const car_safetensors *file, con
         total += elements_of(&model->sizes, r);
     }
     CAR_TRY(car_context_allocate(model->context, (size_t)model->sizes.depth, sizeof *model->blocks, &model->blocks));
-    CAR_TRY(car_context_allocate(model->context, total, sizeof(float), &model->values));
-    model->count = total;
+    CAR_TRY(car_context_allocate(model->context, most, sizeof *scratch, &scratch));
+    CAR_TRY(car_arena_create(model->context, 0, &model->arena));
+    CAR_TRY(car_arena_allocate(model->arena, CAR_MEMORY_WEIGHTS, total * sizeof(float), (void **)&model->values));
     float *at = model->values;
     for (int i = 0; i < tensors; i++) {
         const row *r = row_at(&model->sizes, i, name);
-        CAR_TRY(car_safetensors_copy_floats(file, find(file, name), at));
-        int place = i - block_first, inside = model->sizes.depth * CAR_GPT2_BLOCK_PARAMS;
-        if (place >= 0 && place < inside) {
-            model->blocks[place / CAR_GPT2_BLOCK_PARAMS][place % CAR_GPT2_BLOCK_PARAMS] = at;
-        } else {
-            model->outer[place < 0 ? i : i - inside] = at;
+        CAR_TRY(car_safetensors_copy_floats(file, find(file, name), r->turned ? scratch : at));
+        if (r->turned) {
+            transpose(at, scratch, size_of(&model->sizes, r->shape[0]), size_of(&model->sizes, r->shape[1]));
         }
+        place_tensor(model, i, at);
         at += elements_of(&model->sizes, r);
     }
     CAR_TRY(check_head(model, file, path));
 done:
+    car_context_release(model->context, scratch, scratch ? most : 0, sizeof *scratch);
     return status;
 }
 
@@ -191,7 +222,7 @@ done:
 }
 
 void car_gpt2_release(car_gpt2 *model) {
-    car_context_release(model->context, model->values, model->count, sizeof(float));
+    car_arena_destroy(model->arena);
     car_context_release(model->context, model->blocks, model->blocks ? (size_t)model->sizes.depth : 0,
                         sizeof *model->blocks);
     *model = (car_gpt2){0};
@@ -202,20 +233,24 @@ void car_gpt2_release(car_gpt2 *model) {
 typedef struct written {
     char name[NAME];
     int64_t shape[2];
+    bool turned;
 } written;
 
 car_status car_gpt2_write(const car_gpt2 *model, const char *path) {
     static const char *const metadata[] = {"format", "pt", NULL};
     const car_gpt2_sizes *s = &model->sizes;
-    size_t tensors = (size_t)tensors_of(s);
+    size_t tensors = (size_t)tensors_of(s), most = largest_turned(s);
+    float *scratch = NULL;
     written *texts = NULL;
     car_safetensors_entry *entries = NULL;
     car_safetensors_writer *writer = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(model->context, tensors, sizeof *texts, &texts));
     CAR_TRY(car_context_allocate(model->context, tensors, sizeof *entries, &entries));
+    CAR_TRY(car_context_allocate(model->context, most, sizeof *scratch, &scratch));
     for (size_t i = 0; i < tensors; i++) {
         const row *r = row_at(s, (int)i, texts[i].name);
+        texts[i].turned = r->turned;
         texts[i].shape[0] = size_of(s, r->shape[0]);
         texts[i].shape[1] = size_of(s, r->shape[1]);
         entries[i] = (car_safetensors_entry){
@@ -224,13 +259,17 @@ car_status car_gpt2_write(const car_gpt2 *model, const char *path) {
     CAR_TRY(car_safetensors_writer_create(model->context, path, entries, (int)tensors, metadata, &writer));
     const float *at = model->values; /* they lie in this order */
     for (size_t i = 0; i < tensors; i++) {
-        CAR_TRY(car_safetensors_writer_add(writer, at));
+        if (texts[i].turned) {
+            transpose(scratch, at, texts[i].shape[1], texts[i].shape[0]);
+        }
+        CAR_TRY(car_safetensors_writer_add(writer, texts[i].turned ? scratch : at));
         at += texts[i].shape[0] * texts[i].shape[1];
     }
     CAR_TRY(car_safetensors_writer_finish(writer, NULL));
 done:
     car_safetensors_writer_destroy(writer);
-    car_context_release(model->context, entries, tensors, sizeof *entries);
-    car_context_release(model->context, texts, tensors, sizeof *texts);
+    car_context_release(model->context, scratch, scratch ? most : 0, sizeof *scratch);
+    car_context_release(model->context, entries, entries ? tensors : 0, sizeof *entries);
+    car_context_release(model->context, texts, texts ? tensors : 0, sizeof *texts);
     return status;
 }

@@ -1,8 +1,12 @@
-/* The weights of a GPT-2, as floats one behind the other. */
+/* The weights of a GPT-2, as floats one behind the other.
+ *
+ * The matrices of the blocks are kept as [out, in], so that a number of a layer's output needs one run of memory, from
+ * beginning to end: to generate is to read all weights once for each token. Files have them as [in, out]. */
 #ifndef CAR_GENERATE_GPT2_H
 #define CAR_GENERATE_GPT2_H
 
 #include "base/base.h"
+#include "carousel/arena.h"
 #include "carousel/generate.h"
 
 /* The parameters of one block, in the order of the file's names: see gpt2.c. */
@@ -27,8 +31,8 @@ enum { CAR_GPT2_TOKENS, CAR_GPT2_POSITIONS, CAR_GPT2_LN_F, CAR_GPT2_LN_F_BIAS, C
 typedef struct car_gpt2 {
     car_context *context;
     car_gpt2_sizes sizes;
-    float *values; /* all of them */
-    size_t count;
+    car_arena *arena; /* in which everything is: its pages are large, which reading is twice as fast with */
+    float *values;    /* all of them */
     const float *outer[CAR_GPT2_OUTER_PARAMS];
     const float *(*blocks)[CAR_GPT2_BLOCK_PARAMS];
 } car_gpt2;

@@ -20,9 +20,7 @@ struct car_generator {
      * the hidden layer, and for each head its scores. */
     float *x, *y, *qkv, *hidden, *scores;
     int64_t score_count; /* of one head */
-    float *buffers;      /* all of these */
-    size_t buffer_count;
-    atomic_bool failed; /* a product could not be computed */
+    atomic_bool failed;  /* a product could not be computed */
 };
 
 #endif

@@ -281,7 +281,7 @@ static void gelu_tanh(float *y, const float *x, int64_t n) {
     }
 }
 
-/* Eight rows at a time, so that y is read and written once for eight of them: what is left is reading w. */
+/* Eight rows at a time, so that y is read and written once for eight of them. */
 static void combine_rows(float *restrict y, const float *restrict x, const float *restrict w, int64_t rows,
                          int64_t width, int64_t stride) {
     enum { TOGETHER = 8 };
