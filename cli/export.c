@@ -59,17 +59,6 @@ static car_status name_output(exporting *e) {
     return CAR_OK;
 }
 
-static car_status write_text(car_context *context, const char *path, const char *text) {
-    car_output output = {0};
-    car_status status = CAR_OK;
-    CAR_TRY(car_output_open(context, path, &output));
-    CAR_TRY(car_output_write(&output, text, strlen(text)));
-    CAR_TRY(car_output_finish(&output, NULL));
-done:
-    car_output_close(&output);
-    return status;
-}
-
 /* The library's own class for GPT-2 would add tokens of its own; this one takes tokenizer.json as it is. */
 static car_status write_tokenizer(exporting *e) {
     enum { WHOLE, VOCABULARY, MERGES, SETTINGS, FILES };
@@ -87,7 +76,7 @@ static car_status write_tokenizer(exporting *e) {
              ends ? ", \"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<|endoftext|>\"" : "");
     CAR_TRY(car_tokenizer_write(tokenizer, paths[WHOLE]));
     CAR_TRY(car_tokenizer_write_gpt2(tokenizer, paths[VOCABULARY], paths[MERGES]));
-    CAR_TRY(write_text(e->model.context, paths[SETTINGS], settings));
+    CAR_TRY(car_output_write_text(e->model.context, paths[SETTINGS], settings));
 done:
     return status;
 }

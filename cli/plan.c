@@ -231,24 +231,13 @@ done:
     return status;
 }
 
-static car_status write_file(car_context *context, const char *path, const char *text) {
-    car_output output = {0};
-    car_status status = CAR_OK;
-    CAR_TRY(car_output_open(context, path, &output));
-    CAR_TRY(car_output_write(&output, text, strlen(text)));
-    CAR_TRY(car_output_finish(&output, NULL));
-done:
-    car_output_close(&output);
-    return status;
-}
-
 static car_status write_svg(const car_plan_subject *s, const car_plan *plan) {
     char title[128], *svg = NULL;
     car_status status = CAR_OK;
     snprintf(title, sizeof title, "%s, micro-batches of %d: memory of activations", s->options->model,
              s->options->shape.batch);
     CAR_TRY(car_report_plan_svg(plan, title, &svg));
-    CAR_TRY(write_file(s->context, s->options->svg, svg));
+    CAR_TRY(car_output_write_text(s->context, s->options->svg, svg));
 done:
     car_plan_release_text(plan, svg);
     return status;

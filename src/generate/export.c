@@ -1,7 +1,6 @@
 /* A GPT-2 as a folder that Hugging Face's library opens. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/output.h"
 #include "generate/internal.h"
@@ -37,18 +36,8 @@ static cJSON *describe(const car_generator *g, int end_of_text) {
 static car_status write_config(const car_generator *g, const char *path, int end_of_text) {
     cJSON *json = describe(g, end_of_text);
     char *text = cJSON_Print(json);
-    car_output output = {0};
-    car_status status = CAR_OK;
-    if (!text) {
-        status = car_context_fail(g->context, CAR_ERROR_MEMORY, "out of memory for %s", path);
-        goto done;
-    }
-    CAR_TRY(car_output_open(g->context, path, &output));
-    CAR_TRY(car_output_write(&output, text, strlen(text)));
-    CAR_TRY(car_output_write(&output, "\n", 1));
-    CAR_TRY(car_output_finish(&output, NULL));
-done:
-    car_output_close(&output);
+    car_status status = text ? car_output_write_text(g->context, path, text)
+                             : car_context_fail(g->context, CAR_ERROR_MEMORY, "out of memory for %s", path);
     cJSON_free(text);
     cJSON_Delete(json);
     return status;

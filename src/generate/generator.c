@@ -237,11 +237,12 @@ static car_status allocate(car_generator *g) {
     for (int i = 0; i < PARTS; i++) {
         total += car_round_up(parts[i].count, ALIGNED);
     }
-    float *at = NULL;
-    car_status status = car_arena_allocate(g->model.arena, CAR_MEMORY_WORKSPACE, total * sizeof *at, (void **)&at);
+    void *block = NULL;
+    car_status status = car_arena_allocate(g->model.arena, CAR_MEMORY_WORKSPACE, total * sizeof(float), &block);
     if (status != CAR_OK) {
         return status;
     }
+    float *at = block;
     for (int i = 0; i < PARTS; i++) {
         *parts[i].buffer = at;
         at += car_round_up(parts[i].count, ALIGNED);

@@ -20,25 +20,25 @@ typedef struct row {
 } row;
 
 static const row outer_rows[CAR_GPT2_OUTER_PARAMS] = {
-    [CAR_GPT2_TOKENS] = {"wte.weight", {VOCABULARY, WIDTH}},
-    [CAR_GPT2_POSITIONS] = {"wpe.weight", {POSITIONS, WIDTH}},
-    [CAR_GPT2_LN_F] = {"ln_f.weight", {WIDTH}},
-    [CAR_GPT2_LN_F_BIAS] = {"ln_f.bias", {WIDTH}},
+    [CAR_GPT2_TOKENS] = {.name = "wte.weight", .shape = {VOCABULARY, WIDTH}},
+    [CAR_GPT2_POSITIONS] = {.name = "wpe.weight", .shape = {POSITIONS, WIDTH}},
+    [CAR_GPT2_LN_F] = {.name = "ln_f.weight", .shape = {WIDTH}},
+    [CAR_GPT2_LN_F_BIAS] = {.name = "ln_f.bias", .shape = {WIDTH}},
 };
 
 static const row block_rows[CAR_GPT2_BLOCK_PARAMS] = {
-    [CAR_GPT2_LN_1] = {"ln_1.weight", {WIDTH}},
-    [CAR_GPT2_LN_1_BIAS] = {"ln_1.bias", {WIDTH}},
-    [CAR_GPT2_ATTENTION] = {"attn.c_attn.weight", {WIDTH, THREE_WIDTHS}, true},
-    [CAR_GPT2_ATTENTION_BIAS] = {"attn.c_attn.bias", {THREE_WIDTHS}},
-    [CAR_GPT2_ATTENTION_OUT] = {"attn.c_proj.weight", {WIDTH, WIDTH}, true},
-    [CAR_GPT2_ATTENTION_OUT_BIAS] = {"attn.c_proj.bias", {WIDTH}},
-    [CAR_GPT2_LN_2] = {"ln_2.weight", {WIDTH}},
-    [CAR_GPT2_LN_2_BIAS] = {"ln_2.bias", {WIDTH}},
-    [CAR_GPT2_MLP] = {"mlp.c_fc.weight", {WIDTH, INNER}, true},
-    [CAR_GPT2_MLP_BIAS] = {"mlp.c_fc.bias", {INNER}},
-    [CAR_GPT2_MLP_OUT] = {"mlp.c_proj.weight", {INNER, WIDTH}, true},
-    [CAR_GPT2_MLP_OUT_BIAS] = {"mlp.c_proj.bias", {WIDTH}},
+    [CAR_GPT2_LN_1] = {.name = "ln_1.weight", .shape = {WIDTH}},
+    [CAR_GPT2_LN_1_BIAS] = {.name = "ln_1.bias", .shape = {WIDTH}},
+    [CAR_GPT2_ATTENTION] = {.name = "attn.c_attn.weight", .shape = {WIDTH, THREE_WIDTHS}, .turned = true},
+    [CAR_GPT2_ATTENTION_BIAS] = {.name = "attn.c_attn.bias", .shape = {THREE_WIDTHS}},
+    [CAR_GPT2_ATTENTION_OUT] = {.name = "attn.c_proj.weight", .shape = {WIDTH, WIDTH}, .turned = true},
+    [CAR_GPT2_ATTENTION_OUT_BIAS] = {.name = "attn.c_proj.bias", .shape = {WIDTH}},
+    [CAR_GPT2_LN_2] = {.name = "ln_2.weight", .shape = {WIDTH}},
+    [CAR_GPT2_LN_2_BIAS] = {.name = "ln_2.bias", .shape = {WIDTH}},
+    [CAR_GPT2_MLP] = {.name = "mlp.c_fc.weight", .shape = {WIDTH, INNER}, .turned = true},
+    [CAR_GPT2_MLP_BIAS] = {.name = "mlp.c_fc.bias", .shape = {INNER}},
+    [CAR_GPT2_MLP_OUT] = {.name = "mlp.c_proj.weight", .shape = {INNER, WIDTH}, .turned = true},
+    [CAR_GPT2_MLP_OUT_BIAS] = {.name = "mlp.c_proj.bias", .shape = {WIDTH}},
 };
 
 static int64_t size_of(const car_gpt2_sizes *s, extent e) {
@@ -183,6 +183,7 @@ static car_status read_tensors(car_gpt2 *model, const car_safetensors *file, con
     size_t total = 0, most = largest_turned(&model->sizes);
     char name[NAME];
     float *scratch = NULL;
+    void *block = NULL;
     car_status status = CAR_OK;
     for (int i = 0; i < tensors; i++) {
         const row *r = row_at(&model->sizes, i, name);
@@ -192,7 +193,8 @@ static car_status read_tensors(car_gpt2 *model, const car_safetensors *file, con
     CAR_TRY(car_context_allocate(model->context, (size_t)model->sizes.depth, sizeof *model->blocks, &model->blocks));
     CAR_TRY(car_context_allocate(model->context, most, sizeof *scratch, &scratch));
     CAR_TRY(car_arena_create(model->context, 0, &model->arena));
-    CAR_TRY(car_arena_allocate(model->arena, CAR_MEMORY_WEIGHTS, total * sizeof(float), (void **)&model->values));
+    CAR_TRY(car_arena_allocate(model->arena, CAR_MEMORY_WEIGHTS, total * sizeof(float), &block));
+    model->values = block;
     float *at = model->values;
     for (int i = 0; i < tensors; i++) {
         const row *r = row_at(&model->sizes, i, name);

@@ -1,6 +1,4 @@
 /* Tokenizers to files, as Hugging Face's library reads them. */
-#include <stdio.h>
-#include <string.h>
 
 #include "base/text.h"
 #include "tokenizer/internal.h"
@@ -64,15 +62,11 @@ static void add_merge(car_text *text, const car_tokenizer *t, int merge, bool js
 }
 
 static car_status write_text(car_text *text, const char *path) {
-    car_output output = {0};
     char *whole = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(car_text_finish(text, &whole));
-    CAR_TRY(car_output_open(text->context, path, &output));
-    CAR_TRY(car_output_write(&output, whole, strlen(whole)));
-    CAR_TRY(car_output_finish(&output, NULL));
-done:
-    car_output_close(&output);
+    car_status status = car_text_finish(text, &whole);
+    if (status == CAR_OK) {
+        status = car_output_write_text(text->context, path, whole);
+    }
     car_context_release_text(text->context, whole);
     return status;
 }

@@ -4,7 +4,7 @@
     torch_generate.py make DIR [--width W --depth L --heads H --vocabulary V --positions T] [--bare]
                      a folder with seeded random weights: config.json and model.safetensors; --bare leaves the prefix
                      "transformer." out and adds the masks, as the published files have them
-    torch_generate.py check DIR GENERATED.json
+    torch_generate.py check DIR GENERATED.json...
                      what `carousel generate --json --temperature 0` wrote is what PyTorch generates
 
 The model is that of tests/golden/make_golden.py, written from the definition. Every token is computed from the whole
@@ -56,13 +56,9 @@ def command_make(options):
     torch_weights.write_safetensors(os.path.join(options.directory, "model.safetensors"), state, {"format": "pt"})
 
 
-def command_check(options):
-    with open(os.path.join(options.directory, "config.json")) as file:
-        config = json.load(file)
-    with open(options.generated) as file:
+def check(model, path):
+    with open(path) as file:
         generated = json.load(file)
-    model = build(config).eval()
-    torch_weights.load(model, torch_weights.read_safetensors(os.path.join(options.directory, "model.safetensors"))[0])
     tokens, closest = list(generated["prompt_tokens"]), float("inf")
     for number, chosen in enumerate(generated["tokens"]):
         with torch.no_grad():
@@ -71,22 +67,30 @@ def command_check(options):
         gap = (best.values[0] - best.values[1]).item()
         closest = min(closest, gap)
         if logits[chosen] < best.values[0] - TIE:
-            sys.exit(f"token {number} is {chosen}, PyTorch chooses {best.indices[0].item()} with {gap:.3g} to spare")
+            sys.exit(f"{path}: token {number} is {chosen}, PyTorch's {best.indices[0].item()} by {gap:.3g}")
         tokens.append(chosen)
     if not generated["tokens"]:
-        sys.exit("nothing was generated")
+        sys.exit(f"{path}: nothing was generated")
     print(f"{len(generated['tokens'])} tokens are PyTorch's; the closest second was {closest:.3g} below the best")
+
+
+def command_check(options):
+    with open(os.path.join(options.directory, "config.json")) as file:
+        model = build(json.load(file)).eval()
+    torch_weights.load(model, torch_weights.read_safetensors(os.path.join(options.directory, "model.safetensors"))[0])
+    for path in options.generated:
+        check(model, path)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    make, check = commands.add_parser("make"), commands.add_parser("check")
-    for command in (make, check):
+    make, compare = commands.add_parser("make"), commands.add_parser("check")
+    for command in (make, compare):
         command.add_argument("directory")
-    check.add_argument("generated")
+    compare.add_argument("generated", nargs="+")
     make.add_argument("--bare", action="store_true")
-    sizes = {"width": 48, "depth": 3, "heads": 4, "vocabulary": 256, "positions": 96, "seed": 1}
+    sizes = {"width": 48, "depth": 3, "heads": 4, "vocabulary": 256, "positions": 128, "seed": 1}
     for name, value in sizes.items():
         make.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
