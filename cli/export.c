@@ -1,9 +1,9 @@
 /* carousel export: a trained model as a folder that other libraries open. */
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/base.h"
 #include "base/folder.h"
@@ -81,10 +81,18 @@ done:
     return status;
 }
 
-/* An empty directory may be there already; anything else stays as it is. */
+/* An empty directory may be there already: it is replaced. Anything else stays as it is. */
 static car_status check_output(const exporting *e) {
-    struct stat entry;
-    if (stat(e->output, &entry) != 0 || (S_ISDIR(entry.st_mode) && rmdir(e->output) == 0)) {
+    struct stat found;
+    DIR *folder = opendir(e->output);
+    bool empty = folder != NULL;
+    for (const struct dirent *entry; empty && (entry = readdir(folder)) != NULL;) {
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    }
+    if (folder) {
+        closedir(folder);
+    }
+    if (empty || stat(e->output, &found) != 0) {
         return CAR_OK;
     }
     return car_context_fail(e->model.context, CAR_ERROR_IO, "%s exists already; name another folder, or remove it",

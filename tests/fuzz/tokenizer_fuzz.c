@@ -1,5 +1,6 @@
 /* Tokenizers: the first byte chooses tokenizer.json, or vocab.json with merges.txt (cut at the first NUL); bit 1 puts the
  * 256 bytes into the vocabulary, which few inputs would have. Whatever is read encodes a text and gives it back. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

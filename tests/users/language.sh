@@ -80,6 +80,7 @@ rm -r play-hf/vocab.json play-hf/config.json
 expect 1 "give --heads N" generate play-hf --prompt "To be"
 expect 0 "To be" generate play-hf --heads 4 --prompt "To be" --tokens 2
 expect 1 "exists already" export play -o play-hf
+mkdir empty && expect 0 "GPT-2 with" export play -o empty/ && [ -s empty/config.json ] || fail "an empty folder is not filled"
 expect 1 "No such file" generate absent --prompt x
 expect 2 "with which model" generate --prompt x
 expect 1 "not a safetensors file" generate shakespeare.bin --prompt x --heads 4
