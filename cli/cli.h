@@ -34,12 +34,14 @@ typedef struct car_cli_option {
 } car_cli_option;
 
 /* Rows of an option table that every command with a model has; `shape` is a car_model_config. */
-#define CAR_CLI_SHAPE_OPTIONS(shape)                                                                             \
-    {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &(shape).seq_len, 1, 1 << 24},         \
-        {"width", "W",    "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &(shape).width, \
-         1,       1 << 20},                                                                                      \
-    {                                                                                                            \
-        "depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &(shape).depth, 1, 1 << 12   \
+#define CAR_CLI_SHAPE_OPTIONS(shape)                                                                                 \
+    {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &(shape).seq_len, 1, 1 << 24},             \
+        {"width", "W",    "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &(shape).width,     \
+         1,       1 << 20},                                                                                          \
+        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &(shape).depth, 1, 1 << 12},    \
+        {"heads", "N", "of a transformer's attention (the model's own)", CAR_CLI_INT, &(shape).heads, 1, 1 << 12}, { \
+        "vocabulary", "N", "tokens that a token model knows (its tokenizer's, or its own)", CAR_CLI_INT,             \
+            &(shape).vocabulary, 1, 1 << 24                                                                          \
     }
 
 typedef struct car_cli_command {
@@ -76,6 +78,9 @@ const char *car_cli_peek(int argc, char **argv, const char *name);
 /* Takes the first argument that is neither an option nor an option's value out of argv; NULL if there is none. */
 const char *car_cli_take_word(const car_cli_option *options, int count, int *argc, char **argv);
 
+/* Writes the short form of an option out, in place: -o is --output. */
+void car_cli_write_out(int argc, char **argv, const char *brief, const char *whole);
+
 /* CAR_CLI_GO_ON if there is a model of this name, also one that can only be planned; else CAR_CLI_USAGE after a
  * message. */
 int car_cli_check_model(const char *command, const char *name);
@@ -106,6 +111,9 @@ int car_cli_demo(int argc, char **argv);
 int car_cli_plan(int argc, char **argv);
 int car_cli_launch(int argc, char **argv);
 int car_cli_data(int argc, char **argv);
+int car_cli_tokenize(int argc, char **argv);
+int car_cli_generate(int argc, char **argv);
+int car_cli_export(int argc, char **argv);
 int car_cli_report_runs(int argc, char **argv); /* `carousel report`; car_cli_report is about failures */
 
 #endif

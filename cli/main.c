@@ -21,6 +21,9 @@ static const struct {
     {"launch", "start the ranks of a training run over MPI", car_cli_launch, true},
     {"plan", "show what a run would do and need", car_cli_plan, false},
     {"report", "write a page about runs", car_cli_report_runs, false},
+    {"tokenize", "turn a text into tokens to train on", car_cli_tokenize, false},
+    {"generate", "continue a text with a language model", car_cli_generate, false},
+    {"export", "write a model as other libraries read it", car_cli_export, false},
     {"data", "look at a dataset, or pack it for fast epochs", car_cli_data, false},
 };
 

@@ -242,6 +242,14 @@ const char *car_cli_take_word(const car_cli_option *options, int count, int *arg
     return NULL;
 }
 
+void car_cli_write_out(int argc, char **argv, const char *brief, const char *whole) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], brief) == 0) {
+            argv[i] = (char *)(uintptr_t)whole; /* nobody writes to it */
+        }
+    }
+}
+
 int car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc, char **argv) {
     car_cli_help help = car_cli_find_help(argc, argv);
     if (help != CAR_CLI_HELP_NONE) {

@@ -26,8 +26,6 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"classes", "N", "classes of an image model (its own)", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
         {"image-size", "N", "pixels on a side (the model's own)", CAR_CLI_INT, &o->shape.image_size, 1, 1 << 14},
         CAR_CLI_SHAPE_OPTIONS(o->shape),
-        {"heads", "N", "of a transformer's attention (the model's own)", CAR_CLI_INT, &o->shape.heads, 1, 1 << 12},
-        {"vocabulary", "N", "tokens that a token model knows (its own)", CAR_CLI_INT, &o->shape.vocabulary, 1, 1 << 24},
         {"threads", "P", "threads that share the work, for shared (as many as workers)", CAR_CLI_INT, &o->threads, 1,
          1 << 16},
         {"ranks", "R", "ranks that share the workers, for replica (as many)", CAR_CLI_INT, &o->ranks, 1, 1 << 16},
@@ -237,24 +235,13 @@ done:
     return status;
 }
 
-static car_status write_file(car_context *context, const char *path, const char *text) {
-    car_output output = {0};
-    car_status status = CAR_OK;
-    CAR_TRY(car_output_open(context, path, &output));
-    CAR_TRY(car_output_write(&output, text, strlen(text)));
-    CAR_TRY(car_output_finish(&output, NULL));
-done:
-    car_output_close(&output);
-    return status;
-}
-
 static car_status write_svg(const car_plan_subject *s, const car_plan *plan) {
     char title[128], *svg = NULL;
     car_status status = CAR_OK;
     snprintf(title, sizeof title, "%s, micro-batches of %d: memory of activations", s->options->model,
              s->options->shape.batch);
     CAR_TRY(car_report_plan_svg(plan, title, &svg));
-    CAR_TRY(write_file(s->context, s->options->svg, svg));
+    CAR_TRY(car_output_write_text(s->context, s->options->svg, svg));
 done:
     car_plan_release_text(plan, svg);
     return status;

@@ -84,7 +84,7 @@ typedef struct car_train_data {
     int workers;
 } car_train_data;
 
-/* Asks the data for what the options leave open: classes, and the size of small images. */
+/* Asks the data for what the options leave open: classes, the size of small images, the vocabulary of a tokenizer. */
 car_status car_train_find_sizes(car_context *context, car_train_options *options);
 /* Opens the data for a model; its graph must outlive it. */
 car_status car_train_open_data(car_train_data *data, car_context *context, const car_train_options *options,

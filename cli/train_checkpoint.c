@@ -214,6 +214,8 @@ static const char *const decisive[] = {"model",
                                        "placement",
                                        "adamw-lr",
                                        "delay-correction",
+                                       "heads",
+                                       "vocabulary",
                                        "plan"};
 
 static bool is_same(const cJSON *then, const cJSON *now, const char *name) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "language.h"
 #include "train.h"
 
 enum { SYNTHETIC_BATCHES = 8, SMALL_IMAGE = 64 };
@@ -17,8 +18,10 @@ car_status car_train_find_sizes(car_context *context, car_train_options *o) {
                                 "model %s can only be planned (carousel plan); --help lists those that can be trained",
                                 o->model);
     }
-    if (!model || model->domain != CAR_DOMAIN_IMAGES || strcmp(o->data, "synthetic") == 0 ||
-        (o->shape.classes && o->shape.image_size)) {
+    if (model && model->domain == CAR_DOMAIN_TOKENS) {
+        return o->shape.vocabulary ? CAR_OK : car_language_find_vocabulary(context, o->data, &o->shape.vocabulary);
+    }
+    if (!model || strcmp(o->data, "synthetic") == 0 || (o->shape.classes && o->shape.image_size)) {
         return CAR_OK;
     }
     car_status status = car_dataset_open(context, o->data, NULL, &set);

@@ -11,6 +11,7 @@
 #include "carousel/checkpoint.h"
 #include "carousel/correction.h"
 #include "data.h"
+#include "language.h"
 #include "train.h"
 
 enum { TIMED_STEPS = 512 };
@@ -100,6 +101,7 @@ car_status car_train_open_output(car_train_run *run) {
         CAR_TRY(car_train_open_metrics(run));
         CAR_TRY(write_config(run));
         CAR_TRY(car_train_keep_plan(run));
+        CAR_TRY(car_language_keep(run->context, run->options.data, run->options.out, run->first_step > 0));
     }
     run->started = run->last_time = car_clock_seconds();
 done:
@@ -232,6 +234,9 @@ static void add_results(cJSON *json, car_train_run *run, double elapsed, bool in
         cJSON_AddNumberToObject(json, car_train_accuracy_name(run->data.domain), run->evaluation.top1);
         cJSON_AddNumberToObject(json, top5, run->evaluation.top5);
         cJSON_AddNumberToObject(json, "eval_loss", run->evaluation.loss);
+        if (run->data.domain == CAR_DOMAIN_TOKENS) {
+            cJSON_AddNumberToObject(json, "perplexity", exp(run->evaluation.loss));
+        }
     }
     cJSON_AddNumberToObject(json, "samples_per_s", (double)run->reported * o->workers * o->shape.batch / elapsed);
     cJSON_AddNumberToObject(json, "step_ms_median", median_step(run));

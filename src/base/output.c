@@ -129,3 +129,14 @@ void car_output_close(car_output *output) {
     car_context_release_text(output->context, output->path);
     *output = (car_output){0};
 }
+
+car_status car_output_write_text(car_context *context, const char *path, const char *text) {
+    car_output output = {0};
+    car_status status = CAR_OK;
+    CAR_TRY(car_output_open(context, path, &output));
+    CAR_TRY(car_output_write(&output, text, strlen(text)));
+    CAR_TRY(car_output_finish(&output, NULL));
+done:
+    car_output_close(&output);
+    return status;
+}

@@ -24,4 +24,7 @@ car_status car_output_finish(car_output *output, char *digest);
 /* Removes what was not finished. */
 void car_output_close(car_output *output);
 
+/* All of it at once: a file with this text. */
+car_status car_output_write_text(car_context *context, const char *path, const char *text);
+
 #endif

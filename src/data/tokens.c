@@ -184,7 +184,7 @@ static car_status refuse_token(const tokens *t, const sequence *sequence, int64_
     long long place = sequence->first + position;
     return car_context_fail(t->context, CAR_ERROR_SHAPE,
                             "%s: token %lld is %d, but the model's vocabulary ends at %d; it needs a model of more "
-                            "tokens, or a file made with fewer",
+                            "tokens (--vocabulary), or a file made with fewer",
                             sequence->file->path, place, token, t->config.model.vocabulary - 1);
 }
 

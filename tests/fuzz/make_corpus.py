@@ -122,6 +122,17 @@ write("packed", "indexed", packed([(5, 3, 0), (0, 0, -1), (2, 9, 1), (8, 8, 0)],
 write("packed", "unnamed", packed([(3, 2, 1)], 1, (3, 2), b""))
 write("packed", "none", packed([], 0))
 
+# ---- tokenizer: choice of the files and whether bytes are filled in, files ------------------------
+
+BEHIND = ', "merges": ["t h", ["th", "e"]]}, "added_tokens": [{"id": 258, "content": "<|endoftext|>"}]}'
+write("tokenizer", "whole", ('\3,"th": 256, "the": 257, "<|endoftext|>": 258}' + BEHIND).encode())
+TWO = '\2,"th": 256, "ca": 257, "\u0120h": 258, "<|endoftext|>": 259}\0#version: 0.2\nt h\nc a\n\u0120 h\n'
+write("tokenizer", "two", TWO.encode())
+FEW = '\1{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "pre_tokenizer": {"type": "ByteLevel"}}'
+write("tokenizer", "few", FEW.encode())
+write("tokenizer", "number", b'\3, "th": 300}}}')
+write("tokenizer", "merge", b"\2}\0a  b\n")
+
 # ---- jpeg: choice of the sample's size, file ------------------------------------------------------
 
 try:

@@ -106,7 +106,7 @@ def load(model, tensors):
     """Fills the model; everything must be there and nothing left over, but what training does not need."""
     if "wte.weight" in tensors:
         tensors = {f"transformer.{key}": value for key, value in tensors.items()}
-    ignored = (".attn.bias", "lm_head.weight")
+    ignored = (".attn.bias", ".attn.masked_bias", "lm_head.weight")
     state = {k: torch.from_numpy(v) for k, v in tensors.items() if not k.endswith(ignored)}
     missing, unexpected = model.load_state_dict(state, strict=False)
     missing = [name for name in missing if not make_golden.is_counter(name)]

@@ -268,3 +268,35 @@ static void attention_gradient(float *restrict dp, const float *restrict p, floa
         dp[i] = p[i] * (dp[i] - delta) * scale;
     }
 }
+
+/* ---- one row at a time: generating text ------------------------------------------------------ */
+
+static void gelu_tanh(float *y, const float *x, int64_t n) {
+    const float root = 0.797884561f, cubic = 0.044715f; /* sqrt(2 / pi) */
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        /* x / 2 * (1 + tanh(u)) = x / (1 + exp(-2 u)) */
+        float u = root * (x[i] + cubic * x[i] * x[i] * x[i]);
+        y[i] = x[i] / (1.0f + exponential(-2.0f * u));
+    }
+}
+
+/* Eight rows at a time, so that y is read and written once for eight of them. */
+static void combine_rows(float *restrict y, const float *restrict x, const float *restrict w, int64_t rows,
+                         int64_t width, int64_t stride) {
+    enum { TOGETHER = 8 };
+    int64_t r = 0;
+    for (; r + TOGETHER <= rows; r += TOGETHER) {
+        const float *a = w + r * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+        const float *e = d + stride, *f = e + stride, *g = f + stride, *h = g + stride;
+        for (int64_t i = 0; i < width; i++) {
+            y[i] += x[r] * a[i] + x[r + 1] * b[i] + x[r + 2] * c[i] + x[r + 3] * d[i] + x[r + 4] * e[i] +
+                    x[r + 5] * f[i] + x[r + 6] * g[i] + x[r + 7] * h[i];
+        }
+    }
+    for (; r < rows; r++) {
+        for (int64_t i = 0; i < width; i++) {
+            y[i] += x[r] * w[r * stride + i];
+        }
+    }
+}

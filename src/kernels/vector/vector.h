@@ -86,6 +86,10 @@ typedef struct car_vector {
     void (*attention_gradient)(float *dp, const float *p, float delta, float scale, int64_t n);
     float (*dot)(const float *a, const float *b, int64_t n);
 
+    void (*gelu_tanh)(float *y, const float *x, int64_t n); /* y may be x */
+    /* y += x w: a row of `rows` numbers times a matrix of `rows` rows of `width`, `stride` apart. */
+    void (*combine_rows)(float *y, const float *x, const float *w, int64_t rows, int64_t width, int64_t stride);
+
     /* w from old, which may be the same; g = scale * sum. m is NULL without momentum. */
     void (*sgd)(float *w, const float *old, float *m, const float *sum, const car_vector_sgd *config, int64_t n);
     void (*adamw)(float *w, const float *old, float *m, float *v, const float *sum, const car_vector_adamw *config,

@@ -143,6 +143,7 @@ const evaluationKinds = {
     next_token_accuracy: shareKind("next-token accuracy, %"),
     next_token_accuracy_top5: shareKind("next-token top-5 accuracy, %"),
     loss: { label: "loss", format: short, tick: tickNumber },
+    perplexity: { label: "perplexity", format: short, tick: tickNumber },
 };
 
 function evaluationSpec(runs, state) {

@@ -118,6 +118,7 @@ const tableGroups = [
         ["accuracy", of("accuracy"), (v) => percent(v, 2), "high"], ["top-5", of("accuracy_top5"), (v) => percent(v, 2)],
         ["next-token accuracy", of("next_token_accuracy"), (v) => percent(v, 2), "high"],
         ["next-token top-5", of("next_token_accuracy_top5"), (v) => percent(v, 2)],
+        ["perplexity", of("perplexity"), short, "low"],
         ["loss, evaluated", of("eval_loss"), short],
     ]],
     ["Machine", [

@@ -1,0 +1,57 @@
+/* Tokenizers: byte-level byte-pair encoding, as GPT-2 has it.
+ *
+ * A text is cut into words by GPT-2's rule (a space goes to the word behind it), each word is a sequence of bytes, and
+ * merges join neighbouring tokens until none applies. Every byte is a token of its own, so any text can be encoded, and
+ * decoding gives back the same bytes. A tokenizer does not change once it is made: any number of threads may use it. */
+#ifndef CAROUSEL_TOKENIZER_H
+#define CAROUSEL_TOKENIZER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "carousel/context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { CAR_TOKENIZER_LEAST = 256, CAR_TOKENIZER_MOST = 1 << 20 };
+
+typedef struct car_tokenizer car_tokenizer;
+
+/* Bytes are tokens, and nothing else is: what tokens:FILE does with a text. */
+car_status car_tokenizer_create_bytes(car_context *context, car_tokenizer **out);
+
+/* Learns merges from a text until there are `vocabulary` tokens (256 or more), or no pair occurs twice. Each merge joins
+ * the most frequent pair; of equally frequent ones that with the smaller left number, then the smaller right number. */
+car_status car_tokenizer_train(car_context *context, const void *text, size_t bytes, int vocabulary,
+                               car_tokenizer **out);
+
+/* Hugging Face's tokenizer.json, if it is a byte-level BPE with GPT-2's way of cutting words; and GPT-2's own two files.
+ * CAR_ERROR_FORMAT for files that are malformed, CAR_ERROR_UNSUPPORTED for other kinds of tokenizers. */
+car_status car_tokenizer_read(car_context *context, const char *path, car_tokenizer **out);
+car_status car_tokenizer_read_gpt2(car_context *context, const char *vocabulary, const char *merges,
+                                   car_tokenizer **out);
+/* The tokenizer in a directory: tokenizer.json, or vocab.json with merges.txt. *out is NULL if there is neither. */
+car_status car_tokenizer_find(car_context *context, const char *directory, car_tokenizer **out);
+
+/* The same files; each appears whole or not at all. */
+car_status car_tokenizer_write(const car_tokenizer *tokenizer, const char *path);
+car_status car_tokenizer_write_gpt2(const car_tokenizer *tokenizer, const char *vocabulary, const char *merges);
+void car_tokenizer_destroy(car_tokenizer *tokenizer);
+
+int car_tokenizer_size(const car_tokenizer *tokenizer); /* tokens are 0 to size - 1 */
+/* The token that ends a text, "<|endoftext|>"; -1 if there is none. */
+int car_tokenizer_end_of_text(const car_tokenizer *tokenizer);
+
+/* Receives tokens in order, some at a time. What it returns other than CAR_OK ends the encoding. */
+typedef car_status (*car_token_sink)(void *user, const int32_t *tokens, int count);
+car_status car_tokenizer_encode(const car_tokenizer *tokenizer, const void *text, size_t bytes, car_token_sink sink,
+                                void *user);
+/* The bytes of one token, which may be a part of a character. NULL if there is no such token. */
+const unsigned char *car_tokenizer_decode(const car_tokenizer *tokenizer, int token, int *length);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,32 @@
+/* What the splitting of words needs to know about characters. */
+#ifndef CAR_UNICODE_H
+#define CAR_UNICODE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct car_unicode_range {
+    uint32_t first, last;
+} car_unicode_range;
+
+/* Unicode's general categories L and N, and its property White_Space. */
+typedef enum car_unicode_class {
+    CAR_UNICODE_OTHER,
+    CAR_UNICODE_LETTER,
+    CAR_UNICODE_NUMBER,
+    CAR_UNICODE_SPACE
+} car_unicode_class;
+
+/* The class of the character at the beginning of a text of at least one byte, and its length. A byte that is not part
+ * of well-formed UTF-8 is a character of its own, of no class. */
+car_unicode_class car_unicode_next(const unsigned char *text, size_t bytes, size_t *length);
+
+/* Bytes of the well-formed character at the beginning of a text of at least one byte. 0: it is malformed. -1: it may be
+ * the beginning of one that goes on behind the text. */
+int car_unicode_length(const unsigned char *text, size_t bytes);
+
+/* The code point of a well-formed character of this length; and the reverse, which returns the length. */
+uint32_t car_unicode_get(const unsigned char *text, int length);
+int car_unicode_put(uint32_t code, unsigned char out[4]);
+
+#endif
