@@ -28,19 +28,23 @@ static const char *find_contradiction(int argc, char **argv) {
 
 static car_status read_text(car_context *context, const char *path, char **out) {
     car_mapped file = {0};
+    char *text = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_mapped_open(context, path, &file));
     if (file.size > most_bytes || (file.size > 0 && memchr(file.data, 0, file.size))) {
-        CAR_TRY(car_context_fail(context, CAR_ERROR_FORMAT, "%s is no plan: it is not a text, or too long", path));
+        status = car_context_fail(context, CAR_ERROR_FORMAT, "%s is no plan: it is not a text, or too long", path);
+        goto done;
     }
-    *out = malloc(file.size + 1);
-    if (!*out) {
-        CAR_TRY(car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for %s", path));
+    text = malloc(file.size + 1);
+    if (!text) {
+        status = car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for %s", path);
+        goto done;
     }
     if (file.size > 0) {
-        memcpy(*out, file.data, file.size);
+        memcpy(text, file.data, file.size);
     }
-    (*out)[file.size] = '\0';
+    text[file.size] = '\0';
+    *out = text;
 done:
     car_mapped_close(&file);
     return status;

@@ -2,23 +2,25 @@
 #include "plan/placement.h"
 #include "plan/script.h"
 
-/* Shows where a file is not what its rule makes. `made`: what the rule has there, or NULL. */
-static car_status refuse(const car_plan *plan, const char *name, int device, int64_t steps, const car_task *file,
-                         const car_task *made) {
-    char has[CAR_TASK_TEXT] = "nothing more", wants[CAR_TASK_TEXT] = "nothing more";
-    const car_task *marked = file ? file : made;
-    if (file) {
-        car_task_format(plan, file, has, sizeof has);
+/* A task in words; NULL: there is none. */
+static const char *text_of(const car_plan *plan, const car_task *task, char text[CAR_TASK_TEXT]) {
+    if (!task) {
+        return "nothing more";
     }
-    if (made) {
-        car_task_format(plan, made, wants, sizeof wants);
-    }
+    car_task_format(plan, task, text, CAR_TASK_TEXT);
+    return text;
+}
+
+/* Shows where a file is not what its rule makes: at `cell`, which is one of the two. */
+static car_status refuse(const car_plan *plan, const char *name, int device, int64_t steps, const car_task *cell,
+                         const car_task *file, const car_task *made) {
+    char has[CAR_TASK_TEXT], wants[CAR_TASK_TEXT];
     return car_plan_fail_at(
-        plan, steps, marked,
+        plan, steps, cell,
         "%s: device %d has %s in slot %lld, where rule %s makes %s in slot %lld; a schedule of your "
         "own is rule=custom",
-        name, device, has, (long long)marked->slot, car_rule_text(plan->config.rule), wants,
-        (long long)(made ? made->slot : marked->slot));
+        name, device, text_of(plan, file, has), (long long)(file ? file->slot : cell->slot),
+        car_rule_text(plan->config.rule), text_of(plan, made, wants), (long long)(made ? made->slot : cell->slot));
 }
 
 static car_status compare_device(const car_plan *plan, const char *name, int device, int64_t steps,
@@ -28,15 +30,15 @@ static car_status compare_device(const car_plan *plan, const char *name, int dev
     car_status status = CAR_OK;
     for (int64_t window = 0; window < car_plan_windows(plan, steps); window++) {
         CAR_TRY(car_plan_expand(plan, device, window, steps, &list));
-        for (int n = 0; n < list.count; n++, at++) {
-            const car_task *has = at < file->count ? &file->tasks[at] : NULL;
+        for (int n = 0; list.tasks && n < list.count; n++, at++) {
+            const car_task *has = file->tasks && at < file->count ? &file->tasks[at] : NULL;
             if (!has || !car_task_equals(has, &list.tasks[n])) {
-                CAR_TRY(refuse(plan, name, device, steps, has, &list.tasks[n]));
+                CAR_TRY(refuse(plan, name, device, steps, has ? has : &list.tasks[n], has, &list.tasks[n]));
             }
         }
     }
-    if (at < file->count) {
-        status = refuse(plan, name, device, steps, &file->tasks[at], NULL);
+    if (file->tasks && at < file->count) {
+        status = refuse(plan, name, device, steps, &file->tasks[at], &file->tasks[at], NULL);
     }
 done:
     car_task_list_release(plan, &list);

@@ -99,6 +99,16 @@ static car_status refuse(const car_plan *plan, const char *what, int64_t a, int6
     return car_context_fail(plan->context, CAR_ERROR_FORMAT, what, (long long)a, (long long)b);
 }
 
+/* What a task of its kind must say, and braces may say wrongly. The rest is the validator's. */
+static bool is_complete(const car_plan *plan, const car_task *task) {
+    bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
+    bool stage = !car_task_names_bundle(task);
+    return task->worker >= (stage ? 0 : CAR_NONE) && task->worker < plan->config.workers && task->stage >= 0 &&
+           task->stage < plan->stages && task->bundle >= (stage ? CAR_NONE : 0) &&
+           task->bundle < plan->partition->bundle_count && task->peer >= (message ? 0 : CAR_NONE) &&
+           task->peer < plan->devices;
+}
+
 /* Numbers that a file may have written are bounded by what it holds, so that nobody reserves memory for them. */
 static car_status check_numbers(const car_plan *plan) {
     enum { MOST_SLOTS = 100000 };
@@ -108,6 +118,15 @@ static car_status check_numbers(const car_plan *plan) {
         tasks += script->devices[d].count;
         for (int n = 0; n < script->devices[d].count; n++) {
             const car_task *task = &script->devices[d].tasks[n];
+            if (!is_complete(plan, task)) {
+                char text[CAR_TASK_TEXT];
+                car_task_format(plan, task, text, sizeof text);
+                return car_context_fail(
+                    plan->context, CAR_ERROR_FORMAT,
+                    "%s on device %d in slot %lld lacks a worker or a device, or names one that is not "
+                    "there",
+                    text, d, (long long)task->slot);
+            }
             if (task->slot < 0 || task->slot >= MOST_SLOTS) {
                 return refuse(plan, "the plan has a task in slot %lld; there must be 0 to %lld", task->slot,
                               MOST_SLOTS - 1);

@@ -2,442 +2,12 @@
  * meet. Whatever two tasks of a rank touch, one of them writing, they must be joined by edges in the plan's order, directly
  * or over others.
  *
- * What a task touches is derived here from what an executor does with it, not from usage.c, which says it once more for
- * the edges. Besides the order, the replay follows what lies in each place: the version in a place of weights, the
- * micro-batch on a tape. So it also shows that the places of a rank are enough. */
-#include <stdlib.h>
-#include <string.h>
-
-#include "plan/validate_internal.h"
-
-enum { NOBODY = -1, UNKNOWN = -4, EMPTY = -3 };
-
-typedef enum thing_kind {
-    WEIGHTS = 1, /* bundle, place */
-    STOCK,       /* zero's owner: the version that the next is made of; it may be sent on before */
-    SUM,         /* bundle, step */
-    OWN,         /* bundle, step: a gradient that waits for the sum it is added to */
-    TAPE,        /* number of the tape */
-    CHANNEL,     /* device, tag */
-    OPTIMIZER,   /* bundle: its state */
-    FORWARDS     /* step: dp in one process begins no backward before all forwards are done */
-} thing_kind;
-
-typedef enum touch_mode { READ, FOLLOW, WRITE } touch_mode; /* FOLLOW: after those who read, beside each other */
-
-/* A task that touched a thing, in a list. */
-typedef struct mark {
-    int place, next;
-} mark;
-
-/* Touches that need not keep an order among themselves make a round. */
-typedef struct thing {
-    uint64_t key; /* 0: free */
-    int current, before;
-    touch_mode mode;
-    int64_t content;
-} thing;
-
-typedef struct checker {
-    const car_validation *v;
-    const car_usage *usage;
-    int rank, place; /* the task at hand, in the rank's order */
-    const car_task *task;
-    bool from_start;  /* the table begins with the run: what lies in each place is known */
-    bool goes_on;     /* the run goes on after a drain */
-    bool ring, moves; /* sums in ring order; weights that move with their users */
-    thing *things;
-    size_t capacity, used; /* capacity: a power of two */
-    mark *marks;
-    int mark_count, mark_capacity;
-    int *seen, *visited, *stack; /* per place: see comes_after */
-    int stamp, query;
-} checker;
-
-/* ---- things ------------------------------------------------------------------------------------- */
-
-static thing *slot_of(thing *things, size_t capacity, uint64_t key) {
-    size_t at = (size_t)((key * 0x9e3779b97f4a7c15u) >> 20) & (capacity - 1);
-    while (things[at].key && things[at].key != key) {
-        at = (at + 1) & (capacity - 1);
-    }
-    return &things[at];
-}
-
-static car_status make_room(checker *c) {
-    size_t capacity = c->capacity ? 2 * c->capacity : 1024;
-    thing *things = NULL;
-    car_status status = CAR_OK;
-    if (2 * (c->used + 1) <= c->capacity) {
-        return CAR_OK;
-    }
-    CAR_TRY(car_context_allocate(c->v->context, capacity, sizeof *things, &things));
-    for (size_t t = 0; t < c->capacity; t++) {
-        if (c->things[t].key) {
-            *slot_of(things, capacity, c->things[t].key) = c->things[t];
-        }
-    }
-    car_context_release(c->v->context, c->things, c->capacity, sizeof *things);
-    c->things = things;
-    c->capacity = capacity;
-done:
-    return status;
-}
-
-static car_status find(checker *c, thing_kind kind, int64_t a, int64_t b, thing **out) {
-    uint64_t key = (uint64_t)kind << 60 | (uint64_t)(a & 0xfffffff) << 32 | (uint64_t)(b & 0xffffffff);
-    car_status status = make_room(c);
-    if (status != CAR_OK) {
-        return status;
-    }
-    *out = slot_of(c->things, c->capacity, key);
-    if (!(*out)->key) {
-        **out = (thing){.key = key, .current = NOBODY, .before = NOBODY};
-        (*out)->content = c->from_start ? EMPTY : UNKNOWN;
-        c->used++;
-    }
-    return CAR_OK;
-}
-
-/* ---- order -------------------------------------------------------------------------------------- */
-
-/* Whether a task comes after another by edges. Nearly always one of its own says so, which `seen` knows. */
-static bool comes_after(checker *c, int other) {
-    const car_validation *v = c->v;
-    int count = 0;
-    if (c->seen[other] == c->stamp) {
-        return true;
-    }
-    c->query++;
-    c->stack[count++] = c->place;
-    while (count > 0) {
-        int place = c->stack[--count];
-        for (int e = v->edge_first[place]; e < v->edge_first[place + 1]; e++) {
-            int earlier = v->edges[e];
-            if (earlier == other) {
-                return true;
-            }
-            if (earlier > other && c->visited[earlier] != c->query) {
-                c->visited[earlier] = c->query;
-                c->stack[count++] = earlier;
-            }
-        }
-    }
-    return false;
-}
-
-static car_status check_after(checker *c, int first) {
-    const car_validation *v = c->v;
-    for (int m = first; m != NOBODY; m = c->marks[m].next) {
-        int other = c->marks[m].place;
-        if (other != c->place && !comes_after(c, other)) {
-            char text[192];
-            car_task_format(v->plan, &v->tasks[v->sequence[other]], text, sizeof text);
-            return car_validate_fail(v, v->sequence[c->place],
-                                     "a race: no edge makes it wait for %s of slot %lld, which touches the same thing",
-                                     text, (long long)v->tasks[v->sequence[other]].slot);
-        }
-    }
-    return CAR_OK;
-}
-
-static car_status touch(checker *c, thing *t, touch_mode mode) {
-    car_status status = CAR_OK;
-    bool alone = t->current != NOBODY && c->marks[t->current].place == c->place && c->marks[t->current].next == NOBODY;
-    if (t->current != NOBODY && (mode != t->mode || mode == WRITE) && !alone) {
-        t->before = t->current;
-        t->current = NOBODY;
-    }
-    CAR_TRY(check_after(c, t->before));
-    if (!alone) {
-        CAR_TRY(car_context_grow(c->v->context, &c->marks, &c->mark_capacity, c->mark_count + 1, sizeof *c->marks));
-        c->marks[c->mark_count] = (mark){c->place, t->current};
-        t->current = c->mark_count++;
-    }
-    t->mode = alone && t->mode == WRITE ? WRITE : mode;
-done:
-    return status;
-}
-
-static car_status touch_thing(checker *c, thing_kind kind, int64_t a, int64_t b, touch_mode mode) {
-    thing *t = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(find(c, kind, a, b, &t));
-    CAR_TRY(touch(c, t, mode));
-done:
-    return status;
-}
-
-/* ---- weights ------------------------------------------------------------------------------------ */
-
-static bool has_bytes(const car_validation *v, int bundle) {
-    return v->partition->bundles[bundle].bytes > 0;
-}
-
-static int next_bundle(const car_validation *v, int bundle) {
-    return bundle < v->stages ? v->stages : bundle + 1;
-}
-
-static car_status find_place(checker *c, int bundle, int64_t version, thing **out) {
-    int block = car_usage_holding(c->usage, bundle)->block, places = car_usage_holding(c->usage, block)->places;
-    return find(c, WEIGHTS, block, car_holding_place(places, version), out);
-}
-
-/* What a rank begins with: theta_0, and after a drain the version before it where there are two places. */
-static car_status fill_places(checker *c) {
-    const car_validation *v = c->v;
-    thing *t = NULL;
-    car_status status = CAR_OK;
-    for (int b = 0; c->from_start && b < v->bundles; b++) {
-        const car_holding *h = car_usage_holding(c->usage, b);
-        if (h->block == b && (h->places > 0 || h->owned)) {
-            CAR_TRY(find_place(c, b, 0, &t));
-            t->content = 0;
-        }
-        if (h->block == b && h->places == 2 && c->goes_on) {
-            CAR_TRY(find_place(c, b, CAR_VERSION_BEFORE, &t));
-            t->content = CAR_VERSION_BEFORE;
-        }
-    }
-done:
-    return status;
-}
-
-/* A use of a version: it must be what lies in its place. With one place, the version before a drain is kept aside. */
-static car_status use_weights(checker *c, int bundle, int64_t version, touch_mode mode) {
-    thing *t = NULL;
-    car_status status = CAR_OK;
-    int block = car_usage_holding(c->usage, bundle)->block;
-    if (version == CAR_VERSION_BEFORE && car_usage_holding(c->usage, block)->places < 2) {
-        return CAR_OK;
-    }
-    CAR_TRY(find_place(c, bundle, version, &t));
-    if (t->content != version && t->content != UNKNOWN) {
-        CAR_TRY(car_validate_fail(c->v, c->v->sequence[c->place], "the place of version %lld of bundle %d holds %s",
-                                  (long long)version, bundle, t->content < 0 ? "nothing" : "another version"));
-    }
-    CAR_TRY(touch(c, t, mode));
-    if (mode == WRITE) {
-        t->content = EMPTY;
-    }
-done:
-    return status;
-}
-
-static car_status make_weights(checker *c, int bundle, int64_t version) {
-    thing *t = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(find_place(c, bundle, version, &t));
-    CAR_TRY(touch(c, t, WRITE));
-    t->content = version;
-done:
-    return status;
-}
-
-/* ---- sums --------------------------------------------------------------------------------------- */
-
-/* Sum and gradient together: all that was added so far. */
-static car_status touch_sum(checker *c, int bundle, touch_mode mode) {
-    car_status status = CAR_OK;
-    CAR_TRY(touch_thing(c, SUM, bundle, c->task->step, mode));
-    CAR_TRY(touch_thing(c, OWN, bundle, c->task->step, mode));
-done:
-    return status;
-}
-
-static car_status touch_ties(checker *c, int home) {
-    const car_validation *v = c->v;
-    car_status status = CAR_OK;
-    for (int b = v->stages; b < v->bundles; b++) {
-        if (v->partition->bundles[b].home == home && has_bytes(v, b)) {
-            CAR_TRY(touch_sum(c, b, WRITE));
-        }
-    }
-done:
-    return status;
-}
-
-/* Where the sum comes by a message, a backward keeps its gradient apart until it is there. */
-static bool is_late(const checker *c) {
-    const car_task *task = c->task;
-    return c->ring && !c->v->custom && task->worker > 0 &&
-           c->v->rank_of[car_validate_device(c->v, task->step, task->worker - 1, task->stage)] != c->rank;
-}
-
-static car_status add_gradients(checker *c, int bundle) {
-    const car_validation *v = c->v;
-    if (is_late(c)) {
-        return touch_thing(c, OWN, bundle, c->task->step, WRITE);
-    }
-    /* dp in one process keeps each worker's apart. */
-    bool apart = v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_SHARED;
-    return touch_sum(c, bundle, apart ? READ : WRITE);
-}
-
-/* ---- tapes -------------------------------------------------------------------------------------- */
-
-static bool begins_here(const checker *c) {
-    const car_task *task = c->task;
-    bool arrives = task->kind == CAR_TASK_RECEIVE && task->cargo == CAR_CARGO_ACTIVATION;
-    return arrives || (task->kind == CAR_TASK_FORWARD && task->stage == 0);
-}
-
-/* The lowest stage of the rank, whose backward is the last. */
-static int lowest_stage(const checker *c) {
-    const car_validation *v = c->v;
-    return car_validate_in_groups(v) ? v->groups[c->rank] * v->per_worker : 0;
-}
-
-/* One micro-batch after the other: content is its number, `over` once its last backward is done. */
-static car_status touch_tape(checker *c) {
-    const car_validation *v = c->v;
-    const car_task *task = c->task;
-    int64_t n = task->step * v->workers + task->worker, over = -16 - n;
-    thing *t = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(find(c, TAPE, car_usage_tape_of(c->usage, task), 0, &t));
-    bool known = t->content != UNKNOWN;
-    if (begins_here(c) && known && t->content >= 0) {
-        CAR_TRY(car_validate_fail(v, v->sequence[c->place], "begins on a tape that holds worker %d's of step %lld",
-                                  (int)(t->content % v->workers), (long long)(t->content / v->workers)));
-    }
-    if (!begins_here(c) && known && t->content != n && t->content != over) {
-        CAR_TRY(car_validate_fail(v, v->sequence[c->place], "its micro-batch is not on its tape"));
-    }
-    CAR_TRY(touch(c, t, WRITE));
-    bool last = task->kind == CAR_TASK_BACKWARD && task->stage == lowest_stage(c);
-    t->content = begins_here(c) || known ? (last || t->content == over ? over : n) : UNKNOWN;
-done:
-    return status;
-}
-
-/* ---- tasks -------------------------------------------------------------------------------------- */
-
-static car_status touch_bundle(checker *c, int b) {
-    const car_validation *v = c->v;
-    const car_task *task = c->task;
-    car_status status = CAR_OK;
-    int64_t version = b < v->stages ? task->version : task->tied_version;
-    bool ends = c->moves && car_validate_ends_with(v, v->sequence[c->place], b, version);
-    CAR_TRY(use_weights(c, b, version, ends ? WRITE : READ));
-    if (ends && v->cyclic && b < v->stages && car_usage_holding(c->usage, b)->owned) {
-        CAR_TRY(touch_thing(c, STOCK, b, version % 2, WRITE)); /* the next was made of it before it goes */
-    }
-    if (task->kind == CAR_TASK_BACKWARD) {
-        CAR_TRY(add_gradients(c, b));
-    }
-done:
-    return status;
-}
-
-static car_status touch_compute(checker *c) {
-    const car_validation *v = c->v;
-    const car_task *task = c->task;
-    bool backward = task->kind == CAR_TASK_BACKWARD;
-    bool gate = v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_SHARED;
-    car_status status = CAR_OK;
-    CAR_TRY(touch_tape(c));
-    if (gate && task->stage == v->stages - 1) {
-        CAR_TRY(touch_thing(c, FORWARDS, 0, task->step, backward ? FOLLOW : READ));
-    }
-    for (int b = task->stage; b < v->bundles; b = next_bundle(v, b)) {
-        if (v->partition->bundles[b].stage == task->stage && has_bytes(v, b)) {
-            CAR_TRY(touch_bundle(c, b));
-        }
-    }
-    if (backward && task->worker == v->workers - 1 && car_validate_carries_ties(v)) {
-        CAR_TRY(touch_ties(c, task->stage));
-    }
-done:
-    return status;
-}
-
-static car_status touch_update(checker *c) {
-    const car_validation *v = c->v;
-    const car_task *task = c->task;
-    int b = task->bundle;
-    bool passes = c->moves && v->cyclic;
-    car_status status = CAR_OK;
-    CAR_TRY(touch_thing(c, OPTIMIZER, b, 0, WRITE));
-    CAR_TRY(touch_sum(c, b, car_validate_carries_ties(v) ? READ : WRITE));
-    if (!car_validate_carries_ties(v)) {
-        CAR_TRY(touch_ties(c, b));
-    }
-    if (passes) {
-        CAR_TRY(touch_thing(c, STOCK, b, (task->version - 1) % 2, READ));
-        CAR_TRY(touch_thing(c, STOCK, b, task->version % 2, WRITE));
-    }
-    if (!passes || (task->frees & CAR_FREES_WEIGHTS)) {
-        CAR_TRY(use_weights(c, b, task->version - 1, passes ? WRITE : READ));
-    }
-    CAR_TRY(make_weights(c, b, task->version));
-    for (int tied = v->stages; c->moves && tied < v->bundles; tied++) {
-        if (v->partition->bundles[tied].home == b && has_bytes(v, tied)) {
-            CAR_TRY(make_weights(c, tied, task->version));
-        }
-    }
-done:
-    return status;
-}
-
-static car_status touch_moved(checker *c) {
-    const car_task *task = c->task;
-    car_status status = CAR_OK;
-    if (task->kind == CAR_TASK_SEND) {
-        return use_weights(c, task->bundle, task->version, task->frees & CAR_FREES_WEIGHTS ? WRITE : READ);
-    }
-    CAR_TRY(make_weights(c, task->bundle, task->version));
-    if (c->moves) {
-        CAR_TRY(touch_thing(c, STOCK, task->bundle, task->version % 2, WRITE));
-    }
-done:
-    return status;
-}
-
-static car_status touch_message(checker *c) {
-    const car_task *task = c->task;
-    bool sends = task->kind == CAR_TASK_SEND;
-    car_status status = CAR_OK;
-    if (sends) {
-        CAR_TRY(touch_thing(c, CHANNEL, task->peer, task->tag, WRITE));
-    }
-    switch (task->cargo) {
-    case CAR_CARGO_ACTIVATION:
-    case CAR_CARGO_GRADIENT:
-        return touch_tape(c);
-    case CAR_CARGO_WEIGHTS:
-        return touch_moved(c);
-    case CAR_CARGO_PARTIAL:
-        return sends ? touch_sum(c, task->bundle, WRITE) : touch_thing(c, SUM, task->bundle, task->step, WRITE);
-    default: /* a finished sum is read by those who pass it on and by those who make weights of it, in any order */
-        return sends ? touch_sum(c, task->bundle, READ) : touch_thing(c, SUM, task->bundle, task->step, WRITE);
-    }
-done:
-    return status;
-}
-
-static car_status touch_all(checker *c) {
-    const car_task *task = c->task;
-    bool owned = task->kind == CAR_TASK_BROADCAST && car_usage_holding(c->usage, task->bundle)->owned;
-    switch (task->kind) {
-    case CAR_TASK_FORWARD:
-    case CAR_TASK_BACKWARD:
-        return touch_compute(c);
-    case CAR_TASK_UPDATE:
-        return touch_update(c);
-    case CAR_TASK_REDUCE:
-        return touch_sum(c, task->bundle, WRITE);
-    case CAR_TASK_BROADCAST:
-        return owned ? use_weights(c, task->bundle, task->version, READ) : make_weights(c, task->bundle, task->version);
-    default:
-        return touch_message(c);
-    }
-}
-
-/* ---- the edges of a rank ------------------------------------------------------------------------ */
+ * What a task touches, and what lies in each place meanwhile, is in validate_touch.c: so it is also shown that the places of
+ * a rank are enough. */
+#include "plan/validate_touch.h"
 
 /* A task that waited for itself or for one after it would wait forever, and an edge is there once. */
-static car_status check_edges(const car_validation *v, checker *c, int place) {
+static car_status check_edges(const car_validation *v, car_toucher *c, int place) {
     c->stamp++;
     for (int e = v->edge_first[place]; e < v->edge_first[place + 1]; e++) {
         int other = v->edges[e];
@@ -453,7 +23,7 @@ static car_status check_edges(const car_validation *v, checker *c, int place) {
 }
 
 /* The edges that executors have, of the tasks of a rank up to a place. `tasks`: instead of the table's. */
-static car_status list_edges(car_validation *v, checker *c, const car_task *tasks, int end) {
+static car_status list_edges(car_validation *v, car_toucher *c, const car_task *tasks, int end) {
     const car_usage *usage = c->usage;
     int rank = c->rank;
     car_edges *edges = NULL;
@@ -486,10 +56,10 @@ done:
     return status;
 }
 
-static car_status check_touches(car_validation *v, checker *c, const car_task *tasks, int end) {
+static car_status check_touches(car_validation *v, car_toucher *c, const car_task *tasks, int end) {
     int first = v->rank_first[c->rank];
     car_status status = CAR_OK;
-    CAR_TRY(fill_places(c));
+    CAR_TRY(car_touch_begin(c));
     for (int place = first; place < end; place++) {
         c->place = place;
         c->task = tasks ? &tasks[place - first] : &v->tasks[v->sequence[place]];
@@ -497,23 +67,15 @@ static car_status check_touches(car_validation *v, checker *c, const car_task *t
         for (int e = v->edge_first[place]; e < v->edge_first[place + 1]; e++) {
             c->seen[v->edges[e]] = c->stamp;
         }
-        CAR_TRY(touch_all(c));
+        CAR_TRY(car_touch_all(c));
     }
 done:
     return status;
 }
 
-static void forget(checker *c) {
-    if (c->things) {
-        memset(c->things, 0, c->capacity * sizeof *c->things);
-    }
-    c->used = 0;
-    c->mark_count = 0;
-}
-
 /* After a drain, those that are stale in the first step use the version before it: the same once more with that, as far as
  * it can matter. */
-static car_status check_going_on(car_validation *v, checker *c) {
+static car_status check_going_on(car_validation *v, car_toucher *c) {
     int first = v->rank_first[c->rank], end = first, stale = 0;
     car_task_list list = {0};
     car_status status = CAR_OK;
@@ -527,7 +89,6 @@ static car_status check_going_on(car_validation *v, checker *c) {
     }
     if (stale > 0) {
         c->goes_on = true;
-        forget(c);
         CAR_TRY(list_edges(v, c, list.tasks, end));
         CAR_TRY(check_touches(v, c, list.tasks, end));
         c->goes_on = false;
@@ -537,7 +98,7 @@ done:
     return status;
 }
 
-static car_status check_rank(car_validation *v, checker *c, bool from_start) {
+static car_status check_rank(car_validation *v, car_toucher *c, bool from_start) {
     car_usage *usage = NULL;
     int end = v->rank_first[c->rank + 1];
     car_status status = CAR_OK;
@@ -547,7 +108,6 @@ static car_status check_rank(car_validation *v, checker *c, bool from_start) {
     if (from_start && !v->spread) {
         CAR_TRY(check_going_on(v, c)); /* first: the edges that stay are those of the whole run */
     }
-    forget(c);
     CAR_TRY(list_edges(v, c, NULL, end));
     CAR_TRY(check_touches(v, c, NULL, end));
     for (int place = v->rank_first[c->rank]; place < end; place++) {
@@ -560,7 +120,7 @@ done:
 }
 
 car_status car_validate_edges(car_validation *v, bool from_start) {
-    checker c = {.v = v, .ring = !v->spread, .moves = v->config.placement == CAR_PLACEMENT_ZERO};
+    car_toucher c = {.v = v, .ring = !v->spread, .moves = v->config.placement == CAR_PLACEMENT_ZERO};
     size_t count = (size_t)v->count;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(v->context, count, sizeof *c.seen, &c.seen));

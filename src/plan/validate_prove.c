@@ -14,8 +14,14 @@ static const int64_t most_cells = (int64_t)1 << 22;
 
 enum { FILL_AND_DRAIN = 4, PLACES = 2, LEAST_STEPS = 4, SAMPLES = 12 };
 
+/* The greatest common divisor of two numbers above 0. */
 static int64_t divisor(int64_t a, int64_t b) {
-    return b == 0 ? a : divisor(b, a % b);
+    while (b > 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a > 0 ? a : 1;
 }
 
 /* Steps after which the table does the same again. In group r of a grid micro-batches take turns on N-r ranks. */

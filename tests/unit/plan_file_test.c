@@ -210,6 +210,8 @@ static void mistakes_of_shared_are_refused(void **state) {
         {"", "steps=4", "steps=4 max-delay=0", "1 steps old, and max-delay is 0", true},
         {"device 0", "5: B0.0@0-a", "5: Bx.0@0-a", "file, line 8: in 'Bx.0@0-a' the number of a stage", false},
         {"device 0", "5: B0.0@0-a", "900000: B0.0@0-a", "does not come after slot 900000", false},
+        {"device 0", "0: F0.0@0", "0: F0@0", "lacks a worker", false},
+        {"device 0", "0: F0.0@0", "0: F0.0@0{stage=7}", "lacks a worker or a device, or names one", false},
         {"device 0", "0: F0.0@0", "0: F0.0@0/77777", "step or version 77777", false},
     };
     (void)state;
@@ -231,6 +233,7 @@ static void mistakes_of_periods_are_refused(void **state) {
 static void mistakes_of_pipelines_are_refused(void **state) {
     static const mistake mistakes[] = {
         {"device 0", "Sa1.0>1", "Sa1.0>2", "its receiver expects Ra1.0/0<0", true},
+        {"device 0", "Sa1.0>1", "Sa1.0", "lacks a worker or a device", false},
         {"device 0", " Sa1.0>1", "", "received before it can arrive", true},
         {"device 1", "Ra1.0<0 ", "", "sent, but never received", true},
         {"device 1", "1: Ra1.0<0 F1.0@0", "1: F1.0@0\n2: Ra1.0<0", "received before it can arrive", true},

@@ -1,0 +1,47 @@
+/* What tasks touch, and whether edges keep apart those that must not meet: validate_touch.c, for validate_edges.c. */
+#ifndef CAR_VALIDATE_TOUCH_H
+#define CAR_VALIDATE_TOUCH_H
+
+#include "plan/validate_internal.h"
+
+typedef enum car_touch_mode {
+    CAR_TOUCH_READ,
+    CAR_TOUCH_FOLLOW,
+    CAR_TOUCH_WRITE
+} car_touch_mode; /* FOLLOW: after those who read, beside each other */
+
+/* A task that touched a thing, in a list. */
+typedef struct car_touch_mark {
+    int place, next;
+} car_touch_mark;
+
+/* Touches that need not keep an order among themselves make a round. */
+typedef struct car_touch_thing {
+    uint64_t key; /* 0: free */
+    int current, before;
+    car_touch_mode mode;
+    int64_t content;
+} car_touch_thing;
+
+typedef struct car_toucher {
+    const car_validation *v;
+    const car_usage *usage;
+    int rank, place; /* the task at hand, in the rank's order */
+    const car_task *task;
+    bool from_start;  /* the table begins with the run: what lies in each place is known */
+    bool goes_on;     /* the run goes on after a drain */
+    bool ring, moves; /* sums in ring order; weights that move with their users */
+    car_touch_thing *things;
+    size_t capacity, used; /* capacity: a power of two */
+    car_touch_mark *marks;
+    int mark_count, mark_capacity;
+    int *seen, *visited, *stack; /* per place: see comes_after */
+    int stamp, query;
+} car_toucher;
+
+/* Before the first task of a rank: nothing was touched, and its places hold what a run begins with. */
+car_status car_touch_begin(car_toucher *c);
+/* What the task at hand touches comes after all that must be before it. */
+car_status car_touch_all(car_toucher *c);
+
+#endif
