@@ -78,14 +78,14 @@ void car_dataset_get_problems(const car_dataset *dataset, car_dataset_problems *
 
 /* Why something that lies in a dataset's folder is not used: a code, a name for machines, a text for people that fits
  * behind a number. */
-#define CAR_UNUSED_LIST(X)                                                        \
-    X(CAR_UNUSED_FORMAT, "other_format", "images of other types than JPEG")       \
-    X(CAR_UNUSED_OTHER, "other_file", "files that are no images")                 \
-    X(CAR_UNUSED_HIDDEN, "hidden", "hidden files and folders")                    \
-    X(CAR_UNUSED_OUTSIDE, "outside", "files outside of class folders")            \
-    X(CAR_UNUSED_BESIDE, "beside", "folders beside those of the splits")          \
-    X(CAR_UNUSED_EMPTY, "empty_class", "classes without an image to evaluate on") \
-    X(CAR_UNUSED_SPECIAL, "special", "pipes, sockets and devices")                \
+#define CAR_UNUSED_LIST(X)                                                                \
+    X(CAR_UNUSED_FORMAT, "other_format", "images of other types than JPEG, PNG and WebP") \
+    X(CAR_UNUSED_OTHER, "other_file", "files that are no images")                         \
+    X(CAR_UNUSED_HIDDEN, "hidden", "hidden files and folders")                            \
+    X(CAR_UNUSED_OUTSIDE, "outside", "files outside of class folders")                    \
+    X(CAR_UNUSED_BESIDE, "beside", "folders beside those of the splits")                  \
+    X(CAR_UNUSED_EMPTY, "empty_class", "classes without an image to evaluate on")         \
+    X(CAR_UNUSED_SPECIAL, "special", "pipes, sockets and devices")                        \
     X(CAR_UNUSED_LOOP, "loop", "links that lead back to a folder above")
 
 typedef enum car_unused {

@@ -74,13 +74,10 @@ static region random_region(uint64_t key, int width, int height) {
 }
 
 static region choose_region(const car_image_pipeline *p, int width, int height) {
-    if (p->size <= CAR_IMAGE_SMALL) {
-        return middle_region(width, height, p->size, p->size);
-    }
-    if (p->augment) {
+    if (p->size > CAR_IMAGE_SMALL && p->augment) {
         return random_region(p->sample_key, width, height);
     }
-    return middle_region(width, height, (p->size * 256 + 112) / 224, p->size);
+    return middle_region(width, height, p->resize, p->size);
 }
 
 /* How many times smaller the decoder may make the image. */
@@ -109,7 +106,7 @@ static car_status resize(car_image_pipeline *p, const car_source_image *stored, 
     const car_image *image = &stored->image;
     int size = p->size;
     car_status status = CAR_OK;
-    if (size <= CAR_IMAGE_SMALL && image->width == size && image->height == size) {
+    if (p->resize == size && image->width == size && image->height == size && size <= CAR_IMAGE_SMALL) {
         *out = image->pixels;
         return CAR_OK;
     }
@@ -171,20 +168,31 @@ static void write_sample(const car_image_pipeline *p, const uint8_t *pixels, flo
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-void car_image_pipeline_begin(car_image_pipeline *pipeline, car_context *context, const car_dataset_config *config) {
-    bool small = config->model.image_size <= CAR_IMAGE_SMALL;
+car_image_recipe car_image_recipe_for(int size) {
+    bool small = size <= CAR_IMAGE_SMALL;
+    car_image_recipe recipe = {.size = size, .resize = small ? size : (size * 256 + 112) / 224};
+    memcpy(recipe.mean, small ? small_mean : mean, sizeof recipe.mean);
+    memcpy(recipe.deviation, small ? small_deviation : deviation, sizeof recipe.deviation);
+    return recipe;
+}
+
+void car_image_pipeline_begin_with(car_image_pipeline *pipeline, car_context *context, const car_image_recipe *recipe) {
     memset(pipeline, 0, sizeof *pipeline);
     pipeline->work.context = pipeline->pixels.context = context;
-    pipeline->key = car_random_key(config->seed, "augmentation");
-    pipeline->size = config->model.image_size;
-    pipeline->may_augment = config->augment;
+    pipeline->size = recipe->size;
+    pipeline->resize = recipe->resize;
     for (int c = 0; c < 3; c++) {
         for (int level = 0; level < 256; level++) {
-            float value = (float)level / 255.0f;
-            pipeline->levels[c][level] =
-                small ? (value - small_mean[c]) / small_deviation[c] : (value - mean[c]) / deviation[c];
+            pipeline->levels[c][level] = ((float)level / 255.0f - recipe->mean[c]) / recipe->deviation[c];
         }
     }
+}
+
+void car_image_pipeline_begin(car_image_pipeline *pipeline, car_context *context, const car_dataset_config *config) {
+    car_image_recipe recipe = car_image_recipe_for(config->model.image_size);
+    car_image_pipeline_begin_with(pipeline, context, &recipe);
+    pipeline->key = car_random_key(config->seed, "augmentation");
+    pipeline->may_augment = config->augment;
 }
 
 void car_image_pipeline_end(car_image_pipeline *pipeline) {
