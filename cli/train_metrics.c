@@ -219,7 +219,7 @@ void car_train_write_evaluation(car_train_run *run) {
     const car_evaluation *e = &run->evaluation;
     int64_t step = car_train_steps(run);
     const char *accuracy = car_train_accuracy_name(run->data.domain);
-    char path[CAR_TRAIN_PATH], line[320], loss[32];
+    char path[CAR_TRAIN_PATH], line[512], loss[32], average[128] = "", average_loss[32];
     if (!run->writes || car_train_path(run->context, run->options.out, "evaluations.jsonl", path) != CAR_OK) {
         return; /* opening has failed for it before */
     }
@@ -228,9 +228,13 @@ void car_train_write_evaluation(car_train_run *run) {
         car_context_clear_error(run->context);
         return;
     }
+    if (run->options.ema > 0) {
+        snprintf(average, sizeof average, ", \"average_loss\": %s, \"average_%s\": %.9g",
+                 number_or_null(run->average_evaluation.loss, average_loss), accuracy, run->average_evaluation.top1);
+    }
     int length = snprintf(line, sizeof line,
-                          "{\"step\": %lld, \"loss\": %s, \"%s\": %.9g, \"%s_top5\": %.9g, \"seconds\": %.6g}\n",
-                          (long long)step, number_or_null(e->loss, loss), accuracy, e->top1, accuracy, e->top5,
+                          "{\"step\": %lld, \"loss\": %s, \"%s\": %.9g, \"%s_top5\": %.9g%s, \"seconds\": %.6g}\n",
+                          (long long)step, number_or_null(e->loss, loss), accuracy, e->top1, accuracy, e->top5, average,
                           car_clock_seconds() - run->started);
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666), reason = file < 0 ? errno : 0;
     if (file >= 0) {

@@ -35,12 +35,21 @@ typedef enum car_split { CAR_SPLIT_TRAIN, CAR_SPLIT_EVALUATION, CAR_SPLITS } car
 
 enum { CAR_DATASET_ENDLESS = -1 };
 
+/* How images to train on are changed at random, mirrored every other time in any case (docs/data.md). */
+typedef enum car_augmentation {
+    CAR_AUGMENTATION_AUTO,         /* a padded crop up to 64 pixels, above a resized one */
+    CAR_AUGMENTATION_RESIZED_CROP, /* torchvision's RandomResizedCrop */
+    CAR_AUGMENTATION_PADDED_CROP,  /* padded by an eighth, cropped */
+    CAR_AUGMENTATION_FLIP          /* the middle, as in evaluation */
+} car_augmentation;
+
 /* How samples are given out. */
 typedef struct car_dataset_config {
     car_domain domain;
-    car_model_config model; /* as resolved: channels, image_size, classes; or seq_len, vocabulary */
-    uint64_t seed;          /* of augmentation, and of synthetic samples */
-    bool augment;           /* training samples only */
+    car_model_config model;        /* as resolved: channels, image_size, classes; or seq_len, vocabulary */
+    uint64_t seed;                 /* of augmentation, and of synthetic samples */
+    bool augment;                  /* training samples only */
+    car_augmentation augmentation; /* of images, if they are augmented */
 } car_dataset_config;
 
 /* What was found. */

@@ -40,6 +40,7 @@ typedef struct car_image_pipeline {
     uint64_t key;         /* of all augmentation */
     int size, resize;     /* pixels on a side; of the shorter side before the middle is taken */
     bool may_augment;
+    car_augmentation augmentation; /* never AUTO */
     /* of the sample aimed at */
     uint64_t sample_key;
     bool augment;
