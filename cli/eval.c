@@ -1,12 +1,10 @@
 /* carousel eval: loss and accuracy of a run, or of weights in a file. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/base.h"
-#include "carousel/checkpoint.h"
 #include "train.h"
 #include "weights.h"
 
@@ -109,19 +107,6 @@ done:
     return status;
 }
 
-static car_status load(evaluation_run *run, const char *path) {
-    const car_weights_load_config config = {0};
-    car_weights_load_report report;
-    car_status status = CAR_OK;
-    CAR_TRY(car_weights_load(run->weights, path, &config, &report));
-    if (report.left_over > 0) {
-        fprintf(stderr, "carousel: warning: %s has %d tensors that %s does not know: %s\n", path, report.left_over,
-                run->options.model, report.left_over_names);
-    }
-done:
-    return status;
-}
-
 static car_status evaluate(evaluation_run *run) {
     car_train_options *o = &run->options;
     car_context_config context = car_context_config_default();
@@ -138,8 +123,7 @@ static car_status evaluate(evaluation_run *run) {
     CAR_TRY(car_program_create(run->graph, &program, &run->program));
     CAR_TRY(car_arena_create(run->context, 0, &run->arena));
     CAR_TRY(car_weights_create(run->program, run->arena, &run->weights));
-    CAR_TRY(car_weights_initialize(run->weights, o->seed));
-    CAR_TRY(load(run, path));
+    CAR_TRY(car_cli_load_weights(run->weights, path, o->model));
     if (run->data.domain == CAR_DOMAIN_IMAGES) {
         CAR_TRY(car_cli_compare_classes(run->context, run->card, run->data.set));
         CAR_TRY(car_cli_create_confusion(run->context, run->data.model.classes, &run->confusion));

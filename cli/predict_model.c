@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 
 #include "base/base.h"
-#include "carousel/checkpoint.h"
 #include "predict.h"
 
 /* ---- the model ------------------------------------------------------------------------------- */
@@ -44,29 +43,14 @@ static car_status find_model(car_predict_run *run, const char *path) {
     }
     const car_model_info *info = o->model ? car_model_find(o->model) : NULL;
     if (!info) {
-        CAR_TRY(car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                 o->model ? "%s is of a model that is not known, '%s'"
-                                          : "%s does not say which model it is of: give --model NAME",
-                                 path, o->model));
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                o->model ? "%s is of a model that is not known, '%s'"
+                                         : "%s does not say which model it is of: give --model NAME",
+                                path, o->model);
     }
     if (info->domain != CAR_DOMAIN_IMAGES) {
         CAR_TRY(car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s is of %s, which is not a model of images", path,
                                  o->model));
-    }
-done:
-    return status;
-}
-
-static car_status load(car_predict_run *run, const char *path) {
-    const car_weights_load_config config = {0};
-    car_weights_load_report report;
-    car_status status = CAR_OK;
-    CAR_TRY(car_weights_create(run->program, run->arena, &run->weights));
-    CAR_TRY(car_weights_initialize(run->weights, 1));
-    CAR_TRY(car_weights_load(run->weights, path, &config, &report));
-    if (report.left_over > 0) {
-        fprintf(stderr, "carousel: warning: %s has %d tensors that %s does not know: %s\n", path, report.left_over,
-                run->options.model, report.left_over_names);
     }
 done:
     return status;
@@ -85,7 +69,8 @@ car_status car_predict_open(car_predict_run *run) {
     CAR_TRY(car_model_build(run->context, run->options.model, &run->model, &run->graph));
     CAR_TRY(car_program_create(run->graph, NULL, &run->program));
     CAR_TRY(car_arena_create(run->context, 0, &run->arena));
-    CAR_TRY(load(run, path));
+    CAR_TRY(car_weights_create(run->program, run->arena, &run->weights));
+    CAR_TRY(car_cli_load_weights(run->weights, path, run->options.model));
     run->top = run->top < run->model.classes ? run->top : run->model.classes;
 done:
     return status;

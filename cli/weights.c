@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/base.h"
+#include "carousel/checkpoint.h"
 
 /* DIRECTORY/NAME, if there is such a file. */
 static bool find_file(const char *directory, const char *name, char path[CAR_CLI_PATH]) {
@@ -36,6 +37,17 @@ car_status car_cli_find_weights(car_context *context, const char *place, char pa
             place, strerror(errno));
     }
     return CAR_OK;
+}
+
+car_status car_cli_load_weights(car_weights *weights, const char *path, const char *model) {
+    const car_weights_load_config config = {0};
+    car_weights_load_report report;
+    car_status status = car_weights_load(weights, path, &config, &report);
+    if (status == CAR_OK && report.left_over > 0) {
+        fprintf(stderr, "carousel: warning: %s has %d tensors that %s does not know: %s\n", path, report.left_over,
+                model, report.left_over_names);
+    }
+    return status;
 }
 
 /* ---- the card -------------------------------------------------------------------------------- */
