@@ -21,8 +21,15 @@ typedef enum car_cli_kind {
     CAR_CLI_INT,  /* int */
     CAR_CLI_REAL, /* double */
     CAR_CLI_SEED, /* uint64_t */
-    CAR_CLI_TEXT  /* const char *, pointing into argv */
+    CAR_CLI_TEXT, /* const char *, pointing into argv */
+    CAR_CLI_LIST  /* car_cli_list: may be given several times. What is typed replaces what a configuration has */
 } car_cli_kind;
+
+enum { CAR_CLI_LIST_LENGTH = 32 };
+typedef struct car_cli_list {
+    int count;
+    const char *items[CAR_CLI_LIST_LENGTH];
+} car_cli_list;
 
 typedef struct car_cli_option {
     const char *name;  /* without the dashes */
@@ -107,6 +114,7 @@ int car_cli_report(const car_context *context, car_status status);
 /* The commands; argv[0] is the command's name. */
 int car_cli_train(int argc, char **argv);
 int car_cli_eval(int argc, char **argv);
+int car_cli_predict(int argc, char **argv);
 int car_cli_demo(int argc, char **argv);
 int car_cli_plan(int argc, char **argv);
 int car_cli_launch(int argc, char **argv);

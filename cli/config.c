@@ -40,6 +40,23 @@ static const char *number_text(double number, char *text, size_t capacity) {
     return text;
 }
 
+static int apply_list(const car_cli_command *command, const car_cli_option *option, const char *source,
+                      const cJSON *list) {
+    const cJSON *item = NULL;
+    if (!cJSON_IsArray(list)) {
+        return refuse(command, source, list->string, "must be an array of texts");
+    }
+    cJSON_ArrayForEach(item, list) {
+        if (!cJSON_IsString(item)) {
+            return refuse(command, source, list->string, "must be an array of texts");
+        }
+        if (!car_cli_store(command, option, item->valuestring)) {
+            return CAR_CLI_USAGE;
+        }
+    }
+    return CAR_CLI_GO_ON;
+}
+
 static int apply_item(const car_cli_command *command, const car_cli_option *option, const char *source,
                       const cJSON *item) {
     char text[64];
@@ -52,6 +69,9 @@ static int apply_item(const car_cli_command *command, const car_cli_option *opti
         }
         *(bool *)option->target = cJSON_IsTrue(item);
         return CAR_CLI_GO_ON;
+    }
+    if (option->kind == CAR_CLI_LIST) {
+        return apply_list(command, option, source, item);
     }
     bool is_number = cJSON_IsNumber(item), is_text = cJSON_IsString(item) && item->valuestring;
     if (!is_text && (!is_number || option->kind == CAR_CLI_TEXT)) {
@@ -161,6 +181,15 @@ static bool add_seed(cJSON *object, const char *name, uint64_t seed) {
                                          : cJSON_AddStringToObject(object, name, text) != NULL;
 }
 
+static bool add_list(cJSON *object, const char *name, const car_cli_list *list) {
+    cJSON *array = list->count > 0 ? cJSON_AddArrayToObject(object, name) : NULL;
+    bool ok = list->count == 0 || array;
+    for (int i = 0; ok && i < list->count; i++) {
+        ok = cJSON_AddItemToArray(array, cJSON_CreateString(list->items[i]));
+    }
+    return ok;
+}
+
 /* An option without a value of its own, a text that is NULL or a number outside of its bounds, is left out. */
 static bool add_option(cJSON *object, const car_cli_option *o) {
     switch (o->kind) {
@@ -178,6 +207,8 @@ static bool add_option(cJSON *object, const car_cli_option *o) {
         const char *text = *(const char *const *)o->target;
         return !text || cJSON_AddStringToObject(object, o->name, text) != NULL;
     }
+    case CAR_CLI_LIST:
+        return add_list(object, o->name, o->target);
     }
     return false;
 }

@@ -1,13 +1,12 @@
 /* carousel eval: loss and accuracy of a run, or of weights in a file. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/base.h"
-#include "carousel/checkpoint.h"
 #include "train.h"
+#include "weights.h"
 
 typedef struct evaluation_run {
     car_train_options options;
@@ -20,6 +19,8 @@ typedef struct evaluation_run {
     car_arena *arena;
     car_weights *weights;
     car_train_data data;
+    car_card *card;
+    car_cli_confusion confusion;
     car_evaluation result;
 } evaluation_run;
 
@@ -46,14 +47,12 @@ static int read_run(const car_cli_command *command, evaluation_run *run) {
 
 static int check_options(const evaluation_run *run) {
     const car_train_options *o = &run->options;
-    if (o->model && o->data && (run->weights_path || run->directory)) {
-        return car_cli_check_model("eval", o->model);
+    if (o->data && (run->weights_path || run->directory)) {
+        return o->model ? car_cli_check_model("eval", o->model) : CAR_CLI_GO_ON; /* or the weights' card says it */
     }
     return car_cli_fail(CAR_CLI_USAGE,
                         "eval: --%s is missing; name the directory of a run, or see 'carousel eval --help'",
-                        !o->model                               ? "model NAME"
-                        : !run->weights_path && !run->directory ? "weights FILE"
-                                                                : "data SOURCE");
+                        !run->weights_path && !run->directory ? "weights FILE" : "data SOURCE");
 }
 
 static int read_options(int argc, char **argv, evaluation_run *run) {
@@ -62,7 +61,7 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
     car_train_default_options(o);
     o->data = NULL;
     const car_cli_option options[] = {
-        {"model", "NAME", "which model (that of RUN)", CAR_CLI_TEXT, &o->model, 0, 0},
+        {"model", "NAME", "which model (that of RUN, or that the weights name)", CAR_CLI_TEXT, &o->model, 0, 0},
         {"weights", "FILE", "a safetensors file, or a directory that has one (those of RUN)", CAR_CLI_TEXT,
          &run->weights_path, 0, 0},
         {"data", "SOURCE", "as for train; its samples for evaluation (those of RUN)", CAR_CLI_TEXT, &o->data, 0, 0},
@@ -81,7 +80,7 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
     car_cli_list_models(models, sizeof models);
     const car_cli_command command = {"eval", "Evaluates a run, or a model's weights.",
                                      "carousel eval RUN [OPTIONS]\n"
-                                     "       carousel eval --model NAME --weights FILE --data SOURCE [OPTIONS]",
+                                     "       carousel eval --weights FILE --data SOURCE [--model NAME] [OPTIONS]",
                                      models};
     run->directory = car_cli_wants_help(argc, argv) ? NULL : car_cli_take_word(options, COUNT, &argc, argv);
     int code = run->directory ? read_run(&command, run) : CAR_CLI_GO_ON;
@@ -90,36 +89,19 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
     return code == CAR_CLI_GO_ON ? check_options(run) : code;
 }
 
-/* A run's directory stands for the weights that it ended with. */
-static car_status find_weights(evaluation_run *run, char path[CAR_TRAIN_PATH]) {
-    const char *place = run->weights_path ? run->weights_path : run->directory;
-    struct stat entry;
+/* What is neither typed nor in a run's configuration is on the card of the weights. */
+static car_status read_card(evaluation_run *run, char path[CAR_CLI_PATH]) {
+    car_train_options *o = &run->options;
     car_status status = CAR_OK;
-    if (stat(place, &entry) != 0 || !S_ISDIR(entry.st_mode)) {
-        snprintf(path, CAR_TRAIN_PATH, "%s", place);
-        return CAR_OK;
+    CAR_TRY(car_cli_find_weights(run->context, run->weights_path ? run->weights_path : run->directory, path));
+    CAR_TRY(car_card_read(run->context, path, &run->card));
+    const char *named = car_card_get(run->card, "model");
+    if (!o->model && (!named || !car_model_find(named))) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                "%s does not say which model it is of: give --model NAME", path);
     }
-    CAR_TRY(car_train_path(run->context, place, "weights.safetensors", path));
-    if (stat(path, &entry) != 0) {
-        return car_context_fail(run->context, CAR_ERROR_IO,
-                                "%s: %s; a run that has not ended has none, but its checkpoints may be evaluated: "
-                                "--weights RUN/checkpoints/step-T",
-                                path, strerror(errno));
-    }
-done:
-    return status;
-}
-
-static car_status load(evaluation_run *run) {
-    const car_weights_load_config config = {0};
-    car_weights_load_report report;
-    char path[CAR_TRAIN_PATH];
-    car_status status = CAR_OK;
-    CAR_TRY(find_weights(run, path));
-    CAR_TRY(car_weights_load(run->weights, path, &config, &report));
-    if (report.left_over > 0) {
-        fprintf(stderr, "carousel: warning: %s has %d tensors that %s does not know: %s\n", path, report.left_over,
-                run->options.model, report.left_over_names);
+    if (named && (!o->model || strcmp(o->model, named) == 0)) {
+        o->model = car_card_model(run->card, &o->shape);
     }
 done:
     return status;
@@ -129,8 +111,10 @@ static car_status evaluate(evaluation_run *run) {
     car_train_options *o = &run->options;
     car_context_config context = car_context_config_default();
     car_program_config program = car_program_config_default();
+    char path[CAR_CLI_PATH];
     car_status status = CAR_OK;
     CAR_TRY(car_context_create(&context, &run->context));
+    CAR_TRY(read_card(run, path));
     CAR_TRY(car_train_find_sizes(run->context, o));
     CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
@@ -139,9 +123,13 @@ static car_status evaluate(evaluation_run *run) {
     CAR_TRY(car_program_create(run->graph, &program, &run->program));
     CAR_TRY(car_arena_create(run->context, 0, &run->arena));
     CAR_TRY(car_weights_create(run->program, run->arena, &run->weights));
-    CAR_TRY(car_weights_initialize(run->weights, o->seed));
-    CAR_TRY(load(run));
-    CAR_TRY(car_train_evaluate(&run->data, o, run->program, run->arena, run->weights, &run->result));
+    CAR_TRY(car_cli_load_weights(run->weights, path, o->model));
+    if (run->data.domain == CAR_DOMAIN_IMAGES) {
+        CAR_TRY(car_cli_compare_classes(run->context, run->card, run->data.set));
+        CAR_TRY(car_cli_create_confusion(run->context, run->data.model.classes, &run->confusion));
+    }
+    CAR_TRY(
+        car_train_evaluate(&run->data, o, run->program, run->arena, run->weights, run->confusion.counts, &run->result));
 done:
     return status;
 }
@@ -151,6 +139,9 @@ static void print_result(const evaluation_run *run) {
     if (!run->json) {
         car_train_print_evaluation(stdout, run->data.domain, e);
         putchar('\n');
+        if (run->confusion.counts) {
+            car_cli_print_confusion(&run->confusion, run->data.set);
+        }
         return;
     }
     bool images = run->data.domain == CAR_DOMAIN_IMAGES;
@@ -164,6 +155,9 @@ static void print_result(const evaluation_run *run) {
         cJSON_AddNumberToObject(json, car_train_accuracy_name(run->data.domain), e->top1);
     }
     cJSON_AddNumberToObject(json, images ? "samples" : "tokens", (double)e->rows);
+    if (run->confusion.counts) {
+        car_cli_add_confusion(json, &run->confusion, run->data.set);
+    }
     char *text = cJSON_Print(json);
     puts(text ? text : "{}");
     cJSON_free(text);
@@ -185,6 +179,8 @@ int car_cli_eval(int argc, char **argv) {
         car_arena_destroy(run.arena);
         car_program_destroy(run.program);
         car_train_close_data(&run.data);
+        car_cli_destroy_confusion(&run.confusion);
+        car_card_destroy(run.card);
         car_graph_destroy(run.graph);
         car_context_destroy(run.context);
     }

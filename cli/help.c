@@ -54,6 +54,7 @@ static void describe_default(const car_cli_option *option, char *text, size_t ca
         }
         break;
     case CAR_CLI_FLAG:
+    case CAR_CLI_LIST:
         break;
     }
 }

@@ -17,6 +17,7 @@ static const struct {
 } commands[] = {
     {"train", "train a model", car_cli_train, true},
     {"eval", "evaluate a run or a model's weights", car_cli_eval, false},
+    {"predict", "say what a model takes images for", car_cli_predict, false},
     {"demo", "show where the cycle wins and where it does not, measured here", car_cli_demo, false},
     {"launch", "start the ranks of a training run over MPI", car_cli_launch, true},
     {"plan", "show what a run would do and need", car_cli_plan, false},

@@ -155,6 +155,15 @@ static bool store_seed(const car_cli_command *command, const car_cli_option *opt
     return true;
 }
 
+static bool store_item(const car_cli_command *command, const car_cli_option *option, const char *value) {
+    car_cli_list *list = option->target;
+    if (list->count == CAR_CLI_LIST_LENGTH) {
+        return refuse(command, option->name, value, "is one too many");
+    }
+    list->items[list->count++] = value;
+    return true;
+}
+
 bool car_cli_store(const car_cli_command *command, const car_cli_option *option, const char *value) {
     switch (option->kind) {
     case CAR_CLI_INT:
@@ -165,6 +174,8 @@ bool car_cli_store(const car_cli_command *command, const car_cli_option *option,
     case CAR_CLI_TEXT:
         *(const char **)option->target = value;
         return true;
+    case CAR_CLI_LIST:
+        return store_item(command, option, value);
     case CAR_CLI_FLAG:
         *(bool *)option->target = true;
         return true;
@@ -255,6 +266,11 @@ int car_cli_parse(const car_cli_command *command, const car_cli_option *options,
     if (help != CAR_CLI_HELP_NONE) {
         car_cli_print_help(help, command, options, count);
         return CAR_CLI_OK;
+    }
+    for (int o = 0; o < count; o++) {
+        if (options[o].kind == CAR_CLI_LIST && car_cli_peek(argc, argv, options[o].name)) {
+            ((car_cli_list *)options[o].target)->count = 0;
+        }
     }
     for (int i = 1; i < argc;) {
         if (!parse_one(command, options, count, argc, argv, &i)) {

@@ -36,6 +36,8 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
         {"optimizer", "NAME", "for what it keeps and computes; see below", CAR_CLI_TEXT, &o->optimizer, 0, 0},
+        {"ema", "DECAY", "a moving average of the weights, for what it takes; 0: none", CAR_CLI_REAL, &o->ema, 0,
+         0.9999999},
         {"delay-correction", "HOW", "auto, off or C,A, for the size of its state", CAR_CLI_TEXT, &o->delay_correction,
          0, 0},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,

@@ -21,6 +21,7 @@ typedef struct car_plan_options {
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, freshness_slack;
     int ranks, machines, steps;
+    double ema;
     bool profile, compare, json, dump, edges;
 } car_plan_options;
 

@@ -9,6 +9,7 @@
 car_status car_cli_plan_read_optimizer(car_plan_subject *s, car_rule rule) {
     car_status status = CAR_OK;
     s->optimizer = car_optimizer_config_default();
+    s->optimizer.average = s->options->ema;
     CAR_TRY(car_optimizer_find(s->context, s->options->optimizer, &s->optimizer.kind));
     CAR_TRY(car_cli_read_correction(s->context, s->options->delay_correction, rule, &s->optimizer));
 done:

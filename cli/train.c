@@ -13,6 +13,8 @@ static void log_line(void *user, car_log_level level, const char *line) {
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
+enum { MOST_CONFUSED = 2000 }; /* classes: the matrix has the square of it */
+
 /* Model, plan and program. */
 static car_status build(car_train_run *run, car_plan_config *plan, const car_program_config *program,
                         int optimizer_states) {
@@ -23,6 +25,7 @@ static car_status build(car_train_run *run, car_plan_config *plan, const car_pro
     run->available = car_available_find("");
     CAR_TRY(car_train_check_tasks(run, plan->workers, partition.stages));
     CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
+    CAR_TRY(car_optimizer_check(&run->optimizer, run->graph));
     CAR_TRY(car_partition_create(run->graph, &partition, &run->partition));
     CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
     CAR_TRY(car_train_make_plan(run, plan));
@@ -64,6 +67,10 @@ static car_status count_steps(car_train_run *run) {
 static car_status check_evaluation(car_train_run *run) {
     const car_train_options *o = &run->options;
     int64_t samples = car_dataset_get_info(run->data.set).samples[CAR_SPLIT_EVALUATION];
+    car_status status = car_train_check_best(run);
+    if (status != CAR_OK) {
+        return status;
+    }
     run->evaluates = run->epoch_steps > 0 && samples != 0;
     if (samples == 0 && o->eval_every) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
@@ -82,7 +89,9 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     car_plan_config plan;
     car_program_config program;
     car_status status = CAR_OK;
+    CAR_TRY(car_train_read_rules(run->context, o));
     CAR_TRY(car_train_configure(run->context, o, &plan, &program, trainer));
+    run->optimizer = trainer->optimizer;
     plan.ranks =
         run->transport && car_placement_info_of(plan.placement)->fewer_ranks ? car_transport_size(run->transport) : 0;
     if (car_train_is_first(run)) {
@@ -96,7 +105,6 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     CAR_TRY(count_steps(run));
     CAR_TRY(car_train_check_plan_steps(run));
     car_train_choose_warmup(o, plan.rule, &trainer->optimizer);
-    run->optimizer = trainer->optimizer;
     CAR_TRY(check_evaluation(run));
     CAR_TRY(car_train_read_schedule(run->context, o, run->epoch_steps ? run->epoch_steps : 1, &trainer->schedule));
     trainer->feed = car_train_feed;
@@ -144,6 +152,7 @@ void car_train_tear_down(car_train_run *run) {
         car_trainer_destroy(run->trainer);
         car_recorder_destroy(run->recorder);
         car_train_close_data(&run->data);
+        car_cli_destroy_confusion(&run->confusion);
         car_arena_destroy(run->arena);
         car_program_destroy(run->program);
         car_plan_destroy(run->plan);
@@ -158,15 +167,27 @@ void car_train_tear_down(car_train_run *run) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* Of the evaluation to come. */
+static car_status create_confusion(car_train_run *run) {
+    car_cli_destroy_confusion(&run->confusion);
+    bool wanted = run->data.domain == CAR_DOMAIN_IMAGES && run->data.model.classes <= MOST_CONFUSED;
+    return wanted ? car_cli_create_confusion(run->context, run->data.model.classes, &run->confusion) : CAR_OK;
+}
+
 car_status car_train_evaluate_now(car_train_run *run) {
     double start = car_clock_seconds();
     car_train_enter(run, CAR_TRAIN_TRAINING); /* it need not be finished either */
     run->evaluated = false;
-    car_status status = car_train_evaluate(&run->data, &run->options, run->program, run->arena, car_train_weights(run),
-                                           &run->evaluation);
+    car_status status = create_confusion(run);
+    if (status == CAR_OK) {
+        status = car_train_evaluate(&run->data, &run->options, run->program, run->arena, car_train_weights(run),
+                                    run->confusion.counts, &run->evaluation);
+    }
+    status = status == CAR_OK ? car_train_evaluate_average(run) : status;
     if (status == CAR_OK) {
         run->evaluated = true;
         car_train_show_evaluation(run);
+        car_train_judge(run);
     } else if (car_train_is_interrupted()) {
         car_context_clear_error(run->context);
         status = CAR_OK;
@@ -195,7 +216,7 @@ static car_status train(car_train_run *run) {
     if (car_train_begins_at_evaluation(run) && run->last_evaluated != run->first_step) {
         CAR_TRY(car_train_evaluate_now(run));
     }
-    while (car_trainer_steps(run->trainer) < o->steps && !car_train_is_interrupted()) {
+    while (car_trainer_steps(run->trainer) < o->steps && !car_train_is_interrupted() && !run->stopped_early) {
         car_train_enter(run, CAR_TRAIN_TRAINING);
         CAR_TRY(car_trainer_run(run->trainer, next_stop(car_trainer_steps(run->trainer), o->eval_every, o->steps)));
         CAR_TRY(car_train_find_directory(run));
@@ -206,11 +227,11 @@ static car_status train(car_train_run *run) {
     car_train_enter(run, CAR_TRAIN_SAVING);
     /* What was trained is safe before anything else is tried: see train_end.c. */
     car_train_close_writer(run);
-    bool over = car_trainer_steps(run->trainer) >= o->steps;
+    bool over = car_trainer_steps(run->trainer) >= o->steps || run->stopped_early;
     CAR_TRY(car_train_was_over(run, &before));
     car_train_remember(run, before ? CAR_OK : car_train_write_weights(run));
     car_train_remember(run, car_train_write_checkpoint(run));
-    bool evaluates = over && !before && (o->eval_every || run->evaluates);
+    bool evaluates = over && !before && !run->stopped_early && (o->eval_every || run->evaluates);
     if (evaluates) {
         CAR_TRY(car_train_evaluate_now(run));
     }

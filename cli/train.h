@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include "base/available.h"
+#include "carousel/card.h"
 #include "carousel/data.h"
 #include "carousel/evaluate.h"
 #include "carousel/loader.h"
@@ -16,25 +17,31 @@
 #include "carousel/plan.h"
 #include "carousel/rank.h"
 #include "carousel/trainer.h"
+#include "classes.h"
 #include "config.h"
 
-enum { CAR_TRAIN_OPTIONS = 64, CAR_TRAIN_PATH = 4096, CAR_TRAIN_LOCAL_RANKS = 64 };
+enum { CAR_TRAIN_OPTIONS = 96, CAR_TRAIN_PATH = 4096, CAR_TRAIN_LOCAL_RANKS = 64 };
 
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping,
         *plan;
-    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction;
+    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best;
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, steps, eval_every, eval_batches;
     int warmup; /* CAR_NONE: left to the rule */
     bool warmup_by_rule;
     int asked_steps; /* `steps` before --epochs had a say */
     int freshness_slack;
-    int data_threads, checkpoint_every, keep, resume_step;
-    double lr, adamw_lr, momentum, weight_decay, clip_norm, epochs, step_seconds;
+    int data_threads, checkpoint_every, keep, resume_step, patience;
+    double lr, adamw_lr, momentum, weight_decay, clip_norm, epochs, step_seconds, ema;
     bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, force, tensorboard;
     uint64_t seed;
-    char *plan_text;              /* what --plan names; released with the options of the first run */
+    char *plan_text; /* what --plan names; released with the options of the first run */
+    car_cli_list freeze, lr_scale;
+    /* What these two come to: see train_rules.c. */
+    car_param_rule rules[2 * CAR_CLI_LIST_LENGTH];
+    int rule_count;
+    char patterns[CAR_CLI_LIST_LENGTH][128];
     car_cli_config *config_texts; /* owns texts above that came from a file */
 } car_train_options;
 
@@ -68,6 +75,13 @@ car_status car_train_read_schedule(car_context *context, const car_train_options
 /* As config.json has them; NULL without memory. */
 cJSON *car_train_config_of(const car_train_options *options);
 
+/* ---- train_rules.c: single parameters, and augmentation ----------------------------------------------------------- */
+
+/* Fills options->rules, which the optimizer's configuration then points to: the options must stay where they are. */
+car_status car_train_read_rules(car_context *context, car_train_options *options);
+/* Sets how images are changed at random. */
+car_status car_train_read_augmentation(car_context *context, const car_train_options *options, car_dataset_config *out);
+
 /* ---- train_data.c: samples, for training and for evaluation ----------------------------------------------------- */
 
 /* A model's inputs and where they come from. */
@@ -97,9 +111,9 @@ int64_t car_train_epoch_steps(const car_train_data *data, const car_train_option
 void car_train_close_data(car_train_data *data);
 /* Feeds a trainer; `user` is a car_train_data. */
 car_status car_train_feed(void *user, int64_t step, int worker, car_tape *tape);
-/* Evaluates weights on the samples that are not trained on. */
+/* Evaluates weights on the samples that are not trained on; `counts` as car_evaluate_classes has them, or NULL. */
 car_status car_train_evaluate(car_train_data *data, const car_train_options *options, const car_program *program,
-                              car_arena *arena, const car_weights *weights, car_evaluation *out);
+                              car_arena *arena, const car_weights *weights, int64_t *counts, car_evaluation *out);
 
 /* ---- a run ------------------------------------------------------------------------------------------------------ */
 
@@ -169,12 +183,21 @@ typedef struct car_train_run {
     int64_t reported;      /* by this call */
     double *step_ms;       /* of the last steps, for the median */
     double last_time;
-    car_evaluation evaluation;
+    car_evaluation evaluation, average_evaluation;
+    car_cli_confusion confusion; /* of the last evaluation of an image model */
+    /* What evaluations have decided: train_best.c. */
+    bool averaged; /* the average has begun */
+    bool has_best, stopped_early;
+    double best_value;
+    int64_t best_step;
+    int worse; /* evaluations since the best */
 } car_train_run;
 
 /* Creates all of a run from its options; what was created is taken down again in any case. */
 car_status car_train_set_up(car_train_run *run);
 void car_train_tear_down(car_train_run *run);
+
+void car_train_show_rules(const car_train_run *run); /* how much is frozen, if anything is */
 
 /* ---- train_lock.c ----------------------------------------------------------------------------------------------- */
 
@@ -311,8 +334,22 @@ car_status car_train_write_records(car_train_run *run);
 bool car_train_remember(car_train_run *run, car_status status);
 /* At the end: `status`, or else the failure that was kept. */
 car_status car_train_conclude(car_train_run *run, car_status status);
-/* weights.safetensors, if there is a run directory. */
+/* ---- train_best.c: the best weights, the end that evaluations decide, the average ---------------------------------- */
+
+/* weights.safetensors and the average, if there is a run directory. */
 car_status car_train_write_weights(car_train_run *run);
+/* The card of what is written now, to be destroyed. */
+car_status car_train_make_card(car_train_run *run, int64_t step, car_card **out);
+/* What evaluations are compared by: "accuracy" or "loss". */
+const char *car_train_metric(const car_train_run *run);
+/* Refuses --keep-best and --patience that cannot be. */
+car_status car_train_check_best(car_train_run *run);
+/* Evaluates the average of the weights, if there is one. */
+car_status car_train_evaluate_average(car_train_run *run);
+/* After an evaluation: keeps the best weights, and decides whether the run has waited long enough for better ones. */
+void car_train_judge(car_train_run *run);
+/* A resumed run: counts the evaluations that were made before. */
+car_status car_train_recall_best(car_train_run *run);
 
 /* ---- train_metrics.c: metrics.jsonl and evaluations.jsonl --------------------------------------------------------- */
 

@@ -10,6 +10,7 @@
 struct car_train_writer {
     car_train_run *run;
     char *config; /* what the run is configured with, as JSON */
+    car_card *card;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -28,11 +29,11 @@ static car_status config_text(car_train_run *run, char **out) {
     return *out ? CAR_OK : car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for the configuration");
 }
 
-static car_status write_cut(car_train_run *run, const car_cut *cut, const char *config) {
+static car_status write_cut(car_train_run *run, const car_cut *cut, const char *config, const car_card *card) {
     char directory[CAR_TRAIN_PATH];
     car_status status = directory_of(run, directory);
     if (status == CAR_OK) {
-        const car_checkpoint_config where = {.directory = directory, .keep = run->options.keep};
+        const car_checkpoint_config where = {.directory = directory, .keep = run->options.keep, .card = card};
         status = car_checkpoint_write(run->context, &where, cut, config);
     }
     return status;
@@ -43,7 +44,8 @@ static car_status write_cut(car_train_run *run, const car_cut *cut, const char *
 /* A checkpoint that cannot be written does not end the run: the older ones are there, and the next may succeed. */
 static void write_or_warn(car_train_writer *writer, const car_cut *cut) {
     car_train_run *run = writer->run;
-    if (write_cut(run, cut, writer->config) == CAR_OK) {
+    car_status status = car_card_set(writer->card, "step", "%lld", (long long)car_cut_get_numbers(cut).step);
+    if (status == CAR_OK && write_cut(run, cut, writer->config, writer->card) == CAR_OK) {
         run->saved_step = car_cut_get_numbers(cut).step; /* read only after this thread has ended */
     } else {
         car_context_log(run->context, CAR_LOG_WARNING, "no checkpoint of step %lld: %s; training goes on",
@@ -94,12 +96,14 @@ car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer
     }
     writer->run = run;
     status = config_text(run, &writer->config);
+    status = status == CAR_OK ? car_train_make_card(run, 0, &writer->card) : status;
     pthread_mutex_init(&writer->lock, NULL);
     pthread_cond_init(&writer->changed, NULL);
     if (status == CAR_OK && pthread_create(&writer->thread, NULL, write_cuts, writer) != 0) {
         status = car_context_fail(run->context, CAR_ERROR_MEMORY, "could not start a thread for checkpoints");
     }
     if (status != CAR_OK) {
+        car_card_destroy(writer->card);
         cJSON_free(writer->config);
         car_context_release(run->context, writer, 1, sizeof *writer);
         return status;
@@ -123,6 +127,7 @@ void car_train_close_writer(car_train_run *run) {
     pthread_join(writer->thread, NULL);
     pthread_cond_destroy(&writer->changed);
     pthread_mutex_destroy(&writer->lock);
+    car_card_destroy(writer->card);
     cJSON_free(writer->config);
     car_context_release(run->context, writer, 1, sizeof *writer);
 }
@@ -131,10 +136,13 @@ void car_train_close_writer(car_train_run *run) {
 
 car_status car_train_write_cut(car_train_run *run, const car_cut *cut) {
     char *config = NULL;
+    car_card *card = NULL;
     car_status status = CAR_OK;
     CAR_TRY(config_text(run, &config));
-    CAR_TRY(write_cut(run, cut, config));
+    CAR_TRY(car_train_make_card(run, car_cut_get_numbers(cut).step, &card));
+    CAR_TRY(write_cut(run, cut, config, card));
 done:
+    car_card_destroy(card);
     cJSON_free(config);
     return status;
 }
@@ -216,7 +224,27 @@ static const char *const decisive[] = {"model",
                                        "delay-correction",
                                        "heads",
                                        "vocabulary",
-                                       "plan"};
+                                       "plan",
+                                       "label-smoothing",
+                                       "dropout",
+                                       "augment",
+                                       "freeze",
+                                       "lr-scale",
+                                       "ema"};
+
+/* What a run from before an option existed is taken to have. */
+static void default_options(cJSON *then) {
+    static const char *const numbers[] = {"label-smoothing", "dropout", "ema"};
+    for (size_t n = 0; then && n < sizeof numbers / sizeof *numbers; n++) {
+        if (!cJSON_GetObjectItemCaseSensitive(then, numbers[n])) {
+            cJSON_AddNumberToObject(then, numbers[n], 0);
+        }
+    }
+    if (then && !cJSON_GetObjectItemCaseSensitive(then, "augment")) {
+        cJSON_AddStringToObject(then, "augment", "auto");
+    }
+    car_train_default_correction(then);
+}
 
 static bool is_same(const cJSON *then, const cJSON *now, const char *name) {
     const cJSON *a = cJSON_GetObjectItemCaseSensitive(then, name), *b = cJSON_GetObjectItemCaseSensitive(now, name);
@@ -278,7 +306,7 @@ static bool tell_what_differs(car_train_run *run, const car_checkpoint *checkpoi
     char names[512];
     cJSON *then = cJSON_Parse(car_checkpoint_run(checkpoint)), *now = car_train_config_of(&run->options);
     bool foreign = then && !has_value(then, "optimizer", run->options.optimizer);
-    car_train_default_correction(then);
+    default_options(then);
     find_differences(then, now, names, sizeof names);
     if (names[0] || !complete) {
         car_context_log(run->context, CAR_LOG_WARNING,
@@ -310,6 +338,7 @@ car_status car_train_read_cut(car_train_run *run, car_cut *cut) {
     if (tell_what_differs(run, checkpoint, complete)) {
         CAR_TRY(forget_state(run, cut));
     }
+    run->averaged = car_cut_get_numbers(cut).updates > car_cut_get_numbers(cut).since;
 done:
     car_checkpoint_close(checkpoint);
     return status;

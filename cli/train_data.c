@@ -46,8 +46,8 @@ car_status car_train_open_data(car_train_data *data, car_context *context, const
     CAR_TRY(car_model_resolve(context, o->model, &o->shape, &data->model));
     data->input_tensor = car_graph_find_tensor(graph, info->domain == CAR_DOMAIN_IMAGES ? "images" : "tokens");
     data->label_tensor = car_graph_find_tensor(graph, "labels");
-    const car_dataset_config config = {
-        .domain = info->domain, .model = data->model, .seed = o->seed, .augment = !o->no_augment};
+    car_dataset_config config = {.domain = info->domain, .model = data->model, .seed = o->seed};
+    CAR_TRY(car_train_read_augmentation(context, o, &config));
     CAR_TRY(car_dataset_open(context, o->data, &config, &data->set));
 done:
     return status;
@@ -134,7 +134,7 @@ static car_status feed_evaluation(void *user, int64_t batch, int worker, car_tap
 }
 
 car_status car_train_evaluate(car_train_data *data, const car_train_options *o, const car_program *program,
-                              car_arena *arena, const car_weights *weights, car_evaluation *out) {
+                              car_arena *arena, const car_weights *weights, int64_t *counts, car_evaluation *out) {
     int64_t samples = car_dataset_get_info(data->set).samples[CAR_SPLIT_EVALUATION];
     int64_t all = samples == CAR_DATASET_ENDLESS ? SYNTHETIC_BATCHES : (samples + o->shape.batch - 1) / o->shape.batch;
     int64_t batches =
@@ -153,7 +153,7 @@ car_status car_train_evaluate(car_train_data *data, const car_train_options *o, 
     CAR_TRY(car_loader_create(data->set, &config, &data->evaluation));
     /* No more micro-batches at once than there are in training. */
     int threads = o->threads < o->workers ? o->threads : o->workers;
-    CAR_TRY(car_evaluate(program, arena, weights, threads, batches, feed_evaluation, data, out));
+    CAR_TRY(car_evaluate_classes(program, arena, weights, threads, batches, feed_evaluation, data, counts, out));
 done:
     car_loader_destroy(data->evaluation);
     data->evaluation = NULL;

@@ -7,7 +7,6 @@
  *
  * What cannot be saved does not keep the rest from being tried. The run ends with its failure all the same. */
 #include "base/base.h"
-#include "carousel/checkpoint.h"
 #include "train.h"
 
 bool car_train_remember(car_train_run *run, car_status status) {
@@ -33,17 +32,4 @@ car_status car_train_conclude(car_train_run *run, car_status status) {
         return status;
     }
     return car_context_fail(run->context, run->failure, "%s", run->failure_text);
-}
-
-car_status car_train_write_weights(car_train_run *run) {
-    char path[CAR_TRAIN_PATH];
-    car_status status = CAR_OK;
-    if (!run->options.out) {
-        return CAR_OK;
-    }
-    CAR_TRY(car_train_path(run->context, run->options.out, "weights.safetensors", path));
-    CAR_TRY(car_weights_save(car_train_weights(run), path));
-    run->weights_written = true;
-done:
-    return status;
 }

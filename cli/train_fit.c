@@ -135,11 +135,13 @@ static car_status predict(const car_train_run *run, const car_plan *plan, int st
     double weights = (double)car_graph_param_bytes(run->graph), versions = car_plan_delay(plan, 0, 0) > 0 ? 2 : 1;
     bool ring = !car_rule_info_of(config->rule)->together;
     bool deferred = (o->clip_norm > 0 || o->skip_nonfinite) && !car_rule_updates_early(config->rule);
-    double snapshot = o->out && o->keep ? (versions + states) * weights : 0;
+    double optimizer = run->optimizer.rule_count > 0 ? (double)car_optimizer_state_bytes(&run->optimizer, run->graph)
+                                                     : states * weights;
+    double snapshot = o->out && o->keep ? versions * weights + optimizer : 0;
     car_status status = CAR_OK;
     *out = (need){.weights = versions * weights,
                   .gradients = gradient_bytes(plan, weights, deferred),
-                  .optimizer = states * weights,
+                  .optimizer = optimizer,
                   .tasks = task_bytes(config->workers, car_plan_partition(plan)->stage_count)};
     CAR_TRY(predict_activations(plan, &out->planned));
     out->activations = out->planned;

@@ -227,7 +227,7 @@ void car_train_write_evaluation(car_train_run *run) {
     const car_evaluation *e = &run->evaluation;
     int64_t step = car_train_steps(run);
     const char *accuracy = car_train_accuracy_name(run->data.domain);
-    char path[CAR_TRAIN_PATH], line[384], loss[32], perplexity[64] = "", number[32];
+    char path[CAR_TRAIN_PATH], line[640], loss[32], perplexity[64] = "", average[128] = "", number[32];
     if (!run->writes || car_train_path(run->context, run->options.out, "evaluations.jsonl", path) != CAR_OK) {
         return; /* opening has failed for it before */
     }
@@ -240,10 +240,14 @@ void car_train_write_evaluation(car_train_run *run) {
     if (run->data.domain == CAR_DOMAIN_TOKENS) {
         snprintf(perplexity, sizeof perplexity, ", \"perplexity\": %s", number_or_null(exp(e->loss), number));
     }
+    if (run->options.ema > 0) {
+        snprintf(average, sizeof average, ", \"average_loss\": %s, \"average_%s\": %.9g",
+                 number_or_null(run->average_evaluation.loss, number), accuracy, run->average_evaluation.top1);
+    }
     int length = snprintf(line, sizeof line,
-                          "{\"step\": %lld, \"loss\": %s%s, \"%s\": %.9g, \"%s_top5\": %.9g, \"seconds\": %.6g}\n",
+                          "{\"step\": %lld, \"loss\": %s%s, \"%s\": %.9g, \"%s_top5\": %.9g%s, \"seconds\": %.6g}\n",
                           (long long)step, number_or_null(e->loss, loss), perplexity, accuracy, e->top1, accuracy,
-                          e->top5, car_clock_seconds() - run->started);
+                          e->top5, average, car_clock_seconds() - run->started);
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666), reason = file < 0 ? errno : 0;
     if (file >= 0) {
         reason = car_train_append(file, line, (size_t)length);

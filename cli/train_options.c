@@ -19,6 +19,7 @@ void car_train_default_options(car_train_options *o) {
                              .delay_correction = "auto",
                              .warmup = CAR_NONE,
                              .convolutions = "auto",
+                             .augment = "auto",
                              .memory = "normal",
                              .workers = 4,
                              .threads = cores > 0 && cores < 1024 ? (int)cores : 1,
@@ -70,14 +71,29 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
         {"order", "ORDER", "of the samples: shuffled or sequential", CAR_CLI_TEXT, &o->order, 0, 0},
-        {"no-augment", NULL, "samples as they are: no random crops and flips", CAR_CLI_FLAG, &o->no_augment, 0, 0},
+        {"no-augment", NULL, "samples as they are: --augment none", CAR_CLI_FLAG, &o->no_augment, 0, 0},
+        {"augment", "HOW", "images: auto (by size), resized-crop, padded-crop, flip or none (docs/data.md)",
+         CAR_CLI_TEXT, &o->augment, 0, 0},
+        {"label-smoothing", "X", "share of the target that all classes have alike", CAR_CLI_REAL,
+         &o->shape.label_smoothing, 0, 0.999},
+        {"dropout", "P", "of a transformer: after embeddings and on residual branches", CAR_CLI_REAL, &o->shape.dropout,
+         0, 0.999},
         {"data-threads", "N", "threads that read samples ahead; 0: none", CAR_CLI_INT, &o->data_threads, 0, 256},
         {"eval-every", "STEPS", "evaluate every so many steps; 0: at the end, if there is data", CAR_CLI_INT,
          &o->eval_every, 0, 1e9},
         {"eval-batches", "N", "micro-batches of an evaluation; 0: all (synthetic data: 8)", CAR_CLI_INT,
          &o->eval_batches, 0, 1e9},
+        {"keep-best", "METRIC", "keep the weights of the best evaluation: by accuracy or loss", CAR_CLI_TEXT,
+         &o->keep_best, 0, 0},
+        {"patience", "N", "end after N evaluations without a better one; 0: never", CAR_CLI_INT, &o->patience, 0, 1e6},
         {"init", "FILE", "weights to begin with, a safetensors file", CAR_CLI_TEXT, &o->init, 0, 0},
         {"reset-head", NULL, "--init: a classifier of another size begins anew", CAR_CLI_FLAG, &o->reset_head, 0, 0},
+        {"freeze", "PATTERN", "parameters that stay as they are, e.g. 'layer1.*'; may be repeated", CAR_CLI_LIST,
+         &o->freeze, 0, 0},
+        {"lr-scale", "PATTERN:X", "parameters with X times the learning rate; may be repeated", CAR_CLI_LIST,
+         &o->lr_scale, 0, 0},
+        {"ema", "DECAY", "a moving average of the weights, evaluated and saved as well; 0: none", CAR_CLI_REAL, &o->ema,
+         0, 0.9999999},
         {"out", "DIR", "run directory: configuration, metrics, checkpoints, weights, summary", CAR_CLI_TEXT, &o->out, 0,
          0},
         {"tensorboard", NULL, "write an event file for TensorBoard into --out as well", CAR_CLI_FLAG, &o->tensorboard,
@@ -206,6 +222,9 @@ static car_status read_optimizer(car_context *context, const car_train_options *
     out->nesterov = o->nesterov;
     out->weight_decay = o->weight_decay;
     out->decay_weights_only = o->decay_weights_only;
+    out->rules = o->rules;
+    out->rule_count = o->rule_count;
+    out->average = o->ema;
     if (!car_cli_read_pair(o->betas, ',', &out->beta1, &out->beta2) || !(out->beta1 >= 0 && out->beta1 < 1) ||
         !(out->beta2 >= 0 && out->beta2 < 1)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,

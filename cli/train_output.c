@@ -99,6 +99,7 @@ car_status car_train_open_output(car_train_run *run) {
     CAR_TRY(car_context_allocate(run->context, TIMED_STEPS, sizeof(double), &run->step_ms));
     if (run->options.out) {
         CAR_TRY(car_train_open_metrics(run));
+        CAR_TRY(car_train_recall_best(run));
         CAR_TRY(write_config(run));
         CAR_TRY(car_train_keep_plan(run));
         CAR_TRY(car_language_keep(run->context, run->options.data, run->options.out, run->first_step > 0));
@@ -130,6 +131,7 @@ void car_train_show_model(const car_train_run *run) {
                (long long)run->epoch_steps);
     }
     car_cli_print_unused_line(run->data.set);
+    car_train_show_rules(run);
     if (run->first_step > 0) {
         printf("going on after step %lld\n", (long long)run->first_step);
     }
@@ -148,6 +150,7 @@ void car_train_on_step(void *user, const car_step_report *report) {
     run->first_loss = run->reported == 0 ? report->loss : run->first_loss;
     run->first_reported = run->reported == 0 ? now : run->first_reported;
     run->reported++;
+    run->averaged = run->averaged || !report->skipped;
     car_train_write_metrics(run, report);
     car_train_show_progress(run, now);
 }
@@ -167,11 +170,33 @@ void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evalu
     }
 }
 
+/* Which classes were taken for which, for a report. */
+static void write_confusion(car_train_run *run) {
+    cJSON *json = cJSON_CreateObject();
+    bool made = json && cJSON_AddNumberToObject(json, "step", (double)car_train_steps(run)) &&
+                car_cli_add_confusion(json, &run->confusion, run->data.set);
+    car_status status = made ? write_json(run, "confusion.json", json)
+                             : car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for confusion.json");
+    if (status != CAR_OK) {
+        car_context_log(run->context, CAR_LOG_WARNING, "%s", car_context_error(run->context));
+        car_context_clear_error(run->context);
+    }
+    cJSON_Delete(json);
+}
+
 void car_train_show_evaluation(car_train_run *run) {
     car_train_write_evaluation(run);
+    if (run->writes && run->confusion.counts) {
+        write_confusion(run);
+    }
     printf("%sevaluation after step %lld: ", run->terminal ? "\r\033[K" : "", (long long)car_train_steps(run));
     car_train_print_evaluation(stdout, run->data.domain, &run->evaluation);
     putchar('\n');
+    if (run->options.ema > 0) {
+        printf("  of the averaged weights: ");
+        car_train_print_evaluation(stdout, run->data.domain, &run->average_evaluation);
+        putchar('\n');
+    }
     fflush(stdout);
 }
 
@@ -219,6 +244,24 @@ static void add_data(cJSON *json, const car_train_run *run, double wall) {
     cJSON_AddNumberToObject(data, "unused", (double)car_cli_count_unused(run->data.set));
 }
 
+static void add_decisions(cJSON *json, const car_train_run *run) {
+    if (run->options.ema > 0) {
+        char name[64];
+        snprintf(name, sizeof name, "average_%s", car_train_accuracy_name(run->data.domain));
+        cJSON_AddNumberToObject(json, name, run->average_evaluation.top1);
+        cJSON_AddNumberToObject(json, "average_eval_loss", run->average_evaluation.loss);
+    }
+    if (run->has_best) {
+        cJSON *best = cJSON_AddObjectToObject(json, "best");
+        cJSON_AddStringToObject(best, "metric", car_train_metric(run));
+        cJSON_AddNumberToObject(best, "value", run->best_value);
+        cJSON_AddNumberToObject(best, "step", (double)run->best_step);
+    }
+    if (run->stopped_early) {
+        cJSON_AddBoolToObject(json, "stopped_early", true);
+    }
+}
+
 static void add_results(cJSON *json, car_train_run *run, double elapsed, bool interrupted) {
     const car_train_options *o = &run->options;
     car_trainer_times times = car_train_times(run);
@@ -237,6 +280,7 @@ static void add_results(cJSON *json, car_train_run *run, double elapsed, bool in
         if (run->data.domain == CAR_DOMAIN_TOKENS) {
             cJSON_AddNumberToObject(json, "perplexity", exp(run->evaluation.loss));
         }
+        add_decisions(json, run);
     }
     cJSON_AddNumberToObject(json, "samples_per_s", (double)run->reported * o->workers * o->shape.batch / elapsed);
     cJSON_AddNumberToObject(json, "step_ms_median", median_step(run));

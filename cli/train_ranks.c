@@ -317,6 +317,9 @@ static car_status evaluate_and_save(void *user) {
     if (p->evaluates && !before && car_train_steps(p->run) != p->run->last_evaluated) {
         CAR_TRY(car_train_evaluate_now(p->run));
         p->run->broken_off = p->end && !p->run->evaluated;
+        if (p->run->stopped_early) {
+            car_rank_stop(p->run->rank);
+        }
     }
 done:
     return status;
@@ -375,7 +378,7 @@ car_status car_train_over_ranks(car_train_run *run) {
         }
     }
     CAR_TRY(gather_accounts(run));
-    interrupted = interrupted || run->broken_off; /* on the first rank, which writes it down */
+    interrupted = (interrupted && !run->stopped_early) || run->broken_off; /* on the first rank, which writes it down */
     interlude end = {.run = run, .interrupted = interrupted};
     CAR_TRY(car_rank_attend(run->rank, summarize, &end));
     if (!car_train_is_first(run)) {

@@ -15,6 +15,8 @@ endif()
 
 pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
 pkg_check_modules(JPEG REQUIRED IMPORTED_TARGET libjpeg)
+pkg_check_modules(PNG REQUIRED IMPORTED_TARGET libpng)
+pkg_check_modules(WEBP REQUIRED IMPORTED_TARGET libwebp libwebpdemux)
 
 # MPI: what mpicc in the path belongs to; another one by -DMPI_C_COMPILER=mpicc.mpich. `auto` does without.
 set(CAR_MPI auto CACHE STRING "Ranks over MPI: ON, OFF or auto")
@@ -28,13 +30,15 @@ if(NOT CAR_MPI STREQUAL "OFF")
     endif()
 endif()
 
-set(CAR_INCLUDE_DIRS ${DNNL_INCLUDE_DIR} ${CJSON_INCLUDE_DIRS} ${JPEG_INCLUDE_DIRS})
+set(CAR_INCLUDE_DIRS ${DNNL_INCLUDE_DIR} ${CJSON_INCLUDE_DIRS} ${JPEG_INCLUDE_DIRS} ${PNG_INCLUDE_DIRS}
+    ${WEBP_INCLUDE_DIRS})
 # gomp by name, without the compiler's OpenMP flags: those would make clang bring LLVM's runtime into
 # the process beside the one that oneDNN uses, and settings would reach only one of the two.
 set(CAR_LIBRARIES
     $<BUILD_INTERFACE:${DNNL_LIBRARY}> $<BUILD_INTERFACE:PkgConfig::CJSON> $<BUILD_INTERFACE:PkgConfig::JPEG>
-    $<BUILD_INTERFACE:Threads::Threads>
-    $<INSTALL_INTERFACE:dnnl> $<INSTALL_INTERFACE:cjson> $<INSTALL_INTERFACE:jpeg> $<INSTALL_INTERFACE:pthread> gomp m)
+    $<BUILD_INTERFACE:PkgConfig::PNG> $<BUILD_INTERFACE:PkgConfig::WEBP> $<BUILD_INTERFACE:Threads::Threads>
+    $<INSTALL_INTERFACE:dnnl> $<INSTALL_INTERFACE:cjson> $<INSTALL_INTERFACE:jpeg> $<INSTALL_INTERFACE:png>
+    $<INSTALL_INTERFACE:webpdemux> $<INSTALL_INTERFACE:webp> $<INSTALL_INTERFACE:pthread> gomp m)
 set(CAR_PRIVATE_LIBS "")
 if(CAR_HAS_MPI)
     # Only what it is: mpicc's flags for the C++ bindings and the like stay out.

@@ -5,7 +5,7 @@
 
 # In the order in which the page has them: each uses only what is before it.
 set(page_scripts base.js theme.js data.js chart.js summary.js curves.js memory.js gantt_draw.js gantt.js traffic.js
-    partition.js live.js main.js)
+    partition.js classes.js live.js main.js)
 set(page_library vendor/uplot/uPlot.iife.min.js vendor/uplot/uPlot.min.css vendor/uplot/LICENSE)
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)

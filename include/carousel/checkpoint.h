@@ -8,6 +8,7 @@
 #ifndef CAROUSEL_CHECKPOINT_H
 #define CAROUSEL_CHECKPOINT_H
 
+#include "carousel/card.h"
 #include "carousel/cut.h"
 #include "carousel/tape.h"
 
@@ -20,6 +21,8 @@ extern "C" {
 
 /* Writes all parameters in canonical layout as a safetensors file: beside `path`, flushed, renamed. */
 car_status car_weights_save(const car_weights *weights, const char *path);
+/* The same with a card in its metadata; NULL: none. */
+car_status car_weights_save_with(const car_weights *weights, const char *path, const car_card *card);
 
 typedef struct car_weights_load_config {
     bool reset_head; /* a classifier of another size keeps the values that it has */
@@ -44,6 +47,7 @@ car_status car_weights_load(car_weights *weights, const char *path, const car_we
 typedef struct car_checkpoint_config {
     const char *directory; /* made if it is not there */
     int keep;              /* the newest so many stay; at least 1 */
+    const car_card *card;  /* of the file of weights; NULL: none */
 } car_checkpoint_config;
 
 /* `run` is a JSON object of the caller's, kept as it is: what the run was configured with. On an error nothing

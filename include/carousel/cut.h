@@ -21,6 +21,7 @@ typedef enum car_cut_part {
     CAR_CUT_STATE_0,  /* of the optimizer, as car_optimizer_state counts them */
     CAR_CUT_STATE_1,
     CAR_CUT_STATE_2,
+    CAR_CUT_AVERAGE, /* of the weights: CAR_OPTIMIZER_AVERAGE */
     CAR_CUT_PARTS
 } car_cut_part;
 

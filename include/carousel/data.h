@@ -36,12 +36,21 @@ typedef enum car_split { CAR_SPLIT_TRAIN, CAR_SPLIT_EVALUATION, CAR_SPLITS } car
 
 enum { CAR_DATASET_ENDLESS = -1 };
 
+/* How images to train on are changed at random, mirrored every other time in any case (docs/data.md). */
+typedef enum car_augmentation {
+    CAR_AUGMENTATION_AUTO,         /* a padded crop up to 64 pixels, above a resized one */
+    CAR_AUGMENTATION_RESIZED_CROP, /* torchvision's RandomResizedCrop */
+    CAR_AUGMENTATION_PADDED_CROP,  /* padded by an eighth, cropped */
+    CAR_AUGMENTATION_FLIP          /* the middle, as in evaluation */
+} car_augmentation;
+
 /* How samples are given out. */
 typedef struct car_dataset_config {
     car_domain domain;
-    car_model_config model; /* as resolved: channels, image_size, classes; or seq_len, vocabulary */
-    uint64_t seed;          /* of augmentation, and of synthetic samples */
-    bool augment;           /* training samples only */
+    car_model_config model;        /* as resolved: channels, image_size, classes; or seq_len, vocabulary */
+    uint64_t seed;                 /* of augmentation, and of synthetic samples */
+    bool augment;                  /* training samples only */
+    car_augmentation augmentation; /* of images, if they are augmented */
 } car_dataset_config;
 
 /* What was found. */
@@ -79,14 +88,14 @@ void car_dataset_get_problems(const car_dataset *dataset, car_dataset_problems *
 
 /* Why something that lies in a dataset's folder is not used: a code, a name for machines, a text for people that fits
  * behind a number. */
-#define CAR_UNUSED_LIST(X)                                                        \
-    X(CAR_UNUSED_FORMAT, "other_format", "images of other types than JPEG")       \
-    X(CAR_UNUSED_OTHER, "other_file", "files that are no images")                 \
-    X(CAR_UNUSED_HIDDEN, "hidden", "hidden files and folders")                    \
-    X(CAR_UNUSED_OUTSIDE, "outside", "files outside of class folders")            \
-    X(CAR_UNUSED_BESIDE, "beside", "folders beside those of the splits")          \
-    X(CAR_UNUSED_EMPTY, "empty_class", "classes without an image to evaluate on") \
-    X(CAR_UNUSED_SPECIAL, "special", "pipes, sockets and devices")                \
+#define CAR_UNUSED_LIST(X)                                                                \
+    X(CAR_UNUSED_FORMAT, "other_format", "images of other types than JPEG, PNG and WebP") \
+    X(CAR_UNUSED_OTHER, "other_file", "files that are no images")                         \
+    X(CAR_UNUSED_HIDDEN, "hidden", "hidden files and folders")                            \
+    X(CAR_UNUSED_OUTSIDE, "outside", "files outside of class folders")                    \
+    X(CAR_UNUSED_BESIDE, "beside", "folders beside those of the splits")                  \
+    X(CAR_UNUSED_EMPTY, "empty_class", "classes without an image to evaluate on")         \
+    X(CAR_UNUSED_SPECIAL, "special", "pipes, sockets and devices")                        \
     X(CAR_UNUSED_LOOP, "loop", "links that lead back to a folder above")
 
 typedef enum car_unused {

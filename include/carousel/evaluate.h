@@ -21,6 +21,13 @@ typedef struct car_evaluation {
 car_status car_evaluate(const car_program *program, car_arena *arena, const car_weights *weights, int threads,
                         int64_t batches, car_feed_function feed, void *feed_user, car_evaluation *out);
 
+/* The same, and how often each label was answered with each class: counts[label * classes + answer], which is added to.
+ * The answer is the class with the largest logit, the first of several; rows that have none (not a number) count as
+ * class 0. `counts` may be NULL. */
+car_status car_evaluate_classes(const car_program *program, car_arena *arena, const car_weights *weights, int threads,
+                                int64_t batches, car_feed_function feed, void *feed_user, int64_t *counts,
+                                car_evaluation *out);
+
 /* SHA-256 over all parameters in canonical layout, in the graph's order; `text` gets 65 characters. */
 car_status car_weights_digest(const car_weights *weights, char *text);
 

@@ -54,6 +54,14 @@ typedef struct car_correction {
     double a; /* of the gradient's change: keeps the last gradient, one more state */
 } car_correction;
 
+/* Of parameters whose name matches a pattern as file names match one of the shell's: '*' stands for any part of a name,
+ * dots included. */
+typedef struct car_param_rule {
+    const char *pattern;
+    bool frozen;     /* they stay as they are to the bit; if not, */
+    double lr_scale; /* their learning rate is multiplied by this; of several rules that match the last one counts */
+} car_param_rule;
+
 typedef struct car_optimizer_config {
     car_optimizer_kind kind;
     double weight_decay;
@@ -63,16 +71,33 @@ typedef struct car_optimizer_config {
     double beta1, beta2, eps; /* AdamW */
     double adamw_ratio;       /* Muon: the rate of what AdamW trains over that of what Muon trains */
     car_correction correction;
+    const car_param_rule *rules; /* must stay as long as the optimizer; NULL: none */
+    int rule_count;
+    double average; /* decay of a moving average of the weights: average = decay * average + (1 - decay) * weights after
+                     * each update, beginning with the first weights; running statistics too. 0: none is kept */
 } car_optimizer_config;
 
 car_optimizer_config car_optimizer_config_default(void); /* SGD, momentum 0.9; betas 0.9, 0.999, eps 1e-8; ratio 1 */
-int car_optimizer_config_states(const car_optimizer_config *config); /* numbers kept for a weight at most: 0 to 3 */
+int car_optimizer_config_states(const car_optimizer_config *config); /* numbers kept for a weight at most: 0 to 4 */
 /* Whether a correction has something to work with: SGD needs momentum for it. */
 bool car_optimizer_can_correct(const car_optimizer_config *config);
 /* Scratch bytes of each thread that updates. Of canonical sizes: a padded layout adds some. */
 size_t car_optimizer_scratch_bytes(const car_optimizer_config *config, const car_graph *graph);
-/* Of one parameter: of Muon's matrices fewer. */
+/* Of one parameter: of Muon's matrices fewer, of frozen ones none, of a running statistic only an average. */
 int car_optimizer_param_states(const car_optimizer_config *config, const car_graph *graph, int param);
+/* Bytes of all of them, in canonical layouts. */
+size_t car_optimizer_state_bytes(const car_optimizer_config *config, const car_graph *graph);
+
+/* Where the average is among the states; behind all others, which need not all be there. */
+enum { CAR_OPTIMIZER_AVERAGE = 3 };
+/* Whether state `state` of a parameter is kept. */
+bool car_optimizer_keeps(const car_optimizer_config *config, const car_graph *graph, int param, int state);
+
+/* Whether a parameter is frozen: its name matches, or it is a statistic of a normalisation whose weight and bias are. */
+bool car_optimizer_freezes(const car_optimizer_config *config, const car_graph *graph, int param);
+double car_optimizer_lr_scale(const car_optimizer_config *config, const car_graph *graph, int param);
+/* CAR_ERROR_ARGUMENT for a pattern that matches nothing, and if nothing is left to train. */
+car_status car_optimizer_check(const car_optimizer_config *config, const car_graph *graph);
 
 /* State of all parameters, zero. One optimizer may update different parameters from several threads at once. */
 car_status car_optimizer_create(const car_program *program, car_arena *arena, const car_optimizer_config *config,
@@ -85,7 +110,8 @@ car_status car_optimizer_update(car_optimizer *optimizer, int param, int64_t ste
                                 const float *from, float *to, const float *sum);
 
 /* State s of a parameter in stored layout, NULL if there is none: momentum, or first and second moment; behind them the
- * last gradient, if the correction has an a; of Muon's matrices momentum, and the last update, if it has a c. */
+ * last gradient, if the correction has an a; of Muon's matrices momentum, and the last update, if it has a c. The average
+ * is CAR_OPTIMIZER_AVERAGE, undefined before the first update. */
 int car_optimizer_states(const car_optimizer *optimizer);
 float *car_optimizer_state(car_optimizer *optimizer, int state, int param);
 

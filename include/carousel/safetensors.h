@@ -6,6 +6,7 @@
 #ifndef CAROUSEL_SAFETENSORS_H
 #define CAROUSEL_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -68,6 +69,8 @@ const car_safetensors_tensor *car_safetensors_at(const car_safetensors *file, in
 const car_safetensors_tensor *car_safetensors_find(const car_safetensors *file, const char *name); /* NULL if absent */
 /* An entry of the header's free-form "__metadata__"; NULL if absent. */
 const char *car_safetensors_metadata(const car_safetensors *file, const char *key);
+/* The same by number, from 0; false behind the last one. */
+bool car_safetensors_metadata_at(const car_safetensors *file, int index, const char **key, const char **value);
 
 /* The same bytes as at tensor->data, by reading instead of through the mapping: a file that has become shorter is then
  * CAR_ERROR_IO, where touching the mapping would end the process. */

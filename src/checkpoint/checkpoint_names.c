@@ -11,8 +11,8 @@
 const char *const car_checkpoint_file_names[CAR_CHECKPOINT_FILES] = {"weights.safetensors", "state.safetensors"};
 
 const char *car_checkpoint_prefix(car_cut_part part) {
-    static const char *const prefixes[CAR_CUT_PARTS] = {"", "previous.", "optimizer.0.", "optimizer.1.",
-                                                        "optimizer.2."};
+    static const char *const prefixes[CAR_CUT_PARTS] = {
+        "", "previous.", "optimizer.0.", "optimizer.1.", "optimizer.2.", "average."};
     return prefixes[part];
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/folder.h"
 #include "base/text.h"
+#include "checkpoint/card_pairs.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/params.h"
 #include "kernels/program.h"
@@ -73,12 +74,14 @@ done:
 }
 
 static car_status write_parts(car_context *context, const car_cut *cut, const char *path, part_range range,
-                              float *values, uint64_t *bytes, char *digest) {
+                              const car_card *card, float *values, uint64_t *bytes, char *digest) {
     item_list list = {0};
+    car_card_pairs pairs = {0};
     car_safetensors_writer *writer = NULL;
     car_status status = CAR_OK;
     CAR_TRY(list_items(context, cut, range, &list));
-    CAR_TRY(car_safetensors_writer_create(context, path, list.entries, list.count, car_params_metadata, &writer));
+    CAR_TRY(car_card_list_pairs(context, card, &pairs));
+    CAR_TRY(car_safetensors_writer_create(context, path, list.entries, list.count, pairs.texts, &writer));
     for (int i = 0; i < list.count; i++) {
         CAR_TRY(car_cut_get(cut, list.items[i].part, list.items[i].param, values));
         CAR_TRY(car_safetensors_writer_add(writer, values));
@@ -87,12 +90,14 @@ static car_status write_parts(car_context *context, const car_cut *cut, const ch
     *bytes = car_safetensors_writer_bytes(writer);
 done:
     car_safetensors_writer_destroy(writer);
+    car_card_release_pairs(context, &pairs);
     release_items(context, &list);
     return status;
 }
 
 /* All files of the checkpoint, in a directory that is there. */
-static car_status write_files(car_context *context, const car_cut *cut, const char *run, const char *directory) {
+static car_status write_files(car_context *context, const car_cut *cut, const car_card *card, const char *run,
+                              const char *directory) {
     const car_graph *graph = car_program_graph(car_cut_program(cut));
     size_t largest = car_params_largest(graph);
     car_manifest manifest = {.numbers = car_cut_get_numbers(cut)};
@@ -103,7 +108,8 @@ static car_status write_files(car_context *context, const car_cut *cut, const ch
     car_params_digest(graph, manifest.model);
     for (int f = 0; f < CAR_CHECKPOINT_FILES; f++) {
         CAR_TRY(car_checkpoint_join(context, directory, car_checkpoint_file_names[f], &path));
-        CAR_TRY(write_parts(context, cut, path, ranges[f], values, &manifest.files[f].bytes, manifest.files[f].digest));
+        CAR_TRY(write_parts(context, cut, path, ranges[f], f == CAR_CHECKPOINT_WEIGHTS ? card : NULL, values,
+                            &manifest.files[f].bytes, manifest.files[f].digest));
         car_context_release_text(context, path);
     }
     CAR_TRY(car_checkpoint_join(context, directory, CAR_CHECKPOINT_RUN, &path));
@@ -196,7 +202,7 @@ car_status car_checkpoint_write(car_context *context, const car_checkpoint_confi
                                   strerror(errno));
         goto done;
     }
-    CAR_TRY(write_files(context, cut, run, temporary));
+    CAR_TRY(write_files(context, cut, config->card, run, temporary));
     CAR_TRY(car_folder_sync(context, temporary));
     CAR_TRY(put_in_place(context, temporary, path));
     CAR_TRY(car_folder_sync(context, config->directory));

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const car_params_metadata[] = {"format", "pt", NULL};
-
 car_safetensors_entry car_params_entry(const car_graph *graph, int param) {
     const car_param *p = car_graph_param(graph, param);
     return (car_safetensors_entry){.name = p->name, .rank = p->shape.rank, .shape = p->shape.dim};

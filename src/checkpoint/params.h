@@ -6,9 +6,6 @@
 #include "carousel/graph.h"
 #include "carousel/safetensors.h"
 
-/* What Hugging Face's libraries want to see in a file of weights. */
-extern const char *const car_params_metadata[];
-
 /* With the parameter's name and shape; points into the graph. */
 car_safetensors_entry car_params_entry(const car_graph *graph, int param);
 /* Elements of the largest parameter. */

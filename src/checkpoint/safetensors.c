@@ -333,6 +333,16 @@ const char *car_safetensors_metadata(const car_safetensors *file, const char *ke
     return item != NULL ? item->valuestring : NULL;
 }
 
+bool car_safetensors_metadata_at(const car_safetensors *file, int index, const char **key, const char **value) {
+    const cJSON *item = file->metadata != NULL ? file->metadata->child : NULL;
+    for (int i = 0; item != NULL && i < index; i++) {
+        item = item->next;
+    }
+    *key = item != NULL ? item->string : NULL;
+    *value = item != NULL ? item->valuestring : NULL;
+    return item != NULL;
+}
+
 car_status car_safetensors_copy(const car_safetensors *file, const car_safetensors_tensor *tensor, void *to) {
     size_t offset = (size_t)((const unsigned char *)tensor->data - file->map.data);
     for (size_t done = 0; done < tensor->bytes;) {

@@ -9,26 +9,33 @@
 #include "base/base.h"
 #include "carousel/checkpoint.h"
 #include "carousel/safetensors.h"
+#include "checkpoint/card_pairs.h"
 #include "checkpoint/params.h"
 #include "engine/internal.h"
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
 car_status car_weights_save(const car_weights *weights, const char *path) {
+    return car_weights_save_with(weights, path, NULL);
+}
+
+car_status car_weights_save_with(const car_weights *weights, const char *path, const car_card *card) {
     car_context *context = car_program_context(weights->program);
     const car_graph *graph = car_program_graph(weights->program);
     int params = car_graph_param_count(graph);
     size_t largest = car_params_largest(graph);
     car_safetensors_entry *entries = NULL;
     car_safetensors_writer *writer = NULL;
+    car_card_pairs pairs = {0};
     float *values = NULL;
     car_status status = CAR_OK;
+    CAR_TRY(car_card_list_pairs(context, card, &pairs));
     CAR_TRY(car_context_allocate(context, (size_t)params, sizeof *entries, &entries));
     CAR_TRY(car_context_allocate(context, largest, sizeof *values, &values));
     for (int p = 0; p < params; p++) {
         entries[p] = car_params_entry(graph, p);
     }
-    CAR_TRY(car_safetensors_writer_create(context, path, entries, params, car_params_metadata, &writer));
+    CAR_TRY(car_safetensors_writer_create(context, path, entries, params, pairs.texts, &writer));
     for (int p = 0; p < params; p++) {
         CAR_TRY(car_weights_get(weights, p, values));
         CAR_TRY(car_safetensors_writer_add(writer, values));
@@ -38,6 +45,7 @@ done:
     car_safetensors_writer_destroy(writer);
     car_context_release(context, values, largest, sizeof *values);
     car_context_release(context, entries, (size_t)params, sizeof *entries);
+    car_card_release_pairs(context, &pairs);
     return status;
 }
 

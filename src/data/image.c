@@ -6,6 +6,8 @@
  * Others (ImageNet): training crops a region of random area (8 to 100 %) and shape (3:4 to 4:3), resizes it and
  * mirrors every other one. Evaluation resizes the shorter side to 256/224 of the size, and takes the middle.
  *
+ * Which of the two ways training goes can be chosen (car_augmentation).
+ *
  * The definitions are those of torchvision's transforms; the random numbers are not its own. Each draw has its own
  * counter, so that none depends on how many others there were. */
 #include <math.h>
@@ -73,14 +75,16 @@ static region random_region(uint64_t key, int width, int height) {
     return whole_pixels((width - w) / 2, (height - h) / 2, w, h);
 }
 
+static bool augments_by(const car_image_pipeline *p, car_augmentation augmentation) {
+    return p->augment && p->augmentation == augmentation;
+}
+
 static region choose_region(const car_image_pipeline *p, int width, int height) {
-    if (p->size <= CAR_IMAGE_SMALL) {
-        return middle_region(width, height, p->size, p->size);
-    }
-    if (p->augment) {
+    if (augments_by(p, CAR_AUGMENTATION_RESIZED_CROP)) {
         return random_region(p->sample_key, width, height);
     }
-    return middle_region(width, height, (p->size * 256 + 112) / 224, p->size);
+    bool padded = augments_by(p, CAR_AUGMENTATION_PADDED_CROP);
+    return middle_region(width, height, padded ? p->size : p->resize, p->size);
 }
 
 /* How many times smaller the decoder may make the image. */
@@ -109,7 +113,8 @@ static car_status resize(car_image_pipeline *p, const car_source_image *stored, 
     const car_image *image = &stored->image;
     int size = p->size;
     car_status status = CAR_OK;
-    if (size <= CAR_IMAGE_SMALL && image->width == size && image->height == size) {
+    bool fits = image->width == size && image->height == size;
+    if (fits && p->resize == size && !augments_by(p, CAR_AUGMENTATION_RESIZED_CROP)) {
         *out = image->pixels;
         return CAR_OK;
     }
@@ -149,7 +154,7 @@ static void write_row(const uint8_t *row, const float *levels, int size, int lef
 static void write_sample(const car_image_pipeline *p, const uint8_t *pixels, float *out) {
     int size = p->size, left = 0, top = 0;
     bool mirrored = p->augment && (car_random_u64(p->sample_key, DRAW_FLIP) & 1);
-    if (p->augment && size <= CAR_IMAGE_SMALL) {
+    if (augments_by(p, CAR_AUGMENTATION_PADDED_CROP)) {
         int pad = size / 8;
         top = (int)draw_below(p->sample_key, DRAW_TOP, 2 * pad + 1) - pad;
         left = (int)draw_below(p->sample_key, DRAW_LEFT, 2 * pad + 1) - pad;
@@ -171,20 +176,35 @@ static void write_sample(const car_image_pipeline *p, const uint8_t *pixels, flo
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-void car_image_pipeline_begin(car_image_pipeline *pipeline, car_context *context, const car_dataset_config *config) {
-    bool small = config->model.image_size <= CAR_IMAGE_SMALL;
+car_image_recipe car_image_recipe_for(int size) {
+    bool small = size <= CAR_IMAGE_SMALL;
+    car_image_recipe recipe = {.size = size, .resize = small ? size : (size * 256 + 112) / 224};
+    memcpy(recipe.mean, small ? small_mean : mean, sizeof recipe.mean);
+    memcpy(recipe.deviation, small ? small_deviation : deviation, sizeof recipe.deviation);
+    return recipe;
+}
+
+void car_image_pipeline_begin_with(car_image_pipeline *pipeline, car_context *context, const car_image_recipe *recipe) {
     memset(pipeline, 0, sizeof *pipeline);
     pipeline->work.context = pipeline->pixels.context = context;
-    pipeline->key = car_random_key(config->seed, "augmentation");
-    pipeline->size = config->model.image_size;
-    pipeline->may_augment = config->augment;
+    pipeline->size = recipe->size;
+    pipeline->resize = recipe->resize;
     for (int c = 0; c < 3; c++) {
         for (int level = 0; level < 256; level++) {
-            float value = (float)level / 255.0f;
-            pipeline->levels[c][level] =
-                small ? (value - small_mean[c]) / small_deviation[c] : (value - mean[c]) / deviation[c];
+            pipeline->levels[c][level] = ((float)level / 255.0f - recipe->mean[c]) / recipe->deviation[c];
         }
     }
+}
+
+void car_image_pipeline_begin(car_image_pipeline *pipeline, car_context *context, const car_dataset_config *config) {
+    car_image_recipe recipe = car_image_recipe_for(config->model.image_size);
+    car_image_pipeline_begin_with(pipeline, context, &recipe);
+    pipeline->key = car_random_key(config->seed, "augmentation");
+    pipeline->may_augment = config->augment;
+    bool small = recipe.size <= CAR_IMAGE_SMALL;
+    pipeline->augmentation = config->augmentation != CAR_AUGMENTATION_AUTO ? config->augmentation
+                             : small                                       ? CAR_AUGMENTATION_PADDED_CROP
+                                                                           : CAR_AUGMENTATION_RESIZED_CROP;
 }
 
 void car_image_pipeline_end(car_image_pipeline *pipeline) {

@@ -2,6 +2,7 @@
 #ifndef CAR_IMAGE_H
 #define CAR_IMAGE_H
 
+#include "carousel/image.h"
 #include "data/source.h"
 
 /* ---- resizing -------------------------------------------------------------------------------- */
@@ -37,14 +38,17 @@ typedef struct car_image_pipeline {
     car_source_buffer work, pixels;
     float levels[3][256]; /* the normalised value of every level of every channel */
     uint64_t key;         /* of all augmentation */
-    int size;
+    int size, resize;     /* pixels on a side; of the shorter side before the middle is taken */
     bool may_augment;
+    car_augmentation augmentation; /* never AUTO */
     /* of the sample aimed at */
     uint64_t sample_key;
     bool augment;
 } car_image_pipeline;
 
 void car_image_pipeline_begin(car_image_pipeline *pipeline, car_context *context, const car_dataset_config *config);
+/* Without augmentation. */
+void car_image_pipeline_begin_with(car_image_pipeline *pipeline, car_context *context, const car_image_recipe *recipe);
 void car_image_pipeline_end(car_image_pipeline *pipeline);
 /* Says which sample comes next. What is returned is for the source, and good until the next call. */
 car_source_wish car_image_pipeline_aim(car_image_pipeline *pipeline, car_split split, int64_t epoch, int64_t sample);

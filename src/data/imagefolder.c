@@ -1,4 +1,4 @@
-/* A folder of JPEG files, a folder for each class; files lie in it at any depth.
+/* A folder of image files, a folder for each class; files lie in it at any depth.
  *
  *   train/CLASS/NAME.jpg with val/ or test/ beside it (val is taken if both are there), or
  *   CLASS/NAME.jpg, or only train/: then every tenth file of them all is held out for evaluation.
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/jpeg.h"
+#include "data/image_file.h"
 #include "data/source.h"
 
 enum { HELD_OUT = CAR_IMAGEFOLDER_HELD_OUT };
@@ -108,45 +108,6 @@ static car_status digest_folder(const void *state, car_sha256 *sha) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Reads a whole file into `buffer`. What is wrong with this file alone is not a failure: *bytes is then -1, and errno
- * says why. */
-static car_status read_file(const car_imagefolder *folder, const char *path, car_source_buffer *buffer,
-                            int64_t *bytes) {
-    car_status status = CAR_OK;
-    struct stat found;
-    int handle = openat(folder->root, path, O_RDONLY | O_CLOEXEC);
-    *bytes = -1;
-    if (handle < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
-        CAR_TRY(car_context_fail(folder->context, CAR_ERROR_IO, "data imagefolder: %s: %s", path, strerror(errno)));
-    }
-    if (handle < 0 || fstat(handle, &found) != 0) {
-        goto done;
-    }
-    CAR_TRY(car_source_reserve(buffer, (size_t)found.st_size));
-    int64_t have = 0;
-    while (have < found.st_size) {
-        ssize_t got = read(handle, buffer->data + have, (size_t)(found.st_size - have));
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            goto done;
-        }
-        if (got == 0) {
-            break; /* it became shorter: decoded as far as it goes */
-        }
-        have += got;
-    }
-    *bytes = have;
-done:
-    if (handle >= 0) {
-        int why = errno;
-        close(handle);
-        errno = why;
-    }
-    return status;
-}
-
 static car_status read_image(void *state, car_source_scratch *scratch, car_split split, int64_t sample,
                              const car_source_wish *wish, car_source_image *out) {
     const car_imagefolder *folder = state;
@@ -159,11 +120,11 @@ static car_status read_image(void *state, car_source_scratch *scratch, car_split
         file = split == CAR_SPLIT_TRAIN ? sample + sample / (HELD_OUT - 1) : sample * HELD_OUT + HELD_OUT - 1;
     }
     out->image.label = locate(folder, list, file, path);
-    CAR_TRY(read_file(folder, path, &scratch->file, &bytes));
+    CAR_TRY(car_image_file_read(folder->context, folder->root, path, &scratch->file, &bytes));
     if (bytes < 0) {
         car_source_describe(out, CAR_SOURCE_UNREADABLE, path, strerror(errno));
     } else {
-        CAR_TRY(car_jpeg_decode(path, scratch->file.data, (size_t)bytes, wish, &scratch->pixels, out));
+        CAR_TRY(car_image_file_decode(path, scratch->file.data, (size_t)bytes, wish, &scratch->pixels, out));
     }
 done:
     return status;

@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "carousel/image.h"
+
 /* ---- what is not used ------------------------------------------------------------------------ */
 
 /* Counts an entry; of each reason the name that sorts first is kept. Of a long name the end is kept. */
@@ -39,14 +41,9 @@ static bool has_ending(const char *name, const char *const *endings) {
     return false;
 }
 
-static bool is_jpeg(const char *name) {
-    static const char *const endings[] = {".jpg", ".jpeg", NULL};
-    return has_ending(name, endings);
-}
-
 static bool is_other_image(const char *name) {
-    static const char *const endings[] = {".png", ".webp", ".ppm", ".pgm",  ".bmp",  ".tif",  ".tiff",
-                                          ".gif", ".jp2",  ".jxl", ".avif", ".heic", ".jfif", NULL};
+    static const char *const endings[] = {".ppm", ".pgm", ".bmp",  ".tif",  ".tiff", ".gif",
+                                          ".jp2", ".jxl", ".avif", ".heic", ".jfif", NULL};
     return has_ending(name, endings);
 }
 
@@ -222,7 +219,7 @@ static car_status take_entry(car_imagefolder *folder, void *user, const char *na
         return add_node(folder, w, path, w->current);
     } else if (type == ENTRY_SPECIAL) {
         count_unused(folder, CAR_UNUSED_SPECIAL, path);
-    } else if (is_jpeg(name)) {
+    } else if (car_image_has_known_ending(name)) {
         return add_file(folder, w->files, path + w->prefix);
     } else {
         w->others += is_other_image(name);
@@ -283,10 +280,11 @@ static car_status find_class_files(car_imagefolder *folder, car_imagefolder_file
 static car_status refuse_empty(car_imagefolder *folder, const char *path, int64_t others) {
     char hint[96] = "remove its folder, or hide it by a dot";
     if (others > 0) {
-        snprintf(hint, sizeof hint, "it has %lld images of other types: convert them to JPEG", (long long)others);
+        snprintf(hint, sizeof hint, "it has %lld images of other types: convert them to JPEG, PNG or WebP",
+                 (long long)others);
     }
     return car_context_fail(folder->context, CAR_ERROR_FORMAT,
-                            "data imagefolder: class '%s' has no .jpg or .jpeg file; %s", path, hint);
+                            "data imagefolder: class '%s' has no .jpg, .jpeg, .png or .webp file; %s", path, hint);
 }
 
 static car_status list_files(car_imagefolder *folder, car_imagefolder_files *files, bool must_have) {

@@ -135,12 +135,13 @@ static void read_header(decoder *d) {
     d->height = (int)jpeg->output_height;
 }
 
-/* CMYK as Adobe's programs store it and hence everybody reads it: upside down, 255 is no ink. */
+/* CMYK as Adobe's programs store it and hence everybody reads it: upside down, 255 is no ink. Rounded as Pillow does. */
 static void convert_cmyk(const uint8_t *cmyk, int width, uint8_t *rgb) {
     for (int x = 0; x < width; x++) {
         int key = cmyk[4 * x + 3];
         for (int c = 0; c < 3; c++) {
-            rgb[3 * x + c] = (uint8_t)((cmyk[4 * x + c] * key + 127) / 255);
+            int ink = (255 - cmyk[4 * x + c]) * key + 128;
+            rgb[3 * x + c] = (uint8_t)(key - (((ink >> 8) + ink) >> 8));
         }
     }
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "engine/internal.h"
 #include "kernels/vector/vector.h"
 
 uint64_t car_engine_key(uint64_t seed, int64_t step, int workers, int worker) {
@@ -37,14 +38,22 @@ car_status car_engine_renew(const car_program *program, const car_op *op, int sl
                             const float *from, float *to, const float *sum) {
     int param = op->params[slot];
     int64_t count = car_engine_count(program, param);
+    car_status status = CAR_OK;
+    if (car_optimizer_is_frozen(renewal->optimizer, param)) {
+        memmove(to, from, (size_t)count * sizeof *to);
+        return CAR_OK;
+    }
+    car_optimizer_begin_average(renewal->optimizer, param, renewal->update, from);
     if (car_engine_is_statistic(program, param)) {
         float keep = (float)pow(1.0 - op->config.batchnorm.momentum, renewal->workers);
         memmove(to, from, (size_t)count * sizeof *to);
         car_vector_select()->blend(to, sum, keep, 1.0f, count);
-        return CAR_OK;
+    } else {
+        status = car_optimizer_update(renewal->optimizer, param, renewal->update, renewal->lr,
+                                      renewal->scale / renewal->workers, from, to, sum);
     }
-    return car_optimizer_update(renewal->optimizer, param, renewal->update, renewal->lr,
-                                renewal->scale / renewal->workers, from, to, sum);
+    car_optimizer_add_to_average(renewal->optimizer, param, to);
+    return status;
 }
 
 size_t car_engine_addend_bytes(const car_program *program, int first, int end) {

@@ -10,7 +10,7 @@
 #include "engine/cut_internal.h"
 #include "kernels/program.h"
 
-enum { MAX_STATES = CAR_CUT_PARTS - CAR_CUT_STATE_0 };
+enum { MAX_STATES = CAR_CUT_AVERAGE - CAR_CUT_STATE_0 };
 
 struct car_cut {
     const car_program *program;
@@ -20,8 +20,12 @@ struct car_cut {
 };
 
 static const char *part_text(car_cut_part part) {
-    static const char *const texts[] = {"weights", "previous weights", "first state of the optimizer",
-                                        "second state of the optimizer", "third state of the optimizer"};
+    static const char *const texts[] = {"weights",
+                                        "previous weights",
+                                        "first state of the optimizer",
+                                        "second state of the optimizer",
+                                        "third state of the optimizer",
+                                        "moving average"};
     return part < CAR_CUT_PARTS ? texts[part] : "unknown part";
 }
 
@@ -38,7 +42,7 @@ static bool has_part(const contents *wanted, const car_graph *graph, car_cut_par
         return part == CAR_CUT_WEIGHTS || wanted->previous;
     }
     bool statistic = car_graph_param(graph, param)->role == CAR_PARAM_STATISTIC;
-    return wanted->optimizer ? state < car_optimizer_param_states(wanted->optimizer, graph, param)
+    return wanted->optimizer ? car_optimizer_keeps(wanted->optimizer, graph, param, state)
                              : state < wanted->states && !statistic;
 }
 

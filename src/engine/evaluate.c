@@ -22,6 +22,8 @@ typedef struct evaluation {
     car_feed_function feed;
     void *feed_user;
     int64_t batches;
+    int64_t *counts;       /* of label and answer; NULL: nobody wants them */
+    pthread_mutex_t *lock; /* of the counts */
     batch_result *results;
     atomic_llong next;
     atomic_int status; /* the first failure's */
@@ -61,6 +63,14 @@ static car_status check_labels(const evaluation *e, const car_tape *tape, int64_
     return CAR_OK;
 }
 
+static int64_t answer_of(const float *logits, int64_t classes) {
+    int64_t best = 0;
+    for (int64_t c = 1; c < classes; c++) {
+        best = logits[c] > logits[best] ? c : best;
+    }
+    return best;
+}
+
 static void count_rows(const evaluation *e, const car_tape *tape, batch_result *result) {
     const car_graph *graph = car_program_graph(e->program);
     const car_tensor *logits = car_graph_tensor(graph, car_graph_logits(graph));
@@ -75,6 +85,15 @@ static void count_rows(const evaluation *e, const car_tape *tape, batch_result *
             result->top1 += rank < 1;
             result->top5 += rank < MOST_COUNTED;
         }
+    }
+    if (e->counts) {
+        pthread_mutex_lock(e->lock);
+        for (int64_t r = 0; r < rows; r++) {
+            if (labels[r] >= 0) {
+                e->counts[labels[r] * classes + answer_of(values + r * classes, classes)]++;
+            }
+        }
+        pthread_mutex_unlock(e->lock);
     }
 }
 
@@ -133,13 +152,22 @@ static void run_threads(evaluation *e, pthread_t *handles, int threads) {
 
 car_status car_evaluate(const car_program *program, car_arena *arena, const car_weights *weights, int threads,
                         int64_t batches, car_feed_function feed, void *feed_user, car_evaluation *out) {
+    return car_evaluate_classes(program, arena, weights, threads, batches, feed, feed_user, NULL, out);
+}
+
+car_status car_evaluate_classes(const car_program *program, car_arena *arena, const car_weights *weights, int threads,
+                                int64_t batches, car_feed_function feed, void *feed_user, int64_t *counts,
+                                car_evaluation *out) {
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     car_context *context = car_program_context(program);
     evaluation e = {.program = program,
                     .arena = arena,
                     .weights = weights,
                     .feed = feed,
                     .feed_user = feed_user,
-                    .batches = batches};
+                    .batches = batches,
+                    .counts = counts,
+                    .lock = &lock};
     pthread_t *handles = NULL;
     car_status status = CAR_OK;
     *out = (car_evaluation){0};

@@ -55,6 +55,12 @@ car_status car_weights_draw(const car_program *program, int param, uint64_t seed
 car_status car_optimizer_create_for(const car_program *program, car_arena *arena, const car_optimizer_config *config,
                                     const bool *wanted, int threads, car_optimizer **out);
 
+/* Of parameters that this optimizer has. Frozen ones are the caller's to copy. */
+bool car_optimizer_is_frozen(const car_optimizer *optimizer, int param);
+/* Around an update of a parameter: before it, `from` may be where the average begins; after it, `to` is added. */
+void car_optimizer_begin_average(car_optimizer *optimizer, int param, int64_t update, const float *from);
+void car_optimizer_add_to_average(car_optimizer *optimizer, int param, const float *to);
+
 /* See car_cut_numbers. */
 int64_t car_optimizer_since(const car_optimizer *optimizer);
 void car_optimizer_set_since(car_optimizer *optimizer, int64_t since);

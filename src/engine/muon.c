@@ -13,25 +13,13 @@
 
 #include "base/base.h"
 #include "engine/muon_internal.h"
+#include "engine/optimizer_internal.h"
 #include "kernels/kernel.h"
 #include "kernels/orthogonal.h"
 #include "kernels/program.h"
 #include "kernels/vector/vector.h"
 
 /* ---- which parameters ------------------------------------------------------------------------ */
-
-/* The first operation that uses a parameter. */
-static const car_op *user_of(const car_graph *graph, int param) {
-    for (int l = 0; l < car_graph_op_count(graph); l++) {
-        const car_op *op = car_graph_op(graph, l);
-        for (int p = 0; p < op->param_count; p++) {
-            if (op->params[p] == param) {
-                return op;
-            }
-        }
-    }
-    return NULL;
-}
 
 static bool is_head(const car_graph *graph, int param) {
     int producer = car_graph_tensor(graph, car_graph_logits(graph))->producer;
@@ -51,7 +39,7 @@ bool car_muon_takes(const car_graph *graph, int param) {
 
 car_muon_matrix car_muon_matrix_of(const car_graph *graph, int param) {
     car_shape shape = car_graph_param(graph, param)->shape;
-    const car_op *op = user_of(graph, param);
+    const car_op *op = car_optimizer_user_of(graph, param);
     return (car_muon_matrix){.rows = shape.dim[0],
                              .columns = car_shape_elements(shape) / shape.dim[0],
                              .out_by_in = !(op && op->kind == CAR_OP_LINEAR && op->config.linear.in_by_out)};
@@ -63,7 +51,7 @@ double car_muon_flops(const car_partition *partition, int stage, bool done) {
     for (int l = partition->stages[stage].first; l < partition->stages[stage].end; l++) {
         const car_op *op = car_graph_op(graph, l);
         for (int p = 0; p < op->param_count; p++) {
-            if (car_muon_takes(graph, op->params[p]) && user_of(graph, op->params[p]) == op) {
+            if (car_muon_takes(graph, op->params[p]) && car_optimizer_user_of(graph, op->params[p]) == op) {
                 car_muon_matrix m = car_muon_matrix_of(graph, op->params[p]);
                 sum += done ? car_orthogonal_flops_done(m.rows, m.columns) : car_orthogonal_flops(m.rows, m.columns);
             }
@@ -81,7 +69,8 @@ void car_optimizer_stage_bytes(const car_optimizer_config *config, const car_par
             for (int p = 0; p < op->param_count; p++) {
                 int states = car_optimizer_param_states(config, graph, op->params[p]);
                 int64_t elements = car_shape_elements(car_graph_param(graph, op->params[p])->shape);
-                stage[j] += user_of(graph, op->params[p]) == op ? (size_t)(states * elements) * sizeof(float) : 0;
+                stage[j] +=
+                    car_optimizer_user_of(graph, op->params[p]) == op ? (size_t)(states * elements) * sizeof(float) : 0;
             }
         }
     }

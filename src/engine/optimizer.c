@@ -65,19 +65,45 @@ static car_correction correction_of(const car_optimizer_config *config) {
     return nesterov ? (car_correction){.c = config->momentum} : config->correction;
 }
 
-int car_optimizer_param_states(const car_optimizer_config *config, const car_graph *graph, int param) {
+/* States of a parameter without the average. */
+static int own_states(const car_optimizer_config *config, const car_graph *graph, int param) {
     const car_optimizer_method *method = methods[config->kind];
     car_optimizer_config resolved = *config;
     resolved.correction = correction_of(config);
-    if (car_graph_param(graph, param)->role == CAR_PARAM_STATISTIC) {
+    if (car_graph_param(graph, param)->role == CAR_PARAM_STATISTIC || car_optimizer_freezes(config, graph, param)) {
         return 0;
     }
     bool last = method->keeps_last ? method->keeps_last(&resolved, graph, param) : resolved.correction.a != 0;
     return method->states(config, graph, param) + last;
 }
 
-int car_optimizer_config_states(const car_optimizer_config *config) {
+bool car_optimizer_keeps(const car_optimizer_config *config, const car_graph *graph, int param, int state) {
+    if (state == CAR_OPTIMIZER_AVERAGE) {
+        return config->average > 0 && !car_optimizer_freezes(config, graph, param);
+    }
+    return state < own_states(config, graph, param);
+}
+
+int car_optimizer_param_states(const car_optimizer_config *config, const car_graph *graph, int param) {
+    return own_states(config, graph, param) + car_optimizer_keeps(config, graph, param, CAR_OPTIMIZER_AVERAGE);
+}
+
+size_t car_optimizer_state_bytes(const car_optimizer_config *config, const car_graph *graph) {
+    size_t bytes = 0;
+    for (int p = 0; p < car_graph_param_count(graph); p++) {
+        size_t elements = (size_t)car_shape_elements(car_graph_param(graph, p)->shape);
+        bytes += (size_t)car_optimizer_param_states(config, graph, p) * elements * sizeof(float);
+    }
+    return bytes;
+}
+
+/* Without the average. */
+static int config_states(const car_optimizer_config *config) {
     return methods[config->kind]->states(config, NULL, CAR_NONE) + (correction_of(config).a != 0);
+}
+
+int car_optimizer_config_states(const car_optimizer_config *config) {
+    return config_states(config) + (config->average > 0);
 }
 
 size_t car_optimizer_scratch_bytes(const car_optimizer_config *config, const car_graph *graph) {
@@ -86,7 +112,7 @@ size_t car_optimizer_scratch_bytes(const car_optimizer_config *config, const car
 }
 
 int car_optimizer_states(const car_optimizer *optimizer) {
-    return car_optimizer_config_states(&optimizer->config);
+    return optimizer->config.average > 0 ? CAR_OPTIMIZER_AVERAGE + 1 : config_states(&optimizer->config);
 }
 
 float *car_optimizer_state(car_optimizer *optimizer, int state, int param) {
@@ -140,7 +166,7 @@ static car_status create_state(car_optimizer *optimizer, int state, const bool *
                                  &optimizer->state[state]));
     for (int p = 0; p < params; p++) {
         size_t bytes = car_program_param_bytes(optimizer->program, p);
-        if (state < car_optimizer_param_states(&optimizer->config, graph, p) && (!wanted || wanted[p])) {
+        if (car_optimizer_keeps(&optimizer->config, graph, p, state) && (!wanted || wanted[p])) {
             CAR_TRY(car_arena_allocate(optimizer->arena, CAR_MEMORY_OPTIMIZER, bytes, &optimizer->state[state][p]));
             memset(optimizer->state[state][p], 0, bytes);
         }
@@ -161,6 +187,7 @@ car_status car_optimizer_create_for(const car_program *program, car_arena *arena
     optimizer->config = config ? *config : car_optimizer_config_default();
     optimizer->config.correction = correction_of(&optimizer->config);
     optimizer->method = methods[optimizer->config.kind];
+    CAR_TRY(car_optimizer_resolve_rules(optimizer));
     for (int state = 0; state < car_optimizer_states(optimizer); state++) {
         CAR_TRY(create_state(optimizer, state, wanted));
     }
@@ -187,6 +214,8 @@ void car_optimizer_destroy(car_optimizer *optimizer) {
         car_context_release(context, optimizer->state[s], (size_t)params, sizeof(void *));
     }
     destroy_rooms(optimizer);
+    car_context_release(context, optimizer->lr_scale, optimizer->lr_scale ? (size_t)params : 0,
+                        sizeof *optimizer->lr_scale);
     car_context_release(context, optimizer, 1, sizeof *optimizer);
 }
 
@@ -205,7 +234,7 @@ car_status car_optimizer_update(car_optimizer *optimizer, int param, int64_t ste
     const car_param_update update = {.optimizer = optimizer,
                                      .param = param,
                                      .step = step,
-                                     .lr = lr,
+                                     .lr = optimizer->lr_scale ? lr * optimizer->lr_scale[param] : lr,
                                      .scale = scale,
                                      .from = from,
                                      .sum = sum,

@@ -7,7 +7,10 @@
 #include "carousel/correction.h"
 #include "engine/internal.h"
 
-enum { CAR_OPTIMIZER_MAX_STATES = 3 };
+enum { CAR_OPTIMIZER_MAX_STATES = CAR_OPTIMIZER_AVERAGE + 1 };
+
+/* Stands for a rate that is never used. */
+static const double car_optimizer_no_rate = -1;
 
 /* One update of one parameter: `to` from `from` and gradient = scale * sum. */
 typedef struct car_param_update {
@@ -22,7 +25,7 @@ typedef struct car_param_update {
 typedef struct car_optimizer_method {
     car_optimizer_info info;
     /* Numbers that it keeps for each weight of a parameter, without the one that a correction keeps: at most
-     * CAR_OPTIMIZER_MAX_STATES - 1. CAR_NONE: the most of any parameter. */
+     * CAR_OPTIMIZER_AVERAGE - 1. CAR_NONE: the most of any parameter. */
     int (*states)(const car_optimizer_config *config, const car_graph *graph, int param);
     /* Whether a correction keeps one more. NULL: the last gradient, if there is an a. */
     bool (*keeps_last)(const car_optimizer_config *config, const car_graph *graph, int param);
@@ -54,6 +57,7 @@ struct car_optimizer {
     const car_optimizer_method *method;
     int64_t since; /* the first update whose gradient, or orthogonal update, is in the last state */
     void **state[CAR_OPTIMIZER_MAX_STATES]; /* per parameter; NULL where there is none */
+    double *lr_scale;                       /* per parameter, car_optimizer_no_rate for those; NULL: 1 for all */
     /* Scratch: a room for each thread that may be updating. */
     void **rooms;
     int room_count, rooms_free; /* rooms[0 .. rooms_free - 1] are free */
@@ -61,6 +65,12 @@ struct car_optimizer {
     pthread_cond_t given_back;
     bool has_lock;
 };
+
+/* ---- optimizer_params.c ---------------------------------------------------------------------- */
+
+car_status car_optimizer_resolve_rules(car_optimizer *optimizer);
+/* The first operation that has a parameter. */
+const car_op *car_optimizer_user_of(const car_graph *graph, int param);
 
 /* ---- what methods share ---------------------------------------------------------------------- */
 

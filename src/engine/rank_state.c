@@ -171,8 +171,9 @@ static car_status agree_on_parts(car_rank *rank, car_cut *cut, int32_t *parts) {
 
 /* Of what ranks agreed on, what there is of a parameter. */
 static bool is_exchanged(const car_rank *rank, int32_t parts, int which, const car_part *part) {
-    int states = car_optimizer_param_states(&rank->config.optimizer, rank->graph, part->param);
-    return (parts & 1 << which) && which - CAR_CUT_STATE_0 < states;
+    int state = which - CAR_CUT_STATE_0;
+    return (parts & 1 << which) &&
+           (state < 0 || car_optimizer_keeps(&rank->config.optimizer, rank->graph, part->param, state));
 }
 
 car_status car_rank_gather(car_rank *rank, car_cut *cut) {

@@ -33,6 +33,7 @@ static car_status note(run_reader *r, const char *file, const char *what) {
     return car_run_append(r->context, r->notes, cJSON_CreateString(line));
 }
 
+/* `without` is what to say if the file is missing; NULL: nothing. */
 static car_status read_object(run_reader *r, const char *file, const char *key, const char *without) {
     bool timeline = strcmp(key, "timeline") == 0;
     char *path = NULL;
@@ -42,7 +43,7 @@ static car_status read_object(run_reader *r, const char *file, const char *key, 
     CAR_TRY(car_run_read_object(r->context, path, &object));
     r->found += object != NULL;
     if (!object) {
-        CAR_TRY(note(r, file, without));
+        CAR_TRY(without ? note(r, file, without) : CAR_OK);
     } else if (timeline && car_run_timeline_is_foreign(object)) {
         CAR_TRY(note(r, file, "is of a version that this program does not know, and was left out"));
     } else {
@@ -119,6 +120,7 @@ static car_status read_files(run_reader *r) {
     CAR_TRY(read_object(r, "summary.json", "summary", "is missing: the run has not ended yet, or was killed"));
     CAR_TRY(read_lines(r, "metrics.jsonl", "metrics", car_run_read_metrics, "is missing: no curves"));
     CAR_TRY(read_lines(r, "evaluations.jsonl", "evaluations", car_run_read_evaluations, NULL));
+    CAR_TRY(read_object(r, "confusion.json", "confusion", NULL)); /* only image models that were evaluated have it */
     CAR_TRY(read_object(r, "timeline.json", "timeline",
                         "is missing: no schedule, memory over time, bytes per slot or partition"));
     if (r->found == 0) {

@@ -77,23 +77,23 @@ fi
 
 mkdir -p deep/train/cat/more/still deep/train/dog deep/val/cat deep/extra
 tail -c +2 "$jpegs/rgb" | tee deep/train/cat/more/1.jpg deep/train/cat/more/still/2.jpg deep/train/dog/1.jpg >deep/val/cat/1.jpg
-touch deep/train/cat/a.png deep/train/cat/more/b.webp deep/train/dog/.hidden.jpg deep/train/stray.jpg deep/README
+touch deep/train/cat/a.gif deep/train/cat/more/b.bmp deep/train/dog/.hidden.jpg deep/train/stray.jpg deep/README
 expect 0 "training    3 images" data info imagefolder:deep
 expect 0 "not used    7" data info imagefolder:deep
-expect 0 "images of other types than JPEG: 2, first train/cat/a.png" data info imagefolder:deep
+expect 0 "images of other types than JPEG, PNG and WebP: 2, first train/cat/a.gif" data info imagefolder:deep
 expect 0 "hidden files and folders: 1, first train/dog/.hidden.jpg" data info imagefolder:deep
 expect 0 "files outside of class folders: 2, first README" data info imagefolder:deep
 expect 0 "folders beside those of the splits: 1, first extra" data info imagefolder:deep
 expect 0 "classes without an image to evaluate on: 1, first val/dog" data info imagefolder:deep
 expect 0 "not used    0" data info cifar10:cifar
 expect 0 "not used    7" data pack --size 8 -o deep.pack imagefolder:deep
-expect 0 "not used of the data: images of other types than JPEG: 2, first train/cat/a.png; hidden" train --model mlp --data imagefolder:deep --image-size 8 --workers 1 --batch 1 --steps 1 --out deep-run
+expect 0 "not used of the data: images of other types than JPEG, PNG and WebP: 2, first train/cat/a.gif; hidden" train --model mlp --data imagefolder:deep --image-size 8 --workers 1 --batch 1 --steps 1 --out deep-run
 grep -q '"unused":	7' deep-run/summary.json || fail "summary.json does not count what is not used"
 if command -v python3 >/dev/null; then
     "$CAROUSEL" data info imagefolder:deep --json | python3 -c '
 import json, sys
 unused = {entry["reason"]: (entry["count"], entry["first"]) for entry in json.load(sys.stdin)["unused"]}
-assert unused["other_format"] == (2, "train/cat/a.png"), unused
+assert unused["other_format"] == (2, "train/cat/a.gif"), unused
 assert unused["empty_class"] == (1, "val/dog"), unused
 assert len(unused) == 5, unused' || fail "data info --json does not say what is not used"
 fi

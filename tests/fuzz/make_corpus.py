@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the inputs that fuzzing begins with, in tests/fuzz/corpus: small ones that are sound, and some that are not.
 
-The JPEG files want PIL (python3-pil); without it those that are there stay as they are.
+The JPEG, PNG and WebP files want PIL (python3-pil); without it those that are there stay as they are.
 """
 import hashlib
 import io
@@ -156,3 +156,35 @@ if Image:
     write("jpeg", "progressive", b"\2" + jpeg(colours, progressive=True))
     tall = jpeg(colours.resize((17, 48)))
     write("jpeg", "cut", b"\0" + tall[:-40])
+
+# ---- png and webp: the same -------------------------------------------------------------------------
+
+if Image:
+
+    def encode(image, kind, **options):
+        out = io.BytesIO()
+        image.save(out, kind, **options)
+        return out.getvalue()
+
+    small = colours.resize((9, 6))
+    clear = small.copy()
+    clear.putalpha(small.convert("L"))
+    for number, mode in enumerate(("1", "L", "P", "RGB", "I")):
+        write("png", mode, bytes([number % 4]) + encode(small.convert(mode), "PNG"))
+    write("png", "RGBA", b"\0" + encode(clear, "PNG"))
+    write("png", "few", b"\1" + encode(small.quantize(3), "PNG", bits=2, transparency=1))
+    write("png", "cut", b"\1" + encode(colours, "PNG")[:-60])
+    # Adam7: the passes of one pixel are one pass.
+    import zlib
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 1)
+    write("png", "interlaced", b"\1\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) +
+          chunk(b"IDAT", zlib.compress(b"\0abc")) + chunk(b"IEND", b""))
+    write("webp", "lossy", b"\0" + encode(small, "WEBP", quality=20))
+    write("webp", "lossless", b"\1" + encode(small, "WEBP", lossless=True))
+    write("webp", "alpha", b"\2" + encode(clear, "WEBP", quality=20))
+    write("webp", "moving", b"\1" + encode(clear, "WEBP", save_all=True, append_images=[small]))
+    write("webp", "cut", b"\1" + encode(colours, "WEBP", quality=20)[:-30])

@@ -193,10 +193,19 @@ def write_run(directory, rule, placement, steps=300):
                     "seconds": 0.07 * step}) + "\n" for step in range(50, steps + 1, 50)))
 
 
+CONFUSION = {"step": 300, "per_class": [
+    {"name": "cat", "samples": 5, "accuracy": 0.8, "predicted": [[0, 4], [1, 1]]},
+    {"name": "<b>dog</b>", "samples": 3, "accuracy": 1, "predicted": [[1, 3]]},
+    {"name": "none", "samples": 0, "accuracy": 0, "predicted": []},
+]}
+
+
 def main():
     root = sys.argv[1]
     write_run(os.path.join(root, "dp"), "dp", "shared")
     write_run(os.path.join(root, "cdp-v2"), "cdp-v2", "shared")
+    write(os.path.join(root, "dp"), "confusion.json", CONFUSION)
+    write(os.path.join(root, "cdp-v2"), "confusion.json", {"step": 1, "per_class": "nonsense"})
     write_run(os.path.join(root, "replica"), "cdp-v2", "replica", steps=9000)
     bare = os.path.join(root, "bare")
     os.makedirs(bare, exist_ok=True)

@@ -95,6 +95,9 @@ def check_charts(seen, runs):
     check_extent(seen, "traffic", "replica", "y", slots["plan"] + slots["measured"])
     partitions = [one for one in seen["extents"] if one["chart"] == "partition"]
     check(len(partitions) == 1 and partitions[0]["stages"] == "8", "runs with one partition do not share its figure")
+    classes = [one for one in seen["extents"] if one["chart"] == "classes"]
+    check([(one["run"], one["right"], one["samples"]) for one in classes] == [("dp", "7", "8")],
+          f"the classes are not those of confusion.json: {classes}")
 
 
 def width(view):
@@ -133,7 +136,7 @@ def check_page(seen):
     check(seen["overflow"] <= 0, f"the page is {seen['overflow']} pixels wider than the window")
     check(seen["unnamed"] == 0, f"{seen['unnamed']} elements have no name")
     check(seen["title"] == "Made & <up>" == seen["heading"], f"the title is '{seen['title']}'")
-    want = ["runs", "memory", "schedule", "learning", "traffic", "numbers", "partition"]
+    want = ["runs", "memory", "schedule", "learning", "classes", "traffic", "numbers", "partition"]
     check(seen["sections"] == want, f"the sections are {seen['sections']}")
     check("Made-up processor </script> & <b>sons</b>" in seen["numbers"], "text of a file is not shown as it is")
     for part in ("summary.json is missing", "timeline.json is missing", "ends in the middle of a line"):

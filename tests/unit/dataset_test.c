@@ -64,7 +64,7 @@ static void synthetic_samples_are_those_of_before(void **state) {
     car_image image;
     assert_int_equal(car_reader_image(f->reader, CAR_SPLIT_TRAIN, 0, &image), CAR_ERROR_UNSUPPORTED);
     car_data_rig_close(f);
-    config = (car_dataset_config){CAR_DOMAIN_TOKENS, {.seq_len = 12, .vocabulary = 50}, 3, false};
+    config = (car_dataset_config){.domain = CAR_DOMAIN_TOKENS, .model = {.seq_len = 12, .vocabulary = 50}, .seed = 3};
     source = (car_synthetic){3, CAR_DOMAIN_TOKENS, {.batch = 1, .seq_len = 12, .vocabulary = 50}};
     car_data_rig_open(f, "synthetic", &config);
     assert_int_equal(car_dataset_get_info(f->dataset).classes, 50);
@@ -230,7 +230,7 @@ static void what_does_not_fit_the_model_is_refused(void **state) {
     config = images;
     config.model.channels = 1;
     car_data_rig_refuse(f, f->name, &config, CAR_ERROR_SHAPE, "3 channels");
-    config = (car_dataset_config){CAR_DOMAIN_TOKENS, {.seq_len = 12, .vocabulary = 50}, 3, false};
+    config = (car_dataset_config){.domain = CAR_DOMAIN_TOKENS, .model = {.seq_len = 12, .vocabulary = 50}, .seed = 3};
     car_data_rig_refuse(f, f->name, &config, CAR_ERROR_SHAPE, "it has images, and the model wants tokens");
     config = images;
     config.model.classes = 1000;

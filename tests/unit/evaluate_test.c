@@ -1,6 +1,7 @@
 /* Evaluation with a feed of one's own: labels that are no class are an error before any of them is used. */
 #include "carousel/evaluate.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,10 +72,35 @@ static void negative_labels_do_not_count(void **state) {
     car_rig_close(&rig);
 }
 
+/* Rows and columns add up to what else was counted. */
+static void answers_are_counted_by_class(void **state) {
+    (void)state;
+    int64_t counts[CLASSES * CLASSES] = {0}, sum = 0, right = 0;
+    car_rig rig;
+    car_evaluation result;
+    car_rig_open(&rig, &mlp);
+    feed f = {.rig = &rig, .labels = {3, -1}};
+    car_rig_expect_ok(
+        &rig, car_evaluate_classes(rig.program, rig.arena, rig.weights, 2, BATCHES, feed_labels, &f, counts, &result));
+    for (int l = 0; l < CLASSES; l++) {
+        int64_t labelled = 0;
+        for (int a = 0; a < CLASSES; a++) {
+            labelled += counts[l * CLASSES + a];
+        }
+        sum += labelled;
+        right += counts[l * CLASSES + l];
+        assert_int_equal(labelled, l == 0 ? (BATCHES - 1) * BATCH : l == 3);
+    }
+    assert_int_equal(sum, result.rows);
+    assert_int_equal(right, (int64_t)lround(result.top1 * (double)result.rows));
+    car_rig_close(&rig);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(labels_that_are_no_class_are_refused),
         cmocka_unit_test(negative_labels_do_not_count),
+        cmocka_unit_test(answers_are_counted_by_class),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

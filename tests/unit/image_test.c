@@ -264,6 +264,37 @@ static void shrunk_images_give_the_same_samples(void **state) {
     free(pixels);
 }
 
+/* The ways to augment at one size: each changes something, in its own way, and none is the other. */
+static void augmentation_can_be_chosen(void **state) {
+    enum { SMALL_SIDE = 16, COUNT = 3 * SMALL_SIDE * SMALL_SIDE, NUMBERS = 8 };
+    car_context *context = *state;
+    uint8_t *pixels = make_noise(SMALL_SIDE, SMALL_SIDE);
+    float samples[CAR_AUGMENTATION_FLIP + 1][NUMBERS][COUNT];
+    for (int a = 0; a <= CAR_AUGMENTATION_FLIP; a++) {
+        car_dataset_config config = {
+            .model = {.image_size = SMALL_SIDE, .channels = 3}, .augment = true, .augmentation = (car_augmentation)a};
+        car_source_image source = {.image = {pixels, SMALL_SIDE, SMALL_SIDE, 0}};
+        source.stored_width = source.stored_height = SMALL_SIDE;
+        car_image_pipeline pipeline;
+        car_image_pipeline_begin(&pipeline, context, &config);
+        for (int n = 0; n < NUMBERS; n++) {
+            car_image_pipeline_aim(&pipeline, CAR_SPLIT_TRAIN, 1, n);
+            assert_int_equal(car_image_pipeline_run(&pipeline, &source, samples[a][n]), CAR_OK);
+        }
+        car_image_pipeline_end(&pipeline);
+    }
+    assert_memory_equal(samples[CAR_AUGMENTATION_AUTO], samples[CAR_AUGMENTATION_PADDED_CROP], sizeof samples[0]);
+    int mirrored = 0;
+    for (int n = 0; n < NUMBERS; n++) {
+        assert_memory_not_equal(samples[CAR_AUGMENTATION_RESIZED_CROP][n], samples[CAR_AUGMENTATION_FLIP][n],
+                                sizeof samples[0][0]);
+        mirrored +=
+            memcmp(samples[CAR_AUGMENTATION_FLIP][n], samples[CAR_AUGMENTATION_FLIP][0], sizeof samples[0][0]) != 0;
+    }
+    assert_in_range(mirrored, 1, NUMBERS - 1);
+    free(pixels);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_same_size_is_the_same_image, set_up, tear_down),
@@ -274,6 +305,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(crops_and_mirrors_are_spread_evenly, set_up, tear_down),
         cmocka_unit_test_setup_teardown(every_shape_of_image_becomes_a_sample, set_up, tear_down),
         cmocka_unit_test_setup_teardown(shrunk_images_give_the_same_samples, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(augmentation_can_be_chosen, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,9 +171,9 @@ static void what_is_not_used_is_counted_by_reason(void **state) {
     paint(f, "train/b/1.jpg", 2);
     paint(f, "val/a/1.jpg", 3);
     paint(f, "test/a/1.jpg", 4);
-    car_scratch_put(&f->scratch, "train/a/x/y.PNG", "x", 1);
-    car_scratch_put(&f->scratch, "train/a/c.webp", "x", 1);
-    car_scratch_put(&f->scratch, "val/a/c.png", "x", 1);
+    car_scratch_put(&f->scratch, "train/a/x/y.GIF", "x", 1);
+    car_scratch_put(&f->scratch, "train/a/c.bmp", "x", 1);
+    car_scratch_put(&f->scratch, "val/a/c.tiff", "x", 1);
     car_scratch_put(&f->scratch, "train/b/notes.txt", "x", 1);
     car_scratch_put(&f->scratch, "train/b/noending", "x", 1);
     paint(f, "train/b/.1.jpg", 5);
@@ -185,7 +185,7 @@ static void what_is_not_used_is_counted_by_reason(void **state) {
     assert_int_equal(symlink(".", car_scratch_in(&f->scratch, "train/b/self").text), 0);
     open_folder(f);
     check_counts(f, 2, 1, 2);
-    check_unused(f, CAR_UNUSED_FORMAT, 3, "train/a/c.webp");
+    check_unused(f, CAR_UNUSED_FORMAT, 3, "train/a/c.bmp");
     check_unused(f, CAR_UNUSED_OTHER, 2, "train/b/noending");
     check_unused(f, CAR_UNUSED_HIDDEN, 2, ".git");
     check_unused(f, CAR_UNUSED_OUTSIDE, 2, "LICENSE");
@@ -211,9 +211,9 @@ static void wrong_folders_are_refused(void **state) {
     paint(f, "val/a/1.jpg", 1);
     paint(f, "val/zebra/1.jpg", 1);
     must_fail(f, CAR_ERROR_FORMAT, "there is a class val/zebra, but no class zebra to train on");
-    paint(f, "train/zebra/1.png", 1);
-    must_fail(f, CAR_ERROR_FORMAT, "class 'train/zebra' has no .jpg or .jpeg file");
-    must_fail(f, CAR_ERROR_FORMAT, "it has 1 images of other types: convert them to JPEG");
+    paint(f, "train/zebra/1.gif", 1);
+    must_fail(f, CAR_ERROR_FORMAT, "class 'train/zebra' has no .jpg, .jpeg, .png or .webp file");
+    must_fail(f, CAR_ERROR_FORMAT, "it has 1 images of other types: convert them to JPEG, PNG or WebP");
     char *end = f->name + strlen(f->name);
     snprintf(end, 16, "/none");
     must_fail(f, CAR_ERROR_IO, "/none: No such file");

@@ -36,6 +36,7 @@ function makePage(report) {
         `Each box is a forward or backward pass (′) of one stage. ${keyHelp} Dragging marks a range to zoom to.`,
         grid(ganttFigures(runs)));
     add("learning", "Learning", null, grid(curveFigures(runs), "grid wide"));
+    add("classes", "Classes", "Which classes were taken for which in the last evaluation.", grid(classFigures(runs), "grid wide"));
     add("traffic", "Bytes sent", "In each slot of one cycle, all ranks together.", grid(trafficFigures(runs)), silentRuns(runs));
     add("numbers", "Numbers", null, commonSettings(runs), summaryTable(runs));
     add("partition", "Partition", "Which part of the model each stage is.", partitionFigures(runs));

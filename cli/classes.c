@@ -1,0 +1,162 @@
+/* Accuracy of each class, and which classes are taken for which: see classes.h. */
+#include "classes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+/* A matrix with more columns does not fit a terminal, a list with more lines is not read. */
+enum { MOST_COLUMNS = 12, MOST_LINES = 30, WORST = 20, NAME_SHOWN = 24 };
+
+car_status car_cli_create_confusion(car_context *context, int classes, car_cli_confusion *out) {
+    *out = (car_cli_confusion){.context = context, .classes = classes};
+    return car_context_allocate(context, (size_t)classes * (size_t)classes, sizeof *out->counts, &out->counts);
+}
+
+void car_cli_destroy_confusion(car_cli_confusion *c) {
+    if (c->counts) {
+        car_context_release(c->context, c->counts, (size_t)c->classes * (size_t)c->classes, sizeof *c->counts);
+        c->counts = NULL;
+    }
+}
+
+static int64_t count_of(const car_cli_confusion *c, int label, int predicted) {
+    return c->counts[(size_t)label * (size_t)c->classes + (size_t)predicted];
+}
+
+static int64_t samples_of(const car_cli_confusion *c, int label) {
+    int64_t sum = 0;
+    for (int p = 0; p < c->classes; p++) {
+        sum += count_of(c, label, p);
+    }
+    return sum;
+}
+
+static double accuracy_of(const car_cli_confusion *c, int label) {
+    int64_t samples = samples_of(c, label);
+    return samples > 0 ? (double)count_of(c, label, label) / (double)samples : 0;
+}
+
+/* The class that others are taken for most; CAR_NONE if none is. */
+static int most_confused(const car_cli_confusion *c, int label) {
+    int most = CAR_NONE;
+    for (int p = 0; p < c->classes; p++) {
+        int64_t count = p == label ? 0 : count_of(c, label, p);
+        most = count > 0 && (most == CAR_NONE || count > count_of(c, label, most)) ? p : most;
+    }
+    return most;
+}
+
+typedef struct class_name {
+    char text[64];
+} class_name;
+
+static class_name name_of(const car_dataset *data, int class_index) {
+    class_name name;
+    const char *own = data ? car_dataset_class_name(data, class_index) : NULL;
+    if (own) {
+        snprintf(name.text, sizeof name.text, "%s", own);
+    } else {
+        snprintf(name.text, sizeof name.text, "class %d", class_index);
+    }
+    return name;
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+static void print_class(const car_cli_confusion *c, const car_dataset *data, int label) {
+    int64_t samples = samples_of(c, label);
+    int other = most_confused(c, label);
+    printf("  %-*s %6.2f %% of %lld", NAME_SHOWN, name_of(data, label).text, 100 * accuracy_of(c, label),
+           (long long)samples);
+    if (other != CAR_NONE) {
+        printf(", most often taken for %s (%lld)", name_of(data, other).text, (long long)count_of(c, label, other));
+    }
+    putchar('\n');
+}
+
+static void print_matrix(const car_cli_confusion *c, const car_dataset *data) {
+    printf("confusion, a row for each class and a column for each answer:\n  %-*s", NAME_SHOWN, "");
+    for (int p = 0; p < c->classes; p++) {
+        printf(" %6.6s", name_of(data, p).text);
+    }
+    putchar('\n');
+    for (int l = 0; l < c->classes; l++) {
+        printf("  %-*s", NAME_SHOWN, name_of(data, l).text);
+        for (int p = 0; p < c->classes; p++) {
+            printf(" %6lld", (long long)count_of(c, l, p));
+        }
+        putchar('\n');
+    }
+}
+
+typedef struct ranked {
+    double accuracy;
+    int label;
+} ranked;
+
+static int compare_ranked(const void *left, const void *right) {
+    const ranked *a = left, *b = right;
+    return a->accuracy != b->accuracy ? (a->accuracy > b->accuracy) - (a->accuracy < b->accuracy)
+                                      : (a->label > b->label) - (a->label < b->label);
+}
+
+static void print_worst(const car_cli_confusion *c, const car_dataset *data) {
+    ranked *all = malloc((size_t)c->classes * sizeof *all);
+    int count = 0;
+    for (int l = 0; all && l < c->classes; l++) {
+        if (samples_of(c, l) > 0) {
+            all[count++] = (ranked){accuracy_of(c, l), l};
+        }
+    }
+    if (all) {
+        qsort(all, (size_t)count, sizeof *all, compare_ranked);
+    }
+    printf("the %d classes with the lowest accuracy, of %d (--json has all):\n", count < WORST ? count : WORST, count);
+    for (int i = 0; i < count && i < WORST; i++) {
+        print_class(c, data, all[i].label);
+    }
+    free(all);
+}
+
+void car_cli_print_confusion(const car_cli_confusion *c, const car_dataset *data) {
+    if (c->classes > MOST_LINES) {
+        print_worst(c, data);
+        return;
+    }
+    puts("accuracy of each class:");
+    for (int l = 0; l < c->classes; l++) {
+        print_class(c, data, l);
+    }
+    if (c->classes <= MOST_COLUMNS) {
+        print_matrix(c, data);
+    }
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static bool add_answers(cJSON *object, const car_cli_confusion *c, int label) {
+    cJSON *answers = cJSON_AddArrayToObject(object, "predicted");
+    bool ok = answers != NULL;
+    for (int p = 0; ok && p < c->classes; p++) {
+        if (count_of(c, label, p) > 0) {
+            const double pair[2] = {p, (double)count_of(c, label, p)};
+            ok = cJSON_AddItemToArray(answers, cJSON_CreateDoubleArray(pair, 2));
+        }
+    }
+    return ok;
+}
+
+bool car_cli_add_confusion(cJSON *root, const car_cli_confusion *c, const car_dataset *data) {
+    cJSON *list = cJSON_AddArrayToObject(root, "per_class");
+    bool ok = list != NULL;
+    for (int l = 0; ok && l < c->classes; l++) {
+        cJSON *object = cJSON_CreateObject();
+        ok = cJSON_AddItemToArray(list, object) && cJSON_AddStringToObject(object, "name", name_of(data, l).text) &&
+             cJSON_AddNumberToObject(object, "samples", (double)samples_of(c, l)) &&
+             cJSON_AddNumberToObject(object, "accuracy", accuracy_of(c, l)) && add_answers(object, c, l);
+    }
+    return ok;
+}

@@ -1,0 +1,156 @@
+/* carousel predict: what a model takes images for. */
+#include "predict.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+enum { IMAGES_OF_A_THREAD = 8 }; /* between two times that answers are printed */
+
+static int read_options(int argc, char **argv, car_predict_run *run) {
+    car_train_options *o = &run->options;
+    char models[1024];
+    car_train_default_options(o);
+    run->top = 5;
+    const car_cli_option options[] = {
+        {"top", "K", "how many classes to name for each image", CAR_CLI_INT, &run->top, 1, 1 << 24},
+        {"json", NULL, "print a JSON array", CAR_CLI_FLAG, &run->json, 0, 0},
+        {"threads", "P", "images at once", CAR_CLI_INT, &o->threads, 1, 1024},
+        {"model", "NAME", "which model, if the weights do not say it", CAR_CLI_TEXT, &o->model, 0, 0},
+        {"classes", "C", "its classes, if the weights do not say it", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
+        {"image-size", "X", "pixels on a side, if the weights do not say it", CAR_CLI_INT, &o->shape.image_size, 1,
+         1 << 14},
+    };
+    enum { COUNT = sizeof options / sizeof options[0] };
+    car_cli_list_models(models, sizeof models);
+    const car_cli_command command = {"predict", "Says what a model takes images for.",
+                                     "carousel predict RUN|WEIGHTS.safetensors IMAGE|DIR... [OPTIONS]", models};
+    car_status status = CAR_OK;
+    const char *word = NULL;
+    if (!car_cli_wants_help(argc, argv)) {
+        run->place = car_cli_take_word(options, COUNT, &argc, argv);
+        while (run->place && status == CAR_OK && (word = car_cli_take_word(options, COUNT, &argc, argv))) {
+            status = car_predict_add(run, word);
+        }
+    }
+    int code =
+        status == CAR_OK ? car_cli_parse(&command, options, COUNT, argc, argv) : car_cli_report(run->context, status);
+    if (code == CAR_CLI_GO_ON && !run->place) {
+        code = car_cli_fail(CAR_CLI_USAGE, "predict: which weights? See 'carousel predict --help'");
+    } else if (code == CAR_CLI_GO_ON && run->file_count == 0) {
+        code = car_cli_fail(run->others ? CAR_CLI_FAILED : CAR_CLI_USAGE,
+                            "predict: there is no image to look at (.jpg, .jpeg, .png, .webp)");
+    }
+    return code == CAR_CLI_GO_ON && o->model ? car_cli_check_model("predict", o->model) : code;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void name_class(const car_predict_run *run, int index, char *text, size_t capacity) {
+    if (!car_card_list_item(run->card, "class_names", index, text, capacity) || !text[0]) {
+        snprintf(text, capacity, "class %d", index);
+    }
+}
+
+static void print_answer(const car_predict_run *run, const char *path, const car_predict_result *r) {
+    char name[256];
+    printf("%s:", path);
+    for (int k = 0; k < run->top; k++) {
+        name_class(run, r->answers[k].index, name, sizeof name);
+        printf("%s %s %.2f %%", k ? "," : "", name, 100 * r->answers[k].probability);
+    }
+    putchar('\n');
+}
+
+static bool print_json(const car_predict_run *run, const char *path, const car_predict_result *r, bool first) {
+    char name[256];
+    cJSON *object = cJSON_CreateObject();
+    bool ok = cJSON_AddStringToObject(object, "file", path) != NULL;
+    if (r->file.problem[0]) {
+        ok = ok && cJSON_AddStringToObject(object, r->file.readable ? "damaged" : "error", r->file.problem);
+    }
+    cJSON *list = r->file.readable ? cJSON_AddArrayToObject(object, "predictions") : NULL;
+    for (int k = 0; list && ok && k < run->top; k++) {
+        cJSON *entry = cJSON_CreateObject();
+        name_class(run, r->answers[k].index, name, sizeof name);
+        ok = cJSON_AddItemToArray(list, entry) && cJSON_AddStringToObject(entry, "class", name) &&
+             cJSON_AddNumberToObject(entry, "index", r->answers[k].index) &&
+             cJSON_AddNumberToObject(entry, "probability", r->answers[k].probability);
+    }
+    char *text = ok ? cJSON_PrintUnformatted(object) : NULL;
+    if (text) {
+        printf("%s%s", first ? "[\n" : ",\n", text);
+    }
+    cJSON_free(text);
+    cJSON_Delete(object);
+    return text != NULL;
+}
+
+static car_status show(car_predict_run *run, int first, int end, const car_predict_result *results) {
+    for (int f = first; f < end; f++) {
+        const car_predict_result *r = &results[f - first];
+        run->failed += !r->file.readable;
+        if (r->file.problem[0]) {
+            fprintf(stderr, "carousel: %s%s\n", r->file.readable ? "warning: damaged: " : "", r->file.problem);
+        }
+        if (run->json && !print_json(run, run->files[f], r, f == 0)) {
+            return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for an answer");
+        }
+        if (!run->json && r->file.readable) {
+            print_answer(run, run->files[f], r);
+        }
+    }
+    fflush(stdout);
+    return CAR_OK;
+}
+
+/* Some images at a time, so that answers come while others are looked at. */
+static car_status predict(car_predict_run *run) {
+    int portion = IMAGES_OF_A_THREAD * run->options.threads;
+    size_t answers = (size_t)portion * (size_t)run->top;
+    car_predict_result *results = NULL;
+    car_predict_answer *room = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(run->context, (size_t)portion, sizeof *results, &results));
+    CAR_TRY(car_context_allocate(run->context, answers, sizeof *room, &room));
+    for (int i = 0; i < portion; i++) {
+        results[i].answers = room + (size_t)i * (size_t)run->top;
+    }
+    for (int first = 0; first < run->file_count; first += portion) {
+        int end = run->file_count - first < portion ? run->file_count : first + portion;
+        CAR_TRY(car_predict_files(run, first, end, results));
+        CAR_TRY(show(run, first, end, results));
+    }
+    if (run->json) {
+        puts("\n]");
+    }
+done:
+    car_context_release(run->context, room, room ? answers : 0, sizeof *room);
+    car_context_release(run->context, results, results ? (size_t)portion : 0, sizeof *results);
+    return status;
+}
+
+int car_cli_predict(int argc, char **argv) {
+    car_predict_run run = {0};
+    car_status status = car_context_create(NULL, &run.context);
+    int code = status == CAR_OK ? read_options(argc, argv, &run) : car_cli_report(NULL, status);
+    if (code == CAR_CLI_GO_ON) {
+        status = car_predict_open(&run);
+        status = status == CAR_OK ? predict(&run) : status;
+        code = status == CAR_OK ? CAR_CLI_OK : car_cli_report(run.context, status);
+    }
+    if (code == CAR_CLI_OK && run.others > 0) {
+        fprintf(stderr, "carousel: %d files in the folders are no images and were left out\n", run.others);
+    }
+    if (code == CAR_CLI_OK && run.failed > 0) {
+        code = car_cli_fail(CAR_CLI_FAILED, "%d of %d images could not be read", run.failed, run.file_count);
+    }
+    if (run.context) {
+        car_predict_close(&run);
+        car_predict_release_files(&run);
+        car_context_destroy(run.context);
+    }
+    car_cli_release_config(run.options.config_texts);
+    return code;
+}

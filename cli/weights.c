@@ -1,0 +1,87 @@
+/* Weights that somebody names, and their card: see weights.h. */
+#include "weights.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/base.h"
+#include "carousel/checkpoint.h"
+
+/* DIRECTORY/NAME, if there is such a file. */
+static bool find_file(const char *directory, const char *name, char path[CAR_CLI_PATH]) {
+    struct stat entry;
+    int length = snprintf(path, CAR_CLI_PATH, "%s/%s", directory, name);
+    return length < CAR_CLI_PATH && stat(path, &entry) == 0;
+}
+
+car_status car_cli_find_weights(car_context *context, const char *place, char path[CAR_CLI_PATH]) {
+    static const char *const preferred[] = {"best.safetensors", "average.safetensors"};
+    struct stat entry;
+    if (stat(place, &entry) != 0 || !S_ISDIR(entry.st_mode)) {
+        snprintf(path, CAR_CLI_PATH, "%s", place);
+        return CAR_OK;
+    }
+    for (size_t p = 0; p < sizeof preferred / sizeof *preferred; p++) {
+        if (find_file(place, preferred[p], path)) {
+            fprintf(stderr, "carousel: using %s; the last weights are weights.safetensors\n", path);
+            return CAR_OK;
+        }
+    }
+    if (!find_file(place, "weights.safetensors", path)) {
+        return car_context_fail(
+            context, CAR_ERROR_IO,
+            "%s/weights.safetensors: %s; a run that has not ended has none, but its checkpoints may "
+            "be used: RUN/checkpoints/step-T",
+            place, strerror(errno));
+    }
+    return CAR_OK;
+}
+
+car_status car_cli_load_weights(car_weights *weights, const char *path, const char *model) {
+    const car_weights_load_config config = {0};
+    car_weights_load_report report;
+    car_status status = car_weights_load(weights, path, &config, &report);
+    if (status == CAR_OK && report.left_over > 0) {
+        fprintf(stderr, "carousel: warning: %s has %d tensors that %s does not know: %s\n", path, report.left_over,
+                model, report.left_over_names);
+    }
+    return status;
+}
+
+/* ---- the card -------------------------------------------------------------------------------- */
+
+car_status car_cli_fill_card(car_card *card, const char *model, const car_model_config *config, const car_dataset *data,
+                             int64_t step) {
+    bool images = car_model_find(model)->domain == CAR_DOMAIN_IMAGES;
+    bool named = images && data && car_dataset_class_name(data, 0);
+    car_status status = CAR_OK;
+    CAR_TRY(car_card_set_model(card, model, config));
+    for (int c = 0; named && c < config->classes; c++) {
+        CAR_TRY(car_card_add_to_list(card, "class_names", car_dataset_class_name(data, c)));
+    }
+    if (images) {
+        car_image_recipe recipe = car_image_recipe_for(config->image_size);
+        CAR_TRY(car_card_set_recipe(card, &recipe));
+    }
+    CAR_TRY(car_card_set(card, "step", "%lld", (long long)step));
+done:
+    return status;
+}
+
+car_status car_cli_compare_classes(car_context *context, const car_card *card, const car_dataset *data) {
+    char trained[256];
+    int classes = car_dataset_get_info(data).classes;
+    for (int c = 0; c < classes && c < car_card_list_count(card, "class_names"); c++) {
+        const char *name = car_dataset_class_name(data, c);
+        car_card_list_item(card, "class_names", c, trained, sizeof trained);
+        if (name && trained[0] && strcmp(name, trained) != 0) {
+            return car_context_fail(context, CAR_ERROR_SHAPE,
+                                    "class %d is '%s' in the data and '%s' in the weights: evaluate on data with the "
+                                    "classes that they were trained on",
+                                    c, name, trained);
+        }
+    }
+    return CAR_OK;
+}
