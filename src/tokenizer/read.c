@@ -336,7 +336,7 @@ done:
 /* ---- GPT-2's two files ----------------------------------------------------------------------- */
 
 static car_status take_merge_lines(reading *r, const car_mapped *file) {
-    const char *at = (const char *)file->data, *end = at + file->size;
+    const char *at = file->size > 0 ? (const char *)file->data : "", *end = at + file->size;
     car_status status = CAR_OK;
     while (at < end) {
         const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;

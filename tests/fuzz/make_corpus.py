@@ -132,6 +132,7 @@ FEW = '\1{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "pre_tokeni
 write("tokenizer", "few", FEW.encode())
 write("tokenizer", "number", b'\3, "th": 300}}}')
 write("tokenizer", "merge", b"\2}\0a  b\n")
+write("tokenizer", "no_merges", b"\2}")
 
 # ---- jpeg: choice of the sample's size, file ------------------------------------------------------
 
