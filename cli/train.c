@@ -124,9 +124,11 @@ car_status car_train_set_up(car_train_run *run) {
     CAR_TRY(car_train_agree(run, set_up_own(run, &trainer)));
     if (run->transport) {
         CAR_TRY(car_train_check_rank_memory(run, car_optimizer_config_states(&trainer.optimizer)));
+    }
+    CAR_TRY(car_train_open_writer(run, &trainer));
+    if (run->transport) {
         CAR_TRY(car_train_open_rank(run, &trainer));
     } else {
-        CAR_TRY(car_train_open_writer(run, &trainer));
         CAR_TRY(car_trainer_create(run->plan, run->program, run->arena, &trainer, &run->trainer));
         CAR_TRY(resume ? car_train_resume(run) : car_train_initialize(run));
     }
@@ -169,7 +171,7 @@ car_status car_train_evaluate_now(car_train_run *run) {
                                            &run->evaluation);
     if (status == CAR_OK) {
         run->evaluated = true;
-        car_train_show_evaluation(run);
+        car_train_show_evaluation(run, car_train_steps(run));
     } else if (car_train_is_interrupted()) {
         car_context_clear_error(run->context);
         status = CAR_OK;

@@ -152,7 +152,6 @@ typedef struct car_train_run {
     /* What the output needs to know. */
     bool terminal;
     bool interrupted;    /* it ended early */
-    bool broken_off;     /* over ranks: the last evaluation was */
     bool evaluates;      /* at the end, since there is real data for it */
     bool foretold;       /* the duration has been estimated */
     bool evaluated;      /* `evaluation` is of the weights as they are */
@@ -191,7 +190,7 @@ void car_train_tell_correction(const car_train_run *run, const cJSON *then, bool
 
 /* ---- train_checkpoint.c ----------------------------------------------------------------------------------------- */
 
-/* Sets the cut function of the trainer to be, if checkpoints are to be written on the way. */
+/* Sets the cuts of the trainer or rank to be, if checkpoints, or over ranks evaluations, are to be made on the way. */
 car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer);
 void car_train_close_writer(car_train_run *run); /* waits until what is being written is written */
 /* Refuses a run directory that holds another run. */
@@ -251,6 +250,8 @@ bool car_train_is_first(const car_train_run *run);
 car_status car_train_open_rank(car_train_run *run, const car_trainer_config *trainer);
 /* From the first step to the last, with evaluations and checkpoints on the way, and the summary. */
 car_status car_train_over_ranks(car_train_run *run);
+/* Fills run->gathered with the weights of a cut. */
+car_status car_train_make_weights(car_train_run *run, const car_cut *cut);
 void car_train_close_rank(car_train_run *run);
 /* Ends the job, with a message, if this rank failed in the middle of it. */
 void car_train_leave(car_train_run *run, car_status status);
@@ -303,7 +304,7 @@ car_status car_train_open_metrics(car_train_run *run);
 void car_train_close_metrics(car_train_run *run); /* says which lines are missing */
 /* A line each; nothing without a run directory. Stops the run if the directory is gone. */
 void car_train_write_metrics(car_train_run *run, const car_step_report *report);
-void car_train_write_evaluation(car_train_run *run);
+void car_train_write_evaluation(car_train_run *run, int64_t step);
 /* Fails if the run directory was removed. */
 car_status car_train_find_directory(car_train_run *run);
 
@@ -313,7 +314,7 @@ car_status car_train_open_output(car_train_run *run);
 void car_train_close_output(car_train_run *run);
 void car_train_show_model(const car_train_run *run);
 void car_train_on_step(void *user, const car_step_report *report);
-void car_train_show_evaluation(car_train_run *run);
+void car_train_show_evaluation(car_train_run *run, int64_t step); /* that it is of */
 void car_train_show_problems(const car_train_run *run); /* samples that could not be read, if there were any */
 /* Whether the run was over before and its summary is there. */
 car_status car_train_was_over(car_train_run *run, bool *out);

@@ -225,12 +225,14 @@ void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evalu
     }
 }
 
-void car_train_show_evaluation(car_train_run *run) {
-    car_train_write_evaluation(run);
-    printf("%sevaluation after step %lld: ", run->terminal ? "\r\033[K" : "", (long long)car_train_steps(run));
+void car_train_show_evaluation(car_train_run *run, int64_t step) {
+    car_train_write_evaluation(run, step);
+    flockfile(stdout); /* steps may be shown meanwhile */
+    printf("%sevaluation after step %lld: ", run->terminal ? "\r\033[K" : "", (long long)step);
     car_train_print_evaluation(stdout, run->data.domain, &run->evaluation);
     putchar('\n');
     fflush(stdout);
+    funlockfile(stdout);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

@@ -57,7 +57,9 @@ typedef struct car_trainer_config {
     bool unpaced;        /* for tests: no pacing */
     double step_seconds; /* for benches of ranks: what a worker's forwards and backwards take at least; 0: as long */
     double watchdog_seconds; /* without progress for so long, the state of all workers is logged as an error; 0: 30 */
-    int64_t cut_every;       /* steps from one cut to the next, counted from the first step; 0: none are taken */
+    /* Steps from one cut to the next, counted from the first step; 0: none are taken. With all that training goes on
+     * from, or (unless both are due) with the weights alone. */
+    int64_t cut_every, weights_every;
     car_cut_function on_cut;
     void *cut_user;
     car_feed_function feed;
