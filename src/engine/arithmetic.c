@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "engine/internal.h"
 #include "kernels/vector/vector.h"
 
 uint64_t car_engine_key(uint64_t seed, int64_t step, int workers, int worker) {
@@ -33,18 +34,17 @@ void car_engine_add_any_order(const car_program *program, const car_op *op, int 
     }
 }
 
-car_status car_engine_renew(const car_program *program, const car_op *op, int slot, const car_renewal *renewal,
-                            const float *from, float *to, const float *sum) {
+car_status car_engine_renew(const car_program *program, const car_op *op, int slot, int64_t first, int64_t count,
+                            const car_renewal *renewal, const float *from, float *to, const float *sum) {
     int param = op->params[slot];
-    int64_t count = car_engine_count(program, param);
     if (car_engine_is_statistic(program, param)) {
         float keep = (float)pow(1.0 - op->config.batchnorm.momentum, renewal->workers);
-        memmove(to, from, (size_t)count * sizeof *to);
-        car_vector_select()->blend(to, sum, keep, 1.0f, count);
+        memmove(to + first, from + first, (size_t)count * sizeof *to);
+        car_vector_select()->blend(to + first, sum + first, keep, 1.0f, count);
         return CAR_OK;
     }
-    return car_optimizer_update(renewal->optimizer, param, renewal->update, renewal->lr,
-                                renewal->scale / renewal->workers, from, to, sum);
+    return car_optimizer_update_range(renewal->optimizer, param, first, count, renewal->update, renewal->lr,
+                                      renewal->scale / renewal->workers, from, to, sum);
 }
 
 size_t car_engine_addend_bytes(const car_program *program, int first, int end) {

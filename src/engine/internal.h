@@ -55,6 +55,12 @@ car_status car_weights_draw(const car_program *program, int param, uint64_t seed
 car_status car_optimizer_create_for(const car_program *program, car_arena *arena, const car_optimizer_config *config,
                                     const bool *wanted, int threads, car_optimizer **out);
 
+/* car_optimizer_update of some elements, in stored layout; the pointers are to the whole parameter. To the bit the same,
+ * unless the parameter can only be updated as a whole. */
+car_status car_optimizer_update_range(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
+                                      double lr, double scale, const float *from, float *to, const float *sum);
+bool car_optimizer_is_whole(const car_optimizer *optimizer, int param);
+
 /* See car_cut_numbers. */
 int64_t car_optimizer_since(const car_optimizer *optimizer);
 void car_optimizer_set_since(car_optimizer *optimizer, int64_t since);

@@ -279,6 +279,11 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     }
     double now = car_clock_seconds();
     thread->choosing += now - *mark;
+    if (!entry && !thread->carries && car_rank_help(rank)) {
+        *mark = car_clock_seconds();
+        thread->tasks += *mark - now;
+        return true;
+    }
     if (!entry) {
         pthread_cond_wait(&rank->changed, &rank->lock);
         *mark = car_clock_seconds();

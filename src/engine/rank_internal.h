@@ -235,6 +235,7 @@ struct car_rank {
     struct car_pacing *pacing;       /* NULL: whoever can run runs, in the plan's order */
     struct car_norm *norm;           /* NULL if nobody wants to know it */
     struct car_snapshots *snapshots; /* NULL if none are taken */
+    struct car_chunks *chunks;       /* of large updates under way, for who has nothing else to do */
     car_sighting *sightings;         /* per rank */
     car_trainer_times times;
     double exposed;
@@ -283,6 +284,15 @@ void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *
 /* rank_update.c: the same; and whether it may begin, or go on. */
 car_status car_rank_update(car_rank_thread *thread, car_entry *entry);
 bool car_rank_may_update(const car_rank *rank, const car_entry *entry);
+
+/* rank_chunks.c */
+typedef struct car_chunks car_chunks;
+/* The new version of a bundle. Without the lock. */
+car_status car_rank_renew(car_rank *rank, int bundle, const car_renewal *renewal, const car_block *from,
+                          const car_block *to, const car_block *sum);
+/* A thread that has nothing else to do makes a chunk of somebody's update; false if there is none. With the lock, which it
+ * lets go meanwhile. */
+bool car_rank_help(car_rank *rank);
 
 /* rank_norm.c: clipping and skipping. With the lock, which measuring lets go. */
 typedef struct car_norm car_norm;

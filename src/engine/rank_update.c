@@ -17,20 +17,11 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
                                  .lr = car_schedule_lr(&rank->config.schedule, car_rank_step_of(rank, task)),
                                  .scale = verdict->scale,
                                  .workers = rank->workers};
-    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
     if (verdict->skipped && from != to->block) {
         memcpy(to->block->data, from->data, layout->bytes);
+    } else if (!verdict->skipped) {
+        status = car_rank_renew(rank, task->bundle, &renewal, from, to->block, sum);
     }
-    for (int c = 0; status == CAR_OK && !verdict->skipped && c < layout->count; c++) {
-        const car_part *part = &layout->parts[c];
-        if (part->first) {
-            status =
-                car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, &renewal,
-                                 (const float *)(from->data + part->offset), (float *)(to->block->data + part->offset),
-                                 (const float *)(sum->data + part->sum_offset));
-        }
-    }
-    car_kernels_leave(mode);
     if (status == CAR_OK && to->derived) {
         car_rank_bind(&thread->view, layout, to);
         status = car_weights_refresh(&thread->view, thread->lane, stage->first, stage->end);
