@@ -128,9 +128,11 @@ car_status car_train_set_up(car_train_run *run) {
     CAR_TRY(car_train_agree(run, set_up_own(run, &trainer)));
     if (run->transport) {
         CAR_TRY(car_train_check_rank_memory(run, car_optimizer_config_states(&trainer.optimizer)));
+    }
+    CAR_TRY(car_train_open_writer(run, &trainer));
+    if (run->transport) {
         CAR_TRY(car_train_open_rank(run, &trainer));
     } else {
-        CAR_TRY(car_train_open_writer(run, &trainer));
         CAR_TRY(car_trainer_create(run->plan, run->program, run->arena, &trainer, &run->trainer));
         CAR_TRY(resume ? car_train_resume(run) : car_train_initialize(run));
     }
@@ -167,8 +169,7 @@ void car_train_tear_down(car_train_run *run) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Of the evaluation to come. */
-static car_status create_confusion(car_train_run *run) {
+car_status car_train_create_confusion(car_train_run *run) {
     car_cli_destroy_confusion(&run->confusion);
     bool wanted = run->data.domain == CAR_DOMAIN_IMAGES && run->data.model.classes <= MOST_CONFUSED;
     return wanted ? car_cli_create_confusion(run->context, run->data.model.classes, &run->confusion) : CAR_OK;
@@ -178,7 +179,7 @@ car_status car_train_evaluate_now(car_train_run *run) {
     double start = car_clock_seconds();
     car_train_enter(run, CAR_TRAIN_TRAINING); /* it need not be finished either */
     run->evaluated = false;
-    car_status status = create_confusion(run);
+    car_status status = car_train_create_confusion(run);
     if (status == CAR_OK) {
         status = car_train_evaluate(&run->data, &run->options, run->program, run->arena, car_train_weights(run),
                                     run->confusion.counts, &run->evaluation);
@@ -186,7 +187,7 @@ car_status car_train_evaluate_now(car_train_run *run) {
     status = status == CAR_OK ? car_train_evaluate_average(run) : status;
     if (status == CAR_OK) {
         run->evaluated = true;
-        car_train_show_evaluation(run);
+        car_train_show_evaluation(run, car_train_steps(run));
         car_train_judge(run);
     } else if (car_train_is_interrupted()) {
         car_context_clear_error(run->context);

@@ -2,6 +2,7 @@
 #ifndef CAR_CLI_TRAIN_H
 #define CAR_CLI_TRAIN_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/types.h>
@@ -121,8 +122,8 @@ typedef struct car_train_writer car_train_writer;
 
 /* Lines of a file in the run directory. */
 typedef struct car_train_lines {
-    int64_t written, missing;
-    int reason; /* errno of the first that is missing */
+    _Atomic int64_t written, missing; /* over ranks, steps and evaluations are reported by two threads */
+    int reason;                       /* errno of the first that is missing */
 } car_train_lines;
 
 /* Everything a run owns, in the order of creation. */
@@ -170,7 +171,6 @@ typedef struct car_train_run {
     /* What the output needs to know. */
     bool terminal;
     bool interrupted;       /* it ended early */
-    bool broken_off;        /* over ranks: the last evaluation was */
     bool evaluates;         /* at the end, since there is real data for it */
     bool foretold;          /* the duration has been estimated */
     bool evaluated;         /* `evaluation` is of the weights as they are */
@@ -219,7 +219,7 @@ void car_train_tell_correction(const car_train_run *run, const cJSON *then, bool
 
 /* ---- train_checkpoint.c ----------------------------------------------------------------------------------------- */
 
-/* Sets the cut function of the trainer to be, if checkpoints are to be written on the way. */
+/* Sets the cuts of the trainer or rank to be, if checkpoints, or over ranks evaluations, are to be made on the way. */
 car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer);
 void car_train_close_writer(car_train_run *run); /* waits until what is being written is written */
 /* Refuses a run directory that holds another run. */
@@ -291,6 +291,10 @@ bool car_train_is_first(const car_train_run *run);
 car_status car_train_open_rank(car_train_run *run, const car_trainer_config *trainer);
 /* From the first step to the last, with evaluations and checkpoints on the way, and the summary. */
 car_status car_train_over_ranks(car_train_run *run);
+/* Whether ranks wait for evaluations on the way, because these decide how the run goes on. */
+bool car_train_pauses(const car_train_options *options);
+/* Fills run->gathered with the weights of a cut. */
+car_status car_train_make_weights(car_train_run *run, const car_cut *cut);
 void car_train_close_rank(car_train_run *run);
 /* Ends the job, with a message, if this rank failed in the middle of it. */
 void car_train_leave(car_train_run *run, car_status status);
@@ -358,7 +362,7 @@ car_status car_train_open_metrics(car_train_run *run);
 void car_train_close_metrics(car_train_run *run); /* says which lines are missing */
 /* A line each; nothing without a run directory. Stops the run if the directory is gone. */
 void car_train_write_metrics(car_train_run *run, const car_step_report *report);
-void car_train_write_evaluation(car_train_run *run);
+void car_train_write_evaluation(car_train_run *run, int64_t step);
 /* Appends all bytes or none. Returns 0, or the errno of what went wrong. */
 int car_train_append(int file, const void *line, size_t length);
 /* Counts a line that was written (`reason` 0) or could not be; warns of the first that is missing. */
@@ -371,7 +375,7 @@ car_status car_train_find_directory(car_train_run *run);
 car_status car_train_open_events(car_train_run *run);
 void car_train_close_events(car_train_run *run);
 void car_train_write_step_event(car_train_run *run, const car_step_report *report, double samples_per_s);
-void car_train_write_evaluation_event(car_train_run *run);
+void car_train_write_evaluation_event(car_train_run *run, int64_t step);
 
 /* ---- train_progress.c: how far a run is, and how long it will take ------------------------------------------------ */
 
@@ -384,7 +388,7 @@ car_status car_train_open_output(car_train_run *run);
 void car_train_close_output(car_train_run *run);
 void car_train_show_model(const car_train_run *run);
 void car_train_on_step(void *user, const car_step_report *report);
-void car_train_show_evaluation(car_train_run *run);
+void car_train_show_evaluation(car_train_run *run, int64_t step); /* that it is of */
 void car_train_show_problems(const car_train_run *run); /* samples that could not be read, if there were any */
 /* Whether the run was over before and its summary is there. */
 car_status car_train_was_over(car_train_run *run, bool *out);
@@ -393,6 +397,8 @@ car_status car_train_summarize(car_train_run *run, bool interrupted);
 const char *car_train_accuracy_name(car_domain domain);
 /* Loss and accuracy, of tokens also perplexity, as a line without its end. */
 void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evaluation *evaluation);
+/* Room for which classes are taken for which, in the evaluation to come. */
+car_status car_train_create_confusion(car_train_run *run);
 /* The answer to --eval-every. */
 car_status car_train_evaluate_now(car_train_run *run);
 /* Whether a resumed run stands where --eval-every asks for an evaluation. It was made before, if `last_evaluated` says

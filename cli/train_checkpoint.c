@@ -1,4 +1,5 @@
-/* Checkpoints of a run: written by a thread of their own while training goes on, and resumed from. */
+/* Checkpoints of a run: written by a thread of their own while training goes on, and resumed from. Over ranks that thread
+ * evaluates, too. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,54 @@ static void write_or_warn(car_train_writer *writer, const car_cut *cut) {
     }
 }
 
+static bool is_due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+static bool saves_on_the_way(const car_train_options *o) {
+    return o->out && o->keep > 0 && o->checkpoint_every > 0;
+}
+
+/* In an arena of its own: what training holds is counted apart. Its failure ends the run, in order. */
+static void evaluate_step(car_train_run *run, int64_t step) {
+    car_arena *arena = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_arena_create_reserving(run->context, 0, run->addresses, &arena));
+    CAR_TRY(car_train_create_confusion(run));
+    CAR_TRY(car_train_evaluate(&run->data, &run->options, run->program, arena, run->gathered, run->confusion.counts,
+                               &run->evaluation));
+    car_train_show_evaluation(run, step);
+done:
+    car_arena_destroy(arena);
+    if (status != CAR_OK && car_train_is_interrupted()) {
+        car_context_clear_error(run->context); /* it was broken off */
+    } else if (!car_train_remember(run, status)) {
+        car_rank_stop(run->rank);
+    }
+}
+
+/* The cut is given back before the evaluation, so that the next one need not wait for it. */
+static void take_cut(car_train_writer *writer, const car_cut *cut) {
+    car_train_run *run = writer->run;
+    const car_train_options *o = &run->options;
+    int64_t step = car_cut_get_numbers(cut).step;
+    /* The last evaluation is made at the end. */
+    bool evaluates = run->rank && !car_train_pauses(o) && is_due(step, o->eval_every) && step < o->steps &&
+                     !car_train_is_interrupted();
+    if (saves_on_the_way(o) && is_due(step, o->checkpoint_every)) {
+        write_or_warn(writer, cut);
+    }
+    evaluates = evaluates && car_train_remember(run, car_train_make_weights(run, cut));
+    if (run->rank) {
+        car_rank_return_cut(run->rank);
+    } else {
+        car_trainer_return_cut(run->trainer);
+    }
+    if (evaluates) {
+        evaluate_step(run, step);
+    }
+}
+
 static void *write_cuts(void *argument) {
     car_train_writer *writer = argument;
     car_error_scope scope; /* what goes wrong here is not why the run ends */
@@ -67,8 +116,7 @@ static void *write_cuts(void *argument) {
         const car_cut *cut = writer->cut; /* ours until it is given back */
         writer->cut = NULL;
         pthread_mutex_unlock(&writer->lock);
-        write_or_warn(writer, cut);
-        car_trainer_return_cut(writer->run->trainer);
+        take_cut(writer, cut);
         pthread_mutex_lock(&writer->lock);
     }
     pthread_mutex_unlock(&writer->lock);
@@ -87,7 +135,10 @@ static void take_over(void *user, const car_cut *cut) {
 car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer) {
     const car_train_options *o = &run->options;
     car_train_writer *writer = NULL;
-    if (!o->out || o->keep == 0 || o->checkpoint_every == 0) {
+    trainer->cut_every = saves_on_the_way(o) ? o->checkpoint_every : 0;
+    /* One process is drained for evaluations, and ranks are if these decide. */
+    trainer->weights_every = run->transport && !car_train_pauses(o) ? o->eval_every : 0;
+    if ((trainer->cut_every == 0 && trainer->weights_every == 0) || !car_train_is_first(run)) {
         return CAR_OK;
     }
     car_status status = car_context_allocate(run->context, 1, sizeof *writer, &writer);
@@ -108,7 +159,6 @@ car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer
         car_context_release(run->context, writer, 1, sizeof *writer);
         return status;
     }
-    trainer->cut_every = o->checkpoint_every;
     trainer->on_cut = take_over;
     trainer->cut_user = run->writer = writer;
     return CAR_OK;

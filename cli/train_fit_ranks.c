@@ -29,12 +29,40 @@ typedef struct pool {
 
 /* ---- the shares -------------------------------------------------------------------------------- */
 
-/* The first rank gathers all for checkpoints and evaluations, and keeps the room for it. */
-static double gathered_bytes(const car_train_run *run, int states) {
+/* Bytes of the stages that a rank copies for a snapshot, in the step with most of them: in a grid they change. */
+static double copied_bytes(const car_plan *plan, int rank) {
+    const car_partition *partition = car_plan_partition(plan);
+    double most = 0;
+    for (int64_t step = 0; step < car_plan_config_of(plan)->workers; step++) {
+        double bytes = 0;
+        for (int j = 0; j < partition->stage_count; j++) {
+            bool own = car_plan_rank_of(plan, car_plan_owner(plan, step, j)) == rank;
+            bytes += own ? (double)partition->bundles[j].bytes : 0;
+        }
+        most = fmax(most, bytes);
+    }
+    return most;
+}
+
+/* What evaluations beside training take on the first rank: weights, and for each thread about three of the largest tensor. */
+static double evaluation_bytes(const car_train_run *run) {
     const car_train_options *o = &run->options;
-    bool gathers = o->eval_every || (o->out && o->keep && o->checkpoint_every);
-    double weights = (double)car_graph_param_bytes(run->graph);
-    return gathers && car_train_is_first(run) ? (2 + car_plan_delay(run->plan, 0, 0) + states) * weights : 0;
+    double largest = 0, threads = fmin(o->threads, o->workers);
+    for (int t = 0; t < car_graph_tensor_count(run->graph); t++) {
+        largest = fmax(largest, (double)car_graph_tensor(run->graph, t)->bytes);
+    }
+    return (double)car_graph_param_bytes(run->graph) +
+           threads * (3 * largest + (double)car_program_scratch_bytes(run->program));
+}
+
+/* Snapshots: every rank copies what it keeps, and the first one puts all together. */
+static double snapshot_bytes(const car_train_run *run, int states) {
+    const car_train_options *o = &run->options;
+    bool saves = o->out && o->keep && o->checkpoint_every, first = car_train_is_first(run);
+    double parts = saves ? 1 + car_plan_delay(run->plan, 0, 0) + states : o->eval_every ? 1 : 0;
+    double bytes =
+        first ? (double)car_graph_param_bytes(run->graph) : copied_bytes(run->plan, car_transport_rank(run->transport));
+    return parts * bytes + (first && o->eval_every ? evaluation_bytes(run) : 0);
 }
 
 static car_status predict_share(car_train_run *run, int states, share *out) {
@@ -55,7 +83,7 @@ static car_status predict_share(car_train_run *run, int states, share *out) {
     double lane = (double)car_program_scratch_bytes(program) + (double)car_engine_addend_bytes(program, 0, ops);
     *out = (share){.activations = (double)d.activations,
                    .others = (double)d.weights + (double)d.gradients + (double)d.optimizer +
-                             run->options.threads * lane + gathered_bytes(run, states),
+                             run->options.threads * lane + snapshot_bytes(run, states),
                    .available = run->available,
                    .addresses = car_arena_reserved(run->arena)};
 done:

@@ -223,16 +223,15 @@ void car_train_write_metrics(car_train_run *run, const car_step_report *report) 
 }
 
 /* They are rare, so the file is not kept open. */
-void car_train_write_evaluation(car_train_run *run) {
+void car_train_write_evaluation(car_train_run *run, int64_t step) {
     const car_evaluation *e = &run->evaluation;
-    int64_t step = car_train_steps(run);
     const char *accuracy = car_train_accuracy_name(run->data.domain);
     char path[CAR_TRAIN_PATH], line[640], loss[32], perplexity[64] = "", average[128] = "", number[32];
     if (!run->writes || car_train_path(run->context, run->options.out, "evaluations.jsonl", path) != CAR_OK) {
         return; /* opening has failed for it before */
     }
     int64_t before = 0;
-    if (run->reported == 0 && keep_lines(run, path, step, &before) != CAR_OK) { /* made again after a kill */
+    if (step == run->first_step && keep_lines(run, path, step, &before) != CAR_OK) { /* made again after a kill */
         car_context_log(run->context, CAR_LOG_WARNING, "%s", car_context_error(run->context));
         car_context_clear_error(run->context);
         return;
@@ -254,5 +253,5 @@ void car_train_write_evaluation(car_train_run *run) {
         reason = close(file) != 0 && errno != EINTR && reason == 0 ? errno : reason;
     }
     car_train_note_line(run, &run->evaluations, "evaluations.jsonl", step, reason);
-    car_train_write_evaluation_event(run);
+    car_train_write_evaluation_event(run, step);
 }

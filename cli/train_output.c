@@ -171,9 +171,9 @@ void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evalu
 }
 
 /* Which classes were taken for which, for a report. */
-static void write_confusion(car_train_run *run) {
+static void write_confusion(car_train_run *run, int64_t step) {
     cJSON *json = cJSON_CreateObject();
-    bool made = json && cJSON_AddNumberToObject(json, "step", (double)car_train_steps(run)) &&
+    bool made = json && cJSON_AddNumberToObject(json, "step", (double)step) &&
                 car_cli_add_confusion(json, &run->confusion, run->data.set);
     car_status status = made ? write_json(run, "confusion.json", json)
                              : car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for confusion.json");
@@ -184,12 +184,13 @@ static void write_confusion(car_train_run *run) {
     cJSON_Delete(json);
 }
 
-void car_train_show_evaluation(car_train_run *run) {
-    car_train_write_evaluation(run);
+void car_train_show_evaluation(car_train_run *run, int64_t step) {
+    car_train_write_evaluation(run, step);
     if (run->writes && run->confusion.counts) {
-        write_confusion(run);
+        write_confusion(run, step);
     }
-    printf("%sevaluation after step %lld: ", run->terminal ? "\r\033[K" : "", (long long)car_train_steps(run));
+    flockfile(stdout); /* steps may be shown meanwhile */
+    printf("%sevaluation after step %lld: ", run->terminal ? "\r\033[K" : "", (long long)step);
     car_train_print_evaluation(stdout, run->data.domain, &run->evaluation);
     putchar('\n');
     if (run->options.ema > 0) {
@@ -198,6 +199,7 @@ void car_train_show_evaluation(car_train_run *run) {
         putchar('\n');
     }
     fflush(stdout);
+    funlockfile(stdout);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

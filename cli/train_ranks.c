@@ -12,7 +12,7 @@
 /* What each rank tells of itself. */
 typedef struct account {
     double memory[CAR_MEMORY_CATEGORIES], activations_mean, extent, rss, rss_end;
-    double data_waited, bytes_sent, messages, collectives, statuses, most, exposed, waiting, tasks;
+    double data_waited, bytes_sent, messages, collectives, statuses, snapshot_bytes, most, exposed, waiting, tasks;
 } account;
 
 bool car_train_is_first(const car_train_run *run) {
@@ -82,11 +82,7 @@ done:
 /* ---- the rank -------------------------------------------------------------------------------- */
 
 static car_status create_cut(car_train_run *run) {
-    if (!car_train_is_first(run) || run->cut) {
-        return CAR_OK;
-    }
-    return car_cut_create_for(run->program, run->arena, car_plan_delay(run->plan, 0, 0) > 0, &run->optimizer,
-                              &run->cut);
+    return car_train_is_first(run) ? car_rank_create_cut(run->rank, &run->cut) : CAR_OK;
 }
 
 /* --init: read by the first rank, for all. */
@@ -126,6 +122,9 @@ car_status car_train_open_rank(car_train_run *run, const car_trainer_config *tra
             CAR_TRY(car_train_read_cut(run, run->cut));
         }
         CAR_TRY(car_rank_spread(run->rank, run->cut));
+        car_cut_destroy(run->cut);
+        run->cut = NULL;
+        run->saved_step = car_rank_steps(run->rank);
     } else {
         CAR_TRY(car_rank_initialize(run->rank, o->seed));
         if (o->init) {
@@ -189,6 +188,7 @@ static account account_of(const car_train_run *run) {
                  .messages = (double)traffic.messages,
                  .collectives = (double)traffic.collectives,
                  .statuses = (double)traffic.statuses,
+                 .snapshot_bytes = (double)traffic.snapshot_bytes,
                  .most = traffic.max_messages_per_slot,
                  .exposed = traffic.exposed_s,
                  .waiting = car_rank_time(run->rank).waiting,
@@ -250,8 +250,7 @@ done:
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* The weights of the cut, which is what all ranks have. */
-static car_status make_weights(car_train_run *run) {
+car_status car_train_make_weights(car_train_run *run, const car_cut *cut) {
     float *values = NULL;
     size_t most = car_graph_param_bytes(run->graph);
     car_status status = CAR_OK;
@@ -260,7 +259,7 @@ static car_status make_weights(car_train_run *run) {
     }
     CAR_TRY(car_context_allocate(run->context, most, 1, &values));
     for (int p = 0; p < car_graph_param_count(run->graph); p++) {
-        CAR_TRY(car_cut_get(run->cut, CAR_CUT_WEIGHTS, p, values));
+        CAR_TRY(car_cut_get(cut, CAR_CUT_WEIGHTS, p, values));
         CAR_TRY(car_weights_set(run->gathered, p, values));
     }
 done:
@@ -268,124 +267,134 @@ done:
     return status;
 }
 
-/* The nearest multiple of what is due every so many steps. */
-static int64_t next_stop(const car_train_options *o, int64_t now) {
-    int64_t next = o->steps;
-    const int every[] = {o->eval_every, o->out && o->keep ? o->checkpoint_every : 0};
-    for (size_t e = 0; e < 2; e++) {
-        int64_t stop = every[e] ? (now / every[e] + 1) * every[e] : o->steps;
-        next = stop < next ? stop : next;
-    }
-    return next;
+/* Where evaluations decide, or are of averages that only a whole state has, ranks pause for them; else they go on. */
+bool car_train_pauses(const car_train_options *o) {
+    return o->eval_every > 0 && (o->patience > 0 || o->keep_best || o->ema > 0);
 }
 
-/* What the first rank does while the others wait, and hear that it lives. */
-typedef struct interlude {
-    car_train_run *run;
-    bool evaluates, saves, interrupted;
-    bool end; /* of the run */
-} interlude;
-
-/* A checkpoint on the way that cannot be written does not end the run: the next may succeed. */
-static void save_or_warn(car_train_run *run) {
-    if (car_train_write_cut(run, run->cut) != CAR_OK) {
-        car_context_log(run->context, CAR_LOG_WARNING, "no checkpoint of step %lld: %s; training goes on",
-                        (long long)car_train_steps(run), car_context_error(run->context));
-        car_context_clear_error(run->context);
-    }
-}
-
-static car_status evaluate_and_save(void *user) {
-    const interlude *p = user;
-    bool before = false;
+/* What the first rank does on the way while the others wait. */
+static car_status evaluate_on_the_way(void *user) {
+    car_train_run *run = user;
     car_status status = CAR_OK;
-    CAR_TRY(make_weights(p->run));
-    if (!car_train_remember(p->run, car_train_find_directory(p->run))) {
-        car_rank_stop(p->run->rank);
+    if (car_train_steps(run) != run->last_evaluated) {
+        CAR_TRY(car_train_make_weights(run, run->cut));
+        CAR_TRY(car_train_evaluate_now(run));
+    }
+done:
+    return status;
+}
+
+/* What the first rank does at the end while the others wait, and hear that it lives. */
+static car_status evaluate_and_save(void *user) {
+    car_train_run *run = user;
+    const car_train_options *o = &run->options;
+    bool before = false, saves = o->out && o->keep;
+    car_status status = CAR_OK;
+    car_train_close_writer(run);
+    CAR_TRY(car_train_make_weights(run, run->cut));
+    if (!car_train_remember(run, car_train_find_directory(run))) {
         return CAR_OK; /* all ranks end, and then hear why */
     }
-    CAR_TRY(car_train_was_over(p->run, &before));
+    CAR_TRY(car_train_was_over(run, &before));
     /* First what was trained: see train_end.c. */
-    if (p->end && !before) {
-        car_train_remember(p->run, car_train_write_weights(p->run));
+    car_train_remember(run, before ? CAR_OK : car_train_write_weights(run));
+    if (saves && run->saved_step != car_train_steps(run)) {
+        car_train_remember(run, car_train_write_cut(run, run->cut));
     }
-    if (p->saves && p->end) {
-        car_train_remember(p->run, car_train_write_cut(p->run, p->run->cut));
-    } else if (p->saves) {
-        save_or_warn(p->run);
-    }
-    if (p->evaluates && !before && car_train_steps(p->run) != p->run->last_evaluated) {
-        CAR_TRY(car_train_evaluate_now(p->run));
-        p->run->broken_off = p->end && !p->run->evaluated;
-        if (p->run->stopped_early) {
-            car_rank_stop(p->run->rank);
-        }
+    if (!before && !run->interrupted && !run->stopped_early && (o->eval_every || run->evaluates)) {
+        CAR_TRY(car_train_evaluate_now(run));
+        run->interrupted = !run->evaluated;
     }
 done:
     return status;
 }
 
 static car_status summarize(void *user) {
-    const interlude *p = user;
-    car_train_remember(p->run, car_train_summarize(p->run, p->interrupted)); /* the others wait to end with this rank */
+    car_train_run *run = user;
+    car_train_remember(run, car_train_summarize(run, run->interrupted)); /* the others wait to end with this rank */
     return CAR_OK;
 }
 
-static car_status pause_at(car_train_run *run, bool interrupted) {
-    const car_train_options *o = &run->options;
-    int64_t now = car_rank_steps(run->rank);
-    bool end = interrupted || now == o->steps;
-    interlude p = {.run = run, .end = end};
-    p.evaluates = !interrupted && ((o->eval_every && now % o->eval_every == 0) || (end && run->evaluates));
-    p.saves =
-        o->out && o->keep && now > run->first_step && (end || (o->checkpoint_every && now % o->checkpoint_every == 0));
-    car_status status = CAR_OK;
-    /* Of training, before the first rank holds all; one that was resumed has held a cut from the beginning. */
+/* The state of all ranks, on the first one. */
+static car_status gather(car_train_run *run) {
     bool fresh = !run->gathered && !run->cut;
-    for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
+    car_status status = CAR_OK;
+    for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) { /* of training, before the first rank holds all */
         run->peaks[c] = fresh || run->peaks[c] == 0 ? (double)car_arena_peak(run->arena, c) : run->peaks[c];
     }
     CAR_TRY(create_cut(run));
     CAR_TRY(car_rank_gather(run->rank, run->cut));
-    CAR_TRY(car_rank_attend(run->rank, evaluate_and_save, &p));
+done:
+    return status;
+}
+
+/* Whether all ranks end here: the first one has enough, or was told to end meanwhile. */
+static car_status agree_to_end(car_train_run *run, bool *out) {
+    enum { ENOUGH = 1, TOLD = 2 };
+    size_t size = (size_t)car_transport_size(run->transport);
+    int own = (run->stopped_early ? ENOUGH : 0) | (car_train_is_interrupted() ? TOLD : 0), *all = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(run->context, size, sizeof *all, &all));
+    CAR_TRY(car_transport_all_gather(run->transport, &own, sizeof own, all));
+    for (size_t r = 0; r < size; r++) {
+        run->stopped_early = run->stopped_early || (all[r] & ENOUGH);
+        run->interrupted = run->interrupted || (all[r] & TOLD);
+    }
+    *out = run->stopped_early || run->interrupted;
+done:
+    car_context_release(run->context, all, all ? size : 0, sizeof *all);
+    return status;
+}
+
+static car_status pause(car_train_run *run, bool *ends) {
+    car_status status = CAR_OK;
+    CAR_TRY(gather(run));
+    CAR_TRY(car_rank_attend(run->rank, evaluate_on_the_way, run));
+    CAR_TRY(agree_to_end(run, ends));
+done:
+    return status;
+}
+
+/* From the first step to the last, or to where the run is ended. */
+static car_status train(car_train_run *run) {
+    const car_train_options *o = &run->options;
+    bool ends = false;
+    car_status status = CAR_OK;
+    if (car_train_begins_at_evaluation(run)) {
+        CAR_TRY(pause(run, &ends));
+    }
+    while (car_rank_steps(run->rank) < o->steps && !ends) {
+        int64_t every = car_train_pauses(o) ? o->eval_every : o->steps;
+        int64_t stop = (car_rank_steps(run->rank) / every + 1) * every;
+        stop = stop < o->steps ? stop : o->steps;
+        car_train_enter(run, CAR_TRAIN_TRAINING);
+        CAR_TRY(car_rank_run(run->rank, stop));
+        car_train_enter(run, CAR_TRAIN_SAVING);
+        run->interrupted = car_rank_steps(run->rank) < stop;
+        ends = run->interrupted || stop == o->steps;
+        if (!ends) {
+            CAR_TRY(pause(run, &ends));
+        }
+    }
 done:
     return status;
 }
 
 car_status car_train_over_ranks(car_train_run *run) {
-    const car_train_options *o = &run->options;
-    bool interrupted = false, asked = false;
     car_status status = CAR_OK;
     if (car_train_is_first(run)) {
         car_train_show_model(run);
         car_train_show_ranks(run);
     }
-    bool over = car_rank_steps(run->rank) >= o->steps; /* resumed after its last step: the summary wants the weights */
-    if (over || car_train_begins_at_evaluation(run)) {
-        CAR_TRY(pause_at(run, false));
-    }
-    while (car_rank_steps(run->rank) < o->steps && !interrupted) {
-        int64_t stop = next_stop(o, car_rank_steps(run->rank));
-        car_train_enter(run, CAR_TRAIN_TRAINING);
-        CAR_TRY(car_rank_run(run->rank, stop));
-        CAR_TRY(car_rank_agree_to_stop(run->rank, &asked));
-        interrupted = car_rank_steps(run->rank) < stop || (asked && stop < o->steps);
-        CAR_TRY(pause_at(run, interrupted));
-        CAR_TRY(car_rank_agree_to_stop(run->rank, &asked)); /* meanwhile */
-        if (asked && !interrupted && car_rank_steps(run->rank) < o->steps) {
-            interrupted = true;
-            CAR_TRY(pause_at(run, true));
-        }
-    }
+    CAR_TRY(train(run));
+    CAR_TRY(gather(run));
+    CAR_TRY(car_rank_attend(run->rank, evaluate_and_save, run));
     CAR_TRY(gather_accounts(run));
-    interrupted = (interrupted && !run->stopped_early) || run->broken_off; /* on the first rank, which writes it down */
-    interlude end = {.run = run, .interrupted = interrupted};
-    CAR_TRY(car_rank_attend(run->rank, summarize, &end));
+    CAR_TRY(car_rank_attend(run->rank, summarize, run));
     if (!car_train_is_first(run)) {
         car_train_show_problems(run); /* of what it has read itself */
     }
     CAR_TRY(car_train_write_records(run));
-    run->interrupted = interrupted;
     CAR_TRY(car_train_settle(run, car_train_conclude(run, CAR_OK)));
 done:
     return status;
@@ -406,6 +415,7 @@ static void add_account(cJSON *list, const account *a, double steps) {
     cJSON_AddNumberToObject(object, "bytes_sent", a->bytes_sent);
     cJSON_AddNumberToObject(object, "messages", a->messages);
     cJSON_AddNumberToObject(object, "statuses", a->statuses);
+    cJSON_AddNumberToObject(object, "snapshot_bytes_sent", a->snapshot_bytes);
     cJSON_AddNumberToObject(object, "exposed_ms_per_step", a->exposed / steps * 1e3);
     cJSON_AddNumberToObject(object, "compute_s", a->tasks);
     cJSON_AddNumberToObject(object, "data_waited_s", a->data_waited);

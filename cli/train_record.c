@@ -67,16 +67,12 @@ car_status car_train_open_recorder(car_train_run *run, car_trainer_config *train
     return status;
 }
 
-/* Steps from where the run begins to where the cycle is drained for the first time. */
+/* Steps from where the run begins to the first evaluation: in one process it drains the cycle, over ranks it takes time. */
 static int64_t undisturbed_steps(const car_train_run *run) {
     const car_train_options *o = &run->options;
     int64_t begin = run->first_step, left = o->steps - begin;
-    const int every[] = {o->eval_every, run->transport && o->out && o->keep ? o->checkpoint_every : 0};
-    for (size_t e = 0; e < 2; e++) {
-        int64_t next = every[e] ? every[e] - begin % every[e] : left;
-        left = next < left ? next : left;
-    }
-    return left;
+    int64_t next = o->eval_every ? o->eval_every - begin % o->eval_every : left;
+    return next < left ? next : left;
 }
 
 car_status car_train_start_recorder(car_train_run *run) {

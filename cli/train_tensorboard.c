@@ -82,9 +82,9 @@ void car_train_write_step_event(car_train_run *run, const car_step_report *repor
     append(run, report->step, record, car_event_write(&event, record));
 }
 
-void car_train_write_evaluation_event(car_train_run *run) {
+void car_train_write_evaluation_event(car_train_run *run, int64_t step) {
     const car_evaluation *e = &run->evaluation;
-    car_event event = {.seconds = seconds_since_1970(), .step = car_train_steps(run)};
+    car_event event = {.seconds = seconds_since_1970(), .step = step};
     uint8_t record[CAR_EVENT_RECORD];
     char tag[96];
     if (!run->writes_events) {

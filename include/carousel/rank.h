@@ -17,8 +17,8 @@ extern "C" {
 
 typedef struct car_rank car_rank;
 
-/* As for a trainer; `threads` is of this rank. The report is called on rank 0 only. With more than one rank
- * CAR_ERROR_UNSUPPORTED for cuts on the way. */
+/* As for a trainer; `threads` is of this rank. `report` and `on_cut` are called on rank 0 only. cut_every and weights_every
+ * must be the same on all ranks. */
 car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena, car_transport *transport,
                            const car_trainer_config *config, car_rank **out);
 void car_rank_destroy(car_rank *rank);
@@ -35,8 +35,6 @@ car_status car_rank_run(car_rank *rank, int64_t steps);
 /* Makes all ranks end soon, after the same step, as car_trainer_stop does; where a rank has one place for two versions (zero,
  * and a grid's) with one step more. May be called on any rank, from a signal handler. */
 void car_rank_stop(car_rank *rank);
-/* Between two runs: whether any rank was told to stop. Runs that are too short to be ended early end all the same. */
-car_status car_rank_agree_to_stop(car_rank *rank, bool *out);
 int64_t car_rank_steps(const car_rank *rank); /* made so far */
 
 /* Where this rank is, what it waits for and what it knows of the others, for a message; several lines, the last without
@@ -73,6 +71,7 @@ void car_rank_return_cut(car_rank *rank);
 typedef struct car_rank_traffic {
     uint64_t bytes_sent, messages, collectives; /* what the plan says, and rings for its sums */
     uint64_t statuses;                          /* besides: small ones, for progress, the watchdog and beats */
+    uint64_t snapshot_bytes;                    /* besides: cuts on the way, to rank 0 */
     int max_messages_per_slot;                  /* sent by this rank */
     double exposed_s; /* a thread had nothing to do because something had not arrived; mean over threads */
 } car_rank_traffic;

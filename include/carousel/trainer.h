@@ -55,10 +55,13 @@ typedef struct car_trainer_config {
      * CAR_TRAINER_MOST_SKIPPED in a row the run ends with CAR_ERROR_NOT_FINITE: weights that stay as they are will not
      * do better. Without it a loss that is not finite ends the run. */
     bool skip_nonfinite;
-    bool unpaced;        /* for tests: no pacing */
+    bool unpaced;               /* for tests: no pacing */
+    size_t shared_update_bytes; /* updates of so many bytes of weights are shared with idle threads; 0: 4 MiB */
     double step_seconds; /* for benches of ranks: what a worker's forwards and backwards take at least; 0: as long */
     double watchdog_seconds; /* without progress for so long, the state of all workers is logged as an error; 0: 30 */
-    int64_t cut_every;       /* steps from one cut to the next, counted from the first step; 0: none are taken */
+    /* Steps from one cut to the next, counted from the first step; 0: none are taken. With all that training goes on
+     * from, or (unless both are due) with the weights alone. */
+    int64_t cut_every, weights_every;
     car_cut_function on_cut;
     void *cut_user;
     car_feed_function feed;
@@ -106,6 +109,7 @@ car_status car_trainer_restore(car_trainer *trainer, car_cut *cut);
 /* Where the threads' time went, over all runs, in seconds summed over threads. */
 typedef struct car_trainer_times {
     double wall, tasks, waiting, choosing; /* choosing: everything else in the executor */
+    int64_t helped;                        /* chunks of updates that were made by threads besides the updating one */
 } car_trainer_times;
 car_trainer_times car_trainer_time(const car_trainer *trainer);
 

@@ -34,25 +34,24 @@ void car_engine_add_any_order(const car_program *program, const car_op *op, int 
     }
 }
 
-car_status car_engine_renew(const car_program *program, const car_op *op, int slot, const car_renewal *renewal,
-                            const float *from, float *to, const float *sum) {
+car_status car_engine_renew(const car_program *program, const car_op *op, int slot, int64_t first, int64_t count,
+                            const car_renewal *renewal, const float *from, float *to, const float *sum) {
     int param = op->params[slot];
-    int64_t count = car_engine_count(program, param);
     car_status status = CAR_OK;
     if (car_optimizer_is_frozen(renewal->optimizer, param)) {
-        memmove(to, from, (size_t)count * sizeof *to);
+        memmove(to + first, from + first, (size_t)count * sizeof *to);
         return CAR_OK;
     }
-    car_optimizer_begin_average(renewal->optimizer, param, renewal->update, from);
+    car_optimizer_begin_average(renewal->optimizer, param, first, count, renewal->update, from);
     if (car_engine_is_statistic(program, param)) {
         float keep = (float)pow(1.0 - op->config.batchnorm.momentum, renewal->workers);
-        memmove(to, from, (size_t)count * sizeof *to);
-        car_vector_select()->blend(to, sum, keep, 1.0f, count);
+        memmove(to + first, from + first, (size_t)count * sizeof *to);
+        car_vector_select()->blend(to + first, sum + first, keep, 1.0f, count);
     } else {
-        status = car_optimizer_update(renewal->optimizer, param, renewal->update, renewal->lr,
-                                      renewal->scale / renewal->workers, from, to, sum);
+        status = car_optimizer_update_range(renewal->optimizer, param, first, count, renewal->update, renewal->lr,
+                                            renewal->scale / renewal->workers, from, to, sum);
     }
-    car_optimizer_add_to_average(renewal->optimizer, param, to);
+    car_optimizer_add_to_average(renewal->optimizer, param, first, count, to);
     return status;
 }
 

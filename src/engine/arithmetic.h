@@ -36,8 +36,9 @@ typedef struct car_renewal {
     int workers;
 } car_renewal;
 
-/* The next version of parameter `slot` of an operation from the sum over all workers; `to` may be `from`. */
-car_status car_engine_renew(const car_program *program, const car_op *op, int slot, const car_renewal *renewal,
-                            const float *from, float *to, const float *sum);
+/* The next version of `count` elements, from `first` on, of parameter `slot` of an operation, from the sum over all workers;
+ * `to` may be `from`. */
+car_status car_engine_renew(const car_program *program, const car_op *op, int slot, int64_t first, int64_t count,
+                            const car_renewal *renewal, const float *from, float *to, const float *sum);
 
 #endif

@@ -57,9 +57,15 @@ car_status car_optimizer_create_for(const car_program *program, car_arena *arena
 
 /* Of parameters that this optimizer has. Frozen ones are the caller's to copy. */
 bool car_optimizer_is_frozen(const car_optimizer *optimizer, int param);
-/* Around an update of a parameter: before it, `from` may be where the average begins; after it, `to` is added. */
-void car_optimizer_begin_average(car_optimizer *optimizer, int param, int64_t update, const float *from);
-void car_optimizer_add_to_average(car_optimizer *optimizer, int param, const float *to);
+/* Around an update of some elements: before it, `from` may be where the average begins; after it, `to` is added. */
+void car_optimizer_begin_average(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t update,
+                                 const float *from);
+void car_optimizer_add_to_average(car_optimizer *optimizer, int param, int64_t first, int64_t count, const float *to);
+/* car_optimizer_update of some elements, in stored layout; the pointers are to the whole parameter. To the bit the same,
+ * unless the parameter can only be updated as a whole. */
+car_status car_optimizer_update_range(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
+                                      double lr, double scale, const float *from, float *to, const float *sum);
+bool car_optimizer_is_whole(const car_optimizer *optimizer, int param);
 
 /* See car_cut_numbers. */
 int64_t car_optimizer_since(const car_optimizer *optimizer);

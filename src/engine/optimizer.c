@@ -229,21 +229,34 @@ void car_optimizer_set_since(car_optimizer *optimizer, int64_t since) {
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-car_status car_optimizer_update(car_optimizer *optimizer, int param, int64_t step, double lr, double scale,
-                                const float *from, float *to, const float *sum) {
+car_status car_optimizer_update_range(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
+                                      double lr, double scale, const float *from, float *to, const float *sum) {
     const car_param_update update = {.optimizer = optimizer,
                                      .param = param,
+                                     .first = first,
+                                     .count = count,
                                      .step = step,
                                      .lr = optimizer->lr_scale ? lr * optimizer->lr_scale[param] : lr,
                                      .scale = scale,
-                                     .from = from,
-                                     .sum = sum,
-                                     .to = to};
+                                     .from = from + first,
+                                     .sum = sum + first,
+                                     .to = to + first};
     return optimizer->method->update(&update);
 }
 
-int64_t car_optimizer_count(const car_param_update *update) {
-    return (int64_t)(car_program_param_bytes(update->optimizer->program, update->param) / sizeof(float));
+car_status car_optimizer_update(car_optimizer *optimizer, int param, int64_t step, double lr, double scale,
+                                const float *from, float *to, const float *sum) {
+    int64_t count = (int64_t)(car_program_param_bytes(optimizer->program, param) / sizeof(float));
+    return car_optimizer_update_range(optimizer, param, 0, count, step, lr, scale, from, to, sum);
+}
+
+bool car_optimizer_is_whole(const car_optimizer *optimizer, int param) {
+    return optimizer->method->is_whole && optimizer->method->is_whole(car_program_graph(optimizer->program), param);
+}
+
+float *car_optimizer_state_of(const car_param_update *update, int state) {
+    float *values = car_optimizer_state(update->optimizer, state, update->param);
+    return values ? values + update->first : NULL;
 }
 
 double car_optimizer_decay(const car_param_update *update) {
@@ -261,7 +274,7 @@ float *car_optimizer_last_gradient(const car_param_update *update) {
     car_optimizer *optimizer = update->optimizer;
     bool kept = optimizer->config.correction.a != 0;
     int own = optimizer->method->states(&optimizer->config, car_program_graph(optimizer->program), update->param);
-    return kept ? car_optimizer_state(optimizer, own, update->param) : NULL;
+    return kept ? car_optimizer_state_of(update, own) : NULL;
 }
 
 void *car_optimizer_take_room(car_optimizer *optimizer) {

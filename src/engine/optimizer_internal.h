@@ -12,10 +12,12 @@ enum { CAR_OPTIMIZER_MAX_STATES = CAR_OPTIMIZER_AVERAGE + 1 };
 /* Stands for a rate that is never used. */
 static const double car_optimizer_no_rate = -1;
 
-/* One update of one parameter: `to` from `from` and gradient = scale * sum. */
+/* One update of elements first .. first + count - 1 of a parameter, in stored layout: `to` from `from` and gradient =
+ * scale * sum, which point to the first of these. */
 typedef struct car_param_update {
     car_optimizer *optimizer;
     int param;
+    int64_t first, count;
     int64_t step; /* counts updates from 0 */
     double lr, scale;
     const float *from, *sum;
@@ -41,6 +43,8 @@ typedef struct car_optimizer_method {
      * car_optimizer_scratch_bytes. NULL: none. */
     size_t (*room_bytes)(const car_program *program, const bool *wanted);
     size_t (*scratch_bytes)(const car_graph *graph);
+    /* Whether a parameter can only be updated as a whole. NULL: none. */
+    bool (*is_whole)(const car_graph *graph, int param);
     car_status (*update)(const car_param_update *update);
 } car_optimizer_method;
 
@@ -74,7 +78,7 @@ const car_op *car_optimizer_user_of(const car_graph *graph, int param);
 
 /* ---- what methods share ---------------------------------------------------------------------- */
 
-int64_t car_optimizer_count(const car_param_update *update); /* numbers of the parameter, in stored layout */
+float *car_optimizer_state_of(const car_param_update *update, int state); /* from its first element on */
 double car_optimizer_decay(const car_param_update *update);
 /* The weight of the gradient's change: none while there is no gradient to compare with. */
 double car_optimizer_change_weight(const car_param_update *update);

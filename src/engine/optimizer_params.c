@@ -117,18 +117,18 @@ bool car_optimizer_is_frozen(const car_optimizer *optimizer, int param) {
 
 /* ---- the moving average ---------------------------------------------------------------------- */
 
-void car_optimizer_begin_average(car_optimizer *optimizer, int param, int64_t update, const float *from) {
+void car_optimizer_begin_average(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t update,
+                                 const float *from) {
     float *average = car_optimizer_state(optimizer, CAR_OPTIMIZER_AVERAGE, param);
     if (average && update == optimizer->since) {
-        memcpy(average, from, car_program_param_bytes(optimizer->program, param));
+        memcpy(average + first, from + first, (size_t)count * sizeof *average);
     }
 }
 
-void car_optimizer_add_to_average(car_optimizer *optimizer, int param, const float *to) {
+void car_optimizer_add_to_average(car_optimizer *optimizer, int param, int64_t first, int64_t count, const float *to) {
     float *average = car_optimizer_state(optimizer, CAR_OPTIMIZER_AVERAGE, param);
     double decay = optimizer->config.average;
-    int64_t count = (int64_t)(car_program_param_bytes(optimizer->program, param) / sizeof(float));
     if (average) {
-        car_vector_select()->blend(average, to, (float)decay, (float)(1 - decay), count);
+        car_vector_select()->blend(average + first, to + first, (float)decay, (float)(1 - decay), count);
     }
 }

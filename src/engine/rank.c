@@ -29,12 +29,9 @@ static car_status check(const car_plan *plan, const car_program *program, const 
             "the plan was not proven: call car_plan_prove or car_plan_validate before it is executed");
     }
     bool alone = car_plan_ranks(plan) == 1;
-    if (config->cut_every < 0 || (config->cut_every > 0 && !config->on_cut)) {
+    bool takes = config->on_cut || car_transport_rank(transport) > 0 || config->cut_every + config->weights_every == 0;
+    if (config->cut_every < 0 || config->weights_every < 0 || !takes) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "cuts on the way want a function that takes them");
-    }
-    if (!alone && config->cut_every != 0) {
-        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
-                                "ranks take no cuts while they run (cut_every): gather one between two runs");
     }
     if (!alone && partition->bundle_count - partition->stage_count > 4) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "more than 4 tied parameters over ranks");
@@ -191,7 +188,7 @@ static car_status create_contents(car_rank *rank) {
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->devices, sizeof *rank->sightings, &rank->sightings));
     CAR_TRY(car_rank_create_losses(rank));
     CAR_TRY(car_rank_create_pacing(rank));
-    CAR_TRY(car_rank_create_cuts(rank));
+    CAR_TRY(car_rank_create_snapshots(rank));
 done:
     return status;
 }
@@ -258,7 +255,7 @@ void car_rank_destroy(car_rank *rank) {
     car_transport_forget(rank->transport);
     car_rank_forget_entries(rank);
     car_rank_forget_parcels(rank);
-    car_rank_destroy_cuts(rank);
+    car_rank_destroy_snapshots(rank);
     car_rank_destroy_pacing(rank);
     car_rank_destroy_losses(rank);
     car_context_release(rank->context, rank->sightings, rank->sightings ? (size_t)rank->devices : 0,
@@ -347,7 +344,7 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     car_rank_rewind_pacing(rank);
     car_rank_rewind_norm(rank);
     car_rank_rewind_losses(rank);
-    atomic_store(&rank->wished, false);
+    car_rank_rewind_snapshots(rank);
     for (int r = 0; r < rank->devices; r++) {
         rank->sightings[r].when = rank->progressed; /* patience begins now */
     }
@@ -400,7 +397,6 @@ static void drop_steps(car_rank *rank) {
     for (int b = 0; b < rank->bundles; b++) {
         car_rank_drop_sums(rank, b);
     }
-    car_rank_forget_cut(rank);
 }
 
 /* All is drained: the steps of this run are made. */
@@ -472,18 +468,6 @@ void car_rank_stop(car_rank *rank) {
     atomic_store(&rank->stop, true);
 }
 
-car_status car_rank_agree_to_stop(car_rank *rank, bool *out) {
-    char own = (char)atomic_load(&rank->stop);
-    char *all = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->devices, 1, &all));
-    CAR_TRY(car_transport_all_gather(rank->transport, &own, 1, all));
-    *out = memchr(all, 1, (size_t)rank->devices) != NULL;
-done:
-    car_context_release(rank->context, all, all ? (size_t)rank->devices : 0, 1);
-    return status;
-}
-
 int64_t car_rank_steps(const car_rank *rank) {
     return rank->first_step;
 }
@@ -502,6 +486,7 @@ car_rank_traffic car_rank_get_traffic(const car_rank *rank) {
                               .messages = traffic.messages,
                               .collectives = traffic.collectives,
                               .statuses = traffic.statuses,
+                              .snapshot_bytes = traffic.snapshot_bytes,
                               .max_messages_per_slot = rank->most_sends,
                               .exposed_s = rank->exposed};
 }

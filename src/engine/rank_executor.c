@@ -180,9 +180,6 @@ static void free_sum(car_rank *rank, const car_entry *entry) {
 }
 
 static void note_over(car_rank *rank, car_entry *entry) {
-    if (entry->task.kind == CAR_TASK_UPDATE) {
-        car_rank_note_cut(rank, entry->task.version); /* lets the lock go: it counts as running until then */
-    }
     entry->running = false;
     entry->over = true;
     free_sum(rank, entry);
@@ -241,7 +238,7 @@ static void end_record(const car_rank *rank, car_track *track, const car_entry *
 }
 
 static bool is_done(const car_rank *rank) {
-    return rank->window >= rank->windows && !rank->first && !rank->frozen;
+    return rank->window >= rank->windows && !rank->first && !rank->frozen && car_rank_snapshots_are_done(rank);
 }
 
 /* A task or a portion of it has ended. */
@@ -273,12 +270,20 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     if (rank->status == CAR_OK) {
         note_failure(rank, car_rank_fill(rank));
     }
+    if (rank->status == CAR_OK) {
+        note_failure(rank, car_rank_tend_snapshots(rank));
+    }
     car_entry *entry = rank->status == CAR_OK ? choose(rank, thread->carries) : NULL;
     if (rank->status != CAR_OK || (!entry && is_done(rank))) {
         return false;
     }
     double now = car_clock_seconds();
     thread->choosing += now - *mark;
+    if (!entry && !thread->carries && car_rank_help(rank)) {
+        *mark = car_clock_seconds();
+        thread->tasks += *mark - now;
+        return true;
+    }
     if (!entry) {
         pthread_cond_wait(&rank->changed, &rank->lock);
         *mark = car_clock_seconds();

@@ -113,7 +113,8 @@ typedef enum car_note_kind {
     CAR_NOTE_LOSS,
     CAR_NOTE_ORDER, /* to end early, or that nobody will ask for it; the answer; the end */
     CAR_NOTE_ANSWER,
-    CAR_NOTE_END
+    CAR_NOTE_END,
+    CAR_NOTE_SNAPSHOT
 } car_note_kind;
 
 enum { CAR_NOTE_STEPS = 8 }; /* of which there may be notes at once */
@@ -129,10 +130,13 @@ typedef struct car_parcel {
     struct car_parcel *next, **place; /* among the rank's; what points to this one */
 } car_parcel;
 
-/* rank 0: what is known of where all ranks can end. */
+/* What ranks tell each other of an early end; and what rank 0 knows so far. */
 typedef struct car_ending {
-    int answers;
-    int64_t end, windows, squares, losses;
+    int64_t asks;            /* the order: 1, or 0: this run ends as it should */
+    int64_t end;             /* steps of the plan: that cannot be taken back; that are made */
+    int64_t windows;         /* to be listed */
+    int64_t squares, losses; /* steps whose squares and losses are waited for, or may be told */
+    int64_t snapshot;        /* version that rank 0 waits for a piece of; 0: none */
 } car_ending;
 
 typedef struct car_rank_thread {
@@ -205,11 +209,12 @@ struct car_rank {
     int64_t steps_used;              /* that tasks listed so far are of */
     int64_t windows_used;            /* that tasks listed so far lie in, or send to */
     int64_t limit;                   /* steps of the plan that are made; smaller once the end is near */
-    car_ending ending;
-    int64_t report_end;   /* the first step of the run that this run does not report */
-    int64_t newest_begun; /* version that an update has made, or makes */
-    int64_t run;          /* its number: another for each */
-    const char *aside;    /* what is done between two runs, or NULL */
+    car_ending ending;               /* rank 0's */
+    int answers;                     /* the same: to the question how far ranks are */
+    int64_t report_end;              /* the first step of the run that this run does not report */
+    int64_t newest_begun;            /* version that an update has made, or makes */
+    int64_t run;                     /* its number: another for each */
+    const char *aside;               /* what is done between two runs, or NULL */
     car_task_list list;
     car_parcel *parcels; /* that are on their way */
     int collectives_started[2], collectives_listed[2];
@@ -222,15 +227,16 @@ struct car_rank {
     atomic_bool stop, wished; /* and whether that wish has been told */
     int skipped_in_a_row;     /* steps, up to the last that was reported */
     double progressed, watched;
-    int64_t beat, beat_run;    /* the micro-batch that may begin, by the rank before, and the run it is of */
-    int64_t told;              /* the last that the next rank was told of */
-    double *computed;          /* per worker: seconds of its forwards and backwards, so far in this step */
-    double computes;           /* all of a step, of the worker that ended one last */
-    struct car_losses *losses; /* on their way to rank 0 */
-    struct car_pacing *pacing; /* NULL: whoever can run runs, in the plan's order */
-    struct car_norm *norm;     /* NULL if nobody wants to know it */
-    struct car_cuts *cuts;     /* NULL if none are taken on the way */
-    car_sighting *sightings;   /* per rank */
+    int64_t beat, beat_run;          /* the micro-batch that may begin, by the rank before, and the run it is of */
+    int64_t told;                    /* the last that the next rank was told of */
+    double *computed;                /* per worker: seconds of its forwards and backwards, so far in this step */
+    double computes;                 /* all of a step, of the worker that ended one last */
+    struct car_losses *losses;       /* on their way to rank 0 */
+    struct car_pacing *pacing;       /* NULL: whoever can run runs, in the plan's order */
+    struct car_norm *norm;           /* NULL if nobody wants to know it */
+    struct car_snapshots *snapshots; /* NULL if none are taken */
+    struct car_chunks *chunks;       /* of large updates under way, for who has nothing else to do */
+    car_sighting *sightings;         /* per rank */
     car_trainer_times times;
     double exposed;
 };
@@ -279,6 +285,15 @@ void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *
 car_status car_rank_update(car_rank_thread *thread, car_entry *entry);
 bool car_rank_may_update(const car_rank *rank, const car_entry *entry);
 
+/* rank_chunks.c */
+typedef struct car_chunks car_chunks;
+/* The new version of a bundle. Without the lock. */
+car_status car_rank_renew(car_rank *rank, int bundle, const car_renewal *renewal, const car_block *from,
+                          const car_block *to, const car_block *sum);
+/* A thread that has nothing else to do makes a chunk of somebody's update; false if there is none. With the lock, which it
+ * lets go meanwhile. */
+bool car_rank_help(car_rank *rank);
+
 /* rank_norm.c: clipping and skipping. With the lock, which measuring lets go. */
 typedef struct car_norm car_norm;
 /* What becomes of a step. */
@@ -302,17 +317,29 @@ car_status car_rank_judge(const car_rank *rank, const car_task *task, car_verdic
 int64_t car_rank_updates_after(const car_rank *rank, int64_t steps);
 double car_rank_norm_after(const car_rank *rank, int64_t steps);
 
-/* rank_cut.c: cuts on the way. They do nothing where none is due. With the lock: whether an update that makes this version of
- * the plan may begin; that it does; that it is done, which lets the lock go to hand the cut over. Without: copies a bundle. */
-typedef struct car_cuts car_cuts;
-car_status car_rank_create_cuts(car_rank *rank);
-void car_rank_destroy_cuts(car_rank *rank);
-bool car_rank_cut_is_free(const car_rank *rank, int64_t version);
-void car_rank_claim_cut(car_rank *rank, int64_t version);
-void car_rank_copy_to_cut(car_rank *rank, const car_task *task, const car_block *from, const car_block *made);
-void car_rank_note_cut(car_rank *rank, int64_t version);
-bool car_rank_cut_is_away(const car_rank *rank);
-void car_rank_forget_cut(car_rank *rank); /* the one that is being filled */
+/* rank_snapshot.c: with the lock, except for creating and copying. */
+car_status car_rank_create_snapshots(car_rank *rank);
+void car_rank_destroy_snapshots(car_rank *rank);
+void car_rank_rewind_snapshots(car_rank *rank); /* before a run */
+/* An update that a snapshot is due with copies its bundle: whether it may begin; room to copy to (NULL: it needs none); the
+ * version before, then the new one with the optimizer's state; that it is done, which takes the room over. They do nothing
+ * for other updates. */
+bool car_rank_may_copy(const car_rank *rank, const car_task *task);
+car_status car_rank_begin_copy(car_rank *rank, const car_task *task, car_block **room);
+void car_rank_copy(car_rank *rank, const car_task *task, const car_block *room, const car_block *weights, bool before);
+car_status car_rank_end_copy(car_rank *rank, const car_task *task, car_block *room);
+void car_rank_note_piece_sent(car_rank *rank);
+car_status car_rank_hear_piece(car_rank *rank, const car_parcel *parcel);
+/* The norms of so many steps of this run are known. */
+void car_rank_note_numbers(car_rank *rank, int64_t steps);
+/* In the loop: hands over what is whole, waits for what comes next. It may let the lock go. */
+car_status car_rank_tend_snapshots(car_rank *rank);
+bool car_rank_snapshots_are_done(const car_rank *rank); /* all of this run were handed over */
+bool car_rank_snapshot_is_away(const car_rank *rank);
+/* The version of the plan that rank 0 waits for a piece of, or 0; and the end came early: if that version is not made, its
+ * keeper sends an empty piece, so that nobody waits for it. */
+int64_t car_rank_snapshot_expected(const car_rank *rank);
+car_status car_rank_settle_snapshot(car_rank *rank, int64_t version);
 /* rank_messages.c: the same. */
 car_status car_rank_send(car_rank_thread *thread, car_entry *entry);
 car_status car_rank_start_arrival(car_rank *rank, car_entry *entry); /* receives and collectives */
@@ -326,6 +353,8 @@ void car_rank_forget_parcels(car_rank *rank); /* those that a failure left on th
 car_status car_rank_send_note(car_rank *rank, car_note_kind kind, int64_t step, int index, int to, const void *data,
                               size_t bytes);
 car_status car_rank_expect_note(car_rank *rank, car_note_kind kind, int64_t step, int index, int from, size_t bytes);
+/* To rank 0, from `at` on in a block, of which it takes a reference over. */
+car_status car_rank_send_piece(car_rank *rank, int64_t version, int stage, car_block *block, size_t at, size_t bytes);
 void car_rank_hear_note(car_rank *rank, const car_parcel *parcel); /* one that came: to whom it concerns */
 
 /* rank_state.c */

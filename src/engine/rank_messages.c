@@ -23,7 +23,7 @@ car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *
         return status;
     }
     **out = (car_parcel){.message = *message, .rank = rank, .block = block};
-    (*out)->message.data = block->data;
+    (*out)->message.data = message->data ? message->data : block->data;
     (*out)->message.user = *out;
     (*out)->next = rank->parcels;
     (*out)->place = &rank->parcels;
@@ -226,6 +226,8 @@ void car_rank_message_finished(void *user, car_message *message) {
         car_parcel *parcel = message->user;
         if (message->kind == CAR_MESSAGE_RECEIVE) {
             car_rank_hear_note(rank, parcel);
+        } else if (message->name == CAR_MESSAGE_SNAPSHOT) {
+            car_rank_note_piece_sent(rank);
         }
         drop_parcel(rank, parcel);
     } else {

@@ -155,6 +155,7 @@ static car_status complete(car_rank *rank) {
         norm->completed++;
         open_step(rank, next, norm->completed);
         next->before = norm->last;
+        car_rank_note_numbers(rank, norm->completed);
     }
 done:
     return status;

@@ -13,21 +13,13 @@
 
 #include "engine/rank_internal.h"
 
-/* What ranks tell each other. */
-typedef struct ending_note {
-    int64_t asks;            /* the order: 1, or 0: this run ends as it should */
-    int64_t end;             /* steps of the plan: that cannot be taken back; that are made */
-    int64_t windows;         /* to be listed */
-    int64_t squares, losses; /* steps whose squares and losses are waited for, or may be told */
-} ending_note;
-
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
-static car_status tell_all(car_rank *rank, car_note_kind kind, const ending_note *note) {
+static car_status tell_all(car_rank *rank, car_note_kind kind, const car_ending *note) {
     car_status status = CAR_OK;
     for (int r = 1; status == CAR_OK && r < rank->devices; r++) {
         status = car_rank_send_note(rank, kind, 0, 0, r, note, sizeof *note);
@@ -49,20 +41,20 @@ static bool loses_previous(const car_rank *rank) {
     return false;
 }
 
-static ending_note own_answer(const car_rank *rank) {
+static car_ending own_answer(const car_rank *rank) {
     int64_t end = rank->newest_begun + (loses_previous(rank) ? 1 : 0);
     if (rank->device == 0) {
         end = larger(end, car_rank_reported(rank) - rank->first_step);
     }
-    return (ending_note){.end = end,
-                         .windows = rank->windows_used,
-                         .squares = car_rank_squares_expected(rank),
-                         .losses = car_rank_losses_under_way(rank)};
+    return (car_ending){.end = end,
+                        .windows = rank->windows_used,
+                        .squares = car_rank_squares_expected(rank),
+                        .losses = car_rank_losses_under_way(rank)};
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-static car_status apply(car_rank *rank, const ending_note *note) {
+static car_status apply(car_rank *rank, const car_ending *note) {
     car_status status = CAR_OK;
     rank->frozen = false;
     pthread_cond_broadcast(&rank->changed);
@@ -73,6 +65,7 @@ static car_status apply(car_rank *rank, const ending_note *note) {
         rank->windows = note->windows < rank->windows ? note->windows : rank->windows;
         CAR_TRY(car_rank_settle_squares(rank, note->squares));
         CAR_TRY(car_rank_settle_losses(rank, note->losses));
+        CAR_TRY(car_rank_settle_snapshot(rank, note->snapshot));
     }
 done:
     return status;
@@ -81,31 +74,33 @@ done:
 /* An update may be listed up to so many windows after its step: where its version is first used. */
 enum { WINDOWS_AFTER = 3 };
 
+/* All have answered. */
 static car_status decide(car_rank *rank) {
-    const ending_note note = {.end = rank->ending.end,
-                              .windows = larger(rank->ending.windows, rank->ending.end + WINDOWS_AFTER),
-                              .squares = rank->ending.squares,
-                              .losses = rank->ending.losses};
+    car_ending *end = &rank->ending;
     car_status status = CAR_OK;
-    CAR_TRY(tell_all(rank, CAR_NOTE_END, &note));
-    CAR_TRY(apply(rank, &note));
+    end->windows = larger(end->windows, end->end + WINDOWS_AFTER);
+    end->snapshot = car_rank_snapshot_expected(rank);
+    CAR_TRY(tell_all(rank, CAR_NOTE_END, end));
+    CAR_TRY(apply(rank, end));
 done:
     return status;
 }
 
-static car_status take_answer(car_rank *rank, const ending_note *answer) {
-    rank->ending.end = larger(rank->ending.end, answer->end);
-    rank->ending.windows = larger(rank->ending.windows, answer->windows);
-    rank->ending.squares = larger(rank->ending.squares, answer->squares);
-    rank->ending.losses = larger(rank->ending.losses, answer->losses);
-    return ++rank->ending.answers == rank->devices ? decide(rank) : CAR_OK;
+static car_status take_answer(car_rank *rank, const car_ending *answer) {
+    car_ending *end = &rank->ending;
+    end->end = larger(end->end, answer->end);
+    end->windows = larger(end->windows, answer->windows);
+    end->squares = larger(end->squares, answer->squares);
+    end->losses = larger(end->losses, answer->losses);
+    return ++rank->answers == rank->devices ? decide(rank) : CAR_OK;
 }
 
 static car_status ask(car_rank *rank) {
-    const ending_note order = {.asks = 1}, own = own_answer(rank);
+    const car_ending order = {.asks = 1}, own = own_answer(rank);
     car_status status = CAR_OK;
     rank->asked = rank->frozen = true;
     rank->ending = (car_ending){0};
+    rank->answers = 0;
     for (int r = 1; r < rank->devices; r++) {
         CAR_TRY(car_rank_expect_note(rank, CAR_NOTE_ANSWER, 0, 0, r, sizeof own));
     }
@@ -118,11 +113,11 @@ done:
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 car_status car_rank_await_order(car_rank *rank) {
-    return rank->device == 0 ? CAR_OK : car_rank_expect_note(rank, CAR_NOTE_ORDER, 0, 0, 0, sizeof(ending_note));
+    return rank->device == 0 ? CAR_OK : car_rank_expect_note(rank, CAR_NOTE_ORDER, 0, 0, 0, sizeof(car_ending));
 }
 
 car_status car_rank_give_last_order(car_rank *rank) {
-    const ending_note over = {.asks = 0};
+    const car_ending over = {.asks = 0};
     return rank->device == 0 && !rank->asked ? tell_all(rank, CAR_NOTE_ORDER, &over) : CAR_OK;
 }
 
@@ -136,7 +131,7 @@ void car_rank_look_for_stop(car_rank *rank) {
 }
 
 car_status car_rank_hear_of_end(car_rank *rank, const car_parcel *parcel) {
-    ending_note note;
+    car_ending note;
     car_status status = CAR_OK;
     memcpy(&note, parcel->block->data, sizeof note);
     if (parcel->note == CAR_NOTE_ANSWER) {
@@ -146,7 +141,7 @@ car_status car_rank_hear_of_end(car_rank *rank, const car_parcel *parcel) {
         return apply(rank, &note);
     }
     if (note.asks) {
-        const ending_note own = own_answer(rank);
+        const car_ending own = own_answer(rank);
         rank->frozen = true;
         CAR_TRY(car_rank_send_note(rank, CAR_NOTE_ANSWER, 0, 0, 0, &own, sizeof own));
         CAR_TRY(car_rank_expect_note(rank, CAR_NOTE_END, 0, 0, 0, sizeof own));

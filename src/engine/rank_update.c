@@ -17,20 +17,11 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
                                  .lr = car_schedule_lr(&rank->config.schedule, car_rank_step_of(rank, task)),
                                  .scale = verdict->scale,
                                  .workers = rank->workers};
-    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
     if (verdict->skipped && from != to->block) {
         memcpy(to->block->data, from->data, layout->bytes);
+    } else if (!verdict->skipped) {
+        status = car_rank_renew(rank, task->bundle, &renewal, from, to->block, sum);
     }
-    for (int c = 0; status == CAR_OK && !verdict->skipped && c < layout->count; c++) {
-        const car_part *part = &layout->parts[c];
-        if (part->first) {
-            status =
-                car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, &renewal,
-                                 (const float *)(from->data + part->offset), (float *)(to->block->data + part->offset),
-                                 (const float *)(sum->data + part->sum_offset));
-        }
-    }
-    car_kernels_leave(mode);
     if (status == CAR_OK && to->derived) {
         car_rank_bind(&thread->view, layout, to);
         status = car_weights_refresh(&thread->view, thread->lane, stage->first, stage->end);
@@ -131,7 +122,7 @@ static car_status find_operands(car_rank *rank, const car_task *task, car_block 
 static car_status make_version(car_rank_thread *thread, const car_task *task) {
     car_rank *rank = thread->rank;
     car_holding_of_bundle *h = &rank->holding[task->bundle];
-    car_block *from = NULL, *sum = NULL;
+    car_block *from = NULL, *sum = NULL, *room = NULL;
     car_verdict verdict;
     car_status status = CAR_OK;
     CAR_TRY(find_operands(rank, task, &from, &sum));
@@ -142,17 +133,22 @@ static car_status make_version(car_rank_thread *thread, const car_task *task) {
     if (h->places == 0) {
         CAR_TRY(make_place(rank, task));
     }
+    CAR_TRY(car_rank_begin_copy(rank, task, &room));
     car_rank_commit(rank, task->version);
-    car_rank_claim_cut(rank, task->version);
     car_held *to = &h->held[car_holding_place(h->places, task->version)];
     const car_held made = *to;
     pthread_mutex_unlock(&rank->lock);
+    car_rank_copy(rank, task, room, from, true);
     status = renew(thread, task, &verdict, from, &made, sum);
     if (status == CAR_OK) {
-        car_rank_copy_to_cut(rank, task, from, made.block);
+        car_rank_copy(rank, task, room, made.block, false);
     }
     pthread_mutex_lock(&rank->lock);
-    CAR_TRY(status);
+    if (status != CAR_OK) {
+        car_block_drop(rank, room);
+        goto done;
+    }
+    CAR_TRY(car_rank_end_copy(rank, task, room));
     to->version = h->made = task->version;
     car_block_drop(rank, h->source.block);
     h->source = (car_held){.version = CAR_NONE};
@@ -163,7 +159,7 @@ done:
 
 bool car_rank_may_update(const car_rank *rank, const car_entry *entry) {
     bool measured = entry->at != CAR_NONE;
-    return car_rank_may_commit(rank, entry->task.version) && car_rank_cut_is_free(rank, entry->task.version) &&
+    return car_rank_may_commit(rank, entry->task.version) && car_rank_may_copy(rank, &entry->task) &&
            (!measured || car_rank_may_judge(rank, &entry->task));
 }
 

@@ -199,8 +199,8 @@ static void look_for_progress(car_rank *rank, double now) {
     for (int i = 0; i < rank->workers; i++) {
         describe_worker(rank, i);
     }
-    if (car_rank_cut_is_away(rank)) {
-        car_context_log(rank->context, CAR_LOG_ERROR, "  the last cut has not been given back");
+    if (car_rank_snapshot_is_away(rank)) {
+        car_context_log(rank->context, CAR_LOG_ERROR, "  the last snapshot has not been given back");
     }
     for (int p = 0; p < rank->config.threads; p++) {
         describe_thread(rank, p);

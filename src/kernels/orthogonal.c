@@ -11,6 +11,7 @@
 #include "kernels/orthogonal.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/kernel.h"
 #include "kernels/vector/vector.h"
@@ -98,7 +99,8 @@ bool car_orthogonalize(float *x, int64_t rows, int64_t columns, float *scratch) 
     scale_to_norm_1(x, rows * columns);
     for (int step = 0; done && step < CAR_ORTHOGONAL_STEPS; step++) {
         done = square(tall, side, length, 1, from, columns, 0, a);
-        car_vector_select()->blend(b, a, 0, cubic, side * side);
+        memcpy(b, a, (size_t)(side * side) * sizeof *b); /* scratch may hold NaNs, which a factor of 0 would keep */
+        car_vector_select()->blend(b, b, 0, cubic, side * side);
         done = done && square(false, side, side, quintic, a, side, 1, b);
         for (int64_t d = 0; d < side; d++) {
             b[d * side + d] += linear;

@@ -28,6 +28,16 @@ int car_transport_machine(const car_transport *transport, int rank) {
 const char *car_transport_name(const car_transport *transport) {
     return transport->name;
 }
+void car_transport_count(car_transport *transport, const car_message *message) {
+    car_traffic *traffic = &transport->traffic;
+    traffic->collectives += message->kind > CAR_MESSAGE_RECEIVE;
+    if (message->kind == CAR_MESSAGE_SEND) {
+        traffic->messages += message->name == CAR_MESSAGE_OF_PLAN;
+        traffic->bytes_sent += message->name == CAR_MESSAGE_OF_PLAN ? message->bytes : 0;
+        traffic->statuses += message->name == CAR_MESSAGE_NOTE;
+        traffic->snapshot_bytes += message->name == CAR_MESSAGE_SNAPSHOT ? message->bytes : 0;
+    }
+}
 car_traffic car_transport_traffic(const car_transport *transport) {
     return transport->traffic;
 }

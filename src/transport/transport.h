@@ -24,13 +24,20 @@ typedef enum car_message_kind {
     CAR_MESSAGE_ALL_REDUCE
 } car_message_kind;
 
+/* What a message belongs to; each has tags of its own. */
+typedef enum car_message_name {
+    CAR_MESSAGE_OF_PLAN,
+    CAR_MESSAGE_NOTE,    /* small, counted with statuses */
+    CAR_MESSAGE_SNAPSHOT /* a piece of one; a send is finished when its receive was posted, so none piles up */
+} car_message_name;
+
 /* Floats on their way. The caller owns message and data, and leaves both alone until it is finished. */
 typedef struct car_message {
     car_message_kind kind;
     void *data;
     size_t bytes; /* a multiple of sizeof(float) */
     int peer, tag;
-    bool note;   /* besides the plan: small, counted with statuses, with tags of its own */
+    car_message_name name;
     int64_t due; /* of sends: those that are due first are sent first; CAR_MESSAGE_AT_ONCE: not to be held back */
     double started, finished; /* when; set by the transport */
     void *user;
@@ -45,6 +52,7 @@ typedef struct car_message {
 } car_message;
 
 #define CAR_MESSAGE_AT_ONCE INT64_MIN
+#define CAR_MESSAGE_LAST INT64_MAX /* behind all others */
 
 enum { CAR_STATUS_BYTES = 256 }; /* of what ranks tell each other about themselves */
 
@@ -70,6 +78,7 @@ typedef struct car_transport_events {
 typedef struct car_traffic {
     uint64_t bytes_sent, messages, collectives; /* of the plan, and of rings for its sums, by this rank */
     uint64_t statuses;                          /* sent to other ranks besides, beats and notes among them */
+    uint64_t snapshot_bytes;                    /* of snapshots, the same */
 } car_traffic;
 
 /* A kind of transport: what each function has to do stands below, at the function of that name. */
@@ -100,6 +109,9 @@ struct car_transport {
     car_traffic traffic;
     int64_t loops;
 };
+
+/* For the kinds of transports: counts a message that begins. */
+void car_transport_count(car_transport *transport, const car_message *message);
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 

@@ -41,7 +41,17 @@ expect 0 "64 ranks on 1 machine" train --model mlp --width 16 --depth 8 --placem
 
 # Checkpoints and evaluations on the way, and from one placement to another.
 rest=("${small[@]}" --rule cdp-v2 --steps 12 --checkpoint-every 3 --eval-every 4 --eval-batches 1)
-expect 0 "done after 12 steps" "${rest[@]}" --out "$directory/whole"
+expect 0 "done after 12 steps" "${rest[@]}" --keep 9 --out "$directory/whole"
+for placement in replica zero pipeline grid; do # to the byte those of one process, whose state has another way to its file
+    expect 0 "evaluation after step 8" "${rest[@]}" --keep 9 --placement $placement --out "$directory/on-the-way"
+    for file in "$directory"/whole/checkpoints/*/*.safetensors; do
+        cmp "$file" "$directory/on-the-way/${file#"$directory/whole/"}" || fail "$placement: a checkpoint differs"
+    done
+    [ "$(ls "$directory/on-the-way/checkpoints")" = "$(ls "$directory/whole/checkpoints")" ] || fail "$placement: other checkpoints"
+    cmp <(sed 's/, "seconds".*//' "$directory/whole/evaluations.jsonl") \
+        <(sed 's/, "seconds".*//' "$directory/on-the-way/evaluations.jsonl") || fail "$placement: other evaluations"
+    rm -r "$directory/on-the-way"
+done
 expect 0 "done after 5 steps" "${rest[@]}" --steps 5 --placement zero --out "$directory/moved"
 expect 0 "done after 8 steps" "${rest[@]}" --steps 8 --placement grid --resume --out "$directory/moved"
 expect 0 "done after 12 steps" "${rest[@]}" --placement replica --resume --out "$directory/moved"

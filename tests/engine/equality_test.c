@@ -36,6 +36,8 @@ static const int worker_counts[] = {1, 2, 3, 4}, thread_counts[] = {1, 2, 4};
 
 static const car_small_model mlp = {.name = "mlp",
                                     .config = {.batch = 2, .image_size = 4, .classes = 5, .width = 12, .depth = 3}};
+static const car_small_model mlp_wide = {
+    .name = "mlp", .config = {.batch = 2, .image_size = 8, .classes = 5, .width = 160, .depth = 3}};
 static const car_small_model resnet20 = {.name = "resnet20",
                                          .config = {.batch = 2, .image_size = 8, .classes = 5, .width = 16}};
 /* Images too small for the choice to fall on Winograd's algorithm by itself. */
@@ -66,6 +68,8 @@ typedef struct setting {
     double lr[STEPS]; /* what the schedule comes to */
     double clip_norm;
     int pause; /* steps after which the engine is drained, and goes on; 0: not at all */
+    size_t shared_update_bytes;
+    int64_t *helped; /* counts chunks that idle threads made; or NULL */
 } setting;
 
 static setting with_sgd(car_rule rule, int workers, int per_worker) {
@@ -198,6 +202,7 @@ static void expect_equal(car_world *w, const setting *s, int threads, const car_
     config.optimizer = s->optimizer;
     config.schedule = s->schedule;
     config.clip_norm = s->clip_norm;
+    config.shared_update_bytes = s->shared_update_bytes;
     config.feed = car_world_feed;
     config.feed_user = w;
     config.report = note_loss;
@@ -209,6 +214,9 @@ static void expect_equal(car_world *w, const setting *s, int threads, const car_
     car_world_must(w, car_plan_validate(plan, 4, NULL));
     car_world_must(w, car_trainer_create(plan, w->program, w->arena, &config, &trainer));
     train(w, s, threads, trainer, expected, &got);
+    if (s->helped) {
+        *s->helped += car_trainer_time(trainer).helped;
+    }
     car_trainer_destroy(trainer);
     car_plan_destroy(plan);
     car_partition_destroy(partition);
@@ -472,6 +480,25 @@ static void test_evaluation(void **state) {
     car_world_close(&w);
 }
 
+/* Large updates, in chunks that idle threads take: one worker leaves all but one thread idle. */
+static void test_helping(void **state) {
+    car_world w;
+    int64_t helped = 0;
+    car_world_open(&w, *state);
+    for (int kind = 0; kind < CAR_OPTIMIZERS; kind++) {
+        for (int n = 1; n <= 3; n += 2) {
+            setting s = with_adamw(n == 1 ? CAR_RULE_DP : CAR_RULE_CDP_V2, n, 1);
+            s.optimizer.kind = (car_optimizer_kind)kind;
+            s.optimizer.correction = n == 1 ? (car_correction){0} : (car_correction){.c = 0.9, .a = 1};
+            s.shared_update_bytes = 1024;
+            s.helped = &helped;
+            check(&w, &s);
+        }
+    }
+    assert_true(helped > 0);
+    car_world_close(&w);
+}
+
 #define TEST(name, function, model) \
     { name " " #model, function, NULL, NULL, (void *)&model }
 
@@ -482,6 +509,8 @@ int main(void) {
         TEST("rules differ", test_rules_differ, vit),
         TEST("rules differ", test_rules_differ, gpt2),
         TEST("rules, workers, stages, threads", test_matrix, mlp),
+        TEST("idle threads help", test_helping, mlp_wide),
+        TEST("idle threads help", test_helping, resnet20),
         TEST("rules, workers, stages, threads", test_matrix, resnet20),
         TEST("rules, workers, stages, threads", test_matrix, resnet20_winograd),
         TEST("rules, workers, stages, threads", test_matrix, vit),

@@ -35,7 +35,10 @@ static void test_stopping(void **state) {
     for (int s = 0; s < car_placement_setting_count; s++) {
         const car_placement_setting *setting = &car_placement_settings[s];
         for (int n = 0; n < 3 * setting->workers && !setting->full; n++) {
-            const car_thread_rank like = {.setting = setting,
+            car_placement_setting with = *setting;
+            with.cut_every = n % 3;
+            with.weights_every = n % 4 == 1 ? 3 : 0;
+            const car_thread_rank like = {.setting = &with,
                                           .model = n % 4 == 3 && setting->workers == 3 ? "gpt2-nano" : "mlp",
                                           .rule = car_placement_rules[n / setting->workers],
                                           .guarded = n % 2 == 1,
@@ -58,7 +61,7 @@ static void test_zero(void **state) {
     (void)state;
     run_placement(CAR_PLACEMENT_ZERO);
     /* Two stages an owner, where one's norm decides about the other, whose new weights the forward between them reads. */
-    const car_placement_setting two = {CAR_PLACEMENT_ZERO, 3, 2, 3, 1, CAR_MAPPING_INTERLEAVED, false};
+    const car_placement_setting two = {CAR_PLACEMENT_ZERO, 3, 2, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0};
     run_case(&two, "mlp", CAR_RULE_CDP_V2, true);
 }
 static void test_pipeline(void **state) {

@@ -9,34 +9,35 @@
 #include "base/base.h"
 #include "carousel/predict.h"
 #include "engine/session.h"
+#include "engine/snapshots.h"
 #include "transport/transport.h"
 
 enum { STEPS = 6, DP_STEPS = 10 };
 
 const car_placement_setting car_placement_settings[] = {
-    {CAR_PLACEMENT_SHARED, 2, 1, 1, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_SHARED, 3, 1, 1, 2, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_SHARED, 4, 2, 1, 3, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_REPLICA, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_REPLICA, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, true},
-    {CAR_PLACEMENT_REPLICA, 4, 2, 4, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_CONTIGUOUS, false},
-    {CAR_PLACEMENT_REPLICA, 6, 1, 3, 2, CAR_MAPPING_INTERLEAVED, true},
-    {CAR_PLACEMENT_REPLICA, 6, 1, 2, 3, CAR_MAPPING_CONTIGUOUS, true},
-    {CAR_PLACEMENT_ZERO, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_ZERO, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true},
-    {CAR_PLACEMENT_PIPELINE, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_PIPELINE, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_PIPELINE, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_PIPELINE, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true},
-    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_GRID, 2, 2, 3, 1, CAR_MAPPING_INTERLEAVED, true},
-    {CAR_PLACEMENT_GRID, 3, 1, 6, 1, CAR_MAPPING_INTERLEAVED, false},
-    {CAR_PLACEMENT_GRID, 4, 1, 10, 1, CAR_MAPPING_INTERLEAVED, false},
+    {CAR_PLACEMENT_SHARED, 2, 1, 1, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_SHARED, 3, 1, 1, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_SHARED, 4, 2, 1, 3, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 2, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_CONTIGUOUS, false, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 6, 1, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 6, 1, 2, 3, CAR_MAPPING_CONTIGUOUS, true, 0, 0},
+    {CAR_PLACEMENT_ZERO, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_ZERO, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0},
+    {CAR_PLACEMENT_PIPELINE, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_PIPELINE, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_PIPELINE, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_PIPELINE, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0},
+    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_GRID, 2, 2, 3, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0},
+    {CAR_PLACEMENT_GRID, 3, 1, 6, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_GRID, 4, 1, 10, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
 };
 
 const int car_placement_setting_count = sizeof car_placement_settings / sizeof car_placement_settings[0];
@@ -205,6 +206,24 @@ static bool same_reports(const car_session *session, const reports *r, double to
     return same;
 }
 
+/* As many snapshots as are due, and under the cyclic rules what the shared engine has after the same steps. */
+static bool same_snapshots(car_session *session, const car_snapshot_keeper *k, car_rule rule, int64_t steps) {
+    car_cut *expected = NULL;
+    bool good = k->count == car_snapshots_expected(k->setting, steps) &&
+                car_trainer_create_cut(session->trainer, &expected) == CAR_OK;
+    for (int c = 0; good && c < k->count && rule != CAR_RULE_DP; c++) {
+        const car_cut *cut = k->cuts[c];
+        good = car_trainer_run(session->trainer, car_cut_get_numbers(cut).step) == CAR_OK &&
+               car_trainer_take_cut(session->trainer, expected) == CAR_OK &&
+               car_snapshots_are_equal(session->graph, expected, cut, car_snapshots_is_whole(k->setting, cut));
+    }
+    car_cut_destroy(expected);
+    if (!good) {
+        printf("FAILED snapshots: %d of %d, or not the same\n", k->count, car_snapshots_expected(k->setting, steps));
+    }
+    return good;
+}
+
 /* Two runs, so that going on from the end of the first is seen as well. */
 static car_status train(car_rank *rank, car_transport *transport, car_arena *arena, int64_t steps, size_t *most) {
     record *own = calloc(1, sizeof *own); /* too large for a stack */
@@ -223,6 +242,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
                        bool guarded) {
     car_session_config config = car_placement_configure(s, model, rule, guarded);
     reports reported = {0};
+    car_snapshot_keeper keeper;
     car_session session;
     car_plan_config plan_config = car_placement_plan(s, &config.plan);
     car_plan *plan = NULL;
@@ -243,17 +263,20 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
     training.feed_user = &session;
     training.report = keep_report;
     training.report_user = &reported;
+    car_snapshots_open(&keeper, s, false, &training);
     require(transport, car_rank_create(plan, session.program, arena, transport, &training, &rank) == CAR_OK, "creating",
             session.context);
+    keeper.rank = rank;
     require(transport, train(rank, transport, arena, steps, &most) == CAR_OK, "training", session.context);
     if (first) {
         require(transport, car_cut_create(session.program, arena, false, 0, &cut) == CAR_OK, "cut", session.context);
     }
     require(transport, car_rank_gather(rank, cut) == CAR_OK, "gathering", session.context);
     if (first) {
+        good = same_snapshots(&session, &keeper, rule, steps);
         require(transport, car_trainer_run(session.trainer, steps) == CAR_OK, "shared", session.context);
         double difference = compare(&session, cut);
-        good = rule == CAR_RULE_DP ? difference <= 1e-5 /* not of NaN */ : difference == 0;
+        good = good && (rule == CAR_RULE_DP ? difference <= 1e-5 /* not of NaN */ : difference == 0);
         good = good && (!guarded || same_reports(&session, &reported, rule == CAR_RULE_DP ? 1e-4 : 0));
         if (s->placement == CAR_PLACEMENT_ZERO && rule != CAR_RULE_DP) {
             double all = (double)car_graph_param_bytes(session.graph);
@@ -273,6 +296,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
         fflush(stdout);
     }
     car_cut_destroy(cut);
+    car_snapshots_close(&keeper);
     car_rank_destroy(rank);
     for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
         require(transport, car_arena_live(arena, c) == 0, "memory is left", NULL);
@@ -357,6 +381,7 @@ bool car_placement_stop(car_transport *transport, const car_placement_setting *s
     car_arena *arena = NULL;
     stopper stop = {.session = &session, .step = step, .worker = stopper_};
     reports reported = {0};
+    car_snapshot_keeper keeper;
     car_cut *cut = NULL;
     bool first = car_transport_rank(transport) == 0, good = true;
     require(transport, car_session_open(&session, &config) == CAR_OK, "opening", session.context);
@@ -370,8 +395,10 @@ bool car_placement_stop(car_transport *transport, const car_placement_setting *s
     training.feed_user = &stop;
     training.report = keep_report;
     training.report_user = &reported;
+    car_snapshots_open(&keeper, s, false, &training);
     require(transport, car_rank_create(plan, session.program, arena, transport, &training, &stop.rank) == CAR_OK,
             "creating", session.context);
+    keeper.rank = stop.rank;
     require(transport, car_rank_initialize(stop.rank, 7) == CAR_OK, "drawing", session.context);
     require(transport, car_rank_run(stop.rank, 40) == CAR_OK, "training", session.context);
     int64_t steps = car_rank_steps(stop.rank);
@@ -380,13 +407,14 @@ bool car_placement_stop(car_transport *transport, const car_placement_setting *s
     }
     require(transport, car_rank_gather(stop.rank, cut) == CAR_OK, "gathering", session.context);
     if (first) {
-        good = ended_well(&session, cut, &reported, rule, steps);
+        good = same_snapshots(&session, &keeper, rule, steps) && ended_well(&session, cut, &reported, rule, steps);
         printf("%s %s %s %s N=%d k=%d R=%d: stopped in step %lld, ended after %lld\n", good ? "ok" : "FAILED", model,
                car_rule_text(rule), car_placement_text(s->placement), s->workers, s->per_worker, car_plan_devices(plan),
                (long long)step + 1, (long long)steps);
         fflush(stdout);
     }
     car_cut_destroy(cut);
+    car_snapshots_close(&keeper);
     car_rank_destroy(stop.rank);
     for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
         require(transport, car_arena_live(arena, c) == 0, "memory is left", NULL);

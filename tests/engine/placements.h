@@ -12,7 +12,8 @@ typedef struct car_placement_setting {
     car_placement placement;
     int workers, per_worker, ranks, threads;
     car_mapping mapping;
-    bool full; /* not in CI */
+    bool full;                    /* not in CI */
+    int cut_every, weights_every; /* snapshots on the way; 0: none */
 } car_placement_setting;
 
 extern const car_placement_setting car_placement_settings[];

@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "engine/session.h"
+#include "engine/snapshots.h"
 #include "transport/transport.h"
 
 bool car_thread_ranks_run(int ranks, const car_thread_rank *like, const car_trouble *trouble, void *(*function)(void *),
@@ -88,7 +89,9 @@ static car_status open_and_train(car_thread_rank *m, car_session *session, car_t
     car_trainer_config training = session->config.training;
     car_plan *plan = NULL;
     car_rank *rank = NULL;
+    car_snapshot_keeper keeper;
     car_status status = CAR_OK;
+    car_snapshots_open(&keeper, m->setting, false, &training);
     training.threads = m->setting->threads;
     training.feed = car_session_feed;
     training.feed_user = session;
@@ -96,11 +99,13 @@ static car_status open_and_train(car_thread_rank *m, car_session *session, car_t
     CAR_TRY(car_plan_create(session->context, session->partition, &config, &plan));
     CAR_TRY(car_plan_validate(plan, 4, NULL));
     CAR_TRY(car_rank_create(plan, session->program, arena, transport, &training, &rank));
+    keeper.rank = rank;
     CAR_TRY(train_twice(m, rank, transport));
 done:
     if (status != CAR_OK) {
         car_hub_give_up(m->hub); /* as the program does: the others wait for it */
     }
+    car_snapshots_close(&keeper);
     car_rank_destroy(rank);
     car_plan_destroy(plan);
     return status;

@@ -42,7 +42,10 @@ enum { PLACEMENTS = sizeof placements / sizeof placements[0] };
 static void test_late(void **state) {
     (void)state;
     for (int n = 0; n < 3 * PLACEMENTS; n++) {
-        const car_thread_rank like = {.setting = setting_of(placements[n / 3]),
+        car_placement_setting setting = *setting_of(placements[n / 3]);
+        setting.cut_every = n % 3;
+        setting.weights_every = n % 2;
+        const car_thread_rank like = {.setting = &setting,
                                       .model = "mlp",
                                       .rule = car_placement_rules[n % 3],
                                       .guarded = n % 2 == 1,
@@ -144,7 +147,9 @@ static void test_failure(void **state) {
     (void)state;
     static const int64_t moments[] = {0, 3, 9, 20};
     for (int n = 0; n < 4 * PLACEMENTS; n++) {
-        const car_thread_rank like = {.setting = setting_of(placements[n % PLACEMENTS]),
+        car_placement_setting setting = *setting_of(placements[n % PLACEMENTS]);
+        setting.cut_every = n % 2; /* a snapshot after every step is cut off */
+        const car_thread_rank like = {.setting = &setting,
                                       .model = "mlp",
                                       .rule = car_placement_rules[n % 3],
                                       .stop_step = CAR_NONE,

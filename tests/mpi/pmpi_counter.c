@@ -87,6 +87,11 @@ int MPI_Isend(const void *data, int count, MPI_Datatype type, int peer, int tag,
     return PMPI_Isend(data, count, type, peer, tag, comm, request);
 }
 
+int MPI_Issend(const void *data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request *request) {
+    note("Issend", comm, peer, tag, count, type);
+    return PMPI_Issend(data, count, type, peer, tag, comm, request);
+}
+
 /* ---- collectives -------------------------------------------------------------------------------- */
 
 int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request) {

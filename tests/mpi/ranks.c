@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/placements.h"
+#include "engine/snapshots.h"
 
 static void log_line(void *user, car_log_level level, const char *line) {
     (void)user;
@@ -19,6 +19,18 @@ static bool is_chosen(const car_placement_setting *s, const char *model, const c
     bool quick = strcmp(only, "quick") == 0 && strcmp(model, "mlp") == 0;
     return strcmp(only, "full") == 0 || strcmp(only, car_placement_text(s->placement)) == 0 ||
            ((quick || strcmp(only, "ci") == 0) && !s->full);
+}
+
+/* Snapshots, held for a while or of two kinds, once for each placement. */
+static int count_failed_snapshots(car_transport *transport, const car_placement_setting *s, car_rule rule) {
+    int failed = 0;
+    for (int weights_every = 0; weights_every <= 3; weights_every += 3) {
+        car_placement_setting setting = *s;
+        setting.cut_every = weights_every ? 2 : 3;
+        setting.weights_every = weights_every;
+        failed += !car_placement_snapshots(transport, &setting, "mlp", rule, weights_every != 0);
+    }
+    return failed;
 }
 
 int main(int argc, char **argv) {
@@ -44,6 +56,10 @@ int main(int argc, char **argv) {
                         failed += !car_placement_run(transport, &car_placement_settings[s], car_placement_models[m],
                                                      car_placement_rules[r], g == 1);
                         run++;
+                    }
+                    if (guarded) {
+                        failed += count_failed_snapshots(transport, &car_placement_settings[s], car_placement_rules[r]);
+                        run += 2;
                     }
                 }
             }

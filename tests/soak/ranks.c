@@ -1,7 +1,7 @@
 /* Random placements, their ranks as threads, in random trouble.
  *
  * Messages are late and overtake each other, and one rank may be slow: the run gives the bits and the reports of the shared
- * engine all the same, also if it is told to stop. Or a rank's transport fails, a rank falls silent, a worker gets no sample:
+ * engine all the same, also if it is told to stop, and so do its snapshots. Or a rank's transport fails, a rank falls silent, a worker gets no sample:
  * then all ranks end with an error, and nothing is left in their arenas. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,6 +25,8 @@ static car_placement_setting choose_setting(dice *d) {
         setting = car_placement_settings[roll(d, 0, car_placement_setting_count - 1)];
     } while (setting.placement == CAR_PLACEMENT_SHARED); /* of which there are whole sessions */
     setting.threads = roll(d, 1, 3);
+    setting.cut_every = one_in(d, 2) ? roll(d, 1, 4) : 0;
+    setting.weights_every = one_in(d, 3) ? roll(d, 1, 3) : 0;
     return setting;
 }
 
@@ -64,10 +66,11 @@ static void choose_case(uint64_t seed, ranks_case *c) {
 static void print_case(uint64_t seed, const ranks_case *c) {
     static const char *const fates[] = {"", ", stopped", ", a rank fails", ", a rank falls silent", ", a feed fails"};
     const car_placement_setting *s = &c->setting;
-    printf("seed %" PRIu64 ": %s %s over %s, N %d k %d R %d P %d%s%s, late %g very %g slow %d lost %d after %lld\n",
+    printf("seed %" PRIu64
+           ": %s %s over %s, N %d k %d R %d P %d%s%s, snapshots %d %d, late %g very %g slow %d lost %d after %lld\n",
            seed, c->like.model, car_rule_text(c->like.rule), car_placement_text(s->placement), s->workers,
            s->per_worker, car_placement_ranks(s, c->like.rule), s->threads, c->like.guarded ? " guarded" : "",
-           fates[c->fate], c->trouble.late, c->trouble.very_late, c->trouble.slow,
+           fates[c->fate], s->cut_every, s->weights_every, c->trouble.late, c->trouble.very_late, c->trouble.slow,
            c->trouble.fails != CAR_NONE ? c->trouble.fails : c->trouble.silent, (long long)c->trouble.after);
     fflush(stdout);
 }

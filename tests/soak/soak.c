@@ -80,6 +80,7 @@ static void choose_training(dice *d, car_session_config *config) {
     training->clip_norm = one_in(d, 3) ? 0.5 : 0;
     training->skip_nonfinite = one_in(d, 3);
     training->unpaced = one_in(d, 4);
+    training->shared_update_bytes = one_in(d, 2) ? 256 : 0;
     training->watchdog_seconds = PATIENCE / 4.0;
 }
 

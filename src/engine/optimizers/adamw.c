@@ -16,9 +16,8 @@ static double memory(const car_optimizer_config *config) {
 car_status car_optimizer_update_adamw(const car_param_update *u, double lr) {
     const car_optimizer_config *config = &u->optimizer->config;
     const car_correction *correction = &config->correction;
-    int64_t count = car_optimizer_count(u), step = u->step;
-    float *first = car_optimizer_state(u->optimizer, 0, u->param);
-    float *second = car_optimizer_state(u->optimizer, 1, u->param);
+    int64_t count = u->count, step = u->step;
+    float *first = car_optimizer_state_of(u, 0), *second = car_optimizer_state_of(u, 1);
     double correction1 = 1.0 - pow(config->beta1, (double)(step + 1)),
            correction2 = 1.0 - pow(config->beta2, (double)(step + 1));
     const car_vector_adamw adamw = {.shrink = (float)(1.0 - lr * car_optimizer_decay(u)),

@@ -50,5 +50,6 @@ const car_optimizer_method car_optimizer_muon = {
     .warmup = {1, 4},
     .room_bytes = car_muon_room_bytes,
     .scratch_bytes = car_muon_scratch_bytes,
+    .is_whole = car_muon_takes,
     .update = update,
 };

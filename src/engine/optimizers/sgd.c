@@ -14,8 +14,8 @@ static double memory(const car_optimizer_config *config) {
 static car_status update(const car_param_update *u) {
     const car_optimizer_config *config = &u->optimizer->config;
     const car_correction *correction = &config->correction;
-    int64_t count = car_optimizer_count(u);
-    float *momentum = car_optimizer_state(u->optimizer, 0, u->param);
+    int64_t count = u->count;
+    float *momentum = car_optimizer_state_of(u, 0);
     bool nesterov = correction->c == config->momentum && correction->a == 0 && momentum;
     if (!car_correction_is_on(correction) || nesterov) {
         const car_vector_sgd sgd = {.lr = (float)u->lr,

@@ -21,7 +21,7 @@ static void append(car_message **list, car_message *message) {
 static car_message *take(car_message **list, int from, const car_message *like) {
     for (; *list; list = &(*list)->next) {
         car_message *message = *list;
-        if (message->from == from && message->tag == like->tag && message->note == like->note) {
+        if (message->from == from && message->tag == like->tag && message->name == like->name) {
             *list = message->next;
             message->next = NULL;
             return message;
@@ -45,9 +45,6 @@ static void start_message(car_local *local, car_message *message) {
         car_local *to = hub->ends[message->peer];
         car_message *receive = take(&to->receives, local->base.rank, message);
         message->from = local->base.rank;
-        local->base.traffic.statuses += message->note;
-        local->base.traffic.messages += !message->note;
-        local->base.traffic.bytes_sent += message->note ? 0 : message->bytes;
         if (receive) {
             pair(to, receive, message);
         } else {
@@ -98,7 +95,6 @@ static car_local_collective *find_collective(car_local *local, bool broadcast) {
 static void start_collective(car_local *local, car_message *message) {
     car_hub *hub = local->hub;
     car_local_collective *c = find_collective(local, message->kind == CAR_MESSAGE_BROADCAST);
-    local->base.traffic.collectives++;
     if (!c) {
         car_hub_fail(hub);
         return;
@@ -127,6 +123,7 @@ void car_local_start(car_transport *transport, car_message *message) {
     message->started = car_clock_seconds();
     message->partner = NULL;
     local->in_flight++;
+    car_transport_count(transport, message);
     if (local->hub->failed || (local->hub->trouble && car_trouble_strikes(local, true))) {
         pthread_cond_signal(&local->wake); /* the message is lost, and perhaps whom it was for */
     } else if (message->kind == CAR_MESSAGE_SEND || message->kind == CAR_MESSAGE_RECEIVE) {

@@ -63,6 +63,7 @@ typedef struct car_mpi {
     int data_count, tags;
     MPI_Comm sums, weights; /* collectives, which are matched by their order in a communicator */
     MPI_Comm control;       /* statuses, and what is done outside of the loop */
+    MPI_Comm snapshots;
 
     pthread_t thread;
     car_flights flights; /* the thread's, in the loop */

@@ -85,6 +85,9 @@ static void free_ways(car_mpi *mpi) {
     if (mpi->weights != MPI_COMM_NULL) {
         MPI_Comm_free(&mpi->weights);
     }
+    if (mpi->snapshots != MPI_COMM_NULL) {
+        MPI_Comm_free(&mpi->snapshots);
+    }
 }
 
 static void close_job(car_transport *transport) {
@@ -144,6 +147,7 @@ static car_status prepare(car_transport *transport, int highest_tag, int group) 
         CAR_TRY(car_mpi_duplicate(mpi, "carousel data", &mpi->data[c]));
         mpi->data_count = c + 1;
     }
+    CAR_TRY(car_mpi_duplicate(mpi, "carousel snapshots", &mpi->snapshots));
     CAR_TRY(split(mpi, group, "carousel sums", &mpi->sums));
     CAR_TRY(split(mpi, group, "carousel weights", &mpi->weights));
     car_ring_prepare(mpi);
@@ -313,7 +317,7 @@ car_status car_transport_open(car_context *context, car_transport **out) {
     mpi->base.class = &over_mpi;
     mpi->base.context = context;
     mpi->world = MPI_COMM_WORLD;
-    mpi->sums = mpi->weights = mpi->control = MPI_COMM_NULL;
+    mpi->sums = mpi->weights = mpi->snapshots = mpi->control = MPI_COMM_NULL;
     mpi->in_request = mpi->out_requests[0] = mpi->out_requests[1] = MPI_REQUEST_NULL;
     mpi->beats.in_request = mpi->beats.out_request = MPI_REQUEST_NULL;
     if (pthread_mutex_init(&mpi->lock, NULL) != 0) {

@@ -15,16 +15,17 @@ static const double shortest_nap = 20e-6, longest_nap = 250e-6;
 
 static int start(car_mpi *mpi, car_message *message, MPI_Request *request) {
     int count = (int)(message->bytes / sizeof(float));
-    int way = message->tag > 0 && !message->lane && !message->note ? message->tag / mpi->tags : 0;
+    bool planned = message->name == CAR_MESSAGE_OF_PLAN, snapshot = message->name == CAR_MESSAGE_SNAPSHOT;
+    int way = message->tag > 0 && !message->lane && planned ? message->tag / mpi->tags : 0;
     int tag = message->tag > 0 ? message->tag % mpi->tags : 0;
     MPI_Comm data = message->lane ? mpi->sums : mpi->data[way];
-    if (message->note) {
-        data = mpi->control;
-        tag = NOTE_TAGS + message->tag;
+    if (!planned) {
+        data = snapshot ? mpi->snapshots : mpi->control;
+        tag = snapshot ? message->tag : NOTE_TAGS + message->tag;
     }
     switch (message->kind) {
     case CAR_MESSAGE_SEND:
-        return MPI_Isend(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
+        return (snapshot ? MPI_Issend : MPI_Isend)(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
     case CAR_MESSAGE_RECEIVE:
         return MPI_Irecv(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
     case CAR_MESSAGE_BROADCAST:
@@ -34,15 +35,6 @@ static int start(car_mpi *mpi, car_message *message, MPI_Request *request) {
         return MPI_Ireduce(root ? MPI_IN_PLACE : message->data, root ? message->data : NULL, count, MPI_FLOAT, MPI_SUM,
                            message->peer, mpi->sums, request);
     }
-    }
-}
-
-static void count_message(car_mpi *mpi, const car_message *message) {
-    mpi->base.traffic.collectives += message->kind > CAR_MESSAGE_RECEIVE;
-    mpi->base.traffic.statuses += message->note && message->kind == CAR_MESSAGE_SEND;
-    if (message->kind == CAR_MESSAGE_SEND && !message->note) {
-        mpi->base.traffic.messages++;
-        mpi->base.traffic.bytes_sent += message->bytes;
     }
 }
 
@@ -140,7 +132,7 @@ done:
 /* For those who count: what the engine hands in, and when. The loop goes on. */
 static void tell_profiler(const car_message *message) {
     bool to_all = message->kind == CAR_MESSAGE_ALL_REDUCE;
-    if (to_all || (message->kind == CAR_MESSAGE_SEND && !message->note)) {
+    if (to_all || (message->kind == CAR_MESSAGE_SEND && message->name == CAR_MESSAGE_OF_PLAN)) {
         MPI_Pcontrol(2, (long long)message->bytes, to_all ? -1 : message->tag);
         MPI_Pcontrol(1);
     }
@@ -149,7 +141,7 @@ static void tell_profiler(const car_message *message) {
 static car_status start_message(car_mpi *mpi, car_message *message) {
     message->started = car_clock_seconds();
     message->lane = NULL;
-    count_message(mpi, message);
+    car_transport_count(&mpi->base, message);
     tell_profiler(message);
     if (message->kind == CAR_MESSAGE_ALL_REDUCE) {
         return car_ring_start(mpi, message);

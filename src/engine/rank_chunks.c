@@ -1,0 +1,116 @@
+/* Updates in chunks. A large stage, such as an embedding, takes long to update, and all others may wait for it: then threads
+ * that have nothing else to do take chunks of it. Updates are elementwise, so the bits are the same whoever makes a chunk.
+ * (Muon's matrices are updated as a whole.)
+ *
+ *   thread 0   U [chunk][chunk][chunk] waits for the last
+ *   thread 1     [chunk][chunk]
+ *   thread 2   F        [chunk] [chunk]
+ */
+#include "engine/rank_internal.h"
+
+/* Bytes of a bundle from which on it pays to wake others up, if the config does not say; and the part of it that is a chunk. */
+enum { LARGE = 4 << 20, PARTS = 4 };
+
+struct car_chunks {
+    const car_renewal *renewal;
+    const car_layout *layout;
+    const char *from, *sum;
+    char *to;
+    int64_t length; /* elements of a chunk, a multiple of what vectors hold */
+    int part;       /* the next chunk: of this one, */
+    int64_t first;  /* from here on */
+    int running;    /* threads that are at one */
+    car_status status;
+    struct car_chunks *next;
+};
+
+typedef struct chunk {
+    const car_part *part;
+    int64_t first, count;
+} chunk;
+
+/* With the lock. False if none is left. */
+static bool take_chunk(const car_rank *rank, car_chunks *c, chunk *out) {
+    while (c->part < c->layout->count && !c->layout->parts[c->part].first) {
+        c->part++;
+    }
+    if (c->status != CAR_OK || c->part == c->layout->count) {
+        return false;
+    }
+    const car_part *part = &c->layout->parts[c->part];
+    int64_t left = (int64_t)(part->bytes / sizeof(float)) - c->first;
+    bool rest = left <= c->length || car_optimizer_is_whole(rank->optimizer, part->param);
+    *out = (chunk){.part = part, .first = c->first, .count = rest ? left : c->length};
+    c->part += rest;
+    c->first = rest ? 0 : c->first + c->length;
+    c->running++;
+    return true;
+}
+
+/* With the lock, which it lets go meanwhile. */
+static void run_chunk(car_rank *rank, car_chunks *c, const chunk *k) {
+    const car_part *part = k->part;
+    pthread_mutex_unlock(&rank->lock);
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
+    car_status status = car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, k->first,
+                                         k->count, c->renewal, (const float *)(c->from + part->offset),
+                                         (float *)(c->to + part->offset), (const float *)(c->sum + part->sum_offset));
+    car_kernels_leave(mode);
+    pthread_mutex_lock(&rank->lock);
+    if (status != CAR_OK) { /* it may be a helper that has the message */
+        c->status = status;
+        car_rank_fail(rank, status);
+    }
+    if (--c->running == 0) {
+        pthread_cond_broadcast(&rank->changed);
+    }
+}
+
+static void withdraw(car_rank *rank, const car_chunks *c) {
+    for (car_chunks **place = &rank->chunks; *place; place = &(*place)->next) {
+        if (*place == c) {
+            *place = c->next;
+            return;
+        }
+    }
+}
+
+car_status car_rank_renew(car_rank *rank, int bundle, const car_renewal *renewal, const car_block *from,
+                          const car_block *to, const car_block *sum) {
+    const car_layout *layout = &rank->holding[bundle].layout;
+    size_t large = rank->config.shared_update_bytes > 0 ? rank->config.shared_update_bytes : LARGE;
+    car_chunks c = {.renewal = renewal,
+                    .layout = layout,
+                    .from = from->data,
+                    .sum = sum->data,
+                    .to = to->data,
+                    .length = (int64_t)car_round_up(large / PARTS / sizeof(float), 64)};
+    chunk k;
+    pthread_mutex_lock(&rank->lock);
+    if (layout->bytes >= large && rank->config.threads > 1) {
+        c.next = rank->chunks;
+        rank->chunks = &c;
+        pthread_cond_broadcast(&rank->changed);
+    }
+    while (take_chunk(rank, &c, &k)) {
+        run_chunk(rank, &c, &k);
+    }
+    withdraw(rank, &c);
+    while (c.running > 0) {
+        pthread_cond_wait(&rank->changed, &rank->lock);
+    }
+    pthread_mutex_unlock(&rank->lock);
+    return c.status;
+}
+
+bool car_rank_help(car_rank *rank) {
+    chunk k;
+    for (car_chunks *c = rank->chunks; c; c = c->next) {
+        if (take_chunk(rank, c, &k)) {
+            rank->times.helped++;
+            run_chunk(rank, c, &k);
+            return true;
+        }
+    }
+    return false;
+}
