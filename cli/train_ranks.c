@@ -346,7 +346,7 @@ done:
     return status;
 }
 
-static car_status pause(car_train_run *run, bool *ends) {
+static car_status pause_ranks(car_train_run *run, bool *ends) {
     car_status status = CAR_OK;
     CAR_TRY(gather(run));
     CAR_TRY(car_rank_attend(run->rank, evaluate_on_the_way, run));
@@ -361,7 +361,7 @@ static car_status train(car_train_run *run) {
     bool ends = false;
     car_status status = CAR_OK;
     if (car_train_begins_at_evaluation(run)) {
-        CAR_TRY(pause(run, &ends));
+        CAR_TRY(pause_ranks(run, &ends));
     }
     while (car_rank_steps(run->rank) < o->steps && !ends) {
         int64_t every = car_train_pauses(o) ? o->eval_every : o->steps;
@@ -373,7 +373,7 @@ static car_status train(car_train_run *run) {
         run->interrupted = car_rank_steps(run->rank) < stop;
         ends = run->interrupted || stop == o->steps;
         if (!ends) {
-            CAR_TRY(pause(run, &ends));
+            CAR_TRY(pause_ranks(run, &ends));
         }
     }
 done:
