@@ -14,15 +14,15 @@
  * who fell behind a little catches up. In the other placements the plan's own messages do the same. */
 #include "engine/rank_internal.h"
 
-/* Of an even share of a step, what lies between micro-batches at least. Over a network sums are late now and then, and a
- * rank that waits for one should not make all behind it wait as well. */
+/* Minimum gap between starts of micro-batches, as a fraction of an N-th of a step. Over a network sums are late now and then,
+ * and a rank that waits for one should not make all behind it wait as well. */
 static const double part = 0.75, part_nearby = 0.95;
 
 static bool is_here(const car_rank *rank, int64_t number) {
     return car_rank_has(rank, number / rank->workers, (int)(number % rank->workers), 0);
 }
 
-bool car_rank_may_begin(const car_rank *rank, const car_task *task) {
+bool car_beat_has_come(const car_rank *rank, const car_task *task) {
     int64_t number = task->step * rank->workers + task->worker;
     if (task->kind != CAR_TASK_FORWARD || task->stage > 0 || number == 0 || !car_plan_needs_beats(rank->plan) ||
         is_here(rank, number - 1)) {
@@ -31,11 +31,9 @@ bool car_rank_may_begin(const car_rank *rank, const car_task *task) {
     return rank->beat_run == rank->run && rank->beat >= number;
 }
 
-void car_rank_note_begin(car_rank *rank, const car_task *task) {
-    bool computes = car_task_computes(task);
+void car_beat_note_begin(car_rank *rank, const car_task *task) {
     int64_t next = task->step * rank->workers + task->worker + 1;
-    rank->begun = rank->begun || computes;
-    if (!computes || !car_plan_needs_beats(rank->plan) || next >= rank->limit * rank->workers || is_here(rank, next) ||
+    if (!car_plan_needs_beats(rank->plan) || next >= rank->limit * rank->workers || is_here(rank, next) ||
         next <= rank->told) {
         return;
     }
@@ -52,12 +50,9 @@ void car_rank_note_begin(car_rank *rank, const car_task *task) {
     }
 }
 
-void car_rank_note_end(car_rank *rank, const car_task *task, double seconds) {
-    if (!car_task_computes(task)) {
-        return;
-    }
+void car_beat_note_end(car_rank *rank, const car_task *task, double seconds) {
     double *computed = &rank->computed[task->worker];
-    *computed = task->kind == CAR_TASK_FORWARD && task->stage == 0 ? seconds : *computed + seconds;
+    *computed += seconds;
     if (task->kind == CAR_TASK_BACKWARD && task->stage == 0) {
         rank->computes = *computed;
     }

@@ -95,7 +95,7 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
     if (task->kind == CAR_TASK_UPDATE && !car_rank_may_update(rank, entry)) {
         return false;
     }
-    return target_is_free(rank, task) && car_rank_may_begin(rank, task) && car_rank_may_note_loss(rank, task);
+    return target_is_free(rank, task) && car_rank_may_pace(rank, task) && car_rank_may_note_loss(rank, task);
 }
 
 /* Receives are posted ahead of their use, collectives in the order that all ranks have. */
@@ -251,12 +251,12 @@ static void note_end(car_rank *rank, car_entry *entry, car_status status, double
         return;
     }
     rank->progressed = car_clock_seconds();
+    car_rank_note_end(rank, entry, seconds);
     if (dropped && !is_message(&entry->task)) { /* it was running when the end came near */
         entry->running = false;
         entry->over = true;
         car_rank_retire(rank, entry);
     } else if (whole) {
-        car_rank_note_end(rank, &entry->task, seconds);
         note_over(rank, entry);
     } else { /* there are more portions of it */
         entry->running = false;
@@ -293,7 +293,7 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     }
     entry->running = true;
     thread->entry = entry;
-    car_rank_note_begin(rank, &entry->task);
+    car_rank_note_begin(rank, entry);
     car_track *track = begin_record(thread, entry, now);
     car_status status = run(thread, entry);
     *mark = car_clock_seconds();

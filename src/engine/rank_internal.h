@@ -99,6 +99,9 @@ typedef struct car_entry {
     bool running, over;
     bool candidate; /* of the choice that is being made */
     int at;         /* the operation that comes next, if the task has begun and is not over; else CAR_NONE */
+    bool portioned; /* the next two are known: of the portion that runs, or runs next */
+    int until;      /* the operation behind its last, in the order in which they run */
+    size_t most;    /* bytes of activations that the worker holds meanwhile, at most */
     car_addition additions[CAR_MAX_ADDITIONS]; /* of a backward that has begun */
     int addition_count;
     bool started, arrived; /* messages and collectives */
@@ -374,22 +377,24 @@ void car_rank_forget_entries(car_rank *rank);
 /* rank_executor.c */
 void *car_rank_thread_run(void *argument);
 
-/* rank_beat.c: when a micro-batch may begin. With the lock. */
-bool car_rank_may_begin(const car_rank *rank, const car_task *task);
-void car_rank_note_begin(car_rank *rank, const car_task *task);
-void car_rank_note_end(car_rank *rank, const car_task *task, double seconds);
-void car_rank_hear_beat(void *user, int64_t run, int64_t number); /* a rank; takes the lock itself */
-
-/* rank_pace.c: whose turn it is where one rank has all workers. With the lock, but for creating and the portions. */
+/* rank_pace.c: pacing says who may start next. It has three forms: a window of phases and a budget of bytes between the
+ * workers of a rank, and beats (rank_beat.c) between ranks. With the lock, except for creating. */
 car_status car_rank_create_pacing(car_rank *rank);
 void car_rank_destroy_pacing(car_rank *rank);
 void car_rank_rewind_pacing(car_rank *rank); /* before a run */
-/* Whether a portion of a task from operation `from` on ends before operation `next`. */
-bool car_rank_portion_is_full(const car_rank *rank, const car_task *task, int from, int next);
-/* A portion of a forward or backward begins, or has ended and entry->at says where it goes on. */
-void car_rank_note_portion(car_rank *rank, const car_entry *entry, bool begins);
+/* Whether a task may start at all. */
+bool car_rank_may_pace(const car_rank *rank, const car_task *task);
 /* One of the ready entries that are candidates, or NULL: they wait. */
 car_entry *car_rank_choose_paced(car_rank *rank);
+/* A task, or a portion of a forward or backward, begins; it has ended, and entry->at says where it goes on. */
+void car_rank_note_begin(car_rank *rank, car_entry *entry);
+void car_rank_note_end(car_rank *rank, car_entry *entry, double seconds);
+
+/* rank_beat.c: for the above. */
+bool car_beat_has_come(const car_rank *rank, const car_task *task);
+void car_beat_note_begin(car_rank *rank, const car_task *task);
+void car_beat_note_end(car_rank *rank, const car_task *task, double seconds);
+void car_rank_hear_beat(void *user, int64_t run, int64_t number); /* a rank; takes the lock itself */
 
 /* rank_losses.c: losses, and the reports that rank 0 makes of them. With the lock, but for creating. */
 car_status car_rank_create_losses(car_rank *rank);

@@ -65,6 +65,10 @@ static void count_sends(car_rank *rank, const car_task *task) {
 }
 
 static void put_aside(car_rank *rank, car_entry *entry) {
+    for (int a = 0; a < entry->addition_count; a++) { /* of a backward that was dropped, or failed, on the way */
+        car_block_drop(rank, entry->additions[a].kind == CAR_ADDITION_WAITS ? entry->additions[a].block : NULL);
+    }
+    entry->addition_count = 0;
     entry->next = rank->spare;
     rank->spare = entry;
 }

@@ -1,4 +1,5 @@
-/* Pacing of a rank that has all workers: whose turn it is, of those that could run.
+/* Pacing: who may start next, of those that could run. This file has what a rank does with several workers of its own, all
+ * of them in one process; beats between ranks are in rank_beat.c.
  *
  * Workers are kept evenly apart, because then the sum of what they hold is flat: a worker i in step t that has done a share
  * c of the step's cost is at phase t + i/N + c, and may go on only if that is at most the slowest worker's phase plus a
@@ -46,15 +47,28 @@ static double longest_operation(const car_curve *curve) {
     return longest;
 }
 
+/* Workers that are computed here. */
+static int count_own(const car_rank *rank) {
+    int own = 0;
+    for (int i = 0; i < rank->workers; i++) {
+        own += car_rank_has(rank, 0, i, 0);
+    }
+    return own;
+}
+
 static car_status set_pace(car_rank *rank) {
     const car_partition *partition = rank->partition;
     struct car_pacing *p = rank->pacing;
     car_simulation predicted;
+    car_device_prediction device;
     car_status status = CAR_OK;
-    p->portion = 1;
-    p->window = partition->longest_task;
-    if (rank->config.threads >= rank->workers) {
-        p->portion = p->window = longest_operation(&partition->curve);
+    bool own_threads = rank->config.threads >= count_own(rank);
+    p->portion = own_threads ? longest_operation(&partition->curve) : 1;
+    p->window = own_threads ? p->portion : partition->longest_task;
+    if (!rank->alone) { /* how far apart its workers are is the mapping's business */
+        CAR_TRY(car_plan_predict_device(rank->plan, rank->device, 0, &device));
+        p->budget = predicted_share * (double)device.activations;
+    } else if (own_threads) {
         p->budget = spaced_share * car_predict_free_running(partition, rank->workers) * (double)rank->workers *
                     (double)partition->curve.peak;
     } else if ((int64_t)rank->workers * rank->stages <= few_enough) {
@@ -69,7 +83,7 @@ car_status car_rank_create_pacing(car_rank *rank) {
     size_t stages = (size_t)rank->stages, workers = (size_t)rank->workers;
     double share = 0;
     car_status status = CAR_OK;
-    if (!rank->cyclic || !rank->placement->one_process || rank->config.unpaced) {
+    if (!rank->cyclic || rank->range || count_own(rank) < 2 || rank->config.unpaced) {
         return CAR_OK;
     }
     CAR_TRY(car_context_allocate(rank->context, 1, sizeof *rank->pacing, &rank->pacing));
@@ -101,7 +115,8 @@ void car_rank_destroy_pacing(car_rank *rank) {
 
 void car_rank_rewind_pacing(car_rank *rank) {
     for (int i = 0; rank->pacing && i < rank->workers; i++) {
-        rank->pacing->workers[i] = (pacing_worker){.phase = (double)i / rank->workers};
+        bool own = car_rank_has(rank, 0, i, 0);
+        rank->pacing->workers[i] = (pacing_worker){.phase = own ? (double)i / rank->workers : endless};
     }
 }
 
@@ -122,27 +137,30 @@ static int end_op(const car_rank *rank, const car_task *task) {
     return task->kind == CAR_TASK_FORWARD ? stage->end : stage->first - 1;
 }
 
-bool car_rank_portion_is_full(const car_rank *rank, const car_task *task, int from, int next) {
+/* Whether a portion from operation `from` on ends before operation `next`. */
+static bool is_full(const car_rank *rank, const car_task *task, int from, int next) {
     const car_curve *curve = &rank->partition->curve;
-    if (!rank->pacing || from == next) {
-        return false;
-    }
     int first = event_of(rank, task, from), event = event_of(rank, task, next);
     double end = event + 1 < curve->events ? curve->begin[event + 1] : 1.0;
-    return end - curve->begin[first] > rank->pacing->portion * (1 + 1e-9);
+    return from != next && end - curve->begin[first] > rank->pacing->portion * (1 + 1e-9);
 }
 
-/* The most that a worker holds while it runs its next portion. */
-static size_t portion_bytes(const car_rank *rank, const car_entry *entry) {
+/* Finds the end of the next portion, and the most that its worker holds meanwhile. */
+static void find_portion(const car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     int from = entry->at != CAR_NONE ? entry->at : first_op(rank, task), end = end_op(rank, task);
-    int step = task->kind == CAR_TASK_FORWARD ? 1 : -1;
+    int step = task->kind == CAR_TASK_FORWARD ? 1 : -1, l = rank->pacing ? from : end;
     size_t most = 0;
-    for (int l = from; l != end && !car_rank_portion_is_full(rank, task, from, l); l += step) {
+    if (entry->portioned) {
+        return;
+    }
+    for (; l != end && !is_full(rank, task, from, l); l += step) {
         size_t during = rank->partition->curve.during[event_of(rank, task, l)];
         most = during > most ? during : most;
     }
-    return most;
+    entry->portioned = true;
+    entry->until = l;
+    entry->most = most;
 }
 
 /* What a worker holds between two operations is alive during both, so the smaller of the two bounds it. */
@@ -168,30 +186,58 @@ static double phase_of(const car_rank *rank, const car_entry *entry) {
     return (double)task->step + (double)task->worker / rank->workers + share;
 }
 
-void car_rank_note_portion(car_rank *rank, const car_entry *entry, bool begins) {
+void car_rank_note_begin(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
-    if (!rank->pacing) {
+    if (!car_task_computes(task)) {
         return;
     }
-    pacing_worker *worker = &rank->pacing->workers[task->worker];
-    worker->holds = begins ? portion_bytes(rank, entry) : resting_bytes(rank, entry);
-    if (begins || entry->at != CAR_NONE) {
-        worker->phase = phase_of(rank, entry);
-        return;
+    rank->begun = true;
+    if (task->kind == CAR_TASK_FORWARD && task->stage == 0 && entry->at == CAR_NONE) {
+        rank->computed[task->worker] = 0;
     }
+    car_beat_note_begin(rank, task);
+    find_portion(rank, entry);
+    if (rank->pacing) {
+        rank->pacing->workers[task->worker] = (pacing_worker){phase_of(rank, entry), entry->most};
+    }
+}
+
+/* Where a worker is that has done what the entry says of its task. */
+static double phase_after(const car_rank *rank, const car_entry *entry) {
+    const car_task *task = &entry->task;
     const car_stage *stage = &rank->partition->stages[task->stage];
-    worker->phase = phase_of(rank, entry) + (task->kind == CAR_TASK_FORWARD ? stage->forward : stage->backward);
+    if (entry->at != CAR_NONE) {
+        return phase_of(rank, entry);
+    }
     if (task->kind == CAR_TASK_BACKWARD && task->stage == 0) {
         bool last = task->step + 1 >= rank->limit;
-        worker->phase = last ? endless : (double)(task->step + 1) + (double)task->worker / rank->workers;
+        return last ? endless : (double)(task->step + 1) + (double)task->worker / rank->workers;
+    }
+    return phase_of(rank, entry) + (task->kind == CAR_TASK_FORWARD ? stage->forward : stage->backward);
+}
+
+void car_rank_note_end(car_rank *rank, car_entry *entry, double seconds) {
+    const car_task *task = &entry->task;
+    if (!car_task_computes(task)) {
+        return;
+    }
+    entry->portioned = false;
+    car_beat_note_end(rank, task, seconds);
+    if (rank->pacing) {
+        rank->pacing->workers[task->worker] = (pacing_worker){phase_after(rank, entry), resting_bytes(rank, entry)};
     }
 }
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
+bool car_rank_may_pace(const car_rank *rank, const car_task *task) {
+    return car_beat_has_come(rank, task);
+}
+
 /* All workers together, if this one ran its next portion. */
-static double bytes_with(const car_rank *rank, const car_entry *entry) {
-    double sum = (double)portion_bytes(rank, entry);
+static double bytes_with(const car_rank *rank, car_entry *entry) {
+    find_portion(rank, entry);
+    double sum = (double)entry->most;
     for (int i = 0; i < rank->workers; i++) {
         sum += i != entry->task.worker ? (double)rank->pacing->workers[i].holds : 0;
     }

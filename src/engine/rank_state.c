@@ -243,61 +243,36 @@ done:
     return status;
 }
 
-/* From rank 0's cut, or (NULL everywhere) from whoever keeps it. */
-static car_status share_part(car_rank *rank, car_cut *cut, bool from_cut, int bundle, const car_part *part,
-                             car_cut_part which, float *room) {
-    int source = from_cut ? 0 : keeper_of(rank, bundle);
-    car_status status = CAR_OK;
-    if (rank->device == source) {
-        const float *data = from_cut ? car_cut_data(cut, which, part->param) : find_part(rank, bundle, part, which);
-        if (!data && which == CAR_CUT_PREVIOUS) {
-            data = find_part(rank, bundle, part, CAR_CUT_WEIGHTS); /* nobody is ever stale for it */
-        }
-        if (!data) {
-            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got a part of %s to share",
-                                    rank->device, car_graph_param(rank->graph, part->param)->name);
-        }
-        memcpy(room, data, part->bytes);
-    }
-    CAR_TRY(car_transport_broadcast(rank->transport, source, room, part->bytes));
-done:
-    return status;
-}
-
-/* All of a parameter is read before any of it is written: places change their versions. */
-static car_status share_parts(car_rank *rank, car_cut *cut, bool from_cut, int32_t parts, int bundle,
-                              const car_part *part, float **rooms) {
+/* From rank 0's cut to all. */
+static car_status share_parts(car_rank *rank, car_cut *cut, int32_t parts, const car_part *part, float *room) {
     car_status status = CAR_OK;
     for (int which = 0; which < CAR_CUT_PARTS; which++) {
         if (is_exchanged(rank, parts, which, part)) {
-            CAR_TRY(share_part(rank, cut, from_cut, bundle, part, (car_cut_part)which, rooms[which]));
-        }
-    }
-    for (int which = 0; which < CAR_CUT_PARTS; which++) {
-        if (is_exchanged(rank, parts, which, part)) {
-            CAR_TRY(put_part(rank, part->param, (car_cut_part)which, rooms[which]));
+            if (rank->device == 0) {
+                memcpy(room, car_cut_data(cut, (car_cut_part)which, part->param), part->bytes);
+            }
+            CAR_TRY(car_transport_broadcast(rank->transport, 0, room, part->bytes));
+            CAR_TRY(put_part(rank, part->param, (car_cut_part)which, room));
         }
     }
 done:
     return status;
 }
 
-static car_status share(car_rank *rank, car_cut *cut, bool from_cut, int32_t parts) {
-    float *rooms[CAR_CUT_PARTS] = {NULL};
+static car_status share(car_rank *rank, car_cut *cut, int32_t parts) {
+    float *room = NULL;
     size_t most = 0;
     car_status status = CAR_OK;
     for (int p = 0; p < car_graph_param_count(rank->graph); p++) {
         size_t bytes = car_program_param_bytes(rank->program, p);
         most = bytes > most ? bytes : most;
     }
-    for (int which = 0; which < CAR_CUT_PARTS; which++) {
-        CAR_TRY(car_context_allocate(rank->context, parts & 1 << which ? most : 0, 1, &rooms[which]));
-    }
+    CAR_TRY(car_context_allocate(rank->context, most, 1, &room));
     for (int b = 0; b < rank->stages; b++) {
         const car_layout *layout = &rank->holding[b].layout;
         for (int c = 0; c < layout->count; c++) {
             if (layout->parts[c].first) {
-                CAR_TRY(share_parts(rank, cut, from_cut, parts, b, &layout->parts[c], rooms));
+                CAR_TRY(share_parts(rank, cut, parts, &layout->parts[c], room));
             }
         }
     }
@@ -305,9 +280,7 @@ static car_status share(car_rank *rank, car_cut *cut, bool from_cut, int32_t par
     settle(rank);
     CAR_TRY(refresh(rank));
 done:
-    for (int which = 0; which < CAR_CUT_PARTS; which++) {
-        car_context_release(rank->context, rooms[which], rooms[which] ? most : 0, 1);
-    }
+    car_context_release(rank->context, room, room ? most : 0, 1);
     return status;
 }
 
@@ -330,14 +303,14 @@ car_status car_rank_spread(car_rank *rank, car_cut *cut) {
     rank->updates = numbers.updates;
     rank->last_norm = numbers.norm;
     car_optimizer_set_since(rank->optimizer, numbers.since);
-    CAR_TRY(share(rank, cut, true, parts));
+    CAR_TRY(share(rank, cut, parts));
 done:
     return status;
 }
 
 /* Before a further run: everybody gets what the keepers have. */
 car_status car_rank_go_on(car_rank *rank) {
-    int32_t parts = 1 << CAR_CUT_WEIGHTS;
+    car_cut *cut = NULL;
     car_status status = CAR_OK;
     if (rank->newest == 0) {
         return CAR_OK;
@@ -347,14 +320,13 @@ car_status car_rank_go_on(car_rank *rank) {
         rename_versions(rank);
         return CAR_OK;
     }
-    for (int s = 0; s < car_optimizer_states(rank->optimizer); s++) {
-        parts |= 1 << (CAR_CUT_STATE_0 + s);
+    if (rank->device == 0) {
+        CAR_TRY(car_rank_create_cut(rank, &cut));
     }
-    if (car_plan_delay(rank->plan, 0, 0) > 0) {
-        parts |= 1 << CAR_CUT_PREVIOUS;
-    }
-    CAR_TRY(share(rank, NULL, false, parts));
+    CAR_TRY(car_rank_gather(rank, cut));
+    CAR_TRY(car_rank_spread(rank, cut));
 done:
+    car_cut_destroy(cut);
     return status;
 }
 

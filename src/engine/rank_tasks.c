@@ -69,19 +69,17 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
 /* ---- forward --------------------------------------------------------------------------------- */
 
 /* A portion, from operation *at on; *at becomes the next one, CAR_NONE if that was all. */
-static car_status forward(car_rank_thread *thread, const car_task *task, int *at) {
+static car_status forward(car_rank_thread *thread, const car_entry *entry, int *at) {
     car_rank *rank = thread->rank;
+    const car_task *task = &entry->task;
     const car_stage *stage = &rank->partition->stages[task->stage];
     car_tape *tape = rank->tapes[car_usage_tape_of(rank->usage, task)];
     int64_t step = car_rank_step_of(rank, task);
-    int from = *at != CAR_NONE ? *at : stage->first, end = from;
+    int from = *at != CAR_NONE ? *at : stage->first, end = entry->until;
     car_status status = CAR_OK;
     if (task->stage == 0 && *at == CAR_NONE) {
         car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->workers, task->worker), true);
         CAR_TRY(rank->config.feed(rank->config.feed_user, step, task->worker, tape));
-    }
-    while (end < stage->end && !car_rank_portion_is_full(rank, task, from, end)) {
-        end++;
     }
     CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, from, end));
     *at = end < stage->end ? end : CAR_NONE;
@@ -209,10 +207,10 @@ done:
 static car_status backward(car_rank_thread *thread, const car_entry *entry, int *at) {
     const car_rank *rank = thread->rank;
     const car_stage *stage = &rank->partition->stages[entry->task.stage];
-    int from = *at != CAR_NONE ? *at : stage->end - 1, l = from;
+    int l = *at != CAR_NONE ? *at : stage->end - 1;
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
     car_status status = CAR_OK;
-    for (; status == CAR_OK && l >= stage->first && !car_rank_portion_is_full(rank, &entry->task, from, l); l--) {
+    for (; status == CAR_OK && l > entry->until; l--) {
         status = backward_op(thread, entry, l);
     }
     *at = l >= stage->first ? l : CAR_NONE;
@@ -220,20 +218,15 @@ static car_status backward(car_rank_thread *thread, const car_entry *entry, int 
     return status;
 }
 
-static void drop_waiting(car_rank *rank, const car_entry *entry) {
-    for (int a = 0; a < entry->addition_count; a++) {
-        car_block_drop(rank, entry->additions[a].kind == CAR_ADDITION_WAITS ? entry->additions[a].block : NULL);
-    }
-}
-
 /* With the lock. The sums are whole now, or wait for what is to come. */
-static car_status settle_sums(car_rank *rank, const car_entry *entry) {
+static car_status settle_sums(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     car_status status = CAR_OK;
     for (int a = 0; a < entry->addition_count; a++) {
-        const car_addition *addition = &entry->additions[a];
+        car_addition *addition = &entry->additions[a];
         if (addition->kind == CAR_ADDITION_WAITS) {
             CAR_TRY(car_rank_put_own(rank, addition->bundle, task->step, addition->block));
+            addition->kind = CAR_ADDITION_ADDS;                                        /* it is the store's now */
             car_arena_assign(rank->arena, addition->block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
         }
         CAR_TRY(car_rank_settle(rank, addition->bundle, task->step, task->worker, true));
@@ -264,15 +257,13 @@ static void free_weights(car_rank *rank, const car_task *task) {
 static car_status run_portion(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     int at = entry->at; /* the entry's is read by others, with the lock */
-    car_rank_note_portion(rank, entry, true);
     pthread_mutex_unlock(&rank->lock);
     double begin = car_clock_seconds();
     car_status status =
-        entry->task.kind == CAR_TASK_BACKWARD ? backward(thread, entry, &at) : forward(thread, &entry->task, &at);
+        entry->task.kind == CAR_TASK_BACKWARD ? backward(thread, entry, &at) : forward(thread, entry, &at);
     pretend(rank, &entry->task, begin);
     pthread_mutex_lock(&rank->lock);
     entry->at = at;
-    car_rank_note_portion(rank, entry, false);
     return status;
 }
 
@@ -284,11 +275,7 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
     if (task->kind == CAR_TASK_BACKWARD && entry->at == CAR_NONE) {
         CAR_TRY(bind_sums(rank, entry));
     }
-    status = run_portion(thread, entry);
-    if (status != CAR_OK) {
-        drop_waiting(rank, entry);
-        goto done;
-    }
+    CAR_TRY(run_portion(thread, entry));
     if (entry->at != CAR_NONE) {
         return CAR_OK; /* there is more of it */
     }

@@ -1,4 +1,5 @@
 /* The loop of a rank in one process: messages, collectives, statuses and beats, and the thread that moves them. */
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -314,21 +315,25 @@ static void doze(car_local *local) {
     pthread_cond_timedwait(&local->wake, &local->hub->lock, &when);
 }
 
-static bool is_due(const car_local *local, double held) {
-    return !local->hub->trouble || held <= car_clock_seconds();
+/* Until when messages may have been held back to go now. */
+static double held_until(const car_local *local) {
+    return local->hub->trouble ? car_clock_seconds() : INFINITY;
 }
 
-/* Where the first in the list is that is not held back; at the list's end if there is none. */
+/* Where the first in the list is that is not held back; at the list's end if there is none. The clock is read once: of two
+ * that are held to the same time, the second must not be found due when the first was not. */
 static car_message **find_matched(car_local *local) {
+    double now = held_until(local);
     car_message **place = &local->matched;
-    while (*place && !is_due(local, (*place)->held)) {
+    while (*place && (*place)->held > now) {
         place = &(*place)->next;
     }
     return place;
 }
 static car_local_collective **find_complete(car_local *local) {
+    double now = held_until(local);
     car_local_collective **place = &local->complete;
-    while (*place && !is_due(local, (*place)->held)) {
+    while (*place && (*place)->held > now) {
         place = &(*place)->next;
     }
     return place;
