@@ -138,7 +138,7 @@ typedef struct segment {
 static bool is_in(const car_rank *rank, int which, const car_part *part) {
     int state = which - CAR_CUT_STATE_0;
     bool kept = state < 0 ? which == CAR_CUT_WEIGHTS || has_previous(rank)
-                          : state < car_optimizer_param_states(&rank->config.optimizer, rank->graph, part->param);
+                          : car_optimizer_keeps(&rank->config.optimizer, rank->graph, part->param, state);
     return part->first && kept && (rank->snapshots->whole || which == CAR_CUT_WEIGHTS);
 }
 
