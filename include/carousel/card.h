@@ -11,6 +11,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_card car_card;
 
@@ -39,6 +40,7 @@ car_status car_card_set_recipe(car_card *card, const car_image_recipe *recipe);
 /* Replaces what the card says something about. CAR_ERROR_FORMAT if that cannot be used. */
 car_status car_card_recipe(const car_card *card, car_image_recipe *recipe);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -18,6 +18,7 @@
 #define CAROUSEL_CAROUSEL_H
 
 #include "carousel/arena.h"
+#include "carousel/card.h"
 #include "carousel/checkpoint.h"
 #include "carousel/cluster.h"
 #include "carousel/context.h"
@@ -25,7 +26,9 @@
 #include "carousel/cut.h"
 #include "carousel/data.h"
 #include "carousel/evaluate.h"
+#include "carousel/generate.h"
 #include "carousel/graph.h"
+#include "carousel/image.h"
 #include "carousel/loader.h"
 #include "carousel/mapping.h"
 #include "carousel/model.h"
@@ -43,6 +46,7 @@
 #include "carousel/safetensors.h"
 #include "carousel/status.h"
 #include "carousel/tape.h"
+#include "carousel/tokenizer.h"
 #include "carousel/trainer.h"
 #include "carousel/transport.h"
 #include "carousel/version.h"

@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct car_generator car_generator;
 
@@ -62,6 +63,7 @@ void car_sampler_destroy(car_sampler *sampler);
  * CAR_ERROR_NOT_FINITE if a logit is not a number. */
 car_status car_sampler_choose(car_sampler *sampler, const float *logits, int64_t draw, int *token);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -9,6 +9,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* What is done to an image without augmentation: the shorter side is resized, the middle is cut out, and levels from
  * 0 to 1 are normalised. */
@@ -37,6 +38,7 @@ car_status car_image_open(car_image_opener *opener, const char *path, float *sam
 /* Whether a file's name ends as those of images do that can be read: .jpg, .jpeg, .png or .webp, in any case. */
 bool car_image_has_known_ending(const char *name);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

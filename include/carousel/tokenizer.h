@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 enum { CAR_TOKENIZER_LEAST = 256, CAR_TOKENIZER_MOST = 1 << 20 };
 
@@ -51,6 +52,7 @@ car_status car_tokenizer_encode(const car_tokenizer *tokenizer, const void *text
 /* The bytes of one token, which may be a part of a character. NULL if there is no such token. */
 const unsigned char *car_tokenizer_decode(const car_tokenizer *tokenizer, int token, int *length);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -25,5 +25,13 @@ while read -r name; do
     failures=$((failures + 1))
 done < <(comm -12 "$scratch/declared" "$scratch/defined" | comm -23 - "$scratch/exported")
 
+for header in "$root"/include/carousel/*.h; do
+    name=$(basename "$header")
+    [ "$name" = carousel.h ] || grep -q "\"carousel/$name\"" "$root/include/carousel/carousel.h" || {
+        echo "FAIL: carousel.h does not include $name" >&2
+        failures=$((failures + 1))
+    }
+done
+
 [ $failures = 0 ] && echo "all well: $(wc -l <"$scratch/exported") symbols"
 exit $((failures > 0))
