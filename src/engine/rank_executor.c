@@ -270,8 +270,13 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
     if (rank->status == CAR_OK) {
         note_failure(rank, car_rank_fill(rank));
     }
+    int64_t limit = rank->limit;
     if (rank->status == CAR_OK) {
         note_failure(rank, car_rank_tend_snapshots(rank));
+    }
+    /* Handing a snapshot over lets the lock go. If the end came near meanwhile, what it drops must not begin. */
+    if (rank->status == CAR_OK && rank->limit != limit) {
+        note_failure(rank, car_rank_fill(rank));
     }
     car_entry *entry = rank->status == CAR_OK ? choose(rank, thread->carries) : NULL;
     if (rank->status != CAR_OK || (!entry && is_done(rank))) {

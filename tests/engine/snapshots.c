@@ -211,6 +211,7 @@ bool car_placement_snapshots(car_transport *transport, const car_placement_setti
     car_status status = CAR_OK;
     CAR_TRY(car_session_open(&w.session, &config));
     CAR_TRY(car_plan_create(w.session.context, w.session.partition, &plan, &w.plan));
+    CAR_TRY(car_plan_validate(w.plan, 4, NULL));
     CAR_TRY(car_arena_create(w.session.context, 0, &w.arena));
     car_trainer_config training = config.training;
     training.threads = s->threads;

@@ -69,7 +69,7 @@ if command -v python3 >/dev/null; then
     printf 'x' | dd of="$(ls run/events.out.tfevents.* | head -n 1)" bs=1 seek=40 conv=notrunc 2>/dev/null
     python3 -B "$here/events.py" run 3 >/dev/null 2>&1 && fail "a damaged event file was not noticed"
 fi
-expect 1 "--tensorboard wants --out" train --model mlp --steps 1 --tensorboard
+expect 2 "--tensorboard wants --out" train --model mlp --steps 1 --tensorboard
 
 # ---- a report that is told to stop while the run goes on ----
 

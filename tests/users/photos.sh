@@ -153,7 +153,7 @@ expect 0 "damaged: photos/train/vehicle/cut.jpg" predict run photos/train/vehicl
 expect 1 '"error":"photos/train/vehicle/text.png: Not a PNG file' predict run photos/train/vehicle/text.png --json
 expect 2 "which weights?" predict
 expect 2 "there is no image to look at" predict run
-expect 1 "does not say which model it is of" predict resnet18.safetensors new
+expect 2 "does not say which model it is of" predict resnet18.safetensors new
 expect 0 "class " predict resnet18.safetensors new --model resnet18 --image-size 96
 
 # ---- a weights file alone; other classes are noticed
@@ -184,9 +184,9 @@ expect 0 "using whole/average.safetensors" eval whole
     --patience 2 --out patient >patient.log 2>&1 || fail "patience: $(cat patient.log)"
 grep -q "stopping: 2 evaluations without a better loss" patient.log || fail "patience: $(cat patient.log)"
 grep -q "done after 6 steps" patient.log || fail "patience does not end in order: $(cat patient.log)"
-expect 1 "say how often there is one with --eval-every" train --model mlp --patience 2 --steps 2
-expect 1 "it must be accuracy or loss" train --model mlp --keep-best size --eval-every 1 --steps 2 --out none
-expect 1 "it must be auto, resized-crop" train --model mlp --augment flop --steps 2
-expect 1 "it has no dropout" train --model resnet20 --dropout 0.1 --steps 1
+expect 2 "say how often there is one with --eval-every" train --model mlp --patience 2 --steps 2
+expect 2 "it must be accuracy or loss" train --model mlp --keep-best size --eval-every 1 --steps 2 --out none
+expect 2 "it must be auto, resized-crop" train --model mlp --augment flop --steps 2
+expect 2 "it has no dropout" train --model resnet20 --dropout 0.1 --steps 1
 
 finish
