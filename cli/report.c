@@ -81,6 +81,11 @@ int car_cli_report_runs(int argc, char **argv) {
     if (code != CAR_CLI_GO_ON) {
         goto done;
     }
+    size_t length = o.output ? strlen(o.output) : 0;
+    if (o.output && (length < 5 || strcmp(o.output + length - 5, ".html") != 0)) {
+        code = car_cli_fail(CAR_CLI_USAGE, "report: -o %s: the name of a page ends in .html", o.output);
+        goto done;
+    }
     if (o.live && count == 1 && !o.output && strlen(directories[0]) + sizeof "/report.html" <= sizeof page) {
         snprintf(page, sizeof page, "%s/report.html", directories[0]);
         o.output = page;

@@ -219,6 +219,7 @@ static car_status train(car_train_run *run) {
     }
     while (car_trainer_steps(run->trainer) < o->steps && !car_train_is_interrupted() && !run->stopped_early) {
         car_train_enter(run, CAR_TRAIN_TRAINING);
+        run->evaluated = false;
         CAR_TRY(car_trainer_run(run->trainer, next_stop(car_trainer_steps(run->trainer), o->eval_every, o->steps)));
         CAR_TRY(car_train_find_directory(run));
         if (!car_train_is_interrupted() && o->eval_every && car_trainer_steps(run->trainer) < o->steps) {
@@ -246,6 +247,11 @@ done:
 int car_cli_train(int argc, char **argv) {
     car_train_run run = {0};
     int code = car_train_read_options(argc, argv, &run.options);
+    bool resumes = run.options.out && (run.options.resume || run.options.resume_step != CAR_NONE);
+    if (code == CAR_CLI_GO_ON && !run.options.model && resumes) {
+        code = car_cli_fail(CAR_CLI_FAILED, "train: there is no run in %s to go on with: it has no config.json",
+                            run.options.out);
+    }
     if (code == CAR_CLI_GO_ON && !run.options.model) {
         code = car_cli_fail(CAR_CLI_USAGE, "train: --model NAME is missing; 'carousel train --help' lists the models");
     }

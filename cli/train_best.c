@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/base.h"
 #include "carousel/checkpoint.h"
@@ -95,6 +96,13 @@ done:
     return status;
 }
 
+static void remove_file(const car_train_run *run, const char *name) {
+    char path[CAR_TRAIN_PATH];
+    if (car_train_path(run->context, run->options.out, name, path) == CAR_OK) {
+        unlink(path);
+    }
+}
+
 car_status car_train_write_weights(car_train_run *run) {
     car_status status = CAR_OK;
     if (!run->options.out) {
@@ -104,6 +112,8 @@ car_status car_train_write_weights(car_train_run *run) {
     run->weights_written = true;
     if (run->options.ema > 0) {
         CAR_TRY(write_weights(run, "average.safetensors", true, false));
+    } else {
+        remove_file(run, "average.safetensors"); /* of an earlier start that had one */
     }
 done:
     return status;
@@ -183,6 +193,32 @@ static void count_line(car_train_run *run, const char *line, const char *key) {
     cJSON_Delete(json);
 }
 
+/* Whether best.safetensors is of the best evaluation that is left. */
+static bool has_file_of_best(car_train_run *run) {
+    char path[CAR_TRAIN_PATH], step[32];
+    car_card *card = NULL;
+    snprintf(step, sizeof step, "%lld", (long long)run->best_step);
+    bool read = car_train_path(run->context, run->options.out, "best.safetensors", path) == CAR_OK &&
+                access(path, R_OK) == 0 && car_card_read(run->context, path, &card) == CAR_OK;
+    const char *found = read ? car_card_get(card, "step") : NULL;
+    bool same = found && strcmp(found, step) == 0;
+    car_card_destroy(card);
+    car_context_clear_error(run->context);
+    return same;
+}
+
+/* After going back, or where the file is gone, the best is looked for among the evaluations to come. */
+static void forget_lost_best(car_train_run *run) {
+    if (run->options.keep_best && run->has_best && !has_file_of_best(run)) {
+        car_context_log(run->context, CAR_LOG_WARNING,
+                        "%s/best.safetensors is not of step %lld, the best so far: the best is looked for anew",
+                        run->options.out, (long long)run->best_step);
+        remove_file(run, "best.safetensors");
+        run->has_best = false;
+        run->worse = 0;
+    }
+}
+
 car_status car_train_recall_best(car_train_run *run) {
     const car_train_options *o = &run->options;
     char path[CAR_TRAIN_PATH], key[64], *line = NULL;
@@ -203,6 +239,7 @@ car_status car_train_recall_best(car_train_run *run) {
         fclose(file);
     }
     free(line);
+    forget_lost_best(run);
 done:
     return status;
 }

@@ -92,7 +92,10 @@ static void take_cut(car_train_writer *writer, const car_cut *cut) {
     if (saves_on_the_way(o) && is_due(step, o->checkpoint_every)) {
         write_or_warn(writer, cut);
     }
-    evaluates = evaluates && car_train_remember(run, car_train_make_weights(run, cut));
+    if (evaluates && !car_train_remember(run, car_train_make_weights(run, cut))) {
+        evaluates = false;
+        car_rank_stop(run->rank);
+    }
     if (run->rank) {
         car_rank_return_cut(run->rank);
     } else {

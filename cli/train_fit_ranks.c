@@ -59,7 +59,8 @@ static double evaluation_bytes(const car_train_run *run) {
 static double snapshot_bytes(const car_train_run *run, int states) {
     const car_train_options *o = &run->options;
     bool saves = o->out && o->keep && o->checkpoint_every, first = car_train_is_first(run);
-    double parts = saves ? 1 + car_plan_delay(run->plan, 0, 0) + states : o->eval_every ? 1 : 0;
+    double whole = 1 + car_plan_delay(run->plan, 0, 0) + states;
+    double parts = (saves ? whole : 0) + (car_train_pauses(o) ? whole : o->eval_every && !saves ? 1 : 0);
     double bytes =
         first ? (double)car_graph_param_bytes(run->graph) : copied_bytes(run->plan, car_transport_rank(run->transport));
     return parts * bytes + (first && o->eval_every ? evaluation_bytes(run) : 0);

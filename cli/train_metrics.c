@@ -102,6 +102,22 @@ done:
     return status;
 }
 
+/* A run that begins anew is not mistaken for the one before it. */
+static car_status remove_results(car_train_run *run) {
+    static const char *const names[] = {"evaluations.jsonl", "best.safetensors", "average.safetensors",
+                                        "confusion.json"};
+    char path[CAR_TRAIN_PATH];
+    car_status status = CAR_OK;
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        CAR_TRY(car_train_path(run->context, run->options.out, names[n], path));
+        if (unlink(path) != 0 && errno != ENOENT) {
+            return car_context_fail(run->context, CAR_ERROR_IO, "could not remove %s: %s", path, strerror(errno));
+        }
+    }
+done:
+    return status;
+}
+
 car_status car_train_open_metrics(car_train_run *run) {
     char path[CAR_TRAIN_PATH], evaluations[CAR_TRAIN_PATH];
     bool resumed = run->first_step > 0;
@@ -114,8 +130,8 @@ car_status car_train_open_metrics(car_train_run *run) {
         CAR_TRY(keep_lines(run, path, run->first_step, &reported));
         /* They count the steps that were made. */
         CAR_TRY(keep_lines(run, evaluations, run->first_step + 1, &run->last_evaluated));
-    } else if (unlink(evaluations) != 0 && errno != ENOENT) {
-        return car_context_fail(run->context, CAR_ERROR_IO, "could not remove %s: %s", evaluations, strerror(errno));
+    } else {
+        CAR_TRY(remove_results(run));
     }
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
     if (file < 0 || stat(run->options.out, &directory) != 0) {

@@ -247,7 +247,7 @@ static void add_data(cJSON *json, const car_train_run *run, double wall) {
 }
 
 static void add_decisions(cJSON *json, const car_train_run *run) {
-    if (run->options.ema > 0) {
+    if (run->options.ema > 0 && run->evaluated) {
         char name[64];
         snprintf(name, sizeof name, "average_%s", car_train_accuracy_name(run->data.domain));
         cJSON_AddNumberToObject(json, name, run->average_evaluation.top1);
@@ -282,8 +282,8 @@ static void add_results(cJSON *json, car_train_run *run, double elapsed, bool in
         if (run->data.domain == CAR_DOMAIN_TOKENS) {
             cJSON_AddNumberToObject(json, "perplexity", exp(run->evaluation.loss));
         }
-        add_decisions(json, run);
     }
+    add_decisions(json, run);
     cJSON_AddNumberToObject(json, "samples_per_s", (double)run->reported * o->workers * o->shape.batch / elapsed);
     cJSON_AddNumberToObject(json, "step_ms_median", median_step(run));
     if (run->first_step > 0) {

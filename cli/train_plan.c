@@ -129,7 +129,7 @@ car_status car_train_check_plan_steps(car_train_run *run) {
     car_train_options *o = &run->options;
     int64_t most = car_plan_most_steps(run->plan);
     bool resume = o->resume || o->resume_step != CAR_NONE;
-    bool drains = o->eval_every || resume || (run->transport && o->out && o->checkpoint_every);
+    bool drains = resume || (o->eval_every && (!run->transport || car_train_pauses(o)));
     if (o->asked_steps == 0 && o->epochs == 0 && o->steps > most) {
         o->steps = (int)most;
     }
@@ -143,8 +143,8 @@ car_status car_train_check_plan_steps(car_train_run *run) {
     if (drains && !car_plan_drains_exactly(run->plan) && car_train_is_first(run)) {
         car_context_log(
             run->context, CAR_LOG_WARNING,
-            "the delays of %s are not the same in every step: where the run pauses (evaluations, --resume, over "
-            "ranks checkpoints) its schedule begins again, with the newest weights",
+            "the delays of %s are not the same in every step: where the run pauses (evaluations, --resume) its "
+            "schedule begins again, with the newest weights",
             o->plan);
     }
     return CAR_OK;

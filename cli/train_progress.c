@@ -45,9 +45,10 @@ static void show_duration(car_train_run *run, double now) {
     }
     char duration[64];
     double rate = (double)(run->reported - 1) / trained;
+    bool pauses = o->eval_every && (!run->transport || car_train_pauses(o));
     describe_duration((double)steps / rate, duration, sizeof duration);
     printf("%sabout %s for %lld steps at %.0f samples/s%s\n", run->terminal ? "\r\033[K" : "", duration,
-           (long long)steps, rate * o->workers * o->shape.batch, o->eval_every ? ", evaluations not counted" : "");
+           (long long)steps, rate * o->workers * o->shape.batch, pauses ? ", evaluations not counted" : "");
 }
 
 /* ---- one line -------------------------------------------------------------------------------- */

@@ -317,10 +317,10 @@ static car_status summarize(void *user) {
 
 /* The state of all ranks, on the first one. */
 static car_status gather(car_train_run *run) {
-    bool fresh = !run->gathered && !run->cut;
+    bool first = car_train_is_first(run);
     car_status status = CAR_OK;
     for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) { /* of training, before the first rank holds all */
-        run->peaks[c] = fresh || run->peaks[c] == 0 ? (double)car_arena_peak(run->arena, c) : run->peaks[c];
+        run->peaks[c] = first && run->peaks[c] > 0 ? run->peaks[c] : (double)car_arena_peak(run->arena, c);
     }
     CAR_TRY(create_cut(run));
     CAR_TRY(car_rank_gather(run->rank, run->cut));
@@ -352,6 +352,8 @@ static car_status pause_ranks(car_train_run *run, bool *ends) {
     CAR_TRY(car_rank_attend(run->rank, evaluate_on_the_way, run));
     CAR_TRY(agree_to_end(run, ends));
 done:
+    car_cut_destroy(run->cut); /* the next gathering makes one of its own */
+    run->cut = NULL;
     return status;
 }
 
@@ -368,6 +370,7 @@ static car_status train(car_train_run *run) {
         int64_t stop = (car_rank_steps(run->rank) / every + 1) * every;
         stop = stop < o->steps ? stop : o->steps;
         car_train_enter(run, CAR_TRAIN_TRAINING);
+        run->evaluated = false;
         CAR_TRY(car_rank_run(run->rank, stop));
         car_train_enter(run, CAR_TRAIN_SAVING);
         run->interrupted = car_rank_steps(run->rank) < stop;

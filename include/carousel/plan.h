@@ -235,7 +235,7 @@ car_status car_plan_read(car_context *context, const car_partition *partition, c
                          car_plan **out);
 /* The longest run that a plan has a table for: INT64_MAX, unless it is a custom one without a period. */
 int64_t car_plan_most_steps(const car_plan *plan);
-/* Whether a run that drains and goes on, for an evaluation or a checkpoint, does what it would have done without. So it is
+/* Whether a run that drains and goes on, for an evaluation or a resume, does what it would have done without. So it is
  * but for custom plans whose delays are not the same in every step, or more than one step. */
 bool car_plan_drains_exactly(const car_plan *plan);
 

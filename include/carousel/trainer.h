@@ -35,9 +35,9 @@ typedef struct car_step_report {
 /* Called once for each step, in order, from whichever thread ended it, never twice at once. Must be short. */
 typedef void (*car_report_function)(void *user, const car_step_report *report);
 
-/* Called with a cut when its last stage has been copied, from whichever thread copied it; the trainer goes on, and
- * does not touch the cut until car_trainer_return_cut, which may be called in here. Must be short: whoever wants to write the cut to a file hands it
- * to a thread of his own. If the next cut is due before, its updates wait. */
+/* Called when a cut is complete, from any thread of the rank. Training goes on and does not touch the cut until
+ * car_trainer_return_cut, which may be called in here. Must be short: hand the cut to another thread to write it. If the next
+ * cut is due before it is returned, the updates of that step wait. */
 typedef void (*car_cut_function)(void *user, const car_cut *cut);
 
 enum { CAR_TRAINER_MOST_SKIPPED = 10 }; /* steps in a row */

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/base.h"
 #include "base/sha256.h"
@@ -26,7 +27,8 @@ typedef struct evaluation {
     pthread_mutex_t *lock; /* of the counts */
     batch_result *results;
     atomic_llong next;
-    atomic_int status; /* the first failure's */
+    atomic_int status;           /* the first failure's */
+    char error[CAR_ERROR_BYTES]; /* its message */
 } evaluation;
 
 enum { MOST_COUNTED = 5 }; /* top-5 */
@@ -129,13 +131,18 @@ done:
     return status;
 }
 
+/* A failure belongs to whoever evaluates, not to a training that goes on beside it. */
 static void *evaluate_thread(void *argument) {
     evaluation *e = argument;
-    car_status status = run_batches(e);
+    car_context *context = car_program_context(e->program);
+    car_error_scope scope;
     int none = CAR_OK;
-    if (status != CAR_OK) {
-        atomic_compare_exchange_strong(&e->status, &none, (int)status);
+    car_context_open_scope(context, &scope);
+    car_status status = run_batches(e);
+    if (status != CAR_OK && atomic_compare_exchange_strong(&e->status, &none, (int)status)) {
+        memcpy(e->error, scope.error, sizeof e->error);
     }
+    car_context_close_scope(context, &scope);
     return NULL;
 }
 
@@ -177,7 +184,10 @@ car_status car_evaluate_classes(const car_program *program, car_arena *arena, co
     CAR_TRY(car_context_allocate(context, (size_t)threads, sizeof *handles, &handles));
     CAR_TRY(car_context_allocate(context, (size_t)batches, sizeof *e.results, &e.results));
     run_threads(&e, handles, threads);
-    CAR_TRY((car_status)atomic_load(&e.status));
+    status = (car_status)atomic_load(&e.status);
+    if (status != CAR_OK) {
+        CAR_TRY(e.error[0] ? car_context_fail(context, status, "%s", e.error) : status);
+    }
     for (int64_t b = 0; b < batches; b++) {
         out->loss += e.results[b].loss;
         out->rows += e.results[b].rows;

@@ -71,6 +71,28 @@ ends_with 4 "two signals at once"
 "$CAROUSEL" train --model mlp --width 32 --batch 2 --workers 2 --lr 0.001 --steps 200 --out "$directory/unread" 2>/dev/null | head -n 1 >/dev/null
 [ -s "$directory/unread/weights.safetensors" ] || fail "a run whose log nobody reads has no weights"
 
+# A run that begins anew is not mistaken for the one before it.
+small="--model mlp --width 16 --depth 2 --image-size 8 --workers 2 --batch 4 --keep 0 --out $directory/anew"
+expect 0 "done after 4 steps" train $small --steps 4 --eval-every 2 --ema 0.9 --keep-best loss
+[ -s "$directory/anew/best.safetensors" ] && [ -s "$directory/anew/average.safetensors" ] || fail "no best or average weights"
+expect 0 "done after 2 steps" train $small --steps 2 --seed 7
+for file in best.safetensors average.safetensors evaluations.jsonl confusion.json; do
+    [ ! -e "$directory/anew/$file" ] || fail "a new run left $file of the one before"
+done
+expect 1 "there is no run in $directory/nowhere to go on with" train --out "$directory/nowhere" --resume
+expect 2 "ends in .html" report "$directory/anew" -o "$directory/anew/summary.json"
+grep -q '"steps"' "$directory/anew/summary.json" || fail "a report was written over a summary"
+
+# Evaluations that decide: ranks pause for them, and come to what one process comes to.
+for placement in shared replica zero; do
+    expect 0 "done after 6 steps" train --model mlp --width 16 --depth 2 --image-size 8 --workers 2 --batch 4 --steps 6 \
+        --eval-every 2 --keep-best loss --ema 0.9 --checkpoint-every 3 --placement $placement --out "$directory/pause-$placement"
+    for file in weights best average; do
+        cmp -s "$directory/pause-$placement/$file.safetensors" "$directory/pause-shared/$file.safetensors" ||
+            fail "$placement: other $file.safetensors than in one process"
+    done
+done
+
 # Devices are not written over, links are followed.
 if mknod "$directory/null" c 1 3 2>/dev/null; then
     expect 1 "is not a regular file" plan --model mlp --svg "$directory/null"

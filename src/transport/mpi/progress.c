@@ -101,13 +101,16 @@ static void hold(car_mpi *mpi, car_message *message) {
     *place = message;
 }
 
-/* Whoever is due before all that are under way is never held back: their receivers may wait for it. */
+/* Whoever is due before all that are under way is never held back: their receivers may wait for it. Pieces of snapshots do
+ * not count: rank 0 may take its time to ask for them. They are not held back among each other either, because rank 0 asks
+ * for them in an order of its own. */
 static bool may_go(const car_mpi *mpi, const car_message *message) {
     int under_way = 0;
     int64_t earliest = INT64_MAX;
     for (int f = 0; f < mpi->flights.count; f++) {
         const car_message *other = mpi->flights.messages[f];
-        if (other->kind == CAR_MESSAGE_SEND && !other->lane && other->due != CAR_MESSAGE_AT_ONCE) {
+        bool counts = other->due != CAR_MESSAGE_AT_ONCE && other->due != CAR_MESSAGE_LAST;
+        if (other->kind == CAR_MESSAGE_SEND && !other->lane && counts) {
             under_way++;
             earliest = other->due < earliest ? other->due : earliest;
         }
