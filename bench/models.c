@@ -21,6 +21,7 @@
 #include "base/base.h"
 #include "carousel/model.h"
 #include "carousel/tape.h"
+#include "carousel/version.h"
 #include "rates.h"
 
 typedef struct request {
@@ -335,7 +336,8 @@ done:
 static void answer_about(void) {
     const dnnl_version_t *version = dnnl_version();
     printf("{\"carousel\": \"%s\", \"onednn\": \"%d.%d.%d\", \"openblas\": \"%s\", \"openblas_kernels\": \"%s\"}\n",
-           CAR_VERSION, version->major, version->minor, version->patch, openblas_get_config(), openblas_get_corename());
+           car_version(), version->major, version->minor, version->patch, openblas_get_config(),
+           openblas_get_corename());
 }
 
 static bool parse_run(const char *line, request *r) {

@@ -37,11 +37,11 @@ static car_status make_room(checker *c) {
     size_t capacity = c->capacity ? 2 * c->capacity : 1024;
     thing *things = NULL;
     car_status status = CAR_OK;
-    if (2 * (c->used + 1) <= c->capacity) {
+    if (c->things && 2 * (c->used + 1) <= c->capacity) {
         return CAR_OK;
     }
     CAR_TRY(car_context_allocate(c->v->context, capacity, sizeof *things, &things));
-    for (size_t t = 0; t < c->capacity; t++) {
+    for (size_t t = 0; c->things && t < c->capacity; t++) {
         if (c->things[t].key) {
             *slot_of(things, capacity, c->things[t].key) = c->things[t];
         }

@@ -56,8 +56,14 @@ static int tapes(const car_plan *plan, int rank) {
     return 1;
 }
 
+/* At least 1. */
 static int common_divisor(int a, int b) {
-    return b == 0 ? a : common_divisor(b, a % b);
+    while (b > 0) {
+        int rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a > 0 ? a : 1;
 }
 
 /* In group r the turns are the same again after so many steps. */
