@@ -21,9 +21,9 @@ if [ -n "$missing" ]; then
     echo "tools/deb.sh: debian/control lacks these packages of packages.txt: $missing" >&2
     exit 1
 fi
-project=$(sed -n 's/^project(carousel VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+project=$(sed -n 's/^#define CAR_VERSION "\(.*\)"/\1/p' include/carousel/version.h)
 if [ "$project" != "$version" ]; then
-    echo "tools/deb.sh: debian/changelog is of version $version, CMakeLists.txt of $project" >&2
+    echo "tools/deb.sh: debian/changelog is of version $version, version.h of $project" >&2
     exit 1
 fi
 
