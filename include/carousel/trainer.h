@@ -57,7 +57,7 @@ typedef struct car_trainer_config {
     bool skip_nonfinite;
     bool unpaced;               /* for tests: no pacing */
     size_t shared_update_bytes; /* updates of so many bytes of weights are shared with idle threads; 0: 4 MiB */
-    double step_seconds; /* for benches of ranks: what a worker's forwards and backwards take at least; 0: as long */
+    double step_seconds;     /* for benches of ranks: minimum seconds a worker-step takes; the rest is slept; 0 = off */
     double watchdog_seconds; /* without progress for so long, the state of all workers is logged as an error; 0: 30 */
     /* Steps from one cut to the next, counted from the first step; 0: none are taken. With all that training goes on
      * from, or (unless both are due) with the weights alone. */

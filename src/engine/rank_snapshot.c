@@ -17,14 +17,14 @@
 #include "engine/cut_internal.h"
 #include "engine/rank_internal.h"
 
-enum { PIECE = 1 << 20 }; /* bytes of a message: a message of the plan waits for at most two of them */
+enum { PIECE = 1 << 20 }; /* bytes per message; small, so that messages of the plan are not delayed */
 enum { NUMBERS = 4 };     /* norms are known up to two versions before the copies are here */
 
 struct car_snapshots {
     int64_t version; /* of the run: the one that is worked on, or comes next */
     bool whole;      /* all that training goes on from; otherwise the weights alone */
-    int stages;      /* that this rank copies, or as rank 0 gets */
-    int done;        /* of them */
+    int stages;      /* stages that this rank copies; on rank 0: all stages */
+    int done;        /* how many of them are done */
     int sending;     /* pieces on their way from here */
     /* Rank 0's. */
     car_cut *cut;

@@ -58,7 +58,7 @@ done:
     return status;
 }
 
-void car_agenda_remove(car_agenda *agenda, int64_t id) {
+static void remove_event(car_agenda *agenda, int64_t id) {
     int at = id < agenda->ids ? agenda->place[id] - 1 : -1;
     if (at < 0) {
         return;
@@ -77,7 +77,7 @@ void car_agenda_remove(car_agenda *agenda, int64_t id) {
 
 car_event car_agenda_pop(car_agenda *agenda) {
     car_event first = agenda->events[0];
-    car_agenda_remove(agenda, first.id);
+    remove_event(agenda, first.id);
     return first;
 }
 

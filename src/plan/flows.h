@@ -21,7 +21,6 @@ typedef struct car_agenda {
 } car_agenda;
 
 car_status car_agenda_set(car_agenda *agenda, int64_t id, double time); /* adds or moves it */
-void car_agenda_remove(car_agenda *agenda, int64_t id);
 car_event car_agenda_pop(car_agenda *agenda);
 void car_agenda_release(car_agenda *agenda);
 

@@ -48,8 +48,9 @@ static bool is_custom(const car_plan *plan) {
     return car_plan_config_of(plan)->rule == CAR_RULE_CUSTOM;
 }
 
-/* A finished sum may travel for longer than a step, and a custom plan has no clock. */
-bool car_task_says_step(const car_plan *plan, const car_task *task) {
+/* Whether the text names the task's step, because it does not follow from slot or version: a finished sum may
+ * travel for longer than a step, and a custom plan has no clock. */
+static bool says_step(const car_plan *plan, const car_task *task) {
     bool versioned = task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS;
     return task->cargo == CAR_CARGO_FINISHED || (is_custom(plan) && !versioned);
 }
@@ -61,7 +62,7 @@ static int64_t step_of(const car_plan *plan, const car_task *task) {
     if (task->kind == CAR_TASK_BROADCAST) {
         return task->version;
     }
-    if (car_task_says_step(plan, task)) {
+    if (says_step(plan, task)) {
         return task->step;
     }
     if (task->cargo == CAR_CARGO_ACTIVATION) {
@@ -169,7 +170,7 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
     if (task->tied_version != CAR_NONE) {
         add(&w, "~%lld", (long long)task->tied_version);
     }
-    if (car_task_says_step(plan, task)) {
+    if (says_step(plan, task)) {
         add(&w, "/%lld", (long long)task->step);
     }
     if (task->peer != CAR_NONE) {

@@ -12,9 +12,6 @@ bool car_task_names_bundle(const car_task *task);
 /* In all that is in the text: not in `due`. */
 bool car_task_equals(const car_task *a, const car_task *b);
 
-/* Whether the text names the task's step, because it does not follow from slot or version. */
-bool car_task_says_step(const car_plan *plan, const car_task *task);
-
 /* Fills in what the notation leaves out because it follows from the rest and the slot: stage or bundle, step,
  * buffer and tag. Where a task differs from this, its text says so. Kind, cargo, the stage or bundle that it is
  * named after, worker, version and slot must be there, and the step of a finished sum. */

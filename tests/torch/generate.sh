@@ -3,18 +3,8 @@
 # PyTorch wrote, with and without Hugging Face's prefix. Ends with 77, "skipped", without PyTorch.
 #
 #     CAROUSEL=PROGRAM tests/torch/generate.sh
-set -euo pipefail
-
-here=$(cd "$(dirname "$0")" && pwd)
-python=${PYTHON:-/usr/bin/python3}
-if ! "$python" -c 'import torch, torchvision' 2>/dev/null; then
-    echo "SKIPPED: $python has no torch and torchvision" >&2
-    exit 77
-fi
-
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+# shellcheck source=tests/torch/common.sh
+. "$(dirname "$0")/common.sh"
 
 torch() {
     "$python" "$here/torch_generate.py" "$@"

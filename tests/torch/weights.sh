@@ -5,20 +5,11 @@
 #
 # By hand also with DTYPES="F32 F16 BF16", and with resnet50 vit-b16 gpt2, which take a minute. Ends with 77, "skipped",
 # without PyTorch.
-set -euo pipefail
+# shellcheck source=tests/torch/common.sh
+. "$(dirname "$0")/common.sh"
 
-here=$(cd "$(dirname "$0")" && pwd)
-python=${PYTHON:-/usr/bin/python3}
 models=("$@")
 [ $# -gt 0 ] || models=(resnet18 gpt2-nano)
-if ! "$python" -c 'import torch, torchvision' 2>/dev/null; then
-    echo "SKIPPED: $python has no torch and torchvision" >&2
-    exit 77
-fi
-
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
 
 torch() {
     "$python" "$here/torch_weights.py" "$@"
