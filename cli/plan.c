@@ -35,6 +35,10 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
          &o->mapping, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
+        {"zero-copies", "N", "zero in the cycle: copies of a version that are passed on, 1 or 2 (2)", CAR_CLI_INT,
+         &o->zero_copies, 0, 2},
+        {"zero-ahead", "L", "the same: slots before its use in which a copy may be sent on (2k; with --cluster the best)", CAR_CLI_INT,
+         &o->zero_ahead, 0, 1 << 21},
         {"optimizer", "NAME", "for what it keeps and computes; see below", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"ema", "DECAY", "a moving average of the weights, for what it takes; 0: none", CAR_CLI_REAL, &o->ema, 0,
          0.9999999},
@@ -113,6 +117,8 @@ static car_status read_names(car_context *context, const car_plan_options *o, ca
     config->threads = o->threads;
     config->ranks = o->ranks;
     config->freshness_slack = o->freshness_slack;
+    config->zero_copies = o->zero_copies;
+    config->zero_ahead = o->zero_ahead;
 done:
     return status;
 }

@@ -220,7 +220,7 @@ static void find_ways(car_train_run *run, const car_plan_config *config, int sta
         car_plan_config other = *config;
         other.rule = CAR_RULE_ACCUMULATE;
         other.threads = threads;
-        other.freshness_slack = 0;
+        other.freshness_slack = other.zero_copies = other.zero_ahead = 0;
         if (fits_with(run, &other, o->stages, states, bytes)) {
             add_way(text, capacity, "--rule accumulate --threads", threads);
             break;

@@ -70,6 +70,10 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"skip-nonfinite", NULL, "skip a step that is not finite", CAR_CLI_FLAG, &o->skip_nonfinite, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
+        {"zero-copies", "N", "zero in the cycle: copies of a version that are passed on, 1 or 2 (2)", CAR_CLI_INT,
+         &o->zero_copies, 0, 2},
+        {"zero-ahead", "L", "the same: slots before its use in which a copy may be sent on (2k)", CAR_CLI_INT,
+         &o->zero_ahead, 0, 1 << 21},
         {"order", "ORDER", "of the samples: shuffled or sequential", CAR_CLI_TEXT, &o->order, 0, 0},
         {"no-augment", NULL, "samples as they are: --augment none", CAR_CLI_FLAG, &o->no_augment, 0, 0},
         {"augment", "HOW", "images: auto (by size), resized-crop, padded-crop, flip or none (docs/data.md)",
@@ -274,6 +278,8 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     plan->workers = o->workers;
     plan->threads = o->threads;
     plan->freshness_slack = o->freshness_slack;
+    plan->zero_copies = o->zero_copies;
+    plan->zero_ahead = o->zero_ahead;
     CAR_TRY(car_train_read_schedule(context, o, 1, &trainer->schedule)); /* checks it; again when epochs are known */
     CAR_TRY(read_optimizer(context, o, plan->rule, &trainer->optimizer));
     trainer->threads = o->threads;

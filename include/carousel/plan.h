@@ -30,6 +30,8 @@ typedef struct car_plan_config {
     int ranks;           /* where ranks may host several workers; 0: one for each worker; must divide N */
     int threads;         /* one process: P, for accumulate and predictions; 0 means N */
     int freshness_slack; /* cdp-v2: fresh iff k*(i+1) + j >= S + slack */
+    int zero_copies;     /* cyclic rules over zero: copies of a version that go from user to user, 1 or 2; 0: 2 */
+    int zero_ahead;      /* the same with two: slots before its use in which a copy may be sent on, 1 to 2S; 0: 2k */
 } car_plan_config;
 
 car_plan_config car_plan_config_default(void); /* 4 workers, cdp-v2, shared, interleaved */
@@ -100,7 +102,8 @@ typedef enum car_task_kind {
     X(CAR_CARGO_GRADIENT, "g")   /* across the cut before `stage`, backward */                              \
     X(CAR_CARGO_PARTIAL, "p")    /* a bundle's sum over workers 0 .. worker */                              \
     X(CAR_CARGO_FINISHED, "s")   /* a bundle's sum over all workers */                                      \
-    X(CAR_CARGO_WEIGHTS, "w")    /* a bundle's weights `version` */
+    X(CAR_CARGO_WEIGHTS, "w")    /* a bundle's weights `version` */                                         \
+    X(CAR_CARGO_BACKWARD_WEIGHTS, "b") /* the same, for `worker`'s backward: zero with two copies */
 
 typedef enum car_cargo {
 #define CAR_CARGO_ENUM(code, text) code,
@@ -108,6 +111,10 @@ typedef enum car_cargo {
 #undef CAR_CARGO_ENUM
         CAR_CARGOS
 } car_cargo;
+
+static inline bool car_cargo_is_weights(car_cargo cargo) {
+    return cargo == CAR_CARGO_WEIGHTS || cargo == CAR_CARGO_BACKWARD_WEIGHTS;
+}
 
 /* What ends with a task, on its device. */
 enum {

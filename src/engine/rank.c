@@ -222,6 +222,7 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
     rank->bundles = rank->partition->bundle_count;
     rank->per_worker = car_plan_per_worker(plan);
     rank->cyclic = car_plan_is_cyclic(plan);
+    rank->chains = car_plan_config_of(plan)->zero_copies > 1;
     status = create_locks(rank);
     if (status != CAR_OK) {
         car_context_release(context, rank, 1, sizeof *rank);

@@ -46,6 +46,12 @@ typedef struct car_held {
     int64_t version;
 } car_held;
 
+/* zero's chains: a copy of a version that came for a forward or a backward. */
+typedef struct car_passing_copy {
+    car_held held;
+    int reads; /* that are to come: its use, and that it is sent on */
+} car_passing_copy;
+
 /* A bundle's sum of one step. */
 typedef struct car_sum {
     int64_t step; /* CAR_NONE: free */
@@ -62,6 +68,7 @@ typedef struct car_holding_of_bundle {
     car_layout layout;
     int places;       /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
     car_held held[2]; /* by version mod places; what comes by: by version mod 2 */
+    car_passing_copy copies[2]; /* zero's chains: for a forward, for a backward */
     bool owned;       /* zero: its versions are made here */
     int64_t made;     /* zero: the newest of them */
     car_held source;  /* zero: a version that went on before the next was made of it, because its sum is late */
@@ -179,6 +186,7 @@ struct car_rank {
     int device, devices, workers, stages, per_worker, bundles;
     bool cyclic, feeds;
     bool ring;    /* sums in ring order; otherwise in any, by collectives */
+    bool chains;  /* zero in the cycle: weights are passed on in copies */
     bool alone;   /* there are no other ranks: all workers are here */
     bool goes_on; /* from a version that has one before it */
     int updates_per_step, sums_held;
@@ -261,6 +269,11 @@ car_status car_block_create(car_rank *rank, car_memory category, size_t bytes, c
 void car_block_drop(car_rank *rank, car_block *block);
 car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version);
 void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block *block);
+/* zero's chains: the copy that a task uses, brings or sends; NULL: it is about what is kept, see car_usage_copy. */
+car_passing_copy *car_rank_find_copy(car_rank *rank, const car_task *task, int bundle);
+/* One of its reads is over; after the last it goes. What is left of it then is on its way. */
+void car_rank_read_copy(car_rank *rank, car_passing_copy *copy);
+void car_rank_drop_copies(car_rank *rank, int bundle);
 car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step); /* the first worker's, if they are kept apart */
 car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker);
 car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker, car_block *block);

@@ -78,13 +78,42 @@ static bool is_wanted_here(const car_rank *rank, const car_task *task) {
            task->slot >= car_plan_forward_slot(rank->plan, task->version + 1, rank->device, task->stage);
 }
 
+static car_status fail_to_send(const car_rank *rank, const car_task *task) {
+    return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no version %lld of bundle %d to send",
+                            rank->device, (long long)task->version, task->bundle);
+}
+
+/* zero's chains: sends a copy on, or starts a chain with what is kept here, of which a tied bundle is a part. */
+static car_status send_copy(car_rank *rank, const car_task *task) {
+    car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
+    int place = copy ? task->bundle : car_usage_kept_block(rank->usage, task->bundle);
+    car_block *block = copy ? copy->held.block : car_rank_find_weights(rank, place, task->version);
+    car_message message = {.kind = CAR_MESSAGE_SEND,
+                           .bytes = car_plan_task_bytes(rank->plan, task),
+                           .peer = task->peer,
+                           .tag = task->tag,
+                           .due = due_of(rank, task)};
+    car_parcel *parcel = NULL;
+    if (!block || (copy && copy->held.version != task->version)) {
+        return fail_to_send(rank, task);
+    }
+    if (place != task->bundle) {
+        message.data = block->data + car_rank_home_part(rank, task->bundle)->offset;
+    }
+    block->references++;
+    car_status status = car_rank_ship(rank, &message, block, &parcel);
+    if (copy) {
+        car_rank_read_copy(rank, copy);
+    }
+    return status;
+}
+
 /* zero: the version goes away. */
 static car_status send_moving_weights(car_rank *rank, const car_task *task) {
     car_block *block = car_rank_find_weights(rank, task->bundle, task->version);
     car_held *held = &rank->holding[task->bundle].held[task->version % 2];
     if (!block) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no version %lld of bundle %d to send",
-                                rank->device, (long long)task->version, task->bundle);
+        return fail_to_send(rank, task);
     }
     block->references++;
     if (is_wanted_here(rank, task)) {
@@ -108,8 +137,7 @@ static car_status send_tied_weights(car_rank *rank, const car_task *task) {
     car_block *copy = NULL;
     car_status status = CAR_OK;
     if (!block) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no version %lld of bundle %d to send",
-                                rank->device, (long long)task->version, task->bundle);
+        return fail_to_send(rank, task);
     }
     size_t offset = place == task->bundle ? 0 : car_rank_home_part(rank, task->bundle)->offset;
     CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &copy));
@@ -155,7 +183,9 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
     case CAR_CARGO_GRADIENT:
         return send_activations(rank, task);
     case CAR_CARGO_WEIGHTS:
-        return rank->placement->owned ? send_moving_weights(rank, task) : send_tied_weights(rank, task);
+    case CAR_CARGO_BACKWARD_WEIGHTS:
+        return rank->chains             ? send_copy(rank, task)
+               : rank->placement->owned ? send_moving_weights(rank, task) : send_tied_weights(rank, task);
     default:
         return send_sum(rank, task);
     }
@@ -245,7 +275,12 @@ void car_rank_message_finished(void *user, car_message *message) {
 static void take_weights(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     car_holding_of_bundle *h = &rank->holding[task->bundle];
-    if (h->owned && task->kind == CAR_TASK_BROADCAST) {
+    if (rank->chains) {
+        car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
+        bool passes = car_usage_passing(rank->usage, task, task->bundle, rank->planned) != CAR_PASSING_NOT;
+        car_block_drop(rank, copy->held.block); /* left by what was dropped at an early end */
+        *copy = (car_passing_copy){.held = {.block = entry->block, .version = task->version}, .reads = 1 + passes};
+    } else if (h->owned && task->kind == CAR_TASK_BROADCAST) {
         car_block_drop(rank, entry->block); /* the owner's own */
     } else if (h->places > 0) {             /* a tied parameter that has a place here */
         car_held *held = &h->held[task->version % h->places];
@@ -290,7 +325,7 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
         entry->block = NULL;
         return CAR_OK;
     }
-    if (task->kind == CAR_TASK_BROADCAST || task->cargo == CAR_CARGO_WEIGHTS) {
+    if (task->kind == CAR_TASK_BROADCAST || car_cargo_is_weights(task->cargo)) {
         take_weights(rank, entry);
         return CAR_OK;
     }

@@ -76,6 +76,7 @@ static void settle(car_rank *rank) {
         h->kept = NULL;
         if (h->places == 0) {
             drop_passing(rank, h);
+            car_rank_drop_copies(rank, b);
         }
         h->held[0].version = h->places > 0 || h->owned ? 0 : CAR_NONE;
         h->held[1].version = rank->goes_on && h->places == 2 ? CAR_VERSION_BEFORE : CAR_NONE;

@@ -162,6 +162,33 @@ void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block
     held->version = version;
 }
 
+/* ---- copies that are passed on --------------------------------------------------------------- */
+
+car_passing_copy *car_rank_find_copy(car_rank *rank, const car_task *task, int bundle) {
+    car_copy copy = car_usage_copy(rank->usage, task, bundle);
+    return copy == CAR_COPY_KEPT ? NULL : &rank->holding[bundle].copies[copy == CAR_COPY_BACKWARD];
+}
+
+static void drop_copy(car_rank *rank, car_passing_copy *copy) {
+    car_block_drop(rank, copy->held.block);
+    *copy = (car_passing_copy){.held.version = CAR_NONE};
+}
+
+void car_rank_read_copy(car_rank *rank, car_passing_copy *copy) {
+    if (--copy->reads > 0) {
+        return;
+    }
+    if (copy->held.block && copy->held.block->references > 1) {
+        car_arena_assign(rank->arena, copy->held.block->data, CAR_MEMORY_MESSAGES);
+    }
+    drop_copy(rank, copy);
+}
+
+void car_rank_drop_copies(car_rank *rank, int bundle) {
+    drop_copy(rank, &rank->holding[bundle].copies[0]);
+    drop_copy(rank, &rank->holding[bundle].copies[1]);
+}
+
 /* ---- sums ------------------------------------------------------------------------------------ */
 
 car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker) {
@@ -272,6 +299,7 @@ void car_rank_destroy_store(car_rank *rank) {
     for (int b = 0; rank->holding && b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
         car_rank_drop_sums(rank, b);
+        car_rank_drop_copies(rank, b);
         for (int v = 0; v < 2; v++) {
             car_block_drop(rank, h->held[v].block);
             car_arena_release(rank->arena, h->held[v].derived);

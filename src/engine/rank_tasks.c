@@ -30,17 +30,25 @@ void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *
     }
 }
 
-/* After a restart, those that are stale in the first step use what was there before it. */
-static car_held find_version(car_rank *rank, int bundle, const car_task *task, int64_t version) {
-    int home = rank->partition->bundles[bundle].home, place = car_usage_holding(rank->usage, bundle)->block;
-    car_holding_of_bundle *h = &rank->holding[place];
+/* What a task uses of a bundle; *place is the bundle whose block it lies in. After a restart, those that are stale in the
+ * first step use what was there before it. */
+static car_held find_version(car_rank *rank, int bundle, const car_task *task, int64_t version, int *place) {
+    int home = rank->partition->bundles[bundle].home;
+    const car_passing_copy *copy = car_rank_find_copy(rank, task, bundle);
+    *place = car_usage_holding(rank->usage, bundle)->block;
+    const car_holding_of_bundle *h = &rank->holding[*place];
     bool stale =
         version == CAR_VERSION_BEFORE || (task->step == 0 && car_plan_delay(rank->plan, task->worker, home) > 0);
     if (h->older && stale) {
         return (car_held){.block = h->older};
     }
-    return car_rank_find_weights(rank, place, version) ? h->held[car_holding_place(h->places, version)]
-                                                       : (car_held){.block = NULL};
+    if (copy) {
+        return copy->held.version == version ? copy->held : (car_held){.block = NULL};
+    }
+    *place = car_usage_kept_block(rank->usage, bundle);
+    h = &rank->holding[*place];
+    return car_rank_find_weights(rank, *place, version) ? h->held[car_holding_place(h->places, version)]
+                                                        : (car_held){.block = NULL};
 }
 
 static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
@@ -51,13 +59,14 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
             continue;
         }
         int64_t version = b < rank->stages ? task->version : task->tied_version;
-        const car_held held = find_version(rank, b, task, version);
+        int place = b;
+        const car_held held = find_version(rank, b, task, version, &place);
         if (!held.block) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: version %lld of bundle %d is not here",
                                     rank->device, (long long)version, b);
         }
         car_arena_assign(rank->arena, held.block->data, CAR_MEMORY_WEIGHTS);
-        if (car_usage_holding(rank->usage, b)->block == b) {
+        if (place == b) {
             car_rank_bind(&thread->view, &rank->holding[b].layout, &held);
         } else {
             thread->view.param[bundle->param] = held.block->data + car_rank_home_part(rank, b)->offset;
@@ -241,8 +250,15 @@ done:
 static void free_weights(car_rank *rank, const car_task *task) {
     for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
         int64_t version = b < rank->stages ? task->version : task->tied_version;
-        if (rank->partition->bundles[b].stage != task->stage || version < 0 ||
-            !car_usage_ends_weights(rank->usage, task, b)) {
+        const car_bundle *bundle = &rank->partition->bundles[b];
+        if (bundle->stage != task->stage || bundle->bytes == 0 || version < 0) {
+            continue;
+        }
+        car_passing_copy *copy = car_rank_find_copy(rank, task, b);
+        if (copy) {
+            car_rank_read_copy(rank, copy);
+        }
+        if (rank->chains || !car_usage_ends_weights(rank->usage, task, b)) {
             continue;
         }
         car_held *held = &rank->holding[b].held[version % 2];

@@ -28,6 +28,38 @@ static car_status check_rule(car_context *context, const car_plan_config *config
     return CAR_OK;
 }
 
+/* zero in the cycle: how many copies of a version there are, and how early they go. */
+static car_status check_copies(car_context *context, const car_partition *partition, car_plan_config *config) {
+    bool moves = car_placement_info_of(config->placement)->owned && car_rule_info_of(config->rule)->cyclic;
+    int most = 2 * partition->stage_count;
+    if (!moves && (config->zero_copies != 0 || config->zero_ahead != 0)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--zero-copies and --zero-ahead are for the cyclic rules over --placement zero");
+    }
+    config->zero_copies = moves && config->zero_copies == 0 ? 2 : config->zero_copies;
+    if (moves && config->workers == 1) { /* nobody to pass anything on to */
+        config->zero_copies = 1;
+        config->zero_ahead = 0;
+    }
+    if (config->zero_copies < 0 || config->zero_copies > 2) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--zero-copies %d: it must be 1 or 2",
+                                config->zero_copies);
+    }
+    if (config->zero_copies < 2 && config->zero_ahead != 0) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--zero-ahead %d: a single copy leaves when it was used; use --zero-copies 2",
+                                config->zero_ahead);
+    }
+    if (config->zero_copies == 2 && config->zero_ahead == 0) {
+        config->zero_ahead = most / config->workers;
+    }
+    if (config->zero_ahead < 0 || config->zero_ahead > most) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--zero-ahead %d: it must be 1 to %d, the slots of a step", config->zero_ahead, most);
+    }
+    return CAR_OK;
+}
+
 static car_status check_config(car_context *context, const car_partition *partition, car_plan_config *config) {
     int workers = config->workers;
     if ((unsigned)config->rule > CAR_RULE_CUSTOM || (unsigned)config->placement >= CAR_PLACEMENTS) {
@@ -58,7 +90,8 @@ static car_status check_config(car_context *context, const car_partition *partit
                                 "%d ranks for %d workers: ranks must divide workers, and only replica can have fewer",
                                 config->ranks, workers);
     }
-    return check_rule(context, config);
+    car_status status = check_copies(context, partition, config);
+    return status == CAR_OK ? check_rule(context, config) : status;
 }
 
 int64_t car_plan_config_devices(const car_plan_config *config) {

@@ -37,7 +37,7 @@ bool car_window_runs(const car_window *window, int64_t n) {
 /* Between two devices messages of one tag follow each other, so the step need not be part of it. */
 static int tag_of(const car_plan *plan, const car_task *task) {
     int thing = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT ? task->stage : task->bundle;
-    int parity = task->cargo == CAR_CARGO_WEIGHTS ? (int)(task->version % 2) : 0; /* versions may overtake each other */
+    int parity = car_cargo_is_weights(task->cargo) ? (int)(task->version % 2) : 0; /* versions may overtake each other */
     return task->cargo + CAR_CARGOS * (parity + 2 * (thing + plan->partition->bundle_count * (task->worker + 1)));
 }
 
@@ -277,6 +277,7 @@ size_t car_plan_task_bytes(const car_plan *plan, const car_task *task) {
     case CAR_CARGO_PARTIAL:
     case CAR_CARGO_FINISHED:
     case CAR_CARGO_WEIGHTS:
+    case CAR_CARGO_BACKWARD_WEIGHTS:
         return partition->bundles[task->bundle].bytes;
     default:
         return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST

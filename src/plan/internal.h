@@ -52,6 +52,10 @@ static inline int64_t car_plan_forward_slot_of(const car_plan *plan, int64_t n, 
 static inline int64_t car_plan_backward_slot_of(const car_plan *plan, int64_t n, int stage) {
     return car_plan_backward_slot(plan, car_plan_step_of(plan, n), car_plan_worker_of(plan, n), stage);
 }
+/* zero in the cycle: whether two copies of each version go from user to user, rather than the one there is. */
+static inline bool car_plan_has_chains(const car_plan *plan) {
+    return plan->config.zero_copies > 1;
+}
 /* Device of micro-batch n. */
 int car_plan_device_of(const car_plan *plan, int64_t n, int stage);
 /* The group of a stage, as a pipeline has them on its ranks: k after each other. */

@@ -357,8 +357,8 @@ done:
 
 car_status car_plan_read_header(car_context *context, const char *name, const char *text, car_plan_header *out) {
     reader r = {.context = context, .name = name, .next = text};
-    int64_t workers = 0, stages = 0, bundles = 0, devices = 0, threads = 0, slack = 0;
-    enum { CUSTOM_WORDS = 2, MOST_DELAY = 4 };
+    int64_t workers = 0, stages = 0, bundles = 0, devices = 0, threads = 0, slack = 0, copies = 0, ahead = 0;
+    enum { ZERO_WORDS = 2, CUSTOM_WORDS = 2, MOST_DELAY = 4 };
     *out = (car_plan_header){.max_delay = 1};
     const header_word words[] = {
         {"rule=", 0, 0, NULL},
@@ -371,6 +371,8 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
         {"threads=", 1, 1 << 16, &threads},
         {"slack=", 0, 1 << 20, &slack},
         {"steps=", 1, 1000000000, &out->steps},
+        {"zero-copies=", 1, 2, &copies},
+        {"zero-ahead=", 0, 1 << 21, &ahead},
         {"period=", 0, 0, NULL},
         {"max-delay=", 0, MOST_DELAY, &out->max_delay},
     };
@@ -384,7 +386,7 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
     while (next_word(&line, &word)) {
         CAR_TRY(take_header_word(&r, word, words, count, &seen, out));
     }
-    for (int w = 0; w < count - CUSTOM_WORDS; w++) {
+    for (int w = 0; w < count - ZERO_WORDS - CUSTOM_WORDS; w++) {
         if (!(seen & 1u << w)) {
             return bad(&r, "the header lacks '%s'", words[w].key);
         }
@@ -395,6 +397,10 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
     out->config.workers = (int)workers;
     out->config.threads = (int)threads;
     out->config.freshness_slack = (int)slack;
+    /* A text without these words is of a time when there was one copy. */
+    bool moves = car_placement_info_of(out->config.placement)->owned && car_rule_info_of(out->config.rule)->cyclic;
+    out->config.zero_copies = copies == 0 && moves ? 1 : (int)copies;
+    out->config.zero_ahead = (int)ahead;
     out->stages = (int)stages;
     out->bundles = (int)bundles;
     out->devices = (int)devices;

@@ -8,6 +8,7 @@
 #define CAR_PLAN_PLACEMENT_H
 
 #include "plan/internal.h"
+#include "plan/usage.h"
 
 struct car_placement_class {
     car_placement_info info;
@@ -33,6 +34,9 @@ struct car_placement_class {
     /* ---- usage: what a rank holds ---- */
     int (*tapes)(const car_plan *plan, int rank); /* micro-batches that are alive at once */
     int (*like)(const car_plan *plan, int rank);  /* NULL: itself; see car_plan_rank_like */
+    /* Where copies of weights are passed on along chains (see car_plan_has_chains); else NULL. */
+    car_copy (*copy)(const car_plan *plan, int rank, const car_task *task, int bundle); /* see car_usage_copy */
+    car_passing (*passing)(const car_plan *plan, const car_task *task, int bundle, int64_t steps);
 
     /* ---- the executor ---- */
     int64_t (*slots_ahead)(const car_plan *plan, const car_task *task); /* NULL: 2k; see car_plan_slots_ahead */

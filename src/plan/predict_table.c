@@ -67,20 +67,26 @@ static int64_t moment_of(const car_task *task) {
     return 2 * (task->slot * PHASES + (early ? CAR_PHASE_UPDATE_FIRST : phases[task->kind]));
 }
 
+/* Copies of a version are told apart. */
+static int64_t span_of(const survey *s, const car_use *use) {
+    return car_plan_has_chains(s->plan) ? use->id * CAR_COPIES + use->copy : use->id;
+}
+
 /* Weights that a task uses. What it makes, or what comes with it, begins; what an update is made of may end with it. */
 static car_status account_weights(survey *s, const car_task *task, const car_use *use, int64_t moment) {
     bool comes = task->kind == CAR_TASK_RECEIVE || task->kind == CAR_TASK_BROADCAST;
     bool update = task->kind == CAR_TASK_UPDATE, made = update && use->id == task->version;
+    int64_t span = span_of(s, use);
     car_status status = CAR_OK;
     if (comes || made) {
-        return car_ledger_begin(&s->weights, use->bundle, use->id, moment);
+        return car_ledger_begin(&s->weights, use->bundle, span, moment);
     }
     if (update) {
-        CAR_TRY(car_ledger_renew(&s->weights, use->bundle, use->id, moment));
+        CAR_TRY(car_ledger_renew(&s->weights, use->bundle, span, moment));
     } else if (car_task_computes(task) || use->id == 0) { /* initial weights are there to be sent */
-        CAR_TRY(car_ledger_use(&s->weights, use->bundle, use->id, moment));
+        CAR_TRY(car_ledger_use(&s->weights, use->bundle, span, moment));
     }
-    car_ledger_touch(&s->weights, use->bundle, use->id, update ? moment - 1 : moment, use->last);
+    car_ledger_touch(&s->weights, use->bundle, span, update ? moment - 1 : moment, use->last);
 done:
     return status;
 }
@@ -221,9 +227,9 @@ static car_status keep_last_versions(survey *s) {
     int64_t end = s->end_window * plan->period * MOMENTS - 1;
     car_status status = CAR_OK;
     for (int b = 0; plan->placement->info.owned && b < plan->partition->bundle_count; b++) {
-        const car_bundle *bundle = &plan->partition->bundles[b];
-        if (bundle->bytes > 0 && car_plan_owner(plan, s->steps, bundle->home) == s->device) {
-            CAR_TRY(car_ledger_use(&s->weights, b, s->steps, end));
+        const car_use newest = {.bundle = b, .id = s->steps};
+        if (car_usage_holding(s->usage, b)->owned) {
+            CAR_TRY(car_ledger_use(&s->weights, b, span_of(s, &newest), end));
         }
     }
 done:

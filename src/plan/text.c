@@ -51,12 +51,12 @@ static bool is_custom(const car_plan *plan) {
 /* Whether the text names the task's step, because it does not follow from slot or version: a finished sum may
  * travel for longer than a step, and a custom plan has no clock. */
 static bool says_step(const car_plan *plan, const car_task *task) {
-    bool versioned = task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS;
+    bool versioned = task->kind == CAR_TASK_UPDATE || car_cargo_is_weights(task->cargo);
     return task->cargo == CAR_CARGO_FINISHED || (is_custom(plan) && !versioned);
 }
 
 static int64_t step_of(const car_plan *plan, const car_task *task) {
-    if (task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS) {
+    if (task->kind == CAR_TASK_UPDATE || car_cargo_is_weights(task->cargo)) {
         return task->version - 1;
     }
     if (task->kind == CAR_TASK_BROADCAST) {
@@ -93,7 +93,7 @@ void car_task_derive(const car_plan *plan, car_task *task) {
     task->buffer = buffer_of(plan, task);
     bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
     int thing = car_task_names_bundle(task) ? task->bundle : task->stage;
-    int parity = task->cargo == CAR_CARGO_WEIGHTS ? (int)(task->version % 2) : 0;
+    int parity = car_cargo_is_weights(task->cargo) ? (int)(task->version % 2) : 0;
     int64_t tag =
         task->cargo + CAR_CARGOS * (parity + 2 * (thing + (int64_t)partition->bundle_count * (task->worker + 1)));
     task->tag = message ? (int)tag : CAR_NONE;
@@ -189,7 +189,10 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
 
 int car_plan_format_header(const car_plan *plan, int64_t steps, char *text, size_t capacity) {
     const car_plan_config *c = car_plan_config_of(plan);
-    char more[96] = "";
+    char more[96] = "", zero[64] = "";
+    if (c->zero_copies > 0) {
+        snprintf(zero, sizeof zero, " zero-copies=%d zero-ahead=%d", c->zero_copies, c->zero_ahead);
+    }
     if (plan->script && plan->script->end > 0) {
         snprintf(more, sizeof more, " period=%lld:%lld max-delay=%lld", (long long)plan->script->begin,
                  (long long)plan->script->end, (long long)plan->script->max_delay);
@@ -198,10 +201,10 @@ int car_plan_format_header(const car_plan *plan, int64_t steps, char *text, size
     }
     return snprintf(text, capacity,
                     "carousel-plan 1 rule=%s placement=%s workers=%d stages=%d bundles=%d devices=%d mapping=%s "
-                    "threads=%d slack=%d steps=%lld%s",
+                    "threads=%d slack=%d%s steps=%lld%s",
                     car_rule_text(c->rule), car_placement_text(c->placement), c->workers,
                     car_plan_partition(plan)->stage_count, car_plan_partition(plan)->bundle_count,
-                    car_plan_devices(plan), car_mapping_text(c->mapping), c->threads, c->freshness_slack,
+                    car_plan_devices(plan), car_mapping_text(c->mapping), c->threads, c->freshness_slack, zero,
                     (long long)steps, more);
 }
 

@@ -72,6 +72,7 @@ static void find_owned(car_usage *usage) {
     for (int b = 0; b < usage->bundles; b++) {
         const car_bundle *bundle = &usage->plan->partition->bundles[b];
         bool owned = bundle->bytes > 0 && car_plan_owner(usage->plan, 0, bundle->home) == usage->rank;
+        owned = owned && (b < usage->plan->stages || !car_plan_has_chains(usage->plan)); /* a tied one lies in its home */
         usage->holdings[b] = (car_holding){.places = owned && !usage->cyclic ? 1 : 0, .block = b, .owned = owned};
     }
 }
@@ -224,11 +225,38 @@ bool car_usage_adds_ties_early(const car_usage *usage) {
     return car_usage_is_ring(usage) && usage->plan->placement->info.repeated;
 }
 
+car_copy car_usage_copy(const car_usage *usage, const car_task *task, int bundle) {
+    return car_plan_has_chains(usage->plan) ? usage->plan->placement->copy(usage->plan, usage->rank, task, bundle)
+                                            : CAR_COPY_KEPT;
+}
+
+car_passing car_usage_passing(const car_usage *usage, const car_task *task, int bundle, int64_t steps) {
+    return usage->plan->placement->passing(usage->plan, task, bundle, steps);
+}
+
+int car_usage_kept_block(const car_usage *usage, int bundle) {
+    int home = usage->plan->partition->bundles[bundle].home;
+    return car_plan_has_chains(usage->plan) && usage->holdings[home].owned ? home : usage->holdings[bundle].block;
+}
+
+/* zero's chains: a copy ends with its use, or with its being sent on if that comes later; what an owner keeps, when the
+ * next is made of it. */
+static bool ends_copy(const car_usage *usage, const car_task *task, int bundle) {
+    if (task->kind == CAR_TASK_UPDATE || car_usage_copy(usage, task, bundle) == CAR_COPY_KEPT) {
+        return task->kind == CAR_TASK_UPDATE;
+    }
+    car_passing passing = car_usage_passing(usage, task, bundle, INT64_MAX / usage->plan->config.workers);
+    return (task->kind == CAR_TASK_SEND) == (passing == CAR_PASSING_AFTER);
+}
+
 /* The task says so of its stage's own bundle. A tied one has the last user of its home's version in the cycle, and may have
  * another owner under dp. */
 bool car_usage_ends_weights(const car_usage *usage, const car_task *task, int bundle) {
     const car_plan *plan = usage->plan;
     bool tied = bundle >= plan->stages && car_task_computes(task);
+    if (car_plan_has_chains(plan)) {
+        return ends_copy(usage, task, bundle);
+    }
     if (!tied || !plan->placement->info.owned) {
         return !tied && (task->frees & CAR_FREES_WEIGHTS);
     }
@@ -280,13 +308,17 @@ static void add(listing *l, car_resource_kind kind, int64_t a, int64_t b, car_us
 }
 
 static void use_weights(listing *l, int bundle, int64_t version, car_use_mode mode) {
-    int block = l->usage->holdings[bundle].block, places = l->usage->holdings[block].places;
+    car_copy copy = car_usage_copy(l->usage, l->task, bundle);
+    int block = copy == CAR_COPY_KEPT ? car_usage_kept_block(l->usage, bundle) : bundle;
+    int place = car_holding_place(l->usage->holdings[block].places, version);
     bool made = l->task->kind == CAR_TASK_UPDATE && version == l->task->version;
-    add_use(l, (car_use){.resource = car_resource(CAR_RESOURCE_WEIGHTS, block, car_holding_place(places, version)),
+    place = copy == CAR_COPY_KEPT ? place : 1 + (int)copy; /* behind the two places of what is kept */
+    add_use(l, (car_use){.resource = car_resource(CAR_RESOURCE_WEIGHTS, block, place),
                          .mode = mode,
                          .last = !made && car_usage_ends_weights(l->usage, l->task, bundle),
                          .bundle = block,
-                         .id = version});
+                         .id = version,
+                         .copy = copy});
 }
 
 /* zero: the same for the update that makes the next version of it. */
@@ -362,7 +394,8 @@ static void list_compute(listing *l) {
 static void list_update(listing *l) {
     const car_usage *usage = l->usage;
     const car_task *task = l->task;
-    bool passes = usage->plan->placement->info.owned && usage->cyclic;
+    bool moves = usage->plan->placement->info.owned && usage->cyclic, chains = car_plan_has_chains(usage->plan);
+    bool passes = moves && !chains;
     use_sum(l, task->bundle, car_usage_reads_sum(usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
     use_ties(l, task->bundle);
     if (passes) {
@@ -370,7 +403,7 @@ static void list_update(listing *l) {
         use_source(l, task->bundle, task->version, CAR_USE_WRITE);
     }
     if (!passes || car_usage_ends_weights(usage, task, task->bundle)) {
-        use_weights(l, task->bundle, task->version - 1, passes ? CAR_USE_WRITE : CAR_USE_READ);
+        use_weights(l, task->bundle, task->version - 1, moves ? CAR_USE_WRITE : CAR_USE_READ);
     }
     for (int b = task->bundle; b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
         bool made_too = usage->holdings[b].owned && usage->plan->partition->bundles[b].home == task->bundle;
@@ -385,7 +418,7 @@ static void list_update(listing *l) {
 
 static void list_message(listing *l) {
     const car_task *task = l->task;
-    bool sends = task->kind == CAR_TASK_SEND;
+    bool sends = task->kind == CAR_TASK_SEND, chains = car_plan_has_chains(l->usage->plan), ends = false;
     if (sends) {
         add(l, CAR_RESOURCE_CHANNEL, task->peer, task->tag, CAR_USE_WRITE);
     }
@@ -395,9 +428,10 @@ static void list_message(listing *l) {
         add(l, CAR_RESOURCE_TAPE, car_usage_tape_of(l->usage, task), 0, CAR_USE_WRITE);
         break;
     case CAR_CARGO_WEIGHTS:
-        use_weights(l, task->bundle, task->version,
-                    !sends || car_usage_ends_weights(l->usage, task, task->bundle) ? CAR_USE_WRITE : CAR_USE_READ);
-        if (!sends) {
+    case CAR_CARGO_BACKWARD_WEIGHTS:
+        ends = !chains && car_usage_ends_weights(l->usage, task, task->bundle); /* a copy is read by its user meanwhile */
+        use_weights(l, task->bundle, task->version, !sends || ends ? CAR_USE_WRITE : CAR_USE_READ);
+        if (!sends && !chains) {
             use_source(l, task->bundle, task->version, CAR_USE_WRITE);
         }
         break;

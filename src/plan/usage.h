@@ -28,12 +28,24 @@ typedef enum car_use_mode {
     CAR_USE_WRITE   /* alone */
 } car_use_mode;
 
+/* Which of the weights of a bundle that a rank has. */
+typedef enum car_copy {
+    CAR_COPY_KEPT,    /* what stays here, or (--zero-copies 1) comes by as a whole */
+    CAR_COPY_FORWARD, /* zero's chains: what came for a forward, for a backward */
+    CAR_COPY_BACKWARD,
+    CAR_COPIES
+} car_copy;
+
+/* Whether a copy is sent on from where it is used, in the plan's order before or after that. */
+typedef enum car_passing { CAR_PASSING_NOT, CAR_PASSING_BEFORE, CAR_PASSING_AFTER } car_passing;
+
 typedef struct car_use {
     uint64_t resource; /* see car_resource */
     car_use_mode mode;
     bool last;  /* weights, sums: this rank does not need them after it */
     int bundle; /* weights: in whose block they are; sums: whose; else CAR_NONE */
     int64_t id; /* weights: the version; sums: the step */
+    car_copy copy; /* weights */
 } car_use;
 
 /* Whether two uses of one resource must keep their order. */
@@ -100,6 +112,13 @@ bool car_usage_keeps_apart(const car_usage *usage);
 void car_usage_defer_updates(car_usage *usage);
 /* After a restart: in the first step those that are stale use the version before it, where it has a place. */
 void car_usage_go_on(const car_usage *usage, car_task_list *list);
+
+/* Of a forward, a backward or a message of weights: which copy of a bundle it uses, sends or brings. */
+car_copy car_usage_copy(const car_usage *usage, const car_task *task, int bundle);
+/* zero's chains: whether this copy, which a task uses, brings or sends, is sent on from here in a run of so many steps. */
+car_passing car_usage_passing(const car_usage *usage, const car_task *task, int bundle, int64_t steps);
+/* The bundle whose block what is kept of a bundle lies in: its home's, if that is here. */
+int car_usage_kept_block(const car_usage *usage, int bundle);
 
 /* Whether the rank does not need what a task uses any more: weights of a bundle, which then move on or end; the sum of the
  * task's bundle, which was handed on or made into weights. */

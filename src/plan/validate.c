@@ -236,6 +236,7 @@ car_validation car_validate_begin(const car_plan *plan, int64_t steps, const car
         .steps = steps,
         .period = car_plan_period(plan),
         .cyclic = rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_CDP_V2 || rule == CAR_RULE_2BW,
+        .chains = config->placement == CAR_PLACEMENT_ZERO && config->zero_copies == 2,
         .spread = rule == CAR_RULE_DP && config->placement != CAR_PLACEMENT_SHARED &&
                   config->placement != CAR_PLACEMENT_PIPELINE,
     };
@@ -259,7 +260,7 @@ car_status car_plan_validate(car_plan *plan, int64_t steps, const car_task_sourc
     CAR_TRY(car_validate_messages(&v));
     CAR_TRY(car_validate_activations(&v));
     CAR_TRY(car_validate_sums(&v));
-    CAR_TRY(car_validate_versions(&v));
+    CAR_TRY(v.chains ? car_validate_chains(&v) : car_validate_versions(&v));
     CAR_TRY(car_validate_bounds(&v));
     CAR_TRY(car_validate_edges(&v, true));
     CAR_TRY(car_validate_dry_run(&v));

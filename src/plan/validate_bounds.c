@@ -4,13 +4,20 @@
  *
  *   shared    none
  *   replica   sums to the next rank, and the jump of cdp-v2: from worker N-1 to the first worker that is fresh
- *   zero      weights to their next user, wherever it is; sums to the next worker or the owner: two in a slot
+ *   zero      weights to the next rank, or from their owner to the rank that a chain begins with; sums to the next worker
+ *             or the owner: three in a slot. With one copy of a version: to its next user, wherever it is: two in a slot
  *   pipeline  the rank before and the rank behind
  *   grid      activations and gradients to the group before and behind, sums and weights to the next rank of the ring
  *   dp        collectives instead of messages */
 #include "plan/validate_internal.h"
 
-enum { ZERO_MESSAGES = 2 };
+enum { ZERO_MESSAGES = 2, CHAIN_MESSAGES = 3 };
+
+/* zero: those of all kinds together. With less than 2k slots ahead an owner starts chains earlier than it would, to make the
+ * next version in the same place, and what it starts then may meet the others. */
+static int most_of_zero(const car_validation *v) {
+    return v->chains ? CHAIN_MESSAGES + (v->config.zero_ahead < 2 * v->per_worker) : ZERO_MESSAGES;
+}
 
 static bool is_tied(const car_validation *v, const car_task *task) {
     return task->bundle >= v->stages;
@@ -28,8 +35,8 @@ static bool is_jump(const car_validation *v, const car_task *task, int device) {
 
 static bool is_neighbour(const car_validation *v, const car_task *task, int device) {
     int first = 0, ranks = v->devices;
-    bool along_ring =
-        task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED || task->cargo == CAR_CARGO_WEIGHTS;
+    bool along_ring = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED ||
+                      car_cargo_is_weights(task->cargo);
     switch (v->config.placement) {
     case CAR_PLACEMENT_REPLICA:
         return task->peer == (device + 1) % ranks || is_jump(v, task, device);
@@ -37,7 +44,11 @@ static bool is_neighbour(const car_validation *v, const car_task *task, int devi
         if (task->cargo == CAR_CARGO_FINISHED) {
             return device == ranks - 1 && task->peer == car_validate_owner(v, task->stage);
         }
-        return task->cargo == CAR_CARGO_WEIGHTS || task->peer == (device + 1) % ranks;
+        if (v->chains && car_cargo_is_weights(task->cargo) && device == car_validate_owner(v, task->stage)) {
+            bool first = car_validate_weights_user(v, task) == car_validate_first_user(v, task->version, task->stage);
+            return first || task->peer == (device + 1) % ranks;
+        }
+        return (task->cargo == CAR_CARGO_WEIGHTS && !v->chains) || task->peer == (device + 1) % ranks;
     case CAR_PLACEMENT_PIPELINE:
         return !along_ring && (task->peer == device + 1 || task->peer == device - 1);
     case CAR_PLACEMENT_GRID:
@@ -98,9 +109,9 @@ static car_status check_count(const car_validation *v, slot s, int index) {
         count += is_alike(v, task, other) && (!partial || task->worker == other->worker);
         total += other->kind == CAR_TASK_SEND && !is_tied(v, other);
     }
-    if (zero ? total > ZERO_MESSAGES : count > (workers > 1 ? workers : 1)) {
+    if (zero ? total > most_of_zero(v) : count > (workers > 1 ? workers : 1)) {
         return car_validate_fail(v, index,
-                                 zero ? "a third message in the slot" : "a second message of its kind in the slot");
+                                 zero ? "one message too many in the slot" : "a second message of its kind in the slot");
     }
     return CAR_OK;
 }

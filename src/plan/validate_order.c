@@ -23,7 +23,7 @@ static unsigned may_free(const car_task *task) {
     case CAR_TASK_UPDATE:
         return CAR_FREES_SUM | CAR_FREES_WEIGHTS;
     case CAR_TASK_SEND:
-        return task->cargo == CAR_CARGO_WEIGHTS                                        ? CAR_FREES_WEIGHTS
+        return car_cargo_is_weights(task->cargo)                                       ? CAR_FREES_WEIGHTS
                : task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED ? CAR_FREES_SUM
                                                                                        : 0;
     default:
@@ -37,7 +37,7 @@ static bool names_stage(const car_task *task) {
 
 static car_status check_range(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
-    bool weights = task->cargo == CAR_CARGO_WEIGHTS || task->kind == CAR_TASK_BROADCAST;
+    bool weights = car_cargo_is_weights(task->cargo) || task->kind == CAR_TASK_BROADCAST;
     if ((unsigned)task->kind >= CAR_TASK_KINDS || (unsigned)task->cargo >= CAR_CARGOS) {
         return car_validate_fail(v, index, "no such kind of task or cargo");
     }
@@ -65,7 +65,7 @@ static car_status check_range(const car_validation *v, int index) {
 static car_status check_agreement(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     bool versioned = car_task_computes(task) || task->kind == CAR_TASK_UPDATE || task->kind == CAR_TASK_BROADCAST ||
-                     task->cargo == CAR_CARGO_WEIGHTS;
+                     car_cargo_is_weights(task->cargo);
     int named = names_stage(task) ? task->stage : v->partition->bundles[task->bundle].stage;
     if (task->stage != named || (car_task_computes(task) && task->bundle != task->stage)) {
         return car_validate_fail(v, index, "stage %d does not go with bundle %d", task->stage, task->bundle);
@@ -77,7 +77,7 @@ static car_status check_agreement(const car_validation *v, int index) {
         return car_validate_fail(v, index, "version %lld lives in buffer %d, not %d", (long long)task->version,
                                  (int)(task->version % 2), task->buffer);
     }
-    if ((task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS) && task->step != task->version - 1) {
+    if ((task->kind == CAR_TASK_UPDATE || car_cargo_is_weights(task->cargo)) && task->step != task->version - 1) {
         return car_validate_fail(v, index, "version %lld is not made by step %lld", (long long)task->version,
                                  (long long)task->step);
     }

@@ -8,7 +8,7 @@
 enum { NOBODY = -1, UNKNOWN = -4, EMPTY = -3 };
 
 typedef enum thing_kind {
-    WEIGHTS = 1, /* bundle, place */
+    WEIGHTS = 1, /* bundle, place; of zero's chains: what an owner keeps in 0 and 1, copies in 2 and 3 */
     STOCK,       /* zero's owner: the version that the next is made of; it may be sent on before */
     SUM,         /* bundle, step */
     OWN,         /* bundle, step: a gradient that waits for the sum it is added to */
@@ -147,7 +147,26 @@ static int next_bundle(const car_validation *v, int bundle) {
     return bundle < v->stages ? v->stages : bundle + 1;
 }
 
+/* zero's chains: where the weights are that a task uses, sends or brings. */
+static car_status find_copy(checker *c, int bundle, int64_t version, thing **out) {
+    const car_validation *v = c->v;
+    const car_task *task = c->task;
+    int home = v->partition->bundles[bundle].home;
+    bool backward = task->kind == CAR_TASK_BACKWARD || task->cargo == CAR_CARGO_BACKWARD_WEIGHTS, kept = false;
+    if (car_task_computes(task)) {
+        kept = car_validate_uses_kept(v, task->step * v->workers + task->worker, version, home);
+    } else if (task->kind == CAR_TASK_SEND) {
+        int64_t n = car_validate_weights_user(v, task);
+        kept = n == car_validate_first_user(v, version, home) || car_validate_uses_kept(v, n - 1, version, home);
+    }
+    return kept || task->kind == CAR_TASK_UPDATE ? find(c, WEIGHTS, home, version % 2, out)
+                                                 : find(c, WEIGHTS, bundle, 2 + backward, out);
+}
+
 static car_status find_place(checker *c, int bundle, int64_t version, thing **out) {
+    if (c->v->chains && c->task) {
+        return find_copy(c, bundle, version, out);
+    }
     int block = car_usage_holding(c->usage, bundle)->block, places = car_usage_holding(c->usage, block)->places;
     return find(c, WEIGHTS, block, car_holding_place(places, version), out);
 }
@@ -287,7 +306,7 @@ static car_status touch_bundle(checker *c, int b) {
     const car_task *task = c->task;
     car_status status = CAR_OK;
     int64_t version = b < v->stages ? task->version : task->tied_version;
-    bool ends = c->moves && car_validate_ends_with(v, v->sequence[c->place], b, version);
+    bool ends = c->moves && !v->chains && car_validate_ends_with(v, v->sequence[c->place], b, version);
     CAR_TRY(use_weights(c, b, version, ends ? CAR_TOUCH_WRITE : CAR_TOUCH_READ));
     if (ends && v->cyclic && b < v->stages && car_usage_holding(c->usage, b)->owned) {
         CAR_TRY(touch_thing(c, STOCK, b, version % 2, CAR_TOUCH_WRITE)); /* the next was made of it before it goes */
@@ -325,7 +344,7 @@ static car_status touch_update(checker *c) {
     const car_validation *v = c->v;
     const car_task *task = c->task;
     int b = task->bundle;
-    bool passes = c->moves && v->cyclic;
+    bool moves = c->moves && v->cyclic, passes = moves && !v->chains;
     car_status status = CAR_OK;
     CAR_TRY(touch_thing(c, OPTIMIZER, b, 0, CAR_TOUCH_WRITE));
     CAR_TRY(touch_sum(c, b, car_validate_carries_ties(v) ? CAR_TOUCH_READ : CAR_TOUCH_WRITE));
@@ -337,10 +356,10 @@ static car_status touch_update(checker *c) {
         CAR_TRY(touch_thing(c, STOCK, b, task->version % 2, CAR_TOUCH_WRITE));
     }
     if (!passes || (task->frees & CAR_FREES_WEIGHTS)) {
-        CAR_TRY(use_weights(c, b, task->version - 1, passes ? CAR_TOUCH_WRITE : CAR_TOUCH_READ));
+        CAR_TRY(use_weights(c, b, task->version - 1, moves ? CAR_TOUCH_WRITE : CAR_TOUCH_READ));
     }
     CAR_TRY(make_weights(c, b, task->version));
-    for (int tied = v->stages; c->moves && tied < v->bundles; tied++) {
+    for (int tied = v->stages; c->moves && !v->chains && tied < v->bundles; tied++) {
         if (v->partition->bundles[tied].home == b && has_bytes(v, tied)) {
             CAR_TRY(make_weights(c, tied, task->version));
         }
@@ -349,9 +368,25 @@ done:
     return status;
 }
 
+/* An executor drops a copy after as many reads as this says. */
+static car_status check_reads(const checker *c) {
+    const car_validation *v = c->v;
+    const car_task *task = c->task;
+    int64_t n = car_validate_weights_user(v, task);
+    bool last = n == car_validate_last_user(v, task->version, v->partition->bundles[task->bundle].home);
+    bool passes = !last && n + 1 < v->steps * v->workers;
+    bool said = car_usage_passing(c->usage, task, task->bundle, v->steps) != CAR_PASSING_NOT;
+    return said == passes ? CAR_OK : car_validate_fail(v, v->sequence[c->place], "it is%s passed on", passes ? "" : " not");
+}
+
 static car_status touch_moved(checker *c) {
     const car_task *task = c->task;
     car_status status = CAR_OK;
+    if (c->v->chains) {
+        CAR_TRY(task->kind == CAR_TASK_RECEIVE ? check_reads(c) : CAR_OK);
+        return task->kind == CAR_TASK_SEND ? use_weights(c, task->bundle, task->version, CAR_TOUCH_READ)
+                                           : make_weights(c, task->bundle, task->version);
+    }
     if (task->kind == CAR_TASK_SEND) {
         return use_weights(c, task->bundle, task->version,
                            task->frees & CAR_FREES_WEIGHTS ? CAR_TOUCH_WRITE : CAR_TOUCH_READ);
@@ -376,6 +411,7 @@ static car_status touch_message(checker *c) {
     case CAR_CARGO_GRADIENT:
         return touch_tape(c);
     case CAR_CARGO_WEIGHTS:
+    case CAR_CARGO_BACKWARD_WEIGHTS:
         return touch_moved(c);
     case CAR_CARGO_PARTIAL:
         return sends ? touch_sum(c, task->bundle, CAR_TOUCH_WRITE)
@@ -413,5 +449,6 @@ car_status car_touch_begin(checker *c) {
     }
     c->used = 0;
     c->mark_count = 0;
+    c->task = NULL;
     return fill_places(c);
 }
