@@ -5,18 +5,19 @@
  *   shared    none
  *   replica   sums to the next rank, and the jump of cdp-v2: from worker N-1 to the first worker that is fresh
  *   zero      weights to the next rank, or from their owner to the rank that a chain begins with; sums to the next worker
- *             or the owner: three in a slot. With one copy of a version: to its next user, wherever it is: two in a slot
+ *             or the owner: three in a slot, five if L is not 2k. With one copy of a version: to its next user, wherever it is: two in a slot
  *   pipeline  the rank before and the rank behind
  *   grid      activations and gradients to the group before and behind, sums and weights to the next rank of the ring
  *   dp        collectives instead of messages */
 #include "plan/validate_internal.h"
 
-enum { ZERO_MESSAGES = 2, CHAIN_MESSAGES = 3 };
+enum { ZERO_MESSAGES = 2, CHAIN_MESSAGES = 3, UNEVEN_CHAIN_MESSAGES = 5 };
 
-/* zero: those of all kinds together. With less than 2k slots ahead an owner starts chains earlier than it would, to make the
- * next version in the same place, and what it starts then may meet the others. */
+/* zero: those of all kinds together. With chains: what the next rank needs in one slot, what an owner starts, and a sum. If
+ * L is not 2k, forwards, backwards and what an owner starts may be sent for different slots. */
 static int most_of_zero(const car_validation *v) {
-    return v->chains ? CHAIN_MESSAGES + (v->config.zero_ahead < 2 * v->per_worker) : ZERO_MESSAGES;
+    bool even = v->config.zero_ahead == 2 * v->per_worker;
+    return !v->chains ? ZERO_MESSAGES : even ? CHAIN_MESSAGES : UNEVEN_CHAIN_MESSAGES;
 }
 
 static bool is_tied(const car_validation *v, const car_task *task) {

@@ -10,8 +10,8 @@
  *   owner       1U ──────────────────────────── 1U              keeps version 1 until it makes version 2
  *
  * A rank gives the next one in slot s what that needs in slot s + L. At most 2k of these slots are the message's way. If L
- * is more, a copy comes L - 2k slots before its use, and may be sent on before it. A copy of a version that has just been
- * made cannot be that early: then it is as early as can be, and gains on its way.
+ * is more, a copy comes L - 2k slots before its use, and may be sent on before it. Forwards may use a version so soon after
+ * it was made that it cannot be that early: then its whole chain is as early as its first user can be.
  *
  * The owner uses what it keeps if it is the first user; otherwise, as under cdp-v1, the chain begins with a message from it
  * and passes it like any other rank. */
@@ -79,19 +79,19 @@ static bool uses_kept(const chain *c, int64_t n) {
     return n == c->first && car_plan_worker_of(c->plan, n) == c->owner;
 }
 
-/* How many slots before its use a copy is received. */
-static int64_t lead(const chain *c, int64_t n) {
+/* How many slots before their use copies are received. */
+static int64_t lead(const chain *c) {
     int64_t wanted = most(0, c->plan->config.zero_ahead - spacing(c->plan));
     if (wanted == 0 || c->version == 0) {
         return wanted;
     }
     int64_t made = car_zero_update_slot(c->plan, c->version, c->home);
     int64_t at_first = use_slot(c, c->first) - made - (begins_at_owner(c->plan, c->first, c->home) ? 0 : 1);
-    return least(wanted, at_first + (n - c->first) * (spacing(c->plan) - 1));
+    return least(wanted, at_first);
 }
 
 static int64_t receive_slot(const chain *c, int64_t n) {
-    return use_slot(c, n) - lead(c, n);
+    return use_slot(c, n) - lead(c);
 }
 
 /* When the copy of micro-batch n leaves where it comes from. The owner has sent what it keeps before it makes the next. */
