@@ -89,7 +89,7 @@ static car_status write_weights(car_train_run *run, const char *name, bool avera
     if (best) {
         CAR_TRY(car_card_set(card, car_train_metric(run), "%.9g", run->best_value));
     }
-    CAR_TRY(car_weights_save_with(averaged ? averaged : car_train_weights(run), path, card));
+    CAR_TRY(car_weights_save_with(averaged ? averaged : car_train_weights(run), path, card, run->options.saves_as));
 done:
     car_weights_destroy(averaged);
     car_card_destroy(card);
