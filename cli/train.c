@@ -90,6 +90,7 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     car_program_config program;
     car_status status = CAR_OK;
     CAR_TRY(car_train_read_rules(run->context, o));
+    CAR_TRY(car_train_read_precision(run->context, o));
     CAR_TRY(car_train_configure(run->context, o, &plan, &program, trainer));
     run->optimizer = trainer->optimizer;
     plan.ranks =

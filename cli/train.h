@@ -26,7 +26,8 @@ enum { CAR_TRAIN_OPTIONS = 96, CAR_TRAIN_PATH = 4096, CAR_TRAIN_LOCAL_RANKS = 64
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping,
         *plan;
-    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best;
+    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best, *save_precision;
+    car_precision saves_as; /* what save_precision names */
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, steps, eval_every, eval_batches;
     int warmup; /* CAR_NONE: left to the rule */
@@ -73,6 +74,8 @@ car_status car_train_configure(car_context *context, const car_train_options *op
 /* `epoch_steps`: what an epoch of --lr-schedule step:EPOCHS:GAMMA is. */
 car_status car_train_read_schedule(car_context *context, const car_train_options *options, int64_t epoch_steps,
                                    car_schedule *out);
+/* Sets what the names of precisions mean. */
+car_status car_train_read_precision(car_context *context, car_train_options *options);
 /* As config.json has them; NULL without memory. */
 cJSON *car_train_config_of(const car_train_options *options);
 

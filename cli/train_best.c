@@ -106,7 +106,7 @@ static car_status write_weights(car_train_run *run, const char *name, const car_
     if (best) {
         CAR_TRY(car_card_set(card, car_train_metric(run), "%.9g", run->best_value));
     }
-    CAR_TRY(car_weights_save_with(average ? subject->average : subject->weights, path, card));
+    CAR_TRY(car_weights_save_with(average ? subject->average : subject->weights, path, card, run->options.saves_as));
 done:
     car_card_destroy(card);
     return status;
