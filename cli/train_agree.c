@@ -177,8 +177,8 @@ static car_status compare_plan(car_train_run *run) {
     }
     snprintf(text, sizeof text, "%s/%s N=%d S=%d R=%d slack=%d zero=%d:%d %016llx", car_rule_text(config->rule),
              car_placement_text(config->placement), config->workers, run->partition->stage_count,
-             car_plan_devices(run->plan), config->freshness_slack, config->zero_copies,
-             config->zero_ahead, (unsigned long long)cuts);
+             car_plan_devices(run->plan), config->freshness_slack, config->zero_copies, config->zero_ahead,
+             (unsigned long long)cuts);
     return car_rank_agree(run->context, run->transport, "plan", text);
 }
 

@@ -15,7 +15,7 @@ static const size_t most_bytes = (size_t)1 << 28;
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* Options that the file answers. */
-static const char *const answered[] = {"rule", "placement", "mapping", "workers",
+static const char *const answered[] = {"rule",   "placement",       "mapping",     "workers",
                                        "stages", "freshness-slack", "zero-copies", "zero-ahead"};
 
 static const char *find_contradiction(int argc, char **argv) {

@@ -69,8 +69,8 @@ typedef struct car_holding_of_bundle {
     int places;       /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
     car_held held[2]; /* by version mod places; what comes by: by version mod 2 */
     car_passing_copy copies[2]; /* zero's chains: for a forward, for a backward */
-    bool owned;       /* zero: its versions are made here */
-    int64_t made;     /* zero: the newest of them */
+    bool owned;                 /* zero: its versions are made here */
+    int64_t made;               /* zero: the newest of them */
     car_held source;  /* zero: a version that went on before the next was made of it, because its sum is late */
     car_block *older; /* after a restart: the version before the first, for those that are stale in the first step */
     car_block *kept;  /* the keeper's, at the end of a run: the version before the last */

@@ -185,7 +185,8 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
     case CAR_CARGO_WEIGHTS:
     case CAR_CARGO_BACKWARD_WEIGHTS:
         return rank->chains             ? send_copy(rank, task)
-               : rank->placement->owned ? send_moving_weights(rank, task) : send_tied_weights(rank, task);
+               : rank->placement->owned ? send_moving_weights(rank, task)
+                                        : send_tied_weights(rank, task);
     default:
         return send_sum(rank, task);
     }
@@ -277,7 +278,7 @@ static void take_weights(car_rank *rank, car_entry *entry) {
     car_holding_of_bundle *h = &rank->holding[task->bundle];
     if (rank->chains) {
         car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
-        bool passes = car_usage_passing(rank->usage, task, task->bundle, rank->planned) != CAR_PASSING_NOT;
+        bool passes = car_usage_passing(rank->usage, task, task->bundle) != CAR_PASSING_NOT;
         car_block_drop(rank, copy->held.block); /* left by what was dropped at an early end */
         *copy = (car_passing_copy){.held = {.block = entry->block, .version = task->version}, .reads = 1 + passes};
     } else if (h->owned && task->kind == CAR_TASK_BROADCAST) {

@@ -54,8 +54,8 @@ static car_status check_copies(car_context *context, const car_partition *partit
         config->zero_ahead = most / config->workers;
     }
     if (config->zero_ahead < 0 || config->zero_ahead > most) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--zero-ahead %d: it must be 1 to %d, the slots of a step", config->zero_ahead, most);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--zero-ahead %d: it must be 1 to %d, the slots of a step",
+                                config->zero_ahead, most);
     }
     return CAR_OK;
 }

@@ -37,7 +37,8 @@ bool car_window_runs(const car_window *window, int64_t n) {
 /* Between two devices messages of one tag follow each other, so the step need not be part of it. */
 static int tag_of(const car_plan *plan, const car_task *task) {
     int thing = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT ? task->stage : task->bundle;
-    int parity = car_cargo_is_weights(task->cargo) ? (int)(task->version % 2) : 0; /* versions may overtake each other */
+    int parity =
+        car_cargo_is_weights(task->cargo) ? (int)(task->version % 2) : 0; /* versions may overtake each other */
     return task->cargo + CAR_CARGOS * (parity + 2 * (thing + plan->partition->bundle_count * (task->worker + 1)));
 }
 
@@ -59,7 +60,6 @@ void car_window_message(car_window *window, car_task what, int from, int64_t sen
         receive.kind = CAR_TASK_RECEIVE;
         receive.peer = from;
         receive.slot = used;
-        receive.frees = 0;
         car_window_add(window, receive);
     }
 }
@@ -95,13 +95,8 @@ static void add_compute(car_window *window, int64_t n, int stage, bool backward)
         .tied_version = tied_version(plan, n, stage),
         .peer = CAR_NONE,
         .tag = CAR_NONE,
-        .frees = backward ? CAR_FREES_ACTIVATIONS : 0,
         .slot = slot,
     };
-    task.buffer = (int)(task.version % 2);
-    if (plan->placement->frees_weights && plan->placement->frees_weights(window, &task, n)) {
-        task.frees |= CAR_FREES_WEIGHTS;
-    }
     car_window_add(window, task);
     plan->placement->attach(window, &task, n);
 }

@@ -36,8 +36,8 @@ static bool is_jump(const car_validation *v, const car_task *task, int device) {
 
 static bool is_neighbour(const car_validation *v, const car_task *task, int device) {
     int first = 0, ranks = v->devices;
-    bool along_ring = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED ||
-                      car_cargo_is_weights(task->cargo);
+    bool along_ring =
+        task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED || car_cargo_is_weights(task->cargo);
     switch (v->config.placement) {
     case CAR_PLACEMENT_REPLICA:
         return task->peer == (device + 1) % ranks || is_jump(v, task, device);
@@ -111,8 +111,8 @@ static car_status check_count(const car_validation *v, slot s, int index) {
         total += other->kind == CAR_TASK_SEND && !is_tied(v, other);
     }
     if (zero ? total > most_of_zero(v) : count > (workers > 1 ? workers : 1)) {
-        return car_validate_fail(v, index,
-                                 zero ? "one message too many in the slot" : "a second message of its kind in the slot");
+        return car_validate_fail(
+            v, index, zero ? "one message too many in the slot" : "a second message of its kind in the slot");
     }
     return CAR_OK;
 }

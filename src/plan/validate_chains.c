@@ -64,10 +64,25 @@ static bool keeps(const replay *r, int device, int home, int64_t version) {
     return at(r, device, home)->kept[version % KEPT] == version;
 }
 
-static void end_if_over(copy *c, bool passed_on) {
-    if (c->used && (c->sent || !passed_on)) {
-        *c = (copy){.version = NOTHING};
+/* A copy was used or sent on. Executors must be told of its end, and not before. */
+static car_status end_if_over(const car_validation *v, int index, int bundle, copy *c, bool passed_on) {
+    bool over = c->used && (c->sent || !passed_on);
+    if (over != car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, bundle, c->version)) {
+        return car_validate_fail(v, index,
+                                 over ? "version %lld of bundle %d is not freed after its last use"
+                                      : "frees version %lld of bundle %d before its last use",
+                                 (long long)c->version, bundle);
     }
+    *c = over ? (copy){.version = NOTHING} : *c;
+    return CAR_OK;
+}
+
+/* What is kept ends when the next is made of it. */
+static car_status check_kept(const car_validation *v, int index, int home, int64_t version) {
+    return car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, home, version)
+               ? car_validate_fail(v, index, "frees version %lld of bundle %d, which its owner keeps",
+                                   (long long)version, home)
+               : CAR_OK;
 }
 
 /* Whether another micro-batch of the run gets the copy after n. */
@@ -85,7 +100,7 @@ static car_status use_bundle(replay *r, int index, int bundle, int64_t version) 
     copy *c = &at(r, device, bundle)->copies[task->kind == CAR_TASK_BACKWARD];
     if (car_validate_uses_kept(v, n, version, home)) {
         return keeps(r, device, home, version)
-                   ? CAR_OK
+                   ? check_kept(v, index, home, version)
                    : car_validate_fail(v, index, "its owner does not keep version %lld of bundle %d",
                                        (long long)version, home);
     }
@@ -93,8 +108,7 @@ static car_status use_bundle(replay *r, int index, int bundle, int64_t version) 
         return car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, bundle);
     }
     c->used = true;
-    end_if_over(c, is_passed_on(v, n, version, home));
-    return CAR_OK;
+    return end_if_over(v, index, bundle, c, is_passed_on(v, n, version, home));
 }
 
 static car_status use(replay *r, int index) {
@@ -143,11 +157,9 @@ static car_status send(replay *r, int index) {
     if (kept ? !keeps(r, device, home, task->version) : c->version != task->version || c->sent) {
         return car_validate_fail(v, index, "sends weights that are not here");
     }
-    if (!kept) {
-        c->sent = true;
-        end_if_over(c, true);
-    }
-    return check_time(v, index, n, kept);
+    c->sent = c->sent || !kept;
+    car_status status = kept ? check_kept(v, index, home, task->version) : end_if_over(v, index, task->bundle, c, true);
+    return status == CAR_OK ? check_time(v, index, n, kept) : status;
 }
 
 static car_status receive(replay *r, int index) {
@@ -165,7 +177,8 @@ static car_status receive(replay *r, int index) {
                                  task->bundle);
     }
     *c = (copy){.version = task->version};
-    return check_time(v, index, n, false);
+    car_status status = check_kept(v, index, task->bundle, task->version); /* it only comes */
+    return status == CAR_OK ? check_time(v, index, n, false) : status;
 }
 
 static car_status update(replay *r, int index) {
@@ -175,6 +188,10 @@ static car_status update(replay *r, int index) {
     if (kept[(task->version - 1) % KEPT] != task->version - 1) {
         return car_validate_fail(v, index, "version %lld, from which it is made, is not here",
                                  (long long)task->version - 1);
+    }
+    if (!car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, task->bundle, task->version - 1)) {
+        return car_validate_fail(v, index, "version %lld of bundle %d is not freed after its last use",
+                                 (long long)task->version - 1, task->bundle);
     }
     kept[(task->version - 1) % KEPT] = NOTHING;
     kept[task->version % KEPT] = task->version;

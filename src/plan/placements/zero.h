@@ -15,6 +15,7 @@ int64_t car_zero_update_slot(const car_plan *plan, int64_t version, int home);
 void car_zero_pass_weights(car_window *window);
 car_copy car_zero_copy(const car_plan *plan, int rank, const car_task *task, int bundle);
 car_passing car_zero_passing(const car_plan *plan, const car_task *task, int bundle, int64_t steps);
+bool car_zero_ends_copy(const car_plan *plan, int rank, const car_task *task, int bundle, int64_t steps);
 /* Slots before its receive that a copy is asked for. */
 int64_t car_zero_slots_ahead(const car_plan *plan);
 

@@ -71,7 +71,8 @@ int64_t car_zero_update_slot(const car_plan *plan, int64_t version, int home) {
 }
 
 static int64_t use_slot(const chain *c, int64_t n) {
-    return c->backward ? car_plan_backward_slot_of(c->plan, n, c->stage) : car_plan_forward_slot_of(c->plan, n, c->stage);
+    return c->backward ? car_plan_backward_slot_of(c->plan, n, c->stage)
+                       : car_plan_forward_slot_of(c->plan, n, c->stage);
 }
 
 /* Whether a user computes with what the owner keeps. */
@@ -161,7 +162,7 @@ static void keep_version(car_window *window, int home, int64_t version) {
         }
     }
     if (version > 0 && plan->partition->bundles[home].bytes > 0) {
-        car_window_update(window, home, version, car_zero_update_slot(plan, version, home), CAR_FREES_SUM);
+        car_window_update(window, home, version, car_zero_update_slot(plan, version, home));
     }
 }
 
@@ -216,8 +217,19 @@ car_passing car_zero_passing(const car_plan *plan, const car_task *task, int bun
     int64_t version = bundle >= plan->stages && car_task_computes(task) ? task->tied_version : task->version;
     chain c = chain_of(plan, bundle, version, backward);
     int64_t n = user_of(&c, task, task->kind == CAR_TASK_SEND) - (task->kind == CAR_TASK_SEND);
-    if (n == c.last || n + 1 >= steps * plan->config.workers) {
+    if (n == c.last || car_plan_step_of(plan, n + 1) >= steps) {
         return CAR_PASSING_NOT;
     }
     return send_slot(&c, n + 1) < use_slot(&c, n) ? CAR_PASSING_BEFORE : CAR_PASSING_AFTER;
+}
+
+/* A copy ends with its use, or with its being sent on if that comes later; what the owner keeps, when the next is made of
+ * it. */
+bool car_zero_ends_copy(const car_plan *plan, int rank, const car_task *task, int bundle, int64_t steps) {
+    bool sends = task->kind == CAR_TASK_SEND;
+    if (task->kind == CAR_TASK_UPDATE || !(sends || car_task_computes(task)) ||
+        car_zero_copy(plan, rank, task, bundle) == CAR_COPY_KEPT) {
+        return task->kind == CAR_TASK_UPDATE;
+    }
+    return sends == (car_zero_passing(plan, task, bundle, steps) == CAR_PASSING_AFTER);
 }
