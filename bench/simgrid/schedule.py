@@ -10,7 +10,7 @@ import collections
 import os
 import re
 
-TASK = re.compile(r"([FBUSRCD])([agpsw]?)(~?\d+)(?:\.(\d+))?(?:@(-?\d+)(?:~(-?\d+))?)?(?:/(-?\d+))?(?:[<>](\d+))?"
+TASK = re.compile(r"([FBUSRCD])([agpswb]?)(~?\d+)(?:\.(\d+))?(?:@(-?\d+)(?:~(-?\d+))?)?(?:/(-?\d+))?(?:[<>](\d+))?"
                   r"(\{.*\})?")  # fmt: skip
 TIE = re.compile(r"# (~\d+): (\S+) of stage (\d+), used again in stage (\d+)")
 AHEAD = re.compile(r"(\w) (\d+)")
@@ -74,7 +74,7 @@ class Schedule:
 
     def tag(self, task):
         """Messages between two devices with one tag follow each other."""
-        parity = task.version % 2 if task.cargo == "w" else 0
+        parity = task.version % 2 if task.cargo in ("w", "b") else 0
         return self.tags.setdefault((task.cargo, task.name, task.worker, parity), len(self.tags) + 16)
 
     def bytes_of(self, task):

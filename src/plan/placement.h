@@ -54,6 +54,11 @@ CAR_PLACEMENT_LIST(CAR_PLACEMENT_DECLARE)
 
 const car_placement_class *car_placement_class_of(car_placement placement);
 
+/* Whether, in the cycle, nothing that its ranks send keeps workers at their distance: copies of weights are passed on as soon
+ * as they come. */
+static inline bool car_plan_keeps_no_distance(const car_plan *plan) {
+    return plan->placement->keeps_no_distance || car_plan_has_chains(plan);
+}
 /* So many steps in a row show all that a rank does in any. */
 int car_plan_pattern_steps(const car_plan *plan, int rank);
 /* The same workers on `hosts` devices, several on each: what a machine that runs several ranks holds. */

@@ -22,7 +22,7 @@ expect 0 "usage: carousel plan" --help
 expect 0 "--freshness-slack M" --help
 expect 0 "gpt2-nano" --help
 expect 0 "  cdp-v2       the cycle; fresh weights where timing allows" --help
-expect 0 "  zero         each version of a stage exists once" --help
+expect 0 "  zero         weights go from user to user" --help
 expect 0 "worker 1  1' 0' 0  1  2  2'" --model mlp --workers 3
 expect 0 "Proven on the table" --model mlp --workers 3
 expect 0 "rank 2  2.2  2.2' 2.0  2.0' 2.1  2.1'" --model mlp --workers 3 --placement pipeline
@@ -96,6 +96,10 @@ json "d['timing']['step_s'] >= d['timing']['step_without_network_s'] >= 0.999 * 
 json "all(('timing' in p) == (p['placement'] != 'shared') for p in d['plans']) and d['cluster']['devices'] == 4" \
     --model mlp --workers 4 --compare --cluster cluster.json
 expect 2 "--placement shared has none" --model mlp --workers 4 --cluster cluster.json
+expect 2 "--zero-copies and --zero-ahead are for the cyclic rules" --model mlp --workers 4 --placement replica --zero-copies 2
+expect 2 "a single copy leaves when it was used" --model mlp --workers 4 --placement zero --zero-copies 1 --zero-ahead 2
+expect 2 "it must be 1 to 8, the slots of a step" --model mlp --workers 4 --placement zero --zero-ahead 9
+expect 2 "--zero-copies" --model mlp --workers 4 --placement zero --zero-copies 3
 expect 2 "--cluster and --dump" --model mlp --workers 4 --placement zero --dump --cluster cluster.json
 expect 1 "none.json" --model mlp --workers 4 --placement zero --cluster none.json
 echo '{"flops": 0}' >bad.json
@@ -106,14 +110,17 @@ expect 1 'bad.json: "flops" must be a number' --model mlp --workers 4 --placemen
 cat >cluster.json <<'END'
 {"name": "slow", "flops": 1e13, "memory": 2.4e10, "between": {"bandwidth": 2e9, "latency": 2e-5}}
 END
-while read -r rule placement step; do
+while read -r rule placement step more; do
+    # shellcheck disable=SC2086 # options
     json "abs(d['timing']['step_s'] / $step - 1) < 0.03" \
-        --model gpt2 --batch 16 --workers 8 --rule "$rule" --placement "$placement" --cluster cluster.json
+        --model gpt2 --batch 16 --workers 8 --rule "$rule" --placement "$placement" --cluster cluster.json $more
 done <<'END'
 cdp-v1 replica 1.41713
 cdp-v2 replica 1.45616
-cdp-v1 zero 4.62004
-cdp-v2 zero 5.93421
+cdp-v1 zero 1.60827
+cdp-v2 zero 1.56841
+cdp-v1 zero 4.62004 --zero-copies 1
+cdp-v2 zero 5.93421 --zero-copies 1
 END
 rm bad.json roomy.json
 
@@ -182,7 +189,7 @@ expect 0 "carousel-plan 2 rule=cdp-v2 placement=zero workers=3" --model mlp --wo
 "$CAROUSEL" plan --model mlp --workers 3 --placement replica --dump --edges --steps 2 >edges.txt || fail "--edges failed"
 diff <(grep -v '^#' edges.txt) <("$CAROUSEL" plan --model mlp --workers 3 --placement replica --dump --steps 2) >/dev/null ||
     fail "--edges changes the table"
-grep -qx "# ahead a 2, g 2, p 2, s 4, w 2, C 2" edges.txt || fail "--edges does not say how early receives are posted"
+grep -qx "# ahead a 2, g 2, p 2, s 4, w 2, b 2, C 2" edges.txt || fail "--edges does not say how early receives are posted"
 python3 - edges.txt <<'END' || fail "--edges does not say that a task waits for what it needs"
 import sys
 lines = open(sys.argv[1]).read().splitlines()

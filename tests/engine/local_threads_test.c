@@ -61,7 +61,7 @@ static void test_zero(void **state) {
     (void)state;
     run_placement(CAR_PLACEMENT_ZERO);
     /* Two stages an owner, where one's norm decides about the other, whose new weights the forward between them reads. */
-    const car_placement_setting two = {CAR_PLACEMENT_ZERO, 3, 2, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0};
+    const car_placement_setting two = {CAR_PLACEMENT_ZERO, 3, 2, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0};
     run_case(&two, "mlp", CAR_RULE_CDP_V2, true);
 }
 static void test_pipeline(void **state) {

@@ -15,29 +15,31 @@
 enum { STEPS = 6, DP_STEPS = 10 };
 
 const car_placement_setting car_placement_settings[] = {
-    {CAR_PLACEMENT_SHARED, 2, 1, 1, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_SHARED, 3, 1, 1, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_SHARED, 4, 2, 1, 3, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 4, 2, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_CONTIGUOUS, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 6, 1, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 6, 1, 2, 3, CAR_MAPPING_CONTIGUOUS, true, 0, 0},
-    {CAR_PLACEMENT_ZERO, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_ZERO, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0},
-    {CAR_PLACEMENT_PIPELINE, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_PIPELINE, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_PIPELINE, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_PIPELINE, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0},
-    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_GRID, 2, 2, 3, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0},
-    {CAR_PLACEMENT_GRID, 3, 1, 6, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_GRID, 4, 1, 10, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_SHARED, 2, 1, 1, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_SHARED, 3, 1, 1, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_SHARED, 4, 2, 1, 3, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 2, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_CONTIGUOUS, false, 0, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 6, 1, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 0},
+    {CAR_PLACEMENT_REPLICA, 6, 1, 2, 3, CAR_MAPPING_CONTIGUOUS, true, 0, 0, 0},
+    {CAR_PLACEMENT_ZERO, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_ZERO, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 0},
+    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
+    {CAR_PLACEMENT_PIPELINE, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_PIPELINE, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_PIPELINE, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_PIPELINE, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 0},
+    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_GRID, 2, 2, 3, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0, 0},
+    {CAR_PLACEMENT_GRID, 3, 1, 6, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
+    {CAR_PLACEMENT_GRID, 4, 1, 10, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 0},
 };
 
 const int car_placement_setting_count = sizeof car_placement_settings / sizeof car_placement_settings[0];
@@ -120,6 +122,7 @@ car_plan_config car_placement_plan(const car_placement_setting *s, const car_pla
     config.placement = s->placement;
     config.mapping = s->mapping;
     config.ranks = s->placement == CAR_PLACEMENT_REPLICA ? s->ranks : 0;
+    config.zero_copies = car_rule_info_of(config.rule)->cyclic ? s->zero_copies : 0;
     return config;
 }
 
@@ -171,13 +174,15 @@ static size_t most_at_once(car_transport *transport, car_arena *arena, double st
     return most;
 }
 
-/* zero's cycle: two versions of everything, and of a tied parameter the copies that travel on their own. */
-static bool has_two_versions(const car_partition *partition, size_t most) {
+/* zero's cycle: two versions of everything, and of a tied parameter the copies that travel on their own. With two copies of a
+ * version also what its owner keeps. */
+static bool has_few_versions(const car_partition *partition, int copies, size_t most) {
     size_t bytes = 0;
     for (int b = 0; b < partition->bundle_count; b++) {
         bytes += partition->bundles[b].bytes;
     }
-    return most > bytes / 2 && most <= 2 * bytes; /* much may be in flight, where it counts as messages */
+    return most > bytes / 2 &&
+           most <= (size_t)(1 + copies) * bytes; /* much may be in flight, where it counts as messages */
 }
 
 /* ---- one case ------------------------------------------------------------------------------------------ */
@@ -281,7 +286,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
         if (s->placement == CAR_PLACEMENT_ZERO && rule != CAR_RULE_DP) {
             double all = (double)car_graph_param_bytes(session.graph);
             printf("   at most %.2f of the weights at once\n", (double)most / all);
-            good = good && has_two_versions(session.partition, most);
+            good = good && has_few_versions(session.partition, car_plan_config_of(plan)->zero_copies, most);
         }
         if (s->placement == CAR_PLACEMENT_SHARED && rule != CAR_RULE_DP && s->workers > 2) {
             /* Paced: the workers' peaks do not meet. */

@@ -9,8 +9,8 @@ import re
 import subprocess
 import tempfile
 
-CARGOS = "-agpsw"  # as in car_cargo: activation, its gradient, partial sum, finished sum, weights
-SEND = re.compile(r"S([agpsw])(~?)(\d+)(?:\.(\d+))?(?:@(\d+))?(?:/(\d+))?>(\d+)")
+CARGOS = "-agpswb"  # as in car_cargo: activation, its gradient, partial sum, finished sum, weights (for a backward)
+SEND = re.compile(r"S([agpswb])(~?)(\d+)(?:\.(\d+))?(?:@(\d+))?(?:/(\d+))?>(\d+)")
 
 RECEIVE = re.compile(SEND.pattern.replace("S(", "R(", 1).replace(">", "<", 1))
 
@@ -120,7 +120,7 @@ class Plan:
         cargo, tied, number, worker, version, _, peer = match.groups()
         thing = int(number) + (len(self.stages) if tied else 0)
         whose = int(worker) if worker else -1
-        parity = int(version) % 2 if cargo == "w" else 0
+        parity = int(version) % 2 if cargo in "wb" else 0
         tag = CARGOS.index(cargo) + len(CARGOS) * (parity + 2 * (thing + self.bundles * (whose + 1)))
         size = self.bytes_of(cargo, bool(tied), int(number))
         return Send(device, slot, cargo, bool(tied), whose, int(peer), tag, size, match.groups()[:-1])

@@ -54,6 +54,10 @@ static car_plan_config random_config(dice *d, int workers, int per_worker) {
     if (c.rule == CAR_RULE_CDP_V2 && roll(d, 2)) {
         c.freshness_slack = roll(d, 2 * per_worker + 1);
     }
+    if (c.placement == CAR_PLACEMENT_ZERO && c.rule != CAR_RULE_DP) {
+        c.zero_copies = roll(d, 3);
+        c.zero_ahead = c.zero_copies != 1 && roll(d, 2) ? 1 + roll(d, 2 * per_worker * workers) : 0;
+    }
     return c;
 }
 
@@ -97,10 +101,10 @@ static void close_subject(subject *s) {
 
 static void describe(const subject *s, char *text, size_t capacity) {
     const car_plan_config *c = car_plan_config_of(s->plan);
-    int length =
-        snprintf(text, capacity, "%s %s N=%d S=%d ranks=%d %s threads=%d slack=%d steps=%lld", car_rule_text(c->rule),
-                 car_placement_text(c->placement), c->workers, s->partition.stage_count, c->ranks,
-                 car_mapping_text(c->mapping), c->threads, c->freshness_slack, (long long)s->steps);
+    int length = snprintf(text, capacity, "%s %s N=%d S=%d ranks=%d %s threads=%d slack=%d zero=%d:%d steps=%lld",
+                          car_rule_text(c->rule), car_placement_text(c->placement), c->workers,
+                          s->partition.stage_count, c->ranks, car_mapping_text(c->mapping), c->threads,
+                          c->freshness_slack, c->zero_copies, c->zero_ahead, (long long)s->steps);
     for (int b = s->partition.stage_count; b < s->partition.bundle_count; b++) {
         length += snprintf(text + length, capacity - (size_t)length, " tie %d->%d", s->partition.bundles[b].home,
                            s->partition.bundles[b].stage);

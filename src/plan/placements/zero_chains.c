@@ -4,10 +4,10 @@
  * version and starts both chains; the next is made of what it keeps. Weights are read only: a copy is passed on while its
  * holder still computes with it, and each holder frees its own. Stage 1 of three workers, cdp-v2, L = 2 (zero_ahead):
  *
- *   slot        9   10   11   12   13   14   15   16   17
- *   forwards    1F ──────► 2F ──────► 0F ──────► 1F             version 1 up to slot 14, version 2 from 15 on
- *   backwards        0B ──────► 1B ──────► 2B ──────► 0B        version 0, then 1: from the owner, rank 1, in slot 12
- *   owner       1U ──────────────────────────── 1U              keeps version 1 until it makes version 2
+ *   slot        9    10   11   12   13   14   15   16   17
+ *   forwards    1F ──────► 2F ──────► 0F        1F ──────► 2F     version 1, from slot 15 on version 2
+ *   backwards        0B        1B ──────► 2B ──────► 0B           version 0, from slot 12 on version 1
+ *   owner       1U ─────────────────────────── 1U                 rank 1 keeps version 1, then makes version 2 of it
  *
  * A rank gives the next one in slot s what that needs in slot s + L. At most 2k of these slots are the message's way. If L
  * is more, a copy comes L - 2k slots before its use, and may be sent on before it. Forwards may use a version so soon after
