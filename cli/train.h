@@ -26,7 +26,8 @@ enum { CAR_TRAIN_OPTIONS = 96, CAR_TRAIN_PATH = 4096, CAR_TRAIN_LOCAL_RANKS = 64
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping,
         *plan;
-    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best;
+    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best, *recompute,
+        *memory_limit;
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, steps, eval_every, eval_batches;
     int warmup; /* CAR_NONE: left to the rule */
@@ -133,6 +134,7 @@ typedef struct car_train_run {
     car_context *context;
     car_graph *graph;
     car_partition *partition;
+    car_recompute_config recompute; /* what the options come to */
     car_plan *plan;
     car_program *program;
     car_arena *arena;

@@ -2,6 +2,7 @@
  *
  * In one process everything but the activations is known to the byte; those are what `carousel plan` predicts. Over ranks
  * the plan says what each of them holds, and the sum of a machine's ranks is compared with that machine. */
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -161,13 +162,13 @@ done:
 /* ---- what would fit -------------------------------------------------------------------------- */
 
 /* Whether the run fits with another plan. What cannot be planned does not. */
-static bool fits_with(car_train_run *run, const car_plan_config *config, int stages, int states, double bytes) {
-    const car_partition_config cut = {.stages = stages};
+static bool fits_with(car_train_run *run, const car_plan_config *config, const car_partition_config *cut, int states,
+                      double bytes) {
     car_partition *partition = NULL;
     car_plan *plan = NULL;
     need n = {0};
     car_status status = CAR_OK;
-    CAR_TRY(car_partition_create(run->graph, &cut, &partition));
+    CAR_TRY(car_partition_create(run->graph, cut, &partition));
     CAR_TRY(car_plan_create(run->context, partition, config, &plan));
     CAR_TRY(predict(run, plan, states, &n));
 done:
@@ -186,7 +187,8 @@ static int most_workers(car_train_run *run, const car_plan_config *config, int s
         car_plan_config fewer = *config;
         fewer.ranks = 0; /* as many */
         fewer.workers = fits + (most - fits + 1) / 2;
-        if (fits_with(run, &fewer, fewer.workers * per_worker, states, bytes)) {
+        const car_partition_config cut = {.stages = fewer.workers * per_worker, .recompute = run->recompute};
+        if (fits_with(run, &fewer, &cut, states, bytes)) {
             fits = fewer.workers;
         } else {
             most = fewer.workers - 1;
@@ -199,6 +201,24 @@ static void add_way(char *text, size_t capacity, const char *option, int number)
     size_t used = strlen(text);
     if (used < capacity) {
         snprintf(text + used, capacity - used, "%s%s %d", used ? ", or " : "", option, number);
+    }
+}
+
+/* If making some activations again would be enough, the option that does it. */
+static void add_recompute(car_train_run *run, const car_plan_config *config, int states, double bytes, char *text,
+                          size_t capacity) {
+    car_partition_config cut = {.stages = run->options.stages, .recompute = {.how = CAR_RECOMPUTE_AUTO}};
+    const char *option = "--recompute auto";
+    size_t used = strlen(text);
+    if (run->recompute.how != CAR_RECOMPUTE_OFF || used >= capacity) {
+        return;
+    }
+    if (!fits_with(run, config, &cut, states, bytes)) {
+        cut.recompute = (car_recompute_config){.how = CAR_RECOMPUTE_FIRST, .tensors = INT_MAX};
+        option = fits_with(run, config, &cut, states, bytes) ? "--memory-limit" : NULL;
+    }
+    if (option) {
+        snprintf(text + used, capacity - used, "%s%s", used ? ", or " : "", option);
     }
 }
 
@@ -216,12 +236,14 @@ static void find_ways(car_train_run *run, const car_plan_config *config, int sta
     if (workers >= 1) {
         add_way(text, capacity, "--workers", workers);
     }
+    add_recompute(run, config, states, bytes, text, capacity);
+    const car_partition_config cut = {.stages = o->stages, .recompute = run->recompute};
     for (int threads = o->threads; threads >= 1 && !car_rule_info_of(config->rule)->in_turns; threads /= 2) {
         car_plan_config other = *config;
         other.rule = CAR_RULE_ACCUMULATE;
         other.threads = threads;
         other.freshness_slack = 0;
-        if (fits_with(run, &other, o->stages, states, bytes)) {
+        if (fits_with(run, &other, &cut, states, bytes)) {
             add_way(text, capacity, "--rule accumulate --threads", threads);
             break;
         }

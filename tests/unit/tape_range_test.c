@@ -32,7 +32,7 @@ typedef struct side {
 static void open_side(side *s, const car_rig *rig, int first, int end, bool counts) {
     *s = (side){.rig = rig, .counts = counts};
     car_rig_expect_ok(rig, car_arena_create(rig->context, 0, &s->arena));
-    car_rig_expect_ok(rig, car_graph_range_create(rig->graph, first, end, &s->range));
+    car_rig_expect_ok(rig, car_graph_range_create(rig->graph, first, end, NULL, &s->range));
     car_rig_expect_ok(rig, car_tape_create(rig->program, s->arena, &s->tape));
     car_rig_expect_ok(rig, car_life_open(rig->graph, s->range, &s->life));
     s->tape->range = s->range;
@@ -184,7 +184,7 @@ static void lifetimes_are_those_of_the_range(void **state) {
         for (int first = 0; first < operations; first++) {
             for (int end = first + 1; end <= operations; end++) {
                 car_graph_range *range = NULL;
-                car_rig_expect_ok(&rig, car_graph_range_create(rig.graph, first, end, &range));
+                car_rig_expect_ok(&rig, car_graph_range_create(rig.graph, first, end, NULL, &range));
                 check_lifetimes(rig.graph, range);
                 car_graph_range_destroy(rig.graph, range);
             }
