@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -146,8 +147,7 @@ car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, cons
     }
     if (cut->recompute.how != CAR_RECOMPUTE_OFF) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--memory-limit finds out how much is recomputed: leave out --recompute %s",
-                                recompute);
+                                "--memory-limit finds out how much is recomputed: leave out --recompute %s", recompute);
     }
     if (plan->rule == CAR_RULE_CUSTOM) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
@@ -158,4 +158,14 @@ car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, cons
     CAR_TRY(cut_to_limit(&f, bytes, out));
 done:
     return status;
+}
+
+void car_cli_describe_recomputation(const car_partition *partition, char *text, size_t capacity) {
+    const car_recomputation *r = &partition->recomputation;
+    snprintf(text, capacity,
+             "a micro-batch holds %s for backward instead of %s (%.2f); %d %s again, %.1f %% more FLOPs",
+             car_cli_bytes((double)partition->held_bytes).text, car_cli_bytes((double)r->held_bytes).text,
+             (double)partition->held_bytes / (double)r->held_bytes, r->operations,
+             r->operations == 1 ? "operation runs" : "operations run",
+             100 * r->flops / (car_graph_flops(partition->graph, false) + car_graph_flops(partition->graph, true)));
 }

@@ -2,7 +2,6 @@
  *
  * In one process everything but the activations is known to the byte; those are what `carousel plan` predicts. Over ranks
  * the plan says what each of them holds, and the sum of a machine's ranks is compared with that machine. */
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -207,18 +206,19 @@ static void add_way(char *text, size_t capacity, const char *option, int number)
 /* If making some activations again would be enough, the option that does it. */
 static void add_recompute(car_train_run *run, const car_plan_config *config, int states, double bytes, char *text,
                           size_t capacity) {
-    car_partition_config cut = {.stages = run->options.stages, .recompute = {.how = CAR_RECOMPUTE_AUTO}};
-    const char *option = "--recompute auto";
+    static const struct {
+        const char *text;
+        car_recompute_config config;
+    } choices[] = {{"auto", {.how = CAR_RECOMPUTE_AUTO}},
+                   {"0.5", {.how = CAR_RECOMPUTE_SHARE, .share = 0.5}},
+                   {"0.3", {.how = CAR_RECOMPUTE_SHARE, .share = 0.3}}};
     size_t used = strlen(text);
-    if (run->recompute.how != CAR_RECOMPUTE_OFF || used >= capacity) {
-        return;
-    }
-    if (!fits_with(run, config, &cut, states, bytes)) {
-        cut.recompute = (car_recompute_config){.how = CAR_RECOMPUTE_FIRST, .tensors = INT_MAX};
-        option = fits_with(run, config, &cut, states, bytes) ? "--memory-limit" : NULL;
-    }
-    if (option) {
-        snprintf(text + used, capacity - used, "%s%s", used ? ", or " : "", option);
+    for (size_t c = 0; c < sizeof choices / sizeof choices[0] && run->recompute.how == CAR_RECOMPUTE_OFF; c++) {
+        const car_partition_config cut = {.stages = run->options.stages, .recompute = choices[c].config};
+        if (used < capacity && fits_with(run, config, &cut, states, bytes)) {
+            snprintf(text + used, capacity - used, "%s--recompute %s", used ? ", or " : "", choices[c].text);
+            return;
+        }
     }
 }
 

@@ -67,11 +67,11 @@ typedef struct car_bundle {
  * of L-1 .. 0, each after the operations that run again for it. `during[e]` is what is alive while event e runs,
  * buffers for gradients included. */
 typedef struct car_curve {
-    double *begin;   /* share of the step's cost before event e */
-    size_t *during;  /* bytes */
-    int *back;       /* per operation l, and one more: event back[l + 1] is the first of its backward; back[0] == events */
-    int events;      /* 2L, and what runs again */
-    int operations;  /* L */
+    double *begin;  /* share of the step's cost before event e */
+    size_t *during; /* bytes */
+    int *back;  /* per operation l, and one more: event back[l + 1] is the first of its backward; back[0] == events */
+    int events; /* 2L, and what runs again */
+    int operations; /* L */
     size_t peak;
 } car_curve;
 

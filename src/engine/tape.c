@@ -289,6 +289,9 @@ static car_status run_again(car_tape *tape, car_lane *lane, const car_weights *w
         double start = tape->track ? car_clock_seconds() : 0;
         size_t during = 0;
         CAR_TRY(compute_output(tape, lane, weights, m, &during));
+        if (op->aux != CAR_NONE && !range->held[op->aux]) { /* it has no backward */
+            car_tape_drop(tape, &tape->tensors[op->aux]);
+        }
         for (int q = 0; q < op->input_count; q++) {
             if (range->last_again[op->inputs[q]] == i) {
                 car_tape_drop(tape, &tape->tensors[op->inputs[q]]);

@@ -8,10 +8,10 @@ typedef struct car_graph_range {
     int first, end;
     const car_recompute *recompute;    /* what backward makes again; NULL: nothing */
     int *last_forward, *last_backward; /* per tensor, as in car_tensor; CAR_NONE: no operation of the range */
-    int *last_again;                   /* per tensor: it goes after again[last_again[v]] has run; CAR_NONE: it does not */
-    bool *held;                        /* per tensor: from forward to backward */
-    bool *crosses;                     /* per tensor: read at or above `end` too */
-    int *below, *above;                /* the tensors that cross the cuts before `first` and before `end` */
+    int *last_again;    /* per tensor: it goes after again[last_again[v]] has run; CAR_NONE: it does not */
+    bool *held;         /* per tensor: from forward to backward */
+    bool *crosses;      /* per tensor: read at or above `end` too */
+    int *below, *above; /* the tensors that cross the cuts before `first` and before `end` */
     int below_count, above_count;
 } car_graph_range;
 

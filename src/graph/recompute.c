@@ -127,8 +127,7 @@ void car_recompute_destroy(car_recompute *recompute) {
     const car_graph *graph = recompute->graph;
     car_context *context = car_graph_context(graph);
     size_t ops = (size_t)car_graph_op_count(graph), tensors = (size_t)car_graph_tensor_count(graph);
-    car_context_release(context, recompute->own_slot, (size_t)car_graph_slot_count(graph),
-                        sizeof *recompute->own_slot);
+    car_context_release(context, recompute->own_slot, (size_t)car_graph_slot_count(graph), sizeof *recompute->own_slot);
     car_context_release(context, recompute->made_at, ops, sizeof *recompute->made_at);
     car_context_release(context, recompute->counts, ops, sizeof *recompute->counts);
     car_context_release(context, recompute->first_again, ops, sizeof *recompute->first_again);

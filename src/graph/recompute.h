@@ -11,12 +11,13 @@
 
 typedef struct car_recompute {
     const car_graph *graph;
-    bool *dropped;    /* per tensor: backward needs it, and it is not held */
-    int *again;       /* the operations that run again, in the order of backward */
-    int *first_again; /* per operation l: before its backward, again[first_again[l]] .. again[first_again[l] + counts[l] - 1] */
-    int *counts;      /* per operation */
-    int *made_at;     /* per operation: its index in `again`; CAR_NONE: it runs once */
-    bool *own_slot;   /* per slot: it does not take over its tensor, which is needed later than without recomputation */
+    bool *dropped; /* per tensor: backward needs it, and it is not held */
+    int *again;    /* the operations that run again, in the order of backward */
+    int *
+        first_again; /* per operation l: before its backward, again[first_again[l]] .. again[first_again[l] + counts[l] - 1] */
+    int *counts;    /* per operation */
+    int *made_at;   /* per operation: its index in `again`; CAR_NONE: it runs once */
+    bool *own_slot; /* per slot: it does not take over its tensor, which is needed later than without recomputation */
     int again_count;
 } car_recompute;
 

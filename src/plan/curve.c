@@ -195,8 +195,7 @@ car_status car_curve_find_peak(const car_graph *graph, const car_graph_range *al
     CAR_TRY(car_life_open(graph, all, &a));
     car_life_feed(&a);
     for (int e = 0; e < 2 * operations; e++) {
-        size_t during =
-            e < operations ? car_life_forward(&a, e) : car_life_backward_whole(&a, 2 * operations - 1 - e);
+        size_t during = e < operations ? car_life_forward(&a, e) : car_life_backward_whole(&a, 2 * operations - 1 - e);
         *peak = during > *peak ? during : *peak;
     }
 done:

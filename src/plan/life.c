@@ -131,7 +131,13 @@ size_t car_life_backward(car_life *life, int l) {
 size_t car_life_again(car_life *life, int index) {
     const car_op *op = car_graph_op(life->graph, life->range->recompute->again[index]);
     make(life, &life->tensors[op->output], car_graph_tensor(life->graph, op->output)->bytes);
+    if (op->aux != CAR_NONE) {
+        make(life, &life->tensors[op->aux], car_graph_tensor(life->graph, op->aux)->bytes);
+    }
     size_t during = life->live;
+    if (op->aux != CAR_NONE && !life->range->held[op->aux]) { /* it has no backward */
+        drop(life, &life->tensors[op->aux]);
+    }
     for (int q = 0; q < op->input_count; q++) {
         if (life->range->last_again[op->inputs[q]] == index) {
             drop(life, &life->tensors[op->inputs[q]]);

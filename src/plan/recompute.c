@@ -13,21 +13,16 @@
 /* What reading or writing a byte costs beside a FLOP, about, on processors with vectors. */
 static const double flops_per_byte = 8;
 
-typedef struct candidate {
-    double worth; /* bytes * (1 - phi) over the price; 0: it spares nothing */
-    bool open;    /* may still be chosen */
-} candidate;
-
 typedef struct chooser {
     const car_graph *graph;
-    int *stage_first;      /* per operation */
-    double *before;        /* per operation: share of the forwards before it */
-    bool *dropped;         /* per tensor: chosen */
-    bool *extra;           /* per tensor: held only for what runs again */
-    bool *again, *wanted;  /* per operation */
-    candidate *candidates; /* per tensor */
-    int *order, count;     /* tensors, as chosen */
-    size_t *held;          /* after each of them */
+    int *stage_first;     /* per operation */
+    double *before;       /* per operation: share of the forwards before it */
+    bool *dropped;        /* per tensor: chosen */
+    bool *extra;          /* per tensor: held only for what runs again */
+    bool *again, *wanted; /* per operation */
+    bool *open;           /* per tensor: may still be chosen */
+    int *order, count;    /* tensors, as chosen */
+    size_t *held;         /* after each of them */
     size_t all_held, peak;
     bool cheap_only;
 } chooser;
@@ -137,7 +132,7 @@ static int find_best(chooser *c) {
     double best = 0;
     int found = CAR_NONE;
     for (int v = 0; v < car_graph_tensor_count(c->graph); v++) {
-        if (!c->candidates[v].open) {
+        if (!c->open[v]) {
             continue;
         }
         offer o = offer_for(c, v, false);
@@ -155,7 +150,7 @@ static car_status line_up(chooser *c) {
     car_status status = CAR_OK;
     for (int v = find_best(c); v != CAR_NONE; v = find_best(c)) {
         size_t peak = 0;
-        c->candidates[v].open = false;
+        c->open[v] = false;
         c->dropped[v] = true;
         CAR_TRY(find_peak(c, &peak));
         if (peak > c->peak) {
@@ -178,7 +173,7 @@ static void open_candidates(chooser *c, const car_partition *partition) {
         for (int j = 0; producer != CAR_NONE && j < partition->stage_count; j++) {
             const car_stage *stage = &partition->stages[j];
             if (producer >= stage->first && producer < stage->end) {
-                c->candidates[v].open = car_recompute_may_drop(c->graph, v, stage->end);
+                c->open[v] = car_recompute_may_drop(c->graph, v, stage->end);
             }
         }
     }
@@ -189,7 +184,7 @@ static void release_chooser(chooser *c) {
     size_t ops = (size_t)car_graph_op_count(c->graph), tensors = (size_t)car_graph_tensor_count(c->graph);
     car_context_release(context, c->held, tensors, sizeof *c->held);
     car_context_release(context, c->order, tensors, sizeof *c->order);
-    car_context_release(context, c->candidates, tensors, sizeof *c->candidates);
+    car_context_release(context, c->open, tensors, sizeof *c->open);
     car_context_release(context, c->wanted, ops, sizeof *c->wanted);
     car_context_release(context, c->again, ops, sizeof *c->again);
     car_context_release(context, c->extra, tensors, sizeof *c->extra);
@@ -209,7 +204,7 @@ static car_status open_chooser(const car_partition *partition, const car_op_fact
     CAR_TRY(car_context_allocate(context, tensors, sizeof *c->extra, &c->extra));
     CAR_TRY(car_context_allocate(context, ops, sizeof *c->again, &c->again));
     CAR_TRY(car_context_allocate(context, ops, sizeof *c->wanted, &c->wanted));
-    CAR_TRY(car_context_allocate(context, tensors, sizeof *c->candidates, &c->candidates));
+    CAR_TRY(car_context_allocate(context, tensors, sizeof *c->open, &c->open));
     CAR_TRY(car_context_allocate(context, tensors, sizeof *c->order, &c->order));
     CAR_TRY(car_context_allocate(context, tensors, sizeof *c->held, &c->held));
     for (int j = 0; j < partition->stage_count; j++) {
@@ -243,8 +238,9 @@ static car_status count_chosen(const chooser *c, const car_recompute_config *con
         return CAR_OK;
     }
     if (!(config->share > 0 && config->share <= 1)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "recomputation: a share of %g of the activations; use more "
-                                                             "than 0 and at most 1",
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "recomputation: a share of %g of the activations; use more "
+                                "than 0 and at most 1",
                                 config->share);
     }
     while (n < c->count && (double)(n ? c->held[n - 1] : c->all_held) > most) {
