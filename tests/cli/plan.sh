@@ -51,7 +51,7 @@ whole='d["predictions"]["activations_device_peak_bytes"] + sum(d["predictions"][
 json "$whole <= 70e6 and d['recomputation']['tensors'] > 0" "${tiny[@]}" --memory-limit 70MB
 expect 2 "--recompute 1.5: it must be off, auto, or the share" "${tiny[@]}" --recompute 1.5
 expect 2 "the least is 0." "${tiny[@]}" --recompute 0.01
-expect 2 "nothing that is held can be made again" --model mlp --workers 1 --partition cuts:1,2,3,4,5,6,7 --recompute 0.5
+expect 2 "nothing that is held can be made again" --model mlp --workers 1 --partition cuts:1,2,3,4,5,6,7,8,9,10 --recompute 0.5
 expect 1 "--memory-limit 1.00 MB: the least that is possible is " "${tiny[@]}" --memory-limit 1MB
 expect 2 "--memory-limit much: it must be a number of bytes" "${tiny[@]}" --memory-limit much
 expect 2 "leave out --recompute auto" "${tiny[@]}" --memory-limit 1GB --recompute auto
