@@ -332,6 +332,7 @@ static void join_threads(car_rank *rank) {
 
 static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->limit = rank->planned = steps - rank->first_step;
+    car_usage_set_steps(rank->usage, rank->planned);
     rank->window = rank->windows_used = rank->steps_used = 0;
     rank->windows = car_plan_windows(rank->plan, rank->planned);
     rank->asked = rank->frozen = rank->shortened = false;

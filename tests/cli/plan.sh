@@ -194,8 +194,8 @@ json "[p['devices'] for p in d['plans'] if p['placement'] == 'grid'] == [16, 10,
 
 # ---- the text form and the figure ---------------------------------------------------------------
 
-expect 0 "carousel-plan 1 rule=cdp-v2 placement=zero workers=3" --model mlp --workers 3 --placement zero --dump
-"$CAROUSEL" plan --model mlp --workers 3 --placement replica --dump --steps 2 | grep -qx "5: Rp2.0<0 B2.1@0-a Sp2.1>2-s" ||
+expect 0 "carousel-plan 2 rule=cdp-v2 placement=zero workers=3" --model mlp --workers 3 --placement zero --dump
+"$CAROUSEL" plan --model mlp --workers 3 --placement replica --dump --steps 2 | grep -qx "5: Rp2.0<0 B2.1@0 Sp2.1>2" ||
     fail "--dump lacks the second hop of stage 2's sum"
 
 # Edges: which tasks wait for which, in remarks behind the table.
@@ -212,9 +212,9 @@ edges = {}
 for line in lines[lines.index("# rank 1") + 1 : lines.index("# rank 2")]:
     number, before = line[2:].split(": ")
     edges[tasks[int(number)]] = [tasks[int(b)] for b in before.split()]
-assert edges["B2.1@0-a"] == ["F2.1@0"], edges["B2.1@0-a"]
-assert "Rp2.0<0" in edges["Sp2.1>2-s"], edges
-assert "Rs1.2/0<2" in edges["U1@1-s"] and "U1@1-s" in edges["F1.1@1"], edges
+assert edges["B2.1@0"] == ["F2.1@0"], edges["B2.1@0"]
+assert "Rp2.0<0" in edges["Sp2.1>2"], edges
+assert "Rs1.2/0<2" in edges["U1@1"] and "U1@1" in edges["F1.1@1"], edges
 END
 rm edges.txt
 expect 2 "--edges goes with --dump" --model mlp --edges
