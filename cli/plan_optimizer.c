@@ -17,7 +17,7 @@ done:
 }
 
 /* What `auto` is depends on the rule, and --compare has them all. */
-static car_optimizer_config optimizer_of(const car_plan_subject *s, car_rule rule) {
+car_optimizer_config car_cli_plan_optimizer(const car_plan_subject *s, car_rule rule) {
     car_optimizer_config optimizer = s->optimizer;
     if (car_cli_correction_is_auto(s->options->delay_correction, &optimizer)) {
         optimizer.correction = car_correction_choose(rule, &optimizer);
@@ -26,20 +26,20 @@ static car_optimizer_config optimizer_of(const car_plan_subject *s, car_rule rul
 }
 
 int car_cli_plan_states(const car_plan_subject *s, car_rule rule) {
-    car_optimizer_config optimizer = optimizer_of(s, rule);
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, rule);
     return car_optimizer_config_states(&optimizer);
 }
 
 /* ---- what it keeps --------------------------------------------------------------------------- */
 
 car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out) {
-    car_optimizer_config optimizer = optimizer_of(s, car_plan_config_of(plan)->rule);
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan)->rule);
     return car_plan_predict_optimizer(plan, &optimizer, out);
 }
 
 car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *plan, int rank,
                                      car_device_prediction *out) {
-    car_optimizer_config optimizer = optimizer_of(s, car_plan_config_of(plan)->rule);
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan)->rule);
     return car_plan_predict_device_optimizer(plan, rank, &optimizer, out);
 }
 

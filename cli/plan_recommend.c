@@ -11,6 +11,7 @@
 #include "base/output.h"
 #include "correction.h"
 #include "plan.h"
+#include "recompute.h"
 
 /* What of the available memory a run may plan with: the rest is for kernels, data and the system. */
 static const double usable = 0.8;
@@ -25,7 +26,8 @@ car_choice_fixed car_cli_plan_typed(int argc, char **argv) {
                               .batch = car_cli_peek(argc, argv, "batch"),
                               .ranks = car_cli_peek(argc, argv, "ranks"),
                               .mapping = car_cli_peek(argc, argv, "mapping"),
-                              .slack = car_cli_peek(argc, argv, "freshness-slack")};
+                              .slack = car_cli_peek(argc, argv, "freshness-slack"),
+                              .recompute = car_cli_peek(argc, argv, "recompute")};
 }
 
 static int check_without(const car_plan_options *o) {
@@ -34,7 +36,7 @@ static int check_without(const car_plan_options *o) {
 }
 
 int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *o) {
-    static const char *const others[] = {"compare", "dump", "svg", "machines", "partition", "steps"};
+    static const char *const others[] = {"compare", "dump", "svg", "machines", "partition", "steps", "memory-limit"};
     const car_model_info *model = car_model_find(o->model);
     car_choice_fixed fixed = car_cli_plan_typed(argc, argv);
     int64_t product = (int64_t)o->workers * o->shape.batch;
@@ -122,6 +124,9 @@ static cJSON *config_of(const car_plan_subject *s, const car_choice *choice) {
         add_text(object, "mapping", car_mapping_text(p->mapping), &ok);
     }
     add_size(object, "threads", car_placement_info_of(p->placement)->one_process ? p->threads : 0, &ok);
+    if (choice->recompute.how != CAR_RECOMPUTE_OFF) {
+        add_text(object, "recompute", car_cli_recompute_text(&choice->recompute).text, &ok);
+    }
     add_text(object, "optimizer", o->optimizer, &ok);
     add_text(object, "delay-correction", o->delay_correction, &ok);
     if (o->ema > 0) {
@@ -183,6 +188,7 @@ static cJSON *row_object(const car_plan_subject *s, const car_recommend_config *
     car_cli_plan_json_number(object, "batch", found->choice.batch, ok);
     car_cli_plan_json_number(object, "freshness_slack", p->freshness_slack, ok);
     add_text(object, "mapping", car_mapping_text(p->mapping), ok);
+    add_text(object, "recompute", car_cli_recompute_text(&found->choice.recompute).text, ok);
     car_cli_plan_json_number(object, "devices", (double)found->devices, ok);
     car_cli_plan_json_number(object, "gradient_delay", found->gradient_delay, ok);
     *ok = cJSON_AddBoolToObject(object, "timed", found->timed) && *ok;
@@ -270,6 +276,7 @@ static car_status configure(car_plan_subject *s, const car_plan_config *given, c
     out->exact = o->exact;
     out->fixed = *fixed;
     out->given = (car_choice){.plan = *given, .stages = o->stages, .batch = o->shape.batch};
+    CAR_TRY(car_cli_read_recompute(s->context, o->recompute, &out->given.recompute));
     out->costs = s->measured ? &s->costs : NULL;
     if (o->cluster) {
         CAR_TRY(car_cluster_load(s->context, o->cluster, &s->cluster));

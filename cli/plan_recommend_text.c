@@ -1,6 +1,7 @@
 /* `carousel plan --recommend` for people: the plan to take, the runners-up, and why they are not it. */
 #include "base/base.h"
 #include "plan.h"
+#include "recompute.h"
 
 static bool is_cyclic(const car_recommended *row) {
     return car_rule_info_of(row->choice.plan.rule)->cyclic;
@@ -90,6 +91,9 @@ static void print_choice(const car_recommended *row, FILE *stream) {
     if (p->ranks > 0 && p->ranks < p->workers) {
         fprintf(stream, " --ranks %d --mapping %s", p->ranks, car_mapping_text(p->mapping));
     }
+    if (row->choice.recompute.how != CAR_RECOMPUTE_OFF) {
+        fprintf(stream, " --recompute %s", car_cli_recompute_text(&row->choice.recompute).text);
+    }
     if (placement->one_process) {
         fprintf(stream, " --threads %d", p->threads);
     }
@@ -140,15 +144,16 @@ static void print_verdict(const car_plan_subject *s, const car_recommendation *r
 static void print_others(const car_plan_subject *s, const car_recommendation *r, FILE *stream) {
     char why[512];
     if (r->count > 1) {
-        fputs("\nrule        placement  workers  stages  batch  slack      memory   why not\n", stream);
+        fputs("\nrule        placement  workers  stages  batch  slack  recompute      memory   why not\n", stream);
     }
     for (int row = 1; row < r->count; row++) {
         const car_recommended *it = &r->rows[row];
         const car_plan_config *p = &it->choice.plan;
         car_cli_plan_explain(s, r, row, why, sizeof why);
-        fprintf(stream, "%-11s %-9s  %7d  %6d  %5d  %5d  %c%9s   %s\n", car_rule_text(p->rule),
+        fprintf(stream, "%-11s %-9s  %7d  %6d  %5d  %5d  %9s  %c%9s   %s\n", car_rule_text(p->rule),
                 car_placement_text(p->placement), p->workers, it->choice.stages, it->choice.batch, p->freshness_slack,
-                it->whole ? ' ' : '>', car_cli_bytes(it->memory).text, why);
+                car_cli_recompute_text(&it->choice.recompute).text, it->whole ? ' ' : '>',
+                car_cli_bytes(it->memory).text, why);
     }
 }
 

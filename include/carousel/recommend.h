@@ -21,11 +21,12 @@ typedef struct car_choice {
     car_plan_config plan;
     int stages;
     int batch; /* samples in a micro-batch */
+    car_recompute_config recompute;
 } car_choice;
 
 /* What the caller has decided already. */
 typedef struct car_choice_fixed {
-    bool rule, placement, workers, stages, batch, ranks, mapping, slack;
+    bool rule, placement, workers, stages, batch, ranks, mapping, slack, recompute;
 } car_choice_fixed;
 
 typedef struct car_recommend_config {

@@ -152,9 +152,15 @@ car_status car_search_bound(car_search *search, const car_choice *choice, car_ca
     car_plan *plan = NULL;
     car_status status = CAR_OK;
     *out = (car_candidate){.choice = *choice};
+    status = car_search_find_partition(search, choice, &partition);
+    if (status == CAR_ERROR_ARGUMENT && choice->recompute.how == CAR_RECOMPUTE_SHARE &&
+        !search->config->fixed.recompute) { /* so little cannot be held with these stages */
+        car_context_clear_error(search->context);
+        return CAR_OK;
+    }
+    CAR_TRY(status);
     CAR_TRY(car_search_find_subject(search, choice->batch, &subject));
-    double compute = subject->compute;
-    CAR_TRY(car_search_find_partition(search, choice, &partition));
+    double compute = car_search_compute(subject, partition);
     status = car_plan_create(search->context, partition, &choice->plan, &plan);
     if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) { /* these do not go together, or too large */
         car_context_clear_error(search->context);

@@ -160,6 +160,32 @@ static void apply_mapping(car_choice *choice, int value) {
     choice->plan.mapping = (car_mapping)value;
 }
 
+/* How much of the activations is held, and the rest made again. */
+static const car_recompute_config recomputations[] = {
+    {.how = CAR_RECOMPUTE_OFF},
+    {.how = CAR_RECOMPUTE_AUTO},
+    {.how = CAR_RECOMPUTE_SHARE, .share = 0.5},
+    {.how = CAR_RECOMPUTE_SHARE, .share = 0.35},
+    {.how = CAR_RECOMPUTE_SHARE, .share = 0.25},
+    {.how = CAR_RECOMPUTE_SHARE, .share = 0.15},
+};
+
+static int list_recomputations(car_search *s, const car_choice *choice, int *values) {
+    int count = (int)(sizeof recomputations / sizeof recomputations[0]);
+    (void)choice;
+    if (s->config->fixed.recompute || s->available == 0) {
+        return one(0, values); /* where memory is enough, it only costs */
+    }
+    for (int n = 0; n < count; n++) {
+        values[n] = n;
+    }
+    return count;
+}
+
+static void apply_recomputation(car_choice *choice, int value) {
+    choice->recompute = value > 0 ? recomputations[value] : choice->recompute;
+}
+
 /* 1, 2, 4 and 8 stages a worker, as long as there are operations for them. */
 static int list_stages(car_search *s, const car_choice *choice, int *values) {
     const car_recommend_config *c = s->config;
@@ -208,7 +234,7 @@ static void apply_slack(car_choice *choice, int value) {
 static const dimension dimensions[] = {
     {list_rules, apply_rule},    {list_placements, apply_placement}, {list_workers, apply_workers},
     {list_batches, apply_batch}, {list_ranks, apply_ranks},          {list_mappings, apply_mapping},
-    {list_stages, apply_stages}, {list_slacks, apply_slack},
+    {list_stages, apply_stages}, {list_slacks, apply_slack},         {list_recomputations, apply_recomputation},
 };
 
 enum { DIMENSIONS = sizeof dimensions / sizeof dimensions[0] };
@@ -229,6 +255,10 @@ static car_status enumerate_from(car_search *search, int at, const car_choice *s
 }
 
 car_status car_search_enumerate(car_search *search, car_choice_function visit) {
-    const car_choice nothing = {.plan = {.threads = search->config->cluster ? 1 : search->config->threads}};
+    const car_recommend_config *c = search->config;
+    car_choice nothing = {.plan = {.threads = c->cluster ? 1 : c->threads}};
+    if (c->fixed.recompute) {
+        nothing.recompute = c->given.recompute;
+    }
     return enumerate_from(search, 0, &nothing, visit);
 }

@@ -61,6 +61,7 @@ static double round_bound(const car_candidate *c) {
 static int compare_promise(const void *left, const void *right) {
     const car_candidate *a = left, *b = right;
     int order = compare_numbers(round_bound(a), round_bound(b));
+    order = order ? order : compare_numbers(a->computes, b->computes);
     order = order ? order : compare_numbers(a->choice.plan.workers, b->choice.plan.workers);
     order = order ? order : compare_numbers(a->choice.stages, b->choice.stages);
     order = order ? order : compare_numbers(a->choice.plan.freshness_slack, b->choice.plan.freshness_slack);
@@ -116,10 +117,10 @@ static car_status time_candidate(car_search *search, car_candidate *c, const car
     }
     if (one_process) { /* its time is part of the prediction */
         c->timed = true;
-        c->step = subject->compute * step;
+        c->step = car_search_compute(subject, partition) * step;
         search->timed++;
     } else if (!c->over_memory) {
-        CAR_TRY(run(search, plan, subject->compute, c));
+        CAR_TRY(run(search, plan, car_search_compute(subject, partition), c));
     }
     if (rival && !c->predicted && c->step < worth * rival->step) {
         CAR_TRY(predict(search, plan, c, &step));
@@ -138,6 +139,21 @@ static car_candidate *best_of(const car_search *search, const car_candidate *kin
         best = known && (!best || c->step < best->step) ? c : best;
     }
     return best;
+}
+
+/* Whether the same plan with less recomputed is known to fit, or to be too slow: then this one cannot win. */
+static bool is_needless(const car_search *search, const car_candidate *c) {
+    const car_plan_config *p = &c->choice.plan;
+    for (int n = 0; n < search->count && c->choice.recompute.how != CAR_RECOMPUTE_OFF; n++) {
+        const car_candidate *other = &search->candidates[n];
+        const car_plan_config *q = &other->choice.plan;
+        if (other->timed && !other->over_memory && other->computes <= c->computes && is_same_kind(c, other) &&
+            other->choice.stages == c->choice.stages && q->workers == p->workers && q->ranks == p->ranks &&
+            q->mapping == p->mapping && q->freshness_slack == p->freshness_slack) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static bool is_left(const car_candidate *c) {
@@ -183,7 +199,8 @@ static car_status time_rest(car_search *search) {
         car_candidate *c = &search->candidates[n];
         const car_candidate *best = best_of(search, NULL);
         bool may_win = !best || car_candidate_bound(c) < worth * best->step;
-        if (is_left(c) && (may_win || search->config->thorough) && can_afford(search, c)) {
+        bool wanted = (may_win && !is_needless(search, c)) || search->config->thorough;
+        if (is_left(c) && wanted && can_afford(search, c)) {
             status = consider(search, c);
         }
     }
@@ -197,7 +214,7 @@ static car_status time_rivals(car_search *search) {
     for (int n = 0; n < search->count && status == CAR_OK; n++) {
         car_candidate *c = &search->candidates[n];
         const car_candidate *own = best_of(search, c);
-        bool gains = own && car_candidate_bound(c) < worth * own->step;
+        bool gains = own && car_candidate_bound(c) < worth * own->step && !is_needless(search, c);
         if (is_left(c) && gains && search->effort + c->effort < begun + little_effort) {
             status = consider(search, c);
         }
@@ -324,7 +341,8 @@ static car_status conclude(car_search *search, car_recommendation *out) {
         }
         out->candidates++;
         out->over_memory += c->over_memory;
-        out->skipped += is_left(c) && (!best || car_candidate_bound(c) < worth * best->step);
+        bool may_win = !best || car_candidate_bound(c) < worth * best->step;
+        out->skipped += is_left(c) && may_win && !is_needless(search, c);
         if (first) {
             CAR_TRY(car_search_grow(search->context, &out->rows, out->count, &out->capacity, sizeof *out->rows));
             out->rows[out->count++] = row_of(face_of(search, c));

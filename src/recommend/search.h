@@ -27,11 +27,12 @@ typedef struct car_subject {
     int batch;
     car_graph *graph;
     car_costs costs;
-    double compute; /* seconds of the forwards and backwards of a micro-batch */
+    double compute; /* seconds of the forwards and backwards of a micro-batch, if nothing is recomputed */
 } car_subject;
 
 typedef struct car_cutting {
     int batch;
+    car_recompute_config recompute;
     car_partition *partition;
 } car_cutting;
 
@@ -56,6 +57,8 @@ car_status car_search_grow(car_context *context, void *array_pointer, int count,
 
 car_status car_search_find_subject(car_search *search, int batch, const car_subject **out);
 car_status car_search_find_partition(car_search *search, const car_choice *choice, const car_partition **out);
+/* Seconds of the forwards and backwards of a micro-batch, what runs again included. */
+double car_search_compute(const car_subject *subject, const car_partition *partition);
 /* The optimizer as a rule has it. */
 car_optimizer_config car_search_optimizer(const car_search *search, car_rule rule);
 void car_search_release_subjects(car_search *search);

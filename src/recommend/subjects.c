@@ -83,22 +83,28 @@ car_status car_search_find_partition(car_search *search, const car_choice *choic
     car_status status = CAR_OK;
     for (int n = 0; n < search->cutting_count; n++) {
         const car_cutting *cutting = &search->cuttings[n];
-        if (cutting->batch == choice->batch && cutting->partition->stage_count == choice->stages) {
+        if (cutting->batch == choice->batch && cutting->partition->stage_count == choice->stages &&
+            cutting->recompute.how == choice->recompute.how && cutting->recompute.share == choice->recompute.share) {
             *out = cutting->partition;
             return CAR_OK;
         }
     }
     CAR_TRY(car_search_find_subject(search, choice->batch, &subject));
-    const car_partition_config cut = {.stages = choice->stages, .costs = &subject->costs};
+    const car_partition_config cut = {
+        .stages = choice->stages, .costs = &subject->costs, .recompute = choice->recompute};
     CAR_TRY(car_partition_create(subject->graph, &cut, &made));
     CAR_TRY(car_search_grow(search->context, &search->cuttings, search->cutting_count, &search->cutting_capacity,
                             sizeof *search->cuttings));
-    search->cuttings[search->cutting_count++] = (car_cutting){choice->batch, made};
+    search->cuttings[search->cutting_count++] = (car_cutting){choice->batch, choice->recompute, made};
     *out = made;
     made = NULL;
 done:
     car_partition_destroy(made);
     return status;
+}
+
+double car_search_compute(const car_subject *subject, const car_partition *partition) {
+    return subject->compute * (1 + partition->recomputation.cost);
 }
 
 car_optimizer_config car_search_optimizer(const car_search *search, car_rule rule) {
