@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "correction.h"
+#include "recompute.h"
 #include "train.h"
 
 void car_train_default_options(car_train_options *o) {
@@ -92,7 +93,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          &o->keep_best, 0, 0},
         {"patience", "N", "end after N evaluations without a better one; 0: never", CAR_CLI_INT, &o->patience, 0, 1e6},
         {"init", "FILE", "weights to begin with, a safetensors file", CAR_CLI_TEXT, &o->init, 0, 0},
-        {"reset-head", NULL, "--init: a classifier of another size begins anew", CAR_CLI_FLAG, &o->reset_head, 0, 0},
+        {"reset-head", NULL, "--init: the classifier begins anew", CAR_CLI_FLAG, &o->reset_head, 0, 0},
         {"freeze", "PATTERN", "parameters that stay as they are, e.g. 'layer1.*'; may be repeated", CAR_CLI_LIST,
          &o->freeze, 0, 0},
         {"lr-scale", "PATTERN:X", "parameters with X times the learning rate; may be repeated", CAR_CLI_LIST,
@@ -120,6 +121,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
          0},
+        CAR_CLI_RECOMPUTE_OPTIONS(o),
         {"trace", "FILE", "write what was done as a trace, for Perfetto or chrome://tracing", CAR_CLI_TEXT, &o->trace,
          0, 0},
         {"trace-steps", "A:B", "steps A to B-1 are in it (four, after the first four: files stay small)", CAR_CLI_TEXT,
