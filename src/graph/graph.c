@@ -107,7 +107,8 @@ car_status car_graph_finish(car_graph *graph, int loss) {
         return car_context_fail(graph->context, CAR_ERROR_ARGUMENT, "the graph is finished already");
     }
     bool valid = loss >= 0 && loss < graph->tensor_count && graph->tensors[loss].producer != CAR_NONE;
-    if (!valid || graph->ops[graph->tensors[loss].producer].kind != CAR_OP_CROSS_ENTROPY ||
+    car_op_kind kind = valid ? graph->ops[graph->tensors[loss].producer].kind : CAR_OP_KINDS;
+    if (!valid || (kind != CAR_OP_CROSS_ENTROPY && kind != CAR_OP_HEAD_LOSS) ||
         graph->tensors[loss].producer != graph->op_count - 1) {
         return car_context_fail(graph->context, CAR_ERROR_ARGUMENT,
                                 "the loss must be the output of the graph's last operation, a cross-entropy");
@@ -291,7 +292,19 @@ int car_graph_loss(const car_graph *graph) {
     return graph->loss;
 }
 int car_graph_logits(const car_graph *graph) {
-    return graph->loss == CAR_NONE ? CAR_NONE : graph->ops[graph->tensors[graph->loss].producer].inputs[0];
+    const car_op *last = graph->loss == CAR_NONE ? NULL : &graph->ops[graph->op_count - 1];
+    return last && last->kind == CAR_OP_CROSS_ENTROPY ? last->inputs[0] : CAR_NONE;
+}
+int car_graph_head(const car_graph *graph) {
+    int logits = car_graph_logits(graph);
+    return logits != CAR_NONE ? graph->tensors[logits].producer : graph->op_count - 1;
+}
+int64_t car_graph_classes(const car_graph *graph) {
+    int logits = car_graph_logits(graph);
+    if (logits == CAR_NONE) {
+        return graph->ops[graph->op_count - 1].config.head_loss.classes;
+    }
+    return graph->tensors[logits].shape.dim[graph->tensors[logits].shape.rank - 1];
 }
 
 int car_graph_find_param(const car_graph *graph, const char *name) {
