@@ -87,6 +87,8 @@ static int build_op(car_graph *graph, const car_case *test, int x, car_shape sha
         return build_loss(graph, test, x, shape);
     case CAR_OP_HEAD_LOSS:
         return build_head_loss(graph, test, x, shape);
+    case CAR_OP_CARRY:
+    case CAR_OP_STAGE:
     case CAR_OP_KINDS:
         break;
     }
