@@ -171,12 +171,12 @@ while read -r rule placement step more; do
     json "abs(d['timing']['step_s'] / $step - 1) < 0.03" \
         --model gpt2 --batch 16 --workers 8 --rule "$rule" --placement "$placement" --cluster cluster.json $more
 done <<'END'
-cdp-v1 replica 1.41713
-cdp-v2 replica 1.45616
-cdp-v1 zero 1.60827
-cdp-v2 zero 1.56841
-cdp-v1 zero 4.62004 --zero-copies 1
-cdp-v2 zero 5.93421 --zero-copies 1
+cdp-v1 replica 1.53695
+cdp-v2 replica 1.58318
+cdp-v1 zero 1.74695
+cdp-v2 zero 1.69718
+cdp-v1 zero 5.41504 --zero-copies 1
+cdp-v2 zero 6.95548 --zero-copies 1
 END
 rm bad.json roomy.json
 
