@@ -116,11 +116,10 @@ static car_status use(replay *r, int index) {
     const car_task *task = &v->tasks[index];
     car_status status = CAR_OK;
     CAR_TRY(car_validate_rule(v, index));
-    for (int b = task->stage; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        const car_bundle *bundle = &v->partition->bundles[b];
-        if (bundle->stage == task->stage && bundle->bytes > 0) {
-            CAR_TRY(use_bundle(r, index, b, car_validate_version(v, task->step, task->worker, bundle->home)));
-        }
+    for (int b = car_bundle_of_stage(v->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(v->partition, task->stage, b)) {
+        int home = v->partition->bundles[b].home;
+        CAR_TRY(use_bundle(r, index, b, car_validate_version(v, task->step, task->worker, home)));
     }
 done:
     return status;

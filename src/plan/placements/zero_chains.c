@@ -132,12 +132,9 @@ static void bring_for_slot(car_window *window, int worker, int64_t slot) {
     bool backward = position >= plan->stages;
     int stage = (int)(backward ? plan->period - 1 - position : position);
     int64_t n = since / plan->period * plan->config.workers + worker;
-    for (int b = stage; b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
-        const car_bundle *bundle = &plan->partition->bundles[b];
-        if (bundle->stage != stage || bundle->bytes == 0) {
-            continue;
-        }
-        chain c = chain_of(plan, b, car_plan_version(plan, n, bundle->home), backward);
+    for (int b = car_bundle_of_stage(plan->partition, stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(plan->partition, stage, b)) {
+        chain c = chain_of(plan, b, car_plan_version(plan, n, plan->partition->bundles[b].home), backward);
         if (worker == window->device || n != c.first) {
             bring(window, &c, n);
         }
@@ -147,10 +144,8 @@ static void bring_for_slot(car_window *window, int worker, int64_t slot) {
 /* What the owner does with a version of a home: makes it, and starts the chains of it and of what is tied to it. */
 static void keep_version(car_window *window, int home, int64_t version) {
     const car_plan *plan = window->plan;
-    for (int b = home; b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
-        if (plan->partition->bundles[b].home != home || plan->partition->bundles[b].bytes == 0) {
-            continue;
-        }
+    for (int b = car_bundle_of_home(plan->partition, home, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_home(plan->partition, home, b)) {
         for (int backward = 0; backward < 2; backward++) {
             chain c = chain_of(plan, b, version, backward);
             if (car_plan_worker_of(plan, c.first) != window->device) {
