@@ -8,8 +8,8 @@
 #include "engine/internal.h"
 #include "kernels/vector/vector.h"
 
-uint64_t car_engine_key(uint64_t seed, int64_t step, int workers, int worker) {
-    return car_random_u64(car_random_key(seed, "dropout"), (uint64_t)(step * workers + worker));
+uint64_t car_engine_key(uint64_t seed, int64_t step, int batches, int number) {
+    return car_random_u64(car_random_key(seed, "dropout"), (uint64_t)(step * batches + number));
 }
 
 void car_engine_add(const car_program *program, const car_op *op, int slot, float *sum, const float *own, bool first) {
@@ -22,12 +22,23 @@ void car_engine_add(const car_program *program, const car_op *op, int slot, floa
     }
 }
 
+void car_engine_join(const car_program *program, const car_op *op, int slot, float *sum, const float *own,
+                     int several) {
+    int64_t count = car_engine_count(program, op->params[slot]);
+    if (car_engine_is_statistic(program, op->params[slot])) {
+        float keep = (float)pow(1.0 - op->config.batchnorm.momentum, several);
+        car_vector_select()->blend(sum, own, keep, 1.0f, count);
+    } else {
+        car_vector_select()->accumulate(sum, own, count);
+    }
+}
+
 void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, float *sum, const float *own,
-                              bool first, int worker, int workers) {
+                              bool first, int number, int batches) {
     int64_t count = car_engine_count(program, op->params[slot]);
     if (car_engine_is_statistic(program, op->params[slot])) {
         double momentum = op->config.batchnorm.momentum;
-        double weight = momentum * pow(1 - momentum, workers - 1 - worker);
+        double weight = momentum * pow(1 - momentum, batches - 1 - number);
         car_vector_select()->blend(sum, own, first ? 0 : 1, (float)weight, count);
     } else if (!first) {
         car_vector_select()->accumulate(sum, own, count);
@@ -44,12 +55,12 @@ car_status car_engine_renew(const car_program *program, const car_op *op, int sl
     }
     car_optimizer_begin_average(renewal->optimizer, param, first, count, renewal->update, from);
     if (car_engine_is_statistic(program, param)) {
-        float keep = (float)pow(1.0 - op->config.batchnorm.momentum, renewal->workers);
+        float keep = (float)pow(1.0 - op->config.batchnorm.momentum, renewal->batches);
         memmove(to + first, from + first, (size_t)count * sizeof *to);
         car_vector_select()->blend(to + first, sum + first, keep, 1.0f, count);
     } else {
         status = car_optimizer_update_range(renewal->optimizer, param, first, count, renewal->update, renewal->lr,
-                                            renewal->scale / renewal->workers, from, to, sum);
+                                            renewal->scale / renewal->batches, from, to, sum);
     }
     car_optimizer_add_to_average(renewal->optimizer, param, first, count, to);
     return status;

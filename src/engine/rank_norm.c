@@ -184,7 +184,7 @@ static double measure(const car_rank *rank, const car_layout *layout, const car_
                                                       car_engine_count(rank->program, part->param));
         }
     }
-    return square / ((double)rank->workers * rank->workers);
+    return square / ((double)rank->batches * rank->batches);
 }
 
 /* ---- telling others -------------------------------------------------------------------------- */

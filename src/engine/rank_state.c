@@ -39,7 +39,7 @@ static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cu
 /* Whether a worker is stale for a bundle here in the first step after a restart. */
 static bool wants_older(const car_rank *rank, int bundle) {
     const car_bundle *b = &rank->partition->bundles[bundle];
-    for (int i = 0; i < rank->workers; i++) {
+    for (int i = 0; i < rank->batches; i++) {
         for (int c = 0; c < rank->bundles; c++) { /* those that find their weights in this bundle's block */
             const car_bundle *user = &rank->partition->bundles[c];
             if (car_usage_holding(rank->usage, c)->block == bundle && car_plan_delay(rank->plan, i, b->home) > 0 &&

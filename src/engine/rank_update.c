@@ -16,7 +16,7 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
                                  .update = verdict->update,
                                  .lr = car_schedule_lr(&rank->config.schedule, car_rank_step_of(rank, task)),
                                  .scale = verdict->scale,
-                                 .workers = rank->workers};
+                                 .batches = rank->batches};
     if (verdict->skipped && from != to->block) {
         memcpy(to->block->data, from->data, layout->bytes);
     } else if (!verdict->skipped) {

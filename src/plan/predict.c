@@ -20,13 +20,13 @@ static void clear(tally *t) {
     t->area = 0;
 }
 
-static void add_stage(tally *t, int worker, int stage) {
+static void add_stage(tally *t, int number, int stage) {
     int64_t bytes = (int64_t)t->plan->partition->stages[stage].held_bytes, period = t->plan->period;
     if (bytes == 0) {
         return;
     }
-    int64_t first = car_plan_forward_slot(t->plan, 0, worker, stage);
-    int64_t length = car_plan_backward_slot(t->plan, 0, worker, stage) + 1 - first;
+    int64_t first = car_plan_forward_slot(t->plan, 0, number, stage);
+    int64_t length = car_plan_backward_slot(t->plan, 0, number, stage) + 1 - first;
     int64_t begin = first % period, end = (first + length) % period;
     t->always += bytes * (length / period) + (end < begin ? bytes : 0);
     t->changes[begin] += bytes;
@@ -48,7 +48,7 @@ static void add_device(tally *t, int device) {
     const car_plan *plan = t->plan;
     bool by_stage = plan->placement->info.by_stage;
     int first = by_stage ? device * plan->per_worker : 0, end = by_stage ? first + plan->per_worker : plan->stages;
-    for (int i = 0; i < plan->config.workers; i++) {
+    for (int i = 0; i < plan->batches; i++) {
         if (by_stage || car_plan_device(plan, 0, i, 0) == device) {
             for (int j = first; j < end; j++) {
                 add_stage(t, i, j);
@@ -85,7 +85,7 @@ static car_status predict_slots(const car_plan *plan, car_prediction *out) {
     tally t = {.plan = plan};
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(plan->context, (size_t)plan->period, sizeof *t.changes, &t.changes));
-    for (int i = 0; i < plan->config.workers; i++) {
+    for (int i = 0; i < plan->batches; i++) {
         for (int j = 0; j < plan->stages; j++) {
             add_stage(&t, i, j);
         }
@@ -133,8 +133,8 @@ static car_status simulate(const car_plan *plan, const car_simulation_config *co
 car_status car_plan_predict_timed(const car_plan *plan, int threads, car_simulation *out) {
     car_simulation_config config = {.paced = true, .executors = threads};
     int executors = threads > 0 ? threads : plan->config.threads;
-    bool uncertain = car_plan_is_cyclic(plan) && plan->placement->info.one_process &&
-                     executors < plan->config.workers && (int64_t)plan->config.workers * plan->stages <= few_enough;
+    bool uncertain = car_plan_is_spaced(plan) && plan->placement->info.one_process &&
+                     executors < plan->config.workers && (int64_t)plan->batches * plan->stages <= few_enough;
     car_status status = simulate(plan, &config, out);
     config.jitter = timing_jitter;
     for (config.seed = 1; status == CAR_OK && uncertain && config.seed <= TIMINGS; config.seed++) {
@@ -166,7 +166,7 @@ static int rounds_between_slots(const car_plan *plan) {
 
 static double free_running(const car_plan *plan) {
     int workers = plan->config.workers, threads = plan->config.threads;
-    if (car_plan_is_cyclic(plan)) {
+    if (car_plan_is_spaced(plan)) {
         return car_predict_free_running(plan->partition, workers);
     }
     return plan->rule->info.in_turns && threads < workers ? (double)threads / workers : 1;

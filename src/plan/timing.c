@@ -58,7 +58,7 @@ car_status car_plan_time(const car_plan *plan, const car_cluster *cluster, doubl
                                 compute > 0 ? "placement shared has none; use replica, zero, pipeline or grid"
                                             : "a step's computing must take more than 0 seconds");
     }
-    int64_t tasks = (int64_t)plan->config.workers * plan->stages;
+    int64_t tasks = (int64_t)plan->batches * plan->stages;
     car_machine_config config = {.steps = tasks <= FEW_TASKS    ? MANY_STEPS
                                           : tasks <= MANY_TASKS ? STEPS
                                                                 : FEW_STEPS,

@@ -31,7 +31,7 @@ static size_t local_stage(const car_validation *v, int index) {
 }
 
 static int *place_of(const replay *r, int receive) {
-    return &r->places[local_stage(r->v, receive) * (size_t)r->v->workers + (size_t)r->v->tasks[receive].buffer];
+    return &r->places[local_stage(r->v, receive) * (size_t)r->v->batches + (size_t)r->v->tasks[receive].buffer];
 }
 
 static bool crosses(const car_validation *v, const car_task *task, int stage) {
@@ -45,7 +45,8 @@ static int most_alive(const car_validation *v, int group) {
     if (v->config.placement == CAR_PLACEMENT_GRID) {
         return 1;
     }
-    return v->cyclic || v->config.rule == CAR_RULE_1F1B ? v->workers - group : v->workers;
+    bool one_by_one = v->config.rule == CAR_RULE_1F1B || v->config.rule == CAR_RULE_STAGGER;
+    return v->cyclic || one_by_one ? v->workers - group : v->batches; /* gpipe holds the whole step */
 }
 
 static car_status hold(replay *r, int index, int change) {
@@ -94,7 +95,7 @@ static car_status backward(replay *r, int index) {
 static car_status take_place(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
-    if (task->buffer < 0 || task->buffer >= v->workers) {
+    if (task->buffer < 0 || task->buffer >= v->batches) {
         return car_validate_fail(v, index, "there is no buffer %d for activations", task->buffer);
     }
     int *place = place_of(r, index);
@@ -148,7 +149,7 @@ car_status car_validate_activations(car_validation *v) {
     replay r = {.v = v};
     size_t states = car_validate_compute(v, v->steps, 0, 0, false) / 2;
     size_t stages = car_validate_in_groups(v) ? (size_t)v->devices * (size_t)v->per_worker : 0;
-    size_t places = stages * (size_t)v->workers;
+    size_t places = stages * (size_t)v->batches;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(v->context, states, sizeof *r.state, &r.state));
     CAR_TRY(car_context_allocate(v->context, states, sizeof *r.received, &r.received));

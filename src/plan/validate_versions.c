@@ -112,7 +112,7 @@ car_status car_validate_rule(const car_validation *v, int index) {
 
 /* The last micro-batch that uses a version, be it in this run or after it. */
 static int64_t last_user(const car_validation *v, int64_t version, int home) {
-    return (version + 1) * v->workers + car_validate_first_fresh(v, home) - 1;
+    return (version + 1) * v->batches + car_validate_first_fresh(v, home) - 1;
 }
 
 /* Whether a device loses a version with a forward or backward. What a task frees is its stage's own bundle; a tied one
@@ -126,7 +126,7 @@ bool car_validate_ends_with(const car_validation *v, int index, int bundle, int6
         return moves(v) && !is_owner(v, v->device_of[index], bundle);
     }
     return task->kind == CAR_TASK_BACKWARD &&
-           task->step * v->workers + task->worker == last_user(v, version, v->partition->bundles[bundle].home);
+           task->step * v->batches + task->worker == last_user(v, version, v->partition->bundles[bundle].home);
 }
 
 static car_status use(replay *r, int index) {
@@ -253,7 +253,7 @@ static void begin(replay *r) {
 static bool may_stay(const car_validation *v, int device, int bundle, int64_t version) {
     int64_t last = last_user(v, version, v->partition->bundles[bundle].home);
     bool newest = version == v->steps && is_owner(v, device, bundle);
-    return v->spread ? is_owner(v, device, bundle) : newest || (bundle >= v->stages && last >= v->steps * v->workers);
+    return v->spread ? is_owner(v, device, bundle) : newest || (bundle >= v->stages && last >= v->steps * v->batches);
 }
 
 /* zero: what will not be used again has been freed everywhere. */
