@@ -90,6 +90,7 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     car_program_config program;
     car_status status = CAR_OK;
     CAR_TRY(car_train_read_rules(run->context, o));
+    CAR_TRY(car_train_read_precision(run->context, o));
     CAR_TRY(car_train_configure(run->context, o, &plan, &program, trainer));
     run->optimizer = trainer->optimizer;
     plan.ranks =
@@ -179,16 +180,9 @@ car_status car_train_evaluate_now(car_train_run *run) {
     double start = car_clock_seconds();
     car_train_enter(run, CAR_TRAIN_TRAINING); /* it need not be finished either */
     run->evaluated = false;
-    car_status status = car_train_create_confusion(run);
-    if (status == CAR_OK) {
-        status = car_train_evaluate(&run->data, &run->options, run->program, run->arena, car_train_weights(run),
-                                    run->confusion.counts, &run->evaluation);
-    }
-    status = status == CAR_OK ? car_train_evaluate_average(run) : status;
+    car_status status = car_train_evaluate_here(run);
     if (status == CAR_OK) {
         run->evaluated = true;
-        car_train_show_evaluation(run, car_train_steps(run));
-        car_train_judge(run);
     } else if (car_train_is_interrupted()) {
         car_context_clear_error(run->context);
         status = CAR_OK;

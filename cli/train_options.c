@@ -26,6 +26,7 @@ void car_train_default_options(car_train_options *o) {
                              .shape.batch = 16,
                              .order = "shuffled",
                              .data_threads = 1,
+                             .save_precision = "fp32",
                              .keep = 2,
                              .resume_step = CAR_NONE,
                              .lr = 0.05,
@@ -96,6 +97,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          0, 0.9999999},
         {"out", "DIR", "run directory: configuration, metrics, checkpoints, weights, summary", CAR_CLI_TEXT, &o->out, 0,
          0},
+        {"save-precision", "P", "of the weights in --out: fp32 or bf16; checkpoints are always fp32", CAR_CLI_TEXT,
+         &o->save_precision, 0, 0},
         {"tensorboard", NULL, "write an event file for TensorBoard into --out as well", CAR_CLI_FLAG, &o->tensorboard,
          0, 0},
         {"checkpoint-every", "STEPS", "write a checkpoint so often; 0: at the end only", CAR_CLI_INT,
@@ -211,6 +214,10 @@ car_status car_train_read_schedule(car_context *context, const car_train_options
                                 o->schedule);
     }
     return CAR_OK;
+}
+
+car_status car_train_read_precision(car_context *context, car_train_options *o) {
+    return car_precision_find(context, o->save_precision, &o->saves_as);
 }
 
 static car_status read_optimizer(car_context *context, const car_train_options *o, car_rule rule,

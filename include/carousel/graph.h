@@ -34,7 +34,13 @@ typedef struct car_shape {
     int64_t dim[CAR_MAX_RANK];
 } car_shape;
 
-typedef enum car_dtype { CAR_F32, CAR_I32, CAR_U8 } car_dtype;
+typedef enum car_dtype { CAR_F32, CAR_I32, CAR_U8, CAR_BF16 } car_dtype;
+
+typedef enum car_precision { CAR_PRECISION_FP32, CAR_PRECISION_BF16 } car_precision;
+
+/* "fp32" or "bf16"; CAR_ERROR_UNKNOWN_NAME for anything else. */
+car_status car_precision_find(car_context *context, const char *name, car_precision *out);
+const char *car_precision_text(car_precision precision);
 
 #define CAR_OP_LIST(X)                         \
     X(CAR_OP_CONV, "conv")                     \

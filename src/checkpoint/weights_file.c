@@ -16,10 +16,11 @@
 /* ---- writing --------------------------------------------------------------------------------- */
 
 car_status car_weights_save(const car_weights *weights, const char *path) {
-    return car_weights_save_with(weights, path, NULL);
+    return car_weights_save_with(weights, path, NULL, CAR_PRECISION_FP32);
 }
 
-car_status car_weights_save_with(const car_weights *weights, const char *path, const car_card *card) {
+car_status car_weights_save_with(const car_weights *weights, const char *path, const car_card *card,
+                                 car_precision precision) {
     car_context *context = car_program_context(weights->program);
     const car_graph *graph = car_program_graph(weights->program);
     int params = car_graph_param_count(graph);
@@ -34,6 +35,7 @@ car_status car_weights_save_with(const car_weights *weights, const char *path, c
     CAR_TRY(car_context_allocate(context, largest, sizeof *values, &values));
     for (int p = 0; p < params; p++) {
         entries[p] = car_params_entry(graph, p);
+        entries[p].bf16 = precision == CAR_PRECISION_BF16 && car_graph_param(graph, p)->role != CAR_PARAM_STATISTIC;
     }
     CAR_TRY(car_safetensors_writer_create(context, path, entries, params, pairs.texts, &writer));
     for (int p = 0; p < params; p++) {

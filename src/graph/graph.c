@@ -21,7 +21,21 @@ const char *car_op_kind_text(car_op_kind kind) {
 }
 
 size_t car_dtype_bytes(car_dtype dtype) {
-    return dtype == CAR_U8 ? 1 : 4;
+    return dtype == CAR_U8 ? 1 : dtype == CAR_BF16 ? 2 : 4;
+}
+
+const char *car_precision_text(car_precision precision) {
+    return precision == CAR_PRECISION_BF16 ? "bf16" : "fp32";
+}
+
+car_status car_precision_find(car_context *context, const char *name, car_precision *out) {
+    for (int p = CAR_PRECISION_FP32; p <= CAR_PRECISION_BF16; p++) {
+        if (strcmp(name, car_precision_text((car_precision)p)) == 0) {
+            *out = (car_precision)p;
+            return CAR_OK;
+        }
+    }
+    return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "precision '%.64s': it must be fp32 or bf16", name);
 }
 
 int64_t car_shape_elements(car_shape shape) {

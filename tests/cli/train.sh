@@ -122,6 +122,10 @@ grep -qF "$(sed -n 's/^evaluation after step 40: //p' "$directory/log")" "$direc
 expect 0 '"top1"' eval --model mlp --weights "$directory/run/weights.safetensors" --data synthetic --json
 expect 1 "[10, 512] there and [7, 512] in the model; --reset-head" train --model mlp --classes 7 --init "$directory/run/weights.safetensors" --steps 1
 expect 0 "drawn anew" train --model mlp --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
+expect 2 "precision 'fp16': it must be fp32 or bf16" train --model mlp --save-precision fp16 --steps 1
+expect 0 "" train --model mlp --save-precision bf16 --steps 1 --batch 2 --keep 0 --out "$directory/halves"
+grep -q '"dtype":"BF16"' "$directory/halves/weights.safetensors" || fail "--save-precision bf16 wrote no BF16"
+expect 0 '"top1"' eval "$directory/halves" --json
 expect 0 "parameters loaded" train --model mlp --init "$directory/run/weights.safetensors" --steps 1
 
 # A file of torch.save is answered with lines of Python that make a safetensors file of it, whatever its name has in it.
