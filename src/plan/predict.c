@@ -181,6 +181,18 @@ static int gradient_delay(const car_plan *plan) {
     return delay;
 }
 
+static double stale_share(const car_plan *plan) {
+    double late = 0, all = 0;
+    for (int j = 0; j < plan->stages; j++) {
+        double bytes = (double)plan->partition->bundles[j].bytes;
+        for (int i = 0; i < plan->config.workers; i++) { /* a worker's others are fresh */
+            late += car_plan_delay(plan, i, j) > 0 ? bytes : 0;
+        }
+        all += bytes * plan->batches;
+    }
+    return all > 0 ? late / all : 0;
+}
+
 car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_prediction *out) {
     return car_plan_predict_sized(plan, &(car_optimizer_sizes){.states = optimizer_states}, out);
 }
@@ -199,6 +211,7 @@ car_status car_plan_predict_sized(const car_plan *plan, const car_optimizer_size
     out->free_running = free_running(plan);
     out->rounds_between_slots = rounds_between_slots(plan);
     out->gradient_delay = gradient_delay(plan);
+    out->stale_share = stale_share(plan);
 done:
     return status;
 }

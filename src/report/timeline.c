@@ -90,7 +90,7 @@ static car_status add_bounds(car_json *json, const car_record *record, const car
     car_simulation predicted = {0};
     car_levels all = {0};
     car_status status = CAR_OK;
-    if (workers * partition->stage_count <= (double)few_enough) {
+    if (car_plan_micro_batches(plan) * (double)partition->stage_count <= (double)few_enough) {
         CAR_TRY(car_plan_predict_timed(plan, 0, &predicted));
         car_json_add(json, ",\n\"predicted_peak_bytes\":%zu", predicted.peak);
     }
