@@ -8,6 +8,7 @@
 #include "carousel/model.h"
 #include "carousel/report.h"
 #include "plan.h"
+#include "recompute.h"
 
 enum { MOST_CUTS = 4096 };
 
@@ -48,6 +49,7 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
          0},
+        CAR_CLI_RECOMPUTE_OPTIONS(o),
         {"profile", NULL, "measure the operations on this machine, save and use that", CAR_CLI_FLAG, &o->profile, 0, 0},
         {"profile-file", "FILE", "where measured times are kept (MODEL.profile.json)", CAR_CLI_TEXT, &o->profile_file,
          0, 0},
@@ -206,7 +208,8 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, const c
     }
     CAR_TRY(find_costs(s, cut->measure == CAR_MEASURE_TIME));
     cut->costs = &s->costs;
-    CAR_TRY(car_partition_create(s->graph, cut, &s->partition));
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, config->rule);
+    CAR_TRY(car_cli_cut_graph(s->graph, o->recompute, o->memory_limit, config, &optimizer, cut, &s->partition));
     if (o->cluster) {
         CAR_TRY(car_cli_plan_read_cluster(s));
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "recompute.h"
 #include "train.h"
 
 static void log_line(void *user, car_log_level level, const char *line) {
@@ -21,12 +22,14 @@ static car_status build(car_train_run *run, car_plan_config *plan, const car_pro
     car_train_options *o = &run->options;
     car_status status = CAR_OK;
     o->stages = o->stages ? o->stages : o->workers;
-    const car_partition_config partition = {.stages = o->stages};
+    car_partition_config partition = {.stages = o->stages};
     run->available = car_available_find("");
     CAR_TRY(car_train_check_tasks(run, plan->workers, partition.stages));
     CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
     CAR_TRY(car_optimizer_check(&run->optimizer, run->graph));
-    CAR_TRY(car_partition_create(run->graph, &partition, &run->partition));
+    CAR_TRY(car_cli_cut_graph(run->graph, o->recompute, o->memory_limit, plan, &run->optimizer, &partition,
+                              &run->partition));
+    run->recompute = partition.recompute;
     CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
     CAR_TRY(car_train_make_plan(run, plan));
     if (o->accumulate > 1) { /* the run keeps it, wherever it goes on */

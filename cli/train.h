@@ -27,6 +27,7 @@ typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping,
         *plan;
     const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best, *save_precision;
+    const char *recompute, *memory_limit;
     car_precision saves_as; /* what save_precision names */
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, steps, eval_every, eval_batches;
@@ -138,6 +139,7 @@ typedef struct car_train_run {
     car_context *context;
     car_graph *graph;
     car_partition *partition;
+    car_recompute_config recompute; /* what the options come to */
     car_plan *plan;
     car_program *program;
     car_arena *arena;

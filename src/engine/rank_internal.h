@@ -192,6 +192,7 @@ struct car_rank {
     car_holding_of_bundle *holding; /* per bundle */
     car_optimizer *optimizer;
     car_graph_range *range; /* pipeline and grid: the operations of this rank */
+    car_graph_range *whole; /* else, with recomputation: all operations */
     int first_stage, end_stage;
     car_tape **tapes;
     int tape_count;

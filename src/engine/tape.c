@@ -101,9 +101,9 @@ const void *car_tape_tensor(const car_tape *tape, int tensor) {
     return tape->tensors[tensor];
 }
 
-static void note(const car_tape *tape, int l, double start, size_t during) {
+static void note(const car_tape *tape, int l, bool again, double start, size_t during) {
     if (tape->track) {
-        car_track_note(tape->track, l, start, during, tape->live);
+        car_track_note(tape->track, l, again, start, during, tape->live);
     }
 }
 
@@ -125,9 +125,13 @@ static int last_backward(const car_tape *tape, int tensor) {
                        : car_graph_tensor(car_program_graph(tape->program), tensor)->last_backward;
 }
 
+static bool is_held(const car_tape *tape, int tensor) {
+    return tape->range ? tape->range->held[tensor] : last_backward(tape, tensor) != CAR_NONE;
+}
+
 /* After the forward of operation l: whoever has no further reader goes, unless backward wants it. */
 static void drop_after_forward(car_tape *tape, int l, int tensor) {
-    bool held = tape->training && last_backward(tape, tensor) != CAR_NONE;
+    bool held = tape->training && is_held(tape, tensor);
     bool leaves = tape->range && tape->range->crosses[tensor];
     if (last_forward(tape, tensor) == l && !held && !leaves && !stays_to_the_end(tape, tensor)) {
         car_tape_drop(tape, &tape->tensors[tensor]);
@@ -150,10 +154,10 @@ static car_kernel_io io_of(const car_tape *tape, const car_weights *weights, int
     return io;
 }
 
-static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *weights, int l) {
+/* Makes an operation's output, and what it leaves for backward unless that is held; `during` gets the live bytes. */
+static car_status compute_output(car_tape *tape, car_lane *lane, const car_weights *weights, int l, size_t *during) {
     const car_op *op = car_graph_op(car_program_graph(tape->program), l);
     car_kernel_io io = io_of(tape, weights, l);
-    double start = tape->track ? car_clock_seconds() : 0;
     car_status status = CAR_OK;
     for (int q = 0; q < op->input_count; q++) {
         io.in[q] = tape->tensors[op->inputs[q]];
@@ -168,13 +172,23 @@ static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *
     CAR_TRY(make_tensor(tape, op->output));
     io.out = tape->tensors[op->output];
     if (op->aux != CAR_NONE && tape->training) {
-        CAR_TRY(make_tensor(tape, op->aux));
+        CAR_TRY(tape->tensors[op->aux] ? CAR_OK : make_tensor(tape, op->aux));
         io.aux = tape->tensors[op->aux];
     }
-    size_t during = tape->live;
+    *during = tape->live;
     CAR_TRY(car_program_forward(tape->program, lane, l, &io));
+done:
+    return status;
+}
+
+static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *weights, int l) {
+    const car_op *op = car_graph_op(car_program_graph(tape->program), l);
+    double start = tape->track ? car_clock_seconds() : 0;
+    size_t during = 0;
+    car_status status = CAR_OK;
+    CAR_TRY(compute_output(tape, lane, weights, l, &during));
     if (op->output == car_graph_loss(car_program_graph(tape->program))) {
-        tape->loss = *(const float *)io.out;
+        tape->loss = *(const float *)tape->tensors[op->output];
     }
     for (int q = 0; q < op->input_count; q++) {
         drop_after_forward(tape, l, op->inputs[q]);
@@ -183,7 +197,7 @@ static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *
     if (op->aux != CAR_NONE) {
         drop_after_forward(tape, l, op->aux);
     }
-    note(tape, l, start, during);
+    note(tape, l, false, start, during);
 done:
     return status;
 }
@@ -206,7 +220,7 @@ static car_status make_slot(car_tape *tape, int l, int slot) {
     if (tape->slots[slot] || s->born != l) {
         return CAR_OK;
     }
-    if (s->over_tensor != CAR_NONE) {
+    if (car_graph_range_takes_over(tape->range, car_program_graph(tape->program), slot)) {
         tape->slots[slot] = tape->tensors[s->over_tensor];
         tape->tensors[s->over_tensor] = NULL;
         return CAR_OK;
@@ -264,6 +278,31 @@ static void drop_after_backward(car_tape *tape, int l) {
     }
 }
 
+/* What forward dropped and the backward of l needs; the same weights and keys make the same bits. */
+static car_status run_again(car_tape *tape, car_lane *lane, const car_weights *weights, int l) {
+    const car_graph_range *range = tape->range;
+    int first = 0, count = range ? car_graph_range_again(range, l, &first) : 0;
+    car_status status = CAR_OK;
+    for (int i = first; i < first + count; i++) {
+        int m = range->recompute->again[i];
+        const car_op *op = car_graph_op(car_program_graph(tape->program), m);
+        double start = tape->track ? car_clock_seconds() : 0;
+        size_t during = 0;
+        CAR_TRY(compute_output(tape, lane, weights, m, &during));
+        if (op->aux != CAR_NONE && !range->held[op->aux]) { /* it has no backward */
+            car_tape_drop(tape, &tape->tensors[op->aux]);
+        }
+        for (int q = 0; q < op->input_count; q++) {
+            if (range->last_again[op->inputs[q]] == i) {
+                car_tape_drop(tape, &tape->tensors[op->inputs[q]]);
+            }
+        }
+        note(tape, m, true, start, during);
+    }
+done:
+    return status;
+}
+
 static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights *weights, car_gradients *gradients,
                               int l) {
     const car_graph *graph = car_program_graph(tape->program);
@@ -273,6 +312,7 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     if (slot == CAR_NONE) {
         return CAR_OK; /* nothing with parameters before it */
     }
+    CAR_TRY(run_again(tape, lane, weights, l));
     double start = tape->track ? car_clock_seconds() : 0;
     if (op->output == car_graph_loss(graph)) {
         CAR_TRY(make_slot(tape, l, slot));
@@ -286,7 +326,7 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     size_t during = tape->live;
     CAR_TRY(car_program_backward(tape->program, lane, l, &io));
     drop_after_backward(tape, l);
-    note(tape, l, start, during);
+    note(tape, l, false, start, during);
 done:
     return status;
 }

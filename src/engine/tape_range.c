@@ -70,7 +70,7 @@ void car_tape_export(car_tape *tape, bool gradient, void *data) {
         int slot = car_graph_tensor(graph, tensors[c])->grad_slot;
         if (gradient && slot != CAR_NONE) {
             car_tape_drop(tape, &tape->slots[slot]);
-        } else if (!gradient && range->last_backward[tensors[c]] == CAR_NONE) {
+        } else if (!gradient && !range->held[tensors[c]]) {
             car_tape_drop(tape, &tape->tensors[tensors[c]]);
         }
     }

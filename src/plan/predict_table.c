@@ -85,15 +85,21 @@ done:
     return status;
 }
 
+/* By worker each has a sum of its own, besides that over all. */
+static int parts_of_sums(const car_plan *plan) {
+    return car_plan_sums_by_worker(plan) ? plan->config.workers + 1 : 1;
+}
+
 /* A backward begins its sums, or adds to them; a tied one's only meets its home's there. */
 static car_status account_sum(survey *s, const car_task *task, const car_use *use, int64_t moment) {
     bool adds = task->kind == CAR_TASK_BACKWARD && s->plan->partition->bundles[use->bundle].stage == task->stage;
+    int64_t id = use->id * parts_of_sums(s->plan) + use->part;
     car_status status = CAR_OK;
     if (adds || task->kind == CAR_TASK_RECEIVE) {
-        CAR_TRY(car_ledger_begin(&s->sums, use->bundle, use->id, moment));
+        CAR_TRY(car_ledger_begin(&s->sums, use->bundle, id, moment));
     }
     if (use->last || !adds) {
-        car_ledger_touch(&s->sums, use->bundle, use->id, moment, use->last);
+        car_ledger_touch(&s->sums, use->bundle, id, moment, use->last);
     }
 done:
     return status;
@@ -207,6 +213,7 @@ static car_status open_usage(survey *s) {
         s->like_rank = like;
     }
     CAR_TRY(car_usage_create_like(s->plan, rank, s->like, &usage));
+    car_usage_set_steps(usage, s->steps);
     car_usage_destroy(s->usage);
     s->usage = usage;
 done:
@@ -343,11 +350,6 @@ static void conclude(survey *s, size_t moments) {
     out->gradients_total = (size_t)(s->sums_total + 0.5);
     out->optimizer_device = (size_t)s->optimizer_device;
     out->optimizer_total = (size_t)(s->optimizer_total + 0.5);
-}
-
-/* By worker each has a sum of its own, besides that over all. */
-static int parts_of_sums(const car_plan *plan) {
-    return car_plan_sums_by_worker(plan) ? plan->config.workers + 1 : 1;
 }
 
 static int ranks_of_collective(const car_plan *plan) {
