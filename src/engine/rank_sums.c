@@ -21,12 +21,10 @@ static void add_block(const car_rank *rank, const car_layout *layout, char *sum,
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
         const car_op *op = car_graph_op(rank->graph, part->op);
-        float *to = (float *)(sum + part->sum_offset);
-        const float *from = (const float *)(own + part->sum_offset);
         if (several > 1) {
-            car_engine_join(rank->program, op, part->slot, to, from, several);
+            car_engine_join(rank->program, op, part->slot, sum + part->sum_offset, own + part->sum_offset, several);
         } else {
-            car_engine_add(rank->program, op, part->slot, to, from, false);
+            car_engine_add(rank->program, op, part->slot, sum + part->sum_offset, own + part->sum_offset, false);
         }
     }
     car_kernels_leave(mode);

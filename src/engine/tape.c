@@ -70,6 +70,7 @@ void car_tape_begin(car_tape *tape, uint64_t key, bool training) {
     tape->training = training;
     tape->next_backward = CAR_NONE;
     tape->loss = NAN;
+    tape->added = 0;
 }
 
 static car_status make_tensor(car_tape *tape, int tensor) {
@@ -94,7 +95,7 @@ car_status car_tape_feed(car_tape *tape, int tensor, const void *data) {
 }
 
 float car_tape_loss(const car_tape *tape) {
-    return tape->loss;
+    return (float)tape->loss;
 }
 
 const void *car_tape_tensor(const car_tape *tape, int tensor) {
@@ -176,6 +177,7 @@ static car_status compute_output(car_tape *tape, car_lane *lane, const car_weigh
         io.aux = tape->tensors[op->aux];
     }
     *during = tape->live;
+    io.loss = &tape->added;
     CAR_TRY(car_program_forward(tape->program, lane, l, &io));
 done:
     return status;
@@ -188,7 +190,8 @@ static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *
     car_status status = CAR_OK;
     CAR_TRY(compute_output(tape, lane, weights, l, &during));
     if (op->output == car_graph_loss(car_program_graph(tape->program))) {
-        tape->loss = *(const float *)tape->tensors[op->output];
+        double loss = *(const float *)tape->tensors[op->output];
+        tape->loss = op->kind == CAR_OP_STAGE ? tape->added : loss + tape->added;
     }
     for (int q = 0; q < op->input_count; q++) {
         drop_after_forward(tape, l, op->inputs[q]);
@@ -260,21 +263,45 @@ done:
     return status;
 }
 
-static void drop_after_backward(car_tape *tape, int l) {
+static void drop_tensor(car_tape *tape, int l, int tensor) {
     const car_graph *graph = car_program_graph(tape->program);
-    const car_op *op = car_graph_op(graph, l);
-    const int touched[] = {op->inputs[0], op->input_count > 1 ? op->inputs[1] : CAR_NONE, op->output, op->aux};
-    for (int i = 0; i < 4; i++) {
-        if (touched[i] == CAR_NONE) {
-            continue;
-        }
-        const car_tensor *t = car_graph_tensor(graph, touched[i]);
-        if (last_backward(tape, touched[i]) == l) {
-            car_tape_drop(tape, &tape->tensors[touched[i]]);
-        }
-        if (t->grad_slot != CAR_NONE && car_graph_slot(graph, t->grad_slot)->dies == l) {
-            car_tape_drop(tape, &tape->slots[t->grad_slot]);
-        }
+    int slot = car_graph_tensor(graph, tensor)->grad_slot;
+    if (last_backward(tape, tensor) == l) {
+        car_tape_drop(tape, &tape->tensors[tensor]);
+    }
+    if (slot != CAR_NONE && car_graph_slot(graph, slot)->dies == l) {
+        car_tape_drop(tape, &tape->slots[slot]);
+    }
+}
+
+static void drop_after_backward(car_tape *tape, int l) {
+    const car_op *op = car_graph_op(car_program_graph(tape->program), l);
+    for (int q = 0; q < op->input_count; q++) {
+        drop_tensor(tape, l, op->inputs[q]);
+    }
+    drop_tensor(tape, l, op->output);
+    if (op->aux != CAR_NONE) {
+        drop_tensor(tape, l, op->aux);
+    }
+}
+
+static void spoil(void *first, car_dtype dtype) {
+    if (dtype == CAR_F64) {
+        *(double *)first = NAN;
+    } else {
+        *(float *)first = NAN;
+    }
+}
+
+/* A stage of one's own knows nothing of a loss that is not finite: nor may its gradients be. */
+static void spoil_gradients(const car_tape *tape, car_gradients *gradients, const car_kernel_io *io, const car_op *op) {
+    for (int p = 0; p < op->param_count; p++) {
+        spoil(gradients->use[op->first_use + p],
+              car_graph_param(car_program_graph(tape->program), op->params[p])->dtype);
+    }
+    for (int c = 0; c < op->config.stage.carried; c++) {
+        int q = op->config.stage.states + c;
+        spoil(io->grad_in[q], car_graph_tensor(car_program_graph(tape->program), op->inputs[q])->dtype);
     }
 }
 
@@ -309,6 +336,7 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     const car_op *op = car_graph_op(graph, l);
     int slot = car_graph_tensor(graph, op->output)->grad_slot;
     car_status status = CAR_OK;
+    void *rebuilt = NULL;
     if (slot == CAR_NONE) {
         return CAR_OK; /* nothing with parameters before it */
     }
@@ -323,11 +351,20 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     for (int p = 0; p < op->param_count; p++) {
         io.grad_param[p] = gradients->use[op->first_use + p];
     }
+    if (car_op_rebuilt_bytes(op) > 0) {
+        CAR_TRY(car_tape_make(tape, car_op_rebuilt_bytes(op), &rebuilt));
+        io.rebuilt = rebuilt;
+    }
     size_t during = tape->live;
     CAR_TRY(car_program_backward(tape->program, lane, l, &io));
+    if (op->kind == CAR_OP_STAGE && op->output == car_graph_loss(graph) && !isfinite(tape->loss)) {
+        spoil_gradients(tape, gradients, &io, op);
+    }
+    car_tape_drop(tape, &rebuilt);
     drop_after_backward(tape, l);
     note(tape, l, false, start, during);
 done:
+    car_tape_drop(tape, &rebuilt);
     return status;
 }
 

@@ -8,6 +8,7 @@
 #include "graph/range.h"
 
 #include "base/base.h"
+#include "carousel/stage.h"
 
 static void note_forward(car_graph_range *range, int tensor, int l) {
     if (tensor != CAR_NONE) {
@@ -129,6 +130,19 @@ void car_graph_range_destroy(const car_graph *graph, car_graph_range *range) {
     car_context_release(context, range->last_backward, tensors, sizeof(int));
     car_context_release(context, range->last_forward, tensors, sizeof(int));
     car_context_release(context, range, 1, sizeof *range);
+}
+
+size_t car_graph_crossing_loss(const car_graph *graph, int cut) {
+    for (int l = 0; l < car_graph_op_count(graph) && cut > 0 && cut < car_graph_op_count(graph); l++) {
+        if (car_graph_op(graph, l)->kind == CAR_OP_STAGE) {
+            return sizeof(double);
+        }
+    }
+    return 0;
+}
+
+size_t car_op_rebuilt_bytes(const car_op *op) {
+    return op->kind == CAR_OP_STAGE ? op->config.stage.class->rebuilt_bytes : 0;
 }
 
 bool car_graph_range_reads_inputs(const car_graph *graph, const car_graph_range *range) {

@@ -19,6 +19,10 @@ typedef struct car_graph_range {
 car_status car_graph_range_create(const car_graph *graph, int first, int end, const car_recompute *recompute,
                                   car_graph_range **out);
 void car_graph_range_destroy(const car_graph *graph, car_graph_range *range);
+/* Bytes of the loss that stages of one's own have added so far: it crosses a cut behind the tensors. */
+size_t car_graph_crossing_loss(const car_graph *graph, int cut);
+/* Bytes that the backward of an operation rebuilds, and frees when it is done. */
+size_t car_op_rebuilt_bytes(const car_op *op);
 /* Whether an operation of the range reads an input of the graph. */
 bool car_graph_range_reads_inputs(const car_graph *graph, const car_graph_range *range);
 /* How many operations run again before the backward of operation l; `first` gets the index of the first in again[]. */

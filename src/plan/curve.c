@@ -15,10 +15,6 @@
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-static size_t param_bytes(const car_graph *graph, int param) {
-    return (size_t)car_shape_elements(car_graph_param(graph, param)->shape) * sizeof(float);
-}
-
 /* Parameters belong to their first user, held inputs of the graph to their first reader. One pass in
  * ascending order sees those first; `seen` marks what has been counted. */
 static void count_first_uses(const car_graph *graph, const car_graph_range *all, bool *tensor_seen, bool *param_seen,
@@ -28,7 +24,7 @@ static void count_first_uses(const car_graph *graph, const car_graph_range *all,
         for (int p = 0; p < op->param_count; p++) {
             if (!param_seen[op->params[p]]) {
                 param_seen[op->params[p]] = true;
-                facts[l].weight_bytes += param_bytes(graph, op->params[p]);
+                facts[l].weight_bytes += car_param_bytes(car_graph_param(graph, op->params[p]));
             }
         }
         for (int q = 0; q < op->input_count; q++) {
@@ -62,6 +58,9 @@ static void count_crossing(const car_graph *graph, car_op_facts *facts) {
     }
     for (int l = 1; l <= car_graph_op_count(graph); l++) {
         facts[l].crossing_bytes += facts[l - 1].crossing_bytes;
+    }
+    for (int l = 1; l < car_graph_op_count(graph); l++) {
+        facts[l].crossing_bytes += car_graph_crossing_loss(graph, l);
     }
 }
 

@@ -117,7 +117,7 @@ size_t car_life_backward(car_life *life, int l) {
             make_slot(life, l, car_graph_tensor(life->graph, op->inputs[q])->grad_slot);
         }
     }
-    size_t during = life->live;
+    size_t during = life->live + car_op_rebuilt_bytes(op);
     for (int q = 0; q < op->input_count; q++) {
         drop_after_backward(life, l, op->inputs[q]);
     }

@@ -142,8 +142,7 @@ static int list_ties(const car_partition *partition, param_place *places, car_bu
                 param_place *place = &places[param];
                 bool tie = place->home != CAR_NONE && place->last != j;
                 if (tie && out) {
-                    size_t elements = (size_t)car_shape_elements(car_graph_param(graph, param)->shape);
-                    out[count] = (car_bundle){j, place->home, param, elements * sizeof(float)};
+                    out[count] = (car_bundle){j, place->home, param, car_param_bytes(car_graph_param(graph, param))};
                 }
                 count += tie;
                 place->home = place->home == CAR_NONE ? j : place->home;
