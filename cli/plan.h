@@ -20,6 +20,7 @@ typedef struct car_plan_options {
     const char *svg, *profile_file, *convolutions, *memory, *cluster;
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, freshness_slack;
+    double piece_bytes; /* 0: left open */
     int ranks, machines, steps;
     double ema;
     bool profile, compare, json, dump, edges;

@@ -175,9 +175,10 @@ static car_status compare_plan(car_train_run *run) {
     for (const char *c = run->options.plan_text; c && *c; c++) {
         cuts = car_random_u64(cuts, (uint64_t)*c);
     }
-    snprintf(text, sizeof text, "%s/%s N=%d S=%d R=%d slack=%d %016llx", car_rule_text(config->rule),
+    snprintf(text, sizeof text, "%s/%s N=%d S=%d R=%d slack=%d pieces=%lld %016llx", car_rule_text(config->rule),
              car_placement_text(config->placement), config->workers, run->partition->stage_count,
-             car_plan_devices(run->plan), config->freshness_slack, (unsigned long long)cuts);
+             car_plan_devices(run->plan), config->freshness_slack, (long long)config->piece_bytes,
+             (unsigned long long)cuts);
     return car_rank_agree(run->context, run->transport, "plan", text);
 }
 

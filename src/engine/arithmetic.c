@@ -14,10 +14,21 @@ uint64_t car_engine_key(uint64_t seed, int64_t step, int workers, int worker) {
 
 void car_engine_add(const car_program *program, const car_op *op, int slot, float *sum, const float *own, bool first) {
     int64_t count = car_engine_count(program, op->params[slot]);
+    if (!first) {
+        car_engine_add_range(program, op, slot, 0, count, sum, own);
+    } else if (car_engine_is_statistic(program, op->params[slot])) {
+        car_vector_select()->blend(sum, own, 0, (float)op->config.batchnorm.momentum, count);
+    }
+}
+
+void car_engine_add_range(const car_program *program, const car_op *op, int slot, int64_t first_element, int64_t count,
+                          float *sum, const float *own) {
+    sum += first_element;
+    own += first_element;
     if (car_engine_is_statistic(program, op->params[slot])) {
         float momentum = (float)op->config.batchnorm.momentum;
-        car_vector_select()->blend(sum, own, first ? 0 : 1 - momentum, momentum, count);
-    } else if (!first) {
+        car_vector_select()->blend(sum, own, 1 - momentum, momentum, count);
+    } else {
         car_vector_select()->accumulate(sum, own, count);
     }
 }

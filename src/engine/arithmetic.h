@@ -23,6 +23,10 @@ size_t car_engine_addend_bytes(const car_program *program, int first, int end);
  * the first worker, `own` is `sum`. For a running statistic, sum = (1 - m) * sum + m * own. */
 void car_engine_add(const car_program *program, const car_op *op, int slot, float *sum, const float *own, bool first);
 
+/* The same of `count` elements from `first_element` on, of a worker that is not the first. */
+void car_engine_add_range(const car_program *program, const car_op *op, int slot, int64_t first_element, int64_t count,
+                          float *sum, const float *own);
+
 /* The same where sums are added over ranks in any order: a statistic gets the weight that the ring would give it. */
 void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, float *sum, const float *own,
                               bool first, int worker, int workers);

@@ -174,15 +174,21 @@ car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int work
     return NULL;
 }
 
-car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step) {
-    return car_rank_find_sum_of(rank, bundle, step, 0);
+car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int leg) {
+    car_sum *sums = rank->holding[bundle].sums, *found = NULL;
+    for (int s = 0; s < rank->sums_held; s++) {
+        bool fits =
+            sums[s].block && sums[s].step == step && sums[s].worker == 0 && (leg == CAR_NONE || sums[s].leg == leg);
+        found = fits && (!found || sums[s].leg > found->leg) ? &sums[s] : found;
+    }
+    return found;
 }
 
-car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker, car_block *block) {
+car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum) {
     car_sum *sums = rank->holding[bundle].sums;
     for (int s = 0; s < rank->sums_held; s++) {
         if (!sums[s].block) {
-            sums[s] = (car_sum){.step = step, .worker = worker, .block = block};
+            sums[s] = *sum;
             return CAR_OK;
         }
     }
@@ -190,10 +196,12 @@ car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker
                             bundle);
 }
 
-void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step) {
+void car_rank_drop_sum(car_rank *rank, int bundle, const car_sum *sum) {
     car_sum *sums = rank->holding[bundle].sums;
+    int64_t step = sum->step;
+    int leg = sum->leg;
     for (int s = 0; s < rank->sums_held; s++) {
-        if (sums[s].block && sums[s].step == step) {
+        if (sums[s].block && sums[s].step == step && sums[s].leg == leg) {
             car_block_drop(rank, sums[s].block);
             sums[s] = (car_sum){.step = CAR_NONE};
         }
@@ -208,7 +216,7 @@ void car_rank_drop_sums(car_rank *rank, int bundle) {
     }
     for (int s = 0; s < CAR_SUMS_HELD; s++) {
         car_block_drop(rank, h->own[s].block);
-        h->own[s] = (car_sum){.step = CAR_NONE};
+        h->own[s] = (car_own){.step = CAR_NONE};
     }
 }
 
@@ -254,6 +262,7 @@ car_status car_rank_create_store(car_rank *rank) {
     if (car_usage_keeps_apart(rank->usage) && rank->workers > rank->sums_held) {
         rank->sums_held = rank->workers;
     }
+    rank->sums_held += rank->alone ? 0 : rank->workers; /* what is posted, and legs */
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->bundles, sizeof *rank->holding, &rank->holding));
     for (int b = 0; b < rank->bundles; b++) {
         CAR_TRY(lay_out(rank, b));

@@ -99,7 +99,9 @@ done:
 /* With the lock. */
 static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car_addition *out) {
     bool apart = car_usage_keeps_apart(rank->usage) && task->worker > 0;
-    car_sum *sum = apart ? NULL : car_rank_find_sum(rank, bundle, task->step);
+    int leg = car_usage_leg(rank->usage, task);
+    car_sum *sum = apart ? NULL : car_rank_find_sum(rank, bundle, task->step, leg);
+    sum = sum && sum->missing == 0 ? sum : NULL;
     bool late = !sum && car_usage_adds_late(rank->usage, task);
     car_status status = CAR_OK;
     *out = (car_addition){apart  ? CAR_ADDITION_APART
@@ -118,7 +120,9 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car
         CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, rank->holding[bundle].layout.sum_bytes, &out->block));
     }
     if (out->kind == CAR_ADDITION_BEGINS || apart) {
-        status = car_rank_put_sum(rank, bundle, task->step, apart ? task->worker : 0, out->block);
+        status = car_rank_put_sum(
+            rank, bundle,
+            &(car_sum){.step = task->step, .leg = leg, .worker = apart ? task->worker : 0, .block = out->block});
     }
     if (status != CAR_OK) {
         car_block_drop(rank, out->block);
@@ -225,11 +229,11 @@ static car_status settle_sums(car_rank *rank, car_entry *entry) {
     for (int a = 0; a < entry->addition_count; a++) {
         car_addition *addition = &entry->additions[a];
         if (addition->kind == CAR_ADDITION_WAITS) {
-            CAR_TRY(car_rank_put_own(rank, addition->bundle, task->step, addition->block));
-            addition->kind = CAR_ADDITION_ADDS;                                        /* it is the store's now */
-            car_arena_assign(rank->arena, addition->block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
+            addition->kind = CAR_ADDITION_ADDS; /* it is the store's now */
+            CAR_TRY(car_rank_keep_own(rank, task, addition->bundle, addition->block));
+        } else {
+            CAR_TRY(car_rank_finish_sum(rank, task, addition->bundle));
         }
-        CAR_TRY(car_rank_settle(rank, addition->bundle, task->step, task->worker, true));
     }
 done:
     return status;

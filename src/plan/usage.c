@@ -192,6 +192,23 @@ bool car_usage_adds_late(const car_usage *usage, const car_task *task) {
            !is_here(usage, task->step * usage->plan->config.workers + task->worker - 1, task->stage);
 }
 
+int car_usage_leg(const car_usage *usage, const car_task *task) {
+    if (task->kind == CAR_TASK_RECEIVE) {
+        return task->worker + 1;
+    }
+    if (task->kind != CAR_TASK_BACKWARD && task->cargo != CAR_CARGO_PARTIAL) {
+        return CAR_NONE;
+    }
+    if (usage->shared || !car_usage_is_ring(usage)) {
+        return 0;
+    }
+    int64_t first = task->step * usage->plan->config.workers, n = first + task->worker;
+    while (n > first && is_here(usage, n - 1, task->stage)) {
+        n--;
+    }
+    return (int)(n - first);
+}
+
 bool car_usage_keeps_apart(const car_usage *usage) {
     return usage->apart;
 }
@@ -297,15 +314,24 @@ static void use_source(listing *l, int bundle, int64_t version, car_use_mode mod
                          .id = version});
 }
 
-/* A part of a sum: what came, or what the next worker adds. */
-static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mode mode) {
+/* A piece of a part of a sum: of what came, or of what the next worker adds. */
+static void use_piece(listing *l, car_resource_kind part, int bundle, int piece, car_use_mode mode) {
     int sums = l->usage->holdings[bundle].sums;
     bool tied = l->task->kind == CAR_TASK_UPDATE && bundle != l->task->bundle; /* it went into its home's */
-    add_use(l, (car_use){.resource = car_resource(part, bundle, sums > 0 ? l->task->step % sums : l->task->step),
+    add_use(l, (car_use){.resource = car_resource(part, (int64_t)bundle * CAR_MOST_PIECES + piece,
+                                                  sums > 0 ? l->task->step % sums : l->task->step),
                          .mode = mode,
                          .last = tied || car_usage_ends_sum(l->usage, l->task),
                          .bundle = bundle,
                          .id = l->task->step});
+}
+
+/* All pieces. */
+static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mode mode) {
+    int pieces = car_plan_pieces(l->usage->plan, bundle);
+    for (int piece = 0; piece < pieces; piece++) {
+        use_piece(l, part, bundle, piece, mode);
+    }
 }
 
 /* The sum as all before this task have left it. */
@@ -403,9 +429,11 @@ static void list_message(listing *l) {
         break;
     default:
         if (sends) {
-            use_sum(l, task->bundle, car_usage_reads_sum(l->usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
+            car_use_mode mode = car_usage_reads_sum(l->usage, task) ? CAR_USE_READ : CAR_USE_WRITE;
+            use_piece(l, CAR_RESOURCE_SUM, task->bundle, task->piece, mode);
+            use_piece(l, CAR_RESOURCE_OWN, task->bundle, task->piece, mode);
         } else {
-            use_part(l, CAR_RESOURCE_SUM, task->bundle, CAR_USE_WRITE);
+            use_piece(l, CAR_RESOURCE_SUM, task->bundle, task->piece, CAR_USE_WRITE);
         }
     }
 }

@@ -257,11 +257,17 @@ done:
     return status;
 }
 
-/* Of the sums that wait for a rank's way, the one that is used first. */
+/* The slot in which a sum is asked for. */
+static int64_t posted(const walk *w, int place) {
+    const car_task *receive = task_at(w, other_end(w, place));
+    return receive->slot - car_plan_slots_ahead(w->v->plan, receive);
+}
+
+/* Of the sums that wait for a rank's way, the one that is asked for first. */
 static bool pass_sum(walk *w, int rank) {
     int *best = NULL;
     for (int *at = &w->ranks[rank].sums; *at != CAR_NONE; at = &w->next[*at]) {
-        best = !best || task_at(w, other_end(w, *at))->slot < task_at(w, other_end(w, *best))->slot ? at : best;
+        best = !best || posted(w, *at) < posted(w, *best) ? at : best;
     }
     if (!best || !w->started[other_end(w, *best)]) {
         return false;

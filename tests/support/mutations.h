@@ -82,6 +82,9 @@ static inline bool frees_sum(car_mutant *t, car_spot s, const car_task *task) {
     (void)t, (void)s;
     return task->frees & CAR_FREES_SUM;
 }
+static inline bool is_cut_send(car_mutant *t, car_spot s, const car_task *task) {
+    return is_sum_send(t, s, task) && car_plan_pieces(t->plan, task->bundle) > 1;
+}
 /* A sum stays after it, so it is needed again. */
 static inline bool keeps_sum(car_mutant *t, car_spot s, const car_task *task) {
     bool has_sum = is_update(t, s, task) || is_reduce(t, s, task) || is_sum_send(t, s, task);
@@ -110,7 +113,7 @@ static inline int64_t slot_with_two(car_mutant *t, int device, int64_t begin, in
         int count = 0;
         for (int at = 0; at < t->rows[device].count; at++) {
             const car_task *task = &t->rows[device].tasks[at];
-            count += task->kind == CAR_TASK_SEND && task->slot == slot && task->bundle < t->stages;
+            count += task->kind == CAR_TASK_SEND && task->piece == 0 && task->slot == slot && task->bundle < t->stages;
         }
         if (count == 2) {
             return slot;
