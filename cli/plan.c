@@ -8,6 +8,7 @@
 #include "carousel/model.h"
 #include "carousel/report.h"
 #include "plan.h"
+#include "recompute.h"
 
 enum { MOST_CUTS = 4096 };
 
@@ -36,7 +37,7 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
         {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks (docs/plan.md)", CAR_CLI_REAL,
-         &o->piece_bytes, 64, 1e15},
+         &o->piece_bytes, 0, 1e15},
         {"optimizer", "NAME", "for what it keeps and computes; see below", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"ema", "DECAY", "a moving average of the weights, for what it takes; 0: none", CAR_CLI_REAL, &o->ema, 0,
          0.9999999},
@@ -46,6 +47,7 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
          0},
+        CAR_CLI_RECOMPUTE_OPTIONS(o),
         {"profile", NULL, "measure the operations on this machine, save and use that", CAR_CLI_FLAG, &o->profile, 0, 0},
         {"profile-file", "FILE", "where measured times are kept (MODEL.profile.json)", CAR_CLI_TEXT, &o->profile_file,
          0, 0},
@@ -203,7 +205,8 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, const c
     }
     CAR_TRY(find_costs(s, cut->measure == CAR_MEASURE_TIME));
     cut->costs = &s->costs;
-    CAR_TRY(car_partition_create(s->graph, cut, &s->partition));
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, config->rule);
+    CAR_TRY(car_cli_cut_graph(s->graph, o->recompute, o->memory_limit, config, &optimizer, cut, &s->partition));
     if (o->cluster) {
         CAR_TRY(car_cli_plan_read_cluster(s));
     }

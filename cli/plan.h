@@ -17,7 +17,7 @@ struct cJSON;
 
 typedef struct car_plan_options {
     const char *model, *rule, *placement, *partition, *mapping, *optimizer, *delay_correction;
-    const char *svg, *profile_file, *convolutions, *memory, *cluster;
+    const char *svg, *profile_file, *convolutions, *memory, *cluster, *recompute, *memory_limit;
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, freshness_slack;
     double piece_bytes; /* 0: left open */
@@ -50,7 +50,10 @@ typedef struct car_plan_subject {
 car_status car_cli_plan_read_optimizer(car_plan_subject *s, car_rule rule);
 /* Floats that the optimizer keeps for a weight under a rule, at most. */
 int car_cli_plan_states(const car_plan_subject *s, car_rule rule);
+/* The optimizer of a run by a rule, which may decide on its correction. */
+car_optimizer_config car_cli_plan_optimizer(const car_plan_subject *s, car_rule rule);
 /* Predictions with what the optimizer keeps. */
+car_status car_cli_predict_plan(const car_plan *plan, const car_optimizer_config *optimizer, car_prediction *out);
 car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out);
 car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *plan, int rank,
                                      car_device_prediction *out);

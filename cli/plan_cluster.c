@@ -12,6 +12,7 @@ car_status car_cli_plan_read_cluster(car_plan_subject *s) {
     for (int l = 0; l < s->costs.count; l++) {
         cost += s->costs.forward[l] + s->costs.backward[l];
     }
+    cost *= 1 + s->partition->recomputation.cost;
     s->compute = s->measured ? cost : cost / s->cluster.flops; /* a profile is in seconds already */
 done:
     return status;

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "correction.h"
+#include "recompute.h"
 #include "train.h"
 
 void car_train_default_options(car_train_options *o) {
@@ -26,6 +27,7 @@ void car_train_default_options(car_train_options *o) {
                              .shape.batch = 16,
                              .order = "shuffled",
                              .data_threads = 1,
+                             .save_precision = "fp32",
                              .keep = 2,
                              .resume_step = CAR_NONE,
                              .lr = 0.05,
@@ -71,7 +73,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
         {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks (docs/ranks.md)", CAR_CLI_REAL,
-         &o->piece_bytes, 64, 1e15},
+         &o->piece_bytes, 0, 1e15},
         {"order", "ORDER", "of the samples: shuffled or sequential", CAR_CLI_TEXT, &o->order, 0, 0},
         {"no-augment", NULL, "samples as they are: --augment none", CAR_CLI_FLAG, &o->no_augment, 0, 0},
         {"augment", "HOW", "images: auto (by size), resized-crop, padded-crop, flip or none (docs/data.md)",
@@ -98,6 +100,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          0, 0.9999999},
         {"out", "DIR", "run directory: configuration, metrics, checkpoints, weights, summary", CAR_CLI_TEXT, &o->out, 0,
          0},
+        {"save-precision", "P", "of the weights in --out: fp32 or bf16; checkpoints are always fp32", CAR_CLI_TEXT,
+         &o->save_precision, 0, 0},
         {"tensorboard", NULL, "write an event file for TensorBoard into --out as well", CAR_CLI_FLAG, &o->tensorboard,
          0, 0},
         {"checkpoint-every", "STEPS", "write a checkpoint so often; 0: at the end only", CAR_CLI_INT,
@@ -115,6 +119,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
          0},
+        CAR_CLI_RECOMPUTE_OPTIONS(o),
         {"trace", "FILE", "write what was done as a trace, for Perfetto or chrome://tracing", CAR_CLI_TEXT, &o->trace,
          0, 0},
         {"trace-steps", "A:B", "steps A to B-1 are in it (four, after the first four: files stay small)", CAR_CLI_TEXT,
@@ -213,6 +218,10 @@ car_status car_train_read_schedule(car_context *context, const car_train_options
                                 o->schedule);
     }
     return CAR_OK;
+}
+
+car_status car_train_read_precision(car_context *context, car_train_options *o) {
+    return car_precision_find(context, o->save_precision, &o->saves_as);
 }
 
 static car_status read_optimizer(car_context *context, const car_train_options *o, car_rule rule,

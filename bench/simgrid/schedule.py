@@ -11,7 +11,7 @@ import os
 import re
 
 TASK = re.compile(r"([FBUSRCD])([agpsw]?)(~?\d+)(?:\.(\d+))?(?:@(-?\d+)(?:~(-?\d+))?)?(?:/(-?\d+))?(?::(\d+))?(?:[<>](\d+))?"
-                  r"(?:-[aws]+)?(\{.*\})?")  # fmt: skip
+                  r"(\{.*\})?")  # fmt: skip
 TIE = re.compile(r"# (~\d+): (\S+) of stage (\d+), used again in stage (\d+)")
 AHEAD = re.compile(r"(\w) (\d+)")
 EDGES = re.compile(r"# (\d+):((?: \d+)+)")
@@ -94,15 +94,15 @@ class Schedule:
     def send_keys(self):
         """For each device, the slot in which each of its sends with sums is posted at the other end: they go in that order,
         where the placement says so. Messages between two devices with one tag follow each other."""
-        if self.table.header["placement"] != "replica" or not self.cyclic:
+        if not self.cyclic or not (self.table.header["placement"] == "replica" or "P" in self.table.ahead):
             return [{} for _ in range(self.devices)]
         posted = collections.defaultdict(collections.deque)
         for device, tasks in enumerate(self.table.devices):
             for task in tasks:
-                if task.kind == "R":
+                if task.kind == "R" and task.cargo in "ps":
                     posted[task.peer, device, self.tag(task)].append(task.slot - self.ahead(task))
         return [{number: posted[device, task.peer, self.tag(task)].popleft()
-                 for number, task in enumerate(tasks) if task.kind == "S"}
+                 for number, task in enumerate(tasks) if task.kind == "S" and task.cargo in "ps"}
                 for device, tasks in enumerate(self.table.devices)]  # fmt: skip
 
     def step_of(self, task):

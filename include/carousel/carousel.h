@@ -44,6 +44,7 @@
 #include "carousel/report.h"
 #include "carousel/rule.h"
 #include "carousel/safetensors.h"
+#include "carousel/stage.h"
 #include "carousel/status.h"
 #include "carousel/tape.h"
 #include "carousel/tokenizer.h"

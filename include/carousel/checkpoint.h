@@ -21,8 +21,10 @@ extern "C" {
 
 /* Writes all parameters in canonical layout as a safetensors file: beside `path`, flushed, renamed. */
 car_status car_weights_save(const car_weights *weights, const char *path);
-/* The same with a card in its metadata; NULL: none. */
-car_status car_weights_save_with(const car_weights *weights, const char *path, const car_card *card);
+/* The same with a card in its metadata (NULL: none), and the precision: with bf16 all but the running statistics of
+ * BatchNorm are rounded. */
+car_status car_weights_save_with(const car_weights *weights, const char *path, const car_card *card,
+                                 car_precision precision);
 
 typedef struct car_weights_load_config {
     bool reset_head; /* a classifier of another size keeps the values that it has */

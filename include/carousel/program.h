@@ -34,6 +34,8 @@ typedef struct car_program_config {
     int threads; /* inside one kernel; part of what fixes the bits. With more than one, convolutions are direct */
     car_convolutions convolutions;
     bool tight; /* auto convolutions: by Winograd's algorithm only if that takes no more memory than direct ones */
+    /* Finds stages of one's own that write out of bounds (stage.h), at the cost of copies. Default: in debug builds. */
+    bool guards;
 } car_program_config;
 
 car_program_config car_program_config_default(void); /* oneDNN, 1 thread, auto */
@@ -65,7 +67,7 @@ const char *car_program_kernel_name(const car_program *program, int op);
 uint64_t car_program_fingerprint(const car_program *program);
 
 /* Between PyTorch's row-major layout and the program's. Buffers must not overlap. The padding of
- * `stored` is set to zero. */
+ * `stored` is set to zero. Doubles are converted to floats and back. */
 car_status car_program_import_param(const car_program *program, int param, const float *canonical, float *stored);
 car_status car_program_export_param(const car_program *program, int param, const float *stored, float *canonical);
 /* The same for a tensor of floats, for looking at activations. */

@@ -88,9 +88,10 @@ typedef struct car_safetensors_entry {
     const char *name;
     int rank;
     const int64_t *shape;
+    bool bf16; /* rounded to BF16 when it is written; otherwise F32 */
 } car_safetensors_entry;
 
-/* All tensors are F32. `metadata` is pairs of key and value, ended by NULL, or NULL. */
+/* `metadata` is pairs of key and value, ended by NULL, or NULL. */
 car_status car_safetensors_writer_create(car_context *context, const char *path, const car_safetensors_entry *entries,
                                          int count, const char *const *metadata, car_safetensors_writer **out);
 /* The next tensor's elements, row-major. */

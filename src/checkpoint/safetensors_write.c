@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/bf16.h"
 #include "base/output.h"
 #include "carousel/safetensors.h"
 
@@ -17,6 +18,7 @@ struct car_safetensors_writer {
     car_output output;
     int count, added;
     int64_t *elements; /* per tensor */
+    bool *bf16;        /* the same: it is rounded */
 };
 
 /* ---- the header ------------------------------------------------------------------------------ */
@@ -54,17 +56,23 @@ static int64_t count_elements(const car_safetensors_entry *entry) {
     return elements <= (double)max_elements ? (int64_t)elements : max_elements + 1;
 }
 
+static int64_t bytes_of(bool bf16, int64_t elements) {
+    return elements * (int64_t)(bf16 ? sizeof(car_bf16) : sizeof(float));
+}
+
+/* `begin` in bytes. */
 static bool describe(cJSON *header, const car_safetensors_entry *entry, int64_t begin, int64_t elements) {
     cJSON *item = cJSON_AddObjectToObject(header, entry->name);
-    cJSON *dtype = cJSON_AddStringToObject(item, "dtype", car_safetensors_dtype_text(CAR_SAFETENSORS_F32));
+    car_safetensors_dtype type = entry->bf16 ? CAR_SAFETENSORS_BF16 : CAR_SAFETENSORS_F32;
+    cJSON *dtype = cJSON_AddStringToObject(item, "dtype", car_safetensors_dtype_text(type));
     cJSON *shape = cJSON_AddArrayToObject(item, "shape"), *offsets = cJSON_AddArrayToObject(item, "data_offsets");
     bool made = dtype != NULL && shape != NULL && offsets != NULL;
     for (int d = 0; made && d < entry->rank; d++) {
         made = cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)entry->shape[d]));
     }
-    double first = (double)begin * sizeof(float), last = (double)(begin + elements) * sizeof(float);
-    return made && cJSON_AddItemToArray(offsets, cJSON_CreateNumber(first)) &&
-           cJSON_AddItemToArray(offsets, cJSON_CreateNumber(last));
+    int64_t end = begin + bytes_of(entry->bf16, elements);
+    return made && cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)begin)) &&
+           cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)end));
 }
 
 static bool describe_metadata(cJSON *header, const char *const *metadata) {
@@ -82,7 +90,7 @@ static car_status make_header(car_safetensors_writer *writer, const char *path, 
     cJSON *header = cJSON_CreateObject();
     car_status status = CAR_OK;
     bool made = header != NULL && (metadata == NULL || describe_metadata(header, metadata));
-    int64_t begin = 0;
+    int64_t begin = 0, bytes = 0;
     for (int i = 0; made && i < writer->count; i++) {
         CAR_TRY(check_entry(writer->context, path, entries, i));
         writer->elements[i] = count_elements(&entries[i]);
@@ -91,8 +99,10 @@ static car_status make_header(car_safetensors_writer *writer, const char *path, 
                                       path, entries[i].name);
             goto done;
         }
-        made = describe(header, &entries[i], begin, writer->elements[i]);
+        writer->bf16[i] = entries[i].bf16;
+        made = describe(header, &entries[i], bytes, writer->elements[i]);
         begin += writer->elements[i];
+        bytes += bytes_of(entries[i].bf16, writer->elements[i]);
     }
     *text = made ? cJSON_PrintUnformatted(header) : NULL;
     if (*text == NULL) {
@@ -131,6 +141,7 @@ car_status car_safetensors_writer_create(car_context *context, const char *path,
     writer->context = context;
     writer->count = count;
     CAR_TRY(car_context_allocate(context, (size_t)count, sizeof *writer->elements, &writer->elements));
+    CAR_TRY(car_context_allocate(context, (size_t)count, sizeof *writer->bf16, &writer->bf16));
     CAR_TRY(make_header(writer, path, entries, metadata, &text));
     CAR_TRY(car_output_open(context, path, &writer->output));
     CAR_TRY(text != NULL ? write_header(writer, text) : CAR_ERROR_MEMORY);
@@ -142,13 +153,29 @@ done:
     return status;
 }
 
+static car_status write_rounded(car_safetensors_writer *writer, const float *data, int64_t elements) {
+    enum { CHUNK = 4096 };
+    car_bf16 halves[CHUNK];
+    car_status status = CAR_OK;
+    for (int64_t at = 0; status == CAR_OK && at < elements; at += CHUNK) {
+        int64_t count = elements - at < CHUNK ? elements - at : CHUNK;
+        for (int64_t i = 0; i < count; i++) {
+            halves[i] = car_bf16_round(data[at + i]);
+        }
+        status = car_output_write(&writer->output, halves, (size_t)count * sizeof *halves);
+    }
+    return status;
+}
+
 car_status car_safetensors_writer_add(car_safetensors_writer *writer, const float *data) {
     if (writer->added == writer->count) {
         return car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: all of its %d tensors are there already",
                                 writer->output.path, writer->count);
     }
-    size_t bytes = (size_t)writer->elements[writer->added] * sizeof *data;
-    car_status status = car_output_write(&writer->output, data, bytes);
+    int64_t elements = writer->elements[writer->added];
+    car_status status = writer->bf16[writer->added]
+                            ? write_rounded(writer, data, elements)
+                            : car_output_write(&writer->output, data, (size_t)elements * sizeof *data);
     writer->added += status == CAR_OK;
     return status;
 }
@@ -170,6 +197,7 @@ void car_safetensors_writer_destroy(car_safetensors_writer *writer) {
         return;
     }
     car_output_close(&writer->output);
+    car_context_release(writer->context, writer->bf16, (size_t)writer->count, sizeof *writer->bf16);
     car_context_release(writer->context, writer->elements, (size_t)writer->count, sizeof *writer->elements);
     car_context_release(writer->context, writer, 1, sizeof *writer);
 }

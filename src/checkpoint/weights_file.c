@@ -16,10 +16,11 @@
 /* ---- writing --------------------------------------------------------------------------------- */
 
 car_status car_weights_save(const car_weights *weights, const char *path) {
-    return car_weights_save_with(weights, path, NULL);
+    return car_weights_save_with(weights, path, NULL, CAR_PRECISION_FP32);
 }
 
-car_status car_weights_save_with(const car_weights *weights, const char *path, const car_card *card) {
+car_status car_weights_save_with(const car_weights *weights, const char *path, const car_card *card,
+                                 car_precision precision) {
     car_context *context = car_program_context(weights->program);
     const car_graph *graph = car_program_graph(weights->program);
     int params = car_graph_param_count(graph);
@@ -29,11 +30,13 @@ car_status car_weights_save_with(const car_weights *weights, const char *path, c
     car_card_pairs pairs = {0};
     float *values = NULL;
     car_status status = CAR_OK;
+    CAR_TRY(car_params_check_floats(graph));
     CAR_TRY(car_card_list_pairs(context, card, &pairs));
     CAR_TRY(car_context_allocate(context, (size_t)params, sizeof *entries, &entries));
     CAR_TRY(car_context_allocate(context, largest, sizeof *values, &values));
     for (int p = 0; p < params; p++) {
         entries[p] = car_params_entry(graph, p);
+        entries[p].bf16 = precision == CAR_PRECISION_BF16 && car_graph_param(graph, p)->role != CAR_PARAM_STATISTIC;
     }
     CAR_TRY(car_safetensors_writer_create(context, path, entries, params, pairs.texts, &writer));
     for (int p = 0; p < params; p++) {
@@ -118,7 +121,8 @@ static const car_safetensors_tensor *find_tensor(const car_safetensors *file, co
 
 /* The operation that makes the logits has the head's parameters, be it a classifier or a tied embedding. */
 static bool is_head(const car_graph *graph, int param) {
-    int producer = car_graph_tensor(graph, car_graph_logits(graph))->producer;
+    int logits = car_graph_logits(graph);
+    int producer = logits != CAR_NONE ? car_graph_tensor(graph, logits)->producer : CAR_NONE;
     const car_op *op = producer != CAR_NONE ? car_graph_op(graph, producer) : NULL;
     for (int q = 0; op != NULL && q < op->param_count; q++) {
         if (op->params[q] == param) {

@@ -30,7 +30,8 @@ struct car_tape {
     uint64_t key;
     bool training;
     int next_backward; /* the operation whose backward is due, CAR_NONE before the first */
-    float loss;
+    double loss;
+    double added;                 /* to the loss, by stages of one's own so far */
     size_t live;                  /* bytes of all tensors and slots */
     const car_graph_range *range; /* NULL: the whole graph */
     struct car_track *track;      /* notes the operations; NULL: nobody wants to know */
@@ -65,6 +66,9 @@ void car_optimizer_add_to_average(car_optimizer *optimizer, int param, int64_t f
  * unless the parameter can only be updated as a whole. */
 car_status car_optimizer_update_range(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
                                       double lr, double scale, const float *from, float *to, const float *sum);
+/* The same for a parameter of doubles, in double, with its moving average. */
+car_status car_optimizer_update_doubles(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
+                                        double lr, double scale, const double *from, double *to, const double *sum);
 bool car_optimizer_is_whole(const car_optimizer *optimizer, int param);
 
 /* See car_cut_numbers. */

@@ -38,7 +38,7 @@ static bool take_chunk(const car_rank *rank, car_chunks *c, chunk *out) {
         return false;
     }
     const car_part *part = &c->layout->parts[c->part];
-    int64_t left = (int64_t)(part->bytes / sizeof(float)) - c->first;
+    int64_t left = car_engine_count(rank->program, part->param) - c->first;
     bool rest = left <= c->length || car_optimizer_is_whole(rank->optimizer, part->param);
     *out = (chunk){.part = part, .first = c->first, .count = rest ? left : c->length};
     c->part += rest;
@@ -52,9 +52,9 @@ static void run_chunk(car_rank *rank, car_chunks *c, const chunk *k) {
     const car_part *part = k->part;
     pthread_mutex_unlock(&rank->lock);
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
-    car_status status = car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, k->first,
-                                         k->count, c->renewal, (const float *)(c->from + part->offset),
-                                         (float *)(c->to + part->offset), (const float *)(c->sum + part->sum_offset));
+    car_status status =
+        car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, k->first, k->count, c->renewal,
+                         c->from + part->offset, c->to + part->offset, c->sum + part->sum_offset);
     car_kernels_leave(mode);
     pthread_mutex_lock(&rank->lock);
     if (status != CAR_OK) { /* it may be a helper that has the message */

@@ -119,6 +119,15 @@ static car_status check_layout(const car_rank *rank, int bundle) {
                                 "plan: ranks need channels that are multiples of 16",
                                 b->stage, layout->bytes, b->bytes);
     }
+    for (int c = 1; !rank->alone && car_plan_reduces(rank->plan) && c < layout->count; c++) {
+        if (car_program_is_double(rank->program, layout->parts[c].param) !=
+            car_program_is_double(rank->program, layout->parts[0].param)) {
+            return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
+                                    "stage %d has parameters of floats and of doubles, and this rule adds them over "
+                                    "ranks in one message: use parameters of one type, or a cyclic rule",
+                                    b->stage);
+        }
+    }
     if (bundle >= rank->stages && layout->derived_bytes > 0) {
         return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
                                 "%s: a tied weight whose kernel wants a derived form",
@@ -288,6 +297,7 @@ void car_rank_destroy_store(car_rank *rank) {
         car_block_drop(rank, h->source.block);
         car_block_drop(rank, h->older);
         car_block_drop(rank, h->kept);
+        car_block_drop(rank, h->mean);
         car_context_release(rank->context, h->layout.parts, (size_t)car_graph_use_count(rank->graph),
                             sizeof *h->layout.parts);
         car_context_release(rank->context, h->sums, h->sums ? (size_t)rank->sums_held : 0, sizeof *h->sums);

@@ -24,9 +24,8 @@ static void add_range(const car_rank *rank, const car_layout *layout, size_t beg
         to = to < end ? to : end;
         if (from < to) {
             car_engine_add_range(rank->program, car_graph_op(rank->graph, part->op), part->slot,
-                                 (int64_t)((from - part->sum_offset) / sizeof(float)),
-                                 (int64_t)((to - from) / sizeof(float)), (float *)(sum + part->sum_offset),
-                                 (const float *)(own + part->sum_offset));
+                                 from - part->sum_offset, to - part->sum_offset, sum + part->sum_offset,
+                                 own + part->sum_offset);
         }
     }
     car_kernels_leave(mode);

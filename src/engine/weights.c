@@ -118,19 +118,14 @@ float *car_weights_data(car_weights *weights, int param) {
 
 /* ---- initial values -------------------------------------------------------------------------- */
 
-static void draw(float *values, int64_t count, car_init init, uint64_t key) {
-    for (int64_t i = 0; i < count; i++) {
-        switch (init.kind) {
-        case CAR_INIT_CONSTANT:
-            values[i] = (float)init.a;
-            break;
-        case CAR_INIT_NORMAL:
-            values[i] = (float)(init.a * car_random_normal(key, (uint64_t)i));
-            break;
-        case CAR_INIT_UNIFORM:
-            values[i] = (float)(init.a * (2.0 * car_random_uniform(key, (uint64_t)i) - 1.0));
-            break;
-        }
+static double draw(car_init init, uint64_t key, int64_t i) {
+    switch (init.kind) {
+    case CAR_INIT_NORMAL:
+        return init.a * car_random_normal(key, (uint64_t)i);
+    case CAR_INIT_UNIFORM:
+        return init.a * (2.0 * car_random_uniform(key, (uint64_t)i) - 1.0);
+    default:
+        return init.a;
     }
 }
 
@@ -138,10 +133,19 @@ car_status car_weights_draw(const car_program *program, int param, uint64_t seed
     const car_param *p = car_graph_param(car_program_graph(program), param);
     car_context *context = car_program_context(program);
     int64_t count = car_shape_elements(p->shape);
+    uint64_t key = car_random_key(seed, p->name);
     float *values = NULL;
     car_status status = CAR_OK;
+    for (int64_t i = 0; i < count && p->dtype == CAR_F64; i++) {
+        ((double *)(void *)stored)[i] = draw(p->init, key, i);
+    }
+    if (p->dtype == CAR_F64) {
+        return CAR_OK;
+    }
     CAR_TRY(car_context_allocate(context, (size_t)count, sizeof *values, &values));
-    draw(values, count, p->init, car_random_key(seed, p->name));
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = (float)draw(p->init, key, i);
+    }
     CAR_TRY(car_program_import_param(program, param, values, stored));
 done:
     car_context_release(context, values, (size_t)count, sizeof *values);

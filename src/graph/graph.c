@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "carousel/stage.h"
 #include "graph/internal.h"
 
 enum { MESSAGE_CAPACITY = 512 };
@@ -21,7 +22,21 @@ const char *car_op_kind_text(car_op_kind kind) {
 }
 
 size_t car_dtype_bytes(car_dtype dtype) {
-    return dtype == CAR_U8 ? 1 : 4;
+    return dtype == CAR_U8 ? 1 : dtype == CAR_BF16 ? 2 : dtype == CAR_F64 ? 8 : 4;
+}
+
+const char *car_precision_text(car_precision precision) {
+    return precision == CAR_PRECISION_BF16 ? "bf16" : "fp32";
+}
+
+car_status car_precision_find(car_context *context, const char *name, car_precision *out) {
+    for (int p = CAR_PRECISION_FP32; p <= CAR_PRECISION_BF16; p++) {
+        if (strcmp(name, car_precision_text((car_precision)p)) == 0) {
+            *out = (car_precision)p;
+            return CAR_OK;
+        }
+    }
+    return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "precision '%.64s': it must be fp32 or bf16", name);
 }
 
 int64_t car_shape_elements(car_shape shape) {
@@ -30,6 +45,11 @@ int64_t car_shape_elements(car_shape shape) {
         elements *= shape.dim[d];
     }
     return elements;
+}
+
+size_t car_param_bytes(const car_param *param) {
+    size_t bytes = (size_t)car_shape_elements(param->shape) * car_dtype_bytes(param->dtype);
+    return param->dtype == CAR_F64 ? car_round_up(bytes, 64) : bytes;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -85,6 +105,10 @@ int car_graph_fail(car_graph *graph, car_status status, const char *format, ...)
     return CAR_NONE;
 }
 
+static bool makes_loss(const car_op *op) {
+    return op->kind == CAR_OP_CROSS_ENTROPY || (op->kind == CAR_OP_STAGE && op->config.stage.class->output_bytes == 0);
+}
+
 car_status car_graph_finish(car_graph *graph, int loss) {
     if (graph->status != CAR_OK) {
         return graph->status;
@@ -92,11 +116,12 @@ car_status car_graph_finish(car_graph *graph, int loss) {
     if (graph->finished) {
         return car_context_fail(graph->context, CAR_ERROR_ARGUMENT, "the graph is finished already");
     }
-    bool valid = loss >= 0 && loss < graph->tensor_count && graph->tensors[loss].producer != CAR_NONE;
-    if (!valid || graph->ops[graph->tensors[loss].producer].kind != CAR_OP_CROSS_ENTROPY ||
-        graph->tensors[loss].producer != graph->op_count - 1) {
+    bool last = loss >= 0 && loss < graph->tensor_count && graph->tensors[loss].producer != CAR_NONE &&
+                graph->tensors[loss].producer == graph->op_count - 1;
+    if (!last || !makes_loss(&graph->ops[graph->op_count - 1])) {
         return car_context_fail(graph->context, CAR_ERROR_ARGUMENT,
-                                "the loss must be the output of the graph's last operation, a cross-entropy");
+                                "the loss must be the output of the graph's last operation: a cross-entropy, or a "
+                                "stage of one's own that hands nothing on");
     }
     graph->loss = loss;
     graph->status = car_graph_derive(graph);
@@ -277,7 +302,8 @@ int car_graph_loss(const car_graph *graph) {
     return graph->loss;
 }
 int car_graph_logits(const car_graph *graph) {
-    return graph->loss == CAR_NONE ? CAR_NONE : graph->ops[graph->tensors[graph->loss].producer].inputs[0];
+    const car_op *last = graph->loss == CAR_NONE ? NULL : &graph->ops[graph->tensors[graph->loss].producer];
+    return last && last->kind == CAR_OP_CROSS_ENTROPY ? last->inputs[0] : CAR_NONE;
 }
 
 int car_graph_find_param(const car_graph *graph, const char *name) {

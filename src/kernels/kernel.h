@@ -28,6 +28,8 @@ typedef struct car_kernel_io {
     void *grad_in[CAR_MAX_INPUTS];
     float *grad_param[CAR_MAX_PARAMS]; /* overwritten */
     void *scratch;                     /* car_kernel.scratch_bytes, aligned to 64 */
+    void *rebuilt;                     /* of a stage of one's own: see car_stage_io */
+    double *loss;                      /* the same, in forward: what stages have added to the loss so far */
     void *stream;                      /* the lane's dnnl_stream_t */
     bool training;
     uint64_t key; /* for random numbers: of this micro-batch and operation */
@@ -56,6 +58,7 @@ struct car_kernel {
     void *engine; /* of car_kernels_onednn_open; NULL for the reference */
     /* Chosen before prepare; blocks are for rank 4 tensors. */
     car_convolutions convolutions;
+    bool guards; /* see car_program_config */
     int block_in[CAR_MAX_INPUTS], block_out;
     /* Filled in by prepare. */
     size_t scratch_bytes; /* the larger of forward's and backward's */
@@ -70,6 +73,9 @@ struct car_kernel {
 /* The tables, indexed by car_op_kind. */
 extern const car_kernel_class *const car_kernels_reference[CAR_OP_KINDS];
 extern const car_kernel_class *const car_kernels_onednn[CAR_OP_KINDS];
+
+/* Stages of one's own and what is carried through them, in both tables. */
+extern const car_kernel_class car_stage_kernel, car_carry_kernel;
 
 /* The class for 3x3 convolutions by Winograd's algorithm, and whether one is to be computed so. */
 extern const car_kernel_class car_winograd_conv;

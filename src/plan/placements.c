@@ -74,7 +74,7 @@ bool car_plan_needs_beats(const car_plan *plan) {
 }
 
 bool car_plan_orders_sums(const car_plan *plan) {
-    return plan->placement->sums_queue_up;
+    return plan->placement->sums_queue_up || plan->most_pieces > 1;
 }
 
 int car_plan_collective_group(const car_plan *plan, int device) {

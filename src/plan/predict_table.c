@@ -203,6 +203,7 @@ static car_status open_usage(survey *s) {
         s->like_rank = like;
     }
     CAR_TRY(car_usage_create_like(s->plan, rank, s->like, &usage));
+    car_usage_set_steps(usage, s->steps);
     car_usage_destroy(s->usage);
     s->usage = usage;
 done:

@@ -37,7 +37,7 @@ static void cards_come_back_from_files(void **state) {
     car_rig_expect_ok(&rig, car_card_set_recipe(card, &recipe));
     car_rig_expect_ok(&rig, car_card_set(card, "step", "%d", 1));
     car_rig_expect_ok(&rig, car_card_set(card, "step", "%d", 12)); /* replaces it */
-    car_rig_expect_ok(&rig, car_weights_save_with(rig.weights, path.text, card));
+    car_rig_expect_ok(&rig, car_weights_save_with(rig.weights, path.text, card, CAR_PRECISION_FP32));
 
     car_rig_expect_ok(&rig, car_card_read(rig.context, path.text, &back));
     car_model_config config = {.width = 7};
@@ -56,7 +56,7 @@ static void cards_come_back_from_files(void **state) {
     assert_memory_equal(found.mean, recipe.mean, sizeof found.mean);
     assert_memory_equal(found.deviation, recipe.deviation, sizeof found.deviation);
     /* A card that was read and is written again is the same. */
-    car_rig_expect_ok(&rig, car_weights_save_with(rig.weights, path.text, back));
+    car_rig_expect_ok(&rig, car_weights_save_with(rig.weights, path.text, back, CAR_PRECISION_FP32));
     car_rig_expect_ok(&rig, car_safetensors_open(rig.context, path.text, &file));
     assert_string_equal(car_safetensors_metadata(file, "format"), "pt");
     assert_string_equal(car_safetensors_metadata(file, "carousel.model"), "mlp");

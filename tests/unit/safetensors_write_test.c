@@ -19,8 +19,10 @@ static car_scratch_path path_of(const car_scratch *f) {
 }
 
 static const int64_t two_by_three[] = {2, 3}, none[] = {4, 0}, four[] = {4};
-static const car_safetensors_entry entries[] = {
-    {"b", 2, two_by_three}, {"\xc3\xa9 \"quoted\" \\ \n", 0, NULL}, {"none", 2, none}, {"a", 1, four}};
+static const car_safetensors_entry entries[] = {{"b", 2, two_by_three, false},
+                                                {"\xc3\xa9 \"quoted\" \\ \n", 0, NULL, false},
+                                                {"none", 2, none, false},
+                                                {"a", 1, four, false}};
 enum { COUNT = sizeof entries / sizeof *entries };
 static const float values[COUNT][6] = {{1, 2, 3, -4, 5e-42F, 6}, {7}, {0}, {8, 9, 10, INFINITY}};
 
@@ -103,9 +105,9 @@ static void test_wrong_use(void **state) {
     car_scratch *f = *state;
     const int64_t negative[] = {2, -1}, huge[] = {1LL << 40, 1LL << 40};
     const car_safetensors_entry wrong[][2] = {
-        {{"a", 1, four}, {"a", 1, four}},     {{"a", 1, four}, {"b", 9, four}},
-        {{"a", 1, four}, {"b", 2, negative}}, {{"a", 1, four}, {"__metadata__", 1, four}},
-        {{"a", 1, four}, {"b", 2, huge}},
+        {{"a", 1, four, false}, {"a", 1, four, false}},     {{"a", 1, four, false}, {"b", 9, four, false}},
+        {{"a", 1, four, false}, {"b", 2, negative, false}}, {{"a", 1, four, false}, {"__metadata__", 1, four, false}},
+        {{"a", 1, four, false}, {"b", 2, huge, false}},
     };
     static const char *const messages[] = {"two tensors are called 'a'", "'b' has 9 dimensions",
                                            "dimension 1 of tensor 'b'", "no tensor can be called", "too large"};
@@ -203,6 +205,32 @@ static void test_halves(void **state) {
     check_halves(*state, "BF16", 7, 127);
 }
 
+/* Rounded to the nearest, halves to even; beside a tensor that is not rounded. */
+static void test_rounding(void **state) {
+    car_scratch *f = *state;
+    static const float exact[] = {1.0F, -0.0F, INFINITY, 0x1.02p0F},
+                       given[] = {0x1.01p0F, 0x1.03p0F, -0x1.0101p0F, 0x1.00ffp0F, 0x1.fffp127F, NAN};
+    static const float rounded[] = {1.0F, 0x1.04p0F, -0x1.02p0F, 1.0F, INFINITY, NAN};
+    const car_safetensors_entry both[] = {{"x", 2, two_by_three, true}, {"y", 1, four, false}};
+    car_safetensors_writer *writer = NULL;
+    car_safetensors *file = NULL;
+    float found[6];
+    assert_int_equal(car_safetensors_writer_create(f->context, path_of(f).text, both, 2, NULL, &writer), CAR_OK);
+    assert_int_equal(car_safetensors_writer_add(writer, given), CAR_OK);
+    assert_int_equal(car_safetensors_writer_add(writer, exact), CAR_OK);
+    assert_int_equal(car_safetensors_writer_finish(writer, NULL), CAR_OK);
+    car_safetensors_writer_destroy(writer);
+    assert_int_equal(car_safetensors_open(f->context, path_of(f).text, &file), CAR_OK);
+    const car_safetensors_tensor *x = car_safetensors_find(file, "x"), *y = car_safetensors_find(file, "y");
+    assert_true(x->dtype == CAR_SAFETENSORS_BF16 && x->bytes == 12 && y->dtype == CAR_SAFETENSORS_F32);
+    assert_int_equal(car_safetensors_copy_floats(file, x, found), CAR_OK);
+    assert_memory_equal(found, rounded, 5 * sizeof *found);
+    assert_true(isnan(found[5]));
+    assert_int_equal(car_safetensors_copy_floats(file, y, found), CAR_OK);
+    assert_memory_equal(found, exact, sizeof exact);
+    car_safetensors_close(file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_written_file, car_scratch_set_up, car_scratch_tear_down),
@@ -210,6 +238,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_unfinished, car_scratch_set_up, car_scratch_tear_down),
         cmocka_unit_test_setup_teardown(test_wrong_use, car_scratch_set_up, car_scratch_tear_down),
         cmocka_unit_test_setup_teardown(test_shrinking_file, car_scratch_set_up, car_scratch_tear_down),
+        cmocka_unit_test_setup_teardown(test_rounding, car_scratch_set_up, car_scratch_tear_down),
         cmocka_unit_test_setup_teardown(test_halves, car_scratch_set_up, car_scratch_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
