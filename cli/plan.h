@@ -10,6 +10,7 @@
 #include "carousel/plan.h"
 #include "carousel/predict.h"
 #include "carousel/program.h"
+#include "carousel/recommend.h"
 #include "cli.h"
 #include "mapping.h"
 
@@ -22,8 +23,10 @@ typedef struct car_plan_options {
     int workers, stages, threads, freshness_slack;
     double piece_bytes; /* 0: left open */
     int ranks, machines, steps;
+    int global_batch;
+    const char *out; /* --recommend: where the configuration goes */
     double ema;
-    bool profile, compare, json, dump, edges;
+    bool profile, compare, json, dump, edges, recommend, exact;
 } car_plan_options;
 
 /* What is planned: the model, what its operations cost, how it is cut. */
@@ -53,7 +56,6 @@ int car_cli_plan_states(const car_plan_subject *s, car_rule rule);
 /* The optimizer of a run by a rule, which may decide on its correction. */
 car_optimizer_config car_cli_plan_optimizer(const car_plan_subject *s, car_rule rule);
 /* Predictions with what the optimizer keeps. */
-car_status car_cli_predict_plan(const car_plan *plan, const car_optimizer_config *optimizer, car_prediction *out);
 car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out);
 car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *plan, int rank,
                                      car_device_prediction *out);
@@ -90,6 +92,21 @@ car_status car_cli_plan_print_json(car_context *context, struct cJSON *json, FIL
 car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FILE *stream);
 /* Every rule and placement that goes with the model and the number of workers. */
 car_status car_cli_plan_compare(const car_plan_subject *s, const car_plan_config *base, FILE *stream);
+
+/* ---- plan_recommend.c, plan_recommend_text.c: --recommend ------------------------------------- */
+
+/* What was typed and so is not searched. */
+car_choice_fixed car_cli_plan_typed(int argc, char **argv);
+/* What of the options makes no sense with --recommend, or without. CAR_CLI_GO_ON, or the exit code after a message. */
+int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *o);
+/* Searches, prints, and writes --out. `s` has its graph and costs if they were measured. */
+car_status car_cli_plan_recommend(car_plan_subject *s, const car_plan_config *given, const car_choice_fixed *fixed,
+                                  FILE *stream);
+/* What is printed for people. `config` is for messages. */
+void car_cli_plan_print_recommendation(const car_plan_subject *s, const car_recommend_config *config,
+                                       const car_recommendation *r, FILE *stream);
+/* Why a row is not the best, a sentence. */
+void car_cli_plan_explain(const car_plan_subject *s, const car_recommendation *r, int row, char *text, size_t capacity);
 
 /* ---- plan_cluster.c -------------------------------------------------------------------------- */
 

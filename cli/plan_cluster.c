@@ -19,8 +19,7 @@ done:
 }
 
 double car_cli_plan_memory(const car_prediction *p) {
-    return (double)p->timed.device_peak + (double)p->weights_device + (double)p->gradients_device +
-           (double)p->optimizer_device;
+    return (double)car_prediction_memory(p);
 }
 
 bool car_cli_plan_fits_memory(const car_plan_subject *s, const car_prediction *p) {

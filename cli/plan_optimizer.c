@@ -32,41 +32,15 @@ int car_cli_plan_states(const car_plan_subject *s, car_rule rule) {
 
 /* ---- what it keeps --------------------------------------------------------------------------- */
 
-/* The whole plan, or (device not CAR_NONE) one rank of it. */
-static car_status predict(const car_plan *plan, const car_optimizer_config *optimizer, int device,
-                          car_prediction *whole, car_device_prediction *one) {
-    const car_plan_config *c = car_plan_config_of(plan);
-    const car_partition *partition = car_plan_partition(plan);
-    size_t updaters = car_placement_info_of(c->placement)->one_process ? (size_t)c->threads : 1;
-    car_optimizer_sizes sizes = {.states = car_optimizer_config_states(optimizer),
-                                 .scratch = updaters * car_optimizer_scratch_bytes(optimizer, partition->graph)};
-    size_t stages = (size_t)partition->stage_count, *stage = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(partition->context, stages, sizeof *stage, &stage));
-    if (car_optimizer_info_of(optimizer->kind)->uneven) {
-        car_optimizer_stage_bytes(optimizer, partition, stage);
-        sizes.stage = stage;
-    }
-    CAR_TRY(one ? car_plan_predict_device_sized(plan, device, &sizes, one)
-                : car_plan_predict_sized(plan, &sizes, whole));
-done:
-    car_context_release(partition->context, stage, stage ? stages : 0, sizeof *stage);
-    return status;
-}
-
-car_status car_cli_predict_plan(const car_plan *plan, const car_optimizer_config *optimizer, car_prediction *out) {
-    return predict(plan, optimizer, CAR_NONE, out, NULL);
-}
-
 car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out) {
     car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan)->rule);
-    return predict(plan, &optimizer, CAR_NONE, out, NULL);
+    return car_plan_predict_optimizer(plan, &optimizer, out);
 }
 
 car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *plan, int rank,
                                      car_device_prediction *out) {
     car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan)->rule);
-    return predict(plan, &optimizer, rank, NULL, out);
+    return car_plan_predict_device_optimizer(plan, rank, &optimizer, out);
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------ */

@@ -13,7 +13,7 @@
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static car_status read_how(car_context *context, const char *text, car_recompute_config *out) {
+car_status car_cli_read_recompute(car_context *context, const char *text, car_recompute_config *out) {
     char *end = NULL;
     *out = (car_recompute_config){0};
     if (!text || strcmp(text, "off") == 0) {
@@ -32,6 +32,16 @@ static car_status read_how(car_context *context, const char *text, car_recompute
                                 text);
     }
     return CAR_OK;
+}
+
+car_cli_recompute_name car_cli_recompute_text(const car_recompute_config *config) {
+    car_cli_recompute_name name = {"off"};
+    if (config->how == CAR_RECOMPUTE_AUTO) {
+        snprintf(name.text, sizeof name.text, "auto");
+    } else if (config->how == CAR_RECOMPUTE_SHARE) {
+        snprintf(name.text, sizeof name.text, "%g", config->share);
+    }
+    return name;
 }
 
 /* "6GB", "512MiB", "2e9"; case does not matter. */
@@ -73,7 +83,7 @@ static car_status try_out(const fit *f, int n, car_partition **out, car_predicti
     f->cut->recompute = (car_recompute_config){.how = n > 0 ? CAR_RECOMPUTE_FIRST : CAR_RECOMPUTE_OFF, .tensors = n};
     CAR_TRY(car_partition_create(f->graph, f->cut, out));
     CAR_TRY(car_plan_create(context, *out, f->plan, &plan));
-    CAR_TRY(car_cli_predict_plan(plan, f->optimizer, predicted));
+    CAR_TRY(car_plan_predict_optimizer(plan, f->optimizer, predicted));
 done:
     car_plan_destroy(plan);
     if (status != CAR_OK) {
@@ -135,7 +145,7 @@ car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, cons
     double bytes = 0;
     car_status status = CAR_OK;
     *out = NULL;
-    CAR_TRY(read_how(context, recompute, &cut->recompute));
+    CAR_TRY(car_cli_read_recompute(context, recompute, &cut->recompute));
     if (!limited) {
         CAR_TRY(car_partition_create(graph, cut, out));
         if (cut->recompute.how == CAR_RECOMPUTE_AUTO && !(*out)->recompute) {

@@ -21,6 +21,13 @@
             &(options)->memory_limit, 0, 0                                                                         \
     }
 
+/* What --recompute asks for; NULL: off. */
+car_status car_cli_read_recompute(car_context *context, const char *text, car_recompute_config *out);
+/* The same as it is typed: "off", "auto", "0.25". Not of CAR_RECOMPUTE_FIRST. */
+typedef struct car_cli_recompute_name {
+    char text[16];
+} car_cli_recompute_name;
+car_cli_recompute_name car_cli_recompute_text(const car_recompute_config *config);
 /* Cuts the graph, with what the two options ask for (NULL: not given). A limit is for the predicted memory of a run by
  * `plan` with `optimizer`. What is chosen is left in cut->recompute. */
 car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, const char *limit,

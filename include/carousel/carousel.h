@@ -40,6 +40,7 @@
 #include "carousel/predict.h"
 #include "carousel/program.h"
 #include "carousel/rank.h"
+#include "carousel/recommend.h"
 #include "carousel/recorder.h"
 #include "carousel/report.h"
 #include "carousel/rule.h"
