@@ -51,7 +51,7 @@ typedef struct car_held {
 typedef struct car_sum {
     int64_t step; /* CAR_NONE: free */
     int leg;      /* see car_usage_leg */
-    int worker;   /* 0, or whose gradient it is, if those are kept apart */
+    int worker;   /* 0, or whose gradients it is of, if those are kept apart */
     car_block *block;
     uint64_t missing; /* a bit for each piece that has not come */
     int64_t freed;    /* number of the task that has freed it, while others before that still read it; 0: none */
@@ -60,6 +60,7 @@ typedef struct car_sum {
 /* A gradient that waits for the sum that it is added to, piece by piece. */
 typedef struct car_own {
     int64_t step;
+    int worker;       /* whose */
     car_block *block; /* NULL: free */
     uint64_t waiting; /* a bit for each piece that nobody has begun to add */
     int adding;       /* threads that do */
@@ -81,7 +82,7 @@ typedef struct car_holding_of_bundle {
     car_block *kept;  /* the keeper's, at the end of a run: the version before the last */
     car_block *mean;  /* of a run for the gradient: the mean over workers, where the update would be made */
     car_sum *sums;    /* sums_held of them */
-    car_own own[CAR_SUMS_HELD];
+    car_own *own;     /* the same number */
 } car_holding_of_bundle;
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
@@ -91,7 +92,7 @@ typedef enum car_addition_kind {
     CAR_ADDITION_BEGINS, /* the gradient is the sum so far */
     CAR_ADDITION_ADDS,   /* the gradient is computed apart, then added */
     CAR_ADDITION_WAITS,  /* the sum is not here: the gradient is kept apart, and added when it comes */
-    CAR_ADDITION_APART   /* it is kept until the update, beside those of other workers */
+    CAR_ADDITION_APART   /* it is kept as it is until the update, beside those of other workers */
 } car_addition_kind;
 
 typedef struct car_addition {
@@ -193,7 +194,8 @@ struct car_rank {
     car_trainer_config config;
     const car_placement_info *placement;
     int device, devices, workers, stages, per_worker, bundles;
-    bool cyclic, feeds;
+    int batches; /* micro-batches of a step, M for each worker: tasks number them in `worker` */
+    bool spaced, feeds;
     bool ring;    /* sums in ring order; otherwise in any, by collectives */
     bool alone;   /* there are no other ranks: all workers are here */
     bool goes_on; /* from a version that has one before it */
@@ -251,8 +253,8 @@ struct car_rank {
     double progressed, watched;
     int64_t beat, beat_run;          /* the micro-batch that may begin, by the rank before, and the run it is of */
     int64_t told;                    /* the last that the next rank was told of */
-    double *computed;                /* per worker: seconds of its forwards and backwards, so far in this step */
-    double computes;                 /* all of a step, of the worker that ended one last */
+    double *computed;                /* per micro-batch of a step: seconds of its forwards and backwards so far */
+    double computes;                 /* all of them, of the one that ended last */
     struct car_losses *losses;       /* on their way to rank 0 */
     struct car_pacing *pacing;       /* NULL: whoever can run runs, in the plan's order */
     struct car_norm *norm;           /* NULL if nobody wants to know it */
@@ -263,9 +265,9 @@ struct car_rank {
     double exposed;
 };
 
-/* Whether a worker's micro-batch of a step of the plan is computed here, at a stage. */
-static inline bool car_rank_has(const car_rank *rank, int64_t step, int worker, int stage) {
-    return car_plan_rank_of(rank->plan, car_plan_device(rank->plan, step, worker, stage)) == rank->device;
+/* Whether a micro-batch of a step of the plan is computed here, at a stage. */
+static inline bool car_rank_has(const car_rank *rank, int64_t step, int number, int stage) {
+    return car_plan_rank_of(rank->plan, car_plan_device(rank->plan, step, number, stage)) == rank->device;
 }
 
 /* Step of the run that a task belongs to. */
@@ -285,8 +287,9 @@ car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int leg);
 car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker);
 /* Takes a copy of it, and the block over. */
 car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum);
-void car_rank_drop_sum(car_rank *rank, int bundle, const car_sum *sum); /* all workers' of its leg */
-void car_rank_drop_sums(car_rank *rank, int bundle);                    /* of all steps, and what waits for them */
+void car_rank_drop_sum(car_rank *rank, int bundle,
+                       const car_sum *sum);          /* of its leg; where they are kept apart, all workers' */
+void car_rank_drop_sums(car_rank *rank, int bundle); /* of all steps, and what waits for them */
 /* The same part of the home's layout, for a tied bundle. */
 const car_part *car_rank_home_part(const car_rank *rank, int bundle);
 
@@ -296,12 +299,15 @@ const car_part *car_rank_home_part(const car_rank *rank, int bundle);
 void car_rank_add_parts(car_rank *rank, int bundle, int64_t step);
 /* In ascending order of stages. The same. */
 car_status car_rank_add_ties(car_rank *rank, int home, int64_t step);
-/* A backward is done, whose gradient had to wait for its sum: takes the block over, and adds it to what has come. */
+/* A backward is done, whose gradient, or own sum, is to be added to the sum over all: takes the block over, and adds it to
+ * what has come. */
 car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundle, car_block *block);
 /* The same, whose gradient was added to a sum that was all here. */
 car_status car_rank_finish_sum(car_rank *rank, const car_task *backward, int bundle);
 /* A piece has come: adds what waits for it. */
 car_status car_rank_settle_piece(car_rank *rank, const car_task *receive);
+/* A worker's own sum is whole: it joins that over all, or waits for it. */
+car_status car_rank_join(car_rank *rank, const car_task *task, int bundle);
 
 /* rank_tasks.c: called with the lock, which it lets go while it works. */
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry);

@@ -1,6 +1,6 @@
 /* How sums of gradients become whole on a rank.
  *
- * Worker i adds its gradient to what worker i-1 passed on. Where that comes by a message, the backward does not wait
+ * Each micro-batch adds its gradient to what the one before it passed on, or each worker its own sum to what worker i-1 did. Where that comes by a message, the backward does not wait
  * for it: whichever is there last, the sum or the gradient, finds the other and they are added. The operands and their
  * order are the same, so the bits are.
  *
@@ -14,18 +14,23 @@
 
 /* ---- what was kept apart ----------------------------------------------------------------------- */
 
-/* The bytes begin .. end - 1 of a block, of each parameter that has some of them. */
+/* The bytes begin .. end - 1 of a block, of each parameter that has some of them: a worker's gradient to the sum over those
+ * before it; or its own sum, where it has several micro-batches in a step, which is not cut. */
 static void add_range(const car_rank *rank, const car_layout *layout, size_t begin, size_t end, char *sum,
                       const char *own) {
+    bool apart = car_usage_adds_by_worker(rank->usage) || car_usage_keeps_apart(rank->usage);
+    int several = apart ? rank->batches / rank->workers : 1;
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
+        const car_op *op = car_graph_op(rank->graph, part->op);
         size_t from = part->sum_offset > begin ? part->sum_offset : begin, to = part->sum_offset + part->bytes;
         to = to < end ? to : end;
-        if (from < to) {
-            car_engine_add_range(rank->program, car_graph_op(rank->graph, part->op), part->slot,
-                                 from - part->sum_offset, to - part->sum_offset, sum + part->sum_offset,
-                                 own + part->sum_offset);
+        if (several > 1) {
+            car_engine_join(rank->program, op, part->slot, sum + part->sum_offset, own + part->sum_offset, several);
+        } else if (from < to) {
+            car_engine_add_range(rank->program, op, part->slot, from - part->sum_offset, to - part->sum_offset,
+                                 sum + part->sum_offset, own + part->sum_offset);
         }
     }
     car_kernels_leave(mode);
@@ -139,23 +144,23 @@ static uint64_t all_pieces(const car_rank *rank, int bundle) {
     return pieces == CAR_MOST_PIECES ? UINT64_MAX : bit_of(pieces) - 1;
 }
 
-static car_own *find_own(car_rank *rank, int bundle, int64_t step) {
+static car_own *find_own(car_rank *rank, int bundle, int64_t step, int worker) {
     car_own *own = rank->holding[bundle].own;
-    for (int s = 0; s < CAR_SUMS_HELD; s++) {
-        if (own[s].block && own[s].step == step) {
+    for (int s = 0; s < rank->sums_held; s++) {
+        if (own[s].block && own[s].step == step && own[s].worker == worker) {
             return &own[s];
         }
     }
     return NULL;
 }
 
-/* Whether the ties of a sum are added where `worker` finishes it. */
-static bool takes_ties(const car_rank *rank, int bundle, int worker) {
-    return worker == rank->workers - 1 && bundle < rank->stages && car_usage_adds_ties_early(rank->usage);
+/* Whether the ties of a sum are added where micro-batch `number` finishes it. */
+static bool takes_ties(const car_rank *rank, int bundle, int number) {
+    return number == rank->batches - 1 && bundle < rank->stages && car_usage_adds_ties_early(rank->usage);
 }
 
 /* Adds a piece of a gradient that waited to the sum, which has it now. */
-static car_status add_piece(car_rank *rank, int bundle, int worker, const car_sum *sum, car_own *own, int piece) {
+static car_status add_piece(car_rank *rank, int bundle, int number, const car_sum *sum, car_own *own, int piece) {
     size_t begin = 0, bytes = 0;
     int64_t step = sum->step;
     char *to = sum->block->data;
@@ -167,13 +172,13 @@ static car_status add_piece(car_rank *rank, int bundle, int worker, const car_su
     pthread_mutex_unlock(&rank->lock);
     add_range(rank, &rank->holding[bundle].layout, begin, begin + bytes, to, from);
     pthread_mutex_lock(&rank->lock);
-    if (takes_ties(rank, bundle, worker)) {
+    if (takes_ties(rank, bundle, number)) {
         status = add_ties_to(rank, bundle, step, to, begin, begin + bytes);
     }
     if (--own->adding == 0 && own->waiting == 0) { /* whoever adds the last */
         car_block_drop(rank, own->block);
         *own = (car_own){.step = CAR_NONE};
-        if (takes_ties(rank, bundle, worker)) {
+        if (takes_ties(rank, bundle, number)) {
             drop_ties(rank, bundle, step);
         }
     }
@@ -185,7 +190,7 @@ car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundl
     const car_sum *sum = car_rank_find_sum(rank, bundle, backward->step, car_usage_leg(rank->usage, backward));
     int pieces = car_plan_pieces(rank->plan, bundle);
     car_status status = CAR_OK;
-    for (int s = 0; s < CAR_SUMS_HELD; s++) {
+    for (int s = 0; s < rank->sums_held; s++) {
         free_one = own[s].block ? free_one : &own[s];
     }
     if (!free_one) {
@@ -193,8 +198,13 @@ car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundl
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d holds too many gradients of bundle %d",
                                 rank->device, bundle);
     }
-    *free_one = (car_own){.step = backward->step, .block = block, .waiting = all_pieces(rank, bundle)};
-    car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
+    *free_one = (car_own){.step = backward->step,
+                          .worker = backward->worker % rank->workers,
+                          .block = block,
+                          .waiting = all_pieces(rank, bundle)};
+    if (!sum || sum->missing) {
+        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
+    }
     for (int piece = 0; sum && piece < pieces; piece++) {
         if (free_one->waiting & bit_of(piece) & ~sum->missing) {
             CAR_TRY(add_piece(rank, bundle, backward->worker, sum, free_one, piece));
@@ -211,11 +221,19 @@ car_status car_rank_finish_sum(car_rank *rank, const car_task *backward, int bun
 car_status car_rank_settle_piece(car_rank *rank, const car_task *receive) {
     car_sum *sum = car_rank_find_sum(rank, receive->bundle, receive->step, car_usage_leg(rank->usage, receive));
     bool partial = receive->cargo == CAR_CARGO_PARTIAL;
-    car_own *own = partial ? find_own(rank, receive->bundle, receive->step) : NULL;
+    car_own *own =
+        partial ? find_own(rank, receive->bundle, receive->step, (receive->worker + 1) % rank->workers) : NULL;
     if (!sum) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a piece of bundle %d belongs to no sum",
                                 rank->device, receive->bundle);
     }
     sum->missing &= ~bit_of(receive->piece);
     return own ? add_piece(rank, receive->bundle, receive->worker + 1, sum, own, receive->piece) : CAR_OK;
+}
+
+car_status car_rank_join(car_rank *rank, const car_task *task, int bundle) {
+    car_sum *own = car_rank_find_sum_of(rank, bundle, task->step, car_usage_own_of(rank->usage, task));
+    car_block *block = own->block;
+    *own = (car_sum){.step = CAR_NONE};
+    return car_rank_keep_own(rank, task, bundle, block);
 }

@@ -33,11 +33,11 @@ static size_t size_of_pieces(size_t bytes, int64_t wanted) {
     return round_up((bytes + count - 1) / count);
 }
 
-/* Whether a bundle's sums travel from rank to rank. */
+/* Whether a bundle's sums travel from rank to rank, and each gradient is added to them by itself. */
 static bool travels(const car_plan *plan, int bundle) {
     const car_bundle *b = &plan->partition->bundles[bundle];
-    return b->bytes > 0 && car_plan_is_cyclic(plan) && !plan->placement->info.one_process &&
-           car_plan_stage_ranks(plan, b->stage) > 1;
+    return b->bytes > 0 && car_plan_is_spaced(plan) && !car_plan_sums_by_worker(plan) &&
+           !plan->placement->info.one_process && car_plan_stage_ranks(plan, b->stage) > 1;
 }
 
 int car_plan_pieces(const car_plan *plan, int bundle) {
