@@ -23,7 +23,8 @@ MODELS = {
 def settings_of(model, rule, point, long):
     settings, smaller, _ = MODELS[model]
     size = {"workers": 4, "steps": 8} if long else {"workers": 2, "steps": 4}
-    return {**settings, **({} if long else smaller), **size, "threads": 2, "rule": rule, "recompute": point, "lr": 0.001}
+    settings = {**settings, **({} if long else smaller), **size}
+    return {**settings, "threads": 2, "rule": rule, "recompute": point, "lr": 0.001}
 
 
 def measure_once(settings):
@@ -84,8 +85,8 @@ def tables(raw):
                 f"{p['predicted_peak_bytes'] / 1e6:.1f}", f"{p['step_s'] / base['step_s']:.2f}",
                 f"{100 * p['cost_share']:.0f} %", "yes" if p["same_weights"] else "NO", f"{share} at {time}",
             ])  # fmt: skip
-    header = ["model", "rule", "`--recompute`", "peak, MB", "of `off`", "predicted, MB", "time over `off`", "FLOPs more",
-              "same bits", "target"]  # fmt: skip
+    header = ["model", "rule", "`--recompute`", "peak, MB", "of `off`", "predicted, MB", "time over `off`",
+              "FLOPs more", "same bits", "target"]  # fmt: skip
     return {"frontier": table(header, rows)} if rows else {}
 
 
