@@ -82,6 +82,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          &o->zero_copies, 0, 2},
         {"zero-ahead", "L", "the same: slots before its use in which a copy may be sent on (2k)", CAR_CLI_INT,
          &o->zero_ahead, 0, 1 << 21},
+        {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks (docs/ranks.md)", CAR_CLI_REAL,
+         &o->piece_bytes, 0, 1e15},
         {"order", "ORDER", "of the samples: shuffled or sequential", CAR_CLI_TEXT, &o->order, 0, 0},
         {"no-augment", NULL, "samples as they are: --augment none", CAR_CLI_FLAG, &o->no_augment, 0, 0},
         {"augment", "HOW", "images: auto (by size), resized-crop, padded-crop, flip or none (docs/data.md)",
@@ -297,6 +299,7 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     plan->freshness_slack = o->freshness_slack;
     plan->zero_copies = o->zero_copies;
     plan->zero_ahead = o->zero_ahead;
+    plan->piece_bytes = (int64_t)o->piece_bytes;
     CAR_TRY(car_train_read_schedule(context, o, 1, &trainer->schedule)); /* checks it; again when epochs are known */
     CAR_TRY(read_optimizer(context, o, plan->rule, &trainer->optimizer));
     trainer->threads = o->threads;
