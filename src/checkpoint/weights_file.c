@@ -121,9 +121,7 @@ static const car_safetensors_tensor *find_tensor(const car_safetensors *file, co
 
 /* The operation that makes the logits has the head's parameters, be it a classifier or a tied embedding. */
 static bool is_head(const car_graph *graph, int param) {
-    int logits = car_graph_logits(graph);
-    int producer = logits != CAR_NONE ? car_graph_tensor(graph, logits)->producer : CAR_NONE;
-    const car_op *op = producer != CAR_NONE ? car_graph_op(graph, producer) : NULL;
+    const car_op *op = car_graph_head(graph) != CAR_NONE ? car_graph_op(graph, car_graph_head(graph)) : NULL;
     for (int q = 0; op != NULL && q < op->param_count; q++) {
         if (op->params[q] == param) {
             return true;

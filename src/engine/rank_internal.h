@@ -11,6 +11,7 @@
 #include "engine/arithmetic.h"
 #include "engine/internal.h"
 #include "engine/recorder.h"
+#include "plan/bundles.h"
 #include "plan/usage.h"
 #include "transport/transport.h"
 

@@ -45,11 +45,8 @@ static car_held find_version(car_rank *rank, int bundle, const car_task *task, i
 
 static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
     car_rank *rank = thread->rank;
-    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
-        const car_bundle *bundle = &rank->partition->bundles[b];
-        if (bundle->stage != task->stage || bundle->bytes == 0) {
-            continue;
-        }
+    for (int b = car_bundle_of_stage(rank->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(rank->partition, task->stage, b)) {
         int64_t version = b < rank->stages ? task->version : task->tied_version;
         const car_held held = find_version(rank, b, task, version);
         if (!held.block) {
@@ -60,7 +57,8 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
         if (car_usage_holding(rank->usage, b)->block == b) {
             car_rank_bind(&thread->view, &rank->holding[b].layout, &held);
         } else {
-            thread->view.param[bundle->param] = held.block->data + car_rank_home_part(rank, b)->offset;
+            thread->view.param[rank->partition->bundles[b].param] =
+                held.block->data + car_rank_home_part(rank, b)->offset;
         }
     }
     return CAR_OK;
@@ -137,11 +135,8 @@ static car_status bind_sums(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     car_status status = CAR_OK;
     entry->addition_count = 0;
-    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
-        const car_bundle *bundle = &rank->partition->bundles[b];
-        if (bundle->stage != task->stage || bundle->bytes == 0) {
-            continue;
-        }
+    for (int b = car_bundle_of_stage(rank->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(rank->partition, task->stage, b)) {
         if (entry->addition_count == CAR_MAX_ADDITIONS) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "stage %d has more than %d sums", task->stage,
                                     CAR_MAX_ADDITIONS);
@@ -252,10 +247,10 @@ done:
 
 /* zero: drops what came for this use, or for all, and is not needed here any more. */
 static void free_weights(car_rank *rank, const car_task *task) {
-    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
+    for (int b = car_bundle_of_stage(rank->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(rank->partition, task->stage, b)) {
         int64_t version = b < rank->stages ? task->version : task->tied_version;
-        if (rank->partition->bundles[b].stage != task->stage || version < 0 ||
-            !car_usage_ends_weights(rank->usage, task, b)) {
+        if (version < 0 || !car_usage_ends_weights(rank->usage, task, b)) {
             continue;
         }
         car_held *held = &rank->holding[b].held[version % 2];

@@ -106,7 +106,8 @@ int car_graph_fail(car_graph *graph, car_status status, const char *format, ...)
 }
 
 static bool makes_loss(const car_op *op) {
-    return op->kind == CAR_OP_CROSS_ENTROPY || (op->kind == CAR_OP_STAGE && op->config.stage.class->output_bytes == 0);
+    return op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_HEAD_LOSS ||
+           (op->kind == CAR_OP_STAGE && op->config.stage.class->output_bytes == 0);
 }
 
 car_status car_graph_finish(car_graph *graph, int loss) {
@@ -302,8 +303,22 @@ int car_graph_loss(const car_graph *graph) {
     return graph->loss;
 }
 int car_graph_logits(const car_graph *graph) {
-    const car_op *last = graph->loss == CAR_NONE ? NULL : &graph->ops[graph->tensors[graph->loss].producer];
+    const car_op *last = graph->loss == CAR_NONE ? NULL : &graph->ops[graph->op_count - 1];
     return last && last->kind == CAR_OP_CROSS_ENTROPY ? last->inputs[0] : CAR_NONE;
+}
+int car_graph_head(const car_graph *graph) {
+    int logits = car_graph_logits(graph), last = graph->op_count - 1;
+    if (logits != CAR_NONE) {
+        return graph->tensors[logits].producer;
+    }
+    return graph->loss != CAR_NONE && graph->ops[last].kind == CAR_OP_HEAD_LOSS ? last : CAR_NONE;
+}
+int64_t car_graph_classes(const car_graph *graph) {
+    int logits = car_graph_logits(graph), head = car_graph_head(graph);
+    if (logits == CAR_NONE) {
+        return head == CAR_NONE ? 0 : graph->ops[head].config.head_loss.classes;
+    }
+    return graph->tensors[logits].shape.dim[graph->tensors[logits].shape.rank - 1];
 }
 
 int car_graph_find_param(const car_graph *graph, const char *name) {

@@ -105,6 +105,13 @@ void car_kernels_leave(car_kernel_mode previous);
 bool car_kernels_multiply(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                           int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
+/* How many classes have a larger logit than the label; ties count against it only in front of it, and what is not a number
+ * always does. It need not be told apart beyond CAR_HEAD_MOST_RANK. */
+enum { CAR_HEAD_MOST_RANK = 5 };
+int car_head_rank(const float *logits, int64_t classes, int32_t label);
+/* The class with the largest logit, the first of equals. */
+int64_t car_head_answer(const float *logits, int64_t classes);
+
 /* Sets kernel->class from a table; to be called when op and blocks are set, before prepare. */
 static inline void car_kernel_choose(car_kernel *kernel, const car_kernel_class *const *table) {
     kernel->class = table[kernel->op->kind];

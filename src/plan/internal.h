@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "carousel/plan.h"
+#include "plan/bundles.h"
 
 typedef struct car_rule_entry car_rule_entry;           /* rules.h */
 typedef struct car_placement_class car_placement_class; /* placement.h */
@@ -105,11 +106,6 @@ void car_window_visit_worker(car_window *window, int worker);
 void car_window_visit_group(car_window *window, int group, int64_t modulus, int64_t residue);
 
 /* ---- what placements are made of: sums.c ------------------------------------------------------ */
-
-/* The bundles of a stage, or of a home: its own, then those tied. */
-static inline int car_plan_next_bundle(const car_plan *plan, int bundle) {
-    return bundle < plan->stages ? plan->stages : bundle + 1;
-}
 
 /* A message with weights of a bundle, for `worker` or for a whole device (CAR_NONE). */
 car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t version, int worker);

@@ -104,11 +104,10 @@ static void hop(car_window *window, int bundle, int64_t n) {
 /* Calls a function for each bundle of a task's stage that has bytes. */
 static void for_bundles(car_window *window, const car_task *task, int64_t n,
                         void (*what)(car_window *window, const car_task *task, int bundle, int64_t n)) {
-    const car_plan *plan = window->plan;
-    for (int b = task->stage; b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
-        if (plan->partition->bundles[b].stage == task->stage && plan->partition->bundles[b].bytes > 0) {
-            what(window, task, b, n);
-        }
+    const car_partition *partition = window->plan->partition;
+    for (int b = car_bundle_of_stage(partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(partition, task->stage, b)) {
+        what(window, task, b, n);
     }
 }
 

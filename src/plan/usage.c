@@ -1,6 +1,7 @@
 /* What the tasks of a rank use. See usage.h. */
 #include "plan/usage.h"
 
+#include "plan/bundles.h"
 #include "plan/rules.h"
 
 struct car_usage {
@@ -21,11 +22,6 @@ static bool is_here(const car_usage *usage, int64_t n, int stage) {
     return car_plan_rank_of(usage->plan, car_plan_device_of(usage->plan, n, stage)) == usage->rank;
 }
 
-static bool is_of_stage(const car_usage *usage, int bundle, int stage) {
-    const car_bundle *b = &usage->plan->partition->bundles[bundle];
-    return b->stage == stage && b->bytes > 0;
-}
-
 /* Versions of a bundle that are alive here at once: two, if one is used after the next was made. */
 static void note_use(car_usage *usage, const int64_t *newest, int bundle, int64_t version) {
     car_holding *holding = &usage->holdings[usage->holdings[bundle].block];
@@ -40,10 +36,12 @@ static void note_task(car_usage *usage, int64_t *newest, const car_task *task) {
         note_use(usage, newest, task->bundle, newest[task->bundle]);
         newest[task->bundle] = task->version > newest[task->bundle] ? task->version : newest[task->bundle];
     }
-    for (int b = task->stage; car_task_computes(task) && b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
-        if (is_of_stage(usage, b, task->stage)) {
-            note_use(usage, newest, b, b == task->stage ? task->version : task->tied_version);
-        }
+    if (!car_task_computes(task)) {
+        return;
+    }
+    for (int b = car_bundle_of_stage(usage->plan->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(usage->plan->partition, task->stage, b)) {
+        note_use(usage, newest, b, b == task->stage ? task->version : task->tied_version);
     }
 }
 
@@ -216,11 +214,13 @@ static int64_t first_version(const car_usage *usage, int worker, int bundle, int
 void car_usage_go_on(const car_usage *usage, car_task_list *list) {
     for (int k = 0; k < list->count; k++) {
         car_task *task = &list->tasks[k];
-        for (int b = task->stage; car_task_computes(task) && task->step == 0 && b < usage->bundles;
-             b = car_plan_next_bundle(usage->plan, b)) {
-            int64_t *version = b == task->stage ? &task->version : &task->tied_version;
+        if (!car_task_computes(task) || task->step > 0) {
+            continue;
+        }
+        task->version = first_version(usage, task->worker, task->stage, task->version);
+        for (int b = usage->plan->stages; b < usage->bundles; b++) {
             if (usage->plan->partition->bundles[b].stage == task->stage) {
-                *version = first_version(usage, task->worker, b, *version);
+                task->tied_version = first_version(usage, task->worker, b, task->tied_version);
             }
         }
     }
@@ -352,10 +352,8 @@ static void list_compute(listing *l) {
     bool backward = task->kind == CAR_TASK_BACKWARD;
     use_tape(l);
     use_gate(l);
-    for (int b = task->stage; b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
-        if (!is_of_stage(usage, b, task->stage)) {
-            continue;
-        }
+    for (int b = car_bundle_of_stage(usage->plan->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(usage->plan->partition, task->stage, b)) {
         /* Where weights move, what came for one use may go with it. */
         car_use_mode mode = car_usage_ends_weights(usage, task, b) ? CAR_USE_WRITE : CAR_USE_READ;
         use_weights(l, b, b == task->stage ? task->version : task->tied_version, mode);
@@ -388,8 +386,9 @@ static void list_update(listing *l) {
     if (!passes || car_usage_ends_weights(usage, task, task->bundle)) {
         use_weights(l, task->bundle, task->version - 1, passes ? CAR_USE_WRITE : CAR_USE_READ);
     }
-    for (int b = task->bundle; b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
-        bool made_too = usage->holdings[b].owned && usage->plan->partition->bundles[b].home == task->bundle;
+    for (int b = car_bundle_of_home(usage->plan->partition, task->bundle, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_home(usage->plan->partition, task->bundle, b)) {
+        bool made_too = usage->holdings[b].owned;
         if (made_too && b != task->bundle && !passes) {
             use_weights(l, b, task->version - 1, CAR_USE_READ);
         }

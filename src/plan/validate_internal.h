@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "carousel/plan.h"
+#include "plan/bundles.h"
 #include "plan/usage.h"
 
 /* Sums of one bundle that a device may hold at once: a finished one that waits, the one that grows, and room for what

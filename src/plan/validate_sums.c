@@ -121,10 +121,9 @@ static car_status backward(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     car_status status = CAR_OK;
-    for (int b = task->stage; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        if (v->partition->bundles[b].stage == task->stage && has_sum(v, b)) {
-            CAR_TRY(add_gradient(r, index, b));
-        }
+    for (int b = car_bundle_of_stage(v->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(v->partition, task->stage, b)) {
+        CAR_TRY(add_gradient(r, index, b));
     }
     if (car_validate_carries_ties(v) && task->worker == v->workers - 1) {
         CAR_TRY(add_ties(r, index));
@@ -223,9 +222,9 @@ static car_status update(replay *r, int index) {
     if (!is_on_time(v, task, device)) {
         return car_validate_fail(v, index, "not in the slot of the backward that finishes its sum");
     }
-    for (int b = task->bundle; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        if (v->partition->bundles[b].home != task->bundle || !has_sum(v, b) ||
-            (b != task->bundle && car_validate_carries_ties(v))) {
+    for (int b = car_bundle_of_home(v->partition, task->bundle, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_home(v->partition, task->bundle, b)) {
+        if (b != task->bundle && car_validate_carries_ties(v)) {
             continue;
         }
         sum *s = find(r, device, b, task->step);

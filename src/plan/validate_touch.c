@@ -143,10 +143,6 @@ static bool has_bytes(const car_validation *v, int bundle) {
     return v->partition->bundles[bundle].bytes > 0;
 }
 
-static int next_bundle(const car_validation *v, int bundle) {
-    return bundle < v->stages ? v->stages : bundle + 1;
-}
-
 static car_status find_place(checker *c, int bundle, int64_t version, thing **out) {
     int block = car_usage_holding(c->usage, bundle)->block, places = car_usage_holding(c->usage, block)->places;
     return find(c, WEIGHTS, block, car_holding_place(places, version), out);
@@ -307,10 +303,9 @@ static car_status touch_compute(checker *c) {
     if (gate && task->stage == v->stages - 1) {
         CAR_TRY(touch_thing(c, FORWARDS, 0, task->step, backward ? CAR_TOUCH_FOLLOW : CAR_TOUCH_READ));
     }
-    for (int b = task->stage; b < v->bundles; b = next_bundle(v, b)) {
-        if (v->partition->bundles[b].stage == task->stage && has_bytes(v, b)) {
-            CAR_TRY(touch_bundle(c, b));
-        }
+    for (int b = car_bundle_of_stage(v->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(v->partition, task->stage, b)) {
+        CAR_TRY(touch_bundle(c, b));
     }
     if (backward && task->worker == v->workers - 1 && car_validate_carries_ties(v)) {
         CAR_TRY(touch_ties(c, task->stage));

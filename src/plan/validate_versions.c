@@ -143,14 +143,12 @@ static car_status use(replay *r, int index) {
     int device = v->device_of[index];
     car_status status = CAR_OK;
     CAR_TRY(car_validate_rule(v, index));
-    for (int b = task->stage; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        const car_bundle *bundle = &v->partition->bundles[b];
-        int64_t version = !v->custom      ? car_validate_version(v, task->step, task->worker, bundle->home)
+    for (int b = car_bundle_of_stage(v->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(v->partition, task->stage, b)) {
+        int home = v->partition->bundles[b].home;
+        int64_t version = !v->custom      ? car_validate_version(v, task->step, task->worker, home)
                           : b < v->stages ? task->version
                                           : task->tied_version;
-        if (bundle->stage != task->stage || bundle->bytes == 0) {
-            continue;
-        }
         if (!is_here(r, device, b, version)) {
             CAR_TRY(car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, b));
         }
@@ -184,11 +182,8 @@ static car_status update(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     car_status status = CAR_OK;
-    for (int b = task->bundle; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        const car_bundle *bundle = &v->partition->bundles[b];
-        if (bundle->home != task->bundle || bundle->bytes == 0) {
-            continue;
-        }
+    for (int b = car_bundle_of_home(v->partition, task->bundle, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_home(v->partition, task->bundle, b)) {
         if (b == task->bundle && !is_here(r, v->device_of[index], b, task->version - 1)) {
             CAR_TRY(car_validate_fail(v, index, "version %lld, from which it is made, is not here",
                                       (long long)task->version - 1));

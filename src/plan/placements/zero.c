@@ -241,10 +241,9 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
     } else {
         car_window_pass_sums(window, task, n);
     }
-    for (int b = task->stage; b < partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
-        if (partition->bundles[b].stage == task->stage && partition->bundles[b].bytes > 0) {
-            serve(window, task, b, n);
-        }
+    for (int b = car_bundle_of_stage(partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(partition, task->stage, b)) {
+        serve(window, task, b, n);
     }
 }
 
@@ -252,11 +251,10 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
 static void owner_updates(car_window *window, int home, int64_t step) {
     const car_plan *plan = window->plan;
     const car_bundle *bundle = &plan->partition->bundles[home];
-    for (int b = home; b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
-        if (plan->partition->bundles[b].home == home && plan->partition->bundles[b].bytes > 0) {
-            finished_to_owner(window, b, step);
-            move_from_owner(window, b, step + 1);
-        }
+    for (int b = car_bundle_of_home(plan->partition, home, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_home(plan->partition, home, b)) {
+        finished_to_owner(window, b, step);
+        move_from_owner(window, b, step + 1);
     }
     if (bundle->bytes == 0) {
         return;
@@ -272,20 +270,19 @@ static void update_owned(car_window *window) {
     if (!car_plan_is_cyclic(plan)) {
         return;
     }
-    for (int home = 0; home < plan->stages; home++) {
-        if (car_plan_owner(plan, 0, home) != window->device) {
-            continue;
-        }
+    int k = plan->per_worker, first = (plan->config.workers - 1 - window->device) * k; /* see owner_of */
+    for (int home = first; home < first + k; home++) {
         /* One update of each home falls into a window. */
         int64_t step = -car_plan_floor_div(-(window->begin - renewal_slot(plan, 0, home)), plan->period);
         if (step >= 0 && step < window->steps) {
             owner_updates(window, home, step);
         }
-        for (int b = home; window->begin < plan->period && b < plan->partition->bundle_count;
-             b = car_plan_next_bundle(plan, b)) {
-            if (plan->partition->bundles[b].home == home && plan->partition->bundles[b].bytes > 0) {
-                move_from_owner(window, b, 0);
-            }
+        if (window->begin >= plan->period) {
+            continue;
+        }
+        for (int b = car_bundle_of_home(plan->partition, home, CAR_NONE); b != CAR_NONE;
+             b = car_bundle_of_home(plan->partition, home, b)) {
+            move_from_owner(window, b, 0);
         }
     }
 }
