@@ -257,11 +257,23 @@ static double distance(const wave *w, const real *a, const real *b) {
     return sqrt(square / count);
 }
 
+/* Better now than after the search. */
+static void try_out(const char *path) {
+    FILE *file = fopen(path, "ab");
+    if (!file || fclose(file) != 0) {
+        fprintf(stderr, "waveform: %s: cannot write: %s\n", path, strerror(errno));
+        exit(1);
+    }
+}
+
 static bool invert(run *r, const real *truth, const real *start, real *v) {
     const search config = {
         .count = wave_cells(&r->w), .iterations = r->o.iterations, .lbfgs = r->o.lbfgs, .first_step = 0.04};
     const objective objective = {.loss = loss_of, .gradient = gradient_of, .progress = progress, .user = r};
     double first = 0, last = 0, begin = seconds();
+    if (r->first && r->o.out) {
+        try_out(r->o.out);
+    }
     loss_of(r, v, &first);
     demand(minimise(&config, &objective, v, &last), "out of memory");
     double before = distance(&r->w, truth, start), after = distance(&r->w, truth, v);
