@@ -216,7 +216,7 @@ static car_track *begin_record(car_rank_thread *thread, const car_entry *entry, 
     bool wanted = car_recorder_wants(rank->config.recorder, rank->plan, task.slot);
     car_track *track = wanted ? thread->track : NULL;
     if (track) {
-        car_track_begin(track, &task, has_tape(&task) ? task.worker : CAR_NONE, now,
+        car_track_begin(track, &task, has_tape(&task) ? task.worker % rank->workers : CAR_NONE, now,
                         thread->carries ? 0 : thread->waited);
     }
     if (has_tape(&task)) {

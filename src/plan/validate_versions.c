@@ -120,7 +120,7 @@ car_status car_validate_rule(const car_validation *v, int index) {
 
 /* The last micro-batch that uses a version, be it in this run or after it. */
 static int64_t last_user(const car_validation *v, int64_t version, int home) {
-    return (version + 1) * v->workers + car_validate_first_fresh(v, home) - 1;
+    return (version + 1) * v->batches + car_validate_first_fresh(v, home) - 1;
 }
 
 /* In the cycle a forward or backward ends a version only if it is the last user of all: others send it on. */
@@ -128,7 +128,7 @@ static car_status end(replay *r, int index, int bundle, int64_t version) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     bool last = task->kind == CAR_TASK_BACKWARD &&
-                task->step * v->workers + task->worker == last_user(v, version, v->partition->bundles[bundle].home);
+                task->step * v->batches + task->worker == last_user(v, version, v->partition->bundles[bundle].home);
     if (!v->spread && !v->custom && !last) {
         return car_validate_fail(v, index, "frees version %lld of bundle %d before its last use", (long long)version,
                                  bundle);
@@ -252,7 +252,7 @@ static void begin(replay *r) {
 static bool may_stay(const car_validation *v, int device, int bundle, int64_t version) {
     int64_t last = last_user(v, version, v->partition->bundles[bundle].home);
     bool newest = version == v->steps && is_owner(v, device, bundle);
-    return v->spread ? is_owner(v, device, bundle) : newest || (bundle >= v->stages && last >= v->steps * v->workers);
+    return v->spread ? is_owner(v, device, bundle) : newest || (bundle >= v->stages && last >= v->steps * v->batches);
 }
 
 /* zero: what will not be used again has been freed everywhere. */
