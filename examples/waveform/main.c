@@ -72,6 +72,7 @@ static car_status feed(void *user, int64_t step, int number, car_tape *tape) {
 static void open_plan(run *r, bool launched) {
     car_plan_config config = car_plan_config_default();
     config.workers = r->o.workers;
+    config.accumulate = r->o.accumulate;
     config.threads = r->o.threads;
     check(r, car_rule_find(r->context, r->o.rule, &config.rule));
     config.placement = CAR_PLACEMENT_SHARED;
@@ -88,7 +89,7 @@ static void open_plan(run *r, bool launched) {
 static void open_run(run *r) {
     bool launched = car_transport_is_launched();
     car_trainer_config training = car_trainer_config_default();
-    demand(wave_open(&r->w, r->o.size, r->o.steps, r->o.workers, fastest), "out of memory");
+    demand(wave_open(&r->w, r->o.size, r->o.steps, r->o.workers * r->o.accumulate, fastest), "out of memory");
     check(r, car_context_create(NULL, &r->context));
     check(r, launched ? car_transport_open(r->context, &r->transport) : car_hub_create(r->context, 1, &r->hub));
     check(r, launched ? CAR_OK : car_hub_join(r->hub, r->context, 0, &r->transport));
