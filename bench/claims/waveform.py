@@ -102,4 +102,4 @@ def figures(raw):
             marks.append({"kind": "line", "points": line, "name": f"{rule}: {name}", "colour": n, "dash": dash})
     panel = {"title": "full waveform inversion: fewer checkpoints held, more computed again", "x": "seconds a gradient",
              "y": "MB at most", "marks": marks, "legend": True}  # fmt: skip
-    return {"waveform.svg": figure([panel])}
+    return {"waveform-memory.svg": figure([panel])}
