@@ -17,7 +17,7 @@ struct cJSON;
 
 typedef struct car_plan_options {
     const char *model, *rule, *placement, *partition, *mapping, *optimizer, *delay_correction;
-    const char *svg, *profile_file, *convolutions, *memory, *cluster;
+    const char *svg, *profile_file, *convolutions, *memory, *cluster, *precision;
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, freshness_slack;
     int ranks, machines, steps;

@@ -283,7 +283,8 @@ static const char *const decisive[] = {"model",
                                        "augment",
                                        "freeze",
                                        "lr-scale",
-                                       "ema"};
+                                       "ema",
+                                       "precision"};
 
 /* What a run from before an option existed is taken to have. */
 static void default_options(cJSON *then) {
@@ -295,6 +296,9 @@ static void default_options(cJSON *then) {
     }
     if (then && !cJSON_GetObjectItemCaseSensitive(then, "augment")) {
         cJSON_AddStringToObject(then, "augment", "auto");
+    }
+    if (then && !cJSON_GetObjectItemCaseSensitive(then, "precision")) {
+        cJSON_AddStringToObject(then, "precision", "fp32");
     }
     car_train_default_correction(then);
 }

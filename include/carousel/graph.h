@@ -97,6 +97,8 @@ typedef struct car_param {
     car_shape shape;  /* canonical layout: PyTorch's, row-major */
     car_param_role role;
     car_init init;
+    /* What forwards and backwards read. CAR_BF16: a copy, rounded from the floats that updates work on. */
+    car_dtype dtype;
 } car_param;
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -183,7 +185,7 @@ typedef struct car_tensor {
     const char *name;
     car_shape shape;
     car_dtype dtype;
-    size_t bytes; /* of the logical shape */
+    size_t bytes; /* of the logical shape; bf16: a multiple of 4 */
     int producer; /* operation, or CAR_NONE for an input of the graph */
     /* Derived by car_graph_finish. */
     bool needs_grad;
@@ -204,6 +206,11 @@ typedef struct car_grad_slot {
 
 car_status car_graph_create(car_context *context, car_graph **out);
 void car_graph_destroy(car_graph *graph);
+
+/* Before car_graph_finish; CAR_PRECISION_FP32 is the default. With bf16 all outputs of operations but the loss, their
+ * gradients, and the copies of weights and embeddings that are computed with are bf16. What operations keep for their
+ * backward (statistics, log-sum-exps), biases, parameters of norms and inputs of the graph stay floats. */
+void car_graph_set_precision(car_graph *graph, car_precision precision);
 
 /* Checks the whole and derives the backward pass and the lifetimes. `loss` is the scalar output of a
  * cross-entropy. After success the graph is immutable and may be read from any thread. */
@@ -244,6 +251,7 @@ void car_graph_set_init(car_graph *graph, const char *param_name, car_init init)
 /* ---- reading --------------------------------------------------------------------------------- */
 
 car_context *car_graph_context(const car_graph *graph);
+car_precision car_graph_precision(const car_graph *graph);
 int car_graph_op_count(const car_graph *graph);
 int car_graph_tensor_count(const car_graph *graph);
 int car_graph_param_count(const car_graph *graph);
@@ -261,6 +269,7 @@ int car_graph_logits(const car_graph *graph);                        /* tensor i
 
 int64_t car_shape_elements(car_shape shape);
 size_t car_dtype_bytes(car_dtype dtype);
+size_t car_dtype_size(car_dtype dtype, int64_t elements); /* of so many elements; bf16: as a multiple of 4 */
 
 /* Tensors that a cut before operation `cut` separates from a use in forward: produced (or fed) below
  * it, read at or above it. Inputs of the graph do not count: they are fed where they are used.
@@ -273,7 +282,8 @@ size_t car_graph_held_bytes(const car_graph *graph, int begin, int end);
 
 /* Sums over the graph. */
 double car_graph_flops(const car_graph *graph, bool backward);
-size_t car_graph_param_bytes(const car_graph *graph); /* canonical, each parameter once, statistics included */
+size_t car_graph_param_bytes(const car_graph *graph); /* as floats, each parameter once, statistics included */
+size_t car_graph_copy_bytes(const car_graph *graph);  /* the same as they are read */
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

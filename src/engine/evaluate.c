@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "base/sha256.h"
 #include "engine/internal.h"
+#include "kernels/vector/vector.h"
 
 typedef struct batch_result {
     double loss;
@@ -73,16 +74,32 @@ static int64_t answer_of(const float *logits, int64_t classes) {
     return best;
 }
 
-static void count_rows(const evaluation *e, const car_tape *tape, batch_result *result) {
+/* Row r of the logits as floats; `room` holds one. */
+static const float *logits_at(const evaluation *e, const car_tape *tape, int64_t classes, int64_t r, float *room) {
+    const car_graph *graph = car_program_graph(e->program);
+    const void *values = car_tape_tensor(tape, car_graph_logits(graph));
+    if (car_graph_tensor(graph, car_graph_logits(graph))->dtype == CAR_F32) {
+        return (const float *)values + r * classes;
+    }
+    car_vector_select()->widen(room, (const car_bf16 *)values + r * classes, classes);
+    return room;
+}
+
+static int64_t classes_of(const evaluation *e) {
+    const car_graph *graph = car_program_graph(e->program);
+    car_shape shape = car_graph_tensor(graph, car_graph_logits(graph))->shape;
+    return shape.dim[shape.rank - 1];
+}
+
+static void count_rows(const evaluation *e, const car_tape *tape, float *room, batch_result *result) {
     const car_graph *graph = car_program_graph(e->program);
     const car_tensor *logits = car_graph_tensor(graph, car_graph_logits(graph));
     const car_op *loss = car_graph_op(graph, car_graph_op_count(graph) - 1);
-    int64_t classes = logits->shape.dim[logits->shape.rank - 1], rows = car_shape_elements(logits->shape) / classes;
-    const float *values = car_tape_tensor(tape, car_graph_logits(graph));
+    int64_t classes = classes_of(e), rows = car_shape_elements(logits->shape) / classes;
     const int32_t *labels = car_tape_tensor(tape, loss->inputs[1]);
     for (int64_t r = 0; r < rows; r++) {
         if (labels[r] >= 0) {
-            int rank = rank_of_label(values + r * classes, classes, labels[r]);
+            int rank = rank_of_label(logits_at(e, tape, classes, r, room), classes, labels[r]);
             result->rows++;
             result->top1 += rank < 1;
             result->top5 += rank < MOST_COUNTED;
@@ -92,7 +109,7 @@ static void count_rows(const evaluation *e, const car_tape *tape, batch_result *
         pthread_mutex_lock(e->lock);
         for (int64_t r = 0; r < rows; r++) {
             if (labels[r] >= 0) {
-                e->counts[labels[r] * classes + answer_of(values + r * classes, classes)]++;
+                e->counts[labels[r] * classes + answer_of(logits_at(e, tape, classes, r, room), classes)]++;
             }
         }
         pthread_mutex_unlock(e->lock);
@@ -106,9 +123,13 @@ static double weigh_loss(const car_tape *tape, const batch_result *result) {
 
 static car_status run_batches(evaluation *e) {
     int ops = car_graph_op_count(car_program_graph(e->program));
+    car_context *context = car_program_context(e->program);
+    size_t classes = (size_t)classes_of(e);
     car_lane *lane = NULL;
     car_tape *tape = NULL;
+    float *room = NULL;
     car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(context, classes, sizeof *room, &room));
     CAR_TRY(car_lane_create(e->program, e->arena, &lane));
     CAR_TRY(car_tape_create(e->program, e->arena, &tape));
     for (;;) {
@@ -121,13 +142,14 @@ static car_status run_batches(evaluation *e) {
         CAR_TRY(check_labels(e, tape, batch));
         /* Labels are alive until the loss has read them. */
         CAR_TRY(car_tape_forward(tape, lane, e->weights, 0, ops - 1));
-        count_rows(e, tape, &e->results[batch]);
+        count_rows(e, tape, room, &e->results[batch]);
         CAR_TRY(car_tape_forward(tape, lane, e->weights, ops - 1, ops));
         e->results[batch].loss = weigh_loss(tape, &e->results[batch]);
     }
 done:
     car_tape_destroy(tape);
     car_lane_destroy(lane);
+    car_context_release(context, room, classes, sizeof *room);
     return status;
 }
 

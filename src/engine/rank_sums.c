@@ -29,7 +29,7 @@ static void add_uses(const car_rank *rank, const car_layout *layout, char *sum) 
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
         if (!part->first) {
-            car_vector_select()->accumulate((float *)(sum + part->offset), (const float *)(sum + part->sum_offset),
+            car_vector_select()->accumulate((float *)(sum + part->home_offset), (const float *)(sum + part->sum_offset),
                                             (int64_t)(part->bytes / sizeof(float)));
         }
     }
@@ -40,7 +40,7 @@ void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
     const car_layout *layout = &rank->holding[bundle].layout;
     const car_sum *sum = car_rank_find_sum(rank, bundle, step);
     bool apart = car_usage_keeps_apart(rank->usage);
-    if (!sum || (!apart && layout->sum_bytes == layout->bytes)) {
+    if (!sum || (!apart && layout->sum_bytes == layout->master_bytes)) {
         return;
     }
     char *data = sum->block->data;
@@ -73,7 +73,7 @@ car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
         car_arena_assign(rank->arena, other->block->data, CAR_MEMORY_GRADIENTS);
         car_rank_add_parts(rank, b, step);
         const car_layout *layout = &rank->holding[b].layout;
-        float *to = (float *)(sum->block->data + car_rank_home_part(rank, b)->offset);
+        float *to = (float *)(sum->block->data + car_rank_home_part(rank, b)->sum_offset);
         const char *from = other->block->data;
         car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
         pthread_mutex_unlock(&rank->lock);

@@ -24,6 +24,11 @@ size_t car_dtype_bytes(car_dtype dtype) {
     return dtype == CAR_U8 ? 1 : dtype == CAR_BF16 ? 2 : 4;
 }
 
+size_t car_dtype_size(car_dtype dtype, int64_t elements) {
+    size_t bytes = (size_t)elements * car_dtype_bytes(dtype);
+    return dtype == CAR_BF16 ? car_round_up(bytes, sizeof(float)) : bytes; /* messages are counted in floats */
+}
+
 const char *car_precision_text(car_precision precision) {
     return precision == CAR_PRECISION_BF16 ? "bf16" : "fp32";
 }
@@ -99,6 +104,33 @@ int car_graph_fail(car_graph *graph, car_status status, const char *format, ...)
     return CAR_NONE;
 }
 
+void car_graph_set_precision(car_graph *graph, car_precision precision) {
+    if (graph->finished) {
+        car_graph_fail(graph, CAR_ERROR_ARGUMENT, "the precision of a finished graph cannot be changed");
+    } else {
+        graph->precision = precision;
+    }
+}
+
+car_precision car_graph_precision(const car_graph *graph) {
+    return graph->precision;
+}
+
+void car_graph_settle_types(car_graph *graph) {
+    for (int l = 0; graph->precision == CAR_PRECISION_BF16 && l < graph->op_count; l++) {
+        car_tensor *output = &graph->tensors[graph->ops[l].output];
+        if (graph->ops[l].kind != CAR_OP_CROSS_ENTROPY) {
+            output->dtype = CAR_BF16;
+            output->bytes = car_dtype_size(CAR_BF16, car_shape_elements(output->shape));
+        }
+    }
+    for (int p = 0; graph->precision == CAR_PRECISION_BF16 && p < graph->param_count; p++) {
+        car_param_role role = graph->params[p].role;
+        bool rounded = role == CAR_PARAM_WEIGHT || role == CAR_PARAM_EMBEDDING;
+        graph->params[p].dtype = rounded ? CAR_BF16 : CAR_F32;
+    }
+}
+
 car_status car_graph_finish(car_graph *graph, int loss) {
     if (graph->status != CAR_OK) {
         return graph->status;
@@ -113,6 +145,7 @@ car_status car_graph_finish(car_graph *graph, int loss) {
                                 "the loss must be the output of the graph's last operation, a cross-entropy");
     }
     graph->loss = loss;
+    car_graph_settle_types(graph);
     graph->status = car_graph_derive(graph);
     graph->finished = graph->status == CAR_OK;
     graph->loss = graph->finished ? loss : CAR_NONE; /* nobody may take it for finished */
@@ -167,7 +200,7 @@ int car_graph_add_tensor(car_graph *graph, const char *name, car_shape shape, ca
         .name = copy,
         .shape = shape,
         .dtype = dtype,
-        .bytes = (size_t)car_shape_elements(shape) * car_dtype_bytes(dtype),
+        .bytes = car_dtype_size(dtype, car_shape_elements(shape)),
         .producer = CAR_NONE,
         .last_forward = CAR_NONE,
         .last_backward = CAR_NONE,

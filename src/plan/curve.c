@@ -15,10 +15,6 @@
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-static size_t param_bytes(const car_graph *graph, int param) {
-    return (size_t)car_shape_elements(car_graph_param(graph, param)->shape) * sizeof(float);
-}
-
 /* Parameters belong to their first user, held inputs of the graph to their first reader. One pass in
  * ascending order sees those first; `seen` marks what has been counted. */
 static void count_first_uses(const car_graph *graph, bool *tensor_seen, bool *param_seen, car_op_facts *facts) {
@@ -27,7 +23,9 @@ static void count_first_uses(const car_graph *graph, bool *tensor_seen, bool *pa
         for (int p = 0; p < op->param_count; p++) {
             if (!param_seen[op->params[p]]) {
                 param_seen[op->params[p]] = true;
-                facts[l].weight_bytes += param_bytes(graph, op->params[p]);
+                const car_param *param = car_graph_param(graph, op->params[p]);
+                facts[l].weight_bytes += car_dtype_size(CAR_F32, car_shape_elements(param->shape));
+                facts[l].copy_bytes += car_dtype_size(param->dtype, car_shape_elements(param->shape));
             }
         }
         for (int q = 0; q < op->input_count; q++) {

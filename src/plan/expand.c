@@ -276,11 +276,12 @@ size_t car_plan_task_bytes(const car_plan *plan, const car_task *task) {
         return partition->stages[task->stage].boundary_bytes;
     case CAR_CARGO_PARTIAL:
     case CAR_CARGO_FINISHED:
-    case CAR_CARGO_WEIGHTS:
         return partition->bundles[task->bundle].bytes;
+    case CAR_CARGO_WEIGHTS:
+        return partition->bundles[task->bundle].copy_bytes;
     default:
-        return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST
-                   ? partition->bundles[task->bundle].bytes
-                   : 0;
+        return task->kind == CAR_TASK_REDUCE      ? partition->bundles[task->bundle].bytes
+               : task->kind == CAR_TASK_BROADCAST ? partition->bundles[task->bundle].copy_bytes
+                                                  : 0;
     }
 }

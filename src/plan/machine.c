@@ -132,8 +132,10 @@ static car_status arrive_by_name(car_machine *m, int64_t name) {
 
 static double bytes_of(const car_machine *m, const car_machine_task *task) {
     bool crosses = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
-    return (double)(crosses ? m->partition->stages[task->stage].boundary_bytes
-                            : m->partition->bundles[task->bundle].bytes);
+    const car_bundle *bundle = &m->partition->bundles[task->bundle];
+    return (double)(crosses                            ? m->partition->stages[task->stage].boundary_bytes
+                    : task->cargo == CAR_CARGO_WEIGHTS ? bundle->copy_bytes
+                                                       : bundle->bytes);
 }
 
 static car_status do_due(car_machine *m, car_machine_due due) {

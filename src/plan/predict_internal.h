@@ -39,12 +39,13 @@ typedef struct car_ledger {
     car_change *changes;
     int count, capacity;
     int *alive, *most; /* scratch of car_ledger_close, by bundle */
+    bool copies;       /* of weights as they are computed with; otherwise of sums */
 } car_ledger;
 
 enum { CAR_LEDGER_DEPTH = 8 }; /* more than there are versions of a bundle in the moments that are looked at */
 
 /* `windows` of `window` moments each are looked at, from `begin` on. */
-car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, int windows, bool merges,
+car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, int windows, bool merges, bool copies,
                            car_ledger *out);
 void car_ledger_release(car_ledger *ledger);
 

@@ -50,6 +50,7 @@ typedef struct survey {
     int *updated_by;    /* by bundle: the last device that made an update of it, plus 1 */
     double optimizer;   /* bytes of this device */
     double optimizer_device, optimizer_total;
+    double masters, masters_total; /* bf16: floats of the weights where they are updated; of this device, of all */
     int64_t send_slot; /* of the last send */
     int sends;         /* in that slot */
 } survey;
@@ -99,6 +100,8 @@ static car_status account_optimizer(survey *s, const car_task *task) {
     const car_partition *partition = s->plan->partition;
     if (task->kind == CAR_TASK_UPDATE && s->updated_by[task->bundle] != s->device + 1) {
         s->updated_by[task->bundle] = s->device + 1;
+        const car_bundle *bundle = &partition->bundles[task->bundle];
+        s->masters += bundle->copy_bytes != bundle->bytes ? (double)bundle->bytes : 0;
         s->optimizer += s->sizes->stage ? (double)s->sizes->stage[task->bundle]
                                         : (double)s->sizes->states * (double)partition->bundles[task->bundle].bytes;
     }
@@ -169,8 +172,9 @@ static car_status close_ledgers(survey *s) {
     s->weights_total += s->weight * weights.mean;
     s->sums_total += s->weight * sums.mean;
     s->sums_device = larger(s->sums_device, sums.peak);
-    s->weights_places = weights.places;
-    s->out->weights_device = (size_t)larger((double)s->out->weights_device, weights.peak);
+    s->weights_places = weights.places + s->masters;
+    s->masters_total += s->weight * s->masters;
+    s->out->weights_device = (size_t)larger((double)s->out->weights_device, weights.peak + s->masters);
     s->out->versions = weights.most > s->out->versions ? weights.most : s->out->versions;
 done:
     return status;
@@ -233,6 +237,7 @@ done:
 static car_status walk_device(survey *s) {
     car_status status = CAR_OK;
     s->sent = s->optimizer = 0;
+    s->masters = s->shared ? s->masters : 0;
     CAR_TRY(open_usage(s));
     for (int64_t window = s->first_window; window < s->end_window; window++) {
         CAR_TRY(walk_window(s, window));
@@ -311,9 +316,9 @@ static void conclude_shared(survey *s) {
         /* The trainer keeps both stores for good, though a second version is not always alive everywhere. */
         size_t own = 0;
         for (int b = 0; b < s->plan->partition->stage_count; b++) {
-            own += s->plan->partition->bundles[b].bytes;
+            own += s->plan->partition->bundles[b].copy_bytes;
         }
-        s->out->weights_device = 2 * own;
+        s->out->weights_device = 2 * own + (size_t)s->masters;
     }
     s->weights_total = (double)s->out->weights_device;
     s->sums_device = car_plan_is_cyclic(s->plan) ? s->sums_device : (double)apart * (double)all;
@@ -328,6 +333,7 @@ static void conclude(survey *s, size_t moments) {
         s->weights_total = highest(s->weights_changes, moments);
         s->sums_total = highest(s->sums_changes, moments);
     }
+    s->weights_total += s->shared ? 0 : s->masters_total;
     double most = 0;
     for (int64_t slot = 0; slot < s->beat; slot++) {
         most = larger(most, s->slot_bytes[slot]);
@@ -360,8 +366,8 @@ car_status car_predict_table(const car_plan *plan, const car_optimizer_sizes *op
     car_status status = CAR_OK;
     choose_sample(&s);
     size_t moments = shared || s.in_turn ? 0 : (size_t)(WINDOWS * plan->period * MOMENTS + 2), beat = (size_t)s.beat;
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, shared, &s.weights));
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, shared, &s.sums));
+    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, shared, true, &s.weights));
+    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, shared, false, &s.sums));
     CAR_TRY(car_context_allocate(context, moments, sizeof *s.weights_changes, &s.weights_changes));
     CAR_TRY(car_context_allocate(context, moments, sizeof *s.sums_changes, &s.sums_changes));
     CAR_TRY(car_context_allocate(context, beat, sizeof *s.slot_bytes, &s.slot_bytes));
@@ -397,8 +403,8 @@ car_status car_predict_device_table(const car_plan *plan, int device, int64_t st
     size_t bundles = (size_t)plan->partition->bundle_count, beat = (size_t)s.beat;
     int64_t begin = -plan->period * MOMENTS; /* a run begins in slot -1 */
     car_status status = CAR_OK;
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, false, &s.weights));
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, false, &s.sums));
+    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, false, true, &s.weights));
+    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, false, false, &s.sums));
     CAR_TRY(car_context_allocate(context, beat, sizeof *s.slot_bytes, &s.slot_bytes));
     CAR_TRY(car_context_allocate(context, bundles, sizeof *s.updated_by, &s.updated_by));
     CAR_TRY(walk_device(&s));
