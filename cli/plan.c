@@ -8,6 +8,7 @@
 #include "carousel/model.h"
 #include "carousel/report.h"
 #include "plan.h"
+#include "recompute.h"
 
 enum { MOST_CUTS = 4096 };
 
@@ -46,12 +47,19 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
          0},
+        CAR_CLI_RECOMPUTE_OPTIONS(o),
         {"profile", NULL, "measure the operations on this machine, save and use that", CAR_CLI_FLAG, &o->profile, 0, 0},
         {"profile-file", "FILE", "where measured times are kept (MODEL.profile.json)", CAR_CLI_TEXT, &o->profile_file,
          0, 0},
         {"cluster", "FILE", "also time the plan on the cluster that FILE describes (docs/plan.md)", CAR_CLI_TEXT,
          &o->cluster, 0, 0},
         {"compare", NULL, "a table of every rule and placement", CAR_CLI_FLAG, &o->compare, 0, 0},
+        {"recommend", NULL, "search for the fastest plan that fits, here or on --cluster (docs/plan.md)", CAR_CLI_FLAG,
+         &o->recommend, 0, 0},
+        {"global-batch", "N", "with --recommend: samples of a step (devices times 32 images or 1 sequence)",
+         CAR_CLI_INT, &o->global_batch, 1, 1 << 30},
+        {"exact", NULL, "with --recommend: only rules without a delay", CAR_CLI_FLAG, &o->exact, 0, 0},
+        {"out", "FILE", "with --recommend: write it for 'carousel train --config'", CAR_CLI_TEXT, &o->out, 0, 0},
         {"json", NULL, "print JSON", CAR_CLI_FLAG, &o->json, 0, 0},
         {"dump", NULL, "print the whole table of tasks as text (docs/plan.md)", CAR_CLI_FLAG, &o->dump, 0, 0},
         {"edges", NULL, "with --dump: print which tasks wait for which, too", CAR_CLI_FLAG, &o->edges, 0, 0},
@@ -91,7 +99,7 @@ static int check_options(const car_plan_options *o) {
     if (o->machines > 1 && placement && (placement->one_process || placement->by_stage)) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --machines is for --placement replica and zero");
     }
-    if (o->cluster && (o->dump || (!o->compare && placement && placement->one_process))) {
+    if (o->cluster && !o->recommend && (o->dump || (!o->compare && placement && placement->one_process))) {
         return car_cli_fail(CAR_CLI_USAGE, o->dump ? "plan: --cluster and --dump do not go together"
                                                    : "plan: --cluster times messages between ranks; --placement shared "
                                                      "has none: use replica, zero, pipeline or grid");
@@ -202,7 +210,8 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, const c
     }
     CAR_TRY(find_costs(s, cut->measure == CAR_MEASURE_TIME));
     cut->costs = &s->costs;
-    CAR_TRY(car_partition_create(s->graph, cut, &s->partition));
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, config->rule);
+    CAR_TRY(car_cli_cut_graph(s->graph, o->recompute, o->memory_limit, config, &optimizer, cut, &s->partition));
     if (o->cluster) {
         CAR_TRY(car_cli_plan_read_cluster(s));
     }
@@ -266,6 +275,20 @@ done:
     return status;
 }
 
+/* --recommend: the search builds models and partitions for itself, but for what is measured. */
+static car_status recommend(car_plan_subject *s, const car_plan_config *config, int argc, char **argv) {
+    car_choice_fixed fixed = car_cli_plan_typed(argc, argv);
+    car_status status = CAR_OK;
+    if (s->options->profile || s->options->profile_file) {
+        CAR_TRY(car_model_build(s->context, s->options->model, &s->options->shape, &s->graph));
+        CAR_TRY(find_costs(s, false));
+        fixed.batch = true;
+    }
+    CAR_TRY(car_cli_plan_recommend(s, config, &fixed, stdout));
+done:
+    return status;
+}
+
 static car_status show(car_plan_subject *s, car_plan_config *config) {
     const car_plan_options *o = s->options;
     car_plan *plan = NULL;
@@ -306,6 +329,7 @@ int car_cli_plan(int argc, char **argv) {
                           .memory = "normal"};
     int code = read_options(argc, argv, &o);
     code = code == CAR_CLI_GO_ON ? check_options(&o) : code;
+    code = code == CAR_CLI_GO_ON ? car_cli_plan_check_recommend(argc, argv, &o) : code;
     code = code == CAR_CLI_GO_ON ? car_cli_check_model("plan", o.model) : code;
     if (code != CAR_CLI_GO_ON) {
         return code;
@@ -325,8 +349,12 @@ int car_cli_plan(int argc, char **argv) {
     status = status == CAR_OK ? car_convolutions_find(s.context, o.convolutions, &s.program.convolutions) : status;
     status = status == CAR_OK ? car_convolutions_find_memory(s.context, o.memory, &s.program.tight) : status;
     status = status == CAR_OK ? read_partition(&s, &cut, cuts) : status;
-    status = status == CAR_OK ? set_up(&s, &cut, &config) : status;
-    status = status == CAR_OK ? show(&s, &config) : status;
+    if (o.recommend) {
+        status = status == CAR_OK ? recommend(&s, &config, argc, argv) : status;
+    } else {
+        status = status == CAR_OK ? set_up(&s, &cut, &config) : status;
+        status = status == CAR_OK ? show(&s, &config) : status;
+    }
     code = status == CAR_OK ? CAR_CLI_OK : car_cli_report(s.context, status);
     tear_down(&s);
     return code;

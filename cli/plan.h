@@ -10,6 +10,7 @@
 #include "carousel/plan.h"
 #include "carousel/predict.h"
 #include "carousel/program.h"
+#include "carousel/recommend.h"
 #include "cli.h"
 #include "mapping.h"
 
@@ -17,12 +18,14 @@ struct cJSON;
 
 typedef struct car_plan_options {
     const char *model, *rule, *placement, *partition, *mapping, *optimizer, *delay_correction;
-    const char *svg, *profile_file, *convolutions, *memory, *cluster, *precision;
+    const char *svg, *profile_file, *convolutions, *memory, *cluster, *recompute, *memory_limit, *precision;
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, freshness_slack;
     int ranks, machines, steps;
+    int global_batch;
+    const char *out; /* --recommend: where the configuration goes */
     double ema;
-    bool profile, compare, json, dump, edges;
+    bool profile, compare, json, dump, edges, recommend, exact;
 } car_plan_options;
 
 /* What is planned: the model, what its operations cost, how it is cut. */
@@ -49,6 +52,8 @@ typedef struct car_plan_subject {
 car_status car_cli_plan_read_optimizer(car_plan_subject *s, car_rule rule);
 /* Floats that the optimizer keeps for a weight under a rule, at most. */
 int car_cli_plan_states(const car_plan_subject *s, car_rule rule);
+/* The optimizer of a run by a rule, which may decide on its correction. */
+car_optimizer_config car_cli_plan_optimizer(const car_plan_subject *s, car_rule rule);
 /* Predictions with what the optimizer keeps. */
 car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out);
 car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *plan, int rank,
@@ -86,6 +91,21 @@ car_status car_cli_plan_print_json(car_context *context, struct cJSON *json, FIL
 car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FILE *stream);
 /* Every rule and placement that goes with the model and the number of workers. */
 car_status car_cli_plan_compare(const car_plan_subject *s, const car_plan_config *base, FILE *stream);
+
+/* ---- plan_recommend.c, plan_recommend_text.c: --recommend ------------------------------------- */
+
+/* What was typed and so is not searched. */
+car_choice_fixed car_cli_plan_typed(int argc, char **argv);
+/* What of the options makes no sense with --recommend, or without. CAR_CLI_GO_ON, or the exit code after a message. */
+int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *o);
+/* Searches, prints, and writes --out. `s` has its graph and costs if they were measured. */
+car_status car_cli_plan_recommend(car_plan_subject *s, const car_plan_config *given, const car_choice_fixed *fixed,
+                                  FILE *stream);
+/* What is printed for people. `config` is for messages. */
+void car_cli_plan_print_recommendation(const car_plan_subject *s, const car_recommend_config *config,
+                                       const car_recommendation *r, FILE *stream);
+/* Why a row is not the best, a sentence. */
+void car_cli_plan_explain(const car_plan_subject *s, const car_recommendation *r, int row, char *text, size_t capacity);
 
 /* ---- plan_cluster.c -------------------------------------------------------------------------- */
 

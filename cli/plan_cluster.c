@@ -12,14 +12,14 @@ car_status car_cli_plan_read_cluster(car_plan_subject *s) {
     for (int l = 0; l < s->costs.count; l++) {
         cost += s->costs.forward[l] + s->costs.backward[l];
     }
+    cost *= 1 + s->partition->recomputation.cost;
     s->compute = s->measured ? cost : cost / s->cluster.flops; /* a profile is in seconds already */
 done:
     return status;
 }
 
 double car_cli_plan_memory(const car_prediction *p) {
-    return (double)p->timed.device_peak + (double)p->weights_device + (double)p->gradients_device +
-           (double)p->optimizer_device;
+    return (double)car_prediction_memory(p);
 }
 
 bool car_cli_plan_fits_memory(const car_plan_subject *s, const car_prediction *p) {

@@ -28,6 +28,9 @@ static cJSON *stage_object(const car_plan_subject *s, int j, bool *ok) {
     car_cli_plan_json_number(object, "forward_share", stage->forward, ok);
     car_cli_plan_json_number(object, "backward_share", stage->backward, ok);
     car_cli_plan_json_number(object, "held_bytes", (double)stage->held_bytes, ok);
+    if (stage->again_bytes > 0) {
+        car_cli_plan_json_number(object, "again_bytes", (double)stage->again_bytes, ok);
+    }
     car_cli_plan_json_number(object, "boundary_bytes", (double)stage->boundary_bytes, ok);
     car_cli_plan_json_number(object, "weight_bytes", (double)stage->weight_bytes, ok);
     return object;
@@ -192,6 +195,24 @@ static void add_config(const car_plan_subject *s, const car_plan *plan, cJSON *r
     car_cli_plan_json_number(root, "held_bytes", (double)s->partition->held_bytes, ok);
 }
 
+/* Beside the same plan without recomputation; nothing if there is none. */
+static void add_recomputation(const car_plan_subject *s, cJSON *root, bool *ok) {
+    const car_recomputation *r = &s->partition->recomputation;
+    if (!s->partition->recompute) {
+        return;
+    }
+    cJSON *object = cJSON_AddObjectToObject(root, "recomputation");
+    *ok = *ok && object;
+    car_cli_plan_json_number(object, "tensors", r->tensors, ok);
+    car_cli_plan_json_number(object, "most_tensors", r->most_tensors, ok);
+    car_cli_plan_json_number(object, "operations", r->operations, ok);
+    car_cli_plan_json_number(object, "flops", r->flops, ok);
+    car_cli_plan_json_number(object, "cost_share", r->cost, ok);
+    car_cli_plan_json_number(object, "held_bytes_without", (double)r->held_bytes, ok);
+    car_cli_plan_json_number(object, "peak_bytes_without", (double)r->peak, ok);
+    car_cli_plan_json_number(object, "limit_without", r->limit, ok);
+}
+
 static bool add_proof(const car_proof *proof, cJSON *root) {
     cJSON *object = cJSON_AddObjectToObject(root, "proof");
     bool ok = object != NULL;
@@ -214,6 +235,7 @@ car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FI
     bool ok = root != NULL;
     add_config(s, plan, root, &ok);
     ok = cJSON_AddBoolToObject(root, "validated", s->proof.whole) && ok;
+    add_recomputation(s, root, &ok);
     ok = add_proof(&s->proof, root) && ok;
     cJSON *predicted = car_cli_plan_json_prediction(&prediction);
     ok = predicted && cJSON_AddItemToObject(root, "predictions", predicted) && ok;

@@ -17,7 +17,7 @@ done:
 }
 
 /* What `auto` is depends on the rule, and --compare has them all. */
-static car_optimizer_config optimizer_of(const car_plan_subject *s, car_rule rule) {
+car_optimizer_config car_cli_plan_optimizer(const car_plan_subject *s, car_rule rule) {
     car_optimizer_config optimizer = s->optimizer;
     if (car_cli_correction_is_auto(s->options->delay_correction, &optimizer)) {
         optimizer.correction = car_correction_choose(rule, &optimizer);
@@ -26,41 +26,21 @@ static car_optimizer_config optimizer_of(const car_plan_subject *s, car_rule rul
 }
 
 int car_cli_plan_states(const car_plan_subject *s, car_rule rule) {
-    car_optimizer_config optimizer = optimizer_of(s, rule);
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, rule);
     return car_optimizer_config_states(&optimizer);
 }
 
 /* ---- what it keeps --------------------------------------------------------------------------- */
 
-/* The whole plan, or (device not CAR_NONE) one rank of it. */
-static car_status predict(const car_plan_subject *s, const car_plan *plan, int device, car_prediction *whole,
-                          car_device_prediction *one) {
-    const car_plan_config *c = car_plan_config_of(plan);
-    car_optimizer_config optimizer = optimizer_of(s, c->rule);
-    size_t updaters = car_placement_info_of(c->placement)->one_process ? (size_t)c->threads : 1;
-    car_optimizer_sizes sizes = {.states = car_optimizer_config_states(&optimizer),
-                                 .scratch = updaters * car_optimizer_scratch_bytes(&optimizer, s->graph)};
-    size_t stages = (size_t)s->partition->stage_count, *stage = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(s->context, stages, sizeof *stage, &stage));
-    if (car_optimizer_info_of(optimizer.kind)->uneven) {
-        car_optimizer_stage_bytes(&optimizer, s->partition, stage);
-        sizes.stage = stage;
-    }
-    CAR_TRY(one ? car_plan_predict_device_sized(plan, device, &sizes, one)
-                : car_plan_predict_sized(plan, &sizes, whole));
-done:
-    car_context_release(s->context, stage, stage ? stages : 0, sizeof *stage);
-    return status;
-}
-
 car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out) {
-    return predict(s, plan, CAR_NONE, out, NULL);
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan)->rule);
+    return car_plan_predict_optimizer(plan, &optimizer, out);
 }
 
 car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *plan, int rank,
                                      car_device_prediction *out) {
-    return predict(s, plan, rank, NULL, out);
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan)->rule);
+    return car_plan_predict_device_optimizer(plan, rank, &optimizer, out);
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------ */

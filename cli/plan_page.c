@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "plan.h"
+#include "recompute.h"
 
 enum { MOST_STAGES = 32, SHOWN_AT_ENDS = 12 };
 
@@ -83,6 +84,18 @@ static void print_convolutions(const car_plan_subject *s, FILE *stream) {
     fputc('\n', stream);
 }
 
+/* ---- recomputation --------------------------------------------------------------------------- */
+
+static void print_recomputation(const car_plan_subject *s, FILE *stream) {
+    char text[256];
+    if (s->partition->recompute) {
+        car_cli_describe_recomputation(s->partition, text, sizeof text);
+        fprintf(stream, "\nRecomputation: %s\n", text);
+    } else if (s->options->recompute && strcmp(s->options->recompute, "auto") == 0) {
+        fprintf(stream, "\nRecomputation: none; nothing that is held is cheap to make again\n");
+    }
+}
+
 /* ---- the cycle ------------------------------------------------------------------------------- */
 
 static car_status print_cycle(const car_plan *plan, FILE *stream) {
@@ -125,10 +138,19 @@ static void print_memory(const car_plan *plan, const car_prediction *p, FILE *st
     if (car_plan_is_cyclic(plan)) {
         fprintf(stream, "  this plan, workers evenly spaced                  %10s      %.2f\n",
                 car_cli_bytes(p->free_running * dp).text, p->free_running);
-        fprintf(stream,
-                "  limit without recomputing or idling               %10s      %.2f   self-timed is %.0f %% %s\n",
+        fprintf(stream, "  %-48s  %10s      %.2f   self-timed is %.0f %% %s\n",
+                partition->recompute ? "limit with this recomputation, without idling"
+                                     : "limit without recomputing or idling",
                 car_cli_bytes(p->limit * n_a).text, p->limit * n_a / dp, 100 * fabs(p->above_limit),
                 p->above_limit >= 0 ? "above" : "below: fewer devices than workers");
+    }
+    if (partition->recompute) {
+        const car_recomputation *r = &partition->recomputation;
+        double peak = config->workers * (double)r->peak, limit = r->limit * config->workers * (double)r->held_bytes;
+        fprintf(stream, "  dp without recomputation                          %10s      %.2f\n",
+                car_cli_bytes(peak).text, peak / dp);
+        fprintf(stream, "  limit without recomputing or idling               %10s      %.2f\n",
+                car_cli_bytes(limit).text, limit / dp);
     }
     if (!shared) {
         fprintf(stream, "  the device that needs most, self-timed            %10s\n",
@@ -221,6 +243,7 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     print_title(s, plan, stream);
     print_partition(s, stream);
     print_convolutions(s, stream);
+    print_recomputation(s, stream);
     CAR_TRY(print_cycle(plan, stream));
     print_memory(plan, &prediction, stream);
     print_states(plan, &prediction, stream);

@@ -55,10 +55,11 @@ static double stored_early(const car_plan_subject *s) {
 static void remark_limit(const car_plan_subject *s, const car_plan *plan, FILE *stream, int *count) {
     /* As a share of dp's peak, like the table's: that counts gradients of activations too. */
     double limit = s->partition->limit * (double)s->partition->held_bytes / (double)s->partition->curve.peak;
-    if (limit > cannot_halve && car_plan_is_cyclic(plan)) {
+    if (limit > cannot_halve && car_plan_is_cyclic(plan) && !s->partition->recompute) {
         say(stream, count,
             "This model cannot halve: the first third of its forward leaves %.0f %% of what is held for backward, and "
-            "that is held longest. No schedule that neither recomputes nor idles goes below %.2f of dp's peak.",
+            "that is held longest. No schedule that neither recomputes nor idles goes below %.2f of dp's peak; "
+            "--recompute does.",
             100 * stored_early(s), limit);
     }
 }
@@ -240,7 +241,8 @@ static void remark_placement(const car_plan_subject *s, const car_plan *plan, co
     }
     if (copies < floats) {
         say(stream, count,
-            "In bf16 a weight takes 2 bytes in each version and 4 where it is updated: %s a device; messages of weights "
+            "In bf16 a weight takes 2 bytes in each version and 4 where it is updated: %s a device; messages of "
+            "weights "
             "have %.2f of fp32's bytes.",
             car_cli_bytes((double)p->weights_device).text, (double)copies / (double)floats);
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "recompute.h"
 #include "train.h"
 
 static void log_line(void *user, car_log_level level, const char *line) {
@@ -21,12 +22,14 @@ static car_status build(car_train_run *run, car_plan_config *plan, const car_pro
     car_train_options *o = &run->options;
     car_status status = CAR_OK;
     o->stages = o->stages ? o->stages : o->workers;
-    const car_partition_config partition = {.stages = o->stages};
+    car_partition_config partition = {.stages = o->stages};
     run->available = car_available_find("");
     CAR_TRY(car_train_check_tasks(run, plan->workers, partition.stages));
     CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
     CAR_TRY(car_optimizer_check(&run->optimizer, run->graph));
-    CAR_TRY(car_partition_create(run->graph, &partition, &run->partition));
+    CAR_TRY(car_cli_cut_graph(run->graph, o->recompute, o->memory_limit, plan, &run->optimizer, &partition,
+                              &run->partition));
+    run->recompute = partition.recompute;
     CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
     CAR_TRY(car_train_make_plan(run, plan));
     if (!run->transport) {
@@ -180,16 +183,9 @@ car_status car_train_evaluate_now(car_train_run *run) {
     double start = car_clock_seconds();
     car_train_enter(run, CAR_TRAIN_TRAINING); /* it need not be finished either */
     run->evaluated = false;
-    car_status status = car_train_create_confusion(run);
-    if (status == CAR_OK) {
-        status = car_train_evaluate(&run->data, &run->options, run->program, run->arena, car_train_weights(run),
-                                    run->confusion.counts, &run->evaluation);
-    }
-    status = status == CAR_OK ? car_train_evaluate_average(run) : status;
+    car_status status = car_train_evaluate_here(run);
     if (status == CAR_OK) {
         run->evaluated = true;
-        car_train_show_evaluation(run, car_train_steps(run));
-        car_train_judge(run);
     } else if (car_train_is_interrupted()) {
         car_context_clear_error(run->context);
         status = CAR_OK;

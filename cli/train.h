@@ -28,6 +28,7 @@ typedef struct car_train_options {
         *plan;
     const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best, *precision,
         *save_precision;
+    const char *recompute, *memory_limit;
     car_precision saves_as; /* what save_precision names */
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, steps, eval_every, eval_batches;
@@ -137,6 +138,7 @@ typedef struct car_train_run {
     car_context *context;
     car_graph *graph;
     car_partition *partition;
+    car_recompute_config recompute; /* what the options come to */
     car_plan *plan;
     car_program *program;
     car_arena *arena;
@@ -297,8 +299,8 @@ car_status car_train_open_rank(car_train_run *run, const car_trainer_config *tra
 car_status car_train_over_ranks(car_train_run *run);
 /* Whether ranks wait for evaluations on the way, because these decide how the run goes on. */
 bool car_train_pauses(const car_train_options *options);
-/* Fills run->gathered with the weights of a cut. */
-car_status car_train_make_weights(car_train_run *run, const car_cut *cut);
+/* Copies the weights of a cut; *weights is created if it is NULL. */
+car_status car_train_copy_weights(car_train_run *run, const car_cut *cut, car_arena *arena, car_weights **weights);
 void car_train_close_rank(car_train_run *run);
 /* Ends the job, with a message, if this rank failed in the middle of it. */
 void car_train_leave(car_train_run *run, car_status status);
@@ -352,10 +354,16 @@ car_status car_train_make_card(car_train_run *run, int64_t step, car_card **out)
 const char *car_train_metric(const car_train_run *run);
 /* Refuses --keep-best and --patience that cannot be. */
 car_status car_train_check_best(car_train_run *run);
-/* Evaluates the average of the weights, if there is one. */
-car_status car_train_evaluate_average(car_train_run *run);
-/* After an evaluation: keeps the best weights, and decides whether the run has waited long enough for better ones. */
-void car_train_judge(car_train_run *run);
+/* What an evaluation is of. */
+typedef struct car_train_subject {
+    int64_t step;
+    car_weights *weights, *average; /* average: NULL without --ema */
+} car_train_subject;
+/* With --ema: adds the average of the weights, from a cut or (NULL) from the trainer. It is to be destroyed. */
+car_status car_train_add_average(car_train_run *run, const car_cut *cut, car_arena *arena, car_train_subject *subject);
+/* Evaluates, shows it, and keeps the weights if they are the best; or decides that the run has waited long enough. */
+car_status car_train_evaluate_subject(car_train_run *run, const car_train_subject *subject, car_arena *arena);
+car_status car_train_evaluate_here(car_train_run *run); /* the same of where the run stands */
 /* A resumed run: counts the evaluations that were made before. */
 car_status car_train_recall_best(car_train_run *run);
 

@@ -10,57 +10,75 @@
 #include "train.h"
 #include "weights.h"
 
-/* ---- the average ----------------------------------------------------------------------------- */
+/* ---- what is evaluated ----------------------------------------------------------------------- */
 
-/* In stored layout of one process, or of what ranks have gathered; what is frozen has none, and is the weights' own. */
-static car_status copy_average(car_train_run *run, int param, float *values, car_weights *to) {
-    float *stored =
+/* Of a cut, or in one process of the optimizer. What has no average, because it is frozen or because no update was made, is
+ * the weights' own. */
+static car_status copy_average(car_train_run *run, const car_cut *cut, int param, float *values,
+                               const car_train_subject *subject) {
+    const float *stored =
         run->trainer ? car_optimizer_state(car_trainer_optimizer(run->trainer), CAR_OPTIMIZER_AVERAGE, param) : NULL;
-    bool gathered = run->cut && car_cut_has(run->cut, CAR_CUT_AVERAGE, param);
+    bool begun = cut ? car_cut_get_numbers(cut).updates > car_cut_get_numbers(cut).since : run->averaged;
     car_status status = CAR_OK;
-    if (run->averaged && stored) {
+    if (begun && cut && car_cut_has(cut, CAR_CUT_AVERAGE, param)) {
+        CAR_TRY(car_cut_get(cut, CAR_CUT_AVERAGE, param, values));
+    } else if (begun && !cut && stored) {
         CAR_TRY(car_program_export_param(run->program, param, stored, values));
-    } else if (run->averaged && gathered) {
-        CAR_TRY(car_cut_get(run->cut, CAR_CUT_AVERAGE, param, values));
     } else {
-        CAR_TRY(car_weights_get(car_train_weights(run), param, values));
+        CAR_TRY(car_weights_get(subject->weights, param, values));
     }
-    CAR_TRY(car_weights_set(to, param, values));
+    CAR_TRY(car_weights_set(subject->average, param, values));
 done:
     return status;
 }
 
-/* The averaged weights, to be destroyed. */
-static car_status make_average(car_train_run *run, car_weights **out) {
+car_status car_train_add_average(car_train_run *run, const car_cut *cut, car_arena *arena, car_train_subject *subject) {
     size_t most = car_graph_param_bytes(run->graph);
-    car_weights *weights = NULL;
     float *values = NULL;
-    car_status status = CAR_OK;
-    *out = NULL;
-    CAR_TRY(car_weights_create(run->program, run->arena, &weights));
-    CAR_TRY(car_context_allocate(run->context, most, 1, &values));
-    for (int p = 0; p < car_graph_param_count(run->graph); p++) {
-        CAR_TRY(copy_average(run, p, values, weights));
-    }
-    *out = weights;
-    weights = NULL;
-done:
-    car_context_release(run->context, values, values ? most : 0, 1);
-    car_weights_destroy(weights);
-    return status;
-}
-
-car_status car_train_evaluate_average(car_train_run *run) {
-    car_weights *average = NULL;
     car_status status = CAR_OK;
     if (run->options.ema == 0) {
         return CAR_OK;
     }
-    CAR_TRY(make_average(run, &average));
-    CAR_TRY(car_train_evaluate(&run->data, &run->options, run->program, run->arena, average, NULL,
-                               &run->average_evaluation));
+    CAR_TRY(car_weights_create(run->program, arena, &subject->average));
+    CAR_TRY(car_context_allocate(run->context, most, 1, &values));
+    for (int p = 0; p < car_graph_param_count(run->graph); p++) {
+        CAR_TRY(copy_average(run, cut, p, values, subject));
+    }
 done:
-    car_weights_destroy(average);
+    car_context_release(run->context, values, values ? most : 0, 1);
+    return status;
+}
+
+/* Where the run stands; its average, if it has one, is to be destroyed. */
+static car_status describe_now(car_train_run *run, car_train_subject *out) {
+    *out = (car_train_subject){.step = car_train_steps(run), .weights = car_train_weights(run)};
+    return car_train_add_average(run, run->cut, run->arena, out);
+}
+
+static void judge(car_train_run *run, const car_train_subject *subject);
+
+car_status car_train_evaluate_subject(car_train_run *run, const car_train_subject *subject, car_arena *arena) {
+    car_status status = CAR_OK;
+    CAR_TRY(car_train_create_confusion(run));
+    CAR_TRY(car_train_evaluate(&run->data, &run->options, run->program, arena, subject->weights, run->confusion.counts,
+                               &run->evaluation));
+    if (subject->average) {
+        CAR_TRY(car_train_evaluate(&run->data, &run->options, run->program, arena, subject->average, NULL,
+                                   &run->average_evaluation));
+    }
+    car_train_show_evaluation(run, subject->step);
+    judge(run, subject);
+done:
+    return status;
+}
+
+car_status car_train_evaluate_here(car_train_run *run) {
+    car_train_subject subject;
+    car_status status = CAR_OK;
+    CAR_TRY(describe_now(run, &subject));
+    CAR_TRY(car_train_evaluate_subject(run, &subject, run->arena));
+done:
+    car_weights_destroy(subject.average);
     return status;
 }
 
@@ -75,23 +93,21 @@ done:
 }
 
 /* Weights or their average as a file of the run directory. `best`: with the metric that made them the best. */
-static car_status write_weights(car_train_run *run, const char *name, bool average, bool best) {
+static car_status write_weights(car_train_run *run, const char *name, const car_train_subject *subject, bool average,
+                                bool best) {
     char path[CAR_TRAIN_PATH];
-    car_weights *averaged = NULL;
     car_card *card = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_train_path(run->context, run->options.out, name, path));
-    CAR_TRY(car_train_make_card(run, car_train_steps(run), &card));
+    CAR_TRY(car_train_make_card(run, subject->step, &card));
     if (average) {
-        CAR_TRY(make_average(run, &averaged));
         CAR_TRY(car_card_set(card, "average", "%g", run->options.ema));
     }
     if (best) {
         CAR_TRY(car_card_set(card, car_train_metric(run), "%.9g", run->best_value));
     }
-    CAR_TRY(car_weights_save_with(averaged ? averaged : car_train_weights(run), path, card, run->options.saves_as));
+    CAR_TRY(car_weights_save_with(average ? subject->average : subject->weights, path, card, run->options.saves_as));
 done:
-    car_weights_destroy(averaged);
     car_card_destroy(card);
     return status;
 }
@@ -104,18 +120,21 @@ static void remove_file(const car_train_run *run, const char *name) {
 }
 
 car_status car_train_write_weights(car_train_run *run) {
+    car_train_subject subject = {0};
     car_status status = CAR_OK;
     if (!run->options.out) {
         return CAR_OK;
     }
-    CAR_TRY(write_weights(run, "weights.safetensors", false, false));
+    CAR_TRY(describe_now(run, &subject));
+    CAR_TRY(write_weights(run, "weights.safetensors", &subject, false, false));
     run->weights_written = true;
-    if (run->options.ema > 0) {
-        CAR_TRY(write_weights(run, "average.safetensors", true, false));
+    if (subject.average) {
+        CAR_TRY(write_weights(run, "average.safetensors", &subject, true, false));
     } else {
         remove_file(run, "average.safetensors"); /* of an earlier start that had one */
     }
 done:
+    car_weights_destroy(subject.average);
     return status;
 }
 
@@ -155,8 +174,8 @@ static bool count_value(car_train_run *run, double value, int64_t step) {
     return better;
 }
 
-static void save_best(car_train_run *run) {
-    bool saved = write_weights(run, "best.safetensors", run->options.ema > 0, true) == CAR_OK;
+static void save_best(car_train_run *run, const car_train_subject *subject) {
+    bool saved = write_weights(run, "best.safetensors", subject, subject->average, true) == CAR_OK;
     if (!saved) {
         car_context_log(run->context, CAR_LOG_WARNING, "the best weights, of step %lld, are not saved: %s",
                         (long long)run->best_step, car_context_error(run->context));
@@ -164,17 +183,18 @@ static void save_best(car_train_run *run) {
     }
 }
 
-void car_train_judge(car_train_run *run) {
+/* Keeps the best weights, and decides whether the run has waited long enough for better ones. */
+static void judge(car_train_run *run, const car_train_subject *subject) {
     const car_train_options *o = &run->options;
-    const car_evaluation *e = o->ema > 0 ? &run->average_evaluation : &run->evaluation;
+    const car_evaluation *e = subject->average ? &run->average_evaluation : &run->evaluation;
     if (!o->keep_best && !o->patience) {
         return;
     }
     double value = strcmp(car_train_metric(run), "loss") == 0 ? e->loss : e->top1;
-    if (count_value(run, value, car_train_steps(run)) && o->keep_best) {
-        save_best(run);
+    if (count_value(run, value, subject->step) && o->keep_best) {
+        save_best(run, subject);
     }
-    if (o->patience > 0 && run->worse >= o->patience && car_train_steps(run) < o->steps) {
+    if (o->patience > 0 && run->worse >= o->patience && subject->step < o->steps) {
         run->stopped_early = true;
         printf("stopping: %d evaluations without a better %s than %.4f after step %lld (--patience)\n", run->worse,
                car_train_metric(run), run->best_value, (long long)run->best_step);

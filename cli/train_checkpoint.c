@@ -63,16 +63,42 @@ static bool saves_on_the_way(const car_train_options *o) {
     return o->out && o->keep > 0 && o->checkpoint_every > 0;
 }
 
-/* In an arena of its own: what training holds is counted apart. Its failure ends the run, in order. */
-static void evaluate_step(car_train_run *run, int64_t step) {
-    car_arena *arena = NULL;
+/* The weights of a cut, and their average. Both are to be destroyed. */
+static car_status copy_subject(car_train_run *run, const car_cut *cut, car_arena *arena, car_train_subject *out) {
     car_status status = CAR_OK;
-    CAR_TRY(car_arena_create_reserving(run->context, 0, run->addresses, &arena));
-    CAR_TRY(car_train_create_confusion(run));
-    CAR_TRY(car_train_evaluate(&run->data, &run->options, run->program, arena, run->gathered, run->confusion.counts,
-                               &run->evaluation));
-    car_train_show_evaluation(run, step);
+    out->step = car_cut_get_numbers(cut).step;
+    CAR_TRY(car_train_copy_weights(run, cut, arena, &out->weights));
+    CAR_TRY(car_train_add_average(run, cut, arena, out));
 done:
+    return status;
+}
+
+/* The last evaluation is made at the end. */
+static bool is_evaluated(const car_train_run *run, int64_t step) {
+    const car_train_options *o = &run->options;
+    return run->rank && !car_train_pauses(o) && is_due(step, o->eval_every) && step < o->steps &&
+           !car_train_is_interrupted();
+}
+
+static void return_cut(const car_train_run *run) {
+    if (run->rank) {
+        car_rank_return_cut(run->rank);
+    } else {
+        car_trainer_return_cut(run->trainer);
+    }
+}
+
+/* In an arena of its own: what training holds is counted apart. The cut is given back before the evaluation, so that the
+ * next one need not wait for it. A failure ends the run, in order. */
+static void evaluate_cut(car_train_run *run, const car_cut *cut) {
+    car_train_subject subject = {0};
+    car_arena *arena = NULL;
+    car_status status = car_arena_create_reserving(run->context, 0, run->addresses, &arena);
+    status = status == CAR_OK ? copy_subject(run, cut, arena, &subject) : status;
+    return_cut(run);
+    status = status == CAR_OK ? car_train_evaluate_subject(run, &subject, arena) : status;
+    car_weights_destroy(subject.average);
+    car_weights_destroy(subject.weights);
     car_arena_destroy(arena);
     if (status != CAR_OK && car_train_is_interrupted()) {
         car_context_clear_error(run->context); /* it was broken off */
@@ -81,28 +107,16 @@ done:
     }
 }
 
-/* The cut is given back before the evaluation, so that the next one need not wait for it. */
 static void take_cut(car_train_writer *writer, const car_cut *cut) {
     car_train_run *run = writer->run;
-    const car_train_options *o = &run->options;
     int64_t step = car_cut_get_numbers(cut).step;
-    /* The last evaluation is made at the end. */
-    bool evaluates = run->rank && !car_train_pauses(o) && is_due(step, o->eval_every) && step < o->steps &&
-                     !car_train_is_interrupted();
-    if (saves_on_the_way(o) && is_due(step, o->checkpoint_every)) {
+    if (saves_on_the_way(&run->options) && is_due(step, run->options.checkpoint_every)) {
         write_or_warn(writer, cut);
     }
-    if (evaluates && !car_train_remember(run, car_train_make_weights(run, cut))) {
-        evaluates = false;
-        car_rank_stop(run->rank);
-    }
-    if (run->rank) {
-        car_rank_return_cut(run->rank);
+    if (is_evaluated(run, step)) {
+        evaluate_cut(run, cut);
     } else {
-        car_trainer_return_cut(run->trainer);
-    }
-    if (evaluates) {
-        evaluate_step(run, step);
+        return_cut(run);
     }
 }
 
@@ -139,7 +153,7 @@ car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer
     const car_train_options *o = &run->options;
     car_train_writer *writer = NULL;
     trainer->cut_every = saves_on_the_way(o) ? o->checkpoint_every : 0;
-    /* One process is drained for evaluations, and ranks are if these decide. */
+    /* One process is drained for evaluations, and ranks are if these decide whether to go on. */
     trainer->weights_every = run->transport && !car_train_pauses(o) ? o->eval_every : 0;
     if ((trainer->cut_every == 0 && trainer->weights_every == 0) || !car_train_is_first(run)) {
         return CAR_OK;

@@ -162,13 +162,13 @@ done:
 /* ---- what would fit -------------------------------------------------------------------------- */
 
 /* Whether the run fits with another plan. What cannot be planned does not. */
-static bool fits_with(car_train_run *run, const car_plan_config *config, int stages, int states, double bytes) {
-    const car_partition_config cut = {.stages = stages};
+static bool fits_with(car_train_run *run, const car_plan_config *config, const car_partition_config *cut, int states,
+                      double bytes) {
     car_partition *partition = NULL;
     car_plan *plan = NULL;
     need n = {0};
     car_status status = CAR_OK;
-    CAR_TRY(car_partition_create(run->graph, &cut, &partition));
+    CAR_TRY(car_partition_create(run->graph, cut, &partition));
     CAR_TRY(car_plan_create(run->context, partition, config, &plan));
     CAR_TRY(predict(run, plan, states, &n));
 done:
@@ -187,7 +187,8 @@ static int most_workers(car_train_run *run, const car_plan_config *config, int s
         car_plan_config fewer = *config;
         fewer.ranks = 0; /* as many */
         fewer.workers = fits + (most - fits + 1) / 2;
-        if (fits_with(run, &fewer, fewer.workers * per_worker, states, bytes)) {
+        const car_partition_config cut = {.stages = fewer.workers * per_worker, .recompute = run->recompute};
+        if (fits_with(run, &fewer, &cut, states, bytes)) {
             fits = fewer.workers;
         } else {
             most = fewer.workers - 1;
@@ -200,6 +201,25 @@ static void add_way(char *text, size_t capacity, const char *option, int number)
     size_t used = strlen(text);
     if (used < capacity) {
         snprintf(text + used, capacity - used, "%s%s %d", used ? ", or " : "", option, number);
+    }
+}
+
+/* If making some activations again would be enough, the option that does it. */
+static void add_recompute(car_train_run *run, const car_plan_config *config, int states, double bytes, char *text,
+                          size_t capacity) {
+    static const struct {
+        const char *text;
+        car_recompute_config config;
+    } choices[] = {{"auto", {.how = CAR_RECOMPUTE_AUTO}},
+                   {"0.5", {.how = CAR_RECOMPUTE_SHARE, .share = 0.5}},
+                   {"0.3", {.how = CAR_RECOMPUTE_SHARE, .share = 0.3}}};
+    size_t used = strlen(text);
+    for (size_t c = 0; c < sizeof choices / sizeof choices[0] && run->recompute.how == CAR_RECOMPUTE_OFF; c++) {
+        const car_partition_config cut = {.stages = run->options.stages, .recompute = choices[c].config};
+        if (used < capacity && fits_with(run, config, &cut, states, bytes)) {
+            snprintf(text + used, capacity - used, "%s--recompute %s", used ? ", or " : "", choices[c].text);
+            return;
+        }
     }
 }
 
@@ -217,12 +237,14 @@ static void find_ways(car_train_run *run, const car_plan_config *config, int sta
     if (workers >= 1) {
         add_way(text, capacity, "--workers", workers);
     }
+    add_recompute(run, config, states, bytes, text, capacity);
+    const car_partition_config cut = {.stages = o->stages, .recompute = run->recompute};
     for (int threads = o->threads; threads >= 1 && !car_rule_info_of(config->rule)->in_turns; threads /= 2) {
         car_plan_config other = *config;
         other.rule = CAR_RULE_ACCUMULATE;
         other.threads = threads;
         other.freshness_slack = 0;
-        if (fits_with(run, &other, o->stages, states, bytes)) {
+        if (fits_with(run, &other, &cut, states, bytes)) {
             add_way(text, capacity, "--rule accumulate --threads", threads);
             break;
         }

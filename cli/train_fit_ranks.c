@@ -44,14 +44,15 @@ static double copied_bytes(const car_plan *plan, int rank) {
     return most;
 }
 
-/* What evaluations beside training take on the first rank: weights, and for each thread about three of the largest tensor. */
+/* What evaluations beside training take on the first rank: weights, their average, and for each thread about three of the
+ * largest tensor. */
 static double evaluation_bytes(const car_train_run *run) {
     const car_train_options *o = &run->options;
     double largest = 0, threads = fmin(o->threads, o->workers);
     for (int t = 0; t < car_graph_tensor_count(run->graph); t++) {
         largest = fmax(largest, (double)car_graph_tensor(run->graph, t)->bytes);
     }
-    return (double)car_graph_param_bytes(run->graph) +
+    return (o->ema > 0 ? 2 : 1) * (double)car_graph_param_bytes(run->graph) +
            threads * (3 * largest + (double)car_program_scratch_bytes(run->program));
 }
 
@@ -60,7 +61,7 @@ static double snapshot_bytes(const car_train_run *run, int states) {
     const car_train_options *o = &run->options;
     bool saves = o->out && o->keep && o->checkpoint_every, first = car_train_is_first(run);
     double whole = 1 + car_plan_delay(run->plan, 0, 0) + states;
-    double parts = (saves ? whole : 0) + (car_train_pauses(o) ? whole : o->eval_every && !saves ? 1 : 0);
+    double parts = (saves ? whole : 0) + (car_train_pauses(o) ? whole : o->eval_every && !saves ? 1 + (o->ema > 0) : 0);
     double bytes =
         first ? (double)car_graph_param_bytes(run->graph) : copied_bytes(run->plan, car_transport_rank(run->transport));
     return parts * bytes + (first && o->eval_every ? evaluation_bytes(run) : 0);

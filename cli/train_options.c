@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "correction.h"
+#include "recompute.h"
 #include "train.h"
 
 void car_train_default_options(car_train_options *o) {
@@ -119,6 +120,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
          0},
+        CAR_CLI_RECOMPUTE_OPTIONS(o),
         {"trace", "FILE", "write what was done as a trace, for Perfetto or chrome://tracing", CAR_CLI_TEXT, &o->trace,
          0, 0},
         {"trace-steps", "A:B", "steps A to B-1 are in it (four, after the first four: files stay small)", CAR_CLI_TEXT,

@@ -12,6 +12,7 @@
 #include "carousel/correction.h"
 #include "data.h"
 #include "language.h"
+#include "recompute.h"
 #include "train.h"
 
 enum { TIMED_STEPS = 512 };
@@ -124,6 +125,11 @@ void car_train_show_model(const car_train_run *run) {
            o->model, (double)car_graph_param_bytes(run->graph) / 4e6,
            (car_graph_flops(run->graph, false) + car_graph_flops(run->graph, true)) / o->shape.batch / 1e9, o->rule,
            o->workers, o->shape.batch, run->partition->stage_count, o->threads, correction);
+    if (run->partition->recompute) {
+        char text[256];
+        car_cli_describe_recomputation(run->partition, text, sizeof text);
+        printf("recomputation: %s\n", text);
+    }
     const car_dataset_info data = car_dataset_get_info(run->data.set);
     if (run->epoch_steps > 0) {
         printf("data %s: %lld samples to train on, %lld to evaluate on; an epoch is %lld steps\n", o->data,
@@ -140,7 +146,9 @@ void car_train_show_model(const car_train_run *run) {
     }
     if (o->shape.precision == CAR_PRECISION_BF16) {
         printf("bf16: activations and the weights that are computed with; sums, updates and checkpoints are fp32%s\n",
-               car_program_multiplies_bf16() ? "" : ". This machine has no bf16 instructions: products are computed in fp32");
+               car_program_multiplies_bf16()
+                   ? ""
+                   : ". This machine has no bf16 instructions: products are computed in fp32");
     }
     fflush(stdout); /* the first step may take long */
 }

@@ -250,26 +250,26 @@ done:
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-car_status car_train_make_weights(car_train_run *run, const car_cut *cut) {
+car_status car_train_copy_weights(car_train_run *run, const car_cut *cut, car_arena *arena, car_weights **weights) {
     float *values = NULL;
     size_t most = car_graph_param_bytes(run->graph);
     car_status status = CAR_OK;
-    if (!run->gathered) {
-        CAR_TRY(car_weights_create(run->program, run->arena, &run->gathered));
+    if (!*weights) {
+        CAR_TRY(car_weights_create(run->program, arena, weights));
     }
     CAR_TRY(car_context_allocate(run->context, most, 1, &values));
     for (int p = 0; p < car_graph_param_count(run->graph); p++) {
         CAR_TRY(car_cut_get(cut, CAR_CUT_WEIGHTS, p, values));
-        CAR_TRY(car_weights_set(run->gathered, p, values));
+        CAR_TRY(car_weights_set(*weights, p, values));
     }
 done:
     car_context_release(run->context, values, values ? most : 0, 1);
     return status;
 }
 
-/* Where evaluations decide, or are of averages that only a whole state has, ranks pause for them; else they go on. */
+/* Where an evaluation decides whether the run goes on, ranks wait for it. */
 bool car_train_pauses(const car_train_options *o) {
-    return o->eval_every > 0 && (o->patience > 0 || o->keep_best || o->ema > 0);
+    return o->eval_every > 0 && o->patience > 0;
 }
 
 /* What the first rank does on the way while the others wait. */
@@ -277,7 +277,7 @@ static car_status evaluate_on_the_way(void *user) {
     car_train_run *run = user;
     car_status status = CAR_OK;
     if (car_train_steps(run) != run->last_evaluated) {
-        CAR_TRY(car_train_make_weights(run, run->cut));
+        CAR_TRY(car_train_copy_weights(run, run->cut, run->arena, &run->gathered));
         CAR_TRY(car_train_evaluate_now(run));
     }
 done:
@@ -291,7 +291,7 @@ static car_status evaluate_and_save(void *user) {
     bool before = false, saves = o->out && o->keep;
     car_status status = CAR_OK;
     car_train_close_writer(run);
-    CAR_TRY(car_train_make_weights(run, run->cut));
+    CAR_TRY(car_train_copy_weights(run, run->cut, run->arena, &run->gathered));
     if (!car_train_remember(run, car_train_find_directory(run))) {
         return CAR_OK; /* all ranks end, and then hear why */
     }

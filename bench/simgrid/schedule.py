@@ -11,7 +11,7 @@ import os
 import re
 
 TASK = re.compile(r"([FBUSRCD])([agpsw]?)(~?\d+)(?:\.(\d+))?(?:@(-?\d+)(?:~(-?\d+))?)?(?:/(-?\d+))?(?:[<>](\d+))?"
-                  r"(?:-[aws]+)?(\{.*\})?")  # fmt: skip
+                  r"(\{.*\})?")  # fmt: skip
 TIE = re.compile(r"# (~\d+): (\S+) of stage (\d+), used again in stage (\d+)")
 AHEAD = re.compile(r"(\w) (\d+)")
 EDGES = re.compile(r"# (\d+):((?: \d+)+)")

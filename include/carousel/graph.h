@@ -24,7 +24,7 @@ extern "C" {
 
 #define CAR_NONE (-1)
 #define CAR_MAX_RANK 4
-#define CAR_MAX_INPUTS 2
+#define CAR_MAX_INPUTS 8
 #define CAR_MAX_PARAMS 4
 
 typedef struct car_graph car_graph;
@@ -34,7 +34,7 @@ typedef struct car_shape {
     int64_t dim[CAR_MAX_RANK];
 } car_shape;
 
-typedef enum car_dtype { CAR_F32, CAR_I32, CAR_U8, CAR_BF16 } car_dtype;
+typedef enum car_dtype { CAR_F32, CAR_I32, CAR_U8, CAR_BF16, CAR_F64 } car_dtype;
 
 typedef enum car_precision { CAR_PRECISION_FP32, CAR_PRECISION_BF16 } car_precision;
 
@@ -60,7 +60,9 @@ const char *car_precision_text(car_precision precision);
     X(CAR_OP_PATCH_TOKENS, "patch-tokens")     \
     X(CAR_OP_SELECT_TOKEN, "select-token")     \
     X(CAR_OP_DROPOUT, "dropout")               \
-    X(CAR_OP_CROSS_ENTROPY, "cross-entropy")
+    X(CAR_OP_CROSS_ENTROPY, "cross-entropy")   \
+    X(CAR_OP_CARRY, "carry")                   \
+    X(CAR_OP_STAGE, "stage")
 
 typedef enum car_op_kind {
 #define CAR_OP_ENUM(kind, text) kind,
@@ -97,8 +99,9 @@ typedef struct car_param {
     car_shape shape;  /* canonical layout: PyTorch's, row-major */
     car_param_role role;
     car_init init;
-    /* What forwards and backwards read. CAR_BF16: a copy, rounded from the floats that updates work on. */
-    car_dtype dtype;
+    car_dtype dtype; /* CAR_F32; stages of one's own may have CAR_F64 */
+    /* What forwards and backwards read: `dtype`, or CAR_BF16: a copy, rounded from the floats that updates work on. */
+    car_dtype copy;
 } car_param;
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -153,6 +156,12 @@ typedef union car_op_config {
     struct {
         double smoothing;
     } cross_entropy;
+    struct {
+        const struct car_stage_class *class; /* stage.h */
+        const void *user;
+        /* Of the inputs: 1 or 0 from the stage before, then what is carried, then data. */
+        int states, carried, data;
+    } stage;
 } car_op_config;
 
 /* How the backward of an operation treats the gradient of one input. */
@@ -213,7 +222,7 @@ void car_graph_destroy(car_graph *graph);
 void car_graph_set_precision(car_graph *graph, car_precision precision);
 
 /* Checks the whole and derives the backward pass and the lifetimes. `loss` is the scalar output of a
- * cross-entropy. After success the graph is immutable and may be read from any thread. */
+ * cross-entropy, or of a stage of one's own that hands nothing on (stage.h). After success the graph is immutable and may be read from any thread. */
 car_status car_graph_finish(car_graph *graph, int loss);
 
 /* Names are copied. Images are [batch, channels, height, width], sequences [batch, tokens, width]. */
@@ -265,11 +274,15 @@ int car_graph_use_param(const car_graph *graph, int use);            /* the para
 int car_graph_find_param(const car_graph *graph, const char *name);  /* CAR_NONE if absent */
 int car_graph_find_tensor(const car_graph *graph, const char *name); /* CAR_NONE if absent */
 int car_graph_loss(const car_graph *graph);                          /* tensor id */
-int car_graph_logits(const car_graph *graph);                        /* tensor id: what the loss is taken of */
+/* Tensor id: what the loss is taken of; CAR_NONE if that is a stage of one's own. */
+int car_graph_logits(const car_graph *graph);
 
 int64_t car_shape_elements(car_shape shape);
 size_t car_dtype_bytes(car_dtype dtype);
 size_t car_dtype_size(car_dtype dtype, int64_t elements); /* of so many elements; bf16: as a multiple of 4 */
+/* Row-major. Parameters of doubles are filled up to a multiple of 64, so that they are aligned wherever they lie. */
+size_t car_param_bytes(const car_param *param);
+size_t car_param_copy_bytes(const car_param *param); /* of what forwards and backwards read */
 
 /* Tensors that a cut before operation `cut` separates from a use in forward: produced (or fed) below
  * it, read at or above it. Inputs of the graph do not count: they are fed where they are used.

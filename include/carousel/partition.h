@@ -45,8 +45,10 @@ car_status car_costs_load(const car_graph *graph, const char *path, car_costs *o
 
 typedef struct car_stage {
     int first, end;           /* operations first .. end - 1; empty if equal */
-    double forward, backward; /* costs, as shares of all forwards and backwards of the model together */
+    double forward, backward; /* costs, as shares of all forwards and backwards of the model together; what runs again
+                                 is part of backward */
     size_t held_bytes;        /* what its forward leaves held for backward */
+    size_t again_bytes;       /* with recomputation: what comes on top of that during its backward, at most */
     size_t boundary_bytes;    /* of the tensors that cross the cut before it, forward */
     size_t weight_bytes;      /* of the parameters that belong to it, those used here first, as floats */
     size_t copy_bytes;        /* the same as forwards and backwards read them: in bf16 about half */
@@ -56,21 +58,48 @@ typedef struct car_stage {
  * used again in a later stage b (a tied weight) has a bundle of its own there: stage b computes with it,
  * but it follows the rule and the update of its home, and its sum is added to the home's. */
 typedef struct car_bundle {
-    int stage;    /* where it is used */
-    int home;     /* whose rule and update it follows; equal to stage but for ties */
-    int param;    /* the tied parameter, else CAR_NONE */
-    size_t bytes; /* as floats: of the sum of their gradients, and of what updates work on */
+    int stage;         /* where it is used */
+    int home;          /* whose rule and update it follows; equal to stage but for ties */
+    int param;         /* the tied parameter, else CAR_NONE */
+    size_t bytes;      /* as floats: of the sum of their gradients, and of what updates work on */
     size_t copy_bytes; /* of the weights that are computed with, in every version, and in messages */
 } car_bundle;
 
 /* The life of one micro-batch in bytes, at the grain of operations: forward of 0 .. L-1, then backward
- * of L-1 .. 0. `during[e]` is what is alive while event e runs, buffers for gradients included. */
+ * of L-1 .. 0, each after the operations that run again for it. `during[e]` is what is alive while event e runs,
+ * buffers for gradients included. */
 typedef struct car_curve {
     double *begin;  /* share of the step's cost before event e */
     size_t *during; /* bytes */
-    int events;     /* 2L */
+    int *back;  /* per operation l, and one more: event back[l + 1] is the first of its backward; back[0] == events */
+    int events; /* 2L, and what runs again */
+    int operations; /* L */
     size_t peak;
 } car_curve;
+
+/* What backward makes again instead of finding it held since forward: time for memory. Gradients have the same bits. */
+typedef enum car_recompute_how {
+    CAR_RECOMPUTE_OFF,
+    CAR_RECOMPUTE_AUTO,  /* what is cheap: no convolution, linear layer or attention runs again */
+    CAR_RECOMPUTE_SHARE, /* the cheapest that leaves at most a share of the bytes held */
+    CAR_RECOMPUTE_FIRST  /* the first so many tensors of the list, those that are most worth it first */
+} car_recompute_how;
+
+typedef struct car_recompute_config {
+    car_recompute_how how;
+    double share; /* CAR_RECOMPUTE_SHARE: of the bytes that are held without recomputation */
+    int tensors;  /* CAR_RECOMPUTE_FIRST; more than there are: all */
+} car_recompute_config;
+
+/* What a partition's recomputation comes to, beside the same partition without it. */
+typedef struct car_recomputation {
+    int tensors, most_tensors; /* dropped after forward, and how many could be */
+    int operations;            /* that run again */
+    double cost;               /* of what runs again, over the cost of all forwards and backwards */
+    double flops;              /* that are computed again, for a micro-batch */
+    size_t held_bytes, peak;   /* without recomputation: as car_partition's held_bytes and its curve's peak */
+    double limit;              /* without recomputation */
+} car_recomputation;
 
 typedef struct car_partition {
     car_context *context;
@@ -83,6 +112,8 @@ typedef struct car_partition {
     double limit;        /* sum of b_l * (1 - phi_l) over sum of b_l: what no schedule goes below, of N * A */
     size_t held_bytes;   /* A: what one micro-batch holds for backward */
     double longest_task; /* cost share of the costliest forward or backward of a stage */
+    struct car_recompute *recompute; /* what runs again when; NULL: nothing does */
+    car_recomputation recomputation;
 } car_partition;
 
 typedef struct car_partition_config {
@@ -90,6 +121,7 @@ typedef struct car_partition_config {
     car_measure measure;
     const car_costs *costs; /* NULL: FLOPs. Always what time is counted in; CAR_MEASURE_TIME also cuts by it */
     const int *cuts;        /* CAR_MEASURE_CUTS: stages - 1 operations, ascending: stage j + 1 begins at cuts[j] */
+    car_recompute_config recompute; /* stages are cut as without it */
 } car_partition_config;
 
 car_status car_partition_create(const car_graph *graph, const car_partition_config *config, car_partition **out);
@@ -97,6 +129,9 @@ car_status car_partition_create(const car_graph *graph, const car_partition_conf
 /* Without a model: S equal stages (backward = `ratio` * forward), for tests and for drawing the idea. */
 car_status car_partition_create_uniform(car_context *context, int stages, double ratio, car_partition **out);
 void car_partition_destroy(car_partition *partition);
+
+/* The first event of the backward of operation l; of -1: the end of the curve. */
+int car_curve_backward(const car_curve *curve, int l);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -109,14 +109,6 @@ typedef enum car_cargo {
         CAR_CARGOS
 } car_cargo;
 
-/* What ends with a task, on its device. */
-enum {
-    CAR_FREES_ACTIVATIONS = 1, /* B: the stage's activations of this micro-batch */
-    CAR_FREES_WEIGHTS =
-        2,            /* the device holds this version of the bundle no longer (zero: it moved on); U: the one before */
-    CAR_FREES_SUM = 4 /* the sum was handed on or turned into weights */
-};
-
 typedef struct car_task {
     car_task_kind kind;
     car_cargo cargo;
@@ -126,10 +118,8 @@ typedef struct car_task {
     int64_t step;         /* t; of updates and sums: whose sum; of weights: whose update made them, -1 if initial */
     int64_t version;      /* index of theta that is used, made or carried; CAR_NONE where none is */
     int64_t tied_version; /* F, B of a stage with a tied bundle: the version of that; else CAR_NONE */
-    int buffer; /* weights: version mod 2, the place it lives in; activations: micro-batch mod what is alive */
-    int peer;   /* device at the other end */
-    int tag;    /* matches a send with its receive between two devices, first in first out */
-    unsigned frees;
+    int peer;             /* device at the other end */
+    int tag;              /* matches a send with its receive between two devices, first in first out */
     int64_t slot;
     int64_t due; /* S: the slot in which it is used at the other end; not in the text form */
 } car_task;
@@ -178,10 +168,10 @@ typedef struct car_task_source {
     car_status (*expand)(void *user, int device, int64_t window, int64_t steps,
                          car_task_list *list); /* NULL: the plan's */
     void *user;
-    void (*change_uses)(void *user, int rank, int number, struct car_use_list *uses); /* or NULL */
-    void (*change_edges)(void *user, int rank, int number, int *edges, int first,
-                         int *count); /* the same; there is room
-                                                                                                  * for one more */
+    void (*change_uses)(void *user, int rank, int number, const car_task *task,
+                        struct car_use_list *uses); /* or NULL */
+    /* The same; there is room for one more. */
+    void (*change_edges)(void *user, int rank, int number, int *edges, int first, int *count);
 } car_task_source;
 
 /* Proves on the table of a run of `steps` steps (3 + the fill are enough to see all there is): every

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "carousel/optimizer.h"
 #include "carousel/plan.h"
 
 #ifdef __cplusplus
@@ -83,6 +84,13 @@ typedef struct car_device_prediction {
 car_status car_plan_predict_device(const car_plan *plan, int device, int optimizer_states, car_device_prediction *out);
 car_status car_plan_predict_device_sized(const car_plan *plan, int device, const car_optimizer_sizes *optimizer,
                                          car_device_prediction *out);
+
+/* The same with what a configured optimizer keeps. */
+car_status car_plan_predict_optimizer(const car_plan *plan, const car_optimizer_config *optimizer, car_prediction *out);
+car_status car_plan_predict_device_optimizer(const car_plan *plan, int device, const car_optimizer_config *optimizer,
+                                             car_device_prediction *out);
+/* What the device that needs most holds of everything, at most. */
+size_t car_prediction_memory(const car_prediction *prediction);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

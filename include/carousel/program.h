@@ -34,6 +34,8 @@ typedef struct car_program_config {
     int threads; /* inside one kernel; part of what fixes the bits. With more than one, convolutions are direct */
     car_convolutions convolutions;
     bool tight; /* auto convolutions: by Winograd's algorithm only if that takes no more memory than direct ones */
+    /* Finds stages of one's own that write out of bounds (stage.h), at the cost of copies. Default: in debug builds. */
+    bool guards;
 } car_program_config;
 
 car_program_config car_program_config_default(void); /* oneDNN, 1 thread, auto */
@@ -61,8 +63,8 @@ size_t car_program_tensor_bytes(const car_program *program, int tensor); /* in i
 size_t car_program_slot_bytes(const car_program *program, int slot);
 size_t car_program_param_bytes(const car_program *program, int param); /* of its floats: master, gradient, states */
 size_t car_program_copy_bytes(const car_program *program, int param);  /* of what forwards and backwards read */
-size_t car_program_derived_bytes(const car_program *program, int op); /* forms of weights kept per version */
-size_t car_program_scratch_bytes(const car_program *program);         /* of one lane */
+size_t car_program_derived_bytes(const car_program *program, int op);  /* forms of weights kept per version */
+size_t car_program_scratch_bytes(const car_program *program);          /* of one lane */
 /* Which implementation runs an operation, for people: "jit:avx512_core", "winograd:avx2", "reference". */
 const char *car_program_kernel_name(const car_program *program, int op);
 /* Equal for two programs of the same graph that compute the same bits on the same kind of machine: over all of those
@@ -70,7 +72,7 @@ const char *car_program_kernel_name(const car_program *program, int op);
 uint64_t car_program_fingerprint(const car_program *program);
 
 /* Between PyTorch's row-major layout and the program's. Buffers must not overlap. The padding of
- * `stored` is set to zero. */
+ * `stored` is set to zero. Doubles are converted to floats and back. */
 car_status car_program_import_param(const car_program *program, int param, const float *canonical, float *stored);
 car_status car_program_export_param(const car_program *program, int param, const float *stored, float *canonical);
 /* The same for a tensor of floats, for looking at activations. */

@@ -11,18 +11,19 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* One list for codes and texts, so that they cannot drift apart. */
-#define CAR_STATUS_LIST(X)                                       \
-    X(CAR_OK, "ok")                                              \
-    X(CAR_ERROR_ARGUMENT, "invalid argument")                    \
-    X(CAR_ERROR_SHAPE, "shapes do not fit")                      \
-    X(CAR_ERROR_UNKNOWN_NAME, "unknown name")                    \
-    X(CAR_ERROR_MEMORY, "out of memory")                         \
-    X(CAR_ERROR_UNSUPPORTED, "not supported")                    \
-    X(CAR_ERROR_FORMAT, "malformed data")                        \
-    X(CAR_ERROR_IO, "input/output error")                        \
-    X(CAR_ERROR_NOT_FINITE, "a loss or gradient is not finite")  \
-    X(CAR_ERROR_KERNEL, "a numerical library reported an error") \
-    X(CAR_ERROR_INTERNAL, "internal error: this is a bug in Carousel")
+#define CAR_STATUS_LIST(X)                                             \
+    X(CAR_OK, "ok")                                                    \
+    X(CAR_ERROR_ARGUMENT, "invalid argument")                          \
+    X(CAR_ERROR_SHAPE, "shapes do not fit")                            \
+    X(CAR_ERROR_UNKNOWN_NAME, "unknown name")                          \
+    X(CAR_ERROR_MEMORY, "out of memory")                               \
+    X(CAR_ERROR_UNSUPPORTED, "not supported")                          \
+    X(CAR_ERROR_FORMAT, "malformed data")                              \
+    X(CAR_ERROR_IO, "input/output error")                              \
+    X(CAR_ERROR_NOT_FINITE, "a loss or gradient is not finite")        \
+    X(CAR_ERROR_KERNEL, "a numerical library reported an error")       \
+    X(CAR_ERROR_INTERNAL, "internal error: this is a bug in Carousel") \
+    X(CAR_ERROR_STAGE, "a stage reported a failure")
 
 typedef enum car_status {
 #define CAR_STATUS_ENUM(code, text) code,

@@ -182,7 +182,8 @@ static car_status check_arguments(car_context *context, const car_checkpoint_con
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "no checkpoint can be of step %lld with %lld updates",
                                 (long long)step, (long long)updates);
     }
-    return car_manifest_check_run(context, run);
+    car_status status = car_params_check_floats(car_program_graph(car_cut_program(cut)));
+    return status == CAR_OK ? car_manifest_check_run(context, run) : status;
 }
 
 car_status car_checkpoint_write(car_context *context, const car_checkpoint_config *config, const car_cut *cut,

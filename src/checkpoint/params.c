@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/base.h"
+
 car_safetensors_entry car_params_entry(const car_graph *graph, int param) {
     const car_param *p = car_graph_param(graph, param);
     return (car_safetensors_entry){.name = p->name, .rank = p->shape.rank, .shape = p->shape.dim};
@@ -16,6 +18,18 @@ size_t car_params_largest(const car_graph *graph) {
         largest = elements > largest ? elements : largest;
     }
     return (size_t)largest;
+}
+
+car_status car_params_check_floats(const car_graph *graph) {
+    for (int p = 0; p < car_graph_param_count(graph); p++) {
+        if (car_graph_param(graph, p)->dtype != CAR_F32) {
+            return car_context_fail(car_graph_context(graph), CAR_ERROR_UNSUPPORTED,
+                                    "%s holds doubles, and files of weights and checkpoints hold floats: write what "
+                                    "car_trainer_read gives",
+                                    car_graph_param(graph, p)->name);
+        }
+    }
+    return CAR_OK;
 }
 
 bool car_params_same_shape(car_shape shape, const car_safetensors_tensor *tensor) {

@@ -10,6 +10,8 @@
 car_safetensors_entry car_params_entry(const car_graph *graph, int param);
 /* Elements of the largest parameter. */
 size_t car_params_largest(const car_graph *graph);
+/* Files hold floats: CAR_ERROR_UNSUPPORTED if a parameter holds doubles. */
+car_status car_params_check_floats(const car_graph *graph);
 bool car_params_same_shape(car_shape shape, const car_safetensors_tensor *tensor);
 
 typedef struct car_params_text {

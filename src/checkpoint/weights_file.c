@@ -30,6 +30,7 @@ car_status car_weights_save_with(const car_weights *weights, const char *path, c
     car_card_pairs pairs = {0};
     float *values = NULL;
     car_status status = CAR_OK;
+    CAR_TRY(car_params_check_floats(graph));
     CAR_TRY(car_card_list_pairs(context, card, &pairs));
     CAR_TRY(car_context_allocate(context, (size_t)params, sizeof *entries, &entries));
     CAR_TRY(car_context_allocate(context, largest, sizeof *values, &values));
@@ -120,7 +121,8 @@ static const car_safetensors_tensor *find_tensor(const car_safetensors *file, co
 
 /* The operation that makes the logits has the head's parameters, be it a classifier or a tied embedding. */
 static bool is_head(const car_graph *graph, int param) {
-    int producer = car_graph_tensor(graph, car_graph_logits(graph))->producer;
+    int logits = car_graph_logits(graph);
+    int producer = logits != CAR_NONE ? car_graph_tensor(graph, logits)->producer : CAR_NONE;
     const car_op *op = producer != CAR_NONE ? car_graph_op(graph, producer) : NULL;
     for (int q = 0; op != NULL && q < op->param_count; q++) {
         if (op->params[q] == param) {

@@ -12,36 +12,44 @@ uint64_t car_engine_key(uint64_t seed, int64_t step, int workers, int worker) {
     return car_random_u64(car_random_key(seed, "dropout"), (uint64_t)(step * workers + worker));
 }
 
-void car_engine_add(const car_program *program, const car_op *op, int slot, float *sum, const float *own, bool first) {
-    int64_t count = car_engine_count(program, op->params[slot]);
-    if (car_engine_is_statistic(program, op->params[slot])) {
-        float momentum = (float)op->config.batchnorm.momentum;
-        car_vector_select()->blend(sum, own, first ? 0 : 1 - momentum, momentum, count);
-    } else if (!first) {
+static void accumulate(const car_program *program, int param, void *sum, const void *own) {
+    int64_t count = car_engine_count(program, param);
+    if (!car_program_is_double(program, param)) {
         car_vector_select()->accumulate(sum, own, count);
+        return;
+    }
+    double *to = sum;
+    const double *from = own;
+    for (int64_t i = 0; i < count; i++) {
+        to[i] += from[i];
     }
 }
 
-void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, float *sum, const float *own,
+void car_engine_add(const car_program *program, const car_op *op, int slot, void *sum, const void *own, bool first) {
+    int param = op->params[slot];
+    if (car_engine_is_statistic(program, param)) {
+        float momentum = (float)op->config.batchnorm.momentum;
+        car_vector_select()->blend(sum, own, first ? 0 : 1 - momentum, momentum, car_engine_count(program, param));
+    } else if (!first) {
+        accumulate(program, param, sum, own);
+    }
+}
+
+void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, void *sum, const void *own,
                               bool first, int worker, int workers) {
-    int64_t count = car_engine_count(program, op->params[slot]);
-    if (car_engine_is_statistic(program, op->params[slot])) {
+    int param = op->params[slot];
+    if (car_engine_is_statistic(program, param)) {
         double momentum = op->config.batchnorm.momentum;
         double weight = momentum * pow(1 - momentum, workers - 1 - worker);
-        car_vector_select()->blend(sum, own, first ? 0 : 1, (float)weight, count);
+        car_vector_select()->blend(sum, own, first ? 0 : 1, (float)weight, car_engine_count(program, param));
     } else if (!first) {
-        car_vector_select()->accumulate(sum, own, count);
+        accumulate(program, param, sum, own);
     }
 }
 
-car_status car_engine_renew(const car_program *program, const car_op *op, int slot, int64_t first, int64_t count,
-                            const car_renewal *renewal, const float *from, float *to, const float *sum) {
-    int param = op->params[slot];
+static car_status renew_floats(const car_program *program, const car_op *op, int param, int64_t first, int64_t count,
+                               const car_renewal *renewal, const float *from, float *to, const float *sum) {
     car_status status = CAR_OK;
-    if (car_optimizer_is_frozen(renewal->optimizer, param)) {
-        memmove(to + first, from + first, (size_t)count * sizeof *to);
-        return CAR_OK;
-    }
     car_optimizer_begin_average(renewal->optimizer, param, first, count, renewal->update, from);
     if (car_engine_is_statistic(program, param)) {
         float keep = (float)pow(1.0 - op->config.batchnorm.momentum, renewal->workers);
@@ -53,6 +61,42 @@ car_status car_engine_renew(const car_program *program, const car_op *op, int sl
     }
     car_optimizer_add_to_average(renewal->optimizer, param, first, count, to);
     return status;
+}
+
+car_status car_engine_renew(const car_program *program, const car_op *op, int slot, int64_t first, int64_t count,
+                            const car_renewal *renewal, const void *from, void *to, const void *sum) {
+    int param = op->params[slot];
+    if (car_optimizer_is_frozen(renewal->optimizer, param)) {
+        size_t size = car_dtype_bytes(car_graph_param(car_program_graph(program), param)->dtype);
+        memmove((char *)to + (size_t)first * size, (const char *)from + (size_t)first * size, (size_t)count * size);
+        return CAR_OK;
+    }
+    return car_program_is_double(program, param)
+               ? car_optimizer_update_doubles(renewal->optimizer, param, first, count, renewal->update, renewal->lr,
+                                              renewal->scale / renewal->workers, from, to, sum)
+               : renew_floats(program, op, param, first, count, renewal, from, to, sum);
+}
+
+void car_engine_average(const car_program *program, int param, const void *sum, int workers, void *mean) {
+    int64_t count = car_engine_count(program, param);
+    for (int64_t i = 0; i < count && car_program_is_double(program, param); i++) {
+        ((double *)mean)[i] = ((const double *)sum)[i] / workers;
+    }
+    for (int64_t i = 0; i < count && !car_program_is_double(program, param); i++) {
+        ((float *)mean)[i] = ((const float *)sum)[i] / (float)workers;
+    }
+}
+
+double car_engine_square(const car_program *program, int param, const void *sum) {
+    int64_t count = car_engine_count(program, param);
+    if (!car_program_is_double(program, param)) {
+        return car_vector_select()->square_sum(sum, count);
+    }
+    double square = 0;
+    for (int64_t i = 0; i < count; i++) {
+        square += ((const double *)sum)[i] * ((const double *)sum)[i];
+    }
+    return square;
 }
 
 size_t car_engine_addend_bytes(const car_program *program, int first, int end) {

@@ -5,8 +5,11 @@
 #include "carousel/optimizer.h"
 #include "carousel/tape.h"
 
+/* Elements as they are stored; of doubles without what fills them up. */
 static inline int64_t car_engine_count(const car_program *program, int param) {
-    return (int64_t)(car_program_param_bytes(program, param) / sizeof(float));
+    const car_param *p = car_graph_param(car_program_graph(program), param);
+    return p->dtype == CAR_F64 ? car_shape_elements(p->shape)
+                               : (int64_t)(car_program_param_bytes(program, param) / sizeof(float));
 }
 static inline bool car_engine_is_statistic(const car_program *program, int param) {
     return car_graph_param(car_program_graph(program), param)->role == CAR_PARAM_STATISTIC;
@@ -21,10 +24,10 @@ size_t car_engine_addend_bytes(const car_program *program, int first, int end);
 
 /* In ring order: adds a worker's own gradient of parameter `slot` of an operation to the sum over those before it. Of
  * the first worker, `own` is `sum`. For a running statistic, sum = (1 - m) * sum + m * own. */
-void car_engine_add(const car_program *program, const car_op *op, int slot, float *sum, const float *own, bool first);
+void car_engine_add(const car_program *program, const car_op *op, int slot, void *sum, const void *own, bool first);
 
 /* The same where sums are added over ranks in any order: a statistic gets the weight that the ring would give it. */
-void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, float *sum, const float *own,
+void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, void *sum, const void *own,
                               bool first, int worker, int workers);
 
 /* What one update is made with. */
@@ -39,6 +42,11 @@ typedef struct car_renewal {
 /* The next version of `count` elements, from `first` on, of parameter `slot` of an operation, from the sum over all workers;
  * `to` may be `from`. */
 car_status car_engine_renew(const car_program *program, const car_op *op, int slot, int64_t first, int64_t count,
-                            const car_renewal *renewal, const float *from, float *to, const float *sum);
+                            const car_renewal *renewal, const void *from, void *to, const void *sum);
+
+/* Mean over workers of a sum. */
+void car_engine_average(const car_program *program, int param, const void *sum, int workers, void *mean);
+/* Sum of the squares of a parameter's gradient. */
+double car_engine_square(const car_program *program, int param, const void *sum);
 
 #endif

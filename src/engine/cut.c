@@ -34,12 +34,16 @@ typedef struct contents {
     bool previous;
     int states;                            /* of every parameter, or */
     const car_optimizer_config *optimizer; /* as many as this one keeps of it */
+    bool evaluated;                        /* of those only the average */
 } contents;
 
 static bool has_part(const contents *wanted, const car_graph *graph, car_cut_part part, int param) {
     int state = (int)part - CAR_CUT_STATE_0;
     if (state < 0) {
         return part == CAR_CUT_WEIGHTS || wanted->previous;
+    }
+    if (wanted->evaluated && part != CAR_CUT_AVERAGE) {
+        return false;
     }
     bool statistic = car_graph_param(graph, param)->role == CAR_PARAM_STATISTIC;
     return wanted->optimizer ? car_optimizer_keeps(wanted->optimizer, graph, param, state)
@@ -91,6 +95,11 @@ car_status car_cut_create(const car_program *program, car_arena *arena, bool pre
 car_status car_cut_create_for(const car_program *program, car_arena *arena, bool previous,
                               const car_optimizer_config *optimizer, car_cut **out) {
     return create(program, arena, &(contents){.previous = previous, .optimizer = optimizer}, out);
+}
+
+car_status car_cut_create_evaluated(const car_program *program, car_arena *arena, const car_optimizer_config *optimizer,
+                                    car_cut **out) {
+    return create(program, arena, &(contents){.optimizer = optimizer, .evaluated = true}, out);
 }
 
 void car_cut_destroy(car_cut *cut) {

@@ -203,6 +203,11 @@ car_status car_evaluate_classes(const car_program *program, car_arena *arena, co
     if (threads < 1 || batches < 1) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "evaluation wants at least one thread and one batch");
     }
+    if (car_graph_logits(car_program_graph(program)) == CAR_NONE) {
+        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
+                                "this graph ends in a stage of one's own and has no logits to evaluate: use "
+                                "car_trainer_evaluate");
+    }
     CAR_TRY(car_context_allocate(context, (size_t)threads, sizeof *handles, &handles));
     CAR_TRY(car_context_allocate(context, (size_t)batches, sizeof *e.results, &e.results));
     run_threads(&e, handles, threads);
@@ -234,6 +239,10 @@ car_status car_weights_digest(const car_weights *weights, char *text) {
     for (int p = 0; status == CAR_OK && p < car_graph_param_count(graph); p++) {
         size_t count = (size_t)car_shape_elements(car_graph_param(graph, p)->shape);
         float *values = NULL;
+        if (car_program_is_double(weights->program, p)) {
+            car_sha256_add(&sha, weights->param[p], count * sizeof(double));
+            continue;
+        }
         status = car_context_allocate(context, count, sizeof *values, &values);
         if (status == CAR_OK) {
             status = car_weights_get(weights, p, values);

@@ -31,7 +31,8 @@ struct car_tape {
     uint64_t key;
     bool training;
     int next_backward; /* the operation whose backward is due, CAR_NONE before the first */
-    float loss;
+    double loss;
+    double added;                 /* to the loss, by stages of one's own so far */
     size_t live;                  /* bytes of all tensors and slots */
     const car_graph_range *range; /* NULL: the whole graph */
     struct car_track *track;      /* notes the operations; NULL: nobody wants to know */
@@ -66,6 +67,9 @@ void car_optimizer_add_to_average(car_optimizer *optimizer, int param, int64_t f
  * unless the parameter can only be updated as a whole. */
 car_status car_optimizer_update_range(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
                                       double lr, double scale, const float *from, float *to, const float *sum);
+/* The same for a parameter of doubles, in double, with its moving average. */
+car_status car_optimizer_update_doubles(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
+                                        double lr, double scale, const double *from, double *to, const double *sum);
 bool car_optimizer_is_whole(const car_optimizer *optimizer, int param);
 
 /* See car_cut_numbers. */
@@ -76,10 +80,13 @@ void car_optimizer_set_since(car_optimizer *optimizer, int64_t since);
 void car_engine_bind_params(const car_weights *weights, const car_op *op, const void **param);
 
 static inline bool car_engine_is_rounded(const car_program *program, int param) {
-    return car_graph_param(car_program_graph(program), param)->dtype == CAR_BF16;
+    return car_graph_param(car_program_graph(program), param)->copy == CAR_BF16;
 }
-/* Copies stored elements between a parameter's floats and what is computed with: rounded if that is bf16. */
-void car_engine_round(const car_program *program, int param, int64_t first, int64_t count, const float *from, void *to);
+/* Copies between a parameter's stored floats and what is computed with, rounded if that is bf16: all of it, or, of one
+ * that is, or whose elements are floats, a range of elements. */
+void car_engine_round(const car_program *program, int param, const void *from, void *to);
+void car_engine_round_range(const car_program *program, int param, int64_t first, int64_t count, const float *from,
+                            void *to);
 void car_engine_unround(const car_program *program, int param, const void *from, float *to);
 
 #endif

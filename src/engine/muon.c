@@ -22,7 +22,8 @@
 /* ---- which parameters ------------------------------------------------------------------------ */
 
 static bool is_head(const car_graph *graph, int param) {
-    int producer = car_graph_tensor(graph, car_graph_logits(graph))->producer;
+    int logits = car_graph_logits(graph);
+    int producer = logits != CAR_NONE ? car_graph_tensor(graph, logits)->producer : CAR_NONE;
     const car_op *op = producer != CAR_NONE ? car_graph_op(graph, producer) : NULL;
     for (int p = 0; op && p < op->param_count; p++) {
         if (op->params[p] == param) {
@@ -34,7 +35,9 @@ static bool is_head(const car_graph *graph, int param) {
 
 bool car_muon_takes(const car_graph *graph, int param) {
     const car_param *p = car_graph_param(graph, param);
-    return p->role == CAR_PARAM_WEIGHT && p->shape.rank >= 2 && !is_head(graph, param);
+    const car_op *user = car_optimizer_user_of(graph, param);
+    bool own = user && (user->kind == CAR_OP_CARRY || user->kind == CAR_OP_STAGE); /* not a matrix of a layer */
+    return p->role == CAR_PARAM_WEIGHT && p->shape.rank >= 2 && !own && !is_head(graph, param);
 }
 
 car_muon_matrix car_muon_matrix_of(const car_graph *graph, int param) {
@@ -68,9 +71,8 @@ void car_optimizer_stage_bytes(const car_optimizer_config *config, const car_par
             const car_op *op = car_graph_op(graph, l);
             for (int p = 0; p < op->param_count; p++) {
                 int states = car_optimizer_param_states(config, graph, op->params[p]);
-                int64_t elements = car_shape_elements(car_graph_param(graph, op->params[p])->shape);
-                stage[j] +=
-                    car_optimizer_user_of(graph, op->params[p]) == op ? (size_t)(states * elements) * sizeof(float) : 0;
+                size_t bytes = car_param_bytes(car_graph_param(graph, op->params[p]));
+                stage[j] += car_optimizer_user_of(graph, op->params[p]) == op ? (size_t)states * bytes : 0;
             }
         }
     }

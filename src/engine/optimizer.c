@@ -91,8 +91,7 @@ int car_optimizer_param_states(const car_optimizer_config *config, const car_gra
 size_t car_optimizer_state_bytes(const car_optimizer_config *config, const car_graph *graph) {
     size_t bytes = 0;
     for (int p = 0; p < car_graph_param_count(graph); p++) {
-        size_t elements = (size_t)car_shape_elements(car_graph_param(graph, p)->shape);
-        bytes += (size_t)car_optimizer_param_states(config, graph, p) * elements * sizeof(float);
+        bytes += (size_t)car_optimizer_param_states(config, graph, p) * car_param_bytes(car_graph_param(graph, p));
     }
     return bytes;
 }

@@ -62,11 +62,13 @@ static car_status create_range(car_rank *rank) {
     }
     rank->feeds = true;
     if (rank->first_stage == 0 && rank->end_stage == rank->stages) {
-        return CAR_OK;
+        const car_recompute *recompute = rank->partition->recompute;
+        int ops = car_graph_op_count(rank->graph);
+        return recompute ? car_graph_range_create(rank->graph, 0, ops, recompute, &rank->whole) : CAR_OK;
     }
     const car_stage *stages = rank->partition->stages;
     CAR_TRY(car_graph_range_create(rank->graph, stages[rank->first_stage].first, stages[rank->end_stage - 1].end,
-                                   &rank->range));
+                                   rank->partition->recompute, &rank->range));
     rank->feeds = car_graph_range_reads_inputs(rank->graph, rank->range);
     bool fits = car_tape_range_bytes(rank->program, rank->range, false) == stages[rank->first_stage].boundary_bytes;
     if (!fits) {
@@ -89,7 +91,7 @@ static car_status create_tapes(car_rank *rank) {
         bool own = rank->range || car_rank_has(rank, 0, t, 0);
         if (own) {
             CAR_TRY(car_tape_create(rank->program, rank->arena, &rank->tapes[t]));
-            rank->tapes[t]->range = rank->range;
+            rank->tapes[t]->range = rank->range ? rank->range : rank->whole;
         }
     }
 done:
@@ -273,6 +275,7 @@ void car_rank_destroy(car_rank *rank) {
     car_context_release(rank->context, rank->tapes, (size_t)rank->tape_count, sizeof(car_tape *));
     car_rank_destroy_store(rank);
     car_rank_destroy_norm(rank);
+    car_graph_range_destroy(rank->graph, rank->whole);
     car_graph_range_destroy(rank->graph, rank->range);
     car_context_release(rank->context, rank->computed, rank->computed ? (size_t)rank->workers : 0,
                         sizeof *rank->computed);
@@ -333,6 +336,7 @@ static void join_threads(car_rank *rank) {
 
 static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->limit = rank->planned = steps - rank->first_step;
+    car_usage_set_steps(rank->usage, rank->planned);
     rank->window = rank->windows_used = rank->steps_used = 0;
     rank->windows = car_plan_windows(rank->plan, rank->planned);
     rank->asked = rank->frozen = rank->shortened = false;

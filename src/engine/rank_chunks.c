@@ -39,7 +39,7 @@ static bool take_chunk(const car_rank *rank, car_chunks *c, chunk *out) {
         return false;
     }
     const car_part *part = &c->layout->parts[c->part];
-    int64_t left = (int64_t)(part->bytes / sizeof(float)) - c->first;
+    int64_t left = car_engine_count(rank->program, part->param) - c->first;
     bool rest = left <= c->length || car_optimizer_is_whole(rank->optimizer, part->param);
     *out = (chunk){.part = part, .first = c->first, .count = rest ? left : c->length};
     c->part += rest;
@@ -54,12 +54,12 @@ static void run_chunk(car_rank *rank, car_chunks *c, const chunk *k) {
     pthread_mutex_unlock(&rank->lock);
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
     size_t offset = c->copy ? part->home_offset : part->offset;
-    float *to = (float *)(c->to + offset);
     car_status status =
         car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, k->first, k->count, c->renewal,
-                         (const float *)(c->from + offset), to, (const float *)(c->sum + part->sum_offset));
+                         c->from + offset, c->to + offset, c->sum + part->sum_offset);
     if (c->copy) {
-        car_engine_round(rank->program, part->param, k->first, k->count, to, c->copy + part->offset);
+        car_engine_round_range(rank->program, part->param, k->first, k->count, (const float *)(c->to + offset),
+                               c->copy + part->offset);
     }
     car_kernels_leave(mode);
     pthread_mutex_lock(&rank->lock);

@@ -63,15 +63,16 @@ enum { CAR_SUMS_HELD = 6 };
 /* What a rank has of a bundle. */
 typedef struct car_holding_of_bundle {
     car_layout layout;
-    int places;       /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
-    car_held held[2]; /* by version mod places; what comes by: by version mod 2 */
+    int places;        /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
+    car_held held[2];  /* by version mod places; what comes by: by version mod 2 */
     car_block *master; /* bf16, where updates are made: the floats of the newest version; else NULL */
-    bool owned;       /* zero: its versions are made here */
-    int64_t made;     /* zero: the newest of them */
-    car_held source;  /* zero: a version that went on before the next was made of it, because its sum is late */
-    car_block *older; /* after a restart: the version before the first, for those that are stale in the first step */
-    car_block *kept;  /* the keeper's, at the end of a run: the version before the last */
-    car_sum *sums;    /* sums_held of them */
+    bool owned;        /* zero: its versions are made here */
+    int64_t made;      /* zero: the newest of them */
+    car_held source;   /* zero: a version that went on before the next was made of it, because its sum is late */
+    car_block *older;  /* after a restart: the version before the first, for those that are stale in the first step */
+    car_block *kept;   /* the keeper's, at the end of a run: the version before the last */
+    car_block *mean;   /* of a run for the gradient: the mean over workers, where the update would be made */
+    car_sum *sums;     /* sums_held of them */
     car_sum own[CAR_SUMS_HELD]; /* gradients that wait for the sum that they are added to */
 } car_holding_of_bundle;
 
@@ -162,6 +163,9 @@ typedef struct car_rank_thread {
     car_track *track; /* NULL without a recorder */
 } car_rank_thread;
 
+/* What a run is for; see rank_once.c. */
+typedef enum car_purpose { CAR_PURPOSE_TRAINING, CAR_PURPOSE_GRADIENT, CAR_PURPOSE_LOSS } car_purpose;
+
 /* What is known of a rank, for whoever has to say why nothing moves. */
 typedef struct car_sighting {
     double when; /* by our clock; 0: never */
@@ -190,11 +194,14 @@ struct car_rank {
     int64_t first_step; /* the plan's step 0 is this one of the run */
     int64_t updates;    /* of the optimizer before that */
     double last_norm;   /* see car_cut_numbers */
-    int64_t newest;     /* between runs: the plan's version that is the newest */
+    car_purpose purpose;
+    double mean_loss; /* rank 0: of the last step that was made for another purpose than training */
+    int64_t newest;   /* between runs: the plan's version that is the newest */
 
     car_holding_of_bundle *holding; /* per bundle */
     car_optimizer *optimizer;
     car_graph_range *range; /* pipeline and grid: the operations of this rank */
+    car_graph_range *whole; /* else, with recomputation: all operations */
     int first_stage, end_stage;
     car_tape **tapes;
     int tape_count;
@@ -292,6 +299,11 @@ void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *
 car_status car_rank_update(car_rank_thread *thread, car_entry *entry);
 bool car_rank_may_update(const car_rank *rank, const car_entry *entry);
 
+/* rank_once.c: room for the mean gradient of a bundle, with the lock; and the mean of its sum, without. For a run that is
+ * made for it. */
+car_status car_rank_begin_average(car_rank *rank, int bundle);
+void car_rank_average(car_rank *rank, int bundle, const car_block *sum);
+
 /* rank_chunks.c */
 typedef struct car_chunks car_chunks;
 /* The new version of a bundle. Without the lock. */
@@ -366,6 +378,12 @@ void car_rank_hear_note(car_rank *rank, const car_parcel *parcel); /* one that c
 
 /* rank_state.c */
 car_status car_rank_go_on(car_rank *rank);
+/* The rank that has the newest version of a bundle, and the optimizer's state that goes with it. */
+int car_rank_keeper_of(const car_rank *rank, int bundle);
+/* Puts a part where this rank has room for it. Weights go to the first place: they are version 0 of what follows. */
+car_status car_rank_put_part(car_rank *rank, int param, car_cut_part which, const float *data);
+/* What is in the first places is version 0 of what follows; with what kernels derive of it. */
+car_status car_rank_settle_versions(car_rank *rank, bool goes_on);
 
 /* rank.c. With the lock: the rank has failed, with the message of this thread if it is the first to, and nobody should
  * wait for others any more. */

@@ -118,6 +118,10 @@ static void report_steps(car_rank *rank) {
                                         .when = s->ended > 0 && !rank->alone ? s->ended : car_clock_seconds()};
         *s = (step_losses){.step = CAR_NONE, .values = s->values};
         losses->reported++;
+        if (rank->purpose != CAR_PURPOSE_TRAINING) {
+            rank->mean_loss = report.loss;
+            continue;
+        }
         if (rank->config.report) {
             rank->config.report(rank->config.report_user, &report);
         }

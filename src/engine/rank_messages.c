@@ -198,6 +198,7 @@ static car_status start_collective(car_rank *rank, car_entry *entry) {
         (car_message){.kind = kind,
                       .data = entry->block->data,
                       .bytes = car_plan_task_bytes(rank->plan, task),
+                      .doubles = h->layout.count > 0 && car_program_is_double(rank->program, h->layout.parts[0].param),
                       .peer = task->peer == CAR_NONE ? CAR_NONE : car_plan_collective_member(rank->plan, task->peer)};
 done:
     return status;
@@ -269,7 +270,8 @@ static car_status take_activations(car_rank_thread *thread, car_entry *entry) {
     car_status status = CAR_OK;
     pthread_mutex_unlock(&rank->lock);
     if (!gradient) {
-        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->workers, task->worker), true);
+        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->workers, task->worker),
+                       rank->purpose != CAR_PURPOSE_LOSS);
         status = rank->feeds ? rank->config.feed(rank->config.feed_user, step, task->worker, tape) : CAR_OK;
     }
     if (status == CAR_OK) {

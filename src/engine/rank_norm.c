@@ -180,8 +180,7 @@ static double measure(const car_rank *rank, const car_layout *layout, const car_
         const car_part *part = &layout->parts[c];
         if (part->first && !car_engine_is_statistic(rank->program, part->param) &&
             !car_optimizer_is_frozen(rank->optimizer, part->param)) {
-            square += car_vector_select()->square_sum((const float *)(sum->data + part->sum_offset),
-                                                      car_engine_count(rank->program, part->param));
+            square += car_engine_square(rank->program, part->param, sum->data + part->sum_offset);
         }
     }
     return square / ((double)rank->workers * rank->workers);

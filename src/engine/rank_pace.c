@@ -122,9 +122,12 @@ void car_rank_rewind_pacing(car_rank *rank) {
 
 /* ---- portions -------------------------------------------------------------------------------- */
 
-/* The event of the step's curve that an operation's forward or backward is. */
+/* The first event of the step's curve that belongs to an operation's forward or backward, and the first behind them. */
 static int event_of(const car_rank *rank, const car_task *task, int op) {
-    return task->kind == CAR_TASK_FORWARD ? op : rank->partition->curve.events - 1 - op;
+    return task->kind == CAR_TASK_FORWARD ? op : car_curve_backward(&rank->partition->curve, op);
+}
+static int event_behind(const car_rank *rank, const car_task *task, int op) {
+    return event_of(rank, task, task->kind == CAR_TASK_FORWARD ? op + 1 : op - 1);
 }
 
 /* A task's first operation, and the one behind its last. */
@@ -140,8 +143,8 @@ static int end_op(const car_rank *rank, const car_task *task) {
 /* Whether a portion from operation `from` on ends before operation `next`. */
 static bool is_full(const car_rank *rank, const car_task *task, int from, int next) {
     const car_curve *curve = &rank->partition->curve;
-    int first = event_of(rank, task, from), event = event_of(rank, task, next);
-    double end = event + 1 < curve->events ? curve->begin[event + 1] : 1.0;
+    int first = event_of(rank, task, from), behind = event_behind(rank, task, next);
+    double end = behind < curve->events ? curve->begin[behind] : 1.0;
     return from != next && end - curve->begin[first] > rank->pacing->portion * (1 + 1e-9);
 }
 
@@ -155,8 +158,10 @@ static void find_portion(const car_rank *rank, car_entry *entry) {
         return;
     }
     for (; l != end && !is_full(rank, task, from, l); l += step) {
-        size_t during = rank->partition->curve.during[event_of(rank, task, l)];
-        most = during > most ? during : most;
+        for (int e = event_of(rank, task, l); e < event_behind(rank, task, l); e++) {
+            size_t during = rank->partition->curve.during[e];
+            most = during > most ? during : most;
+        }
     }
     entry->portioned = true;
     entry->until = l;

@@ -22,7 +22,7 @@ enum { NUMBERS = 4 };     /* norms are known up to two versions before the copie
 
 struct car_snapshots {
     int64_t version; /* of the run: the one that is worked on, or comes next */
-    bool whole;      /* all that training goes on from; otherwise the weights alone */
+    bool whole;      /* all that training goes on from; otherwise the weights, and their average */
     int stages;      /* stages that this rank copies; on rank 0: all stages */
     int done;        /* how many of them are done */
     int sending;     /* pieces on their way from here */
@@ -105,8 +105,9 @@ car_status car_rank_create_snapshots(car_rank *rank) {
     }
     CAR_TRY(car_context_allocate(rank->context, 1, sizeof *rank->snapshots, &rank->snapshots));
     if (rank->device == 0) {
-        CAR_TRY(config->cut_every > 0 ? car_rank_create_cut(rank, &rank->snapshots->cut)
-                                      : car_cut_create(rank->program, rank->arena, false, 0, &rank->snapshots->cut));
+        CAR_TRY(config->cut_every > 0
+                    ? car_rank_create_cut(rank, &rank->snapshots->cut)
+                    : car_cut_create_evaluated(rank->program, rank->arena, &config->optimizer, &rank->snapshots->cut));
     }
 done:
     return status;
@@ -139,7 +140,8 @@ static bool is_in(const car_rank *rank, int which, const car_part *part) {
     int state = which - CAR_CUT_STATE_0;
     bool kept = state < 0 ? which == CAR_CUT_WEIGHTS || has_previous(rank)
                           : car_optimizer_keeps(&rank->config.optimizer, rank->graph, part->param, state);
-    return part->first && kept && (rank->snapshots->whole || which == CAR_CUT_WEIGHTS);
+    bool evaluated = which == CAR_CUT_WEIGHTS || which == CAR_CUT_AVERAGE;
+    return part->first && kept && (rank->snapshots->whole || evaluated);
 }
 
 static bool next_segment(const car_rank *rank, int stage, segment *s) {

@@ -8,8 +8,7 @@
 
 /* ---- where things are ------------------------------------------------------------------------ */
 
-/* The rank that has the newest version of a bundle, and the optimizer's state that goes with it. */
-static int keeper_of(const car_rank *rank, int bundle) {
+int car_rank_keeper_of(const car_rank *rank, int bundle) {
     int64_t last = rank->newest > 0 ? rank->newest - 1 : 0;
     return car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, last, rank->partition->bundles[bundle].home));
 }
@@ -44,9 +43,13 @@ static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cu
     return block ? (float *)(block->data + part->offset) : NULL;
 }
 
-/* Whether a worker is stale for a bundle here in the first step after a restart. */
+/* Whether a worker is stale for a bundle here in the first step after a restart; or whoever asks for the state before that
+ * step gets it from here. */
 static bool wants_older(const car_rank *rank, int bundle) {
     const car_bundle *b = &rank->partition->bundles[bundle];
+    if (bundle < rank->stages && car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, 0, b->home)) == rank->device) {
+        return true;
+    }
     for (int i = 0; i < rank->workers; i++) {
         for (int c = 0; c < rank->bundles; c++) { /* those that find their weights in this bundle's block */
             const car_bundle *user = &rank->partition->bundles[c];
@@ -134,6 +137,12 @@ static car_status allocate_room(const car_rank *rank, float **out, size_t *bytes
     return car_context_allocate(rank->context, *bytes, 1, out);
 }
 
+car_status car_rank_settle_versions(car_rank *rank, bool goes_on) {
+    rank->goes_on = goes_on;
+    settle(rank);
+    return refresh(rank);
+}
+
 car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
     float *room = NULL;
     size_t most = 0;
@@ -149,13 +158,10 @@ car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
             }
             float *floats = h->master ? (float *)(h->master->data + part->home_offset) : room;
             CAR_TRY(car_weights_draw(rank->program, part->param, seed, floats));
-            car_engine_round(rank->program, part->param, 0, car_engine_count(rank->program, part->param), floats,
-                             block->data + part->offset);
+            car_engine_round(rank->program, part->param, floats, block->data + part->offset);
         }
     }
-    rank->goes_on = false;
-    settle(rank);
-    CAR_TRY(refresh(rank));
+    status = car_rank_settle_versions(rank, false);
 done:
     car_context_release(rank->context, room, room ? most : 0, 1);
     return status;
@@ -165,7 +171,7 @@ done:
 
 static car_status gather_part(car_rank *rank, car_cut *cut, int bundle, const car_part *part, car_cut_part which,
                               float *room) {
-    int keeper = keeper_of(rank, bundle);
+    int keeper = car_rank_keeper_of(rank, bundle);
     float *to = cut ? car_cut_data(cut, which, part->param) : NULL;
     float *from = keeper == rank->device ? find_part(rank, bundle, part, which, room) : NULL;
     if (keeper == rank->device && !from && which == CAR_CUT_PREVIOUS) {
@@ -234,8 +240,7 @@ done:
 
 /* ---- spreading ------------------------------------------------------------------------------- */
 
-/* Puts a part where this rank has room for it. Weights go to the first place: they are version 0 of what follows. */
-static car_status put_part(car_rank *rank, int param, car_cut_part which, const float *data) {
+car_status car_rank_put_part(car_rank *rank, int param, car_cut_part which, const float *data) {
     size_t bytes = car_program_param_bytes(rank->program, param);
     car_status status = CAR_OK;
     if (which >= CAR_CUT_STATE_0) {
@@ -266,8 +271,7 @@ static car_status put_part(car_rank *rank, int param, car_cut_part which, const 
             }
             const car_part *part = &h->layout.parts[c];
             if (block) {
-                car_engine_round(rank->program, param, 0, car_engine_count(rank->program, param), data,
-                                 block->data + part->offset);
+                car_engine_round(rank->program, param, data, block->data + part->offset);
             }
             if (h->master && which == CAR_CUT_WEIGHTS) {
                 memcpy(h->master->data + part->home_offset, data, bytes);
@@ -287,7 +291,7 @@ static car_status share_parts(car_rank *rank, car_cut *cut, int32_t parts, const
                 memcpy(room, car_cut_data(cut, (car_cut_part)which, part->param), part->bytes);
             }
             CAR_TRY(car_transport_broadcast(rank->transport, 0, room, part->bytes));
-            CAR_TRY(put_part(rank, part->param, (car_cut_part)which, room));
+            CAR_TRY(car_rank_put_part(rank, part->param, (car_cut_part)which, room));
         }
     }
 done:
@@ -307,9 +311,7 @@ static car_status share(car_rank *rank, car_cut *cut, int32_t parts) {
             }
         }
     }
-    rank->goes_on = (parts & 1 << CAR_CUT_PREVIOUS) != 0;
-    settle(rank);
-    CAR_TRY(refresh(rank));
+    status = car_rank_settle_versions(rank, (parts & 1 << CAR_CUT_PREVIOUS) != 0);
 done:
     car_context_release(rank->context, room, room ? most : 0, 1);
     return status;

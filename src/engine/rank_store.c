@@ -72,17 +72,17 @@ static void add_part(const car_rank *rank, car_layout *layout, int l, int slot, 
     int param = car_graph_op(rank->graph, l)->params[slot];
     size_t bytes = car_program_param_bytes(rank->program, param);
     size_t derived = slot == 0 ? car_program_derived_bytes(rank->program, l) : 0;
-    layout->parts[layout->count] = (car_part){.op = l,
-                                              .slot = slot,
-                                              .param = param,
-                                              .first = first,
-                                              .offset = first ? layout->bytes : first_part(layout, param)->offset,
-                                              .sum_offset = layout->sum_bytes,
-                                              .home_offset =
-                                                  first ? layout->sum_bytes : first_part(layout, param)->sum_offset,
-                                              .bytes = bytes,
-                                              .derived_offset = layout->derived_bytes,
-                                              .derived_bytes = derived};
+    layout->parts[layout->count] =
+        (car_part){.op = l,
+                   .slot = slot,
+                   .param = param,
+                   .first = first,
+                   .offset = first ? layout->bytes : first_part(layout, param)->offset,
+                   .sum_offset = layout->sum_bytes,
+                   .home_offset = first ? layout->sum_bytes : first_part(layout, param)->sum_offset,
+                   .bytes = bytes,
+                   .derived_offset = layout->derived_bytes,
+                   .derived_bytes = derived};
     layout->count++;
     layout->bytes += first ? car_program_copy_bytes(rank->program, param) : 0;
     layout->master_bytes += first ? bytes : 0;
@@ -121,6 +121,15 @@ static car_status check_layout(const car_rank *rank, int bundle) {
                                 "the weights of stage %d take %zu bytes in this machine's layout and %zu in the "
                                 "plan: ranks need channels that are multiples of 16",
                                 b->stage, layout->bytes, b->copy_bytes);
+    }
+    for (int c = 1; !rank->alone && car_plan_reduces(rank->plan) && c < layout->count; c++) {
+        if (car_program_is_double(rank->program, layout->parts[c].param) !=
+            car_program_is_double(rank->program, layout->parts[0].param)) {
+            return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
+                                    "stage %d has parameters of floats and of doubles, and this rule adds them over "
+                                    "ranks in one message: use parameters of one type, or a cyclic rule",
+                                    b->stage);
+        }
     }
     if (bundle >= rank->stages && layout->derived_bytes > 0) {
         return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
@@ -286,6 +295,7 @@ void car_rank_destroy_store(car_rank *rank) {
         car_block_drop(rank, h->source.block);
         car_block_drop(rank, h->older);
         car_block_drop(rank, h->kept);
+        car_block_drop(rank, h->mean);
         car_context_release(rank->context, h->layout.parts, (size_t)car_graph_use_count(rank->graph),
                             sizeof *h->layout.parts);
         car_context_release(rank->context, h->sums, h->sums ? (size_t)rank->sums_held : 0, sizeof *h->sums);

@@ -17,8 +17,8 @@ static void add_block(const car_rank *rank, const car_layout *layout, char *sum,
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
-        car_engine_add(rank->program, car_graph_op(rank->graph, part->op), part->slot,
-                       (float *)(sum + part->sum_offset), (const float *)(own + part->sum_offset), false);
+        car_engine_add(rank->program, car_graph_op(rank->graph, part->op), part->slot, sum + part->sum_offset,
+                       own + part->sum_offset, false);
     }
     car_kernels_leave(mode);
 }

@@ -78,13 +78,15 @@ static car_status forward(car_rank_thread *thread, const car_entry *entry, int *
     int from = *at != CAR_NONE ? *at : stage->first, end = entry->until;
     car_status status = CAR_OK;
     if (task->stage == 0 && *at == CAR_NONE) {
-        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->workers, task->worker), true);
+        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->workers, task->worker),
+                       rank->purpose != CAR_PURPOSE_LOSS);
         CAR_TRY(rank->config.feed(rank->config.feed_user, step, task->worker, tape));
     }
     CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, from, end));
     *at = end < stage->end ? end : CAR_NONE;
     bool made = *at == CAR_NONE && car_rank_makes_loss(rank, task);
-    if (made && !isfinite(car_tape_loss(tape)) && !rank->config.skip_nonfinite) {
+    bool may_be_any = rank->config.skip_nonfinite || rank->purpose != CAR_PURPOSE_TRAINING;
+    if (made && !isfinite(tape->loss) && !may_be_any) {
         status = car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
                                   "the loss of worker %d in step %lld is not finite: a smaller learning rate, warm-up, "
                                   "--clip-norm or --skip-nonfinite may help",
@@ -115,7 +117,11 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car
     if (sum) {
         car_arena_assign(rank->arena, sum->block->data, CAR_MEMORY_GRADIENTS);
     } else {
-        CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, rank->holding[bundle].layout.sum_bytes, &out->block));
+        size_t bytes = rank->holding[bundle].layout.sum_bytes;
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, bytes, &out->block));
+        if (rank->purpose == CAR_PURPOSE_LOSS) {
+            memset(out->block->data, 0, bytes); /* nobody computes it */
+        }
     }
     if (out->kind == CAR_ADDITION_BEGINS || apart) {
         status = car_rank_put_sum(rank, bundle, task->step, apart ? task->worker : 0, out->block);
@@ -148,13 +154,13 @@ done:
 }
 
 /* What becomes of the gradient of a parameter of an operation, and its place in the block. */
-static const car_addition *addition_of(const car_rank *rank, const car_entry *entry, int l, int slot, float **place) {
+static const car_addition *addition_of(const car_rank *rank, const car_entry *entry, int l, int slot, void **place) {
     for (int a = 0; a < entry->addition_count; a++) {
         const car_addition *addition = &entry->additions[a];
         const car_layout *layout = &rank->holding[addition->bundle].layout;
         for (int c = 0; c < layout->count; c++) {
             if (layout->parts[c].op == l && layout->parts[c].slot == slot) {
-                *place = (float *)(addition->block->data + layout->parts[c].sum_offset);
+                *place = addition->block->data + layout->parts[c].sum_offset;
                 return addition;
             }
         }
@@ -162,8 +168,8 @@ static const car_addition *addition_of(const car_rank *rank, const car_entry *en
     return NULL;
 }
 
-static void add_gradient(const car_rank *rank, const car_task *task, const car_op *op, int p, float *sum,
-                         const float *own, bool first) {
+static void add_gradient(const car_rank *rank, const car_task *task, const car_op *op, int p, void *sum,
+                         const void *own, bool first) {
     if (rank->ring) {
         car_engine_add(rank->program, op, p, sum, own, first);
     } else {
@@ -176,13 +182,12 @@ static car_status backward_op(car_rank_thread *thread, const car_entry *entry, i
     const car_task *task = &entry->task;
     const car_op *op = car_graph_op(rank->graph, l);
     const car_addition *to[CAR_MAX_PARAMS] = {NULL};
-    float *places[CAR_MAX_PARAMS] = {NULL};
+    void *places[CAR_MAX_PARAMS] = {NULL};
     char *addend = thread->addend;
     car_status status = CAR_OK;
     for (int p = 0; p < op->param_count; p++) {
         to[p] = addition_of(rank, entry, l, p, &places[p]);
-        thread->gradients.use[op->first_use + p] =
-            to[p]->kind == CAR_ADDITION_ADDS ? (void *)addend : (void *)places[p];
+        thread->gradients.use[op->first_use + p] = to[p]->kind == CAR_ADDITION_ADDS ? (void *)addend : places[p];
         addend += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
     }
     bool derives = car_program_derived_bytes(rank->program, l) > 0 && !thread->view.derived[l];
@@ -208,6 +213,10 @@ static car_status backward(car_rank_thread *thread, const car_entry *entry, int 
     const car_rank *rank = thread->rank;
     const car_stage *stage = &rank->partition->stages[entry->task.stage];
     int l = *at != CAR_NONE ? *at : stage->end - 1;
+    if (rank->purpose == CAR_PURPOSE_LOSS) { /* its messages and sums go their way without it */
+        *at = CAR_NONE;
+        return CAR_OK;
+    }
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
     car_status status = CAR_OK;
     for (; status == CAR_OK && l > entry->until; l--) {
@@ -280,7 +289,7 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
         return CAR_OK; /* there is more of it */
     }
     if (car_rank_makes_loss(rank, task)) {
-        CAR_TRY(car_rank_note_loss(rank, task, car_tape_loss(rank->tapes[car_usage_tape_of(rank->usage, task)])));
+        CAR_TRY(car_rank_note_loss(rank, task, rank->tapes[car_usage_tape_of(rank->usage, task)]->loss));
     }
     CAR_TRY(settle_sums(rank, entry));
     if (rank->placement->owned) {

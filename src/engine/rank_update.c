@@ -17,6 +17,9 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
                                  .lr = car_schedule_lr(&rank->config.schedule, car_rank_step_of(rank, task)),
                                  .scale = verdict->scale,
                                  .workers = rank->workers};
+    if (rank->purpose == CAR_PURPOSE_GRADIENT) {
+        car_rank_average(rank, task->bundle, sum);
+    }
     if (verdict->skipped && from != to->block) {
         memcpy(to->block->data, from->data, layout->bytes);
     } else if (!verdict->skipped) {
@@ -126,7 +129,12 @@ static car_status make_version(car_rank_thread *thread, const car_task *task) {
     car_verdict verdict;
     car_status status = CAR_OK;
     CAR_TRY(find_operands(rank, task, &from, &sum));
-    CAR_TRY(car_rank_judge(rank, task, &verdict));
+    if (rank->purpose == CAR_PURPOSE_TRAINING) {
+        CAR_TRY(car_rank_judge(rank, task, &verdict));
+    } else {
+        verdict = (car_verdict){.skipped = true};
+        CAR_TRY(car_rank_begin_average(rank, task->bundle));
+    }
     if (keeps_previous(rank, task)) {
         CAR_TRY(keep_previous(rank, task, from));
     }

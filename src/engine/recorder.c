@@ -168,7 +168,7 @@ void car_track_hold(car_track *track, size_t held) {
     }
 }
 
-void car_track_note(car_track *track, int op, double start, size_t during, size_t after) {
+void car_track_note(car_track *track, int op, bool again, double start, size_t during, size_t after) {
     car_recorder *recorder = track->recorder;
     if (!track->open) {
         return;
@@ -180,6 +180,6 @@ void car_track_note(car_track *track, int op, double start, size_t during, size_
         track->full = true;
         return;
     }
-    track->notes[track->note_count++] = (car_note){start, car_clock_seconds(), during, after, op};
+    track->notes[track->note_count++] = (car_note){start, car_clock_seconds(), during, after, op, again};
     track->spans[track->span_count - 1].notes++;
 }

@@ -17,6 +17,7 @@ typedef struct car_note {
     double start, end;
     size_t during, after; /* bytes of activations that the micro-batch held here */
     int op;
+    bool again; /* its forward, run again for backward */
 } car_note;
 
 /* A task, or as much of it as its thread did in one go. */
@@ -82,7 +83,7 @@ void car_track_end(car_track *track, double now);
 /* The task under way is a receive or a collective. */
 void car_track_arrival(car_track *track, double posted, double arrived);
 /* An operation that began at `start` ends now. */
-void car_track_note(car_track *track, int op, double start, size_t during, size_t after);
+void car_track_note(car_track *track, int op, bool again, double start, size_t during, size_t after);
 
 /* The task under way moves activations between ranks: what the micro-batch holds on this one after it. */
 void car_track_hold(car_track *track, size_t held);

@@ -70,6 +70,7 @@ void car_tape_begin(car_tape *tape, uint64_t key, bool training) {
     tape->training = training;
     tape->next_backward = CAR_NONE;
     tape->loss = NAN;
+    tape->added = 0;
 }
 
 static car_status make_tensor(car_tape *tape, int tensor) {
@@ -94,16 +95,16 @@ car_status car_tape_feed(car_tape *tape, int tensor, const void *data) {
 }
 
 float car_tape_loss(const car_tape *tape) {
-    return tape->loss;
+    return (float)tape->loss;
 }
 
 const void *car_tape_tensor(const car_tape *tape, int tensor) {
     return tape->tensors[tensor];
 }
 
-static void note(const car_tape *tape, int l, double start, size_t during) {
+static void note(const car_tape *tape, int l, bool again, double start, size_t during) {
     if (tape->track) {
-        car_track_note(tape->track, l, start, during, tape->live);
+        car_track_note(tape->track, l, again, start, during, tape->live);
     }
 }
 
@@ -125,9 +126,13 @@ static int last_backward(const car_tape *tape, int tensor) {
                        : car_graph_tensor(car_program_graph(tape->program), tensor)->last_backward;
 }
 
+static bool is_held(const car_tape *tape, int tensor) {
+    return tape->range ? tape->range->held[tensor] : last_backward(tape, tensor) != CAR_NONE;
+}
+
 /* After the forward of operation l: whoever has no further reader goes, unless backward wants it. */
 static void drop_after_forward(car_tape *tape, int l, int tensor) {
-    bool held = tape->training && last_backward(tape, tensor) != CAR_NONE;
+    bool held = tape->training && is_held(tape, tensor);
     bool leaves = tape->range && tape->range->crosses[tensor];
     if (last_forward(tape, tensor) == l && !held && !leaves && !stays_to_the_end(tape, tensor)) {
         car_tape_drop(tape, &tape->tensors[tensor]);
@@ -150,10 +155,10 @@ static car_kernel_io io_of(const car_tape *tape, const car_weights *weights, int
     return io;
 }
 
-static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *weights, int l) {
+/* Makes an operation's output, and what it leaves for backward unless that is held; `during` gets the live bytes. */
+static car_status compute_output(car_tape *tape, car_lane *lane, const car_weights *weights, int l, size_t *during) {
     const car_op *op = car_graph_op(car_program_graph(tape->program), l);
     car_kernel_io io = io_of(tape, weights, l);
-    double start = tape->track ? car_clock_seconds() : 0;
     car_status status = CAR_OK;
     for (int q = 0; q < op->input_count; q++) {
         io.in[q] = tape->tensors[op->inputs[q]];
@@ -168,13 +173,25 @@ static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *
     CAR_TRY(make_tensor(tape, op->output));
     io.out = tape->tensors[op->output];
     if (op->aux != CAR_NONE && tape->training) {
-        CAR_TRY(make_tensor(tape, op->aux));
+        CAR_TRY(tape->tensors[op->aux] ? CAR_OK : make_tensor(tape, op->aux));
         io.aux = tape->tensors[op->aux];
     }
-    size_t during = tape->live;
+    *during = tape->live;
+    io.loss = &tape->added;
     CAR_TRY(car_program_forward(tape->program, lane, l, &io));
+done:
+    return status;
+}
+
+static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *weights, int l) {
+    const car_op *op = car_graph_op(car_program_graph(tape->program), l);
+    double start = tape->track ? car_clock_seconds() : 0;
+    size_t during = 0;
+    car_status status = CAR_OK;
+    CAR_TRY(compute_output(tape, lane, weights, l, &during));
     if (op->output == car_graph_loss(car_program_graph(tape->program))) {
-        tape->loss = *(const float *)io.out;
+        double loss = *(const float *)tape->tensors[op->output];
+        tape->loss = op->kind == CAR_OP_STAGE ? tape->added : loss + tape->added;
     }
     for (int q = 0; q < op->input_count; q++) {
         drop_after_forward(tape, l, op->inputs[q]);
@@ -183,7 +200,7 @@ static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *
     if (op->aux != CAR_NONE) {
         drop_after_forward(tape, l, op->aux);
     }
-    note(tape, l, start, during);
+    note(tape, l, false, start, during);
 done:
     return status;
 }
@@ -206,7 +223,7 @@ static car_status make_slot(car_tape *tape, int l, int slot) {
     if (tape->slots[slot] || s->born != l) {
         return CAR_OK;
     }
-    if (s->over_tensor != CAR_NONE) {
+    if (car_graph_range_takes_over(tape->range, car_program_graph(tape->program), slot)) {
         tape->slots[slot] = tape->tensors[s->over_tensor];
         tape->tensors[s->over_tensor] = NULL;
         return CAR_OK;
@@ -246,22 +263,71 @@ done:
     return status;
 }
 
-static void drop_after_backward(car_tape *tape, int l) {
+static void drop_tensor(car_tape *tape, int l, int tensor) {
     const car_graph *graph = car_program_graph(tape->program);
-    const car_op *op = car_graph_op(graph, l);
-    const int touched[] = {op->inputs[0], op->input_count > 1 ? op->inputs[1] : CAR_NONE, op->output, op->aux};
-    for (int i = 0; i < 4; i++) {
-        if (touched[i] == CAR_NONE) {
-            continue;
-        }
-        const car_tensor *t = car_graph_tensor(graph, touched[i]);
-        if (last_backward(tape, touched[i]) == l) {
-            car_tape_drop(tape, &tape->tensors[touched[i]]);
-        }
-        if (t->grad_slot != CAR_NONE && car_graph_slot(graph, t->grad_slot)->dies == l) {
-            car_tape_drop(tape, &tape->slots[t->grad_slot]);
-        }
+    int slot = car_graph_tensor(graph, tensor)->grad_slot;
+    if (last_backward(tape, tensor) == l) {
+        car_tape_drop(tape, &tape->tensors[tensor]);
     }
+    if (slot != CAR_NONE && car_graph_slot(graph, slot)->dies == l) {
+        car_tape_drop(tape, &tape->slots[slot]);
+    }
+}
+
+static void drop_after_backward(car_tape *tape, int l) {
+    const car_op *op = car_graph_op(car_program_graph(tape->program), l);
+    for (int q = 0; q < op->input_count; q++) {
+        drop_tensor(tape, l, op->inputs[q]);
+    }
+    drop_tensor(tape, l, op->output);
+    if (op->aux != CAR_NONE) {
+        drop_tensor(tape, l, op->aux);
+    }
+}
+
+static void spoil(void *first, car_dtype dtype) {
+    if (dtype == CAR_F64) {
+        *(double *)first = NAN;
+    } else {
+        *(float *)first = NAN;
+    }
+}
+
+/* A stage of one's own knows nothing of a loss that is not finite: nor may its gradients be. */
+static void spoil_gradients(const car_tape *tape, car_gradients *gradients, const car_kernel_io *io, const car_op *op) {
+    for (int p = 0; p < op->param_count; p++) {
+        spoil(gradients->use[op->first_use + p],
+              car_graph_param(car_program_graph(tape->program), op->params[p])->dtype);
+    }
+    for (int c = 0; c < op->config.stage.carried; c++) {
+        int q = op->config.stage.states + c;
+        spoil(io->grad_in[q], car_graph_tensor(car_program_graph(tape->program), op->inputs[q])->dtype);
+    }
+}
+
+/* What forward dropped and the backward of l needs; the same weights and keys make the same bits. */
+static car_status run_again(car_tape *tape, car_lane *lane, const car_weights *weights, int l) {
+    const car_graph_range *range = tape->range;
+    int first = 0, count = range ? car_graph_range_again(range, l, &first) : 0;
+    car_status status = CAR_OK;
+    for (int i = first; i < first + count; i++) {
+        int m = range->recompute->again[i];
+        const car_op *op = car_graph_op(car_program_graph(tape->program), m);
+        double start = tape->track ? car_clock_seconds() : 0;
+        size_t during = 0;
+        CAR_TRY(compute_output(tape, lane, weights, m, &during));
+        if (op->aux != CAR_NONE && !range->held[op->aux]) { /* it has no backward */
+            car_tape_drop(tape, &tape->tensors[op->aux]);
+        }
+        for (int q = 0; q < op->input_count; q++) {
+            if (range->last_again[op->inputs[q]] == i) {
+                car_tape_drop(tape, &tape->tensors[op->inputs[q]]);
+            }
+        }
+        note(tape, m, true, start, during);
+    }
+done:
+    return status;
 }
 
 static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights *weights, car_gradients *gradients,
@@ -270,9 +336,11 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     const car_op *op = car_graph_op(graph, l);
     int slot = car_graph_tensor(graph, op->output)->grad_slot;
     car_status status = CAR_OK;
+    void *rebuilt = NULL;
     if (slot == CAR_NONE) {
         return CAR_OK; /* nothing with parameters before it */
     }
+    CAR_TRY(run_again(tape, lane, weights, l));
     double start = tape->track ? car_clock_seconds() : 0;
     if (op->output == car_graph_loss(graph)) {
         CAR_TRY(make_slot(tape, l, slot));
@@ -283,11 +351,20 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     for (int p = 0; p < op->param_count; p++) {
         io.grad_param[p] = gradients->use[op->first_use + p];
     }
+    if (car_op_rebuilt_bytes(op) > 0) {
+        CAR_TRY(car_tape_make(tape, car_op_rebuilt_bytes(op), &rebuilt));
+        io.rebuilt = rebuilt;
+    }
     size_t during = tape->live;
     CAR_TRY(car_program_backward(tape->program, lane, l, &io));
+    if (op->kind == CAR_OP_STAGE && op->output == car_graph_loss(graph) && !isfinite(tape->loss)) {
+        spoil_gradients(tape, gradients, &io, op);
+    }
+    car_tape_drop(tape, &rebuilt);
     drop_after_backward(tape, l);
-    note(tape, l, start, during);
+    note(tape, l, false, start, during);
 done:
+    car_tape_drop(tape, &rebuilt);
     return status;
 }
 

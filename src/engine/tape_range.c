@@ -10,7 +10,7 @@ size_t car_tape_range_bytes(const car_program *program, const car_graph_range *r
     for (int c = 0; c < (above ? range->above_count : range->below_count); c++) {
         bytes += car_program_tensor_bytes(program, tensors[c]);
     }
-    return bytes;
+    return bytes + car_graph_crossing_loss(car_program_graph(program), above ? range->end : range->first);
 }
 
 /* ---- crossing -------------------------------------------------------------------------------- */
@@ -46,6 +46,9 @@ car_status car_tape_import(car_tape *tape, bool gradient, const void *data) {
         status = gradient ? import_gradient(tape, tensors[c], at, bytes) : import_tensor(tape, tensors[c], at, bytes);
         at += bytes;
     }
+    if (!gradient && car_graph_crossing_loss(car_program_graph(tape->program), range->first) > 0) {
+        memcpy(&tape->added, at, sizeof tape->added);
+    }
     return status;
 }
 
@@ -66,11 +69,14 @@ void car_tape_export(car_tape *tape, bool gradient, void *data) {
         }
         at += bytes;
     }
+    if (car_graph_crossing_loss(graph, gradient ? range->first : range->end) > 0) {
+        memcpy(at, &tape->added, sizeof tape->added); /* which backward has no use for */
+    }
     for (int c = 0; c < count; c++) {
         int slot = car_graph_tensor(graph, tensors[c])->grad_slot;
         if (gradient && slot != CAR_NONE) {
             car_tape_drop(tape, &tape->slots[slot]);
-        } else if (!gradient && range->last_backward[tensors[c]] == CAR_NONE) {
+        } else if (!gradient && !range->held[tensors[c]]) {
             car_tape_drop(tape, &tape->tensors[tensors[c]]);
         }
     }

@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 #include "carousel/rank.h"
+#include "carousel/stage.h"
 
 struct car_trainer {
     car_context *context;
@@ -88,6 +89,22 @@ car_status car_trainer_take_cut(car_trainer *trainer, car_cut *cut) {
 
 car_status car_trainer_restore(car_trainer *trainer, car_cut *cut) {
     return car_rank_spread(trainer->rank, cut);
+}
+
+car_status car_trainer_evaluate(car_trainer *trainer, double *loss) {
+    return car_rank_evaluate(trainer->rank, loss);
+}
+
+car_status car_trainer_gradient(car_trainer *trainer, double *loss, void *const *gradients) {
+    return car_rank_gradient(trainer->rank, loss, gradients);
+}
+
+car_status car_trainer_assign(car_trainer *trainer, const void *const *weights) {
+    return car_rank_assign(trainer->rank, weights);
+}
+
+car_status car_trainer_read(car_trainer *trainer, void *const *weights) {
+    return car_rank_read(trainer->rank, weights);
 }
 
 car_trainer_times car_trainer_time(const car_trainer *trainer) {

@@ -8,8 +8,17 @@
 
 /* ---- copies that are computed with ----------------------------------------------------------------- */
 
-void car_engine_round(const car_program *program, int param, int64_t first, int64_t count, const float *from,
-                      void *to) {
+void car_engine_round(const car_program *program, int param, const void *from, void *to) {
+    size_t bytes = car_program_param_bytes(program, param);
+    if (car_engine_is_rounded(program, param)) {
+        car_vector_select()->narrow(to, from, (int64_t)(bytes / sizeof(float)));
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
+void car_engine_round_range(const car_program *program, int param, int64_t first, int64_t count, const float *from,
+                            void *to) {
     if (car_engine_is_rounded(program, param)) {
         car_vector_select()->narrow((car_bf16 *)to + first, from + first, count);
     } else {
@@ -89,8 +98,7 @@ void car_engine_bind_params(const car_weights *weights, const car_op *op, const 
 /* Where the floats are here too, the copies are made of them again. */
 static void round_param(car_weights *weights, int param) {
     if (weights->master[param]) {
-        int64_t count = (int64_t)(car_program_param_bytes(weights->program, param) / sizeof(float));
-        car_engine_round(weights->program, param, 0, count, weights->master[param], weights->param[param]);
+        car_engine_round(weights->program, param, weights->master[param], weights->param[param]);
     }
 }
 
@@ -176,19 +184,14 @@ float *car_weights_data(car_weights *weights, int param) {
 
 /* ---- initial values -------------------------------------------------------------------------- */
 
-static void draw(float *values, int64_t count, car_init init, uint64_t key) {
-    for (int64_t i = 0; i < count; i++) {
-        switch (init.kind) {
-        case CAR_INIT_CONSTANT:
-            values[i] = (float)init.a;
-            break;
-        case CAR_INIT_NORMAL:
-            values[i] = (float)(init.a * car_random_normal(key, (uint64_t)i));
-            break;
-        case CAR_INIT_UNIFORM:
-            values[i] = (float)(init.a * (2.0 * car_random_uniform(key, (uint64_t)i) - 1.0));
-            break;
-        }
+static double draw(car_init init, uint64_t key, int64_t i) {
+    switch (init.kind) {
+    case CAR_INIT_NORMAL:
+        return init.a * car_random_normal(key, (uint64_t)i);
+    case CAR_INIT_UNIFORM:
+        return init.a * (2.0 * car_random_uniform(key, (uint64_t)i) - 1.0);
+    default:
+        return init.a;
     }
 }
 
@@ -196,10 +199,19 @@ car_status car_weights_draw(const car_program *program, int param, uint64_t seed
     const car_param *p = car_graph_param(car_program_graph(program), param);
     car_context *context = car_program_context(program);
     int64_t count = car_shape_elements(p->shape);
+    uint64_t key = car_random_key(seed, p->name);
     float *values = NULL;
     car_status status = CAR_OK;
+    for (int64_t i = 0; i < count && p->dtype == CAR_F64; i++) {
+        ((double *)(void *)stored)[i] = draw(p->init, key, i);
+    }
+    if (p->dtype == CAR_F64) {
+        return CAR_OK;
+    }
     CAR_TRY(car_context_allocate(context, (size_t)count, sizeof *values, &values));
-    draw(values, count, p->init, car_random_key(seed, p->name));
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = (float)draw(p->init, key, i);
+    }
     CAR_TRY(car_program_import_param(program, param, values, stored));
 done:
     car_context_release(context, values, (size_t)count, sizeof *values);

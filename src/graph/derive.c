@@ -310,7 +310,7 @@ double car_graph_flops(const car_graph *graph, bool backward) {
 size_t car_graph_copy_bytes(const car_graph *graph) {
     size_t bytes = 0;
     for (int p = 0; p < graph->param_count; p++) {
-        bytes += car_dtype_size(graph->params[p].dtype, car_shape_elements(graph->params[p].shape));
+        bytes += car_param_copy_bytes(&graph->params[p]);
     }
     return bytes;
 }
@@ -318,7 +318,7 @@ size_t car_graph_copy_bytes(const car_graph *graph) {
 size_t car_graph_param_bytes(const car_graph *graph) {
     size_t bytes = 0;
     for (int p = 0; p < graph->param_count; p++) {
-        bytes += (size_t)car_shape_elements(graph->params[p].shape) * sizeof(float);
+        bytes += car_param_bytes(&graph->params[p]);
     }
     return bytes;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "carousel/stage.h"
 #include "graph/internal.h"
 
 enum { MESSAGE_CAPACITY = 512 };
@@ -21,7 +22,7 @@ const char *car_op_kind_text(car_op_kind kind) {
 }
 
 size_t car_dtype_bytes(car_dtype dtype) {
-    return dtype == CAR_U8 ? 1 : dtype == CAR_BF16 ? 2 : 4;
+    return dtype == CAR_U8 ? 1 : dtype == CAR_BF16 ? 2 : dtype == CAR_F64 ? 8 : 4;
 }
 
 size_t car_dtype_size(car_dtype dtype, int64_t elements) {
@@ -49,6 +50,16 @@ int64_t car_shape_elements(car_shape shape) {
         elements *= shape.dim[d];
     }
     return elements;
+}
+
+size_t car_param_bytes(const car_param *param) {
+    size_t bytes = (size_t)car_shape_elements(param->shape) * car_dtype_bytes(param->dtype);
+    return param->dtype == CAR_F64 ? car_round_up(bytes, 64) : bytes;
+}
+
+size_t car_param_copy_bytes(const car_param *param) {
+    return param->copy == CAR_BF16 ? car_dtype_size(CAR_BF16, car_shape_elements(param->shape))
+                                   : car_param_bytes(param);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -124,11 +135,15 @@ void car_graph_settle_types(car_graph *graph) {
             output->bytes = car_dtype_size(CAR_BF16, car_shape_elements(output->shape));
         }
     }
-    for (int p = 0; graph->precision == CAR_PRECISION_BF16 && p < graph->param_count; p++) {
-        car_param_role role = graph->params[p].role;
-        bool rounded = role == CAR_PARAM_WEIGHT || role == CAR_PARAM_EMBEDDING;
-        graph->params[p].dtype = rounded ? CAR_BF16 : CAR_F32;
+    for (int p = 0; p < graph->param_count; p++) {
+        car_param *param = &graph->params[p];
+        bool large = param->role == CAR_PARAM_WEIGHT || param->role == CAR_PARAM_EMBEDDING;
+        param->copy = large && graph->precision == CAR_PRECISION_BF16 ? CAR_BF16 : param->dtype;
     }
+}
+
+static bool makes_loss(const car_op *op) {
+    return op->kind == CAR_OP_CROSS_ENTROPY || (op->kind == CAR_OP_STAGE && op->config.stage.class->output_bytes == 0);
 }
 
 car_status car_graph_finish(car_graph *graph, int loss) {
@@ -138,11 +153,19 @@ car_status car_graph_finish(car_graph *graph, int loss) {
     if (graph->finished) {
         return car_context_fail(graph->context, CAR_ERROR_ARGUMENT, "the graph is finished already");
     }
-    bool valid = loss >= 0 && loss < graph->tensor_count && graph->tensors[loss].producer != CAR_NONE;
-    if (!valid || graph->ops[graph->tensors[loss].producer].kind != CAR_OP_CROSS_ENTROPY ||
-        graph->tensors[loss].producer != graph->op_count - 1) {
+    bool last = loss >= 0 && loss < graph->tensor_count && graph->tensors[loss].producer != CAR_NONE &&
+                graph->tensors[loss].producer == graph->op_count - 1;
+    if (!last || !makes_loss(&graph->ops[graph->op_count - 1])) {
         return car_context_fail(graph->context, CAR_ERROR_ARGUMENT,
-                                "the loss must be the output of the graph's last operation, a cross-entropy");
+                                "the loss must be the output of the graph's last operation: a cross-entropy, or a "
+                                "stage of one's own that hands nothing on");
+    }
+    for (int l = 0; graph->precision == CAR_PRECISION_BF16 && l < graph->op_count; l++) {
+        if (graph->ops[l].kind == CAR_OP_STAGE || graph->ops[l].kind == CAR_OP_CARRY) {
+            return car_context_fail(graph->context, CAR_ERROR_UNSUPPORTED,
+                                    "%s (%s) has no bf16 kernel: stages of one's own compute in fp32 or fp64",
+                                    graph->ops[l].name, car_op_kind_text(graph->ops[l].kind));
+        }
     }
     graph->loss = loss;
     car_graph_settle_types(graph);
@@ -324,7 +347,8 @@ int car_graph_loss(const car_graph *graph) {
     return graph->loss;
 }
 int car_graph_logits(const car_graph *graph) {
-    return graph->loss == CAR_NONE ? CAR_NONE : graph->ops[graph->tensors[graph->loss].producer].inputs[0];
+    const car_op *last = graph->loss == CAR_NONE ? NULL : &graph->ops[graph->tensors[graph->loss].producer];
+    return last && last->kind == CAR_OP_CROSS_ENTROPY ? last->inputs[0] : CAR_NONE;
 }
 
 int car_graph_find_param(const car_graph *graph, const char *name) {

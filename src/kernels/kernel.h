@@ -22,13 +22,15 @@ typedef struct car_kernel_io {
     void *out;                      /* in backward: only if saved */
     void *aux;
     const void *param[CAR_MAX_PARAMS]; /* bf16 or floats, by car_param.dtype */
-    const void *derived; /* what `derive` made of the parameters */
+    const void *derived;               /* what `derive` made of the parameters */
     const void *grad_out;
     /* NULL where grad_mode is NONE or SHARED. May be the same buffer as grad_out (never with mode ADD) or,
      * for convolutions, linear layers and the loss, as in[0]: these read in[0] before they write. */
     void *grad_in[CAR_MAX_INPUTS];
     float *grad_param[CAR_MAX_PARAMS]; /* overwritten */
     void *scratch;                     /* car_kernel.scratch_bytes, aligned to 64 */
+    void *rebuilt;                     /* of a stage of one's own: see car_stage_io */
+    double *loss;                      /* the same, in forward: what stages have added to the loss so far */
     void *stream;                      /* the lane's dnnl_stream_t */
     bool training;
     uint64_t key; /* for random numbers: of this micro-batch and operation */
@@ -57,9 +59,10 @@ struct car_kernel {
     void *engine; /* of car_kernels_onednn_open; NULL for the reference */
     /* Chosen before prepare; blocks are for rank 4 tensors. */
     car_convolutions convolutions;
+    bool guards; /* see car_program_config */
     int block_in[CAR_MAX_INPUTS], block_out;
     /* Filled in by prepare. */
-    size_t scratch_bytes; /* the larger of forward's and backward's, with what it takes to widen */
+    size_t scratch_bytes;     /* the larger of forward's and backward's, with what it takes to widen */
     size_t own_scratch_bytes; /* without */
     size_t derived_bytes;
     size_t weight_bytes; /* stored bytes of params[0] if own_layout */
@@ -76,6 +79,9 @@ extern const car_kernel_class *const car_kernels_onednn[CAR_OP_KINDS];
 /* Classes that take bf16 tensors and weights as they are; NULL where there is none. `choose` may be NULL's, too: then
  * the machine lacks the instructions. They add to gradients themselves. */
 extern const car_kernel_class *const car_kernels_bf16[CAR_OP_KINDS];
+
+/* Stages of one's own and what is carried through them, in both tables. */
+extern const car_kernel_class car_stage_kernel, car_carry_kernel;
 
 /* The class for 3x3 convolutions by Winograd's algorithm, and whether one is to be computed so. */
 extern const car_kernel_class car_winograd_conv;

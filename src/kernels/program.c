@@ -22,7 +22,12 @@ struct car_program {
 };
 
 car_program_config car_program_config_default(void) {
-    return (car_program_config){.kernels = CAR_KERNELS_ONEDNN, .threads = 1};
+#ifdef NDEBUG
+    const bool guards = false;
+#else
+    const bool guards = true;
+#endif
+    return (car_program_config){.kernels = CAR_KERNELS_ONEDNN, .threads = 1, .guards = guards};
 }
 
 static const char *const convolution_names[] = {
@@ -180,6 +185,7 @@ static car_status prepare_kernel(car_program *program, int l) {
     kernel->context = program->context;
     kernel->engine = program->engine;
     kernel->convolutions = convolutions_of(&program->config);
+    kernel->guards = program->config.guards;
     kernel->block_out = program->blocks[op->output];
     kernel->aux_bytes = op->aux != CAR_NONE ? car_graph_tensor(graph, op->aux)->bytes : 0;
     for (int q = 0; q < op->input_count; q++) {
@@ -218,7 +224,7 @@ static car_status allocate_tables(car_program *program) {
     CAR_TRY(car_context_allocate(context, params, sizeof *program->layout_owner, &program->layout_owner));
     for (size_t p = 0; p < params; p++) {
         program->layout_owner[p] = CAR_NONE;
-        program->param_bytes[p] = (size_t)car_shape_elements(car_graph_param(graph, (int)p)->shape) * sizeof(float);
+        program->param_bytes[p] = car_param_bytes(car_graph_param(graph, (int)p));
     }
 done:
     return status;
@@ -303,8 +309,9 @@ size_t car_program_param_bytes(const car_program *program, int param) {
     return program->param_bytes[param];
 }
 size_t car_program_copy_bytes(const car_program *program, int param) {
-    int64_t elements = (int64_t)(program->param_bytes[param] / sizeof(float));
-    return car_dtype_size(car_graph_param(program->graph, param)->dtype, elements);
+    bool rounded = car_graph_param(program->graph, param)->copy == CAR_BF16;
+    size_t bytes = program->param_bytes[param];
+    return rounded ? car_dtype_size(CAR_BF16, (int64_t)(bytes / sizeof(float))) : bytes;
 }
 size_t car_program_derived_bytes(const car_program *program, int op) {
     return program->kernels[op].derived_bytes;
@@ -328,8 +335,19 @@ uint64_t car_program_fingerprint(const car_program *program) {
 
 /* ---- conversions ----------------------------------------------------------------------------- */
 
+bool car_program_is_double(const car_program *program, int param) {
+    return car_graph_param(program->graph, param)->dtype == CAR_F64;
+}
+
 car_status car_program_import_param(const car_program *program, int param, const float *canonical, float *stored) {
     int owner = program->layout_owner[param];
+    if (car_program_is_double(program, param)) {
+        double *to = (void *)stored;
+        for (size_t i = 0; i < (size_t)car_shape_elements(car_graph_param(program->graph, param)->shape); i++) {
+            to[i] = canonical[i];
+        }
+        return CAR_OK;
+    }
     if (owner == CAR_NONE) {
         memcpy(stored, canonical, program->param_bytes[param]);
         return CAR_OK;
@@ -347,6 +365,13 @@ bool car_program_has_own_layout(const car_program *program, int param) {
 
 car_status car_program_export_param(const car_program *program, int param, const float *stored, float *canonical) {
     int owner = program->layout_owner[param];
+    if (car_program_is_double(program, param)) {
+        const double *from = (const void *)stored;
+        for (size_t i = 0; i < (size_t)car_shape_elements(car_graph_param(program->graph, param)->shape); i++) {
+            canonical[i] = (float)from[i];
+        }
+        return CAR_OK;
+    }
     if (owner == CAR_NONE) {
         memcpy(canonical, stored, program->param_bytes[param]);
         return CAR_OK;

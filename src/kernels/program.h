@@ -16,6 +16,9 @@ car_context *car_program_context(const car_program *program);
 int car_program_threads(const car_program *program);
 const car_kernel *car_program_kernel(const car_program *program, int op);
 
+/* Whether a parameter, its gradients and sums are doubles; they are row-major then. */
+bool car_program_is_double(const car_program *program, int param);
+
 /* Whether a parameter is stored otherwise than row-major. */
 bool car_program_has_own_layout(const car_program *program, int param);
 

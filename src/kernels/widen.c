@@ -33,7 +33,7 @@ static int64_t param_elements(const car_kernel *kernel, int slot) {
     const car_param *param = car_graph_param(kernel->graph, kernel->op->params[slot]);
     size_t bytes = slot == 0 && kernel->own_layout ? kernel->weight_bytes : 0;
     int64_t stored = bytes > 0 ? (int64_t)(bytes / sizeof(float)) : car_shape_elements(param->shape);
-    return param->dtype == CAR_BF16 ? stored : 0;
+    return param->copy == CAR_BF16 ? stored : 0;
 }
 
 /* Elements of a place that has to be widened; 0: it is not there, or has floats anyway. */
@@ -46,8 +46,8 @@ static int64_t elements_of(const car_kernel *kernel, int place) {
         return place - PARAM < op->param_count ? param_elements(kernel, place - PARAM) : 0;
     }
     int q = place >= GRAD_IN ? place - GRAD_IN : place - IN;
-    bool there = q < op->input_count && (place < GRAD_IN || op->grad_mode[q] == CAR_GRAD_WRITE ||
-                                         op->grad_mode[q] == CAR_GRAD_ADD);
+    bool there = q < op->input_count &&
+                 (place < GRAD_IN || op->grad_mode[q] == CAR_GRAD_WRITE || op->grad_mode[q] == CAR_GRAD_ADD);
     return there ? tensor_elements(kernel, op->inputs[q], kernel->block_in[q]) : 0;
 }
 

@@ -17,20 +17,21 @@
 
 /* Parameters belong to their first user, held inputs of the graph to their first reader. One pass in
  * ascending order sees those first; `seen` marks what has been counted. */
-static void count_first_uses(const car_graph *graph, bool *tensor_seen, bool *param_seen, car_op_facts *facts) {
+static void count_first_uses(const car_graph *graph, const car_graph_range *all, bool *tensor_seen, bool *param_seen,
+                             car_op_facts *facts) {
     for (int l = 0; l < car_graph_op_count(graph); l++) {
         const car_op *op = car_graph_op(graph, l);
         for (int p = 0; p < op->param_count; p++) {
             if (!param_seen[op->params[p]]) {
                 param_seen[op->params[p]] = true;
                 const car_param *param = car_graph_param(graph, op->params[p]);
-                facts[l].weight_bytes += car_dtype_size(CAR_F32, car_shape_elements(param->shape));
-                facts[l].copy_bytes += car_dtype_size(param->dtype, car_shape_elements(param->shape));
+                facts[l].weight_bytes += car_param_bytes(param);
+                facts[l].copy_bytes += car_param_copy_bytes(param);
             }
         }
         for (int q = 0; q < op->input_count; q++) {
             const car_tensor *input = car_graph_tensor(graph, op->inputs[q]);
-            if (input->producer == CAR_NONE && input->last_backward != CAR_NONE && !tensor_seen[op->inputs[q]]) {
+            if (input->producer == CAR_NONE && all->held[op->inputs[q]] && !tensor_seen[op->inputs[q]]) {
                 tensor_seen[op->inputs[q]] = true;
                 facts[l].held_bytes += input->bytes;
             }
@@ -38,10 +39,10 @@ static void count_first_uses(const car_graph *graph, bool *tensor_seen, bool *pa
     }
 }
 
-static void count_produced(const car_graph *graph, car_op_facts *facts) {
+static void count_produced(const car_graph *graph, const car_graph_range *all, car_op_facts *facts) {
     for (int v = 0; v < car_graph_tensor_count(graph); v++) {
         const car_tensor *tensor = car_graph_tensor(graph, v);
-        if (tensor->producer != CAR_NONE && tensor->last_backward != CAR_NONE) {
+        if (tensor->producer != CAR_NONE && all->held[v]) {
             facts[tensor->producer].held_bytes += tensor->bytes;
         }
     }
@@ -60,25 +61,44 @@ static void count_crossing(const car_graph *graph, car_op_facts *facts) {
     for (int l = 1; l <= car_graph_op_count(graph); l++) {
         facts[l].crossing_bytes += facts[l - 1].crossing_bytes;
     }
+    for (int l = 1; l < car_graph_op_count(graph); l++) {
+        facts[l].crossing_bytes += car_graph_crossing_loss(graph, l);
+    }
 }
 
-car_status car_curve_gather(const car_graph *graph, const car_costs *costs, car_op_facts *facts) {
+/* What the backward of operation l costs, and what runs again before it. */
+static double backward_cost(const car_graph_range *all, const car_costs *costs, int l) {
+    int first = 0, count = car_graph_range_again(all, l, &first);
+    double cost = costs->backward[l];
+    for (int i = first; i < first + count; i++) {
+        cost += costs->forward[all->recompute->again[i]];
+    }
+    return cost;
+}
+
+static double total_cost(const car_graph_range *all, const car_costs *costs) {
+    double total = 0;
+    for (int l = 0; l < costs->count; l++) {
+        total += costs->forward[l] + backward_cost(all, costs, l);
+    }
+    return total;
+}
+
+car_status car_curve_gather(const car_graph *graph, const car_graph_range *all, const car_costs *costs,
+                            car_op_facts *facts) {
     car_context *context = car_graph_context(graph);
     size_t tensors = (size_t)car_graph_tensor_count(graph), params = (size_t)car_graph_param_count(graph);
     bool *tensor_seen = NULL, *param_seen = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(context, tensors, sizeof *tensor_seen, &tensor_seen));
     CAR_TRY(car_context_allocate(context, params, sizeof *param_seen, &param_seen));
-    count_first_uses(graph, tensor_seen, param_seen, facts);
-    count_produced(graph, facts);
+    count_first_uses(graph, all, tensor_seen, param_seen, facts);
+    count_produced(graph, all, facts);
     count_crossing(graph, facts);
-    double total = 0;
-    for (int l = 0; l < costs->count; l++) {
-        total += costs->forward[l] + costs->backward[l];
-    }
+    double total = total_cost(all, costs);
     for (int l = 0; l < costs->count; l++) {
         facts[l].forward = costs->forward[l] / total;
-        facts[l].backward = costs->backward[l] / total;
+        facts[l].backward = backward_cost(all, costs, l) / total;
     }
 done:
     car_context_release(context, param_seen, params, sizeof *param_seen);
@@ -101,42 +121,85 @@ double car_curve_limit(const car_op_facts *facts, int count) {
 
 /* ---- the curve ------------------------------------------------------------------------------- */
 
-car_status car_curve_allocate(car_context *context, int operations, car_curve *curve) {
+car_status car_curve_allocate(car_context *context, int operations, int again, car_curve *curve) {
     car_status status = CAR_OK;
-    curve->events = 2 * operations;
+    curve->operations = operations;
+    curve->events = 2 * operations + again;
     CAR_TRY(car_context_allocate(context, (size_t)curve->events, sizeof *curve->begin, &curve->begin));
     CAR_TRY(car_context_allocate(context, (size_t)curve->events, sizeof *curve->during, &curve->during));
+    CAR_TRY(car_context_allocate(context, (size_t)operations + 1, sizeof *curve->back, &curve->back));
+    for (int l = -1; l < operations; l++) {
+        curve->back[l + 1] = curve->events - 1 - l; /* as long as nothing runs again */
+    }
 done:
     return status;
 }
 
 void car_curve_release(car_context *context, car_curve *curve) {
+    car_context_release(context, curve->back, (size_t)curve->operations + 1, sizeof *curve->back);
     car_context_release(context, curve->during, (size_t)curve->events, sizeof *curve->during);
     car_context_release(context, curve->begin, (size_t)curve->events, sizeof *curve->begin);
     *curve = (car_curve){0};
 }
 
-car_status car_curve_trace(const car_graph *graph, const car_op_facts *facts, car_curve *curve) {
-    car_context *context = car_graph_context(graph);
+int car_curve_backward(const car_curve *curve, int l) {
+    return curve->back[l + 1];
+}
+
+/* The pen that draws a curve event by event, in units of the costs. */
+typedef struct pen {
+    car_curve *curve;
+    int event;
+    double before, total;
+} pen;
+
+static void draw(pen *p, size_t during, double cost) {
+    car_curve *curve = p->curve;
+    curve->begin[p->event] = p->before;
+    curve->during[p->event] = during;
+    curve->peak = during > curve->peak ? during : curve->peak;
+    p->before += cost / p->total;
+    p->event++;
+}
+
+car_status car_curve_trace(const car_graph *graph, const car_graph_range *all, const car_costs *costs,
+                           car_curve *curve) {
     int operations = car_graph_op_count(graph);
-    car_graph_range *all = NULL;
+    pen p = {.curve = curve, .total = total_cost(all, costs)};
     car_life a = {0};
     car_status status = CAR_OK;
-    CAR_TRY(car_curve_allocate(context, operations, curve));
-    CAR_TRY(car_graph_range_create(graph, 0, operations, &all));
+    CAR_TRY(car_curve_allocate(car_graph_context(graph), operations, all->recompute ? all->recompute->again_count : 0,
+                               curve));
     CAR_TRY(car_life_open(graph, all, &a));
     car_life_feed(&a);
-    double before = 0;
-    for (int e = 0; e < curve->events; e++) {
-        bool is_forward = e < operations;
-        int l = is_forward ? e : curve->events - 1 - e;
-        curve->begin[e] = before;
-        curve->during[e] = is_forward ? car_life_forward(&a, l) : car_life_backward(&a, l);
-        curve->peak = curve->during[e] > curve->peak ? curve->during[e] : curve->peak;
-        before += is_forward ? facts[l].forward : facts[l].backward;
+    for (int l = 0; l < operations; l++) {
+        draw(&p, car_life_forward(&a, l), costs->forward[l]);
+    }
+    for (int l = operations - 1; l >= 0; l--) {
+        int first = 0, count = car_graph_range_again(all, l, &first);
+        curve->back[l + 1] = p.event;
+        for (int i = first; i < first + count; i++) {
+            draw(&p, car_life_again(&a, i), costs->forward[all->recompute->again[i]]);
+        }
+        draw(&p, car_life_backward(&a, l), costs->backward[l]);
     }
 done:
     car_life_release(&a);
-    car_graph_range_destroy(graph, all);
+    return status;
+}
+
+car_status car_curve_find_peak(const car_graph *graph, const car_graph_range *all, size_t *peak) {
+    int operations = car_graph_op_count(graph);
+    car_life a = {0};
+    car_status status = CAR_OK;
+    *peak = 0;
+    CAR_TRY(car_life_open(graph, all, &a));
+    car_life_feed(&a);
+    for (int e = 0; e < 2 * operations; e++) {
+        size_t during = e < operations ? car_life_forward(&a, e) : car_life_backward_whole(&a, 2 * operations - 1 - e);
+        *peak = during > *peak ? during : *peak;
+    }
+done:
+    car_life_release(&a);
     return status;
 }

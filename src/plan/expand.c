@@ -59,7 +59,6 @@ void car_window_message(car_window *window, car_task what, int from, int64_t sen
         receive.kind = CAR_TASK_RECEIVE;
         receive.peer = from;
         receive.slot = used;
-        receive.frees = 0;
         car_window_add(window, receive);
     }
 }
@@ -95,13 +94,8 @@ static void add_compute(car_window *window, int64_t n, int stage, bool backward)
         .tied_version = tied_version(plan, n, stage),
         .peer = CAR_NONE,
         .tag = CAR_NONE,
-        .frees = backward ? CAR_FREES_ACTIVATIONS : 0,
         .slot = slot,
     };
-    task.buffer = (int)(task.version % 2);
-    if (plan->placement->frees_weights && plan->placement->frees_weights(window, &task, n)) {
-        task.frees |= CAR_FREES_WEIGHTS;
-    }
     car_window_add(window, task);
     plan->placement->attach(window, &task, n);
 }

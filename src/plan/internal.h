@@ -116,7 +116,7 @@ car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t ve
 /* A message with a bundle's sum over all workers, from which `version` is made. */
 car_task car_window_finished_sum(const car_plan *plan, int bundle, int64_t version);
 /* An update that was waited for: it makes the weights for a forward of the same slot. */
-void car_window_update(car_window *window, int bundle, int64_t version, int64_t slot, unsigned frees);
+void car_window_update(car_window *window, int bundle, int64_t version, int64_t slot);
 
 /* Passes, for each forward and backward of the device: */
 /* activations and their gradients, where the stages before and after are on other devices; */
@@ -126,7 +126,7 @@ void car_window_ties(car_window *window, const car_task *task, int64_t n);
 /* the cycle's sums, from micro-batch to micro-batch; */
 void car_window_pass_sums(car_window *window, const car_task *task, int64_t n);
 /* the update of a stage, right after the backward that finishes its sum; */
-void car_window_make(car_window *window, const car_task *task, unsigned frees);
+void car_window_make(car_window *window, const car_task *task);
 /* dp over ranks: a collective for each sum, and the update where it is kept. */
 void car_window_reduce(car_window *window, const car_task *task, int64_t n);
 

@@ -59,7 +59,7 @@ void car_life_feed(car_life *life) {
 /* ---- operations ------------------------------------------------------------------------------- */
 
 static void drop_after_forward(car_life *life, int l, int tensor) {
-    bool held = life->range->last_backward[tensor] != CAR_NONE, leaves = life->range->crosses[tensor];
+    bool held = life->range->held[tensor], leaves = life->range->crosses[tensor];
     if (life->range->last_forward[tensor] == l && !held && !leaves && tensor != car_graph_loss(life->graph)) {
         drop(life, &life->tensors[tensor]);
     }
@@ -88,7 +88,7 @@ static void make_slot(car_life *life, int l, int slot) {
     if (life->slots[slot] || s->born != l) {
         return;
     }
-    if (s->over_tensor != CAR_NONE) {
+    if (car_graph_range_takes_over(life->range, life->graph, slot)) {
         life->slots[slot] = life->tensors[s->over_tensor]; /* changes hands, stays alive */
         life->tensors[s->over_tensor] = 0;
         return;
@@ -117,7 +117,7 @@ size_t car_life_backward(car_life *life, int l) {
             make_slot(life, l, car_graph_tensor(life->graph, op->inputs[q])->grad_slot);
         }
     }
-    size_t during = life->live;
+    size_t during = life->live + car_op_rebuilt_bytes(op);
     for (int q = 0; q < op->input_count; q++) {
         drop_after_backward(life, l, op->inputs[q]);
     }
@@ -126,6 +126,35 @@ size_t car_life_backward(car_life *life, int l) {
         drop_after_backward(life, l, op->aux);
     }
     return during;
+}
+
+size_t car_life_again(car_life *life, int index) {
+    const car_op *op = car_graph_op(life->graph, life->range->recompute->again[index]);
+    make(life, &life->tensors[op->output], car_graph_tensor(life->graph, op->output)->bytes);
+    if (op->aux != CAR_NONE) {
+        make(life, &life->tensors[op->aux], car_graph_tensor(life->graph, op->aux)->bytes);
+    }
+    size_t during = life->live;
+    if (op->aux != CAR_NONE && !life->range->held[op->aux]) { /* it has no backward */
+        drop(life, &life->tensors[op->aux]);
+    }
+    for (int q = 0; q < op->input_count; q++) {
+        if (life->range->last_again[op->inputs[q]] == index) {
+            drop(life, &life->tensors[op->inputs[q]]);
+        }
+    }
+    return during;
+}
+
+size_t car_life_backward_whole(car_life *life, int l) {
+    int first = 0, count = car_graph_range_again(life->range, l, &first);
+    size_t most = 0;
+    for (int i = first; i < first + count; i++) {
+        size_t during = car_life_again(life, i);
+        most = during > most ? during : most;
+    }
+    size_t during = car_life_backward(life, l);
+    return during > most ? during : most;
 }
 
 /* ---- crossing --------------------------------------------------------------------------------- */
@@ -148,7 +177,7 @@ void car_life_export(car_life *life, bool gradient) {
         int slot = car_graph_tensor(life->graph, tensors[c])->grad_slot;
         if (gradient && slot != CAR_NONE) {
             drop(life, &life->slots[slot]);
-        } else if (!gradient && life->range->last_backward[tensors[c]] == CAR_NONE) {
+        } else if (!gradient && !life->range->held[tensors[c]]) {
             drop(life, &life->tensors[tensors[c]]);
         }
     }

@@ -20,6 +20,10 @@ void car_life_feed(car_life *life);  /* inputs of the graph that the range reads
 /* Bytes while operation l runs. */
 size_t car_life_forward(car_life *life, int l);
 size_t car_life_backward(car_life *life, int l);
+/* Bytes while an operation runs again: the one with this index in the choice's again[] (graph/recompute.h). */
+size_t car_life_again(car_life *life, int index);
+/* The most while the backward of l and what runs again before it run. */
+size_t car_life_backward_whole(car_life *life, int l);
 /* What comes from another rank, activations from below or gradients from above; and what was handed on to one. */
 void car_life_import(car_life *life, bool gradient);
 void car_life_export(car_life *life, bool gradient);

@@ -46,7 +46,7 @@ static double share_before(const car_machine *m, int64_t position) {
     const car_curve *curve = &m->partition->curve;
     bool forward = position < m->stages;
     const car_stage *stage = &m->partition->stages[forward ? position : 2 * (int64_t)m->stages - 1 - position];
-    int first = forward ? stage->first : curve->events - stage->end;
+    int first = forward ? stage->first : car_curve_backward(curve, stage->end - 1);
     return first < curve->events ? curve->begin[first] : 1;
 }
 

@@ -195,6 +195,10 @@ car_status car_machine_run(car_machine *machine);
 double car_machine_seconds(const car_machine *machine);
 double car_machine_step(const car_machine *machine);
 
+/* timing.c: as car_plan_time, without the second run that finds free_step and exposed; and how many steps either runs. */
+car_status car_plan_time_step(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out);
+int64_t car_plan_timed_steps(const car_plan *plan);
+
 /* ---- between its files ----------------------------------------------------------------------- */
 
 static inline car_machine_task *car_machine_at(const car_machine_rank *rank, int task) {

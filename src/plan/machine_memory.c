@@ -14,8 +14,8 @@ static span span_of(const car_machine *m, const car_machine_task *task) {
     const car_stage *stage = &m->partition->stages[task->stage];
     const car_curve *curve = &m->partition->curve;
     bool forward = task->kind == CAR_TASK_FORWARD;
-    span s = {.first = forward ? stage->first : curve->events - stage->end,
-              .end = forward ? stage->end : curve->events - stage->first};
+    span s = {.first = forward ? stage->first : car_curve_backward(curve, stage->end - 1),
+              .end = forward ? stage->end : car_curve_backward(curve, stage->first - 1)};
     if (s.end > 0 && s.end < curve->events) {
         size_t last = curve->during[s.end - 1], next = curve->during[s.end];
         s.after = last < next ? last : next;
@@ -70,6 +70,9 @@ static void hold_stage(car_machine *m, int worker, bool begins) {
     int64_t bytes = (int64_t)m->partition->stages[task->stage].held_bytes;
     if (m->in_order && begins == (task->kind == CAR_TASK_FORWARD)) {
         pool_change(m, m->runners[worker].rank, begins ? bytes : -bytes, 0);
+    }
+    if (m->in_order && begins && task->kind == CAR_TASK_BACKWARD) {
+        pool_change(m, m->runners[worker].rank, 0, (int64_t)m->partition->stages[task->stage].again_bytes);
     }
 }
 

@@ -107,6 +107,7 @@ static car_status create_rank(car_machine *m, int at) {
     rank->calls[0] = rank->calls[1] = rank->joined[0] = rank->joined[1] = none;
     rank->last_compute = rank->waiting = CAR_NONE;
     CAR_TRY(car_usage_create_like(m->plan, at, like < at ? m->rank[like].usage : NULL, &rank->usage));
+    car_usage_set_steps(rank->usage, m->config.steps);
     CAR_TRY(car_edges_create(m->context, &rank->edges));
 done:
     return status;

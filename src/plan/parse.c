@@ -135,18 +135,6 @@ static car_status take_name(const reader *r, piece word, piece *p, car_task *tas
     return CAR_OK;
 }
 
-static car_status take_frees(const reader *r, piece word, piece *p, car_task *task) {
-    if (!take(p, '-')) {
-        return CAR_OK;
-    }
-    static const char letters[] = "aws"; /* in the order of CAR_FREES_... */
-    int bit = 0;
-    while (take_letter(p, letters, &bit)) {
-        task->frees |= 1u << bit;
-    }
-    return task->frees ? CAR_OK : bad(r, "in '%.*s' one of a, w, s is missing after '-'", quoted(word), word.at);
-}
-
 /* "{step=4,tag=2}": what does not follow from the rest. */
 static car_status take_differences(const reader *r, piece word, piece *p, car_task *task) {
     if (!take(p, '{')) {
@@ -156,12 +144,11 @@ static car_status take_differences(const reader *r, piece word, piece *p, car_ta
         int *field = take_text(p, "stage=")    ? &task->stage
                      : take_text(p, "bundle=") ? &task->bundle
                      : take_text(p, "tag=")    ? &task->tag
-                     : take_text(p, "buffer=") ? &task->buffer
                                                : NULL;
         int64_t value = 0;
         if ((!field && !take_text(p, "step=")) || !take_number(p, &value) || value < INT_MIN || value > INT_MAX) {
-            return bad(r, "in '%.*s' the braces want stage=, bundle=, step=, tag= or buffer= and a number",
-                       quoted(word), word.at);
+            return bad(r, "in '%.*s' the braces want stage=, bundle=, step= or tag= and a number", quoted(word),
+                       word.at);
         }
         if (field) {
             *field = (int)value;
@@ -205,16 +192,20 @@ static car_status parse_task(const reader *r, piece word, int64_t slot, car_task
     CAR_TRY(take_marked(r, word, &p, "~", "version of the tied parameter", INT64_MAX, &tied));
     CAR_TRY(take_marked(r, word, &p, "/", "step", INT64_MAX, &step));
     CAR_TRY(take_marked(r, word, &p, "<>", "device", r->count - 1, &peer));
-    CAR_TRY(take_frees(r, word, &p, task));
     task->worker = (int)worker;
     task->version = version;
     task->tied_version = tied;
     task->peer = (int)peer;
     task->step = step != CAR_NONE ? step : count_step(r, task);
     car_task_derive(r->plan, task);
+    if (step != CAR_NONE && step != task->step) {
+        return bad(r, "in '%.*s' the step is %lld, but its slot or version says %lld", quoted(word), word.at,
+                   (long long)step, (long long)task->step);
+    }
     CAR_TRY(take_differences(r, word, &p, task));
     if (p.at < p.end) {
-        status = bad(r, "in '%.*s' something is wrong from '%.*s' on", quoted(word), word.at, quoted(p), p.at);
+        status = bad(r, "in '%.*s' something is wrong from '%.*s' on%s", quoted(word), word.at, quoted(p), p.at,
+                     *p.at == '-' ? ": what a task frees is no longer written" : "");
     }
 done:
     return status;
@@ -378,8 +369,14 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
     unsigned seen = 0;
     piece line, word;
     car_status status = CAR_OK;
-    if (!next_line(&r, &line) || !take_text(&line, "carousel-plan 1 ")) {
-        return bad(&r, "a plan begins with 'carousel-plan 1', as 'carousel plan --dump' writes it");
+    bool read = next_line(&r, &line);
+    if (read && take_text(&line, "carousel-plan 1 ")) {
+        return bad(&r,
+                   "this plan is of an older version; in 'carousel-plan 1' write 2, and leave out what tasks free (-a, "
+                   "-w, -s behind them)");
+    }
+    if (!read || !take_text(&line, "carousel-plan 2 ")) {
+        return bad(&r, "a plan begins with 'carousel-plan 2', as 'carousel plan --dump' writes it");
     }
     while (next_word(&line, &word)) {
         CAR_TRY(take_header_word(&r, word, words, count, &seen, out));

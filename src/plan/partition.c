@@ -98,11 +98,17 @@ static double larger(double a, double b) {
     return a > b ? a : b;
 }
 
+static void close_stages(car_partition *partition) {
+    for (int j = 0; j < partition->stage_count; j++) {
+        bool last = j == partition->stage_count - 1;
+        partition->stages[j].end = last ? car_graph_op_count(partition->graph) : partition->stages[j + 1].first;
+    }
+}
+
 static void fill_stages(car_partition *partition, const car_op_facts *facts) {
+    close_stages(partition);
     for (int j = 0; j < partition->stage_count; j++) {
         car_stage *stage = &partition->stages[j];
-        bool last = j == partition->stage_count - 1;
-        stage->end = last ? car_graph_op_count(partition->graph) : partition->stages[j + 1].first;
         stage->boundary_bytes = facts[stage->first].crossing_bytes;
         for (int l = stage->first; l < stage->end; l++) {
             stage->forward += facts[l].forward;
@@ -137,9 +143,8 @@ static int list_ties(const car_partition *partition, param_place *places, car_bu
                 param_place *place = &places[param];
                 bool tie = place->home != CAR_NONE && place->last != j;
                 if (tie && out) {
-                    int64_t elements = car_shape_elements(car_graph_param(graph, param)->shape);
-                    out[count] = (car_bundle){j, place->home, param, car_dtype_size(CAR_F32, elements),
-                                              car_dtype_size(car_graph_param(graph, param)->dtype, elements)};
+                    const car_param *tied = car_graph_param(graph, param);
+                    out[count] = (car_bundle){j, place->home, param, car_param_bytes(tied), car_param_copy_bytes(tied)};
                 }
                 count += tie;
                 place->home = place->home == CAR_NONE ? j : place->home;
@@ -212,12 +217,57 @@ static car_status check_config(const car_graph *graph, const car_partition_confi
     return config->costs ? car_costs_check(graph, config->costs, CAR_ERROR_ARGUMENT, "the costs") : CAR_OK;
 }
 
+/* The most during a stage's backward, over what it and the stages below hold. */
+static void find_again_bytes(car_partition *partition) {
+    const car_curve *curve = &partition->curve;
+    size_t held = 0;
+    for (int j = 0; j < partition->stage_count; j++) {
+        car_stage *stage = &partition->stages[j];
+        held += stage->held_bytes;
+        for (int e = car_curve_backward(curve, stage->end - 1); e < car_curve_backward(curve, stage->first - 1); e++) {
+            size_t over = curve->during[e] > held ? curve->during[e] - held : 0;
+            stage->again_bytes = over > stage->again_bytes ? over : stage->again_bytes;
+        }
+    }
+}
+
+/* Chooses what is made again inside of the stages, and gathers the facts anew with that. */
+static car_status recompute(car_partition *partition, const car_partition_config *config, const car_costs *costs,
+                            car_op_facts *facts, car_graph_range **all) {
+    const car_graph *graph = partition->graph;
+    int operations = car_graph_op_count(graph);
+    car_recomputation *r = &partition->recomputation;
+    double cost = 0;
+    car_status status = CAR_OK;
+    close_stages(partition);
+    CAR_TRY(car_partition_choose_recompute(partition, facts, &config->recompute));
+    if (!partition->recompute) {
+        return CAR_OK;
+    }
+    for (int l = 0; l < operations; l++) {
+        cost += costs->forward[l] + costs->backward[l];
+        facts[l] = (car_op_facts){0};
+    }
+    facts[operations] = (car_op_facts){0};
+    for (int i = 0; i < partition->recompute->again_count; i++) {
+        r->cost += costs->forward[partition->recompute->again[i]] / cost;
+    }
+    car_graph_range_destroy(graph, *all);
+    *all = NULL;
+    CAR_TRY(car_graph_range_create(graph, 0, operations, partition->recompute, all));
+    CAR_TRY(car_curve_gather(graph, *all, costs, facts));
+done:
+    return status;
+}
+
 car_status car_partition_create(const car_graph *graph, const car_partition_config *config, car_partition **out) {
     car_context *context = car_graph_context(graph);
     size_t cuts = (size_t)car_graph_op_count(graph) + 1;
     car_op_facts *facts = NULL;
     car_partition *partition = NULL;
+    car_graph_range *all = NULL;
     car_costs flops = {0};
+    const car_costs *costs = config->costs ? config->costs : &flops;
     car_status status = CAR_OK;
     *out = NULL;
     CAR_TRY(check_config(graph, config));
@@ -229,19 +279,27 @@ car_status car_partition_create(const car_graph *graph, const car_partition_conf
         CAR_TRY(car_costs_from_flops(graph, &flops));
     }
     CAR_TRY(car_context_allocate(context, cuts, sizeof *facts, &facts));
-    CAR_TRY(car_curve_gather(graph, config->costs ? config->costs : &flops, facts));
+    CAR_TRY(car_graph_range_create(graph, 0, car_graph_op_count(graph), NULL, &all));
+    CAR_TRY(car_curve_gather(graph, all, costs, facts));
     if (config->measure == CAR_MEASURE_CUTS) {
         CAR_TRY(cut_by_list(partition, config->cuts));
     } else {
         cut_by_measure(partition, facts);
     }
+    if (config->recompute.how != CAR_RECOMPUTE_OFF) {
+        CAR_TRY(recompute(partition, config, costs, facts, &all));
+    }
     fill_stages(partition, facts);
     CAR_TRY(make_bundles(partition));
-    CAR_TRY(car_curve_trace(graph, facts, &partition->curve));
+    CAR_TRY(car_curve_trace(graph, all, costs, &partition->curve));
+    if (partition->recompute) {
+        find_again_bytes(partition);
+    }
     partition->limit = car_curve_limit(facts, car_graph_op_count(graph));
     *out = partition;
     partition = NULL;
 done:
+    car_graph_range_destroy(graph, all);
     car_context_release(context, facts, cuts, sizeof *facts);
     car_costs_release(graph, &flops);
     car_partition_destroy(partition);
@@ -286,7 +344,7 @@ car_status car_partition_create_uniform(car_context *context, int stages, double
     partition->measure = CAR_MEASURE_FLOPS;
     partition->bundle_count = stages;
     CAR_TRY(car_context_allocate(context, (size_t)stages, sizeof *partition->bundles, &partition->bundles));
-    CAR_TRY(car_curve_allocate(context, stages, &partition->curve));
+    CAR_TRY(car_curve_allocate(context, stages, 0, &partition->curve));
     fill_uniform(partition, ratio);
     *out = partition;
     partition = NULL;
@@ -301,6 +359,7 @@ void car_partition_destroy(car_partition *partition) {
     }
     car_context *context = partition->context;
     car_curve_release(context, &partition->curve);
+    car_recompute_destroy(partition->recompute);
     car_context_release(context, partition->bundles, (size_t)partition->bundle_count, sizeof *partition->bundles);
     car_context_release(context, partition->stages, (size_t)partition->stage_count, sizeof *partition->stages);
     car_context_release(context, partition, 1, sizeof *partition);

@@ -3,6 +3,7 @@
 #define CAR_PARTITION_INTERNAL_H
 
 #include "carousel/partition.h"
+#include "graph/range.h"
 
 /* What a partition needs to know of an operation. Gathered once for the whole graph, so that any number of
  * stages is cut in one pass. */
@@ -18,15 +19,24 @@ typedef struct car_op_facts {
  * as the graph has, finite, not negative, and not all zero. */
 car_status car_costs_check(const car_graph *graph, const car_costs *costs, car_status code, const char *origin);
 
-/* `facts` has an element for each operation, and one more for the cut behind the last. */
-car_status car_curve_gather(const car_graph *graph, const car_costs *costs, car_op_facts *facts);
+/* `facts` has an element for each operation, and one more for the cut behind the last. `all` is the whole graph, with
+ * its recomputation. */
+car_status car_curve_gather(const car_graph *graph, const car_graph_range *all, const car_costs *costs,
+                            car_op_facts *facts);
 
 /* The life of a micro-batch in bytes. A curve that was begun must be released, even after a failure. */
-car_status car_curve_trace(const car_graph *graph, const car_op_facts *facts, car_curve *curve);
-car_status car_curve_allocate(car_context *context, int operations, car_curve *curve);
+car_status car_curve_trace(const car_graph *graph, const car_graph_range *all, const car_costs *costs,
+                           car_curve *curve);
+car_status car_curve_allocate(car_context *context, int operations, int again, car_curve *curve);
+/* Its peak alone. */
+car_status car_curve_find_peak(const car_graph *graph, const car_graph_range *all, size_t *peak);
 void car_curve_release(car_context *context, car_curve *curve);
 
 /* The sum of held bytes * (1 - share of the forwards before) over the sum of held bytes. */
 double car_curve_limit(const car_op_facts *facts, int count);
+
+/* Chooses what a cut partition makes again, and fills recompute and recomputation. `facts` are those without it. */
+car_status car_partition_choose_recompute(car_partition *partition, const car_op_facts *facts,
+                                          const car_recompute_config *config);
 
 #endif

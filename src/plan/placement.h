@@ -27,12 +27,15 @@ struct car_placement_class {
     void (*attach)(car_window *window, const car_task *task, int64_t n);
     /* What belongs to no forward or backward of this device; or NULL. */
     void (*besides)(car_window *window);
-    /* Whether the device holds the weights no longer after a forward or backward; NULL: it always does. */
-    bool (*frees_weights)(const car_window *window, const car_task *task, int64_t n);
 
     /* ---- usage: what a rank holds ---- */
     int (*tapes)(const car_plan *plan, int rank); /* micro-batches that are alive at once */
     int (*like)(const car_plan *plan, int rank);  /* NULL: itself; see car_plan_rank_like */
+    /* In a run of so many steps: whether the device needs the weights of a bundle, which the task uses, no longer after it.
+     * NULL: it keeps all. */
+    bool (*ends_weights)(const car_plan *plan, int device, const car_task *task, int bundle, int64_t steps);
+    /* Whether it still needs the sum that an update was made of, or that was sent. NULL: it never does. */
+    bool (*passes_sum_on)(const car_plan *plan, int device, const car_task *task, int64_t steps);
 
     /* ---- the executor ---- */
     int64_t (*slots_ahead)(const car_plan *plan, const car_task *task); /* NULL: 2k; see car_plan_slots_ahead */

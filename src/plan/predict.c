@@ -20,18 +20,24 @@ static void clear(tally *t) {
     t->area = 0;
 }
 
-static void add_stage(tally *t, int worker, int stage) {
-    int64_t bytes = (int64_t)t->plan->partition->stages[stage].held_bytes, period = t->plan->period;
-    if (bytes == 0) {
-        return;
-    }
-    int64_t first = car_plan_forward_slot(t->plan, 0, worker, stage);
-    int64_t length = car_plan_backward_slot(t->plan, 0, worker, stage) + 1 - first;
-    int64_t begin = first % period, end = (first + length) % period;
+static void add_bytes(tally *t, int64_t first, int64_t length, int64_t bytes) {
+    int64_t period = t->plan->period, begin = first % period, end = (first + length) % period;
     t->always += bytes * (length / period) + (end < begin ? bytes : 0);
     t->changes[begin] += bytes;
     t->changes[end] -= bytes;
     t->area += (double)bytes * (double)length;
+}
+
+static void add_stage(tally *t, int worker, int j) {
+    const car_stage *stage = &t->plan->partition->stages[j];
+    int64_t forward = car_plan_forward_slot(t->plan, 0, worker, j),
+            backward = car_plan_backward_slot(t->plan, 0, worker, j);
+    if (stage->held_bytes > 0) {
+        add_bytes(t, forward, backward + 1 - forward, (int64_t)stage->held_bytes);
+    }
+    if (stage->again_bytes > 0) {
+        add_bytes(t, backward, 1, (int64_t)stage->again_bytes);
+    }
 }
 
 static size_t peak_of(const tally *t) {
@@ -61,10 +67,13 @@ static void add_device(tally *t, int device) {
 static size_t grid_peak(const car_plan *plan) {
     size_t peak = 0;
     for (int group = 0; group < plan->config.workers; group++) {
-        size_t bytes = 0;
+        size_t bytes = 0, again = 0;
         for (int j = group * plan->per_worker; j < (group + 1) * plan->per_worker; j++) {
-            bytes += plan->partition->stages[j].held_bytes;
+            const car_stage *stage = &plan->partition->stages[j];
+            bytes += stage->held_bytes;
+            again = stage->again_bytes > again ? stage->again_bytes : again;
         }
+        bytes += again;
         peak = bytes > peak ? bytes : peak;
     }
     return peak;

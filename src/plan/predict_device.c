@@ -44,7 +44,7 @@ static car_status open_room(room *r) {
     find_stages(r);
     r->count = car_usage_tapes(r->usage);
     CAR_TRY(car_graph_range_create(plan->partition->graph, stages[r->first_stage].first, stages[r->end_stage - 1].end,
-                                   &r->range));
+                                   plan->partition->recompute, &r->range));
     CAR_TRY(car_context_allocate(plan->context, (size_t)r->count, sizeof *r->lives, &r->lives));
     for (int t = 0; t < r->count; t++) {
         CAR_TRY(car_life_open(plan->partition->graph, r->range, &r->lives[t]));
@@ -84,7 +84,7 @@ static void follow(room *r, const car_task *task) {
     }
     for (int e = 0; (forward || backward) && e < stage->end - stage->first; e++) {
         size_t during =
-            forward ? car_life_forward(life, stage->first + e) : car_life_backward(life, stage->end - 1 - e);
+            forward ? car_life_forward(life, stage->first + e) : car_life_backward_whole(life, stage->end - 1 - e);
         most = during > most ? during : most;
     }
     most = life->live > most ? life->live : most;

@@ -51,8 +51,8 @@ typedef struct survey {
     double optimizer;   /* bytes of this device */
     double optimizer_device, optimizer_total;
     double masters, masters_total; /* bf16: floats of the weights where they are updated; of this device, of all */
-    int64_t send_slot; /* of the last send */
-    int sends;         /* in that slot */
+    int64_t send_slot;             /* of the last send */
+    int sends;                     /* in that slot */
 } survey;
 
 /* ---- states ---------------------------------------------------------------------------------- */
@@ -207,6 +207,7 @@ static car_status open_usage(survey *s) {
         s->like_rank = like;
     }
     CAR_TRY(car_usage_create_like(s->plan, rank, s->like, &usage));
+    car_usage_set_steps(usage, s->steps);
     car_usage_destroy(s->usage);
     s->usage = usage;
 done:

@@ -94,6 +94,7 @@ static car_status add_rank(printer *p, int rank, int64_t steps) {
     car_status status = CAR_OK;
     CAR_TRY(count_printed(p, rank, steps));
     CAR_TRY(car_usage_create(p->plan, rank, &p->usage));
+    car_usage_set_steps(p->usage, steps);
     CAR_TRY(car_edges_create(p->plan->context, &p->edges));
     p->count = 0;
     p->last_compute = CAR_NONE;

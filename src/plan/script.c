@@ -18,7 +18,6 @@ static car_task repeated(const car_script *script, const car_task *task, int64_t
     later.step += steps;
     later.version += task->version >= 0 ? steps : 0;
     later.tied_version += task->tied_version >= 0 ? steps : 0;
-    later.buffer = task->version >= 0 ? (int)(later.version % 2) : task->buffer;
     if (task->cargo == CAR_CARGO_WEIGHTS) { /* the two places have messages of their own */
         later.tag += CAR_CARGOS * (int)(later.version % 2 - task->version % 2);
     }

@@ -16,7 +16,6 @@ car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t ve
         .step = version - 1,
         .version = version,
         .tied_version = CAR_NONE,
-        .buffer = (int)(version % 2),
     };
 }
 
@@ -30,7 +29,7 @@ car_task car_window_finished_sum(const car_plan *plan, int bundle, int64_t versi
                       .tied_version = CAR_NONE};
 }
 
-void car_window_update(car_window *window, int bundle, int64_t version, int64_t slot, unsigned frees) {
+void car_window_update(car_window *window, int bundle, int64_t version, int64_t slot) {
     car_window_add(window, (car_task){.kind = CAR_TASK_UPDATE,
                                       .worker = CAR_NONE,
                                       .stage = window->plan->partition->bundles[bundle].stage,
@@ -38,10 +37,8 @@ void car_window_update(car_window *window, int bundle, int64_t version, int64_t 
                                       .step = version - 1,
                                       .version = version,
                                       .tied_version = CAR_NONE,
-                                      .buffer = (int)(version % 2),
                                       .peer = CAR_NONE,
                                       .tag = CAR_NONE,
-                                      .frees = frees,
                                       .slot = slot});
 }
 
@@ -62,7 +59,6 @@ static void cross_cut(car_window *window, const car_task *task, int64_t n, int s
         .step = task->step,
         .version = CAR_NONE,
         .tied_version = CAR_NONE,
-        .buffer = (int)(n % car_plan_group_ranks(plan, car_plan_group(plan, stage))),
     };
     if (backward) {
         car_window_message(window, what, above, car_plan_backward_slot(plan, task->step, task->worker, stage), below,
@@ -101,7 +97,6 @@ static void hop(car_window *window, int bundle, int64_t n) {
         return;
     }
     car_task what = sum_message(plan, CAR_CARGO_PARTIAL, bundle, n);
-    what.frees = CAR_FREES_SUM;
     car_window_message(window, what, car_plan_device_of(plan, n, stage), car_plan_backward_slot_of(plan, n, stage),
                        car_plan_device_of(plan, n + 1, stage), car_plan_backward_slot_of(plan, n + 1, stage));
 }
@@ -130,7 +125,7 @@ void car_window_pass_sums(car_window *window, const car_task *task, int64_t n) {
 }
 
 /* An update right after a backward: its `worker` says whose. */
-static void add_update_last(car_window *window, const car_task *task, unsigned frees) {
+static void add_update_last(car_window *window, const car_task *task) {
     int64_t version = task->step + 1;
     car_window_add(window, (car_task){.kind = CAR_TASK_UPDATE,
                                       .worker = task->worker,
@@ -139,18 +134,16 @@ static void add_update_last(car_window *window, const car_task *task, unsigned f
                                       .step = task->step,
                                       .version = version,
                                       .tied_version = CAR_NONE,
-                                      .buffer = (int)(version % 2),
                                       .peer = CAR_NONE,
                                       .tag = CAR_NONE,
-                                      .frees = frees,
                                       .slot = task->slot});
 }
 
-void car_window_make(car_window *window, const car_task *task, unsigned frees) {
+void car_window_make(car_window *window, const car_task *task) {
     const car_plan *plan = window->plan;
     if (task->kind == CAR_TASK_BACKWARD && task->worker == plan->config.workers - 1 &&
         plan->partition->bundles[task->stage].bytes > 0) {
-        add_update_last(window, task, frees);
+        add_update_last(window, task);
     }
 }
 
@@ -161,7 +154,6 @@ static void tie_sum(car_window *window, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     const car_bundle *tied = &plan->partition->bundles[bundle];
     car_task what = sum_message(plan, CAR_CARGO_FINISHED, bundle, n);
-    what.frees = CAR_FREES_SUM;
     car_window_message(window, what, car_plan_device_of(plan, n, tied->stage),
                        car_plan_backward_slot_of(plan, n, tied->stage), car_plan_device_of(plan, n, tied->home),
                        car_plan_backward_slot_of(plan, n, tied->home));
@@ -235,11 +227,10 @@ static void reduce(car_window *window, const car_task *task, int bundle, int64_t
     collective.kind = CAR_TASK_REDUCE;
     collective.peer = owner;
     collective.tag = CAR_NONE;
-    collective.frees = keeps ? 0 : CAR_FREES_SUM;
     collective.slot = task->slot;
     car_window_add(window, collective);
     if (b->home == b->stage && keeps) {
-        add_update_last(window, task, CAR_FREES_SUM);
+        add_update_last(window, task);
     }
 }
 

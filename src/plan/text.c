@@ -1,6 +1,6 @@
 /* The plan as text: one task, and the table of a run.
  *
- *     carousel-plan 1 rule=cdp-v2 placement=replica ... steps=4
+ *     carousel-plan 2 rule=cdp-v2 placement=replica ... steps=4
  *     device 1
  *     7: Rp1.0<0 F2.1@1 Sw2@1>2
  *
@@ -23,8 +23,7 @@ bool car_task_names_bundle(const car_task *task) {
 bool car_task_equals(const car_task *a, const car_task *b) {
     return a->kind == b->kind && a->cargo == b->cargo && a->worker == b->worker && a->stage == b->stage &&
            a->bundle == b->bundle && a->step == b->step && a->version == b->version &&
-           a->tied_version == b->tied_version && a->buffer == b->buffer && a->peer == b->peer && a->tag == b->tag &&
-           a->frees == b->frees && a->slot == b->slot;
+           a->tied_version == b->tied_version && a->peer == b->peer && a->tag == b->tag && a->slot == b->slot;
 }
 
 /* ---- what follows from the rest -------------------------------------------------------------- */
@@ -71,16 +70,6 @@ static int64_t step_of(const car_plan *plan, const car_task *task) {
     return last_step(plan, task->slot, task->worker, task->stage, task->kind != CAR_TASK_FORWARD);
 }
 
-/* Where it lives: weights in one of two places, what crosses a cut in one for each micro-batch alive behind it. */
-static int buffer_of(const car_plan *plan, const car_task *task) {
-    if (task->cargo != CAR_CARGO_ACTIVATION && task->cargo != CAR_CARGO_GRADIENT) {
-        return task->version >= 0 ? (int)(task->version % 2) : 0;
-    }
-    int64_t workers = car_plan_config_of(plan)->workers;
-    int64_t alive = car_plan_is_cyclic(plan) ? workers - task->stage / car_plan_per_worker(plan) : workers;
-    return alive > 0 ? (int)((task->step * workers + task->worker) % alive) : 0;
-}
-
 void car_task_derive(const car_plan *plan, car_task *task) {
     const car_partition *partition = car_plan_partition(plan);
     if (!car_task_names_bundle(task)) {
@@ -90,7 +79,6 @@ void car_task_derive(const car_plan *plan, car_task *task) {
         task->stage = known ? partition->bundles[task->bundle].stage : CAR_NONE;
     }
     task->step = step_of(plan, task);
-    task->buffer = buffer_of(plan, task);
     bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
     int thing = car_task_names_bundle(task) ? task->bundle : task->stage;
     int parity = task->cargo == CAR_CARGO_WEIGHTS ? (int)(task->version % 2) : 0;
@@ -141,7 +129,6 @@ static void add_differences(writer *w, const car_plan *plan, const car_task *tas
     add_difference(w, "bundle", task->bundle, derived.bundle, &count);
     add_difference(w, "step", task->step, derived.step, &count);
     add_difference(w, "tag", task->tag, derived.tag, &count);
-    add_difference(w, "buffer", task->buffer, derived.buffer, &count);
     if (count > 0) {
         add(w, "}");
     }
@@ -177,10 +164,6 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
         bool inward = task->kind == CAR_TASK_RECEIVE || task->kind == CAR_TASK_BROADCAST;
         add(&w, "%c%d", inward ? '<' : '>', task->peer);
     }
-    if (task->frees) {
-        add(&w, "-%s%s%s", task->frees & CAR_FREES_ACTIVATIONS ? "a" : "", task->frees & CAR_FREES_WEIGHTS ? "w" : "",
-            task->frees & CAR_FREES_SUM ? "s" : "");
-    }
     add_differences(&w, plan, task);
     return snprintf(text, capacity, "%s", w.text);
 }
@@ -197,7 +180,7 @@ int car_plan_format_header(const car_plan *plan, int64_t steps, char *text, size
         snprintf(more, sizeof more, " max-delay=%lld", (long long)plan->script->max_delay);
     }
     return snprintf(text, capacity,
-                    "carousel-plan 1 rule=%s placement=%s workers=%d stages=%d bundles=%d devices=%d mapping=%s "
+                    "carousel-plan 2 rule=%s placement=%s workers=%d stages=%d bundles=%d devices=%d mapping=%s "
                     "threads=%d slack=%d steps=%lld%s",
                     car_rule_text(c->rule), car_placement_text(c->placement), c->workers,
                     car_plan_partition(plan)->stage_count, car_plan_partition(plan)->bundle_count,

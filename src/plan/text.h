@@ -12,9 +12,9 @@ bool car_task_names_bundle(const car_task *task);
 /* In all that is in the text: not in `due`. */
 bool car_task_equals(const car_task *a, const car_task *b);
 
-/* Fills in what the notation leaves out because it follows from the rest and the slot: stage or bundle, step,
- * buffer and tag. Where a task differs from this, its text says so. Kind, cargo, the stage or bundle that it is
- * named after, worker, version and slot must be there, and the step of a finished sum. */
+/* Fills in what the notation leaves out because it follows from the rest and the slot: stage or bundle, step
+ * and tag. Where a task differs from this, its text says so. Kind, cargo, the stage or bundle that it is named after,
+ * worker, version and slot must be there, and the step of a finished sum. */
 void car_task_derive(const car_plan *plan, car_task *task);
 
 /* CAR_ERROR_FORMAT with a message that ends in the grid with a task's cell marked. */

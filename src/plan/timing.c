@@ -49,23 +49,42 @@ static int ranks_of_ring(const car_plan *plan) {
     return plan->placement->info.by_stage ? plan->config.workers : plan->devices;
 }
 
-car_status car_plan_time(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out) {
-    car_timing free_of_network;
-    car_status status = CAR_OK;
-    *out = (car_timing){0};
+int64_t car_plan_timed_steps(const car_plan *plan) {
+    int64_t tasks = (int64_t)plan->config.workers * plan->stages;
+    return tasks <= FEW_TASKS ? MANY_STEPS : tasks <= MANY_TASKS ? STEPS : FEW_STEPS;
+}
+
+static car_status prepare(const car_plan *plan, const car_cluster *cluster, double compute, car_machine_config *out) {
     if (plan->placement->info.one_process || !(compute > 0) || !isfinite(compute)) {
         return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "the time over a network: %s",
                                 compute > 0 ? "placement shared has none; use replica, zero, pipeline or grid"
                                             : "a step's computing must take more than 0 seconds");
     }
-    int64_t tasks = (int64_t)plan->config.workers * plan->stages;
-    car_machine_config config = {.steps = tasks <= FEW_TASKS    ? MANY_STEPS
-                                          : tasks <= MANY_TASKS ? STEPS
-                                                                : FEW_STEPS,
-                                 .compute = compute,
-                                 .staggered = true};
-    config.bucket = fmax(least_bucket, parts_in_latency * ranks_of_ring(plan) * cluster->between.latency *
-                                           cluster->between.bandwidth);
+    double bucket = parts_in_latency * ranks_of_ring(plan) * cluster->between.latency * cluster->between.bandwidth;
+    *out = (car_machine_config){.steps = car_plan_timed_steps(plan),
+                                .compute = compute,
+                                .bucket = fmax(least_bucket, bucket),
+                                .staggered = true};
+    return CAR_OK;
+}
+
+car_status car_plan_time_step(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out) {
+    car_machine_config config;
+    car_status status = CAR_OK;
+    *out = (car_timing){0};
+    CAR_TRY(prepare(plan, cluster, compute, &config));
+    config.cluster = cluster;
+    CAR_TRY(time_run(plan, &config, out));
+done:
+    return status;
+}
+
+car_status car_plan_time(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out) {
+    car_machine_config config;
+    car_timing free_of_network;
+    car_status status = CAR_OK;
+    *out = (car_timing){0};
+    CAR_TRY(prepare(plan, cluster, compute, &config));
     CAR_TRY(time_run(plan, &config, &free_of_network));
     config.cluster = cluster;
     CAR_TRY(time_run(plan, &config, out));

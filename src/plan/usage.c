@@ -11,6 +11,7 @@ struct car_usage {
     bool apart;            /* see car_usage_keeps_apart */
     car_holding *holdings; /* per bundle */
     bool borrowed;         /* another's */
+    int64_t steps;         /* of the run */
 };
 
 /* ---- what a rank holds ----------------------------------------------------------------------- */
@@ -135,6 +136,7 @@ car_status car_usage_create_like(const car_plan *plan, int rank, const car_usage
                          .cyclic = car_plan_is_cyclic(plan),
                          .shared = plan->placement->info.one_process};
     usage->tapes = plan->placement->tapes(plan, rank);
+    usage->steps = INT64_MAX;
     usage->apart = usage->shared && plan->rule->info.together;
     usage->borrowed = like != NULL;
     if (like) {
@@ -163,6 +165,10 @@ void car_usage_destroy(car_usage *usage) {
         car_context_release(usage->plan->context, own ? usage->holdings : NULL, own, sizeof *usage->holdings);
         car_context_release(usage->plan->context, usage, 1, sizeof *usage);
     }
+}
+
+void car_usage_set_steps(car_usage *usage, int64_t steps) {
+    usage->steps = steps;
 }
 
 const car_holding *car_usage_holding(const car_usage *usage, int bundle) {
@@ -224,25 +230,22 @@ bool car_usage_adds_ties_early(const car_usage *usage) {
     return car_usage_is_ring(usage) && usage->plan->placement->info.repeated;
 }
 
-/* The task says so of its stage's own bundle. A tied one has the last user of its home's version in the cycle, and may have
- * another owner under dp. */
 bool car_usage_ends_weights(const car_usage *usage, const car_task *task, int bundle) {
     const car_plan *plan = usage->plan;
-    bool tied = bundle >= plan->stages && car_task_computes(task);
-    if (!tied || !plan->placement->info.owned) {
-        return !tied && (task->frees & CAR_FREES_WEIGHTS);
-    }
-    if (!usage->cyclic) {
-        return (task->frees & CAR_FREES_WEIGHTS) && !usage->holdings[bundle].owned;
-    }
-    int64_t n = task->step * plan->config.workers + task->worker;
-    return task->kind == CAR_TASK_BACKWARD &&
-           n == car_plan_last_user(plan, task->tied_version, plan->partition->bundles[bundle].home);
+    return plan->placement->ends_weights &&
+           plan->placement->ends_weights(plan, usage->rank, task, bundle, usage->steps);
 }
 
+/* A sum that was sent or made into weights is gone, unless the rank passes it on. A collective leaves it with its peer, or
+ * with all. */
 bool car_usage_ends_sum(const car_usage *usage, const car_task *task) {
-    (void)usage;
-    return task->frees & CAR_FREES_SUM;
+    const car_plan *plan = usage->plan;
+    bool sends = task->kind == CAR_TASK_SEND && (task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED);
+    if (task->kind == CAR_TASK_REDUCE) {
+        return task->peer != CAR_NONE && task->peer != usage->rank;
+    }
+    return (sends || task->kind == CAR_TASK_UPDATE) &&
+           !(plan->placement->passes_sum_on && plan->placement->passes_sum_on(plan, usage->rank, task, usage->steps));
 }
 
 bool car_usage_reads_sum(const car_usage *usage, const car_task *task) {
@@ -279,6 +282,17 @@ static void add(listing *l, car_resource_kind kind, int64_t a, int64_t b, car_us
     add_use(l, (car_use){.resource = car_resource(kind, a, b), .mode = mode, .bundle = CAR_NONE});
 }
 
+/* A micro-batch leaves its tape with the backward of the first stage, or when its gradient goes to the rank before. */
+static void use_tape(listing *l) {
+    const car_task *task = l->task;
+    bool last = task->kind == CAR_TASK_SEND ? task->cargo == CAR_CARGO_GRADIENT
+                                            : task->kind == CAR_TASK_BACKWARD && task->stage == 0;
+    add_use(l, (car_use){.resource = car_resource(CAR_RESOURCE_TAPE, car_usage_tape_of(l->usage, task), 0),
+                         .mode = CAR_USE_WRITE,
+                         .last = last,
+                         .bundle = CAR_NONE});
+}
+
 static void use_weights(listing *l, int bundle, int64_t version, car_use_mode mode) {
     int block = l->usage->holdings[bundle].block, places = l->usage->holdings[block].places;
     bool made = l->task->kind == CAR_TASK_UPDATE && version == l->task->version;
@@ -300,10 +314,10 @@ static void use_source(listing *l, int bundle, int64_t version, car_use_mode mod
 /* A part of a sum: what came, or what the next worker adds. */
 static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mode mode) {
     int sums = l->usage->holdings[bundle].sums;
-    bool tied = l->task->kind == CAR_TASK_UPDATE && bundle != l->task->bundle; /* it went into its home's */
+    bool tied = l->usage->plan->partition->bundles[bundle].home == l->task->bundle && bundle != l->task->bundle;
     add_use(l, (car_use){.resource = car_resource(part, bundle, sums > 0 ? l->task->step % sums : l->task->step),
                          .mode = mode,
-                         .last = tied || car_usage_ends_sum(l->usage, l->task),
+                         .last = tied || car_usage_ends_sum(l->usage, l->task), /* a tied one went into its home's */
                          .bundle = bundle,
                          .id = l->task->step});
 }
@@ -316,7 +330,7 @@ static void use_sum(listing *l, int bundle, car_use_mode mode) {
 
 static void use_ties(listing *l, int home) {
     for (int b = l->usage->plan->stages; b < l->usage->bundles; b++) {
-        if (l->usage->plan->partition->bundles[b].home == home) {
+        if (l->usage->plan->partition->bundles[b].home == home && l->usage->plan->partition->bundles[b].bytes > 0) {
             use_sum(l, b, CAR_USE_WRITE);
         }
     }
@@ -336,14 +350,14 @@ static void list_compute(listing *l) {
     const car_usage *usage = l->usage;
     const car_task *task = l->task;
     bool backward = task->kind == CAR_TASK_BACKWARD;
-    add(l, CAR_RESOURCE_TAPE, car_usage_tape_of(usage, task), 0, CAR_USE_WRITE);
+    use_tape(l);
     use_gate(l);
     for (int b = task->stage; b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
         if (!is_of_stage(usage, b, task->stage)) {
             continue;
         }
         /* Where weights move, what came for one use may go with it. */
-        car_use_mode mode = task->frees & CAR_FREES_WEIGHTS ? CAR_USE_WRITE : CAR_USE_READ; /* of all that it uses */
+        car_use_mode mode = car_usage_ends_weights(usage, task, b) ? CAR_USE_WRITE : CAR_USE_READ;
         use_weights(l, b, b == task->stage ? task->version : task->tied_version, mode);
         if (mode == CAR_USE_WRITE && b == task->stage && usage->cyclic && usage->holdings[b].owned) {
             use_source(l, b, task->version, CAR_USE_WRITE); /* the next is made of it before it goes */
@@ -364,7 +378,9 @@ static void list_update(listing *l) {
     const car_task *task = l->task;
     bool passes = usage->plan->placement->info.owned && usage->cyclic;
     use_sum(l, task->bundle, car_usage_reads_sum(usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
-    use_ties(l, task->bundle);
+    if (!car_usage_adds_ties_early(usage)) {
+        use_ties(l, task->bundle);
+    }
     if (passes) {
         use_source(l, task->bundle, task->version - 1, CAR_USE_READ);
         use_source(l, task->bundle, task->version, CAR_USE_WRITE);
@@ -392,7 +408,7 @@ static void list_message(listing *l) {
     switch (task->cargo) {
     case CAR_CARGO_ACTIVATION:
     case CAR_CARGO_GRADIENT:
-        add(l, CAR_RESOURCE_TAPE, car_usage_tape_of(l->usage, task), 0, CAR_USE_WRITE);
+        use_tape(l);
         break;
     case CAR_CARGO_WEIGHTS:
         use_weights(l, task->bundle, task->version,

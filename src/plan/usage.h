@@ -1,8 +1,8 @@
 /* What the tasks of a rank (see car_plan_ranks) use, and what follows from it: who waits for whom.
  *
- * A use is a resource, a mode, and whether it is the last on its rank. Two tasks of one rank that use the same resource keep the plan's order, unless both only
- * read it, or both only follow it; all others may run in any order. So whoever executes, times or checks a plan reads
- * edges, and nobody derives them again.
+ * A use is a resource, a mode, and whether it is the last on its rank. Two tasks of one rank that use the same resource
+ * keep the plan's order, unless both only read it, or both only follow it; all others may run in any order. So whoever
+ * executes, times or checks a plan reads edges, and nobody derives them again.
  *
  *   car_usage   of one rank: what it holds, and the uses of each task
  *   car_edges   turns uses, task after task, into the tasks that each has to wait for */
@@ -31,7 +31,7 @@ typedef enum car_use_mode {
 typedef struct car_use {
     uint64_t resource; /* see car_resource */
     car_use_mode mode;
-    bool last;  /* weights, sums: this rank does not need them after it */
+    bool last;  /* weights, sums, tapes: this rank does not need what is there after it */
     int bundle; /* weights: in whose block they are; sums: whose; else CAR_NONE */
     int64_t id; /* weights: the version; sums: the step */
 } car_use;
@@ -79,6 +79,8 @@ car_status car_usage_create(const car_plan *plan, int rank, car_usage **out);
 /* The same, with the holdings of `like`, which must outlive it: of the rank that car_plan_rank_like names. */
 car_status car_usage_create_like(const car_plan *plan, int rank, const car_usage *like, car_usage **out);
 void car_usage_destroy(car_usage *usage);
+/* The length of the run, which has last uses: what it does not pass on ends there. Without it the run goes on forever. */
+void car_usage_set_steps(car_usage *usage, int64_t steps);
 
 const car_holding *car_usage_holding(const car_usage *usage, int bundle);
 bool car_usage_has_stage(const car_usage *usage, int stage); /* whether it computes it */

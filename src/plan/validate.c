@@ -185,6 +185,7 @@ done:
 
 void car_validate_close(car_validation *v) {
     size_t count = (size_t)v->count;
+    car_validate_release_uses(v);
     car_context_release(v->context, v->edges, (size_t)v->edge_capacity, sizeof *v->edges);
     car_context_release(v->context, v->edge_first, v->edge_first ? count + 1 : 0, sizeof *v->edge_first);
     car_context_release(v->context, v->moving, count, sizeof *v->moving);
@@ -257,6 +258,7 @@ car_status car_plan_validate(car_plan *plan, int64_t steps, const car_task_sourc
     CAR_TRY(car_validate_fields(&v));
     CAR_TRY(car_validate_order(&v));
     CAR_TRY(car_validate_messages(&v));
+    CAR_TRY(car_validate_uses(&v));
     CAR_TRY(car_validate_activations(&v));
     CAR_TRY(car_validate_sums(&v));
     CAR_TRY(car_validate_versions(&v));

@@ -1,11 +1,12 @@
-/* The validator: activations. A forward makes them, its backward, which comes later (validate_order.c), reads and frees
- * them; where the next stage is on another device, they cross to it in a message, and their gradient comes back in one. */
+/* The validator: activations. A forward makes them, its backward, which comes later (validate_order.c), is their end; where
+ * the next stage is on another device, they cross to it in a message, and their gradient comes back in one. Which tape they
+ * are on, and until when, is in validate_touch.c. */
 #include "plan/validate_internal.h"
 
 /* What has happened to one stage of one micro-batch. */
 enum {
     MADE = 1,
-    FREED = 2,
+    OVER = 2,
     SENT_UP = 4,    /* across the cut before it: activations left the stage below */
     ARRIVED_UP = 8, /* and are here */
     SENT_DOWN = 16, /* their gradient left */
@@ -15,10 +16,7 @@ enum {
 typedef struct replay {
     const car_validation *v;
     unsigned char *state; /* [step][worker][stage] */
-    int *received;        /* [step][worker][stage] -> the RECEIVE of its activations, counted from 1 */
-    /* Pipelines and grids only. */
-    int *alive;  /* [device][stage of its group]: micro-batches held */
-    int *places; /* [device][stage of its group][buffer]: the RECEIVE that filled it, counted from 1; 0 if free */
+    int *alive;           /* pipelines and grids: [device][stage of its group]: micro-batches held */
 } replay;
 
 static unsigned char *state_of(const replay *r, int64_t step, int worker, int stage) {
@@ -28,10 +26,6 @@ static unsigned char *state_of(const replay *r, int64_t step, int worker, int st
 /* Index of the device's stage among those of all groups. */
 static size_t local_stage(const car_validation *v, int index) {
     return (size_t)v->device_of[index] * (size_t)v->per_worker + (size_t)(v->tasks[index].stage % v->per_worker);
-}
-
-static int *place_of(const replay *r, int receive) {
-    return &r->places[local_stage(r->v, receive) * (size_t)r->v->workers + (size_t)r->v->tasks[receive].buffer];
 }
 
 static bool crosses(const car_validation *v, const car_task *task, int stage) {
@@ -79,32 +73,8 @@ static car_status backward(replay *r, int index) {
     if (crosses(v, task, task->stage + 1) && !(state[1] & ARRIVED_DOWN)) {
         return car_validate_fail(v, index, "the gradient that it starts from has not arrived");
     }
-    if (!(task->frees & CAR_FREES_ACTIVATIONS)) {
-        return car_validate_fail(v, index, "its activations are never freed");
-    }
-    int received = r->received[state - r->state];
-    if (received) {
-        *place_of(r, received - 1) = 0;
-    }
-    *state |= FREED;
+    *state |= OVER;
     return hold(r, index, -1);
-}
-
-/* What arrived is kept for backward, so no other may come into its buffer before. */
-static car_status take_place(replay *r, int index) {
-    const car_validation *v = r->v;
-    const car_task *task = &v->tasks[index];
-    if (task->buffer < 0 || task->buffer >= v->workers) {
-        return car_validate_fail(v, index, "there is no buffer %d for activations", task->buffer);
-    }
-    int *place = place_of(r, index);
-    if (*place) {
-        return car_validate_fail(v, index, "overwrites activations of worker %d in buffer %d",
-                                 v->tasks[*place - 1].worker, task->buffer);
-    }
-    *place = index + 1;
-    r->received[state_of(r, task->step, task->worker, task->stage) - r->state] = index + 1;
-    return CAR_OK;
 }
 
 /* Activations leave after the forward below the cut, their gradient after the backward above it. */
@@ -117,7 +87,7 @@ static car_status message(replay *r, int index) {
     }
     unsigned char *state = state_of(r, task->step, task->worker, task->stage);
     int source = up ? task->stage - 1 : task->stage, goal = up ? task->stage : task->stage - 1;
-    bool ready = up ? state[-1] & MADE : *state & FREED;
+    bool ready = up ? state[-1] & MADE : *state & OVER;
     int event = sends ? (up ? SENT_UP : SENT_DOWN) : (up ? ARRIVED_UP : ARRIVED_DOWN);
     if (v->device_of[index] != car_validate_device(v, task->step, task->worker, sends ? source : goal) ||
         task->peer != car_validate_device(v, task->step, task->worker, sends ? goal : source)) {
@@ -130,7 +100,7 @@ static car_status message(replay *r, int index) {
         return car_validate_fail(v, index, "a second time");
     }
     *state |= (unsigned char)event;
-    return up && !sends ? take_place(r, index) : CAR_OK;
+    return CAR_OK;
 }
 
 static car_status step_replay(replay *r, int index) {
@@ -148,19 +118,14 @@ car_status car_validate_activations(car_validation *v) {
     replay r = {.v = v};
     size_t states = car_validate_compute(v, v->steps, 0, 0, false) / 2;
     size_t stages = car_validate_in_groups(v) ? (size_t)v->devices * (size_t)v->per_worker : 0;
-    size_t places = stages * (size_t)v->workers;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(v->context, states, sizeof *r.state, &r.state));
-    CAR_TRY(car_context_allocate(v->context, states, sizeof *r.received, &r.received));
     CAR_TRY(car_context_allocate(v->context, stages, sizeof *r.alive, &r.alive));
-    CAR_TRY(car_context_allocate(v->context, places, sizeof *r.places, &r.places));
     for (int n = 0; n < v->count; n++) {
         CAR_TRY(step_replay(&r, v->order[n]));
     }
 done:
-    car_context_release(v->context, r.places, places, sizeof *r.places);
     car_context_release(v->context, r.alive, stages, sizeof *r.alive);
-    car_context_release(v->context, r.received, states, sizeof *r.received);
     car_context_release(v->context, r.state, states, sizeof *r.state);
     return status;
 }

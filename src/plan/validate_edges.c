@@ -24,7 +24,6 @@ static car_status check_edges(const car_validation *v, car_toucher *c, int place
 
 /* The edges that executors have, of the tasks of a rank up to a place. `tasks`: instead of the table's. */
 static car_status list_edges(car_validation *v, car_toucher *c, const car_task *tasks, int end) {
-    const car_usage *usage = c->usage;
     int rank = c->rank;
     car_edges *edges = NULL;
     car_use_list uses = {0};
@@ -34,10 +33,7 @@ static car_status list_edges(car_validation *v, car_toucher *c, const car_task *
     CAR_TRY(car_edges_create(v->context, &edges));
     for (int place = first; place < end; place++) {
         const car_task *task = tasks ? &tasks[place - first] : &v->tasks[v->sequence[place]];
-        CAR_TRY(car_usage_list(usage, task, &uses));
-        if (v->source && v->source->change_uses) {
-            v->source->change_uses(v->source->user, rank, place - first, &uses);
-        }
+        CAR_TRY(car_validate_list_uses(v, rank, place - first, task, &uses));
         CAR_TRY(car_edges_add(edges, &uses, &before, &count));
         int begin = v->edge_first[place];
         CAR_TRY(car_context_grow(v->context, &v->edges, &v->edge_capacity, begin + count + 1, sizeof *v->edges));
@@ -99,23 +95,21 @@ done:
 }
 
 static car_status check_rank(car_validation *v, car_toucher *c, bool from_start) {
-    car_usage *usage = NULL;
     int end = v->rank_first[c->rank + 1];
     car_status status = CAR_OK;
-    CAR_TRY(car_usage_create(v->plan, c->rank, &usage));
-    c->usage = usage;
+    CAR_TRY(car_validate_usage(v, c->rank, &c->usage));
     c->from_start = from_start;
     if (from_start && !v->spread) {
         CAR_TRY(check_going_on(v, c)); /* first: the edges that stay are those of the whole run */
     }
     CAR_TRY(list_edges(v, c, NULL, end));
     CAR_TRY(check_touches(v, c, NULL, end));
+    CAR_TRY(car_touch_end(c));
     for (int place = v->rank_first[c->rank]; place < end; place++) {
         const car_task *task = &v->tasks[v->sequence[place]];
-        v->moving[place] = task->kind == CAR_TASK_UPDATE && car_usage_holding(usage, task->bundle)->places == 0;
+        v->moving[place] = task->kind == CAR_TASK_UPDATE && car_usage_holding(c->usage, task->bundle)->places == 0;
     }
 done:
-    car_usage_destroy(usage);
     return status;
 }
 

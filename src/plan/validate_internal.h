@@ -23,6 +23,13 @@ typedef enum car_validate_phase {
     CAR_VALIDATE_PHASES
 } car_validate_phase;
 
+/* A last use: in `kind` a sum's parts are one. */
+typedef struct car_validate_end {
+    car_resource_kind kind;
+    int bundle, next; /* of the same task's; CAR_NONE: no more */
+    int64_t id;       /* as in car_use */
+} car_validate_end;
+
 /* The whole table, the devices one behind the other, and what was found out about it. Arrays of `count` are parallel
  * to `tasks`. */
 typedef struct car_validation {
@@ -53,6 +60,10 @@ typedef struct car_validation {
     int *sequence;   /* place -> task */
     int *edge_first; /* place p waits for the places edges[edge_first[p]] .. edges[edge_first[p + 1] - 1] */
     int *edges, edge_capacity;
+    car_usage **usages;
+    int *ends_of; /* task -> its last uses, in ends */
+    car_validate_end *ends;
+    int end_count, end_capacity;
     bool *moving; /* place -> an update whose weights move: it keeps to the plan's order */
 } car_validation;
 
@@ -71,8 +82,6 @@ int car_validate_first_fresh(const car_validation *v, int home);
 bool car_validate_updates(const car_validation *v, int64_t step, int bundle, int device);
 /* How many devices make it. */
 int car_validate_update_count(const car_validation *v);
-/* Whether a device loses a version of a bundle with a forward or backward. */
-bool car_validate_ends_with(const car_validation *v, int index, int bundle, int64_t version);
 /* Where a finished sum travels and many make weights of it, those of its ties are added to it before. */
 bool car_validate_carries_ties(const car_validation *v);
 /* zero: the device with the optimizer state of a stage. */
@@ -124,6 +133,13 @@ car_status car_validate_fields(car_validation *v);
 car_status car_validate_order(car_validation *v);
 /* Each SEND has its RECEIVE, later. Fills partner. */
 car_status car_validate_messages(car_validation *v);
+/* What each rank does not need any longer after a task: validate_uses.c. Fills ends. */
+car_status car_validate_uses(car_validation *v);
+void car_validate_release_uses(car_validation *v);
+bool car_validate_ends(const car_validation *v, int index, car_resource_kind kind, int bundle, int64_t id);
+/* What a rank holds, and what one of its tasks uses, as executors get it. `number`: of the rank's tasks. */
+car_status car_validate_usage(car_validation *v, int rank, const car_usage **out);
+car_status car_validate_list_uses(car_validation *v, int rank, int number, const car_task *task, car_use_list *uses);
 /* Tasks of a rank that touch the same thing are joined by edges. Fills edges and moving. `from_start`: the table begins
  * with the run. */
 car_status car_validate_edges(car_validation *v, bool from_start);

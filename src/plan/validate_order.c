@@ -11,26 +11,6 @@ static bool is_message(const car_task *task) {
     return task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
 }
 
-/* What a task may end. */
-static unsigned may_free(const car_task *task) {
-    switch (task->kind) {
-    case CAR_TASK_FORWARD:
-        return CAR_FREES_WEIGHTS;
-    case CAR_TASK_BACKWARD:
-        return CAR_FREES_ACTIVATIONS | CAR_FREES_WEIGHTS;
-    case CAR_TASK_REDUCE:
-        return CAR_FREES_SUM;
-    case CAR_TASK_UPDATE:
-        return CAR_FREES_SUM | CAR_FREES_WEIGHTS;
-    case CAR_TASK_SEND:
-        return task->cargo == CAR_CARGO_WEIGHTS                                        ? CAR_FREES_WEIGHTS
-               : task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED ? CAR_FREES_SUM
-                                                                                       : 0;
-    default:
-        return 0;
-    }
-}
-
 static bool names_stage(const car_task *task) {
     return car_task_computes(task) || task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
 }
@@ -55,13 +35,10 @@ static car_status check_range(const car_validation *v, int index) {
         (is_message(task) && task->peer == v->device_of[index])) {
         return car_validate_fail(v, index, "no such peer");
     }
-    if (task->frees & ~may_free(task)) {
-        return car_validate_fail(v, index, "frees what it cannot free");
-    }
     return CAR_OK;
 }
 
-/* Fields that say the same thing twice must agree, and a version says where it lives. */
+/* Fields that say the same thing twice must agree. */
 static car_status check_agreement(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     bool versioned = car_task_computes(task) || task->kind == CAR_TASK_UPDATE || task->kind == CAR_TASK_BROADCAST ||
@@ -72,10 +49,6 @@ static car_status check_agreement(const car_validation *v, int index) {
     }
     if (versioned != (task->version != CAR_NONE) || (versioned && !between(task->version, 0, v->steps + 1))) {
         return car_validate_fail(v, index, "no such version of weights: %lld", (long long)task->version);
-    }
-    if (versioned && task->buffer != task->version % 2) {
-        return car_validate_fail(v, index, "version %lld lives in buffer %d, not %d", (long long)task->version,
-                                 (int)(task->version % 2), task->buffer);
     }
     if ((task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS) && task->step != task->version - 1) {
         return car_validate_fail(v, index, "version %lld is not made by step %lld", (long long)task->version,

@@ -12,7 +12,7 @@ static bool is_other_end(const car_task *task, int device, const car_task *other
                 (task->kind == CAR_TASK_RECEIVE && other->kind == CAR_TASK_SEND);
     return ends && other->peer == device && other->tag == task->tag && other->cargo == task->cargo &&
            other->worker == task->worker && other->stage == task->stage && other->bundle == task->bundle &&
-           other->step == task->step && other->version == task->version && other->buffer == task->buffer;
+           other->step == task->step && other->version == task->version;
 }
 
 /* Looks for it where it can be: a message is received after it was sent, and not many windows later. */
@@ -76,6 +76,7 @@ car_status car_validate_sample(car_plan *plan, int device, int64_t window) {
     CAR_TRY(car_validate_arrange(&v));
     CAR_TRY(check_tasks(&v));
     /* The devices of one process are one rank: one of them says nothing about its edges. */
+    CAR_TRY(v.ranks == v.devices ? car_validate_uses(&v) : CAR_OK);
     CAR_TRY(v.ranks == v.devices ? car_validate_edges(&v, false) : CAR_OK);
 done:
     car_task_list_release(plan, &list);

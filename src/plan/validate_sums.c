@@ -63,10 +63,18 @@ static bool in_ring_order(const car_validation *v) {
     return v->cyclic || (v->config.placement == CAR_PLACEMENT_PIPELINE && !v->custom);
 }
 
+/* The sum of a task's step. */
+static bool ends_sum(const replay *r, int index, int bundle) {
+    return car_validate_ends(r->v, index, CAR_RESOURCE_SUM, bundle, r->v->tasks[index].step);
+}
+
 static car_status add_gradient(replay *r, int index, int bundle) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     sum *s = find(r, v->device_of[index], bundle, task->step);
+    if (ends_sum(r, index, bundle)) {
+        return car_validate_fail(v, index, "frees the sum of bundle %d that it adds to", bundle);
+    }
     if (in_ring_order(v)) {
         if ((task->worker == 0) != (s == NULL)) {
             return car_validate_fail(v, index,
@@ -102,7 +110,9 @@ static car_status add_ties(replay *r, int index) {
             return car_validate_fail(v, index, "finishes a sum, but that of the tied bundle %d is over %d workers", b,
                                      s ? s->added : 0);
         }
-        *s = (sum){0};
+        if (ends_sum(r, index, b)) { /* if not, it is found at the end */
+            *s = (sum){0};
+        }
     }
     return CAR_OK;
 }
@@ -143,10 +153,10 @@ static car_status send(replay *r, int index) {
                                  s ? s->added : 0);
     }
     /* A partial sum goes on growing elsewhere: here it would be a second one. */
-    if (task->cargo == CAR_CARGO_PARTIAL && !(task->frees & CAR_FREES_SUM)) {
+    if (task->cargo == CAR_CARGO_PARTIAL && !ends_sum(r, index, task->bundle)) {
         return car_validate_fail(v, index, "a partial sum that was handed on is kept");
     }
-    if (task->frees & CAR_FREES_SUM) {
+    if (ends_sum(r, index, task->bundle)) {
         *s = (sum){0};
     }
     return CAR_OK;
@@ -154,6 +164,9 @@ static car_status send(replay *r, int index) {
 
 static car_status receive(replay *r, int index) {
     const car_task *task = &r->v->tasks[index];
+    if (ends_sum(r, index, task->bundle)) {
+        return car_validate_fail(r->v, index, "frees the sum that it brings");
+    }
     /* The sender's end was checked, and both ends agree. */
     return begin(r, index, task->bundle,
                  (sum){.step = task->step, .added = task->worker + 1, .complete = task->cargo == CAR_CARGO_FINISHED});
@@ -179,7 +192,7 @@ static car_status reduce(replay *r, int index) {
         return car_validate_fail(v, index, "reduces what its workers have not all added to, or twice");
     }
     bool keeps = !zero || device == goal;
-    if (keeps == ((task->frees & CAR_FREES_SUM) != 0)) {
+    if (keeps == ends_sum(r, index, task->bundle)) {
         return car_validate_fail(v, index, keeps ? "frees the sum that it was made for" : "keeps its part of the sum");
     }
     *s = keeps ? (sum){.step = s->step, .added = s->added, .complete = true} : (sum){0};
@@ -219,7 +232,7 @@ static car_status update(replay *r, int index) {
         if (!s || !s->complete) {
             return car_validate_fail(v, index, "the sum of bundle %d is over %d workers", b, s ? s->added : 0);
         }
-        if (task->frees & CAR_FREES_SUM) {
+        if (ends_sum(r, index, b)) {
             *s = (sum){0};
         }
     }

@@ -172,6 +172,10 @@ done:
     return status;
 }
 
+static bool ends_weights(const checker *c, int bundle, int64_t version) {
+    return car_validate_ends(c->v, c->v->sequence[c->place], CAR_RESOURCE_WEIGHTS, bundle, version);
+}
+
 /* A use of a version: it must be what lies in its place. With one place, the version before a drain is kept aside. */
 static car_status use_weights(checker *c, int bundle, int64_t version, touch_mode mode) {
     thing *t = NULL;
@@ -251,17 +255,11 @@ static bool begins_here(const checker *c) {
     return arrives || (task->kind == CAR_TASK_FORWARD && task->stage == 0);
 }
 
-/* The lowest stage of the rank, whose backward is the last. */
-static int lowest_stage(const checker *c) {
-    const car_validation *v = c->v;
-    return car_validate_in_groups(v) ? v->groups[c->rank] * v->per_worker : 0;
-}
-
-/* One micro-batch after the other: content is its number, `over` once its last backward is done. */
+/* One micro-batch after the other: content is its number, and nothing after its last use. */
 static car_status touch_tape(checker *c) {
     const car_validation *v = c->v;
     const car_task *task = c->task;
-    int64_t n = task->step * v->workers + task->worker, over = -16 - n;
+    int64_t n = task->step * v->workers + task->worker;
     thing *t = NULL;
     car_status status = CAR_OK;
     CAR_TRY(find(c, TAPE, car_usage_tape_of(c->usage, task), 0, &t));
@@ -270,12 +268,12 @@ static car_status touch_tape(checker *c) {
         CAR_TRY(car_validate_fail(v, v->sequence[c->place], "begins on a tape that holds worker %d's of step %lld",
                                   (int)(t->content % v->workers), (long long)(t->content / v->workers)));
     }
-    if (!begins_here(c) && known && t->content != n && t->content != over) {
+    if (!begins_here(c) && known && t->content != n) {
         CAR_TRY(car_validate_fail(v, v->sequence[c->place], "its micro-batch is not on its tape"));
     }
     CAR_TRY(touch(c, t, CAR_TOUCH_WRITE));
-    bool last = task->kind == CAR_TASK_BACKWARD && task->stage == lowest_stage(c);
-    t->content = begins_here(c) || known ? (last || t->content == over ? over : n) : UNKNOWN;
+    bool last = car_validate_ends(v, v->sequence[c->place], CAR_RESOURCE_TAPE, CAR_NONE, 0);
+    t->content = last ? EMPTY : begins_here(c) || known ? n : UNKNOWN;
 done:
     return status;
 }
@@ -287,7 +285,7 @@ static car_status touch_bundle(checker *c, int b) {
     const car_task *task = c->task;
     car_status status = CAR_OK;
     int64_t version = b < v->stages ? task->version : task->tied_version;
-    bool ends = c->moves && car_validate_ends_with(v, v->sequence[c->place], b, version);
+    bool ends = ends_weights(c, b, version);
     CAR_TRY(use_weights(c, b, version, ends ? CAR_TOUCH_WRITE : CAR_TOUCH_READ));
     if (ends && v->cyclic && b < v->stages && car_usage_holding(c->usage, b)->owned) {
         CAR_TRY(touch_thing(c, STOCK, b, version % 2, CAR_TOUCH_WRITE)); /* the next was made of it before it goes */
@@ -336,7 +334,7 @@ static car_status touch_update(checker *c) {
         CAR_TRY(touch_thing(c, STOCK, b, (task->version - 1) % 2, CAR_TOUCH_READ));
         CAR_TRY(touch_thing(c, STOCK, b, task->version % 2, CAR_TOUCH_WRITE));
     }
-    if (!passes || (task->frees & CAR_FREES_WEIGHTS)) {
+    if (!passes || ends_weights(c, b, task->version - 1)) {
         CAR_TRY(use_weights(c, b, task->version - 1, passes ? CAR_TOUCH_WRITE : CAR_TOUCH_READ));
     }
     CAR_TRY(make_weights(c, b, task->version));
@@ -354,7 +352,7 @@ static car_status touch_moved(checker *c) {
     car_status status = CAR_OK;
     if (task->kind == CAR_TASK_SEND) {
         return use_weights(c, task->bundle, task->version,
-                           task->frees & CAR_FREES_WEIGHTS ? CAR_TOUCH_WRITE : CAR_TOUCH_READ);
+                           ends_weights(c, task->bundle, task->version) ? CAR_TOUCH_WRITE : CAR_TOUCH_READ);
     }
     CAR_TRY(make_weights(c, task->bundle, task->version));
     if (c->moves) {
@@ -405,6 +403,17 @@ car_status car_touch_all(checker *c) {
     default:
         return touch_message(c);
     }
+}
+
+car_status car_touch_end(checker *c) {
+    for (size_t t = 0; c->from_start && t < c->capacity; t++) {
+        const thing *tape = &c->things[t];
+        if (tape->key >> 60 == TAPE && tape->content >= 0) {
+            return car_validate_fail(c->v, c->v->sequence[c->marks[tape->current].place],
+                                     "its activations are never freed");
+        }
+    }
+    return CAR_OK;
 }
 
 car_status car_touch_begin(checker *c) {

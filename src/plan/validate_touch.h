@@ -43,5 +43,7 @@ typedef struct car_toucher {
 car_status car_touch_begin(car_toucher *c);
 /* What the task at hand touches comes after all that must be before it. */
 car_status car_touch_all(car_toucher *c);
+/* After the last task of a rank, if the table is a whole run: no micro-batch is left on a tape. */
+car_status car_touch_end(car_toucher *c);
 
 #endif

@@ -1,6 +1,6 @@
 /* The validator: weights. Every forward and backward uses the rule's version, a backward that of its forward, and that
  * version is on the device then: there from the start, made by an UPDATE, or received, and not freed or overwritten
- * since. A version v lives in buffer v mod 2, so there are at most two of a bundle on a device by construction; that two
+ * since. A version v lives in place v mod 2, so there are at most two of a bundle on a device by construction; that two
  * suffice is what the replay shows. */
 #include "plan/validate_internal.h"
 
@@ -30,6 +30,10 @@ static bool is_owner(const car_validation *v, int device, int bundle) {
     return moves(v) && device == car_validate_owner(v, v->partition->bundles[bundle].home);
 }
 
+static bool ends_weights(const car_validation *v, int index, int bundle, int64_t version) {
+    return car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, bundle, version);
+}
+
 /* A version comes to a device. It may replace what no one needs any longer (whether it was needed shows later), but
  * where weights move, what is not needed was to be freed. */
 static car_status put(replay *r, int index, int bundle, int64_t version) {
@@ -38,6 +42,10 @@ static car_status put(replay *r, int index, int bundle, int64_t version) {
     int64_t *place = place_of(r, device, bundle, version);
     if (!place) {
         return car_validate_fail(v, index, "bundle %d has nothing to do with this device", bundle);
+    }
+    if (ends_weights(v, index, bundle, version)) {
+        return car_validate_fail(v, index, "frees version %lld of bundle %d, which it brings", (long long)version,
+                                 bundle);
     }
     if (*place == version) {
         return car_validate_fail(v, index, "version %lld of bundle %d is here already", (long long)version, bundle);
@@ -115,18 +123,18 @@ static int64_t last_user(const car_validation *v, int64_t version, int home) {
     return (version + 1) * v->workers + car_validate_first_fresh(v, home) - 1;
 }
 
-/* Whether a device loses a version with a forward or backward. What a task frees is its stage's own bundle; a tied one
- * has no flag, so it ends where it must: a broadcast copy with its task, others with the last use of all. */
-bool car_validate_ends_with(const car_validation *v, int index, int bundle, int64_t version) {
+/* In the cycle a forward or backward ends a version only if it is the last user of all: others send it on. */
+static car_status end(replay *r, int index, int bundle, int64_t version) {
+    const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
-    if (bundle < v->stages) {
-        return task->frees & CAR_FREES_WEIGHTS;
+    bool last = task->kind == CAR_TASK_BACKWARD &&
+                task->step * v->workers + task->worker == last_user(v, version, v->partition->bundles[bundle].home);
+    if (!v->spread && !v->custom && !last) {
+        return car_validate_fail(v, index, "frees version %lld of bundle %d before its last use", (long long)version,
+                                 bundle);
     }
-    if (!moves(v) || v->spread) {
-        return moves(v) && !is_owner(v, v->device_of[index], bundle);
-    }
-    return task->kind == CAR_TASK_BACKWARD &&
-           task->step * v->workers + task->worker == last_user(v, version, v->partition->bundles[bundle].home);
+    take(r, v->device_of[index], bundle, version);
+    return CAR_OK;
 }
 
 static car_status use(replay *r, int index) {
@@ -146,9 +154,7 @@ static car_status use(replay *r, int index) {
         if (!is_here(r, device, b, version)) {
             CAR_TRY(car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, b));
         }
-        if (car_validate_ends_with(v, index, b, version)) {
-            take(r, device, b, version);
-        }
+        CAR_TRY(ends_weights(v, index, b, version) ? end(r, index, b, version) : CAR_OK);
     }
 done:
     return status;
@@ -163,10 +169,11 @@ static car_status send(replay *r, int index) {
     if (!is_here(r, device, task->bundle, task->version)) {
         return car_validate_fail(v, index, "sends weights that are not here");
     }
-    if (moves(v) && !(task->frees & CAR_FREES_WEIGHTS)) {
+    bool ends = ends_weights(v, index, task->bundle, task->version);
+    if (moves(v) && !ends) {
         return car_validate_fail(v, index, "weights that were handed on are kept");
     }
-    if (task->frees & CAR_FREES_WEIGHTS) {
+    if (ends) {
         take(r, device, task->bundle, task->version);
     }
     return CAR_OK;
@@ -177,9 +184,6 @@ static car_status update(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     car_status status = CAR_OK;
-    if ((task->frees & CAR_FREES_WEIGHTS) && (!moves(v) || v->spread)) {
-        return car_validate_fail(v, index, "frees weights that are kept");
-    }
     for (int b = task->bundle; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
         const car_bundle *bundle = &v->partition->bundles[b];
         if (bundle->home != task->bundle || bundle->bytes == 0) {
@@ -189,7 +193,7 @@ static car_status update(replay *r, int index) {
             CAR_TRY(car_validate_fail(v, index, "version %lld, from which it is made, is not here",
                                       (long long)task->version - 1));
         }
-        if (b == task->bundle && (task->frees & CAR_FREES_WEIGHTS)) {
+        if (b == task->bundle && ends_weights(v, index, b, task->version - 1)) {
             take(r, v->device_of[index], b, task->version - 1);
         }
         CAR_TRY(put(r, index, b, task->version));

@@ -32,6 +32,7 @@ typedef struct figure {
     int workers, stages;
     double row_height, grid_bottom, memory_top;
     double dp_peak, cycle_peak, limit; /* bytes */
+    double limit_without;              /* recomputation; 0: there is none */
     double unit, top, tick;            /* of the axis: bytes in its unit, its end and its ticks in that unit */
     const char *unit_name;
 } figure;
@@ -254,9 +255,15 @@ static void draw_memory(const figure *f, const panel *p) {
         snprintf(label, sizeof label, "peak %.3g %s, %.2f of data parallelism", f->cycle_peak / f->unit, f->unit_name,
                  f->cycle_peak / f->dp_peak);
         draw_level(f, p, f->cycle_peak, NULL, crowded, label);
-        snprintf(label, sizeof label, "limit of any schedule %.3g %s, %.2f", f->limit / f->unit, f->unit_name,
+        snprintf(label, sizeof label, "limit of any schedule%s %.3g %s, %.2f",
+                 f->limit_without > 0 ? " with this recomputation" : "", f->limit / f->unit, f->unit_name,
                  f->limit / f->dp_peak);
         draw_level(f, p, f->limit, "2 3", true, label);
+        if (f->limit_without > 0) {
+            snprintf(label, sizeof label, "limit without recomputation %.3g %s", f->limit_without / f->unit,
+                     f->unit_name);
+            draw_level(f, p, f->limit_without, "2 3", f->limit_without > 0.93 * f->dp_peak, label);
+        }
     }
 }
 
@@ -292,8 +299,9 @@ static const char *choose_unit(double bytes, double *unit) {
 
 /* About four ticks of 1, 2 or 5 times a power of ten. */
 static void choose_scale(figure *f) {
-    f->unit_name = choose_unit(fmax(f->dp_peak, 1), &f->unit);
-    double most = fmax(f->dp_peak, 1) / f->unit * 1.12; /* room for the label above the line */
+    double highest = fmax(fmax(f->dp_peak, f->limit_without), 1);
+    f->unit_name = choose_unit(highest, &f->unit);
+    double most = highest / f->unit * 1.12; /* room for the label above the line */
     double power = pow(10, floor(log10(most / 4)));
     double digit = most / 4 / power;
     f->tick = power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
@@ -351,6 +359,9 @@ car_status car_report_plan_svg(const car_plan *plan, const char *title, char **o
     f.dp_peak = (double)workers * (double)partition->curve.peak;
     f.cycle_peak = f.dp_peak * car_predict_free_running(partition, workers);
     f.limit = partition->limit * workers * (double)partition->held_bytes;
+    if (partition->recompute) {
+        f.limit_without = partition->recomputation.limit * workers * (double)partition->recomputation.held_bytes;
+    }
     choose_scale(&f);
     draw_figure(&f, title);
     status = car_text_finish(&svg, out);

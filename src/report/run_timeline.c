@@ -139,7 +139,8 @@ static car_status check_rows(const checker *c, const cJSON *list, const char *na
 }
 
 static car_status check_memory(const checker *c, const cJSON *memory) {
-    const char *const levels[] = {"dp_peak_bytes", "limit_bytes", "predicted_peak_bytes", "measured_peak_bytes"};
+    const char *const levels[] = {"dp_peak_bytes", "limit_bytes", "limit_without_recomputation_bytes",
+                                  "predicted_peak_bytes", "measured_peak_bytes"};
     car_status status = CAR_OK;
     if (!cJSON_IsObject(memory)) {
         return refuse(c, "memory is not an object");

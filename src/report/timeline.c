@@ -97,6 +97,10 @@ static car_status add_bounds(car_json *json, const car_record *record, const car
     CAR_TRY(car_levels_create(record, samples, CAR_NONE, CAR_NONE, MOST_LEVELS, &all));
     car_json_add(json, ",\n\"measured_peak_bytes\":%zu,\"dp_peak_bytes\":%.0f,\"limit_bytes\":%.0f", all.peak,
                  workers * (double)partition->curve.peak, workers * (double)partition->held_bytes * partition->limit);
+    if (partition->recompute) {
+        const car_recomputation *r = &partition->recomputation;
+        car_json_add(json, ",\"limit_without_recomputation_bytes\":%.0f", workers * (double)r->held_bytes * r->limit);
+    }
 done:
     car_levels_release(record, &all);
     return status;

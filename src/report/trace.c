@@ -85,7 +85,7 @@ static void add_task(writer *w, int process, int row, const car_span *span) {
 static void add_operation(writer *w, int process, int row, const car_note *note, bool backward) {
     const car_op *op = car_graph_op(w->graph, note->op);
     char name[256];
-    snprintf(name, sizeof name, "%s%s", op->name, backward ? "'" : "");
+    snprintf(name, sizeof name, "%s%s", op->name, note->again ? " again" : backward ? "'" : "");
     begin_slice(w, process, row, "operation", note->start, note->end);
     car_json_add_text(w->json, name);
     car_json_add(w->json, ",\"args\":{\"kind\":\"%s\",\"held_during\":%zu,\"held_after\":%zu}}",

@@ -36,6 +36,7 @@ typedef struct car_message {
     car_message_kind kind;
     void *data;
     size_t bytes; /* a multiple of sizeof(float) */
+    bool doubles; /* of sums: they are, not floats */
     int peer, tag;
     car_message_name name;
     int64_t due; /* of sends: those that are due first are sent first; CAR_MESSAGE_AT_ONCE: not to be held back */

@@ -83,12 +83,13 @@ expect 1 "there is no run in $directory/nowhere to go on with" train --out "$dir
 expect 2 "ends in .html" report "$directory/anew" -o "$directory/anew/summary.json"
 grep -q '"steps"' "$directory/anew/summary.json" || fail "a report was written over a summary"
 
-# Evaluations that decide: ranks pause for them, and come to what one process comes to.
-for placement in shared replica zero; do
+# The best weights and the average: of snapshots, and with --patience of ranks that wait, they are those of one process.
+for placement in shared replica zero "zero --patience 9"; do
+    out="$directory/best-${placement// /}"
     expect 0 "done after 6 steps" train --model mlp --width 16 --depth 2 --image-size 8 --workers 2 --batch 4 --steps 6 \
-        --eval-every 2 --keep-best loss --ema 0.9 --checkpoint-every 3 --placement $placement --out "$directory/pause-$placement"
+        --eval-every 2 --keep-best loss --ema 0.9 --checkpoint-every 3 --placement $placement --out "$out"
     for file in weights best average; do
-        cmp -s "$directory/pause-$placement/$file.safetensors" "$directory/pause-shared/$file.safetensors" ||
+        cmp -s "$out/$file.safetensors" "$directory/best-shared/$file.safetensors" ||
             fail "$placement: other $file.safetensors than in one process"
     done
 done

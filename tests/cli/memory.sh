@@ -29,7 +29,7 @@ if (ulimit -v 600000 && "$CAROUSEL" --version >/dev/null 2>&1); then
         limited --batch 16 $way || fail "$way does not fit, though it was offered: $(cat "$directory/log")"
         tries=$((tries + 1))
     done < <(sed 's/, or /\n/g' <<<"$ways")
-    [ $tries = 3 ] || fail "not three ways out: $ways"
+    [ $tries = 4 ] || fail "not four ways out: $ways"
     limited --batch 16 --force && fail "the limit is none"
     grep -q 'warning: the run needs about' "$directory/log" || fail "--force says nothing: $(cat "$directory/log")"
     grep -q 'carousel: out of memory' "$directory/log" || fail "--force did not go on: $(cat "$directory/log")"

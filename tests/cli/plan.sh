@@ -39,6 +39,26 @@ expect 0 "Convolutions (auto, tight memory): 0 of 19 by Winograd" --model resnet
 expect 0 "Convolutions (auto): " --model resnet18 --workers 4
 "$CAROUSEL" plan --model mlp --workers 3 | grep -q "Convolutions" && fail "mlp was said to have convolutions"
 
+# Recomputation: what it spares and costs; a limit finds the least that fits.
+tiny=(--model gpt2-nano --workers 4 --batch 1)
+expect 0 "Recomputation: a micro-batch holds" "${tiny[@]}" --recompute auto
+expect 0 "dp without recomputation" "${tiny[@]}" --recompute 0.4
+expect 0 "Recomputation: none" --model mlp --workers 8 --recompute auto
+json 'd["held_bytes"] <= 0.4 * d["recomputation"]["held_bytes_without"] and d["recomputation"]["flops"] > 0 and "again_bytes" in d["stages"][0]' \
+    "${tiny[@]}" --recompute 0.4
+json '"recomputation" not in d' "${tiny[@]}" --memory-limit 4GB
+whole='d["predictions"]["activations_device_peak_bytes"] + sum(d["predictions"][k + "_device_bytes"] for k in ("weights", "gradients", "optimizer"))'
+json "$whole <= 70e6 and d['recomputation']['tensors'] > 0" "${tiny[@]}" --memory-limit 70MB
+expect 2 "--recompute 1.5: it must be off, auto, or the share" "${tiny[@]}" --recompute 1.5
+expect 2 "the least is 0." "${tiny[@]}" --recompute 0.01
+expect 2 "nothing that is held can be made again" --model mlp --workers 1 --partition cuts:1,2,3,4,5,6,7,8,9,10 --recompute 0.5
+expect 1 "--memory-limit 1.00 MB: the least that is possible is " "${tiny[@]}" --memory-limit 1MB
+expect 2 "--memory-limit much: it must be a number of bytes" "${tiny[@]}" --memory-limit much
+expect 2 "leave out --recompute auto" "${tiny[@]}" --memory-limit 1GB --recompute auto
+"$CAROUSEL" plan "${tiny[@]}" --recompute 0.4 --svg recompute.svg >/dev/null || fail "no figure with recomputation"
+grep -q "limit without recomputation" recompute.svg || fail "the figure has no limit without recomputation"
+rm -f recompute.svg
+
 # What is off is said.
 expect 0 "This model cannot halve" --model resnet50 --workers 4 --batch 1
 expect 0 "are empty" --model mlp --workers 4 --stages 32
@@ -101,6 +121,42 @@ expect 1 "none.json" --model mlp --workers 4 --placement zero --cluster none.jso
 echo '{"flops": 0}' >bad.json
 expect 1 'bad.json: "flops" must be a number' --model mlp --workers 4 --placement zero --cluster bad.json
 
+
+# ---- a recommendation ---------------------------------------------------------------------------
+
+expect 0 "--recommend" --help
+four="--model mlp --cluster cluster.json --recommend --global-batch 8" # several arguments
+# shellcheck disable=SC2086
+{
+    expect 0 "The fastest plan that fits, for mlp in steps of 8 samples" $four
+    expect 0 "why not" $four
+    # Its step is what plan says of it, and nobody else's that fits is shorter; what is typed stays, and --exact is.
+    json "d['recommended']['reason'] == 'best' and d['recommended']['workers'] * d['recommended']['batch'] == 8 and \
+        all(p['step_s'] > 0.98 * d['recommended']['step_s'] for p in d['others'] if p['reason'] != 'memory') and \
+        d['searched']['skipped'] == 0 and all(p['why'] for p in d['others'])" $four
+    json "all(p['gradient_delay'] == 0 for p in d['others'] + [d['recommended']])" $four --exact
+    json "all((p['rule'], p['batch']) == ('cdp-v1', 2) for p in d['others'] + [d['recommended']])" $four --rule cdp-v1 --batch 2
+    read -r seconds plan < <("$CAROUSEL" plan $four --rule cdp-v1 --json | python3 -c "import json, sys
+p = json.load(sys.stdin)['recommended']
+print(p['step_s'], *(f'--{k} {p[k]}' for k in ('rule', 'placement', 'workers', 'stages', 'batch', 'freshness_slack')))")
+    json "abs(d['timing']['step_s'] / $seconds - 1) < 1e-9" --model mlp --cluster cluster.json ${plan/_/-}
+    # It can be trained as it is written.
+    expect 0 "mpirun -n" $four --placement zero --workers 4 --rule cdp-v2 --out take.json
+    expect 2 "--workers 4 of --batch 4 are 16 samples" $four --workers 4 --batch 4
+    expect 2 "do not go together" $four --compare
+    expect 2 "cdp-v1 has a delay" $four --rule cdp-v1 --exact
+    expect 2 "gpt3-175b can only be planned" $four --model gpt3-175b --out take.json
+}
+"$CAROUSEL" train --config take.json --steps 1 >trained.txt 2>&1 || fail "what was recommended cannot be trained: $(cat trained.txt)"
+expect 0 "On this machine: 3 threads" --model mlp --recommend --threads 3
+json "d['recommended']['placement'] == 'shared' and d['recommended']['gradient_delay'] == 0 and d['config']['threads'] == 3" \
+    --model mlp --recommend --threads 3
+sed 's/"memory": 1e9/"memory": 1e6/' cluster.json >tiny.json
+expect 1 "nothing fits: of" --model mlp --recommend --cluster tiny.json
+expect 1 "more than the 1.00 MB there are" --model mlp --recommend --cluster tiny.json
+expect 2 'add "devices"' --model mlp --recommend --cluster slow.json
+expect 2 "--exact goes with --recommend" --model mlp --exact
+rm tiny.json take.json trained.txt
 
 # What SimGrid's SMPI finds for these tables (bench/simgrid, SimGrid 3.32), where messages are what steps wait for.
 cat >cluster.json <<'END'
@@ -176,8 +232,8 @@ json "[p['devices'] for p in d['plans'] if p['placement'] == 'grid'] == [16, 10,
 
 # ---- the text form and the figure ---------------------------------------------------------------
 
-expect 0 "carousel-plan 1 rule=cdp-v2 placement=zero workers=3" --model mlp --workers 3 --placement zero --dump
-"$CAROUSEL" plan --model mlp --workers 3 --placement replica --dump --steps 2 | grep -qx "5: Rp2.0<0 B2.1@0-a Sp2.1>2-s" ||
+expect 0 "carousel-plan 2 rule=cdp-v2 placement=zero workers=3" --model mlp --workers 3 --placement zero --dump
+"$CAROUSEL" plan --model mlp --workers 3 --placement replica --dump --steps 2 | grep -qx "5: Rp2.0<0 B2.1@0 Sp2.1>2" ||
     fail "--dump lacks the second hop of stage 2's sum"
 
 # Edges: which tasks wait for which, in remarks behind the table.
@@ -194,9 +250,9 @@ edges = {}
 for line in lines[lines.index("# rank 1") + 1 : lines.index("# rank 2")]:
     number, before = line[2:].split(": ")
     edges[tasks[int(number)]] = [tasks[int(b)] for b in before.split()]
-assert edges["B2.1@0-a"] == ["F2.1@0"], edges["B2.1@0-a"]
-assert "Rp2.0<0" in edges["Sp2.1>2-s"], edges
-assert "Rs1.2/0<2" in edges["U1@1-s"] and "U1@1-s" in edges["F1.1@1"], edges
+assert edges["B2.1@0"] == ["F2.1@0"], edges["B2.1@0"]
+assert "Rp2.0<0" in edges["Sp2.1>2"], edges
+assert "Rs1.2/0<2" in edges["U1@1"] and "U1@1" in edges["F1.1@1"], edges
 END
 rm edges.txt
 expect 2 "--edges goes with --dump" --model mlp --edges

@@ -60,10 +60,12 @@ expect 2 "says what --rule is" --model mlp --plan gone.plan --rule dp
 expect 2 "says what --workers is" --model mlp --plan gone.plan --workers 3
 expect 2 "says what --stages is" --model mlp --plan gone.plan --stages=3
 expect 1 "nothing.plan" --model mlp --plan nothing.plan
-expect 1 "a plan begins with 'carousel-plan 1'" --model mlp --plan own1/config.json
+expect 1 "a plan begins with 'carousel-plan 2'" --model mlp --plan own1/config.json
 expect 1 "is for 3 stages, 3 bundles" --model gpt2-nano --seq-len 8 --plan gone.plan
-sed 's/B0.0@0-a/B0.0@0/' gone.plan >leaks.plan
-expect 1 "[0']" --model mlp --plan leaks.plan
+sed 's/B0.0@0/B0.0@1/' gone.plan >early.plan
+expect 1 "[0']" --model mlp --plan early.plan
+sed '1s/plan 2/plan 1/; s/B0.0@0/B0.0@0-a/' gone.plan >older.plan
+expect 1 "in 'carousel-plan 1' write 2, and leave out" --model mlp --plan older.plan
 sed '1s/placement=shared/placement=zero/' gone.plan >zero.plan
 expect 1 "placement shared or pipeline, not zero" --model mlp --plan zero.plan
 

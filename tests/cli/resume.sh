@@ -121,7 +121,7 @@ train damaged --resume --steps 24 # the damaged one was replaced
 same whole-cdp-v2 damaged "the checkpoint before the damaged one did not go on exactly"
 
 # A signal writes a checkpoint and ends in order; the run goes on to the same end.
-mlp=(--model mlp --batch 8 --workers 4 --threads 2 --lr 0.02 --rule cdp-v2 --steps 400)
+mlp=(--model mlp --width 192 --batch 4 --workers 4 --threads 2 --lr 0.02 --rule cdp-v2 --steps 600)
 train straight "${mlp[@]}"
 for signal in INT TERM HUP; do
     "$CAROUSEL" train "${mlp[@]}" --out "$directory/stopped-$signal" >"$directory/log" 2>&1 &
@@ -158,7 +158,16 @@ for try in $(seq 60); do
     [ -n "$(ls "$directory/killed/checkpoints" 2>/dev/null)" ] && options=(--resume)
 done
 [ $kills = 20 ] || fail "$kills of 20 kills hit the run"
-[ "$(lines)" = 400 ] || fail "a killed run lost lines of metrics.jsonl"
+[ "$(lines)" = 600 ] || fail "a killed run lost lines of metrics.jsonl"
 same straight killed "a run that was killed and resumed ended otherwise"
+
+# In bf16 the floats go on, in another placement, too.
+halves=(--model gpt2-nano --width 16 --depth 2 --heads 2 --seq-len 8 --batch 1 --workers 2 --optimizer adamw --lr 1e-3
+    --precision bf16)
+train whole "${halves[@]}" --steps 4
+train parts "${halves[@]}" --steps 2
+train parts --resume --steps 4 --placement zero
+same whole parts "a run in bf16 that was resumed ended otherwise"
+[ "$(grep -c '"dtype":"F32"' "$directory/whole/weights.safetensors")" = 1 ] || fail "weights of bf16 are not saved as floats"
 
 finish

@@ -53,7 +53,7 @@ expect 1 "not finite" train --model mlp --steps 50 --lr 1e6
 # Training goes down and says so; weights depend on the seed, not on the number of threads.
 run() {
     rm -rf "$directory/run"
-    "$CAROUSEL" train --model mlp --steps 40 --batch 8 --lr 0.05 --out "$directory/run" "$@" >"$directory/log" 2>&1 ||
+    "$CAROUSEL" train --model mlp --width 128 --steps 40 --batch 8 --lr 0.05 --out "$directory/run" "$@" >"$directory/log" 2>&1 ||
         fail "train $*: $(tail -n 1 "$directory/log")"
     sed -n 's/.*"weights_sha256":[^"]*"\([0-9a-f]*\)".*/\1/p' "$directory/run/summary.json"
 }
@@ -63,7 +63,7 @@ for rule in dp accumulate cdp-v1 cdp-v2; do
     losses=$(sed -n 's/^done after 40 steps: loss \([0-9.]*\) -> \([0-9.]*\) .*/\1 \2/p' "$directory/log")
     awk -v l="$losses" 'BEGIN { split(l, v, " "); exit !(v[2] < 0.9 * v[1]) }' || fail "$rule: the loss did not go down: '$losses'"
     [ "$first" = "$(run --rule $rule --threads 3)" ] || fail "$rule: 3 threads gave other weights"
-    [ "$first" = "$(run --rule $rule --threads 2 --eval-every 7)" ] || fail "$rule: evaluating changed the weights"
+    [ "$first" = "$(run --rule $rule --threads 2 --eval-every 7 --eval-batches 2)" ] || fail "$rule: evaluating changed the weights"
     [ "$first" != "$(run --rule $rule --threads 1 --seed 2)" ] || fail "$rule: another seed gave the same weights"
 done
 [ "$(run --rule dp)" = "$(run --rule accumulate)" ] || fail "accumulate is not dp to the bit"
@@ -75,11 +75,11 @@ run --steps 10 --lr 1e6 --skip-nonfinite --delay-correction off >/dev/null
 grep -q '"loss": null.*"skipped": true' "$directory/run/metrics.jsonl" || fail "a step that is not finite is not marked as skipped"
 grep -qi 'nan\|inf' "$directory/run/metrics.jsonl" && fail "metrics.jsonl has what JSON does not know"
 expect 1 "10 steps in a row were skipped" train --model mlp --steps 60 --batch 8 --lr 1e6 --skip-nonfinite --delay-correction off
-run --eval-every 20 >/dev/null
+run --eval-every 20 --eval-batches 4 >/dev/null
 grep -q '"accuracy"' "$directory/run/summary.json" || fail "an evaluated run has no accuracy"
 [ "$(grep -c '"accuracy"' "$directory/run/evaluations.jsonl")" = 2 ] || fail "evaluations.jsonl does not have two lines"
 for evaluate in 20 0; do
-    expect 0 "done after 40 steps" train --model mlp --steps 40 --eval-every $evaluate --keep 0 --out "$directory/fresh"
+    expect 0 "done after 40 steps" train --model mlp --width 128 --steps 40 --eval-every $evaluate --eval-batches 4 --keep 0 --out "$directory/fresh"
 done
 [ ! -e "$directory/fresh/evaluations.jsonl" ] || fail "a run keeps the evaluations of another one"
 
@@ -117,16 +117,16 @@ expect 0 "nan, top-1 0.00 %, top-5 0.00 %" train --model mlp --rule dp --workers
 
 # Weights of a run: eval finds what the run found, another size of the head is refused, or replaced if asked to.
 run --eval-every 40 --eval-batches 4 >/dev/null
-"$CAROUSEL" eval --model mlp --weights "$directory/run" --data synthetic --batch 8 --batches 4 >"$directory/eval" 2>&1 || fail "eval failed"
+"$CAROUSEL" eval --model mlp --width 128 --weights "$directory/run" --data synthetic --batch 8 --batches 4 >"$directory/eval" 2>&1 || fail "eval failed"
 grep -qF "$(sed -n 's/^evaluation after step 40: //p' "$directory/log")" "$directory/eval" || fail "eval says otherwise than the run: $(cat "$directory/eval")"
-expect 0 '"top1"' eval --model mlp --weights "$directory/run/weights.safetensors" --data synthetic --json
-expect 1 "[10, 512] there and [7, 512] in the model; --reset-head" train --model mlp --classes 7 --init "$directory/run/weights.safetensors" --steps 1
-expect 0 "drawn anew" train --model mlp --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
+expect 0 '"top1"' eval --model mlp --width 128 --weights "$directory/run/weights.safetensors" --data synthetic --json
+expect 1 "[10, 128] there and [7, 128] in the model; --reset-head" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --steps 1
+expect 0 "drawn anew" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
 expect 2 "precision 'fp16': it must be fp32 or bf16" train --model mlp --save-precision fp16 --steps 1
 expect 0 "" train --model mlp --save-precision bf16 --steps 1 --batch 2 --keep 0 --out "$directory/halves"
 grep -q '"dtype":"BF16"' "$directory/halves/weights.safetensors" || fail "--save-precision bf16 wrote no BF16"
 expect 0 '"top1"' eval "$directory/halves" --json
-expect 0 "parameters loaded" train --model mlp --init "$directory/run/weights.safetensors" --steps 1
+expect 0 "parameters loaded" train --model mlp --width 128 --init "$directory/run/weights.safetensors" --steps 1
 
 # A file of torch.save is answered with lines of Python that make a safetensors file of it, whatever its name has in it.
 printf 'PK\003\004%22s\016\000\000\000model/data.pkl%64s' '' '' >"$directory/it's \"a\".pth"

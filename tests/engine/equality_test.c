@@ -82,6 +82,7 @@ typedef struct setting {
     double clip_norm;
     int pause; /* steps after which the engine is drained, and goes on; 0: not at all */
     size_t shared_update_bytes;
+    car_recompute_config recompute;
     int64_t *helped; /* counts chunks that idle threads made; or NULL */
 } setting;
 
@@ -220,8 +221,9 @@ static void expect_equal(car_world *w, const setting *s, int threads, const car_
     config.feed_user = w;
     config.report = note_loss;
     config.report_user = &got;
-    car_world_must(
-        w, car_partition_create(w->graph, &(car_partition_config){.stages = s->workers * s->per_worker}, &partition));
+    const car_partition_config cut = {.stages = s->workers * s->per_worker, .recompute = s->recompute};
+    car_world_must(w, car_partition_create(w->graph, &cut, &partition));
+    assert_true(s->recompute.how == CAR_RECOMPUTE_OFF || partition->recomputation.operations > 0);
     expect_same_stages(w, partition, expected);
     car_world_must(w, car_plan_create(w->context, partition, &plan_config, &plan));
     car_world_must(w, car_plan_validate(plan, 4, NULL));
@@ -275,6 +277,18 @@ static void test_slack(void **state) {
     for (int k = 1; k <= 2; k++) {
         setting s = with_sgd(CAR_RULE_CDP_V2, 3, k);
         s.slack = 1;
+        check(&w, &s);
+    }
+    car_world_close(&w);
+}
+
+/* What is made again has the bits of what was held: dropout draws alike, batch statistics count once. */
+static void test_recompute(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    for (int r = 0; r < COUNT(rules); r++) {
+        setting s = with_sgd(rules[r], 3, 1);
+        s.recompute = (car_recompute_config){.how = CAR_RECOMPUTE_FIRST, .tensors = r == 0 ? 6 : 1000};
         check(&w, &s);
     }
     car_world_close(&w);
@@ -543,6 +557,8 @@ int main(void) {
         TEST("rules, workers, stages, threads", test_matrix, gpt2),
         TEST("freshness slack", test_slack, resnet20_padded),
         TEST("freshness slack", test_slack, gpt2),
+        TEST("recomputation", test_recompute, resnet20_winograd),
+        TEST("recomputation", test_recompute, gpt2_dropout),
         TEST("dropout", test_dropout, vit_dropout),
         TEST("dropout", test_dropout, gpt2_dropout),
         TEST("clipping", test_clip, resnet20),

@@ -1,6 +1,7 @@
 /* See placements.h. */
 #include "engine/placements.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -255,6 +256,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
     car_snapshot_keeper keeper;
     car_session session;
     car_plan_config plan_config = car_placement_plan(s, &config.plan);
+    car_partition *partition = NULL;
     car_plan *plan = NULL;
     car_arena *arena = NULL;
     car_rank *rank = NULL;
@@ -263,7 +265,12 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
     bool first = car_transport_rank(transport) == 0, good = true;
     size_t most = 0;
     require(transport, car_session_open(&session, &config) == CAR_OK, "opening", session.context);
-    require(transport, car_plan_create(session.context, session.partition, &plan_config, &plan) == CAR_OK, "planning",
+    if (strcmp(model, "mlp") != 0 && rule != CAR_RULE_CDP_V1) { /* what the shared engine holds, the ranks make again */
+        config.partition.recompute = (car_recompute_config){.how = CAR_RECOMPUTE_FIRST, .tensors = INT_MAX};
+    }
+    require(transport, car_partition_create(session.graph, &config.partition, &partition) == CAR_OK, "cutting",
+            session.context);
+    require(transport, car_plan_create(session.context, partition, &plan_config, &plan) == CAR_OK, "planning",
             session.context);
     require(transport, car_plan_validate(plan, 4, NULL) == CAR_OK, "proving the plan", session.context);
     require(transport, car_arena_create(session.context, 0, &arena) == CAR_OK, "arena", session.context);
@@ -296,7 +303,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
         if (s->placement == CAR_PLACEMENT_SHARED && rule != CAR_RULE_DP && s->workers > 2) {
             /* Paced: the workers' peaks do not meet. */
             double peak = (double)car_arena_peak(arena, CAR_MEMORY_ACTIVATIONS);
-            double all = (double)s->workers * (double)session.partition->curve.peak;
+            double all = (double)s->workers * (double)partition->curve.peak;
             printf("   at most %.2f of all workers' activations at once\n", peak / all);
             good = good && peak < 0.95 * all;
         }
@@ -320,6 +327,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
     }
     car_arena_destroy(arena);
     car_plan_destroy(plan);
+    car_partition_destroy(partition);
     car_session_close(&session);
     return good;
 }

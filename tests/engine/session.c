@@ -1,6 +1,7 @@
 /* Opening, feeding and closing a session. */
 #include "engine/session.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -99,6 +100,16 @@ static void keep_report(void *user, const car_step_report *report) {
 
 /* ---- life -------------------------------------------------------------------------------------------------- */
 
+/* One at a time. oneDNN keeps the descriptions of primitives for all threads of a process and orders their use by atomics
+ * that ThreadSanitizer does not see; what we read of a description another thread made would look like a race. */
+static car_status create_program(car_session *session) {
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one_at_a_time);
+    car_status status = car_program_create(session->graph, NULL, &session->program);
+    pthread_mutex_unlock(&one_at_a_time);
+    return status;
+}
+
 static car_status open_model(car_session *session) {
     const car_session_config *config = &session->config;
     car_status status = CAR_OK;
@@ -109,7 +120,7 @@ static car_status open_model(car_session *session) {
     CAR_TRY(car_partition_create(session->graph, &config->partition, &session->partition));
     CAR_TRY(car_plan_create(session->context, session->partition, &config->plan, &session->plan));
     CAR_TRY(car_plan_validate(session->plan, 4, NULL));
-    CAR_TRY(car_program_create(session->graph, NULL, &session->program));
+    CAR_TRY(create_program(session));
 done:
     return status;
 }

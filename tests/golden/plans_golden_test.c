@@ -40,7 +40,7 @@ typedef struct cells {
     int devices, slots;
 } cells;
 
-/* One word of the printed text, "F2.0@1" or "B2.0@1-a", as a cell: 2@1, 2'@1, or 2.0@1 where rows serve several workers. */
+/* One word of the printed text, "F2.0@1" or "B2.0@1", as a cell: 2@1, 2'@1, or 2.0@1 where rows serve several workers. */
 static void read_word(cells *c, const char *word, int device, int slot, bool several) {
     char kind;
     int stage, worker, version;

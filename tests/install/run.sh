@@ -2,7 +2,7 @@
 # Installs Carousel under a temporary prefix and uses it from there as a stranger would: the program, and
 # one small example built through pkg-config and through find_package, with either library.
 #
-#   tests/install/run.sh BUILD_DIR EXAMPLE.c VERSION
+#   tests/install/run.sh BUILD_DIR EXAMPLE.c VERSION       with MPIRUN, examples run over ranks too
 set -euo pipefail
 
 build=$1
@@ -56,11 +56,29 @@ read -r -a static <<<"$(pkg-config --static --libs carousel)"
 # Where both libraries lie side by side a linker takes the shared one, unless told.
 static=("${static[@]/#-lcarousel/-l:libcarousel.a}")
 
+examples=$(dirname "$example")
 strict=(-std=c17 -Wall -Wextra -Wpedantic -Werror)
 "$cc" "${strict[@]}" "${cflags[@]}" "$example" -o "$scratch/pc_shared" "${shared[@]}" "-Wl,-rpath,$libdir"
 run_example "$scratch/pc_shared" shared
 "$cc" "${strict[@]}" "${cflags[@]}" "$example" -o "$scratch/pc_static" "${static[@]}"
 run_example "$scratch/pc_static" static
+
+# The first program of the page about the library.
+awk '/^```c$/ { on = 1; next } /^```$/ { if (on) exit } on' "$examples/../docs/library.md" >"$scratch/twenty.c"
+"$cc" "${strict[@]}" "${cflags[@]}" "$scratch/twenty.c" -o "$scratch/twenty" "${shared[@]}" "-Wl,-rpath,$libdir"
+run_example "$scratch/twenty" shared
+
+# Stages of one's own, in one process and over ranks.
+"$cc" "${strict[@]}" "${cflags[@]}" "$examples/own-stage.c" -o "$scratch/own_stage" "${shared[@]}" -lm "-Wl,-rpath,$libdir"
+run_example "$scratch/own_stage" shared
+alone=$(cat "$scratch/output")
+if [ -n "${MPIRUN:-}" ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    "$MPIRUN" -n 4 "$scratch/own_stage" >"$scratch/output" 2>&1 ||
+        { cat "$scratch/output"; fail "own-stage failed over 4 ranks"; }
+    [ "$(cat "$scratch/output")" = "${alone/1 rank/4 ranks}" ] ||
+        fail "own-stage says '$alone', and over ranks '$(cat "$scratch/output")'"
+fi
 
 # Each public header must stand on its own.
 for header in "$prefix"/include/carousel/*.h; do

@@ -78,6 +78,8 @@ static int build_op(car_graph *graph, const car_case *test, int x, car_shape sha
         return car_graph_dropout(graph, "op", x, config->dropout.p);
     case CAR_OP_CROSS_ENTROPY:
         return build_loss(graph, test, x, shape);
+    case CAR_OP_CARRY:
+    case CAR_OP_STAGE:
     case CAR_OP_KINDS:
         break;
     }

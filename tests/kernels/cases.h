@@ -8,6 +8,8 @@
 
 #include "carousel/graph.h"
 
+enum { CAR_CASE_INPUTS = 2 }; /* of an operation, at most; stages of one's own have tests of their own */
+
 typedef struct car_case {
     const char *name;
     car_op_kind kind;

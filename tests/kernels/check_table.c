@@ -77,14 +77,14 @@ static int list_configs(const car_trial_table *table, const car_case *test, car_
     int count = 0;
     for (int first = CAR_GRAD_NONE; first <= CAR_GRAD_SHARED; first++) {
         for (int second = CAR_GRAD_NONE; second <= CAR_GRAD_SHARED; second++) {
-            const car_grad_mode mode[CAR_MAX_INPUTS] = {(car_grad_mode)first, (car_grad_mode)second};
+            const car_grad_mode mode[CAR_CASE_INPUTS] = {(car_grad_mode)first, (car_grad_mode)second};
             bool possible = true;
-            for (int q = 0; q < CAR_MAX_INPUTS; q++) {
+            for (int q = 0; q < CAR_CASE_INPUTS; q++) {
                 bool has_gradient = plain.grad_mode[q] == CAR_GRAD_WRITE;
                 possible =
                     possible && (has_gradient || mode[q] == CAR_GRAD_NONE) && (shares || mode[q] != CAR_GRAD_SHARED);
             }
-            for (int in_place = CAR_NONE; possible && in_place < CAR_MAX_INPUTS; in_place++) {
+            for (int in_place = CAR_NONE; possible && in_place < CAR_CASE_INPUTS; in_place++) {
                 if (in_place == CAR_NONE ||
                     (mode[in_place] == CAR_GRAD_WRITE && car_trial_works_in_place(test, in_place))) {
                     configs[count++] = (car_trial_config){.grad_mode = {mode[0], mode[1]}, .in_place = in_place};
@@ -100,7 +100,7 @@ static int list_configs(const car_trial_table *table, const car_case *test, car_
 /* Where the kernel added, what was there before belongs to what is expected. */
 static double before(const car_trial *trial, const outcome *expected, int result, size_t i) {
     int q = result - CAR_TRIAL_GRAD_IN;
-    bool added = q >= 0 && q < CAR_MAX_INPUTS && trial->op.grad_mode[q] == CAR_GRAD_ADD &&
+    bool added = q >= 0 && q < CAR_CASE_INPUTS && trial->op.grad_mode[q] == CAR_GRAD_ADD &&
                  car_kernel_adds_grad(&trial->kernel) && !expected->adds;
     return added ? (double)trial->tensors[result].values[i] : 0;
 }

@@ -136,11 +136,12 @@ static car_status create_tensor(car_trial *trial, int index, const char *name, i
 }
 
 static bool is_bf16(const car_trial *trial, int index) {
-    int tensor = index >= CAR_TRIAL_GRAD_IN && index < CAR_TRIAL_GRAD_PARAM ? trial->op.inputs[index - CAR_TRIAL_GRAD_IN]
-                 : index < CAR_TRIAL_PARAM                                  ? trial->op.inputs[index]
-                                                                            : trial->op.output;
+    int tensor = index >= CAR_TRIAL_GRAD_IN && index < CAR_TRIAL_GRAD_PARAM
+                     ? trial->op.inputs[index - CAR_TRIAL_GRAD_IN]
+                 : index < CAR_TRIAL_PARAM ? trial->op.inputs[index]
+                                           : trial->op.output;
     if (index >= CAR_TRIAL_PARAM && index < CAR_TRIAL_OUT) {
-        return car_graph_param(trial->graph, trial->op.params[index - CAR_TRIAL_PARAM])->dtype == CAR_BF16;
+        return car_graph_param(trial->graph, trial->op.params[index - CAR_TRIAL_PARAM])->copy == CAR_BF16;
     }
     return index < CAR_TRIAL_GRAD_PARAM && car_graph_tensor(trial->graph, tensor)->dtype == CAR_BF16;
 }

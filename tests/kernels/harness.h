@@ -31,7 +31,7 @@ void car_trial_close(car_trial_table *table);
 /* How the trial treats gradients of inputs. The default: everything is written, nothing in place. */
 typedef struct car_trial_config {
     int batch; /* dimension 0 instead of the case's own, or 0 */
-    car_grad_mode grad_mode[CAR_MAX_INPUTS];
+    car_grad_mode grad_mode[CAR_CASE_INPUTS];
     /* The input whose gradient takes the buffer of the output's (cross-entropy: of the logits), or CAR_NONE. */
     int in_place;
 } car_trial_config;
@@ -61,11 +61,11 @@ typedef struct car_trial_tensor {
 
 enum {
     CAR_TRIAL_IN, /* and the following: one for each input */
-    CAR_TRIAL_PARAM = CAR_TRIAL_IN + CAR_MAX_INPUTS,
+    CAR_TRIAL_PARAM = CAR_TRIAL_IN + CAR_CASE_INPUTS,
     CAR_TRIAL_OUT = CAR_TRIAL_PARAM + CAR_MAX_PARAMS,
     CAR_TRIAL_GRAD_OUT,
     CAR_TRIAL_GRAD_IN,
-    CAR_TRIAL_GRAD_PARAM = CAR_TRIAL_GRAD_IN + CAR_MAX_INPUTS,
+    CAR_TRIAL_GRAD_PARAM = CAR_TRIAL_GRAD_IN + CAR_CASE_INPUTS,
     CAR_TRIAL_TENSORS = CAR_TRIAL_GRAD_PARAM + CAR_MAX_PARAMS
 };
 

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 
 CARGOS = "-agpsw"  # as in car_cargo: activation, its gradient, partial sum, finished sum, weights
-SEND = re.compile(r"S([agpsw])(~?)(\d+)(?:\.(\d+))?(?:@(\d+))?(?:/(\d+))?>(\d+)(?:-[aws]+)?")
+SEND = re.compile(r"S([agpsw])(~?)(\d+)(?:\.(\d+))?(?:@(\d+))?(?:/(\d+))?>(\d+)")
 
 RECEIVE = re.compile(SEND.pattern.replace("S(", "R(", 1).replace(">", "<", 1))
 

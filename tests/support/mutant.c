@@ -64,8 +64,18 @@ done:
     return status;
 }
 
+static void change_uses(void *user, int rank, int number, const car_task *task, struct car_use_list *uses) {
+    car_mutant *mutant = user;
+    (void)rank, (void)number;
+    for (int u = 0; mutant->ends && u < uses->count; u++) {
+        if (mutant->ends(mutant, task, (int)car_use_kind(&uses->uses[u]))) {
+            uses->uses[u].last = mutant->last;
+        }
+    }
+}
+
 car_task_source car_mutant_source(car_mutant *mutant) {
-    return (car_task_source){.expand = expand, .user = mutant};
+    return (car_task_source){.expand = expand, .user = mutant, .change_uses = change_uses};
 }
 
 int car_mutant_roll(car_mutant *mutant, int sides) {

@@ -19,6 +19,10 @@ typedef struct car_mutant {
     car_placement placement;
     car_mutant_row rows[CAR_MUTANT_DEVICES];
     uint64_t seed, rolls;
+    /* Instead of the table: which uses of tasks are said to be the last. */
+    bool (*ends)(struct car_mutant *mutant, const car_task *task, int use_kind); /* whose `last` is changed; or NULL */
+    car_task chosen;
+    bool last; /* to what */
 } car_mutant;
 
 /* Reads the whole table of a plan, which must outlive it. `seed` decides where changes are made. */

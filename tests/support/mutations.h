@@ -2,6 +2,7 @@
 #ifndef CAR_TESTS_MUTATIONS_H
 #define CAR_TESTS_MUTATIONS_H
 
+#include "plan/usage.h"
 #include "support/mutant.h"
 
 typedef struct car_mutation {
@@ -74,26 +75,30 @@ static inline bool has_tied_version(car_mutant *t, car_spot s, const car_task *t
     (void)t, (void)s;
     return task->tied_version != CAR_NONE;
 }
-static inline bool frees_weights(car_mutant *t, car_spot s, const car_task *task) {
-    (void)s;
-    return task->frees & CAR_FREES_WEIGHTS && car_plan_partition(t->plan)->bundles[task->bundle].bytes > 0;
+static inline bool has_bytes(car_mutant *t, const car_task *task) {
+    return car_plan_partition(t->plan)->bundles[task->bundle].bytes > 0;
 }
-static inline bool frees_sum(car_mutant *t, car_spot s, const car_task *task) {
-    (void)t, (void)s;
-    return task->frees & CAR_FREES_SUM;
-}
-/* A sum stays after it, so it is needed again. */
-static inline bool keeps_sum(car_mutant *t, car_spot s, const car_task *task) {
-    bool has_sum = is_update(t, s, task) || is_reduce(t, s, task) || is_sum_send(t, s, task);
-    return has_sum && !(task->frees & CAR_FREES_SUM);
-}
+/* Its weights stay. Under dp, zero's copies do not. */
 static inline bool is_forward_that_keeps(car_mutant *t, car_spot s, const car_task *task) {
-    return is_forward(t, s, task) && !(task->frees & CAR_FREES_WEIGHTS) &&
-           car_plan_partition(t->plan)->bundles[task->stage].bytes > 0;
+    bool copies = t->placement == CAR_PLACEMENT_ZERO && car_plan_reduces(t->plan);
+    return is_forward(t, s, task) && has_bytes(t, task) &&
+           !(copies && s.device != car_plan_owner(t->plan, task->step, task->stage));
+}
+static inline bool is_backward_with_bytes(car_mutant *t, car_spot s, const car_task *task) {
+    return is_backward(t, s, task) && has_bytes(t, task);
 }
 /* What it was made of stays. */
 static inline bool is_update_that_keeps(car_mutant *t, car_spot s, const car_task *task) {
-    return is_update(t, s, task) && !(task->frees & CAR_FREES_WEIGHTS);
+    return is_update(t, s, task) && (t->placement != CAR_PLACEMENT_ZERO || car_plan_reduces(t->plan));
+}
+/* Its sum goes with it: it grows elsewhere, or nobody else wants it. */
+static inline bool ends_sum(car_mutant *t, car_spot s, const car_task *task) {
+    bool repeated = t->placement == CAR_PLACEMENT_REPLICA || t->placement == CAR_PLACEMENT_GRID;
+    return is_partial_send(t, s, task) || (is_update(t, s, task) && (!repeated || car_plan_reduces(t->plan)));
+}
+/* The last of a micro-batch on its device. */
+static inline bool ends_activations(car_mutant *t, car_spot s, const car_task *task) {
+    return (is_backward(t, s, task) && task->stage == 0) || (is_send(t, s, task) && task->cargo == CAR_CARGO_GRADIENT);
 }
 /* Sent as soon as it is there. */
 static inline bool is_urgent_send(car_mutant *t, car_spot s, const car_task *task) {
@@ -140,18 +145,6 @@ static inline bool would_meet_another(car_mutant *t, car_spot s, const car_task 
     }
     return false;
 }
-/* Activations that arrive while others of the stage are held. */
-static inline bool is_second_arrival(car_mutant *t, car_spot s, const car_task *task) {
-    for (int at = s.at - 1; is_receive(t, s, task) && task->cargo == CAR_CARGO_ACTIVATION && at >= 0; at--) {
-        const car_task *other = &t->rows[s.device].tasks[at];
-        if (other->stage == task->stage && other->kind == CAR_TASK_RECEIVE && other->cargo == task->cargo &&
-            other->buffer != task->buffer &&
-            car_plan_backward_slot(t->plan, other->step, other->worker, other->stage) > task->slot) {
-            return true;
-        }
-    }
-    return false;
-}
 /* The second forward of a step in 1F1B, which has no clock but order. */
 static inline bool is_second_forward_of_1f1b(car_mutant *t, car_spot s, const car_task *task) {
     return car_plan_config_of(t->plan)->rule == CAR_RULE_1F1B && is_forward(t, s, task) && task->worker == 1 &&
@@ -172,11 +165,20 @@ static inline bool drop(car_mutant *t, car_mutant_wanted wanted) {
     return exists(s);
 }
 
-static inline bool set_flags(car_mutant *t, car_mutant_wanted wanted, unsigned clear, unsigned set) {
+static inline bool is_chosen(const car_mutant *t, const car_task *task) {
+    return task->kind == t->chosen.kind && task->cargo == t->chosen.cargo && task->worker == t->chosen.worker &&
+           task->stage == t->chosen.stage && task->bundle == t->chosen.bundle && task->step == t->chosen.step &&
+           task->version == t->chosen.version && task->peer == t->chosen.peer && task->slot == t->chosen.slot;
+}
+
+/* Says of the uses that `ends` picks that they are the last on their rank, or that they are not. */
+static inline bool set_last(car_mutant *t, car_mutant_wanted wanted, bool last,
+                            bool (*ends)(car_mutant *mutant, const car_task *task, int use_kind)) {
     car_spot s = car_mutant_find(t, wanted);
     if (exists(s)) {
-        car_task *task = car_mutant_task(t, s);
-        task->frees = (task->frees & ~clear) | set;
+        t->chosen = *car_mutant_task(t, s);
+        t->last = last;
+        t->ends = ends;
     }
     return exists(s);
 }
@@ -201,7 +203,6 @@ static inline int another(car_mutant *t, int number, int count) {
 
 static inline void set_version(car_task *task, int64_t version) {
     task->version = version;
-    task->buffer = (int)(version % 2);
 }
 
 #endif

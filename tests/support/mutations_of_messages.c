@@ -99,7 +99,6 @@ static bool detour(car_mutant *t) {
     }
     car_task in = *receive, out = *send;
     in.slot = out.slot = send->slot + 1;
-    out.frees = CAR_FREES_SUM;
     in.tag = send->tag = 1 << 28;
     out.tag = receive->tag = 1 << 29;
     send->peer = receive->peer = middle;
@@ -149,12 +148,10 @@ static bool needless_message(car_mutant *t) {
                          .version = CAR_NONE,
                          .tied_version = CAR_NONE,
                          .peer = task.worker + 1,
-                         .frees = CAR_FREES_SUM,
                          .slot = task.slot};
         car_task receive = send;
         receive.kind = CAR_TASK_RECEIVE;
         receive.peer = task.worker;
-        receive.frees = 0;
         receive.slot = task.slot + 1;
         car_mutant_insert_in_slot(t, s.device, send, false);
         car_mutant_insert_in_slot(t, s.device + 1, receive, true);
@@ -177,7 +174,6 @@ static bool weights_to_stranger(car_mutant *t) {
                          .step = task.version - 1,
                          .version = task.version,
                          .tied_version = CAR_NONE,
-                         .buffer = task.buffer,
                          .peer = car_plan_device(t->plan, 0, 0, group * k),
                          .tag = 1 << 28,
                          .slot = task.slot};

@@ -1,4 +1,4 @@
-/* Mistakes with forwards, backwards, updates and what they free, for a validator of plans to find. */
+/* Mistakes with forwards, backwards, updates and last uses, for a validator of plans to find. */
 #include "support/mutations.h"
 
 /* ---- forwards and backwards ----------------------------------------------------------------------------- */
@@ -127,29 +127,6 @@ static bool duplicate(car_mutant *t) {
     return true;
 }
 
-static bool wrong_buffer(car_mutant *t) {
-    car_mutant_task(t, car_mutant_find(t, has_version))->buffer ^= 1;
-    return true;
-}
-
-/* Where other activations of the stage are still held. */
-static bool wrong_activation_buffer(car_mutant *t) {
-    car_spot s = car_mutant_find(t, is_second_arrival);
-    if (!exists(s)) {
-        return false;
-    }
-    car_task *task = car_mutant_task(t, s), *send = car_mutant_task(t, car_mutant_other_end(t, s));
-    int taken = CAR_NONE;
-    for (int at = s.at - 1; taken == CAR_NONE; at--) {
-        const car_task *other = &t->rows[s.device].tasks[at];
-        bool held = other->stage == task->stage && other->kind == CAR_TASK_RECEIVE && other->cargo == task->cargo &&
-                    car_plan_backward_slot(t->plan, other->step, other->worker, other->stage) > task->slot;
-        taken = held ? other->buffer : taken;
-    }
-    task->buffer = send->buffer = taken;
-    return true;
-}
-
 /* A rank is given two things to do at once: worker 1's first forward, and what it sends on, in the slot of worker 0's. */
 static bool busy_slot(car_mutant *t) {
     car_spot s = car_mutant_find(t, is_second_forward_of_1f1b);
@@ -176,7 +153,7 @@ static bool busy_slot(car_mutant *t) {
 /* A field that says what is not, in one of many ways. */
 static bool nonsense(car_mutant *t) {
     car_task *task = car_mutant_task(t, car_mutant_find(t, is_any));
-    switch (car_mutant_roll(t, 9)) {
+    switch (car_mutant_roll(t, 8)) {
     case 0:
         task->kind = CAR_TASK_KINDS;
         break;
@@ -198,11 +175,8 @@ static bool nonsense(car_mutant *t) {
     case 6:
         task->step = t->steps;
         break;
-    case 7:
-        task->version = task->version == CAR_NONE ? 0 : CAR_NONE;
-        break;
     default:
-        task->frees |= 8;
+        task->version = task->version == CAR_NONE ? 0 : CAR_NONE;
     }
     return true;
 }
@@ -225,38 +199,60 @@ static bool wrong_step_of_version(car_mutant *t) {
     return exists(s);
 }
 
-/* ---- what is freed -------------------------------------------------------------------------------------- */
+/* ---- last uses ------------------------------------------------------------------------------------------ */
+
+static bool tape_of_chosen(car_mutant *t, const car_task *task, int use_kind) {
+    return is_chosen(t, task) && use_kind == CAR_RESOURCE_TAPE;
+}
+static bool weights_of_chosen(car_mutant *t, const car_task *task, int use_kind) {
+    return is_chosen(t, task) && use_kind == CAR_RESOURCE_WEIGHTS;
+}
+static bool is_sum(int use_kind) {
+    return use_kind == CAR_RESOURCE_SUM || use_kind == CAR_RESOURCE_OWN;
+}
+static bool sum_of_chosen(car_mutant *t, const car_task *task, int use_kind) {
+    return is_chosen(t, task) && is_sum(use_kind);
+}
+static bool half_a_sum_of_chosen(car_mutant *t, const car_task *task, int use_kind) {
+    return is_chosen(t, task) && use_kind == CAR_RESOURCE_OWN;
+}
+static bool sums_of_updates(car_mutant *t, const car_task *task, int use_kind) {
+    (void)t;
+    return task->kind == CAR_TASK_UPDATE && is_sum(use_kind);
+}
+static bool channel_of_chosen(car_mutant *t, const car_task *task, int use_kind) {
+    return is_chosen(t, task) && use_kind == CAR_RESOURCE_CHANNEL;
+}
 
 static bool keep_activations(car_mutant *t) {
-    return set_flags(t, is_backward, CAR_FREES_ACTIVATIONS, 0);
+    return set_last(t, ends_activations, false, tape_of_chosen);
 }
 static bool free_activations_early(car_mutant *t) {
-    return set_flags(t, is_forward, 0, CAR_FREES_ACTIVATIONS);
+    return set_last(t, is_forward, true, tape_of_chosen);
 }
 static bool keep_weights(car_mutant *t) {
-    return t->placement == CAR_PLACEMENT_ZERO && set_flags(t, frees_weights, CAR_FREES_WEIGHTS, 0);
+    return t->placement == CAR_PLACEMENT_ZERO && set_last(t, is_weights_send, false, weights_of_chosen);
 }
 static bool free_weights_early(car_mutant *t) {
-    return set_flags(t, is_forward_that_keeps, 0, CAR_FREES_WEIGHTS);
+    return set_last(t, is_forward_that_keeps, true, weights_of_chosen);
 }
 static bool free_weights_with_update(car_mutant *t) {
-    return set_flags(t, is_update_that_keeps, 0, CAR_FREES_WEIGHTS);
+    return set_last(t, is_update_that_keeps, true, weights_of_chosen);
 }
 static bool keep_sum(car_mutant *t) {
-    return set_flags(t, frees_sum, CAR_FREES_SUM, 0);
+    return set_last(t, ends_sum, false, sum_of_chosen);
+}
+static bool keep_half_a_sum(car_mutant *t) {
+    return set_last(t, ends_sum, false, half_a_sum_of_chosen);
 }
 static bool free_sum_early(car_mutant *t) {
-    return set_flags(t, keeps_sum, 0, CAR_FREES_SUM);
+    return set_last(t, is_backward_with_bytes, true, sum_of_chosen);
 }
-
+static bool free_a_channel(car_mutant *t) {
+    return set_last(t, is_send, true, channel_of_chosen);
+}
 static bool keep_all_sums(car_mutant *t) {
-    for (int device = 0; device < t->devices; device++) {
-        for (int at = 0; at < t->rows[device].count; at++) {
-            car_task *task = &t->rows[device].tasks[at];
-            task->frees &= task->kind == CAR_TASK_UPDATE ? ~(unsigned)CAR_FREES_SUM : ~0u;
-        }
-    }
-    return exists(car_mutant_find(t, is_update));
+    return set_last(t, is_update, false, sums_of_updates);
 }
 
 /* ---- sums and updates ----------------------------------------------------------------------------------- */
@@ -357,8 +353,6 @@ static const car_mutation mutations[] = {
     {"a compute task on another device", wrong_device},
     {"a compute task one window later", wrong_window},
     {"a task twice", duplicate},
-    {"weights in the wrong buffer", wrong_buffer},
-    {"activations in the buffer of others", wrong_activation_buffer},
     {"two compute tasks of a rank in one slot", busy_slot},
     {"a field out of range", nonsense},
     {"an UPDATE of another stage", wrong_stage_of_bundle},
@@ -371,6 +365,8 @@ static const car_mutation mutations[] = {
     {"a sum that is never freed", keep_sum},
     {"sums that no UPDATE frees", keep_all_sums},
     {"a sum freed before its last use", free_sum_early},
+    {"a part of a sum that is freed without the other", keep_half_a_sum},
+    {"a channel that is freed", free_a_channel},
     {"a partial sum over other workers", wrong_worker_in_sum},
     {"a sum out of ring order", out_of_ring_order},
     {"workers in another order in 1F1B", exchange_workers},

@@ -120,11 +120,21 @@ static void check_shared(const car_plan *plan, const rank_tasks *all, const unsi
     }
 }
 
+static bool ends_weights(const car_use_list *uses, const car_task *task) {
+    for (int u = 0; u < uses->count; u++) {
+        const car_use *use = &uses->uses[u];
+        if (car_use_kind(use) == CAR_RESOURCE_WEIGHTS && use->bundle == task->bundle && use->last) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Where weights move, an owner makes the next version of one before the last who uses that drops it here. */
 static void check_owners(const rank_tasks *all, const unsigned char *reaches) {
     for (int t = 0; t < all->count; t++) {
         const car_task *last = &all->tasks[t];
-        for (int e = 0; car_task_computes(last) && (last->frees & CAR_FREES_WEIGHTS) && e < t; e++) {
+        for (int e = 0; car_task_computes(last) && ends_weights(&all->uses[t], last) && e < t; e++) {
             const car_task *update = &all->tasks[e];
             bool made_of_it = update->kind == CAR_TASK_UPDATE && update->bundle == last->bundle &&
                               update->version == last->version + 1;
@@ -164,6 +174,7 @@ static void check_plan(const car_partition *partition, car_plan_config config) {
     for (int rank = 0; rank < car_plan_ranks(plan); rank++) {
         car_usage *usage = NULL;
         must(car_usage_create(plan, rank, &usage));
+        car_usage_set_steps(usage, STEPS);
         rank_tasks *all = list_tasks(plan, usage, rank);
         unsigned char *reaches = check_edges(all);
         if (config.placement == CAR_PLACEMENT_SHARED) {
@@ -225,8 +236,9 @@ typedef struct mutation {
     int kept_count;
 } mutation;
 
-static void change_uses(void *user, int rank, int number, struct car_use_list *uses) {
+static void change_uses(void *user, int rank, int number, const car_task *task, struct car_use_list *uses) {
     mutation *m = user;
+    (void)task;
     if (rank != m->rank || uses->count == 0) {
         return;
     }
@@ -299,7 +311,7 @@ static bool is_mistake(const car_plan *plan, const rank_tasks *all, mutation *m)
         must(car_context_grow(car_common_context, &uses.uses, &uses.capacity, 64, sizeof *uses.uses));
         memcpy(uses.uses, all->uses[t].uses, (size_t)all->uses[t].count * sizeof *uses.uses);
         uses.count = all->uses[t].count;
-        change_uses(m, m->rank, t, &uses);
+        change_uses(m, m->rank, t, &all->tasks[t], &uses);
         must(car_edges_add(edges, &uses, &before, &count));
         for (int e = 0; e < count; e++) {
             own[e] = (int)before[e];
@@ -333,6 +345,7 @@ static void make_mistakes(const car_partition *partition, car_plan_config config
         mutation m = {.kind = (mistake)(try % MISTAKES), .rank = (int)(chance % (uint64_t)car_plan_ranks(plan))};
         car_usage *usage = NULL;
         must(car_usage_create(plan, m.rank, &usage));
+        car_usage_set_steps(usage, STEPS);
         rank_tasks *all = list_tasks(plan, usage, m.rank);
         m.number = (int)((chance >> 20) % (uint64_t)(all->count - 1));
         m.which = m.kind == USES_SWAPPED ? 0 : (int)(chance >> 50);
@@ -395,7 +408,7 @@ static void check_pieces(const car_plan *plan, int device, int64_t window, int64
             const car_task *a = &whole.tasks[seen], *b = &piece.tasks[k];
             assert_true(a->kind == b->kind && a->cargo == b->cargo && a->slot == b->slot && a->worker == b->worker &&
                         a->stage == b->stage && a->bundle == b->bundle && a->step == b->step &&
-                        a->version == b->version && a->peer == b->peer && a->tag == b->tag && a->frees == b->frees);
+                        a->version == b->version && a->peer == b->peer && a->tag == b->tag);
         }
     }
     assert_int_equal(seen, whole.count);

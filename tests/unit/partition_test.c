@@ -182,7 +182,8 @@ static void expect_bundle(const car_bundle *bundle, car_bundle expected) {
 static void check_bundles(const car_graph *graph, const car_partition *partition) {
     int S = partition->stage_count, next = S;
     for (int j = 0; j < S; j++) {
-        expect_bundle(&partition->bundles[j], (car_bundle){j, j, CAR_NONE, partition->stages[j].weight_bytes, partition->stages[j].copy_bytes});
+        expect_bundle(&partition->bundles[j],
+                      (car_bundle){j, j, CAR_NONE, partition->stages[j].weight_bytes, partition->stages[j].copy_bytes});
     }
     for (int j = 0; j < S; j++) {
         for (int p = 0; p < car_graph_param_count(graph); p++) {

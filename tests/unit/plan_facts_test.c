@@ -258,13 +258,13 @@ static band alive_by_clock(const car_setting *s) {
     return b;
 }
 
-/* The same from what the table makes and frees. */
+/* The same from the forwards and backwards of the table. */
 static void add_life(const car_setting *s, int device, const car_task *task, void *user) {
     int *changes = user; /* [slot]: begun in it, minus ended before it */
     (void)device;
     if (task->kind == CAR_TASK_FORWARD && task->slot < 6 * s->S) {
         changes[task->slot]++;
-    } else if (task->frees & CAR_FREES_ACTIVATIONS && task->slot + 1 < 6 * s->S) {
+    } else if (task->kind == CAR_TASK_BACKWARD && task->slot + 1 < 6 * s->S) {
         changes[task->slot + 1]--;
     }
 }

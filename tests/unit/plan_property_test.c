@@ -267,13 +267,12 @@ static void test_message(void **state) {
     car_mutant_open(&mutant, s.plan, s.steps, 0);
     car_task *task = car_mutant_task(&mutant, car_mutant_find(&mutant, is_backward_of_step_1));
     task->version = 0;
-    task->buffer = 0;
     car_task_source source = car_mutant_source(&mutant);
     assert_int_equal(car_plan_validate(s.plan, s.steps, &source), CAR_ERROR_INTERNAL);
     const char *message = car_context_error(car_common_context);
     print_message("%s\n", message);
     assert_non_null(strstr(message, "plan cdp-v2 shared N=2 S=2: the rule says version 1"));
-    assert_non_null(strstr(message, "B0.1@0-a on device 1 in slot 9"));
+    assert_non_null(strstr(message, "B0.1@0 on device 1 in slot 9"));
     assert_non_null(strstr(message, "[0']"));
     car_context_clear_error(car_common_context);
     car_mutant_close(&mutant);

@@ -131,13 +131,12 @@ static void one_task(void **state) {
     assert_true(make_plan(CAR_RULE_CDP_V2, CAR_PLACEMENT_REPLICA, 3));
     expect_ok(car_plan_expand(f.plan, 1, 1, 4, &list));
     expect_text(find_task(&list, CAR_TASK_RECEIVE, 11), "Rp2.0<0");
-    expect_text(find_task(&list, CAR_TASK_BACKWARD, 11), "B2.1@1-a");
-    expect_text(find_task(&list, CAR_TASK_SEND, 11), "Sp2.1>2-s");
+    expect_text(find_task(&list, CAR_TASK_BACKWARD, 11), "B2.1@1");
+    expect_text(find_task(&list, CAR_TASK_SEND, 11), "Sp2.1>2");
     car_task odd = *find_task(&list, CAR_TASK_BACKWARD, 11);
     odd.step = 7;
-    odd.buffer = 5;
-    odd.frees = CAR_FREES_WEIGHTS | CAR_FREES_SUM;
-    expect_text(&odd, "B2.1@1-ws{step=7,buffer=5}");
+    odd.tag = 5;
+    expect_text(&odd, "B2.1@1{step=7,tag=5}");
     car_task_list_release(f.plan, &list);
 }
 
@@ -147,8 +146,7 @@ static void expect_same(const car_task *a, const car_task *b) {
     char text[2][192];
     bool same = a->kind == b->kind && a->cargo == b->cargo && a->worker == b->worker && a->stage == b->stage &&
                 a->bundle == b->bundle && a->step == b->step && a->version == b->version &&
-                a->tied_version == b->tied_version && a->buffer == b->buffer && a->peer == b->peer &&
-                a->tag == b->tag && a->frees == b->frees && a->slot == b->slot;
+                a->tied_version == b->tied_version && a->peer == b->peer && a->tag == b->tag && a->slot == b->slot;
     if (!same) {
         car_task_format(f.plan, a, text[0], sizeof text[0]);
         car_task_format(f.plan, b, text[1], sizeof text[1]);
@@ -238,24 +236,21 @@ static void wrong_tasks_round_trip(void **state) {
     snprintf(header, sizeof header, "%.*s\n", (int)strcspn(whole, "\n"), whole);
     expect_ok(car_plan_expand(f.plan, 1, 2, 4, &list));
     assert_true(list.count > 20);
-    for (int n = 0; n < list.count * 10; n++) {
-        car_task task = list.tasks[n / 10];
-        int *fields[] = {&task.worker, &task.stage, &task.bundle, &task.buffer, &task.peer, &task.tag};
-        switch (n % 10) {
-        case 6:
+    for (int n = 0; n < list.count * 8; n++) {
+        car_task task = list.tasks[n / 8];
+        int *fields[] = {&task.worker, &task.stage, &task.bundle, &task.peer, &task.tag};
+        switch (n % 8) {
+        case 5:
             task.step += 3;
             break;
-        case 7:
+        case 6:
             task.version = task.version == 1 ? 0 : 1;
             break;
-        case 8:
+        case 7:
             task.tied_version = task.tied_version == 1 ? CAR_NONE : 1;
             break;
-        case 9:
-            task.frees ^= CAR_FREES_ACTIVATIONS | CAR_FREES_SUM;
-            break;
         default:
-            *fields[n % 10] = *fields[n % 10] == 2 ? 1 : 2;
+            *fields[n % 8] = *fields[n % 8] == 2 ? 1 : 2;
         }
         car_task_format(f.plan, &task, task_text, sizeof task_text);
         snprintf(text, sizeof text, "%sdevice 0\n%lld: %s\ndevice 1\ndevice 2\ndevice 3\n", header,
@@ -272,7 +267,7 @@ static void wrong_tasks_round_trip(void **state) {
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 #define HEADER                                                                                                  \
-    "carousel-plan 1 rule=cdp-v2 placement=replica workers=2 stages=2 bundles=2 devices=2 mapping=interleaved " \
+    "carousel-plan 2 rule=cdp-v2 placement=replica workers=2 stages=2 bundles=2 devices=2 mapping=interleaved " \
     "threads=2 slack=0 steps=4\n"
 
 static void expect_refused(const char *text, const char *message) {
@@ -305,9 +300,12 @@ static void mistakes_are_named(void **state) {
         {"device 0\n0: F0.0@-1\n",
          "line 3: in 'F0.0@-1' the version is -1, which is not from 0 to 9223372036854775807"},
         {"device 0\n0: Sp0.0>7\n", "line 3: in 'Sp0.0>7' the device is 7, which is not from 0 to 1"},
-        {"device 0\n0: B0.0@0-x\n", "line 3: in 'B0.0@0-x' one of a, w, s is missing after '-'"},
+        {"device 0\n0: B0.0@0-x\n",
+         "line 3: in 'B0.0@0-x' something is wrong from '-x' on: what a task frees is no longer written"},
+        {"device 0\n0: F0.0@0/999\n", "line 3: in 'F0.0@0/999' the step is 999, but its slot or version says 0"},
+        {"device 0\n0: U0@1/1\n", "line 3: in 'U0@1/1' the step is 1, but its slot or version says 0"},
         {"device 0\n0: F0.0@0{size=3}\n",
-         "line 3: in 'F0.0@0{size=3}' the braces want stage=, bundle=, step=, tag= or buffer= and a number"},
+         "line 3: in 'F0.0@0{size=3}' the braces want stage=, bundle=, step= or tag= and a number"},
         {"device 0\n0: F0.0@0{step=3\n", "line 3: in 'F0.0@0{step=3' the closing brace is missing"},
         {"device 0\n0: F0.0@0 F1.0@0!?\n", "line 3: in 'F1.0@0!?' something is wrong from '!?' on"},
     };
@@ -328,8 +326,8 @@ static void another_plan_is_refused(void **state) {
     assert_true(make_plan(CAR_RULE_CDP_V1, CAR_PLACEMENT_REPLICA, 2));
     expect_refused("", "plan text, line 0: the text is empty");
     expect_refused(HEADER, "plan text, line 1: 'rule=cdp-v2' where this plan has 'rule=cdp-v1'");
-    expect_refused("carousel-plan 2\n", "plan text, line 1: '2' where this plan has '1'");
-    expect_refused("carousel-plan 1 rule=cdp-v1\n", "plan text, line 1: '' where this plan has 'placement=replica'");
+    expect_refused("carousel-plan 3\n", "plan text, line 1: '3' where this plan has '2'");
+    expect_refused("carousel-plan 2 rule=cdp-v1\n", "plan text, line 1: '' where this plan has 'placement=replica'");
     assert_true(make_plan(CAR_RULE_CDP_V2, CAR_PLACEMENT_REPLICA, 2));
     assert_int_equal(car_plan_parse(f.plan, HEADER, devices, 3), CAR_ERROR_ARGUMENT);
     car_context_clear_error(f.context);
@@ -366,14 +364,13 @@ static void drawings(void **state) {
                        .tied_version = CAR_NONE,
                        .peer = CAR_NONE,
                        .tag = CAR_NONE,
-                       .frees = 1,
                        .slot = 6};
     expect_drawing(1, &marked,
                    "slot      6    7    8    9    10   11\n"
                    "worker 0  0    1    2    2'   1'   0'\n"
                    "worker 1  [1'] 0'   0    1    2    2'\n"
                    "worker 2  2    2'   1'   0'   0    1\n"
-                   "[ ] marks B1.1@0-a in slot 6\n");
+                   "[ ] marks B1.1@0 in slot 6\n");
     assert_true(make_plan(CAR_RULE_CDP_V2, CAR_PLACEMENT_PIPELINE, 3));
     expect_drawing(2, NULL,
                    "slot    12   13   14   15   16   17\n"

@@ -1,5 +1,6 @@
 /* A micro-batch on two tapes, each with a part of the graph: for every cut the same bits as on one, and in each of the two
- * arenas exactly the bytes that the plan's account of a micro-batch (life.c) says. */
+ * arenas exactly the bytes that the plan's account of a micro-batch (life.c) says; also where backward makes some of the
+ * tensors again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,10 +30,10 @@ typedef struct side {
     size_t most;
 } side;
 
-static void open_side(side *s, const car_rig *rig, int first, int end, bool counts) {
+static void open_side(side *s, const car_rig *rig, int first, int end, const car_recompute *recompute, bool counts) {
     *s = (side){.rig = rig, .counts = counts};
     car_rig_expect_ok(rig, car_arena_create(rig->context, 0, &s->arena));
-    car_rig_expect_ok(rig, car_graph_range_create(rig->graph, first, end, &s->range));
+    car_rig_expect_ok(rig, car_graph_range_create(rig->graph, first, end, recompute, &s->range));
     car_rig_expect_ok(rig, car_tape_create(rig->program, s->arena, &s->tape));
     car_rig_expect_ok(rig, car_life_open(rig->graph, s->range, &s->life));
     s->tape->range = s->range;
@@ -77,7 +78,7 @@ static void backward(side *s) {
     car_rig_expect_ok(s->rig, car_tape_backward(s->tape, s->rig->lane, s->rig->weights, s->rig->gradients,
                                                 s->range->first, s->range->end));
     for (int l = s->range->end - 1; l >= s->range->first; l--) {
-        size_t during = car_life_backward(&s->life, l);
+        size_t during = car_life_backward_whole(&s->life, l);
         most = during > most ? during : most;
     }
     expect_bytes(s, most);
@@ -102,10 +103,33 @@ static void cross(side *from, side *to, bool gradient) {
 
 /* ---- every cut ------------------------------------------------------------------------------------------- */
 
-static void check_cut(const car_rig *rig, int cut, bool counts, float loss, const unsigned char *gradients) {
+/* Drops a share of what may be dropped in stages below and above the cut, drawn at random; 1: all of it. */
+static car_recompute *choose(const car_rig *rig, int cut, double share) {
+    int operations = car_graph_op_count(rig->graph), tensors = car_graph_tensor_count(rig->graph);
+    car_recompute *recompute = NULL;
+    bool *dropped = calloc((size_t)tensors, sizeof *dropped);
+    int *stage_first = calloc((size_t)operations, sizeof *stage_first);
+    assert_true(dropped && stage_first);
+    for (int v = 0; v < tensors; v++) {
+        int producer = car_graph_tensor(rig->graph, v)->producer;
+        dropped[v] = car_recompute_may_drop(rig->graph, v, producer < cut ? cut : operations) &&
+                     (double)car_random_uniform((uint64_t)cut, (uint64_t)v) < share;
+    }
+    for (int l = cut; l < operations; l++) {
+        stage_first[l] = cut;
+    }
+    car_rig_expect_ok(rig, car_recompute_create(rig->graph, dropped, stage_first, &recompute));
+    free(stage_first);
+    free(dropped);
+    return recompute;
+}
+
+static void check_cut(const car_rig *rig, int cut, double share, bool counts, float loss,
+                      const unsigned char *gradients) {
     side below, above;
-    open_side(&below, rig, 0, cut, counts);
-    open_side(&above, rig, cut, car_graph_op_count(rig->graph), counts);
+    car_recompute *recompute = share > 0 ? choose(rig, cut, share) : NULL;
+    open_side(&below, rig, 0, cut, recompute, counts);
+    open_side(&above, rig, cut, car_graph_op_count(rig->graph), recompute, counts);
     assert_true(car_graph_range_reads_inputs(rig->graph, below.range));
     for (int again = 0; again < 2; again++) {
         car_rig_spoil_gradients(rig);
@@ -121,11 +145,12 @@ static void check_cut(const car_rig *rig, int cut, bool counts, float loss, cons
         bool same = car_tape_loss(above.tape) == loss && memcmp(found, gradients, car_rig_gradient_bytes(rig)) == 0;
         free(found);
         if (!same) {
-            fail_msg("cut at %d: other bits than in one piece", cut);
+            fail_msg("cut at %d, %g made again: other bits than in one piece", cut, share);
         }
     }
     close_side(&above);
     close_side(&below);
+    car_recompute_destroy(recompute);
 }
 
 static void check_net(car_net_function build, car_kernels kernels) {
@@ -136,7 +161,9 @@ static void check_net(car_net_function build, car_kernels kernels) {
     float loss = car_tape_loss(rig.tape);
     unsigned char *gradients = car_rig_copy_gradients(&rig);
     for (int cut = 1; cut < car_graph_op_count(rig.graph); cut++) {
-        check_cut(&rig, cut, kernels == CAR_KERNELS_REFERENCE, loss, gradients);
+        for (int quarters = 0; quarters <= 4; quarters += 2) {
+            check_cut(&rig, cut, quarters / 4.0, kernels == CAR_KERNELS_REFERENCE, loss, gradients);
+        }
     }
     free(gradients);
     car_rig_close(&rig);
@@ -184,7 +211,7 @@ static void lifetimes_are_those_of_the_range(void **state) {
         for (int first = 0; first < operations; first++) {
             for (int end = first + 1; end <= operations; end++) {
                 car_graph_range *range = NULL;
-                car_rig_expect_ok(&rig, car_graph_range_create(rig.graph, first, end, &range));
+                car_rig_expect_ok(&rig, car_graph_range_create(rig.graph, first, end, NULL, &range));
                 check_lifetimes(rig.graph, range);
                 car_graph_range_destroy(rig.graph, range);
             }
@@ -199,7 +226,7 @@ static void inputs_are_of_those_who_read_them(void **state) {
     car_rig rig;
     side middle;
     car_rig_open(&rig, &(car_rig_config){.build = car_net_residual, .kernels = CAR_KERNELS_REFERENCE});
-    open_side(&middle, &rig, 1, 3, true);
+    open_side(&middle, &rig, 1, 3, NULL, true);
     assert_false(car_graph_range_reads_inputs(rig.graph, middle.range));
     feed(&middle);
     assert_int_equal(middle.life.live, 0);

@@ -41,8 +41,9 @@ static const car_kernel_class *choose(const car_kernel *kernel) {
 static void release(car_kernel *kernel) {
     attention_state *s = kernel->state;
     for (int t = 0; s && s->tiles && t < s->tile_count; t++) {
-        car_bf16_product *products[PER_TILE] = {&s->tiles[t].scores,     &s->tiles[t].weigh,    &s->tiles[t].grad_p,
-                                                &s->tiles[t].grad_value, &s->tiles[t].grad_key, &s->tiles[t].grad_query};
+        car_bf16_product *products[PER_TILE] = {&s->tiles[t].scores,   &s->tiles[t].weigh,
+                                                &s->tiles[t].grad_p,   &s->tiles[t].grad_value,
+                                                &s->tiles[t].grad_key, &s->tiles[t].grad_query};
         for (int p = 0; p < PER_TILE; p++) {
             car_bf16_product_destroy(products[p]);
         }
@@ -72,12 +73,9 @@ static car_status prepare_tile(car_kernel *kernel, const attention_state *s, til
         car_bf16_product *product;
         car_bf16_product_config config;
     } all[PER_TILE] = {
-        {&t->scores, {query, across, square, .rounds = false}},
-        {&t->weigh, {square, keys, out, .rounds = true}},
-        {&t->grad_p, {out, across, square, .rounds = false}},
-        {&t->grad_value, {turned, out, sums, .adds = true}},
-        {&t->grad_key, {turned, query, sums, .adds = true}},
-        {&t->grad_query, {square, keys, query, .rounds = true}},
+        {&t->scores, {query, across, square, .rounds = false}}, {&t->weigh, {square, keys, out, .rounds = true}},
+        {&t->grad_p, {out, across, square, .rounds = false}},   {&t->grad_value, {turned, out, sums, .adds = true}},
+        {&t->grad_key, {turned, query, sums, .adds = true}},    {&t->grad_query, {square, keys, query, .rounds = true}},
     };
     car_status status = CAR_OK;
     for (int p = 0; p < PER_TILE; p++) {
@@ -149,8 +147,8 @@ static car_status forward_head(const car_kernel *kernel, const car_kernel_io *io
             }
         }
         vector->narrow(r.p16, r.p, t->rows * t->columns);
-        CAR_TRY(car_bf16_product_run(kernel, &t->weigh, io->stream, r.scratch, r.p16, value, NULL,
-                                     out + first * s->width));
+        CAR_TRY(
+            car_bf16_product_run(kernel, &t->weigh, io->stream, r.scratch, r.p16, value, NULL, out + first * s->width));
     }
 done:
     return status;
@@ -211,8 +209,8 @@ static car_status backward_tile(const car_kernel *kernel, const car_kernel_io *i
     CAR_TRY(car_bf16_product_run(kernel, &t->grad_value, io->stream, r->scratch, r->p16, g, NULL, r->grad_value));
     CAR_TRY(
         car_bf16_product_run(kernel, &t->grad_key, io->stream, r->scratch, r->dp16, h->query + at, NULL, r->grad_key));
-    CAR_TRY(car_bf16_product_run(kernel, &t->grad_query, io->stream, r->scratch, r->dp16, key, NULL,
-                                 h->grad_query + at));
+    CAR_TRY(
+        car_bf16_product_run(kernel, &t->grad_query, io->stream, r->scratch, r->dp16, key, NULL, h->grad_query + at));
 done:
     return status;
 }

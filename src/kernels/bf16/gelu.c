@@ -36,8 +36,8 @@ static car_status prepare(car_kernel *kernel) {
     CAR_DNNL(kernel, dnnl_eltwise_backward_desc_init(&descriptor, algorithm, &s->layout, &s->layout, 0, 0),
              "describe GELU's backward");
     CAR_TRY(car_onednn_step_create(kernel, &descriptor, s->forward.description, &s->backward));
-    kernel->scratch_bytes = s->forward.scratch_bytes > s->backward.scratch_bytes ? s->forward.scratch_bytes
-                                                                                 : s->backward.scratch_bytes;
+    kernel->scratch_bytes =
+        s->forward.scratch_bytes > s->backward.scratch_bytes ? s->forward.scratch_bytes : s->backward.scratch_bytes;
     kernel->name = car_onednn_step_name(&s->forward);
 done:
     return status;

@@ -48,8 +48,8 @@ static car_status prepare(car_kernel *kernel) {
     const car_bf16_product_config forward = {in, weight, out, .rounds = true, .bias = config->bias};
     const car_bf16_product_config by_weights = {
         turn(left), right, car_bf16_rows(left.columns, right.columns, right.columns), .rounds = false};
-    const car_bf16_product_config by_data = {
-        out, turn(weight), in, .rounds = true, .adds = kernel->op->grad_mode[0] == CAR_GRAD_ADD};
+    const car_bf16_product_config by_data = {out, turn(weight), in, .rounds = true,
+                                             .adds = kernel->op->grad_mode[0] == CAR_GRAD_ADD};
     CAR_TRY(car_bf16_product_create(kernel, &forward, &s->forward));
     CAR_TRY(car_bf16_product_create(kernel, &by_weights, &s->by_weights));
     if (kernel->op->grad_mode[0] != CAR_GRAD_NONE) {
@@ -78,8 +78,8 @@ static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
         car_bf16_sum_rows(io->grad_param[1], io->grad_out, s->rows, s->out,
                           (float *)(void *)((char *)io->scratch + s->row_offset));
     }
-    CAR_TRY(car_bf16_product_run(kernel, &s->by_weights, io->stream, io->scratch, left, right, NULL,
-                                 io->grad_param[0]));
+    CAR_TRY(
+        car_bf16_product_run(kernel, &s->by_weights, io->stream, io->scratch, left, right, NULL, io->grad_param[0]));
     if (io->grad_in[0]) {
         CAR_TRY(car_bf16_product_run(kernel, &s->by_data, io->stream, io->scratch, io->grad_out, io->param[0], NULL,
                                      io->grad_in[0]));

@@ -58,10 +58,8 @@ void car_bf16_product_destroy(car_bf16_product *product) {
 car_status car_bf16_product_run(const car_kernel *kernel, const car_bf16_product *product, void *stream, void *scratch,
                                 const void *a, const void *b, const float *bias, void *c) {
     const car_onednn_argument arguments[] = {
-        {DNNL_ARG_SRC, &product->a, a},
-        {DNNL_ARG_WEIGHTS, &product->b, b},
-        {DNNL_ARG_DST, &product->c, c},
-        {DNNL_ARG_SCRATCHPAD, &product->step.scratch, scratch},
+        {DNNL_ARG_SRC, &product->a, a},        {DNNL_ARG_WEIGHTS, &product->b, b},
+        {DNNL_ARG_DST, &product->c, c},        {DNNL_ARG_SCRATCHPAD, &product->step.scratch, scratch},
         {DNNL_ARG_BIAS, &product->bias, bias},
     };
     return car_onednn_execute(kernel, product->step.primitive, stream, arguments, product->has_bias ? 5 : 4);

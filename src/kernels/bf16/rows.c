@@ -71,10 +71,8 @@ static car_status backward_layernorm(const car_kernel *kernel, const car_kernel_
     return CAR_OK;
 }
 
-const car_kernel_class car_bf16_layernorm = {.prepare = prepare_layernorm,
-                                             .forward = forward_layernorm,
-                                             .backward = backward_layernorm,
-                                             .adds_grad = true};
+const car_kernel_class car_bf16_layernorm = {
+    .prepare = prepare_layernorm, .forward = forward_layernorm, .backward = backward_layernorm, .adds_grad = true};
 
 /* ---- addition -------------------------------------------------------------------------------- */
 
@@ -143,7 +141,5 @@ static car_status backward_embedding(const car_kernel *kernel, const car_kernel_
     return CAR_OK;
 }
 
-const car_kernel_class car_bf16_embedding = {.prepare = prepare_embedding,
-                                             .forward = forward_embedding,
-                                             .backward = backward_embedding,
-                                             .adds_grad = true};
+const car_kernel_class car_bf16_embedding = {
+    .prepare = prepare_embedding, .forward = forward_embedding, .backward = backward_embedding, .adds_grad = true};

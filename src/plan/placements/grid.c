@@ -90,9 +90,7 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
         return;
     }
     car_window_pass_sums(window, task, n);
-    /* The sum travels on, unless its version is the run's last. */
-    bool travels = task->step + 1 < window->steps && stage_ranks(plan, task->stage) > 1;
-    car_window_make(window, task, travels ? 0 : CAR_FREES_SUM);
+    car_window_make(window, task);
 }
 
 /* The way round a group's ring: from the rank of micro-batch `start` in slot `slot`, one hop every 2k slots.
@@ -109,6 +107,11 @@ static int ring_device(const ring *r, int64_t offset) {
     return r->first_rank + (int)((r->start + offset) % r->ranks);
 }
 
+/* How many hops a device is behind the ring's first. */
+static int64_t ring_offset(const ring *r, int device) {
+    return ((device - r->first_rank - r->start) % r->ranks + r->ranks) % r->ranks;
+}
+
 /* Whether the rank at `offset`, or one behind it, uses a tied version in this run. */
 static bool tie_is_wanted(const car_window *window, const ring *r, int64_t offset) {
     for (int64_t o = offset; o < r->ranks; o++) {
@@ -123,27 +126,39 @@ static bool tie_is_wanted(const car_window *window, const ring *r, int64_t offse
 static void add_hops(car_window *window, const ring *r) {
     const car_plan *plan = window->plan;
     int64_t spacing = 2 * (int64_t)plan->per_worker;
-    int64_t mine = ((window->device - r->first_rank - r->start) % r->ranks + r->ranks) % r->ranks;
+    int64_t mine = ring_offset(r, window->device);
     car_task what = r->tied ? car_window_weights_message(plan, r->bundle, r->version, CAR_NONE)
                             : car_window_finished_sum(plan, r->bundle, r->version);
     for (int64_t o = mine > 0 ? mine : 1; o <= mine + 1 && o < r->ranks; o++) { /* the hop to me, the hop from me */
         if (!r->tied || tie_is_wanted(window, r, o)) {
-            what.frees = r->tied ? 0 : CAR_FREES_SUM;
             car_window_message(window, what, ring_device(r, o - 1), r->slot + spacing * (o - 1), ring_device(r, o),
                                r->slot + spacing * o);
         }
     }
     if (!r->tied && mine > 0) {
-        car_window_update(window, r->bundle, r->version, r->slot + spacing * mine,
-                          mine == r->ranks - 1 ? CAR_FREES_SUM : 0);
+        car_window_update(window, r->bundle, r->version, r->slot + spacing * mine);
     }
+}
+
+static ring ring_of(const car_plan *plan, int bundle, int group) {
+    return (ring){
+        .bundle = bundle, .ranks = car_plan_group_ranks(plan, group), .first_rank = car_plan_group_first(plan, group)};
+}
+
+/* The last on the ring keeps the sum to itself, and so does the maker of the run's last version. */
+static bool passes_sum_on(const car_plan *plan, int device, const car_task *task, int64_t steps) {
+    if (task->kind != CAR_TASK_UPDATE || !car_plan_is_cyclic(plan) || task->version >= steps) {
+        return false;
+    }
+    ring r = ring_of(plan, task->bundle, car_plan_group(plan, task->stage));
+    r.start = task->version * plan->config.workers - 1;
+    return ring_offset(&r, device) + 1 < r.ranks;
 }
 
 static void relay_bundle(car_window *window, int bundle, int group) {
     const car_plan *plan = window->plan;
     const car_bundle *b = &plan->partition->bundles[bundle];
-    ring r = {
-        .bundle = bundle, .ranks = car_plan_group_ranks(plan, group), .first_rank = car_plan_group_first(plan, group)};
+    ring r = ring_of(plan, bundle, group);
     int64_t around = window->begin / plan->period;
     r.tied = b->home != b->stage;
     if (r.tied && group == car_plan_group(plan, b->home)) {
@@ -190,6 +205,7 @@ const car_placement_class car_placement_grid = {
     .visit = visit,
     .attach = attach,
     .besides = relay,
+    .passes_sum_on = passes_sum_on,
     .tapes = tapes,
     .like = like,
     .group_of_device = group_of_device,

@@ -24,7 +24,7 @@ static void visit(car_window *window) {
 static void attach(car_window *window, const car_task *task, int64_t n) {
     car_window_boundaries(window, task, n);
     car_window_ties(window, task, n);
-    car_window_make(window, task, CAR_FREES_SUM);
+    car_window_make(window, task);
 }
 
 static int tapes(const car_plan *plan, int rank) {

@@ -74,6 +74,15 @@ static int64_t previous_rank(const car_plan *plan, int64_t first, int64_t n) {
     return previous > first ? previous : first;
 }
 
+/* Whom the rank of n, which makes a version for it, passes the sum on to in a run of so many steps: the next rank's first
+ * user; CAR_NONE if it is the last, or the maker comes next, who has the sum. */
+static int64_t next_taker(const car_plan *plan, int64_t version, int stage, int64_t n, int64_t steps) {
+    int64_t to = next_rank(plan, car_plan_first_user(plan, version, stage), n);
+    int maker = car_plan_device_of(plan, version * plan->config.workers - 1, stage);
+    bool taken = to != CAR_NONE && car_plan_step_of(plan, to) < steps && car_plan_device_of(plan, to, stage) != maker;
+    return taken ? to : CAR_NONE;
+}
+
 /* Whether this rank makes a version before a forward of this run. */
 static bool is_used_here(const car_window *window, int home, int64_t version) {
     int64_t first = car_plan_first_user(window->plan, version, home);
@@ -90,8 +99,6 @@ static void last_updates(car_window *window, const car_task *task) {
             update.step = version - 1;
             update.version = version;
             update.tied_version = CAR_NONE;
-            update.buffer = (int)(version % 2);
-            update.frees = CAR_FREES_SUM;
             car_window_add(window, update);
         }
     }
@@ -129,15 +136,27 @@ static void first_use(car_window *window, const car_task *task, int64_t n) {
         car_window_message(window, sum, car_plan_device_of(plan, from, task->stage),
                            car_plan_forward_slot_of(plan, from, task->stage), window->device, task->slot);
     }
-    int64_t to = next_rank(plan, first, n);
-    bool passes_on =
-        to != CAR_NONE && car_window_runs(window, to) && car_plan_device_of(plan, to, task->stage) != maker;
-    car_window_update(window, task->bundle, task->version, task->slot, passes_on ? 0 : CAR_FREES_SUM);
-    if (passes_on) {
-        sum.frees = CAR_FREES_SUM;
+    int64_t to = next_taker(plan, task->version, task->stage, n, window->steps);
+    car_window_update(window, task->bundle, task->version, task->slot);
+    if (to != CAR_NONE) {
         car_window_message(window, sum, window->device, task->slot, car_plan_device_of(plan, to, task->stage),
                            car_plan_forward_slot_of(plan, to, task->stage));
     }
+}
+
+/* After its update a rank passes the sum on; the maker sends it off first, and keeps it for its own. */
+static bool passes_sum_on(const car_plan *plan, int device, const car_task *task, int64_t steps) {
+    int64_t version = task->step + 1, made = version * plan->config.workers - 1;
+    if (car_plan_reduces(plan)) {
+        return false;
+    }
+    if (task->kind == CAR_TASK_SEND) {
+        return task->cargo == CAR_CARGO_FINISHED && device == car_plan_device_of(plan, made, task->stage) &&
+               task->slot == car_plan_backward_slot_of(plan, made, task->stage);
+    }
+    int64_t n = first_on_device(plan, device, car_plan_first_user(plan, version, task->stage));
+    return task->kind == CAR_TASK_UPDATE && task->worker == CAR_NONE &&
+           next_taker(plan, version, task->stage, n, steps) != CAR_NONE;
 }
 
 static void attach(car_window *window, const car_task *task, int64_t n) {
@@ -172,6 +191,7 @@ const car_placement_class car_placement_replica = {
     .stage_ranks = stage_ranks,
     .visit = visit,
     .attach = attach,
+    .passes_sum_on = passes_sum_on,
     .tapes = tapes,
     .like = like,
     .slots_ahead = slots_ahead,

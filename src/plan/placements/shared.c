@@ -23,7 +23,7 @@ static void visit(car_window *window) {
 
 static void attach(car_window *window, const car_task *task, int64_t n) {
     (void)n;
-    car_window_make(window, task, CAR_FREES_SUM);
+    car_window_make(window, task);
 }
 
 static int tapes(const car_plan *plan, int rank) {

@@ -44,18 +44,24 @@ static int tapes(const car_plan *plan, int rank) {
     return plan->config.workers;
 }
 
-/* The copy that was broadcast serves one task. In the cycle a version ends with its last user, unless that is before the
- * next is made of it. */
-static bool frees_weights(const car_window *window, const car_task *task, int64_t n) {
-    const car_plan *plan = window->plan;
-    if (plan->partition->bundles[task->bundle].bytes == 0) {
-        return false;
-    }
+/* dp: the copy that was broadcast serves one task. In the cycle a version is sent on after each use. It ends with its last
+ * user, or, if the next one is made of it after that, with the update; a tied bundle is not made of it. */
+static bool ends_weights(const car_plan *plan, int device, const car_task *task, int bundle, int64_t steps) {
+    int home = plan->partition->bundles[bundle].home;
+    bool is_tied = bundle >= plan->stages, used_later = car_plan_stale_workers(plan, home) > 0;
     if (car_plan_reduces(plan)) {
-        return owner_of(plan, task->stage) != window->device;
+        return car_task_computes(task) && owner_of(plan, home) != device;
     }
-    return task->kind == CAR_TASK_BACKWARD && n == car_plan_last_user(plan, task->version, task->stage) &&
-           car_plan_stale_workers(plan, task->stage) > 0;
+    switch (task->kind) {
+    case CAR_TASK_SEND:
+        return true;
+    case CAR_TASK_BACKWARD:
+        return (is_tied || used_later) &&
+               task->step * plan->config.workers + task->worker ==
+                   car_plan_last_user(plan, is_tied ? task->tied_version : task->version, home);
+    default:
+        return task->kind == CAR_TASK_UPDATE && !is_tied && !(used_later && task->version < steps);
+    }
 }
 
 /* ---- uses and visits -------------------------------------------------------------------------- */
@@ -121,10 +127,7 @@ static bool is_visit(const car_window *window, const car_bundle *b, int64_t vers
 
 /* The message for a micro-batch; CAR_NONE: for a visit. */
 static car_task moving(const car_plan *plan, int bundle, int64_t version, int64_t n) {
-    car_task what =
-        car_window_weights_message(plan, bundle, version, n == CAR_NONE ? CAR_NONE : car_plan_worker_of(plan, n));
-    what.frees = CAR_FREES_WEIGHTS;
-    return what;
+    return car_window_weights_message(plan, bundle, version, n == CAR_NONE ? CAR_NONE : car_plan_worker_of(plan, n));
 }
 
 /* The move of a version of a bundle from one use to the next. */
@@ -211,7 +214,6 @@ static void finished_to_owner(car_window *window, int bundle, int64_t step) {
     const car_bundle *b = &plan->partition->bundles[bundle];
     int64_t made = (step + 1) * plan->config.workers - 1;
     car_task sum = car_window_finished_sum(plan, bundle, step + 1);
-    sum.frees = CAR_FREES_SUM;
     car_window_message(window, sum, car_plan_device_of(plan, made, b->stage),
                        car_plan_backward_slot_of(plan, made, b->stage), car_plan_owner(plan, step, b->home),
                        renewal_slot(plan, step, b->home));
@@ -250,7 +252,6 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
 static void owner_updates(car_window *window, int home, int64_t step) {
     const car_plan *plan = window->plan;
     const car_bundle *bundle = &plan->partition->bundles[home];
-    unsigned frees = CAR_FREES_SUM;
     for (int b = home; b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
         if (plan->partition->bundles[b].home == home && plan->partition->bundles[b].bytes > 0) {
             finished_to_owner(window, b, step);
@@ -262,9 +263,8 @@ static void owner_updates(car_window *window, int home, int64_t step) {
     }
     if (is_visit(window, bundle, step)) {
         move_by_owner(window, home, step);
-        frees |= is_user(window, (step + 1) * plan->config.workers, step, home) ? 0 : CAR_FREES_WEIGHTS;
     }
-    car_window_update(window, home, step + 1, renewal_slot(plan, step, home), frees);
+    car_window_update(window, home, step + 1, renewal_slot(plan, step, home));
 }
 
 static void update_owned(car_window *window) {
@@ -309,7 +309,7 @@ const car_placement_class car_placement_zero = {
     .visit = visit,
     .attach = attach,
     .besides = update_owned,
-    .frees_weights = frees_weights,
+    .ends_weights = ends_weights,
     .tapes = tapes,
     .slots_ahead = slots_ahead,
 };

@@ -53,7 +53,8 @@ function memoryOf(run) {
     return {
         peak, peakOf: overRanks ? "all ranks together, in the recorded steps" : "all workers together",
         rankPeak: ranks.length ? Math.max(...ranks) : null, rankSum: ranks.length ? ranks.reduce((a, b) => a + b) : null,
-        dp: recorded.dp_peak_bytes, limit: recorded.limit_bytes, predicted: recorded.predicted_peak_bytes,
+        dp: recorded.dp_peak_bytes, limit: recorded.limit_bytes,
+        limitWithout: recorded.limit_without_recomputation_bytes, predicted: recorded.predicted_peak_bytes,
         ratio: over(peak), limitRatio: over(recorded.limit_bytes), predictedRatio: over(recorded.predicted_peak_bytes),
     };
 }

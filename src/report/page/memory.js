@@ -3,13 +3,15 @@
 // Runs that can be held beside one another have one scale.
 function memoryTop(run, runs) {
     const beside = runs.filter((other) => other.record && other.record.memory && isComparable(run, other));
-    return 1.1 * Math.max(...beside.map((other) => Math.max(other.record.memory.peak, other.memory.dp || 0)));
+    return 1.1 * Math.max(...beside.map((other) => Math.max(other.record.memory.peak, other.memory.dp || 0,
+        other.memory.limitWithout || 0)));
 }
 
 const memoryLevels = [
     { name: "peak of data parallelism", get: (run) => run.memory.dp, dash: [8, 4], above: true },
     { name: "predicted peak", get: (run) => (run.isDp ? null : run.memory.predicted), dash: [4, 3], above: true },
     { name: "limit of any schedule", get: (run) => run.memory.limit, dash: [2, 3], above: false },
+    { name: "limit without recomputation", get: (run) => run.memory.limitWithout, dash: [2, 3], above: true },
 ];
 
 // Horizontal lines with their names at the right end.
@@ -87,7 +89,7 @@ function memoryFigure(run, runs) {
     const share = isNumber(run.memory.dp) && run.memory.dp > 0 ? memory.peak / run.memory.dp : null;
     const note = `Peak in these steps ${bytes(memory.peak)}`
         + `${isNumber(share) ? `, ${ratio(share)} of data parallelism's` : ""}`
-        + `${isNumber(run.memory.limitRatio) ? `; no schedule without recomputing or idling stays below ${ratio(run.memory.limitRatio)}` : ""}.`;
+        + `${isNumber(run.memory.limitRatio) ? `; no schedule without ${isNumber(run.memory.limitWithout) ? "more recomputing" : "recomputing"} or idling stays below ${ratio(run.memory.limitRatio)}` : ""}.`;
     const { figure, body } = chartFigure("memory", {
         title: run.name, description: `Activation bytes of ${run.record.workers} workers over time. ${note}`,
         tools: [zoomButtons(view)], legend: workerLegend(run.record.workers), note,

@@ -103,6 +103,7 @@ const tableGroups = [
         ["over dp's run here", (run) => (run.baseline ? times(run.memory.peak, run.baseline.memory.peak) : undefined), ratio],
         ["predicted by the plan", (run) => run.memory.predictedRatio, ratio],
         ["limit of any schedule", (run) => run.memory.limitRatio, ratio],
+        ["limit without recomputation, activations", (run) => run.memory.limitWithout, bytes],
         ["activations, mean", within("memory", "activations_mean_bytes"), bytes],
         ["weights", within("memory", "weights_bytes"), bytes], ["gradients", within("memory", "gradients_bytes"), bytes],
         ["optimizer", within("memory", "optimizer_bytes"), bytes], ["resident, peak", within("memory", "rss_peak_bytes"), bytes, "low"],

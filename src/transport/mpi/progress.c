@@ -32,7 +32,8 @@ static int start(car_mpi *mpi, car_message *message, MPI_Request *request) {
         return MPI_Ibcast(message->data, count, MPI_FLOAT, message->peer, mpi->weights, request);
     default: {
         bool root = mpi->ring.rank == message->peer;
-        return MPI_Ireduce(root ? MPI_IN_PLACE : message->data, root ? message->data : NULL, count, MPI_FLOAT, MPI_SUM,
+        return MPI_Ireduce(root ? MPI_IN_PLACE : message->data, root ? message->data : NULL,
+                           message->doubles ? count / 2 : count, message->doubles ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM,
                            message->peer, mpi->sums, request);
     }
     }

@@ -18,7 +18,8 @@ enum { PIECE_FLOATS = 1 << 20, RING_TAGS = 30000 };
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
 static size_t chunk_begin(const car_ring *ring, const car_ring_lane *lane, int chunk) {
-    return lane->count * (size_t)chunk / (size_t)ring->size;
+    size_t unit = lane->bucket->doubles ? sizeof(double) / sizeof(float) : 1; /* in floats */
+    return lane->count / unit * (size_t)chunk / (size_t)ring->size * unit;
 }
 
 static int wrap(const car_ring *ring, int chunk) {
@@ -68,6 +69,13 @@ done:
 static void add_chunk(const car_ring *ring, car_ring_lane *lane) {
     int chunk = got_chunk(ring, lane);
     size_t begin = chunk_begin(ring, lane, chunk), end = chunk_begin(ring, lane, chunk + 1);
+    if (lane->bucket->doubles) {
+        double *doubles = (double *)(void *)(lane->data + begin);
+        for (size_t e = 0; e < (end - begin) / 2; e++) {
+            doubles[e] += ((const double *)(const void *)lane->scratch)[e];
+        }
+        return;
+    }
     float *restrict sum = lane->data + begin;
     const float *restrict addend = lane->scratch;
     for (size_t e = 0; e < end - begin; e++) {
@@ -160,7 +168,7 @@ void car_ring_prepare(car_mpi *mpi) {
     *ring = (car_ring){0};
     MPI_Comm_rank(mpi->sums, &ring->rank);
     MPI_Comm_size(mpi->sums, &ring->size);
-    ring->scratch_floats = PIECE_FLOATS / (size_t)ring->size + 1;
+    ring->scratch_floats = PIECE_FLOATS / (size_t)ring->size + 2;
 }
 
 void car_ring_release(car_mpi *mpi) {

@@ -1,0 +1,40 @@
+/* --recompute and --memory-limit, of plan and train. */
+#ifndef CAR_CLI_RECOMPUTE_H
+#define CAR_CLI_RECOMPUTE_H
+
+#include "carousel/optimizer.h"
+#include "carousel/plan.h"
+#include "carousel/predict.h"
+#include "cli.h"
+
+/* Rows of an option table. */
+#define CAR_CLI_RECOMPUTE_OPTIONS(options)                                                                         \
+    {"recompute",                                                                                                  \
+     "HOW",                                                                                                        \
+     "off, auto (what is cheap), or the share of the activations to hold, e.g. 0.3 (off)",                         \
+     CAR_CLI_TEXT,                                                                                                 \
+     &(options)->recompute,                                                                                        \
+     0,                                                                                                            \
+     0},                                                                                                           \
+    {                                                                                                              \
+        "memory-limit", "BYTES", "of a device, e.g. 6GB: recompute as little as makes the plan fit", CAR_CLI_TEXT, \
+            &(options)->memory_limit, 0, 0                                                                         \
+    }
+
+/* What --recompute asks for; NULL: off. */
+car_status car_cli_read_recompute(car_context *context, const char *text, car_recompute_config *out);
+/* The same as it is typed: "off", "auto", "0.25". Not of CAR_RECOMPUTE_FIRST. */
+typedef struct car_cli_recompute_name {
+    char text[16];
+} car_cli_recompute_name;
+car_cli_recompute_name car_cli_recompute_text(const car_recompute_config *config);
+/* Cuts the graph, with what the two options ask for (NULL: not given). A limit is for the predicted memory of a run by
+ * `plan` with `optimizer`. What is chosen is left in cut->recompute. */
+car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, const char *limit,
+                             const car_plan_config *plan, const car_optimizer_config *optimizer,
+                             car_partition_config *cut, car_partition **out);
+
+/* What is made again, and what it spares and costs, as a sentence. */
+void car_cli_describe_recomputation(const car_partition *partition, char *text, size_t capacity);
+
+#endif

@@ -1,0 +1,143 @@
+/* From the tensors that are dropped to the operations that run again; see recompute.h.
+ *
+ *   forward    x ─► norm ─► a ─► linear ─► b ─► gelu ─► c ─► linear       a, b, c are dropped, x is held
+ *   backward   of the last linear: norm, linear and gelu run again, in this order, then c is there
+ *              of gelu, of the first linear, of norm: b and a are there already, and go one after the other */
+#include "graph/recompute.h"
+
+#include "base/base.h"
+
+/* State of the walk down the backward pass. */
+typedef struct walk {
+    car_recompute *r;
+    const int *stage_first;
+    bool *wanted; /* per operation: it has to run again before the backward that the walk is at */
+} walk;
+
+static bool runs_backward(const car_graph *graph, const car_op *op) {
+    return car_graph_tensor(graph, op->output)->grad_slot != CAR_NONE;
+}
+
+/* Whether the tensor has to be made again before the backward of an operation whose stage begins at `first`. */
+static bool is_missing(const walk *w, int tensor, int first) {
+    const car_tensor *t = car_graph_tensor(w->r->graph, tensor);
+    if (t->producer == CAR_NONE || t->producer < first || w->r->made_at[t->producer] != CAR_NONE) {
+        return false;
+    }
+    return t->last_backward == CAR_NONE || w->r->dropped[tensor];
+}
+
+/* Marks the producer; returns how many more operations are marked. */
+static int want(walk *w, int tensor, int first) {
+    if (!is_missing(w, tensor, first)) {
+        return 0;
+    }
+    bool *wanted = &w->wanted[car_graph_tensor(w->r->graph, tensor)->producer];
+    int more = !*wanted;
+    *wanted = true;
+    return more;
+}
+
+/* Its gradient would be written over the tensor at the backward of `born`; here it is read after that. */
+static void keep_apart(walk *w, int tensor, int l) {
+    int slot = car_graph_tensor(w->r->graph, tensor)->grad_slot;
+    if (slot != CAR_NONE) {
+        const car_grad_slot *s = car_graph_slot(w->r->graph, slot);
+        w->r->own_slot[slot] = w->r->own_slot[slot] || (s->over_tensor == tensor && s->born > l);
+    }
+}
+
+/* Lists what runs again before the backward of operation l: marks it downwards, from what the backward reads to what is
+ * there, and puts it down upwards. */
+static void list_before(walk *w, int l) {
+    car_recompute *r = w->r;
+    const car_op *op = car_graph_op(r->graph, l);
+    int first = w->stage_first[l], open = 0, lowest = l + 1;
+    for (int q = 0; q < op->input_count; q++) {
+        open += op->saves_input[q] ? want(w, op->inputs[q], first) : 0;
+    }
+    open += op->saves_output ? want(w, op->output, first) : 0;
+    for (int m = l; open > 0; m--) {
+        if (w->wanted[m]) {
+            const car_op *again = car_graph_op(r->graph, m);
+            for (int q = 0; q < again->input_count; q++) {
+                open += want(w, again->inputs[q], first);
+            }
+            open--;
+            lowest = m;
+        }
+    }
+    r->first_again[l] = r->again_count;
+    for (int m = lowest; m <= l; m++) {
+        if (w->wanted[m]) {
+            const car_op *again = car_graph_op(r->graph, m);
+            for (int q = 0; q < again->input_count; q++) {
+                keep_apart(w, again->inputs[q], l);
+            }
+            w->wanted[m] = false;
+            r->made_at[m] = r->again_count;
+            r->again[r->again_count++] = m;
+        }
+    }
+    r->counts[l] = r->again_count - r->first_again[l];
+}
+
+car_status car_recompute_create(const car_graph *graph, const bool *dropped, const int *stage_first,
+                                car_recompute **out) {
+    car_context *context = car_graph_context(graph);
+    size_t ops = (size_t)car_graph_op_count(graph), tensors = (size_t)car_graph_tensor_count(graph);
+    size_t slots = (size_t)car_graph_slot_count(graph);
+    car_recompute *r = NULL;
+    walk w = {.stage_first = stage_first};
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_context_allocate(context, 1, sizeof *r, &r));
+    r->graph = graph;
+    CAR_TRY(car_context_allocate(context, tensors, sizeof *r->dropped, &r->dropped));
+    CAR_TRY(car_context_allocate(context, ops, sizeof *r->again, &r->again));
+    CAR_TRY(car_context_allocate(context, ops, sizeof *r->first_again, &r->first_again));
+    CAR_TRY(car_context_allocate(context, ops, sizeof *r->counts, &r->counts));
+    CAR_TRY(car_context_allocate(context, ops, sizeof *r->made_at, &r->made_at));
+    CAR_TRY(car_context_allocate(context, slots, sizeof *r->own_slot, &r->own_slot));
+    CAR_TRY(car_context_allocate(context, ops, sizeof *w.wanted, &w.wanted));
+    for (size_t v = 0; v < tensors; v++) {
+        r->dropped[v] = dropped[v];
+    }
+    for (size_t l = 0; l < ops; l++) {
+        r->made_at[l] = CAR_NONE;
+    }
+    w.r = r;
+    for (int l = (int)ops - 1; l >= 0; l--) {
+        if (runs_backward(graph, car_graph_op(graph, l))) {
+            list_before(&w, l);
+        }
+    }
+    *out = r;
+    r = NULL;
+done:
+    car_context_release(context, w.wanted, ops, sizeof *w.wanted);
+    car_recompute_destroy(r);
+    return status;
+}
+
+void car_recompute_destroy(car_recompute *recompute) {
+    if (!recompute) {
+        return;
+    }
+    const car_graph *graph = recompute->graph;
+    car_context *context = car_graph_context(graph);
+    size_t ops = (size_t)car_graph_op_count(graph), tensors = (size_t)car_graph_tensor_count(graph);
+    car_context_release(context, recompute->own_slot, (size_t)car_graph_slot_count(graph), sizeof *recompute->own_slot);
+    car_context_release(context, recompute->made_at, ops, sizeof *recompute->made_at);
+    car_context_release(context, recompute->counts, ops, sizeof *recompute->counts);
+    car_context_release(context, recompute->first_again, ops, sizeof *recompute->first_again);
+    car_context_release(context, recompute->again, ops, sizeof *recompute->again);
+    car_context_release(context, recompute->dropped, tensors, sizeof *recompute->dropped);
+    car_context_release(context, recompute, 1, sizeof *recompute);
+}
+
+bool car_recompute_may_drop(const car_graph *graph, int tensor, int stage_end) {
+    const car_tensor *t = car_graph_tensor(graph, tensor);
+    bool made = t->producer != CAR_NONE && car_graph_op(graph, t->producer)->output == tensor;
+    return made && t->last_backward != CAR_NONE && t->last_forward < stage_end;
+}

@@ -1,0 +1,185 @@
+/* What a plan takes at least, in closed form: seconds of its busiest device, seconds of its busiest link, bytes of the
+ * device that needs most. None is more than what the machine (plan/machine.h) and the ledger find, so what a bound
+ * rules out need not be timed. */
+#include <math.h>
+
+#include "plan/internal.h"
+#include "plan/machine.h"
+#include "recommend/search.h"
+
+/* A device that has some stages has as many micro-batches of them alive, on average, as are computed in the time from a
+ * forward to its backward. A network that makes the step longer makes them fewer. */
+static const double certain_share = 0.9;
+
+/* ---- seconds --------------------------------------------------------------------------------- */
+
+static double stage_cost(const car_partition *p, int stage) {
+    return p->stages[stage].forward + p->stages[stage].backward;
+}
+
+/* Of the stages from `first` up to the one before `end`. */
+static double cost_of(const car_partition *p, int first, int end) {
+    double cost = 0;
+    for (int j = first; j < end; j++) {
+        cost += stage_cost(p, j);
+    }
+    return cost;
+}
+
+/* Micro-batches that each rank of a stage computes in a step. */
+static double passes_of(const car_plan *plan, int stage) {
+    return (double)plan->config.workers / car_plan_stage_ranks(plan, stage);
+}
+
+/* In micro-batches. A flush adds to a device's own work what the stages before it take, once in each direction. */
+static double bound_groups(const car_plan *plan) {
+    const car_partition *p = plan->partition;
+    int k = plan->per_worker;
+    bool flushes = !plan->rule->info.cyclic;
+    double most = 1, before = 0;
+    for (int first = 0; first < plan->stages; first += k) {
+        double own = cost_of(p, first, first + k);
+        most = fmax(most, passes_of(plan, first) * own + (flushes ? before : 0));
+        before += own;
+    }
+    return most;
+}
+
+static double bound_compute(const car_plan *plan) {
+    const car_plan_config *c = &plan->config;
+    const car_placement_info *placement = &plan->placement->info;
+    if (placement->one_process) {
+        double turns = (double)c->workers / c->threads;
+        return fmax(1, plan->rule->info.in_turns ? ceil(turns) : turns);
+    }
+    return placement->by_stage ? bound_groups(plan) : (double)c->workers / plan->devices;
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+static double parameter_bytes(const car_partition *p) {
+    double bytes = 0;
+    for (int j = 0; j < p->stage_count; j++) {
+        bytes += (double)p->stages[j].weight_bytes;
+    }
+    return bytes;
+}
+
+/* Bytes a second of the first link that a message takes. */
+static double own_bandwidth(const car_cluster *cluster) {
+    return cluster->devices_per_node > 1 ? cluster->inside.bandwidth : cluster->between.bandwidth;
+}
+
+/* Activations leave a group forward, their gradients backward. */
+static double bound_boundaries(const car_plan *plan, const car_cluster *cluster) {
+    const car_partition *p = plan->partition;
+    int k = plan->per_worker;
+    double most = 0;
+    for (int first = 0; first < plan->stages; first += k) {
+        double in = first > 0 ? (double)p->stages[first].boundary_bytes : 0;
+        double out = first + k < plan->stages ? (double)p->stages[first + k].boundary_bytes : 0;
+        most = fmax(most, passes_of(plan, first) * (in + out));
+    }
+    return most / own_bandwidth(cluster);
+}
+
+/* Where devices have whole workers, every parameter's sum or weights go to each of the others and come back, at least:
+ * twice round all devices, and round all nodes. */
+static double bound_rounds(const car_plan *plan, const car_cluster *cluster) {
+    double bytes = 2 * parameter_bytes(plan->partition), devices = plan->devices;
+    double nodes = ceil(devices / cluster->devices_per_node);
+    double inside = bytes * (devices - 1) / devices / own_bandwidth(cluster);
+    return fmax(inside, bytes * (nodes - 1) / nodes / cluster->between.bandwidth);
+}
+
+static double bound_links(const car_plan *plan, const car_cluster *cluster) {
+    if (!cluster || plan->placement->info.one_process) {
+        return 0;
+    }
+    return plan->placement->info.by_stage ? bound_boundaries(plan, cluster) : bound_rounds(plan, cluster);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* Of a rank that has some stages. */
+static double group_bytes(const car_plan *plan, int first, double slowest, int states) {
+    const car_partition *p = plan->partition;
+    int end = first + plan->per_worker;
+    double weights = 0, held = 0;
+    for (int j = first; j < end; j++) {
+        weights += (double)p->stages[j].weight_bytes;
+        held += (double)p->stages[j].held_bytes;
+    }
+    bool one_each = plan->placement->info.repeated; /* as many ranks as micro-batches are alive */
+    double alive = one_each ? 1 : fmax(1, certain_share * cost_of(p, first, plan->stages) / slowest);
+    return (1 + states) * weights + alive * held;
+}
+
+static double bound_memory(const car_plan *plan, int states) {
+    const car_partition *p = plan->partition;
+    const car_placement_info *placement = &plan->placement->info;
+    double bytes = parameter_bytes(p), largest = 0, slowest = 0, most = 0;
+    for (int j = 0; j < p->stage_count; j++) {
+        largest = fmax(largest, (double)p->stages[j].weight_bytes);
+    }
+    if (!placement->by_stage) {
+        double one = placement->owned ? largest + states * bytes / plan->devices : (1 + states) * bytes;
+        return one + (double)p->curve.peak;
+    }
+    for (int first = 0; first < plan->stages; first += plan->per_worker) {
+        slowest = fmax(slowest, cost_of(p, first, first + plan->per_worker));
+    }
+    for (int first = 0; first < plan->stages; first += plan->per_worker) {
+        most = fmax(most, group_bytes(plan, first, slowest, states));
+    }
+    return most;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+static int late_steps(const car_plan *plan) {
+    int delay = 0;
+    for (int j = 0; j < plan->stages; j++) {
+        int here = car_plan_delay(plan, 0, j); /* no worker's is larger than the first's */
+        delay = here > delay ? here : delay;
+    }
+    return delay;
+}
+
+car_status car_search_bound(car_search *search, const car_choice *choice, car_candidate *out) {
+    const car_subject *subject = NULL;
+    const car_partition *partition = NULL;
+    car_plan *plan = NULL;
+    car_status status = CAR_OK;
+    *out = (car_candidate){.choice = *choice};
+    status = car_search_find_partition(search, choice, &partition);
+    if (status == CAR_ERROR_ARGUMENT && choice->recompute.how == CAR_RECOMPUTE_SHARE &&
+        !search->config->fixed.recompute) { /* so little cannot be held with these stages */
+        car_context_clear_error(search->context);
+        return CAR_OK;
+    }
+    CAR_TRY(status);
+    CAR_TRY(car_search_find_subject(search, choice->batch, &subject));
+    double compute = car_search_compute(subject, partition);
+    status = car_plan_create(search->context, partition, &choice->plan, &plan);
+    if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) { /* these do not go together, or too large */
+        car_context_clear_error(search->context);
+        status = CAR_OK;
+        goto done;
+    }
+    CAR_TRY(status);
+    car_optimizer_config optimizer = car_search_optimizer(search, choice->plan.rule);
+    /* An optimizer that keeps fewer states of some parameters is counted with none. */
+    bool uneven = car_optimizer_info_of(optimizer.kind)->uneven;
+    int states = uneven ? 0 : car_optimizer_config_states(&optimizer);
+    bool alike = car_plan_reduces(plan) && !plan->placement->info.by_stage;
+    out->devices = plan->placement->info.one_process ? 1 : plan->devices;
+    out->computes = compute * bound_compute(plan);
+    out->links = bound_links(plan, search->config->cluster);
+    out->memory = bound_memory(plan, states);
+    out->effort = 2.0 * (alike ? 1 : plan->config.workers) * plan->stages * (double)car_plan_timed_steps(plan);
+    out->gradient_delay = late_steps(plan);
+done:
+    car_plan_destroy(plan);
+    return status;
+}

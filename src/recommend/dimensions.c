@@ -1,0 +1,264 @@
+/* What can be chosen, a row each: which values there are, given what rows above have chosen, and how one is applied.
+ *
+ * A row whose dimension means nothing for a choice gives one value, the neutral one. */
+#include "plan/rules.h"
+#include "recommend/search.h"
+
+enum { MOST_VALUES = 256, MOST_WORKERS = 1 << 16 };
+
+typedef struct dimension {
+    /* Returns how many. */
+    int (*values)(car_search *search, const car_choice *choice, int *values);
+    void (*apply)(car_choice *choice, int value);
+} dimension;
+
+static int one(int value, int *values) {
+    values[0] = value;
+    return 1;
+}
+
+/* ---- rule and placement ---------------------------------------------------------------------- */
+
+/* Whether another rule makes the same table in the one placement that this one is for. */
+static bool is_double(car_rule rule) {
+    const car_rule_entry *entry = car_rule_entry_of(rule);
+    bool found = false;
+    for (int r = 0; r < CAR_RULES; r++) {
+        const car_rule_entry *other = car_rule_entry_of((car_rule)r);
+        found = found || (other->info.anywhere && entry->only && other->clock == entry->clock &&
+                          other->stale_workers == entry->stale_workers);
+    }
+    return found;
+}
+
+static int list_rules(car_search *s, const car_choice *choice, int *values) {
+    int count = 0;
+    (void)choice;
+    if (s->config->fixed.rule) {
+        return one((int)s->config->given.plan.rule, values);
+    }
+    for (int r = 0; r < CAR_RULES; r++) {
+        bool late = car_rule_info_of((car_rule)r)->late != CAR_LATE_NEVER;
+        if (!(late && s->config->exact) && !is_double((car_rule)r)) {
+            values[count++] = r;
+        }
+    }
+    return count;
+}
+
+static void apply_rule(car_choice *choice, int value) {
+    choice->plan.rule = (car_rule)value;
+}
+
+static bool go_together(const car_search *s, car_rule rule, car_placement placement) {
+    const car_rule_entry *entry = car_rule_entry_of(rule);
+    const car_placement_class *class = car_placement_class_of(placement);
+    if (class->info.one_process && s->config->cluster && !entry->info.in_turns) {
+        return false; /* one device has one micro-batch at a time */
+    }
+    /* It is another rule there, which is looked at under its own name. */
+    bool renamed = class->in_line && entry->in_line && !s->config->fixed.rule;
+    return (class->info.one_process || s->config->cluster) && (!entry->only || entry->only == class) && !renamed;
+}
+
+static int list_placements(car_search *s, const car_choice *choice, int *values) {
+    int count = 0;
+    for (int p = 0; p < CAR_PLACEMENTS; p++) {
+        bool open = !s->config->fixed.placement || p == (int)s->config->given.plan.placement;
+        if (open && go_together(s, choice->plan.rule, (car_placement)p)) {
+            values[count++] = p;
+        }
+    }
+    return count;
+}
+
+static void apply_placement(car_choice *choice, int value) {
+    choice->plan.placement = (car_placement)value;
+    if (!car_placement_info_of(choice->plan.placement)->one_process) {
+        choice->plan.threads = 0;
+    }
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+static bool is_open(bool fixed, int given, int value) {
+    return !fixed || given == value;
+}
+
+/* Divisors of the global batch for which there are enough devices. Where a rank may host several workers, the ranks
+ * decide about that. */
+static int list_workers(car_search *s, const car_choice *choice, int *values) {
+    const car_recommend_config *c = s->config;
+    const car_placement_info *placement = car_placement_info_of(choice->plan.placement);
+    int64_t most = c->global_batch < MOST_WORKERS ? c->global_batch : MOST_WORKERS;
+    int count = 0;
+    for (int n = 1; n <= most && count < MOST_VALUES; n++) {
+        car_plan_config plan = choice->plan;
+        plan.workers = n;
+        bool enough = placement->one_process || placement->fewer_ranks || car_plan_config_devices(&plan) <= s->devices;
+        int64_t batch = c->global_batch / n;
+        bool right = c->global_batch % n == 0 && is_open(c->fixed.workers, c->given.plan.workers, n) &&
+                     batch <= INT32_MAX && is_open(c->fixed.batch, c->given.batch, (int)batch);
+        if (enough && right) {
+            values[count++] = n;
+        }
+    }
+    return count;
+}
+
+static void apply_workers(car_choice *choice, int value) {
+    choice->plan.workers = value;
+}
+
+static int list_batches(car_search *s, const car_choice *choice, int *values) {
+    return one((int)(s->config->global_batch / choice->plan.workers), values);
+}
+
+static void apply_batch(car_choice *choice, int value) {
+    choice->batch = value;
+}
+
+/* Up to four workers a rank: more of them is more to simulate and gains nothing. All of them on one rank is what
+ * accumulation is for. */
+static int list_ranks(car_search *s, const car_choice *choice, int *values) {
+    const car_recommend_config *c = s->config;
+    int count = 0, workers = choice->plan.workers;
+    if (!car_placement_info_of(choice->plan.placement)->fewer_ranks) {
+        return one(0, values);
+    }
+    for (int hosted = 1; hosted <= (c->fixed.ranks ? workers : 4); hosted++) {
+        int ranks = workers / hosted;
+        bool several = ranks > 1 || workers == 1;
+        if (workers % hosted == 0 && several && ranks <= s->devices &&
+            is_open(c->fixed.ranks, c->given.plan.ranks, ranks)) {
+            values[count++] = ranks;
+        }
+    }
+    return count;
+}
+
+static void apply_ranks(car_choice *choice, int value) {
+    choice->plan.ranks = value;
+}
+
+/* With one worker a rank neighbours are beside each other, as a cluster's devices are numbered. */
+static int list_mappings(car_search *s, const car_choice *choice, int *values) {
+    const car_recommend_config *c = s->config;
+    if (!car_placement_maps_workers(choice->plan.placement)) {
+        return one(CAR_MAPPING_INTERLEAVED, values);
+    }
+    if (c->fixed.mapping) {
+        return one((int)c->given.plan.mapping, values);
+    }
+    values[0] = CAR_MAPPING_CONTIGUOUS;
+    values[1] = CAR_MAPPING_INTERLEAVED;
+    bool several = choice->plan.ranks > 0 && choice->plan.ranks < choice->plan.workers;
+    return several ? 2 : 1;
+}
+
+static void apply_mapping(car_choice *choice, int value) {
+    choice->plan.mapping = (car_mapping)value;
+}
+
+/* How much of the activations is held, and the rest made again. */
+static const car_recompute_config recomputations[] = {
+    {.how = CAR_RECOMPUTE_OFF},
+    {.how = CAR_RECOMPUTE_AUTO},
+    {.how = CAR_RECOMPUTE_SHARE, .share = 0.5},
+    {.how = CAR_RECOMPUTE_SHARE, .share = 0.35},
+    {.how = CAR_RECOMPUTE_SHARE, .share = 0.25},
+    {.how = CAR_RECOMPUTE_SHARE, .share = 0.15},
+};
+
+static int list_recomputations(car_search *s, const car_choice *choice, int *values) {
+    int count = (int)(sizeof recomputations / sizeof recomputations[0]);
+    (void)choice;
+    if (s->config->fixed.recompute || s->available == 0) {
+        return one(0, values); /* where memory is enough, it only costs */
+    }
+    for (int n = 0; n < count; n++) {
+        values[n] = n;
+    }
+    return count;
+}
+
+static void apply_recomputation(car_choice *choice, int value) {
+    choice->recompute = value > 0 ? recomputations[value] : choice->recompute;
+}
+
+/* 1, 2, 4 and 8 stages a worker, as long as there are operations for them. */
+static int list_stages(car_search *s, const car_choice *choice, int *values) {
+    const car_recommend_config *c = s->config;
+    const car_subject *subject = NULL;
+    int count = 0, workers = choice->plan.workers;
+    if (c->fixed.stages) {
+        return c->given.stages % workers == 0 ? one(c->given.stages, values) : 0;
+    }
+    if (car_search_find_subject(s, choice->batch, &subject) != CAR_OK) {
+        return 0; /* the failure is found again where it is reported */
+    }
+    for (int k = 1; k <= 8; k *= 2) {
+        if (k == 1 || (int64_t)k * workers <= subject->costs.count) {
+            values[count++] = k * workers;
+        }
+    }
+    return car_placement_info_of(choice->plan.placement)->one_process ? 1 : count;
+}
+
+static void apply_stages(car_choice *choice, int value) {
+    choice->stages = value;
+}
+
+static int list_slacks(car_search *s, const car_choice *choice, int *values) {
+    const car_recommend_config *c = s->config;
+    int count = one(0, values);
+    if (!car_rule_info_of(choice->plan.rule)->has_slack) {
+        return count;
+    }
+    if (c->fixed.slack) {
+        return one(c->given.plan.freshness_slack, values);
+    }
+    bool jumps = car_placement_maps_workers(choice->plan.placement) && choice->plan.workers > 1;
+    for (int slack = 1; jumps && slack <= 8 && slack <= choice->stages; slack *= 2) {
+        values[count++] = slack;
+    }
+    return count;
+}
+
+static void apply_slack(car_choice *choice, int value) {
+    choice->plan.freshness_slack = value;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+static const dimension dimensions[] = {
+    {list_rules, apply_rule},    {list_placements, apply_placement}, {list_workers, apply_workers},
+    {list_batches, apply_batch}, {list_ranks, apply_ranks},          {list_mappings, apply_mapping},
+    {list_stages, apply_stages}, {list_slacks, apply_slack},         {list_recomputations, apply_recomputation},
+};
+
+enum { DIMENSIONS = sizeof dimensions / sizeof dimensions[0] };
+
+static car_status enumerate_from(car_search *search, int at, const car_choice *so_far, car_choice_function visit) {
+    int values[MOST_VALUES];
+    car_status status = CAR_OK;
+    if (at == DIMENSIONS) {
+        return visit(search, so_far);
+    }
+    int count = dimensions[at].values(search, so_far, values);
+    for (int v = 0; v < count && status == CAR_OK; v++) {
+        car_choice choice = *so_far;
+        dimensions[at].apply(&choice, values[v]);
+        status = enumerate_from(search, at + 1, &choice, visit);
+    }
+    return status;
+}
+
+car_status car_search_enumerate(car_search *search, car_choice_function visit) {
+    const car_recommend_config *c = search->config;
+    car_choice nothing = {.plan = {.threads = c->cluster ? 1 : c->threads}};
+    if (c->fixed.recompute) {
+        nothing.recompute = c->given.recompute;
+    }
+    return enumerate_from(search, 0, &nothing, visit);
+}

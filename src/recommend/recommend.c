@@ -1,0 +1,418 @@
+/* The search itself: bounds for all choices, times for those that may win, and which is the best of each kind. */
+#include "carousel/recommend.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "plan/machine.h"
+#include "recommend/search.h"
+
+/* Steps that differ by less are equally long: then other things decide. What could gain less is not timed. */
+static const double worth = 0.99;
+/* Tasks that are simulated in one search, at most: some minutes. One plan may take more if it is the first. */
+static const double most_effort = 6e7;
+static const double little_effort = 2e6; /* of all that is timed only to compare with */
+static const double far = 1.5;           /* times the best step */
+
+car_recommend_config car_recommend_config_default(void) {
+    return (car_recommend_config){.shape = car_model_config_default(),
+                                  .global_batch = 32,
+                                  .threads = 1,
+                                  .optimizer = car_optimizer_config_default(),
+                                  .correction_by_rule = true};
+}
+
+/* ---- candidates ------------------------------------------------------------------------------ */
+
+static bool is_over(const car_search *search, double bytes) {
+    return search->available > 0 && bytes > search->available;
+}
+
+static car_status add_candidate(car_search *search, const car_choice *choice) {
+    car_candidate candidate;
+    car_status status = CAR_OK;
+    CAR_TRY(car_search_bound(search, choice, &candidate));
+    if (candidate.devices == 0) {
+        goto done;
+    }
+    candidate.over_memory = is_over(search, candidate.memory);
+    CAR_TRY(car_search_grow(search->context, &search->candidates, search->count, &search->capacity,
+                            sizeof *search->candidates));
+    search->candidates[search->count++] = candidate;
+done:
+    return status;
+}
+
+static bool is_same_kind(const car_candidate *a, const car_candidate *b) {
+    return a->choice.plan.rule == b->choice.plan.rule && a->choice.plan.placement == b->choice.plan.placement;
+}
+
+static int compare_numbers(double a, double b) {
+    return (a > b) - (a < b);
+}
+
+/* Bounds that differ by rounding only are equal. */
+static double round_bound(const car_candidate *c) {
+    const double fineness = 1e6;
+    return floor(fineness * log(car_candidate_bound(c)) + 0.5);
+}
+
+/* The most promising first. Of equal bounds the simplest: few workers, few stages, no slack. */
+static int compare_promise(const void *left, const void *right) {
+    const car_candidate *a = left, *b = right;
+    int order = compare_numbers(round_bound(a), round_bound(b));
+    order = order ? order : compare_numbers(a->computes, b->computes);
+    order = order ? order : compare_numbers(a->choice.plan.workers, b->choice.plan.workers);
+    order = order ? order : compare_numbers(a->choice.stages, b->choice.stages);
+    order = order ? order : compare_numbers(a->choice.plan.freshness_slack, b->choice.plan.freshness_slack);
+    order = order ? order : compare_numbers(a->choice.plan.rule, b->choice.plan.rule);
+    order = order ? order : compare_numbers(a->choice.plan.placement, b->choice.plan.placement);
+    return order ? order : compare_numbers(a->choice.plan.mapping, b->choice.plan.mapping);
+}
+
+/* ---- timing ---------------------------------------------------------------------------------- */
+
+static car_status predict(car_search *search, const car_plan *plan, car_candidate *c, double *step) {
+    car_optimizer_config optimizer = car_search_optimizer(search, c->choice.plan.rule);
+    car_prediction p;
+    car_status status = CAR_OK;
+    CAR_TRY(car_plan_predict_optimizer(plan, &optimizer, &p));
+    c->predicted = true;
+    c->memory = (double)car_prediction_memory(&p);
+    c->over_memory = is_over(search, c->memory);
+    c->bytes_sent = p.bytes_sent_device;
+    *step = p.timed.step_time;
+    search->effort += c->effort;
+done:
+    return status;
+}
+
+static car_status run(car_search *search, const car_plan *plan, double compute, car_candidate *c) {
+    car_timing timing;
+    car_status status = CAR_OK;
+    CAR_TRY(car_plan_time_step(plan, search->config->cluster, compute, &timing));
+    c->timed = true;
+    c->step = timing.step;
+    c->busiest = timing.busiest;
+    search->effort += c->effort;
+    search->timed++;
+done:
+    return status;
+}
+
+/* How long a step takes, and what a device needs. Without a `rival` it is memory first, since nothing else of its kind is
+ * known to fit; else time, and memory only if it is faster. */
+static car_status time_candidate(car_search *search, car_candidate *c, const car_candidate *rival) {
+    bool one_process = car_placement_info_of(c->choice.plan.placement)->one_process;
+    const car_subject *subject = NULL;
+    const car_partition *partition = NULL;
+    car_plan *plan = NULL;
+    double step = 0;
+    car_status status = CAR_OK;
+    CAR_TRY(car_search_find_partition(search, &c->choice, &partition));
+    CAR_TRY(car_search_find_subject(search, c->choice.batch, &subject));
+    CAR_TRY(car_plan_create(search->context, partition, &c->choice.plan, &plan));
+    if (one_process || !rival) {
+        CAR_TRY(predict(search, plan, c, &step));
+    }
+    if (one_process) { /* its time is part of the prediction */
+        c->timed = true;
+        c->step = car_search_compute(subject, partition) * step;
+        search->timed++;
+    } else if (!c->over_memory) {
+        CAR_TRY(run(search, plan, car_search_compute(subject, partition), c));
+    }
+    if (rival && !c->predicted && c->step < worth * rival->step) {
+        CAR_TRY(predict(search, plan, c, &step));
+    }
+done:
+    car_plan_destroy(plan);
+    return status;
+}
+
+/* The best of a kind so far; NULL if there is none that fits. */
+static car_candidate *best_of(const car_search *search, const car_candidate *kind) {
+    car_candidate *best = NULL;
+    for (int n = 0; n < search->count; n++) {
+        car_candidate *c = &search->candidates[n];
+        bool known = c->timed && c->predicted && !c->over_memory && (!kind || is_same_kind(c, kind));
+        best = known && (!best || c->step < best->step) ? c : best;
+    }
+    return best;
+}
+
+/* Whether the same plan with less recomputed is known to fit, or to be too slow: then this one cannot win. */
+static bool is_needless(const car_search *search, const car_candidate *c) {
+    const car_plan_config *p = &c->choice.plan;
+    for (int n = 0; n < search->count && c->choice.recompute.how != CAR_RECOMPUTE_OFF; n++) {
+        const car_candidate *other = &search->candidates[n];
+        const car_plan_config *q = &other->choice.plan;
+        if (other->timed && !other->over_memory && other->computes <= c->computes && is_same_kind(c, other) &&
+            other->choice.stages == c->choice.stages && q->workers == p->workers && q->ranks == p->ranks &&
+            q->mapping == p->mapping && q->freshness_slack == p->freshness_slack) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_left(const car_candidate *c) {
+    return !c->timed && !c->over_memory;
+}
+
+static car_status consider(car_search *search, car_candidate *c) {
+    const car_recommend_config *config = search->config;
+    const car_candidate *best = best_of(search, NULL);
+    if (config->progress) {
+        int left = 0;
+        for (int n = 0; n < search->count; n++) {
+            left += is_left(&search->candidates[n]);
+        }
+        config->progress(config->user, (int)search->timed, (int)search->timed + left, best ? best->step : 0);
+    }
+    return time_candidate(search, c, config->thorough ? NULL : best_of(search, c));
+}
+
+static bool can_afford(const car_search *search, const car_candidate *c) {
+    return search->config->thorough || search->timed == 0 || search->effort + c->effort <= most_effort;
+}
+
+/* First one of each kind, so that all can be compared: the first that fits, in the order of their promise. Of a kind that
+ * cannot come near the best its bound says enough, unless it is timed at once. */
+static car_status time_kinds(car_search *search) {
+    car_status status = CAR_OK;
+    for (int n = 0; n < search->count && status == CAR_OK; n++) {
+        car_candidate *c = &search->candidates[n];
+        const car_candidate *best = best_of(search, NULL);
+        bool near = !best || car_candidate_bound(c) < far * best->step || 20 * c->effort < little_effort;
+        if (is_left(c) && near && !best_of(search, c) && can_afford(search, c)) {
+            status = consider(search, c);
+        }
+    }
+    return status;
+}
+
+/* Then all that may gain something over the best. */
+static car_status time_rest(car_search *search) {
+    car_status status = CAR_OK;
+    for (int n = 0; n < search->count && status == CAR_OK; n++) {
+        car_candidate *c = &search->candidates[n];
+        const car_candidate *best = best_of(search, NULL);
+        bool may_win = !best || car_candidate_bound(c) < worth * best->step;
+        bool wanted = (may_win && !is_needless(search, c)) || search->config->thorough;
+        if (is_left(c) && wanted && can_afford(search, c)) {
+            status = consider(search, c);
+        }
+    }
+    return status;
+}
+
+/* Last what may make a kind look better beside the best, while that costs little. */
+static car_status time_rivals(car_search *search) {
+    double begun = search->effort;
+    car_status status = CAR_OK;
+    for (int n = 0; n < search->count && status == CAR_OK; n++) {
+        car_candidate *c = &search->candidates[n];
+        const car_candidate *own = best_of(search, c);
+        bool gains = own && car_candidate_bound(c) < worth * own->step && !is_needless(search, c);
+        if (is_left(c) && gains && search->effort + c->effort < begun + little_effort) {
+            status = consider(search, c);
+        }
+    }
+    return status;
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
+static car_recommended row_of(const car_candidate *c) {
+    return (car_recommended){.choice = c->choice,
+                             .devices = c->devices,
+                             .timed = c->timed,
+                             .whole = c->predicted,
+                             .step = c->timed ? c->step : car_candidate_bound(c),
+                             .computes = c->computes,
+                             .links = c->links,
+                             .memory = c->memory,
+                             .bytes_sent = c->bytes_sent,
+                             .busiest = c->busiest,
+                             .gradient_delay = c->gradient_delay};
+}
+
+/* What speaks for a kind: a plan that fits and is timed, else one that was not timed, else the one that misses least. */
+static const car_candidate *face_of(const car_search *search, const car_candidate *kind) {
+    const car_candidate *face = best_of(search, kind), *open = NULL, *least = NULL;
+    for (int n = 0; n < search->count && !face; n++) {
+        const car_candidate *c = &search->candidates[n];
+        if (is_same_kind(c, kind)) {
+            open = is_left(c) && !open ? c : open;
+            least = c->over_memory && (!least || c->memory < least->memory) ? c : least;
+        }
+    }
+    return face ? face : open ? open : least;
+}
+
+static int lateness(const car_recommended *r) {
+    car_lateness late = car_rule_info_of(r->choice.plan.rule)->late;
+    return late == CAR_LATE_NEVER ? 0 : late == CAR_LATE_PARTLY ? 1 : 2;
+}
+
+/* Whether `a` is to be preferred to `b`, both of which fit and are timed, and as fast as each other. */
+static bool is_preferred(const car_recommended *a, const car_recommended *b) {
+    if (lateness(a) != lateness(b)) {
+        return lateness(a) < lateness(b);
+    }
+    if (a->choice.batch != b->choice.batch) { /* costs do not show it, but kernels are faster on larger ones */
+        return a->choice.batch > b->choice.batch;
+    }
+    return a->memory != b->memory ? a->memory < b->memory : a->devices < b->devices;
+}
+
+static bool is_over_memory(const car_recommendation *r, const car_recommended *row) {
+    return r->available > 0 && row->memory > r->available;
+}
+
+static car_reason reason_of(const car_recommendation *r, const car_recommended *row) {
+    const car_recommended *best = &r->rows[0];
+    if (row == best) {
+        return r->fits ? CAR_REASON_BEST : CAR_REASON_MEMORY;
+    }
+    if (is_over_memory(r, row)) {
+        return CAR_REASON_MEMORY;
+    }
+    if (row->timed && worth * row->step <= best->step) {
+        return lateness(row) > lateness(best) ? CAR_REASON_LATE : CAR_REASON_EQUAL;
+    }
+    if (!row->timed && worth * row->step <= best->step) {
+        return CAR_REASON_SKIPPED;
+    }
+    /* What makes it longer than the best: what it computes and carries at least, or what it waits on top. */
+    double least = fmax(row->computes, row->links);
+    if (!row->timed || row->step - least <= least - best->step) {
+        return row->computes >= row->links ? CAR_REASON_COMPUTES : CAR_REASON_LINKS;
+    }
+    const double busy = 0.5; /* of the busiest link: then it is what is waited for */
+    return row->busiest > busy ? CAR_REASON_WAITS : CAR_REASON_IDLES;
+}
+
+static int compare_rows(const void *left, const void *right) {
+    const car_recommended *a = left, *b = right;
+    bool over_a = a->reason == CAR_REASON_MEMORY, over_b = b->reason == CAR_REASON_MEMORY;
+    if (over_a != over_b) {
+        return over_a - over_b;
+    }
+    return over_a ? compare_numbers(a->memory, b->memory) : compare_numbers(a->step, b->step);
+}
+
+/* The recommended one goes to the front. */
+static void choose(car_recommendation *r) {
+    int chosen = 0;
+    for (int n = 0; n < r->count; n++) {
+        r->rows[n].reason = is_over_memory(r, &r->rows[n]) ? CAR_REASON_MEMORY : CAR_REASON_BEST;
+    }
+    qsort(r->rows, (size_t)r->count, sizeof *r->rows, compare_rows);
+    while (chosen + 1 < r->count && !r->rows[chosen].timed) { /* a bound is nothing to recommend */
+        chosen++;
+    }
+    r->fits = r->rows[chosen].timed && r->rows[chosen].reason == CAR_REASON_BEST;
+    chosen = r->fits ? chosen : 0;
+    double fastest = r->rows[chosen].step;
+    for (int n = chosen + 1; n < r->count && r->fits; n++) {
+        bool equal = r->rows[n].timed && r->rows[n].reason == CAR_REASON_BEST && worth * r->rows[n].step <= fastest;
+        chosen = equal && is_preferred(&r->rows[n], &r->rows[chosen]) ? n : chosen;
+    }
+    car_recommended best = r->rows[chosen];
+    for (int n = chosen; n > 0; n--) {
+        r->rows[n] = r->rows[n - 1];
+    }
+    r->rows[0] = best;
+    for (int n = 0; n < r->count; n++) {
+        r->rows[n].reason = reason_of(r, &r->rows[n]);
+    }
+}
+
+static car_status conclude(car_search *search, car_recommendation *out) {
+    car_status status = CAR_OK;
+    const car_candidate *best = best_of(search, NULL);
+    for (int n = 0; n < search->count; n++) {
+        const car_candidate *c = &search->candidates[n];
+        bool first = true;
+        for (int before = 0; before < n && first; before++) {
+            first = !is_same_kind(&search->candidates[before], c);
+        }
+        out->candidates++;
+        out->over_memory += c->over_memory;
+        bool may_win = !best || car_candidate_bound(c) < worth * best->step;
+        out->skipped += is_left(c) && may_win && !is_needless(search, c);
+        if (first) {
+            CAR_TRY(car_search_grow(search->context, &out->rows, out->count, &out->capacity, sizeof *out->rows));
+            out->rows[out->count++] = row_of(face_of(search, c));
+        }
+    }
+    out->timed = search->timed;
+    out->available = search->available;
+    for (int n = 0; n < search->count; n++) {
+        for (int row = 0; row < out->count; row++) {
+            car_candidate kind = {.choice = out->rows[row].choice};
+            out->rows[row].candidates += is_same_kind(&search->candidates[n], &kind);
+        }
+    }
+    choose(out);
+done:
+    return status;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+static car_status check(car_context *context, const car_recommend_config *config) {
+    const car_rule_info *rule = car_rule_info_of(config->given.plan.rule);
+    if (config->global_batch < 1 || (!config->cluster && config->threads < 1)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a recommendation needs samples in a step and a thread");
+    }
+    if (config->cluster && config->cluster->devices < 1) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "the cluster's description does not say how many devices there are: add \"devices\"");
+    }
+    if (config->exact && config->fixed.rule && rule->late != CAR_LATE_NEVER) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "rule %s has a delay, and only rules without one are asked for", rule->name);
+    }
+    if (config->costs && !config->fixed.batch) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "measured costs are of one size of micro-batch: fix that, too");
+    }
+    return CAR_OK;
+}
+
+car_status car_recommend(car_context *context, const car_recommend_config *config, car_recommendation *out) {
+    car_search search = {.context = context, .config = config};
+    car_status status = CAR_OK;
+    *out = (car_recommendation){.context = context};
+    CAR_TRY(check(context, config));
+    search.devices = config->cluster ? config->cluster->devices : 1;
+    search.available = config->cluster ? config->cluster->memory : config->memory;
+    CAR_TRY(car_search_enumerate(&search, add_candidate));
+    if (search.count == 0) {
+        CAR_TRY(car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                 "no plan goes with these options: %lld samples must be workers times samples of a "
+                                 "micro-batch, %s, with a rule and a placement that go together",
+                                 (long long)config->global_batch,
+                                 config->cluster ? "on as many devices as there are"
+                                                 : "in one process (plans over ranks are timed on a cluster)"));
+    }
+    qsort(search.candidates, (size_t)search.count, sizeof *search.candidates, compare_promise);
+    CAR_TRY(time_kinds(&search));
+    CAR_TRY(time_rest(&search));
+    CAR_TRY(time_rivals(&search));
+    CAR_TRY(conclude(&search, out));
+done:
+    car_context_release(context, search.candidates, (size_t)search.capacity, sizeof *search.candidates);
+    car_search_release_subjects(&search);
+    return status;
+}
+
+void car_recommendation_release(car_recommendation *r) {
+    if (r->context) {
+        car_context_release(r->context, r->rows, (size_t)r->capacity, sizeof *r->rows);
+    }
+    *r = (car_recommendation){0};
+}

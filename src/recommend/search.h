@@ -1,0 +1,81 @@
+/* The inside of the search for a plan.
+ *
+ *   dimensions.c   what can be chosen, a row each
+ *   bounds.c       what a choice takes at least, without running its table
+ *   recommend.c    which choices are timed, and which is the best
+ *   subjects.c     the models and partitions that choices need, each made once */
+#ifndef CAR_RECOMMEND_SEARCH_H
+#define CAR_RECOMMEND_SEARCH_H
+
+#include "base/base.h"
+#include "carousel/predict.h"
+#include "carousel/recommend.h"
+
+typedef struct car_candidate {
+    car_choice choice;
+    double computes, links; /* seconds of a step that the busiest device and the busiest link need at least */
+    double memory;          /* bytes of a device: at least, or if `predicted` what the plan needs */
+    double effort;          /* tasks that timing it simulates */
+    int64_t devices;
+    bool timed, predicted, over_memory;
+    double step, bytes_sent, busiest;
+    int gradient_delay;
+} car_candidate;
+
+/* A model with one size of micro-batch. */
+typedef struct car_subject {
+    int batch;
+    car_graph *graph;
+    car_costs costs;
+    double compute; /* seconds of the forwards and backwards of a micro-batch, if nothing is recomputed */
+} car_subject;
+
+typedef struct car_cutting {
+    int batch;
+    car_recompute_config recompute;
+    car_partition *partition;
+} car_cutting;
+
+typedef struct car_search {
+    car_context *context;
+    const car_recommend_config *config;
+    int64_t devices;  /* that there are */
+    double available; /* bytes of each; 0: enough */
+    car_subject *subjects;
+    car_cutting *cuttings;
+    int subject_count, subject_capacity, cutting_count, cutting_capacity;
+    car_candidate *candidates;
+    int count, capacity;
+    int64_t timed;
+    double effort; /* spent */
+} car_search;
+
+/* Makes room for one more element of an array. */
+car_status car_search_grow(car_context *context, void *array_pointer, int count, int *capacity, size_t size);
+
+/* ---- subjects.c ---- */
+
+car_status car_search_find_subject(car_search *search, int batch, const car_subject **out);
+car_status car_search_find_partition(car_search *search, const car_choice *choice, const car_partition **out);
+/* Seconds of the forwards and backwards of a micro-batch, what runs again included. */
+double car_search_compute(const car_subject *subject, const car_partition *partition);
+/* The optimizer as a rule has it. */
+car_optimizer_config car_search_optimizer(const car_search *search, car_rule rule);
+void car_search_release_subjects(car_search *search);
+
+/* ---- dimensions.c ---- */
+
+/* Calls `visit` for every choice that could be planned. */
+typedef car_status (*car_choice_function)(car_search *search, const car_choice *choice);
+car_status car_search_enumerate(car_search *search, car_choice_function visit);
+
+/* ---- bounds.c ---- */
+
+/* Fills in what follows from the choice alone. `out->devices` is 0 if there is no such plan. */
+car_status car_search_bound(car_search *search, const car_choice *choice, car_candidate *out);
+
+static inline double car_candidate_bound(const car_candidate *c) {
+    return c->computes > c->links ? c->computes : c->links;
+}
+
+#endif
