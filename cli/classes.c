@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/shown.h"
 
 /* A matrix with more columns does not fit a terminal, a list with more lines is not read. */
-enum { MOST_COLUMNS = 12, MOST_LINES = 30, WORST = 20, NAME_SHOWN = 24 };
+enum { MOST_COLUMNS = 12, MOST_LINES = 30, WORST = 20, NAME_SHOWN = 24, LEAST_WIDTH = 6, MOST_WIDTH = 10 };
 
 car_status car_cli_create_confusion(car_context *context, int classes, car_cli_confusion *out) {
     *out = (car_cli_confusion){.context = context, .classes = classes};
@@ -57,7 +58,7 @@ static class_name name_of(const car_dataset *data, int class_index) {
     class_name name;
     const char *own = data ? car_dataset_class_name(data, class_index) : NULL;
     if (own) {
-        snprintf(name.text, sizeof name.text, "%s", own);
+        car_shown_copy(own, false, name.text, sizeof name.text);
     } else {
         snprintf(name.text, sizeof name.text, "class %d", class_index);
     }
@@ -66,27 +67,80 @@ static class_name name_of(const car_dataset *data, int class_index) {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
+/* Characters, not bytes. */
+static int width_of(const char *text) {
+    int width = 0;
+    for (; *text; text++) {
+        width += (*text & 0xC0) != 0x80;
+    }
+    return width;
+}
+
+/* A name, filled up with spaces on its right, or (width below 0) on its left. */
+static void print_padded(const char *text, int width) {
+    int spaces = abs(width) - width_of(text);
+    printf("%*s%s%*s", width < 0 && spaces > 0 ? spaces : 0, "", text, width > 0 && spaces > 0 ? spaces : 0, "");
+}
+
 static void print_class(const car_cli_confusion *c, const car_dataset *data, int label) {
     int64_t samples = samples_of(c, label);
     int other = most_confused(c, label);
-    printf("  %-*s %6.2f %% of %lld", NAME_SHOWN, name_of(data, label).text, 100 * accuracy_of(c, label),
-           (long long)samples);
+    fputs("  ", stdout);
+    print_padded(name_of(data, label).text, NAME_SHOWN);
+    if (samples == 0) {
+        printf("      -   no samples\n");
+        return;
+    }
+    printf(" %6.2f %% of %lld", 100 * accuracy_of(c, label), (long long)samples);
     if (other != CAR_NONE) {
         printf(", most often taken for %s (%lld)", name_of(data, other).text, (long long)count_of(c, label, other));
     }
     putchar('\n');
 }
 
-static void print_matrix(const car_cli_confusion *c, const car_dataset *data) {
-    printf("confusion, a row for each class and a column for each answer:\n  %-*s", NAME_SHOWN, "");
+/* How a matrix writes its columns: names if all are short, else numbers, which rows then have, too. */
+typedef struct columns {
+    int width;
+    bool numbered;
+} columns;
+
+static columns choose_columns(const car_cli_confusion *c, const car_dataset *data) {
+    columns out = {.width = LEAST_WIDTH};
     for (int p = 0; p < c->classes; p++) {
-        printf(" %6.6s", name_of(data, p).text);
+        int width = width_of(name_of(data, p).text);
+        out.width = width > out.width ? width : out.width;
+    }
+    out.numbered = out.width > MOST_WIDTH;
+    out.width = out.numbered ? LEAST_WIDTH : out.width;
+    return out;
+}
+
+static class_name column_name(const car_dataset *data, int class_index, const columns *columns) {
+    class_name name;
+    if (!columns->numbered) {
+        return name_of(data, class_index);
+    }
+    snprintf(name.text, sizeof name.text, "%d", class_index);
+    return name;
+}
+
+static void print_matrix(const car_cli_confusion *c, const car_dataset *data) {
+    const columns columns = choose_columns(c, data);
+    printf("confusion, a row for each class and a column for each answer%s:\n  %*s",
+           columns.numbered ? ", numbered as the rows" : "", NAME_SHOWN, "");
+    for (int p = 0; p < c->classes; p++) {
+        putchar(' ');
+        print_padded(column_name(data, p, &columns).text, -columns.width);
     }
     putchar('\n');
     for (int l = 0; l < c->classes; l++) {
-        printf("  %-*s", NAME_SHOWN, name_of(data, l).text);
+        fputs("  ", stdout);
+        if (columns.numbered) {
+            printf("%2d ", l);
+        }
+        print_padded(name_of(data, l).text, columns.numbered ? NAME_SHOWN - 3 : NAME_SHOWN);
         for (int p = 0; p < c->classes; p++) {
-            printf(" %6lld", (long long)count_of(c, l, p));
+            printf(" %*lld", columns.width, (long long)count_of(c, l, p));
         }
         putchar('\n');
     }
@@ -156,7 +210,9 @@ bool car_cli_add_confusion(cJSON *root, const car_cli_confusion *c, const car_da
         cJSON *object = cJSON_CreateObject();
         ok = cJSON_AddItemToArray(list, object) && cJSON_AddStringToObject(object, "name", name_of(data, l).text) &&
              cJSON_AddNumberToObject(object, "samples", (double)samples_of(c, l)) &&
-             cJSON_AddNumberToObject(object, "accuracy", accuracy_of(c, l)) && add_answers(object, c, l);
+             (samples_of(c, l) > 0 ? cJSON_AddNumberToObject(object, "accuracy", accuracy_of(c, l))
+                                   : cJSON_AddNullToObject(object, "accuracy")) &&
+             add_answers(object, c, l);
     }
     return ok;
 }

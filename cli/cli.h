@@ -104,7 +104,10 @@ void car_cli_add_advice(char *text, size_t capacity);
 /* Adds those that can only be planned. */
 void car_cli_list_paper_models(char *text, size_t capacity);
 
-/* "carousel: ..." on standard error; returns `code`, so that a command can return it. */
+/* "carousel: PREFIX TEXT" on standard error. Names in it may come from anywhere, so control characters, and what is no
+ * UTF-8, are shown as \xNN. */
+void car_cli_say(const char *prefix, const char *text);
+/* The same, formatted; returns `code`, so that a command can return it. */
 int car_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The exit code for a status: CAR_CLI_USAGE for arguments and names that were typed wrong. */
 int car_cli_code_of(car_status status);

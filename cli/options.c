@@ -7,18 +7,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/shown.h"
 #include "carousel/model.h"
 #include "carousel/optimizer.h"
 #include "carousel/plan.h"
 #include "cli.h"
 
+void car_cli_say(const char *prefix, const char *text) {
+    size_t room = 4 * strlen(text) + 1; /* \\xNN for every byte */
+    char *shown = malloc(room);
+    if (shown) {
+        car_shown_copy(text, true, shown, room);
+    }
+    fprintf(stderr, "carousel: %s%s\n", prefix, shown ? shown : "out of memory for a message");
+    free(shown);
+}
+
 int car_cli_fail(int code, const char *format, ...) {
     va_list arguments;
+    char *text = NULL;
     va_start(arguments, format);
-    fputs("carousel: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    int length = vasprintf(&text, format, arguments);
     va_end(arguments);
+    car_cli_say("", length >= 0 ? text : format);
+    free(length >= 0 ? text : NULL);
     return code;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/shown.h"
 
 enum { IMAGES_OF_A_THREAD = 8 }; /* between two times that answers are printed */
 
@@ -48,14 +49,17 @@ static int read_options(int argc, char **argv, car_predict_run *run) {
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static void name_class(const car_predict_run *run, int index, char *text, size_t capacity) {
-    if (!car_card_list_item(run->card, "class_names", index, text, capacity) || !text[0]) {
+    char own[256];
+    if (car_card_list_item(run->card, "class_names", index, own, sizeof own) && own[0]) {
+        car_shown_copy(own, false, text, capacity); /* the weights may be anybody's */
+    } else {
         snprintf(text, capacity, "class %d", index);
     }
 }
 
 static void print_answer(const car_predict_run *run, const char *path, const car_predict_result *r) {
     char name[256];
-    printf("%s:", path);
+    printf("%s:", car_shown_of(path).text);
     for (int k = 0; k < run->top; k++) {
         name_class(run, r->answers[k].index, name, sizeof name);
         printf("%s %s %.2f %%", k ? "," : "", name, 100 * r->answers[k].probability);
@@ -66,9 +70,10 @@ static void print_answer(const car_predict_run *run, const char *path, const car
 static bool print_json(const car_predict_run *run, const char *path, const car_predict_result *r, bool first) {
     char name[256];
     cJSON *object = cJSON_CreateObject();
-    bool ok = cJSON_AddStringToObject(object, "file", path) != NULL;
+    bool ok = cJSON_AddStringToObject(object, "file", car_shown_of(path).text) != NULL;
     if (r->file.problem[0]) {
-        ok = ok && cJSON_AddStringToObject(object, r->file.readable ? "damaged" : "error", r->file.problem);
+        ok = ok && cJSON_AddStringToObject(object, r->file.readable ? "damaged" : "error",
+                                           car_shown_of(r->file.problem).text);
     }
     cJSON *list = r->file.readable ? cJSON_AddArrayToObject(object, "predictions") : NULL;
     for (int k = 0; list && ok && k < run->top; k++) {
@@ -92,7 +97,7 @@ static car_status show(car_predict_run *run, int first, int end, const car_predi
         const car_predict_result *r = &results[f - first];
         run->failed += !r->file.readable;
         if (r->file.problem[0]) {
-            fprintf(stderr, "carousel: %s%s\n", r->file.readable ? "warning: damaged: " : "", r->file.problem);
+            car_cli_say(r->file.readable ? "warning: damaged: " : "", r->file.problem);
         }
         if (run->json && !print_json(run, run->files[f], r, f == 0)) {
             return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for an answer");

@@ -9,7 +9,7 @@
 
 static void log_line(void *user, car_log_level level, const char *line) {
     (void)user;
-    fprintf(stderr, "carousel: %s%s\n", level == CAR_LOG_WARNING ? "note: " : "", line);
+    car_cli_say(level == CAR_LOG_WARNING ? "note: " : "", line);
 }
 
 /* Parts the arguments into directories and the rest, with -o under its long name; both begin at 1 and 0. */

@@ -9,7 +9,7 @@
 
 static void log_line(void *user, car_log_level level, const char *line) {
     (void)user;
-    fprintf(stderr, "carousel: %s%s\n", level == CAR_LOG_WARNING ? "warning: " : "", line);
+    car_cli_say(level == CAR_LOG_WARNING ? "warning: " : "", line);
 }
 
 /* ---- setting up ------------------------------------------------------------------------------ */

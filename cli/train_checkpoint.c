@@ -442,7 +442,7 @@ car_status car_train_load(car_train_run *run, car_weights *weights) {
     printf("%s: %d parameters loaded\n", o->init, report.loaded);
     tell_names("missing", report.missing, report.missing_names);
     tell_names("left over", report.left_over, report.left_over_names);
-    tell_names("of another size, drawn anew", report.reset, report.reset_names);
+    tell_names("of the head, drawn anew", report.reset, report.reset_names);
 done:
     return status;
 }

@@ -90,7 +90,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          &o->keep_best, 0, 0},
         {"patience", "N", "end after N evaluations without a better one; 0: never", CAR_CLI_INT, &o->patience, 0, 1e6},
         {"init", "FILE", "weights to begin with, a safetensors file", CAR_CLI_TEXT, &o->init, 0, 0},
-        {"reset-head", NULL, "--init: a classifier of another size begins anew", CAR_CLI_FLAG, &o->reset_head, 0, 0},
+        {"reset-head", NULL, "--init: the classifier begins anew", CAR_CLI_FLAG, &o->reset_head, 0, 0},
         {"freeze", "PATTERN", "parameters that stay as they are, e.g. 'layer1.*'; may be repeated", CAR_CLI_LIST,
          &o->freeze, 0, 0},
         {"lr-scale", "PATTERN:X", "parameters with X times the learning rate; may be repeated", CAR_CLI_LIST,

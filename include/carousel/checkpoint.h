@@ -27,7 +27,9 @@ car_status car_weights_save_with(const car_weights *weights, const char *path, c
                                  car_precision precision);
 
 typedef struct car_weights_load_config {
-    bool reset_head; /* a classifier of another size keeps the values that it has */
+    bool
+        reset_head; /* a classifier keeps the values that it has, whatever its size; a tied embedding only if the file's
+                      * has another size */
 } car_weights_load_config;
 
 /* What did not fit, a line of names for each, "" if there is none; longer lists end in a count. */

@@ -61,6 +61,7 @@ const char *car_precision_text(car_precision precision);
     X(CAR_OP_SELECT_TOKEN, "select-token")     \
     X(CAR_OP_DROPOUT, "dropout")               \
     X(CAR_OP_CROSS_ENTROPY, "cross-entropy")   \
+    X(CAR_OP_HEAD_LOSS, "head-loss")           \
     X(CAR_OP_CARRY, "carry")                   \
     X(CAR_OP_STAGE, "stage")
 
@@ -157,12 +158,25 @@ typedef union car_op_config {
         double smoothing;
     } cross_entropy;
     struct {
+        int classes;
+        int chunk; /* rows at a time; 0: as the kernel likes */
+        double smoothing;
+    } head_loss;
+    struct {
         const struct car_stage_class *class; /* stage.h */
         const void *user;
         /* Of the inputs: 1 or 0 from the stage before, then what is carried, then data. */
         int states, carried, data;
     } stage;
 } car_op_config;
+
+/* What a head with its loss leaves for every row. */
+enum {
+    CAR_HEAD_LSE,  /* the logarithm of the sum of the exponentials of its logits, for backward */
+    CAR_HEAD_RANK, /* evaluation: how many classes come before the label (car_head_rank); -1: the row does not count */
+    CAR_HEAD_ANSWER, /* evaluation: the class with the largest logit */
+    CAR_HEAD_AUX     /* how many numbers that are */
+};
 
 /* How the backward of an operation treats the gradient of one input. */
 typedef enum car_grad_mode {
@@ -222,7 +236,8 @@ void car_graph_destroy(car_graph *graph);
 void car_graph_set_precision(car_graph *graph, car_precision precision);
 
 /* Checks the whole and derives the backward pass and the lifetimes. `loss` is the scalar output of a
- * cross-entropy, or of a stage of one's own that hands nothing on (stage.h). After success the graph is immutable and may be read from any thread. */
+ * cross-entropy, alone or with the head, or of a stage of one's own that hands nothing on (stage.h). After success the
+ * graph is immutable and may be read from any thread. */
 car_status car_graph_finish(car_graph *graph, int loss);
 
 /* Names are copied. Images are [batch, channels, height, width], sequences [batch, tokens, width]. */
@@ -254,6 +269,10 @@ int car_graph_dropout(car_graph *graph, const char *name, int x, double p);
  * CAR_I32; rows with a negative label do not count. -> [1] */
 int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int labels, double smoothing);
 
+/* A linear layer without bias and the cross-entropy of its outputs as one operation: logits exist a chunk of rows at a
+ * time. `tied` is a parameter of shape [classes, width] to use as weight, or CAR_NONE. -> [1] */
+int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, int classes, int tied, double smoothing);
+
 /* Replaces the initial distribution of a parameter; the defaults are PyTorch's for the operation. */
 void car_graph_set_init(car_graph *graph, const char *param_name, car_init init);
 
@@ -274,8 +293,10 @@ int car_graph_use_param(const car_graph *graph, int use);            /* the para
 int car_graph_find_param(const car_graph *graph, const char *name);  /* CAR_NONE if absent */
 int car_graph_find_tensor(const car_graph *graph, const char *name); /* CAR_NONE if absent */
 int car_graph_loss(const car_graph *graph);                          /* tensor id */
-/* Tensor id: what the loss is taken of; CAR_NONE if that is a stage of one's own. */
+/* Tensor id: what the loss is taken of; CAR_NONE if that is never there as a whole, or a stage of one's own. */
 int car_graph_logits(const car_graph *graph);
+int car_graph_head(const car_graph *graph);        /* the operation that makes the logits; CAR_NONE: there is none */
+int64_t car_graph_classes(const car_graph *graph); /* that the loss chooses from; 0 for a stage of one's own */
 
 int64_t car_shape_elements(car_shape shape);
 size_t car_dtype_bytes(car_dtype dtype);

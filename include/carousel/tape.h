@@ -73,6 +73,8 @@ float car_tape_loss(const car_tape *tape); /* NaN before forward is done */
 /* The stored data of a tensor, or NULL if it is not alive. The loss and, in evaluation, the logits stay until
  * the next car_tape_begin. */
 const void *car_tape_tensor(const car_tape *tape, int tensor);
+/* After the forward of an evaluation: the logits of some rows, car_graph_classes floats each. */
+car_status car_tape_logits(const car_tape *tape, const car_weights *weights, int64_t first, int64_t rows, float *out);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -121,9 +121,7 @@ static const car_safetensors_tensor *find_tensor(const car_safetensors *file, co
 
 /* The operation that makes the logits has the head's parameters, be it a classifier or a tied embedding. */
 static bool is_head(const car_graph *graph, int param) {
-    int logits = car_graph_logits(graph);
-    int producer = logits != CAR_NONE ? car_graph_tensor(graph, logits)->producer : CAR_NONE;
-    const car_op *op = producer != CAR_NONE ? car_graph_op(graph, producer) : NULL;
+    const car_op *op = car_graph_head(graph) != CAR_NONE ? car_graph_op(graph, car_graph_head(graph)) : NULL;
     for (int q = 0; op != NULL && q < op->param_count; q++) {
         if (op->params[q] == param) {
             return true;
@@ -148,13 +146,26 @@ static void note_shape(loading *load, int param) {
     }
 }
 
-/* Finds every parameter. A head is one thing: if a part of it does not fit, all of it keeps its values. */
+/* Whether other operations use it, too: a tied embedding is no head that could be replaced alone. */
+static bool is_tied(const car_graph *graph, int param) {
+    int users = 0;
+    for (int l = 0; l < car_graph_op_count(graph); l++) {
+        const car_op *op = car_graph_op(graph, l);
+        for (int q = 0; q < op->param_count; q++) {
+            users += op->params[q] == param;
+        }
+    }
+    return users > 1;
+}
+
+/* Finds every parameter. A head is one thing: all of it keeps its values, or none. Where it is an embedding as well, it
+ * does so only if it does not fit. */
 static void match(loading *load) {
     int params = car_graph_param_count(load->graph);
     bool resets = false;
     for (int p = 0; p < params; p++) {
         load->found[p] = find_tensor(load->file, car_graph_param(load->graph, p)->name);
-        resets |= load->reset_head && is_head(load->graph, p) && !fits(load, p);
+        resets |= load->reset_head && is_head(load->graph, p) && (!fits(load, p) || !is_tied(load->graph, p));
     }
     for (int p = 0; p < params; p++) {
         const char *name = car_graph_param(load->graph, p)->name;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/shown.h"
 #include "base/text.h"
 
 /* ---- the kinds ------------------------------------------------------------------------------- */
@@ -90,6 +91,20 @@ static car_status check_fit(const car_dataset *dataset) {
     return CAR_OK;
 }
 
+/* Names of classes go into JSON, into weights and to terminals. */
+static car_status check_class_names(const car_dataset *dataset) {
+    for (int c = 0; c < dataset->info.classes; c++) {
+        const char *name = car_dataset_class_name(dataset, c);
+        if (name && !car_shown_is_plain(name)) {
+            return car_context_fail(dataset->context, CAR_ERROR_FORMAT,
+                                    "data %s: class %d is called '%s': the name of a class must be UTF-8 without "
+                                    "control characters; rename it",
+                                    dataset->name, c, car_shown_of(name).text);
+        }
+    }
+    return CAR_OK;
+}
+
 car_status car_dataset_open(car_context *context, const char *name, const car_dataset_config *config,
                             car_dataset **out) {
     car_status status = CAR_OK;
@@ -109,6 +124,7 @@ car_status car_dataset_open(car_context *context, const char *name, const car_da
     CAR_TRY(car_context_copy_text(context, name, &dataset->name));
     dataset->methods = methods[kind];
     CAR_TRY(dataset->methods->open(context, path, config, &dataset->info, &dataset->state));
+    CAR_TRY(check_class_names(dataset));
     if (config) {
         dataset->config = *config;
         dataset->readable = true;
@@ -202,8 +218,8 @@ car_status car_dataset_note(car_dataset *dataset, car_split split, int64_t sampl
         *byte |= bit;
         *(image->state == CAR_SOURCE_UNREADABLE ? &problems->unreadable : &problems->damaged) += 1;
         if (problems->name_count < (int)(sizeof problems->names / sizeof *problems->names)) {
-            _Static_assert(sizeof *problems->names == sizeof image->problem, "a problem must fit");
-            memcpy(problems->names[problems->name_count++], image->problem, sizeof image->problem);
+            char *problem = problems->names[problems->name_count++];
+            car_shown_copy(image->problem, false, problem, sizeof *problems->names);
         }
     }
 done:

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/shown.h"
 #include "carousel/image.h"
 
 /* ---- what is not used ------------------------------------------------------------------------ */
@@ -25,7 +26,11 @@ static void count_unused(car_imagefolder *folder, car_unused reason, const char 
     char *first = folder->unused.first[reason];
     size_t length = strlen(name), room = sizeof shown - sizeof "...";
     size_t left_out = length > room ? length - room : 0;
-    snprintf(shown, sizeof shown, "%s%s", left_out ? "..." : "", name + left_out);
+    while ((name[left_out] & 0xC0) == 0x80) { /* in the middle of a character */
+        left_out++;
+    }
+    size_t dots = (size_t)snprintf(shown, sizeof shown, "%s", left_out ? "..." : "");
+    car_shown_copy(name + left_out, false, shown + dots, sizeof shown - dots);
     if (folder->unused.count[reason]++ == 0 || strcmp(shown, first) < 0) {
         memcpy(first, shown, sizeof shown);
     }

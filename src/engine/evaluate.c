@@ -32,24 +32,12 @@ typedef struct evaluation {
     char error[CAR_ERROR_BYTES]; /* its message */
 } evaluation;
 
-enum { MOST_COUNTED = 5 }; /* top-5 */
-
-/* How many classes have a larger logit than the label; ties count against it only in front of it, and what is not a
- * number always does. */
-static int rank_of_label(const float *logits, int64_t classes, int32_t label) {
-    int rank = isnan(logits[label]) ? MOST_COUNTED : 0;
-    for (int64_t c = 0; c < classes; c++) {
-        rank += isnan(logits[c]) || logits[c] > logits[label] || (logits[c] == logits[label] && c < label);
-    }
-    return rank;
-}
-
 /* Labels are the feed's, which may be anybody's: they choose a logit, so they are looked at before anything is. */
 static car_status check_labels(const evaluation *e, const car_tape *tape, int64_t batch) {
     const car_graph *graph = car_program_graph(e->program);
-    const car_tensor *logits = car_graph_tensor(graph, car_graph_logits(graph));
     const car_op *loss = car_graph_op(graph, car_graph_op_count(graph) - 1);
-    int64_t classes = logits->shape.dim[logits->shape.rank - 1], rows = car_shape_elements(logits->shape) / classes;
+    int64_t classes = car_graph_classes(graph);
+    int64_t rows = car_shape_elements(car_graph_tensor(graph, loss->inputs[1])->shape);
     const int32_t *labels = car_tape_tensor(tape, loss->inputs[1]);
     if (!labels) {
         return car_context_fail(car_program_context(e->program), CAR_ERROR_ARGUMENT,
@@ -66,14 +54,6 @@ static car_status check_labels(const evaluation *e, const car_tape *tape, int64_
     return CAR_OK;
 }
 
-static int64_t answer_of(const float *logits, int64_t classes) {
-    int64_t best = 0;
-    for (int64_t c = 1; c < classes; c++) {
-        best = logits[c] > logits[best] ? c : best;
-    }
-    return best;
-}
-
 /* Row r of the logits as floats; `room` holds one. */
 static const float *logits_at(const evaluation *e, const car_tape *tape, int64_t classes, int64_t r, float *room) {
     const car_graph *graph = car_program_graph(e->program);
@@ -85,33 +65,45 @@ static const float *logits_at(const evaluation *e, const car_tape *tape, int64_t
     return room;
 }
 
-static int64_t classes_of(const evaluation *e) {
+/* Of one row that counts: the rank of its label, and the answer. */
+typedef struct verdict {
+    int rank;
+    int64_t answer;
+} verdict;
+
+static verdict judge(const evaluation *e, const car_tape *tape, int64_t row, int32_t label, float *room) {
     const car_graph *graph = car_program_graph(e->program);
-    car_shape shape = car_graph_tensor(graph, car_graph_logits(graph))->shape;
-    return shape.dim[shape.rank - 1];
+    int64_t classes = car_graph_classes(graph);
+    int logits = car_graph_logits(graph);
+    if (logits == CAR_NONE) { /* the head has looked already, chunk by chunk */
+        int aux = car_graph_op(graph, car_graph_op_count(graph) - 1)->aux;
+        const float *found = (const float *)car_tape_tensor(tape, aux) + row * CAR_HEAD_AUX;
+        return (verdict){(int)found[CAR_HEAD_RANK], (int64_t)found[CAR_HEAD_ANSWER]};
+    }
+    const float *values = logits_at(e, tape, classes, row, room);
+    return (verdict){car_head_rank(values, classes, label), e->counts ? car_head_answer(values, classes) : 0};
 }
 
 static void count_rows(const evaluation *e, const car_tape *tape, float *room, batch_result *result) {
     const car_graph *graph = car_program_graph(e->program);
-    const car_tensor *logits = car_graph_tensor(graph, car_graph_logits(graph));
     const car_op *loss = car_graph_op(graph, car_graph_op_count(graph) - 1);
-    int64_t classes = classes_of(e), rows = car_shape_elements(logits->shape) / classes;
+    int64_t rows = car_shape_elements(car_graph_tensor(graph, loss->inputs[1])->shape);
     const int32_t *labels = car_tape_tensor(tape, loss->inputs[1]);
+    if (e->counts) {
+        pthread_mutex_lock(e->lock);
+    }
     for (int64_t r = 0; r < rows; r++) {
         if (labels[r] >= 0) {
-            int rank = rank_of_label(logits_at(e, tape, classes, r, room), classes, labels[r]);
+            verdict v = judge(e, tape, r, labels[r], room);
             result->rows++;
-            result->top1 += rank < 1;
-            result->top5 += rank < MOST_COUNTED;
+            result->top1 += v.rank < 1;
+            result->top5 += v.rank < CAR_HEAD_MOST_RANK;
+            if (e->counts) {
+                e->counts[labels[r] * car_graph_classes(graph) + v.answer]++;
+            }
         }
     }
     if (e->counts) {
-        pthread_mutex_lock(e->lock);
-        for (int64_t r = 0; r < rows; r++) {
-            if (labels[r] >= 0) {
-                e->counts[labels[r] * classes + answer_of(logits_at(e, tape, classes, r, room), classes)]++;
-            }
-        }
         pthread_mutex_unlock(e->lock);
     }
 }
@@ -124,7 +116,7 @@ static double weigh_loss(const car_tape *tape, const batch_result *result) {
 static car_status run_batches(evaluation *e) {
     int ops = car_graph_op_count(car_program_graph(e->program));
     car_context *context = car_program_context(e->program);
-    size_t classes = (size_t)classes_of(e);
+    size_t classes = (size_t)car_graph_classes(car_program_graph(e->program));
     car_lane *lane = NULL;
     car_tape *tape = NULL;
     float *room = NULL;
@@ -140,10 +132,12 @@ static car_status run_batches(evaluation *e) {
         car_tape_begin(tape, 0, false);
         CAR_TRY(e->feed(e->feed_user, batch, 0, tape));
         CAR_TRY(check_labels(e, tape, batch));
-        /* Labels are alive until the loss has read them. */
-        CAR_TRY(car_tape_forward(tape, lane, e->weights, 0, ops - 1));
+        /* Labels are alive until the loss has read them; after a head with its loss they stay. */
+        bool fused = car_graph_logits(car_program_graph(e->program)) == CAR_NONE;
+        int before = fused ? ops : ops - 1;
+        CAR_TRY(car_tape_forward(tape, lane, e->weights, 0, before));
         count_rows(e, tape, room, &e->results[batch]);
-        CAR_TRY(car_tape_forward(tape, lane, e->weights, ops - 1, ops));
+        CAR_TRY(car_tape_forward(tape, lane, e->weights, before, ops));
         e->results[batch].loss = weigh_loss(tape, &e->results[batch]);
     }
 done:
@@ -203,7 +197,7 @@ car_status car_evaluate_classes(const car_program *program, car_arena *arena, co
     if (threads < 1 || batches < 1) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "evaluation wants at least one thread and one batch");
     }
-    if (car_graph_logits(car_program_graph(program)) == CAR_NONE) {
+    if (car_graph_classes(car_program_graph(program)) == 0) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
                                 "this graph ends in a stage of one's own and has no logits to evaluate: use "
                                 "car_trainer_evaluate");

@@ -22,9 +22,7 @@
 /* ---- which parameters ------------------------------------------------------------------------ */
 
 static bool is_head(const car_graph *graph, int param) {
-    int logits = car_graph_logits(graph);
-    int producer = logits != CAR_NONE ? car_graph_tensor(graph, logits)->producer : CAR_NONE;
-    const car_op *op = producer != CAR_NONE ? car_graph_op(graph, producer) : NULL;
+    const car_op *op = car_graph_head(graph) != CAR_NONE ? car_graph_op(graph, car_graph_head(graph)) : NULL;
     for (int p = 0; op && p < op->param_count; p++) {
         if (op->params[p] == param) {
             return true;

@@ -187,6 +187,10 @@ static car_status backward_op(car_rank_thread *thread, const car_entry *entry, i
     car_status status = CAR_OK;
     for (int p = 0; p < op->param_count; p++) {
         to[p] = addition_of(rank, entry, l, p, &places[p]);
+        if (!to[p]) {
+            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum for parameter %d of %s",
+                                    rank->device, p, op->name);
+        }
         thread->gradients.use[op->first_use + p] = to[p]->kind == CAR_ADDITION_ADDS ? (void *)addend : places[p];
         addend += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
     }

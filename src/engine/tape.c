@@ -102,6 +102,36 @@ const void *car_tape_tensor(const car_tape *tape, int tensor) {
     return tape->tensors[tensor];
 }
 
+car_status car_tape_logits(const car_tape *tape, const car_weights *weights, int64_t first, int64_t rows, float *out) {
+    const car_graph *graph = car_program_graph(tape->program);
+    const car_op *head = car_graph_op(graph, car_graph_op_count(graph) - 1);
+    int64_t classes = car_graph_classes(graph), width = 0;
+    if (classes == 0) {
+        return car_context_fail(car_program_context(tape->program), CAR_ERROR_UNSUPPORTED,
+                                "this graph ends in a stage of one's own and has no logits");
+    }
+    int from = car_graph_logits(graph) != CAR_NONE ? car_graph_logits(graph) : head->inputs[0];
+    const float *values = tape->tensors[from];
+    car_shape shape = car_graph_tensor(graph, from)->shape;
+    width = shape.dim[shape.rank - 1];
+    if (!values || first < 0 || rows < 0 || first + rows > car_shape_elements(shape) / width) {
+        return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
+                                "logits of rows %lld to %lld, which are not there", (long long)first,
+                                (long long)(first + rows - 1));
+    }
+    if (from == car_graph_logits(graph)) {
+        memcpy(out, values + first * classes, (size_t)(rows * classes) * sizeof *out);
+        return CAR_OK;
+    }
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(tape->program));
+    const float *weight = weights->param[head->params[0]];
+    bool good = car_kernels_multiply('N', 'T', rows, classes, width, 1, values + first * width, width, weight, width, 0,
+                                     out, classes);
+    car_kernels_leave(mode);
+    return good ? CAR_OK
+                : car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT, "could not make logits");
+}
+
 static void note(const car_tape *tape, int l, bool again, double start, size_t during) {
     if (tape->track) {
         car_track_note(tape->track, l, again, start, during, tape->live);
@@ -110,10 +140,13 @@ static void note(const car_tape *tape, int l, bool again, double start, size_t d
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* The loss and, for evaluation, the logits stay for their reader. */
+/* The loss and, for evaluation, the logits stay for their reader; or what a head with its loss read and left. */
 static bool stays_to_the_end(const car_tape *tape, int tensor) {
     const car_graph *graph = car_program_graph(tape->program);
-    return tensor == car_graph_loss(graph) || (!tape->training && tensor == car_graph_logits(graph));
+    const car_op *last = car_graph_op(graph, car_graph_op_count(graph) - 1);
+    bool of_head = last->kind == CAR_OP_HEAD_LOSS &&
+                   (tensor == last->aux || tensor == last->inputs[0] || tensor == last->inputs[1]);
+    return tensor == car_graph_loss(graph) || (!tape->training && (tensor == car_graph_logits(graph) || of_head));
 }
 
 static int last_forward(const car_tape *tape, int tensor) {
@@ -172,7 +205,7 @@ static car_status compute_output(car_tape *tape, car_lane *lane, const car_weigh
     }
     CAR_TRY(make_tensor(tape, op->output));
     io.out = tape->tensors[op->output];
-    if (op->aux != CAR_NONE && tape->training) {
+    if (op->aux != CAR_NONE && (tape->training || op->kind == CAR_OP_HEAD_LOSS)) {
         CAR_TRY(tape->tensors[op->aux] ? CAR_OK : make_tensor(tape, op->aux));
         io.aux = tape->tensors[op->aux];
     }

@@ -111,7 +111,8 @@ done:
 /* Whether backward may write the gradient of its input over the input itself: true where all reading of
  * the input (for the gradients of weights, or of the same row) comes before the writing. */
 static bool works_over_input(const car_op *op, int q) {
-    bool suits = op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_CONV || op->kind == CAR_OP_LINEAR;
+    bool suits = op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_CONV || op->kind == CAR_OP_LINEAR ||
+                 op->kind == CAR_OP_HEAD_LOSS;
     return suits && q == 0;
 }
 

@@ -130,7 +130,8 @@ car_precision car_graph_precision(const car_graph *graph) {
 void car_graph_settle_types(car_graph *graph) {
     for (int l = 0; graph->precision == CAR_PRECISION_BF16 && l < graph->op_count; l++) {
         car_tensor *output = &graph->tensors[graph->ops[l].output];
-        if (graph->ops[l].kind != CAR_OP_CROSS_ENTROPY) {
+        car_op_kind kind = graph->ops[l].kind;
+        if (kind != CAR_OP_CROSS_ENTROPY && kind != CAR_OP_HEAD_LOSS) { /* the loss stays a float */
             output->dtype = CAR_BF16;
             output->bytes = car_dtype_size(CAR_BF16, car_shape_elements(output->shape));
         }
@@ -143,7 +144,8 @@ void car_graph_settle_types(car_graph *graph) {
 }
 
 static bool makes_loss(const car_op *op) {
-    return op->kind == CAR_OP_CROSS_ENTROPY || (op->kind == CAR_OP_STAGE && op->config.stage.class->output_bytes == 0);
+    return op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_HEAD_LOSS ||
+           (op->kind == CAR_OP_STAGE && op->config.stage.class->output_bytes == 0);
 }
 
 car_status car_graph_finish(car_graph *graph, int loss) {
@@ -347,8 +349,22 @@ int car_graph_loss(const car_graph *graph) {
     return graph->loss;
 }
 int car_graph_logits(const car_graph *graph) {
-    const car_op *last = graph->loss == CAR_NONE ? NULL : &graph->ops[graph->tensors[graph->loss].producer];
+    const car_op *last = graph->loss == CAR_NONE ? NULL : &graph->ops[graph->op_count - 1];
     return last && last->kind == CAR_OP_CROSS_ENTROPY ? last->inputs[0] : CAR_NONE;
+}
+int car_graph_head(const car_graph *graph) {
+    int logits = car_graph_logits(graph), last = graph->op_count - 1;
+    if (logits != CAR_NONE) {
+        return graph->tensors[logits].producer;
+    }
+    return graph->loss != CAR_NONE && graph->ops[last].kind == CAR_OP_HEAD_LOSS ? last : CAR_NONE;
+}
+int64_t car_graph_classes(const car_graph *graph) {
+    int logits = car_graph_logits(graph), head = car_graph_head(graph);
+    if (logits == CAR_NONE) {
+        return head == CAR_NONE ? 0 : graph->ops[head].config.head_loss.classes;
+    }
+    return graph->tensors[logits].shape.dim[graph->tensors[logits].shape.rank - 1];
 }
 
 int car_graph_find_param(const car_graph *graph, const char *name) {

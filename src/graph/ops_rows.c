@@ -247,22 +247,31 @@ int car_graph_select_token(car_graph *graph, const char *name, int x, int index)
 
 /* ---- the loss -------------------------------------------------------------------------------- */
 
-int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int labels, double smoothing) {
-    if (!car_graph_check_input(graph, name, logits, 0, CAR_F32) ||
-        !car_graph_check_input(graph, name, labels, 0, CAR_I32)) {
-        return CAR_NONE;
+/* Labels for as many rows, and a sensible smoothing. */
+static bool check_loss(car_graph *graph, const char *name, int x, int labels, double smoothing) {
+    if (!car_graph_check_input(graph, name, x, 0, CAR_F32) || !car_graph_check_input(graph, name, labels, 0, CAR_I32)) {
+        return false;
     }
-    car_shape shape = graph->tensors[logits].shape;
+    car_shape shape = graph->tensors[x].shape;
     int64_t rows = car_shape_elements(shape) / last_dim(shape);
     if (shape.rank < 2 || shape.rank > 3 || graph->tensors[labels].shape.rank > 2 ||
         car_shape_elements(graph->tensors[labels].shape) != rows) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: %lld rows of logits want as many labels, there are %lld",
-                              name, (long long)rows, (long long)car_shape_elements(graph->tensors[labels].shape));
+        car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: %lld rows of logits want as many labels, there are %lld", name,
+                       (long long)rows, (long long)car_shape_elements(graph->tensors[labels].shape));
+        return false;
     }
     if (!(smoothing >= 0 && smoothing < 1)) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: label smoothing must be at least 0 and less than 1",
-                              name);
+        car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: label smoothing must be at least 0 and less than 1", name);
+        return false;
     }
+    return true;
+}
+
+int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int labels, double smoothing) {
+    if (!check_loss(graph, name, logits, labels, smoothing)) {
+        return CAR_NONE;
+    }
+    car_shape shape = graph->tensors[logits].shape;
     car_op op = {.kind = CAR_OP_CROSS_ENTROPY,
                  .name = name,
                  .input_count = 2,
@@ -271,5 +280,29 @@ int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int 
     op.config.cross_entropy.smoothing = smoothing;
     op.flops_forward = 10.0 * (double)car_shape_elements(shape);
     op.flops_backward = 5.0 * (double)car_shape_elements(shape);
+    int64_t rows = car_shape_elements(shape) / last_dim(shape);
     return car_graph_add_op(graph, &op, (car_shape){1, {1}}, (car_shape){1, {rows}}, CAR_F32);
+}
+
+/* Backward makes the logits once more, so it has three products for forward's one. */
+int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, int classes, int tied,
+                        double smoothing) {
+    if (!check_loss(graph, name, x, labels, smoothing)) {
+        return CAR_NONE;
+    }
+    int64_t width = last_dim(graph->tensors[x].shape), rows = car_shape_elements(graph->tensors[x].shape) / width;
+    car_linear_config linear = {.out_features = classes, .tied = tied};
+    if (classes < 1) {
+        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: wants at least one class", name);
+    }
+    car_op op = {
+        .kind = CAR_OP_HEAD_LOSS, .name = name, .input_count = 2, .inputs = {x, labels}, .saves_input = {true, true}};
+    op.config.head_loss.classes = classes;
+    op.config.head_loss.smoothing = smoothing;
+    op.params[op.param_count++] =
+        linear_weight(graph, name, &linear, width, (car_init){CAR_INIT_UNIFORM, 1.0 / sqrt((double)width)});
+    double logits = (double)rows * classes, product = 2 * logits * (double)width;
+    op.flops_forward = product + 10 * logits;
+    op.flops_backward = 3 * product + 5 * logits;
+    return car_graph_add_op(graph, &op, (car_shape){1, {1}}, (car_shape){2, {rows, CAR_HEAD_AUX}}, CAR_F32);
 }

@@ -21,7 +21,8 @@ static bool runs_backward(const car_graph *graph, const car_op *op) {
 /* Whether the tensor has to be made again before the backward of an operation whose stage begins at `first`. */
 static bool is_missing(const walk *w, int tensor, int first) {
     const car_tensor *t = car_graph_tensor(w->r->graph, tensor);
-    if (t->producer == CAR_NONE || t->producer < first || w->r->made_at[t->producer] != CAR_NONE) {
+    if (t->producer == CAR_NONE || t->producer < first || w->r->made_at[t->producer] != CAR_NONE ||
+        !car_recompute_may_run(car_graph_op(w->r->graph, t->producer))) {
         return false;
     }
     return t->last_backward == CAR_NONE || w->r->dropped[tensor];
@@ -136,8 +137,13 @@ void car_recompute_destroy(car_recompute *recompute) {
     car_context_release(context, recompute, 1, sizeof *recompute);
 }
 
+bool car_recompute_may_run(const car_op *op) {
+    return op->kind != CAR_OP_STAGE && op->kind != CAR_OP_CARRY;
+}
+
 bool car_recompute_may_drop(const car_graph *graph, int tensor, int stage_end) {
     const car_tensor *t = car_graph_tensor(graph, tensor);
-    bool made = t->producer != CAR_NONE && car_graph_op(graph, t->producer)->output == tensor;
+    const car_op *op = t->producer != CAR_NONE ? car_graph_op(graph, t->producer) : NULL;
+    bool made = op && op->output == tensor && car_recompute_may_run(op);
     return made && t->last_backward != CAR_NONE && t->last_forward < stage_end;
 }

@@ -26,6 +26,9 @@ car_status car_recompute_create(const car_graph *graph, const bool *dropped, con
                                 car_recompute **out);
 void car_recompute_destroy(car_recompute *recompute);
 
+/* Whether an operation may run again. Stages of one's own do not: they bring a recomputation of theirs (stage.h), and may
+ * add to the loss. What they make is held. */
+bool car_recompute_may_run(const car_op *op);
 /* Whether a choice may have it: backward needs it, an operation makes it, and it stays inside of its stage. */
 bool car_recompute_may_drop(const car_graph *graph, int tensor, int stage_end);
 

@@ -52,7 +52,7 @@ typedef struct car_kernel_class {
 } car_kernel_class;
 
 struct car_kernel {
-    const car_kernel_class *class; /* as chosen: see car_kernel_choose */
+    const car_kernel_class *class; /* as chosen by car_kernel_prepare */
     const car_graph *graph;
     const car_op *op;
     car_context *context;
@@ -110,6 +110,13 @@ void car_kernels_leave(car_kernel_mode previous);
 /* C = alpha * op(A) op(B) + beta * C, row-major, by the calling thread; 'N' or 'T'. False if it could not. */
 bool car_kernels_multiply(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                           int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
+/* How many classes have a larger logit than the label; ties count against it only in front of it, and what is not a number
+ * always does. It need not be told apart beyond CAR_HEAD_MOST_RANK. */
+enum { CAR_HEAD_MOST_RANK = 5 };
+int car_head_rank(const float *logits, int64_t classes, int32_t label);
+/* The class with the largest logit, the first of equals. */
+int64_t car_head_answer(const float *logits, int64_t classes);
 
 /* widen.c. Chooses the class and prepares it; to be called when op, engine and blocks are set. `class` is set even if it
  * fails, if there is something to release. */

@@ -70,11 +70,9 @@ static int build(car_graph *graph, int positions, const car_model_config *config
         x = block(graph, car_model_label("transformer.h.%d", i).text, x, config);
     }
     x = car_graph_layernorm(graph, "transformer.ln_f", x, eps);
-    car_linear_config head = {.out_features = config->vocabulary,
-                              .tied = car_graph_find_param(graph, "transformer.wte.weight")};
-    x = car_graph_linear(graph, "lm_head", x, &head);
     int labels = car_graph_input(graph, "labels", sequence, CAR_I32);
-    return car_graph_cross_entropy(graph, "loss", x, labels, config->label_smoothing);
+    return car_graph_head_loss(graph, "lm_head", x, labels, config->vocabulary,
+                               car_graph_find_param(graph, "transformer.wte.weight"), config->label_smoothing);
 }
 
 static car_status check_nano(car_context *context, const char *name, const car_model_config *config) {

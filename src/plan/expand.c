@@ -121,7 +121,22 @@ static void visit_stage(car_window *window, int stage, int64_t modulus, int64_t 
     }
 }
 
+/* In the cycle a worker has one task in each slot: from F(n) = 2k*n on, S forwards and S backwards of a micro-batch. */
+static void visit_slots(car_window *window, int worker) {
+    const car_plan *plan = window->plan;
+    int64_t start = 2 * (int64_t)plan->per_worker * worker, tasks = 2 * (int64_t)plan->stages;
+    for (int64_t slot = window->begin > start ? window->begin : start; slot < window->end; slot++) {
+        int64_t n = worker + (slot - start) / tasks * plan->config.workers, at = (slot - start) % tasks;
+        bool backward = at >= plan->stages;
+        add_compute(window, n, (int)(backward ? tasks - 1 - at : at), backward);
+    }
+}
+
 void car_window_visit_worker(car_window *window, int worker) {
+    if (car_plan_is_cyclic(window->plan)) {
+        visit_slots(window, worker);
+        return;
+    }
     for (int j = 0; j < window->plan->stages; j++) {
         visit_stage(window, j, window->plan->config.workers, worker, false);
         visit_stage(window, j, window->plan->config.workers, worker, true);
@@ -176,6 +191,15 @@ static int compare_tasks(const void *left, const void *right) {
     return car_task_compare(left, right);
 }
 
+static void sort_tasks(car_task_list *list) {
+    for (int n = 1; n < list->count; n++) {
+        if (car_task_compare(&list->tasks[n - 1], &list->tasks[n]) > 0) {
+            qsort(list->tasks, (size_t)list->count, sizeof *list->tasks, compare_tasks);
+            return;
+        }
+    }
+}
+
 int64_t car_plan_windows(const car_plan *plan, int64_t steps) {
     /* The cycle's last worker ends a step one window later, and zero's owners update after that. */
     return steps < 1                  ? 0
@@ -195,8 +219,8 @@ car_status car_plan_expand_slots(const car_plan *plan, int device, int64_t begin
     if (plan->placement->besides) {
         plan->placement->besides(&w);
     }
-    if (w.status == CAR_OK && list->count > 1) {
-        qsort(list->tasks, (size_t)list->count, sizeof *list->tasks, compare_tasks);
+    if (w.status == CAR_OK) {
+        sort_tasks(list);
     }
     return w.status;
 }
@@ -231,9 +255,7 @@ static car_status expand_all(const car_plan *plan, int64_t begin, int64_t end, i
             list->tasks[list->count++] = one.tasks[k];
         }
     }
-    if (list->count > 1) {
-        qsort(list->tasks, (size_t)list->count, sizeof *list->tasks, compare_tasks);
-    }
+    sort_tasks(list);
 done:
     car_task_list_release(plan, &one);
     return status;
@@ -246,12 +268,10 @@ car_status car_plan_expand_rank_slots(const car_plan *plan, int rank, int64_t be
 }
 
 int64_t car_plan_piece_end(const car_plan *plan, int64_t slot) {
-    enum { PIECES = 8, LARGE = 64 }; /* of a window; forwards and backwards of a rank in one that is taken whole */
+    enum { TASKS = 16 }; /* forwards and backwards of a piece: what is listed of all ranks should fit a cache */
     int64_t tasks = 2 * (int64_t)plan->config.workers * plan->stages / car_plan_ranks(plan);
-    int64_t begin = slot / plan->period * plan->period, length = plan->period;
-    if (tasks > LARGE && plan->period > PIECES) {
-        length = (plan->period + PIECES - 1) / PIECES; /* each looks at all stages: smaller ones cost more */
-    }
+    int64_t begin = slot / plan->period * plan->period;
+    int64_t length = tasks > TASKS ? (plan->period * TASKS + tasks - 1) / tasks : plan->period;
     int64_t end = begin + ((slot - begin) / length + 1) * length;
     return end < begin + plan->period ? end : begin + plan->period;
 }

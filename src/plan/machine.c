@@ -201,6 +201,7 @@ static void end_micro_batch(car_machine *m, int64_t step) {
         car_network_start_counting(&m->network);
     } else if (step == m->config.steps - 2) {
         m->steady = m->network.counting = false;
+        m->known = true;
     }
 }
 
@@ -329,7 +330,7 @@ done:
 }
 
 static car_status check_end(const car_machine *m) {
-    for (int64_t step = 0; step < m->config.steps; step++) {
+    for (int64_t step = 0; step < m->config.steps - 1; step++) {
         if (m->unfinished[step] > 0) {
             return car_context_fail(m->context, CAR_ERROR_INTERNAL,
                                     "a simulated run came to a halt: %lld micro-batches of step %lld were not done",
@@ -351,7 +352,7 @@ car_status car_machine_run(car_machine *m) {
         car_machine_look_at(m, rank);
     }
     CAR_TRY(run_moment(m));
-    while (m->agenda.count > 0) {
+    while (m->agenda.count > 0 && !m->known) {
         double next = m->agenda.events[0].time;
         if (m->steady) {
             m->area += (next - m->now) * (double)m->pools[m->ranks].bytes;

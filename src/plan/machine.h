@@ -152,6 +152,7 @@ typedef struct car_machine {
     bool one_process;                                      /* one rank with all workers, which compute side by side */
     bool in_order;                                         /* ranks compute in the table's order */
     bool steady;                                           /* what happens now is counted */
+    bool known;                                            /* all that is counted is over, but for the last step */
     int64_t end;                                           /* slots of the run */
     int64_t distances[CAR_MACHINE_AHEAD], broadcast_ahead; /* slots ahead that receives and broadcasts are asked for */
     int64_t reach;                                         /* the most of them */
@@ -189,7 +190,7 @@ typedef struct car_machine {
 /* Fills an empty machine; car_machine_release is due even after a failure. */
 car_status car_machine_create(const car_plan *plan, const car_machine_config *config, car_machine *out);
 void car_machine_release(car_machine *machine);
-/* Runs it to its end. CAR_ERROR_INTERNAL if it halts before. */
+/* Runs it up to its last step, which only keeps the one before company. CAR_ERROR_INTERNAL if it halts before. */
 car_status car_machine_run(car_machine *machine);
 /* Seconds of steady state, and of a step in it. */
 double car_machine_seconds(const car_machine *machine);

@@ -68,11 +68,17 @@ static double weigh(const chooser *c, int tensor) {
     return (double)t->bytes * (1 - (t->producer == CAR_NONE ? 0 : c->before[t->producer]));
 }
 
-/* Marks the producer if its output has to be made; a tensor from below the stage is held for it instead. */
+/* Whether a tensor is there because it is held: it comes from below the stage, or from what does not run again. */
+static bool is_given(const chooser *c, int tensor, int first) {
+    int producer = car_graph_tensor(c->graph, tensor)->producer;
+    return producer == CAR_NONE || producer < first || !car_recompute_may_run(car_graph_op(c->graph, producer));
+}
+
+/* Marks the producer if its output has to be made; what is given is held for it instead. */
 static int want(chooser *c, int tensor, int first, offer *o) {
     const car_tensor *t = car_graph_tensor(c->graph, tensor);
     bool saved = t->last_backward != CAR_NONE;
-    if (t->producer == CAR_NONE || t->producer < first) {
+    if (is_given(c, tensor, first)) {
         if (!saved && !c->extra[tensor]) {
             o->extra += t->bytes;
             o->spared -= weigh(c, tensor);
@@ -100,9 +106,8 @@ static offer offer_for(chooser *c, int tensor, bool keep) {
         o.price += price_of(c->graph, op);
         o.cheap = o.cheap && is_cheap(op->kind);
         for (int q = 0; q < op->input_count; q++) {
-            int producer = car_graph_tensor(c->graph, op->inputs[q])->producer;
             open += want(c, op->inputs[q], first, &o);
-            c->extra[op->inputs[q]] = c->extra[op->inputs[q]] || (keep && (producer == CAR_NONE || producer < first));
+            c->extra[op->inputs[q]] = c->extra[op->inputs[q]] || (keep && is_given(c, op->inputs[q], first));
         }
         c->again[m] = c->again[m] || keep;
         c->wanted[m] = false;

@@ -10,6 +10,8 @@
 /* A device that has some stages has as many micro-batches of them alive, on average, as are computed in the time from a
  * forward to its backward. A network that makes the step longer makes them fewer. */
 static const double certain_share = 0.9;
+/* Of the activations, what is held even if all that can be made again is. */
+static const double least_held = 0.1;
 
 /* ---- seconds --------------------------------------------------------------------------------- */
 
@@ -101,8 +103,17 @@ static double bound_links(const car_plan *plan, const car_cluster *cluster) {
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
+/* What a device holds at least: what training a weight takes, and activations. */
+typedef struct bytes {
+    double weights, activations;
+} bytes;
+
+static double sum_of(bytes b) {
+    return b.weights + b.activations;
+}
+
 /* Of a rank that has some stages. */
-static double group_bytes(const car_plan *plan, int first, double slowest, int states) {
+static bytes group_bytes(const car_plan *plan, int first, double slowest, int states) {
     const car_partition *p = plan->partition;
     int end = first + plan->per_worker;
     double weights = 0, held = 0;
@@ -112,25 +123,27 @@ static double group_bytes(const car_plan *plan, int first, double slowest, int s
     }
     bool one_each = plan->placement->info.repeated; /* as many ranks as micro-batches are alive */
     double alive = one_each ? 1 : fmax(1, certain_share * cost_of(p, first, plan->stages) / slowest);
-    return (1 + states) * weights + alive * held;
+    return (bytes){(1 + states) * weights, alive * held};
 }
 
-static double bound_memory(const car_plan *plan, int states) {
+static bytes bound_memory(const car_plan *plan, int states) {
     const car_partition *p = plan->partition;
     const car_placement_info *placement = &plan->placement->info;
-    double bytes = parameter_bytes(p), largest = 0, slowest = 0, most = 0;
+    double all = parameter_bytes(p), largest = 0, slowest = 0;
+    bytes most = {0};
     for (int j = 0; j < p->stage_count; j++) {
         largest = fmax(largest, (double)p->stages[j].weight_bytes);
     }
     if (!placement->by_stage) {
-        double one = placement->owned ? largest + states * bytes / plan->devices : (1 + states) * bytes;
-        return one + (double)p->curve.peak;
+        double one = placement->owned ? largest + states * all / plan->devices : (1 + states) * all;
+        return (bytes){one, (double)p->curve.peak};
     }
     for (int first = 0; first < plan->stages; first += plan->per_worker) {
         slowest = fmax(slowest, cost_of(p, first, first + plan->per_worker));
     }
     for (int first = 0; first < plan->stages; first += plan->per_worker) {
-        most = fmax(most, group_bytes(plan, first, slowest, states));
+        bytes group = group_bytes(plan, first, slowest, states);
+        most = sum_of(group) > sum_of(most) ? group : most;
     }
     return most;
 }
@@ -146,19 +159,16 @@ static int late_steps(const car_plan *plan) {
     return delay;
 }
 
-car_status car_search_bound(car_search *search, const car_choice *choice, car_candidate *out) {
+static car_status bound(car_search *search, const car_choice *choice, car_candidate *out) {
     const car_subject *subject = NULL;
     const car_partition *partition = NULL;
     car_plan *plan = NULL;
     car_status status = CAR_OK;
     *out = (car_candidate){.choice = *choice};
-    status = car_search_find_partition(search, choice, &partition);
-    if (status == CAR_ERROR_ARGUMENT && choice->recompute.how == CAR_RECOMPUTE_SHARE &&
-        !search->config->fixed.recompute) { /* so little cannot be held with these stages */
-        car_context_clear_error(search->context);
-        return CAR_OK;
+    CAR_TRY(car_search_find_partition(search, choice, &partition));
+    if (!partition) {
+        goto done;
     }
-    CAR_TRY(status);
     CAR_TRY(car_search_find_subject(search, choice->batch, &subject));
     double compute = car_search_compute(subject, partition);
     status = car_plan_create(search->context, partition, &choice->plan, &plan);
@@ -176,10 +186,30 @@ car_status car_search_bound(car_search *search, const car_choice *choice, car_ca
     out->devices = plan->placement->info.one_process ? 1 : plan->devices;
     out->computes = compute * bound_compute(plan);
     out->links = bound_links(plan, search->config->cluster);
-    out->memory = bound_memory(plan, states);
+    bytes memory = bound_memory(plan, states);
+    out->memory = sum_of(memory);
+    out->memory_at_best = memory.weights + least_held * memory.activations;
     out->effort = 2.0 * (alike ? 1 : plan->config.workers) * plan->stages * (double)car_plan_timed_steps(plan);
     out->gradient_delay = late_steps(plan);
 done:
     car_plan_destroy(plan);
+    return status;
+}
+
+/* To find out what is made again takes a while: only where it may help. */
+car_status car_search_bound(car_search *search, const car_choice *choice, car_candidate *out) {
+    car_choice plain = *choice;
+    car_status status = CAR_OK;
+    plain.recompute = (car_recompute_config){.how = CAR_RECOMPUTE_OFF};
+    CAR_TRY(bound(search, &plain, out));
+    if (choice->recompute.how == CAR_RECOMPUTE_OFF || out->devices == 0) {
+        goto done;
+    }
+    if (search->available > 0 && out->memory_at_best > search->available && !search->config->fixed.recompute) {
+        out->devices = 0;
+        goto done;
+    }
+    CAR_TRY(bound(search, choice, out));
+done:
     return status;
 }

@@ -15,6 +15,7 @@ typedef struct car_candidate {
     car_choice choice;
     double computes, links; /* seconds of a step that the busiest device and the busiest link need at least */
     double memory;          /* bytes of a device: at least, or if `predicted` what the plan needs */
+    double memory_at_best;  /* the same if as much as possible is recomputed */
     double effort;          /* tasks that timing it simulates */
     int64_t devices;
     bool timed, predicted, over_memory;
@@ -31,9 +32,9 @@ typedef struct car_subject {
 } car_subject;
 
 typedef struct car_cutting {
-    int batch;
+    int batch, stages;
     car_recompute_config recompute;
-    car_partition *partition;
+    car_partition *partition; /* NULL: it cannot be cut so */
 } car_cutting;
 
 typedef struct car_search {
@@ -56,6 +57,7 @@ car_status car_search_grow(car_context *context, void *array_pointer, int count,
 /* ---- subjects.c ---- */
 
 car_status car_search_find_subject(car_search *search, int batch, const car_subject **out);
+/* NULL if so little cannot be held with these stages. */
 car_status car_search_find_partition(car_search *search, const car_choice *choice, const car_partition **out);
 /* Seconds of the forwards and backwards of a micro-batch, what runs again included. */
 double car_search_compute(const car_subject *subject, const car_partition *partition);
@@ -71,7 +73,7 @@ car_status car_search_enumerate(car_search *search, car_choice_function visit);
 
 /* ---- bounds.c ---- */
 
-/* Fills in what follows from the choice alone. `out->devices` is 0 if there is no such plan. */
+/* Fills in what follows from the choice alone. `out->devices` is 0 if there is no such plan, or none that could fit. */
 car_status car_search_bound(car_search *search, const car_choice *choice, car_candidate *out);
 
 static inline double car_candidate_bound(const car_candidate *c) {

@@ -83,19 +83,26 @@ car_status car_search_find_partition(car_search *search, const car_choice *choic
     car_status status = CAR_OK;
     for (int n = 0; n < search->cutting_count; n++) {
         const car_cutting *cutting = &search->cuttings[n];
-        if (cutting->batch == choice->batch && cutting->partition->stage_count == choice->stages &&
+        if (cutting->batch == choice->batch && cutting->stages == choice->stages &&
             cutting->recompute.how == choice->recompute.how && cutting->recompute.share == choice->recompute.share) {
             *out = cutting->partition;
             return CAR_OK;
         }
     }
+    *out = NULL;
     CAR_TRY(car_search_find_subject(search, choice->batch, &subject));
     const car_partition_config cut = {
         .stages = choice->stages, .costs = &subject->costs, .recompute = choice->recompute};
-    CAR_TRY(car_partition_create(subject->graph, &cut, &made));
+    status = car_partition_create(subject->graph, &cut, &made);
+    if (status == CAR_ERROR_ARGUMENT && choice->recompute.how == CAR_RECOMPUTE_SHARE &&
+        !search->config->fixed.recompute) { /* so little cannot be held with these stages: that is kept, too */
+        car_context_clear_error(search->context);
+        status = CAR_OK;
+    }
+    CAR_TRY(status);
     CAR_TRY(car_search_grow(search->context, &search->cuttings, search->cutting_count, &search->cutting_capacity,
                             sizeof *search->cuttings));
-    search->cuttings[search->cutting_count++] = (car_cutting){choice->batch, choice->recompute, made};
+    search->cuttings[search->cutting_count++] = (car_cutting){choice->batch, choice->stages, choice->recompute, made};
     *out = made;
     made = NULL;
 done:

@@ -97,6 +97,22 @@ assert unused["other_format"] == (2, "train/cat/a.gif"), unused
 assert unused["empty_class"] == (1, "val/dog"), unused
 assert len(unused) == 5, unused' || fail "data info --json does not say what is not used"
 fi
+expect 0 "dog                           -   no samples" eval deep-run
+expect 0 '"accuracy":	null' eval deep-run --json
+
+# Names that no terminal and no JSON should get as they are.
+mkdir -p names/train/cat names/train/a-very-long-name names/val/cat
+tee names/train/cat/1.jpg names/val/cat/1.jpg <deep/val/cat/1.jpg >names/train/a-very-long-name/1.jpg
+touch $'names/train/cat/\033[31m.gif'
+expect 0 'first train/cat/\x1B[31m.gif' data info imagefolder:names
+expect 1 'imagefolder:no\x1B[31m: No such file' train --model mlp --data $'imagefolder:no\033[31m'
+"$CAROUSEL" train --model mlp --data $'imagefolder:no\033[31m' 2>&1 | grep -q $'\033' && fail "a control character reaches the terminal"
+"$CAROUSEL" train --model mlp --data imagefolder:names --image-size 8 --workers 1 --batch 1 --steps 1 --out names-run >names.log 2>&1
+expect 0 ", numbered as the rows:" eval names-run
+expect 0 " 1 cat " eval names-run
+mv names/val/cat $'names/val/c\xFFt'
+mv names/train/cat $'names/train/c\xFFt'
+expect 1 "class 1 is called 'c\\xFFt'" data info imagefolder:names
 rm deep/train/dog/.hidden.jpg # the end of this script looks for what is hidden
 
 # ---- packing

@@ -166,10 +166,10 @@ while read -r rule placement step; do
     json "abs(d['timing']['step_s'] / $step - 1) < 0.03" \
         --model gpt2 --batch 16 --workers 8 --rule "$rule" --placement "$placement" --cluster cluster.json
 done <<'END'
-cdp-v1 replica 1.41713
-cdp-v2 replica 1.45616
-cdp-v1 zero 4.62004
-cdp-v2 zero 5.93421
+cdp-v1 replica 1.53695
+cdp-v2 replica 1.58318
+cdp-v1 zero 5.41504
+cdp-v2 zero 6.95548
 END
 rm bad.json roomy.json
 

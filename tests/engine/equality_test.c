@@ -466,8 +466,10 @@ static void test_rules_differ(void **state) {
 
 /* One batch after the other: mean loss and share of rows whose label has the largest logit. */
 static car_evaluation evaluate_simply(car_world *w, const car_weights *weights, int batches) {
-    const car_tensor *logits = car_graph_tensor(w->graph, car_graph_logits(w->graph));
-    int64_t classes = logits->shape.dim[logits->shape.rank - 1], rows = car_shape_elements(logits->shape) / classes;
+    int64_t classes = car_graph_classes(w->graph);
+    int64_t rows = car_shape_elements(car_graph_tensor(w->graph, w->labels)->shape);
+    float *values = malloc((size_t)(rows * classes) * sizeof *values);
+    assert_non_null(values);
     car_evaluation result = {.rows = rows * batches};
     int32_t labels[MAX_LABELS];
     assert_true(rows <= MAX_LABELS);
@@ -481,7 +483,7 @@ static car_evaluation evaluate_simply(car_world *w, const car_weights *weights, 
         memcpy(labels, car_tape_tensor(tape, w->labels), (size_t)rows * sizeof *labels); /* forward lets them go */
         car_world_must(w, car_tape_forward(tape, lane, weights, 0, car_graph_op_count(w->graph)));
         result.loss += (double)car_tape_loss(tape) * (double)rows;
-        const float *values = car_tape_tensor(tape, car_graph_logits(w->graph));
+        car_world_must(w, car_tape_logits(tape, weights, 0, rows, values));
         for (int64_t r = 0; r < rows; r++) {
             int64_t best = 0;
             for (int64_t c = 1; c < classes; c++) {
@@ -492,6 +494,7 @@ static car_evaluation evaluate_simply(car_world *w, const car_weights *weights, 
     }
     car_tape_destroy(tape);
     car_lane_destroy(lane);
+    free(values);
     result.loss /= (double)result.rows;
     result.top1 /= (double)result.rows;
     return result;

@@ -364,7 +364,7 @@ static void update_adamw(car_sequential *s, int64_t t, int param, double decay, 
 
 /* Hidden matrices: weights of operations other than the one that makes the logits. Embeddings have another role. */
 static bool is_muons(const car_sequential *s, int param) {
-    const car_op *head = car_graph_op(s->graph, car_graph_tensor(s->graph, car_graph_logits(s->graph))->producer);
+    const car_op *head = car_graph_op(s->graph, car_graph_head(s->graph));
     const car_param *p = car_graph_param(s->graph, param);
     return p->role == CAR_PARAM_WEIGHT && p->shape.rank > 1 && head->params[0] != param;
 }

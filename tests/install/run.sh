@@ -80,6 +80,27 @@ if [ -n "${MPIRUN:-}" ]; then
         fail "own-stage says '$alone', and over ranks '$(cat "$scratch/output")'"
 fi
 
+# Full waveform inversion: its gradient is a serial program's to the bit, for any number of threads and over ranks; it is
+# the derivative of the misfit; and the inversion comes closer to the truth.
+read -r -a png <<<"$(pkg-config --cflags --libs libpng)"
+"$cc" "${strict[@]}" -D_GNU_SOURCE -O2 "${cflags[@]}" "$examples"/waveform/*.c -o "$scratch/waveform" "${shared[@]}" \
+    "${png[@]}" -lm "-Wl,-rpath,$libdir"
+small=(--size 32 --steps 48 --stages 12 --workers 6)
+waveform() {
+    "$@" >"$scratch/output" 2>&1 || { cat "$scratch/output"; fail "$* failed"; }
+}
+waveform "$scratch/waveform" "${small[@]}" --threads 1 --check --taylor
+waveform "$scratch/waveform" "${small[@]}" --threads 3 --check --checkpoints 2
+waveform "$scratch/waveform" "${small[@]}" --threads 2 --check --rule cdp-v2
+waveform "$scratch/waveform" "${small[@]}" --steps 96 --iterations 2 --out "$scratch/models.png"
+[ -s "$scratch/models.png" ] || fail "waveform wrote no picture"
+waveform "$scratch/waveform" "${small[@]}" --steps 96 --iterations 2 --method descent
+for ranks in 2 3; do
+    [ -z "${MPIRUN:-}" ] ||
+        waveform "$MPIRUN" -n $ranks "$scratch/waveform" "${small[@]}" --threads 1 --check --rule cdp-v1 --checkpoints 2
+done
+! "$scratch/waveform" "${small[@]}" --checkpoints 3 >"$scratch/output" 2>&1 || fail "waveform took 3 checkpoints of 4 steps"
+
 # Each public header must stand on its own.
 for header in "$prefix"/include/carousel/*.h; do
     echo "#include \"carousel/$(basename "$header")\"" | "$cc" "${strict[@]}" "${cflags[@]}" -fsyntax-only -x c - ||

@@ -33,6 +33,13 @@ static int build_linear(car_graph *graph, const car_case *test, int x, car_shape
     return car_graph_linear(graph, "op", x, &config);
 }
 
+static int build_head_loss(car_graph *graph, const car_case *test, int x, car_shape shape) {
+    shape.rank--; /* a label for each row */
+    int labels = car_graph_input(graph, "labels", shape, CAR_I32);
+    return car_graph_head_loss(graph, "op", x, labels, test->config.head_loss.classes, CAR_NONE,
+                               test->config.head_loss.smoothing);
+}
+
 static int build_loss(car_graph *graph, const car_case *test, int x, car_shape shape) {
     shape.rank--; /* a label for each row */
     int labels = car_graph_input(graph, "labels", shape, CAR_I32);
@@ -78,6 +85,8 @@ static int build_op(car_graph *graph, const car_case *test, int x, car_shape sha
         return car_graph_dropout(graph, "op", x, config->dropout.p);
     case CAR_OP_CROSS_ENTROPY:
         return build_loss(graph, test, x, shape);
+    case CAR_OP_HEAD_LOSS:
+        return build_head_loss(graph, test, x, shape);
     case CAR_OP_CARRY:
     case CAR_OP_STAGE:
     case CAR_OP_KINDS:
@@ -167,7 +176,9 @@ void car_case_fill_input(const car_case *test, const car_graph *graph, const car
     if (test->kind == CAR_OP_EMBEDDING) {
         fill_tokens(key, count, test->vocabulary, false, values);
     } else if (tensor->dtype == CAR_I32) {
-        fill_tokens(key, count, first.dim[first.rank - 1], test->ignores, values);
+        bool head = test->kind == CAR_OP_HEAD_LOSS;
+        fill_tokens(key, count, head ? test->config.head_loss.classes : first.dim[first.rank - 1], test->ignores,
+                    values);
     } else if (test->kind == CAR_OP_BATCHNORM && q == 1) {
         fill_signed(key, tensor->shape, false, 4, 5, 0, values);
     } else if (test->kind == CAR_OP_BATCHNORM || test->kind == CAR_OP_RELU) {
@@ -198,7 +209,7 @@ void car_case_fill_param(const car_case *test, const car_graph *graph, const car
 
 void car_case_fill_grad(const car_case *test, const car_graph *graph, const car_op *op, float *values) {
     const car_tensor *out = car_graph_tensor(graph, op->output);
-    if (test->kind == CAR_OP_CROSS_ENTROPY) {
+    if (test->kind == CAR_OP_CROSS_ENTROPY || test->kind == CAR_OP_HEAD_LOSS) {
         values[0] = 0.75F; /* not the 1 that it mostly is, so that a kernel must look */
     } else {
         fill_uniform(key_of(test, "gradient"), car_shape_elements(out->shape), -1, 1, values);

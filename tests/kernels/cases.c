@@ -19,6 +19,7 @@
 #define EMBEDDING(v, p, e) .kind = CAR_OP_EMBEDDING, .vocabulary = v, .positions = p, .width = e
 #define SELECT .kind = CAR_OP_SELECT_TOKEN, .config.select_token.index
 #define DROPOUT .kind = CAR_OP_DROPOUT, .config.dropout.p
+#define HEAD(c, s) .kind = CAR_OP_HEAD_LOSS, .config.head_loss = {.classes = c, .smoothing = s}
 #define LOSS .kind = CAR_OP_CROSS_ENTROPY, .config.cross_entropy.smoothing
 
 static const car_case cases[] = {
@@ -146,6 +147,13 @@ static const car_case cases[] = {
     {"cross-entropy/many-classes", ROWS(3, 1000), LOSS = 0},
     {"cross-entropy/large-logits", ROWS(6, 33), LOSS = 0.1, .range = 60},
 
+    {"head-loss/rows", ROWS(5, 12), HEAD(10, 0)},
+    {"head-loss/smoothing", ROWS(7, 20), HEAD(33, 0.1)},
+    {"head-loss/ignored", TOKENS(2, 7, 20), HEAD(17, 0.2), .ignores = true},
+    {"head-loss/nothing-counts", ROWS(1, 5), HEAD(3, 0.1), .ignores = true},
+    {"head-loss/chunks", ROWS(7, 20), .kind = CAR_OP_HEAD_LOSS,
+     .config.head_loss = {.classes = 33, .chunk = 3, .smoothing = 0.1}, .ignores = true},
+
     /* ---- speed: resnet18 on CIFAR at batch 16 ---- */
     {"speed/conv-3to64-32", IMAGE(16, 3, 32, 32), CONV = {64, 3, 1, 1, false}, .first = true, .speed = true,
      .check_batch = 1},
@@ -190,6 +198,7 @@ static const car_case cases[] = {
     {"speed/attention-197", TOKENS(2, 197, 3 * 768), ATTENTION(12, false), .range = 2, .speed = true, .check_batch = 1},
     {"speed/attention-1024-causal", TOKENS(1, 1024, 3 * 768), ATTENTION(12, true), .range = 2, .speed = true,
      .check_batch = 0},
+    {"speed/head-loss-50257", ROWS(1024, 768), HEAD(50257, 0), .speed = true},
     {"speed/cross-entropy-50257", ROWS(1024, 50257), LOSS = 0, .speed = true, .check_batch = 2},
 };
 

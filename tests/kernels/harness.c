@@ -182,6 +182,7 @@ bool car_trial_works_in_place(const car_case *test, int q) {
     case CAR_OP_DROPOUT:
     case CAR_OP_LAYERNORM:
     case CAR_OP_CROSS_ENTROPY:
+    case CAR_OP_HEAD_LOSS:
     case CAR_OP_CONV:
     case CAR_OP_LINEAR:
         return q == 0;
@@ -247,8 +248,8 @@ static int lender(const car_trial *trial) {
     if (trial->config.in_place == CAR_NONE) {
         return CAR_NONE;
     }
-    bool over_input =
-        trial->op.kind == CAR_OP_CROSS_ENTROPY || trial->op.kind == CAR_OP_CONV || trial->op.kind == CAR_OP_LINEAR;
+    bool over_input = trial->op.kind == CAR_OP_CROSS_ENTROPY || trial->op.kind == CAR_OP_CONV ||
+                      trial->op.kind == CAR_OP_LINEAR || trial->op.kind == CAR_OP_HEAD_LOSS;
     return over_input ? CAR_TRIAL_IN : CAR_TRIAL_GRAD_OUT;
 }
 
@@ -289,6 +290,9 @@ car_status car_trial_create(car_context *context, const car_trial_table *table, 
     trial->op = *car_graph_op(trial->graph, car_graph_op_count(trial->graph) - 1);
     memcpy(trial->op.grad_mode, config->grad_mode, sizeof trial->op.grad_mode);
     settle_types(trial);
+    if (test->kind == CAR_OP_HEAD_LOSS) {
+        trial->op.config.head_loss.chunk = test->config.head_loss.chunk; /* shorter than the kernel would like */
+    }
     trial->kernel = (car_kernel){.graph = trial->graph,
                                  .op = &trial->op,
                                  .context = context,

@@ -93,6 +93,8 @@ CASES = [
      lambda x, t: F.cross_entropy(x, t, ignore_index=-1).reshape(1)),
     ("cross-entropy-smoothing", ".kind = CAR_OP_CROSS_ENTROPY, .config.cross_entropy.smoothing = 0.1", [(3, 4), labels],
      [], lambda x, t: F.cross_entropy(x, t, ignore_index=-1, label_smoothing=0.1).reshape(1)),
+    ("head-loss", ".kind = CAR_OP_HEAD_LOSS, .config.head_loss = {.classes = 5, .smoothing = 0.1}", [(3, 4), labels],
+     [(5, 4)], lambda x, t, w: F.cross_entropy(x @ w.T, t, ignore_index=-1, label_smoothing=0.1).reshape(1)),
 ]
 
 

@@ -112,15 +112,20 @@ done:
 }
 
 static car_status write_logits(session *s, const char *path) {
-    int logits = car_graph_logits(s->graph);
-    const car_shape shape = car_graph_tensor(s->graph, logits)->shape;
+    car_shape shape = car_graph_tensor(s->graph, car_graph_find_tensor(s->graph, "labels"))->shape;
+    int64_t rows = car_shape_elements(shape);
+    float *logits = NULL;
+    shape.dim[shape.rank++] = car_graph_classes(s->graph);
     const car_safetensors_entry entry = {.name = "logits", .rank = shape.rank, .shape = shape.dim};
     car_safetensors_writer *writer = NULL;
     car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(s->context, (size_t)car_shape_elements(shape), sizeof *logits, &logits));
+    CAR_TRY(car_tape_logits(s->tape, s->weights, 0, rows, logits));
     CAR_TRY(car_safetensors_writer_create(s->context, path, &entry, 1, NULL, &writer));
-    CAR_TRY(car_safetensors_writer_add(writer, car_tape_tensor(s->tape, logits)));
+    CAR_TRY(car_safetensors_writer_add(writer, logits));
     CAR_TRY(car_safetensors_writer_finish(writer, NULL));
 done:
+    car_context_release(s->context, logits, (size_t)car_shape_elements(shape), sizeof *logits);
     car_safetensors_writer_destroy(writer);
     return status;
 }

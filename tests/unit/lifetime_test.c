@@ -158,7 +158,8 @@ static void check_takeover(const oracle *o, const car_grad_slot *slot) {
     const car_op *op = car_graph_op(o->graph, slot->born);
     const car_op *reader = car_graph_op(o->graph, o->last_backward[slot->over_tensor]);
     const car_tensor *tensor = car_graph_tensor(o->graph, slot->over_tensor);
-    bool reads_first = op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_CONV || op->kind == CAR_OP_LINEAR;
+    bool reads_first = op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_CONV || op->kind == CAR_OP_LINEAR ||
+                       op->kind == CAR_OP_HEAD_LOSS;
     assert_true(tensor->bytes >= slot->bytes);
     assert_ptr_equal(car_graph_slot(o->graph, tensor->grad_slot), slot);
     if (!reads_first || op->inputs[0] != slot->over_tensor) {

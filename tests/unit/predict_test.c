@@ -373,22 +373,22 @@ static void one_worker_has_all_weights_once(void **state) {
 static void many_workers(void **state) {
     (void)state;
     enum { N = 256 };
-    car_plans_model gpt = car_plans_open_model("gpt2", N);
+    car_plans_model vit = car_plans_open_model("vit-b16", N);
     car_plan_config config = {.workers = N, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA};
-    car_prediction p = predict(gpt.partition, config);
+    car_prediction p = predict(vit.partition, config);
     car_expect_near(p.timed.step_time, 1, 0.01);
     car_expect_near(p.peak_ratio_to_dp, p.free_running, 0.01);
     car_expect_near(p.above_limit, 0, 0.03); /* so many that they average out */
     /* In one process all add to one sum of a stage, one after the other: the longest backward is what a step takes. */
     config.placement = CAR_PLACEMENT_SHARED;
-    p = predict(gpt.partition, config);
+    p = predict(vit.partition, config);
     double longest = 0;
     for (int j = 0; j < N; j++) {
-        longest = fmax(longest, gpt.partition->stages[j].backward);
+        longest = fmax(longest, vit.partition->stages[j].backward);
     }
     car_expect_near(p.timed.step_time, N * longest, N * 0.01 * longest);
     assert_int_equal(p.versions, 2);
-    car_plans_close_model(&gpt);
+    car_plans_close_model(&vit);
 }
 
 static void memory_may_run_out(void **state) {

@@ -71,7 +71,7 @@ grep -q "evaluation  10 images" 1.log || fail "data info: $(cat 1.log)"
 grep -q "unreadable  1" 1.log || fail "data info does not count what cannot be read: $(cat 1.log)"
 grep -q "damaged     1" 1.log || fail "data info does not count what is cut: $(cat 1.log)"
 grep -q "images of other types than JPEG, PNG and WebP: 1, first train/vehicle/airship.gif" 1.log || fail "data info: $(cat 1.log)"
-grep -q "2 of another size, drawn anew: fc.weight, fc.bias" 2.log || fail "train does not say what becomes of the head: $(cat 2.log)"
+grep -q "2 of the head, drawn anew: fc.weight, fc.bias" 2.log || fail "train does not say what becomes of the head: $(cat 2.log)"
 grep -q "frozen: 50 of 102 parameters" 2.log || fail "train does not say what is frozen: $(cat 2.log)"
 grep -q "1 samples could not be read, 1 are damaged" 2.log || fail "train does not say what was broken: $(cat 2.log)"
 for file in best.safetensors weights.safetensors confusion.json; do [ -s run/$file ] || fail "run/$file is not there"; done

@@ -37,14 +37,18 @@ static void adamw(const doubles *u) {
     const car_optimizer_config *config = u->config;
     double whole1 = 1 - pow(config->beta1, (double)(u->step + 1));
     double whole2 = 1 - pow(config->beta2, (double)(u->step + 1));
+    double *m = u->state[0], *v = u->state[1];
+    if (!m || !v) {
+        return; /* there always are */
+    }
     double c = u->step > 0 ? config->correction.c : 0, before1 = 1 - pow(config->beta1, (double)u->step);
     for (int64_t i = 0; i < u->count; i++) {
-        double g = u->scale * u->sum[i], before = u->state[0][i];
+        double g = u->scale * u->sum[i], before = m[i];
         double first = config->beta1 * before + (1 - config->beta1) * g;
-        double second = config->beta2 * u->state[1][i] + (1 - config->beta2) * g * g;
+        double second = config->beta2 * v[i] + (1 - config->beta2) * g * g;
         double direction = (1 + c) * first / whole1 - (c != 0 ? c * before / before1 : 0);
-        u->state[0][i] = first;
-        u->state[1][i] = second;
+        m[i] = first;
+        v[i] = second;
         if (u->last) {
             direction += u->change * (1 - config->beta1) * (g - u->last[i]);
             u->last[i] = g;

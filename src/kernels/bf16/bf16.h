@@ -6,7 +6,8 @@
 #include "kernels/onednn/onednn.h"
 
 extern const car_kernel_class car_bf16_linear, car_bf16_attention, car_bf16_embedding;
-extern const car_kernel_class car_bf16_layernorm, car_bf16_gelu, car_bf16_add, car_bf16_cross_entropy;
+extern const car_kernel_class car_bf16_layernorm, car_bf16_gelu, car_bf16_add, car_bf16_cross_entropy,
+    car_bf16_head_loss;
 
 /* A matrix as it lies in memory. */
 typedef struct car_bf16_matrix {

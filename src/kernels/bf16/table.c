@@ -9,4 +9,5 @@ const car_kernel_class *const car_kernels_bf16[CAR_OP_KINDS] = {
     [CAR_OP_ATTENTION] = &car_bf16_attention,
     [CAR_OP_EMBEDDING] = &car_bf16_embedding,
     [CAR_OP_CROSS_ENTROPY] = &car_bf16_cross_entropy,
+    [CAR_OP_HEAD_LOSS] = &car_bf16_head_loss,
 };

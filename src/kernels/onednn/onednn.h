@@ -13,7 +13,7 @@ extern const car_kernel_class car_onednn_linear, car_onednn_attention;
 extern const car_kernel_class car_onednn_batchnorm, car_onednn_layernorm;
 extern const car_kernel_class car_onednn_relu, car_onednn_add, car_onednn_dropout;
 extern const car_kernel_class car_onednn_global_avgpool, car_onednn_shortcut, car_onednn_flatten;
-extern const car_kernel_class car_onednn_patch_tokens, car_onednn_cross_entropy;
+extern const car_kernel_class car_onednn_patch_tokens, car_onednn_cross_entropy, car_onednn_head_loss;
 
 /* The class for a convolution of these shapes. */
 const car_kernel_class *car_onednn_choose_conv(const car_kernel *kernel);
@@ -62,5 +62,13 @@ car_status car_onednn_reorder(const car_kernel *kernel, void *stream, const dnnl
 car_status car_onednn_sgemm(const car_kernel *kernel, char trans_a, char trans_b, int64_t m, int64_t n, int64_t k,
                             const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                             int64_t ldc);
+
+/* Rows that count; the loss of a row, added to `total`, and the logarithm of the sum of its exponentials; the gradient of
+ * its logits, which may take their place. */
+int64_t car_onednn_counted_rows(const int32_t *labels, int64_t rows);
+car_status car_onednn_loss_of_row(const car_kernel *kernel, const float *x, int64_t classes, double smoothing,
+                                  int64_t row, int32_t label, float *lse, double *total);
+void car_onednn_loss_gradient(float *g, const float *x, int64_t classes, double smoothing, int32_t label, float lse,
+                              float scale);
 
 #endif

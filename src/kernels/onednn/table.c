@@ -22,6 +22,7 @@ const car_kernel_class *const car_kernels_onednn[CAR_OP_KINDS] = {
     [CAR_OP_SELECT_TOKEN] = &car_reference_select_token,
     [CAR_OP_DROPOUT] = &car_onednn_dropout,
     [CAR_OP_CROSS_ENTROPY] = &car_onednn_cross_entropy,
+    [CAR_OP_HEAD_LOSS] = &car_onednn_head_loss,
     [CAR_OP_CARRY] = &car_carry_kernel,
     [CAR_OP_STAGE] = &car_stage_kernel,
 };

@@ -81,7 +81,7 @@ const car_kernel_class car_onednn_patch_tokens = {
 
 /* ---- cross-entropy --------------------------------------------------------------------------- */
 
-static int64_t counted_rows(const int32_t *labels, int64_t rows) {
+int64_t car_onednn_counted_rows(const int32_t *labels, int64_t rows) {
     int64_t counted = 0;
     for (int64_t r = 0; r < rows; r++) {
         counted += labels[r] >= 0;
@@ -89,52 +89,65 @@ static int64_t counted_rows(const int32_t *labels, int64_t rows) {
     return counted;
 }
 
+car_status car_onednn_loss_of_row(const car_kernel *kernel, const float *x, int64_t classes, double smoothing,
+                                  int64_t row, int32_t label, float *lse, double *total) {
+    float sum = 0;
+    *lse = car_vector_select()->log_sum_exp(x, classes, &sum);
+    if (label >= classes) {
+        return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT,
+                                "%s: label %d in row %lld, but there are %lld classes", kernel->op->name, (int)label,
+                                (long long)row, (long long)classes);
+    }
+    if (label >= 0) {
+        double uniform = (double)*lse - (double)sum / (double)classes;
+        *total += (1 - smoothing) * ((double)*lse - (double)x[label]) + smoothing * uniform;
+    }
+    return CAR_OK;
+}
+
+void car_onednn_loss_gradient(float *g, const float *x, int64_t classes, double smoothing, int32_t label, float lse,
+                              float scale) {
+    if (label < 0) {
+        memset(g, 0, (size_t)classes * sizeof *g);
+        return;
+    }
+    car_vector_select()->softmax_gradient(g, x, lse, (float)(smoothing / (double)classes), scale, classes);
+    g[label] -= (float)(1 - smoothing) * scale;
+}
+
 static car_status forward_cross_entropy(const car_kernel *kernel, const car_kernel_io *io) {
-    const car_vector *vector = car_vector_select();
     car_shape shape = car_kernel_in(kernel, 0);
     int64_t classes = shape.dim[shape.rank - 1], rows = car_shape_elements(shape) / classes;
-    double smoothing = kernel->op->config.cross_entropy.smoothing, total = 0;
     const int32_t *labels = io->in[1];
     float *kept = io->training ? io->aux : NULL;
+    double total = 0;
     for (int64_t r = 0; r < rows; r++) {
-        const float *x = (const float *)io->in[0] + r * classes;
-        float sum = 0, lse = vector->log_sum_exp(x, classes, &sum);
+        float lse = 0;
+        car_status status =
+            car_onednn_loss_of_row(kernel, (const float *)io->in[0] + r * classes, classes,
+                                   kernel->op->config.cross_entropy.smoothing, r, labels[r], &lse, &total);
+        if (status != CAR_OK) {
+            return status;
+        }
         if (kept) {
             kept[r] = lse;
         }
-        if (labels[r] >= classes) {
-            return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT,
-                                    "%s: label %d in row %lld, but there are %lld classes", kernel->op->name,
-                                    (int)labels[r], (long long)r, (long long)classes);
-        }
-        if (labels[r] >= 0) {
-            double uniform = (double)lse - (double)sum / (double)classes;
-            total += (1 - smoothing) * ((double)lse - (double)x[labels[r]]) + smoothing * uniform;
-        }
     }
-    int64_t counted = counted_rows(labels, rows);
+    int64_t counted = car_onednn_counted_rows(labels, rows);
     *(float *)io->out = (float)(counted ? total / (double)counted : 0);
     return CAR_OK;
 }
 
 static car_status backward_cross_entropy(const car_kernel *kernel, const car_kernel_io *io) {
-    const car_vector *vector = car_vector_select();
     car_shape shape = car_kernel_in(kernel, 0);
     int64_t classes = shape.dim[shape.rank - 1], rows = car_shape_elements(shape) / classes;
-    double smoothing = kernel->op->config.cross_entropy.smoothing;
     const int32_t *labels = io->in[1];
     const float *kept = io->aux;
-    int64_t counted = counted_rows(labels, rows);
+    int64_t counted = car_onednn_counted_rows(labels, rows);
     float scale = counted ? *(const float *)io->grad_out / (float)counted : 0;
     for (int64_t r = 0; io->grad_in[0] && r < rows; r++) {
-        float *g = (float *)io->grad_in[0] + r * classes;
-        if (labels[r] < 0) {
-            memset(g, 0, (size_t)classes * sizeof *g);
-            continue;
-        }
-        vector->softmax_gradient(g, (const float *)io->in[0] + r * classes, kept[r],
-                                 (float)(smoothing / (double)classes), scale, classes);
-        g[labels[r]] -= (float)(1 - smoothing) * scale;
+        car_onednn_loss_gradient((float *)io->grad_in[0] + r * classes, (const float *)io->in[0] + r * classes, classes,
+                                 kernel->op->config.cross_entropy.smoothing, labels[r], kept[r], scale);
     }
     return CAR_OK;
 }

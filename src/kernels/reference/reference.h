@@ -31,6 +31,7 @@ extern const car_kernel_class car_reference_attention;
 extern const car_kernel_class car_reference_embedding;
 extern const car_kernel_class car_reference_patch_tokens;
 extern const car_kernel_class car_reference_cross_entropy;
+extern const car_kernel_class car_reference_head_loss; /* head_loss.c */
 
 /* The prepare of kernels that need neither scratch space nor state. */
 car_status car_reference_prepare(car_kernel *kernel);

@@ -272,10 +272,8 @@ static void update_owned(car_window *window) {
     if (!car_plan_is_cyclic(plan)) {
         return;
     }
-    for (int home = 0; home < plan->stages; home++) {
-        if (car_plan_owner(plan, 0, home) != window->device) {
-            continue;
-        }
+    int k = plan->per_worker, first = (plan->config.workers - 1 - window->device) * k; /* see owner_of */
+    for (int home = first; home < first + k; home++) {
         /* One update of each home falls into a window. */
         int64_t step = -car_plan_floor_div(-(window->begin - renewal_slot(plan, 0, home)), plan->period);
         if (step >= 0 && step < window->steps) {
