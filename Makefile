@@ -78,6 +78,9 @@ bench-models: $(BUILD)/.with-bench ## measure kernels and models, beside OpenBLA
 bench-memory: build want-bench ## measure the memory of training under each rule, beside the plan's prediction
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/memory.py $(BENCH_ARGS)
 
+bench-stagger: build want-bench ## measure memory and time of rule stagger, beside accumulate and dp
+	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/stagger.py $(BENCH_ARGS)
+
 bench-mpi-memory: build want-bench ## measure the resident memory of ranks on this machine, dp beside the cyclic rules
 	@BUILD_DIR="$(CURDIR)/$(BUILD)" bench/mpi_memory.py $(BENCH_ARGS)
 

@@ -17,7 +17,11 @@ enum { MOST_CUTS = 4096 };
 static int read_options(int argc, char **argv, car_plan_options *o) {
     const car_cli_option options[] = {
         {"model", "NAME", "which model to plan for (required)", CAR_CLI_TEXT, &o->model, 0, 0},
-        {"workers", "N", "micro-batches of a step", CAR_CLI_INT, &o->workers, 1, 1 << 16},
+        {"workers", "N", "workers, which share a step's micro-batches", CAR_CLI_INT, &o->workers, 1, 1 << 16},
+        {"accumulate", "M", "micro-batches that each worker takes in a step, one after the other (1)", CAR_CLI_INT,
+         &o->accumulate, 1, 1 << 16},
+        {"sum-order", "HOW", "with --accumulate: add gradients by micro-batch or by worker (by placement)",
+         CAR_CLI_TEXT, &o->sum_order, 0, 0},
         {"stages", "S", "pieces of the model, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1,
          1 << 20},
         {"rule", "NAME", "who computes when, with which weights; see below", CAR_CLI_TEXT, &o->rule, 0, 0},
@@ -120,6 +124,8 @@ static car_status read_names(car_context *context, const car_plan_options *o, ca
         CAR_TRY(car_mapping_find(context, o->mapping, &config->mapping));
     }
     config->workers = o->workers;
+    config->accumulate = o->accumulate;
+    CAR_TRY(car_sum_order_find(context, o->sum_order, &config->sum_order));
     config->threads = o->threads;
     config->ranks = o->ranks;
     config->freshness_slack = o->freshness_slack;
@@ -318,6 +324,8 @@ done:
 int car_cli_plan(int argc, char **argv) {
     car_plan_options o = {.workers = 4,
                           .precision = "fp32",
+                          .accumulate = 1,
+                          .sum_order = "auto",
                           .shape.batch = 32,
                           .machines = 1,
                           .steps = 4,

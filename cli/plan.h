@@ -20,7 +20,8 @@ typedef struct car_plan_options {
     const char *model, *rule, *placement, *partition, *mapping, *optimizer, *delay_correction;
     const char *svg, *profile_file, *convolutions, *memory, *cluster, *recompute, *memory_limit, *precision;
     car_model_config shape; /* of the model; zero where it is left open */
-    int workers, stages, threads, freshness_slack;
+    int workers, accumulate, stages, threads, freshness_slack;
+    const char *sum_order;
     int ranks, machines, steps;
     int global_batch;
     const char *out; /* --recommend: where the configuration goes */

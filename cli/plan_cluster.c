@@ -72,7 +72,9 @@ void car_cli_plan_print_timing(const car_plan_subject *s, const car_prediction *
     double memory = car_cli_plan_memory(p);
     fputc('\n', stream);
     car_cli_plan_describe_cluster(s, stream);
-    fprintf(stream, "  one worker's forwards and backwards               %10s\n", car_cli_seconds(t->compute).text);
+    fprintf(stream, "  one %-44s  %10s\n",
+            s->options->accumulate > 1 ? "micro-batch's forwards and backwards" : "worker's forwards and backwards",
+            car_cli_seconds(t->compute).text);
     fprintf(stream, "  a step if messages took no time                   %10s\n", car_cli_seconds(t->free_step).text);
     fprintf(stream, "  a step                                            %10s   exposed communication %s, %.1f %%\n",
             car_cli_seconds(t->step).text, car_cli_seconds(t->exposed).text, 100 * t->exposed / t->step);

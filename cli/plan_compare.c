@@ -50,6 +50,7 @@ static car_status add_row(const car_plan_subject *s, const car_plan_config *base
     config.placement = placement;
     config.ranks = 0;
     config.threads = is_one_process(placement) ? base->threads : 0;
+    config.sum_order = CAR_SUM_ORDER_AUTO; /* each has its own */
     config.freshness_slack = car_rule_info_of(rule)->has_slack ? base->freshness_slack : 0;
     car_status status = car_plan_create(s->context, s->partition, &config, &plan);
     if (status == CAR_ERROR_UNSUPPORTED && t->left_out++ == 0) {

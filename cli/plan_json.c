@@ -107,6 +107,7 @@ cJSON *car_cli_plan_json_prediction(const car_prediction *p) {
     cJSON *object = cJSON_CreateObject();
     bool ok = object != NULL;
     car_cli_plan_json_number(object, "peak_ratio_to_dp", p->peak_ratio_to_dp, &ok);
+    car_cli_plan_json_number(object, "stale_share", p->stale_share, &ok);
     car_cli_plan_json_number(object, "free_running_ratio_to_dp", p->free_running, &ok);
     car_cli_plan_json_number(object, "limit", p->limit, &ok);
     car_cli_plan_json_number(object, "above_limit", p->above_limit, &ok);
@@ -181,6 +182,10 @@ static void add_config(const car_plan_subject *s, const car_plan *plan, cJSON *r
     add_text(root, "rule", car_rule_text(c->rule), ok);
     add_text(root, "placement", car_placement_text(c->placement), ok);
     car_cli_plan_json_number(root, "workers", c->workers, ok);
+    car_cli_plan_json_number(root, "accumulate", c->accumulate, ok);
+    if (c->accumulate > 1) {
+        add_text(root, "sum_order", car_sum_order_text(c->sum_order), ok);
+    }
     car_cli_plan_json_number(root, "stage_count", s->partition->stage_count, ok);
     car_cli_plan_json_number(root, "batch", s->options->shape.batch, ok);
     add_text(root, "partition", car_measure_text(s->partition->measure), ok);

@@ -135,7 +135,7 @@ static void print_memory(const car_plan *plan, const car_prediction *p, FILE *st
              shared ? count_noun(config->threads, "thread", "threads") : count_noun(p->devices, "device", "devices"));
     fprintf(stream, "  %-48s  %10s      %.2f   mean %s\n", timed, car_cli_bytes((double)p->timed.peak).text,
             p->peak_ratio_to_dp, car_cli_bytes((double)p->timed.mean).text);
-    if (car_plan_is_cyclic(plan)) {
+    if (car_plan_is_spaced(plan)) {
         fprintf(stream, "  this plan, workers evenly spaced                  %10s      %.2f\n",
                 car_cli_bytes(p->free_running * dp).text, p->free_running);
         fprintf(stream, "  %-48s  %10s      %.2f   self-timed is %.0f %% %s\n",
@@ -156,8 +156,8 @@ static void print_memory(const car_plan *plan, const car_prediction *p, FILE *st
         fprintf(stream, "  the device that needs most, self-timed            %10s\n",
                 car_cli_bytes((double)p->timed.device_peak).text);
     }
-    fprintf(stream, "  time of a step, in one worker's forwards and backwards  %.2f      idle %.0f %%\n",
-            p->timed.step_time, 100 * p->timed.idle);
+    fprintf(stream, "  time of a step, in one %s forwards and backwards  %.2f      idle %.0f %%\n",
+            config->accumulate > 1 ? "micro-batch's" : "worker's", p->timed.step_time, 100 * p->timed.idle);
 }
 
 static void print_states(const car_plan *plan, const car_prediction *p, FILE *stream) {
@@ -196,8 +196,12 @@ static void print_traffic(const car_plan *plan, const car_prediction *p, FILE *s
                 p->rounds_between_slots, count_noun(p->rounds_between_slots, "round", "rounds"),
                 p->max_messages_per_slot, p->burst);
     }
-    fprintf(stream, "  gradients are %s\n",
+    fprintf(stream, "  gradients are %s",
             p->gradient_delay ? "of weights up to one step old" : "of the newest weights everywhere");
+    if (p->gradient_delay) {
+        fprintf(stream, "; stale share %.2g", p->stale_share);
+    }
+    fputc('\n', stream);
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */
@@ -208,6 +212,9 @@ static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *s
     fprintf(stream, "%s: %s, %s, %d %s of %d, %d %s", s->options->model, car_rule_text(c->rule),
             car_placement_text(c->placement), c->workers, count_noun(c->workers, "worker", "workers"),
             s->options->shape.batch, p->stage_count, count_noun(p->stage_count, "stage", "stages"));
+    if (c->accumulate > 1) {
+        fprintf(stream, ", %d micro-batches a worker, added by %s", c->accumulate, car_sum_order_text(c->sum_order));
+    }
     if (!car_placement_info_of(c->placement)->one_process) {
         int devices = car_plan_devices(plan);
         fprintf(stream, ", %d %s", devices, count_noun(devices, "rank", "ranks"));

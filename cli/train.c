@@ -32,6 +32,9 @@ static car_status build(car_train_run *run, car_plan_config *plan, const car_pro
     run->recompute = partition.recompute;
     CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
     CAR_TRY(car_train_make_plan(run, plan));
+    if (o->accumulate > 1) { /* the run keeps it, wherever it goes on */
+        o->sum_order = car_sum_order_text(car_plan_config_of(run->plan)->sum_order);
+    }
     if (!run->transport) {
         CAR_TRY(car_train_check_memory(run, optimizer_states));
     }

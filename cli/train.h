@@ -32,6 +32,8 @@ typedef struct car_train_options {
     car_precision saves_as; /* what save_precision names */
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, steps, eval_every, eval_batches;
+    int accumulate; /* micro-batches of a worker in a step */
+    const char *sum_order;
     int warmup; /* CAR_NONE: left to the rule */
     bool warmup_by_rule;
     int asked_steps; /* `steps` before --epochs had a say */
@@ -101,7 +103,7 @@ typedef struct car_train_data {
     car_graph *graph;
     int input_tensor, label_tensor;
     bool *wanted; /* over ranks: whose micro-batches this one takes */
-    int workers;
+    int batches;  /* of a step, that `wanted` is about */
 } car_train_data;
 
 /* Asks the data for what the options leave open: classes, the size of small images, the vocabulary of a tokenizer. */
@@ -255,6 +257,14 @@ car_status car_train_check_plan_steps(car_train_run *run);
 car_status car_train_keep_plan(car_train_run *run);
 
 /* ---- train_fit.c, train_fit_ranks.c: memory and disk, before any of it is taken ------------------------------------ */
+
+/* Micro-batches and samples of a step. */
+static inline int car_train_batches(const car_train_options *o) {
+    return o->workers * o->accumulate;
+}
+static inline double car_train_step_samples(const car_train_options *o) {
+    return (double)car_train_batches(o) * o->shape.batch;
+}
 
 /* Whether the lists of tasks of so many workers and stages fit; before the plan is made. */
 car_status car_train_check_tasks(car_train_run *run, int workers, int stages);

@@ -167,7 +167,7 @@ done:
 /* Stages and versions are a function of these. */
 static car_status compare_plan(car_train_run *run) {
     const car_plan_config *config = car_plan_config_of(run->plan);
-    char text[160];
+    char text[160], several[48] = "";
     uint64_t cuts = car_graph_fingerprint(run->graph);
     for (int j = 0; j < run->partition->stage_count; j++) {
         cuts = car_random_u64(cuts, (uint64_t)run->partition->stages[j].first);
@@ -175,8 +175,11 @@ static car_status compare_plan(car_train_run *run) {
     for (const char *c = run->options.plan_text; c && *c; c++) {
         cuts = car_random_u64(cuts, (uint64_t)*c);
     }
-    snprintf(text, sizeof text, "%s/%s N=%d S=%d R=%d slack=%d %016llx", car_rule_text(config->rule),
-             car_placement_text(config->placement), config->workers, run->partition->stage_count,
+    if (config->accumulate > 1) {
+        snprintf(several, sizeof several, " M=%d by %s", config->accumulate, car_sum_order_text(config->sum_order));
+    }
+    snprintf(text, sizeof text, "%s/%s N=%d%s S=%d R=%d slack=%d %016llx", car_rule_text(config->rule),
+             car_placement_text(config->placement), config->workers, several, run->partition->stage_count,
              car_plan_devices(run->plan), config->freshness_slack, (unsigned long long)cuts);
     return car_rank_agree(run->context, run->transport, "plan", text);
 }

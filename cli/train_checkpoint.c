@@ -260,6 +260,8 @@ static const char *const decisive[] = {"model",
                                        "data",
                                        "rule",
                                        "workers",
+                                       "accumulate",
+                                       "sum-order",
                                        "stages",
                                        "batch",
                                        "seed",
@@ -313,6 +315,10 @@ static void default_options(cJSON *then) {
     }
     if (then && !cJSON_GetObjectItemCaseSensitive(then, "precision")) {
         cJSON_AddStringToObject(then, "precision", "fp32");
+    }
+    if (then && !cJSON_GetObjectItemCaseSensitive(then, "accumulate")) {
+        cJSON_AddNumberToObject(then, "accumulate", 1);
+        cJSON_AddStringToObject(then, "sum-order", "auto");
     }
     car_train_default_correction(then);
 }

@@ -56,7 +56,7 @@ done:
 void car_train_close_data(car_train_data *data) {
     car_loader_destroy(data->evaluation);
     car_loader_destroy(data->loader);
-    car_context_release(data->context, data->wanted, data->wanted ? (size_t)data->workers : 0, sizeof *data->wanted);
+    car_context_release(data->context, data->wanted, data->wanted ? (size_t)data->batches : 0, sizeof *data->wanted);
     car_dataset_close(data->set);
 }
 
@@ -64,16 +64,16 @@ void car_train_close_data(car_train_data *data) {
 
 int64_t car_train_epoch_steps(const car_train_data *data, const car_train_options *o) {
     int64_t samples = car_dataset_get_info(data->set).samples[CAR_SPLIT_TRAIN];
-    return samples == CAR_DATASET_ENDLESS ? 0 : samples / ((int64_t)o->workers * o->shape.batch);
+    return samples == CAR_DATASET_ENDLESS ? 0 : samples / ((int64_t)car_train_batches(o) * o->shape.batch);
 }
 
-/* No rank reads ahead what others will use. Returns for how many workers it reads. */
+/* No rank reads ahead what others will use. Returns how many micro-batches of a step it reads. */
 static car_status find_wanted(car_train_data *data, const car_train_options *o, const car_rank *rank, int *count) {
     car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(data->context, (size_t)o->workers, sizeof *data->wanted, &data->wanted));
-    data->workers = o->workers;
+    CAR_TRY(car_context_allocate(data->context, (size_t)car_train_batches(o), sizeof *data->wanted, &data->wanted));
+    data->batches = car_train_batches(o);
     *count = 0;
-    for (int i = 0; i < o->workers; i++) {
+    for (int i = 0; i < data->batches; i++) {
         data->wanted[i] = car_rank_feeds(rank, i);
         *count += data->wanted[i];
     }
@@ -86,8 +86,9 @@ car_status car_train_start_loader(car_train_data *data, const car_train_options 
     car_loader_config config = car_loader_config_default();
     int wanted = 0;
     car_status status = CAR_OK;
-    config.workers = o->workers;
+    config.workers = car_train_batches(o); /* of a step: it need not know whose they are */
     config.batch = o->shape.batch;
+    config.depth = o->workers + o->data_threads;
     config.sequential = strcmp(o->order, "sequential") == 0;
     config.seed = o->seed;
     config.threads = o->data_threads;
@@ -97,7 +98,8 @@ car_status car_train_start_loader(car_train_data *data, const car_train_options 
         CAR_TRY(find_wanted(data, o, rank, &wanted));
         config.wanted = data->wanted;
         config.threads = wanted > 0 ? o->data_threads : 0;
-        config.depth = wanted + config.threads > 0 ? wanted + config.threads : 1;
+        config.depth = (wanted + o->accumulate - 1) / o->accumulate + config.threads;
+        config.depth = config.depth > 0 ? config.depth : 1;
     }
     CAR_TRY(car_loader_create(data->set, &config, &data->loader));
 done:

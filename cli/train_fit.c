@@ -62,16 +62,17 @@ car_status car_train_check_tasks(car_train_run *run, int workers, int stages) {
     double here = run->transport ? car_transport_local_size(run->transport) : 1;
     double bytes = fmin((double)run->available.machine, (double)run->available.group);
     int fewer = workers, each = stages / workers > 0 ? stages / workers : 1;
-    if (task_bytes(workers, stages) * here / ranks <= bytes || run->options.force) {
+    double each_takes = run->options.accumulate * here / ranks;
+    if (task_bytes(workers, stages) * each_takes <= bytes || run->options.force) {
         return CAR_OK;
     }
-    while (fewer > 1 && task_bytes(fewer, (double)fewer * each) * here / ranks > bytes) {
+    while (fewer > 1 && task_bytes(fewer, (double)fewer * each) * each_takes > bytes) {
         fewer--;
     }
     return car_context_fail(run->context, CAR_ERROR_MEMORY,
                             "the plan of %d workers and %d stages alone needs %s of memory, and %s are available; "
                             "--workers %d --stages %d would fit; --force goes on all the same",
-                            workers, stages, car_cli_bytes(task_bytes(workers, stages) * here / ranks).text,
+                            workers, stages, car_cli_bytes(task_bytes(workers, stages) * each_takes).text,
                             car_cli_bytes(bytes).text, fewer, fewer * each);
 }
 
@@ -84,10 +85,10 @@ static car_status predict_activations(const car_plan *plan, double *out) {
     car_status status = CAR_OK;
     if (config->rule == CAR_RULE_CUSTOM) { /* every worker has at most one micro-batch */
         *out = workers * (double)partition->held_bytes;
-    } else if ((int64_t)config->workers * partition->stage_count <= few_enough) {
+    } else if ((int64_t)car_plan_micro_batches(plan) * partition->stage_count <= few_enough) {
         CAR_TRY(car_plan_predict_timed(plan, 0, &timed));
         *out = (double)timed.peak;
-    } else if (car_plan_is_cyclic(plan)) {
+    } else if (car_plan_is_spaced(plan)) {
         *out = certain_share * partition->limit * workers * (double)partition->held_bytes;
     } else {
         *out = (car_rule_info_of(config->rule)->in_turns ? together : workers) * (double)partition->held_bytes;
@@ -105,12 +106,14 @@ static double gradient_bytes(const car_plan *plan, double weights, bool deferred
     for (int b = partition->stage_count; b < partition->bundle_count; b++) {
         tied += (double)partition->bundles[b].bytes;
     }
-    if (car_plan_is_cyclic(plan)) {
-        return weights + tied + (deferred ? weights + tied : tied);
+    bool by_worker = config->sum_order == CAR_SUM_ORDER_WORKER;
+    if (car_plan_is_spaced(plan)) {
+        double waiting = !car_plan_is_cyclic(plan) ? 0 : deferred ? weights + tied : tied;
+        return (by_worker ? config->workers : 1) * (weights + tied) + waiting;
     }
     /* A custom plan has a sum for each step under way. */
     const car_rule_info *rule = car_rule_info_of(config->rule);
-    return (rule->in_turns ? 1 : rule->from_file ? 2 : config->workers) * (weights + tied);
+    return (rule->in_turns && !by_worker ? 1 : rule->from_file ? 2 : config->workers) * (weights + tied);
 }
 
 /* What a thread has for itself. */
@@ -143,7 +146,7 @@ static car_status predict(const car_train_run *run, const car_plan *plan, int st
     *out = (need){.weights = versions * copies + master,
                   .gradients = gradient_bytes(plan, weights, deferred),
                   .optimizer = optimizer,
-                  .tasks = task_bytes(config->workers, car_plan_partition(plan)->stage_count)};
+                  .tasks = task_bytes(car_plan_micro_batches(plan), car_plan_partition(plan)->stage_count)};
     CAR_TRY(predict_activations(plan, &out->planned));
     out->activations = out->planned;
     if (o->checkpoint_every) {
@@ -153,7 +156,7 @@ static car_status predict(const car_train_run *run, const car_plan *plan, int st
     }
     if (run->program) {
         out->weights += versions * derived_bytes(run->program);
-        out->workspace = o->threads * lane_bytes(run->program, ring && config->workers > 1);
+        out->workspace = o->threads * lane_bytes(run->program, ring && car_plan_micro_batches(plan) > 1);
     }
 done:
     return status;
@@ -281,7 +284,9 @@ car_status car_train_check_memory(car_train_run *run, int states) {
     car_status status = CAR_OK;
     CAR_TRY(predict(run, run->plan, states, &n));
     /* What is not simulated is a bound, not a prediction to be shown. */
-    run->planned = (int64_t)config->workers * car_plan_partition(run->plan)->stage_count <= few_enough ? n.planned : 0;
+    run->planned = (int64_t)car_plan_micro_batches(run->plan) * car_plan_partition(run->plan)->stage_count <= few_enough
+                       ? n.planned
+                       : 0;
     if (total(&n) <= r.bytes) {
         return CAR_OK;
     }

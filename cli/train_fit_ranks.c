@@ -154,8 +154,8 @@ static car_status predict_together(const car_plan *plan, double *out) {
     int64_t workers = car_plan_config_of(plan)->workers;
     car_simulation timed;
     car_status status = CAR_OK;
-    *out = (car_plan_is_cyclic(plan) ? partition->limit : 1) * (double)workers * (double)partition->held_bytes;
-    if (workers * partition->stage_count <= few_enough) {
+    *out = (car_plan_is_spaced(plan) ? partition->limit : 1) * (double)workers * (double)partition->held_bytes;
+    if ((int64_t)car_plan_micro_batches(plan) * partition->stage_count <= few_enough) {
         CAR_TRY(car_plan_predict_timed(plan, 0, &timed));
         *out = (double)timed.peak;
     }

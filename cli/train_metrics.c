@@ -219,7 +219,7 @@ static const char *number_or_null(double value, char text[32]) {
 void car_train_write_metrics(car_train_run *run, const car_step_report *report) {
     char line[512], loss[32], norm[64] = "", number[32];
     double now = report->when, trained = now - run->started - run->aside;
-    double samples_per_s = (double)run->reported * run->options.workers * run->options.shape.batch / trained;
+    double samples_per_s = (double)run->reported * car_train_step_samples(&run->options) / trained;
     if (!run->writes) {
         return;
     }

@@ -23,6 +23,8 @@ void car_train_default_options(car_train_options *o) {
                              .augment = "auto",
                              .memory = "normal",
                              .workers = 4,
+                             .accumulate = 1,
+                             .sum_order = "auto",
                              .threads = cores > 0 && cores < 1024 ? (int)cores : 1,
                              .shape.batch = 16,
                              .order = "shuffled",
@@ -47,7 +49,11 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"placement", "PLACE", "which device computes and holds what; see below", CAR_CLI_TEXT, &o->placement, 0, 0},
         {"mapping", "KIND", "workers on ranks and machines: interleaved or contiguous (the better)", CAR_CLI_TEXT,
          &o->mapping, 0, 0},
-        {"workers", "N", "micro-batches in a step", CAR_CLI_INT, &o->workers, 1, 65536},
+        {"workers", "N", "workers, which share a step's micro-batches", CAR_CLI_INT, &o->workers, 1, 65536},
+        {"accumulate", "M", "micro-batches that each worker takes in a step, one after the other (1)", CAR_CLI_INT,
+         &o->accumulate, 1, 65536},
+        {"sum-order", "HOW", "with --accumulate: add gradients by micro-batch or by worker (by placement)",
+         CAR_CLI_TEXT, &o->sum_order, 0, 0},
         {"stages", "S", "stages, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1, 1 << 20},
         {"plan", "FILE", "a plan as 'carousel plan --dump' writes it, or one of your own; see docs/plan.md",
          CAR_CLI_TEXT, &o->plan, 0, 0},
@@ -285,6 +291,8 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     CAR_TRY(car_convolutions_find(context, o->convolutions, &program->convolutions));
     CAR_TRY(car_convolutions_find_memory(context, o->memory, &program->tight));
     plan->workers = o->workers;
+    plan->accumulate = o->accumulate;
+    CAR_TRY(car_sum_order_find(context, o->sum_order, &plan->sum_order));
     plan->threads = o->threads;
     plan->freshness_slack = o->freshness_slack;
     CAR_TRY(car_train_read_schedule(context, o, 1, &trainer->schedule)); /* checks it; again when epochs are known */

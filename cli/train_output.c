@@ -59,6 +59,10 @@ static void add_options(cJSON *json, const car_train_run *run) {
     cJSON_AddStringToObject(json, "rule", o->rule);
     cJSON_AddStringToObject(json, "placement", o->placement);
     cJSON_AddNumberToObject(json, "workers", o->workers);
+    if (o->accumulate > 1) {
+        cJSON_AddNumberToObject(json, "accumulate", o->accumulate);
+        cJSON_AddStringToObject(json, "sum_order", o->sum_order);
+    }
     cJSON_AddNumberToObject(json, "stages", o->stages ? o->stages : o->workers);
     cJSON_AddNumberToObject(json, "batch", o->shape.batch);
     cJSON_AddNumberToObject(json, "threads", o->threads);
@@ -119,12 +123,16 @@ void car_train_close_output(car_train_run *run) {
 
 void car_train_show_model(const car_train_run *run) {
     const car_train_options *o = &run->options;
-    char correction[160];
+    char correction[160], several[80] = "";
     car_train_describe_correction(run, correction, sizeof correction);
-    printf("%s: %.2f million parameters, %.2f GFLOP a sample; %s, %d workers of %d samples, %d stages, %d threads%s\n",
-           o->model, (double)car_graph_param_bytes(run->graph) / 4e6,
-           (car_graph_flops(run->graph, false) + car_graph_flops(run->graph, true)) / o->shape.batch / 1e9, o->rule,
-           o->workers, o->shape.batch, run->partition->stage_count, o->threads, correction);
+    if (o->accumulate > 1) {
+        snprintf(several, sizeof several, ", %d micro-batches each, added by %s", o->accumulate, o->sum_order);
+    }
+    printf(
+        "%s: %.2f million parameters, %.2f GFLOP a sample; %s, %d workers of %d samples%s, %d stages, %d threads%s\n",
+        o->model, (double)car_graph_param_bytes(run->graph) / 4e6,
+        (car_graph_flops(run->graph, false) + car_graph_flops(run->graph, true)) / o->shape.batch / 1e9, o->rule,
+        o->workers, o->shape.batch, several, run->partition->stage_count, o->threads, correction);
     if (run->partition->recompute) {
         char text[256];
         car_cli_describe_recomputation(run->partition, text, sizeof text);
@@ -296,7 +304,7 @@ static void add_results(cJSON *json, car_train_run *run, double elapsed, bool in
         }
     }
     add_decisions(json, run);
-    cJSON_AddNumberToObject(json, "samples_per_s", (double)run->reported * o->workers * o->shape.batch / elapsed);
+    cJSON_AddNumberToObject(json, "samples_per_s", (double)run->reported * car_train_step_samples(o) / elapsed);
     cJSON_AddNumberToObject(json, "step_ms_median", median_step(run));
     if (run->first_step > 0) {
         cJSON_AddNumberToObject(json, "resumed_after", (double)run->first_step);
@@ -371,7 +379,7 @@ car_status car_train_summarize(car_train_run *run, bool interrupted) {
     printf("%s after %lld steps", interrupted ? "interrupted" : "done", (long long)car_train_steps(run));
     if (run->reported > 0) {
         printf(": loss %.4f -> %.4f in %.1f s, %.1f samples/s, ", run->first_loss, run->loss, elapsed,
-               (double)run->reported * run->options.workers * run->options.shape.batch / elapsed);
+               (double)run->reported * car_train_step_samples(&run->options) / elapsed);
         car_train_print_peak(run);
     }
     puts(run->reported > 0 || interrupted ? "" : ", all of them made before");

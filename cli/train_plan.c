@@ -15,7 +15,8 @@ static const size_t most_bytes = (size_t)1 << 28;
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* Options that the file answers. */
-static const char *const answered[] = {"rule", "placement", "mapping", "workers", "stages", "freshness-slack"};
+static const char *const answered[] = {"rule",   "placement",       "mapping",    "workers",
+                                       "stages", "freshness-slack", "accumulate", "sum-order"};
 
 static const char *find_contradiction(int argc, char **argv) {
     for (size_t n = 0; n < sizeof answered / sizeof answered[0]; n++) {
@@ -59,6 +60,8 @@ static car_status apply(car_context *context, car_train_options *o, const char *
     o->placement = car_placement_text(header.config.placement);
     o->mapping = car_placement_maps_workers(header.config.placement) ? car_mapping_text(header.config.mapping) : NULL;
     o->workers = header.config.workers;
+    o->accumulate = header.config.accumulate;
+    o->sum_order = car_sum_order_text(header.config.sum_order);
     o->stages = header.stages;
     o->freshness_slack = header.config.freshness_slack;
     if (car_rule_info_of(header.config.rule)->in_turns) {

@@ -48,7 +48,7 @@ static void show_duration(car_train_run *run, double now) {
     bool pauses = o->eval_every && (!run->transport || car_train_pauses(o));
     describe_duration((double)steps / rate, duration, sizeof duration);
     printf("%sabout %s for %lld steps at %.0f samples/s%s\n", run->terminal ? "\r\033[K" : "", duration,
-           (long long)steps, rate * o->workers * o->shape.batch, pauses ? ", evaluations not counted" : "");
+           (long long)steps, rate * car_train_step_samples(o), pauses ? ", evaluations not counted" : "");
 }
 
 /* ---- one line -------------------------------------------------------------------------------- */
@@ -106,7 +106,7 @@ static void show_step(car_train_run *run, double now) {
     if (!last && run->reported != 1 && now - run->shown < (run->terminal ? terminal_pause : log_pause)) {
         return;
     }
-    double elapsed = now - run->started - run->aside, samples = (double)run->reported * o->workers * o->shape.batch;
+    double elapsed = now - run->started - run->aside, samples = (double)run->reported * car_train_step_samples(o);
     run->shown = now;
     if (run->epoch_steps > 0) {
         snprintf(epoch, sizeof epoch, "epoch %.2f  ", (double)step / (double)run->epoch_steps);

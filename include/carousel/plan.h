@@ -2,7 +2,8 @@
  *
  * Words (docs/design.md has the mathematics): N workers make one global batch; a model is cut into
  * S = k*N stages; a slot is one stage's forward or backward by one worker; a step is one update of all
- * weights. Micro-batch n = t*N + i is worker i's of step t.
+ * weights. Each worker takes M micro-batches of a step, one after the other: micro-batch n is number n mod M*N of step n / (M*N),
+ * and worker n mod N's. With M = 1, which is what one has if nobody asks for more, number and worker are the same.
  *
  * The table says, for every device and window of slots, what is done in which order, with which
  * version of the weights, and which messages pass. The validator, the executors, the simulator and
@@ -22,8 +23,22 @@ extern "C" {
 
 typedef struct car_plan car_plan;
 
+/* The order in which the gradients of a step are added. It is part of a run's result: the bits depend on it. */
+typedef enum car_sum_order {
+    CAR_SUM_ORDER_AUTO, /* by worker for replica and for dp, whose workers add their own first anyway; else the next */
+    CAR_SUM_ORDER_MICRO_BATCH, /* one sum over all micro-batches, in their order: least memory */
+    CAR_SUM_ORDER_WORKER /* each worker adds its own M first, and sums travel once a step: one more sum a worker */
+} car_sum_order;
+
+const char *car_sum_order_text(car_sum_order order); /* "auto", "micro-batch", "worker" */
+car_status car_sum_order_find(car_context *context, const char *name, car_sum_order *out);
+
 typedef struct car_plan_config {
     int workers; /* N */
+    /* M: micro-batches that each worker takes in a step, one after the other; 0: 1. Not to be confused with the rule of that
+     * name, under which workers take turns. */
+    int accumulate;
+    car_sum_order sum_order; /* with M > 1 */
     car_rule rule;
     car_placement placement;
     car_mapping mapping; /* replica with fewer ranks than workers: which workers a rank hosts */
@@ -52,8 +67,13 @@ car_context *car_plan_context(const car_plan *plan);
 const car_partition *car_plan_partition(const car_plan *plan);
 const car_plan_config *car_plan_config_of(const car_plan *plan); /* zeroes resolved */
 int car_plan_devices(const car_plan *plan);
-int car_plan_per_worker(const car_plan *plan); /* k = S / N, at least 1 */
-bool car_plan_is_cyclic(const car_plan *plan); /* see car_rule_info */
+int car_plan_per_worker(const car_plan *plan);         /* k = S / N, at least 1 */
+int car_plan_micro_batches(const car_plan *plan);      /* of a step: M*N */
+int car_plan_worker(const car_plan *plan, int number); /* whose a micro-batch of a step is; CAR_NONE stays what it is */
+bool car_plan_is_cyclic(const car_plan *plan);         /* see car_rule_info */
+bool car_plan_is_spaced(const car_plan *plan);         /* the same */
+/* Of a rule whose workers are spaced: when a micro-batch is due, in times that one takes, if all go on evenly. */
+double car_plan_phase(const car_plan *plan, int64_t step, int number);
 /* Whether sums over ranks are collectives, in any order; otherwise gradients are added in ring order. */
 bool car_plan_reduces(const car_plan *plan);
 
@@ -61,7 +81,8 @@ bool car_plan_reduces(const car_plan *plan);
 
 /* Slots from one step to the next: 2S for the cycle and for dp. */
 int64_t car_plan_period(const car_plan *plan);
-/* The slot of a forward or a backward. */
+/* The slot of a forward or a backward. Here and below a `worker` of a step is the number of a micro-batch in it, 0 to
+ * M*N - 1. */
 int64_t car_plan_forward_slot(const car_plan *plan, int64_t step, int worker, int stage);
 int64_t car_plan_backward_slot(const car_plan *plan, int64_t step, int worker, int stage);
 /* The first slot that can see the weights that step `step` makes of `stage`. */
@@ -98,7 +119,7 @@ typedef enum car_task_kind {
     X(CAR_CARGO_NONE, "-")                                                                                  \
     X(CAR_CARGO_ACTIVATION, "a") /* across the cut before `stage`, forward: for `worker`'s forward of it */ \
     X(CAR_CARGO_GRADIENT, "g")   /* across the cut before `stage`, backward */                              \
-    X(CAR_CARGO_PARTIAL, "p")    /* a bundle's sum over workers 0 .. worker */                              \
+    X(CAR_CARGO_PARTIAL, "p")    /* a bundle's sum up to `worker` */                                        \
     X(CAR_CARGO_FINISHED, "s")   /* a bundle's sum over all workers */                                      \
     X(CAR_CARGO_WEIGHTS, "w")    /* a bundle's weights `version` */
 
@@ -112,11 +133,12 @@ typedef enum car_cargo {
 typedef struct car_task {
     car_task_kind kind;
     car_cargo cargo;
-    int worker;           /* whose; in sums: the last one added; CAR_NONE if it is nobody's */
-    int stage;            /* F, B, activations, their gradients: the stage */
-    int bundle;           /* sums, weights, updates: the bundle (see partition.h); F, B: the stage's own */
-    int64_t step;         /* t; of updates and sums: whose sum; of weights: whose update made them, -1 if initial */
-    int64_t version;      /* index of theta that is used, made or carried; CAR_NONE where none is */
+    int worker;      /* whose: the micro-batch's number in its step, 0 to M*N - 1, of which worker `number mod N` it is;
+                           * in sums: the last one added; CAR_NONE if it is nobody's */
+    int stage;       /* F, B, activations, their gradients: the stage */
+    int bundle;      /* sums, weights, updates: the bundle (see partition.h); F, B: the stage's own */
+    int64_t step;    /* t; of updates and sums: whose sum; of weights: whose update made them, -1 if initial */
+    int64_t version; /* index of theta that is used, made or carried; CAR_NONE where none is */
     int64_t tied_version; /* F, B of a stage with a tied bundle: the version of that; else CAR_NONE */
     int peer;             /* device at the other end */
     int tag;              /* matches a send with its receive between two devices, first in first out */

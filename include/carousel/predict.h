@@ -23,7 +23,7 @@ typedef struct car_simulation_config {
 } car_simulation_config;
 
 /* Self-timed execution of the compute tasks and their dependencies, as events. Time is in units of one
- * worker's step (all its forwards and backwards), so dp on N devices takes 1 a step. Messages take no time. */
+ * micro-batch (all its forwards and backwards), so dp on N devices takes 1 a step, or M.  Messages take no time. */
 typedef struct car_simulation {
     double step_time;   /* in steady state */
     double idle;        /* share of the executors' time */
@@ -60,6 +60,7 @@ typedef struct car_prediction {
     int rounds_between_slots; /* of point-to-point messages in a row: 1 for the cycle, ceil(log2 N) at least for a collective */
     double burst;             /* most bytes sent in one slot over the mean, all devices; 0 without traffic */
     int gradient_delay; /* steps */
+    double stale_share; /* of the gradients that a step adds up, weighted by the size of their weights: late ones */
 } car_prediction;
 
 /* What an optimizer keeps on the device that updates, in bytes. */

@@ -17,6 +17,7 @@ typedef enum car_rule {
     CAR_RULE_CDP_V1,
     CAR_RULE_CDP_V2,
     CAR_RULE_ACCUMULATE,
+    CAR_RULE_STAGGER,
     CAR_RULE_GPIPE,
     CAR_RULE_1F1B,
     CAR_RULE_2BW,
@@ -35,9 +36,10 @@ typedef enum car_lateness {
 typedef struct car_rule_info {
     const char *name, *summary;
     car_lateness late;
-    bool cyclic;   /* workers follow each other round the cycle, 2k slots apart, and no step waits for the one before */
-    bool together; /* all workers compute in the same slots: over ranks, sums are reduced by collectives */
-    bool in_turns; /* only as many micro-batches at a time as there are threads, all added to one sum */
+    bool spaced;    /* micro-batches follow each other, 2k slots apart, and each adds to the sum of the one before it */
+    bool cyclic;    /* the same, round the cycle: no step waits for the one before */
+    bool together;  /* all workers compute in the same slots: over ranks, sums are reduced by collectives */
+    bool in_turns;  /* only as many micro-batches at a time as there are threads, all added to one sum */
     bool has_slack; /* knows --freshness-slack */
     bool anywhere;  /* goes with every placement */
     bool from_file; /* the schedule is the user's own */

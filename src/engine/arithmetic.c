@@ -8,8 +8,8 @@
 #include "engine/internal.h"
 #include "kernels/vector/vector.h"
 
-uint64_t car_engine_key(uint64_t seed, int64_t step, int workers, int worker) {
-    return car_random_u64(car_random_key(seed, "dropout"), (uint64_t)(step * workers + worker));
+uint64_t car_engine_key(uint64_t seed, int64_t step, int batches, int number) {
+    return car_random_u64(car_random_key(seed, "dropout"), (uint64_t)(step * batches + number));
 }
 
 static void accumulate(const car_program *program, int param, void *sum, const void *own) {
@@ -35,12 +35,22 @@ void car_engine_add(const car_program *program, const car_op *op, int slot, void
     }
 }
 
+void car_engine_join(const car_program *program, const car_op *op, int slot, void *sum, const void *own, int several) {
+    int param = op->params[slot];
+    if (car_engine_is_statistic(program, param)) {
+        float keep = (float)pow(1.0 - op->config.batchnorm.momentum, several);
+        car_vector_select()->blend(sum, own, keep, 1.0f, car_engine_count(program, param));
+    } else {
+        accumulate(program, param, sum, own);
+    }
+}
+
 void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, void *sum, const void *own,
-                              bool first, int worker, int workers) {
+                              bool first, int number, int batches) {
     int param = op->params[slot];
     if (car_engine_is_statistic(program, param)) {
         double momentum = op->config.batchnorm.momentum;
-        double weight = momentum * pow(1 - momentum, workers - 1 - worker);
+        double weight = momentum * pow(1 - momentum, batches - 1 - number);
         car_vector_select()->blend(sum, own, first ? 0 : 1, (float)weight, car_engine_count(program, param));
     } else if (!first) {
         accumulate(program, param, sum, own);
@@ -52,12 +62,12 @@ static car_status renew_floats(const car_program *program, const car_op *op, int
     car_status status = CAR_OK;
     car_optimizer_begin_average(renewal->optimizer, param, first, count, renewal->update, from);
     if (car_engine_is_statistic(program, param)) {
-        float keep = (float)pow(1.0 - op->config.batchnorm.momentum, renewal->workers);
+        float keep = (float)pow(1.0 - op->config.batchnorm.momentum, renewal->batches);
         memmove(to + first, from + first, (size_t)count * sizeof *to);
         car_vector_select()->blend(to + first, sum + first, keep, 1.0f, count);
     } else {
         status = car_optimizer_update_range(renewal->optimizer, param, first, count, renewal->update, renewal->lr,
-                                            renewal->scale / renewal->workers, from, to, sum);
+                                            renewal->scale / renewal->batches, from, to, sum);
     }
     car_optimizer_add_to_average(renewal->optimizer, param, first, count, to);
     return status;
@@ -73,7 +83,7 @@ car_status car_engine_renew(const car_program *program, const car_op *op, int sl
     }
     return car_program_is_double(program, param)
                ? car_optimizer_update_doubles(renewal->optimizer, param, first, count, renewal->update, renewal->lr,
-                                              renewal->scale / renewal->workers, from, to, sum)
+                                              renewal->scale / renewal->batches, from, to, sum)
                : renew_floats(program, op, param, first, count, renewal, from, to, sum);
 }
 

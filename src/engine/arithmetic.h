@@ -15,20 +15,23 @@ static inline bool car_engine_is_statistic(const car_program *program, int param
     return car_graph_param(car_program_graph(program), param)->role == CAR_PARAM_STATISTIC;
 }
 
-/* What dropout is keyed with in one micro-batch. */
-uint64_t car_engine_key(uint64_t seed, int64_t step, int workers, int worker);
+/* What dropout is keyed with in one micro-batch: number `number` of the `batches` of a step. */
+uint64_t car_engine_key(uint64_t seed, int64_t step, int batches, int number);
 
 /* Room for the gradients of the operation among first .. end - 1 that needs most, computed apart before they are added;
  * each parameter's begins at a multiple of 64. */
 size_t car_engine_addend_bytes(const car_program *program, int first, int end);
 
-/* In ring order: adds a worker's own gradient of parameter `slot` of an operation to the sum over those before it. Of
- * the first worker, `own` is `sum`. For a running statistic, sum = (1 - m) * sum + m * own. */
+/* In ring order: adds a micro-batch's gradient of parameter `slot` of an operation to the sum over those before it. Of
+ * the first, `own` is `sum`. For a running statistic, sum = (1 - m) * sum + m * own. */
 void car_engine_add(const car_program *program, const car_op *op, int slot, void *sum, const void *own, bool first);
+
+/* By worker: adds the sum over a worker's own `several` micro-batches. For a running statistic, sum = (1 - m)^several * sum + own. */
+void car_engine_join(const car_program *program, const car_op *op, int slot, void *sum, const void *own, int several);
 
 /* The same where sums are added over ranks in any order: a statistic gets the weight that the ring would give it. */
 void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, void *sum, const void *own,
-                              bool first, int worker, int workers);
+                              bool first, int number, int batches);
 
 /* What one update is made with. */
 typedef struct car_renewal {
@@ -36,10 +39,10 @@ typedef struct car_renewal {
     int64_t update; /* of the optimizer, from 0 */
     double lr;
     double scale; /* of the mean gradient: clipping */
-    int workers;
+    int batches;  /* micro-batches that the sum is over */
 } car_renewal;
 
-/* The next version of `count` elements, from `first` on, of parameter `slot` of an operation, from the sum over all workers;
+/* The next version of `count` elements, from `first` on, of parameter `slot` of an operation, from the sum over all micro-batches;
  * `to` may be `from`. */
 car_status car_engine_renew(const car_program *program, const car_op *op, int slot, int64_t first, int64_t count,
                             const car_renewal *renewal, const void *from, void *to, const void *sum);

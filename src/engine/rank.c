@@ -53,8 +53,8 @@ static car_status create_range(car_rank *rank) {
     car_status status = CAR_OK;
     rank->first_stage = rank->stages;
     for (int j = 0; j < rank->stages; j++) {
-        for (int64_t n = 0; n < (int64_t)rank->workers * (rank->workers + 1); n++) {
-            if (car_rank_has(rank, n / rank->workers, (int)(n % rank->workers), j)) {
+        for (int64_t n = 0; n < (int64_t)rank->batches * (rank->workers + 1); n++) {
+            if (car_rank_has(rank, n / rank->batches, (int)(n % rank->batches), j)) {
                 rank->first_stage = j < rank->first_stage ? j : rank->first_stage;
                 rank->end_stage = j + 1;
             }
@@ -154,7 +154,7 @@ done:
 }
 
 static int highest_tag(const car_rank *rank) {
-    return CAR_CARGOS * (2 + 2 * (rank->bundles + rank->bundles * (rank->workers + 1)));
+    return CAR_CARGOS * (2 + 2 * (rank->bundles + rank->bundles * (rank->batches + 1)));
 }
 
 static car_status create_locks(car_rank *rank) {
@@ -168,19 +168,19 @@ static car_status create_locks(car_rank *rank) {
     return CAR_OK;
 }
 
-/* In the cycle the ranks of a machine need memory one after the other, so what one does not need now is another's. Huge
+/* Where workers are spaced, the ranks of a machine need memory one after the other, so what one does not need now is another's. Huge
  * pages make that cheap: 0.08 ms for each MB that is freed and used again where small ones take 0.8. */
 static const size_t returned_piece = (size_t)1 << 21;
 
 static car_status create_contents(car_rank *rank) {
     int group = car_plan_collective_group(rank->plan, rank->device);
     car_status status = CAR_OK;
-    if (rank->cyclic && car_transport_local_size(rank->transport) > 1) {
+    if (rank->spaced && car_transport_local_size(rank->transport) > 1) {
         car_arena_return_pages(rank->arena, returned_piece);
     }
     /* All ranks do this together, so it comes before what may fail on one of them. */
     CAR_TRY(car_transport_prepare(rank->transport, highest_tag(rank), group));
-    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->workers, sizeof *rank->computed, &rank->computed));
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->batches, sizeof *rank->computed, &rank->computed));
     CAR_TRY(create_range(rank));
     CAR_TRY(car_usage_create(rank->plan, rank->device, &rank->usage));
     CAR_TRY(car_edges_create(rank->context, &rank->edges));
@@ -224,10 +224,11 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
         rank->updates_per_step += rank->partition->bundles[b].bytes > 0;
     }
     rank->workers = car_plan_config_of(plan)->workers;
+    rank->batches = car_plan_micro_batches(plan);
     rank->stages = rank->partition->stage_count;
     rank->bundles = rank->partition->bundle_count;
     rank->per_worker = car_plan_per_worker(plan);
-    rank->cyclic = car_plan_is_cyclic(plan);
+    rank->spaced = car_plan_is_spaced(plan);
     status = create_locks(rank);
     if (status != CAR_OK) {
         car_context_release(context, rank, 1, sizeof *rank);
@@ -277,7 +278,7 @@ void car_rank_destroy(car_rank *rank) {
     car_rank_destroy_norm(rank);
     car_graph_range_destroy(rank->graph, rank->whole);
     car_graph_range_destroy(rank->graph, rank->range);
-    car_context_release(rank->context, rank->computed, rank->computed ? (size_t)rank->workers : 0,
+    car_context_release(rank->context, rank->computed, rank->computed ? (size_t)rank->batches : 0,
                         sizeof *rank->computed);
     car_task_list_release(rank->plan, &rank->list);
     car_use_list_release(rank->plan, &rank->uses);

@@ -9,21 +9,21 @@
  *   rank 1         F0 F1 F2 F3 B3 B2 B1 B0 ...
  *                  ^ beat
  *
- * In the first step the time of a beat is when the task of that slot begins. Then it is known what a step takes, and its
+ * In the first step the time of a beat is when the task of that slot begins. Then it is known what a micro-batch takes, and its
  * time is a little before an N-th of that is over: ranks that are equally fast do not wait for beats once they turn, and
  * who fell behind a little catches up. In the other placements the plan's own messages do the same. */
 #include "engine/rank_internal.h"
 
-/* Minimum gap between starts of micro-batches, as a fraction of an N-th of a step. Over a network sums are late now and then,
+/* Minimum gap between starts of micro-batches, as a fraction of an N-th of a micro-batch's time. Over a network sums are late now and then,
  * and a rank that waits for one should not make all behind it wait as well. */
 static const double part = 0.75, part_nearby = 0.95;
 
 static bool is_here(const car_rank *rank, int64_t number) {
-    return car_rank_has(rank, number / rank->workers, (int)(number % rank->workers), 0);
+    return car_rank_has(rank, number / rank->batches, (int)(number % rank->batches), 0);
 }
 
 bool car_beat_has_come(const car_rank *rank, const car_task *task) {
-    int64_t number = task->step * rank->workers + task->worker;
+    int64_t number = task->step * rank->batches + task->worker;
     if (task->kind != CAR_TASK_FORWARD || task->stage > 0 || number == 0 || !car_plan_needs_beats(rank->plan) ||
         is_here(rank, number - 1)) {
         return true;
@@ -32,17 +32,17 @@ bool car_beat_has_come(const car_rank *rank, const car_task *task) {
 }
 
 void car_beat_note_begin(car_rank *rank, const car_task *task) {
-    int64_t next = task->step * rank->workers + task->worker + 1;
-    if (!car_plan_needs_beats(rank->plan) || next >= rank->limit * rank->workers || is_here(rank, next) ||
+    int64_t next = task->step * rank->batches + task->worker + 1;
+    if (!car_plan_needs_beats(rank->plan) || next >= rank->limit * rank->batches || is_here(rank, next) ||
         next <= rank->told) {
         return;
     }
     int64_t since = task->slot - car_plan_forward_slot(rank->plan, task->step, task->worker, 0);
     int own = rank->workers / rank->devices, threads = rank->config.threads < own ? rank->config.threads : own;
-    double step = rank->computes * own / threads;
-    if (since == 0 && step > 0) {
+    double time = rank->computes * own / threads;
+    if (since == 0 && time > 0) {
         double share = car_transport_machines(rank->transport) > 1 ? part : part_nearby;
-        car_transport_beat(rank->transport, rank->run, next, share * step / rank->workers);
+        car_transport_beat(rank->transport, rank->run, next, share * time / rank->workers);
         rank->told = next;
     } else if (since >= 2 * rank->per_worker) { /* it began before another of this rank's workers had ended a step */
         car_transport_beat(rank->transport, rank->run, next, 0);

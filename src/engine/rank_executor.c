@@ -43,11 +43,13 @@ static bool may_start(const car_rank *rank, const car_entry *entry, int64_t now)
 
 /* An update in place waits until nobody sends what it writes over. */
 static bool target_is_free(const car_rank *rank, const car_task *task) {
-    for (int b = task->bundle; task->kind == CAR_TASK_UPDATE && b < rank->bundles;
-         b = b < rank->stages ? rank->stages : b + 1) {
+    if (task->kind != CAR_TASK_UPDATE) {
+        return true;
+    }
+    for (int b = car_bundle_of_home(rank->partition, task->bundle, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_home(rank->partition, task->bundle, b)) {
         const car_holding_of_bundle *h = &rank->holding[b];
-        bool made = rank->partition->bundles[b].home == task->bundle && h->owned && h->places > 0;
-        if (made && h->held[0].block->references > 1) {
+        if (h->owned && h->places > 0 && h->held[0].block->references > 1) {
             return false;
         }
     }
@@ -214,7 +216,7 @@ static car_track *begin_record(car_rank_thread *thread, const car_entry *entry, 
     bool wanted = car_recorder_wants(rank->config.recorder, rank->plan, task.slot);
     car_track *track = wanted ? thread->track : NULL;
     if (track) {
-        car_track_begin(track, &task, has_tape(&task) ? task.worker : CAR_NONE, now,
+        car_track_begin(track, &task, has_tape(&task) ? task.worker % rank->workers : CAR_NONE, now,
                         thread->carries ? 0 : thread->waited);
     }
     if (has_tape(&task)) {

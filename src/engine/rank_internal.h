@@ -11,6 +11,7 @@
 #include "engine/arithmetic.h"
 #include "engine/internal.h"
 #include "engine/recorder.h"
+#include "plan/bundles.h"
 #include "plan/usage.h"
 #include "transport/transport.h"
 
@@ -52,7 +53,7 @@ typedef struct car_held {
 /* A bundle's sum of one step. */
 typedef struct car_sum {
     int64_t step; /* CAR_NONE: free */
-    int worker;   /* 0, or whose gradient it is, if those are kept apart */
+    int worker;   /* 0, or whose gradients it is of, if those are kept apart */
     car_block *block;
     int64_t freed; /* number of the task that has freed it, while others before that still read it; 0: none */
 } car_sum;
@@ -73,7 +74,7 @@ typedef struct car_holding_of_bundle {
     car_block *kept;   /* the keeper's, at the end of a run: the version before the last */
     car_block *mean;   /* of a run for the gradient: the mean over workers, where the update would be made */
     car_sum *sums;     /* sums_held of them */
-    car_sum own[CAR_SUMS_HELD]; /* gradients that wait for the sum that they are added to */
+    car_sum *own;      /* the same number: gradients that wait for the sum that they are added to */
 } car_holding_of_bundle;
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
@@ -83,7 +84,7 @@ typedef enum car_addition_kind {
     CAR_ADDITION_BEGINS, /* the gradient is the sum so far */
     CAR_ADDITION_ADDS,   /* the gradient is computed apart, then added */
     CAR_ADDITION_WAITS,  /* the sum is not here: the gradient is kept apart, and added when it comes */
-    CAR_ADDITION_APART   /* it is kept until the update, beside those of other workers */
+    CAR_ADDITION_APART   /* it is kept as it is until the update, beside those of other workers */
 } car_addition_kind;
 
 typedef struct car_addition {
@@ -185,7 +186,8 @@ struct car_rank {
     car_trainer_config config;
     const car_placement_info *placement;
     int device, devices, workers, stages, per_worker, bundles;
-    bool cyclic, feeds;
+    int batches; /* micro-batches of a step, M for each worker: tasks number them in `worker` */
+    bool spaced, feeds;
     bool ring;    /* sums in ring order; otherwise in any, by collectives */
     bool alone;   /* there are no other ranks: all workers are here */
     bool goes_on; /* from a version that has one before it */
@@ -243,8 +245,8 @@ struct car_rank {
     double progressed, watched;
     int64_t beat, beat_run;          /* the micro-batch that may begin, by the rank before, and the run it is of */
     int64_t told;                    /* the last that the next rank was told of */
-    double *computed;                /* per worker: seconds of its forwards and backwards, so far in this step */
-    double computes;                 /* all of a step, of the worker that ended one last */
+    double *computed;                /* per micro-batch of a step: seconds of its forwards and backwards so far */
+    double computes;                 /* all of them, of the one that ended last */
     struct car_losses *losses;       /* on their way to rank 0 */
     struct car_pacing *pacing;       /* NULL: whoever can run runs, in the plan's order */
     struct car_norm *norm;           /* NULL if nobody wants to know it */
@@ -255,9 +257,9 @@ struct car_rank {
     double exposed;
 };
 
-/* Whether a worker's micro-batch of a step of the plan is computed here, at a stage. */
-static inline bool car_rank_has(const car_rank *rank, int64_t step, int worker, int stage) {
-    return car_plan_rank_of(rank->plan, car_plan_device(rank->plan, step, worker, stage)) == rank->device;
+/* Whether a micro-batch of a step of the plan is computed here, at a stage. */
+static inline bool car_rank_has(const car_rank *rank, int64_t step, int number, int stage) {
+    return car_plan_rank_of(rank->plan, car_plan_device(rank->plan, step, number, stage)) == rank->device;
 }
 
 /* Step of the run that a task belongs to. */
@@ -275,7 +277,7 @@ void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block
 car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step); /* the first worker's, if they are kept apart */
 car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker);
 car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker, car_block *block);
-void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step); /* all workers' */
+void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step); /* where they are kept apart, all workers' */
 void car_rank_drop_sums(car_rank *rank, int bundle);              /* of all steps, and what waits for them */
 /* The same part of the home's layout, for a tied bundle. */
 const car_part *car_rank_home_part(const car_rank *rank, int bundle);
@@ -286,10 +288,12 @@ const car_part *car_rank_home_part(const car_rank *rank, int bundle);
 void car_rank_add_parts(car_rank *rank, int bundle, int64_t step);
 /* In ascending order of stages. The same. */
 car_status car_rank_add_ties(car_rank *rank, int home, int64_t step);
-/* Takes the block over. */
-car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, car_block *block);
-/* After a sum came or a backward is done (`computed`): adds what `worker` had to wait with, if both are here now. */
-car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int worker, bool computed);
+/* Takes the block over: what `worker` adds of its own. */
+car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, int worker, car_block *block);
+/* After a sum came or a backward is done (`computed`): adds what micro-batch `number` had to wait with, if both are here now. */
+car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int number, bool computed);
+/* A worker's own sum is whole: it joins that over all, or waits for it. */
+car_status car_rank_join(car_rank *rank, int bundle, const car_task *task);
 
 /* rank_tasks.c: called with the lock, which it lets go while it works. */
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry);

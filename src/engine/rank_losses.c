@@ -36,7 +36,7 @@ static void forget_steps(struct car_losses *losses) {
 }
 
 car_status car_rank_create_losses(car_rank *rank) {
-    size_t workers = (size_t)rank->workers;
+    size_t workers = (size_t)rank->batches;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(rank->context, 1, sizeof *rank->losses, &rank->losses));
     CAR_TRY(car_context_allocate(rank->context, workers, sizeof(int64_t), &rank->losses->told));
@@ -50,7 +50,7 @@ done:
 
 void car_rank_destroy_losses(car_rank *rank) {
     struct car_losses *losses = rank->losses;
-    size_t workers = (size_t)rank->workers;
+    size_t workers = (size_t)rank->batches;
     for (int s = 0; losses && s < STEPS_KEPT; s++) {
         car_context_release(rank->context, losses->steps[s].values, losses->steps[s].values ? workers : 0,
                             sizeof(double));
@@ -63,7 +63,7 @@ void car_rank_destroy_losses(car_rank *rank) {
 
 void car_rank_rewind_losses(car_rank *rank) {
     rank->losses->expected = 0;
-    memset(rank->losses->told, 0, (size_t)rank->workers * sizeof *rank->losses->told);
+    memset(rank->losses->told, 0, (size_t)rank->batches * sizeof *rank->losses->told);
 }
 
 void car_rank_report_from(car_rank *rank, int64_t step) {
@@ -98,7 +98,7 @@ static void count_skipped(car_rank *rank, const car_step_report *report) {
 static bool is_ripe(const car_rank *rank, const step_losses *s) {
     bool certain = !rank->frozen && rank->losses->reported < rank->report_end &&
                    (!rank->alone || s->updates == rank->updates_per_step);
-    return certain && s->step == rank->losses->reported && s->known == rank->workers && (s->measured || !rank->norm) &&
+    return certain && s->step == rank->losses->reported && s->known == rank->batches && (s->measured || !rank->norm) &&
            !gives_up(rank);
 }
 
@@ -107,11 +107,11 @@ static void report_steps(car_rank *rank) {
     step_losses *s = &losses->steps[losses->reported % STEPS_KEPT];
     for (; is_ripe(rank, s); s = &losses->steps[losses->reported % STEPS_KEPT]) {
         double sum = 0;
-        for (int i = 0; i < rank->workers; i++) {
+        for (int i = 0; i < rank->batches; i++) {
             sum += s->values[i];
         }
         const car_step_report report = {.step = s->step,
-                                        .loss = sum / rank->workers,
+                                        .loss = sum / rank->batches,
                                         .lr = car_schedule_lr(&rank->config.schedule, s->step),
                                         .gradient_norm = s->measured ? s->norm : NAN,
                                         .skipped = s->skipped,
@@ -234,7 +234,7 @@ static car_status expect(car_rank *rank, int64_t steps) {
     struct car_losses *losses = rank->losses;
     car_status status = CAR_OK;
     for (; losses->expected < steps; losses->expected++) {
-        for (int i = 0; i < rank->workers; i++) {
+        for (int i = 0; i < rank->batches; i++) {
             int from = maker_of(rank, losses->expected, i);
             if (from != 0) {
                 CAR_TRY(car_rank_expect_note(rank, CAR_NOTE_LOSS, losses->expected, i, from, sizeof(double)));
@@ -268,7 +268,7 @@ car_status car_rank_settle_losses(car_rank *rank, int64_t steps) {
         return rank->alone ? CAR_OK : expect(rank, steps);
     }
     for (int64_t step = rank->limit; step < steps; step++) {
-        for (int i = 0; i < rank->workers; i++) {
+        for (int i = 0; i < rank->batches; i++) {
             if (maker_of(rank, step, i) == rank->device && rank->losses->told[i] <= step) {
                 CAR_TRY(tell(rank, step, i, NAN));
             }

@@ -270,7 +270,7 @@ static car_status take_activations(car_rank_thread *thread, car_entry *entry) {
     car_status status = CAR_OK;
     pthread_mutex_unlock(&rank->lock);
     if (!gradient) {
-        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->workers, task->worker),
+        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->worker),
                        rank->purpose != CAR_PURPOSE_LOSS);
         status = rank->feeds ? rank->config.feed(rank->config.feed_user, step, task->worker, tape) : CAR_OK;
     }

@@ -183,7 +183,7 @@ static double measure(const car_rank *rank, const car_layout *layout, const car_
             square += car_engine_square(rank->program, part->param, sum->data + part->sum_offset);
         }
     }
-    return square / ((double)rank->workers * rank->workers);
+    return square / ((double)rank->batches * rank->batches);
 }
 
 /* ---- telling others -------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #include "engine/rank_internal.h"
 
 static int tag_of(const car_rank *rank, car_note_kind kind, int64_t step, int index) {
-    int most = rank->workers > rank->stages ? rank->workers : rank->stages;
+    int most = rank->batches > rank->stages ? rank->batches : rank->stages;
     return ((int)kind * most + index) * CAR_NOTE_STEPS + (int)(step % CAR_NOTE_STEPS);
 }
 

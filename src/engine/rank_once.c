@@ -29,7 +29,7 @@ void car_rank_average(car_rank *rank, int bundle, const car_block *sum) {
         if (part->first && car_engine_is_statistic(rank->program, part->param)) {
             memset(h->mean->data + part->home_offset, 0, part->bytes);
         } else if (part->first) {
-            car_engine_average(rank->program, part->param, sum->data + part->sum_offset, rank->workers,
+            car_engine_average(rank->program, part->param, sum->data + part->sum_offset, rank->batches,
                                h->mean->data + part->home_offset);
         }
     }

@@ -1,9 +1,9 @@
 /* Pacing: who may start next, of those that could run. This file has what a rank does with several workers of its own, all
  * of them in one process; beats between ranks are in rank_beat.c.
  *
- * Workers are kept evenly apart, because then the sum of what they hold is flat: a worker i in step t that has done a share
- * c of the step's cost is at phase t + i/N + c, and may go on only if that is at most the slowest worker's phase plus a
- * window. There is a budget as well: what would lift the sum of all workers above it waits while others run, since real
+ * Workers are kept evenly apart, because then the sum of what they hold is flat: a worker that has done a share c of a
+ * micro-batch's cost is at the phase at which that is due (car_plan_phase; in the cycle with one for each worker, worker i's of
+ * step t at t + i/N) plus c, and may go on only if that is at most the slowest worker's phase plus a window. There is a budget as well: what would lift the sum of all workers above it waits while others run, since real
  * times are not quite the costs that phases count in.
  *
  * With a thread for every worker tasks are run in portions of an operation or so, and the window is as long: all keep their
@@ -20,7 +20,7 @@ static const double spaced_share = 0.98;
 
 /* With fewer threads, over the predicted peak. A task counts with the most that it holds, so this is not reached. */
 static const double predicted_share = 1.03;
-static const int64_t few_enough = 4096; /* workers times stages, to be simulated before a run */
+static const int64_t few_enough = 4096; /* micro-batches of a step times stages, to be simulated before a run */
 
 /* Where a worker is. */
 typedef struct pacing_worker {
@@ -71,7 +71,7 @@ static car_status set_pace(car_rank *rank) {
     } else if (own_threads) {
         p->budget = spaced_share * car_predict_free_running(partition, rank->workers) * (double)rank->workers *
                     (double)partition->curve.peak;
-    } else if ((int64_t)rank->workers * rank->stages <= few_enough) {
+    } else if ((int64_t)rank->batches * rank->stages <= few_enough) {
         CAR_TRY(car_plan_predict_timed(rank->plan, rank->config.threads, &predicted));
         p->budget = predicted_share * (double)predicted.peak;
     }
@@ -83,7 +83,7 @@ car_status car_rank_create_pacing(car_rank *rank) {
     size_t stages = (size_t)rank->stages, workers = (size_t)rank->workers;
     double share = 0;
     car_status status = CAR_OK;
-    if (!rank->cyclic || rank->range || count_own(rank) < 2 || rank->config.unpaced) {
+    if (!rank->spaced || rank->range || count_own(rank) < 2 || rank->config.unpaced) {
         return CAR_OK;
     }
     CAR_TRY(car_context_allocate(rank->context, 1, sizeof *rank->pacing, &rank->pacing));
@@ -116,7 +116,7 @@ void car_rank_destroy_pacing(car_rank *rank) {
 void car_rank_rewind_pacing(car_rank *rank) {
     for (int i = 0; rank->pacing && i < rank->workers; i++) {
         bool own = car_rank_has(rank, 0, i, 0);
-        rank->pacing->workers[i] = (pacing_worker){.phase = own ? (double)i / rank->workers : endless};
+        rank->pacing->workers[i] = (pacing_worker){.phase = own ? car_plan_phase(rank->plan, 0, i) : endless};
     }
 }
 
@@ -188,7 +188,7 @@ static double phase_of(const car_rank *rank, const car_entry *entry) {
     if (entry->at != CAR_NONE) {
         share = rank->partition->curve.begin[event_of(rank, task, entry->at)];
     }
-    return (double)task->step + (double)task->worker / rank->workers + share;
+    return car_plan_phase(rank->plan, task->step, task->worker) + share;
 }
 
 void car_rank_note_begin(car_rank *rank, car_entry *entry) {
@@ -203,7 +203,7 @@ void car_rank_note_begin(car_rank *rank, car_entry *entry) {
     car_beat_note_begin(rank, task);
     find_portion(rank, entry);
     if (rank->pacing) {
-        rank->pacing->workers[task->worker] = (pacing_worker){phase_of(rank, entry), entry->most};
+        rank->pacing->workers[task->worker % rank->workers] = (pacing_worker){phase_of(rank, entry), entry->most};
     }
 }
 
@@ -215,8 +215,12 @@ static double phase_after(const car_rank *rank, const car_entry *entry) {
         return phase_of(rank, entry);
     }
     if (task->kind == CAR_TASK_BACKWARD && task->stage == 0) {
+        int next = task->worker + rank->workers; /* its worker's */
+        if (next < rank->batches) {
+            return car_plan_phase(rank->plan, task->step, next);
+        }
         bool last = task->step + 1 >= rank->limit;
-        return last ? endless : (double)(task->step + 1) + (double)task->worker / rank->workers;
+        return last ? endless : car_plan_phase(rank->plan, task->step + 1, next - rank->batches);
     }
     return phase_of(rank, entry) + (task->kind == CAR_TASK_FORWARD ? stage->forward : stage->backward);
 }
@@ -229,7 +233,8 @@ void car_rank_note_end(car_rank *rank, car_entry *entry, double seconds) {
     entry->portioned = false;
     car_beat_note_end(rank, task, seconds);
     if (rank->pacing) {
-        rank->pacing->workers[task->worker] = (pacing_worker){phase_after(rank, entry), resting_bytes(rank, entry)};
+        rank->pacing->workers[task->worker % rank->workers] =
+            (pacing_worker){phase_after(rank, entry), resting_bytes(rank, entry)};
     }
 }
 
@@ -244,7 +249,7 @@ static double bytes_with(const car_rank *rank, car_entry *entry) {
     find_portion(rank, entry);
     double sum = (double)entry->most;
     for (int i = 0; i < rank->workers; i++) {
-        sum += i != entry->task.worker ? (double)rank->pacing->workers[i].holds : 0;
+        sum += i != entry->task.worker % rank->workers ? (double)rank->pacing->workers[i].holds : 0;
     }
     return sum;
 }

@@ -50,7 +50,7 @@ static bool wants_older(const car_rank *rank, int bundle) {
     if (bundle < rank->stages && car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, 0, b->home)) == rank->device) {
         return true;
     }
-    for (int i = 0; i < rank->workers; i++) {
+    for (int i = 0; i < rank->batches; i++) {
         for (int c = 0; c < rank->bundles; c++) { /* those that find their weights in this bundle's block */
             const car_bundle *user = &rank->partition->bundles[c];
             if (car_usage_holding(rank->usage, c)->block == bundle && car_plan_delay(rank->plan, i, b->home) > 0 &&

@@ -144,6 +144,7 @@ static car_status lay_out(car_rank *rank, int bundle) {
     CAR_TRY(car_context_allocate(rank->context, (size_t)car_graph_use_count(rank->graph), sizeof(car_part),
                                  &rank->holding[bundle].layout.parts));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_sum), &rank->holding[bundle].sums));
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_sum), &rank->holding[bundle].own));
     add_parts(rank, bundle, true);
     add_parts(rank, bundle, false);
     CAR_TRY(check_layout(rank, bundle));
@@ -204,8 +205,9 @@ car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker
 
 void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step) {
     car_sum *sums = rank->holding[bundle].sums;
+    bool all = car_usage_keeps_apart(rank->usage); /* else a worker's own ends where it joins the sum over all */
     for (int s = 0; s < rank->sums_held; s++) {
-        if (sums[s].block && sums[s].step == step) {
+        if (sums[s].block && sums[s].step == step && (all || sums[s].worker == 0)) {
             car_block_drop(rank, sums[s].block);
             sums[s] = (car_sum){.step = CAR_NONE};
         }
@@ -218,7 +220,7 @@ void car_rank_drop_sums(car_rank *rank, int bundle) {
         car_block_drop(rank, h->sums[s].block);
         h->sums[s] = (car_sum){.step = CAR_NONE};
     }
-    for (int s = 0; s < CAR_SUMS_HELD; s++) {
+    for (int s = 0; h->own && s < rank->sums_held; s++) {
         car_block_drop(rank, h->own[s].block);
         h->own[s] = (car_sum){.step = CAR_NONE};
     }
@@ -268,6 +270,8 @@ car_status car_rank_create_store(car_rank *rank) {
     rank->sums_held = CAR_SUMS_HELD;
     if (car_usage_keeps_apart(rank->usage) && rank->workers > rank->sums_held) {
         rank->sums_held = rank->workers;
+    } else if (car_usage_adds_by_worker(rank->usage)) { /* each has one of its own besides */
+        rank->sums_held += rank->workers;
     }
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->bundles, sizeof *rank->holding, &rank->holding));
     for (int b = 0; b < rank->bundles; b++) {
@@ -298,6 +302,7 @@ void car_rank_destroy_store(car_rank *rank) {
         car_block_drop(rank, h->mean);
         car_context_release(rank->context, h->layout.parts, (size_t)car_graph_use_count(rank->graph),
                             sizeof *h->layout.parts);
+        car_context_release(rank->context, h->own, h->own ? (size_t)rank->sums_held : 0, sizeof *h->own);
         car_context_release(rank->context, h->sums, h->sums ? (size_t)rank->sums_held : 0, sizeof *h->sums);
     }
     car_context_release(rank->context, rank->holding, (size_t)rank->bundles, sizeof *rank->holding);

@@ -1,6 +1,6 @@
 /* How sums of gradients become whole on a rank.
  *
- * Worker i adds its gradient to what worker i-1 passed on. Where that comes by a message, the backward does not wait
+ * Each micro-batch adds its gradient to what the one before it passed on, or each worker its own sum to what worker i-1 did. Where that comes by a message, the backward does not wait
  * for it: whichever is there last, the sum or the gradient, finds the other and they are added. The operands and their
  * order are the same, so the bits are.
  *
@@ -13,12 +13,19 @@
 
 /* ---- what was kept apart ----------------------------------------------------------------------- */
 
+/* A worker's gradient to the sum over those before it; or its own sum, where it has several micro-batches in a step. */
 static void add_block(const car_rank *rank, const car_layout *layout, char *sum, const char *own) {
+    bool apart = car_usage_adds_by_worker(rank->usage) || car_usage_keeps_apart(rank->usage);
+    int several = apart ? rank->batches / rank->workers : 1;
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
-        car_engine_add(rank->program, car_graph_op(rank->graph, part->op), part->slot, sum + part->sum_offset,
-                       own + part->sum_offset, false);
+        const car_op *op = car_graph_op(rank->graph, part->op);
+        if (several > 1) {
+            car_engine_join(rank->program, op, part->slot, sum + part->sum_offset, own + part->sum_offset, several);
+        } else {
+            car_engine_add(rank->program, op, part->slot, sum + part->sum_offset, own + part->sum_offset, false);
+        }
     }
     car_kernels_leave(mode);
 }
@@ -90,11 +97,11 @@ car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
 
 /* ---- late sums ------------------------------------------------------------------------------- */
 
-car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, car_block *block) {
+car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, int worker, car_block *block) {
     car_sum *own = rank->holding[bundle].own;
-    for (int s = 0; s < CAR_SUMS_HELD; s++) {
+    for (int s = 0; s < rank->sums_held; s++) {
         if (!own[s].block) {
-            own[s] = (car_sum){.step = step, .block = block};
+            own[s] = (car_sum){.step = step, .worker = worker, .block = block};
             return CAR_OK;
         }
     }
@@ -103,10 +110,10 @@ car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, car_block 
 }
 
 /* Takes it out of the table; NULL if there is none. */
-static car_block *take_own(car_rank *rank, int bundle, int64_t step) {
+static car_block *take_own(car_rank *rank, int bundle, int64_t step, int worker) {
     car_sum *own = rank->holding[bundle].own;
-    for (int s = 0; s < CAR_SUMS_HELD; s++) {
-        if (own[s].block && own[s].step == step) {
+    for (int s = 0; s < rank->sums_held; s++) {
+        if (own[s].block && own[s].step == step && own[s].worker == worker) {
             car_block *block = own[s].block;
             own[s] = (car_sum){.step = CAR_NONE};
             return block;
@@ -115,9 +122,9 @@ static car_block *take_own(car_rank *rank, int bundle, int64_t step) {
     return NULL;
 }
 
-car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int worker, bool computed) {
+car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int number, bool computed) {
     car_sum *sum = car_rank_find_sum(rank, bundle, step);
-    car_block *own = sum ? take_own(rank, bundle, step) : NULL;
+    car_block *own = sum ? take_own(rank, bundle, step, number % rank->workers) : NULL;
     if (own) {
         car_block *to = sum->block;
         pthread_mutex_unlock(&rank->lock);
@@ -126,6 +133,19 @@ car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int worker,
         car_block_drop(rank, own);
     }
     bool whole = own || (sum && computed);
-    bool last = worker == rank->workers - 1 && bundle < rank->stages;
+    bool last = number == rank->batches - 1 && bundle < rank->stages;
     return whole && last && car_usage_adds_ties_early(rank->usage) ? car_rank_add_ties(rank, bundle, step) : CAR_OK;
+}
+
+car_status car_rank_join(car_rank *rank, int bundle, const car_task *task) {
+    car_sum *own = car_rank_find_sum_of(rank, bundle, task->step, car_usage_own_of(rank->usage, task));
+    car_block *block = own->block;
+    *own = (car_sum){.step = CAR_NONE};
+    car_status status = car_rank_put_own(rank, bundle, task->step, task->worker % rank->workers, block);
+    if (status != CAR_OK) {
+        car_block_drop(rank, block);
+    } else if (!car_rank_find_sum(rank, bundle, task->step)) {
+        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
+    }
+    return status;
 }

@@ -45,11 +45,8 @@ static car_held find_version(car_rank *rank, int bundle, const car_task *task, i
 
 static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
     car_rank *rank = thread->rank;
-    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
-        const car_bundle *bundle = &rank->partition->bundles[b];
-        if (bundle->stage != task->stage || bundle->bytes == 0) {
-            continue;
-        }
+    for (int b = car_bundle_of_stage(rank->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(rank->partition, task->stage, b)) {
         int64_t version = b < rank->stages ? task->version : task->tied_version;
         const car_held held = find_version(rank, b, task, version);
         if (!held.block) {
@@ -60,7 +57,8 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
         if (car_usage_holding(rank->usage, b)->block == b) {
             car_rank_bind(&thread->view, &rank->holding[b].layout, &held);
         } else {
-            thread->view.param[bundle->param] = held.block->data + car_rank_home_part(rank, b)->offset;
+            thread->view.param[rank->partition->bundles[b].param] =
+                held.block->data + car_rank_home_part(rank, b)->offset;
         }
     }
     return CAR_OK;
@@ -78,7 +76,7 @@ static car_status forward(car_rank_thread *thread, const car_entry *entry, int *
     int from = *at != CAR_NONE ? *at : stage->first, end = entry->until;
     car_status status = CAR_OK;
     if (task->stage == 0 && *at == CAR_NONE) {
-        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->workers, task->worker),
+        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->worker),
                        rank->purpose != CAR_PURPOSE_LOSS);
         CAR_TRY(rank->config.feed(rank->config.feed_user, step, task->worker, tape));
     }
@@ -90,7 +88,7 @@ static car_status forward(car_rank_thread *thread, const car_entry *entry, int *
         status = car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
                                   "the loss of worker %d in step %lld is not finite: a smaller learning rate, warm-up, "
                                   "--clip-norm or --skip-nonfinite may help",
-                                  task->worker, (long long)step + 1);
+                                  task->worker % rank->workers, (long long)step + 1);
     }
 done:
     return status;
@@ -100,16 +98,19 @@ done:
 
 /* With the lock. */
 static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car_addition *out) {
-    bool apart = car_usage_keeps_apart(rank->usage) && task->worker > 0;
-    car_sum *sum = apart ? NULL : car_rank_find_sum(rank, bundle, task->step);
-    bool late = !sum && car_usage_adds_late(rank->usage, task);
+    int own = car_usage_own_of(rank->usage, task);
+    bool several = rank->batches > rank->workers, by_worker = car_usage_adds_by_worker(rank->usage);
+    bool apart = car_usage_keeps_apart(rank->usage) && own > 0 && !several;
+    car_sum *sum = apart ? NULL : car_rank_find_sum_of(rank, bundle, task->step, own);
+    bool late = !sum && !by_worker && car_usage_adds_late(rank->usage, task);
+    bool first = task->worker == own; /* of all, or of its worker */
     car_status status = CAR_OK;
     *out = (car_addition){apart  ? CAR_ADDITION_APART
                           : sum  ? CAR_ADDITION_ADDS
                           : late ? CAR_ADDITION_WAITS
                                  : CAR_ADDITION_BEGINS,
                           bundle, sum ? sum->block : NULL};
-    if (car_usage_adds_by_worker(rank->usage) && (out->kind == CAR_ADDITION_BEGINS) != (task->worker == 0)) {
+    if (car_usage_adds_in_order(rank->usage) && (out->kind == CAR_ADDITION_BEGINS) != (first && !apart)) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
                                 "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, bundle,
                                 task->worker);
@@ -124,7 +125,7 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car
         }
     }
     if (out->kind == CAR_ADDITION_BEGINS || apart) {
-        status = car_rank_put_sum(rank, bundle, task->step, apart ? task->worker : 0, out->block);
+        status = car_rank_put_sum(rank, bundle, task->step, own, out->block);
     }
     if (status != CAR_OK) {
         car_block_drop(rank, out->block);
@@ -137,11 +138,8 @@ static car_status bind_sums(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     car_status status = CAR_OK;
     entry->addition_count = 0;
-    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
-        const car_bundle *bundle = &rank->partition->bundles[b];
-        if (bundle->stage != task->stage || bundle->bytes == 0) {
-            continue;
-        }
+    for (int b = car_bundle_of_stage(rank->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(rank->partition, task->stage, b)) {
         if (entry->addition_count == CAR_MAX_ADDITIONS) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "stage %d has more than %d sums", task->stage,
                                     CAR_MAX_ADDITIONS);
@@ -173,7 +171,7 @@ static void add_gradient(const car_rank *rank, const car_task *task, const car_o
     if (rank->ring) {
         car_engine_add(rank->program, op, p, sum, own, first);
     } else {
-        car_engine_add_any_order(rank->program, op, p, sum, own, first, task->worker, rank->workers);
+        car_engine_add_any_order(rank->program, op, p, sum, own, first, task->worker, rank->batches);
     }
 }
 
@@ -238,9 +236,13 @@ static car_status settle_sums(car_rank *rank, car_entry *entry) {
     for (int a = 0; a < entry->addition_count; a++) {
         car_addition *addition = &entry->additions[a];
         if (addition->kind == CAR_ADDITION_WAITS) {
-            CAR_TRY(car_rank_put_own(rank, addition->bundle, task->step, addition->block));
+            CAR_TRY(
+                car_rank_put_own(rank, addition->bundle, task->step, task->worker % rank->workers, addition->block));
             addition->kind = CAR_ADDITION_ADDS;                                        /* it is the store's now */
             car_arena_assign(rank->arena, addition->block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
+        }
+        if (car_usage_joins(rank->usage, task)) {
+            CAR_TRY(car_rank_join(rank, addition->bundle, task));
         }
         CAR_TRY(car_rank_settle(rank, addition->bundle, task->step, task->worker, true));
     }
@@ -252,10 +254,10 @@ done:
 
 /* zero: drops what came for this use, or for all, and is not needed here any more. */
 static void free_weights(car_rank *rank, const car_task *task) {
-    for (int b = task->stage; b < rank->bundles; b = b < rank->stages ? rank->stages : b + 1) {
+    for (int b = car_bundle_of_stage(rank->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(rank->partition, task->stage, b)) {
         int64_t version = b < rank->stages ? task->version : task->tied_version;
-        if (rank->partition->bundles[b].stage != task->stage || version < 0 ||
-            !car_usage_ends_weights(rank->usage, task, b)) {
+        if (version < 0 || !car_usage_ends_weights(rank->usage, task, b)) {
             continue;
         }
         car_held *held = &rank->holding[b].held[version % 2];

@@ -16,7 +16,7 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
                                  .update = verdict->update,
                                  .lr = car_schedule_lr(&rank->config.schedule, car_rank_step_of(rank, task)),
                                  .scale = verdict->scale,
-                                 .workers = rank->workers};
+                                 .batches = rank->batches};
     if (rank->purpose == CAR_PURPOSE_GRADIENT) {
         car_rank_average(rank, task->bundle, sum);
     }

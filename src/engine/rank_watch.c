@@ -166,7 +166,7 @@ static void describe_worker(const car_rank *rank, int worker) {
     const car_entry *at = NULL;
     char text[96] = "";
     for (const car_entry *entry = rank->first; entry && !at; entry = entry->next) {
-        bool own = !entry->over && entry->task.worker == worker && car_task_computes(&entry->task);
+        bool own = !entry->over && car_task_computes(&entry->task) && entry->task.worker % rank->workers == worker;
         at = own ? entry : at;
     }
     if (at) {

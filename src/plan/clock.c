@@ -28,6 +28,46 @@ static car_status check_rule(car_context *context, const car_plan_config *config
     return CAR_OK;
 }
 
+enum { most_accumulated = 1 << 16, most_batches = 1 << 20 };
+
+/* dp's workers keep their gradients apart, or add them before a collective. In a pipeline it is gpipe, whose ranks have one
+ * sum. */
+static bool adds_own_first(const car_plan_config *config) {
+    return car_rule_info_of(config->rule)->together && !car_placement_class_of(config->placement)->in_line;
+}
+
+/* With one micro-batch for each worker both orders are the same. */
+static car_status choose_sum_order(car_context *context, car_plan_config *config) {
+    const car_placement_class *placement = car_placement_class_of(config->placement);
+    car_sum_order order = config->sum_order;
+    if ((unsigned)order > CAR_SUM_ORDER_WORKER) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is no order of sums %d", order);
+    }
+    if (config->accumulate > 1 && config->rule == CAR_RULE_CUSTOM) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "a schedule of one's own has one micro-batch for each worker in a step");
+    }
+    bool own_first = adds_own_first(config);
+    if (config->accumulate > 1 && order == CAR_SUM_ORDER_MICRO_BATCH && own_first) {
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "rule %s with placement %s adds each worker's own gradients first: use --sum-order worker",
+            car_rule_text(config->rule), placement->info.name);
+    }
+    if (config->accumulate > 1 && order == CAR_SUM_ORDER_WORKER && placement->roams && !own_first) {
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "in placement %s a worker's micro-batches change ranks, so their gradients cannot be added "
+            "by worker: use --sum-order micro-batch",
+            placement->info.name);
+    }
+    if (order == CAR_SUM_ORDER_AUTO) {
+        order = own_first || placement->sums_by_worker ? CAR_SUM_ORDER_WORKER : CAR_SUM_ORDER_MICRO_BATCH;
+    }
+    config->sum_order = config->accumulate > 1 ? order : CAR_SUM_ORDER_MICRO_BATCH;
+    return CAR_OK;
+}
+
 static car_status check_config(car_context *context, const car_partition *partition, car_plan_config *config) {
     int workers = config->workers;
     if ((unsigned)config->rule > CAR_RULE_CUSTOM || (unsigned)config->placement >= CAR_PLACEMENTS) {
@@ -47,6 +87,14 @@ static car_status check_config(car_context *context, const car_partition *partit
                                 "a freshness slack of %d: it must not be negative, and only cdp-v2 has one",
                                 config->freshness_slack);
     }
+    if (config->accumulate < 0 || config->accumulate > most_accumulated ||
+        (int64_t)workers * config->accumulate > most_batches) {
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "%d micro-batches for each of %d workers in a step: there must be 1 to %d, and at most %d in all",
+            config->accumulate, workers, most_accumulated, most_batches);
+    }
+    config->accumulate = config->accumulate ? config->accumulate : 1;
     config->threads = config->threads ? config->threads : workers;
     config->ranks = config->ranks ? config->ranks : workers;
     if (config->threads < 1) {
@@ -58,11 +106,12 @@ static car_status check_config(car_context *context, const car_partition *partit
                                 "%d ranks for %d workers: ranks must divide workers, and only replica can have fewer",
                                 config->ranks, workers);
     }
-    return check_rule(context, config);
+    car_status status = check_rule(context, config);
+    return status == CAR_OK ? choose_sum_order(context, config) : status;
 }
 
 int64_t car_plan_config_devices(const car_plan_config *config) {
-    return car_placement_class_of(config->placement)->devices(config, car_rule_info_of(config->rule)->cyclic);
+    return car_placement_class_of(config->placement)->devices(config, car_rule_info_of(config->rule)->spaced);
 }
 
 /* Devices and tags are ints: a plan that needs more of them is refused rather than made wrong. */
@@ -76,7 +125,7 @@ static car_status check_size(const car_plan *plan, int64_t devices) {
                                 car_rule_text(plan->config.rule), car_placement_text(plan->config.placement),
                                 (long long)workers, (long long)devices, INT_MAX);
     }
-    if (sends && CAR_CARGOS * (2 + 2 * bundles * (workers + 2)) > INT_MAX) {
+    if (sends && CAR_CARGOS * (2 + 2 * bundles * (plan->batches + 2)) > INT_MAX) {
         return car_context_fail(
             plan->context, CAR_ERROR_UNSUPPORTED,
             "placement %s with %lld workers and %d stages: its messages want more than %d tags; use "
@@ -131,6 +180,7 @@ car_status car_plan_create_any(car_context *context, const car_partition *partit
     plan->rule = car_rule_entry_of(plan->clock);
     plan->stages = partition->stage_count;
     plan->per_worker = partition->stage_count / chosen.workers;
+    plan->batches = chosen.workers * chosen.accumulate;
     int64_t devices = car_plan_config_devices(&chosen);
     CAR_TRY(check_size(plan, devices));
     plan->devices = (int)devices;
@@ -166,11 +216,24 @@ int car_plan_devices(const car_plan *plan) {
 int car_plan_per_worker(const car_plan *plan) {
     return plan->per_worker;
 }
+int car_plan_micro_batches(const car_plan *plan) {
+    return plan->batches;
+}
+int car_plan_worker(const car_plan *plan, int number) {
+    return number < 0 ? CAR_NONE : number % plan->config.workers;
+}
 int64_t car_plan_period(const car_plan *plan) {
     return plan->period;
 }
 bool car_plan_is_cyclic(const car_plan *plan) {
     return plan->rule->info.cyclic;
+}
+bool car_plan_is_spaced(const car_plan *plan) {
+    return plan->rule->info.spaced;
+}
+double car_plan_phase(const car_plan *plan, int64_t step, int number) {
+    double length = (double)plan->period / (2.0 * plan->stages);
+    return (double)step * length + (double)number / plan->config.workers;
 }
 bool car_plan_is_proven(const car_plan *plan) {
     return plan->proven;
@@ -184,6 +247,9 @@ bool car_plan_drains_exactly(const car_plan *plan) {
 int64_t car_plan_most_steps(const car_plan *plan) {
     return plan->script && plan->script->end == 0 ? plan->script->steps : INT64_MAX;
 }
+bool car_plan_sums_by_worker(const car_plan *plan) {
+    return plan->config.sum_order == CAR_SUM_ORDER_WORKER;
+}
 bool car_plan_reduces(const car_plan *plan) {
     return plan->rule->info.together && !plan->placement->info.one_process;
 }
@@ -194,54 +260,62 @@ bool car_plan_reduces(const car_plan *plan) {
 static int64_t one_pass(const car_plan *plan) {
     return 2 * (int64_t)plan->stages;
 }
-static int64_t forward_together(const car_plan *plan, int worker, int stage) {
-    (void)plan, (void)worker;
-    return stage;
+static int64_t period_together(const car_plan *plan) {
+    return one_pass(plan) * plan->config.accumulate;
 }
-static int64_t backward_together(const car_plan *plan, int worker, int stage) {
-    (void)worker;
-    return one_pass(plan) - 1 - stage;
+static int64_t forward_together(const car_plan *plan, int number, int stage) {
+    return one_pass(plan) * (number / plan->config.workers) + stage;
 }
-const car_clock car_clock_together = {one_pass, forward_together, backward_together};
+static int64_t backward_together(const car_plan *plan, int number, int stage) {
+    return one_pass(plan) * (number / plan->config.workers + 1) - 1 - stage;
+}
+const car_clock car_clock_together = {period_together, forward_together, backward_together, false};
 
-/* Each worker 2k slots behind the one before it. The last ends when the next step is nearly over. */
-static int64_t forward_cycle(const car_plan *plan, int worker, int stage) {
-    return 2 * (int64_t)plan->per_worker * worker + stage;
+/* Each micro-batch 2k slots behind the one before it. The last ends when the next step has long begun. */
+static int64_t forward_cycle(const car_plan *plan, int number, int stage) {
+    return 2 * (int64_t)plan->per_worker * number + stage;
 }
-static int64_t backward_cycle(const car_plan *plan, int worker, int stage) {
-    return 2 * (int64_t)plan->per_worker * worker + one_pass(plan) - 1 - stage;
+static int64_t backward_cycle(const car_plan *plan, int number, int stage) {
+    return 2 * (int64_t)plan->per_worker * number + one_pass(plan) - 1 - stage;
 }
-const car_clock car_clock_cycle = {one_pass, forward_cycle, backward_cycle};
+const car_clock car_clock_cycle = {period_together, forward_cycle, backward_cycle, false};
+
+/* The same, and a step begins when the one before has ended. */
+static int64_t period_stagger(const car_plan *plan) {
+    return backward_cycle(plan, plan->batches - 1, 0) + 1;
+}
+const car_clock car_clock_stagger = {period_stagger, forward_cycle, backward_cycle, false};
 
 /* As many workers at once as there are threads, then the next. */
-static int64_t turn_of(const car_plan *plan, int worker) {
-    return one_pass(plan) * (worker / plan->config.threads);
+static int64_t turn_of(const car_plan *plan, int number) {
+    int workers = plan->config.workers, threads = plan->config.threads;
+    return one_pass(plan) * (number / (threads < workers ? threads : workers));
 }
 static int64_t period_turns(const car_plan *plan) {
-    return turn_of(plan, plan->config.workers - 1) + one_pass(plan);
+    return turn_of(plan, plan->batches - 1) + one_pass(plan);
 }
-static int64_t forward_turns(const car_plan *plan, int worker, int stage) {
-    return turn_of(plan, worker) + stage;
+static int64_t forward_turns(const car_plan *plan, int number, int stage) {
+    return turn_of(plan, number) + stage;
 }
-static int64_t backward_turns(const car_plan *plan, int worker, int stage) {
-    return turn_of(plan, worker) + one_pass(plan) - 1 - stage;
+static int64_t backward_turns(const car_plan *plan, int number, int stage) {
+    return turn_of(plan, number) + one_pass(plan) - 1 - stage;
 }
-const car_clock car_clock_turns = {period_turns, forward_turns, backward_turns};
+const car_clock car_clock_turns = {period_turns, forward_turns, backward_turns, false};
 
 /* Pipelines: a visit of one rank is k slots. GPipe flushes between all forwards and all backwards. */
 static int64_t half_flush(const car_plan *plan) {
-    return plan->stages + (int64_t)plan->per_worker * (plan->config.workers - 1);
+    return plan->stages + (int64_t)plan->per_worker * (plan->batches - 1);
 }
 static int64_t period_flush(const car_plan *plan) {
     return 2 * half_flush(plan);
 }
-static int64_t forward_gpipe(const car_plan *plan, int worker, int stage) {
-    return (int64_t)plan->per_worker * worker + stage;
+static int64_t forward_gpipe(const car_plan *plan, int number, int stage) {
+    return (int64_t)plan->per_worker * number + stage;
 }
-static int64_t backward_gpipe(const car_plan *plan, int worker, int stage) {
-    return half_flush(plan) + (int64_t)plan->per_worker * worker + plan->stages - 1 - stage;
+static int64_t backward_gpipe(const car_plan *plan, int number, int stage) {
+    return half_flush(plan) + (int64_t)plan->per_worker * number + plan->stages - 1 - stage;
 }
-const car_clock car_clock_gpipe = {period_flush, forward_gpipe, backward_gpipe};
+const car_clock car_clock_gpipe = {period_flush, forward_gpipe, backward_gpipe, true};
 
 /* 1F1B on rank r, in visits: it takes forwards until the first backward comes back to it, then one of each.
  *
@@ -250,17 +324,17 @@ const car_clock car_clock_gpipe = {period_flush, forward_gpipe, backward_gpipe};
  *   rank 1        0 1   0'2 1'  2'
  *   rank 2          0 0'1 1'2 2'
  */
-static int64_t forward_1f1b(const car_plan *plan, int worker, int stage) {
+static int64_t forward_1f1b(const car_plan *plan, int number, int stage) {
     int64_t k = plan->per_worker, rank = stage / k;
-    int64_t visit = worker < plan->config.workers - rank ? rank + worker : 2 * (int64_t)worker + rank;
+    int64_t visit = number < plan->config.workers - rank ? rank + number : 2 * (int64_t)number + rank;
     return k * visit + stage % k;
 }
-static int64_t backward_1f1b(const car_plan *plan, int worker, int stage) {
+static int64_t backward_1f1b(const car_plan *plan, int number, int stage) {
     int64_t k = plan->per_worker, workers = plan->config.workers, rank = stage / k;
-    int64_t visit = workers + 2 * (int64_t)worker + (workers - 1 - rank);
+    int64_t visit = workers + 2 * (int64_t)number + (workers - 1 - rank);
     return k * visit + (k - 1 - stage % k);
 }
-const car_clock car_clock_1f1b = {period_flush, forward_1f1b, backward_1f1b};
+const car_clock car_clock_1f1b = {period_flush, forward_1f1b, backward_1f1b, false};
 
 int64_t car_plan_forward_slot(const car_plan *plan, int64_t step, int worker, int stage) {
     if (plan->script) {
@@ -277,11 +351,11 @@ int64_t car_plan_backward_slot(const car_plan *plan, int64_t step, int worker, i
 }
 
 int64_t car_plan_first_step_end(const car_plan *plan) {
-    return plan->script ? plan->script->first_end : car_plan_backward_slot(plan, 0, plan->config.workers - 1, 0);
+    return plan->script ? plan->script->first_end : car_plan_backward_slot(plan, 0, plan->batches - 1, 0);
 }
 
 int64_t car_plan_update_slot(const car_plan *plan, int64_t step, int stage) {
-    return car_plan_backward_slot(plan, step, plan->config.workers - 1, stage) + 1;
+    return car_plan_backward_slot(plan, step, plan->batches - 1, stage) + 1;
 }
 
 /* ---- versions -------------------------------------------------------------------------------- */
@@ -298,16 +372,16 @@ int car_plan_delay(const car_plan *plan, int worker, int stage) {
 }
 
 int64_t car_plan_version(const car_plan *plan, int64_t n, int home) {
-    int64_t version = car_plan_step_of(plan, n) - car_plan_delay(plan, car_plan_worker_of(plan, n), home);
+    int64_t version = car_plan_step_of(plan, n) - car_plan_delay(plan, car_plan_number_of(plan, n), home);
     return version > 0 ? version : 0; /* theta_-1 is theta_0 */
 }
 
 int64_t car_plan_first_user(const car_plan *plan, int64_t version, int home) {
-    return version == 0 ? 0 : version * plan->config.workers + car_plan_stale_workers(plan, home);
+    return version == 0 ? 0 : version * plan->batches + car_plan_stale_workers(plan, home);
 }
 
 int64_t car_plan_last_user(const car_plan *plan, int64_t version, int home) {
-    return (version + 1) * plan->config.workers + car_plan_stale_workers(plan, home) - 1;
+    return (version + 1) * plan->batches + car_plan_stale_workers(plan, home) - 1;
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -317,12 +391,16 @@ int car_plan_device_of(const car_plan *plan, int64_t n, int stage) {
 }
 
 int car_plan_device(const car_plan *plan, int64_t step, int worker, int stage) {
-    return car_plan_device_of(plan, step * plan->config.workers + worker, stage);
+    return car_plan_device_of(plan, step * plan->batches + worker, stage);
 }
 
 int car_plan_owner(const car_plan *plan, int64_t step, int stage) {
     return plan->placement->owner ? plan->placement->owner(plan, stage)
-                                  : car_plan_device(plan, step, plan->config.workers - 1, stage);
+                                  : car_plan_device(plan, step, plan->batches - 1, stage);
+}
+
+int car_plan_alive(const car_plan *plan, int group) {
+    return plan->rule->clock->forwards_first ? plan->batches : car_plan_group_ranks(plan, group);
 }
 
 int car_plan_stage_ranks(const car_plan *plan, int stage) {

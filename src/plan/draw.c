@@ -5,7 +5,8 @@
  *     worker 1  1' 0' 0  1  2  2'
  *     worker 2  2  2' 1' 0' 0  1
  *
- * 2' is the backward of stage 2. Where a row serves several workers, a cell says whose: 2.1' is by worker 1. */
+ * 2' is the backward of stage 2. Where a row serves several workers, a cell says which micro-batch of the
+ * step: 2.1' is worker 1's first. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +62,7 @@ static void choose_part(drawing *d, int64_t window) {
     d->columns = period < most_columns(d) ? (int)period : most_columns(d);
     d->first_slot = begin + first_shown(period, d->columns, slot);
     bool placed = marked && marked->worker >= 0 && marked->stage >= 0 && marked->step >= 0 &&
-                  marked->worker < car_plan_config_of(d->plan)->workers &&
+                  marked->worker < car_plan_micro_batches(d->plan) &&
                   marked->stage < car_plan_partition(d->plan)->stage_count;
     int device = placed ? car_plan_device(d->plan, marked->step, marked->worker, marked->stage) : 0;
     d->first_device = (int)first_shown(devices, most_rows(d), device);
@@ -93,14 +94,14 @@ static car_status add_workers(drawing *d, int device) {
 
 /* The row for a task among those from `first` on; one more where a device does two things in one slot. */
 static car_status find_row(drawing *d, int first, const car_task *task, int device, row **out) {
-    int column = (int)(task->slot - d->first_slot);
+    int column = (int)(task->slot - d->first_slot), worker = task->worker % car_plan_config_of(d->plan)->workers;
     for (int r = first; r < d->count; r++) {
-        if (d->by_worker ? d->rows[r].worker == task->worker : !d->rows[r].cells[column].text[0]) {
+        if (d->by_worker ? d->rows[r].worker == worker : !d->rows[r].cells[column].text[0]) {
             *out = &d->rows[r];
             return CAR_OK;
         }
     }
-    car_status status = add_row(d, device, d->by_worker ? task->worker : CAR_NONE);
+    car_status status = add_row(d, device, d->by_worker ? worker : CAR_NONE);
     *out = status == CAR_OK ? &d->rows[d->count - 1] : NULL;
     return status;
 }

@@ -86,7 +86,7 @@ static void add_compute(car_window *window, int64_t n, int stage, bool backward)
     }
     car_task task = {
         .kind = backward ? CAR_TASK_BACKWARD : CAR_TASK_FORWARD,
-        .worker = car_plan_worker_of(plan, n),
+        .worker = car_plan_number_of(plan, n),
         .stage = stage,
         .bundle = stage,
         .step = car_plan_step_of(plan, n),
@@ -100,23 +100,27 @@ static void add_compute(car_window *window, int64_t n, int stage, bool backward)
     plan->placement->attach(window, &task, n);
 }
 
+/* How far behind n the first micro-batch is that equals `residue` mod `modulus`. */
+static int64_t after(int64_t n, int64_t modulus, int64_t residue) {
+    return ((residue - n) % modulus + modulus) % modulus;
+}
+
 /* All micro-batches n = residue mod modulus whose forward (or backward) of a stage is in the window. */
 static void visit_stage(car_window *window, int stage, int64_t modulus, int64_t residue, bool backward) {
     const car_plan *plan = window->plan;
     if (!car_plan_is_cyclic(plan)) {
         /* A step lies in one window. */
-        int64_t workers = plan->config.workers, first = window->begin / plan->period * workers;
-        for (int64_t i = residue; i < workers; i += modulus) {
-            add_compute(window, first + i, stage, backward);
+        int64_t first = window->begin / plan->period * plan->batches;
+        for (int64_t n = first + after(first, modulus, residue); n < first + plan->batches; n += modulus) {
+            add_compute(window, n, stage, backward);
         }
         return;
     }
-    /* F(n) = 2k*n + j and B(n) = 2k*n + 2S-1-j: consecutive micro-batches are in a window, N in a whole one. */
+    /* F(n) = 2k*n + j and B(n) = 2k*n + 2S-1-j: consecutive micro-batches are in a window, M*N in a whole one. */
     int64_t spacing = 2 * (int64_t)plan->per_worker;
     int64_t offset = backward ? 2 * (int64_t)plan->stages - 1 - stage : stage;
     int64_t first = -car_plan_floor_div(-(window->begin - offset), spacing);
-    int64_t start = first + ((residue - first) % modulus + modulus) % modulus;
-    for (int64_t n = start; spacing * n + offset < window->end; n += modulus) {
+    for (int64_t n = first + after(first, modulus, residue); spacing * n + offset < window->end; n += modulus) {
         add_compute(window, n, stage, backward);
     }
 }
@@ -269,7 +273,7 @@ car_status car_plan_expand_rank_slots(const car_plan *plan, int rank, int64_t be
 
 int64_t car_plan_piece_end(const car_plan *plan, int64_t slot) {
     enum { TASKS = 16 }; /* forwards and backwards of a piece: what is listed of all ranks should fit a cache */
-    int64_t tasks = 2 * (int64_t)plan->config.workers * plan->stages / car_plan_ranks(plan);
+    int64_t tasks = 2 * (int64_t)plan->batches * plan->stages / car_plan_ranks(plan);
     int64_t begin = slot / plan->period * plan->period;
     int64_t length = tasks > TASKS ? (plan->period * TASKS + tasks - 1) / tasks : plan->period;
     int64_t end = begin + ((slot - begin) / length + 1) * length;

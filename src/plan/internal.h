@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "carousel/plan.h"
+#include "plan/bundles.h"
 
 typedef struct car_rule_entry car_rule_entry;           /* rules.h */
 typedef struct car_placement_class car_placement_class; /* placement.h */
@@ -16,6 +17,7 @@ struct car_plan {
     const car_rule_entry *rule; /* that one's entry */
     const car_placement_class *placement;
     int stages, per_worker, devices; /* S, k */
+    int batches;                     /* micro-batches of a step: M*N */
     int64_t period;
     struct car_script *script; /* script.h: of a custom plan, its table; else NULL */
     bool proven;               /* see car_plan_is_proven */
@@ -25,12 +27,19 @@ struct car_plan {
 car_status car_plan_create_any(car_context *context, const car_partition *partition, const car_plan_config *config,
                                car_plan **out);
 
-/* Micro-batch n = t*N + i. */
+/* Micro-batch n = t*M*N + m is number m of step t, and worker n mod N's. */
 static inline int64_t car_plan_step_of(const car_plan *plan, int64_t n) {
-    return n / plan->config.workers;
+    return n / plan->batches;
+}
+static inline int car_plan_number_of(const car_plan *plan, int64_t n) {
+    return (int)(n % plan->batches);
 }
 static inline int car_plan_worker_of(const car_plan *plan, int64_t n) {
     return (int)(n % plan->config.workers);
+}
+/* A task's micro-batch. */
+static inline int64_t car_plan_batch_of(const car_plan *plan, const car_task *task) {
+    return task->step * plan->batches + task->worker;
 }
 
 /* Division rounding down, for slots before 0. */
@@ -38,7 +47,7 @@ static inline int64_t car_plan_floor_div(int64_t a, int64_t b) {
     return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
 }
 
-/* How many workers use last step's weights of a home: the first ones. 0 for dp, N for cdp-v1. */
+/* How many micro-batches of a step use last step's weights of a home: the first ones. 0 for dp, N for cdp-v1. */
 int car_plan_stale_workers(const car_plan *plan, int home);
 /* The version that micro-batch n uses of a home. */
 int64_t car_plan_version(const car_plan *plan, int64_t n, int home);
@@ -47,10 +56,10 @@ int64_t car_plan_first_user(const car_plan *plan, int64_t version, int home);
 int64_t car_plan_last_user(const car_plan *plan, int64_t version, int home);
 /* The slots of micro-batch n. */
 static inline int64_t car_plan_forward_slot_of(const car_plan *plan, int64_t n, int stage) {
-    return car_plan_forward_slot(plan, car_plan_step_of(plan, n), car_plan_worker_of(plan, n), stage);
+    return car_plan_forward_slot(plan, car_plan_step_of(plan, n), car_plan_number_of(plan, n), stage);
 }
 static inline int64_t car_plan_backward_slot_of(const car_plan *plan, int64_t n, int stage) {
-    return car_plan_backward_slot(plan, car_plan_step_of(plan, n), car_plan_worker_of(plan, n), stage);
+    return car_plan_backward_slot(plan, car_plan_step_of(plan, n), car_plan_number_of(plan, n), stage);
 }
 /* Device of micro-batch n. */
 int car_plan_device_of(const car_plan *plan, int64_t n, int stage);
@@ -61,6 +70,10 @@ static inline int car_plan_group(const car_plan *plan, int stage) {
 /* The most micro-batches that are between their forward and their backward of a group: as many ranks it has in a grid. */
 int car_plan_group_ranks(const car_plan *plan, int group);
 int car_plan_group_first(const car_plan *plan, int group); /* grid: its first rank */
+/* The same in a pipeline, where all micro-batches of a step may have their forwards first. */
+int car_plan_alive(const car_plan *plan, int group);
+/* Whether each worker adds its own micro-batches of a step first, and the sums of workers are added then. */
+bool car_plan_sums_by_worker(const car_plan *plan);
 
 /* ---- building a window ----------------------------------------------------------------------- */
 
@@ -106,24 +119,21 @@ void car_window_visit_group(car_window *window, int group, int64_t modulus, int6
 
 /* ---- what placements are made of: sums.c ------------------------------------------------------ */
 
-/* The bundles of a stage, or of a home: its own, then those tied. */
-static inline int car_plan_next_bundle(const car_plan *plan, int bundle) {
-    return bundle < plan->stages ? plan->stages : bundle + 1;
-}
-
 /* A message with weights of a bundle, for `worker` or for a whole device (CAR_NONE). */
 car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t version, int worker);
 /* A message with a bundle's sum over all workers, from which `version` is made. */
 car_task car_window_finished_sum(const car_plan *plan, int bundle, int64_t version);
 /* An update that was waited for: it makes the weights for a forward of the same slot. */
 void car_window_update(car_window *window, int bundle, int64_t version, int64_t slot);
+/* An update right after a backward: its `worker` says whose. */
+void car_window_update_after(car_window *window, const car_task *task);
 
 /* Passes, for each forward and backward of the device: */
 /* activations and their gradients, where the stages before and after are on other devices; */
 void car_window_boundaries(car_window *window, const car_task *task, int64_t n);
 /* sums and weights of parameters that are used in several stages, where these are on different devices; */
 void car_window_ties(car_window *window, const car_task *task, int64_t n);
-/* the cycle's sums, from micro-batch to micro-batch; */
+/* the cycle's sums, from micro-batch to micro-batch, or from worker to worker; */
 void car_window_pass_sums(car_window *window, const car_task *task, int64_t n);
 /* the update of a stage, right after the backward that finishes its sum; */
 void car_window_make(car_window *window, const car_task *task);

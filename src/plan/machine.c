@@ -50,7 +50,8 @@ static double share_before(const car_machine *m, int64_t position) {
     return first < curve->events ? curve->begin[first] : 1;
 }
 
-/* Without the cycle only the order counts: workers go abreast, or one after another. */
+/* When a runner's next task is due if all go on evenly, in micro-batches: worker i begins i/N after the first, and each worker
+ * takes its own one after the other. Without a distance only the order counts: workers go abreast, or one after another. */
 static double phase_of(const car_machine *m, int worker) {
     int64_t tasks = 2 * (int64_t)m->stages, step = m->runners[worker].done / tasks;
     if (step == m->config.steps) {
@@ -58,10 +59,12 @@ static double phase_of(const car_machine *m, int worker) {
     }
     double before = share_before(m, m->runners[worker].done % tasks);
     const car_rule_info *rule = &m->plan->rule->info;
-    if (rule->cyclic) {
-        return (double)step + (double)worker / m->workers + before;
+    int workers = m->plan->config.workers;
+    if (rule->spaced) {
+        return car_plan_phase(m->plan, step, worker) + before;
     }
-    return (rule->together ? (double)step : (double)(step * m->workers + worker)) + before;
+    int64_t n = step * m->batches + worker;
+    return (double)(rule->together ? n / workers : n) + before;
 }
 
 static void update_slowest(car_machine *m, int worker) {
@@ -241,8 +244,8 @@ done:
 
 /* How long the rank waits before it begins at all. */
 static double delay_of(const car_machine *m, const car_machine_rank *rank, int slot) {
-    double begin = m->config.compute / (double)m->plan->period * slot;
-    return m->config.staggered && !rank->begun && car_plan_is_cyclic(m->plan) && begin > m->now ? begin - m->now : 0;
+    double begin = m->config.compute / (2.0 * m->stages) * slot;
+    return m->config.staggered && !rank->begun && car_plan_is_spaced(m->plan) && begin > m->now ? begin - m->now : 0;
 }
 
 static car_status start(car_machine *m, int worker) {
@@ -298,7 +301,7 @@ done:
 /* ---- running --------------------------------------------------------------------------------- */
 
 static car_status handle(car_machine *m, int64_t id) {
-    int64_t worker = id - m->ring_count, flow = worker - m->workers, woken = CAR_NONE;
+    int64_t worker = id - m->ring_count, flow = worker - m->batches, woken = CAR_NONE;
     double seconds = 0;
     car_status status = CAR_OK;
     if (worker < 0) {
@@ -342,7 +345,7 @@ static car_status check_end(const car_machine *m) {
 
 car_status car_machine_run(car_machine *m) {
     car_status status = CAR_OK;
-    for (int worker = 0; worker < m->workers; worker++) {
+    for (int worker = 0; worker < m->batches; worker++) {
         update_slowest(m, worker);
         if (m->runners[worker].rank != CAR_NONE) {
             want_next(m, worker);

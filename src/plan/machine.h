@@ -8,8 +8,7 @@
  *                    when it is sent and posted, and takes its time over the links (flows.h);
  *   C, D             it is its turn among the collectives of its kind, and all ranks of the group have come to it;
  *   F, B             its rank computes nothing else (in one process: an executor is free), and the pace allows it: its
- *                    phase t + i/N + c, c being the share of the step's cost before it, is at most the slowest worker's
- *                    plus the window. Of those that could start, the smallest phase goes first.
+ *                    phase, the time at which it is due in micro-batches, is at most the slowest worker's plus the window. Of those that could start, the smallest phase goes first.
  *
  * Sends and updates take no time.
  *
@@ -33,7 +32,7 @@ enum {
 
 typedef struct car_machine_config {
     int64_t steps;              /* at least CAR_MACHINE_FILL + 2 */
-    double compute;             /* seconds of one worker's forwards and backwards */
+    double compute;             /* seconds of one micro-batch's forwards and backwards */
     const car_cluster *cluster; /* NULL: messages take no time */
     double bucket;              /* dp: bytes that go together in an all-reduce */
     bool staggered;             /* in the cycle ranks begin one after another, as the clock has it */
@@ -76,7 +75,7 @@ typedef struct car_machine_rank {
     int64_t collectives[2];                       /* that it has joined */
     bool busy, begun;                             /* it computes; it ever has */
     bool looked_for;                              /* it is in the machine's list */
-    int waiting;                                  /* worker whose task is ready while the rank is busy, CAR_NONE */
+    int waiting;                                  /* runner whose task is ready while the rank is busy, CAR_NONE */
 } car_machine_rank;
 
 typedef struct car_dependent {
@@ -87,12 +86,13 @@ typedef struct car_machine_due {
     int rank, task;
 } car_machine_due;
 
-/* ---- workers --------------------------------------------------------------------------------- */
+/* ---- runners --------------------------------------------------------------------------------- */
 
-/* A worker has one forward or backward at a time that could run. */
+/* The micro-batches of one number in their steps, which follow each other. It has one forward or backward at a time that could
+ * run. A worker is M runners, which its tape keeps apart. */
 typedef struct car_runner {
     int rank, task;   /* that one; until there is one, the rank of all its tasks if they are on one */
-    int64_t done;     /* tasks: 2S a step */
+    int64_t done;     /* tasks: 2S a micro-batch, of which there is one in a step */
     int64_t listed;   /* tasks that were listed */
     int next_waiting; /* for the same rank */
     int event;        /* of the curve, that runs */
@@ -146,7 +146,7 @@ typedef struct car_machine {
     car_context *context;
     car_machine_config config;
     /* What there is. */
-    int workers, stages, leaves; /* leaves of the tree `slowest` */
+    int batches, stages, leaves; /* micro-batches of a step; leaves of the tree `slowest` */
     int ranks, copies;           /* that are simulated; and how many each of them stands for */
     int ring_count, distance_count;
     bool one_process;                                      /* one rank with all workers, which compute side by side */
@@ -168,9 +168,9 @@ typedef struct car_machine {
     int due_first, due_count, due_capacity, look_count;
     /* Workers. */
     car_runner *runners;
-    car_ready_heap ready;    /* workers whose next task could run */
-    car_ready_heap unlisted; /* workers whose next task is not listed */
-    double *slowest;         /* a tree of minima of the workers' phases: [1] is the root, leaves from [leaves] on */
+    car_ready_heap ready;    /* runners whose next task could run */
+    car_ready_heap unlisted; /* runners whose next task is not listed */
+    double *slowest;         /* a tree of minima of the runners' phases: [1] is the root, leaves from [leaves] on */
     /* What is between ranks. */
     double *closes; /* by bundle: bytes of the bucket of all-reduces that it is the last of, else 0 */
     car_ring *rings;

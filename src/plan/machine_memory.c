@@ -80,7 +80,7 @@ static void hold_stage(car_machine *m, int worker, bool begins) {
 
 /* An operation's time over its cost: real kernels do not all run at one rate. */
 static double slowness(const car_machine *m, int worker, int event) {
-    uint64_t n = (uint64_t)(m->runners[worker].done / (2 * (int64_t)m->stages) * m->workers + worker);
+    uint64_t n = (uint64_t)(m->runners[worker].done / (2 * (int64_t)m->stages) * m->batches + worker);
     uint64_t seed = car_random_u64(m->config.seed, n);
     return 1 + m->config.jitter * (2 * (double)car_random_uniform(seed, (uint64_t)event) - 1);
 }

@@ -60,8 +60,8 @@ car_status car_machine_create_rings(car_machine *m) {
         ring->members = m->copies > 1 ? 1 : ring->ranks;
         ring->running = CAR_NONE;
         CAR_TRY(fill_buckets(m, ring->first, &buckets));
-        /* Nobody is two steps ahead of another; a bundle has at most two broadcasts and a reduction in a step. */
-        ring->room = 2 * (buckets > 0 ? buckets : 2 * m->partition->bundle_count) + 8;
+        /* Nobody is two steps ahead of another; a bundle has at most a reduction in a step, and two broadcasts for a micro-batch. */
+        ring->room = 2 * (buckets > 0 ? buckets : 2 * plan->config.accumulate * m->partition->bundle_count) + 8;
         CAR_TRY(create_sequence(m, &ring->sequences[0], ring->room));
         CAR_TRY(create_sequence(m, &ring->sequences[1], ring->room));
     }

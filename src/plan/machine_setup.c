@@ -33,7 +33,7 @@ static void set_sizes(car_machine *m) {
     int ranks = car_plan_ranks(plan);
     m->config.executors = m->config.executors > 0 ? m->config.executors : ranks;
     m->free = m->config.executors;
-    m->workers = plan->config.workers;
+    m->batches = plan->batches;
     m->stages = plan->stages;
     m->ranks = are_alike(plan, &m->config) ? 1 : ranks;
     m->copies = ranks / m->ranks;
@@ -46,7 +46,7 @@ static void set_sizes(car_machine *m) {
     if (car_plan_reduces(plan)) {
         m->ring_count = car_plan_collective_group(plan, plan->devices - 1) + 1;
     }
-    for (m->leaves = 1; m->leaves < m->workers; m->leaves *= 2) {
+    for (m->leaves = 1; m->leaves < m->batches; m->leaves *= 2) {
     }
     set_distances(m);
 }
@@ -68,16 +68,16 @@ static car_status release_array(car_context *context, void *array_pointer, size_
 
 /* All arrays in one list, so that what is released is what was allocated. */
 static car_status for_all_arrays(car_machine *m, array_function visit) {
-    size_t workers = (size_t)m->workers, ranks = (size_t)m->ranks, steps = (size_t)m->config.steps;
+    size_t batches = (size_t)m->batches, ranks = (size_t)m->ranks, steps = (size_t)m->config.steps;
     struct {
         void *array;
         size_t count, size;
     } arrays[] = {
         {&m->rank, ranks, sizeof *m->rank},
         {&m->look, ranks, sizeof *m->look},
-        {&m->runners, workers, sizeof *m->runners},
-        {&m->ready.entries, workers, sizeof *m->ready.entries},
-        {&m->unlisted.entries, workers, sizeof *m->unlisted.entries},
+        {&m->runners, batches, sizeof *m->runners},
+        {&m->ready.entries, batches, sizeof *m->ready.entries},
+        {&m->unlisted.entries, batches, sizeof *m->unlisted.entries},
         {&m->slowest, 2 * (size_t)m->leaves, sizeof *m->slowest},
         {&m->closes, (size_t)m->partition->bundle_count, sizeof *m->closes},
         {&m->rings, (size_t)m->ring_count, sizeof *m->rings},
@@ -113,10 +113,10 @@ done:
     return status;
 }
 
-/* Workers, where each is on one rank that is simulated. */
-static void place_workers(car_machine *m) {
+/* Runners, where each is on one rank that is simulated. */
+static void place_runners(car_machine *m) {
     int64_t simulated = 0;
-    for (int worker = 0; worker < m->workers; worker++) {
+    for (int worker = 0; worker < m->batches; worker++) {
         int rank = car_plan_rank_of(m->plan, car_plan_device(m->plan, 0, worker, 0));
         bool here = rank < m->ranks;
         m->runners[worker].rank = here && !m->in_order ? rank : CAR_NONE;
@@ -137,12 +137,12 @@ car_status car_machine_create(const car_plan *plan, const car_machine_config *co
     for (int rank = 0; rank < m->ranks; rank++) {
         CAR_TRY(create_rank(m, rank));
     }
-    place_workers(m);
+    place_runners(m);
     for (int node = 0; node < 2 * m->leaves; node++) {
-        m->slowest[node] = DBL_MAX; /* leaves beyond the workers hold nobody up */
+        m->slowest[node] = DBL_MAX; /* leaves beyond the runners hold nobody up */
     }
     CAR_TRY(car_machine_create_rings(m));
-    CAR_TRY(car_network_create(m->context, m->config.cluster, m->ranks, m->ring_count + m->workers, &m->agenda,
+    CAR_TRY(car_network_create(m->context, m->config.cluster, m->ranks, m->ring_count + m->batches, &m->agenda,
                                &m->network));
 done:
     return status;

@@ -1,10 +1,10 @@
-/* Looking names up; see names.h. And the names of mappings. */
+/* Looking names up; see names.h. And the names of mappings and orders of sums. */
 #include "plan/names.h"
 
 #include <string.h>
 
 #include "base/text.h"
-#include "carousel/placement.h"
+#include "carousel/plan.h"
 
 int car_names_index(const char *(*name_at)(int index), int count, const char *name) {
     for (int n = 0; n < count; n++) {
@@ -54,6 +54,27 @@ car_status car_mapping_find(car_context *context, const char *name, car_mapping 
     car_status status = car_names_find(context, "mapping", mapping_at, MAPPINGS, name, &found);
     if (status == CAR_OK) {
         *out = (car_mapping)found;
+    }
+    return status;
+}
+
+/* ---- orders of sums -------------------------------------------------------------------------- */
+
+static const char *const orders[] = {"auto", "micro-batch", "worker"};
+
+static const char *order_at(int n) {
+    return orders[n];
+}
+
+const char *car_sum_order_text(car_sum_order order) {
+    return (unsigned)order <= CAR_SUM_ORDER_WORKER ? orders[order] : "unknown order of sums";
+}
+
+car_status car_sum_order_find(car_context *context, const char *name, car_sum_order *out) {
+    int found = 0;
+    car_status status = car_names_find(context, "order of sums", order_at, CAR_SUM_ORDER_WORKER + 1, name, &found);
+    if (status == CAR_OK) {
+        *out = (car_sum_order)found;
     }
     return status;
 }

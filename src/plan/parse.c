@@ -187,7 +187,7 @@ static car_status parse_task(const reader *r, piece word, int64_t slot, car_task
     take_letter(&p, cargos, &cargo);
     *task = (car_task){.kind = (car_task_kind)kind, .cargo = (car_cargo)cargo, .slot = slot};
     CAR_TRY(take_name(r, word, &p, task));
-    CAR_TRY(take_marked(r, word, &p, ".", "worker", car_plan_config_of(r->plan)->workers - 1, &worker));
+    CAR_TRY(take_marked(r, word, &p, ".", "worker", car_plan_micro_batches(r->plan) - 1, &worker));
     CAR_TRY(take_marked(r, word, &p, "@", "version", INT64_MAX, &version));
     CAR_TRY(take_marked(r, word, &p, "~", "version of the tied parameter", INT64_MAX, &tied));
     CAR_TRY(take_marked(r, word, &p, "/", "step", INT64_MAX, &step));
@@ -307,7 +307,9 @@ static car_status take_header_name(reader *r, const char *key, piece *p, car_pla
     }
     bool known = strcmp(key, "rule=") == 0        ? car_rule_is_known(name, &out->config.rule)
                  : strcmp(key, "placement=") == 0 ? car_placement_is_known(name, &out->config.placement)
-                                                  : car_mapping_find(r->context, name, &out->config.mapping) == CAR_OK;
+                 : strcmp(key, "sum-order=") == 0
+                     ? car_sum_order_find(r->context, name, &out->config.sum_order) == CAR_OK
+                     : car_mapping_find(r->context, name, &out->config.mapping) == CAR_OK;
     if (!known) {
         car_context_clear_error(r->context);
         return bad(r, "there is no %.*s '%s'", (int)strlen(key) - 1, key, name);
@@ -348,8 +350,8 @@ done:
 
 car_status car_plan_read_header(car_context *context, const char *name, const char *text, car_plan_header *out) {
     reader r = {.context = context, .name = name, .next = text};
-    int64_t workers = 0, stages = 0, bundles = 0, devices = 0, threads = 0, slack = 0;
-    enum { CUSTOM_WORDS = 2, MOST_DELAY = 4 };
+    int64_t workers = 0, stages = 0, bundles = 0, devices = 0, threads = 0, slack = 0, accumulate = 1;
+    enum { CUSTOM_WORDS = 2, MORE_WORDS = 2, MOST_DELAY = 4 };
     *out = (car_plan_header){.max_delay = 1};
     const header_word words[] = {
         {"rule=", 0, 0, NULL},
@@ -362,6 +364,8 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
         {"threads=", 1, 1 << 16, &threads},
         {"slack=", 0, 1 << 20, &slack},
         {"steps=", 1, 1000000000, &out->steps},
+        {"accumulate=", 1, 1 << 16, &accumulate},
+        {"sum-order=", 0, 0, NULL},
         {"period=", 0, 0, NULL},
         {"max-delay=", 0, MOST_DELAY, &out->max_delay},
     };
@@ -381,7 +385,7 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
     while (next_word(&line, &word)) {
         CAR_TRY(take_header_word(&r, word, words, count, &seen, out));
     }
-    for (int w = 0; w < count - CUSTOM_WORDS; w++) {
+    for (int w = 0; w < count - CUSTOM_WORDS - MORE_WORDS; w++) {
         if (!(seen & 1u << w)) {
             return bad(&r, "the header lacks '%s'", words[w].key);
         }
@@ -390,6 +394,7 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
         return bad(&r, "period= and max-delay= are of rule=custom");
     }
     out->config.workers = (int)workers;
+    out->config.accumulate = (int)accumulate;
     out->config.threads = (int)threads;
     out->config.freshness_slack = (int)slack;
     out->stages = (int)stages;

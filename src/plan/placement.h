@@ -13,11 +13,11 @@ struct car_placement_class {
     car_placement_info info;
 
     /* ---- the plan: which device ---- */
-    int64_t (*devices)(const car_plan_config *config, bool cyclic);
-    int (*device)(const car_plan *plan, int64_t n, int stage); /* of micro-batch n */
-    int (*owner)(const car_plan *plan, int stage);             /* where stages are owned; else NULL */
-    int (*stage_ranks)(const car_plan *plan, int stage);       /* see car_plan_stage_ranks */
-    int (*pattern_steps)(const car_plan *plan, int rank);      /* NULL: 1; see car_plan_pattern_steps */
+    int64_t (*devices)(const car_plan_config *config, bool spaced); /* see car_rule_info */
+    int (*device)(const car_plan *plan, int64_t n, int stage);      /* of micro-batch n */
+    int (*owner)(const car_plan *plan, int stage);                  /* where stages are owned; else NULL */
+    int (*stage_ranks)(const car_plan *plan, int stage);            /* see car_plan_stage_ranks */
+    int (*pattern_steps)(const car_plan *plan, int rank);           /* NULL: 1; see car_plan_pattern_steps */
     bool in_line; /* one device has a stage for all workers, so that they cannot compute it at once */
 
     /* ---- the window of a device ---- */
@@ -40,6 +40,8 @@ struct car_placement_class {
     /* ---- the executor ---- */
     int64_t (*slots_ahead)(const car_plan *plan, const car_task *task); /* NULL: 2k; see car_plan_slots_ahead */
     int (*group_of_device)(const car_plan *plan, int device);           /* NULL: all are one group */
+    bool sums_by_worker;    /* where nobody says otherwise: sums travel once a step, not once a micro-batch */
+    bool roams;             /* in the cycle a worker's micro-batches change devices */
     bool keeps_no_distance; /* in the cycle nothing that its ranks send keeps them apart: beats do */
     bool sums_queue_up;     /* several stages' sums wait for one way: those that are used first go first */
 };

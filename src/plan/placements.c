@@ -60,7 +60,7 @@ int64_t car_plan_slots_ahead(const car_plan *plan, const car_task *task) {
 }
 
 bool car_plan_needs_beats(const car_plan *plan) {
-    return plan->placement->keeps_no_distance && car_plan_is_cyclic(plan) && plan->devices > 1;
+    return plan->placement->keeps_no_distance && car_plan_is_spaced(plan) && plan->devices > 1;
 }
 
 bool car_plan_orders_sums(const car_plan *plan) {

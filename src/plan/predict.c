@@ -28,10 +28,10 @@ static void add_bytes(tally *t, int64_t first, int64_t length, int64_t bytes) {
     t->area += (double)bytes * (double)length;
 }
 
-static void add_stage(tally *t, int worker, int j) {
+static void add_stage(tally *t, int number, int j) {
     const car_stage *stage = &t->plan->partition->stages[j];
-    int64_t forward = car_plan_forward_slot(t->plan, 0, worker, j),
-            backward = car_plan_backward_slot(t->plan, 0, worker, j);
+    int64_t forward = car_plan_forward_slot(t->plan, 0, number, j),
+            backward = car_plan_backward_slot(t->plan, 0, number, j);
     if (stage->held_bytes > 0) {
         add_bytes(t, forward, backward + 1 - forward, (int64_t)stage->held_bytes);
     }
@@ -54,7 +54,7 @@ static void add_device(tally *t, int device) {
     const car_plan *plan = t->plan;
     bool by_stage = plan->placement->info.by_stage;
     int first = by_stage ? device * plan->per_worker : 0, end = by_stage ? first + plan->per_worker : plan->stages;
-    for (int i = 0; i < plan->config.workers; i++) {
+    for (int i = 0; i < plan->batches; i++) {
         if (by_stage || car_plan_device(plan, 0, i, 0) == device) {
             for (int j = first; j < end; j++) {
                 add_stage(t, i, j);
@@ -94,7 +94,7 @@ static car_status predict_slots(const car_plan *plan, car_prediction *out) {
     tally t = {.plan = plan};
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(plan->context, (size_t)plan->period, sizeof *t.changes, &t.changes));
-    for (int i = 0; i < plan->config.workers; i++) {
+    for (int i = 0; i < plan->batches; i++) {
         for (int j = 0; j < plan->stages; j++) {
             add_stage(&t, i, j);
         }
@@ -142,8 +142,8 @@ static car_status simulate(const car_plan *plan, const car_simulation_config *co
 car_status car_plan_predict_timed(const car_plan *plan, int threads, car_simulation *out) {
     car_simulation_config config = {.paced = true, .executors = threads};
     int executors = threads > 0 ? threads : plan->config.threads;
-    bool uncertain = car_plan_is_cyclic(plan) && plan->placement->info.one_process &&
-                     executors < plan->config.workers && (int64_t)plan->config.workers * plan->stages <= few_enough;
+    bool uncertain = car_plan_is_spaced(plan) && plan->placement->info.one_process &&
+                     executors < plan->config.workers && (int64_t)plan->batches * plan->stages <= few_enough;
     car_status status = simulate(plan, &config, out);
     config.jitter = timing_jitter;
     for (config.seed = 1; status == CAR_OK && uncertain && config.seed <= TIMINGS; config.seed++) {
@@ -175,7 +175,7 @@ static int rounds_between_slots(const car_plan *plan) {
 
 static double free_running(const car_plan *plan) {
     int workers = plan->config.workers, threads = plan->config.threads;
-    if (car_plan_is_cyclic(plan)) {
+    if (car_plan_is_spaced(plan)) {
         return car_predict_free_running(plan->partition, workers);
     }
     return plan->rule->info.in_turns && threads < workers ? (double)threads / workers : 1;
@@ -188,6 +188,18 @@ static int gradient_delay(const car_plan *plan) {
         delay = here > delay ? here : delay;
     }
     return delay;
+}
+
+static double stale_share(const car_plan *plan) {
+    double late = 0, all = 0;
+    for (int j = 0; j < plan->stages; j++) {
+        double bytes = (double)plan->partition->bundles[j].bytes;
+        for (int i = 0; i < plan->config.workers; i++) { /* a worker's others are fresh */
+            late += car_plan_delay(plan, i, j) > 0 ? bytes : 0;
+        }
+        all += bytes * plan->batches;
+    }
+    return all > 0 ? late / all : 0;
 }
 
 car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_prediction *out) {
@@ -208,6 +220,7 @@ car_status car_plan_predict_sized(const car_plan *plan, const car_optimizer_size
     out->free_running = free_running(plan);
     out->rounds_between_slots = rounds_between_slots(plan);
     out->gradient_delay = gradient_delay(plan);
+    out->stale_share = stale_share(plan);
 done:
     return status;
 }

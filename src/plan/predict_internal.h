@@ -35,17 +35,20 @@ typedef struct car_ledger {
     int64_t begin;        /* what is not made later was there from here on */
     int64_t from, to;     /* what happens in between is fully known, so this is where averages are taken */
     bool merges;          /* nothing is freed: devices that share their memory are told one after the other */
-    car_life_span *spans; /* CAR_LEDGER_DEPTH for each bundle */
+    car_life_span *spans; /* `depth` for each bundle */
+    int depth;            /* more than there are of a bundle in the moments that are looked at */
     car_change *changes;
     int count, capacity;
     int *alive, *most; /* scratch of car_ledger_close, by bundle */
-    bool copies;       /* of weights as they are computed with; otherwise of sums */
+    bool copies;       /* set by who opened it: of weights as they are computed with; otherwise of sums */
 } car_ledger;
 
-enum { CAR_LEDGER_DEPTH = 8 }; /* more than there are versions of a bundle in the moments that are looked at */
+enum {
+    CAR_LEDGER_DEPTH = 8
+}; /* more than there are versions of a bundle, or steps, in the moments that are looked at */
 
-/* `windows` of `window` moments each are looked at, from `begin` on. */
-car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, int windows, bool merges, bool copies,
+/* `windows` of `window` moments each are looked at, from `begin` on. `parts`: ids that a version or step has. */
+car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, int windows, int parts, bool merges,
                            car_ledger *out);
 void car_ledger_release(car_ledger *ledger);
 

@@ -10,7 +10,7 @@
 
 #include "plan/predict_internal.h"
 
-car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, int windows, bool merges, bool copies,
+car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, int windows, int parts, bool merges,
                            car_ledger *out) {
     size_t bundles = (size_t)plan->partition->bundle_count;
     car_status status = CAR_OK;
@@ -18,9 +18,9 @@ car_status car_ledger_open(const car_plan *plan, int64_t begin, int64_t window, 
                         .begin = begin,
                         .from = begin + windows / 2 * window,
                         .to = begin + (windows / 2 + 1) * window,
-                        .merges = merges,
-                        .copies = copies};
-    CAR_TRY(car_context_allocate(plan->context, bundles * CAR_LEDGER_DEPTH, sizeof *out->spans, &out->spans));
+                        .depth = CAR_LEDGER_DEPTH * parts,
+                        .merges = merges};
+    CAR_TRY(car_context_allocate(plan->context, bundles * (size_t)out->depth, sizeof *out->spans, &out->spans));
     CAR_TRY(car_context_allocate(plan->context, bundles, sizeof *out->alive, &out->alive));
     CAR_TRY(car_context_allocate(plan->context, bundles, sizeof *out->most, &out->most));
 done:
@@ -36,11 +36,11 @@ void car_ledger_release(car_ledger *ledger) {
     car_context_release(context, ledger->changes, (size_t)ledger->capacity, sizeof *ledger->changes);
     car_context_release(context, ledger->most, bundles, sizeof *ledger->most);
     car_context_release(context, ledger->alive, bundles, sizeof *ledger->alive);
-    car_context_release(context, ledger->spans, bundles * CAR_LEDGER_DEPTH, sizeof *ledger->spans);
+    car_context_release(context, ledger->spans, bundles * (size_t)ledger->depth, sizeof *ledger->spans);
 }
 
 static car_life_span *find(const car_ledger *ledger, int bundle, int64_t id) {
-    return &ledger->spans[(int64_t)bundle * CAR_LEDGER_DEPTH + id % CAR_LEDGER_DEPTH];
+    return &ledger->spans[(int64_t)bundle * ledger->depth + id % ledger->depth];
 }
 
 static double bytes_of(const car_ledger *ledger, int bundle) {
@@ -140,8 +140,8 @@ car_status car_ledger_close(car_ledger *ledger, double weight, double *changes, 
     car_status status = CAR_OK;
     double bytes = 0, area = 0;
     *out = (car_balance){0};
-    for (int h = 0; h < ledger->plan->partition->bundle_count * CAR_LEDGER_DEPTH; h++) {
-        CAR_TRY(settle(ledger, h / CAR_LEDGER_DEPTH, &ledger->spans[h]));
+    for (int h = 0; h < ledger->plan->partition->bundle_count * ledger->depth; h++) {
+        CAR_TRY(settle(ledger, h / ledger->depth, &ledger->spans[h]));
     }
     if (ledger->count > 0) {
         qsort(ledger->changes, (size_t)ledger->count, sizeof *ledger->changes, compare_changes);

@@ -86,14 +86,24 @@ done:
     return status;
 }
 
+/* By worker each has a sum of its own, besides that over all. */
+static int parts_of_sums(const car_plan *plan) {
+    return car_plan_sums_by_worker(plan) ? plan->config.workers + 1 : 1;
+}
+
 /* A backward begins its sums, or adds to them; a tied one's only meets its home's there. */
 static car_status account_sum(survey *s, const car_task *task, const car_use *use, int64_t moment) {
     bool adds = task->kind == CAR_TASK_BACKWARD && s->plan->partition->bundles[use->bundle].stage == task->stage;
+    int64_t id = use->id * parts_of_sums(s->plan) + use->part;
+    car_status status = CAR_OK;
     if (adds || task->kind == CAR_TASK_RECEIVE) {
-        return car_ledger_begin(&s->sums, use->bundle, use->id, moment);
+        CAR_TRY(car_ledger_begin(&s->sums, use->bundle, id, moment));
     }
-    car_ledger_touch(&s->sums, use->bundle, use->id, moment, use->last);
-    return CAR_OK;
+    if (use->last || !adds) {
+        car_ledger_touch(&s->sums, use->bundle, id, moment, use->last);
+    }
+done:
+    return status;
 }
 
 static car_status account_optimizer(survey *s, const car_task *task) {
@@ -271,7 +281,7 @@ static void choose_sample(survey *s) {
     }
     s->sampled = s->groups || s->sample < s->units;
     s->part = s->sampled ? 1.0 / WINDOWS : 1;
-    s->in_turn = s->sampled && car_plan_is_cyclic(plan);
+    s->in_turn = s->sampled && car_plan_is_spaced(plan);
     s->beat = s->in_turn ? 2 * plan->per_worker : plan->period;
 }
 
@@ -322,7 +332,8 @@ static void conclude_shared(survey *s) {
         s->out->weights_device = 2 * own + (size_t)s->masters;
     }
     s->weights_total = (double)s->out->weights_device;
-    s->sums_device = car_plan_is_cyclic(s->plan) ? s->sums_device : (double)apart * (double)all;
+    bool follows = car_plan_is_spaced(s->plan) || (car_plan_sums_by_worker(s->plan) && !s->plan->rule->info.together);
+    s->sums_device = follows ? s->sums_device : (double)apart * (double)all;
     s->sums_total = s->sums_device;
 }
 
@@ -367,8 +378,9 @@ car_status car_predict_table(const car_plan *plan, const car_optimizer_sizes *op
     car_status status = CAR_OK;
     choose_sample(&s);
     size_t moments = shared || s.in_turn ? 0 : (size_t)(WINDOWS * plan->period * MOMENTS + 2), beat = (size_t)s.beat;
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, shared, true, &s.weights));
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, shared, false, &s.sums));
+    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, 1, shared, &s.weights));
+    s.weights.copies = true;
+    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, parts_of_sums(plan), shared, &s.sums));
     CAR_TRY(car_context_allocate(context, moments, sizeof *s.weights_changes, &s.weights_changes));
     CAR_TRY(car_context_allocate(context, moments, sizeof *s.sums_changes, &s.sums_changes));
     CAR_TRY(car_context_allocate(context, beat, sizeof *s.slot_bytes, &s.slot_bytes));
@@ -404,8 +416,9 @@ car_status car_predict_device_table(const car_plan *plan, int device, int64_t st
     size_t bundles = (size_t)plan->partition->bundle_count, beat = (size_t)s.beat;
     int64_t begin = -plan->period * MOMENTS; /* a run begins in slot -1 */
     car_status status = CAR_OK;
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, false, true, &s.weights));
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, false, false, &s.sums));
+    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, 1, false, &s.weights));
+    s.weights.copies = true;
+    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, parts_of_sums(plan), false, &s.sums));
     CAR_TRY(car_context_allocate(context, beat, sizeof *s.slot_bytes, &s.slot_bytes));
     CAR_TRY(car_context_allocate(context, bundles, sizeof *s.updated_by, &s.updated_by));
     CAR_TRY(walk_device(&s));

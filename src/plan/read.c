@@ -59,9 +59,11 @@ static car_status check_header(const car_plan *plan, const char *name, const car
     }
     bool custom = header->config.rule == CAR_RULE_CUSTOM;
     if (custom && !placement->one_process && !plan->placement->in_line) {
-        return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
-                                "%s: rule=custom is executed under placement shared or pipeline, not %s", name,
-                                placement->name);
+        return car_context_fail(
+            plan->context, CAR_ERROR_UNSUPPORTED,
+            "%s: rule=custom is executed under placement shared or pipeline, not %s, where sums and weights "
+            "go from rank to rank in an order that only a rule gives",
+            name, placement->name);
     }
     return CAR_OK;
 }

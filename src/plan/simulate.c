@@ -9,14 +9,14 @@ enum {
 };
 
 static int64_t steps_of(const car_plan *plan, const car_simulation_config *config) {
-    int64_t tasks = 2 * (int64_t)plan->config.workers * plan->stages;
+    int64_t tasks = 2 * (int64_t)plan->batches * plan->stages;
     int64_t steps = config->steps > 0 ? config->steps : tasks > LARGE_TASKS ? LEAST_STEPS : DEFAULT_STEPS;
     return steps < LEAST_STEPS ? LEAST_STEPS : steps;
 }
 
 /* Where nothing else keeps workers at their distance. */
 static bool has_pace(const car_plan *plan) {
-    return car_plan_is_cyclic(plan) && (plan->placement->info.one_process || plan->placement->keeps_no_distance);
+    return car_plan_is_spaced(plan) && (plan->placement->info.one_process || plan->placement->keeps_no_distance);
 }
 
 static void report(const car_machine *m, car_simulation *out) {

@@ -1,7 +1,7 @@
 /* Passes that placements are made of: what crosses the borders between stages, and how gradients become weights.
  *
- * Gradients of a stage are summed in ring order: worker i adds its own to what worker i-1 passed on. After worker N-1 the
- * sum is finished. Who makes the update of it, when, and how others get the result is the placement's: see placements/. A
+ * Gradients of a stage are summed in ring order: each micro-batch adds its own to what the one before it passed on. After the
+ * last of a step the sum is finished. Who makes the update of it, when, and how others get the result is the placement's: see placements/. A
  * tied parameter's sum is finished at a later stage, that is earlier in backward, and waits where its home is updated. */
 #include "plan/placement.h"
 
@@ -21,7 +21,7 @@ car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t ve
 
 car_task car_window_finished_sum(const car_plan *plan, int bundle, int64_t version) {
     return (car_task){.cargo = CAR_CARGO_FINISHED,
-                      .worker = plan->config.workers - 1,
+                      .worker = plan->batches - 1,
                       .stage = plan->partition->bundles[bundle].stage,
                       .bundle = bundle,
                       .step = version - 1,
@@ -80,7 +80,7 @@ void car_window_boundaries(car_window *window, const car_task *task, int64_t n) 
 static car_task sum_message(const car_plan *plan, car_cargo cargo, int bundle, int64_t n) {
     return (car_task){
         .cargo = cargo,
-        .worker = car_plan_worker_of(plan, n),
+        .worker = car_plan_number_of(plan, n),
         .stage = plan->partition->bundles[bundle].stage,
         .bundle = bundle,
         .step = car_plan_step_of(plan, n),
@@ -89,11 +89,13 @@ static car_task sum_message(const car_plan *plan, car_cargo cargo, int bundle, i
     };
 }
 
-/* The hop of a bundle's sum from micro-batch n to n+1, if both are of one step. */
+/* The hop of a bundle's sum from micro-batch n to n+1, if both are of one step. By worker, sums begin to travel with the last
+ * micro-batch of worker 0. */
 static void hop(car_window *window, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     int stage = plan->partition->bundles[bundle].stage;
-    if (n < 0 || car_plan_step_of(plan, n) != car_plan_step_of(plan, n + 1)) {
+    bool early = car_plan_sums_by_worker(plan) && car_plan_number_of(plan, n) < plan->batches - plan->config.workers;
+    if (n < 0 || early || car_plan_step_of(plan, n) != car_plan_step_of(plan, n + 1)) {
         return;
     }
     car_task what = sum_message(plan, CAR_CARGO_PARTIAL, bundle, n);
@@ -104,11 +106,10 @@ static void hop(car_window *window, int bundle, int64_t n) {
 /* Calls a function for each bundle of a task's stage that has bytes. */
 static void for_bundles(car_window *window, const car_task *task, int64_t n,
                         void (*what)(car_window *window, const car_task *task, int bundle, int64_t n)) {
-    const car_plan *plan = window->plan;
-    for (int b = task->stage; b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
-        if (plan->partition->bundles[b].stage == task->stage && plan->partition->bundles[b].bytes > 0) {
-            what(window, task, b, n);
-        }
+    const car_partition *partition = window->plan->partition;
+    for (int b = car_bundle_of_stage(partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(partition, task->stage, b)) {
+        what(window, task, b, n);
     }
 }
 
@@ -119,13 +120,12 @@ static void hops(car_window *window, const car_task *task, int bundle, int64_t n
 }
 
 void car_window_pass_sums(car_window *window, const car_task *task, int64_t n) {
-    if (task->kind == CAR_TASK_BACKWARD && car_plan_is_cyclic(window->plan)) {
+    if (task->kind == CAR_TASK_BACKWARD && car_plan_is_spaced(window->plan)) {
         for_bundles(window, task, n, hops);
     }
 }
 
-/* An update right after a backward: its `worker` says whose. */
-static void add_update_last(car_window *window, const car_task *task) {
+void car_window_update_after(car_window *window, const car_task *task) {
     int64_t version = task->step + 1;
     car_window_add(window, (car_task){.kind = CAR_TASK_UPDATE,
                                       .worker = task->worker,
@@ -141,9 +141,9 @@ static void add_update_last(car_window *window, const car_task *task) {
 
 void car_window_make(car_window *window, const car_task *task) {
     const car_plan *plan = window->plan;
-    if (task->kind == CAR_TASK_BACKWARD && task->worker == plan->config.workers - 1 &&
+    if (task->kind == CAR_TASK_BACKWARD && task->worker == plan->batches - 1 &&
         plan->partition->bundles[task->stage].bytes > 0) {
-        add_update_last(window, task);
+        car_window_update_after(window, task);
     }
 }
 
@@ -176,15 +176,15 @@ static void tie_weights(car_window *window, int bundle, int64_t n, int64_t user)
  * first forward with the new weights. Each device takes from a message the end that is its own. */
 void car_window_ties(car_window *window, const car_task *task, int64_t n) {
     const car_plan *plan = window->plan;
-    int workers = plan->config.workers;
     bool backward = task->kind == CAR_TASK_BACKWARD;
     bool alone = car_plan_reduces(plan); /* every worker has ranks of its own, and all of them update */
+    int workers = plan->config.workers, last = plan->batches - (alone ? workers : 1); /* or the last of each worker */
     for (int b = plan->stages; b < plan->partition->bundle_count; b++) {
         const car_bundle *tied = &plan->partition->bundles[b];
         if (tied->bytes == 0) {
             continue;
         }
-        if (backward && (alone || task->worker == workers - 1)) {
+        if (backward && task->worker >= last) {
             if (task->stage == tied->stage || task->stage == tied->home) {
                 tie_sum(window, b, n);
             }
@@ -194,9 +194,9 @@ void car_window_ties(car_window *window, const car_task *task, int64_t n) {
         }
         int64_t version = car_plan_version(plan, n, tied->home);
         if (!backward && task->stage == tied->stage && version > 0) {
-            int64_t first = alone ? n : car_plan_first_user(plan, version, tied->home);
-            if (n == first) {
-                tie_weights(window, b, alone ? n - workers : version * workers - 1, n);
+            bool first = alone ? task->worker < workers : n == car_plan_first_user(plan, version, tied->home);
+            if (first) {
+                tie_weights(window, b, alone ? n - workers : version * plan->batches - 1, n);
             }
         }
     }
@@ -204,12 +204,12 @@ void car_window_ties(car_window *window, const car_task *task, int64_t n) {
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* Several workers of one rank are reduced together, when the last of them is done. */
+/* All micro-batches of one rank are reduced together, when the last of them is done. */
 static bool is_last_on_device(const car_window *window, int64_t n, int stage) {
     const car_plan *plan = window->plan;
-    int workers = plan->config.workers;
-    for (int i = car_plan_worker_of(plan, n) + 1; i < workers; i++) {
-        if (car_plan_device_of(plan, n - car_plan_worker_of(plan, n) + i, stage) == window->device) {
+    int64_t end = (car_plan_step_of(plan, n) + 1) * plan->batches;
+    for (int64_t later = n + 1; later < end && later <= n + plan->config.workers; later++) {
+        if (car_plan_device_of(plan, later, stage) == window->device) {
             return false;
         }
     }
@@ -230,7 +230,7 @@ static void reduce(car_window *window, const car_task *task, int bundle, int64_t
     collective.slot = task->slot;
     car_window_add(window, collective);
     if (b->home == b->stage && keeps) {
-        add_update_last(window, task);
+        car_window_update_after(window, task);
     }
 }
 

@@ -37,7 +37,7 @@ static int64_t last_step(const car_plan *plan, int64_t slot, int worker, int sta
     if (stage < 0 || stage >= car_plan_partition(plan)->stage_count) {
         return 0;
     }
-    int last = car_plan_config_of(plan)->workers - 1;
+    int last = car_plan_micro_batches(plan) - 1;
     int who = worker < 0 || worker > last ? last : worker;
     int64_t first = backward ? car_plan_backward_slot(plan, 0, who, stage) : car_plan_forward_slot(plan, 0, who, stage);
     return floor_divide(slot - first, car_plan_period(plan));
@@ -178,6 +178,9 @@ int car_plan_format_header(const car_plan *plan, int64_t steps, char *text, size
                  (long long)plan->script->end, (long long)plan->script->max_delay);
     } else if (plan->script) {
         snprintf(more, sizeof more, " max-delay=%lld", (long long)plan->script->max_delay);
+    }
+    if (c->accumulate > 1) {
+        snprintf(more, sizeof more, " accumulate=%d sum-order=%s", c->accumulate, car_sum_order_text(c->sum_order));
     }
     return snprintf(text, capacity,
                     "carousel-plan 2 rule=%s placement=%s workers=%d stages=%d bundles=%d devices=%d mapping=%s "

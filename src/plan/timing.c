@@ -50,7 +50,7 @@ static int ranks_of_ring(const car_plan *plan) {
 }
 
 int64_t car_plan_timed_steps(const car_plan *plan) {
-    int64_t tasks = (int64_t)plan->config.workers * plan->stages;
+    int64_t tasks = (int64_t)plan->batches * plan->stages;
     return tasks <= FEW_TASKS ? MANY_STEPS : tasks <= MANY_TASKS ? STEPS : FEW_STEPS;
 }
 

@@ -1,14 +1,16 @@
 /* What the tasks of a rank use. See usage.h. */
 #include "plan/usage.h"
 
+#include "plan/bundles.h"
 #include "plan/rules.h"
 
 struct car_usage {
     const car_plan *plan;
     int rank, bundles, tapes;
-    bool cyclic;
+    bool spaced;           /* see car_rule_info */
     bool shared;           /* the group is the whole process */
     bool apart;            /* see car_usage_keeps_apart */
+    bool by_worker;        /* each worker adds its own micro-batches first */
     car_holding *holdings; /* per bundle */
     bool borrowed;         /* another's */
     int64_t steps;         /* of the run */
@@ -19,11 +21,6 @@ struct car_usage {
 /* Whether micro-batch n is computed here, at a stage. */
 static bool is_here(const car_usage *usage, int64_t n, int stage) {
     return car_plan_rank_of(usage->plan, car_plan_device_of(usage->plan, n, stage)) == usage->rank;
-}
-
-static bool is_of_stage(const car_usage *usage, int bundle, int stage) {
-    const car_bundle *b = &usage->plan->partition->bundles[bundle];
-    return b->stage == stage && b->bytes > 0;
 }
 
 /* Versions of a bundle that are alive here at once: two, if one is used after the next was made. */
@@ -40,10 +37,12 @@ static void note_task(car_usage *usage, int64_t *newest, const car_task *task) {
         note_use(usage, newest, task->bundle, newest[task->bundle]);
         newest[task->bundle] = task->version > newest[task->bundle] ? task->version : newest[task->bundle];
     }
-    for (int b = task->stage; car_task_computes(task) && b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
-        if (is_of_stage(usage, b, task->stage)) {
-            note_use(usage, newest, b, b == task->stage ? task->version : task->tied_version);
-        }
+    if (!car_task_computes(task)) {
+        return;
+    }
+    for (int b = car_bundle_of_stage(usage->plan->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(usage->plan->partition, task->stage, b)) {
+        note_use(usage, newest, b, b == task->stage ? task->version : task->tied_version);
     }
 }
 
@@ -73,7 +72,7 @@ static void find_owned(car_usage *usage) {
     for (int b = 0; b < usage->bundles; b++) {
         const car_bundle *bundle = &usage->plan->partition->bundles[b];
         bool owned = bundle->bytes > 0 && car_plan_owner(usage->plan, 0, bundle->home) == usage->rank;
-        usage->holdings[b] = (car_holding){.places = owned && !usage->cyclic ? 1 : 0, .block = b, .owned = owned};
+        usage->holdings[b] = (car_holding){.places = owned && !usage->spaced ? 1 : 0, .block = b, .owned = owned};
     }
 }
 
@@ -117,7 +116,7 @@ done:
 static void count_sums(car_usage *usage, bool deferred) {
     for (int b = 0; usage->shared && !usage->plan->script && b < usage->bundles; b++) {
         bool waits = deferred || b >= usage->plan->stages;
-        usage->holdings[b].sums = usage->cyclic && waits ? 2 : 1;
+        usage->holdings[b].sums = car_plan_is_cyclic(usage->plan) && waits ? 2 : 1;
     }
 }
 
@@ -133,11 +132,12 @@ car_status car_usage_create_like(const car_plan *plan, int rank, const car_usage
     *usage = (car_usage){.plan = plan,
                          .rank = rank,
                          .bundles = plan->partition->bundle_count,
-                         .cyclic = car_plan_is_cyclic(plan),
+                         .spaced = car_plan_is_spaced(plan),
                          .shared = plan->placement->info.one_process};
     usage->tapes = plan->placement->tapes(plan, rank);
     usage->steps = INT64_MAX;
     usage->apart = usage->shared && plan->rule->info.together;
+    usage->by_worker = car_plan_sums_by_worker(plan) && !usage->apart && !car_plan_reduces(plan);
     usage->borrowed = like != NULL;
     if (like) {
         usage->holdings = like->holdings;
@@ -181,7 +181,7 @@ int car_usage_tapes(const car_usage *usage) {
 
 /* Ranks with stages take micro-batches in turn. Workers in turns wait for the one before them on their tape. */
 int car_usage_tape_of(const car_usage *usage, const car_task *task) {
-    int64_t n = task->step * usage->plan->config.workers + task->worker;
+    int64_t n = car_plan_batch_of(usage->plan, task);
     return (int)((usage->plan->placement->info.by_stage ? n : task->worker) % usage->tapes);
 }
 
@@ -189,13 +189,36 @@ bool car_usage_is_ring(const car_usage *usage) {
     return !car_plan_reduces(usage->plan);
 }
 
-bool car_usage_adds_by_worker(const car_usage *usage) {
+bool car_usage_adds_in_order(const car_usage *usage) {
     return car_usage_is_ring(usage) && !usage->plan->script;
 }
 
+/* The last micro-batch of its worker in the step. */
+static bool is_workers_last(const car_usage *usage, const car_task *task) {
+    return task->worker >= usage->plan->batches - usage->plan->config.workers;
+}
+
+/* Whose gradients a task is about; where a device renews weights of its own accord, it is about the last worker's. */
+static int worker_of(const car_usage *usage, const car_task *task) {
+    int workers = usage->plan->config.workers;
+    return task->worker >= 0 ? task->worker % workers : workers - 1;
+}
+
+bool car_usage_adds_by_worker(const car_usage *usage) {
+    return usage->by_worker;
+}
+
+int car_usage_own_of(const car_usage *usage, const car_task *task) {
+    return usage->by_worker || usage->apart ? worker_of(usage, task) : 0;
+}
+
+bool car_usage_joins(const car_usage *usage, const car_task *task) {
+    return usage->by_worker && worker_of(usage, task) > 0 && is_workers_last(usage, task);
+}
+
 bool car_usage_adds_late(const car_usage *usage, const car_task *task) {
-    return car_usage_is_ring(usage) && task->worker > 0 &&
-           !is_here(usage, task->step * usage->plan->config.workers + task->worker - 1, task->stage);
+    bool adds = usage->by_worker ? car_usage_joins(usage, task) : task->worker > 0;
+    return car_usage_is_ring(usage) && adds && !is_here(usage, car_plan_batch_of(usage->plan, task) - 1, task->stage);
 }
 
 bool car_usage_keeps_apart(const car_usage *usage) {
@@ -216,11 +239,13 @@ static int64_t first_version(const car_usage *usage, int worker, int bundle, int
 void car_usage_go_on(const car_usage *usage, car_task_list *list) {
     for (int k = 0; k < list->count; k++) {
         car_task *task = &list->tasks[k];
-        for (int b = task->stage; car_task_computes(task) && task->step == 0 && b < usage->bundles;
-             b = car_plan_next_bundle(usage->plan, b)) {
-            int64_t *version = b == task->stage ? &task->version : &task->tied_version;
+        if (!car_task_computes(task) || task->step > 0) {
+            continue;
+        }
+        task->version = first_version(usage, task->worker, task->stage, task->version);
+        for (int b = usage->plan->stages; b < usage->bundles; b++) {
             if (usage->plan->partition->bundles[b].stage == task->stage) {
-                *version = first_version(usage, task->worker, b, *version);
+                task->tied_version = first_version(usage, task->worker, b, task->tied_version);
             }
         }
     }
@@ -254,7 +279,7 @@ bool car_usage_reads_sum(const car_usage *usage, const car_task *task) {
 }
 
 bool car_usage_follows_computes(const car_usage *usage, const car_task *task) {
-    return task->kind == CAR_TASK_UPDATE && usage->cyclic && usage->plan->placement->info.owned;
+    return task->kind == CAR_TASK_UPDATE && usage->spaced && usage->plan->placement->info.owned;
 }
 
 /* ---- the uses of a task ---------------------------------------------------------------------- */
@@ -311,15 +336,27 @@ static void use_source(listing *l, int bundle, int64_t version, car_use_mode mod
                          .id = version});
 }
 
-/* A part of a sum: what came, or what the next worker adds. */
+/* A part of a sum: what came, or what the next worker adds. By worker, each has a sum of its own, which ends where it joins
+ * that over all. */
 static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mode mode) {
-    int sums = l->usage->holdings[bundle].sums;
-    bool tied = l->usage->plan->partition->bundles[bundle].home == l->task->bundle && bundle != l->task->bundle;
-    add_use(l, (car_use){.resource = car_resource(part, bundle, sums > 0 ? l->task->step % sums : l->task->step),
+    const car_usage *usage = l->usage;
+    const car_task *task = l->task;
+    const car_bundle *b = &usage->plan->partition->bundles[bundle];
+    int sums = usage->holdings[bundle].sums, own = 0;
+    int64_t number = sums > 0 ? task->step % sums : task->step;
+    bool tied = b->home == task->bundle && bundle != task->bundle; /* it went into its home's */
+    bool last = tied || car_usage_ends_sum(usage, task);
+    if (usage->by_worker && part == CAR_RESOURCE_OWN) {
+        own = 1 + worker_of(usage, task);
+        last = task->kind == CAR_TASK_BACKWARD && b->stage == task->stage && is_workers_last(usage, task);
+        number = number * usage->plan->config.workers + own - 1;
+    }
+    add_use(l, (car_use){.resource = car_resource(part, bundle, number),
                          .mode = mode,
-                         .last = tied || car_usage_ends_sum(l->usage, l->task), /* a tied one went into its home's */
+                         .last = last,
                          .bundle = bundle,
-                         .id = l->task->step});
+                         .part = own,
+                         .id = task->step});
 }
 
 /* The sum as all before this task have left it. */
@@ -336,14 +373,29 @@ static void use_ties(listing *l, int home) {
     }
 }
 
-/* dp in one process begins no backward before all forwards are done, as N devices would. */
+/* dp in one process begins no backward before the forwards of all workers are done, as N devices would. */
 static void use_gate(listing *l) {
     const car_task *task = l->task;
     bool last = task->stage == l->usage->plan->stages - 1;
     if (!l->usage->shared || !l->usage->plan->rule->info.together || !last) {
         return;
     }
-    add(l, CAR_RESOURCE_GATE, task->step, 0, task->kind == CAR_TASK_FORWARD ? CAR_USE_READ : CAR_USE_FOLLOW);
+    int64_t round = car_plan_batch_of(l->usage->plan, task) / l->usage->plan->config.workers;
+    add(l, CAR_RESOURCE_GATE, round, 0, task->kind == CAR_TASK_FORWARD ? CAR_USE_READ : CAR_USE_FOLLOW);
+}
+
+/* A backward's gradients of a bundle. Where the sum that they are added to comes by a message, they do not wait for it. Until
+ * they join it, a worker's own are nobody else's; worker 0's are what the sum begins with. */
+static void add_gradients(listing *l, int bundle) {
+    const car_usage *usage = l->usage;
+    bool kept = usage->by_worker && worker_of(usage, l->task) > 0 && !car_usage_joins(usage, l->task);
+    if (car_usage_adds_late(usage, l->task) || kept) {
+        use_part(l, CAR_RESOURCE_OWN, bundle, CAR_USE_WRITE);
+    } else if (usage->by_worker && worker_of(usage, l->task) == 0) {
+        use_part(l, CAR_RESOURCE_SUM, bundle, CAR_USE_WRITE);
+    } else {
+        use_sum(l, bundle, usage->apart ? CAR_USE_READ : CAR_USE_WRITE);
+    }
 }
 
 static void list_compute(listing *l) {
@@ -352,23 +404,19 @@ static void list_compute(listing *l) {
     bool backward = task->kind == CAR_TASK_BACKWARD;
     use_tape(l);
     use_gate(l);
-    for (int b = task->stage; b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
-        if (!is_of_stage(usage, b, task->stage)) {
-            continue;
-        }
+    for (int b = car_bundle_of_stage(usage->plan->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(usage->plan->partition, task->stage, b)) {
         /* Where weights move, what came for one use may go with it. */
         car_use_mode mode = car_usage_ends_weights(usage, task, b) ? CAR_USE_WRITE : CAR_USE_READ;
         use_weights(l, b, b == task->stage ? task->version : task->tied_version, mode);
-        if (mode == CAR_USE_WRITE && b == task->stage && usage->cyclic && usage->holdings[b].owned) {
+        if (mode == CAR_USE_WRITE && b == task->stage && usage->spaced && usage->holdings[b].owned) {
             use_source(l, b, task->version, CAR_USE_WRITE); /* the next is made of it before it goes */
         }
-        if (backward && car_usage_adds_late(usage, task)) {
-            use_part(l, CAR_RESOURCE_OWN, b, CAR_USE_WRITE);
-        } else if (backward) {
-            use_sum(l, b, usage->apart ? CAR_USE_READ : CAR_USE_WRITE);
+        if (backward) {
+            add_gradients(l, b);
         }
     }
-    if (backward && task->worker == usage->plan->config.workers - 1 && car_usage_adds_ties_early(usage)) {
+    if (backward && task->worker == usage->plan->batches - 1 && car_usage_adds_ties_early(usage)) {
         use_ties(l, task->stage);
     }
 }
@@ -376,7 +424,7 @@ static void list_compute(listing *l) {
 static void list_update(listing *l) {
     const car_usage *usage = l->usage;
     const car_task *task = l->task;
-    bool passes = usage->plan->placement->info.owned && usage->cyclic;
+    bool passes = usage->plan->placement->info.owned && usage->spaced;
     use_sum(l, task->bundle, car_usage_reads_sum(usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
     if (!car_usage_adds_ties_early(usage)) {
         use_ties(l, task->bundle);
@@ -388,8 +436,9 @@ static void list_update(listing *l) {
     if (!passes || car_usage_ends_weights(usage, task, task->bundle)) {
         use_weights(l, task->bundle, task->version - 1, passes ? CAR_USE_WRITE : CAR_USE_READ);
     }
-    for (int b = task->bundle; b < usage->bundles; b = car_plan_next_bundle(usage->plan, b)) {
-        bool made_too = usage->holdings[b].owned && usage->plan->partition->bundles[b].home == task->bundle;
+    for (int b = car_bundle_of_home(usage->plan->partition, task->bundle, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_home(usage->plan->partition, task->bundle, b)) {
+        bool made_too = usage->holdings[b].owned;
         if (made_too && b != task->bundle && !passes) {
             use_weights(l, b, task->version - 1, CAR_USE_READ);
         }

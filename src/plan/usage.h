@@ -15,10 +15,10 @@ typedef enum car_resource_kind {
     CAR_RESOURCE_WEIGHTS = 1, /* the place of a version of a bundle */
     CAR_RESOURCE_SOURCE,  /* the same for zero's update that makes the next version of it: it may be sent on before */
     CAR_RESOURCE_SUM,     /* of a bundle and step: what came, or was begun here */
-    CAR_RESOURCE_OWN,     /* the same: the gradient of the worker that adds to it next */
+    CAR_RESOURCE_OWN,     /* the same: the gradient of the worker that adds to it next, or the sum of its own */
     CAR_RESOURCE_TAPE,    /* the activations of a micro-batch */
     CAR_RESOURCE_CHANNEL, /* messages of one tag to one device stay in order */
-    CAR_RESOURCE_GATE,    /* of a step: dp's backwards wait for all its forwards */
+    CAR_RESOURCE_GATE,    /* of a micro-batch of each worker: dp's backwards wait for all their forwards */
     CAR_RESOURCE_KINDS
 } car_resource_kind;
 
@@ -33,6 +33,7 @@ typedef struct car_use {
     car_use_mode mode;
     bool last;  /* weights, sums, tapes: this rank does not need what is there after it */
     int bundle; /* weights: in whose block they are; sums: whose; else CAR_NONE */
+    int part;   /* sums by worker: 1 + whose own it is; else 0 */
     int64_t id; /* weights: the version; sums: the step */
 } car_use;
 
@@ -89,8 +90,14 @@ int car_usage_tapes(const car_usage *usage);
 int car_usage_tape_of(const car_usage *usage, const car_task *task);
 /* Whether gradients are added in ring order; otherwise in any, by collectives. */
 bool car_usage_is_ring(const car_usage *usage);
-/* Whether worker 0 begins a sum; a custom plan may add in another order. */
+/* Whether the first micro-batch begins a sum; a custom plan may add in another order. */
+bool car_usage_adds_in_order(const car_usage *usage);
+/* Whether each worker adds its own micro-batches of a step first, and the sums of workers are added then. */
 bool car_usage_adds_by_worker(const car_usage *usage);
+/* Which of the sums of a step that are kept apart a backward adds to: its worker's, or 0, the one over all; and whether that
+ * joins the sum over all with it. */
+int car_usage_own_of(const car_usage *usage, const car_task *task);
+bool car_usage_joins(const car_usage *usage, const car_task *task);
 /* Whether a backward adds to a sum that comes by a message, and so need not wait for it. */
 bool car_usage_adds_late(const car_usage *usage, const car_task *task);
 /* A finished sum that goes on to other devices brings those of its ties along; otherwise they meet at the update. */

@@ -163,7 +163,7 @@ done:
 }
 
 static size_t compute_count(const car_validation *v) {
-    return (size_t)v->steps * (size_t)v->workers * (size_t)v->stages * 2;
+    return (size_t)v->steps * (size_t)v->batches * (size_t)v->stages * 2;
 }
 
 car_status car_validate_open(car_validation *v) {
@@ -210,7 +210,7 @@ static int expected_devices(const car_validation *v) {
     case CAR_PLACEMENT_REPLICA:
         return v->config.ranks;
     case CAR_PLACEMENT_GRID:
-        return v->cyclic ? N * (N + 1) / 2 : N * N;
+        return v->spaced ? N * (N + 1) / 2 : N * N;
     default:
         return N;
     }
@@ -220,12 +220,15 @@ car_validation car_validate_begin(const car_plan *plan, int64_t steps, const car
     const car_partition *partition = car_plan_partition(plan);
     const car_plan_config *config = car_plan_config_of(plan);
     car_rule rule = config->rule;
+    bool cyclic = rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_CDP_V2 || rule == CAR_RULE_2BW;
+    bool pipeline = config->placement == CAR_PLACEMENT_PIPELINE;
     return (car_validation){
         .plan = plan,
         .context = car_plan_context(plan),
         .partition = partition,
         .config = *config,
         .workers = config->workers,
+        .batches = config->workers * config->accumulate,
         .stages = partition->stage_count,
         .per_worker = partition->stage_count / config->workers,
         .bundles = partition->bundle_count,
@@ -236,9 +239,10 @@ car_validation car_validate_begin(const car_plan *plan, int64_t steps, const car
         .max_delay = plan->script ? plan->script->max_delay : 1,
         .steps = steps,
         .period = car_plan_period(plan),
-        .cyclic = rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_CDP_V2 || rule == CAR_RULE_2BW,
-        .spread = rule == CAR_RULE_DP && config->placement != CAR_PLACEMENT_SHARED &&
-                  config->placement != CAR_PLACEMENT_PIPELINE,
+        .cyclic = cyclic,
+        .spaced = cyclic || (rule == CAR_RULE_STAGGER && !pipeline),
+        .by_worker = config->accumulate > 1 && config->sum_order == CAR_SUM_ORDER_WORKER,
+        .spread = rule == CAR_RULE_DP && config->placement != CAR_PLACEMENT_SHARED && !pipeline,
     };
 }
 

@@ -39,7 +39,8 @@ static int most_alive(const car_validation *v, int group) {
     if (v->config.placement == CAR_PLACEMENT_GRID) {
         return 1;
     }
-    return v->cyclic || v->config.rule == CAR_RULE_1F1B ? v->workers - group : v->workers;
+    bool one_by_one = v->config.rule == CAR_RULE_1F1B || v->config.rule == CAR_RULE_STAGGER;
+    return v->cyclic || one_by_one ? v->workers - group : v->batches; /* gpipe holds the whole step */
 }
 
 static car_status hold(replay *r, int index, int change) {

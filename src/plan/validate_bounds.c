@@ -19,7 +19,7 @@ static bool is_tied(const car_validation *v, const car_task *task) {
 /* ---- to whom ------------------------------------------------------------------------------------ */
 
 static bool is_jump(const car_validation *v, const car_task *task, int device) {
-    int last = v->workers - 1, fresh = car_validate_first_fresh(v, task->stage);
+    int last = v->batches - 1, fresh = car_validate_first_fresh(v, task->stage);
     return v->config.rule == CAR_RULE_CDP_V2 && task->cargo == CAR_CARGO_FINISHED && fresh < v->workers &&
            device == car_validate_device(v, task->step, last, task->stage) &&
            task->peer == car_validate_device(v, task->step, fresh, task->stage) &&

@@ -169,12 +169,12 @@ done:
 
 static bool has_beat(const walk *w, int rank, const car_task *task) {
     const car_validation *v = w->v;
-    int64_t n = task->step * v->workers + task->worker;
+    int64_t n = task->step * v->batches + task->worker;
     bool begins = task->kind == CAR_TASK_FORWARD && task->stage == 0 && n > 0;
     if (!w->has_beats || !begins) {
         return true;
     }
-    int before = car_validate_device(v, (n - 1) / v->workers, (int)((n - 1) % v->workers), 0);
+    int before = car_validate_device(v, (n - 1) / v->batches, (int)((n - 1) % v->batches), 0);
     return v->rank_of[before] == rank || w->beats[n];
 }
 
@@ -202,11 +202,11 @@ static bool may_run(walk *w, int rank, int place) {
 /* What a rank tells the next one with a task that it begins. */
 static void note_beat(walk *w, const car_task *task) {
     const car_validation *v = w->v;
-    int64_t n = task->step * v->workers + task->worker;
-    if (w->has_beats && car_task_computes(task) && n + 1 < v->steps * v->workers &&
+    int64_t n = task->step * v->batches + task->worker;
+    if (w->has_beats && car_task_computes(task) && n + 1 < v->steps * v->batches &&
         task->slot - car_validate_slot(v, task->step, task->worker, 0, false) >= 2 * (int64_t)v->per_worker) {
         w->beats[n + 1] = true;
-        enqueue(w, v->rank_of[car_validate_device(v, (n + 1) / v->workers, (int)((n + 1) % v->workers), 0)]);
+        enqueue(w, v->rank_of[car_validate_device(v, (n + 1) / v->batches, (int)((n + 1) % v->batches), 0)]);
     }
 }
 
@@ -373,10 +373,10 @@ static void set_up_ranks(walk *w) {
 car_status car_validate_dry_run(car_validation *v) {
     walk w = {.v = v};
     size_t count = (size_t)v->count, ranks = (size_t)v->ranks, edges = (size_t)v->edge_first[v->count];
-    size_t batches = (size_t)(v->steps * v->workers);
+    size_t batches = (size_t)(v->steps * v->batches);
     car_status status = CAR_OK;
-    w.has_beats = v->config.placement == CAR_PLACEMENT_REPLICA && v->cyclic && v->devices > 1;
-    w.orders_sums = v->config.placement == CAR_PLACEMENT_REPLICA && v->cyclic;
+    w.has_beats = v->config.placement == CAR_PLACEMENT_REPLICA && v->spaced && v->devices > 1;
+    w.orders_sums = v->config.placement == CAR_PLACEMENT_REPLICA && v->spaced;
     CAR_TRY(car_context_allocate(v->context, ranks, sizeof *w.ranks, &w.ranks));
     CAR_TRY(car_context_allocate(v->context, ranks, sizeof *w.queue, &w.queue));
     CAR_TRY(car_context_allocate(v->context, count, sizeof *w.place_of, &w.place_of));

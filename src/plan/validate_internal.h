@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "carousel/plan.h"
+#include "plan/bundles.h"
 #include "plan/usage.h"
 
 /* Sums of one bundle that a device may hold at once: a finished one that waits, the one that grows, and room for what
@@ -23,7 +24,7 @@ typedef enum car_validate_phase {
     CAR_VALIDATE_PHASES
 } car_validate_phase;
 
-/* A last use: in `kind` a sum's parts are one. */
+/* A last use: in `kind` a sum's parts are one, but for a worker's own, where each adds its own first. */
 typedef struct car_validate_end {
     car_resource_kind kind;
     int bundle, next; /* of the same task's; CAR_NONE: no more */
@@ -38,9 +39,12 @@ typedef struct car_validation {
     const car_partition *partition;
     car_plan_config config;
     int workers, stages, per_worker, bundles, devices; /* N, S, k */
+    int batches; /* M*N: micro-batches of a step, which tasks number in `worker` */
     int64_t steps, period;
-    bool cyclic; /* the cycle's clock and ring-ordered sums */
-    bool spread; /* dp over ranks: collectives join what several devices added */
+    bool cyclic; /* the cycle's clock: steps overlap */
+    bool spaced; /* micro-batches 2k slots apart, with ring-ordered sums: the cycle, and stagger outside of pipelines */
+    bool by_worker; /* each worker adds its own micro-batches first */
+    bool spread;    /* dp over ranks: collectives join what several devices added */
     car_task *tasks;
     int count, capacity;
     int *first;            /* device d: tasks first[d] .. first[d + 1] - 1 */
@@ -94,7 +98,7 @@ int64_t car_validate_row(const car_validation *v, int device, int bundle);
 
 /* Index in `computes`. */
 static inline size_t car_validate_compute(const car_validation *v, int64_t step, int worker, int stage, bool backward) {
-    return (((size_t)step * (size_t)v->workers + (size_t)worker) * (size_t)v->stages + (size_t)stage) * 2 + backward;
+    return (((size_t)step * (size_t)v->batches + (size_t)worker) * (size_t)v->stages + (size_t)stage) * 2 + backward;
 }
 static inline bool car_validate_is_collective(const car_task *task) {
     return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST;

@@ -24,7 +24,7 @@ static car_status check_range(const car_validation *v, int index) {
     if (is_message(task) != (task->cargo != CAR_CARGO_NONE)) {
         return car_validate_fail(v, index, "a message has a cargo, other tasks have none");
     }
-    if (!between(task->worker, names_stage(task) ? 0 : CAR_NONE, v->workers) ||
+    if (!between(task->worker, names_stage(task) ? 0 : CAR_NONE, v->batches) ||
         !between(task->step, weights ? CAR_NONE : 0, v->steps)) {
         return car_validate_fail(v, index, "no such worker or step");
     }
@@ -232,7 +232,7 @@ car_status car_validate_order(car_validation *v) {
         }
     }
     for (int64_t step = 0; step < v->steps; step++) {
-        for (int worker = 0; worker < v->workers; worker++) {
+        for (int worker = 0; worker < v->batches; worker++) {
             CAR_TRY(check_micro_batch(v, step, worker));
             CAR_TRY(v->custom ? check_turns(v, step, worker) : CAR_OK);
         }

@@ -9,7 +9,8 @@
 #include "plan/script.h"
 #include "plan/validate_internal.h"
 
-static const int64_t affordable = 28672; /* workers times stages times steps that take less than a second */
+static const int64_t affordable =
+    28672; /* micro-batches of a step times stages times steps that take less than a second */
 static const int64_t most_cells = (int64_t)1 << 22;
 
 enum { FILL_AND_DRAIN = 4, PLACES = 2, LEAST_STEPS = 4, SAMPLES = 12 };
@@ -27,9 +28,10 @@ static int64_t divisor(int64_t a, int64_t b) {
 /* Steps after which the table does the same again. In group r of a grid micro-batches take turns on N-r ranks. */
 static int64_t period_of(const car_plan *plan) {
     const car_plan_config *config = car_plan_config_of(plan);
-    int64_t N = config->workers, period = 1, most = INT64_MAX / (1 << 20);
-    for (int64_t ranks = N; config->placement == CAR_PLACEMENT_GRID && car_plan_is_cyclic(plan) && ranks > 0; ranks--) {
-        int64_t steps = ranks / divisor(N, ranks);
+    int64_t N = config->workers, MN = N * config->accumulate, period = 1, most = INT64_MAX / (1 << 20);
+    for (int64_t ranks = N; config->placement == CAR_PLACEMENT_GRID && config->rule != CAR_RULE_DP && ranks > 0;
+         ranks--) {
+        int64_t steps = ranks / divisor(MN, ranks);
         period = period < most ? period / divisor(period, steps) * steps : most;
     }
     return period;
@@ -70,7 +72,7 @@ done:
 }
 
 car_status car_plan_prove(car_plan *plan, car_proof *out) {
-    int64_t cells = (int64_t)car_plan_config_of(plan)->workers * car_plan_partition(plan)->stage_count;
+    int64_t cells = (int64_t)car_plan_micro_batches(plan) * car_plan_partition(plan)->stage_count;
     car_status status = CAR_OK;
     *out = (car_proof){.period = period_of(plan)};
     if (plan->script) {

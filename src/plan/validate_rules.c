@@ -1,7 +1,7 @@
 /* The definition of rules and placements, as the validator reads it: slots, versions, devices, and who updates what.
  *
- *   F(i,j,t) = 2S*t + 2k*i + j, B(i,j,t) = 2S*t + 2k*i + 2S-1-j      cyclic
- *   worker i uses theta_t where k*(i+1) + j >= S + slack, else theta_{t-1}      cdp-v2
+ *   F(n,j) = 2k*n + j, B(n,j) = 2k*n + 2S-1-j, micro-batch n = t*M*N + i being number i of step t      cyclic
+ *   it uses theta_t where k*(i+1) + j >= S + slack, else theta_{t-1}      cdp-v2
  *
  * The generator has its own words for all this, on purpose. */
 #include "plan/validate_internal.h"
@@ -9,22 +9,26 @@
 /* ---- the clock ---------------------------------------------------------------------------------- */
 
 int64_t car_validate_slot(const car_validation *v, int64_t step, int worker, int stage, bool backward) {
-    int64_t S = v->stages, N = v->workers, k = v->per_worker, i = worker;
+    int64_t S = v->stages, N = v->workers, k = v->per_worker, i = worker, MN = v->batches, n = step * MN + i;
     int64_t inside = backward ? 2 * S - 1 - stage : stage; /* of a worker that never waits */
     bool flush = v->config.rule == CAR_RULE_GPIPE ||
                  (v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_PIPELINE);
-    if (v->config.rule == CAR_RULE_1F1B || v->custom) {
+    bool one_by_one = v->config.rule == CAR_RULE_1F1B || (v->config.rule == CAR_RULE_STAGGER && !v->spaced);
+    if (one_by_one || v->custom) {
         return CAR_NONE;
     }
     if (flush) {
         /* A rank turns to the next micro-batch after its k stages; backwards begin when all forwards are done. */
-        return 2 * (S + k * (N - 1)) * step + k * i + inside + (backward ? k * (N - 1) : 0);
+        return 2 * (S + k * (MN - 1)) * step + k * i + inside + (backward ? k * (MN - 1) : 0);
     }
     if (v->config.rule == CAR_RULE_ACCUMULATE) {
-        int64_t P = v->config.threads, groups = (N + P - 1) / P;
+        int64_t P = v->config.threads < N ? v->config.threads : N, groups = (MN + P - 1) / P;
         return 2 * S * (groups * step + i / P) + inside;
     }
-    return 2 * S * step + (v->cyclic ? 2 * k * i : 0) + inside;
+    if (v->spaced) { /* without the cycle a step begins when the last of the one before has ended */
+        return 2 * k * n + (v->cyclic ? 0 : (2 * S - 2 * k) * step) + inside;
+    }
+    return 2 * S * (n / N) + inside;
 }
 
 /* ---- versions ----------------------------------------------------------------------------------- */
@@ -32,9 +36,9 @@ int64_t car_validate_slot(const car_validation *v, int64_t step, int worker, int
 int64_t car_validate_version(const car_validation *v, int64_t step, int worker, int home) {
     bool stale = false;
     if (v->config.rule == CAR_RULE_CDP_V1 || v->config.rule == CAR_RULE_2BW) {
-        stale = true;
+        stale = worker < v->workers; /* a worker's first of the step; it begins the others when the update is made */
     } else if (v->config.rule == CAR_RULE_CDP_V2) {
-        stale = v->per_worker * (worker + 1) + home < v->stages + v->config.freshness_slack;
+        stale = worker < v->workers && v->per_worker * (worker + 1) + home < v->stages + v->config.freshness_slack;
     }
     return stale && step > 0 ? step - 1 : step; /* theta_{-1} is theta_0 */
 }
@@ -55,8 +59,8 @@ void car_validate_group(const car_validation *v, int group, int *first, int *ran
     *ranks = 1;
     if (v->config.placement == CAR_PLACEMENT_GRID) {
         /* Cyclic: N + (N-1) + ... ranks before group r. */
-        *ranks = v->cyclic ? N - group : N;
-        *first = v->cyclic ? group * (2 * N - group + 1) / 2 : group * N;
+        *ranks = v->spaced ? N - group : N;
+        *first = v->spaced ? group * (2 * N - group + 1) / 2 : group * N;
     }
 }
 
@@ -64,13 +68,14 @@ int car_validate_device(const car_validation *v, int64_t step, int worker, int s
     int first = 0, ranks = 1;
     switch (v->config.placement) {
     case CAR_PLACEMENT_REPLICA:
+        worker %= v->workers;
         return v->config.mapping == CAR_MAPPING_INTERLEAVED ? worker % v->devices : worker / (v->workers / v->devices);
     case CAR_PLACEMENT_PIPELINE:
     case CAR_PLACEMENT_GRID:
         car_validate_group(v, stage / v->per_worker, &first, &ranks);
-        return first + (int)((step * v->workers + worker) % ranks);
+        return first + (int)((step * v->batches + worker) % ranks);
     default:
-        return worker;
+        return worker % v->workers;
     }
 }
 
@@ -86,7 +91,7 @@ bool car_validate_updates(const car_validation *v, int64_t step, int bundle, int
     case CAR_PLACEMENT_GRID:
         /* The last version of a run stays with the rank that makes it. */
         return v->groups[device] == bundle / v->per_worker &&
-               (v->spread || step + 1 < v->steps || device == car_validate_device(v, step, v->workers - 1, bundle));
+               (v->spread || step + 1 < v->steps || device == car_validate_device(v, step, v->batches - 1, bundle));
     default:
         return true;
     }

@@ -2,7 +2,8 @@
  * order, and where the sum is.
  *
  * Cyclic rules and pipelines: worker i adds its own to the sum over workers 0 .. i-1, which must be on its device, either
- * in place or by message. dp over ranks: every device adds its own workers', a collective joins them. dp and accumulate
+ * in place or by message. With several micro-batches for each worker in a step these are numbered as if each were a worker of its
+ * own; or, by worker, each has a sum of its own first, and its last micro-batch adds that. dp over ranks: every device adds its own workers', a collective joins them. dp and accumulate
  * in one process: all are in one place, and added in worker order when all are there. */
 #include <string.h>
 
@@ -10,13 +11,14 @@
 
 typedef struct sum {
     int64_t step;
-    int added;     /* workers 0 .. added - 1, or that many of a device's own; 0: no sum */
+    int added;     /* micro-batches 0 .. added - 1, or that many of a device's own; 0: no sum */
     bool complete; /* over all workers; where ranks share the work, only a collective makes it so */
 } sum;
 
 typedef struct replay {
     const car_validation *v;
     sum *sums;    /* [row][CAR_VALIDATE_SUMS] */
+    sum *own;     /* [bundle][worker]: by worker, what it has added of its own */
     int *updates; /* [bundle][step]: how many devices have made it */
     int *marks;   /* device -> the last question for which it was counted */
 } replay;
@@ -60,7 +62,33 @@ static car_status begin(replay *r, int index, int bundle, sum begun) {
 
 /* Whether workers must add in ring order; if not, each has a buffer of its own and they are counted. */
 static bool in_ring_order(const car_validation *v) {
-    return v->cyclic || (v->config.placement == CAR_PLACEMENT_PIPELINE && !v->custom);
+    return v->spaced || (v->config.placement == CAR_PLACEMENT_PIPELINE && !v->custom);
+}
+
+/* By worker: one of worker i's own, i > 0. The last one joins the sum over all of workers 0 .. i-1. */
+static car_status add_own(replay *r, int index, int bundle) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    int M = v->config.accumulate, i = task->worker % v->workers, round = task->worker / v->workers;
+    sum *own = &r->own[bundle * v->workers + i], *s = find(r, v->device_of[index], bundle, task->step);
+    if (own->added != round || (round > 0 && own->step != task->step)) {
+        return car_validate_fail(v, index, "finds %d of its worker's own added to bundle %d", own->added, bundle);
+    }
+    if (car_validate_ends(v, index, CAR_RESOURCE_OWN, bundle, task->step) != (round + 1 == M)) {
+        return car_validate_fail(v, index, "its worker's own sum of bundle %d ends where it joins that over all",
+                                 bundle);
+    }
+    *own = (sum){.step = task->step, .added = round + 1};
+    if (round + 1 < M) {
+        return CAR_OK;
+    }
+    if (!s || s->added != M * i) {
+        return car_validate_fail(v, index, "joins a sum over %d micro-batches of bundle %d", s ? s->added : 0, bundle);
+    }
+    *own = (sum){0};
+    s->added += M;
+    s->complete = s->added == v->batches;
+    return CAR_OK;
 }
 
 /* The sum of a task's step. */
@@ -75,27 +103,31 @@ static car_status add_gradient(replay *r, int index, int bundle) {
     if (ends_sum(r, index, bundle)) {
         return car_validate_fail(v, index, "frees the sum of bundle %d that it adds to", bundle);
     }
+    if (in_ring_order(v) && v->by_worker && task->worker % v->workers > 0) {
+        return add_own(r, index, bundle);
+    }
     if (in_ring_order(v)) {
+        int before = v->by_worker ? task->worker / v->workers : task->worker;
         if ((task->worker == 0) != (s == NULL)) {
             return car_validate_fail(v, index,
                                      s ? "worker 0 finds a sum of bundle %d" : "no sum of bundle %d to add to", bundle);
         }
-        if (s && s->added != task->worker) {
+        if (s && s->added != before) {
             return car_validate_fail(v, index, "adds to a sum over workers 0 .. %d of bundle %d", s->added - 1, bundle);
         }
     }
     if (!s) {
         return begin(r, index, bundle,
-                     (sum){.step = task->step, .added = 1, .complete = !v->spread && v->workers == 1});
+                     (sum){.step = task->step, .added = 1, .complete = !v->spread && v->batches == 1});
     }
     s->added++;
-    s->complete = !v->spread && s->added == v->workers;
+    s->complete = !v->spread && s->added == v->batches;
     return CAR_OK;
 }
 
 /* By the device that finishes the sum, which must have those of the ties by then. */
 bool car_validate_carries_ties(const car_validation *v) {
-    return v->cyclic && (v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_GRID);
+    return v->spaced && (v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_GRID);
 }
 
 static car_status add_ties(replay *r, int index) {
@@ -121,12 +153,11 @@ static car_status backward(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     car_status status = CAR_OK;
-    for (int b = task->stage; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        if (v->partition->bundles[b].stage == task->stage && has_sum(v, b)) {
-            CAR_TRY(add_gradient(r, index, b));
-        }
+    for (int b = car_bundle_of_stage(v->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(v->partition, task->stage, b)) {
+        CAR_TRY(add_gradient(r, index, b));
     }
-    if (car_validate_carries_ties(v) && task->worker == v->workers - 1) {
+    if (car_validate_carries_ties(v) && task->worker == v->batches - 1) {
         CAR_TRY(add_ties(r, index));
     }
 done:
@@ -135,13 +166,19 @@ done:
 
 /* ---- handing on --------------------------------------------------------------------------------- */
 
+/* What a sum is over that goes on from a micro-batch. */
+static int added_by(const car_validation *v, const car_task *task) {
+    int M = v->config.accumulate;
+    return v->by_worker ? M * (task->worker + 1 - (M - 1) * v->workers) : task->worker + 1;
+}
+
 /* Whether what a task says of a sum is so. */
 static bool is_as_said(const car_validation *v, const car_task *task, const sum *s) {
     bool finished = task->cargo == CAR_CARGO_FINISHED;
     if (v->spread) {
         return finished && s->complete && task->worker != CAR_NONE; /* made by a collective, no one was the last */
     }
-    return s->complete == finished && s->added == task->worker + 1;
+    return s->complete == finished && s->added == added_by(v, task);
 }
 
 static car_status send(replay *r, int index) {
@@ -168,8 +205,9 @@ static car_status receive(replay *r, int index) {
         return car_validate_fail(r->v, index, "frees the sum that it brings");
     }
     /* The sender's end was checked, and both ends agree. */
-    return begin(r, index, task->bundle,
-                 (sum){.step = task->step, .added = task->worker + 1, .complete = task->cargo == CAR_CARGO_FINISHED});
+    return begin(
+        r, index, task->bundle,
+        (sum){.step = task->step, .added = added_by(r->v, task), .complete = task->cargo == CAR_CARGO_FINISHED});
 }
 
 /* ---- collectives -------------------------------------------------------------------------------- */
@@ -183,7 +221,7 @@ static car_status reduce(replay *r, int index) {
     int device = v->device_of[index];
     bool zero = v->config.placement == CAR_PLACEMENT_ZERO;
     int goal = zero ? car_validate_owner(v, bundle->home) : CAR_NONE;
-    int own = v->config.placement == CAR_PLACEMENT_REPLICA ? v->workers / v->devices : 1;
+    int own = v->config.accumulate * (v->config.placement == CAR_PLACEMENT_REPLICA ? v->workers / v->devices : 1);
     sum *s = find(r, device, task->bundle, task->step);
     if (!v->spread || task->peer != goal) {
         return car_validate_fail(v, index, "there is nothing to reduce like this");
@@ -207,8 +245,8 @@ static bool is_on_time(const car_validation *v, const car_task *task, int device
     bool waits = v->custom || v->spread || v->config.placement == CAR_PLACEMENT_REPLICA ||
                  v->config.placement == CAR_PLACEMENT_ZERO;
     bool follows = v->config.placement == CAR_PLACEMENT_GRID &&
-                   device != car_validate_device(v, task->step, v->workers - 1, task->stage);
-    size_t last = car_validate_compute(v, task->step, v->workers - 1, task->stage, true);
+                   device != car_validate_device(v, task->step, v->batches - 1, task->stage);
+    size_t last = car_validate_compute(v, task->step, v->batches - 1, task->stage, true);
     return waits || follows || task->slot == v->tasks[v->computes[last]].slot;
 }
 
@@ -223,9 +261,9 @@ static car_status update(replay *r, int index) {
     if (!is_on_time(v, task, device)) {
         return car_validate_fail(v, index, "not in the slot of the backward that finishes its sum");
     }
-    for (int b = task->bundle; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        if (v->partition->bundles[b].home != task->bundle || !has_sum(v, b) ||
-            (b != task->bundle && car_validate_carries_ties(v))) {
+    for (int b = car_bundle_of_home(v->partition, task->bundle, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_home(v->partition, task->bundle, b)) {
+        if (b != task->bundle && car_validate_carries_ties(v)) {
             continue;
         }
         sum *s = find(r, device, b, task->step);
@@ -244,17 +282,18 @@ static car_status update(replay *r, int index) {
  * the last version exists. */
 static bool is_wanted_by(const car_validation *v, int64_t step, int bundle, int worker) {
     bool fresh = car_validate_version(v, step + 1, worker, bundle) == step + 1;
-    return step + (fresh ? 1 : 2) < v->steps || worker == v->workers - 1;
+    bool later = v->config.accumulate > 1; /* if not by its first micro-batch of the next step, by its second */
+    return step + (fresh || later ? 1 : 2) < v->steps || worker == v->workers - 1;
 }
 
 /* A sum that travels makes weights on every rank. replica: as long as one of its workers wants them; grid: but for the
  * last version, since workers change ranks. */
 static int expected_updates(replay *r, int64_t step, int bundle) {
     const car_validation *v = r->v;
-    if (v->config.placement == CAR_PLACEMENT_GRID && v->cyclic) {
+    if (v->config.placement == CAR_PLACEMENT_GRID && v->spaced) {
         return step + 1 < v->steps ? v->workers - bundle / v->per_worker : 1;
     }
-    if (v->config.placement != CAR_PLACEMENT_REPLICA || !v->cyclic) {
+    if (v->config.placement != CAR_PLACEMENT_REPLICA || !v->spaced) {
         return car_validate_update_count(v);
     }
     int count = 0, question = (int)step * v->stages + bundle + 1;
@@ -275,7 +314,7 @@ static car_status check_updates(replay *r) {
             int made = r->updates[(size_t)bundle * (size_t)v->steps + (size_t)step];
             int expected = has_sum(v, bundle) ? expected_updates(r, step, bundle) : 0;
             if (made != expected) {
-                size_t last = car_validate_compute(v, step, v->workers - 1, bundle, true);
+                size_t last = car_validate_compute(v, step, v->batches - 1, bundle, true);
                 return car_validate_fail(v, v->computes[last],
                                          "bundle %d is updated %d times in step %lld instead of %d", bundle, made,
                                          (long long)step, expected);
@@ -315,7 +354,7 @@ static int find_last(const car_validation *v, int64_t row, int64_t step) {
     for (int device = 0; device < v->devices; device++) {
         for (int b = 0; b < v->bundles; b++) {
             if (car_validate_row(v, device, b) == row) {
-                return v->computes[car_validate_compute(v, step, v->workers - 1, v->partition->bundles[b].stage, true)];
+                return v->computes[car_validate_compute(v, step, v->batches - 1, v->partition->bundles[b].stage, true)];
             }
         }
     }
@@ -337,8 +376,10 @@ static car_status check_left(const replay *r, size_t places) {
 car_status car_validate_sums(car_validation *v) {
     replay r = {.v = v};
     size_t places = car_validate_rows(v) * CAR_VALIDATE_SUMS, counts = (size_t)v->stages * (size_t)v->steps;
+    size_t owns = v->by_worker ? (size_t)v->bundles * (size_t)v->workers : 0;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(v->context, places, sizeof *r.sums, &r.sums));
+    CAR_TRY(car_context_allocate(v->context, owns, sizeof *r.own, &r.own));
     CAR_TRY(car_context_allocate(v->context, counts, sizeof *r.updates, &r.updates));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->devices, sizeof *r.marks, &r.marks));
     for (int n = 0; n < v->count; n++) {
@@ -349,6 +390,7 @@ car_status car_validate_sums(car_validation *v) {
 done:
     car_context_release(v->context, r.marks, (size_t)v->devices, sizeof *r.marks);
     car_context_release(v->context, r.updates, counts, sizeof *r.updates);
+    car_context_release(v->context, r.own, owns, sizeof *r.own);
     car_context_release(v->context, r.sums, places, sizeof *r.sums);
     return status;
 }

@@ -15,7 +15,7 @@ typedef enum thing_kind {
     TAPE,        /* number of the tape */
     CHANNEL,     /* device, tag */
     OPTIMIZER,   /* bundle: its state */
-    FORWARDS     /* step: dp in one process begins no backward before all forwards are done */
+    FORWARDS     /* step and round: dp in one process begins no backward before all forwards are done */
 } thing_kind;
 
 typedef car_touch_thing thing;
@@ -143,10 +143,6 @@ static bool has_bytes(const car_validation *v, int bundle) {
     return v->partition->bundles[bundle].bytes > 0;
 }
 
-static int next_bundle(const car_validation *v, int bundle) {
-    return bundle < v->stages ? v->stages : bundle + 1;
-}
-
 static car_status find_place(checker *c, int bundle, int64_t version, thing **out) {
     int block = car_usage_holding(c->usage, bundle)->block, places = car_usage_holding(c->usage, block)->places;
     return find(c, WEIGHTS, block, car_holding_place(places, version), out);
@@ -209,11 +205,19 @@ done:
 
 /* ---- sums --------------------------------------------------------------------------------------- */
 
+/* By worker each has a sum of its own, which others touch only when it has joined that over all. */
+static car_status touch_own(checker *c, int bundle, touch_mode mode) {
+    const car_validation *v = c->v;
+    int worker = c->task->worker == CAR_NONE ? v->workers - 1 : c->task->worker % v->workers;
+    int64_t which = v->by_worker ? c->task->step * v->workers + worker : c->task->step;
+    return touch_thing(c, OWN, bundle, which, mode);
+}
+
 /* Sum and gradient together: all that was added so far. */
 static car_status touch_sum(checker *c, int bundle, touch_mode mode) {
     car_status status = CAR_OK;
     CAR_TRY(touch_thing(c, SUM, bundle, c->task->step, mode));
-    CAR_TRY(touch_thing(c, OWN, bundle, c->task->step, mode));
+    CAR_TRY(touch_own(c, bundle, mode));
 done:
     return status;
 }
@@ -237,13 +241,33 @@ static bool is_late(const checker *c) {
            c->v->rank_of[car_validate_device(c->v, task->step, task->worker - 1, task->stage)] != c->rank;
 }
 
+/* By worker: worker 0 begins the sum over all and adds all of its own to it. The others have one of their own until their last
+ * micro-batch, which joins the two. */
+static car_status add_by_worker(checker *c, int bundle) {
+    const car_validation *v = c->v;
+    const car_task *task = c->task;
+    bool first = task->worker % v->workers == 0, joins = !first && task->worker >= v->batches - v->workers;
+    car_status status = CAR_OK;
+    if (!first) {
+        CAR_TRY(touch_own(c, bundle, CAR_TOUCH_WRITE));
+    }
+    if (first || (joins && !is_late(c))) {
+        CAR_TRY(touch_thing(c, SUM, bundle, task->step, CAR_TOUCH_WRITE));
+    }
+done:
+    return status;
+}
+
 static car_status add_gradients(checker *c, int bundle) {
     const car_validation *v = c->v;
+    /* dp in one process keeps each worker's apart. */
+    bool apart = v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_SHARED;
+    if (v->by_worker && c->ring && !apart) {
+        return add_by_worker(c, bundle);
+    }
     if (is_late(c)) {
         return touch_thing(c, OWN, bundle, c->task->step, CAR_TOUCH_WRITE);
     }
-    /* dp in one process keeps each worker's apart. */
-    bool apart = v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_SHARED;
     return touch_sum(c, bundle, apart ? CAR_TOUCH_READ : CAR_TOUCH_WRITE);
 }
 
@@ -259,14 +283,14 @@ static bool begins_here(const checker *c) {
 static car_status touch_tape(checker *c) {
     const car_validation *v = c->v;
     const car_task *task = c->task;
-    int64_t n = task->step * v->workers + task->worker;
+    int64_t n = task->step * v->batches + task->worker;
     thing *t = NULL;
     car_status status = CAR_OK;
     CAR_TRY(find(c, TAPE, car_usage_tape_of(c->usage, task), 0, &t));
     bool known = t->content != UNKNOWN;
     if (begins_here(c) && known && t->content >= 0) {
         CAR_TRY(car_validate_fail(v, v->sequence[c->place], "begins on a tape that holds worker %d's of step %lld",
-                                  (int)(t->content % v->workers), (long long)(t->content / v->workers)));
+                                  (int)(t->content % v->batches), (long long)(t->content / v->batches)));
     }
     if (!begins_here(c) && known && t->content != n) {
         CAR_TRY(car_validate_fail(v, v->sequence[c->place], "its micro-batch is not on its tape"));
@@ -287,7 +311,7 @@ static car_status touch_bundle(checker *c, int b) {
     int64_t version = b < v->stages ? task->version : task->tied_version;
     bool ends = ends_weights(c, b, version);
     CAR_TRY(use_weights(c, b, version, ends ? CAR_TOUCH_WRITE : CAR_TOUCH_READ));
-    if (ends && v->cyclic && b < v->stages && car_usage_holding(c->usage, b)->owned) {
+    if (ends && v->spaced && b < v->stages && car_usage_holding(c->usage, b)->owned) {
         CAR_TRY(touch_thing(c, STOCK, b, version % 2, CAR_TOUCH_WRITE)); /* the next was made of it before it goes */
     }
     if (task->kind == CAR_TASK_BACKWARD) {
@@ -305,14 +329,14 @@ static car_status touch_compute(checker *c) {
     car_status status = CAR_OK;
     CAR_TRY(touch_tape(c));
     if (gate && task->stage == v->stages - 1) {
-        CAR_TRY(touch_thing(c, FORWARDS, 0, task->step, backward ? CAR_TOUCH_FOLLOW : CAR_TOUCH_READ));
+        CAR_TRY(touch_thing(c, FORWARDS, 0, (task->step * v->batches + task->worker) / v->workers,
+                            backward ? CAR_TOUCH_FOLLOW : CAR_TOUCH_READ));
     }
-    for (int b = task->stage; b < v->bundles; b = next_bundle(v, b)) {
-        if (v->partition->bundles[b].stage == task->stage && has_bytes(v, b)) {
-            CAR_TRY(touch_bundle(c, b));
-        }
+    for (int b = car_bundle_of_stage(v->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(v->partition, task->stage, b)) {
+        CAR_TRY(touch_bundle(c, b));
     }
-    if (backward && task->worker == v->workers - 1 && car_validate_carries_ties(v)) {
+    if (backward && task->worker == v->batches - 1 && car_validate_carries_ties(v)) {
         CAR_TRY(touch_ties(c, task->stage));
     }
 done:
@@ -323,7 +347,7 @@ static car_status touch_update(checker *c) {
     const car_validation *v = c->v;
     const car_task *task = c->task;
     int b = task->bundle;
-    bool passes = c->moves && v->cyclic;
+    bool passes = c->moves && v->spaced;
     car_status status = CAR_OK;
     CAR_TRY(touch_thing(c, OPTIMIZER, b, 0, CAR_TOUCH_WRITE));
     CAR_TRY(touch_sum(c, b, car_validate_carries_ties(v) ? CAR_TOUCH_READ : CAR_TOUCH_WRITE));

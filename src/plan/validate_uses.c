@@ -44,7 +44,8 @@ bool car_validate_ends(const car_validation *v, int index, car_resource_kind kin
 static car_status check_parts(const car_validation *v, int index, const car_use_list *uses, const car_use *use) {
     for (int u = 0; u < uses->count; u++) {
         const car_use *other = &uses->uses[u];
-        bool same = is_part_of_sum(car_use_kind(other)) && other->bundle == use->bundle && other->id == use->id;
+        bool same = is_part_of_sum(car_use_kind(other)) && other->bundle == use->bundle && other->id == use->id &&
+                    other->part == 0;
         if (same && other->last != use->last) {
             return car_validate_fail(v, index, "frees a part of the sum of bundle %d and keeps the other", use->bundle);
         }
@@ -65,7 +66,10 @@ static car_status check_weights(const car_validation *v, int index, const car_us
 static car_status note_end(car_validation *v, int index, const car_use_list *uses, const car_use *use) {
     car_resource_kind kind = car_use_kind(use);
     car_status status = CAR_OK;
-    if (is_part_of_sum(kind)) {
+    if (use->part > 0) { /* a worker's own, which is not the sum over all */
+        CAR_TRY(v->tasks[index].kind == CAR_TASK_BACKWARD ? CAR_OK
+                                                          : car_validate_fail(v, index, "frees what it cannot free"));
+    } else if (is_part_of_sum(kind)) {
         CAR_TRY(check_parts(v, index, uses, use));
         kind = CAR_RESOURCE_SUM;
     } else if (kind == CAR_RESOURCE_WEIGHTS) {

@@ -120,7 +120,7 @@ car_status car_validate_rule(const car_validation *v, int index) {
 
 /* The last micro-batch that uses a version, be it in this run or after it. */
 static int64_t last_user(const car_validation *v, int64_t version, int home) {
-    return (version + 1) * v->workers + car_validate_first_fresh(v, home) - 1;
+    return (version + 1) * v->batches + car_validate_first_fresh(v, home) - 1;
 }
 
 /* In the cycle a forward or backward ends a version only if it is the last user of all: others send it on. */
@@ -128,7 +128,7 @@ static car_status end(replay *r, int index, int bundle, int64_t version) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     bool last = task->kind == CAR_TASK_BACKWARD &&
-                task->step * v->workers + task->worker == last_user(v, version, v->partition->bundles[bundle].home);
+                task->step * v->batches + task->worker == last_user(v, version, v->partition->bundles[bundle].home);
     if (!v->spread && !v->custom && !last) {
         return car_validate_fail(v, index, "frees version %lld of bundle %d before its last use", (long long)version,
                                  bundle);
@@ -143,14 +143,12 @@ static car_status use(replay *r, int index) {
     int device = v->device_of[index];
     car_status status = CAR_OK;
     CAR_TRY(car_validate_rule(v, index));
-    for (int b = task->stage; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        const car_bundle *bundle = &v->partition->bundles[b];
-        int64_t version = !v->custom      ? car_validate_version(v, task->step, task->worker, bundle->home)
+    for (int b = car_bundle_of_stage(v->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(v->partition, task->stage, b)) {
+        int home = v->partition->bundles[b].home;
+        int64_t version = !v->custom      ? car_validate_version(v, task->step, task->worker, home)
                           : b < v->stages ? task->version
                                           : task->tied_version;
-        if (bundle->stage != task->stage || bundle->bytes == 0) {
-            continue;
-        }
         if (!is_here(r, device, b, version)) {
             CAR_TRY(car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, b));
         }
@@ -184,11 +182,8 @@ static car_status update(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     car_status status = CAR_OK;
-    for (int b = task->bundle; b < v->bundles; b = b < v->stages ? v->stages : b + 1) {
-        const car_bundle *bundle = &v->partition->bundles[b];
-        if (bundle->home != task->bundle || bundle->bytes == 0) {
-            continue;
-        }
+    for (int b = car_bundle_of_home(v->partition, task->bundle, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_home(v->partition, task->bundle, b)) {
         if (b == task->bundle && !is_here(r, v->device_of[index], b, task->version - 1)) {
             CAR_TRY(car_validate_fail(v, index, "version %lld, from which it is made, is not here",
                                       (long long)task->version - 1));
@@ -257,7 +252,7 @@ static void begin(replay *r) {
 static bool may_stay(const car_validation *v, int device, int bundle, int64_t version) {
     int64_t last = last_user(v, version, v->partition->bundles[bundle].home);
     bool newest = version == v->steps && is_owner(v, device, bundle);
-    return v->spread ? is_owner(v, device, bundle) : newest || (bundle >= v->stages && last >= v->steps * v->workers);
+    return v->spread ? is_owner(v, device, bundle) : newest || (bundle >= v->stages && last >= v->steps * v->batches);
 }
 
 /* zero: what will not be used again has been freed everywhere. */

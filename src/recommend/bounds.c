@@ -30,7 +30,7 @@ static double cost_of(const car_partition *p, int first, int end) {
 
 /* Micro-batches that each rank of a stage computes in a step. */
 static double passes_of(const car_plan *plan, int stage) {
-    return (double)plan->config.workers / car_plan_stage_ranks(plan, stage);
+    return (double)plan->batches / car_plan_stage_ranks(plan, stage);
 }
 
 /* In micro-batches. A flush adds to a device's own work what the stages before it take, once in each direction. */
@@ -51,10 +51,10 @@ static double bound_compute(const car_plan *plan) {
     const car_plan_config *c = &plan->config;
     const car_placement_info *placement = &plan->placement->info;
     if (placement->one_process) {
-        double turns = (double)c->workers / c->threads;
+        double turns = (double)plan->batches / c->threads;
         return fmax(1, plan->rule->info.in_turns ? ceil(turns) : turns);
     }
-    return placement->by_stage ? bound_groups(plan) : (double)c->workers / plan->devices;
+    return placement->by_stage ? bound_groups(plan) : (double)plan->batches / plan->devices;
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */
@@ -189,7 +189,8 @@ static car_status bound(car_search *search, const car_choice *choice, car_candid
     bytes memory = bound_memory(plan, states);
     out->memory = sum_of(memory);
     out->memory_at_best = memory.weights + least_held * memory.activations;
-    out->effort = 2.0 * (alike ? 1 : plan->config.workers) * plan->stages * (double)car_plan_timed_steps(plan);
+    out->effort =
+        2.0 * (alike ? plan->config.accumulate : plan->batches) * plan->stages * (double)car_plan_timed_steps(plan);
     out->gradient_delay = late_steps(plan);
 done:
     car_plan_destroy(plan);

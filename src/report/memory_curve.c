@@ -100,20 +100,21 @@ car_status car_levels_create(const car_record *record, const car_samples *sample
                              car_levels *out) {
     car_context *context = record->recorder->context;
     size_t ranks = (size_t)record->recorder->journal_count;
-    size_t workers = (size_t)car_plan_config_of(record->plan)->workers;
+    size_t batches = (size_t)car_plan_micro_batches(record->plan); /* gpipe holds several of a worker's */
     size_t *held = NULL, sum = 0;
     car_status status = CAR_OK;
     *out = (car_levels){0};
-    CAR_TRY(car_context_allocate(context, ranks * workers, sizeof *held, &held));
+    CAR_TRY(car_context_allocate(context, ranks * batches, sizeof *held, &held));
     for (int s = 0; s < samples->count && samples->samples[s].when <= record->end; s++) {
         const car_sample *sample = &samples->samples[s];
-        if ((worker != CAR_NONE && sample->worker != worker) || (rank != CAR_NONE && sample->rank != rank)) {
+        if ((worker != CAR_NONE && car_plan_worker(record->plan, sample->number) != worker) ||
+            (rank != CAR_NONE && sample->rank != rank)) {
             continue;
         }
         if (sample->when > record->zero && out->count == 0) {
             CAR_TRY(add_level(context, out, record->zero, sum));
         }
-        size_t *place = &held[(size_t)sample->rank * workers + (size_t)sample->worker];
+        size_t *place = &held[(size_t)sample->rank * batches + (size_t)sample->number];
         sum += sample->bytes - *place;
         *place = sample->bytes;
         if (sample->when > record->zero) {
@@ -124,7 +125,7 @@ car_status car_levels_create(const car_record *record, const car_samples *sample
         thin(out, most);
     }
 done:
-    car_context_release(context, held, held ? ranks * workers : 0, sizeof *held);
+    car_context_release(context, held, held ? ranks * batches : 0, sizeof *held);
     return status;
 }
 

@@ -4,11 +4,11 @@
 
 #include "report/record.h"
 
-/* From `when` on, a worker holds so much on a rank. */
+/* From `when` on, a micro-batch holds so much on a rank. */
 typedef struct car_sample {
     double when;
     size_t bytes;
-    int worker, rank;
+    int number, rank; /* of a micro-batch in its step */
 } car_sample;
 
 typedef struct car_samples {

@@ -343,6 +343,10 @@ car_status car_report_plan_svg(const car_plan *plan, const char *title, char **o
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "the figure shows dp beside a cyclic rule; %s is not one",
                                 car_rule_text(car_plan_config_of(plan)->rule));
     }
+    if (car_plan_config_of(plan)->accumulate > 1) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "the figure shows one micro-batch for each worker in a step; leave --accumulate out");
+    }
     if (workers > MOST_WORKERS || partition->stage_count > MOST_STAGES) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "a figure of %d workers and %d stages cannot be read; at most %d and %d can", workers,

@@ -53,7 +53,7 @@ static void add_tasks(car_json *json, const car_record *record) {
                 if (!car_record_shows(record, span)) {
                     continue;
                 }
-                int worker = span->row != CAR_NONE ? span->row : task->worker;
+                int worker = span->row != CAR_NONE ? span->row : car_plan_worker(record->plan, task->worker);
                 car_json_add(json, "%s\n[%.1f,%.1f,%d,%d,%d,%d,%" PRId64 ",%" PRId64 ",%.1f]", begun ? "," : "",
                              microseconds(record, span->start), microseconds(record, span->end), lane,
                              kind_index[task->kind], worker, car_record_stage(record, task), task->step, task->version,
@@ -90,7 +90,7 @@ static car_status add_bounds(car_json *json, const car_record *record, const car
     car_simulation predicted = {0};
     car_levels all = {0};
     car_status status = CAR_OK;
-    if (workers * partition->stage_count <= (double)few_enough) {
+    if (car_plan_micro_batches(plan) * (double)partition->stage_count <= (double)few_enough) {
         CAR_TRY(car_plan_predict_timed(plan, 0, &predicted));
         car_json_add(json, ",\n\"predicted_peak_bytes\":%zu", predicted.peak);
     }

@@ -75,7 +75,10 @@ static void add_task(writer *w, int process, int row, const car_span *span) {
     begin_slice(w, process, row, kind_text(task->kind), span->start, span->end);
     add_name(w, task);
     car_json_add(w->json, ",\"args\":{\"step\":%" PRId64 ",\"worker\":%d,\"stage\":%d,\"version\":%" PRId64, task->step,
-                 task->worker, car_record_stage(w->record, task), task->version);
+                 car_plan_worker(w->record->plan, task->worker), car_record_stage(w->record, task), task->version);
+    if (car_plan_config_of(w->record->plan)->accumulate > 1 && task->worker != CAR_NONE) {
+        car_json_add(w->json, ",\"micro_batch\":%d", task->worker);
+    }
     if (bytes > 0) {
         car_json_add(w->json, ",\"bytes\":%zu,\"peer\":%d", bytes, task->peer);
     }

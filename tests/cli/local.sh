@@ -35,6 +35,22 @@ same in-turn 1f1b "1f1b"
 expect 0 "done after 8 steps" "${small[@]}" --rule cdp-v1 --delay-correction off --steps 8 --out "$directory/uncorrected"
 same uncorrected 2bw "2bw"
 
+# Several micro-batches a worker: the bits are those of the order of addition, which a run keeps when it moves.
+several=("${small[@]}" --accumulate 2)
+expect 0 "added by micro-batch" "${several[@]}" --rule stagger --steps 6 --out "$directory/several"
+expect 0 "done after 3 steps" "${several[@]}" --rule stagger --steps 3 --placement zero --out "$directory/several-moved"
+expect 0 "done after 6 steps" "${several[@]}" --rule stagger --steps 6 --placement grid --resume --out "$directory/several-moved"
+same several several-moved "stagger that moved between placements"
+expect 0 "added by worker" "${several[@]}" --rule cdp-v2 --steps 3 --placement replica --out "$directory/by-worker"
+expect 2 "use --sum-order micro-batch" "${several[@]}" --rule cdp-v2 --steps 6 --placement grid --resume --out "$directory/by-worker"
+expect 0 "done after 6 steps" "${several[@]}" --rule cdp-v2 --steps 6 --placement shared --resume --out "$directory/by-worker"
+expect 0 "done after 6 steps" "${several[@]}" --rule cdp-v2 --steps 6 --sum-order worker --out "$directory/by-worker-whole"
+same by-worker by-worker-whole "a run by worker that moved"
+expect 2 "--accumulate 0: must be a whole number from 1 to 65536" "${small[@]}" --accumulate 0
+expect 2 "--accumulate two: must be a whole number" "${small[@]}" --accumulate two
+expect 2 "there is no order of sums 'nobody'" "${several[@]}" --sum-order nobody
+expect 2 "adds each worker's own gradients first" "${several[@]}" --rule dp --sum-order micro-batch
+
 # As many ranks as there may be.
 expect 0 "64 ranks on 1 machine" train --model mlp --width 16 --depth 8 --placement grid --rule dp --workers 8 --stages 8 \
     --steps 1 --batch 1 --threads 1

@@ -210,7 +210,7 @@ json "d['freshness_slack'] == 2" --model mlp --workers 3 --freshness-slack 2
 # ---- the table ----------------------------------------------------------------------------------
 
 table=$("$CAROUSEL" plan --model vit-tiny --workers 4 --batch 1 --compare) || fail "--compare failed"
-[ "$(grep -cE '^(shared|replica|zero|pipeline|grid) ' <<<"$table")" = 19 ] || fail "--compare has not 19 rows: $table"
+[ "$(grep -cE '^(shared|replica|zero|pipeline|grid) ' <<<"$table")" = 24 ] || fail "--compare has not 24 rows: $table"
 for row in "shared    accumulate" "pipeline  gpipe" "pipeline  1f1b" "pipeline  2bw" "grid      cdp-v2"; do
     grep -q "^$row" <<<"$table" || fail "--compare has no row $row"
 done
@@ -225,9 +225,9 @@ for arguments in "--model gpt2 --batch 8 --workers 16 --cluster slow.json" "--mo
 done
 rm cluster.json slow.json slower.json
 expect 0 "in one process with 2 threads, accumulate holds" --model mlp --workers 4 --threads 2 --compare
-json "len(d['plans']) == 19 and all('activations_peak_bytes' in p['predictions'] for p in d['plans'])" \
+json "len(d['plans']) == 24 and all('activations_peak_bytes' in p['predictions'] for p in d['plans'])" \
     --model vit-tiny --workers 4 --batch 1 --compare
-json "[p['devices'] for p in d['plans'] if p['placement'] == 'grid'] == [16, 10, 10]" \
+json "[p['devices'] for p in d['plans'] if p['placement'] == 'grid'] == [16, 10, 10, 10]" \
     --model vit-tiny --workers 4 --batch 1 --compare
 
 # ---- the text form and the figure ---------------------------------------------------------------

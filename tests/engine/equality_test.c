@@ -76,6 +76,8 @@ static const car_small_model resnet20_bf16 = {
 typedef struct setting {
     car_rule rule;
     int workers, per_worker, slack;
+    int accumulate; /* 0: 1 */
+    bool by_worker;
     car_optimizer_config optimizer;
     car_schedule schedule;
     double lr[STEPS]; /* what the schedule comes to */
@@ -109,9 +111,9 @@ static setting with_adamw(car_rule rule, int workers, int per_worker) {
 
 static const char *describe(const setting *s, int threads) {
     static char text[160];
-    snprintf(text, sizeof text, "%s, %s, N = %d, k = %d, P = %d, slack %d, clip %g, pause %d", car_rule_text(s->rule),
-             car_optimizer_text(s->optimizer.kind), s->workers, s->per_worker, threads, s->slack, s->clip_norm,
-             s->pause);
+    snprintf(text, sizeof text, "%s, %s, N = %d, k = %d, M = %d%s, P = %d, slack %d, clip %g, pause %d",
+             car_rule_text(s->rule), car_optimizer_text(s->optimizer.kind), s->workers, s->per_worker, s->accumulate,
+             s->by_worker ? " by worker" : "", threads, s->slack, s->clip_norm, s->pause);
     return text;
 }
 
@@ -119,6 +121,8 @@ static car_sequential *run_sequential(car_world *w, const setting *s) {
     const car_sequential_config config = {.rule = s->rule,
                                           .workers = s->workers,
                                           .per_worker = s->per_worker,
+                                          .accumulate = s->accumulate,
+                                          .by_worker = s->by_worker,
                                           .freshness_slack = s->slack,
                                           .steps = STEPS,
                                           .lr = s->lr,
@@ -208,8 +212,12 @@ static void expect_equal(car_world *w, const setting *s, int threads, const car_
     car_plan *plan = NULL;
     car_trainer *trainer = NULL;
     losses got = {.next = 0};
-    const car_plan_config plan_config = {
-        .workers = s->workers, .rule = s->rule, .threads = threads, .freshness_slack = s->slack};
+    const car_plan_config plan_config = {.workers = s->workers,
+                                         .accumulate = s->accumulate,
+                                         .sum_order = s->by_worker ? CAR_SUM_ORDER_WORKER : CAR_SUM_ORDER_MICRO_BATCH,
+                                         .rule = s->rule,
+                                         .threads = threads,
+                                         .freshness_slack = s->slack};
     car_trainer_config config = car_trainer_config_default();
     config.threads = threads;
     config.seed = CAR_WORLD_SEED;
@@ -249,6 +257,34 @@ static void check(car_world *w, const setting *s) {
         }
     }
     car_sequential_destroy(expected);
+}
+
+/* Rules without a delay are one mathematics; dp's workers add their own first. */
+static void check_without_delay(car_world *w, const setting *s, int threads, const car_sequential *expected) {
+    static const car_rule all[] = {CAR_RULE_DP, CAR_RULE_ACCUMULATE, CAR_RULE_STAGGER};
+    setting of_rule = *s;
+    for (int r = 0; r < COUNT(all); r++) {
+        of_rule.rule = all[r];
+        if (all[r] != CAR_RULE_DP || s->by_worker) {
+            expect_equal(w, &of_rule, threads, expected);
+        }
+    }
+}
+
+/* Several micro-batches of a worker in a step, in both orders of addition. */
+static void check_several(car_world *w, setting s) {
+    for (int by_worker = 0; by_worker < 2; by_worker++) {
+        s.by_worker = by_worker;
+        car_sequential *expected = run_sequential(w, &s);
+        for (int threads = 1; threads <= s.workers; threads += 2) {
+            if (s.rule == CAR_RULE_DP) {
+                check_without_delay(w, &s, threads, expected);
+            } else {
+                expect_equal(w, &s, threads, expected);
+            }
+        }
+        car_sequential_destroy(expected);
+    }
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
@@ -434,6 +470,36 @@ static void test_denormal_sums(void **state) {
     car_world_close(&w);
 }
 
+/* M = 2 and 3, all rules, drained on the way or clipped. */
+static void test_accumulate(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    for (int r = 0; r < COUNT(rules); r++) {
+        for (int M = 2; M <= 3; M++) {
+            setting s = M == 2 ? with_sgd(rules[r], 3, 1) : with_adamw(rules[r], 2, 2);
+            s.accumulate = M;
+            s.pause = M == 2 ? 3 : 0;
+            s.clip_norm = M == 3 ? 0.5 : 0;
+            check_several(&w, s);
+        }
+    }
+    car_world_close(&w);
+}
+
+/* stagger is dp, with one micro-batch a worker too. */
+static void test_stagger(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    setting s = with_sgd(CAR_RULE_DP, 3, 2);
+    car_sequential *expected = run_sequential(&w, &s);
+    s.rule = CAR_RULE_STAGGER;
+    for (int c = 0; c < COUNT(thread_counts); c++) {
+        expect_equal(&w, &s, thread_counts[c], expected);
+    }
+    car_sequential_destroy(expected);
+    car_world_close(&w);
+}
+
 /* Were the rules alike, or a parameter never trained, equality would prove nothing. */
 static void test_rules_differ(void **state) {
     car_world w;
@@ -577,6 +643,9 @@ int main(void) {
         TEST("muon", test_muon, resnet20),
         TEST("muon", test_muon, resnet20_winograd),
         TEST("muon", test_muon, gpt2),
+        TEST("several micro-batches a worker", test_accumulate, resnet20),
+        TEST("several micro-batches a worker", test_accumulate, gpt2_dropout),
+        TEST("stagger", test_stagger, resnet20),
         TEST("denormal sums", test_denormal_sums, mlp),
         TEST("evaluation", test_evaluation, resnet20),
         TEST("evaluation", test_evaluation, gpt2),

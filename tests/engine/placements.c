@@ -16,29 +16,35 @@
 enum { STEPS = 6, DP_STEPS = 10 };
 
 const car_placement_setting car_placement_settings[] = {
-    {CAR_PLACEMENT_SHARED, 2, 1, 1, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_SHARED, 3, 1, 1, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_SHARED, 4, 2, 1, 3, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 4, 2, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_CONTIGUOUS, false, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 6, 1, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0},
-    {CAR_PLACEMENT_REPLICA, 6, 1, 2, 3, CAR_MAPPING_CONTIGUOUS, true, 0, 0},
-    {CAR_PLACEMENT_ZERO, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_ZERO, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0},
-    {CAR_PLACEMENT_PIPELINE, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_PIPELINE, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_PIPELINE, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_PIPELINE, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0},
-    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_GRID, 2, 2, 3, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0},
-    {CAR_PLACEMENT_GRID, 3, 1, 6, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
-    {CAR_PLACEMENT_GRID, 4, 1, 10, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0},
+    {CAR_PLACEMENT_SHARED, 2, 1, 1, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_SHARED, 3, 1, 1, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_SHARED, 4, 2, 1, 3, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_REPLICA, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_REPLICA, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
+    {CAR_PLACEMENT_REPLICA, 4, 2, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_CONTIGUOUS, false, 0, 0, 1},
+    {CAR_PLACEMENT_REPLICA, 6, 1, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
+    {CAR_PLACEMENT_REPLICA, 6, 1, 2, 3, CAR_MAPPING_CONTIGUOUS, true, 0, 0, 1},
+    {CAR_PLACEMENT_ZERO, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_ZERO, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
+    {CAR_PLACEMENT_PIPELINE, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_PIPELINE, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_PIPELINE, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_PIPELINE, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
+    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_GRID, 2, 2, 3, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
+    {CAR_PLACEMENT_GRID, 3, 1, 6, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_GRID, 4, 1, 10, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    /* Two micro-batches a worker, in each placement's own order of addition. */
+    {CAR_PLACEMENT_REPLICA, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 3},
+    {CAR_PLACEMENT_ZERO, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2},
+    {CAR_PLACEMENT_PIPELINE, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2},
+    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2},
 };
 
 const int car_placement_setting_count = sizeof car_placement_settings / sizeof car_placement_settings[0];
@@ -92,6 +98,10 @@ car_session_config car_placement_configure(const car_placement_setting *s, const
         config.model_config.image_size = 16;
     }
     config.partition.stages = s->workers * s->per_worker;
+    config.plan.accumulate = s->accumulate;
+    if (s->placement == CAR_PLACEMENT_REPLICA && rule != CAR_RULE_DP) { /* the shared engine adds in the same order */
+        config.plan.sum_order = CAR_SUM_ORDER_WORKER;
+    }
     /* So small a network with batch norm amplifies rounding: two shared runs whose rates differ by 2e-7 are 2e-3 apart
      * after ten steps at a rate of 0.01. */
     config.training.schedule.lr = rule == CAR_RULE_DP ? 0.0002 : 0.01;

@@ -14,6 +14,7 @@ typedef struct car_placement_setting {
     car_mapping mapping;
     bool full;                    /* not in CI */
     int cut_every, weights_every; /* snapshots on the way; 0: none */
+    int accumulate;               /* micro-batches a worker in a step; 0: 1 */
 } car_placement_setting;
 
 extern const car_placement_setting car_placement_settings[];

@@ -21,8 +21,10 @@ struct car_sequential {
     int *stage;          /* per operation */
     int *home;           /* per parameter: the stage of the first operation that uses it */
     car_weights **theta; /* 0 .. T */
-    car_gradients *own;  /* of one worker */
+    car_gradients *own;  /* of one micro-batch */
+    car_gradients *part; /* over one worker's */
     car_gradients *sum;  /* over workers, for each use */
+    int batches;         /* M*N */
     float **state[STATES];
     double *loss, *norm; /* per step */
     car_lane *lane;
@@ -83,6 +85,7 @@ static car_status allocate(car_sequential *s, car_arena *arena) {
         }
     }
     CAR_TRY(car_gradients_create(s->program, arena, &s->own));
+    CAR_TRY(car_gradients_create(s->program, arena, &s->part));
     CAR_TRY(car_gradients_create(s->program, arena, &s->sum));
     CAR_TRY(car_lane_create(s->program, arena, &s->lane));
     CAR_TRY(car_tape_create(s->program, arena, &s->tape));
@@ -106,6 +109,8 @@ car_status car_sequential_create(const car_program *program, car_arena *arena, c
     s->params = car_graph_param_count(graph);
     s->uses = car_graph_use_count(graph);
     s->stages = config->workers * config->per_worker;
+    s->config.accumulate = config->accumulate > 0 ? config->accumulate : 1;
+    s->batches = config->workers * s->config.accumulate;
     CAR_TRY(allocate(s, arena));
     find_stages(s);
     *out = s;
@@ -122,6 +127,7 @@ void car_sequential_destroy(car_sequential *s) {
     size_t steps = (size_t)s->config.steps;
     car_tape_destroy(s->tape);
     car_lane_destroy(s->lane);
+    car_gradients_destroy(s->part);
     car_gradients_destroy(s->sum);
     car_gradients_destroy(s->own);
     for (int k = 0; k < STATES; k++) {
@@ -159,13 +165,13 @@ int car_sequential_stage(const car_sequential *s, int op) {
 
 /* ---- one worker's gradient ------------------------------------------------------------------- */
 
-/* The weights that worker i uses for stage j in step t; theta_-1 is theta_0. */
+/* The weights that micro-batch i of step t uses for stage j; theta_-1 is theta_0. Only the first of a worker may be late. */
 static int64_t version_of(const car_sequential *s, int64_t t, int i, int j) {
-    bool fresh = true;
+    bool fresh = true, first = i < s->config.workers;
     if (s->config.rule == CAR_RULE_CDP_V1) {
-        fresh = false;
+        fresh = !first;
     } else if (s->config.rule == CAR_RULE_CDP_V2) {
-        fresh = s->config.per_worker * (i + 1) + j >= s->stages + s->config.freshness_slack;
+        fresh = !first || s->config.per_worker * (i + 1) + j >= s->stages + s->config.freshness_slack;
     }
     return fresh || t == 0 ? t : t - 1;
 }
@@ -184,8 +190,8 @@ static car_status weights_of(const car_sequential *s, int64_t t, int i, int l, c
     return CAR_OK;
 }
 
-static car_status run_worker(car_sequential *s, int64_t t, int i) {
-    uint64_t key = car_random_u64(car_random_key(s->config.seed, "dropout"), (uint64_t)(t * s->config.workers + i));
+static car_status run_batch(car_sequential *s, int64_t t, int i, double *loss) {
+    uint64_t key = car_random_u64(car_random_key(s->config.seed, "dropout"), (uint64_t)(t * s->batches + i));
     car_weights *weights = NULL;
     car_status status = CAR_OK;
     car_tape_begin(s->tape, key, true);
@@ -194,7 +200,7 @@ static car_status run_worker(car_sequential *s, int64_t t, int i) {
         CAR_TRY(weights_of(s, t, i, l, &weights));
         CAR_TRY(car_tape_forward(s->tape, s->lane, weights, l, l + 1));
     }
-    s->loss[t] += car_tape_loss(s->tape);
+    *loss = car_tape_loss(s->tape);
     for (int l = s->operations - 1; l >= 0; l--) {
         CAR_TRY(weights_of(s, t, i, l, &weights));
         CAR_TRY(car_tape_backward(s->tape, s->lane, weights, s->own, l, l + 1));
@@ -223,22 +229,42 @@ static double momentum_of(const car_sequential *s, int param) {
 }
 
 /* Ring order. Gradients: g_0 + g_1 + ...; statistics: acc = (1-m) * acc + m * s_i, from 0. */
-static void add_worker(car_sequential *s, int i) {
+static void add_batch(car_sequential *s, car_gradients *to, bool first) {
     const car_vector *vector = car_vector_select();
     for (int u = 0; u < s->uses; u++) {
         int param = car_graph_use_param(s->graph, u);
-        float *sum = car_gradients_data(s->sum, u);
+        float *sum = car_gradients_data(to, u);
         const float *own = car_gradients_data(s->own, u);
         if (is_statistic(s, param)) {
             float m = (float)momentum_of(s, param);
-            if (i == 0) {
+            if (first) {
                 memset(sum, 0, bytes_of(s, param));
             }
             vector->blend(sum, own, 1.0f - m, m, count_of(s, param));
-        } else if (i == 0) {
+        } else if (first) {
             memcpy(sum, own, bytes_of(s, param));
         } else {
             vector->accumulate(sum, own, count_of(s, param));
+        }
+    }
+}
+
+/* By worker: p_0 + p_1 + ..., the p being the workers' own sums; statistics: acc = (1-m)^M * acc + own. */
+static void add_worker(car_sequential *s, bool first) {
+    for (int u = 0; u < s->uses; u++) {
+        int param = car_graph_use_param(s->graph, u);
+        float *sum = car_gradients_data(s->sum, u);
+        const float *own = car_gradients_data(s->part, u);
+        double keep = 1, m = is_statistic(s, param) ? momentum_of(s, param) : 0;
+        for (int r = 0; r < s->config.accumulate; r++) {
+            keep *= 1 - m;
+        }
+        if (first) {
+            memcpy(sum, own, bytes_of(s, param));
+        } else if (is_statistic(s, param)) {
+            car_vector_select()->blend(sum, own, (float)keep, 1.0f, count_of(s, param));
+        } else {
+            car_vector_select()->accumulate(sum, own, count_of(s, param));
         }
     }
 }
@@ -277,7 +303,7 @@ static double norm_of(const car_sequential *s) {
                 stage += car_vector_select()->square_sum(sum_of(s, param), count_of(s, param));
             }
         }
-        all += stage / ((double)s->config.workers * s->config.workers);
+        all += stage / ((double)s->batches * s->batches);
     }
     return sqrt(all);
 }
@@ -298,7 +324,7 @@ static double clip_factor(const car_sequential *s, int64_t t) {
 static void update_statistic(car_sequential *s, int64_t t, int param) {
     double keep = 1, m = momentum_of(s, param);
     float *to = car_weights_data(s->theta[t + 1], param);
-    for (int i = 0; i < s->config.workers; i++) {
+    for (int i = 0; i < s->batches; i++) {
         keep *= 1 - m;
     }
     memcpy(to, car_weights_data(s->theta[t], param), bytes_of(s, param));
@@ -413,7 +439,7 @@ static car_status update_param(car_sequential *s, int64_t t, int param) {
     const car_optimizer_config *o = &s->config.optimizer;
     bool matrix = car_graph_param(s->graph, param)->shape.rank > 1;
     double decay = o->decay_weights_only && !matrix ? 0 : o->weight_decay;
-    double scale = clip_factor(s, t) / s->config.workers;
+    double scale = clip_factor(s, t) / s->batches;
     if (is_statistic(s, param)) {
         update_statistic(s, t, param);
     } else if (o->kind == CAR_OPTIMIZER_SGD) {
@@ -426,13 +452,38 @@ static car_status update_param(car_sequential *s, int64_t t, int param) {
     return CAR_OK;
 }
 
-static car_status run_step(car_sequential *s, int64_t t) {
+/* One micro-batch after the other, or one worker's after the other. */
+static car_status run_batches(car_sequential *s, int64_t t, double *losses) {
+    int N = s->config.workers, M = s->config.accumulate;
     car_status status = CAR_OK;
-    for (int i = 0; i < s->config.workers; i++) {
-        CAR_TRY(run_worker(s, t, i));
-        add_worker(s, i);
+    for (int i = 0; i < s->batches && !s->config.by_worker; i++) {
+        CAR_TRY(run_batch(s, t, i, &losses[i]));
+        add_batch(s, s->sum, i == 0);
     }
-    s->loss[t] /= s->config.workers;
+    for (int i = 0; i < s->batches && s->config.by_worker; i++) {
+        int worker = i / M, round = i % M, number = round * N + worker;
+        CAR_TRY(run_batch(s, t, number, &losses[number]));
+        add_batch(s, s->part, round == 0);
+        if (round == M - 1) {
+            add_worker(s, worker == 0);
+        }
+    }
+done:
+    return status;
+}
+
+static car_status run_step(car_sequential *s, int64_t t) {
+    enum { MOST = 64 };
+    double losses[MOST];
+    car_status status = CAR_OK;
+    if (s->batches > MOST) {
+        return car_context_fail(s->context, CAR_ERROR_ARGUMENT, "a step of more than %d micro-batches", MOST);
+    }
+    CAR_TRY(run_batches(s, t, losses));
+    for (int i = 0; i < s->batches; i++) {
+        s->loss[t] += losses[i];
+    }
+    s->loss[t] /= s->batches;
     join_uses(s);
     s->norm[t] = norm_of(s);
     for (int p = 0; p < s->params; p++) {

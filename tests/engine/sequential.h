@@ -12,8 +12,10 @@
 typedef struct car_sequential car_sequential;
 
 typedef struct car_sequential_config {
-    car_rule rule;       /* dp, cdp-v1 or cdp-v2; accumulate is dp */
+    car_rule rule;       /* dp, cdp-v1 or cdp-v2; accumulate and stagger are dp */
     int workers;         /* N */
+    int accumulate;      /* M; 0: 1 */
+    bool by_worker;      /* each worker's own are added first */
     int per_worker;      /* k */
     int freshness_slack; /* cdp-v2 */
     int64_t steps;       /* T */

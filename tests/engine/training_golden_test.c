@@ -15,7 +15,7 @@
 #include "carousel/safetensors.h"
 #include "carousel/trainer.h"
 
-enum { WORKERS = 3, STAGES = 3, STEPS = 5, THREADS = 2 };
+enum { WORKERS = 3, STAGES = 3, STEPS = 5, SEVERAL_STEPS = 3, THREADS = 2 };
 
 static const double tolerance = 1e-4;  /* relative error of a tensor, by Euclidean norms */
 static const double negligible = 1e-3; /* root mean square: tensors of smaller elements are compared with this */
@@ -31,6 +31,7 @@ typedef struct golden {
     int input, labels; /* tensors */
     float loss[STEPS];
     int losses;
+    int batches; /* micro-batches of a step */
 } golden;
 
 static void must(const golden *g, car_status status) {
@@ -132,10 +133,12 @@ static car_status feed_slice(const golden *g, const char *name, int tensor, int6
     return car_tape_feed(tape, tensor, (const char *)all->data + (size_t)micro_batch * bytes);
 }
 
+/* With several micro-batches a worker the samples come round again. */
 static car_status feed(void *user, int64_t step, int worker, car_tape *tape) {
     const golden *g = user;
-    car_status status = feed_slice(g, "inputs", g->input, step * WORKERS + worker, tape);
-    return status == CAR_OK ? feed_slice(g, "labels", g->labels, step * WORKERS + worker, tape) : status;
+    int64_t n = (step * g->batches + worker) % (STEPS * WORKERS);
+    car_status status = feed_slice(g, "inputs", g->input, n, tape);
+    return status == CAR_OK ? feed_slice(g, "labels", g->labels, n, tape) : status;
 }
 
 static void check_batches(const golden *g) {
@@ -209,7 +212,7 @@ static void compare(const golden *g, const char *prefix, const char *name, const
 
 static void compare_losses(const golden *g, const char *run) {
     float *theirs = copy_of(stored(g, run, ".loss"));
-    for (int t = 0; t < STEPS; t++) {
+    for (int t = 0; t < g->losses; t++) {
         if (!(fabsf(g->loss[t] - theirs[t]) <= (float)tolerance * theirs[t])) {
             fail_msg("%s: %s: the loss of step %d is %.7g, not %.7g", g->model, run, t, g->loss[t], theirs[t]);
         }
@@ -229,15 +232,24 @@ static void compare_weights(const golden *g, const char *prefix, const car_weigh
     }
 }
 
-static void check_run(golden *g, car_rule rule, car_optimizer_kind optimizer, bool corrected) {
-    const car_plan_config plan_config = {.workers = WORKERS, .rule = rule, .threads = THREADS};
+/* `several` micro-batches a worker: by SGD, some steps. */
+static void check_run(golden *g, car_rule rule, car_optimizer_kind optimizer, bool corrected, int several) {
+    const car_plan_config plan_config = {.workers = WORKERS, .accumulate = several, .rule = rule, .threads = THREADS};
+    const int steps = several > 1 ? SEVERAL_STEPS : STEPS;
     const car_trainer_config config = training(g, optimizer, corrected);
     car_plan *plan = NULL;
     car_trainer *trainer = NULL;
     char run[64], prefix[80];
-    /* accumulate is dp's mathematics. */
-    snprintf(run, sizeof run, "%s.%s%s", car_rule_text(rule == CAR_RULE_ACCUMULATE ? CAR_RULE_DP : rule),
-             car_optimizer_text(optimizer), corrected ? "-corrected" : "");
+    /* accumulate and stagger are dp's mathematics. */
+    bool exact = rule == CAR_RULE_ACCUMULATE || rule == CAR_RULE_STAGGER;
+    int length = snprintf(run, sizeof run, "%s.", car_rule_text(exact ? CAR_RULE_DP : rule));
+    if (several > 1) {
+        snprintf(run + length, sizeof run - (size_t)length, "x%d", several);
+    } else {
+        snprintf(run + length, sizeof run - (size_t)length, "%s%s", car_optimizer_text(optimizer),
+                 corrected ? "-corrected" : "");
+    }
+    g->batches = WORKERS * several;
     snprintf(prefix, sizeof prefix, "%s:", run);
     g->losses = 0;
     must(g, car_plan_create(g->context, g->partition, &plan_config, &plan));
@@ -245,8 +257,8 @@ static void check_run(golden *g, car_rule rule, car_optimizer_kind optimizer, bo
     must(g, car_trainer_create(plan, g->program, g->arena, &config, &trainer));
     must(g, car_trainer_initialize(trainer, 1));
     load(g, car_trainer_weights(trainer));
-    must(g, car_trainer_run(trainer, STEPS));
-    assert_int_equal(g->losses, STEPS);
+    must(g, car_trainer_run(trainer, steps));
+    assert_int_equal(g->losses, steps);
     compare_losses(g, run);
     compare_weights(g, prefix, car_trainer_weights(trainer));
     car_trainer_destroy(trainer);
@@ -262,9 +274,13 @@ static void test_training(void **state) {
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         for (int corrected = 0; corrected < 2; corrected++) {
             for (int optimizer = 0; optimizer < CAR_OPTIMIZERS; optimizer++) {
-                check_run(&g, rules[r], (car_optimizer_kind)optimizer, corrected);
+                check_run(&g, rules[r], (car_optimizer_kind)optimizer, corrected, 1);
             }
         }
+    }
+    static const car_rule of_several[] = {CAR_RULE_ACCUMULATE, CAR_RULE_STAGGER, CAR_RULE_CDP_V1, CAR_RULE_CDP_V2};
+    for (int n = 0; n < 8; n++) {
+        check_run(&g, of_several[n / 2], CAR_OPTIMIZER_SGD, false, 2 + n % 2);
     }
     close_golden(&g);
 }

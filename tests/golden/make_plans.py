@@ -11,13 +11,13 @@ import os
 STEPS = 3
 
 
-def pipeline_step(order, N):
-    """Runs each rank's list of (worker, backward) greedily; returns {(worker, stage, backward): slot} for k = 1."""
+def pipeline_step(order, N, B):
+    """Runs each rank's list of (micro-batch, backward) greedily; returns {(micro-batch, stage, backward): slot} for k = 1."""
     done, at, slot = {}, [0] * N, 0
-    while any(at[r] < 2 * N for r in range(N)):
+    while any(at[r] < 2 * B for r in range(N)):
         started = []
         for r in range(N):
-            if at[r] == 2 * N:
+            if at[r] == 2 * B:
                 continue
             i, backward = order(r)[at[r]]
             if backward:
@@ -33,15 +33,15 @@ def pipeline_step(order, N):
     return done
 
 
-def gpipe(N):
-    return pipeline_step(lambda r: [(i, False) for i in range(N)] + [(i, True) for i in range(N)], N)
+def gpipe(N, B):
+    return pipeline_step(lambda r: [(i, False) for i in range(B)] + [(i, True) for i in range(B)], N, B)
 
 
-def one_f_one_b(N):
+def one_f_one_b(N, B):
     def order(r):
         todo, f, b = [], 0, 0
-        while b < N:
-            if f < N and f - b < N - r:
+        while b < B:
+            if f < B and f - b < N - r:
                 todo.append((f, False))
                 f += 1
             else:
@@ -49,31 +49,37 @@ def one_f_one_b(N):
                 b += 1
         return todo
 
-    return pipeline_step(order, N)
+    return pipeline_step(order, N, B)
 
 
-def clock(rule, placement, N, S, threads):
-    """{(step, worker, stage, backward): slot} and the period."""
-    k = S // N
+def clock(rule, placement, N, S, threads, M):
+    """{(step, micro-batch, stage, backward): slot} and the period."""
+    k, B = S // N, M * N
     if rule == "dp" and placement == "pipeline":
         rule = "gpipe"
+    if rule == "stagger" and placement == "pipeline":
+        rule = "1f1b"
     table = {}
     if rule in ("gpipe", "1f1b"):
-        one = gpipe(N) if rule == "gpipe" else one_f_one_b(N)
+        one = gpipe(N, B) if rule == "gpipe" else one_f_one_b(N, B)
         period = max(one.values()) + 1
         for t in range(STEPS + 4):
             for (i, j, backward), slot in one.items():
                 table[t, i, j, backward] = period * t + slot
         return table, period
-    groups = -(-N // threads) if rule == "accumulate" else 1
+    groups = -(-B // threads) if rule == "accumulate" else M
     period = 2 * S * groups
+    if rule == "stagger":
+        period = 2 * k * (B - 1) + 2 * S  # the next step begins when the last has ended
     for t in range(STEPS + 4):
-        for i in range(N):
+        for i in range(B):
             start = period * t
-            if rule in ("cdp-v1", "cdp-v2", "2bw"):
+            if rule in ("cdp-v1", "cdp-v2", "2bw", "stagger"):
                 start += 2 * k * i
             elif rule == "accumulate":
                 start += 2 * S * (i // threads)
+            else:
+                start += 2 * S * (i // N)
             for j in range(S):
                 table[t, i, j, False] = start + j
                 table[t, i, j, True] = start + 2 * S - 1 - j
@@ -82,6 +88,8 @@ def clock(rule, placement, N, S, threads):
 
 def version(rule, t, i, j, N, S):
     k = S // N
+    if i >= N:  # a worker begins its second micro-batch of a step when the update is made
+        return t
     if rule in ("cdp-v1", "2bw"):
         return max(0, t - 1)
     if rule == "cdp-v2":
@@ -89,15 +97,15 @@ def version(rule, t, i, j, N, S):
     return t
 
 
-def device(rule, placement, t, i, j, N, S):
+def device(rule, placement, t, i, j, N, S, M):
     r = j // (S // N)
     if placement == "pipeline":
         return r
     if placement == "grid":
         if rule == "dp":
-            return r * N + i
-        return sum(N - q for q in range(r)) + (t * N + i) % (N - r)
-    return i
+            return r * N + i % N
+        return sum(N - q for q in range(r)) + (t * M * N + i) % (N - r)
+    return i % N
 
 
 def grid(rows, first, last, label):
@@ -111,8 +119,8 @@ def grid(rows, first, last, label):
     return out
 
 
-def plan(rule, placement, N, S, threads):
-    table, period = clock(rule, placement, N, S, threads)
+def plan(rule, placement, N, S, threads, M=1):
+    table, period = clock(rule, placement, N, S, threads, M)
     alone = placement in ("pipeline", "grid")
     label = "worker" if placement == "shared" else "rank"
     count = N if placement != "grid" else N * N if rule == "dp" else N * (N + 1) // 2
@@ -124,12 +132,13 @@ def plan(rule, placement, N, S, threads):
                 cell = "%d%s%s" % (j, ".%d" % i if alone else "", "'" if backward else "")
                 if with_version:
                     cell += "@%d" % version(rule, t, i, j, N, S)
-                row = out[device(rule, placement, t, i, j, N, S)]
+                row = out[device(rule, placement, t, i, j, N, S, M)]
                 assert slot not in row
                 row[slot] = cell
         return out
 
-    lines = ["plan %s %s workers=%d stages=%d threads=%d" % (rule, placement, N, S, threads), "one period of a long run:"]
+    title = "plan %s %s workers=%d stages=%d threads=%d" % (rule, placement, N, S, threads)
+    lines = [title + (" accumulate=%d" % M if M > 1 else ""), "one period of a long run:"]
     lines += grid(rows(6, False), 2 * period, 3 * period - 1, label)
     run = rows(STEPS, True)
     last = max(s for row in run.values() for s in row)
@@ -145,13 +154,15 @@ def main():
     for N in (2, 3, 4):
         for placement in ("shared", "replica", "zero", "pipeline", "grid"):
             rules = ["dp", "cdp-v1", "cdp-v2"]
-            rules += {"shared": ["accumulate"], "pipeline": ["gpipe", "1f1b", "2bw"]}.get(placement, [])
+            rules += {"shared": ["accumulate"], "pipeline": ["gpipe", "1f1b", "2bw"]}.get(placement, []) + ["stagger"]
             lines = []
             for rule in rules:
                 lines += plan(rule, placement, N, N, (N + 1) // 2 if rule == "accumulate" else N)
             if N == 2:
                 for rule in ("cdp-v1", "cdp-v2"):
                     lines += plan(rule, placement, N, 2 * N, N)
+            for rule in rules if N == 2 else []:
+                lines += plan(rule, placement, N, N, N, 2)
             with open(os.path.join(here, "%s-%d.txt" % (placement, N)), "w") as out:
                 out.write("\n".join(lines[:-1]) + "\n")
 

@@ -25,6 +25,7 @@ from make_golden import BUILDERS, is_counter, scramble, write_safetensors
 
 WORKERS = STAGES = 3
 STEPS = 5
+SEVERAL, SEVERAL_STEPS = (2, 3), 3  # micro-batches a worker; micro-batch n takes the samples of n mod 15
 FLOAT_TOLERANCE = 2e-5
 RULES = ("dp", "cdp-v1", "cdp-v2")
 SGD = dict(lr=0.05, momentum=0.9, weight_decay=5e-4)
@@ -65,6 +66,9 @@ def find_stages(model, firsts):
 
 
 def version(rule, step, worker, stage):
+    """Of a micro-batch of a step: worker `worker`'s first. Its others are never late."""
+    if worker >= WORKERS:
+        return step
     fresh = {"dp": True, "cdp-v1": False, "cdp-v2": worker + 1 + stage >= STAGES}[rule]
     return step if fresh else max(0, step - 1)
 
@@ -192,29 +196,31 @@ def make_optimizer(name, named):
     }[name]()
 
 
-def train(model, stages, start, inputs, labels, rule, optimizer):
+def train(model, stages, start, inputs, labels, rule, optimizer, several=1):
     """Losses of the steps, and the weights after the last."""
     momentum = 0.1
     newest = {n: nn.Parameter(v.clone(), not n.endswith(("running_mean", "running_var"))) for n, v in start.items()}
     optimizer = make_optimizer(optimizer, {n: p for n, p in newest.items() if p.requires_grad})
     history, losses = [start], []
-    for t in range(STEPS):
+    inputs, labels, count = inputs.flatten(0, 1), labels.flatten(0, 1), several * WORKERS
+    for t in range(STEPS if several == 1 else SEVERAL_STEPS):
         total, sums, blended = 0.0, {}, {}
-        for i in range(WORKERS):
+        for i in range(count):
+            n = (t * count + i) % len(inputs)
             weights = {n: history[version(rule, t, i, stages[n])][n] for n in start}
-            loss, gradients, statistics = run_worker(model, weights, inputs[t, i], labels[t, i])
+            loss, gradients, statistics = run_worker(model, weights, inputs[n], labels[n])
             total += loss
             for name, g in gradients.items():
                 sums[name] = sums[name] + g if i > 0 else g
             for name, s in statistics.items():
                 blended[name] = (1 - momentum) * blended.get(name, 0) + momentum * s
         for name, g in sums.items():
-            newest[name].grad = g / WORKERS
+            newest[name].grad = g / count
         optimizer.step()
         with torch.no_grad():
             for name, s in blended.items():
-                newest[name].copy_((1 - momentum) ** WORKERS * newest[name] + s)
-        losses.append(total / WORKERS)
+                newest[name].copy_((1 - momentum) ** count * newest[name] + s)
+        losses.append(total / count)
         history.append({n: p.detach().clone() for n, p in newest.items()})
     return torch.tensor(losses, dtype=torch.float64), history[-1]
 
@@ -238,6 +244,10 @@ def run_all(model, stages, start, inputs, labels):
             losses, final = train(model, stages, start, inputs, labels, rule, optimizer)
             results[f"{rule}.{optimizer}.loss"] = losses
             results.update({f"{rule}.{optimizer}:{name}": value.double() for name, value in final.items()})
+        for several in SEVERAL:
+            losses, final = train(model, stages, start, inputs, labels, rule, "sgd", several)
+            results[f"{rule}.x{several}.loss"] = losses
+            results.update({f"{rule}.x{several}:{name}": value.double() for name, value in final.items()})
     return results
 
 

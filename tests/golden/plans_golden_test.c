@@ -119,9 +119,11 @@ static void put_block(output *out, const cells *c, int first, int period, const 
 
 /* ---- one plan as make_plans.py writes it ----------------------------------------------------- */
 
-static void put_plan(output *out, car_rule rule, car_placement placement, int workers, int stages, int threads) {
+static void put_plan(output *out, car_rule rule, car_placement placement, int workers, int stages, int threads,
+                     int accumulate) {
     static cells c;
-    car_plan_config config = {.workers = workers, .rule = rule, .placement = placement, .threads = threads};
+    car_plan_config config = {
+        .workers = workers, .accumulate = accumulate, .rule = rule, .placement = placement, .threads = threads};
     bool several = placement == CAR_PLACEMENT_PIPELINE || placement == CAR_PLACEMENT_GRID;
     const char *label = placement == CAR_PLACEMENT_SHARED ? "worker" : "rank";
     car_partition *partition = NULL;
@@ -130,8 +132,12 @@ static void put_plan(output *out, car_rule rule, car_placement placement, int wo
     memset(&c, 0, sizeof c);
     expect_ok(car_partition_create_uniform(context, stages, 2, &partition));
     expect_ok(car_plan_create(context, partition, &config, &plan));
-    put(out, "plan %s %s workers=%d stages=%d threads=%d\none period of a long run:\n", car_rule_text(rule),
-        car_placement_text(placement), workers, stages, threads);
+    put(out, "plan %s %s workers=%d stages=%d threads=%d", car_rule_text(rule), car_placement_text(placement), workers,
+        stages, threads);
+    if (accumulate > 1) {
+        put(out, " accumulate=%d", accumulate);
+    }
+    put(out, "\none period of a long run:\n");
     expect_ok(car_plan_draw(plan, 2, 6, NULL, &text));
     put(out, "%s", text);
     car_plan_release_text(plan, text);
@@ -151,23 +157,33 @@ static void put_plan(output *out, car_rule rule, car_placement placement, int wo
     car_partition_destroy(partition);
 }
 
+static bool goes_with(car_rule rule, car_placement placement) {
+    bool pipelines = rule == CAR_RULE_GPIPE || rule == CAR_RULE_1F1B || rule == CAR_RULE_2BW;
+    return (!pipelines || placement == CAR_PLACEMENT_PIPELINE) &&
+           (rule != CAR_RULE_ACCUMULATE || placement == CAR_PLACEMENT_SHARED);
+}
+
 static void put_file(output *out, car_placement placement, int workers) {
     static const car_rule order[] = {CAR_RULE_DP,    CAR_RULE_CDP_V1, CAR_RULE_CDP_V2, CAR_RULE_ACCUMULATE,
-                                     CAR_RULE_GPIPE, CAR_RULE_1F1B,   CAR_RULE_2BW};
+                                     CAR_RULE_GPIPE, CAR_RULE_1F1B,   CAR_RULE_2BW,    CAR_RULE_STAGGER};
+    const int count = (int)(sizeof order / sizeof order[0]);
     out->length = 0;
-    for (int r = 0; r < (int)(sizeof order / sizeof order[0]); r++) {
-        bool pipelines = order[r] == CAR_RULE_GPIPE || order[r] == CAR_RULE_1F1B || order[r] == CAR_RULE_2BW;
-        if ((pipelines && placement != CAR_PLACEMENT_PIPELINE) ||
-            (order[r] == CAR_RULE_ACCUMULATE && placement != CAR_PLACEMENT_SHARED)) {
-            continue;
+    for (int r = 0; r < count; r++) {
+        if (goes_with(order[r], placement)) {
+            put(out, "%s", out->length ? "\n" : "");
+            put_plan(out, order[r], placement, workers, workers,
+                     order[r] == CAR_RULE_ACCUMULATE ? (workers + 1) / 2 : workers, 1);
         }
-        put(out, "%s", out->length ? "\n" : "");
-        put_plan(out, order[r], placement, workers, workers,
-                 order[r] == CAR_RULE_ACCUMULATE ? (workers + 1) / 2 : workers);
     }
     for (int r = 1; workers == 2 && r <= 2; r++) {
         put(out, "\n");
-        put_plan(out, order[r], placement, workers, 2 * workers, workers);
+        put_plan(out, order[r], placement, workers, 2 * workers, workers, 1);
+    }
+    for (int r = 0; workers == 2 && r < count; r++) {
+        if (goes_with(order[r], placement)) {
+            put(out, "\n");
+            put_plan(out, order[r], placement, workers, workers, workers, 2);
+        }
     }
 }
 
@@ -261,7 +277,7 @@ static void a_tied_parameter_in_every_placement(void **state) {
         }
         car_partition_destroy(partition);
     }
-    assert_int_equal(plans, 3 * 19);
+    assert_int_equal(plans, 3 * 24);
     car_graph_destroy(graph);
 }
 

@@ -23,6 +23,7 @@ typedef struct reference {
     const car_plan_config *config;
     car_simulation_config how;
     int N, S, steps;
+    int B;        /* micro-batches of a step: M*N */
     times *times; /* [n * 2S + p] */
     double now;
 } reference;
@@ -55,14 +56,20 @@ static double share_before(const reference *r, int p) {
 }
 
 static int version_of(const reference *r, int n, int home) {
-    int k = r->S / r->N, i = n % r->N, t = n / r->N;
+    int k = r->S / r->N, i = n % r->B, t = n / r->B;
     bool stale = r->config->rule == CAR_RULE_CDP_V1 || r->config->rule == CAR_RULE_2BW ||
                  (r->config->rule == CAR_RULE_CDP_V2 && k * (i + 1) + home < r->S);
+    stale = stale && i < r->N; /* a worker begins its second when the update is made */
     return t - stale > 0 ? t - stale : 0;
 }
 
 static bool is_cyclic(const reference *r) {
     return r->config->rule == CAR_RULE_CDP_V1 || r->config->rule == CAR_RULE_CDP_V2 || r->config->rule == CAR_RULE_2BW;
+}
+
+/* Micro-batches follow each other 2k slots apart. */
+static bool is_spaced(const reference *r) {
+    return is_cyclic(r) || (r->config->rule == CAR_RULE_STAGGER && r->config->placement != CAR_PLACEMENT_PIPELINE);
 }
 
 static bool has_ended(const reference *r, int n, int p) {
@@ -76,8 +83,8 @@ static bool has_bytes(const reference *r, int bundle) {
 /* All gradients of a home are there for a version, also those of its ties. */
 static bool sum_is_finished(const reference *r, int version, int home) {
     for (int b = 0; b < r->partition->bundle_count && version > 0; b++) {
-        for (int i = 0; i < r->N && r->partition->bundles[b].home == home && has_bytes(r, b); i++) {
-            if (!has_ended(r, (version - 1) * r->N + i, 2 * r->S - 1 - r->partition->bundles[b].stage)) {
+        for (int i = 0; i < r->B && r->partition->bundles[b].home == home && has_bytes(r, b); i++) {
+            if (!has_ended(r, (version - 1) * r->B + i, 2 * r->S - 1 - r->partition->bundles[b].stage)) {
                 return false;
             }
         }
@@ -86,21 +93,21 @@ static bool sum_is_finished(const reference *r, int version, int home) {
 }
 
 static int64_t slot_of(const reference *r, int n, int p) {
-    return p < r->S ? car_plan_forward_slot(r->plan, n / r->N, n % r->N, p)
-                    : car_plan_backward_slot(r->plan, n / r->N, n % r->N, stage_of(r, p));
+    return p < r->S ? car_plan_forward_slot(r->plan, n / r->B, n % r->B, p)
+                    : car_plan_backward_slot(r->plan, n / r->B, n % r->B, stage_of(r, p));
 }
 
 static int device_of(const reference *r, int n, int p) {
-    return car_plan_device(r->plan, n / r->N, n % r->N, stage_of(r, p));
+    return car_plan_device(r->plan, n / r->B, n % r->B, stage_of(r, p));
 }
 
 static bool is_moving(const reference *r) {
-    return r->config->placement == CAR_PLACEMENT_ZERO && is_cyclic(r);
+    return r->config->placement == CAR_PLACEMENT_ZERO && is_spaced(r);
 }
 
 /* zero: all uses of a version in slots before this one are over. */
 static bool is_passed_on(const reference *r, int stage, int version, int home, int64_t slot) {
-    for (int m = 0; m < r->N * r->steps; m++) {
+    for (int m = 0; m < r->B * r->steps; m++) {
         for (int q = stage; q < 2 * r->S; q += 2 * (r->S - stage) - 1) {
             if (version_of(r, m, home) == version && slot_of(r, m, q) < slot && !has_ended(r, m, q)) {
                 return false;
@@ -113,12 +120,15 @@ static bool is_passed_on(const reference *r, int stage, int version, int home, i
     return true;
 }
 
-/* zero: the owner makes a version in the slot of its own forward: of the one before, which has come by, and when it has
- * computed all that comes earlier. */
+/* zero: the owner makes a version in the slot of its own first forward, or without the cycle right after the step's last
+ * backward: of the one before, which has come by, and when it has computed all that comes earlier. */
 static bool is_made_by_owner(const reference *r, int version, int home) {
-    int owner = r->N - 1 - home / (r->S / r->N), turn = version * r->N + owner;
+    int owner = r->N - 1 - home / (r->S / r->N), turn = version * r->B + owner;
     int64_t renewal = car_plan_forward_slot(r->plan, version, owner, home);
-    for (int m = owner; m <= turn && m < r->N * r->steps; m += r->N) {
+    if (!is_cyclic(r)) {
+        renewal = car_plan_backward_slot(r->plan, version - 1, r->B - 1, home) + 1;
+    }
+    for (int m = owner; m <= turn && m < r->B * r->steps; m += r->N) {
         for (int q = 0; q < 2 * r->S; q++) {
             if (slot_of(r, m, q) < renewal && !has_ended(r, m, q)) {
                 return false;
@@ -140,7 +150,7 @@ static bool weights_are_there(const reference *r, int n, int p, int home) {
 /* pipeline, grid: all tasks of the device that come before are over. */
 static bool is_my_turn(const reference *r, int n, int p) {
     bool ordered = r->config->placement == CAR_PLACEMENT_PIPELINE || r->config->placement == CAR_PLACEMENT_GRID;
-    for (int m = 0; m < r->N * r->steps && ordered; m++) {
+    for (int m = 0; m < r->B * r->steps && ordered; m++) {
         for (int q = 0; q < 2 * r->S; q++) {
             if (device_of(r, m, q) == device_of(r, n, p) && slot_of(r, m, q) < slot_of(r, n, p) &&
                 !has_ended(r, m, q)) {
@@ -162,10 +172,16 @@ static bool may_add(const reference *r, int n, int p) {
     if (n == 0 || p < r->S || !adds || (r->config->rule == CAR_RULE_DP)) {
         return true;
     }
+    /* By worker only the first of a step, which begins the sum, and the last of each worker, which joins it, look at it. */
+    bool by_worker = r->config->sum_order == CAR_SUM_ORDER_WORKER;
+    int i = n % r->B, last = r->B - r->N;
+    if (by_worker && !(i == 0 && shared) && !(i > last)) {
+        return true;
+    }
     if (shared) {
         return has_ended(r, n - 1, p);
     }
-    for (int m = n / r->N * r->N; m < n && device_of(r, n - 1, p) == device_of(r, n, p); m++) {
+    for (int m = n / r->B * r->B + (by_worker ? last : 0); m < n && device_of(r, n - 1, p) == device_of(r, n, p); m++) {
         if (!has_ended(r, m, p)) {
             return false;
         }
@@ -176,24 +192,28 @@ static bool may_add(const reference *r, int n, int p) {
 /* dp in one process turns round when all have; accumulation has a tape for each thread, which workers take in turn. */
 static bool passes_gate(const reference *r, int n, int p) {
     if (r->config->rule == CAR_RULE_DP && r->config->placement == CAR_PLACEMENT_SHARED && p == r->S) {
-        for (int i = 0; i < r->N; i++) {
+        for (int i = 0; i < r->N; i++) { /* the same one of each worker's */
             if (!has_ended(r, n / r->N * r->N + i, r->S - 1)) {
                 return false;
             }
         }
     }
     int tapes = r->config->threads < r->N ? r->config->threads : r->N, before = n - 1;
-    if (r->config->rule != CAR_RULE_ACCUMULATE || p > 0) {
+    bool in_stages = r->config->placement == CAR_PLACEMENT_PIPELINE || r->config->placement == CAR_PLACEMENT_GRID;
+    if (p > 0 || in_stages) {
         return true;
     }
-    while (before >= 0 && before % r->N % tapes != n % r->N % tapes) {
+    if (r->config->rule != CAR_RULE_ACCUMULATE) { /* a worker takes one micro-batch after the other */
+        return n < r->N || has_ended(r, n - r->N, 2 * r->S - 1);
+    }
+    while (before >= 0 && before % r->B % tapes != n % r->B % tapes) {
         before--;
     }
     return before < 0 || has_ended(r, before, 2 * r->S - 1);
 }
 
 static bool device_is_free(const reference *r, int n, int p) {
-    for (int m = 0; m < r->N * r->steps; m++) {
+    for (int m = 0; m < r->B * r->steps; m++) {
         for (int q = 0; q < 2 * r->S; q++) {
             const times *t = at(r, m, q);
             if (t->start < HUGE_VAL && !has_ended(r, m, q) && device_of(r, m, q) == device_of(r, n, p)) {
@@ -204,10 +224,10 @@ static bool device_is_free(const reference *r, int n, int p) {
     return true;
 }
 
-/* The next task of a worker, or -1. */
-static int next_task(const reference *r, int worker, int *n) {
+/* The next task of a micro-batch of each step, or -1. */
+static int next_task(const reference *r, int number, int *n) {
     for (int t = 0; t < r->steps; t++) {
-        *n = t * r->N + worker;
+        *n = t * r->B + number;
         for (int p = 0; p < 2 * r->S; p++) {
             if (!has_ended(r, *n, p)) {
                 return p;
@@ -218,8 +238,10 @@ static int next_task(const reference *r, int worker, int *n) {
 }
 
 static double phase_of(const reference *r, int n, int p) {
-    if (is_cyclic(r)) {
-        return n / r->N + (double)(n % r->N) / r->N + share_before(r, p);
+    if (is_spaced(r)) { /* a step is M long, or as long as its last worker takes */
+        double slots = 2.0 * (r->S / r->N) * r->B + (is_cyclic(r) ? 0 : 2.0 * r->S - 2.0 * (r->S / r->N));
+        double length = slots / (2.0 * r->S);
+        return n / r->B * length + (double)(n % r->B) / r->N + share_before(r, p);
     }
     return (r->config->rule == CAR_RULE_DP ? n / r->N : n) + share_before(r, p);
 }
@@ -240,7 +262,7 @@ static bool may_start(const reference *r, int n, int p) {
 static bool start_one(reference *r, int executors) {
     int best_n = -1, best_p = -1, computing = 0;
     double best = HUGE_VAL, slowest = HUGE_VAL;
-    for (int i = 0; i < r->N; i++) {
+    for (int i = 0; i < r->B; i++) {
         int n, p = next_task(r, i, &n);
         if (p < 0) {
             continue;
@@ -256,7 +278,7 @@ static bool start_one(reference *r, int executors) {
             best_p = p;
         }
     }
-    bool pace = r->how.paced && is_cyclic(r) && r->config->placement <= CAR_PLACEMENT_REPLICA;
+    bool pace = r->how.paced && is_spaced(r) && r->config->placement <= CAR_PLACEMENT_REPLICA;
     double window = r->how.window > 0 ? r->how.window : r->partition->longest_task;
     if (best_n < 0 || executors < 1 || (pace && computing > 0 && best > slowest + window + 1e-11)) {
         return false;
@@ -271,7 +293,7 @@ static void run_reference(reference *r, int executors) {
         while (start_one(r, executors)) {
         }
         double next = HUGE_VAL;
-        for (int x = 0; x < r->N * r->steps * 2 * r->S; x++) {
+        for (int x = 0; x < r->B * r->steps * 2 * r->S; x++) {
             double end = r->times[x].end;
             next = end > r->now + 1e-11 && end < next ? end : next;
         }
@@ -314,14 +336,14 @@ static int compare_doubles(const void *left, const void *right) {
 static car_simulation measure(const reference *r, int executors) {
     car_simulation s = {0};
     double begin = 0, end = 0, work = 0, area = 0;
-    for (int i = 0; i < r->N; i++) {
-        begin = fmax(begin, at(r, r->N + i, 2 * r->S - 1)->end);
-        end = fmax(end, at(r, (r->steps - 2) * r->N + i, 2 * r->S - 1)->end);
+    for (int i = 0; i < r->B; i++) {
+        begin = fmax(begin, at(r, r->B + i, 2 * r->S - 1)->end);
+        end = fmax(end, at(r, (r->steps - 2) * r->B + i, 2 * r->S - 1)->end);
     }
     int count = 0, events = r->partition->curve.events;
-    double *moments = calloc((size_t)(r->N * r->steps * (2 * r->S + events) + 2), sizeof *moments);
+    double *moments = calloc((size_t)(r->B * r->steps * (2 * r->S + events) + 2), sizeof *moments);
     assert_non_null(moments);
-    for (int x = 0; x < r->N * r->steps * 2 * r->S; x++) {
+    for (int x = 0; x < r->B * r->steps * 2 * r->S; x++) {
         const times *t = &r->times[x];
         int p = x % (2 * r->S);
         const car_stage *stage = &r->partition->stages[stage_of(r, p)];
@@ -335,7 +357,7 @@ static car_simulation measure(const reference *r, int executors) {
     qsort(moments, (size_t)count, sizeof *moments, compare_doubles);
     for (int c = 0; c + 1 < count; c++) {
         double sum = 0, length = fmin(moments[c + 1], end) - fmax(moments[c], begin);
-        for (int n = 0; n < r->N * r->steps && length > 1e-10; n++) {
+        for (int n = 0; n < r->B * r->steps && length > 1e-10; n++) {
             sum += bytes_at(r, n, (moments[c] + moments[c + 1]) / 2);
         }
         area += fmax(length, 0) * sum;
@@ -352,9 +374,10 @@ car_simulation car_plain_simulate(const car_plan *plan, const car_simulation_con
     reference r = {
         .plan = plan, .partition = car_plan_partition(plan), .config = car_plan_config_of(plan), .how = *config};
     r.N = r.config->workers;
+    r.B = r.N * r.config->accumulate;
     r.S = r.partition->stage_count;
     r.steps = config->steps;
-    size_t tasks = (size_t)(r.N * r.steps * 2 * r.S);
+    size_t tasks = (size_t)(r.B * r.steps * 2 * r.S);
     r.times = malloc(tasks * sizeof *r.times);
     assert_non_null(r.times);
     for (size_t x = 0; x < tasks; x++) {

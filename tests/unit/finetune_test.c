@@ -86,7 +86,7 @@ static void averages_and_rates_are_what_they_say(void **state) {
     float w0 = w[0], w2 = w[2];
     double weight = (double)w[0], average = weight;
     for (int u = 0; u < UPDATES; u++) {
-        const car_renewal renewal = {.optimizer = optimizer, .update = u, .lr = 0.5, .scale = 1, .workers = 1};
+        const car_renewal renewal = {.optimizer = optimizer, .update = u, .lr = 0.5, .scale = 1, .batches = 1};
         for (int i = 0; i < 16; i++) {
             gradient[i] = (float)(u + 1);
         }

@@ -6,9 +6,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
+#include "carousel/predict.h"
 #include "support/common.h"
 #include "support/expect.h"
 #include "support/plans.h"
@@ -332,13 +334,163 @@ static void test_activations_of_dp(void **state) {
     car_setting_for_all(CAR_RULE_DP, CAR_PLACEMENT_SHARED, check_activations_of_dp);
 }
 
+/* ---- several micro-batches a worker --------------------------------------------------------------------- */
+
+/* Micro-batch n = t*M*N + m is at 2k*n: the clock goes on, whatever M is. */
+typedef struct several {
+    int N, k, S, M, B; /* B = M*N */
+    car_plan *plan;
+} several;
+
+static int64_t forward_of(const several *s, int64_t n, int j) {
+    return 2 * (int64_t)s->k * n + j;
+}
+static int64_t backward_of(const several *s, int64_t n, int j) {
+    return 2 * (int64_t)s->k * n + 2 * (int64_t)s->S - 1 - j;
+}
+
+/* When the last micro-batch of a step is done with a stage, searched for. */
+static int64_t last_backward(const several *s, int64_t t, int j) {
+    int64_t last = 0;
+    for (int64_t n = t * s->B; n < (t + 1) * s->B; n++) {
+        last = backward_of(s, n, j) > last ? backward_of(s, n, j) : last;
+    }
+    return last;
+}
+
+static void for_several(car_rule rule, void (*check)(const several *s)) {
+    for (int N = 1; N <= 5; N++) {
+        for (int k = 1; k <= 3; k++) {
+            car_partition *partition = car_plans_uniform(k * N, 1.0);
+            for (int M = 1; M <= 4; M++) {
+                car_plan_config config = {.workers = N, .accumulate = M, .rule = rule};
+                several s = {N, k, k * N, M, M * N, car_plans_make(partition, config)};
+                check(&s);
+                car_plan_destroy(s.plan);
+            }
+            car_partition_destroy(partition);
+        }
+    }
+}
+
+/* The plan's slots are the clock's; at most N micro-batches are alive at once, one of each worker. */
+static void check_clock(const several *s) {
+    assert_int_equal(car_plan_micro_batches(s->plan), s->B);
+    for (int64_t n = 0; n < 3 * (int64_t)s->B; n++) {
+        int64_t t = n / s->B;
+        int m = (int)(n % s->B);
+        for (int j = 0; j < s->S; j++) {
+            assert_int_equal(car_plan_forward_slot(s->plan, t, m, j), forward_of(s, n, j));
+            assert_int_equal(car_plan_backward_slot(s->plan, t, m, j), backward_of(s, n, j));
+        }
+        assert_int_equal(car_plan_worker(s->plan, m), n % s->N);
+        assert_int_equal(car_plan_device(s->plan, t, m, 0), n % s->N);
+        /* A worker's next begins in the slot after its last has ended. */
+        assert_int_equal(forward_of(s, n + s->N, 0), backward_of(s, n, 0) + 1);
+    }
+}
+
+/* Fresh where timing allows, which is the same condition as with one micro-batch, and always from a worker's second on. */
+static void check_fresh(const several *s) {
+    int late = 0;
+    for (int m = 0; m < s->B; m++) {
+        for (int j = 0; j < s->S; j++) {
+            bool fresh = forward_of(s, s->B + m, j) > last_backward(s, 0, j);
+            assert_int_equal(fresh, s->k * (m + 1) + j >= s->S);
+            assert_int_equal(car_plan_delay(s->plan, m, j), !fresh);
+            assert_true(fresh || m < s->N);
+            late += !fresh;
+        }
+    }
+    /* With one micro-batch each: k * N * (N - 1) / 2 of the N * S. */
+    assert_int_equal(late, s->k * s->N * (s->N - 1) / 2);
+    car_prediction prediction;
+    car_common_expect_ok(car_plan_predict(s->plan, 0, &prediction));
+    car_expect_near(prediction.stale_share, (double)late / (s->B * s->S), 1e-9);
+}
+
+/* cdp-v1: only the first of each worker is late. The users of a version follow each other, M*N of them. */
+static void check_users(const several *s) {
+    for (int j = 0; j < s->S; j++) {
+        for (int64_t version = 1; version <= 2; version++) {
+            int64_t users = 0, first = -1;
+            for (int64_t n = 0; n < 5 * (int64_t)s->B; n++) {
+                int64_t used = n / s->B - car_plan_delay(s->plan, (int)(n % s->B), j);
+                first = used == version && first < 0 ? n : first;
+                assert_true(used != version || n == first + users); /* without a gap */
+                users += used == version;
+            }
+            assert_int_equal(first, version * s->B + s->N);
+            assert_int_equal(users, s->B);
+            assert_true(forward_of(s, first, j) > last_backward(s, version - 1, j)); /* it is made by then */
+        }
+    }
+}
+
+/* stagger: the same distances within a step, which begins when the one before has ended. Nobody is late. */
+static void check_stagger(const several *s) {
+    int64_t period = car_plan_period(s->plan);
+    assert_int_equal(period, 2 * s->S * s->M + 2 * s->S - 2 * s->k);
+    assert_int_equal(car_plan_backward_slot(s->plan, 1, s->B - 1, 0) + 1, car_plan_forward_slot(s->plan, 2, 0, 0));
+    for (int m = 0; m < s->B; m++) {
+        for (int j = 0; j < s->S; j++) {
+            assert_int_equal(car_plan_forward_slot(s->plan, 1, m, j), period + forward_of(s, m, j));
+            assert_int_equal(car_plan_backward_slot(s->plan, 1, m, j), period + backward_of(s, m, j));
+            assert_int_equal(car_plan_delay(s->plan, m, j), 0);
+        }
+    }
+}
+
+static void test_several_micro_batches(void **state) {
+    (void)state;
+    for_several(CAR_RULE_CDP_V2, check_clock);
+    for_several(CAR_RULE_CDP_V2, check_fresh);
+    for_several(CAR_RULE_CDP_V1, check_clock);
+    for_several(CAR_RULE_CDP_V1, check_users);
+    for_several(CAR_RULE_STAGGER, check_stagger);
+}
+
+/* What is no number of micro-batches, and orders of addition that do not go with a rule or placement. */
+static void test_refusals(void **state) {
+    (void)state;
+    static const struct {
+        car_plan_config config;
+        const char *says;
+    } wrong[] = {
+        {{.workers = 4, .accumulate = -1}, "there must be 1 to 65536"},
+        {{.workers = 4, .accumulate = 1 << 19}, "there must be 1 to 65536"},
+        {{.workers = 4, .accumulate = 2, .sum_order = (car_sum_order)7}, "no order of sums 7"},
+        {{.workers = 4, .accumulate = 2, .sum_order = CAR_SUM_ORDER_MICRO_BATCH}, "--sum-order worker"},
+        {{.workers = 4,
+          .accumulate = 2,
+          .sum_order = CAR_SUM_ORDER_WORKER,
+          .rule = CAR_RULE_CDP_V2,
+          .placement = CAR_PLACEMENT_GRID},
+         "--sum-order micro-batch"},
+    };
+    car_partition *partition = car_plans_uniform(4, 1.0);
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+        car_plan *plan = NULL;
+        assert_int_equal(car_plan_create(car_common_context, partition, &wrong[w].config, &plan), CAR_ERROR_ARGUMENT);
+        assert_non_null(strstr(car_context_error(car_common_context), wrong[w].says));
+        car_context_clear_error(car_common_context);
+    }
+    car_partition_destroy(partition);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_worker_per_stage), cmocka_unit_test(test_ring_order),
-        cmocka_unit_test(test_update_slots),         cmocka_unit_test(test_freshness),
-        cmocka_unit_test(test_other_rules),          cmocka_unit_test(test_slack),
-        cmocka_unit_test(test_activations),          cmocka_unit_test(test_activations_of_odd_workers),
+        cmocka_unit_test(test_one_worker_per_stage),
+        cmocka_unit_test(test_ring_order),
+        cmocka_unit_test(test_update_slots),
+        cmocka_unit_test(test_freshness),
+        cmocka_unit_test(test_other_rules),
+        cmocka_unit_test(test_slack),
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_activations_of_odd_workers),
         cmocka_unit_test(test_activations_of_dp),
+        cmocka_unit_test(test_several_micro_batches),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("plan_facts", tests, car_common_set_up, car_common_tear_down);
 }

@@ -76,6 +76,13 @@ static void check_rule(const car_plan *plan, const car_rule_info *rule) {
     assert_int_equal(rule->cyclic,
                      car_plan_backward_slot(plan, 0, workers - 1, 0) >= car_plan_forward_slot(plan, 1, 0, 0));
     assert_int_equal(car_plan_is_cyclic(plan), rule->cyclic);
+    bool apart = true; /* 2k slots, forwards and backwards alike */
+    for (int i = 1; i < workers; i++) {
+        int64_t spacing = 2 * (int64_t)car_plan_per_worker(plan);
+        apart &= car_plan_forward_slot(plan, 3, i, 0) == car_plan_forward_slot(plan, 3, i - 1, 0) + spacing &&
+                 car_plan_backward_slot(plan, 3, i, 0) == car_plan_backward_slot(plan, 3, i - 1, 0) + spacing;
+    }
+    assert_int_equal(car_plan_is_spaced(plan), apart);
     if (together) {
         assert_true(rule->together || rule->in_turns); /* in one turn, if there are threads enough */
     }
@@ -100,7 +107,7 @@ static void check_placement(const car_plan *plan, const car_placement_info *plac
         assert_int_equal(car_plan_stage_ranks(plan, j), s.computing[j]);
     }
     bool copies = placement->repeated && !placement->by_stage;
-    assert_int_equal(car_plan_needs_beats(plan), copies && car_plan_is_cyclic(plan));
+    assert_int_equal(car_plan_needs_beats(plan), copies && car_plan_is_spaced(plan));
     for (int d = 0; d < car_plan_devices(plan); d++) { /* who meets in a collective, and is numbered from 0 there */
         int members = 0;
         for (int other = 0; other < car_plan_devices(plan); other++) {

@@ -37,13 +37,13 @@ static void compare(const car_partition *partition, car_plan_config config, car_
                 fabs((double)actual.peak - (double)expected.peak) <= peak &&
                 fabs((double)actual.mean - (double)expected.mean) <= mean;
     if (!same) {
-        fail_msg("%s over %s, %d workers, %d stages, %d threads, %d executors, pace %d %g: step %.9g idle %.9g peak "
-                 "%zu mean "
-                 "%zu; expected %.9g %.9g %zu %zu",
-                 car_rule_text(config.rule), car_placement_text(config.placement), config.workers,
-                 partition->stage_count, config.threads, how.executors, how.paced, how.window, actual.step_time,
-                 actual.idle, actual.peak, actual.mean, expected.step_time, expected.idle, expected.peak,
-                 expected.mean);
+        fail_msg(
+            "%s over %s, %d workers of %d, %d stages, %d threads, %d executors, pace %d %g: step %.9g idle %.9g peak "
+            "%zu mean "
+            "%zu; expected %.9g %.9g %zu %zu",
+            car_rule_text(config.rule), car_placement_text(config.placement), config.workers, config.accumulate,
+            partition->stage_count, config.threads, how.executors, how.paced, how.window, actual.step_time, actual.idle,
+            actual.peak, actual.mean, expected.step_time, expected.idle, expected.peak, expected.mean);
     }
 }
 
@@ -54,10 +54,17 @@ static bool is_possible(car_rule rule, car_placement placement) {
 }
 
 /* Every rule and placement, with the pace and without, on enough executors and on too few. */
-static void compare_all(const car_partition *partition, int workers) {
+static void compare_all(const car_partition *partition, int workers, int accumulate, car_sum_order order) {
     for (int c = 0; c < CAR_RULES * CAR_PLACEMENTS; c++) {
-        car_plan_config config = {.workers = workers, .rule = c % CAR_RULES, .placement = c / CAR_RULES};
-        if (!is_possible(config.rule, config.placement)) {
+        car_plan_config config = {.workers = workers,
+                                  .accumulate = accumulate,
+                                  .sum_order = order,
+                                  .rule = c % CAR_RULES,
+                                  .placement = c / CAR_RULES};
+        bool several = accumulate > 1, by_worker = order == CAR_SUM_ORDER_WORKER;
+        bool own_first = config.rule == CAR_RULE_DP && config.placement != CAR_PLACEMENT_PIPELINE;
+        if (!is_possible(config.rule, config.placement) ||
+            (several && (own_first ? !by_worker : by_worker && config.placement == CAR_PLACEMENT_GRID))) {
             continue;
         }
         config.threads = config.placement == CAR_PLACEMENT_SHARED ? 2 : 0;
@@ -72,7 +79,9 @@ static void uniform_stages_agree(void **state) {
     (void)state;
     for (int N = 1; N <= 3; N++) {
         car_partition *partition = car_plans_uniform(2 * N, 2);
-        compare_all(partition, N);
+        compare_all(partition, N, 1, CAR_SUM_ORDER_AUTO);
+        compare_all(partition, N, 2, N % 2 ? CAR_SUM_ORDER_WORKER : CAR_SUM_ORDER_MICRO_BATCH);
+        compare_all(partition, N, 3, N % 2 ? CAR_SUM_ORDER_MICRO_BATCH : CAR_SUM_ORDER_WORKER);
         car_partition_destroy(partition);
     }
 }
@@ -83,7 +92,8 @@ static void networks_agree(void **state) {
     static const car_net_function nets[] = {car_net_residual, car_net_language, car_net_patches};
     for (int n = 0; n < 3; n++) {
         car_plans_model s = car_plans_open_net(nets[n], 6);
-        compare_all(s.partition, 3);
+        compare_all(s.partition, 3, 1, CAR_SUM_ORDER_AUTO);
+        compare_all(s.partition, 2, 2, n % 2 ? CAR_SUM_ORDER_WORKER : CAR_SUM_ORDER_MICRO_BATCH);
         car_plan_config ranks = {.workers = 6, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA, .ranks = 3};
         compare(s.partition, ranks, (car_simulation_config){.paced = true});
         compare(s.partition, ranks, (car_simulation_config){.executors = 6});

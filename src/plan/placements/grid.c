@@ -8,18 +8,18 @@
 
 /* ---- which device ---------------------------------------------------------------------------- */
 
-static int64_t devices(const car_plan_config *config, bool cyclic) {
+static int64_t devices(const car_plan_config *config, bool spaced) {
     int64_t workers = config->workers;
-    return cyclic ? workers * (workers + 1) / 2 : workers * workers;
+    return spaced ? workers * (workers + 1) / 2 : workers * workers;
 }
 
 int car_plan_group_ranks(const car_plan *plan, int group) {
-    return car_plan_is_cyclic(plan) ? plan->config.workers - group : plan->config.workers;
+    return car_plan_is_spaced(plan) ? plan->config.workers - group : plan->config.workers;
 }
 
 int car_plan_group_first(const car_plan *plan, int group) {
     int64_t workers = plan->config.workers, before = group;
-    return (int)(car_plan_is_cyclic(plan) ? before * workers - before * (before - 1) / 2 : before * workers);
+    return (int)(car_plan_is_spaced(plan) ? before * workers - before * (before - 1) / 2 : before * workers);
 }
 
 static int group_of_device(const car_plan *plan, int device) {
@@ -69,14 +69,14 @@ static int common_divisor(int a, int b) {
 /* In group r the turns are the same again after so many steps. */
 static int pattern_steps(const car_plan *plan, int rank) {
     int ranks = car_plan_group_ranks(plan, group_of_device(plan, rank));
-    return ranks / common_divisor(plan->config.workers, ranks);
+    return ranks / common_divisor(plan->batches, ranks);
 }
 
 /* Over the steps, every so-many-th rank of a group comes to the same turns. */
 static int like(const car_plan *plan, int rank) {
     int group = group_of_device(plan, rank), first = car_plan_group_first(plan, group);
-    int apart = common_divisor(plan->config.workers, car_plan_group_ranks(plan, group));
-    return car_plan_is_cyclic(plan) ? first + (rank - first) % apart : first;
+    int apart = common_divisor(plan->batches, car_plan_group_ranks(plan, group));
+    return car_plan_is_spaced(plan) ? first + (rank - first) % apart : first;
 }
 
 /* ---- sums and updates ------------------------------------------------------------------------ */
@@ -93,7 +93,8 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
     car_window_make(window, task);
 }
 
-/* The way round a group's ring: from the rank of micro-batch `start` in slot `slot`, one hop every 2k slots.
+/* The way round a group's ring: from the rank of micro-batch `start` in slot `slot`, one hop every 2k slots. Where the next
+ * step waits for its end, the sum comes to each rank with the first forward that wants it.
  *
  * A stage's own: the finished sum, from the maker. The last version of a run stays with its maker. A tie's: new weights,
  * from the rank that uses them first. */
@@ -123,20 +124,27 @@ static bool tie_is_wanted(const car_window *window, const ring *r, int64_t offse
     return false;
 }
 
+/* When the rank at `offset` gets what goes round. */
+static int64_t hop_slot(const car_plan *plan, const ring *r, int64_t offset) {
+    int stage = plan->partition->bundles[r->bundle].stage;
+    bool waits = !car_plan_is_cyclic(plan) && !r->tied && offset > 0;
+    return waits ? car_plan_forward_slot_of(plan, r->start + offset, stage)
+                 : r->slot + 2 * (int64_t)plan->per_worker * offset;
+}
+
 static void add_hops(car_window *window, const ring *r) {
     const car_plan *plan = window->plan;
-    int64_t spacing = 2 * (int64_t)plan->per_worker;
     int64_t mine = ring_offset(r, window->device);
     car_task what = r->tied ? car_window_weights_message(plan, r->bundle, r->version, CAR_NONE)
                             : car_window_finished_sum(plan, r->bundle, r->version);
     for (int64_t o = mine > 0 ? mine : 1; o <= mine + 1 && o < r->ranks; o++) { /* the hop to me, the hop from me */
         if (!r->tied || tie_is_wanted(window, r, o)) {
-            car_window_message(window, what, ring_device(r, o - 1), r->slot + spacing * (o - 1), ring_device(r, o),
-                               r->slot + spacing * o);
+            car_window_message(window, what, ring_device(r, o - 1), hop_slot(plan, r, o - 1), ring_device(r, o),
+                               hop_slot(plan, r, o));
         }
     }
     if (!r->tied && mine > 0) {
-        car_window_update(window, r->bundle, r->version, r->slot + spacing * mine);
+        car_window_update(window, r->bundle, r->version, hop_slot(plan, r, mine));
     }
 }
 
@@ -147,11 +155,11 @@ static ring ring_of(const car_plan *plan, int bundle, int group) {
 
 /* The last on the ring keeps the sum to itself, and so does the maker of the run's last version. */
 static bool passes_sum_on(const car_plan *plan, int device, const car_task *task, int64_t steps) {
-    if (task->kind != CAR_TASK_UPDATE || !car_plan_is_cyclic(plan) || task->version >= steps) {
+    if (task->kind != CAR_TASK_UPDATE || !car_plan_is_spaced(plan) || task->version >= steps) {
         return false;
     }
     ring r = ring_of(plan, task->bundle, car_plan_group(plan, task->stage));
-    r.start = task->version * plan->config.workers - 1;
+    r.start = task->version * plan->batches - 1;
     return ring_offset(&r, device) + 1 < r.ranks;
 }
 
@@ -171,7 +179,7 @@ static void relay_bundle(car_window *window, int bundle, int group) {
         }
         r.version = version;
         r.first_user = car_plan_first_user(plan, version, b->home);
-        r.start = r.tied ? r.first_user : version * plan->config.workers - 1;
+        r.start = r.tied ? r.first_user : version * plan->batches - 1;
         r.slot = r.tied ? car_plan_forward_slot_of(plan, r.start, b->stage)
                         : car_plan_backward_slot_of(plan, r.start, b->stage);
         add_hops(window, &r);
@@ -180,7 +188,7 @@ static void relay_bundle(car_window *window, int bundle, int group) {
 
 static void relay(car_window *window) {
     const car_plan *plan = window->plan;
-    if (!car_plan_is_cyclic(plan)) {
+    if (!car_plan_is_spaced(plan)) {
         return;
     }
     /* Of the group's own stages, then of the ties. */
@@ -209,4 +217,5 @@ const car_placement_class car_placement_grid = {
     .tapes = tapes,
     .like = like,
     .group_of_device = group_of_device,
+    .roams = true,
 };

@@ -2,8 +2,8 @@
  * and weights stay where they are, but for those of parameters that are used on several ranks. */
 #include "plan/placement.h"
 
-static int64_t devices(const car_plan_config *config, bool cyclic) {
-    (void)cyclic;
+static int64_t devices(const car_plan_config *config, bool spaced) {
+    (void)spaced;
     return config->workers;
 }
 
@@ -28,7 +28,7 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
 }
 
 static int tapes(const car_plan *plan, int rank) {
-    return car_plan_group_ranks(plan, rank);
+    return car_plan_alive(plan, rank);
 }
 
 const car_placement_class car_placement_pipeline = {

@@ -1,6 +1,6 @@
 /* replica: every rank has all weights, and hosts one worker or several.
  *
- * Partial sums go to the rank of the next worker. The finished sum goes from the maker (the rank of worker N-1) to the first
+ * Partial sums go to the rank of the next micro-batch. The finished sum goes from the maker (the rank of worker N-1) to the first
  * user of the version that is made of it, and from each rank, after its first forward with the result, to the next in order
  * of first use. Each rank updates for itself, right before that forward: so with one worker on a rank one version is
  * enough. */
@@ -13,8 +13,8 @@ static int64_t run_length(const car_plan *plan) {
     return plan->config.mapping == CAR_MAPPING_CONTIGUOUS ? plan->config.workers / plan->config.ranks : 1;
 }
 
-static int64_t devices(const car_plan_config *config, bool cyclic) {
-    (void)cyclic;
+static int64_t devices(const car_plan_config *config, bool spaced) {
+    (void)spaced;
     return config->ranks ? config->ranks : config->workers;
 }
 
@@ -78,7 +78,7 @@ static int64_t previous_rank(const car_plan *plan, int64_t first, int64_t n) {
  * user; CAR_NONE if it is the last, or the maker comes next, who has the sum. */
 static int64_t next_taker(const car_plan *plan, int64_t version, int stage, int64_t n, int64_t steps) {
     int64_t to = next_rank(plan, car_plan_first_user(plan, version, stage), n);
-    int maker = car_plan_device_of(plan, version * plan->config.workers - 1, stage);
+    int maker = car_plan_device_of(plan, version * plan->batches - 1, stage);
     bool taken = to != CAR_NONE && car_plan_step_of(plan, to) < steps && car_plan_device_of(plan, to, stage) != maker;
     return taken ? to : CAR_NONE;
 }
@@ -125,7 +125,7 @@ static void first_use(car_window *window, const car_task *task, int64_t n) {
     if (task->version == 0 || n != first_on_device(plan, window->device, first)) {
         return;
     }
-    int64_t made = task->version * plan->config.workers - 1; /* the micro-batch that finished the sum */
+    int64_t made = task->version * plan->batches - 1; /* the micro-batch that finished the sum */
     int maker = car_plan_device_of(plan, made, task->stage);
     car_task sum = car_window_finished_sum(plan, task->bundle, task->version);
     if (n == first) {
@@ -146,7 +146,7 @@ static void first_use(car_window *window, const car_task *task, int64_t n) {
 
 /* After its update a rank passes the sum on; the maker sends it off first, and keeps it for its own. */
 static bool passes_sum_on(const car_plan *plan, int device, const car_task *task, int64_t steps) {
-    int64_t version = task->step + 1, made = version * plan->config.workers - 1;
+    int64_t version = task->step + 1, made = version * plan->batches - 1;
     if (car_plan_reduces(plan)) {
         return false;
     }
@@ -171,7 +171,7 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
     }
     if (task->kind == CAR_TASK_FORWARD) {
         first_use(window, task, n);
-    } else if (task->worker == plan->config.workers - 1) {
+    } else if (task->worker == plan->batches - 1) {
         jump(window, task);
     }
 }
@@ -195,6 +195,7 @@ const car_placement_class car_placement_replica = {
     .tapes = tapes,
     .like = like,
     .slots_ahead = slots_ahead,
+    .sums_by_worker = true,
     .keeps_no_distance = true,
     .sums_queue_up = true,
 };

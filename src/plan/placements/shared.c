@@ -2,8 +2,8 @@
  * The update of a stage is made right after the backward that finishes its sum. */
 #include "plan/rules.h"
 
-static int64_t devices(const car_plan_config *config, bool cyclic) {
-    (void)cyclic;
+static int64_t devices(const car_plan_config *config, bool spaced) {
+    (void)spaced;
     return config->workers;
 }
 

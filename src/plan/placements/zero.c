@@ -16,8 +16,8 @@
 
 /* ---- which device ---------------------------------------------------------------------------- */
 
-static int64_t devices(const car_plan_config *config, bool cyclic) {
-    (void)cyclic;
+static int64_t devices(const car_plan_config *config, bool spaced) {
+    (void)spaced;
     return config->workers;
 }
 
@@ -57,7 +57,7 @@ static bool ends_weights(const car_plan *plan, int device, const car_task *task,
         return true;
     case CAR_TASK_BACKWARD:
         return (is_tied || used_later) &&
-               task->step * plan->config.workers + task->worker ==
+               car_plan_batch_of(plan, task) ==
                    car_plan_last_user(plan, is_tied ? task->tied_version : task->version, home);
     default:
         return task->kind == CAR_TASK_UPDATE && !is_tied && !(used_later && task->version < steps);
@@ -102,13 +102,23 @@ static bool neighbour(const car_plan *plan, use u, int stage, int64_t first, int
     return true;
 }
 
-/* The owner's micro-batch of a step. */
+/* The owner's first micro-batch of a step. */
 static int64_t owners_turn(const car_plan *plan, int64_t step, int home) {
-    return step * plan->config.workers + car_plan_owner(plan, step, home);
+    return step * plan->batches + car_plan_owner(plan, step, home);
 }
 
-/* When the update of a step is made. */
+/* Whether a step's last backward of a home is on its owner. */
+static bool ends_on_owner(const car_plan *plan, int64_t step, int home) {
+    return car_plan_device_of(plan, (step + 1) * plan->batches - 1, home) == car_plan_owner(plan, step, home);
+}
+
+/* When the update of a step is made: in the cycle with the owner's first forward of the next, else as soon as the sum is there
+ * and before that begins. */
 static int64_t renewal_slot(const car_plan *plan, int64_t step, int home) {
+    if (!car_plan_is_cyclic(plan)) {
+        int64_t last = car_plan_backward_slot_of(plan, (step + 1) * plan->batches - 1, home);
+        return ends_on_owner(plan, step, home) ? last : last + 1;
+    }
     return car_plan_forward_slot_of(plan, owners_turn(plan, step + 1, home), home);
 }
 
@@ -127,7 +137,7 @@ static bool is_visit(const car_window *window, const car_bundle *b, int64_t vers
 
 /* The message for a micro-batch; CAR_NONE: for a visit. */
 static car_task moving(const car_plan *plan, int bundle, int64_t version, int64_t n) {
-    return car_window_weights_message(plan, bundle, version, n == CAR_NONE ? CAR_NONE : car_plan_worker_of(plan, n));
+    return car_window_weights_message(plan, bundle, version, n == CAR_NONE ? CAR_NONE : car_plan_number_of(plan, n));
 }
 
 /* The move of a version of a bundle from one use to the next. */
@@ -156,7 +166,7 @@ static void move_from_owner(car_window *window, int bundle, int64_t version) {
 static void move_by_owner(car_window *window, int bundle, int64_t version) {
     const car_plan *plan = window->plan;
     int stage = plan->partition->bundles[bundle].stage, owner = car_plan_owner(plan, version, stage);
-    int64_t next = (version + 1) * plan->config.workers, visit = renewal_slot(plan, version, stage);
+    int64_t next = (version + 1) * plan->batches, visit = renewal_slot(plan, version, stage);
     if (is_user(window, next - 1, version, stage)) {
         car_window_message(window, moving(plan, bundle, version, CAR_NONE), car_plan_device_of(plan, next - 1, stage),
                            car_plan_backward_slot_of(plan, next - 1, stage), owner, visit);
@@ -171,9 +181,9 @@ static void move_by_owner(car_window *window, int bundle, int64_t version) {
 static void move_for_use(car_window *window, const car_task *task, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     const car_bundle *b = &plan->partition->bundles[bundle];
-    int64_t version = car_plan_version(plan, n, b->home), next_step = (version + 1) * plan->config.workers;
+    int64_t version = car_plan_version(plan, n, b->home), next_step = (version + 1) * plan->batches;
     int64_t first = car_plan_first_user(plan, version, b->home), last = car_plan_last_user(plan, version, b->home);
-    int64_t end = window->steps * plan->config.workers; /* the run's last micro-batch may come before the version's */
+    int64_t end = window->steps * plan->batches; /* the run's last micro-batch may come before the version's */
     last = last < end ? last : end - 1;
     use here = {n, task->kind == CAR_TASK_BACKWARD}, other;
     bool visit = here.backward && is_visit(window, b, version),
@@ -212,7 +222,7 @@ static void broadcast(car_window *window, const car_task *task, int bundle) {
 static void finished_to_owner(car_window *window, int bundle, int64_t step) {
     const car_plan *plan = window->plan;
     const car_bundle *b = &plan->partition->bundles[bundle];
-    int64_t made = (step + 1) * plan->config.workers - 1;
+    int64_t made = (step + 1) * plan->batches - 1;
     car_task sum = car_window_finished_sum(plan, bundle, step + 1);
     car_window_message(window, sum, car_plan_device_of(plan, made, b->stage),
                        car_plan_backward_slot_of(plan, made, b->stage), car_plan_owner(plan, step, b->home),
@@ -222,7 +232,7 @@ static void finished_to_owner(car_window *window, int bundle, int64_t step) {
 /* What a forward or backward needs of one bundle of its stage. */
 static void serve(car_window *window, const car_task *task, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
-    bool last = task->worker == plan->config.workers - 1 && task->kind == CAR_TASK_BACKWARD;
+    bool last = task->worker == plan->batches - 1 && task->kind == CAR_TASK_BACKWARD;
     if (car_plan_reduces(plan)) {
         broadcast(window, task, bundle);
         return;
@@ -241,10 +251,9 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
     } else {
         car_window_pass_sums(window, task, n);
     }
-    for (int b = task->stage; b < partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
-        if (partition->bundles[b].stage == task->stage && partition->bundles[b].bytes > 0) {
-            serve(window, task, b, n);
-        }
+    for (int b = car_bundle_of_stage(partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(partition, task->stage, b)) {
+        serve(window, task, b, n);
     }
 }
 
@@ -252,11 +261,10 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
 static void owner_updates(car_window *window, int home, int64_t step) {
     const car_plan *plan = window->plan;
     const car_bundle *bundle = &plan->partition->bundles[home];
-    for (int b = home; b < plan->partition->bundle_count; b = car_plan_next_bundle(plan, b)) {
-        if (plan->partition->bundles[b].home == home && plan->partition->bundles[b].bytes > 0) {
-            finished_to_owner(window, b, step);
-            move_from_owner(window, b, step + 1);
-        }
+    for (int b = car_bundle_of_home(plan->partition, home, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_home(plan->partition, home, b)) {
+        finished_to_owner(window, b, step);
+        move_from_owner(window, b, step + 1);
     }
     if (bundle->bytes == 0) {
         return;
@@ -264,12 +272,18 @@ static void owner_updates(car_window *window, int home, int64_t step) {
     if (is_visit(window, bundle, step)) {
         move_by_owner(window, home, step);
     }
-    car_window_update(window, home, step + 1, renewal_slot(plan, step, home));
+    int64_t slot = renewal_slot(plan, step, home);
+    if (!car_plan_is_cyclic(plan) && ends_on_owner(plan, step, home)) {
+        const car_task last = {.worker = plan->batches - 1, .stage = home, .step = step, .slot = slot};
+        car_window_update_after(window, &last);
+    } else {
+        car_window_update(window, home, step + 1, slot);
+    }
 }
 
 static void update_owned(car_window *window) {
     const car_plan *plan = window->plan;
-    if (!car_plan_is_cyclic(plan)) {
+    if (!car_plan_is_spaced(plan)) {
         return;
     }
     int k = plan->per_worker, first = (plan->config.workers - 1 - window->device) * k; /* see owner_of */
@@ -279,11 +293,12 @@ static void update_owned(car_window *window) {
         if (step >= 0 && step < window->steps) {
             owner_updates(window, home, step);
         }
-        for (int b = home; window->begin < plan->period && b < plan->partition->bundle_count;
-             b = car_plan_next_bundle(plan, b)) {
-            if (plan->partition->bundles[b].home == home && plan->partition->bundles[b].bytes > 0) {
-                move_from_owner(window, b, 0);
-            }
+        if (window->begin >= plan->period) {
+            continue;
+        }
+        for (int b = car_bundle_of_home(plan->partition, home, CAR_NONE); b != CAR_NONE;
+             b = car_bundle_of_home(plan->partition, home, b)) {
+            move_from_owner(window, b, 0);
         }
     }
 }

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""What does --rule stagger hold and cost beside accumulate and dp? Measured beside the plan. See README.md.
+
+    BUILD_DIR=build bench/stagger.py [--models a,b] [--rounds N] [--steps T] [--json FILE]
+
+Beside accumulate, which is the fair peer on one machine: two workers of 16 micro-batches on two threads. Beside dp: four
+workers on four threads. Rules take turns, and of each the best round's time and the worst round's peak count. A missed bar
+is printed as such and is no error; the exit code is 1 only if something could not be measured.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+sys.dont_write_bytecode = True
+from models import WorkerError, cpu_name, may_use, print_table  # noqa: E402
+from runs import RunWitness, plan, train  # noqa: E402
+
+MODELS = {
+    "vit-b16": {"model": "vit-b16", "batch": 1},
+    "gpt2": {"model": "gpt2", "batch": 1, "seq-len": 128},
+}
+STAGES = 16
+# The peer: its settings, and what the project asks of itself: peak and time over the peer's, at most.
+PEERS = {
+    "accumulate": ({"workers": 2, "threads": 2, "accumulate": 16}, 0.70, 1.06),
+    "dp": ({"workers": 4, "threads": 4}, 0.60, None),
+}
+OF_PLAN = 0.03  # that a peak may be above the plan's, of it
+
+
+def settings_of(model, peer, rule):
+    return {**MODELS[model], **PEERS[peer][0], "stages": STAGES, "rule": rule, "lr": 0.0001}
+
+
+def measure(model, peer, rounds, steps):
+    """{rule: figures} of a model beside a peer."""
+    out = {}
+    for _ in range(rounds):
+        for rule in (peer, "stagger"):
+            settings = settings_of(model, peer, rule)
+            run = train({**settings, "steps": steps})
+            figures = out.setdefault(rule, {"peak": 0, "rss": 0, "step_s": float("inf")})
+            figures["peak"] = max(figures["peak"], run["memory"]["activations_peak_bytes"])
+            figures["rss"] = max(figures["rss"], run["memory"]["rss_peak_bytes"])
+            figures["step_s"] = min(figures["step_s"], run["step_s"])
+            if "planned" not in figures:
+                planned = {k: v for k, v in settings.items() if k != "lr"}
+                timed = plan(planned)["predictions"]
+                figures["planned"] = timed["activations_peak_bytes"]
+    return out
+
+
+def relate(peer, figures):
+    ours, theirs = figures["stagger"], figures[peer]
+    return {
+        "peak": ours["peak"] / theirs["peak"],
+        "time": ours["step_s"] / theirs["step_s"],
+        "above": ours["peak"] / ours["planned"] - 1,
+        "rss": ours["rss"] / theirs["rss"],
+    }
+
+
+def verdict(value, most):
+    return "" if most is None else f" {'PASS' if value <= most else 'MISS'}, at most {most}"
+
+
+def row_of(model, peer, figures):
+    ratio, (_, most_peak, most_time) = relate(peer, figures), PEERS[peer]
+    return [
+        model,
+        peer,
+        *(f"{figures[rule]['peak'] / 1e6:.1f}" for rule in ("stagger", peer)),
+        f"{ratio['peak']:.3f}{verdict(ratio['peak'], most_peak)}",
+        f"{ratio['time']:.3f}{verdict(ratio['time'], most_time)}",
+        f"{100 * ratio['above']:+.1f} %{verdict(ratio['above'], OF_PLAN)}",
+        f"{ratio['rss']:.2f}",
+    ]
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(MODELS), help="which, separated by commas (default: all)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each setting, in turns (default 3)")
+    parser.add_argument("--steps", type=int, default=4, help="of each run (default 4)")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there")
+    options = parser.parse_args()
+    options.models = [name for name in options.models.split(",") if name]
+    if any(name not in MODELS for name in options.models) or options.rounds < 1 or options.steps < 3:
+        parser.error(f"the models are {', '.join(MODELS)}; there must be a round, and 3 steps")
+    return options
+
+
+def main():
+    options, witness, results, failed = parse_options(), RunWitness([]), {}, False
+    for model in options.models:
+        for peer in PEERS:
+            try:
+                results[model, peer] = measure(model, peer, options.rounds, options.steps)
+            except WorkerError as error:
+                print(f"bench: {error}", file=sys.stderr)
+                failed = True
+    others, cores = witness.cores(), len(os.sched_getaffinity(0))
+    mark = "" if others <= may_use(cores) else "  NOT QUIET"
+    print(f"Machine: {cpu_name()}, {cores} cores; others used {others:.2f} cores{mark}")
+    print_table(
+        f"stagger beside a peer with as many threads, S = {STAGES}: peaks of activations in MB, peak and time of a step over "
+        "the peer's, peak above the plan's, resident memory over the peer's.",
+        ["model", "peer", "stagger", "peer's", "peak", "time", "of the plan", "resident"],
+        [row_of(model, peer, figures) for (model, peer), figures in results.items()],
+    )
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({f"{m}, {p}": {**f, "over": relate(p, f)} for (m, p), f in results.items()}, file, indent=1)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
