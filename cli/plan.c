@@ -40,6 +40,8 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
          &o->mapping, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
+        {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks (docs/plan.md)", CAR_CLI_REAL,
+         &o->piece_bytes, 0, 1e15},
         {"optimizer", "NAME", "for what it keeps and computes; see below", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"ema", "DECAY", "a moving average of the weights, for what it takes; 0: none", CAR_CLI_REAL, &o->ema, 0,
          0.9999999},
@@ -129,6 +131,7 @@ static car_status read_names(car_context *context, const car_plan_options *o, ca
     config->threads = o->threads;
     config->ranks = o->ranks;
     config->freshness_slack = o->freshness_slack;
+    config->piece_bytes = (int64_t)o->piece_bytes;
 done:
     return status;
 }
@@ -299,6 +302,9 @@ static car_status show(car_plan_subject *s, car_plan_config *config) {
     const car_plan_options *o = s->options;
     car_plan *plan = NULL;
     car_status status = CAR_OK;
+    if (o->cluster && config->piece_bytes == 0) {
+        config->piece_bytes = car_cluster_piece_bytes(&s->cluster, config->workers, s->compute);
+    }
     if (o->compare) {
         return car_cli_plan_compare(s, config, stdout);
     }

@@ -22,6 +22,7 @@ typedef struct car_plan_options {
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, accumulate, stages, threads, freshness_slack;
     const char *sum_order;
+    double piece_bytes; /* 0: left open */
     int ranks, machines, steps;
     int global_batch;
     const char *out; /* --recommend: where the configuration goes */

@@ -38,6 +38,7 @@ typedef struct car_train_options {
     bool warmup_by_rule;
     int asked_steps; /* `steps` before --epochs had a say */
     int freshness_slack;
+    double piece_bytes; /* 0: left open */
     int data_threads, checkpoint_every, keep, resume_step, patience;
     double lr, adamw_lr, momentum, weight_decay, clip_norm, epochs, step_seconds, ema;
     bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, force, tensorboard;

@@ -79,6 +79,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"skip-nonfinite", NULL, "skip a step that is not finite", CAR_CLI_FLAG, &o->skip_nonfinite, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
+        {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks (docs/ranks.md)", CAR_CLI_REAL,
+         &o->piece_bytes, 0, 1e15},
         {"order", "ORDER", "of the samples: shuffled or sequential", CAR_CLI_TEXT, &o->order, 0, 0},
         {"no-augment", NULL, "samples as they are: --augment none", CAR_CLI_FLAG, &o->no_augment, 0, 0},
         {"augment", "HOW", "images: auto (by size), resized-crop, padded-crop, flip or none (docs/data.md)",
@@ -295,6 +297,7 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     CAR_TRY(car_sum_order_find(context, o->sum_order, &plan->sum_order));
     plan->threads = o->threads;
     plan->freshness_slack = o->freshness_slack;
+    plan->piece_bytes = (int64_t)o->piece_bytes;
     CAR_TRY(car_train_read_schedule(context, o, 1, &trainer->schedule)); /* checks it; again when epochs are known */
     CAR_TRY(read_optimizer(context, o, plan->rule, &trainer->optimizer));
     trainer->threads = o->threads;

@@ -144,7 +144,7 @@ static car_status lay_out(car_rank *rank, int bundle) {
     CAR_TRY(car_context_allocate(rank->context, (size_t)car_graph_use_count(rank->graph), sizeof(car_part),
                                  &rank->holding[bundle].layout.parts));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_sum), &rank->holding[bundle].sums));
-    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_sum), &rank->holding[bundle].own));
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_own), &rank->holding[bundle].own));
     add_parts(rank, bundle, true);
     add_parts(rank, bundle, false);
     CAR_TRY(check_layout(rank, bundle));
@@ -187,15 +187,21 @@ car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int work
     return NULL;
 }
 
-car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step) {
-    return car_rank_find_sum_of(rank, bundle, step, 0);
+car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int leg) {
+    car_sum *sums = rank->holding[bundle].sums, *found = NULL;
+    for (int s = 0; s < rank->sums_held; s++) {
+        bool fits =
+            sums[s].block && sums[s].step == step && sums[s].worker == 0 && (leg == CAR_NONE || sums[s].leg == leg);
+        found = fits && (!found || sums[s].leg > found->leg) ? &sums[s] : found;
+    }
+    return found;
 }
 
-car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker, car_block *block) {
+car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum) {
     car_sum *sums = rank->holding[bundle].sums;
     for (int s = 0; s < rank->sums_held; s++) {
         if (!sums[s].block) {
-            sums[s] = (car_sum){.step = step, .worker = worker, .block = block};
+            sums[s] = *sum;
             return CAR_OK;
         }
     }
@@ -203,11 +209,13 @@ car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker
                             bundle);
 }
 
-void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step) {
+void car_rank_drop_sum(car_rank *rank, int bundle, const car_sum *sum) {
     car_sum *sums = rank->holding[bundle].sums;
     bool all = car_usage_keeps_apart(rank->usage); /* else a worker's own ends where it joins the sum over all */
+    int64_t step = sum->step;
+    int leg = sum->leg;
     for (int s = 0; s < rank->sums_held; s++) {
-        if (sums[s].block && sums[s].step == step && (all || sums[s].worker == 0)) {
+        if (sums[s].block && sums[s].step == step && sums[s].leg == leg && (all || sums[s].worker == 0)) {
             car_block_drop(rank, sums[s].block);
             sums[s] = (car_sum){.step = CAR_NONE};
         }
@@ -222,7 +230,7 @@ void car_rank_drop_sums(car_rank *rank, int bundle) {
     }
     for (int s = 0; h->own && s < rank->sums_held; s++) {
         car_block_drop(rank, h->own[s].block);
-        h->own[s] = (car_sum){.step = CAR_NONE};
+        h->own[s] = (car_own){.step = CAR_NONE};
     }
 }
 
@@ -273,6 +281,7 @@ car_status car_rank_create_store(car_rank *rank) {
     } else if (car_usage_adds_by_worker(rank->usage)) { /* each has one of its own besides */
         rank->sums_held += rank->workers;
     }
+    rank->sums_held += rank->alone ? 0 : rank->batches; /* what is posted, and legs */
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->bundles, sizeof *rank->holding, &rank->holding));
     for (int b = 0; b < rank->bundles; b++) {
         CAR_TRY(lay_out(rank, b));

@@ -98,10 +98,13 @@ done:
 
 /* With the lock. */
 static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car_addition *out) {
-    int own = car_usage_own_of(rank->usage, task);
+    int own = car_usage_own_of(rank->usage, task), leg = car_usage_leg(rank->usage, task);
     bool several = rank->batches > rank->workers, by_worker = car_usage_adds_by_worker(rank->usage);
     bool apart = car_usage_keeps_apart(rank->usage) && own > 0 && !several;
-    car_sum *sum = apart ? NULL : car_rank_find_sum_of(rank, bundle, task->step, own);
+    car_sum *sum = apart     ? NULL
+                   : own > 0 ? car_rank_find_sum_of(rank, bundle, task->step, own)
+                             : car_rank_find_sum(rank, bundle, task->step, leg);
+    sum = sum && sum->missing == 0 ? sum : NULL;
     bool late = !sum && !by_worker && car_usage_adds_late(rank->usage, task);
     bool first = task->worker == own; /* of all, or of its worker */
     car_status status = CAR_OK;
@@ -125,7 +128,8 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car
         }
     }
     if (out->kind == CAR_ADDITION_BEGINS || apart) {
-        status = car_rank_put_sum(rank, bundle, task->step, own, out->block);
+        status = car_rank_put_sum(rank, bundle,
+                                  &(car_sum){.step = task->step, .leg = leg, .worker = own, .block = out->block});
     }
     if (status != CAR_OK) {
         car_block_drop(rank, out->block);
@@ -236,15 +240,13 @@ static car_status settle_sums(car_rank *rank, car_entry *entry) {
     for (int a = 0; a < entry->addition_count; a++) {
         car_addition *addition = &entry->additions[a];
         if (addition->kind == CAR_ADDITION_WAITS) {
-            CAR_TRY(
-                car_rank_put_own(rank, addition->bundle, task->step, task->worker % rank->workers, addition->block));
-            addition->kind = CAR_ADDITION_ADDS;                                        /* it is the store's now */
-            car_arena_assign(rank->arena, addition->block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
+            addition->kind = CAR_ADDITION_ADDS; /* it is the store's now */
+            CAR_TRY(car_rank_keep_own(rank, task, addition->bundle, addition->block));
+        } else if (car_usage_joins(rank->usage, task)) {
+            CAR_TRY(car_rank_join(rank, task, addition->bundle));
+        } else {
+            CAR_TRY(car_rank_finish_sum(rank, task, addition->bundle));
         }
-        if (car_usage_joins(rank->usage, task)) {
-            CAR_TRY(car_rank_join(rank, addition->bundle, task));
-        }
-        CAR_TRY(car_rank_settle(rank, addition->bundle, task->step, task->worker, true));
     }
 done:
     return status;

@@ -105,7 +105,7 @@ done:
 /* With the lock: what the new version is made of. */
 static car_status find_operands(car_rank *rank, const car_task *task, car_block **from, car_block **sum) {
     const car_holding_of_bundle *h = &rank->holding[task->bundle];
-    const car_sum *s = car_rank_find_sum(rank, task->bundle, task->step);
+    const car_sum *s = car_rank_find_sum(rank, task->bundle, task->step, CAR_NONE);
     *from = h->source.block && h->source.version == task->version - 1
                 ? h->source.block
                 : car_rank_find_weights(rank, task->bundle, task->version - 1);

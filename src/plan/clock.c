@@ -87,6 +87,11 @@ static car_status check_config(car_context *context, const car_partition *partit
                                 "a freshness slack of %d: it must not be negative, and only cdp-v2 has one",
                                 config->freshness_slack);
     }
+    if (config->piece_bytes < 0) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "pieces of %lld bytes: it must not be negative",
+                                (long long)config->piece_bytes);
+    }
+    config->piece_bytes = config->piece_bytes ? config->piece_bytes : car_plan_default_piece_bytes(partition);
     if (config->accumulate < 0 || config->accumulate > most_accumulated ||
         (int64_t)workers * config->accumulate > most_batches) {
         return car_context_fail(
@@ -185,6 +190,7 @@ car_status car_plan_create_any(car_context *context, const car_partition *partit
     CAR_TRY(check_size(plan, devices));
     plan->devices = (int)devices;
     plan->period = plan->rule->clock->period(plan);
+    plan->most_pieces = car_plan_find_most_pieces(plan);
     CAR_TRY(check_ties(plan));
     *out = plan;
 done:

@@ -221,6 +221,26 @@ bool car_usage_adds_late(const car_usage *usage, const car_task *task) {
     return car_usage_is_ring(usage) && adds && !is_here(usage, car_plan_batch_of(usage->plan, task) - 1, task->stage);
 }
 
+int car_usage_leg(const car_usage *usage, const car_task *task) {
+    if (task->kind == CAR_TASK_RECEIVE) {
+        return task->worker + 1;
+    }
+    if (task->kind != CAR_TASK_BACKWARD && task->cargo != CAR_CARGO_PARTIAL) {
+        return CAR_NONE;
+    }
+    if (usage->shared || !car_usage_is_ring(usage)) {
+        return 0;
+    }
+    /* By worker, it is the last micro-batch of each that adds to the sum over all. */
+    int last_round = usage->plan->batches - usage->plan->config.workers;
+    int leg = usage->by_worker ? last_round + worker_of(usage, task) : task->worker;
+    int64_t first = task->step * usage->plan->batches;
+    while (leg > (usage->by_worker ? last_round : 0) && is_here(usage, first + leg - 1, task->stage)) {
+        leg--;
+    }
+    return leg;
+}
+
 bool car_usage_keeps_apart(const car_usage *usage) {
     return usage->apart;
 }
@@ -261,11 +281,14 @@ bool car_usage_ends_weights(const car_usage *usage, const car_task *task, int bu
            plan->placement->ends_weights(plan, usage->rank, task, bundle, usage->steps);
 }
 
-/* A sum that was sent or made into weights is gone, unless the rank passes it on. A collective leaves it with its peer, or
- * with all. */
+/* A sum whose last piece was sent, or that was made into weights, is gone, unless the rank passes it on. A collective leaves
+ * it with its peer, or with all. */
 bool car_usage_ends_sum(const car_usage *usage, const car_task *task) {
     const car_plan *plan = usage->plan;
     bool sends = task->kind == CAR_TASK_SEND && (task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED);
+    if (sends && task->piece + 1 < car_plan_pieces(plan, task->bundle)) {
+        return false;
+    }
     if (task->kind == CAR_TASK_REDUCE) {
         return task->peer != CAR_NONE && task->peer != usage->rank;
     }
@@ -336,9 +359,9 @@ static void use_source(listing *l, int bundle, int64_t version, car_use_mode mod
                          .id = version});
 }
 
-/* A part of a sum: what came, or what the next worker adds. By worker, each has a sum of its own, which ends where it joins
- * that over all. */
-static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mode mode) {
+/* A piece of a part of a sum: of what came, or of what the next worker adds. By worker, each has a sum of its own, which ends
+ * where it joins that over all. */
+static void use_piece(listing *l, car_resource_kind part, int bundle, int piece, car_use_mode mode) {
     const car_usage *usage = l->usage;
     const car_task *task = l->task;
     const car_bundle *b = &usage->plan->partition->bundles[bundle];
@@ -351,12 +374,20 @@ static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mod
         last = task->kind == CAR_TASK_BACKWARD && b->stage == task->stage && is_workers_last(usage, task);
         number = number * usage->plan->config.workers + own - 1;
     }
-    add_use(l, (car_use){.resource = car_resource(part, bundle, number),
+    add_use(l, (car_use){.resource = car_resource(part, (int64_t)bundle * CAR_MOST_PIECES + piece, number),
                          .mode = mode,
                          .last = last,
                          .bundle = bundle,
                          .part = own,
                          .id = task->step});
+}
+
+/* All pieces. */
+static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mode mode) {
+    int pieces = car_plan_pieces(l->usage->plan, bundle);
+    for (int piece = 0; piece < pieces; piece++) {
+        use_piece(l, part, bundle, piece, mode);
+    }
 }
 
 /* The sum as all before this task have left it. */
@@ -468,9 +499,11 @@ static void list_message(listing *l) {
         break;
     default:
         if (sends) {
-            use_sum(l, task->bundle, car_usage_reads_sum(l->usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
+            car_use_mode mode = car_usage_reads_sum(l->usage, task) ? CAR_USE_READ : CAR_USE_WRITE;
+            use_piece(l, CAR_RESOURCE_SUM, task->bundle, task->piece, mode);
+            use_piece(l, CAR_RESOURCE_OWN, task->bundle, task->piece, mode);
         } else {
-            use_part(l, CAR_RESOURCE_SUM, task->bundle, CAR_USE_WRITE);
+            use_piece(l, CAR_RESOURCE_SUM, task->bundle, task->piece, CAR_USE_WRITE);
         }
     }
 }

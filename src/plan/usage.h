@@ -14,7 +14,7 @@
 typedef enum car_resource_kind {
     CAR_RESOURCE_WEIGHTS = 1, /* the place of a version of a bundle */
     CAR_RESOURCE_SOURCE,  /* the same for zero's update that makes the next version of it: it may be sent on before */
-    CAR_RESOURCE_SUM,     /* of a bundle and step: what came, or was begun here */
+    CAR_RESOURCE_SUM,     /* a piece of the sum of a bundle and step: what came, or was begun here */
     CAR_RESOURCE_OWN,     /* the same: the gradient of the worker that adds to it next, or the sum of its own */
     CAR_RESOURCE_TAPE,    /* the activations of a micro-batch */
     CAR_RESOURCE_CHANNEL, /* messages of one tag to one device stay in order */
@@ -100,6 +100,10 @@ int car_usage_own_of(const car_usage *usage, const car_task *task);
 bool car_usage_joins(const car_usage *usage, const car_task *task);
 /* Whether a backward adds to a sum that comes by a message, and so need not wait for it. */
 bool car_usage_adds_late(const car_usage *usage, const car_task *task);
+/* Sums of one bundle and step that a rank has at once: in pieces, one may still be leaving when the next comes round the
+ * ring. Each is named after the first micro-batch of the step that adds to it here; what arrives finished, after the last one. The sum of a
+ * receive, a backward or a send of a partial sum; CAR_NONE for tasks that want the finished one: it has the highest name. */
+int car_usage_leg(const car_usage *usage, const car_task *task);
 /* A finished sum that goes on to other devices brings those of its ties along; otherwise they meet at the update. */
 bool car_usage_adds_ties_early(const car_usage *usage);
 
@@ -141,8 +145,10 @@ int car_plan_collective_member(const car_plan *plan, int device);
 bool car_plan_needs_beats(const car_plan *plan);
 /* The slot of the first step's last backward. */
 int64_t car_plan_first_step_end(const car_plan *plan);
-/* Whether sums go in the order in which they are used, since those of several stages wait for one way. */
+/* Whether sums go in the order in which their receives are posted, since those of several stages, or several pieces, wait for
+ * one way; and how many are then under way at once: two, so that there is always one ready to go. */
 bool car_plan_orders_sums(const car_plan *plan);
+enum { CAR_SENDS_AT_ONCE = 2 };
 
 /* ---- edges ----------------------------------------------------------------------------------- */
 

@@ -87,6 +87,14 @@ static bool is_alike(const car_validation *v, const car_task *a, const car_task 
     return a->kind == b->kind && a->cargo == b->cargo && (!apart || a->bundle == b->bundle);
 }
 
+/* Pieces of a sum stand one behind another, and count as one message. */
+static bool goes_on(const car_validation *v, slot s, int index) {
+    const car_task *task = &v->tasks[index], *before = task - 1;
+    return index > s.begin && before->kind == task->kind && before->cargo == task->cargo &&
+           before->bundle == task->bundle && before->worker == task->worker && before->step == task->step &&
+           before->peer == task->peer && before->piece + 1 == task->piece;
+}
+
 /* One of a kind for each worker that is at work; of partial sums the worker is known. zero's weights may meet those that
  * their owner has just made: there, all messages are counted together. */
 static car_status check_count(const car_validation *v, slot s, int index) {
@@ -95,8 +103,9 @@ static car_status check_count(const car_validation *v, slot s, int index) {
     int count = 0, workers = partial ? 1 : computes_in(v, s), total = 0;
     for (int n = s.begin; n < s.end; n++) {
         const car_task *other = &v->tasks[n];
-        count += is_alike(v, task, other) && (!partial || task->worker == other->worker);
-        total += other->kind == CAR_TASK_SEND && !is_tied(v, other);
+        bool counts = !goes_on(v, s, n);
+        count += counts && is_alike(v, task, other) && (!partial || task->worker == other->worker);
+        total += counts && other->kind == CAR_TASK_SEND && !is_tied(v, other);
     }
     if (zero ? total > ZERO_MESSAGES : count > (workers > 1 ? workers : 1)) {
         return car_validate_fail(v, index,
@@ -110,7 +119,7 @@ static car_status check_slot(const car_validation *v, slot s) {
     for (int n = s.begin; n < s.end; n++) {
         if (v->tasks[n].kind == CAR_TASK_SEND) {
             CAR_TRY(check_peer(v, n));
-            CAR_TRY(v->custom ? CAR_OK : check_count(v, s, n));
+            CAR_TRY(v->custom || goes_on(v, s, n) ? CAR_OK : check_count(v, s, n));
         }
     }
 done:

@@ -88,6 +88,8 @@ bool car_validate_updates(const car_validation *v, int64_t step, int bundle, int
 int car_validate_update_count(const car_validation *v);
 /* Where a finished sum travels and many make weights of it, those of its ties are added to it before. */
 bool car_validate_carries_ties(const car_validation *v);
+/* How many messages carry a bundle's sum over one hop. */
+int car_validate_pieces(const car_validation *v, int bundle);
 /* zero: the device with the optimizer state of a stage. */
 int car_validate_owner(const car_validation *v, int stage);
 

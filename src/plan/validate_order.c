@@ -35,6 +35,10 @@ static car_status check_range(const car_validation *v, int index) {
         (is_message(task) && task->peer == v->device_of[index])) {
         return car_validate_fail(v, index, "no such peer");
     }
+    bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
+    if (!between(task->piece, 0, sum ? car_validate_pieces(v, task->bundle) : 1)) {
+        return car_validate_fail(v, index, "there is no piece %d of it", task->piece);
+    }
     return CAR_OK;
 }
 

@@ -10,8 +10,8 @@ enum { NOBODY = -1, UNKNOWN = -4, EMPTY = -3 };
 typedef enum thing_kind {
     WEIGHTS = 1, /* bundle, place */
     STOCK,       /* zero's owner: the version that the next is made of; it may be sent on before */
-    SUM,         /* bundle, step */
-    OWN,         /* bundle, step: a gradient that waits for the sum it is added to */
+    SUM,         /* bundle and piece, step */
+    OWN,         /* the same of a gradient that waits for the sum it is added to */
     TAPE,        /* number of the tape */
     CHANNEL,     /* device, tag */
     OPTIMIZER,   /* bundle: its state */
@@ -205,21 +205,42 @@ done:
 
 /* ---- sums --------------------------------------------------------------------------------------- */
 
-/* By worker each has a sum of its own, which others touch only when it has joined that over all. */
+static car_status touch_piece(checker *c, thing_kind part, int bundle, int piece, touch_mode mode) {
+    return touch_thing(c, part, (int64_t)piece * c->v->bundles + bundle, c->task->step, mode);
+}
+
+/* All pieces of a sum, or of a gradient. */
+static car_status touch_part(checker *c, thing_kind part, int bundle, touch_mode mode) {
+    int pieces = car_validate_pieces(c->v, bundle);
+    car_status status = CAR_OK;
+    for (int piece = 0; piece < pieces && status == CAR_OK; piece++) {
+        status = touch_piece(c, part, bundle, piece, mode);
+    }
+    return status;
+}
+
+/* By worker each has a sum of its own, which others touch only when it has joined that over all. Then nothing is cut. */
 static car_status touch_own(checker *c, int bundle, touch_mode mode) {
     const car_validation *v = c->v;
     int worker = c->task->worker == CAR_NONE ? v->workers - 1 : c->task->worker % v->workers;
-    int64_t which = v->by_worker ? c->task->step * v->workers + worker : c->task->step;
-    return touch_thing(c, OWN, bundle, which, mode);
+    return v->by_worker ? touch_thing(c, OWN, bundle, c->task->step * v->workers + worker, mode)
+                        : touch_part(c, OWN, bundle, mode);
 }
 
 /* Sum and gradient together: all that was added so far. */
 static car_status touch_sum(checker *c, int bundle, touch_mode mode) {
-    car_status status = CAR_OK;
-    CAR_TRY(touch_thing(c, SUM, bundle, c->task->step, mode));
-    CAR_TRY(touch_own(c, bundle, mode));
-done:
-    return status;
+    car_status status = touch_part(c, SUM, bundle, mode);
+    return status == CAR_OK ? touch_own(c, bundle, mode) : status;
+}
+
+/* A message takes one piece of it. What arrives touches nobody's gradient. */
+static car_status touch_carried(checker *c, touch_mode mode) {
+    const car_task *task = c->task;
+    car_status status = touch_piece(c, SUM, task->bundle, task->piece, mode);
+    if (status != CAR_OK || task->kind != CAR_TASK_SEND) {
+        return status;
+    }
+    return c->v->by_worker ? touch_own(c, task->bundle, mode) : touch_piece(c, OWN, task->bundle, task->piece, mode);
 }
 
 static car_status touch_ties(checker *c, int home) {
@@ -266,7 +287,7 @@ static car_status add_gradients(checker *c, int bundle) {
         return add_by_worker(c, bundle);
     }
     if (is_late(c)) {
-        return touch_thing(c, OWN, bundle, c->task->step, CAR_TOUCH_WRITE);
+        return touch_part(c, OWN, bundle, CAR_TOUCH_WRITE);
     }
     return touch_sum(c, bundle, apart ? CAR_TOUCH_READ : CAR_TOUCH_WRITE);
 }
@@ -399,12 +420,8 @@ static car_status touch_message(checker *c) {
         return touch_tape(c);
     case CAR_CARGO_WEIGHTS:
         return touch_moved(c);
-    case CAR_CARGO_PARTIAL:
-        return sends ? touch_sum(c, task->bundle, CAR_TOUCH_WRITE)
-                     : touch_thing(c, SUM, task->bundle, task->step, CAR_TOUCH_WRITE);
     default: /* a finished sum is read by those who pass it on and by those who make weights of it, in any order */
-        return sends ? touch_sum(c, task->bundle, CAR_TOUCH_READ)
-                     : touch_thing(c, SUM, task->bundle, task->step, CAR_TOUCH_WRITE);
+        return touch_carried(c, sends && task->cargo == CAR_CARGO_FINISHED ? CAR_TOUCH_READ : CAR_TOUCH_WRITE);
     }
 done:
     return status;

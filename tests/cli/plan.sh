@@ -162,15 +162,22 @@ rm tiny.json take.json trained.txt
 cat >cluster.json <<'END'
 {"name": "slow", "flops": 1e13, "memory": 2.4e10, "between": {"bandwidth": 2e9, "latency": 2e-5}}
 END
-while read -r rule placement step; do
-    json "abs(d['timing']['step_s'] / $step - 1) < 0.03" \
-        --model gpt2 --batch 16 --workers 8 --rule "$rule" --placement "$placement" --cluster cluster.json
+sed 's/2e9/5e8/' cluster.json >slower.json
+while read -r rule placement cluster step; do
+    json "abs(d['timing']['step_s'] / $step - 1) < 0.04" \
+        --model gpt2 --batch 16 --workers 8 --rule "$rule" --placement "$placement" --cluster "$cluster.json"
 done <<'END'
-cdp-v1 replica 1.53695
-cdp-v2 replica 1.58318
-cdp-v1 zero 5.41504
-cdp-v2 zero 6.95548
+cdp-v1 replica slower 2.56252
+cdp-v2 replica slower 2.65628
+cdp-v1 zero cluster 5.44373
+cdp-v2 zero cluster 6.94175
 END
+# Sums that travel in pieces do not hold each other up: with one for each sum the ring takes as many hops of the embedding as
+# there are workers.
+json "d['timing']['step_s'] < 1.15 * d['timing']['compute_s'] and d['piece_bytes'] < 2.5e7" \
+    --model gpt2 --batch 16 --workers 32 --rule cdp-v1 --placement replica --cluster cluster.json
+json "d['timing']['step_s'] > 1.5 * d['timing']['compute_s']" \
+    --model gpt2 --batch 16 --workers 32 --rule cdp-v1 --placement replica --cluster cluster.json --piece-bytes 1e9
 rm bad.json roomy.json
 
 # Models that are larger than anything that is trained here, and any other transformer.
@@ -240,7 +247,7 @@ expect 0 "carousel-plan 2 rule=cdp-v2 placement=zero workers=3" --model mlp --wo
 "$CAROUSEL" plan --model mlp --workers 3 --placement replica --dump --edges --steps 2 >edges.txt || fail "--edges failed"
 diff <(grep -v '^#' edges.txt) <("$CAROUSEL" plan --model mlp --workers 3 --placement replica --dump --steps 2) >/dev/null ||
     fail "--edges changes the table"
-grep -qx "# ahead a 2, g 2, p 2, s 4, w 2, C 2" edges.txt || fail "--edges does not say how early receives are posted"
+grep -qx "# ahead a 2, g 2, p 2, s 4, w 2, C 2, P 2, S 4" edges.txt || fail "--edges does not say how early receives are posted"
 python3 - edges.txt <<'END' || fail "--edges does not say that a task waits for what it needs"
 import sys
 lines = open(sys.argv[1]).read().splitlines()

@@ -13,7 +13,7 @@
 #include "engine/snapshots.h"
 #include "transport/transport.h"
 
-enum { STEPS = 6, DP_STEPS = 10 };
+enum { STEPS = 6, DP_STEPS = 10, PIECE_BYTES = 3000 }; /* so small that every sum has several */
 
 const car_placement_setting car_placement_settings[] = {
     {CAR_PLACEMENT_SHARED, 2, 1, 1, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
@@ -137,6 +137,7 @@ car_plan_config car_placement_plan(const car_placement_setting *s, const car_pla
     config.placement = s->placement;
     config.mapping = s->mapping;
     config.ranks = s->placement == CAR_PLACEMENT_REPLICA ? s->ranks : 0;
+    config.piece_bytes = s->workers == 3 || s->threads > 1 ? PIECE_BYTES : 0; /* of the others, sums are not cut */
     return config;
 }
 

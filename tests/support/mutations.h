@@ -75,6 +75,9 @@ static inline bool has_tied_version(car_mutant *t, car_spot s, const car_task *t
     (void)t, (void)s;
     return task->tied_version != CAR_NONE;
 }
+static inline bool is_cut_send(car_mutant *t, car_spot s, const car_task *task) {
+    return is_sum_send(t, s, task) && car_plan_pieces(t->plan, task->bundle) > 1;
+}
 static inline bool has_bytes(car_mutant *t, const car_task *task) {
     return car_plan_partition(t->plan)->bundles[task->bundle].bytes > 0;
 }
@@ -115,7 +118,7 @@ static inline int64_t slot_with_two(car_mutant *t, int device, int64_t begin, in
         int count = 0;
         for (int at = 0; at < t->rows[device].count; at++) {
             const car_task *task = &t->rows[device].tasks[at];
-            count += task->kind == CAR_TASK_SEND && task->slot == slot && task->bundle < t->stages;
+            count += task->kind == CAR_TASK_SEND && task->piece == 0 && task->slot == slot && task->bundle < t->stages;
         }
         if (count == 2) {
             return slot;

@@ -309,6 +309,37 @@ static bool swap_collectives(car_mutant *t) {
 
 /* ---- the list ------------------------------------------------------------------------------------------- */
 
+/* ---- pieces of sums -------------------------------------------------------------------------------------- */
+
+static void take_another_piece(car_mutant *t, car_task *task) {
+    int pieces = car_plan_pieces(t->plan, task->bundle);
+    task->piece = (task->piece + 1) % pieces;
+}
+static bool wrong_piece(car_mutant *t) {
+    return change_message(t, is_cut_send, take_another_piece);
+}
+
+static void take_no_piece(car_mutant *t, car_task *task) {
+    task->piece = car_plan_pieces(t->plan, task->bundle);
+}
+static bool extra_piece(car_mutant *t) {
+    return change_message(t, is_sum_send, take_no_piece);
+}
+
+/* Of a sum that is sent, not of what is freed with the last. */
+static bool swap_pieces(car_mutant *t) {
+    car_spot s = car_mutant_find(t, is_cut_send);
+    if (!exists(s)) {
+        return false;
+    }
+    car_spot first = {s.device, s.at - car_mutant_task(t, s)->piece};
+    car_spot second = {first.device, first.at + 1},
+             ends[2] = {car_mutant_other_end(t, first), car_mutant_other_end(t, second)};
+    car_mutant_task(t, first)->piece = car_mutant_task(t, ends[0])->piece = 1;
+    car_mutant_task(t, second)->piece = car_mutant_task(t, ends[1])->piece = 0;
+    return true;
+}
+
 static const car_mutation mutations[] = {
     {"a SEND is missing", drop_send},
     {"a RECEIVE is missing", drop_receive},
@@ -326,6 +357,9 @@ static const car_mutation mutations[] = {
     {"a message by way of a device that is no neighbour", detour},
     {"a partial sum as a finished one, or the reverse", wrong_cargo},
     {"a message with the sum of another bundle", wrong_bundle},
+    {"a piece of a sum twice, and another not at all", wrong_piece},
+    {"a piece that does not exist", extra_piece},
+    {"pieces of a sum in another order", swap_pieces},
     {"activations of another cut", wrong_cut},
     {"a message with another version", wrong_weights},
     {"a REDUCE is missing on one device", drop_reduce},
