@@ -127,7 +127,7 @@ car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: the sum of bundle %d is missing",
                                 rank->device, home);
     }
-    CAR_TRY(add_ties_to(rank, home, step, sum->block->data, 0, rank->holding[home].layout.bytes));
+    CAR_TRY(add_ties_to(rank, home, step, sum->block->data, 0, rank->holding[home].layout.master_bytes));
     drop_ties(rank, home, step);
 done:
     return status;
