@@ -52,6 +52,8 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
          0.9999999},
         {"delay-correction", "HOW", "auto, off or C,A, for the size of its state", CAR_CLI_TEXT, &o->delay_correction,
          0, 0},
+        {"precision", "P", "fp32 or bf16: of activations and of the weights computed with", CAR_CLI_TEXT, &o->precision,
+         0, 0},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
@@ -334,6 +336,7 @@ done:
 
 int car_cli_plan(int argc, char **argv) {
     car_plan_options o = {.workers = 4,
+                          .precision = "fp32",
                           .accumulate = 1,
                           .sum_order = "auto",
                           .shape.batch = 32,
@@ -362,6 +365,7 @@ int car_cli_plan(int argc, char **argv) {
     int cuts[MOST_CUTS];
     s.program = car_program_config_default();
     status = read_names(s.context, &o, &config);
+    status = status == CAR_OK ? car_precision_find(s.context, o.precision, &o.shape.precision) : status;
     status = status == CAR_OK ? car_cli_plan_read_optimizer(&s, config.rule) : status;
     status = status == CAR_OK ? car_convolutions_find(s.context, o.convolutions, &s.program.convolutions) : status;
     status = status == CAR_OK ? car_convolutions_find_memory(s.context, o.memory, &s.program.tight) : status;

@@ -26,7 +26,8 @@ enum { CAR_TRAIN_OPTIONS = 96, CAR_TRAIN_PATH = 4096, CAR_TRAIN_LOCAL_RANKS = 64
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping,
         *plan;
-    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best, *save_precision;
+    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best, *precision,
+        *save_precision;
     const char *recompute, *memory_limit;
     car_precision saves_as; /* what save_precision names */
     car_model_config shape; /* of the model; zero where it is left open */

@@ -29,6 +29,7 @@ void car_train_default_options(car_train_options *o) {
                              .shape.batch = 16,
                              .order = "shuffled",
                              .data_threads = 1,
+                             .precision = "fp32",
                              .save_precision = "fp32",
                              .keep = 2,
                              .resume_step = CAR_NONE,
@@ -125,6 +126,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT,
          &o->shape.image_size, 1, 1 << 14},
         CAR_CLI_SHAPE_OPTIONS(o->shape),
+        {"precision", "P", "fp32, or bf16: activations, and the weights computed with (docs/kernels.md)", CAR_CLI_TEXT,
+         &o->precision, 0, 0},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
@@ -231,7 +234,8 @@ car_status car_train_read_schedule(car_context *context, const car_train_options
 }
 
 car_status car_train_read_precision(car_context *context, car_train_options *o) {
-    return car_precision_find(context, o->save_precision, &o->saves_as);
+    car_status status = car_precision_find(context, o->precision, &o->shape.precision);
+    return status == CAR_OK ? car_precision_find(context, o->save_precision, &o->saves_as) : status;
 }
 
 static car_status read_optimizer(car_context *context, const car_train_options *o, car_rule rule,

@@ -28,7 +28,9 @@ typedef struct car_part {
     int op, slot; /* the use: parameter `slot` of operation `op` */
     int param;
     bool first;                           /* of this parameter in the stage: the others have only a sum of their own */
-    size_t offset, sum_offset, bytes;     /* in blocks with weights, and with sums */
+    size_t offset;                        /* in blocks with weights, as they are computed with */
+    size_t sum_offset, bytes;             /* in blocks with sums: floats */
+    size_t home_offset;                   /* of the first use in those, which is where its master is as well */
     size_t derived_offset, derived_bytes; /* what the operation's kernel derives from its weights; 0 bytes: nothing */
 } car_part;
 
@@ -38,6 +40,7 @@ typedef struct car_layout {
     car_part *parts;
     int count;
     size_t bytes, sum_bytes, derived_bytes;
+    size_t master_bytes; /* of the floats; `bytes` unless some are rounded to be computed with */
 } car_layout;
 
 /* A version of a bundle's weights. */
@@ -79,8 +82,9 @@ enum { CAR_SUMS_HELD = 6 };
 /* What a rank has of a bundle. */
 typedef struct car_holding_of_bundle {
     car_layout layout;
-    int places;       /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
-    car_held held[2]; /* by version mod places; what comes by: by version mod 2 */
+    int places;        /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
+    car_held held[2];  /* by version mod places; what comes by: by version mod 2 */
+    car_block *master; /* bf16, where updates are made: the floats of the newest version; else NULL */
     car_passing_copy copies[2]; /* zero's chains: for a forward, for a backward */
     bool owned;                 /* zero: its versions are made here */
     int64_t made;               /* zero: the newest of them */

@@ -218,7 +218,8 @@ static car_status find_room(car_rank *rank, car_entry *entry) {
     car_status status = CAR_OK;
     if (!sum) {
         car_sum coming = {.step = task->step, .leg = leg, .missing = UINT64_MAX >> (CAR_MOST_PIECES - pieces)};
-        CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, rank->holding[task->bundle].layout.bytes, &coming.block));
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, rank->holding[task->bundle].layout.master_bytes,
+                                 &coming.block));
         status = car_rank_put_sum(rank, task->bundle, &coming);
         if (status != CAR_OK) {
             car_block_drop(rank, coming.block);

@@ -31,8 +31,8 @@ void car_block_drop(car_rank *rank, car_block *block) {
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 /* Parameters whose size keeps what follows aligned come first, small odd ones last. */
-static bool is_even(size_t bytes) {
-    return bytes % 64 == 0;
+static bool is_even(const car_rank *rank, int param) {
+    return car_program_copy_bytes(rank->program, param) % 64 == 0;
 }
 
 static bool belongs(const car_rank *rank, int bundle, int param) {
@@ -72,17 +72,20 @@ static void add_part(const car_rank *rank, car_layout *layout, int l, int slot, 
     int param = car_graph_op(rank->graph, l)->params[slot];
     size_t bytes = car_program_param_bytes(rank->program, param);
     size_t derived = slot == 0 ? car_program_derived_bytes(rank->program, l) : 0;
-    layout->parts[layout->count] = (car_part){.op = l,
-                                              .slot = slot,
-                                              .param = param,
-                                              .first = first,
-                                              .offset = first ? layout->bytes : first_part(layout, param)->offset,
-                                              .sum_offset = layout->sum_bytes,
-                                              .bytes = bytes,
-                                              .derived_offset = layout->derived_bytes,
-                                              .derived_bytes = derived};
+    layout->parts[layout->count] =
+        (car_part){.op = l,
+                   .slot = slot,
+                   .param = param,
+                   .first = first,
+                   .offset = first ? layout->bytes : first_part(layout, param)->offset,
+                   .sum_offset = layout->sum_bytes,
+                   .home_offset = first ? layout->sum_bytes : first_part(layout, param)->sum_offset,
+                   .bytes = bytes,
+                   .derived_offset = layout->derived_bytes,
+                   .derived_bytes = derived};
     layout->count++;
-    layout->bytes += first ? bytes : 0;
+    layout->bytes += first ? car_program_copy_bytes(rank->program, param) : 0;
+    layout->master_bytes += first ? bytes : 0;
     layout->sum_bytes += bytes;
     layout->derived_bytes += car_round_up(derived, 64);
 }
@@ -95,7 +98,7 @@ static void add_parts(const car_rank *rank, int bundle, bool first) {
             int l = first ? stage->end - 1 - n : stage->first + n; /* further ones are added in ascending order */
             const car_op *op = car_graph_op(rank->graph, l);
             for (int p = 0; p < op->param_count; p++) {
-                bool fits = is_even(car_program_param_bytes(rank->program, op->params[p])) == (even == 1);
+                bool fits = is_even(rank, op->params[p]) == (even == 1);
                 if (fits && belongs(rank, bundle, op->params[p]) && is_first_in_stage(rank, stage, l, p) == first) {
                     add_part(rank, &rank->holding[bundle].layout, l, p, first);
                 }
@@ -108,16 +111,16 @@ static void add_parts(const car_rank *rank, int bundle, bool first) {
 static car_status check_layout(const car_rank *rank, int bundle) {
     const car_layout *layout = &rank->holding[bundle].layout;
     const car_bundle *b = &rank->partition->bundles[bundle];
-    if (!rank->alone && layout->sum_bytes != layout->bytes) {
+    if (!rank->alone && layout->sum_bytes != layout->master_bytes) {
         return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
                                 "%s is used twice in one stage, which ranks cannot do: use more stages",
                                 car_graph_param(rank->graph, layout->parts[layout->count - 1].param)->name);
     }
-    if (!rank->alone && layout->bytes != b->bytes) {
+    if (!rank->alone && (layout->bytes != b->copy_bytes || layout->master_bytes != b->bytes)) {
         return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
                                 "the weights of stage %d take %zu bytes in this machine's layout and %zu in the "
                                 "plan: ranks need channels that are multiples of 16",
-                                b->stage, layout->bytes, b->bytes);
+                                b->stage, layout->bytes, b->copy_bytes);
     }
     for (int c = 1; !rank->alone && car_plan_reduces(rank->plan) && c < layout->count; c++) {
         if (car_program_is_double(rank->program, layout->parts[c].param) !=
@@ -271,6 +274,9 @@ static car_status allocate_bundle(car_rank *rank, int bundle) {
         }
         h->held[v].version = v == 0 ? 0 : CAR_NONE;
     }
+    if (bundle < rank->stages && (h->places > 0 || h->owned) && h->layout.master_bytes != bytes) {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.master_bytes, &h->master));
+    }
 done:
     return status;
 }
@@ -326,6 +332,7 @@ void car_rank_destroy_store(car_rank *rank) {
             car_block_drop(rank, h->held[v].block);
             car_arena_release(rank->arena, h->held[v].derived);
         }
+        car_block_drop(rank, h->master);
         car_block_drop(rank, h->source.block);
         car_block_drop(rank, h->older);
         car_block_drop(rank, h->kept);

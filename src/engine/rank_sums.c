@@ -42,7 +42,7 @@ static void add_uses(const car_rank *rank, const car_layout *layout, char *sum) 
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
         if (!part->first) {
-            car_vector_select()->accumulate((float *)(sum + part->offset), (const float *)(sum + part->sum_offset),
+            car_vector_select()->accumulate((float *)(sum + part->home_offset), (const float *)(sum + part->sum_offset),
                                             (int64_t)(part->bytes / sizeof(float)));
         }
     }
@@ -53,7 +53,7 @@ void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
     const car_layout *layout = &rank->holding[bundle].layout;
     const car_sum *sum = car_rank_find_sum(rank, bundle, step, CAR_NONE);
     bool apart = car_usage_keeps_apart(rank->usage);
-    if (!sum || (!apart && layout->sum_bytes == layout->bytes)) {
+    if (!sum || (!apart && layout->sum_bytes == layout->master_bytes)) {
         return;
     }
     char *data = sum->block->data;
@@ -85,7 +85,7 @@ static car_status add_ties_to(car_rank *rank, int home, int64_t step, char *sum,
                                     rank->device, b);
         }
         const car_layout *layout = &rank->holding[b].layout;
-        size_t place = car_rank_home_part(rank, b)->offset;
+        size_t place = car_rank_home_part(rank, b)->sum_offset;
         const char *from = other->block->data;
         car_arena_assign(rank->arena, other->block->data, CAR_MEMORY_GRADIENTS);
         pthread_mutex_unlock(&rank->lock);
@@ -127,7 +127,7 @@ car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: the sum of bundle %d is missing",
                                 rank->device, home);
     }
-    CAR_TRY(add_ties_to(rank, home, step, sum->block->data, 0, rank->holding[home].layout.bytes));
+    CAR_TRY(add_ties_to(rank, home, step, sum->block->data, 0, rank->holding[home].layout.master_bytes));
     drop_ties(rank, home, step);
 done:
     return status;

@@ -306,10 +306,10 @@ size_t car_plan_task_bytes(const car_plan *plan, const car_task *task) {
         return bytes;
     case CAR_CARGO_WEIGHTS:
     case CAR_CARGO_BACKWARD_WEIGHTS:
-        return partition->bundles[task->bundle].bytes;
+        return partition->bundles[task->bundle].copy_bytes;
     default:
-        return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST
-                   ? partition->bundles[task->bundle].bytes
-                   : 0;
+        return task->kind == CAR_TASK_REDUCE      ? partition->bundles[task->bundle].bytes
+               : task->kind == CAR_TASK_BROADCAST ? partition->bundles[task->bundle].copy_bytes
+                                                  : 0;
     }
 }

@@ -193,6 +193,8 @@ expect 0 "529600.82 million parameters" --model mt-nlg-530b --workers 8 --placem
 expect 0 "GB" --model gpt2 --depth 24 --width 1024 --heads 16 --workers 8 --batch 1
 json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2-medium --workers 4 --batch 1
 json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2 --depth 24 --width 1024 --heads 16 --batch 1
+expect 2 "precision 'fp16': it must be fp32 or bf16" --model gpt2 --precision fp16
+expect 0 "In bf16 a weight takes 2 bytes in each version and 4 where it is updated" --model gpt2-nano --precision bf16
 expect 2 "cannot be shared by 7 heads" --model gpt2 --heads 7
 expect 2 "it has no heads to set" --model mlp --heads 2
 

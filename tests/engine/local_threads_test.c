@@ -28,6 +28,7 @@ static void run_placement(car_placement placement) {
             run_case(setting, "mlp", car_placement_rules[r], true);
             if (setting->workers == 3 || several) { /* with a tied parameter, once or twice for each placement */
                 run_case(setting, "gpt2-nano", car_placement_rules[r], false);
+                run_case(setting, CAR_PLACEMENT_BF16, car_placement_rules[r], r == 1);
             }
         }
     }

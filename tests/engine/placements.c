@@ -93,7 +93,8 @@ static double compare(car_session *session, car_cut *cut) {
 
 car_session_config car_placement_configure(const car_placement_setting *s, const char *model, car_rule rule,
                                            bool guarded) {
-    car_session_config config = car_session_config_default(model, s->workers, rule);
+    bool bf16 = strcmp(model, CAR_PLACEMENT_BF16) == 0;
+    car_session_config config = car_session_config_default(bf16 ? "gpt2-nano" : model, s->workers, rule);
     if (strcmp(model, "resnet20") == 0) {
         config.model_config.width = 16;
         config.model_config.batch = 4;
@@ -119,6 +120,11 @@ car_session_config car_placement_configure(const car_placement_setting *s, const
     }
     if (strcmp(model, "resnet20") == 0 && rule != CAR_RULE_DP) {
         config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1};
+    }
+    if (bf16) {
+        config.model_config.precision = CAR_PRECISION_BF16;
+        config.training.optimizer.kind = CAR_OPTIMIZER_ADAMW;
+        config.training.schedule.lr = 0.001;
     }
     if (guarded) {
         config.training.clip_norm = 0.5;
@@ -191,9 +197,13 @@ static size_t most_at_once(car_transport *transport, car_arena *arena, double st
  * version also what its owner keeps. */
 static bool has_few_versions(const car_partition *partition, int copies, size_t most) {
     size_t bytes = 0;
+    size_t masters = 0;
     for (int b = 0; b < partition->bundle_count; b++) {
-        bytes += partition->bundles[b].bytes;
+        const car_bundle *bundle = &partition->bundles[b];
+        bytes += bundle->copy_bytes;
+        masters += b < partition->stage_count && bundle->copy_bytes != bundle->bytes ? bundle->bytes : 0;
     }
+    most -= masters;
     return most > bytes / 2 &&
            most <= (size_t)(1 + copies) * bytes; /* much may be in flight, where it counts as messages */
 }

@@ -21,6 +21,8 @@ typedef struct car_placement_setting {
 extern const car_placement_setting car_placement_settings[];
 extern const int car_placement_setting_count;
 extern const char *const car_placement_models[3];
+/* A further one: gpt2-nano in bf16. */
+#define CAR_PLACEMENT_BF16 "gpt2-nano, bf16"
 extern const car_rule car_placement_rules[3];
 
 /* What is trained, and the shared engine's session of it; the ranks' plan, of that session's. */
