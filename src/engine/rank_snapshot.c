@@ -293,7 +293,9 @@ car_status car_rank_hear_piece(car_rank *rank, const car_parcel *parcel) {
 void car_rank_note_numbers(car_rank *rank, int64_t steps) {
     struct car_snapshots *s = rank->snapshots;
     int64_t version = rank->first_step + steps;
-    if (s && rank->device == 0 && is_due(rank, version)) {
+    bool made =
+        steps <= rank->limit; /* norms of steps that an early end dropped would push out those that are needed */
+    if (s && rank->device == 0 && made && is_due(rank, version)) {
         memmove(&s->numbers[1], &s->numbers[0], (NUMBERS - 1) * sizeof s->numbers[0]);
         s->numbers[0] = (car_cut_numbers){
             .step = version, .updates = car_rank_updates_after(rank, steps), .norm = car_rank_norm_after(rank, steps)};
