@@ -194,7 +194,8 @@ static size_t most_at_once(car_transport *transport, car_arena *arena, double st
 }
 
 /* zero's cycle: two versions of everything, and of a tied parameter the copies that travel on their own. With two copies of a
- * version also what its owner keeps. */
+ * version at most five: ranks that are early or late may use a copy at the same time, and an owner makes a version beside the
+ * one before if that is still being sent. */
 static bool has_few_versions(const car_partition *partition, int copies, size_t most) {
     size_t bytes = 0;
     size_t masters = 0;
@@ -205,7 +206,7 @@ static bool has_few_versions(const car_partition *partition, int copies, size_t 
     }
     most -= masters;
     return most > bytes / 2 &&
-           most <= (size_t)(1 + copies) * bytes; /* much may be in flight, where it counts as messages */
+           most <= (copies == 1 ? 2 : 5) * bytes; /* much may be in flight, where it counts as messages */
 }
 
 /* ---- one case ------------------------------------------------------------------------------------------ */
