@@ -196,23 +196,30 @@ static void expect_bounds(const car_recommend_config *config) {
 /* A bound that is more than what is timed or predicted would leave out what could win. */
 static void bounds_are_bounds(void **state) {
     (void)state;
-    const setting s = {
-        "gpt2-nano",
-        {.depth = 2, .width = 32, .heads = 2, .seq_len = 16, .vocabulary = 64},
-        8,
-        false,
-        {.devices = 8, .devices_per_node = 2, .flops = 1e10, .inside = {1e10, 1e-6}, .between = {1e8, 1e-5}}};
+    const car_cluster clusters[] = {
+        {.devices = 8, .devices_per_node = 2, .flops = 1e10, .inside = {1e10, 1e-6}, .between = {1e8, 1e-5}},
+        {.devices = 8,
+         .devices_per_node = 2,
+         .flops = 1e14,
+         .inside = {1e8, 1e-9},
+         .between = {1e10, 1e-9}}, /* links */
+        {.devices = 8,
+         .devices_per_node = 2,
+         .flops = 1e14,
+         .inside = {1e10, 1e-9},
+         .between = {1e8, 1e-9}}, /* nodes */
+    };
     static const car_sum_order orders[] = {CAR_SUM_ORDER_MICRO_BATCH, CAR_SUM_ORDER_WORKER};
-    car_recommend_config config = config_of(&s);
-    config.thorough = true;
-    config.fixed = (car_choice_fixed){.workers = true, .accumulate = true, .sum_order = true, .stages = true};
-    for (int at = 0; at < 2 * 2 * 3 * 2; at++) { /* whatever the sizes are: a link's share depends on them */
-        int accumulate = 1 << at / 4 % 3, workers = at / 12 ? 4 : 2, per_worker = 1 + at / 2 % 2;
-        config.global_batch = (int64_t)workers * accumulate;
-        config.given = (car_choice){
-            .plan = {.workers = workers, .accumulate = accumulate, .sum_order = orders[at % 2]},
-            .stages = per_worker * workers,
-        };
+    setting s = {.model = "gpt2-nano", .shape = {.depth = 2, .width = 32, .heads = 2, .seq_len = 16, .vocabulary = 64}};
+    for (int at = 0; at < 3 * 2 * 3; at++) {
+        int accumulate = 1 << at % 3, per_worker = 1 + at / 3 % 2, workers = 4;
+        s.cluster = clusters[at / 6];
+        s.global_batch = workers * accumulate;
+        car_recommend_config config = config_of(&s);
+        config.thorough = true;
+        config.fixed = (car_choice_fixed){.workers = true, .accumulate = true, .sum_order = true, .stages = true};
+        config.given = (car_choice){.plan = {.workers = workers, .accumulate = accumulate, .sum_order = orders[at % 2]},
+                                    .stages = per_worker * workers};
         expect_bounds(&config);
     }
 }
