@@ -73,6 +73,7 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
         {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT,
          &o->shape.image_size, 1, 1 << 14},
         CAR_CLI_SHAPE_OPTIONS(o->shape),
+        {"precision", "P", "to compute in: fp32 or bf16 (that of RUN)", CAR_CLI_TEXT, &o->precision, 0, 0},
         {"seed", "N", "of synthetic data", CAR_CLI_SEED, &o->seed, 0, 0},
         {"json", NULL, "print a JSON object", CAR_CLI_FLAG, &run->json, 0, 0},
     };
@@ -115,6 +116,7 @@ static car_status evaluate(evaluation_run *run) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_create(&context, &run->context));
     CAR_TRY(read_card(run, path));
+    CAR_TRY(car_train_read_precision(run->context, o));
     CAR_TRY(car_train_find_sizes(run->context, o));
     CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
     CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));

@@ -40,10 +40,19 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
          &o->mapping, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
+        {"zero-copies", "N", "zero in the cycle: copies of a version that are passed on, 1 or 2 (2)", CAR_CLI_INT,
+         &o->zero_copies, 0, 2},
+        {"zero-ahead", "L",
+         "the same: slots before its use in which a copy may be sent on (2k; with --cluster the best)", CAR_CLI_INT,
+         &o->zero_ahead, 0, 1 << 21},
+        {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks (docs/plan.md)", CAR_CLI_REAL,
+         &o->piece_bytes, 0, 1e15},
         {"optimizer", "NAME", "for what it keeps and computes; see below", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"ema", "DECAY", "a moving average of the weights, for what it takes; 0: none", CAR_CLI_REAL, &o->ema, 0,
          0.9999999},
         {"delay-correction", "HOW", "auto, off or C,A, for the size of its state", CAR_CLI_TEXT, &o->delay_correction,
+         0, 0},
+        {"precision", "P", "fp32 or bf16: of activations and of the weights computed with", CAR_CLI_TEXT, &o->precision,
          0, 0},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
          0, 0},
@@ -127,6 +136,9 @@ static car_status read_names(car_context *context, const car_plan_options *o, ca
     config->threads = o->threads;
     config->ranks = o->ranks;
     config->freshness_slack = o->freshness_slack;
+    config->zero_copies = o->zero_copies;
+    config->zero_ahead = o->zero_ahead;
+    config->piece_bytes = (int64_t)o->piece_bytes;
 done:
     return status;
 }
@@ -297,6 +309,9 @@ static car_status show(car_plan_subject *s, car_plan_config *config) {
     const car_plan_options *o = s->options;
     car_plan *plan = NULL;
     car_status status = CAR_OK;
+    if (o->cluster && config->piece_bytes == 0) {
+        config->piece_bytes = car_cluster_piece_bytes(&s->cluster, config->workers, s->compute);
+    }
     if (o->compare) {
         return car_cli_plan_compare(s, config, stdout);
     }
@@ -321,6 +336,7 @@ done:
 
 int car_cli_plan(int argc, char **argv) {
     car_plan_options o = {.workers = 4,
+                          .precision = "fp32",
                           .accumulate = 1,
                           .sum_order = "auto",
                           .shape.batch = 32,
@@ -349,6 +365,7 @@ int car_cli_plan(int argc, char **argv) {
     int cuts[MOST_CUTS];
     s.program = car_program_config_default();
     status = read_names(s.context, &o, &config);
+    status = status == CAR_OK ? car_precision_find(s.context, o.precision, &o.shape.precision) : status;
     status = status == CAR_OK ? car_cli_plan_read_optimizer(&s, config.rule) : status;
     status = status == CAR_OK ? car_convolutions_find(s.context, o.convolutions, &s.program.convolutions) : status;
     status = status == CAR_OK ? car_convolutions_find_memory(s.context, o.memory, &s.program.tight) : status;

@@ -18,10 +18,11 @@ struct cJSON;
 
 typedef struct car_plan_options {
     const char *model, *rule, *placement, *partition, *mapping, *optimizer, *delay_correction;
-    const char *svg, *profile_file, *convolutions, *memory, *cluster, *recompute, *memory_limit;
+    const char *svg, *profile_file, *convolutions, *memory, *cluster, *recompute, *memory_limit, *precision;
     car_model_config shape; /* of the model; zero where it is left open */
-    int workers, accumulate, stages, threads, freshness_slack;
+    int workers, accumulate, stages, threads, freshness_slack, zero_copies, zero_ahead;
     const char *sum_order;
+    double piece_bytes; /* 0: left open */
     int ranks, machines, steps;
     int global_batch;
     const char *out; /* --recommend: where the configuration goes */

@@ -52,6 +52,9 @@ static car_status add_row(const car_plan_subject *s, const car_plan_config *base
     config.threads = is_one_process(placement) ? base->threads : 0;
     config.sum_order = CAR_SUM_ORDER_AUTO; /* each has its own */
     config.freshness_slack = car_rule_info_of(rule)->has_slack ? base->freshness_slack : 0;
+    bool moves = car_placement_info_of(placement)->owned && car_rule_info_of(rule)->cyclic;
+    config.zero_copies = moves ? base->zero_copies : 0;
+    config.zero_ahead = moves ? base->zero_ahead : 0;
     car_status status = car_plan_create(s->context, s->partition, &config, &plan);
     if (status == CAR_ERROR_UNSUPPORTED && t->left_out++ == 0) {
         snprintf(t->why, sizeof t->why, "%s", car_context_error(s->context));

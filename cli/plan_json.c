@@ -195,6 +195,9 @@ static void add_config(const car_plan_subject *s, const car_plan *plan, cJSON *r
     car_cli_plan_json_number(root, "machines", s->machines.count, ok);
     add_text(root, "mapping", car_mapping_text(c->mapping), ok);
     car_cli_plan_json_number(root, "freshness_slack", c->freshness_slack, ok);
+    car_cli_plan_json_number(root, "zero_copies", c->zero_copies, ok);
+    car_cli_plan_json_number(root, "zero_ahead", c->zero_ahead, ok);
+    car_cli_plan_json_number(root, "piece_bytes", (double)c->piece_bytes, ok);
     add_text(root, "optimizer", s->options->optimizer, ok);
     car_cli_plan_json_number(root, "period_slots", (double)car_plan_period(plan), ok);
     car_cli_plan_json_number(root, "held_bytes", (double)s->partition->held_bytes, ok);

@@ -230,8 +230,9 @@ static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *s
         car_cli_explain_mapping(&s->choice, &s->machines, reason, sizeof reason);
         fprintf(stream, " (%s)", reason);
     }
-    fprintf(stream, "\n%.2f million parameters, %d operations; a micro-batch holds %s for backward\n\n",
-            (double)car_graph_param_bytes(s->graph) / 4e6, car_graph_op_count(s->graph),
+    fprintf(stream, "\n%.2f million parameters%s, %d operations; a micro-batch holds %s for backward\n\n",
+            (double)car_graph_param_bytes(s->graph) / 4e6,
+            car_graph_precision(s->graph) == CAR_PRECISION_BF16 ? " in bf16" : "", car_graph_op_count(s->graph),
             car_cli_bytes((double)p->held_bytes).text);
 }
 

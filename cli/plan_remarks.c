@@ -233,10 +233,18 @@ static void remark_placement(const car_plan_subject *s, const car_plan *plan, co
     }
     const car_placement_info *placement = placement_of(plan);
     bool parted = placement->by_stage && placement->repeated; /* devices hold different stages, each several times */
-    double once = (double)car_graph_param_bytes(s->graph) * (placement->repeated ? p->devices : 1);
+    size_t floats = car_graph_param_bytes(s->graph), copies = car_graph_copy_bytes(s->graph);
+    double once = (double)(copies < floats ? copies + floats : floats) * (placement->repeated ? p->devices : 1);
     if (p->versions > 1 && !parted && (double)p->weights_total > once) {
         say(stream, count, "Second versions of weights cost %s%s.", car_cli_bytes((double)p->weights_total - once).text,
             placement->one_process ? "" : " over all devices");
+    }
+    if (copies < floats) {
+        say(stream, count,
+            "In bf16 a weight takes 2 bytes in each version and 4 where it is updated: %s a device; messages of "
+            "weights "
+            "have %.2f of fp32's bytes.",
+            car_cli_bytes((double)p->weights_device).text, (double)copies / (double)floats);
     }
 }
 

@@ -26,7 +26,8 @@ enum { CAR_TRAIN_OPTIONS = 96, CAR_TRAIN_PATH = 4096, CAR_TRAIN_LOCAL_RANKS = 64
 typedef struct car_train_options {
     const char *model, *data, *rule, *placement, *optimizer, *schedule, *betas, *out, *order, *init, *config, *mapping,
         *plan;
-    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best, *save_precision;
+    const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best, *precision,
+        *save_precision;
     const char *recompute, *memory_limit;
     car_precision saves_as; /* what save_precision names */
     car_model_config shape; /* of the model; zero where it is left open */
@@ -36,7 +37,8 @@ typedef struct car_train_options {
     int warmup; /* CAR_NONE: left to the rule */
     bool warmup_by_rule;
     int asked_steps; /* `steps` before --epochs had a say */
-    int freshness_slack;
+    int freshness_slack, zero_copies, zero_ahead;
+    double piece_bytes; /* 0: left open */
     int data_threads, checkpoint_every, keep, resume_step, patience;
     double lr, adamw_lr, momentum, weight_decay, clip_norm, epochs, step_seconds, ema;
     bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, force, tensorboard;

@@ -178,9 +178,10 @@ static car_status compare_plan(car_train_run *run) {
     if (config->accumulate > 1) {
         snprintf(several, sizeof several, " M=%d by %s", config->accumulate, car_sum_order_text(config->sum_order));
     }
-    snprintf(text, sizeof text, "%s/%s N=%d%s S=%d R=%d slack=%d %016llx", car_rule_text(config->rule),
-             car_placement_text(config->placement), config->workers, several, run->partition->stage_count,
-             car_plan_devices(run->plan), config->freshness_slack, (unsigned long long)cuts);
+    snprintf(text, sizeof text, "%s/%s N=%d%s S=%d R=%d slack=%d pieces=%lld zero=%d:%d %016llx",
+             car_rule_text(config->rule), car_placement_text(config->placement), config->workers, several,
+             run->partition->stage_count, car_plan_devices(run->plan), config->freshness_slack,
+             (long long)config->piece_bytes, config->zero_copies, config->zero_ahead, (unsigned long long)cuts);
     return car_rank_agree(run->context, run->transport, "plan", text);
 }
 

@@ -277,6 +277,8 @@ static const char *const decisive[] = {"model",
                                        "clip-norm",
                                        "skip-nonfinite",
                                        "freshness-slack",
+                                       "zero-copies",
+                                       "zero-ahead",
                                        "order",
                                        "no-augment",
                                        "classes",
@@ -299,7 +301,8 @@ static const char *const decisive[] = {"model",
                                        "augment",
                                        "freeze",
                                        "lr-scale",
-                                       "ema"};
+                                       "ema",
+                                       "precision"};
 
 /* What a run from before an option existed is taken to have. */
 static void default_options(cJSON *then) {
@@ -311,6 +314,9 @@ static void default_options(cJSON *then) {
     }
     if (then && !cJSON_GetObjectItemCaseSensitive(then, "augment")) {
         cJSON_AddStringToObject(then, "augment", "auto");
+    }
+    if (then && !cJSON_GetObjectItemCaseSensitive(then, "precision")) {
+        cJSON_AddStringToObject(then, "precision", "fp32");
     }
     if (then && !cJSON_GetObjectItemCaseSensitive(then, "accumulate")) {
         cJSON_AddNumberToObject(then, "accumulate", 1);

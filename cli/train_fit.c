@@ -142,7 +142,8 @@ static car_status predict(const car_train_run *run, const car_plan *plan, int st
                                                      : states * weights;
     double snapshot = o->out && o->keep ? versions * weights + optimizer : 0;
     car_status status = CAR_OK;
-    *out = (need){.weights = versions * weights,
+    double copies = (double)car_graph_copy_bytes(run->graph), master = copies < weights ? weights : 0;
+    *out = (need){.weights = versions * copies + master,
                   .gradients = gradient_bytes(plan, weights, deferred),
                   .optimizer = optimizer,
                   .tasks = task_bytes(car_plan_micro_batches(plan), car_plan_partition(plan)->stage_count)};
@@ -245,7 +246,7 @@ static void find_ways(car_train_run *run, const car_plan_config *config, int sta
         car_plan_config other = *config;
         other.rule = CAR_RULE_ACCUMULATE;
         other.threads = threads;
-        other.freshness_slack = 0;
+        other.freshness_slack = other.zero_copies = other.zero_ahead = 0;
         if (fits_with(run, &other, &cut, states, bytes)) {
             add_way(text, capacity, "--rule accumulate --threads", threads);
             break;

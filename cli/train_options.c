@@ -29,6 +29,7 @@ void car_train_default_options(car_train_options *o) {
                              .shape.batch = 16,
                              .order = "shuffled",
                              .data_threads = 1,
+                             .precision = "fp32",
                              .save_precision = "fp32",
                              .keep = 2,
                              .resume_step = CAR_NONE,
@@ -78,6 +79,12 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"skip-nonfinite", NULL, "skip a step that is not finite", CAR_CLI_FLAG, &o->skip_nonfinite, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
+        {"zero-copies", "N", "zero in the cycle: copies of a version that are passed on, 1 or 2 (2)", CAR_CLI_INT,
+         &o->zero_copies, 0, 2},
+        {"zero-ahead", "L", "the same: slots before its use in which a copy may be sent on (2k)", CAR_CLI_INT,
+         &o->zero_ahead, 0, 1 << 21},
+        {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks (docs/ranks.md)", CAR_CLI_REAL,
+         &o->piece_bytes, 0, 1e15},
         {"order", "ORDER", "of the samples: shuffled or sequential", CAR_CLI_TEXT, &o->order, 0, 0},
         {"no-augment", NULL, "samples as they are: --augment none", CAR_CLI_FLAG, &o->no_augment, 0, 0},
         {"augment", "HOW", "images: auto (by size), resized-crop, padded-crop, flip or none (docs/data.md)",
@@ -119,6 +126,8 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"image-size", "X", "pixels on a side (those of small images, or the model's own)", CAR_CLI_INT,
          &o->shape.image_size, 1, 1 << 14},
         CAR_CLI_SHAPE_OPTIONS(o->shape),
+        {"precision", "P", "fp32, or bf16: activations, and the weights computed with (docs/kernels.md)", CAR_CLI_TEXT,
+         &o->precision, 0, 0},
         {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
          0, 0},
         {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
@@ -225,7 +234,8 @@ car_status car_train_read_schedule(car_context *context, const car_train_options
 }
 
 car_status car_train_read_precision(car_context *context, car_train_options *o) {
-    return car_precision_find(context, o->save_precision, &o->saves_as);
+    car_status status = car_precision_find(context, o->precision, &o->shape.precision);
+    return status == CAR_OK ? car_precision_find(context, o->save_precision, &o->saves_as) : status;
 }
 
 static car_status read_optimizer(car_context *context, const car_train_options *o, car_rule rule,
@@ -291,6 +301,9 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     CAR_TRY(car_sum_order_find(context, o->sum_order, &plan->sum_order));
     plan->threads = o->threads;
     plan->freshness_slack = o->freshness_slack;
+    plan->zero_copies = o->zero_copies;
+    plan->zero_ahead = o->zero_ahead;
+    plan->piece_bytes = (int64_t)o->piece_bytes;
     CAR_TRY(car_train_read_schedule(context, o, 1, &trainer->schedule)); /* checks it; again when epochs are known */
     CAR_TRY(read_optimizer(context, o, plan->rule, &trainer->optimizer));
     trainer->threads = o->threads;

@@ -152,6 +152,12 @@ void car_train_show_model(const car_train_run *run) {
     if (o->clip_norm > 0 && car_rule_updates_early(car_plan_config_of(run->plan)->rule)) {
         printf("under %s the previous step's norm decides about clipping\n", o->rule);
     }
+    if (o->shape.precision == CAR_PRECISION_BF16) {
+        printf("bf16: activations and the weights that are computed with; sums, updates and checkpoints are fp32%s\n",
+               car_program_multiplies_bf16()
+                   ? ""
+                   : ". This machine has no bf16 instructions: products are computed in fp32");
+    }
     fflush(stdout); /* the first step may take long */
 }
 

@@ -15,8 +15,9 @@ static const size_t most_bytes = (size_t)1 << 28;
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* Options that the file answers. */
-static const char *const answered[] = {"rule",   "placement",       "mapping",    "workers",
-                                       "stages", "freshness-slack", "accumulate", "sum-order"};
+static const char *const answered[] = {"rule",        "placement",       "mapping",    "workers",
+                                       "stages",      "freshness-slack", "accumulate", "sum-order",
+                                       "piece-bytes", "zero-copies",     "zero-ahead"};
 
 static const char *find_contradiction(int argc, char **argv) {
     for (size_t n = 0; n < sizeof answered / sizeof answered[0]; n++) {
@@ -64,6 +65,9 @@ static car_status apply(car_context *context, car_train_options *o, const char *
     o->sum_order = car_sum_order_text(header.config.sum_order);
     o->stages = header.stages;
     o->freshness_slack = header.config.freshness_slack;
+    o->zero_copies = header.config.zero_copies;
+    o->zero_ahead = header.config.zero_ahead;
+    o->piece_bytes = (double)header.config.piece_bytes;
     if (car_rule_info_of(header.config.rule)->in_turns) {
         if (o->threads && o->threads != header.config.threads) {
             CAR_TRY(car_context_fail(context, CAR_ERROR_ARGUMENT, "%s is for %d threads: leave --threads out", path,

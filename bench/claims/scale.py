@@ -62,7 +62,8 @@ def predict(model, workers):
 def replay(settings, program):
     asked = plan(settings)
     dumped = {key: value for key, value in settings.items() if key != "cluster"}
-    printed = run_program("plan", {**dumped, "dump": True, "edges": True, "steps": asked["timing"]["steps"]})
+    printed = run_program("plan", {**dumped, "piece-bytes": asked["piece_bytes"], "dump": True, "edges": True,
+                                   "steps": asked["timing"]["steps"]})  # fmt: skip
     try:
         found = smpi.replay(printed, asked, program)
     except ReplayError as error:

@@ -9,6 +9,8 @@
  *
  *   c    computes AMOUNT flops; the end of step WHO, if that is not negative, is noted
  *   s    sends AMOUNT bytes to device WHO
+ *   q    the same, but at most WAYS of these are under way at once, those with the smallest AHEAD first: there it is the slot
+ *        in which the other end posts the receive
  *   r    receives them; posted when the first task that is not over is at most AHEAD slots before SLOT
  *   a    all-reduces AMOUNT bytes with all other devices
  *   u    takes no time
@@ -22,7 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MOST_MARKS = 64, GO = 1, DONE = 2 }; /* tags between the ranks of a device; others are larger */
+enum { MOST_MARKS = 64, WAYS = 2, GO = 1, DONE = 2 }; /* tags between the ranks of a device; others are larger */
 
 typedef struct task {
     char kind;
@@ -37,7 +39,8 @@ typedef struct state {
     task *tasks;
     int count, capacity, first, most_ahead;
     int *ready, ready_count;
-    MPI_Request *sends, *waits; /* waits: for the tasks in `waiting` */
+    MPI_Request *sends, *waits;  /* waits: for the tasks in `waiting` */
+    int *held, held_count, ways; /* sums that wait for their turn, by number; under way */
     int *waiting, sent, send_capacity, wait_count;
     double *buffer; /* of all messages, in and out: nobody looks at their content */
     double delay;   /* flops */
@@ -122,6 +125,40 @@ static void wait_for(state *s, int number, int rank, int tag, double bytes) {
     s->waiting[at] = number;
 }
 
+/* Sums in order. A smaller number was ready before. */
+static bool goes_before(const state *s, int a, int b) {
+    return s->tasks[a].ahead < s->tasks[b].ahead || (s->tasks[a].ahead == s->tasks[b].ahead && a < b);
+}
+
+static bool goes_first(const state *s, int number) {
+    for (int w = 0; w < s->wait_count; w++) {
+        const task *t = &s->tasks[s->waiting[w]];
+        if (t->kind == 'q' && t->ahead <= s->tasks[number].ahead) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void release(state *s) {
+    while (s->held_count > 0) {
+        int best = 0;
+        for (int h = 1; h < s->held_count; h++) {
+            best = goes_before(s, s->held[h], s->held[best]) ? h : best;
+        }
+        int number = s->held[best], at = s->wait_count;
+        const task *t = &s->tasks[number];
+        if (s->ways >= WAYS && !goes_first(s, number)) {
+            return;
+        }
+        s->held[best] = s->held[--s->held_count];
+        s->ways++;
+        s->wait_count++;
+        MPI_Issend(s->buffer, elements(t->amount), MPI_DOUBLE, t->who, t->tag, MPI_COMM_WORLD, &s->waits[at]);
+        s->waiting[at] = number;
+    }
+}
+
 static void end_task(state *s, int number) {
     task *t = &s->tasks[number];
     t->over = true;
@@ -145,6 +182,8 @@ static void begin_task(state *s, int number) {
     }
     if (t->kind == 's') {
         send(s, t->who, t->tag, t->amount);
+    } else if (t->kind == 'q') {
+        s->held[s->held_count++] = number;
     }
     if (t->kind != 'r' || t->arrived) {
         end_task(s, number);
@@ -167,6 +206,7 @@ static void carry(state *s) {
     s->ready = calloc(count, sizeof *s->ready);
     s->waits = calloc(count, sizeof *s->waits);
     s->waiting = calloc(count, sizeof *s->waiting);
+    s->held = calloc(count, sizeof *s->held);
     for (int n = 0; n < s->count; n++) {
         if (s->tasks[n].blockers == 0) {
             s->ready[s->ready_count++] = n;
@@ -177,6 +217,7 @@ static void carry(state *s) {
             begin_task(s, s->ready[--s->ready_count]);
         }
         post(s);
+        release(s);
         int came = MPI_UNDEFINED;
         if (s->ready_count > 0 || s->first == s->count) {
             continue;
@@ -188,11 +229,24 @@ static void carry(state *s) {
         int number = s->waiting[came];
         s->waits[came] = s->waits[--s->wait_count];
         s->waiting[came] = s->waiting[s->wait_count];
+        if (s->tasks[number].kind == 'q') { /* it is over since it was handed in */
+            s->ways--;
+            continue;
+        }
         s->tasks[number].arrived = true;
         if (s->tasks[number].blockers == 0) {
             end_task(s, number);
         }
     }
+    while (s->held_count > 0) { /* of the last tasks */
+        int came = MPI_UNDEFINED;
+        MPI_Waitany(s->wait_count, s->waits, &came, MPI_STATUS_IGNORE);
+        s->waits[came] = s->waits[--s->wait_count];
+        s->waiting[came] = s->waiting[s->wait_count];
+        s->ways--;
+        release(s);
+    }
+    MPI_Waitall(s->wait_count, s->waits, MPI_STATUSES_IGNORE);
     MPI_Waitall(s->sent, s->sends, MPI_STATUSES_IGNORE);
 }
 
@@ -272,6 +326,7 @@ int main(int argc, char **argv) {
     free(s.ready);
     free(s.waits);
     free(s.waiting);
+    free(s.held);
     free(s.sends);
     MPI_Finalize();
     return 0;

@@ -10,12 +10,12 @@ import collections
 import os
 import re
 
-TASK = re.compile(r"([FBUSRCD])([agpsw]?)(~?\d+)(?:\.(\d+))?(?:@(-?\d+)(?:~(-?\d+))?)?(?:/(-?\d+))?(?:[<>](\d+))?"
+TASK = re.compile(r"([FBUSRCD])([agpswb]?)(~?\d+)(?:\.(\d+))?(?:@(-?\d+)(?:~(-?\d+))?)?(?:/(-?\d+))?(?::(\d+))?(?:[<>](\d+))?"
                   r"(\{.*\})?")  # fmt: skip
 TIE = re.compile(r"# (~\d+): (\S+) of stage (\d+), used again in stage (\d+)")
 AHEAD = re.compile(r"(\w) (\d+)")
 EDGES = re.compile(r"# (\d+):((?: \d+)+)")
-Task = collections.namedtuple("Task", "kind cargo name worker version tied step peer slot")
+Task = collections.namedtuple("Task", "kind cargo name worker version tied step piece peer slot")
 
 
 class ReplayError(Exception):
@@ -24,7 +24,7 @@ class ReplayError(Exception):
 
 def read_task(text, slot):
     found = TASK.fullmatch(text)
-    if not found or found.group(9):
+    if not found or found.group(10):
         raise ReplayError(f"not a task that can be replayed: {text}")
     kind, cargo, name, *rest = found.groups()
     return Task(kind, cargo, name, *(None if value is None else int(value) for value in rest[:-1]), slot)
@@ -70,15 +70,40 @@ class Schedule:
         self.bytes.update({name: sizes[tie[0]] for name, tie in self.table.ties.items()})
         self.flops = plan["timing"]["compute_s"] * plan["cluster"]["flops"]
         self.tags, self.largest, self.messages, self.reduces = {}, 8, 0, False
+        self.keys = self.send_keys()
         self.lines = [self.write_device(device) for device in range(self.devices)]
 
     def tag(self, task):
         """Messages between two devices with one tag follow each other."""
-        parity = task.version % 2 if task.cargo == "w" else 0
+        parity = task.version % 2 if task.cargo in ("w", "b") else 0
         return self.tags.setdefault((task.cargo, task.name, task.worker, parity), len(self.tags) + 16)
 
     def bytes_of(self, task):
-        return self.stages[int(task.name)]["boundary_bytes"] if task.cargo in ("a", "g") else self.bytes[task.name]
+        if task.cargo in ("a", "g"):
+            return self.stages[int(task.name)]["boundary_bytes"]
+        size = self.bytes[task.name]
+        if task.piece is None:
+            return size
+        # At most 64 equal pieces but for the last, in steps of 64 bytes.
+        length = -(-size // (64 * min(64, -(-size // self.plan["piece_bytes"])))) * 64
+        return min(length, size - task.piece * length)
+
+    def ahead(self, task):
+        return self.table.ahead[task.cargo if task.piece is None else task.cargo.upper()]
+
+    def send_keys(self):
+        """For each device, the slot in which each of its sends with sums is posted at the other end: they go in that order,
+        where the placement says so. Messages between two devices with one tag follow each other."""
+        if not self.cyclic or not (self.table.header["placement"] == "replica" or "P" in self.table.ahead):
+            return [{} for _ in range(self.devices)]
+        posted = collections.defaultdict(collections.deque)
+        for device, tasks in enumerate(self.table.devices):
+            for task in tasks:
+                if task.kind == "R" and task.cargo in "ps":
+                    posted[task.peer, device, self.tag(task)].append(task.slot - self.ahead(task))
+        return [{number: posted[device, task.peer, self.tag(task)].popleft()
+                 for number, task in enumerate(tasks) if task.kind == "S" and task.cargo in "ps"}
+                for device, tasks in enumerate(self.table.devices)]  # fmt: skip
 
     def step_of(self, task):
         """Of a backward."""
@@ -104,14 +129,16 @@ class Schedule:
                 bucket = []
         return last_of, filled
 
-    def line(self, number, task, filled):
+    def line(self, device, number, task, filled):
         """KIND SLOT AHEAD WHO TAG AMOUNT, see replay.c."""
         if task.kind in "SR":
             amount = self.bytes_of(task)
             self.messages += task.kind == "S"
             self.largest = max(self.largest, amount)
-            ahead = self.table.ahead[task.cargo] if task.kind == "R" else 0
-            return [task.kind.lower(), task.slot, ahead, task.peer, self.tag(task), amount]
+            if task.kind == "S":
+                key = self.keys[device].get(number)
+                return ["s" if key is None else "q", task.slot, key or 0, task.peer, self.tag(task), amount]
+            return ["r", task.slot, self.ahead(task), task.peer, self.tag(task), amount]
         if task.kind in "FB":
             stage = self.stages[int(task.name)]
             share = stage["forward_share" if task.kind == "F" else "backward_share"]
@@ -141,7 +168,7 @@ class Schedule:
                 computed = number
             if number in last_of and last_of[number] != number:
                 before = set(edges[number])
-            lines.append([*self.line(number, task, filled), len(before), *sorted(before)])
+            lines.append([*self.line(device, number, task, filled), len(before), *sorted(before)])
         return lines
 
     def write(self, directory):

@@ -72,6 +72,7 @@ static car_status feed(void *user, int64_t step, int number, car_tape *tape) {
 static void open_plan(run *r, bool launched) {
     car_plan_config config = car_plan_config_default();
     config.workers = r->o.workers;
+    config.accumulate = r->o.accumulate;
     config.threads = r->o.threads;
     check(r, car_rule_find(r->context, r->o.rule, &config.rule));
     config.placement = CAR_PLACEMENT_SHARED;
@@ -88,7 +89,7 @@ static void open_plan(run *r, bool launched) {
 static void open_run(run *r) {
     bool launched = car_transport_is_launched();
     car_trainer_config training = car_trainer_config_default();
-    demand(wave_open(&r->w, r->o.size, r->o.steps, r->o.workers, fastest), "out of memory");
+    demand(wave_open(&r->w, r->o.size, r->o.steps, r->o.workers * r->o.accumulate, fastest), "out of memory");
     check(r, car_context_create(NULL, &r->context));
     check(r, launched ? car_transport_open(r->context, &r->transport) : car_hub_create(r->context, 1, &r->hub));
     check(r, launched ? CAR_OK : car_hub_join(r->hub, r->context, 0, &r->transport));
@@ -257,11 +258,23 @@ static double distance(const wave *w, const real *a, const real *b) {
     return sqrt(square / count);
 }
 
+/* Better now than after the search. */
+static void try_out(const char *path) {
+    FILE *file = fopen(path, "ab");
+    if (!file || fclose(file) != 0) {
+        fprintf(stderr, "waveform: %s: cannot write: %s\n", path, strerror(errno));
+        exit(1);
+    }
+}
+
 static bool invert(run *r, const real *truth, const real *start, real *v) {
     const search config = {
         .count = wave_cells(&r->w), .iterations = r->o.iterations, .lbfgs = r->o.lbfgs, .first_step = 0.04};
     const objective objective = {.loss = loss_of, .gradient = gradient_of, .progress = progress, .user = r};
     double first = 0, last = 0, begin = seconds();
+    if (r->first && r->o.out) {
+        try_out(r->o.out);
+    }
     loss_of(r, v, &first);
     demand(minimise(&config, &objective, v, &last), "out of memory");
     double before = distance(&r->w, truth, start), after = distance(&r->w, truth, v);

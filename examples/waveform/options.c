@@ -15,9 +15,10 @@ static const char help[] =
     "  --stages S       runs of time steps, a multiple of the workers (24)\n"
     "  --checkpoints C  of a stage, which divide its time steps; fields between them are computed again (0: all are "
     "held)\n"
-    "  --workers N      shots (8)\n"
+    "  --workers N      shots under way at once (2)\n"
+    "  --accumulate M   shots that each worker takes in turn (4): there are M times N\n"
     "  --threads P      (2)\n"
-    "  --rule R         accumulate, dp, cdp-v1, ... (accumulate)\n"
+    "  --rule R         stagger, accumulate, dp, cdp-v1, ... (stagger)\n"
     "  --placement P    over ranks of mpirun: replica, pipeline, zero, grid (replica)\n"
     "  --method M       lbfgs or descent (lbfgs)\n"
     "  --iterations N   (20)\n"
@@ -60,9 +61,10 @@ int options_read(int count, char **arguments, options *o) {
     *o = (options){.size = 96,
                    .steps = 480,
                    .stages = 24,
-                   .workers = 8,
+                   .workers = 2,
+                   .accumulate = 4,
                    .threads = 2,
-                   .rule = "accumulate",
+                   .rule = "stagger",
                    .placement = "replica",
                    .lbfgs = true,
                    .iterations = 20};
@@ -72,19 +74,13 @@ int options_read(int count, char **arguments, options *o) {
         const char **text;
         bool *flag;
     } table[] = {
-        {"--size", &o->size, 32, NULL, NULL},
-        {"--steps", &o->steps, 1, NULL, NULL},
-        {"--stages", &o->stages, 1, NULL, NULL},
-        {"--checkpoints", &o->checkpoints, 0, NULL, NULL},
-        {"--workers", &o->workers, 1, NULL, NULL},
-        {"--threads", &o->threads, 1, NULL, NULL},
-        {"--iterations", &o->iterations, 0, NULL, NULL},
-        {"--repeat", &o->repeat, 1, NULL, NULL},
-        {"--rule", NULL, 0, &o->rule, NULL},
-        {"--placement", NULL, 0, &o->placement, NULL},
-        {"--out", NULL, 0, &o->out, NULL},
-        {"--plan", NULL, 0, &o->plan, NULL},
-        {"--check", NULL, 0, NULL, &o->check},
+        {"--size", &o->size, 32, NULL, NULL},          {"--steps", &o->steps, 1, NULL, NULL},
+        {"--stages", &o->stages, 1, NULL, NULL},       {"--checkpoints", &o->checkpoints, 0, NULL, NULL},
+        {"--workers", &o->workers, 1, NULL, NULL},     {"--accumulate", &o->accumulate, 1, NULL, NULL},
+        {"--threads", &o->threads, 1, NULL, NULL},     {"--iterations", &o->iterations, 0, NULL, NULL},
+        {"--repeat", &o->repeat, 1, NULL, NULL},       {"--rule", NULL, 0, &o->rule, NULL},
+        {"--placement", NULL, 0, &o->placement, NULL}, {"--out", NULL, 0, &o->out, NULL},
+        {"--plan", NULL, 0, &o->plan, NULL},           {"--check", NULL, 0, NULL, &o->check},
         {"--taylor", NULL, 0, NULL, &o->taylor},
     };
     const char *method = "lbfgs";

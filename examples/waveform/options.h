@@ -6,7 +6,7 @@
 
 typedef struct options {
     int size, steps, stages, checkpoints; /* of the simulation */
-    int workers, threads;
+    int workers, accumulate, threads;
     const char *rule, *placement;
     bool lbfgs;
     int iterations;

@@ -53,6 +53,10 @@ typedef struct car_timing {
     int steps;        /* simulated */
 } car_timing;
 
+/* The size of pieces (car_plan_config) that suits a cluster: a hop of one takes a fraction of the time from one worker's
+ * backward to the next one's, so that the ring keeps up with them, but no less than some latencies. `compute` as below. */
+int64_t car_cluster_piece_bytes(const car_cluster *cluster, int workers, double compute);
+
 /* `compute`: seconds of one worker's forwards and backwards. Not for `shared`: CAR_ERROR_ARGUMENT. */
 car_status car_plan_time(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out);
 

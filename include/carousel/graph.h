@@ -101,6 +101,8 @@ typedef struct car_param {
     car_param_role role;
     car_init init;
     car_dtype dtype; /* CAR_F32; stages of one's own may have CAR_F64 */
+    /* What forwards and backwards read: `dtype`, or CAR_BF16: a copy, rounded from the floats that updates work on. */
+    car_dtype copy;
 } car_param;
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -206,7 +208,7 @@ typedef struct car_tensor {
     const char *name;
     car_shape shape;
     car_dtype dtype;
-    size_t bytes; /* of the logical shape */
+    size_t bytes; /* of the logical shape; bf16: a multiple of 4 */
     int producer; /* operation, or CAR_NONE for an input of the graph */
     /* Derived by car_graph_finish. */
     bool needs_grad;
@@ -227,6 +229,11 @@ typedef struct car_grad_slot {
 
 car_status car_graph_create(car_context *context, car_graph **out);
 void car_graph_destroy(car_graph *graph);
+
+/* Before car_graph_finish; CAR_PRECISION_FP32 is the default. With bf16 all outputs of operations but the loss, their
+ * gradients, and the copies of weights and embeddings that are computed with are bf16. What operations keep for their
+ * backward (statistics, log-sum-exps), biases, parameters of norms and inputs of the graph stay floats. */
+void car_graph_set_precision(car_graph *graph, car_precision precision);
 
 /* Checks the whole and derives the backward pass and the lifetimes. `loss` is the scalar output of a
  * cross-entropy, alone or with the head, or of a stage of one's own that hands nothing on (stage.h). After success the
@@ -272,6 +279,7 @@ void car_graph_set_init(car_graph *graph, const char *param_name, car_init init)
 /* ---- reading --------------------------------------------------------------------------------- */
 
 car_context *car_graph_context(const car_graph *graph);
+car_precision car_graph_precision(const car_graph *graph);
 int car_graph_op_count(const car_graph *graph);
 int car_graph_tensor_count(const car_graph *graph);
 int car_graph_param_count(const car_graph *graph);
@@ -292,8 +300,10 @@ int64_t car_graph_classes(const car_graph *graph); /* that the loss chooses from
 
 int64_t car_shape_elements(car_shape shape);
 size_t car_dtype_bytes(car_dtype dtype);
+size_t car_dtype_size(car_dtype dtype, int64_t elements); /* of so many elements; bf16: as a multiple of 4 */
 /* Row-major. Parameters of doubles are filled up to a multiple of 64, so that they are aligned wherever they lie. */
 size_t car_param_bytes(const car_param *param);
+size_t car_param_copy_bytes(const car_param *param); /* of what forwards and backwards read */
 
 /* Tensors that a cut before operation `cut` separates from a use in forward: produced (or fed) below
  * it, read at or above it. Inputs of the graph do not count: they are fed where they are used.
@@ -306,7 +316,8 @@ size_t car_graph_held_bytes(const car_graph *graph, int begin, int end);
 
 /* Sums over the graph. */
 double car_graph_flops(const car_graph *graph, bool backward);
-size_t car_graph_param_bytes(const car_graph *graph); /* canonical, each parameter once, statistics included */
+size_t car_graph_param_bytes(const car_graph *graph); /* as floats, each parameter once, statistics included */
+size_t car_graph_copy_bytes(const car_graph *graph);  /* the same as they are read */
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

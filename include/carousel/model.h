@@ -25,6 +25,7 @@ typedef struct car_model_config {
     int width, depth, heads;
     double dropout;         /* transformers: after embeddings and on residual branches, 0 by default */
     double label_smoothing; /* 0 by default */
+    car_precision precision;
 } car_model_config;
 
 typedef enum car_domain { CAR_DOMAIN_IMAGES, CAR_DOMAIN_TOKENS } car_domain;

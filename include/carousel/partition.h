@@ -50,17 +50,19 @@ typedef struct car_stage {
     size_t held_bytes;        /* what its forward leaves held for backward */
     size_t again_bytes;       /* with recomputation: what comes on top of that during its backward, at most */
     size_t boundary_bytes;    /* of the tensors that cross the cut before it, forward */
-    size_t weight_bytes;      /* of the parameters that belong to it: those used here first */
+    size_t weight_bytes;      /* of the parameters that belong to it, those used here first, as floats */
+    size_t copy_bytes;        /* the same as forwards and backwards read them: in bf16 about half */
 } car_stage;
 
 /* Parameters that live and move together. Bundle j < S holds those that belong to stage j. A parameter
  * used again in a later stage b (a tied weight) has a bundle of its own there: stage b computes with it,
  * but it follows the rule and the update of its home, and its sum is added to the home's. */
 typedef struct car_bundle {
-    int stage;    /* where it is used */
-    int home;     /* whose rule and update it follows; equal to stage but for ties */
-    int param;    /* the tied parameter, else CAR_NONE */
-    size_t bytes; /* of weights, and of the sum of their gradients */
+    int stage;         /* where it is used */
+    int home;          /* whose rule and update it follows; equal to stage but for ties */
+    int param;         /* the tied parameter, else CAR_NONE */
+    size_t bytes;      /* as floats: of the sum of their gradients, and of what updates work on */
+    size_t copy_bytes; /* of the weights that are computed with, in every version, and in messages */
 } car_bundle;
 
 /* The life of one micro-batch in bytes, at the grain of operations: forward of 0 .. L-1, then backward

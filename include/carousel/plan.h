@@ -45,6 +45,9 @@ typedef struct car_plan_config {
     int ranks;           /* where ranks may host several workers; 0: one for each worker; must divide N */
     int threads;         /* one process: P, for accumulate and predictions; 0 means N */
     int freshness_slack; /* cdp-v2: fresh iff k*(i+1) + j >= S + slack */
+    int zero_copies;     /* cyclic rules over zero: copies of a version that go from user to user, 1 or 2; 0: 2 */
+    int zero_ahead;      /* the same with two: slots before its use in which a copy may be sent on, 1 to 2S; 0: 2k */
+    int64_t piece_bytes; /* the cycle's sums travel in pieces of this size, see car_plan_pieces; 0: chosen */
 } car_plan_config;
 
 car_plan_config car_plan_config_default(void); /* 4 workers, cdp-v2, shared, interleaved */
@@ -115,13 +118,14 @@ typedef enum car_task_kind {
 } car_task_kind;
 
 /* What a message carries. */
-#define CAR_CARGO_LIST(X)                                                                                   \
-    X(CAR_CARGO_NONE, "-")                                                                                  \
-    X(CAR_CARGO_ACTIVATION, "a") /* across the cut before `stage`, forward: for `worker`'s forward of it */ \
-    X(CAR_CARGO_GRADIENT, "g")   /* across the cut before `stage`, backward */                              \
-    X(CAR_CARGO_PARTIAL, "p")    /* a bundle's sum up to `worker` */                                        \
-    X(CAR_CARGO_FINISHED, "s")   /* a bundle's sum over all workers */                                      \
-    X(CAR_CARGO_WEIGHTS, "w")    /* a bundle's weights `version` */
+#define CAR_CARGO_LIST(X)                                                                                         \
+    X(CAR_CARGO_NONE, "-")                                                                                        \
+    X(CAR_CARGO_ACTIVATION, "a")       /* across the cut before `stage`, forward: for `worker`'s forward of it */ \
+    X(CAR_CARGO_GRADIENT, "g")         /* across the cut before `stage`, backward */                              \
+    X(CAR_CARGO_PARTIAL, "p")          /* a bundle's sum up to `worker` */                                        \
+    X(CAR_CARGO_FINISHED, "s")         /* a bundle's sum over all workers */                                      \
+    X(CAR_CARGO_WEIGHTS, "w")          /* a bundle's weights `version` */                                         \
+    X(CAR_CARGO_BACKWARD_WEIGHTS, "b") /* the same, for `worker`'s backward: zero with two copies */
 
 typedef enum car_cargo {
 #define CAR_CARGO_ENUM(code, text) code,
@@ -129,6 +133,10 @@ typedef enum car_cargo {
 #undef CAR_CARGO_ENUM
         CAR_CARGOS
 } car_cargo;
+
+static inline bool car_cargo_is_weights(car_cargo cargo) {
+    return cargo == CAR_CARGO_WEIGHTS || cargo == CAR_CARGO_BACKWARD_WEIGHTS;
+}
 
 typedef struct car_task {
     car_task_kind kind;
@@ -142,6 +150,7 @@ typedef struct car_task {
     int64_t tied_version; /* F, B of a stage with a tied bundle: the version of that; else CAR_NONE */
     int peer;             /* device at the other end */
     int tag;              /* matches a send with its receive between two devices, first in first out */
+    int piece;            /* messages with sums: which piece, from 0; they have one tag, and follow each other */
     int64_t slot;
     int64_t due; /* S: the slot in which it is used at the other end; not in the text form */
 } car_task;
@@ -176,6 +185,15 @@ int car_plan_ranks(const car_plan *plan);
 int car_plan_rank_of(const car_plan *plan, int device);
 car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, int64_t steps, car_task_list *list);
 void car_task_list_release(const car_plan *plan, car_task_list *list);
+
+/* In the cycle a sum travels over ranks in pieces, each a SEND and a RECEIVE of its own: a piece is added to and passed on
+ * as soon as it has come and the worker's own gradient is there. A bundle's are all of one size but the last, a multiple of
+ * 64 bytes, and at most CAR_MOST_PIECES. 1 where sums do not travel, where workers add
+ * their own micro-batches first, and in dp, whose collectives cut for themselves. */
+enum { CAR_MOST_PIECES = 64 };
+int car_plan_pieces(const car_plan *plan, int bundle);
+/* Where in the bundle a piece lies. */
+void car_plan_piece_range(const car_plan *plan, int bundle, int piece, size_t *offset, size_t *bytes);
 
 /* Bytes that a message or collective moves: a SEND's or RECEIVE's cargo, a REDUCE's or BROADCAST's bundle; 0 for others. */
 size_t car_plan_task_bytes(const car_plan *plan, const car_task *task);

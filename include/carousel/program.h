@@ -40,6 +40,10 @@ typedef struct car_program_config {
 
 car_program_config car_program_config_default(void); /* oneDNN, 1 thread, auto */
 
+/* Whether this machine has instructions that multiply bf16. Without them a program in bf16 computes products in fp32, of
+ * the same numbers and rounded at the same points. */
+bool car_program_multiplies_bf16(void);
+
 /* "auto", "direct" or "winograd"; CAR_ERROR_UNKNOWN_NAME for anything else. */
 car_status car_convolutions_find(car_context *context, const char *name, car_convolutions *out);
 const char *car_convolutions_text(car_convolutions convolutions);
@@ -57,9 +61,10 @@ void car_program_destroy(car_program *program);
 const car_graph *car_program_graph(const car_program *program);
 size_t car_program_tensor_bytes(const car_program *program, int tensor); /* in its layout, padding included */
 size_t car_program_slot_bytes(const car_program *program, int slot);
-size_t car_program_param_bytes(const car_program *program, int param);
-size_t car_program_derived_bytes(const car_program *program, int op); /* forms of weights kept per version */
-size_t car_program_scratch_bytes(const car_program *program);         /* of one lane */
+size_t car_program_param_bytes(const car_program *program, int param); /* of its floats: master, gradient, states */
+size_t car_program_copy_bytes(const car_program *program, int param);  /* of what forwards and backwards read */
+size_t car_program_derived_bytes(const car_program *program, int op);  /* forms of weights kept per version */
+size_t car_program_scratch_bytes(const car_program *program);          /* of one lane */
 /* Which implementation runs an operation, for people: "jit:avx512_core", "winograd:avx2", "reference". */
 const char *car_program_kernel_name(const car_program *program, int op);
 /* Equal for two programs of the same graph that compute the same bits on the same kind of machine: over all of those

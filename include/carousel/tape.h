@@ -18,7 +18,7 @@ extern "C" {
 
 typedef struct car_weights car_weights;
 
-/* Contents are undefined until initialised, loaded or copied. */
+/* Of a graph in bf16, the floats of rounded parameters are kept beside their copies. Contents are undefined until initialised, loaded or copied. */
 car_status car_weights_create(const car_program *program, car_arena *arena, car_weights **out);
 void car_weights_destroy(car_weights *weights);
 
@@ -34,7 +34,7 @@ car_status car_weights_get(const car_weights *weights, int param, float *canonic
  * were changed through car_weights_data; the functions above do not need it. */
 car_status car_weights_refresh(car_weights *weights, car_lane *lane, int begin, int end);
 
-/* The stored form, car_program_param_bytes long, for optimizers. */
+/* The stored floats, car_program_param_bytes long, for optimizers. */
 float *car_weights_data(car_weights *weights, int param);
 
 /* ---- gradients of parameters: one buffer for each use ---------------------------------------- */

@@ -12,17 +12,22 @@ uint64_t car_engine_key(uint64_t seed, int64_t step, int batches, int number) {
     return car_random_u64(car_random_key(seed, "dropout"), (uint64_t)(step * batches + number));
 }
 
-static void accumulate(const car_program *program, int param, void *sum, const void *own) {
-    int64_t count = car_engine_count(program, param);
+/* Elements first .. end - 1. */
+static void accumulate_range(const car_program *program, int param, int64_t first, int64_t end, void *sum,
+                             const void *own) {
     if (!car_program_is_double(program, param)) {
-        car_vector_select()->accumulate(sum, own, count);
+        car_vector_select()->accumulate((float *)sum + first, (const float *)own + first, end - first);
         return;
     }
     double *to = sum;
     const double *from = own;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = first; i < end; i++) {
         to[i] += from[i];
     }
+}
+
+static void accumulate(const car_program *program, int param, void *sum, const void *own) {
+    accumulate_range(program, param, 0, car_engine_count(program, param), sum, own);
 }
 
 void car_engine_add(const car_program *program, const car_op *op, int slot, void *sum, const void *own, bool first) {
@@ -32,6 +37,21 @@ void car_engine_add(const car_program *program, const car_op *op, int slot, void
         car_vector_select()->blend(sum, own, first ? 0 : 1 - momentum, momentum, car_engine_count(program, param));
     } else if (!first) {
         accumulate(program, param, sum, own);
+    }
+}
+
+void car_engine_add_range(const car_program *program, const car_op *op, int slot, size_t begin, size_t end, void *sum,
+                          const void *own) {
+    int param = op->params[slot];
+    size_t size = car_program_is_double(program, param) ? sizeof(double) : sizeof(float);
+    int64_t first = (int64_t)(begin / size), last = (int64_t)(end / size), count = car_engine_count(program, param);
+    last = last < count ? last : count; /* without what fills doubles up */
+    if (first < last && car_engine_is_statistic(program, param)) {
+        float momentum = (float)op->config.batchnorm.momentum;
+        car_vector_select()->blend((float *)sum + first, (const float *)own + first, 1 - momentum, momentum,
+                                   last - first);
+    } else if (first < last) {
+        accumulate_range(program, param, first, last, sum, own);
     }
 }
 

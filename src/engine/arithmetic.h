@@ -26,6 +26,9 @@ size_t car_engine_addend_bytes(const car_program *program, int first, int end);
  * the first, `own` is `sum`. For a running statistic, sum = (1 - m) * sum + m * own. */
 void car_engine_add(const car_program *program, const car_op *op, int slot, void *sum, const void *own, bool first);
 
+/* The same of bytes begin .. end - 1 of the parameter's, for a worker that is not the first. */
+void car_engine_add_range(const car_program *program, const car_op *op, int slot, size_t begin, size_t end, void *sum,
+                          const void *own);
 /* By worker: adds the sum over a worker's own `several` micro-batches. For a running statistic, sum = (1 - m)^several * sum + own. */
 void car_engine_join(const car_program *program, const car_op *op, int slot, void *sum, const void *own, int several);
 

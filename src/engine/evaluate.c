@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "base/sha256.h"
 #include "engine/internal.h"
+#include "kernels/vector/vector.h"
 
 typedef struct batch_result {
     double loss;
@@ -53,13 +54,24 @@ static car_status check_labels(const evaluation *e, const car_tape *tape, int64_
     return CAR_OK;
 }
 
+/* Row r of the logits as floats; `room` holds one. */
+static const float *logits_at(const evaluation *e, const car_tape *tape, int64_t classes, int64_t r, float *room) {
+    const car_graph *graph = car_program_graph(e->program);
+    const void *values = car_tape_tensor(tape, car_graph_logits(graph));
+    if (car_graph_tensor(graph, car_graph_logits(graph))->dtype == CAR_F32) {
+        return (const float *)values + r * classes;
+    }
+    car_vector_select()->widen(room, (const car_bf16 *)values + r * classes, classes);
+    return room;
+}
+
 /* Of one row that counts: the rank of its label, and the answer. */
 typedef struct verdict {
     int rank;
     int64_t answer;
 } verdict;
 
-static verdict judge(const evaluation *e, const car_tape *tape, int64_t row, int32_t label) {
+static verdict judge(const evaluation *e, const car_tape *tape, int64_t row, int32_t label, float *room) {
     const car_graph *graph = car_program_graph(e->program);
     int64_t classes = car_graph_classes(graph);
     int logits = car_graph_logits(graph);
@@ -68,11 +80,11 @@ static verdict judge(const evaluation *e, const car_tape *tape, int64_t row, int
         const float *found = (const float *)car_tape_tensor(tape, aux) + row * CAR_HEAD_AUX;
         return (verdict){(int)found[CAR_HEAD_RANK], (int64_t)found[CAR_HEAD_ANSWER]};
     }
-    const float *values = (const float *)car_tape_tensor(tape, logits) + row * classes;
+    const float *values = logits_at(e, tape, classes, row, room);
     return (verdict){car_head_rank(values, classes, label), e->counts ? car_head_answer(values, classes) : 0};
 }
 
-static void count_rows(const evaluation *e, const car_tape *tape, batch_result *result) {
+static void count_rows(const evaluation *e, const car_tape *tape, float *room, batch_result *result) {
     const car_graph *graph = car_program_graph(e->program);
     const car_op *loss = car_graph_op(graph, car_graph_op_count(graph) - 1);
     int64_t rows = car_shape_elements(car_graph_tensor(graph, loss->inputs[1])->shape);
@@ -82,7 +94,7 @@ static void count_rows(const evaluation *e, const car_tape *tape, batch_result *
     }
     for (int64_t r = 0; r < rows; r++) {
         if (labels[r] >= 0) {
-            verdict v = judge(e, tape, r, labels[r]);
+            verdict v = judge(e, tape, r, labels[r], room);
             result->rows++;
             result->top1 += v.rank < 1;
             result->top5 += v.rank < CAR_HEAD_MOST_RANK;
@@ -103,9 +115,13 @@ static double weigh_loss(const car_tape *tape, const batch_result *result) {
 
 static car_status run_batches(evaluation *e) {
     int ops = car_graph_op_count(car_program_graph(e->program));
+    car_context *context = car_program_context(e->program);
+    size_t classes = (size_t)car_graph_classes(car_program_graph(e->program));
     car_lane *lane = NULL;
     car_tape *tape = NULL;
+    float *room = NULL;
     car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(context, classes, sizeof *room, &room));
     CAR_TRY(car_lane_create(e->program, e->arena, &lane));
     CAR_TRY(car_tape_create(e->program, e->arena, &tape));
     for (;;) {
@@ -120,13 +136,14 @@ static car_status run_batches(evaluation *e) {
         bool fused = car_graph_logits(car_program_graph(e->program)) == CAR_NONE;
         int before = fused ? ops : ops - 1;
         CAR_TRY(car_tape_forward(tape, lane, e->weights, 0, before));
-        count_rows(e, tape, &e->results[batch]);
+        count_rows(e, tape, room, &e->results[batch]);
         CAR_TRY(car_tape_forward(tape, lane, e->weights, before, ops));
         e->results[batch].loss = weigh_loss(tape, &e->results[batch]);
     }
 done:
     car_tape_destroy(tape);
     car_lane_destroy(lane);
+    car_context_release(context, room, classes, sizeof *room);
     return status;
 }
 

@@ -10,7 +10,8 @@
 struct car_weights {
     const car_program *program;
     car_arena *arena;
-    void **param;   /* per parameter, stored layout */
+    void **param;   /* per parameter, stored layout: what is computed with */
+    void **master;  /* per parameter: its floats, where they are kept beside what is computed with; else NULL */
     void **derived; /* per operation, NULL where the kernel has no derived form */
 };
 
@@ -76,6 +77,16 @@ int64_t car_optimizer_since(const car_optimizer *optimizer);
 void car_optimizer_set_since(car_optimizer *optimizer, int64_t since);
 
 /* Fills param[] with the parameters of an operation. */
-void car_engine_bind_params(const car_weights *weights, const car_op *op, const float **param);
+void car_engine_bind_params(const car_weights *weights, const car_op *op, const void **param);
+
+static inline bool car_engine_is_rounded(const car_program *program, int param) {
+    return car_graph_param(car_program_graph(program), param)->copy == CAR_BF16;
+}
+/* Copies between a parameter's stored floats and what is computed with, rounded if that is bf16: all of it, or, of one
+ * that is, or whose elements are floats, a range of elements. */
+void car_engine_round(const car_program *program, int param, const void *from, void *to);
+void car_engine_round_range(const car_program *program, int param, int64_t first, int64_t count, const float *from,
+                            void *to);
+void car_engine_unround(const car_program *program, int param, const void *from, float *to);
 
 #endif

@@ -112,8 +112,11 @@ static size_t derived_bytes(const car_rank *rank) {
 static car_status create_view(car_rank *rank, car_weights *view) {
     car_status status = CAR_OK;
     view->program = rank->program;
+    view->arena = rank->arena;
     CAR_TRY(
         car_context_allocate(rank->context, (size_t)car_graph_param_count(rank->graph), sizeof(void *), &view->param));
+    CAR_TRY(
+        car_context_allocate(rank->context, (size_t)car_graph_param_count(rank->graph), sizeof(void *), &view->master));
     CAR_TRY(
         car_context_allocate(rank->context, (size_t)car_graph_op_count(rank->graph), sizeof(void *), &view->derived));
 done:
@@ -122,6 +125,7 @@ done:
 
 static void destroy_view(const car_rank *rank, car_weights *view) {
     car_context_release(rank->context, view->derived, (size_t)car_graph_op_count(rank->graph), sizeof(void *));
+    car_context_release(rank->context, view->master, (size_t)car_graph_param_count(rank->graph), sizeof(void *));
     car_context_release(rank->context, view->param, (size_t)car_graph_param_count(rank->graph), sizeof(void *));
 }
 
@@ -225,6 +229,7 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
     rank->bundles = rank->partition->bundle_count;
     rank->per_worker = car_plan_per_worker(plan);
     rank->spaced = car_plan_is_spaced(plan);
+    rank->chains = car_plan_config_of(plan)->zero_copies > 1;
     status = create_locks(rank);
     if (status != CAR_OK) {
         car_context_release(context, rank, 1, sizeof *rank);

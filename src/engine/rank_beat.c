@@ -1,6 +1,7 @@
-/* Replicas keep their distance.
+/* Ranks with whole workers keep their distance.
  *
- * A rank of a replica has all it needs to compute as soon as the last sums are there, a step ago under cdp-v1. Left to
+ * A replica has all it needs to compute as soon as the last sums are there, a step ago under cdp-v1. So has a rank of zero,
+ * to which weights are passed on as soon as they come. Left to
  * themselves all ranks begin together and stay together: every one holds its most activations at the same moment, and
  * all sums leave at once, as under dp. The cycle is what the plan's slots say: each micro-batch begins 2k slots, an N-th
  * of a step, after the one before. So a rank tells the next one when it is there, and the next one waits for that:
@@ -11,7 +12,7 @@
  *
  * In the first step the time of a beat is when the task of that slot begins. Then it is known what a micro-batch takes, and its
  * time is a little before an N-th of that is over: ranks that are equally fast do not wait for beats once they turn, and
- * who fell behind a little catches up. In the other placements the plan's own messages do the same. */
+ * who fell behind a little catches up. Elsewhere the plan's own messages do the same. */
 #include "engine/rank_internal.h"
 
 /* Minimum gap between starts of micro-batches, as a fraction of an N-th of a micro-batch's time. Over a network sums are late now and then,

@@ -16,6 +16,7 @@ struct car_chunks {
     const car_layout *layout;
     const char *from, *sum;
     char *to;
+    char *copy;     /* bf16: what is computed with, rounded from `to`, which is the master; else NULL */
     int64_t length; /* elements of a chunk, a multiple of what vectors hold */
     int part;       /* the next chunk: of this one, */
     int64_t first;  /* from here on */
@@ -52,9 +53,14 @@ static void run_chunk(car_rank *rank, car_chunks *c, const chunk *k) {
     const car_part *part = k->part;
     pthread_mutex_unlock(&rank->lock);
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
+    size_t offset = c->copy ? part->home_offset : part->offset;
     car_status status =
         car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, k->first, k->count, c->renewal,
-                         c->from + part->offset, c->to + part->offset, c->sum + part->sum_offset);
+                         c->from + offset, c->to + offset, c->sum + part->sum_offset);
+    if (c->copy) {
+        car_engine_round_range(rank->program, part->param, k->first, k->count, (const float *)(c->to + offset),
+                               c->copy + part->offset);
+    }
     car_kernels_leave(mode);
     pthread_mutex_lock(&rank->lock);
     if (status != CAR_OK) { /* it may be a helper that has the message */
@@ -78,16 +84,18 @@ static void withdraw(car_rank *rank, const car_chunks *c) {
 car_status car_rank_renew(car_rank *rank, int bundle, const car_renewal *renewal, const car_block *from,
                           const car_block *to, const car_block *sum) {
     const car_layout *layout = &rank->holding[bundle].layout;
+    const car_block *master = rank->holding[bundle].master;
     size_t large = rank->config.shared_update_bytes > 0 ? rank->config.shared_update_bytes : LARGE;
     car_chunks c = {.renewal = renewal,
                     .layout = layout,
-                    .from = from->data,
+                    .from = master ? master->data : from->data,
                     .sum = sum->data,
-                    .to = to->data,
+                    .to = master ? master->data : to->data,
+                    .copy = master ? to->data : NULL,
                     .length = (int64_t)car_round_up(large / PARTS / sizeof(float), 64)};
     chunk k;
     pthread_mutex_lock(&rank->lock);
-    if (layout->bytes >= large && rank->config.threads > 1) {
+    if (layout->master_bytes >= large && rank->config.threads > 1) {
         c.next = rank->chunks;
         rank->chunks = &c;
         pthread_cond_broadcast(&rank->changed);

@@ -162,7 +162,8 @@ static void drop_older(car_rank *rank) {
  * read it before are over. What is left of it then is on its way. */
 static void free_sum(car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
-    car_sum *sum = task->bundle >= 0 ? car_rank_find_sum(rank, task->bundle, task->step) : NULL;
+    car_sum *sum =
+        task->bundle >= 0 ? car_rank_find_sum(rank, task->bundle, task->step, car_usage_leg(rank->usage, task)) : NULL;
     if (sum && car_usage_ends_sum(rank->usage, task)) {
         sum->freed = entry->number;
     }
@@ -178,7 +179,7 @@ static void free_sum(car_rank *rank, const car_entry *entry) {
     if (sum->block->references > 1) {
         car_arena_assign(rank->arena, sum->block->data, CAR_MEMORY_MESSAGES);
     }
-    car_rank_drop_sum(rank, task->bundle, task->step);
+    car_rank_drop_sum(rank, task->bundle, sum);
 }
 
 static void note_over(car_rank *rank, car_entry *entry) {

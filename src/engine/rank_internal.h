@@ -28,7 +28,9 @@ typedef struct car_part {
     int op, slot; /* the use: parameter `slot` of operation `op` */
     int param;
     bool first;                           /* of this parameter in the stage: the others have only a sum of their own */
-    size_t offset, sum_offset, bytes;     /* in blocks with weights, and with sums */
+    size_t offset;                        /* in blocks with weights, as they are computed with */
+    size_t sum_offset, bytes;             /* in blocks with sums: floats */
+    size_t home_offset;                   /* of the first use in those, which is where its master is as well */
     size_t derived_offset, derived_bytes; /* what the operation's kernel derives from its weights; 0 bytes: nothing */
 } car_part;
 
@@ -38,6 +40,7 @@ typedef struct car_layout {
     car_part *parts;
     int count;
     size_t bytes, sum_bytes, derived_bytes;
+    size_t master_bytes; /* of the floats; `bytes` unless some are rounded to be computed with */
 } car_layout;
 
 /* A version of a bundle's weights. */
@@ -47,30 +50,50 @@ typedef struct car_held {
     int64_t version;
 } car_held;
 
+/* zero's chains: a copy of a version that came for a forward or a backward. */
+typedef struct car_passing_copy {
+    car_held held;
+    int reads; /* that are to come: its use, and that it is sent on */
+} car_passing_copy;
+
 /* A bundle's sum of one step. */
 typedef struct car_sum {
     int64_t step; /* CAR_NONE: free */
+    int leg;      /* see car_usage_leg */
     int worker;   /* 0, or whose gradients it is of, if those are kept apart */
     car_block *block;
-    int64_t freed; /* number of the task that has freed it, while others before that still read it; 0: none */
+    uint64_t missing; /* a bit for each piece that has not come */
+    int64_t freed;    /* number of the task that has freed it, while others before that still read it; 0: none */
 } car_sum;
 
-/* Of one bundle at once: the cycle overlaps two steps, and messages take their time. More if workers' are kept apart. */
+/* A gradient that waits for the sum that it is added to, piece by piece. */
+typedef struct car_own {
+    int64_t step;
+    int worker;       /* whose */
+    car_block *block; /* NULL: free */
+    uint64_t waiting; /* a bit for each piece that nobody has begun to add */
+    int adding;       /* threads that do */
+} car_own;
+
+/* Of one bundle at once: the cycle overlaps two steps, and messages take their time. More if workers' are kept apart, or
+ * sums travel in pieces. */
 enum { CAR_SUMS_HELD = 6 };
 
 /* What a rank has of a bundle. */
 typedef struct car_holding_of_bundle {
     car_layout layout;
-    int places;       /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
-    car_held held[2]; /* by version mod places; what comes by: by version mod 2 */
-    bool owned;       /* zero: its versions are made here */
-    int64_t made;     /* zero: the newest of them */
+    int places;        /* versions held for good, 1 or 2; 0: none of it here, or (zero's cycle) only what comes by */
+    car_held held[2];  /* by version mod places; what comes by: by version mod 2 */
+    car_block *master; /* bf16, where updates are made: the floats of the newest version; else NULL */
+    car_passing_copy copies[2]; /* zero's chains: for a forward, for a backward */
+    bool owned;                 /* zero: its versions are made here */
+    int64_t made;               /* zero: the newest of them */
     car_held source;  /* zero: a version that went on before the next was made of it, because its sum is late */
     car_block *older; /* after a restart: the version before the first, for those that are stale in the first step */
     car_block *kept;  /* the keeper's, at the end of a run: the version before the last */
     car_block *mean;  /* of a run for the gradient: the mean over workers, where the update would be made */
     car_sum *sums;    /* sums_held of them */
-    car_sum *own;     /* the same number: gradients that wait for the sum that they are added to */
+    car_own *own;     /* the same number */
 } car_holding_of_bundle;
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
@@ -185,6 +208,7 @@ struct car_rank {
     int batches; /* micro-batches of a step, M for each worker: tasks number them in `worker` */
     bool spaced, feeds;
     bool ring;    /* sums in ring order; otherwise in any, by collectives */
+    bool chains;  /* zero in the cycle: weights are passed on in copies */
     bool alone;   /* there are no other ranks: all workers are here */
     bool goes_on; /* from a version that has one before it */
     int updates_per_step, sums_held;
@@ -270,11 +294,19 @@ car_status car_block_create(car_rank *rank, car_memory category, size_t bytes, c
 void car_block_drop(car_rank *rank, car_block *block);
 car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version);
 void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block *block);
-car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step); /* the first worker's, if they are kept apart */
+/* zero's chains: the copy that a task uses, brings or sends; NULL: it is about what is kept, see car_usage_copy. */
+car_passing_copy *car_rank_find_copy(car_rank *rank, const car_task *task, int bundle);
+/* One of its reads is over; after the last it goes. What is left of it then is on its way. */
+void car_rank_read_copy(car_rank *rank, car_passing_copy *copy);
+void car_rank_drop_copies(car_rank *rank, int bundle);
+/* The sum of a leg, CAR_NONE: the finished one; the first worker's, if they are kept apart. NULL if there is none. */
+car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int leg);
 car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker);
-car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker, car_block *block);
-void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step); /* where they are kept apart, all workers' */
-void car_rank_drop_sums(car_rank *rank, int bundle);              /* of all steps, and what waits for them */
+/* Takes a copy of it, and the block over. */
+car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum);
+void car_rank_drop_sum(car_rank *rank, int bundle,
+                       const car_sum *sum);          /* of its leg; where they are kept apart, all workers' */
+void car_rank_drop_sums(car_rank *rank, int bundle); /* of all steps, and what waits for them */
 /* The same part of the home's layout, for a tied bundle. */
 const car_part *car_rank_home_part(const car_rank *rank, int bundle);
 
@@ -284,12 +316,15 @@ const car_part *car_rank_home_part(const car_rank *rank, int bundle);
 void car_rank_add_parts(car_rank *rank, int bundle, int64_t step);
 /* In ascending order of stages. The same. */
 car_status car_rank_add_ties(car_rank *rank, int home, int64_t step);
-/* Takes the block over: what `worker` adds of its own. */
-car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, int worker, car_block *block);
-/* After a sum came or a backward is done (`computed`): adds what micro-batch `number` had to wait with, if both are here now. */
-car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int number, bool computed);
+/* A backward is done, whose gradient, or own sum, is to be added to the sum over all: takes the block over, and adds it to
+ * what has come. */
+car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundle, car_block *block);
+/* The same, whose gradient was added to a sum that was all here. */
+car_status car_rank_finish_sum(car_rank *rank, const car_task *backward, int bundle);
+/* A piece has come: adds what waits for it. */
+car_status car_rank_settle_piece(car_rank *rank, const car_task *receive);
 /* A worker's own sum is whole: it joins that over all, or waits for it. */
-car_status car_rank_join(car_rank *rank, int bundle, const car_task *task);
+car_status car_rank_join(car_rank *rank, const car_task *task, int bundle);
 
 /* rank_tasks.c: called with the lock, which it lets go while it works. */
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry);

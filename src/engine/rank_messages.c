@@ -9,11 +9,17 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Where several sums wait for one way, those that are used first go first. Their receives are posted in the order of
- * that use, so that none waits for one that goes after it. All else is due as soon as it is made. */
+static bool is_sum(const car_task *task) {
+    return task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
+}
+
+/* Where several sums wait for one way, those go first whose receives are posted first, so that none waits for one that goes
+ * after it. Finished ones are posted earlier before their use, so they go before partial ones that are used in the same slot.
+ * All else is due as soon as it is made. */
 static int64_t due_of(const car_rank *rank, const car_task *task) {
-    bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
-    return sum && car_plan_orders_sums(rank->plan) ? task->due : CAR_MESSAGE_AT_ONCE;
+    const car_task receive = {.kind = CAR_TASK_RECEIVE, .cargo = task->cargo, .bundle = task->bundle};
+    return is_sum(task) && car_plan_orders_sums(rank->plan) ? task->due - car_plan_slots_ahead(rank->plan, &receive)
+                                                            : CAR_MESSAGE_AT_ONCE;
 }
 
 car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block, car_parcel **out) {
@@ -50,9 +56,19 @@ void car_rank_forget_parcels(car_rank *rank) {
     }
 }
 
+/* Where in its block a message lies: pieces of a sum share one. */
+static char *place_of(const car_rank *rank, const car_task *task, const car_block *block) {
+    size_t offset = 0, bytes = 0;
+    if (is_sum(task)) {
+        car_plan_piece_range(rank->plan, task->bundle, task->piece, &offset, &bytes);
+    }
+    return block->data + offset;
+}
+
 /* Takes a reference of the block over. With the lock. */
 static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
     const car_message message = {.kind = CAR_MESSAGE_SEND,
+                                 .data = place_of(rank, task, block),
                                  .bytes = car_plan_task_bytes(rank->plan, task),
                                  .peer = task->peer,
                                  .tag = task->tag,
@@ -62,7 +78,7 @@ static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
 }
 
 static car_status send_sum(car_rank *rank, const car_task *task) {
-    car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
+    car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, car_usage_leg(rank->usage, task));
     if (!sum) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum of bundle %d to send",
                                 rank->device, task->bundle);
@@ -78,13 +94,42 @@ static bool is_wanted_here(const car_rank *rank, const car_task *task) {
            task->slot >= car_plan_forward_slot(rank->plan, task->version + 1, rank->device, task->stage);
 }
 
+static car_status fail_to_send(const car_rank *rank, const car_task *task) {
+    return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no version %lld of bundle %d to send",
+                            rank->device, (long long)task->version, task->bundle);
+}
+
+/* zero's chains: sends a copy on, or starts a chain with what is kept here, of which a tied bundle is a part. */
+static car_status send_copy(car_rank *rank, const car_task *task) {
+    car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
+    int place = copy ? task->bundle : car_usage_kept_block(rank->usage, task->bundle);
+    car_block *block = copy ? copy->held.block : car_rank_find_weights(rank, place, task->version);
+    car_message message = {.kind = CAR_MESSAGE_SEND,
+                           .bytes = car_plan_task_bytes(rank->plan, task),
+                           .peer = task->peer,
+                           .tag = task->tag,
+                           .due = due_of(rank, task)};
+    car_parcel *parcel = NULL;
+    if (!block || (copy && copy->held.version != task->version)) {
+        return fail_to_send(rank, task);
+    }
+    if (place != task->bundle) {
+        message.data = block->data + car_rank_home_part(rank, task->bundle)->offset;
+    }
+    block->references++;
+    car_status status = car_rank_ship(rank, &message, block, &parcel);
+    if (copy) {
+        car_rank_read_copy(rank, copy);
+    }
+    return status;
+}
+
 /* zero: the version goes away. */
 static car_status send_moving_weights(car_rank *rank, const car_task *task) {
     car_block *block = car_rank_find_weights(rank, task->bundle, task->version);
     car_held *held = &rank->holding[task->bundle].held[task->version % 2];
     if (!block) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no version %lld of bundle %d to send",
-                                rank->device, (long long)task->version, task->bundle);
+        return fail_to_send(rank, task);
     }
     block->references++;
     if (is_wanted_here(rank, task)) {
@@ -108,8 +153,7 @@ static car_status send_tied_weights(car_rank *rank, const car_task *task) {
     car_block *copy = NULL;
     car_status status = CAR_OK;
     if (!block) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no version %lld of bundle %d to send",
-                                rank->device, (long long)task->version, task->bundle);
+        return fail_to_send(rank, task);
     }
     size_t offset = place == task->bundle ? 0 : car_rank_home_part(rank, task->bundle)->offset;
     CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &copy));
@@ -155,7 +199,10 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
     case CAR_CARGO_GRADIENT:
         return send_activations(rank, task);
     case CAR_CARGO_WEIGHTS:
-        return rank->placement->owned ? send_moving_weights(rank, task) : send_tied_weights(rank, task);
+    case CAR_CARGO_BACKWARD_WEIGHTS:
+        return rank->chains             ? send_copy(rank, task)
+               : rank->placement->owned ? send_moving_weights(rank, task)
+                                        : send_tied_weights(rank, task);
     default:
         return send_sum(rank, task);
     }
@@ -163,13 +210,43 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
 
 /* ---- arriving -------------------------------------------------------------------------------- */
 
+/* The block of a sum that is to come: the first of its pieces makes it. */
+static car_status find_room(car_rank *rank, car_entry *entry) {
+    const car_task *task = &entry->task;
+    int leg = car_usage_leg(rank->usage, task), pieces = car_plan_pieces(rank->plan, task->bundle);
+    car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, leg);
+    car_status status = CAR_OK;
+    if (!sum) {
+        car_sum coming = {.step = task->step, .leg = leg, .missing = UINT64_MAX >> (CAR_MOST_PIECES - pieces)};
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, rank->holding[task->bundle].layout.master_bytes,
+                                 &coming.block));
+        status = car_rank_put_sum(rank, task->bundle, &coming);
+        if (status != CAR_OK) {
+            car_block_drop(rank, coming.block);
+            return status;
+        }
+        sum = car_rank_find_sum(rank, task->bundle, task->step, leg);
+    }
+    entry->block = sum->block;
+    entry->block->references++;
+done:
+    return status;
+}
+
 static car_status start_receive(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     size_t bytes = car_plan_task_bytes(rank->plan, task);
     car_status status = CAR_OK;
-    CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &entry->block));
-    entry->message = (car_message){
-        .kind = CAR_MESSAGE_RECEIVE, .data = entry->block->data, .bytes = bytes, .peer = task->peer, .tag = task->tag};
+    if (is_sum(task)) {
+        CAR_TRY(find_room(rank, entry));
+    } else {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &entry->block));
+    }
+    entry->message = (car_message){.kind = CAR_MESSAGE_RECEIVE,
+                                   .data = place_of(rank, task, entry->block),
+                                   .bytes = bytes,
+                                   .peer = task->peer,
+                                   .tag = task->tag};
 done:
     return status;
 }
@@ -180,7 +257,7 @@ static car_status start_collective(car_rank *rank, car_entry *entry) {
     car_message_kind kind = CAR_MESSAGE_BROADCAST;
     car_status status = CAR_OK;
     if (task->kind == CAR_TASK_REDUCE) {
-        const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
+        const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, CAR_NONE);
         if (!sum) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum of bundle %d to reduce",
                                     rank->device, task->bundle);
@@ -246,7 +323,12 @@ void car_rank_message_finished(void *user, car_message *message) {
 static void take_weights(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     car_holding_of_bundle *h = &rank->holding[task->bundle];
-    if (h->owned && task->kind == CAR_TASK_BROADCAST) {
+    if (rank->chains) {
+        car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
+        bool passes = car_usage_passing(rank->usage, task, task->bundle) != CAR_PASSING_NOT;
+        car_block_drop(rank, copy->held.block); /* left by what was dropped at an early end */
+        *copy = (car_passing_copy){.held = {.block = entry->block, .version = task->version}, .reads = 1 + passes};
+    } else if (h->owned && task->kind == CAR_TASK_BROADCAST) {
         car_block_drop(rank, entry->block); /* the owner's own */
     } else if (h->places > 0) {             /* a tied parameter that has a place here */
         car_held *held = &h->held[task->version % h->places];
@@ -286,25 +368,19 @@ static car_status take_activations(car_rank_thread *thread, car_entry *entry) {
 car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
-    car_status status = CAR_OK;
     if (task->kind == CAR_TASK_REDUCE || car_rank_is_dropped(rank, task)) {
         car_block_drop(rank, entry->block);
         entry->block = NULL;
         return CAR_OK;
     }
-    if (task->kind == CAR_TASK_BROADCAST || task->cargo == CAR_CARGO_WEIGHTS) {
+    if (task->kind == CAR_TASK_BROADCAST || car_cargo_is_weights(task->cargo)) {
         take_weights(rank, entry);
         return CAR_OK;
     }
     if (task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT) {
         return take_activations(thread, entry);
     }
-    status = car_rank_put_sum(rank, task->bundle, task->step, 0, entry->block);
-    if (status == CAR_OK) {
-        entry->block = NULL;
-        status = task->cargo == CAR_CARGO_PARTIAL
-                     ? car_rank_settle(rank, task->bundle, task->step, task->worker + 1, false)
-                     : CAR_OK;
-    }
-    return status;
+    car_block_drop(rank, entry->block); /* its sum has another reference */
+    entry->block = NULL;
+    return car_rank_settle_piece(rank, task);
 }

@@ -252,7 +252,7 @@ car_status car_rank_hear_square(car_rank *rank, const car_parcel *parcel) {
 }
 
 car_status car_rank_measure(car_rank *rank, const car_task *task) {
-    const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step);
+    const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, CAR_NONE);
     if (!sum) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum of bundle %d to measure",
                                 rank->device, task->bundle);

@@ -19,7 +19,7 @@
 car_status car_rank_begin_average(car_rank *rank, int bundle) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     bool wanted = rank->purpose == CAR_PURPOSE_GRADIENT && !h->mean;
-    return wanted ? car_block_create(rank, CAR_MEMORY_GRADIENTS, h->layout.bytes, &h->mean) : CAR_OK;
+    return wanted ? car_block_create(rank, CAR_MEMORY_GRADIENTS, h->layout.master_bytes, &h->mean) : CAR_OK;
 }
 
 void car_rank_average(car_rank *rank, int bundle, const car_block *sum) {
@@ -27,10 +27,10 @@ void car_rank_average(car_rank *rank, int bundle, const car_block *sum) {
     for (int c = 0; c < h->layout.count; c++) {
         const car_part *part = &h->layout.parts[c];
         if (part->first && car_engine_is_statistic(rank->program, part->param)) {
-            memset(h->mean->data + part->offset, 0, part->bytes);
+            memset(h->mean->data + part->home_offset, 0, part->bytes);
         } else if (part->first) {
             car_engine_average(rank->program, part->param, sum->data + part->sum_offset, rank->batches,
-                               h->mean->data + part->offset);
+                               h->mean->data + part->home_offset);
         }
     }
 }
@@ -136,14 +136,16 @@ static car_status export_values(const car_rank *rank, int param, const void *sto
 static car_status hand_out(car_rank *rank, int bundle, const car_part *part, bool gradient, void *room, void *values) {
     const car_holding_of_bundle *h = &rank->holding[bundle];
     int keeper = car_rank_keeper_of(rank, bundle);
-    const car_block *block = gradient ? h->mean : car_rank_find_weights(rank, bundle, rank->newest);
+    const car_block *block = gradient    ? h->mean
+                             : h->master ? h->master
+                                         : car_rank_find_weights(rank, bundle, rank->newest);
     car_status status = CAR_OK;
     if (keeper == rank->device && !block) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got what it should keep of %s",
                                 rank->device, car_graph_param(rank->graph, part->param)->name);
     }
     if (keeper == rank->device) {
-        memcpy(room, block->data + part->offset, part->bytes);
+        memcpy(room, block->data + part->home_offset, part->bytes);
     }
     CAR_TRY(car_transport_broadcast(rank->transport, keeper, room, part->bytes));
     if (values) {

@@ -186,6 +186,17 @@ static bool is_copied_before(const car_rank *rank, int stage, int which) {
     return which == CAR_CUT_PREVIOUS && used;
 }
 
+/* The floats of a version's weights: the newest one's are the master's. */
+static void copy_weights(const car_rank *rank, int bundle, const car_part *part, const car_block *weights, bool newest,
+                         void *to) {
+    const car_block *master = rank->holding[bundle].master;
+    if (master && newest) {
+        memcpy(to, master->data + part->home_offset, part->bytes);
+    } else {
+        car_engine_unround(rank->program, part->param, weights->data + part->offset, to);
+    }
+}
+
 void car_rank_copy(car_rank *rank, const car_task *task, const car_block *room, const car_block *weights, bool before) {
     if (!concerns(rank, task)) {
         return;
@@ -195,11 +206,13 @@ void car_rank_copy(car_rank *rank, const car_task *task, const car_block *room, 
             continue;
         }
         int state = s.which - CAR_CUT_STATE_0, param = s.part->param;
-        const void *from = state >= 0 ? (void *)car_optimizer_state(rank->optimizer, state, param)
-                                      : (void *)(weights->data + s.part->offset);
         void *to = room ? (void *)(room->data + s.begin)
                         : (void *)car_cut_data(rank->snapshots->cut, (car_cut_part)s.which, param);
-        memcpy(to, from, s.part->bytes);
+        if (state >= 0) {
+            memcpy(to, car_optimizer_state(rank->optimizer, state, param), s.part->bytes);
+        } else {
+            copy_weights(rank, task->bundle, s.part, weights, s.which == CAR_CUT_WEIGHTS, to);
+        }
     }
 }
 

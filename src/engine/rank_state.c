@@ -20,8 +20,9 @@ static car_block *find_previous(car_rank *rank, int bundle) {
     return h->places == 2 ? car_rank_find_weights(rank, bundle, version) : h->older;
 }
 
-/* A part of a parameter of a home on its keeper; NULL if there is none. */
-static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cut_part which) {
+/* A part of a parameter of a home on its keeper; NULL if there is none. Of bf16's previous version there are only rounded
+ * weights: `room` takes them as floats. */
+static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cut_part which, float *room) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     const car_block *block = NULL;
     if (which >= CAR_CUT_STATE_0) {
@@ -32,6 +33,13 @@ static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cu
     block = which == CAR_CUT_WEIGHTS ? car_rank_find_weights(rank, bundle, rank->newest)
             : h->kept                ? h->kept
                                      : find_previous(rank, bundle);
+    if (which == CAR_CUT_WEIGHTS && h->master) {
+        return (float *)(h->master->data + part->home_offset);
+    }
+    if (block && h->master) {
+        car_engine_unround(rank->program, part->param, block->data + part->offset, room);
+        return room;
+    }
     return block ? (float *)(block->data + part->offset) : NULL;
 }
 
@@ -79,6 +87,7 @@ static void settle(car_rank *rank) {
         h->kept = NULL;
         if (h->places == 0) {
             drop_passing(rank, h);
+            car_rank_drop_copies(rank, b);
         }
         h->held[0].version = h->places > 0 || h->owned ? 0 : CAR_NONE;
         h->held[1].version = rank->goes_on && h->places == 2 ? CAR_VERSION_BEFORE : CAR_NONE;
@@ -119,6 +128,16 @@ done:
     return status;
 }
 
+/* Room for the floats of any parameter. */
+static car_status allocate_room(const car_rank *rank, float **out, size_t *bytes) {
+    *bytes = 0;
+    for (int p = 0; p < car_graph_param_count(rank->graph); p++) {
+        size_t own = car_program_param_bytes(rank->program, p);
+        *bytes = own > *bytes ? own : *bytes;
+    }
+    return car_context_allocate(rank->context, *bytes, 1, out);
+}
+
 car_status car_rank_settle_versions(car_rank *rank, bool goes_on) {
     rank->goes_on = goes_on;
     settle(rank);
@@ -126,7 +145,10 @@ car_status car_rank_settle_versions(car_rank *rank, bool goes_on) {
 }
 
 car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
+    float *room = NULL;
+    size_t most = 0;
     car_status status = CAR_OK;
+    CAR_TRY(allocate_room(rank, &room, &most));
     for (int b = 0; b < rank->bundles; b++) {
         const car_holding_of_bundle *h = &rank->holding[b];
         const car_block *block = first_place(rank, h);
@@ -135,23 +157,27 @@ car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
             if (!part->first) {
                 continue;
             }
-            CAR_TRY(car_weights_draw(rank->program, part->param, seed, (float *)(block->data + part->offset)));
+            float *floats = h->master ? (float *)(h->master->data + part->home_offset) : room;
+            CAR_TRY(car_weights_draw(rank->program, part->param, seed, floats));
+            car_engine_round(rank->program, part->param, floats, block->data + part->offset);
         }
     }
     status = car_rank_settle_versions(rank, false);
 done:
+    car_context_release(rank->context, room, room ? most : 0, 1);
     return status;
 }
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 
-static car_status gather_part(car_rank *rank, car_cut *cut, int bundle, const car_part *part, car_cut_part which) {
+static car_status gather_part(car_rank *rank, car_cut *cut, int bundle, const car_part *part, car_cut_part which,
+                              float *room) {
     int keeper = car_rank_keeper_of(rank, bundle);
     float *to = cut ? car_cut_data(cut, which, part->param) : NULL;
-    float *from = keeper == rank->device ? find_part(rank, bundle, part, which) : NULL;
+    float *from = keeper == rank->device ? find_part(rank, bundle, part, which, room) : NULL;
     if (keeper == rank->device && !from && which == CAR_CUT_PREVIOUS) {
-        from =
-            find_part(rank, bundle, part, CAR_CUT_WEIGHTS); /* before the first step, or where nobody is ever stale */
+        /* Before the first step, or where nobody is ever stale. */
+        from = find_part(rank, bundle, part, CAR_CUT_WEIGHTS, room);
     }
     if (keeper == rank->device && !from) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got what it should keep of %s",
@@ -185,7 +211,10 @@ static bool is_exchanged(const car_rank *rank, int32_t parts, int which, const c
 
 car_status car_rank_gather(car_rank *rank, car_cut *cut) {
     int32_t parts = 0;
+    float *room = NULL;
+    size_t most = 0;
     car_status status = CAR_OK;
+    CAR_TRY(allocate_room(rank, &room, &most));
     CAR_TRY(agree_on_parts(rank, cut, &parts));
     for (int b = 0; b < rank->stages; b++) {
         const car_layout *layout = &rank->holding[b].layout;
@@ -193,7 +222,7 @@ car_status car_rank_gather(car_rank *rank, car_cut *cut) {
             const car_part *part = &layout->parts[c];
             for (int which = 0; part->first && which < CAR_CUT_PARTS; which++) {
                 if (is_exchanged(rank, parts, which, part)) {
-                    CAR_TRY(gather_part(rank, rank->device == 0 ? cut : NULL, b, part, (car_cut_part)which));
+                    CAR_TRY(gather_part(rank, rank->device == 0 ? cut : NULL, b, part, (car_cut_part)which, room));
                 }
             }
         }
@@ -206,6 +235,7 @@ car_status car_rank_gather(car_rank *rank, car_cut *cut) {
         car_cut_set_numbers(cut, &numbers);
     }
 done:
+    car_context_release(rank->context, room, room ? most : 0, 1);
     return status;
 }
 
@@ -240,8 +270,12 @@ car_status car_rank_put_part(car_rank *rank, int param, car_cut_part which, cons
             } else if (which == CAR_CUT_PREVIOUS) {
                 block = NULL;
             }
+            const car_part *part = &h->layout.parts[c];
             if (block) {
-                memcpy(block->data + h->layout.parts[c].offset, data, bytes);
+                car_engine_round(rank->program, param, data, block->data + part->offset);
+            }
+            if (h->master && which == CAR_CUT_WEIGHTS) {
+                memcpy(h->master->data + part->home_offset, data, bytes);
             }
         }
     }
@@ -269,11 +303,7 @@ static car_status share(car_rank *rank, car_cut *cut, int32_t parts) {
     float *room = NULL;
     size_t most = 0;
     car_status status = CAR_OK;
-    for (int p = 0; p < car_graph_param_count(rank->graph); p++) {
-        size_t bytes = car_program_param_bytes(rank->program, p);
-        most = bytes > most ? bytes : most;
-    }
-    CAR_TRY(car_context_allocate(rank->context, most, 1, &room));
+    CAR_TRY(allocate_room(rank, &room, &most));
     for (int b = 0; b < rank->stages; b++) {
         const car_layout *layout = &rank->holding[b].layout;
         for (int c = 0; c < layout->count; c++) {
@@ -345,6 +375,10 @@ static car_weights *view_of(car_rank *rank, car_weights *view, bool previous) {
         bool has = previous && find_previous(rank, b) != NULL;
         if (held->block) {
             car_rank_bind(view, &h->layout, has ? other : held);
+        }
+        for (int c = 0; c < h->layout.count; c++) {
+            const car_part *part = &h->layout.parts[c];
+            view->master[part->param] = h->master && !has ? h->master->data + part->home_offset : NULL;
         }
     }
     return view;

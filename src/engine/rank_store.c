@@ -31,8 +31,8 @@ void car_block_drop(car_rank *rank, car_block *block) {
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 /* Parameters whose size keeps what follows aligned come first, small odd ones last. */
-static bool is_even(size_t bytes) {
-    return bytes % 64 == 0;
+static bool is_even(const car_rank *rank, int param) {
+    return car_program_copy_bytes(rank->program, param) % 64 == 0;
 }
 
 static bool belongs(const car_rank *rank, int bundle, int param) {
@@ -72,17 +72,20 @@ static void add_part(const car_rank *rank, car_layout *layout, int l, int slot, 
     int param = car_graph_op(rank->graph, l)->params[slot];
     size_t bytes = car_program_param_bytes(rank->program, param);
     size_t derived = slot == 0 ? car_program_derived_bytes(rank->program, l) : 0;
-    layout->parts[layout->count] = (car_part){.op = l,
-                                              .slot = slot,
-                                              .param = param,
-                                              .first = first,
-                                              .offset = first ? layout->bytes : first_part(layout, param)->offset,
-                                              .sum_offset = layout->sum_bytes,
-                                              .bytes = bytes,
-                                              .derived_offset = layout->derived_bytes,
-                                              .derived_bytes = derived};
+    layout->parts[layout->count] =
+        (car_part){.op = l,
+                   .slot = slot,
+                   .param = param,
+                   .first = first,
+                   .offset = first ? layout->bytes : first_part(layout, param)->offset,
+                   .sum_offset = layout->sum_bytes,
+                   .home_offset = first ? layout->sum_bytes : first_part(layout, param)->sum_offset,
+                   .bytes = bytes,
+                   .derived_offset = layout->derived_bytes,
+                   .derived_bytes = derived};
     layout->count++;
-    layout->bytes += first ? bytes : 0;
+    layout->bytes += first ? car_program_copy_bytes(rank->program, param) : 0;
+    layout->master_bytes += first ? bytes : 0;
     layout->sum_bytes += bytes;
     layout->derived_bytes += car_round_up(derived, 64);
 }
@@ -95,7 +98,7 @@ static void add_parts(const car_rank *rank, int bundle, bool first) {
             int l = first ? stage->end - 1 - n : stage->first + n; /* further ones are added in ascending order */
             const car_op *op = car_graph_op(rank->graph, l);
             for (int p = 0; p < op->param_count; p++) {
-                bool fits = is_even(car_program_param_bytes(rank->program, op->params[p])) == (even == 1);
+                bool fits = is_even(rank, op->params[p]) == (even == 1);
                 if (fits && belongs(rank, bundle, op->params[p]) && is_first_in_stage(rank, stage, l, p) == first) {
                     add_part(rank, &rank->holding[bundle].layout, l, p, first);
                 }
@@ -108,16 +111,16 @@ static void add_parts(const car_rank *rank, int bundle, bool first) {
 static car_status check_layout(const car_rank *rank, int bundle) {
     const car_layout *layout = &rank->holding[bundle].layout;
     const car_bundle *b = &rank->partition->bundles[bundle];
-    if (!rank->alone && layout->sum_bytes != layout->bytes) {
+    if (!rank->alone && layout->sum_bytes != layout->master_bytes) {
         return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
                                 "%s is used twice in one stage, which ranks cannot do: use more stages",
                                 car_graph_param(rank->graph, layout->parts[layout->count - 1].param)->name);
     }
-    if (!rank->alone && layout->bytes != b->bytes) {
+    if (!rank->alone && (layout->bytes != b->copy_bytes || layout->master_bytes != b->bytes)) {
         return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
                                 "the weights of stage %d take %zu bytes in this machine's layout and %zu in the "
                                 "plan: ranks need channels that are multiples of 16",
-                                b->stage, layout->bytes, b->bytes);
+                                b->stage, layout->bytes, b->copy_bytes);
     }
     for (int c = 1; !rank->alone && car_plan_reduces(rank->plan) && c < layout->count; c++) {
         if (car_program_is_double(rank->program, layout->parts[c].param) !=
@@ -141,7 +144,7 @@ static car_status lay_out(car_rank *rank, int bundle) {
     CAR_TRY(car_context_allocate(rank->context, (size_t)car_graph_use_count(rank->graph), sizeof(car_part),
                                  &rank->holding[bundle].layout.parts));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_sum), &rank->holding[bundle].sums));
-    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_sum), &rank->holding[bundle].own));
+    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_own), &rank->holding[bundle].own));
     add_parts(rank, bundle, true);
     add_parts(rank, bundle, false);
     CAR_TRY(check_layout(rank, bundle));
@@ -172,6 +175,33 @@ void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block
     held->version = version;
 }
 
+/* ---- copies that are passed on --------------------------------------------------------------- */
+
+car_passing_copy *car_rank_find_copy(car_rank *rank, const car_task *task, int bundle) {
+    car_copy copy = car_usage_copy(rank->usage, task, bundle);
+    return copy == CAR_COPY_KEPT ? NULL : &rank->holding[bundle].copies[copy == CAR_COPY_BACKWARD];
+}
+
+static void drop_copy(car_rank *rank, car_passing_copy *copy) {
+    car_block_drop(rank, copy->held.block);
+    *copy = (car_passing_copy){.held.version = CAR_NONE};
+}
+
+void car_rank_read_copy(car_rank *rank, car_passing_copy *copy) {
+    if (--copy->reads > 0) {
+        return;
+    }
+    if (copy->held.block && copy->held.block->references > 1) {
+        car_arena_assign(rank->arena, copy->held.block->data, CAR_MEMORY_MESSAGES);
+    }
+    drop_copy(rank, copy);
+}
+
+void car_rank_drop_copies(car_rank *rank, int bundle) {
+    drop_copy(rank, &rank->holding[bundle].copies[0]);
+    drop_copy(rank, &rank->holding[bundle].copies[1]);
+}
+
 /* ---- sums ------------------------------------------------------------------------------------ */
 
 car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker) {
@@ -184,15 +214,21 @@ car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int work
     return NULL;
 }
 
-car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step) {
-    return car_rank_find_sum_of(rank, bundle, step, 0);
+car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int leg) {
+    car_sum *sums = rank->holding[bundle].sums, *found = NULL;
+    for (int s = 0; s < rank->sums_held; s++) {
+        bool fits =
+            sums[s].block && sums[s].step == step && sums[s].worker == 0 && (leg == CAR_NONE || sums[s].leg == leg);
+        found = fits && (!found || sums[s].leg > found->leg) ? &sums[s] : found;
+    }
+    return found;
 }
 
-car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker, car_block *block) {
+car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum) {
     car_sum *sums = rank->holding[bundle].sums;
     for (int s = 0; s < rank->sums_held; s++) {
         if (!sums[s].block) {
-            sums[s] = (car_sum){.step = step, .worker = worker, .block = block};
+            sums[s] = *sum;
             return CAR_OK;
         }
     }
@@ -200,11 +236,13 @@ car_status car_rank_put_sum(car_rank *rank, int bundle, int64_t step, int worker
                             bundle);
 }
 
-void car_rank_drop_sum(car_rank *rank, int bundle, int64_t step) {
+void car_rank_drop_sum(car_rank *rank, int bundle, const car_sum *sum) {
     car_sum *sums = rank->holding[bundle].sums;
     bool all = car_usage_keeps_apart(rank->usage); /* else a worker's own ends where it joins the sum over all */
+    int64_t step = sum->step;
+    int leg = sum->leg;
     for (int s = 0; s < rank->sums_held; s++) {
-        if (sums[s].block && sums[s].step == step && (all || sums[s].worker == 0)) {
+        if (sums[s].block && sums[s].step == step && sums[s].leg == leg && (all || sums[s].worker == 0)) {
             car_block_drop(rank, sums[s].block);
             sums[s] = (car_sum){.step = CAR_NONE};
         }
@@ -219,7 +257,7 @@ void car_rank_drop_sums(car_rank *rank, int bundle) {
     }
     for (int s = 0; h->own && s < rank->sums_held; s++) {
         car_block_drop(rank, h->own[s].block);
-        h->own[s] = (car_sum){.step = CAR_NONE};
+        h->own[s] = (car_own){.step = CAR_NONE};
     }
 }
 
@@ -235,6 +273,9 @@ static car_status allocate_bundle(car_rank *rank, int bundle) {
             CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WEIGHTS, h->layout.derived_bytes, &h->held[v].derived));
         }
         h->held[v].version = v == 0 ? 0 : CAR_NONE;
+    }
+    if (bundle < rank->stages && (h->places > 0 || h->owned) && h->layout.master_bytes != bytes) {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.master_bytes, &h->master));
     }
 done:
     return status;
@@ -267,6 +308,7 @@ car_status car_rank_create_store(car_rank *rank) {
     } else if (car_usage_adds_by_worker(rank->usage)) { /* each has one of its own besides */
         rank->sums_held += rank->workers;
     }
+    rank->sums_held += rank->alone ? 0 : rank->batches; /* what is posted, and legs */
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->bundles, sizeof *rank->holding, &rank->holding));
     for (int b = 0; b < rank->bundles; b++) {
         CAR_TRY(lay_out(rank, b));
@@ -285,10 +327,12 @@ void car_rank_destroy_store(car_rank *rank) {
     for (int b = 0; rank->holding && b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
         car_rank_drop_sums(rank, b);
+        car_rank_drop_copies(rank, b);
         for (int v = 0; v < 2; v++) {
             car_block_drop(rank, h->held[v].block);
             car_arena_release(rank->arena, h->held[v].derived);
         }
+        car_block_drop(rank, h->master);
         car_block_drop(rank, h->source.block);
         car_block_drop(rank, h->older);
         car_block_drop(rank, h->kept);

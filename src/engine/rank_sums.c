@@ -7,24 +7,30 @@
  *   in time   R p (arrives)   B: adds, operation by operation   S p
  *   late      B: keeps its gradient apart      R p (arrives): adds what was kept   S p
  *
- * A tied parameter's sum is added to its home's once both are whole. */
+ * Sums come in pieces (car_plan_pieces), and each is added to and sent on by itself. A tied parameter's sum is added to its
+ * home's once both are whole, piece by piece too. */
 #include "engine/rank_internal.h"
 #include "kernels/vector/vector.h"
 
 /* ---- what was kept apart ----------------------------------------------------------------------- */
 
-/* A worker's gradient to the sum over those before it; or its own sum, where it has several micro-batches in a step. */
-static void add_block(const car_rank *rank, const car_layout *layout, char *sum, const char *own) {
+/* The bytes begin .. end - 1 of a block, of each parameter that has some of them: a worker's gradient to the sum over those
+ * before it; or its own sum, where it has several micro-batches in a step, which is not cut. */
+static void add_range(const car_rank *rank, const car_layout *layout, size_t begin, size_t end, char *sum,
+                      const char *own) {
     bool apart = car_usage_adds_by_worker(rank->usage) || car_usage_keeps_apart(rank->usage);
     int several = apart ? rank->batches / rank->workers : 1;
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
         const car_op *op = car_graph_op(rank->graph, part->op);
+        size_t from = part->sum_offset > begin ? part->sum_offset : begin, to = part->sum_offset + part->bytes;
+        to = to < end ? to : end;
         if (several > 1) {
             car_engine_join(rank->program, op, part->slot, sum + part->sum_offset, own + part->sum_offset, several);
-        } else {
-            car_engine_add(rank->program, op, part->slot, sum + part->sum_offset, own + part->sum_offset, false);
+        } else if (from < to) {
+            car_engine_add_range(rank->program, op, part->slot, from - part->sum_offset, to - part->sum_offset,
+                                 sum + part->sum_offset, own + part->sum_offset);
         }
     }
     car_kernels_leave(mode);
@@ -36,7 +42,7 @@ static void add_uses(const car_rank *rank, const car_layout *layout, char *sum) 
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
         if (!part->first) {
-            car_vector_select()->accumulate((float *)(sum + part->offset), (const float *)(sum + part->sum_offset),
+            car_vector_select()->accumulate((float *)(sum + part->home_offset), (const float *)(sum + part->sum_offset),
                                             (int64_t)(part->bytes / sizeof(float)));
         }
     }
@@ -45,16 +51,16 @@ static void add_uses(const car_rank *rank, const car_layout *layout, char *sum) 
 
 void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
     const car_layout *layout = &rank->holding[bundle].layout;
-    const car_sum *sum = car_rank_find_sum(rank, bundle, step);
+    const car_sum *sum = car_rank_find_sum(rank, bundle, step, CAR_NONE);
     bool apart = car_usage_keeps_apart(rank->usage);
-    if (!sum || (!apart && layout->sum_bytes == layout->bytes)) {
+    if (!sum || (!apart && layout->sum_bytes == layout->master_bytes)) {
         return;
     }
     char *data = sum->block->data;
     for (int i = 1; apart && i < rank->workers; i++) {
         const char *own = car_rank_find_sum_of(rank, bundle, step, i)->block->data;
         pthread_mutex_unlock(&rank->lock);
-        add_block(rank, layout, data, own);
+        add_range(rank, layout, 0, layout->sum_bytes, data, own);
         pthread_mutex_lock(&rank->lock);
     }
     pthread_mutex_unlock(&rank->lock);
@@ -66,86 +72,168 @@ void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
+/* The sums of the bundles tied to a home, and what lies of them in bytes begin .. end - 1 of the home's. Lets the lock go. */
+static car_status add_ties_to(car_rank *rank, int home, int64_t step, char *sum, size_t begin, size_t end) {
     for (int b = rank->stages; b < rank->bundles; b++) {
         const car_bundle *tied = &rank->partition->bundles[b];
         if (tied->home != home || tied->bytes == 0) {
             continue;
         }
-        car_sum *sum = car_rank_find_sum(rank, home, step), *other = car_rank_find_sum(rank, b, step);
-        if (!sum || !other) {
+        const car_sum *other = car_rank_find_sum(rank, b, step, CAR_NONE);
+        if (!other) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a sum of tied bundle %d is missing",
                                     rank->device, b);
         }
-        car_arena_assign(rank->arena, other->block->data, CAR_MEMORY_GRADIENTS);
-        car_rank_add_parts(rank, b, step);
         const car_layout *layout = &rank->holding[b].layout;
-        float *to = (float *)(sum->block->data + car_rank_home_part(rank, b)->offset);
+        size_t place = car_rank_home_part(rank, b)->sum_offset;
         const char *from = other->block->data;
-        car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
+        car_arena_assign(rank->arena, other->block->data, CAR_MEMORY_GRADIENTS);
         pthread_mutex_unlock(&rank->lock);
-        for (int c = 0; c < layout->count; c++) {
-            car_vector_select()->accumulate(to, (const float *)(from + layout->parts[c].sum_offset),
-                                            (int64_t)(layout->parts[c].bytes / sizeof(float)));
+        car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
+        for (int c = 0; c < layout->count; c++) { /* each of its uses is as large as the parameter */
+            size_t first = place > begin ? place : begin, last = place + layout->parts[c].bytes;
+            last = last < end ? last : end;
+            if (first < last) {
+                car_vector_select()->accumulate((float *)(sum + first),
+                                                (const float *)(from + layout->parts[c].sum_offset + first - place),
+                                                (int64_t)((last - first) / sizeof(float)));
+            }
         }
-        pthread_mutex_lock(&rank->lock);
         car_kernels_leave(mode);
-        car_rank_drop_sum(rank, b, step);
+        pthread_mutex_lock(&rank->lock);
     }
     return CAR_OK;
 }
 
-/* ---- late sums ------------------------------------------------------------------------------- */
-
-car_status car_rank_put_own(car_rank *rank, int bundle, int64_t step, int worker, car_block *block) {
-    car_sum *own = rank->holding[bundle].own;
-    for (int s = 0; s < rank->sums_held; s++) {
-        if (!own[s].block) {
-            own[s] = (car_sum){.step = step, .worker = worker, .block = block};
-            return CAR_OK;
+static void drop_ties(car_rank *rank, int home, int64_t step) {
+    for (int b = rank->stages; b < rank->bundles; b++) {
+        const car_sum *sum =
+            rank->partition->bundles[b].home == home ? car_rank_find_sum(rank, b, step, CAR_NONE) : NULL;
+        if (sum) {
+            car_rank_drop_sum(rank, b, sum);
         }
     }
-    return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d holds too many gradients of bundle %d",
-                            rank->device, bundle);
 }
 
-/* Takes it out of the table; NULL if there is none. */
-static car_block *take_own(car_rank *rank, int bundle, int64_t step, int worker) {
-    car_sum *own = rank->holding[bundle].own;
+car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
+    car_status status = CAR_OK;
+    for (int b = rank->stages; b < rank->bundles; b++) {
+        if (rank->partition->bundles[b].home == home && rank->partition->bundles[b].bytes > 0) {
+            car_rank_add_parts(rank, b, step);
+        }
+    }
+    const car_sum *sum = car_rank_find_sum(rank, home, step, CAR_NONE);
+    if (!sum) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: the sum of bundle %d is missing",
+                                rank->device, home);
+    }
+    CAR_TRY(add_ties_to(rank, home, step, sum->block->data, 0, rank->holding[home].layout.master_bytes));
+    drop_ties(rank, home, step);
+done:
+    return status;
+}
+
+/* ---- late sums ------------------------------------------------------------------------------- */
+
+static uint64_t bit_of(int piece) {
+    return (uint64_t)1 << piece;
+}
+
+static uint64_t all_pieces(const car_rank *rank, int bundle) {
+    int pieces = car_plan_pieces(rank->plan, bundle);
+    return pieces == CAR_MOST_PIECES ? UINT64_MAX : bit_of(pieces) - 1;
+}
+
+static car_own *find_own(car_rank *rank, int bundle, int64_t step, int worker) {
+    car_own *own = rank->holding[bundle].own;
     for (int s = 0; s < rank->sums_held; s++) {
         if (own[s].block && own[s].step == step && own[s].worker == worker) {
-            car_block *block = own[s].block;
-            own[s] = (car_sum){.step = CAR_NONE};
-            return block;
+            return &own[s];
         }
     }
     return NULL;
 }
 
-car_status car_rank_settle(car_rank *rank, int bundle, int64_t step, int number, bool computed) {
-    car_sum *sum = car_rank_find_sum(rank, bundle, step);
-    car_block *own = sum ? take_own(rank, bundle, step, number % rank->workers) : NULL;
-    if (own) {
-        car_block *to = sum->block;
-        pthread_mutex_unlock(&rank->lock);
-        add_block(rank, &rank->holding[bundle].layout, to->data, own->data);
-        pthread_mutex_lock(&rank->lock);
-        car_block_drop(rank, own);
-    }
-    bool whole = own || (sum && computed);
-    bool last = number == rank->batches - 1 && bundle < rank->stages;
-    return whole && last && car_usage_adds_ties_early(rank->usage) ? car_rank_add_ties(rank, bundle, step) : CAR_OK;
+/* Whether the ties of a sum are added where micro-batch `number` finishes it. */
+static bool takes_ties(const car_rank *rank, int bundle, int number) {
+    return number == rank->batches - 1 && bundle < rank->stages && car_usage_adds_ties_early(rank->usage);
 }
 
-car_status car_rank_join(car_rank *rank, int bundle, const car_task *task) {
+/* Adds a piece of a gradient that waited to the sum, which has it now. */
+static car_status add_piece(car_rank *rank, int bundle, int number, const car_sum *sum, car_own *own, int piece) {
+    size_t begin = 0, bytes = 0;
+    int64_t step = sum->step;
+    char *to = sum->block->data;
+    const char *from = own->block->data;
+    car_status status = CAR_OK;
+    car_plan_piece_range(rank->plan, bundle, piece, &begin, &bytes);
+    own->waiting &= ~bit_of(piece);
+    own->adding++;
+    pthread_mutex_unlock(&rank->lock);
+    add_range(rank, &rank->holding[bundle].layout, begin, begin + bytes, to, from);
+    pthread_mutex_lock(&rank->lock);
+    if (takes_ties(rank, bundle, number)) {
+        status = add_ties_to(rank, bundle, step, to, begin, begin + bytes);
+    }
+    if (--own->adding == 0 && own->waiting == 0) { /* whoever adds the last */
+        car_block_drop(rank, own->block);
+        *own = (car_own){.step = CAR_NONE};
+        if (takes_ties(rank, bundle, number)) {
+            drop_ties(rank, bundle, step);
+        }
+    }
+    return status;
+}
+
+car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundle, car_block *block) {
+    car_own *own = rank->holding[bundle].own, *free_one = NULL;
+    const car_sum *sum = car_rank_find_sum(rank, bundle, backward->step, car_usage_leg(rank->usage, backward));
+    int pieces = car_plan_pieces(rank->plan, bundle);
+    car_status status = CAR_OK;
+    for (int s = 0; s < rank->sums_held; s++) {
+        free_one = own[s].block ? free_one : &own[s];
+    }
+    if (!free_one) {
+        car_block_drop(rank, block);
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d holds too many gradients of bundle %d",
+                                rank->device, bundle);
+    }
+    *free_one = (car_own){.step = backward->step,
+                          .worker = backward->worker % rank->workers,
+                          .block = block,
+                          .waiting = all_pieces(rank, bundle)};
+    if (!sum || sum->missing) {
+        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
+    }
+    for (int piece = 0; sum && piece < pieces; piece++) {
+        if (free_one->waiting & bit_of(piece) & ~sum->missing) {
+            CAR_TRY(add_piece(rank, bundle, backward->worker, sum, free_one, piece));
+        }
+    }
+done:
+    return status;
+}
+
+car_status car_rank_finish_sum(car_rank *rank, const car_task *backward, int bundle) {
+    return takes_ties(rank, bundle, backward->worker) ? car_rank_add_ties(rank, bundle, backward->step) : CAR_OK;
+}
+
+car_status car_rank_settle_piece(car_rank *rank, const car_task *receive) {
+    car_sum *sum = car_rank_find_sum(rank, receive->bundle, receive->step, car_usage_leg(rank->usage, receive));
+    bool partial = receive->cargo == CAR_CARGO_PARTIAL;
+    car_own *own =
+        partial ? find_own(rank, receive->bundle, receive->step, (receive->worker + 1) % rank->workers) : NULL;
+    if (!sum) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a piece of bundle %d belongs to no sum",
+                                rank->device, receive->bundle);
+    }
+    sum->missing &= ~bit_of(receive->piece);
+    return own ? add_piece(rank, receive->bundle, receive->worker + 1, sum, own, receive->piece) : CAR_OK;
+}
+
+car_status car_rank_join(car_rank *rank, const car_task *task, int bundle) {
     car_sum *own = car_rank_find_sum_of(rank, bundle, task->step, car_usage_own_of(rank->usage, task));
     car_block *block = own->block;
     *own = (car_sum){.step = CAR_NONE};
-    car_status status = car_rank_put_own(rank, bundle, task->step, task->worker % rank->workers, block);
-    if (status != CAR_OK) {
-        car_block_drop(rank, block);
-    } else if (!car_rank_find_sum(rank, bundle, task->step)) {
-        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
-    }
-    return status;
+    return car_rank_keep_own(rank, task, bundle, block);
 }

@@ -30,17 +30,25 @@ void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *
     }
 }
 
-/* After a restart, those that are stale in the first step use what was there before it. */
-static car_held find_version(car_rank *rank, int bundle, const car_task *task, int64_t version) {
-    int home = rank->partition->bundles[bundle].home, place = car_usage_holding(rank->usage, bundle)->block;
-    car_holding_of_bundle *h = &rank->holding[place];
+/* What a task uses of a bundle; *place is the bundle whose block it lies in. After a restart, those that are stale in the
+ * first step use what was there before it. */
+static car_held find_version(car_rank *rank, int bundle, const car_task *task, int64_t version, int *place) {
+    int home = rank->partition->bundles[bundle].home;
+    const car_passing_copy *copy = car_rank_find_copy(rank, task, bundle);
+    *place = car_usage_holding(rank->usage, bundle)->block;
+    const car_holding_of_bundle *h = &rank->holding[*place];
     bool stale =
         version == CAR_VERSION_BEFORE || (task->step == 0 && car_plan_delay(rank->plan, task->worker, home) > 0);
     if (h->older && stale) {
         return (car_held){.block = h->older};
     }
-    return car_rank_find_weights(rank, place, version) ? h->held[car_holding_place(h->places, version)]
-                                                       : (car_held){.block = NULL};
+    if (copy) {
+        return copy->held.version == version ? copy->held : (car_held){.block = NULL};
+    }
+    *place = car_usage_kept_block(rank->usage, bundle);
+    h = &rank->holding[*place];
+    return car_rank_find_weights(rank, *place, version) ? h->held[car_holding_place(h->places, version)]
+                                                        : (car_held){.block = NULL};
 }
 
 static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
@@ -48,13 +56,14 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
     for (int b = car_bundle_of_stage(rank->partition, task->stage, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_stage(rank->partition, task->stage, b)) {
         int64_t version = b < rank->stages ? task->version : task->tied_version;
-        const car_held held = find_version(rank, b, task, version);
+        int place = b;
+        const car_held held = find_version(rank, b, task, version, &place);
         if (!held.block) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: version %lld of bundle %d is not here",
                                     rank->device, (long long)version, b);
         }
         car_arena_assign(rank->arena, held.block->data, CAR_MEMORY_WEIGHTS);
-        if (car_usage_holding(rank->usage, b)->block == b) {
+        if (place == b) {
             car_rank_bind(&thread->view, &rank->holding[b].layout, &held);
         } else {
             thread->view.param[rank->partition->bundles[b].param] =
@@ -98,10 +107,13 @@ done:
 
 /* With the lock. */
 static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car_addition *out) {
-    int own = car_usage_own_of(rank->usage, task);
+    int own = car_usage_own_of(rank->usage, task), leg = car_usage_leg(rank->usage, task);
     bool several = rank->batches > rank->workers, by_worker = car_usage_adds_by_worker(rank->usage);
     bool apart = car_usage_keeps_apart(rank->usage) && own > 0 && !several;
-    car_sum *sum = apart ? NULL : car_rank_find_sum_of(rank, bundle, task->step, own);
+    car_sum *sum = apart     ? NULL
+                   : own > 0 ? car_rank_find_sum_of(rank, bundle, task->step, own)
+                             : car_rank_find_sum(rank, bundle, task->step, leg);
+    sum = sum && sum->missing == 0 ? sum : NULL;
     bool late = !sum && !by_worker && car_usage_adds_late(rank->usage, task);
     bool first = task->worker == own; /* of all, or of its worker */
     car_status status = CAR_OK;
@@ -125,7 +137,8 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car
         }
     }
     if (out->kind == CAR_ADDITION_BEGINS || apart) {
-        status = car_rank_put_sum(rank, bundle, task->step, own, out->block);
+        status = car_rank_put_sum(rank, bundle,
+                                  &(car_sum){.step = task->step, .leg = leg, .worker = own, .block = out->block});
     }
     if (status != CAR_OK) {
         car_block_drop(rank, out->block);
@@ -166,12 +179,19 @@ static const car_addition *addition_of(const car_rank *rank, const car_entry *en
     return NULL;
 }
 
+/* Where a micro-batch stands in the order in which the step's statistics are joined. */
+static int place_in_order(const car_rank *rank, int number) {
+    bool by_worker = car_plan_config_of(rank->plan)->sum_order == CAR_SUM_ORDER_WORKER;
+    return by_worker ? number % rank->workers * (rank->batches / rank->workers) + number / rank->workers : number;
+}
+
 static void add_gradient(const car_rank *rank, const car_task *task, const car_op *op, int p, void *sum,
                          const void *own, bool first) {
     if (rank->ring) {
         car_engine_add(rank->program, op, p, sum, own, first);
     } else {
-        car_engine_add_any_order(rank->program, op, p, sum, own, first, task->worker, rank->batches);
+        car_engine_add_any_order(rank->program, op, p, sum, own, first, place_in_order(rank, task->worker),
+                                 rank->batches);
     }
 }
 
@@ -236,15 +256,13 @@ static car_status settle_sums(car_rank *rank, car_entry *entry) {
     for (int a = 0; a < entry->addition_count; a++) {
         car_addition *addition = &entry->additions[a];
         if (addition->kind == CAR_ADDITION_WAITS) {
-            CAR_TRY(
-                car_rank_put_own(rank, addition->bundle, task->step, task->worker % rank->workers, addition->block));
-            addition->kind = CAR_ADDITION_ADDS;                                        /* it is the store's now */
-            car_arena_assign(rank->arena, addition->block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
+            addition->kind = CAR_ADDITION_ADDS; /* it is the store's now */
+            CAR_TRY(car_rank_keep_own(rank, task, addition->bundle, addition->block));
+        } else if (car_usage_joins(rank->usage, task)) {
+            CAR_TRY(car_rank_join(rank, task, addition->bundle));
+        } else {
+            CAR_TRY(car_rank_finish_sum(rank, task, addition->bundle));
         }
-        if (car_usage_joins(rank->usage, task)) {
-            CAR_TRY(car_rank_join(rank, addition->bundle, task));
-        }
-        CAR_TRY(car_rank_settle(rank, addition->bundle, task->step, task->worker, true));
     }
 done:
     return status;
@@ -257,7 +275,14 @@ static void free_weights(car_rank *rank, const car_task *task) {
     for (int b = car_bundle_of_stage(rank->partition, task->stage, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_stage(rank->partition, task->stage, b)) {
         int64_t version = b < rank->stages ? task->version : task->tied_version;
-        if (version < 0 || !car_usage_ends_weights(rank->usage, task, b)) {
+        if (version < 0) {
+            continue;
+        }
+        car_passing_copy *copy = car_rank_find_copy(rank, task, b);
+        if (copy) {
+            car_rank_read_copy(rank, copy);
+        }
+        if (rank->chains || !car_usage_ends_weights(rank->usage, task, b)) {
             continue;
         }
         car_held *held = &rank->holding[b].held[version % 2];

@@ -69,13 +69,15 @@ done:
     return status;
 }
 
-/* zero's cycle: the place of a new version. If the one before ends with it, that is where it is made. */
+/* zero's cycle: the place of a new version. If the one before ends with it, that is where it is made, unless it is on its
+ * way still. */
 static car_status make_place(car_rank *rank, const car_task *task) {
     car_holding_of_bundle *h = &rank->holding[task->bundle];
     car_held *before = &h->held[(task->version - 1) % 2];
     car_block *block = NULL;
     car_status status = CAR_OK;
-    if (car_usage_ends_weights(rank->usage, task, task->bundle)) {
+    bool ends = car_usage_ends_weights(rank->usage, task, task->bundle);
+    if (ends && (!rank->chains || before->block->references == 1)) {
         block = before->block;
         *before = (car_held){.version = CAR_NONE};
     } else {
@@ -84,6 +86,16 @@ static car_status make_place(car_rank *rank, const car_task *task) {
     car_rank_put_weights(rank, task->bundle, task->version, block);
 done:
     return status;
+}
+
+/* zero's chains: what is left of the version before is on its way. */
+static void drop_older_version(car_rank *rank, const car_task *task) {
+    car_held *before = &rank->holding[task->bundle].held[(task->version - 1) % 2];
+    if (before->block && before->block->references > 1) {
+        car_arena_assign(rank->arena, before->block->data, CAR_MEMORY_MESSAGES);
+    }
+    car_block_drop(rank, before->block);
+    *before = (car_held){.version = CAR_NONE};
 }
 
 /* ---- an update ------------------------------------------------------------------------------- */
@@ -105,7 +117,7 @@ done:
 /* With the lock: what the new version is made of. */
 static car_status find_operands(car_rank *rank, const car_task *task, car_block **from, car_block **sum) {
     const car_holding_of_bundle *h = &rank->holding[task->bundle];
-    const car_sum *s = car_rank_find_sum(rank, task->bundle, task->step);
+    const car_sum *s = car_rank_find_sum(rank, task->bundle, task->step, CAR_NONE);
     *from = h->source.block && h->source.version == task->version - 1
                 ? h->source.block
                 : car_rank_find_weights(rank, task->bundle, task->version - 1);
@@ -158,6 +170,9 @@ static car_status make_version(car_rank_thread *thread, const car_task *task) {
     }
     CAR_TRY(car_rank_end_copy(rank, task, room));
     to->version = h->made = task->version;
+    if (rank->chains && from != to->block) {
+        drop_older_version(rank, task);
+    }
     car_block_drop(rank, h->source.block);
     h->source = (car_held){.version = CAR_NONE};
     CAR_TRY(copy_ties(rank, task, to->block));

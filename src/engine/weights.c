@@ -6,6 +6,35 @@
 #include "engine/internal.h"
 #include "kernels/vector/vector.h"
 
+/* ---- copies that are computed with ----------------------------------------------------------------- */
+
+void car_engine_round(const car_program *program, int param, const void *from, void *to) {
+    size_t bytes = car_program_param_bytes(program, param);
+    if (car_engine_is_rounded(program, param)) {
+        car_vector_select()->narrow(to, from, (int64_t)(bytes / sizeof(float)));
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
+void car_engine_round_range(const car_program *program, int param, int64_t first, int64_t count, const float *from,
+                            void *to) {
+    if (car_engine_is_rounded(program, param)) {
+        car_vector_select()->narrow((car_bf16 *)to + first, from + first, count);
+    } else {
+        memcpy((float *)to + first, from + first, (size_t)count * sizeof *from);
+    }
+}
+
+void car_engine_unround(const car_program *program, int param, const void *from, float *to) {
+    size_t bytes = car_program_param_bytes(program, param);
+    if (car_engine_is_rounded(program, param)) {
+        car_vector_select()->widen(to, from, (int64_t)(bytes / sizeof *to));
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
 /* ---- weights --------------------------------------------------------------------------------- */
 
 car_status car_weights_create(const car_program *program, car_arena *arena, car_weights **out) {
@@ -18,9 +47,14 @@ car_status car_weights_create(const car_program *program, car_arena *arena, car_
     weights->program = program;
     weights->arena = arena;
     CAR_TRY(car_context_allocate(context, (size_t)car_graph_param_count(graph), sizeof(void *), &weights->param));
+    CAR_TRY(car_context_allocate(context, (size_t)car_graph_param_count(graph), sizeof(void *), &weights->master));
     CAR_TRY(car_context_allocate(context, (size_t)car_graph_op_count(graph), sizeof(void *), &weights->derived));
     for (int p = 0; p < car_graph_param_count(graph); p++) {
-        CAR_TRY(car_arena_allocate(arena, CAR_MEMORY_WEIGHTS, car_program_param_bytes(program, p), &weights->param[p]));
+        CAR_TRY(car_arena_allocate(arena, CAR_MEMORY_WEIGHTS, car_program_copy_bytes(program, p), &weights->param[p]));
+        if (car_engine_is_rounded(program, p)) {
+            CAR_TRY(car_arena_allocate(arena, CAR_MEMORY_WEIGHTS, car_program_param_bytes(program, p),
+                                       &weights->master[p]));
+        }
     }
     for (int l = 0; l < car_graph_op_count(graph); l++) {
         CAR_TRY(
@@ -42,30 +76,48 @@ void car_weights_destroy(car_weights *weights) {
     for (int l = 0; weights->derived && l < car_graph_op_count(graph); l++) {
         car_arena_release(weights->arena, weights->derived[l]);
     }
+    for (int p = 0; weights->master && p < car_graph_param_count(graph); p++) {
+        car_arena_release(weights->arena, weights->master[p]);
+    }
     for (int p = 0; weights->param && p < car_graph_param_count(graph); p++) {
         car_arena_release(weights->arena, weights->param[p]);
     }
     car_context_release(context, weights->derived, (size_t)car_graph_op_count(graph), sizeof(void *));
+    car_context_release(context, weights->master, (size_t)car_graph_param_count(graph), sizeof(void *));
     car_context_release(context, weights->param, (size_t)car_graph_param_count(graph), sizeof(void *));
     car_context_release(context, weights, 1, sizeof *weights);
 }
 
 /* Kernels' parameters are gathered per operation, in the order of its slots. */
-void car_engine_bind_params(const car_weights *weights, const car_op *op, const float **param) {
+void car_engine_bind_params(const car_weights *weights, const car_op *op, const void **param) {
     for (int p = 0; p < op->param_count; p++) {
         param[p] = weights->param[op->params[p]];
     }
 }
 
-static car_status derive_forms(car_weights *weights, void *stream, int begin, int end) {
+/* Where the floats are here too, the copies are made of them again. */
+static void round_param(car_weights *weights, int param) {
+    if (weights->master[param]) {
+        car_engine_round(weights->program, param, weights->master[param], weights->param[param]);
+    }
+}
+
+static float *floats_of(const car_weights *weights, int param) {
+    return weights->master[param] ? weights->master[param] : weights->param[param];
+}
+
+static car_status derive_forms(car_weights *weights, const car_lane *lane, int begin, int end) {
     const car_program *program = weights->program;
     car_status status = CAR_OK;
     for (int l = begin; status == CAR_OK && l < end; l++) {
         const car_kernel *kernel = car_program_kernel(program, l);
+        for (int p = 0; p < kernel->op->param_count; p++) {
+            round_param(weights, kernel->op->params[p]);
+        }
         if (kernel->derived_bytes > 0) {
-            const float *param[CAR_MAX_PARAMS] = {NULL};
-            car_engine_bind_params(weights, kernel->op, param);
-            status = kernel->class->derive(kernel, param, weights->derived[l], stream);
+            car_kernel_io io = {.scratch = lane->scratch, .stream = lane->stream};
+            car_engine_bind_params(weights, kernel->op, io.param);
+            status = car_kernel_derive(kernel, &io, weights->derived[l]);
         }
     }
     return status;
@@ -73,7 +125,7 @@ static car_status derive_forms(car_weights *weights, void *stream, int begin, in
 
 car_status car_weights_refresh(car_weights *weights, car_lane *lane, int begin, int end) {
     car_kernel_mode mode = car_kernels_enter(car_program_threads(weights->program));
-    car_status status = derive_forms(weights, lane->stream, begin, end);
+    car_status status = derive_forms(weights, lane, begin, end);
     car_kernels_leave(mode);
     return status;
 }
@@ -88,20 +140,21 @@ static car_status refresh_param(car_weights *weights, int param) {
         if (kernel->derived_bytes == 0 || kernel->op->params[0] != param) {
             continue;
         }
-        void *stream = NULL;
-        status = car_kernels_onednn_open_stream(car_program_context(program), kernel->engine, &stream);
+        car_lane *lane = NULL;
+        status = car_lane_create(program, weights->arena, &lane);
         if (status == CAR_OK) {
-            status = derive_forms(weights, stream, l, l + 1);
+            status = derive_forms(weights, lane, l, l + 1);
         }
-        car_kernels_onednn_close_stream(stream);
+        car_lane_destroy(lane);
     }
     return status;
 }
 
 car_status car_weights_set(car_weights *weights, int param, const float *canonical) {
     car_kernel_mode mode = car_kernels_enter(car_program_threads(weights->program));
-    car_status status = car_program_import_param(weights->program, param, canonical, weights->param[param]);
+    car_status status = car_program_import_param(weights->program, param, canonical, car_weights_data(weights, param));
     if (status == CAR_OK) {
+        round_param(weights, param);
         status = refresh_param(weights, param);
     }
     car_kernels_leave(mode);
@@ -109,11 +162,24 @@ car_status car_weights_set(car_weights *weights, int param, const float *canonic
 }
 
 car_status car_weights_get(const car_weights *weights, int param, float *canonical) {
-    return car_program_export_param(weights->program, param, weights->param[param], canonical);
+    const car_program *program = weights->program;
+    car_context *context = car_program_context(program);
+    size_t bytes = car_program_param_bytes(program, param);
+    float *floats = NULL;
+    car_status status = CAR_OK;
+    if (!car_engine_is_rounded(program, param) || weights->master[param]) {
+        return car_program_export_param(program, param, floats_of(weights, param), canonical);
+    }
+    CAR_TRY(car_context_allocate(context, bytes, 1, &floats));
+    car_engine_unround(program, param, weights->param[param], floats);
+    CAR_TRY(car_program_export_param(program, param, floats, canonical));
+done:
+    car_context_release(context, floats, bytes, 1);
+    return status;
 }
 
 float *car_weights_data(car_weights *weights, int param) {
-    return weights->param[param];
+    return floats_of(weights, param);
 }
 
 /* ---- initial values -------------------------------------------------------------------------- */
@@ -157,7 +223,8 @@ car_status car_weights_initialize(car_weights *weights, uint64_t seed) {
     car_kernel_mode mode = car_kernels_enter(car_program_threads(weights->program));
     car_status status = CAR_OK;
     for (int p = 0; status == CAR_OK && p < params; p++) {
-        status = car_weights_draw(weights->program, p, seed, weights->param[p]);
+        status = car_weights_draw(weights->program, p, seed, floats_of(weights, p));
+        round_param(weights, p);
         status = status == CAR_OK ? refresh_param(weights, p) : status;
     }
     car_kernels_leave(mode);

@@ -308,6 +308,14 @@ double car_graph_flops(const car_graph *graph, bool backward) {
     return flops;
 }
 
+size_t car_graph_copy_bytes(const car_graph *graph) {
+    size_t bytes = 0;
+    for (int p = 0; p < graph->param_count; p++) {
+        bytes += car_param_copy_bytes(&graph->params[p]);
+    }
+    return bytes;
+}
+
 size_t car_graph_param_bytes(const car_graph *graph) {
     size_t bytes = 0;
     for (int p = 0; p < graph->param_count; p++) {

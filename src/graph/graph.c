@@ -25,6 +25,11 @@ size_t car_dtype_bytes(car_dtype dtype) {
     return dtype == CAR_U8 ? 1 : dtype == CAR_BF16 ? 2 : dtype == CAR_F64 ? 8 : 4;
 }
 
+size_t car_dtype_size(car_dtype dtype, int64_t elements) {
+    size_t bytes = (size_t)elements * car_dtype_bytes(dtype);
+    return dtype == CAR_BF16 ? car_round_up(bytes, sizeof(float)) : bytes; /* messages are counted in floats */
+}
+
 const char *car_precision_text(car_precision precision) {
     return precision == CAR_PRECISION_BF16 ? "bf16" : "fp32";
 }
@@ -50,6 +55,11 @@ int64_t car_shape_elements(car_shape shape) {
 size_t car_param_bytes(const car_param *param) {
     size_t bytes = (size_t)car_shape_elements(param->shape) * car_dtype_bytes(param->dtype);
     return param->dtype == CAR_F64 ? car_round_up(bytes, 64) : bytes;
+}
+
+size_t car_param_copy_bytes(const car_param *param) {
+    return param->copy == CAR_BF16 ? car_dtype_size(CAR_BF16, car_shape_elements(param->shape))
+                                   : car_param_bytes(param);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -105,6 +115,34 @@ int car_graph_fail(car_graph *graph, car_status status, const char *format, ...)
     return CAR_NONE;
 }
 
+void car_graph_set_precision(car_graph *graph, car_precision precision) {
+    if (graph->finished) {
+        car_graph_fail(graph, CAR_ERROR_ARGUMENT, "the precision of a finished graph cannot be changed");
+    } else {
+        graph->precision = precision;
+    }
+}
+
+car_precision car_graph_precision(const car_graph *graph) {
+    return graph->precision;
+}
+
+void car_graph_settle_types(car_graph *graph) {
+    for (int l = 0; graph->precision == CAR_PRECISION_BF16 && l < graph->op_count; l++) {
+        car_tensor *output = &graph->tensors[graph->ops[l].output];
+        car_op_kind kind = graph->ops[l].kind;
+        if (kind != CAR_OP_CROSS_ENTROPY && kind != CAR_OP_HEAD_LOSS) { /* the loss stays a float */
+            output->dtype = CAR_BF16;
+            output->bytes = car_dtype_size(CAR_BF16, car_shape_elements(output->shape));
+        }
+    }
+    for (int p = 0; p < graph->param_count; p++) {
+        car_param *param = &graph->params[p];
+        bool large = param->role == CAR_PARAM_WEIGHT || param->role == CAR_PARAM_EMBEDDING;
+        param->copy = large && graph->precision == CAR_PRECISION_BF16 ? CAR_BF16 : param->dtype;
+    }
+}
+
 static bool makes_loss(const car_op *op) {
     return op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_HEAD_LOSS ||
            (op->kind == CAR_OP_STAGE && op->config.stage.class->output_bytes == 0);
@@ -124,7 +162,15 @@ car_status car_graph_finish(car_graph *graph, int loss) {
                                 "the loss must be the output of the graph's last operation: a cross-entropy, or a "
                                 "stage of one's own that hands nothing on");
     }
+    for (int l = 0; graph->precision == CAR_PRECISION_BF16 && l < graph->op_count; l++) {
+        if (graph->ops[l].kind == CAR_OP_STAGE || graph->ops[l].kind == CAR_OP_CARRY) {
+            return car_context_fail(graph->context, CAR_ERROR_UNSUPPORTED,
+                                    "%s (%s) has no bf16 kernel: stages of one's own compute in fp32 or fp64",
+                                    graph->ops[l].name, car_op_kind_text(graph->ops[l].kind));
+        }
+    }
     graph->loss = loss;
+    car_graph_settle_types(graph);
     graph->status = car_graph_derive(graph);
     graph->finished = graph->status == CAR_OK;
     graph->loss = graph->finished ? loss : CAR_NONE; /* nobody may take it for finished */
@@ -179,7 +225,7 @@ int car_graph_add_tensor(car_graph *graph, const char *name, car_shape shape, ca
         .name = copy,
         .shape = shape,
         .dtype = dtype,
-        .bytes = (size_t)car_shape_elements(shape) * car_dtype_bytes(dtype),
+        .bytes = car_dtype_size(dtype, car_shape_elements(shape)),
         .producer = CAR_NONE,
         .last_forward = CAR_NONE,
         .last_backward = CAR_NONE,

@@ -8,6 +8,7 @@
 struct car_graph {
     car_context *context;
     car_status status; /* the first failure while building: sticky */
+    car_precision precision;
     bool finished;
     int loss;
     car_op *ops;
@@ -28,6 +29,8 @@ int car_graph_add_param(car_graph *graph, const char *name, car_shape shape, car
 /* Copies *op, creates its output (and aux if aux_shape.rank > 0), numbers its uses; returns the output. */
 int car_graph_add_op(car_graph *graph, const car_op *op, car_shape out, car_shape aux_shape, car_dtype aux_dtype);
 
+/* Gives outputs and parameters the element types of the graph's precision; called by car_graph_finish. */
+void car_graph_settle_types(car_graph *graph);
 /* Derives needs_grad, grad_mode, grad slots and lifetimes; called once by car_graph_finish. */
 car_status car_graph_derive(car_graph *graph);
 

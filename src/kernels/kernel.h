@@ -10,6 +10,7 @@
 #ifndef CAR_KERNEL_H
 #define CAR_KERNEL_H
 
+#include "base/base.h"
 #include "carousel/graph.h"
 #include "carousel/program.h"
 
@@ -20,8 +21,8 @@ typedef struct car_kernel_io {
     const void *in[CAR_MAX_INPUTS]; /* in backward: only those that the operation saves */
     void *out;                      /* in backward: only if saved */
     void *aux;
-    const float *param[CAR_MAX_PARAMS];
-    const void *derived; /* what `derive` made of the parameters */
+    const void *param[CAR_MAX_PARAMS]; /* bf16 or floats, by car_param.dtype */
+    const void *derived;               /* what `derive` made of the parameters */
     const void *grad_out;
     /* NULL where grad_mode is NONE or SHARED. May be the same buffer as grad_out (never with mode ADD) or,
      * for convolutions, linear layers and the loss, as in[0]: these read in[0] before they write. */
@@ -51,7 +52,7 @@ typedef struct car_kernel_class {
 } car_kernel_class;
 
 struct car_kernel {
-    const car_kernel_class *class; /* as chosen: see car_kernel_choose */
+    const car_kernel_class *class; /* as chosen by car_kernel_prepare */
     const car_graph *graph;
     const car_op *op;
     car_context *context;
@@ -61,11 +62,13 @@ struct car_kernel {
     bool guards; /* see car_program_config */
     int block_in[CAR_MAX_INPUTS], block_out;
     /* Filled in by prepare. */
-    size_t scratch_bytes; /* the larger of forward's and backward's */
+    size_t scratch_bytes;     /* the larger of forward's and backward's, with what it takes to widen */
+    size_t own_scratch_bytes; /* without */
     size_t derived_bytes;
     size_t weight_bytes; /* stored bytes of params[0] if own_layout */
     size_t aux_bytes;    /* stored bytes of aux; preset to its logical size */
     bool own_layout;     /* params[0] is not stored row-major */
+    bool widened;        /* the class knows floats only, and tensors or parameters are bf16: see widen.c */
     const char *name;
     void *state;
 };
@@ -73,6 +76,9 @@ struct car_kernel {
 /* The tables, indexed by car_op_kind. */
 extern const car_kernel_class *const car_kernels_reference[CAR_OP_KINDS];
 extern const car_kernel_class *const car_kernels_onednn[CAR_OP_KINDS];
+/* Classes that take bf16 tensors and weights as they are; NULL where there is none. `choose` may be NULL's, too: then
+ * the machine lacks the instructions. They add to gradients themselves. */
+extern const car_kernel_class *const car_kernels_bf16[CAR_OP_KINDS];
 
 /* Stages of one's own and what is carried through them, in both tables. */
 extern const car_kernel_class car_stage_kernel, car_carry_kernel;
@@ -112,12 +118,28 @@ int car_head_rank(const float *logits, int64_t classes, int32_t label);
 /* The class with the largest logit, the first of equals. */
 int64_t car_head_answer(const float *logits, int64_t classes);
 
-/* Sets kernel->class from a table; to be called when op and blocks are set, before prepare. */
-static inline void car_kernel_choose(car_kernel *kernel, const car_kernel_class *const *table) {
-    kernel->class = table[kernel->op->kind];
-    if (kernel->class->choose) {
-        kernel->class = kernel->class->choose(kernel);
+/* widen.c. Chooses the class and prepares it; to be called when op, engine and blocks are set. `class` is set even if it
+ * fails, if there is something to release. */
+car_status car_kernel_prepare(car_kernel *kernel, const car_kernel_class *const *table);
+car_status car_kernel_forward(const car_kernel *kernel, const car_kernel_io *io);
+car_status car_kernel_backward(const car_kernel *kernel, const car_kernel_io *io);
+/* Of `io` the parameters, scratch and stream are used. */
+car_status car_kernel_derive(const car_kernel *kernel, const car_kernel_io *io, void *derived);
+/* Parameter p of a kernel that gets floats. */
+static inline const float *car_kernel_floats(const car_kernel_io *io, int p) {
+    return io->param[p];
+}
+/* Whether backward honours CAR_GRAD_ADD; otherwise the program adds. */
+static inline bool car_kernel_adds_grad(const car_kernel *kernel) {
+    return kernel->widened || kernel->class->adds_grad;
+}
+
+/* Elements as stored: channels that only fill up the last block of an image count. */
+static inline int64_t car_kernel_stored_elements(car_shape shape, int block) {
+    if (shape.rank == 4) {
+        shape.dim[1] = (int64_t)car_round_up((size_t)shape.dim[1], (size_t)block);
     }
+    return car_shape_elements(shape);
 }
 
 /* Shape of input q, of the output, and of parameter p of a kernel. */

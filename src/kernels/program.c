@@ -85,7 +85,8 @@ static size_t blocked_bytes(const car_tensor *tensor, int block) {
         return tensor->bytes;
     }
     size_t channels = (size_t)tensor->shape.dim[1];
-    return tensor->bytes / channels * car_round_up(channels, (size_t)block);
+    size_t elements = (size_t)car_shape_elements(tensor->shape) / channels * car_round_up(channels, (size_t)block);
+    return car_dtype_size(tensor->dtype, (int64_t)elements);
 }
 
 static int block_of_table(car_kernels kernels) {
@@ -117,7 +118,7 @@ static size_t addend_offset(const car_program *program, int op, int input) {
     const car_kernel *kernel = &program->kernels[op];
     size_t offset = car_round_up(kernel->scratch_bytes, ALIGNMENT);
     for (int q = 0; q < input; q++) {
-        if (kernel->op->grad_mode[q] == CAR_GRAD_ADD && !kernel->class->adds_grad) {
+        if (kernel->op->grad_mode[q] == CAR_GRAD_ADD && !car_kernel_adds_grad(kernel)) {
             offset += car_round_up(program->tensor_bytes[kernel->op->inputs[q]], ALIGNMENT);
         }
     }
@@ -190,9 +191,8 @@ static car_status prepare_kernel(car_program *program, int l) {
     for (int q = 0; q < op->input_count; q++) {
         kernel->block_in[q] = program->blocks[op->inputs[q]];
     }
-    car_kernel_choose(kernel, table);
     program->prepared = l + 1;
-    car_status status = kernel->class->prepare ? kernel->class->prepare(kernel) : CAR_OK;
+    car_status status = car_kernel_prepare(kernel, table);
     if (status != CAR_OK) {
         return status;
     }
@@ -269,7 +269,7 @@ void car_program_destroy(car_program *program) {
     car_context *context = program->context;
     const car_graph *graph = program->graph;
     for (int l = program->prepared - 1; l >= 0; l--) {
-        if (program->kernels[l].class->release) {
+        if (program->kernels[l].class && program->kernels[l].class->release) {
             program->kernels[l].class->release(&program->kernels[l]);
         }
     }
@@ -308,6 +308,11 @@ size_t car_program_slot_bytes(const car_program *program, int slot) {
 size_t car_program_param_bytes(const car_program *program, int param) {
     return program->param_bytes[param];
 }
+size_t car_program_copy_bytes(const car_program *program, int param) {
+    bool rounded = car_graph_param(program->graph, param)->copy == CAR_BF16;
+    size_t bytes = program->param_bytes[param];
+    return rounded ? car_dtype_size(CAR_BF16, (int64_t)(bytes / sizeof(float))) : bytes;
+}
 size_t car_program_derived_bytes(const car_program *program, int op) {
     return program->kernels[op].derived_bytes;
 }
@@ -323,6 +328,7 @@ uint64_t car_program_fingerprint(const car_program *program) {
     for (int l = 0; l < car_graph_op_count(program->graph); l++) {
         const char *name = program->kernels[l].name;
         print = car_random_key(print, name ? name : "");
+        print = car_random_u64(print, program->kernels[l].widened);
     }
     return print;
 }
@@ -406,19 +412,26 @@ void car_program_import_tensor(const car_program *program, int tensor, const voi
 car_status car_program_export_tensor(const car_program *program, int tensor, const void *stored, float *canonical) {
     const car_tensor *t = car_graph_tensor(program->graph, tensor);
     int block = program->blocks[tensor];
-    if (t->dtype != CAR_F32) {
+    if (t->dtype != CAR_F32 && t->dtype != CAR_BF16) {
         return car_context_fail(program->context, CAR_ERROR_ARGUMENT, "tensor %s does not hold floats", t->name);
     }
-    if (block == 1) {
+    if (block == 1 && t->dtype == CAR_F32) {
         memcpy(canonical, stored, t->bytes);
         return CAR_OK;
     }
+    if (block == 1) {
+        car_vector_select()->widen(canonical, stored, car_shape_elements(t->shape));
+        return CAR_OK;
+    }
     const float *from = stored;
+    const car_bf16 *halves = stored;
     int64_t pixels = t->shape.dim[2] * t->shape.dim[3];
     for (int64_t n = 0; n < t->shape.dim[0]; n++) {
         for (int64_t c = 0; c < t->shape.dim[1]; c++) {
             for (int64_t p = 0; p < pixels; p++) {
-                canonical[(n * t->shape.dim[1] + c) * pixels + p] = from[blocked_index(t->shape, block, n, c, p)];
+                size_t at = blocked_index(t->shape, block, n, c, p);
+                canonical[(n * t->shape.dim[1] + c) * pixels + p] =
+                    t->dtype == CAR_F32 ? from[at] : car_bf16_widen(halves[at]);
             }
         }
     }
@@ -457,7 +470,7 @@ void car_lane_destroy(car_lane *lane) {
 car_status car_program_forward(const car_program *program, car_lane *lane, int op, car_kernel_io *io) {
     io->scratch = lane->scratch;
     io->stream = lane->stream;
-    return program->kernels[op].class->forward(&program->kernels[op], io);
+    return car_kernel_forward(&program->kernels[op], io);
 }
 
 car_status car_program_backward(const car_program *program, car_lane *lane, int op, car_kernel_io *io) {
@@ -466,12 +479,12 @@ car_status car_program_backward(const car_program *program, car_lane *lane, int 
     io->scratch = lane->scratch;
     io->stream = lane->stream;
     for (int q = 0; q < kernel->op->input_count; q++) {
-        if (kernel->op->grad_mode[q] == CAR_GRAD_ADD && !kernel->class->adds_grad) {
+        if (kernel->op->grad_mode[q] == CAR_GRAD_ADD && !car_kernel_adds_grad(kernel)) {
             sums[q] = io->grad_in[q];
             io->grad_in[q] = (char *)lane->scratch + addend_offset(program, op, q);
         }
     }
-    car_status status = kernel->class->backward(kernel, io);
+    car_status status = car_kernel_backward(kernel, io);
     for (int q = 0; status == CAR_OK && q < kernel->op->input_count; q++) {
         if (sums[q]) {
             size_t bytes = program->tensor_bytes[kernel->op->inputs[q]];

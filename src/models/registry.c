@@ -165,6 +165,7 @@ car_status car_model_build(car_context *context, const char *name, const car_mod
     CAR_TRY(find_or_fail(context, name, &entry));
     CAR_TRY(resolve(context, entry, config, &resolved));
     CAR_TRY(car_graph_create(context, &graph));
+    car_graph_set_precision(graph, resolved.precision);
     CAR_TRY(car_graph_finish(graph, entry->build(graph, &resolved)));
     *out = graph;
     graph = NULL;

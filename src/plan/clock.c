@@ -28,6 +28,46 @@ static car_status check_rule(car_context *context, const car_plan_config *config
     return CAR_OK;
 }
 
+/* zero in the cycle: how many copies of a version there are, and how early they go. */
+static car_status check_copies(car_context *context, const car_partition *partition, car_plan_config *config) {
+    const car_rule_info *rule = car_rule_info_of(config->rule);
+    bool moves = car_placement_info_of(config->placement)->owned && rule->spaced;
+    bool chains = moves && rule->cyclic && config->accumulate <= 1;
+    int most = 2 * partition->stage_count;
+    if (!moves && (config->zero_copies != 0 || config->zero_ahead != 0)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--zero-copies and --zero-ahead are for the cyclic rules over --placement zero");
+    }
+    if (!chains && config->zero_copies == 2) {
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "--zero-copies 2 is for cdp-v1 and cdp-v2 with one micro-batch for each worker in a step; "
+            "leave it out");
+    }
+    config->zero_copies = config->zero_copies != 0 || !moves ? config->zero_copies : chains ? 2 : 1;
+    if (chains && config->workers == 1) { /* nobody to pass anything on to */
+        config->zero_copies = 1;
+        config->zero_ahead = 0;
+    }
+    if (config->zero_copies < 0 || config->zero_copies > 2) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--zero-copies %d: it must be 1 or 2",
+                                config->zero_copies);
+    }
+    if (config->zero_copies < 2 && config->zero_ahead != 0) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--zero-ahead %d: a single copy leaves when it was used; use --zero-copies 2",
+                                config->zero_ahead);
+    }
+    if (config->zero_copies == 2 && config->zero_ahead == 0) {
+        config->zero_ahead = most / config->workers;
+    }
+    if (config->zero_ahead < 0 || config->zero_ahead > most) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--zero-ahead %d: it must be 1 to %d, the slots of a step",
+                                config->zero_ahead, most);
+    }
+    return CAR_OK;
+}
+
 enum { most_accumulated = 1 << 16, most_batches = 1 << 20 };
 
 /* dp's workers keep their gradients apart, or add them before a collective. In a pipeline it is gpipe, whose ranks have one
@@ -87,6 +127,11 @@ static car_status check_config(car_context *context, const car_partition *partit
                                 "a freshness slack of %d: it must not be negative, and only cdp-v2 has one",
                                 config->freshness_slack);
     }
+    if (config->piece_bytes < 0) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "pieces of %lld bytes: it must not be negative",
+                                (long long)config->piece_bytes);
+    }
+    config->piece_bytes = config->piece_bytes ? config->piece_bytes : car_plan_default_piece_bytes(partition);
     if (config->accumulate < 0 || config->accumulate > most_accumulated ||
         (int64_t)workers * config->accumulate > most_batches) {
         return car_context_fail(
@@ -106,7 +151,8 @@ static car_status check_config(car_context *context, const car_partition *partit
                                 "%d ranks for %d workers: ranks must divide workers, and only replica can have fewer",
                                 config->ranks, workers);
     }
-    car_status status = check_rule(context, config);
+    car_status status = check_copies(context, partition, config);
+    status = status == CAR_OK ? check_rule(context, config) : status;
     return status == CAR_OK ? choose_sum_order(context, config) : status;
 }
 
@@ -185,6 +231,7 @@ car_status car_plan_create_any(car_context *context, const car_partition *partit
     CAR_TRY(check_size(plan, devices));
     plan->devices = (int)devices;
     plan->period = plan->rule->clock->period(plan);
+    plan->most_pieces = car_plan_find_most_pieces(plan);
     CAR_TRY(check_ties(plan));
     *out = plan;
 done:

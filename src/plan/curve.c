@@ -24,7 +24,9 @@ static void count_first_uses(const car_graph *graph, const car_graph_range *all,
         for (int p = 0; p < op->param_count; p++) {
             if (!param_seen[op->params[p]]) {
                 param_seen[op->params[p]] = true;
-                facts[l].weight_bytes += car_param_bytes(car_graph_param(graph, op->params[p]));
+                const car_param *param = car_graph_param(graph, op->params[p]);
+                facts[l].weight_bytes += car_param_bytes(param);
+                facts[l].copy_bytes += car_param_copy_bytes(param);
             }
         }
         for (int q = 0; q < op->input_count; q++) {

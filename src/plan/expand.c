@@ -37,7 +37,8 @@ bool car_window_runs(const car_window *window, int64_t n) {
 /* Between two devices messages of one tag follow each other, so the step need not be part of it. */
 static int tag_of(const car_plan *plan, const car_task *task) {
     int thing = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT ? task->stage : task->bundle;
-    int parity = task->cargo == CAR_CARGO_WEIGHTS ? (int)(task->version % 2) : 0; /* versions may overtake each other */
+    int parity =
+        car_cargo_is_weights(task->cargo) ? (int)(task->version % 2) : 0; /* versions may overtake each other */
     return task->cargo + CAR_CARGOS * (parity + 2 * (thing + plan->partition->bundle_count * (task->worker + 1)));
 }
 
@@ -46,20 +47,25 @@ void car_window_message(car_window *window, car_task what, int from, int64_t sen
         return;
     }
     what.tag = tag_of(window->plan, &what);
-    if (from == window->device) {
-        car_task send = what;
-        send.kind = CAR_TASK_SEND;
-        send.peer = to;
-        send.slot = sent;
-        send.due = used;
-        car_window_add(window, send);
-    }
-    if (to == window->device) {
-        car_task receive = what;
-        receive.kind = CAR_TASK_RECEIVE;
-        receive.peer = from;
-        receive.slot = used;
-        car_window_add(window, receive);
+    bool sum = what.cargo == CAR_CARGO_PARTIAL || what.cargo == CAR_CARGO_FINISHED;
+    int pieces =
+        sum && (from == window->device || to == window->device) ? car_plan_pieces(window->plan, what.bundle) : 1;
+    for (what.piece = 0; what.piece < pieces; what.piece++) {
+        if (from == window->device) {
+            car_task send = what;
+            send.kind = CAR_TASK_SEND;
+            send.peer = to;
+            send.slot = sent;
+            send.due = used;
+            car_window_add(window, send);
+        }
+        if (to == window->device) {
+            car_task receive = what;
+            receive.kind = CAR_TASK_RECEIVE;
+            receive.peer = from;
+            receive.slot = used;
+            car_window_add(window, receive);
+        }
     }
 }
 
@@ -188,6 +194,7 @@ int car_task_compare(const car_task *a, const car_task *b) {
     order = order ? order : compare(a->stage, b->stage);
     order = order ? order : compare(a->bundle, b->bundle);
     order = order ? order : compare(a->version, b->version);
+    order = order ? order : compare(a->piece, b->piece);
     return order ? order : compare(a->peer, b->peer);
 }
 
@@ -288,17 +295,21 @@ car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, 
 
 size_t car_plan_task_bytes(const car_plan *plan, const car_task *task) {
     const car_partition *partition = plan->partition;
+    size_t offset = 0, bytes = 0;
     switch (task->cargo) {
     case CAR_CARGO_ACTIVATION:
     case CAR_CARGO_GRADIENT:
         return partition->stages[task->stage].boundary_bytes;
     case CAR_CARGO_PARTIAL:
     case CAR_CARGO_FINISHED:
+        car_plan_piece_range(plan, task->bundle, task->piece, &offset, &bytes);
+        return bytes;
     case CAR_CARGO_WEIGHTS:
-        return partition->bundles[task->bundle].bytes;
+    case CAR_CARGO_BACKWARD_WEIGHTS:
+        return partition->bundles[task->bundle].copy_bytes;
     default:
-        return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST
-                   ? partition->bundles[task->bundle].bytes
-                   : 0;
+        return task->kind == CAR_TASK_REDUCE      ? partition->bundles[task->bundle].bytes
+               : task->kind == CAR_TASK_BROADCAST ? partition->bundles[task->bundle].copy_bytes
+                                                  : 0;
     }
 }

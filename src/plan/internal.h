@@ -19,6 +19,7 @@ struct car_plan {
     int stages, per_worker, devices; /* S, k */
     int batches;                     /* micro-batches of a step: M*N */
     int64_t period;
+    int most_pieces;           /* of a sum */
     struct car_script *script; /* script.h: of a custom plan, its table; else NULL */
     bool proven;               /* see car_plan_is_proven */
 };
@@ -42,6 +43,11 @@ static inline int64_t car_plan_batch_of(const car_plan *plan, const car_task *ta
     return task->step * plan->batches + task->worker;
 }
 
+/* The most pieces that a sum has. */
+int car_plan_find_most_pieces(const car_plan *plan);
+/* The size of pieces if nobody says. */
+int64_t car_plan_default_piece_bytes(const car_partition *partition);
+
 /* Division rounding down, for slots before 0. */
 static inline int64_t car_plan_floor_div(int64_t a, int64_t b) {
     return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
@@ -60,6 +66,10 @@ static inline int64_t car_plan_forward_slot_of(const car_plan *plan, int64_t n, 
 }
 static inline int64_t car_plan_backward_slot_of(const car_plan *plan, int64_t n, int stage) {
     return car_plan_backward_slot(plan, car_plan_step_of(plan, n), car_plan_number_of(plan, n), stage);
+}
+/* zero in the cycle: whether two copies of each version go from user to user, rather than the one there is. */
+static inline bool car_plan_has_chains(const car_plan *plan) {
+    return plan->config.zero_copies > 1;
 }
 /* Device of micro-batch n. */
 int car_plan_device_of(const car_plan *plan, int64_t n, int stage);

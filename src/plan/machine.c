@@ -129,23 +129,40 @@ static int64_t name_of(int rank, int number) {
     return (int64_t)rank << 32 | (int64_t)number;
 }
 
-static car_status arrive_by_name(car_machine *m, int64_t name) {
-    return name == CAR_NONE ? CAR_OK : car_machine_arrive(m, (int)(name >> 32), (int)(name & 0xffffffff));
+static bool is_sum(const car_machine_task *task) {
+    return task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
+}
+
+car_status car_machine_arrive_by_name(car_machine *m, int64_t name) {
+    int at = (int)(name >> 32), number = (int)(name & 0xffffffff);
+    car_status status = CAR_OK;
+    if (name == CAR_NONE) {
+        return CAR_OK;
+    }
+    const car_machine_task task = *car_machine_at(&m->rank[at], number);
+    CAR_TRY(car_machine_arrive(m, at, number));
+    if (m->orders_sums && is_sum(&task)) {
+        CAR_TRY(car_machine_note_sum(m, task.peer, at, task.tag));
+    }
+done:
+    return status;
 }
 
 static double bytes_of(const car_machine *m, const car_machine_task *task) {
-    bool crosses = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
-    return (double)(crosses ? m->partition->stages[task->stage].boundary_bytes
-                            : m->partition->bundles[task->bundle].bytes);
+    const car_task message = {
+        .cargo = (car_cargo)task->cargo, .stage = task->stage, .bundle = task->bundle, .piece = task->piece};
+    return (double)car_plan_task_bytes(m->plan, &message);
 }
 
 static car_status do_due(car_machine *m, car_machine_due due) {
-    const car_machine_task *task = car_machine_at(&m->rank[due.rank], due.task);
+    const car_machine_task task_now = *car_machine_at(&m->rank[due.rank], due.task), *task = &task_now;
     int64_t woken = CAR_NONE;
     car_status status = CAR_OK;
-    if (task->kind == CAR_TASK_SEND) {
+    if (task->kind == CAR_TASK_SEND && m->orders_sums && is_sum(task)) {
+        CAR_TRY(car_machine_send_sum(m, due.rank, task, bytes_of(m, task)));
+    } else if (task->kind == CAR_TASK_SEND) {
         CAR_TRY(car_network_send(&m->network, m->now, due.rank, task->peer, task->tag, bytes_of(m, task), &woken));
-        CAR_TRY(arrive_by_name(m, woken));
+        CAR_TRY(car_machine_arrive_by_name(m, woken));
     }
     CAR_TRY(car_machine_retire(m, due.rank, due.task));
 done:
@@ -163,7 +180,7 @@ static car_status post_receives(car_machine *m, int at) {
             const car_machine_task *task = car_machine_at(rank, number);
             int64_t woken = CAR_NONE;
             CAR_TRY(car_network_post(&m->network, m->now, task->peer, at, task->tag, name_of(at, number), &woken));
-            CAR_TRY(arrive_by_name(m, woken));
+            CAR_TRY(car_machine_arrive_by_name(m, woken));
         }
     }
 done:
@@ -310,7 +327,7 @@ static car_status handle(car_machine *m, int64_t id) {
                                                              : finish(m, (int)worker);
     }
     CAR_TRY(car_network_proceed(&m->network, m->now, (int)flow, &woken));
-    CAR_TRY(arrive_by_name(m, woken));
+    CAR_TRY(car_machine_arrive_by_name(m, woken));
 done:
     return status;
 }

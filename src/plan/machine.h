@@ -10,10 +10,12 @@
  *   F, B             its rank computes nothing else (in one process: an executor is free), and the pace allows it: its
  *                    phase, the time at which it is due in micro-batches, is at most the slowest worker's plus the window. Of those that could start, the smallest phase goes first.
  *
- * Sends and updates take no time.
+ * Sends and updates take no time. Where sums queue up for one way, a rank has CAR_SENDS_AT_ONCE of them under way, those
+ * that are asked for first.
  *
  *   machine.c          events: what starts, what ends
  *   machine_list.c     the tasks of a rank that are not over, with who waits for them
+ *   machine_sends.c    sums that wait for one way
  *   machine_rings.c    collectives
  *   machine_memory.c   bytes of activations, and the time of each operation
  *   machine_setup.c    creating and releasing */
@@ -27,7 +29,7 @@
 
 enum {
     CAR_MACHINE_FILL = 2,  /* steps at the beginning that are not counted; nor is the last */
-    CAR_MACHINE_AHEAD = 4, /* different distances at which receives are posted, at most */
+    CAR_MACHINE_AHEAD = 6, /* different distances at which receives are posted, at most */
 };
 
 typedef struct car_machine_config {
@@ -51,7 +53,9 @@ typedef struct car_machine_task {
     unsigned char kind, cargo;
     bool arrived, over;
     int stage, bundle, worker, peer, tag;
+    int piece;
     int step, slot;
+    int due;        /* S: the slot in which it is used */
     int blockers;   /* tasks that it waits for */
     int dependents; /* that wait for it: first in the machine's pool, or CAR_NONE */
     int next;       /* number of the next in a list of its rank, or CAR_NONE */
@@ -61,6 +65,13 @@ typedef struct car_machine_task {
 typedef struct car_machine_line {
     int first, last; /* CAR_NONE if there are none */
 } car_machine_line;
+
+/* A sum that is on its way, or waits for it. */
+typedef struct car_machine_sum {
+    int64_t key, order; /* when its receive is posted; the order in which they were sent */
+    int peer, tag;
+    double bytes;
+} car_machine_sum;
 
 typedef struct car_machine_rank {
     car_usage *usage;
@@ -73,9 +84,12 @@ typedef struct car_machine_rank {
     car_machine_line arrivals[CAR_MACHINE_AHEAD]; /* receives that are not posted, by distance */
     car_machine_line calls[2], joined[2];         /* D and C: not begun; under way */
     int64_t collectives[2];                       /* that it has joined */
-    bool busy, begun;                             /* it computes; it ever has */
-    bool looked_for;                              /* it is in the machine's list */
-    int waiting;                                  /* runner whose task is ready while the rank is busy, CAR_NONE */
+    car_machine_sum *held, *ways;                 /* sums that wait, a heap; that are under way */
+    int held_count, held_capacity, way_count, way_capacity;
+    int64_t sums;     /* sent so far */
+    bool busy, begun; /* it computes; it ever has */
+    bool looked_for;  /* it is in the machine's list */
+    int waiting;      /* runner whose task is ready while the rank is busy, CAR_NONE */
 } car_machine_rank;
 
 typedef struct car_dependent {
@@ -151,6 +165,7 @@ typedef struct car_machine {
     int ring_count, distance_count;
     bool one_process;                                      /* one rank with all workers, which compute side by side */
     bool in_order;                                         /* ranks compute in the table's order */
+    bool orders_sums;                                      /* sums queue up for one way, and take time on it */
     bool steady;                                           /* what happens now is counted */
     bool known;                                            /* all that is counted is over, but for the last step */
     int64_t end;                                           /* slots of the run */
@@ -221,8 +236,15 @@ car_status car_machine_retire(car_machine *machine, int at, int number);
 /* Nothing blocks a task any more. */
 car_status car_machine_unblock(car_machine *machine, int at, int number);
 void car_machine_look_at(car_machine *machine, int rank);
-/* A message or collective has come. */
+/* A message or collective has come; the same of a receive that the network knows by name. */
 car_status car_machine_arrive(car_machine *machine, int at, int number);
+car_status car_machine_arrive_by_name(car_machine *machine, int64_t name);
+
+/* machine_sends.c */
+/* A rank sends a sum: now, or when its turn has come. What has arrived with that is in `woken`. */
+car_status car_machine_send_sum(car_machine *machine, int at, const car_machine_task *task, double bytes);
+/* A sum from a rank has arrived at `to`, so that the next may go. */
+car_status car_machine_note_sum(car_machine *machine, int at, int to, int tag);
 
 /* machine_rings.c */
 car_status car_machine_create_rings(car_machine *machine);

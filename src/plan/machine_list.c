@@ -98,8 +98,10 @@ static car_status append(car_machine *m, int at, const car_task *task) {
                                                        .worker = task->worker,
                                                        .peer = task->peer,
                                                        .tag = task->tag,
+                                                       .piece = task->piece,
                                                        .step = (int)task->step,
                                                        .slot = (int)task->slot,
+                                                       .due = (int)task->due,
                                                        .blockers = 1, /* while it is listed */
                                                        .dependents = CAR_NONE,
                                                        .next = CAR_NONE};

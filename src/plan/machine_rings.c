@@ -141,7 +141,8 @@ static car_status join(car_machine *m, int at, int number, int kind) {
     car_machine_sequence *s = &ring->sequences[kind];
     int64_t slot = rank->collectives[kind]++ % ring->room;
     if (s->joined[slot]++ == 0) {
-        double bytes = to_all ? m->closes[task->bundle] : (double)m->partition->bundles[task->bundle].bytes;
+        const car_bundle *bundle = &m->partition->bundles[task->bundle];
+        double bytes = to_all ? m->closes[task->bundle] : (double)(kind == 0 ? bundle->bytes : bundle->copy_bytes);
         price(m, ring, bytes, to_all, &s->seconds[slot], &s->rates[slot]);
     }
     s->order[slot] = s->joined[slot] == ring->members ? ring->complete++ : 0;

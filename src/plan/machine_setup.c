@@ -10,21 +10,27 @@ static bool are_alike(const car_plan *plan, const car_machine_config *config) {
     return car_plan_reduces(plan) && !plan->placement->info.by_stage && config->executors >= plan->devices;
 }
 
+static void add_distance(car_machine *m, int64_t ahead) {
+    bool known = false;
+    for (int d = 0; d < m->distance_count; d++) {
+        known = known || m->distances[d] == ahead;
+    }
+    if (!known && m->distance_count < CAR_MACHINE_AHEAD) {
+        m->distances[m->distance_count++] = ahead;
+    }
+    m->reach = ahead > m->reach ? ahead : m->reach;
+}
+
+/* Those of sums depend on whether their bundle's are cut. */
 static void set_distances(car_machine *m) {
     car_task probe = {.kind = CAR_TASK_BROADCAST};
     m->broadcast_ahead = m->reach = car_plan_slots_ahead(m->plan, &probe);
     probe.kind = CAR_TASK_RECEIVE;
     for (int cargo = CAR_CARGO_ACTIVATION; cargo < CAR_CARGOS; cargo++) {
         probe.cargo = (car_cargo)cargo;
-        int64_t ahead = car_plan_slots_ahead(m->plan, &probe);
-        bool known = false;
-        for (int d = 0; d < m->distance_count; d++) {
-            known = known || m->distances[d] == ahead;
+        for (probe.bundle = 0; probe.bundle < m->partition->bundle_count; probe.bundle++) {
+            add_distance(m, car_plan_slots_ahead(m->plan, &probe));
         }
-        if (!known && m->distance_count < CAR_MACHINE_AHEAD) {
-            m->distances[m->distance_count++] = ahead;
-        }
-        m->reach = ahead > m->reach ? ahead : m->reach;
     }
 }
 
@@ -39,6 +45,7 @@ static void set_sizes(car_machine *m) {
     m->copies = ranks / m->ranks;
     m->one_process = plan->placement->info.one_process;
     m->in_order = plan->placement->info.by_stage;
+    m->orders_sums = m->config.cluster && car_plan_orders_sums(plan);
     m->end = car_plan_windows(plan, m->config.steps) * plan->period;
     m->moment = 1e-11 * m->config.compute;
     m->spare = CAR_NONE;
@@ -152,6 +159,8 @@ void car_machine_release(car_machine *m) {
     for (int r = m->rank ? m->ranks - 1 : -1; r >= 0; r--) {
         car_machine_rank *rank = &m->rank[r];
         car_context_release(m->context, rank->tasks, (size_t)rank->capacity, sizeof *rank->tasks);
+        car_context_release(m->context, rank->held, (size_t)rank->held_capacity, sizeof *rank->held);
+        car_context_release(m->context, rank->ways, (size_t)rank->way_capacity, sizeof *rank->ways);
         car_edges_destroy(rank->edges);
         car_usage_destroy(rank->usage);
     }

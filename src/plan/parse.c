@@ -178,7 +178,7 @@ static car_status parse_task(const reader *r, piece word, int64_t slot, car_task
     static const char kinds[] = CAR_TASK_LIST(LETTER), cargos[] = CAR_CARGO_LIST(LETTER);
 #undef LETTER
     int kind = 0, cargo = CAR_CARGO_NONE;
-    int64_t worker = CAR_NONE, version = CAR_NONE, tied = CAR_NONE, peer = CAR_NONE, step = CAR_NONE;
+    int64_t worker = CAR_NONE, version = CAR_NONE, tied = CAR_NONE, peer = CAR_NONE, step = CAR_NONE, part = 0;
     piece p = word;
     car_status status = CAR_OK;
     if (!take_letter(&p, kinds, &kind)) {
@@ -191,11 +191,13 @@ static car_status parse_task(const reader *r, piece word, int64_t slot, car_task
     CAR_TRY(take_marked(r, word, &p, "@", "version", INT64_MAX, &version));
     CAR_TRY(take_marked(r, word, &p, "~", "version of the tied parameter", INT64_MAX, &tied));
     CAR_TRY(take_marked(r, word, &p, "/", "step", INT64_MAX, &step));
+    CAR_TRY(take_marked(r, word, &p, ":", "piece", CAR_MOST_PIECES - 1, &part));
     CAR_TRY(take_marked(r, word, &p, "<>", "device", r->count - 1, &peer));
     task->worker = (int)worker;
     task->version = version;
     task->tied_version = tied;
     task->peer = (int)peer;
+    task->piece = (int)part;
     task->step = step != CAR_NONE ? step : count_step(r, task);
     car_task_derive(r->plan, task);
     if (step != CAR_NONE && step != task->step) {
@@ -350,8 +352,9 @@ done:
 
 car_status car_plan_read_header(car_context *context, const char *name, const char *text, car_plan_header *out) {
     reader r = {.context = context, .name = name, .next = text};
-    int64_t workers = 0, stages = 0, bundles = 0, devices = 0, threads = 0, slack = 0, accumulate = 1;
-    enum { CUSTOM_WORDS = 2, MORE_WORDS = 2, MOST_DELAY = 4 };
+    int64_t workers = 0, stages = 0, bundles = 0, devices = 0, threads = 0, slack = 0, accumulate = 1, copies = 0,
+            ahead = 0;
+    enum { CUSTOM_WORDS = 2, MORE_WORDS = 5, MOST_DELAY = 4 };
     *out = (car_plan_header){.max_delay = 1};
     const header_word words[] = {
         {"rule=", 0, 0, NULL},
@@ -364,8 +367,11 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
         {"threads=", 1, 1 << 16, &threads},
         {"slack=", 0, 1 << 20, &slack},
         {"steps=", 1, 1000000000, &out->steps},
+        {"piece-bytes=", 1, 1000000000000000, &out->config.piece_bytes},
         {"accumulate=", 1, 1 << 16, &accumulate},
         {"sum-order=", 0, 0, NULL},
+        {"zero-copies=", 1, 2, &copies},
+        {"zero-ahead=", 0, 1 << 21, &ahead},
         {"period=", 0, 0, NULL},
         {"max-delay=", 0, MOST_DELAY, &out->max_delay},
     };
@@ -397,6 +403,8 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
     out->config.accumulate = (int)accumulate;
     out->config.threads = (int)threads;
     out->config.freshness_slack = (int)slack;
+    out->config.zero_copies = (int)copies;
+    out->config.zero_ahead = (int)ahead;
     out->stages = (int)stages;
     out->bundles = (int)bundles;
     out->devices = (int)devices;

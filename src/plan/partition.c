@@ -115,6 +115,7 @@ static void fill_stages(car_partition *partition, const car_op_facts *facts) {
             stage->backward += facts[l].backward;
             stage->held_bytes += facts[l].held_bytes;
             stage->weight_bytes += facts[l].weight_bytes;
+            stage->copy_bytes += facts[l].copy_bytes;
         }
         partition->held_bytes += stage->held_bytes;
         partition->longest_task = larger(partition->longest_task, larger(stage->forward, stage->backward));
@@ -142,7 +143,8 @@ static int list_ties(const car_partition *partition, param_place *places, car_bu
                 param_place *place = &places[param];
                 bool tie = place->home != CAR_NONE && place->last != j;
                 if (tie && out) {
-                    out[count] = (car_bundle){j, place->home, param, car_param_bytes(car_graph_param(graph, param))};
+                    const car_param *tied = car_graph_param(graph, param);
+                    out[count] = (car_bundle){j, place->home, param, car_param_bytes(tied), car_param_copy_bytes(tied)};
                 }
                 count += tie;
                 place->home = place->home == CAR_NONE ? j : place->home;
@@ -155,7 +157,8 @@ static int list_ties(const car_partition *partition, param_place *places, car_bu
 
 static void bundle_stages(car_partition *partition) {
     for (int j = 0; j < partition->stage_count; j++) {
-        partition->bundles[j] = (car_bundle){j, j, CAR_NONE, partition->stages[j].weight_bytes};
+        const car_stage *stage = &partition->stages[j];
+        partition->bundles[j] = (car_bundle){j, j, CAR_NONE, stage->weight_bytes, stage->copy_bytes};
     }
 }
 
@@ -314,7 +317,8 @@ static void fill_uniform(car_partition *partition, double ratio) {
                                            .backward = backward,
                                            .held_bytes = UNIFORM_HELD,
                                            .boundary_bytes = j > 0 ? UNIFORM_BOUNDARY : 0,
-                                           .weight_bytes = UNIFORM_WEIGHTS};
+                                           .weight_bytes = UNIFORM_WEIGHTS,
+                                           .copy_bytes = UNIFORM_WEIGHTS};
         car_curve *curve = &partition->curve;
         int mirror = curve->events - 1 - j;
         curve->begin[j] = j * forward;

@@ -10,7 +10,8 @@
 typedef struct car_op_facts {
     double forward, backward; /* costs, as shares of all forwards and backwards together */
     size_t held_bytes;        /* what its forward leaves held for backward; inputs count where first read */
-    size_t weight_bytes;      /* of the parameters that nobody uses before it */
+    size_t weight_bytes;      /* of the parameters that nobody uses before it, as floats */
+    size_t copy_bytes;        /* the same as they are read */
     size_t crossing_bytes;    /* of the tensors that cross a cut in front of it */
 } car_op_facts;
 

@@ -8,6 +8,7 @@
 #define CAR_PLAN_PLACEMENT_H
 
 #include "plan/internal.h"
+#include "plan/usage.h"
 
 struct car_placement_class {
     car_placement_info info;
@@ -36,6 +37,9 @@ struct car_placement_class {
     bool (*ends_weights)(const car_plan *plan, int device, const car_task *task, int bundle, int64_t steps);
     /* Whether it still needs the sum that an update was made of, or that was sent. NULL: it never does. */
     bool (*passes_sum_on)(const car_plan *plan, int device, const car_task *task, int64_t steps);
+    /* Where copies of weights are passed on along chains (see car_plan_has_chains); else NULL. */
+    car_copy (*copy)(const car_plan *plan, int rank, const car_task *task, int bundle); /* see car_usage_copy */
+    car_passing (*passing)(const car_plan *plan, const car_task *task, int bundle, int64_t steps);
 
     /* ---- the executor ---- */
     int64_t (*slots_ahead)(const car_plan *plan, const car_task *task); /* NULL: 2k; see car_plan_slots_ahead */
@@ -52,6 +56,11 @@ CAR_PLACEMENT_LIST(CAR_PLACEMENT_DECLARE)
 
 const car_placement_class *car_placement_class_of(car_placement placement);
 
+/* Whether, in the cycle, nothing that its ranks send keeps workers at their distance: copies of weights are passed on as soon
+ * as they come. */
+static inline bool car_plan_keeps_no_distance(const car_plan *plan) {
+    return plan->placement->keeps_no_distance || car_plan_has_chains(plan);
+}
 /* So many steps in a row show all that a rank does in any. */
 int car_plan_pattern_steps(const car_plan *plan, int rank);
 /* The same workers on `hosts` devices, several on each: what a machine that runs several ranks holds. */

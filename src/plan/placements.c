@@ -55,16 +55,26 @@ int car_plan_rank_like(const car_plan *plan, int rank) {
     return plan->placement->like ? plan->placement->like(plan, rank) : rank;
 }
 
+/* Sums that are cut take longer than the others: a hop of a piece is meant to take a quarter of the 2k slots that lie
+ * between two workers, so all of them take half a slot each. But no more than an eighth of a period, for the memory. */
 int64_t car_plan_slots_ahead(const car_plan *plan, const car_task *task) {
-    return plan->placement->slots_ahead ? plan->placement->slots_ahead(plan, task) : 2 * (int64_t)plan->per_worker;
+    int64_t k = plan->per_worker, most = plan->period / 8;
+    int64_t ahead = plan->placement->slots_ahead ? plan->placement->slots_ahead(plan, task) : 2 * k;
+    bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
+    if (!sum || plan->most_pieces == 1 || car_plan_pieces(plan, task->bundle) == 1) {
+        return ahead;
+    }
+    int64_t longer = ahead + (plan->most_pieces * k + 1) / 2;
+    longer = longer < most ? longer : most;
+    return longer > ahead ? longer : ahead;
 }
 
 bool car_plan_needs_beats(const car_plan *plan) {
-    return plan->placement->keeps_no_distance && car_plan_is_spaced(plan) && plan->devices > 1;
+    return car_plan_keeps_no_distance(plan) && car_plan_is_spaced(plan) && plan->devices > 1;
 }
 
 bool car_plan_orders_sums(const car_plan *plan) {
-    return plan->placement->sums_queue_up;
+    return plan->placement->sums_queue_up || plan->most_pieces > 1;
 }
 
 int car_plan_collective_group(const car_plan *plan, int device) {

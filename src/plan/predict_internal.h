@@ -40,6 +40,7 @@ typedef struct car_ledger {
     car_change *changes;
     int count, capacity;
     int *alive, *most; /* scratch of car_ledger_close, by bundle */
+    bool copies;       /* set by who opened it: of weights as they are computed with; otherwise of sums */
 } car_ledger;
 
 enum {

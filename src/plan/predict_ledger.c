@@ -43,9 +43,14 @@ static car_life_span *find(const car_ledger *ledger, int bundle, int64_t id) {
     return &ledger->spans[(int64_t)bundle * ledger->depth + id % ledger->depth];
 }
 
+static double bytes_of(const car_ledger *ledger, int bundle) {
+    const car_bundle *b = &ledger->plan->partition->bundles[bundle];
+    return (double)(ledger->copies ? b->copy_bytes : b->bytes);
+}
+
 /* Writes a span that has ended into the list. */
 static car_status settle(car_ledger *ledger, int bundle, car_life_span *span) {
-    double bytes = (double)ledger->plan->partition->bundles[bundle].bytes;
+    double bytes = bytes_of(ledger, bundle);
     car_status status = CAR_OK;
     if (span->known && span->end >= span->begin) {
         CAR_TRY(car_context_grow(ledger->plan->context, &ledger->changes, &ledger->capacity, ledger->count + 2,
@@ -155,7 +160,7 @@ car_status car_ledger_close(car_ledger *ledger, double weight, double *changes, 
         }
     }
     for (int b = 0; b < ledger->plan->partition->bundle_count; b++) {
-        out->places += ledger->most[b] * (double)ledger->plan->partition->bundles[b].bytes;
+        out->places += ledger->most[b] * bytes_of(ledger, b);
         out->most = ledger->most[b] > out->most ? ledger->most[b] : out->most;
         ledger->most[b] = 0;
     }

@@ -50,8 +50,9 @@ typedef struct survey {
     int *updated_by;    /* by bundle: the last device that made an update of it, plus 1 */
     double optimizer;   /* bytes of this device */
     double optimizer_device, optimizer_total;
-    int64_t send_slot; /* of the last send */
-    int sends;         /* in that slot */
+    double masters, masters_total; /* bf16: floats of the weights where they are updated; of this device, of all */
+    int64_t send_slot;             /* of the last send */
+    int sends;                     /* in that slot */
 } survey;
 
 /* ---- states ---------------------------------------------------------------------------------- */
@@ -67,20 +68,26 @@ static int64_t moment_of(const car_task *task) {
     return 2 * (task->slot * PHASES + (early ? CAR_PHASE_UPDATE_FIRST : phases[task->kind]));
 }
 
+/* Copies of a version are told apart. */
+static int64_t span_of(const survey *s, const car_use *use) {
+    return car_plan_has_chains(s->plan) ? use->id * CAR_COPIES + use->copy : use->id;
+}
+
 /* Weights that a task uses. What it makes, or what comes with it, begins; what an update is made of may end with it. */
 static car_status account_weights(survey *s, const car_task *task, const car_use *use, int64_t moment) {
     bool comes = task->kind == CAR_TASK_RECEIVE || task->kind == CAR_TASK_BROADCAST;
     bool update = task->kind == CAR_TASK_UPDATE, made = update && use->id == task->version;
+    int64_t span = span_of(s, use);
     car_status status = CAR_OK;
     if (comes || made) {
-        return car_ledger_begin(&s->weights, use->bundle, use->id, moment);
+        return car_ledger_begin(&s->weights, use->bundle, span, moment);
     }
     if (update) {
-        CAR_TRY(car_ledger_renew(&s->weights, use->bundle, use->id, moment));
+        CAR_TRY(car_ledger_renew(&s->weights, use->bundle, span, moment));
     } else if (car_task_computes(task) || use->id == 0) { /* initial weights are there to be sent */
-        CAR_TRY(car_ledger_use(&s->weights, use->bundle, use->id, moment));
+        CAR_TRY(car_ledger_use(&s->weights, use->bundle, span, moment));
     }
-    car_ledger_touch(&s->weights, use->bundle, use->id, update ? moment - 1 : moment, use->last);
+    car_ledger_touch(&s->weights, use->bundle, span, update ? moment - 1 : moment, use->last);
 done:
     return status;
 }
@@ -109,6 +116,8 @@ static car_status account_optimizer(survey *s, const car_task *task) {
     const car_partition *partition = s->plan->partition;
     if (task->kind == CAR_TASK_UPDATE && s->updated_by[task->bundle] != s->device + 1) {
         s->updated_by[task->bundle] = s->device + 1;
+        const car_bundle *bundle = &partition->bundles[task->bundle];
+        s->masters += bundle->copy_bytes != bundle->bytes ? (double)bundle->bytes : 0;
         s->optimizer += s->sizes->stage ? (double)s->sizes->stage[task->bundle]
                                         : (double)s->sizes->states * (double)partition->bundles[task->bundle].bytes;
     }
@@ -179,8 +188,9 @@ static car_status close_ledgers(survey *s) {
     s->weights_total += s->weight * weights.mean;
     s->sums_total += s->weight * sums.mean;
     s->sums_device = larger(s->sums_device, sums.peak);
-    s->weights_places = weights.places;
-    s->out->weights_device = (size_t)larger((double)s->out->weights_device, weights.peak);
+    s->weights_places = weights.places + s->masters;
+    s->masters_total += s->weight * s->masters;
+    s->out->weights_device = (size_t)larger((double)s->out->weights_device, weights.peak + s->masters);
     s->out->versions = weights.most > s->out->versions ? weights.most : s->out->versions;
 done:
     return status;
@@ -232,9 +242,9 @@ static car_status keep_last_versions(survey *s) {
     int64_t end = s->end_window * plan->period * MOMENTS - 1;
     car_status status = CAR_OK;
     for (int b = 0; plan->placement->info.owned && b < plan->partition->bundle_count; b++) {
-        const car_bundle *bundle = &plan->partition->bundles[b];
-        if (bundle->bytes > 0 && car_plan_owner(plan, s->steps, bundle->home) == s->device) {
-            CAR_TRY(car_ledger_use(&s->weights, b, s->steps, end));
+        const car_use newest = {.bundle = b, .id = s->steps};
+        if (car_usage_holding(s->usage, b)->owned) {
+            CAR_TRY(car_ledger_use(&s->weights, b, span_of(s, &newest), end));
         }
     }
 done:
@@ -244,6 +254,7 @@ done:
 static car_status walk_device(survey *s) {
     car_status status = CAR_OK;
     s->sent = s->optimizer = 0;
+    s->masters = s->shared ? s->masters : 0;
     CAR_TRY(open_usage(s));
     for (int64_t window = s->first_window; window < s->end_window; window++) {
         CAR_TRY(walk_window(s, window));
@@ -322,9 +333,9 @@ static void conclude_shared(survey *s) {
         /* The trainer keeps both stores for good, though a second version is not always alive everywhere. */
         size_t own = 0;
         for (int b = 0; b < s->plan->partition->stage_count; b++) {
-            own += s->plan->partition->bundles[b].bytes;
+            own += s->plan->partition->bundles[b].copy_bytes;
         }
-        s->out->weights_device = 2 * own;
+        s->out->weights_device = 2 * own + (size_t)s->masters;
     }
     s->weights_total = (double)s->out->weights_device;
     bool follows = car_plan_is_spaced(s->plan) || (car_plan_sums_by_worker(s->plan) && !s->plan->rule->info.together);
@@ -340,6 +351,7 @@ static void conclude(survey *s, size_t moments) {
         s->weights_total = highest(s->weights_changes, moments);
         s->sums_total = highest(s->sums_changes, moments);
     }
+    s->weights_total += s->shared ? 0 : s->masters_total;
     double most = 0;
     for (int64_t slot = 0; slot < s->beat; slot++) {
         most = larger(most, s->slot_bytes[slot]);
@@ -373,6 +385,7 @@ car_status car_predict_table(const car_plan *plan, const car_optimizer_sizes *op
     choose_sample(&s);
     size_t moments = shared || s.in_turn ? 0 : (size_t)(WINDOWS * plan->period * MOMENTS + 2), beat = (size_t)s.beat;
     CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, 1, shared, &s.weights));
+    s.weights.copies = true;
     CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, parts_of_sums(plan), shared, &s.sums));
     CAR_TRY(car_context_allocate(context, moments, sizeof *s.weights_changes, &s.weights_changes));
     CAR_TRY(car_context_allocate(context, moments, sizeof *s.sums_changes, &s.sums_changes));
@@ -410,6 +423,7 @@ car_status car_predict_device_table(const car_plan *plan, int device, int64_t st
     int64_t begin = -plan->period * MOMENTS; /* a run begins in slot -1 */
     car_status status = CAR_OK;
     CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, 1, false, &s.weights));
+    s.weights.copies = true;
     CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, parts_of_sums(plan), false, &s.sums));
     CAR_TRY(car_context_allocate(context, beat, sizeof *s.slot_bytes, &s.slot_bytes));
     CAR_TRY(car_context_allocate(context, bundles, sizeof *s.updated_by, &s.updated_by));

@@ -1,7 +1,7 @@
 /* Who waits for whom, as text: what `carousel plan --dump --edges` prints behind the table. All lines are remarks, so that
  * the whole can be read back as a table.
  *
- *     # ahead a 2, g 2, p 2, s 4, w 2, C 2
+ *     # ahead a 2, g 2, p 2, s 4, w 2, b 2, C 2
  *     # rank 1
  *     # 4: 0 3                                  task 4 of the rank waits for 0 and 3
  *
@@ -30,15 +30,37 @@ static const char cargo_letters[] = {
 #undef LETTER
 };
 
+/* A bundle whose sums are cut, or one whose sums are not; 0 if there is none. */
+static int find_bundle(const printer *p, bool cut) {
+    for (int b = 0; b < p->plan->partition->bundle_count; b++) {
+        if ((car_plan_pieces(p->plan, b) > 1) == cut) {
+            return b;
+        }
+    }
+    return 0;
+}
+
+/* Of sums that are cut. */
+static void add_ahead_of_pieces(printer *p) {
+    car_task task = {.kind = CAR_TASK_RECEIVE, .cargo = CAR_CARGO_PARTIAL, .bundle = find_bundle(p, true)};
+    car_text_add(&p->text, ", P %lld", (long long)car_plan_slots_ahead(p->plan, &task));
+    task.cargo = CAR_CARGO_FINISHED;
+    car_text_add(&p->text, ", S %lld", (long long)car_plan_slots_ahead(p->plan, &task));
+}
+
 static void add_ahead(printer *p) {
-    car_task task = {.kind = CAR_TASK_RECEIVE};
+    car_task task = {.kind = CAR_TASK_RECEIVE, .bundle = find_bundle(p, false)};
     car_text_add(&p->text, "# ahead");
     for (int cargo = CAR_CARGO_ACTIVATION; cargo < CAR_CARGOS; cargo++) {
         task.cargo = (car_cargo)cargo;
         car_text_add(&p->text, " %c %lld,", cargo_letters[cargo], (long long)car_plan_slots_ahead(p->plan, &task));
     }
     task = (car_task){.kind = CAR_TASK_BROADCAST};
-    car_text_add(&p->text, " C %lld\n", (long long)car_plan_slots_ahead(p->plan, &task));
+    car_text_add(&p->text, " C %lld", (long long)car_plan_slots_ahead(p->plan, &task));
+    if (p->plan->most_pieces > 1) {
+        add_ahead_of_pieces(p);
+    }
+    car_text_add(&p->text, "\n");
 }
 
 /* In the table devices follow each other. */

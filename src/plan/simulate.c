@@ -16,7 +16,7 @@ static int64_t steps_of(const car_plan *plan, const car_simulation_config *confi
 
 /* Where nothing else keeps workers at their distance. */
 static bool has_pace(const car_plan *plan) {
-    return car_plan_is_spaced(plan) && (plan->placement->info.one_process || plan->placement->keeps_no_distance);
+    return car_plan_is_spaced(plan) && (plan->placement->info.one_process || car_plan_keeps_no_distance(plan));
 }
 
 static void report(const car_machine *m, car_simulation *out) {

@@ -23,7 +23,8 @@ bool car_task_names_bundle(const car_task *task) {
 bool car_task_equals(const car_task *a, const car_task *b) {
     return a->kind == b->kind && a->cargo == b->cargo && a->worker == b->worker && a->stage == b->stage &&
            a->bundle == b->bundle && a->step == b->step && a->version == b->version &&
-           a->tied_version == b->tied_version && a->peer == b->peer && a->tag == b->tag && a->slot == b->slot;
+           a->tied_version == b->tied_version && a->peer == b->peer && a->tag == b->tag && a->piece == b->piece &&
+           a->slot == b->slot;
 }
 
 /* ---- what follows from the rest -------------------------------------------------------------- */
@@ -50,12 +51,12 @@ static bool is_custom(const car_plan *plan) {
 /* Whether the text names the task's step, because it does not follow from slot or version: a finished sum may
  * travel for longer than a step, and a custom plan has no clock. */
 static bool says_step(const car_plan *plan, const car_task *task) {
-    bool versioned = task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS;
+    bool versioned = task->kind == CAR_TASK_UPDATE || car_cargo_is_weights(task->cargo);
     return task->cargo == CAR_CARGO_FINISHED || (is_custom(plan) && !versioned);
 }
 
 static int64_t step_of(const car_plan *plan, const car_task *task) {
-    if (task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS) {
+    if (task->kind == CAR_TASK_UPDATE || car_cargo_is_weights(task->cargo)) {
         return task->version - 1;
     }
     if (task->kind == CAR_TASK_BROADCAST) {
@@ -81,10 +82,17 @@ void car_task_derive(const car_plan *plan, car_task *task) {
     task->step = step_of(plan, task);
     bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
     int thing = car_task_names_bundle(task) ? task->bundle : task->stage;
-    int parity = task->cargo == CAR_CARGO_WEIGHTS ? (int)(task->version % 2) : 0;
+    int parity = car_cargo_is_weights(task->cargo) ? (int)(task->version % 2) : 0;
     int64_t tag =
         task->cargo + CAR_CARGOS * (parity + 2 * (thing + (int64_t)partition->bundle_count * (task->worker + 1)));
     task->tag = message ? (int)tag : CAR_NONE;
+}
+
+/* Whether the text names the piece: of sums that are cut. */
+static bool has_piece(const car_plan *plan, const car_task *task) {
+    bool known = task->bundle >= 0 && task->bundle < car_plan_partition(plan)->bundle_count;
+    bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
+    return task->piece != 0 || (sum && known && car_plan_pieces(plan, task->bundle) > 1);
 }
 
 /* ---- one task -------------------------------------------------------------------------------- */
@@ -160,6 +168,9 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
     if (says_step(plan, task)) {
         add(&w, "/%lld", (long long)task->step);
     }
+    if (has_piece(plan, task)) {
+        add(&w, ":%d", task->piece);
+    }
     if (task->peer != CAR_NONE) {
         bool inward = task->kind == CAR_TASK_RECEIVE || task->kind == CAR_TASK_BROADCAST;
         add(&w, "%c%d", inward ? '<' : '>', task->peer);
@@ -170,9 +181,25 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
+/* The size of pieces, unless it is the one that is chosen if nobody says, and cuts nothing. */
+static void format_pieces(const car_plan *plan, char *text, size_t capacity) {
+    bool cut = plan->config.piece_bytes != car_plan_default_piece_bytes(plan->partition);
+    for (int b = 0; b < plan->partition->bundle_count; b++) {
+        cut = cut || car_plan_pieces(plan, b) > 1;
+    }
+    snprintf(text, capacity, "%s", "");
+    if (cut) {
+        snprintf(text, capacity, "piece-bytes=%lld ", (long long)plan->config.piece_bytes);
+    }
+}
+
 int car_plan_format_header(const car_plan *plan, int64_t steps, char *text, size_t capacity) {
     const car_plan_config *c = car_plan_config_of(plan);
-    char more[96] = "";
+    char more[96] = "", pieces[48], zero[64] = "";
+    format_pieces(plan, pieces, sizeof pieces);
+    if (c->zero_copies > 0) {
+        snprintf(zero, sizeof zero, " zero-copies=%d zero-ahead=%d", c->zero_copies, c->zero_ahead);
+    }
     if (plan->script && plan->script->end > 0) {
         snprintf(more, sizeof more, " period=%lld:%lld max-delay=%lld", (long long)plan->script->begin,
                  (long long)plan->script->end, (long long)plan->script->max_delay);
@@ -184,10 +211,10 @@ int car_plan_format_header(const car_plan *plan, int64_t steps, char *text, size
     }
     return snprintf(text, capacity,
                     "carousel-plan 2 rule=%s placement=%s workers=%d stages=%d bundles=%d devices=%d mapping=%s "
-                    "threads=%d slack=%d steps=%lld%s",
+                    "threads=%d slack=%d%s %ssteps=%lld%s",
                     car_rule_text(c->rule), car_placement_text(c->placement), c->workers,
                     car_plan_partition(plan)->stage_count, car_plan_partition(plan)->bundle_count,
-                    car_plan_devices(plan), car_mapping_text(c->mapping), c->threads, c->freshness_slack,
+                    car_plan_devices(plan), car_mapping_text(c->mapping), c->threads, c->freshness_slack, zero, pieces,
                     (long long)steps, more);
 }
 

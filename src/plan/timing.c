@@ -20,7 +20,7 @@ static double busiest_wire(const car_machine *m, double seconds) {
     for (int r = 0; m->config.cluster && r < m->ring_count; r++) {
         most = m->rings[r].carried > 0 ? fmax(most, m->rings[r].carried / m->rings[r].bandwidth) : most;
     }
-    return most / seconds;
+    return fmin(1, most / seconds); /* what was under way when counting began counts whole */
 }
 
 /* One run; fills everything but what compares two. */

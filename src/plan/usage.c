@@ -72,6 +72,8 @@ static void find_owned(car_usage *usage) {
     for (int b = 0; b < usage->bundles; b++) {
         const car_bundle *bundle = &usage->plan->partition->bundles[b];
         bool owned = bundle->bytes > 0 && car_plan_owner(usage->plan, 0, bundle->home) == usage->rank;
+        owned =
+            owned && (b < usage->plan->stages || !car_plan_has_chains(usage->plan)); /* a tied one lies in its home */
         usage->holdings[b] = (car_holding){.places = owned && !usage->spaced ? 1 : 0, .block = b, .owned = owned};
     }
 }
@@ -221,6 +223,26 @@ bool car_usage_adds_late(const car_usage *usage, const car_task *task) {
     return car_usage_is_ring(usage) && adds && !is_here(usage, car_plan_batch_of(usage->plan, task) - 1, task->stage);
 }
 
+int car_usage_leg(const car_usage *usage, const car_task *task) {
+    if (task->kind == CAR_TASK_RECEIVE) {
+        return task->worker + 1;
+    }
+    if (task->kind != CAR_TASK_BACKWARD && task->cargo != CAR_CARGO_PARTIAL) {
+        return CAR_NONE;
+    }
+    if (usage->shared || !car_usage_is_ring(usage)) {
+        return 0;
+    }
+    /* By worker, it is the last micro-batch of each that adds to the sum over all. */
+    int last_round = usage->plan->batches - usage->plan->config.workers;
+    int leg = usage->by_worker ? last_round + worker_of(usage, task) : task->worker;
+    int64_t first = task->step * usage->plan->batches;
+    while (leg > (usage->by_worker ? last_round : 0) && is_here(usage, first + leg - 1, task->stage)) {
+        leg--;
+    }
+    return leg;
+}
+
 bool car_usage_keeps_apart(const car_usage *usage) {
     return usage->apart;
 }
@@ -255,17 +277,34 @@ bool car_usage_adds_ties_early(const car_usage *usage) {
     return car_usage_is_ring(usage) && usage->plan->placement->info.repeated;
 }
 
+car_copy car_usage_copy(const car_usage *usage, const car_task *task, int bundle) {
+    return car_plan_has_chains(usage->plan) ? usage->plan->placement->copy(usage->plan, usage->rank, task, bundle)
+                                            : CAR_COPY_KEPT;
+}
+
+car_passing car_usage_passing(const car_usage *usage, const car_task *task, int bundle) {
+    return usage->plan->placement->passing(usage->plan, task, bundle, usage->steps);
+}
+
+int car_usage_kept_block(const car_usage *usage, int bundle) {
+    int home = usage->plan->partition->bundles[bundle].home;
+    return car_plan_has_chains(usage->plan) && usage->holdings[home].owned ? home : usage->holdings[bundle].block;
+}
+
 bool car_usage_ends_weights(const car_usage *usage, const car_task *task, int bundle) {
     const car_plan *plan = usage->plan;
     return plan->placement->ends_weights &&
            plan->placement->ends_weights(plan, usage->rank, task, bundle, usage->steps);
 }
 
-/* A sum that was sent or made into weights is gone, unless the rank passes it on. A collective leaves it with its peer, or
- * with all. */
+/* A sum whose last piece was sent, or that was made into weights, is gone, unless the rank passes it on. A collective leaves
+ * it with its peer, or with all. */
 bool car_usage_ends_sum(const car_usage *usage, const car_task *task) {
     const car_plan *plan = usage->plan;
     bool sends = task->kind == CAR_TASK_SEND && (task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED);
+    if (sends && task->piece + 1 < car_plan_pieces(plan, task->bundle)) {
+        return false;
+    }
     if (task->kind == CAR_TASK_REDUCE) {
         return task->peer != CAR_NONE && task->peer != usage->rank;
     }
@@ -319,13 +358,17 @@ static void use_tape(listing *l) {
 }
 
 static void use_weights(listing *l, int bundle, int64_t version, car_use_mode mode) {
-    int block = l->usage->holdings[bundle].block, places = l->usage->holdings[block].places;
+    car_copy copy = car_usage_copy(l->usage, l->task, bundle);
+    int block = copy == CAR_COPY_KEPT ? car_usage_kept_block(l->usage, bundle) : bundle;
+    int place = car_holding_place(l->usage->holdings[block].places, version);
     bool made = l->task->kind == CAR_TASK_UPDATE && version == l->task->version;
-    add_use(l, (car_use){.resource = car_resource(CAR_RESOURCE_WEIGHTS, block, car_holding_place(places, version)),
+    place = copy == CAR_COPY_KEPT ? place : 1 + (int)copy; /* behind the two places of what is kept */
+    add_use(l, (car_use){.resource = car_resource(CAR_RESOURCE_WEIGHTS, block, place),
                          .mode = mode,
                          .last = !made && car_usage_ends_weights(l->usage, l->task, bundle),
                          .bundle = block,
-                         .id = version});
+                         .id = version,
+                         .copy = copy});
 }
 
 /* zero: the same for the update that makes the next version of it. */
@@ -336,9 +379,9 @@ static void use_source(listing *l, int bundle, int64_t version, car_use_mode mod
                          .id = version});
 }
 
-/* A part of a sum: what came, or what the next worker adds. By worker, each has a sum of its own, which ends where it joins
- * that over all. */
-static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mode mode) {
+/* A piece of a part of a sum: of what came, or of what the next worker adds. By worker, each has a sum of its own, which ends
+ * where it joins that over all. */
+static void use_piece(listing *l, car_resource_kind part, int bundle, int piece, car_use_mode mode) {
     const car_usage *usage = l->usage;
     const car_task *task = l->task;
     const car_bundle *b = &usage->plan->partition->bundles[bundle];
@@ -351,12 +394,20 @@ static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mod
         last = task->kind == CAR_TASK_BACKWARD && b->stage == task->stage && is_workers_last(usage, task);
         number = number * usage->plan->config.workers + own - 1;
     }
-    add_use(l, (car_use){.resource = car_resource(part, bundle, number),
+    add_use(l, (car_use){.resource = car_resource(part, (int64_t)bundle * CAR_MOST_PIECES + piece, number),
                          .mode = mode,
                          .last = last,
                          .bundle = bundle,
                          .part = own,
                          .id = task->step});
+}
+
+/* All pieces. */
+static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mode mode) {
+    int pieces = car_plan_pieces(l->usage->plan, bundle);
+    for (int piece = 0; piece < pieces; piece++) {
+        use_piece(l, part, bundle, piece, mode);
+    }
 }
 
 /* The sum as all before this task have left it. */
@@ -424,7 +475,8 @@ static void list_compute(listing *l) {
 static void list_update(listing *l) {
     const car_usage *usage = l->usage;
     const car_task *task = l->task;
-    bool passes = usage->plan->placement->info.owned && usage->spaced;
+    bool moves = usage->plan->placement->info.owned && usage->spaced, chains = car_plan_has_chains(usage->plan);
+    bool passes = moves && !chains;
     use_sum(l, task->bundle, car_usage_reads_sum(usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
     if (!car_usage_adds_ties_early(usage)) {
         use_ties(l, task->bundle);
@@ -434,7 +486,7 @@ static void list_update(listing *l) {
         use_source(l, task->bundle, task->version, CAR_USE_WRITE);
     }
     if (!passes || car_usage_ends_weights(usage, task, task->bundle)) {
-        use_weights(l, task->bundle, task->version - 1, passes ? CAR_USE_WRITE : CAR_USE_READ);
+        use_weights(l, task->bundle, task->version - 1, moves ? CAR_USE_WRITE : CAR_USE_READ);
     }
     for (int b = car_bundle_of_home(usage->plan->partition, task->bundle, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_home(usage->plan->partition, task->bundle, b)) {
@@ -450,7 +502,7 @@ static void list_update(listing *l) {
 
 static void list_message(listing *l) {
     const car_task *task = l->task;
-    bool sends = task->kind == CAR_TASK_SEND;
+    bool sends = task->kind == CAR_TASK_SEND, chains = car_plan_has_chains(l->usage->plan), ends = false;
     if (sends) {
         add(l, CAR_RESOURCE_CHANNEL, task->peer, task->tag, CAR_USE_WRITE);
     }
@@ -460,17 +512,21 @@ static void list_message(listing *l) {
         use_tape(l);
         break;
     case CAR_CARGO_WEIGHTS:
-        use_weights(l, task->bundle, task->version,
-                    !sends || car_usage_ends_weights(l->usage, task, task->bundle) ? CAR_USE_WRITE : CAR_USE_READ);
-        if (!sends) {
+    case CAR_CARGO_BACKWARD_WEIGHTS:
+        ends =
+            !chains && car_usage_ends_weights(l->usage, task, task->bundle); /* a copy is read by its user meanwhile */
+        use_weights(l, task->bundle, task->version, !sends || ends ? CAR_USE_WRITE : CAR_USE_READ);
+        if (!sends && !chains) {
             use_source(l, task->bundle, task->version, CAR_USE_WRITE);
         }
         break;
     default:
         if (sends) {
-            use_sum(l, task->bundle, car_usage_reads_sum(l->usage, task) ? CAR_USE_READ : CAR_USE_WRITE);
+            car_use_mode mode = car_usage_reads_sum(l->usage, task) ? CAR_USE_READ : CAR_USE_WRITE;
+            use_piece(l, CAR_RESOURCE_SUM, task->bundle, task->piece, mode);
+            use_piece(l, CAR_RESOURCE_OWN, task->bundle, task->piece, mode);
         } else {
-            use_part(l, CAR_RESOURCE_SUM, task->bundle, CAR_USE_WRITE);
+            use_piece(l, CAR_RESOURCE_SUM, task->bundle, task->piece, CAR_USE_WRITE);
         }
     }
 }

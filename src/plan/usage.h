@@ -14,7 +14,7 @@
 typedef enum car_resource_kind {
     CAR_RESOURCE_WEIGHTS = 1, /* the place of a version of a bundle */
     CAR_RESOURCE_SOURCE,  /* the same for zero's update that makes the next version of it: it may be sent on before */
-    CAR_RESOURCE_SUM,     /* of a bundle and step: what came, or was begun here */
+    CAR_RESOURCE_SUM,     /* a piece of the sum of a bundle and step: what came, or was begun here */
     CAR_RESOURCE_OWN,     /* the same: the gradient of the worker that adds to it next, or the sum of its own */
     CAR_RESOURCE_TAPE,    /* the activations of a micro-batch */
     CAR_RESOURCE_CHANNEL, /* messages of one tag to one device stay in order */
@@ -28,13 +28,25 @@ typedef enum car_use_mode {
     CAR_USE_WRITE   /* alone */
 } car_use_mode;
 
+/* Which of the weights of a bundle that a rank has. */
+typedef enum car_copy {
+    CAR_COPY_KEPT,    /* what stays here, or (--zero-copies 1) comes by as a whole */
+    CAR_COPY_FORWARD, /* zero's chains: what came for a forward, for a backward */
+    CAR_COPY_BACKWARD,
+    CAR_COPIES
+} car_copy;
+
+/* Whether a copy is sent on from where it is used, in the plan's order before or after that. */
+typedef enum car_passing { CAR_PASSING_NOT, CAR_PASSING_BEFORE, CAR_PASSING_AFTER } car_passing;
+
 typedef struct car_use {
     uint64_t resource; /* see car_resource */
     car_use_mode mode;
-    bool last;  /* weights, sums, tapes: this rank does not need what is there after it */
-    int bundle; /* weights: in whose block they are; sums: whose; else CAR_NONE */
-    int part;   /* sums by worker: 1 + whose own it is; else 0 */
-    int64_t id; /* weights: the version; sums: the step */
+    bool last;     /* weights, sums, tapes: this rank does not need what is there after it */
+    int bundle;    /* weights: in whose block they are; sums: whose; else CAR_NONE */
+    int part;      /* sums by worker: 1 + whose own it is; else 0 */
+    int64_t id;    /* weights: the version; sums: the step */
+    car_copy copy; /* weights */
 } car_use;
 
 /* Whether two uses of one resource must keep their order. */
@@ -100,6 +112,10 @@ int car_usage_own_of(const car_usage *usage, const car_task *task);
 bool car_usage_joins(const car_usage *usage, const car_task *task);
 /* Whether a backward adds to a sum that comes by a message, and so need not wait for it. */
 bool car_usage_adds_late(const car_usage *usage, const car_task *task);
+/* Sums of one bundle and step that a rank has at once: in pieces, one may still be leaving when the next comes round the
+ * ring. Each is named after the first micro-batch of the step that adds to it here; what arrives finished, after the last one. The sum of a
+ * receive, a backward or a send of a partial sum; CAR_NONE for tasks that want the finished one: it has the highest name. */
+int car_usage_leg(const car_usage *usage, const car_task *task);
 /* A finished sum that goes on to other devices brings those of its ties along; otherwise they meet at the update. */
 bool car_usage_adds_ties_early(const car_usage *usage);
 
@@ -109,6 +125,13 @@ bool car_usage_keeps_apart(const car_usage *usage);
 void car_usage_defer_updates(car_usage *usage);
 /* After a restart: in the first step those that are stale use the version before it, where it has a place. */
 void car_usage_go_on(const car_usage *usage, car_task_list *list);
+
+/* Of a forward, a backward or a message of weights: which copy of a bundle it uses, sends or brings. */
+car_copy car_usage_copy(const car_usage *usage, const car_task *task, int bundle);
+/* zero's chains: whether this copy, which a task uses, brings or sends, is sent on from here. */
+car_passing car_usage_passing(const car_usage *usage, const car_task *task, int bundle);
+/* The bundle whose block what is kept of a bundle lies in: its home's, if that is here. */
+int car_usage_kept_block(const car_usage *usage, int bundle);
 
 /* Whether the rank does not need what a task uses any more: weights of a bundle, which then move on or end; the sum of the
  * task's bundle, which was handed on or made into weights. */
@@ -141,8 +164,10 @@ int car_plan_collective_member(const car_plan *plan, int device);
 bool car_plan_needs_beats(const car_plan *plan);
 /* The slot of the first step's last backward. */
 int64_t car_plan_first_step_end(const car_plan *plan);
-/* Whether sums go in the order in which they are used, since those of several stages wait for one way. */
+/* Whether sums go in the order in which their receives are posted, since those of several stages, or several pieces, wait for
+ * one way; and how many are then under way at once: two, so that there is always one ready to go. */
 bool car_plan_orders_sums(const car_plan *plan);
+enum { CAR_SENDS_AT_ONCE = 2 };
 
 /* ---- edges ----------------------------------------------------------------------------------- */
 

@@ -243,6 +243,7 @@ car_validation car_validate_begin(const car_plan *plan, int64_t steps, const car
         .spaced = cyclic || (rule == CAR_RULE_STAGGER && !pipeline),
         .by_worker = config->accumulate > 1 && config->sum_order == CAR_SUM_ORDER_WORKER,
         .spread = rule == CAR_RULE_DP && config->placement != CAR_PLACEMENT_SHARED && !pipeline,
+        .chains = config->placement == CAR_PLACEMENT_ZERO && config->zero_copies == 2,
     };
 }
 
@@ -265,7 +266,7 @@ car_status car_plan_validate(car_plan *plan, int64_t steps, const car_task_sourc
     CAR_TRY(car_validate_uses(&v));
     CAR_TRY(car_validate_activations(&v));
     CAR_TRY(car_validate_sums(&v));
-    CAR_TRY(car_validate_versions(&v));
+    CAR_TRY(v.chains ? car_validate_chains(&v) : car_validate_versions(&v));
     CAR_TRY(car_validate_bounds(&v));
     CAR_TRY(car_validate_edges(&v, true));
     CAR_TRY(car_validate_dry_run(&v));

@@ -4,13 +4,21 @@
  *
  *   shared    none
  *   replica   sums to the next rank, and the jump of cdp-v2: from worker N-1 to the first worker that is fresh
- *   zero      weights to their next user, wherever it is; sums to the next worker or the owner: two in a slot
+ *   zero      weights to the next rank, or from their owner to the rank that a chain begins with; sums to the next worker
+ *             or the owner: three in a slot, five if L is not 2k. With one copy of a version: to its next user, wherever it is: two in a slot
  *   pipeline  the rank before and the rank behind
  *   grid      activations and gradients to the group before and behind, sums and weights to the next rank of the ring
  *   dp        collectives instead of messages */
 #include "plan/validate_internal.h"
 
-enum { ZERO_MESSAGES = 2 };
+enum { ZERO_MESSAGES = 2, CHAIN_MESSAGES = 3, UNEVEN_CHAIN_MESSAGES = 5 };
+
+/* zero: those of all kinds together. With chains: what the next rank needs in one slot, what an owner starts, and a sum. If
+ * L is not 2k, forwards, backwards and what an owner starts may be sent for different slots. */
+static int most_of_zero(const car_validation *v) {
+    bool even = v->config.zero_ahead == 2 * v->per_worker;
+    return !v->chains ? ZERO_MESSAGES : even ? CHAIN_MESSAGES : UNEVEN_CHAIN_MESSAGES;
+}
 
 static bool is_tied(const car_validation *v, const car_task *task) {
     return task->bundle >= v->stages;
@@ -29,7 +37,7 @@ static bool is_jump(const car_validation *v, const car_task *task, int device) {
 static bool is_neighbour(const car_validation *v, const car_task *task, int device) {
     int first = 0, ranks = v->devices;
     bool along_ring =
-        task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED || task->cargo == CAR_CARGO_WEIGHTS;
+        task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED || car_cargo_is_weights(task->cargo);
     switch (v->config.placement) {
     case CAR_PLACEMENT_REPLICA:
         return task->peer == (device + 1) % ranks || is_jump(v, task, device);
@@ -37,7 +45,11 @@ static bool is_neighbour(const car_validation *v, const car_task *task, int devi
         if (task->cargo == CAR_CARGO_FINISHED) {
             return device == ranks - 1 && task->peer == car_validate_owner(v, task->stage);
         }
-        return task->cargo == CAR_CARGO_WEIGHTS || task->peer == (device + 1) % ranks;
+        if (v->chains && car_cargo_is_weights(task->cargo) && device == car_validate_owner(v, task->stage)) {
+            bool first = car_validate_weights_user(v, task) == car_validate_first_user(v, task->version, task->stage);
+            return first || task->peer == (device + 1) % ranks;
+        }
+        return (task->cargo == CAR_CARGO_WEIGHTS && !v->chains) || task->peer == (device + 1) % ranks;
     case CAR_PLACEMENT_PIPELINE:
         return !along_ring && (task->peer == device + 1 || task->peer == device - 1);
     case CAR_PLACEMENT_GRID:
@@ -87,6 +99,14 @@ static bool is_alike(const car_validation *v, const car_task *a, const car_task 
     return a->kind == b->kind && a->cargo == b->cargo && (!apart || a->bundle == b->bundle);
 }
 
+/* Pieces of a sum stand one behind another, and count as one message. */
+static bool goes_on(const car_validation *v, slot s, int index) {
+    const car_task *task = &v->tasks[index], *before = task - 1;
+    return index > s.begin && before->kind == task->kind && before->cargo == task->cargo &&
+           before->bundle == task->bundle && before->worker == task->worker && before->step == task->step &&
+           before->peer == task->peer && before->piece + 1 == task->piece;
+}
+
 /* One of a kind for each worker that is at work; of partial sums the worker is known. zero's weights may meet those that
  * their owner has just made: there, all messages are counted together. */
 static car_status check_count(const car_validation *v, slot s, int index) {
@@ -95,12 +115,13 @@ static car_status check_count(const car_validation *v, slot s, int index) {
     int count = 0, workers = partial ? 1 : computes_in(v, s), total = 0;
     for (int n = s.begin; n < s.end; n++) {
         const car_task *other = &v->tasks[n];
-        count += is_alike(v, task, other) && (!partial || task->worker == other->worker);
-        total += other->kind == CAR_TASK_SEND && !is_tied(v, other);
+        bool counts = !goes_on(v, s, n);
+        count += counts && is_alike(v, task, other) && (!partial || task->worker == other->worker);
+        total += counts && other->kind == CAR_TASK_SEND && !is_tied(v, other);
     }
-    if (zero ? total > ZERO_MESSAGES : count > (workers > 1 ? workers : 1)) {
-        return car_validate_fail(v, index,
-                                 zero ? "a third message in the slot" : "a second message of its kind in the slot");
+    if (zero ? total > most_of_zero(v) : count > (workers > 1 ? workers : 1)) {
+        return car_validate_fail(
+            v, index, zero ? "one message too many in the slot" : "a second message of its kind in the slot");
     }
     return CAR_OK;
 }
@@ -110,7 +131,7 @@ static car_status check_slot(const car_validation *v, slot s) {
     for (int n = s.begin; n < s.end; n++) {
         if (v->tasks[n].kind == CAR_TASK_SEND) {
             CAR_TRY(check_peer(v, n));
-            CAR_TRY(v->custom ? CAR_OK : check_count(v, s, n));
+            CAR_TRY(v->custom || goes_on(v, s, n) ? CAR_OK : check_count(v, s, n));
         }
     }
 done:

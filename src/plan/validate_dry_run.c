@@ -4,7 +4,7 @@
  *   any order      a task runs when those that it waits for are over, whatever its slot
  *   windows        only the window of the first task that is not over, and the next one, are known to a rank
  *   receives       are posted car_plan_slots_ahead before their slot; a message arrives when both ends are there
- *   sends          do not wait. Where sums queue up for one way, only the one that is used first goes: an executor has two
+ *   sends          do not wait. Where sums queue up for one way, only the one that is asked for first goes: an executor has two
  *                  under way, so this is harder
  *   collectives    start in the plan's order on each rank, and end when all have started
  *   moving weights are made in the plan's order, after all that is computed before
@@ -257,11 +257,17 @@ done:
     return status;
 }
 
-/* Of the sums that wait for a rank's way, the one that is used first. */
+/* The slot in which a sum is asked for. */
+static int64_t posted(const walk *w, int place) {
+    const car_task *receive = task_at(w, other_end(w, place));
+    return receive->slot - car_plan_slots_ahead(w->v->plan, receive);
+}
+
+/* Of the sums that wait for a rank's way, the one that is asked for first. */
 static bool pass_sum(walk *w, int rank) {
     int *best = NULL;
     for (int *at = &w->ranks[rank].sums; *at != CAR_NONE; at = &w->next[*at]) {
-        best = !best || task_at(w, other_end(w, *at))->slot < task_at(w, other_end(w, *best))->slot ? at : best;
+        best = !best || posted(w, *at) < posted(w, *best) ? at : best;
     }
     if (!best || !w->started[other_end(w, *best)]) {
         return false;
@@ -377,6 +383,9 @@ car_status car_validate_dry_run(car_validation *v) {
     car_status status = CAR_OK;
     w.has_beats = v->config.placement == CAR_PLACEMENT_REPLICA && v->spaced && v->devices > 1;
     w.orders_sums = v->config.placement == CAR_PLACEMENT_REPLICA && v->spaced;
+    for (int b = 0; b < v->bundles; b++) {
+        w.orders_sums = w.orders_sums || car_validate_pieces(v, b) > 1;
+    }
     CAR_TRY(car_context_allocate(v->context, ranks, sizeof *w.ranks, &w.ranks));
     CAR_TRY(car_context_allocate(v->context, ranks, sizeof *w.queue, &w.queue));
     CAR_TRY(car_context_allocate(v->context, count, sizeof *w.place_of, &w.place_of));

@@ -45,6 +45,7 @@ typedef struct car_validation {
     bool spaced; /* micro-batches 2k slots apart, with ring-ordered sums: the cycle, and stagger outside of pipelines */
     bool by_worker; /* each worker adds its own micro-batches first */
     bool spread;    /* dp over ranks: collectives join what several devices added */
+    bool chains;    /* zero in the cycle: two copies of each version, one along the forwards, one along the backwards */
     car_task *tasks;
     int count, capacity;
     int *first;            /* device d: tasks first[d] .. first[d + 1] - 1 */
@@ -88,8 +89,18 @@ bool car_validate_updates(const car_validation *v, int64_t step, int bundle, int
 int car_validate_update_count(const car_validation *v);
 /* Where a finished sum travels and many make weights of it, those of its ties are added to it before. */
 bool car_validate_carries_ties(const car_validation *v);
+/* How many messages carry a bundle's sum over one hop. */
+int car_validate_pieces(const car_validation *v, int bundle);
 /* zero: the device with the optimizer state of a stage. */
 int car_validate_owner(const car_validation *v, int stage);
+
+/* zero's chains, by their definition. The first and the last micro-batch that use a version, be they in the run or not. */
+int64_t car_validate_first_user(const car_validation *v, int64_t version, int home);
+int64_t car_validate_last_user(const car_validation *v, int64_t version, int home);
+/* Whether micro-batch n computes with what its rank keeps as the owner, rather than with a copy that came for it. */
+bool car_validate_uses_kept(const car_validation *v, int64_t n, int64_t version, int home);
+/* The micro-batch that a message with weights is for. */
+int64_t car_validate_weights_user(const car_validation *v, const car_task *task);
 
 /* What is kept for each device and bundle is an array of car_validate_rows; this is the index in it, or CAR_NONE if
  * the device has nothing to do with the bundle. The devices of `shared` have everything in common. */
@@ -153,8 +164,9 @@ car_status car_validate_dry_run(car_validation *v);
 car_status car_validate_activations(car_validation *v);
 /* Gradients: every worker's once, in ring order, into every update. */
 car_status car_validate_sums(car_validation *v);
-/* Weights: the rule's version, there when it is used. */
+/* Weights: the rule's version, there when it is used. With chains, the same in validate_chains.c. */
 car_status car_validate_versions(car_validation *v);
+car_status car_validate_chains(car_validation *v);
 /* Messages per worker and slot, and to whom. */
 car_status car_validate_bounds(car_validation *v);
 

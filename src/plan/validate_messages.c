@@ -49,7 +49,7 @@ static int collect(const car_validation *v, car_task_kind kind, end *ends) {
 static car_status join(car_validation *v, int sent, int received) {
     const car_task *a = &v->tasks[sent], *b = &v->tasks[received];
     if (a->cargo != b->cargo || a->worker != b->worker || a->stage != b->stage || a->bundle != b->bundle ||
-        a->step != b->step || a->version != b->version) {
+        a->step != b->step || a->version != b->version || a->piece != b->piece) {
         char text[192];
         car_task_format(v->plan, b, text, sizeof text);
         return car_validate_fail(v, sent, "its receiver expects %s", text);

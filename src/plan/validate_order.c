@@ -17,7 +17,7 @@ static bool names_stage(const car_task *task) {
 
 static car_status check_range(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
-    bool weights = task->cargo == CAR_CARGO_WEIGHTS || task->kind == CAR_TASK_BROADCAST;
+    bool weights = car_cargo_is_weights(task->cargo) || task->kind == CAR_TASK_BROADCAST;
     if ((unsigned)task->kind >= CAR_TASK_KINDS || (unsigned)task->cargo >= CAR_CARGOS) {
         return car_validate_fail(v, index, "no such kind of task or cargo");
     }
@@ -35,6 +35,10 @@ static car_status check_range(const car_validation *v, int index) {
         (is_message(task) && task->peer == v->device_of[index])) {
         return car_validate_fail(v, index, "no such peer");
     }
+    bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
+    if (!between(task->piece, 0, sum ? car_validate_pieces(v, task->bundle) : 1)) {
+        return car_validate_fail(v, index, "there is no piece %d of it", task->piece);
+    }
     return CAR_OK;
 }
 
@@ -42,7 +46,7 @@ static car_status check_range(const car_validation *v, int index) {
 static car_status check_agreement(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     bool versioned = car_task_computes(task) || task->kind == CAR_TASK_UPDATE || task->kind == CAR_TASK_BROADCAST ||
-                     task->cargo == CAR_CARGO_WEIGHTS;
+                     car_cargo_is_weights(task->cargo);
     int named = names_stage(task) ? task->stage : v->partition->bundles[task->bundle].stage;
     if (task->stage != named || (car_task_computes(task) && task->bundle != task->stage)) {
         return car_validate_fail(v, index, "stage %d does not go with bundle %d", task->stage, task->bundle);
@@ -50,7 +54,7 @@ static car_status check_agreement(const car_validation *v, int index) {
     if (versioned != (task->version != CAR_NONE) || (versioned && !between(task->version, 0, v->steps + 1))) {
         return car_validate_fail(v, index, "no such version of weights: %lld", (long long)task->version);
     }
-    if ((task->kind == CAR_TASK_UPDATE || task->cargo == CAR_CARGO_WEIGHTS) && task->step != task->version - 1) {
+    if ((task->kind == CAR_TASK_UPDATE || car_cargo_is_weights(task->cargo)) && task->step != task->version - 1) {
         return car_validate_fail(v, index, "version %lld is not made by step %lld", (long long)task->version,
                                  (long long)task->step);
     }

@@ -83,6 +83,23 @@ int car_validate_owner(const car_validation *v, int stage) {
     return v->workers - 1 - stage / v->per_worker;
 }
 
+/* Of the size that the config wants, as few as that takes, and equal but for what 64 bytes do not divide. */
+int car_validate_pieces(const car_validation *v, int bundle) {
+    const car_bundle *b = &v->partition->bundles[bundle];
+    int first = 0, ranks = v->devices, count = 1;
+    if (car_validate_in_groups(v)) {
+        car_validate_group(v, b->stage / v->per_worker, &first, &ranks);
+    }
+    if (!v->spaced || v->by_worker || v->config.placement == CAR_PLACEMENT_SHARED || ranks == 1) {
+        return 1;
+    }
+    while (count < CAR_MOST_PIECES && (int64_t)b->bytes > count * v->config.piece_bytes) {
+        count++;
+    }
+    size_t lines = (b->bytes + 63) / 64, lines_of_piece = lines / (size_t)count + (lines % (size_t)count > 0);
+    return lines == 0 ? 1 : (int)(lines / lines_of_piece) + (lines % lines_of_piece > 0);
+}
+
 bool car_validate_updates(const car_validation *v, int64_t step, int bundle, int device) {
     switch (v->config.placement) {
     case CAR_PLACEMENT_ZERO:

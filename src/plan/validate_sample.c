@@ -12,7 +12,7 @@ static bool is_other_end(const car_task *task, int device, const car_task *other
                 (task->kind == CAR_TASK_RECEIVE && other->kind == CAR_TASK_SEND);
     return ends && other->peer == device && other->tag == task->tag && other->cargo == task->cargo &&
            other->worker == task->worker && other->stage == task->stage && other->bundle == task->bundle &&
-           other->step == task->step && other->version == task->version;
+           other->step == task->step && other->version == task->version && other->piece == task->piece;
 }
 
 /* Looks for it where it can be: a message is received after it was sent, and not many windows later. */

@@ -13,6 +13,8 @@ typedef struct sum {
     int64_t step;
     int added;     /* micro-batches 0 .. added - 1, or that many of a device's own; 0: no sum */
     bool complete; /* over all workers; where ranks share the work, only a collective makes it so */
+    int missing;   /* pieces that are still to come */
+    int sent;      /* that went on */
 } sum;
 
 typedef struct replay {
@@ -115,6 +117,9 @@ static car_status add_gradient(replay *r, int index, int bundle) {
         if (s && s->added != before) {
             return car_validate_fail(v, index, "adds to a sum over workers 0 .. %d of bundle %d", s->added - 1, bundle);
         }
+        if (s && (s->missing > 0 || s->sent > 0)) {
+            return car_validate_fail(v, index, "adds to a sum of bundle %d that is not all here", bundle);
+        }
     }
     if (!s) {
         return begin(r, index, bundle,
@@ -138,7 +143,7 @@ static car_status add_ties(replay *r, int index) {
             continue;
         }
         sum *s = find(r, v->device_of[index], b, task->step);
-        if (!s || !s->complete) {
+        if (!s || !s->complete || s->missing > 0) {
             return car_validate_fail(v, index, "finishes a sum, but that of the tied bundle %d is over %d workers", b,
                                      s ? s->added : 0);
         }
@@ -189,11 +194,21 @@ static car_status send(replay *r, int index) {
         return car_validate_fail(v, index, s ? "the sum is over %d workers" : "there is no such sum (%d)",
                                  s ? s->added : 0);
     }
+    int pieces = car_validate_pieces(v, task->bundle);
+    if (task->piece != s->sent || s->missing > 0) {
+        return car_validate_fail(v, index, "piece %d is the next to be sent, of a sum that has %d still to come",
+                                 s->sent, s->missing);
+    }
     /* A partial sum goes on growing elsewhere: here it would be a second one. */
-    if (task->cargo == CAR_CARGO_PARTIAL && !ends_sum(r, index, task->bundle)) {
+    bool last = ++s->sent == pieces, frees = ends_sum(r, index, task->bundle);
+    if (task->cargo == CAR_CARGO_PARTIAL && last && !frees) {
         return car_validate_fail(v, index, "a partial sum that was handed on is kept");
     }
-    if (ends_sum(r, index, task->bundle)) {
+    if (frees && !last) {
+        return car_validate_fail(v, index, "frees a sum of which only %d of %d pieces were sent", s->sent, pieces);
+    }
+    s->sent = last ? 0 : s->sent;
+    if (frees) {
         *s = (sum){0};
     }
     return CAR_OK;
@@ -201,13 +216,25 @@ static car_status send(replay *r, int index) {
 
 static car_status receive(replay *r, int index) {
     const car_task *task = &r->v->tasks[index];
+    int pieces = car_validate_pieces(r->v, task->bundle);
     if (ends_sum(r, index, task->bundle)) {
         return car_validate_fail(r->v, index, "frees the sum that it brings");
     }
     /* The sender's end was checked, and both ends agree. */
-    return begin(
-        r, index, task->bundle,
-        (sum){.step = task->step, .added = added_by(r->v, task), .complete = task->cargo == CAR_CARGO_FINISHED});
+    if (task->piece == 0) {
+        return begin(r, index, task->bundle,
+                     (sum){.step = task->step,
+                           .added = added_by(r->v, task),
+                           .complete = task->cargo == CAR_CARGO_FINISHED,
+                           .missing = pieces - 1});
+    }
+    sum *s = find(r, r->v->device_of[index], task->bundle, task->step);
+    if (!s || s->added != added_by(r->v, task) || s->missing != pieces - task->piece) {
+        return car_validate_fail(r->v, index, "piece %d of %d comes when %d are missing", task->piece, pieces,
+                                 s ? s->missing : pieces);
+    }
+    s->missing--;
+    return CAR_OK;
 }
 
 /* ---- collectives -------------------------------------------------------------------------------- */
@@ -267,7 +294,7 @@ static car_status update(replay *r, int index) {
             continue;
         }
         sum *s = find(r, device, b, task->step);
-        if (!s || !s->complete) {
+        if (!s || !s->complete || s->missing > 0) {
             return car_validate_fail(v, index, "the sum of bundle %d is over %d workers", b, s ? s->added : 0);
         }
         if (ends_sum(r, index, b)) {

@@ -8,10 +8,10 @@
 enum { NOBODY = -1, UNKNOWN = -4, EMPTY = -3 };
 
 typedef enum thing_kind {
-    WEIGHTS = 1, /* bundle, place */
+    WEIGHTS = 1, /* bundle, place; of zero's chains: what an owner keeps in 0 and 1, copies in 2 and 3 */
     STOCK,       /* zero's owner: the version that the next is made of; it may be sent on before */
-    SUM,         /* bundle, step */
-    OWN,         /* bundle, step: a gradient that waits for the sum it is added to */
+    SUM,         /* bundle and piece, step */
+    OWN,         /* the same of a gradient that waits for the sum it is added to */
     TAPE,        /* number of the tape */
     CHANNEL,     /* device, tag */
     OPTIMIZER,   /* bundle: its state */
@@ -143,7 +143,26 @@ static bool has_bytes(const car_validation *v, int bundle) {
     return v->partition->bundles[bundle].bytes > 0;
 }
 
+/* zero's chains: where the weights are that a task uses, sends or brings. */
+static car_status find_copy(checker *c, int bundle, int64_t version, thing **out) {
+    const car_validation *v = c->v;
+    const car_task *task = c->task;
+    int home = v->partition->bundles[bundle].home;
+    bool backward = task->kind == CAR_TASK_BACKWARD || task->cargo == CAR_CARGO_BACKWARD_WEIGHTS, kept = false;
+    if (car_task_computes(task)) {
+        kept = car_validate_uses_kept(v, task->step * v->workers + task->worker, version, home);
+    } else if (task->kind == CAR_TASK_SEND) {
+        int64_t n = car_validate_weights_user(v, task);
+        kept = n == car_validate_first_user(v, version, home) || car_validate_uses_kept(v, n - 1, version, home);
+    }
+    return kept || task->kind == CAR_TASK_UPDATE ? find(c, WEIGHTS, home, version % 2, out)
+                                                 : find(c, WEIGHTS, bundle, 2 + backward, out);
+}
+
 static car_status find_place(checker *c, int bundle, int64_t version, thing **out) {
+    if (c->v->chains && c->task) {
+        return find_copy(c, bundle, version, out);
+    }
     int block = car_usage_holding(c->usage, bundle)->block, places = car_usage_holding(c->usage, block)->places;
     return find(c, WEIGHTS, block, car_holding_place(places, version), out);
 }
@@ -205,21 +224,42 @@ done:
 
 /* ---- sums --------------------------------------------------------------------------------------- */
 
-/* By worker each has a sum of its own, which others touch only when it has joined that over all. */
+static car_status touch_piece(checker *c, thing_kind part, int bundle, int piece, touch_mode mode) {
+    return touch_thing(c, part, (int64_t)piece * c->v->bundles + bundle, c->task->step, mode);
+}
+
+/* All pieces of a sum, or of a gradient. */
+static car_status touch_part(checker *c, thing_kind part, int bundle, touch_mode mode) {
+    int pieces = car_validate_pieces(c->v, bundle);
+    car_status status = CAR_OK;
+    for (int piece = 0; piece < pieces && status == CAR_OK; piece++) {
+        status = touch_piece(c, part, bundle, piece, mode);
+    }
+    return status;
+}
+
+/* By worker each has a sum of its own, which others touch only when it has joined that over all. Then nothing is cut. */
 static car_status touch_own(checker *c, int bundle, touch_mode mode) {
     const car_validation *v = c->v;
     int worker = c->task->worker == CAR_NONE ? v->workers - 1 : c->task->worker % v->workers;
-    int64_t which = v->by_worker ? c->task->step * v->workers + worker : c->task->step;
-    return touch_thing(c, OWN, bundle, which, mode);
+    return v->by_worker ? touch_thing(c, OWN, bundle, c->task->step * v->workers + worker, mode)
+                        : touch_part(c, OWN, bundle, mode);
 }
 
 /* Sum and gradient together: all that was added so far. */
 static car_status touch_sum(checker *c, int bundle, touch_mode mode) {
-    car_status status = CAR_OK;
-    CAR_TRY(touch_thing(c, SUM, bundle, c->task->step, mode));
-    CAR_TRY(touch_own(c, bundle, mode));
-done:
-    return status;
+    car_status status = touch_part(c, SUM, bundle, mode);
+    return status == CAR_OK ? touch_own(c, bundle, mode) : status;
+}
+
+/* A message takes one piece of it. What arrives touches nobody's gradient. */
+static car_status touch_carried(checker *c, touch_mode mode) {
+    const car_task *task = c->task;
+    car_status status = touch_piece(c, SUM, task->bundle, task->piece, mode);
+    if (status != CAR_OK || task->kind != CAR_TASK_SEND) {
+        return status;
+    }
+    return c->v->by_worker ? touch_own(c, task->bundle, mode) : touch_piece(c, OWN, task->bundle, task->piece, mode);
 }
 
 static car_status touch_ties(checker *c, int home) {
@@ -266,7 +306,7 @@ static car_status add_gradients(checker *c, int bundle) {
         return add_by_worker(c, bundle);
     }
     if (is_late(c)) {
-        return touch_thing(c, OWN, bundle, c->task->step, CAR_TOUCH_WRITE);
+        return touch_part(c, OWN, bundle, CAR_TOUCH_WRITE);
     }
     return touch_sum(c, bundle, apart ? CAR_TOUCH_READ : CAR_TOUCH_WRITE);
 }
@@ -309,7 +349,7 @@ static car_status touch_bundle(checker *c, int b) {
     const car_task *task = c->task;
     car_status status = CAR_OK;
     int64_t version = b < v->stages ? task->version : task->tied_version;
-    bool ends = ends_weights(c, b, version);
+    bool ends = !v->chains && ends_weights(c, b, version);
     CAR_TRY(use_weights(c, b, version, ends ? CAR_TOUCH_WRITE : CAR_TOUCH_READ));
     if (ends && v->spaced && b < v->stages && car_usage_holding(c->usage, b)->owned) {
         CAR_TRY(touch_thing(c, STOCK, b, version % 2, CAR_TOUCH_WRITE)); /* the next was made of it before it goes */
@@ -347,7 +387,7 @@ static car_status touch_update(checker *c) {
     const car_validation *v = c->v;
     const car_task *task = c->task;
     int b = task->bundle;
-    bool passes = c->moves && v->spaced;
+    bool moves = c->moves && v->spaced, passes = moves && !v->chains;
     car_status status = CAR_OK;
     CAR_TRY(touch_thing(c, OPTIMIZER, b, 0, CAR_TOUCH_WRITE));
     CAR_TRY(touch_sum(c, b, car_validate_carries_ties(v) ? CAR_TOUCH_READ : CAR_TOUCH_WRITE));
@@ -359,10 +399,10 @@ static car_status touch_update(checker *c) {
         CAR_TRY(touch_thing(c, STOCK, b, task->version % 2, CAR_TOUCH_WRITE));
     }
     if (!passes || ends_weights(c, b, task->version - 1)) {
-        CAR_TRY(use_weights(c, b, task->version - 1, passes ? CAR_TOUCH_WRITE : CAR_TOUCH_READ));
+        CAR_TRY(use_weights(c, b, task->version - 1, moves ? CAR_TOUCH_WRITE : CAR_TOUCH_READ));
     }
     CAR_TRY(make_weights(c, b, task->version));
-    for (int tied = v->stages; c->moves && tied < v->bundles; tied++) {
+    for (int tied = v->stages; c->moves && !v->chains && tied < v->bundles; tied++) {
         if (v->partition->bundles[tied].home == b && has_bytes(v, tied)) {
             CAR_TRY(make_weights(c, tied, task->version));
         }
@@ -371,9 +411,26 @@ done:
     return status;
 }
 
+/* An executor drops a copy after as many reads as this says. */
+static car_status check_reads(const checker *c) {
+    const car_validation *v = c->v;
+    const car_task *task = c->task;
+    int64_t n = car_validate_weights_user(v, task);
+    bool last = n == car_validate_last_user(v, task->version, v->partition->bundles[task->bundle].home);
+    bool passes = !last && n + 1 < v->steps * v->workers;
+    bool said = car_usage_passing(c->usage, task, task->bundle) != CAR_PASSING_NOT;
+    return said == passes ? CAR_OK
+                          : car_validate_fail(v, v->sequence[c->place], "it is%s passed on", passes ? "" : " not");
+}
+
 static car_status touch_moved(checker *c) {
     const car_task *task = c->task;
     car_status status = CAR_OK;
+    if (c->v->chains) {
+        CAR_TRY(task->kind == CAR_TASK_RECEIVE ? check_reads(c) : CAR_OK);
+        return task->kind == CAR_TASK_SEND ? use_weights(c, task->bundle, task->version, CAR_TOUCH_READ)
+                                           : make_weights(c, task->bundle, task->version);
+    }
     if (task->kind == CAR_TASK_SEND) {
         return use_weights(c, task->bundle, task->version,
                            ends_weights(c, task->bundle, task->version) ? CAR_TOUCH_WRITE : CAR_TOUCH_READ);
@@ -398,13 +455,10 @@ static car_status touch_message(checker *c) {
     case CAR_CARGO_GRADIENT:
         return touch_tape(c);
     case CAR_CARGO_WEIGHTS:
+    case CAR_CARGO_BACKWARD_WEIGHTS:
         return touch_moved(c);
-    case CAR_CARGO_PARTIAL:
-        return sends ? touch_sum(c, task->bundle, CAR_TOUCH_WRITE)
-                     : touch_thing(c, SUM, task->bundle, task->step, CAR_TOUCH_WRITE);
     default: /* a finished sum is read by those who pass it on and by those who make weights of it, in any order */
-        return sends ? touch_sum(c, task->bundle, CAR_TOUCH_READ)
-                     : touch_thing(c, SUM, task->bundle, task->step, CAR_TOUCH_WRITE);
+        return touch_carried(c, sends && task->cargo == CAR_CARGO_FINISHED ? CAR_TOUCH_READ : CAR_TOUCH_WRITE);
     }
 done:
     return status;
@@ -446,5 +500,6 @@ car_status car_touch_begin(checker *c) {
     }
     c->used = 0;
     c->mark_count = 0;
+    c->task = NULL;
     return fill_places(c);
 }

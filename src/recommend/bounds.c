@@ -214,7 +214,7 @@ static car_status bound(car_search *search, const car_choice *choice, car_candid
     }
     CAR_TRY(car_search_find_subject(search, choice->batch, &subject));
     double compute = car_search_compute(subject, partition);
-    status = car_plan_create(search->context, partition, &choice->plan, &plan);
+    status = car_search_plan(search, choice, subject, partition, &plan);
     if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) { /* these do not go together, or too large */
         car_context_clear_error(search->context);
         status = CAR_OK;

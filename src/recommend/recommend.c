@@ -113,7 +113,7 @@ static car_status time_candidate(car_search *search, car_candidate *c, const car
     car_status status = CAR_OK;
     CAR_TRY(car_search_find_partition(search, &c->choice, &partition));
     CAR_TRY(car_search_find_subject(search, c->choice.batch, &subject));
-    CAR_TRY(car_plan_create(search->context, partition, &c->choice.plan, &plan));
+    CAR_TRY(car_search_plan(search, &c->choice, subject, partition, &plan));
     if (one_process || !rival) {
         CAR_TRY(predict(search, plan, c, &step));
     }

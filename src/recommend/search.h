@@ -64,6 +64,9 @@ car_status car_search_find_subject(car_search *search, int batch, const car_subj
 car_status car_search_find_partition(car_search *search, const car_choice *choice, const car_partition **out);
 /* Seconds of the forwards and backwards of a micro-batch, what runs again included. */
 double car_search_compute(const car_subject *subject, const car_partition *partition);
+/* The plan of a choice, with pieces of sums that suit the cluster if there is one. */
+car_status car_search_plan(const car_search *search, const car_choice *choice, const car_subject *subject,
+                           const car_partition *partition, car_plan **out);
 /* The optimizer as a rule has it. */
 car_optimizer_config car_search_optimizer(const car_search *search, car_rule rule);
 void car_search_release_subjects(car_search *search);

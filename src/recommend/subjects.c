@@ -114,6 +114,16 @@ double car_search_compute(const car_subject *subject, const car_partition *parti
     return subject->compute * (1 + partition->recomputation.cost);
 }
 
+car_status car_search_plan(const car_search *search, const car_choice *choice, const car_subject *subject,
+                           const car_partition *partition, car_plan **out) {
+    car_plan_config config = choice->plan;
+    const car_cluster *cluster = search->config->cluster;
+    if (cluster && config.piece_bytes == 0) {
+        config.piece_bytes = car_cluster_piece_bytes(cluster, config.workers, car_search_compute(subject, partition));
+    }
+    return car_plan_create(search->context, partition, &config, out);
+}
+
 car_optimizer_config car_search_optimizer(const car_search *search, car_rule rule) {
     car_optimizer_config optimizer = search->config->optimizer;
     if (search->config->correction_by_rule) {

@@ -161,4 +161,13 @@ done
 [ "$(lines)" = 600 ] || fail "a killed run lost lines of metrics.jsonl"
 same straight killed "a run that was killed and resumed ended otherwise"
 
+# In bf16 the floats go on, in another placement, too.
+halves=(--model gpt2-nano --width 16 --depth 2 --heads 2 --seq-len 8 --batch 1 --workers 2 --optimizer adamw --lr 1e-3
+    --precision bf16)
+train whole "${halves[@]}" --steps 4
+train parts "${halves[@]}" --steps 2
+train parts --resume --steps 4 --placement zero
+same whole parts "a run in bf16 that was resumed ended otherwise"
+[ "$(grep -c '"dtype":"F32"' "$directory/whole/weights.safetensors")" = 1 ] || fail "weights of bf16 are not saved as floats"
+
 finish

@@ -58,6 +58,19 @@ static const car_small_model gpt2_dropout = {
     .name = "gpt2-nano",
     .config = {.batch = 2, .seq_len = 6, .vocabulary = 20, .width = 12, .depth = 2, .heads = 2, .dropout = 0.3}};
 
+/* Odd numbers of elements, a tied embedding; and convolutions, whose weights have layouts of their own. */
+static const car_small_model gpt2_bf16 = {.name = "gpt2-nano",
+                                          .config = {.batch = 1,
+                                                     .seq_len = 5,
+                                                     .vocabulary = 21,
+                                                     .width = 9,
+                                                     .depth = 2,
+                                                     .heads = 3,
+                                                     .precision = CAR_PRECISION_BF16}};
+static const car_small_model resnet20_bf16 = {
+    .name = "resnet20",
+    .config = {.batch = 2, .image_size = 4, .classes = 5, .width = 3, .precision = CAR_PRECISION_BF16}};
+
 /* ---- what to train with ---------------------------------------------------------------------- */
 
 typedef struct setting {
@@ -356,6 +369,19 @@ static void test_clip(void **state) {
     car_world_close(&w);
 }
 
+/* The rules with the rounding of bf16: updates work on floats, every version is computed with rounded. */
+static void test_bf16(void **state) {
+    car_world w;
+    car_world_open(&w, *state);
+    for (int r = 0; r < COUNT(rules); r++) {
+        setting s = with_adamw(rules[r], 3, 1);
+        check(&w, &s);
+        s.pause = 3;
+        check(&w, &s);
+    }
+    car_world_close(&w);
+}
+
 static void test_pause(void **state) {
     car_world w;
     car_world_open(&w, *state);
@@ -608,6 +634,8 @@ int main(void) {
         TEST("clipping", test_clip, gpt2),
         TEST("pause", test_pause, resnet20),
         TEST("pause", test_pause, gpt2),
+        TEST("bf16", test_bf16, gpt2_bf16),
+        TEST("bf16", test_bf16, resnet20_bf16),
         TEST("options", test_options, resnet20),
         TEST("options", test_options, gpt2),
         TEST("correction", test_correction, resnet20),

@@ -28,6 +28,7 @@ static void run_placement(car_placement placement) {
             run_case(setting, "mlp", car_placement_rules[r], true);
             if (setting->workers == 3 || several) { /* with a tied parameter, once or twice for each placement */
                 run_case(setting, "gpt2-nano", car_placement_rules[r], false);
+                run_case(setting, CAR_PLACEMENT_BF16, car_placement_rules[r], r == 1);
             }
         }
     }
@@ -65,7 +66,7 @@ static void test_zero(void **state) {
     (void)state;
     run_placement(CAR_PLACEMENT_ZERO);
     /* Two stages an owner, where one's norm decides about the other, whose new weights the forward between them reads. */
-    const car_placement_setting two = {CAR_PLACEMENT_ZERO, 3, 2, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1};
+    const car_placement_setting two = {CAR_PLACEMENT_ZERO, 3, 2, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0};
     run_case(&two, "mlp", CAR_RULE_CDP_V2, true);
 }
 static void test_pipeline(void **state) {

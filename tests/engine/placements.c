@@ -13,38 +13,41 @@
 #include "engine/snapshots.h"
 #include "transport/transport.h"
 
-enum { STEPS = 6, DP_STEPS = 10 };
+enum { STEPS = 6, DP_STEPS = 10, PIECE_BYTES = 3000 }; /* so small that every sum has several */
 
 const car_placement_setting car_placement_settings[] = {
-    {CAR_PLACEMENT_SHARED, 2, 1, 1, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_SHARED, 3, 1, 1, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_SHARED, 4, 2, 1, 3, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_REPLICA, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_REPLICA, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
-    {CAR_PLACEMENT_REPLICA, 4, 2, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_CONTIGUOUS, false, 0, 0, 1},
-    {CAR_PLACEMENT_REPLICA, 6, 1, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
-    {CAR_PLACEMENT_REPLICA, 6, 1, 2, 3, CAR_MAPPING_CONTIGUOUS, true, 0, 0, 1},
-    {CAR_PLACEMENT_ZERO, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_ZERO, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
-    {CAR_PLACEMENT_PIPELINE, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_PIPELINE, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_PIPELINE, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_PIPELINE, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
-    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_GRID, 2, 2, 3, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1},
-    {CAR_PLACEMENT_GRID, 3, 1, 6, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
-    {CAR_PLACEMENT_GRID, 4, 1, 10, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1},
+    {CAR_PLACEMENT_SHARED, 2, 1, 1, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_SHARED, 3, 1, 1, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_SHARED, 4, 2, 1, 3, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_REPLICA, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_REPLICA, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 2, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_CONTIGUOUS, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_REPLICA, 6, 1, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1, 0},
+    {CAR_PLACEMENT_REPLICA, 6, 1, 2, 3, CAR_MAPPING_CONTIGUOUS, true, 0, 0, 1, 0},
+    {CAR_PLACEMENT_ZERO, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_ZERO, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1, 0},
+    {CAR_PLACEMENT_PIPELINE, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_PIPELINE, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_PIPELINE, 4, 1, 4, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_PIPELINE, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1, 0},
+    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_GRID, 2, 2, 3, 1, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1, 0},
+    {CAR_PLACEMENT_GRID, 3, 1, 6, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    {CAR_PLACEMENT_GRID, 4, 1, 10, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 0},
+    /* zero with a single copy of each version. */
+    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 1, 1},
+    {CAR_PLACEMENT_ZERO, 3, 2, 3, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 1, 1},
     /* Two micro-batches a worker, in each placement's own order of addition. */
-    {CAR_PLACEMENT_REPLICA, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2},
-    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 3},
-    {CAR_PLACEMENT_ZERO, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2},
-    {CAR_PLACEMENT_PIPELINE, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2},
-    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2},
+    {CAR_PLACEMENT_REPLICA, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2, 0},
+    {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 3, 0},
+    {CAR_PLACEMENT_ZERO, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2, 0},
+    {CAR_PLACEMENT_PIPELINE, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2, 0},
+    {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2, 0},
 };
 
 const int car_placement_setting_count = sizeof car_placement_settings / sizeof car_placement_settings[0];
@@ -90,7 +93,8 @@ static double compare(car_session *session, car_cut *cut) {
 
 car_session_config car_placement_configure(const car_placement_setting *s, const char *model, car_rule rule,
                                            bool guarded) {
-    car_session_config config = car_session_config_default(model, s->workers, rule);
+    bool bf16 = strcmp(model, CAR_PLACEMENT_BF16) == 0;
+    car_session_config config = car_session_config_default(bf16 ? "gpt2-nano" : model, s->workers, rule);
     if (strcmp(model, "resnet20") == 0) {
         config.model_config.width = 16;
         config.model_config.batch = 4;
@@ -98,7 +102,7 @@ car_session_config car_placement_configure(const car_placement_setting *s, const
     }
     config.partition.stages = s->workers * s->per_worker;
     config.plan.accumulate = s->accumulate;
-    if (s->placement == CAR_PLACEMENT_REPLICA && rule != CAR_RULE_DP) { /* the shared engine adds in the same order */
+    if (s->placement == CAR_PLACEMENT_REPLICA || rule == CAR_RULE_DP) { /* the shared engine adds in the same order */
         config.plan.sum_order = CAR_SUM_ORDER_WORKER;
     }
     /* So small a network with batch norm amplifies rounding: two shared runs whose rates differ by 2e-7 are 2e-3 apart
@@ -117,6 +121,11 @@ car_session_config car_placement_configure(const car_placement_setting *s, const
     if (strcmp(model, "resnet20") == 0 && rule != CAR_RULE_DP) {
         config.training.optimizer.correction = (car_correction){.c = 0.9, .a = 1};
     }
+    if (bf16) {
+        config.model_config.precision = CAR_PRECISION_BF16;
+        config.training.optimizer.kind = CAR_OPTIMIZER_ADAMW;
+        config.training.schedule.lr = 0.001;
+    }
     if (guarded) {
         config.training.clip_norm = 0.5;
         config.training.skip_nonfinite = true;
@@ -131,6 +140,8 @@ car_plan_config car_placement_plan(const car_placement_setting *s, const car_pla
     config.placement = s->placement;
     config.mapping = s->mapping;
     config.ranks = s->placement == CAR_PLACEMENT_REPLICA ? s->ranks : 0;
+    config.zero_copies = car_rule_info_of(config.rule)->cyclic ? s->zero_copies : 0;
+    config.piece_bytes = s->workers == 3 || s->threads > 1 ? PIECE_BYTES : 0; /* of the others, sums are not cut */
     return config;
 }
 
@@ -182,13 +193,19 @@ static size_t most_at_once(car_transport *transport, car_arena *arena, double st
     return most;
 }
 
-/* zero's cycle: two versions of everything, and of a tied parameter the copies that travel on their own. */
-static bool has_two_versions(const car_partition *partition, size_t most) {
+/* zero's cycle: two versions of everything, and of a tied parameter the copies that travel on their own. With two copies of a
+ * version also what its owner keeps. */
+static bool has_few_versions(const car_partition *partition, int copies, size_t most) {
     size_t bytes = 0;
+    size_t masters = 0;
     for (int b = 0; b < partition->bundle_count; b++) {
-        bytes += partition->bundles[b].bytes;
+        const car_bundle *bundle = &partition->bundles[b];
+        bytes += bundle->copy_bytes;
+        masters += b < partition->stage_count && bundle->copy_bytes != bundle->bytes ? bundle->bytes : 0;
     }
-    return most > bytes / 2 && most <= 2 * bytes; /* much may be in flight, where it counts as messages */
+    most -= masters;
+    return most > bytes / 2 &&
+           most <= (size_t)(1 + copies) * bytes; /* much may be in flight, where it counts as messages */
 }
 
 /* ---- one case ------------------------------------------------------------------------------------------ */
@@ -298,7 +315,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
         if (s->placement == CAR_PLACEMENT_ZERO && rule != CAR_RULE_DP) {
             double all = (double)car_graph_param_bytes(session.graph);
             printf("   at most %.2f of the weights at once\n", (double)most / all);
-            good = good && has_two_versions(session.partition, most);
+            good = good && has_few_versions(session.partition, car_plan_config_of(plan)->zero_copies, most);
         }
         if (s->placement == CAR_PLACEMENT_SHARED && rule != CAR_RULE_DP && s->workers > 2) {
             /* Paced: the workers' peaks do not meet. */
@@ -355,14 +372,15 @@ static car_status feed_and_stop(void *user, int64_t step, int worker, car_tape *
     return car_session_feed(s->session, step, worker, tape);
 }
 
-/* The norm of the difference over that of the values, over all that two cuts have; 0 only if all bits are the same. */
-static double compare_cuts(const car_session *session, const car_cut *a, const car_cut *b) {
+/* The norm of the difference over that of the values, over the first `parts` that two cuts have; 0 only if all bits are
+ * the same. */
+static double compare_cuts(const car_session *session, const car_cut *a, const car_cut *b, int parts) {
     double difference = 0, square = 0;
     bool same = true;
     for (int p = 0; p < car_graph_param_count(session->graph); p++) {
         size_t count = (size_t)car_shape_elements(car_graph_param(session->graph, p)->shape);
         float *x = malloc(count * sizeof *x), *y = malloc(count * sizeof *y);
-        for (int part = 0; part < CAR_CUT_PARTS; part++) {
+        for (int part = 0; part < parts; part++) {
             if (car_cut_has(a, (car_cut_part)part, p)) {
                 car_cut_get(a, (car_cut_part)part, p, x);
                 car_cut_get(b, (car_cut_part)part, p, y);
@@ -386,7 +404,9 @@ static bool ended_well(car_session *session, const car_cut *cut, const reports *
     bool good = car_trainer_create_cut(session->trainer, &expected) == CAR_OK &&
                 car_trainer_run(session->trainer, steps) == CAR_OK &&
                 car_trainer_take_cut(session->trainer, expected) == CAR_OK;
-    double difference = good ? compare_cuts(session, expected, cut) : NAN;
+    /* Without the optimizer's state under dp: batch norm amplifies what rounding does to single gradients. */
+    int parts = rule == CAR_RULE_DP ? CAR_CUT_STATE_0 : CAR_CUT_PARTS;
+    double difference = good ? compare_cuts(session, expected, cut, parts) : NAN;
     good = good && (rule == CAR_RULE_DP ? difference <= 1e-5 : difference == 0) && reported->count == steps &&
            car_cut_get_numbers(cut).step == steps;
     if (!good) {

@@ -15,11 +15,14 @@ typedef struct car_placement_setting {
     bool full;                    /* not in CI */
     int cut_every, weights_every; /* snapshots on the way; 0: none */
     int accumulate;               /* micro-batches a worker in a step; 0: 1 */
+    int zero_copies;              /* zero in the cycle; 0: two */
 } car_placement_setting;
 
 extern const car_placement_setting car_placement_settings[];
 extern const int car_placement_setting_count;
 extern const char *const car_placement_models[3];
+/* A further one: gpt2-nano in bf16. */
+#define CAR_PLACEMENT_BF16 "gpt2-nano, bf16"
 extern const car_rule car_placement_rules[3];
 
 /* What is trained, and the shared engine's session of it; the ranks' plan, of that session's. */

@@ -85,7 +85,7 @@ fi
 read -r -a png <<<"$(pkg-config --cflags --libs libpng)"
 "$cc" "${strict[@]}" -D_GNU_SOURCE -O2 "${cflags[@]}" "$examples"/waveform/*.c -o "$scratch/waveform" "${shared[@]}" \
     "${png[@]}" -lm "-Wl,-rpath,$libdir"
-small=(--size 32 --steps 48 --stages 12 --workers 6)
+small=(--size 32 --steps 48 --stages 12 --workers 3 --accumulate 2)
 waveform() {
     "$@" >"$scratch/output" 2>&1 || { cat "$scratch/output"; fail "$* failed"; }
 }
@@ -97,7 +97,7 @@ waveform "$scratch/waveform" "${small[@]}" --steps 96 --iterations 2 --out "$scr
 waveform "$scratch/waveform" "${small[@]}" --steps 96 --iterations 2 --method descent
 for ranks in 2 3; do
     [ -z "${MPIRUN:-}" ] ||
-        waveform "$MPIRUN" -n $ranks "$scratch/waveform" "${small[@]}" --threads 1 --check --rule cdp-v1 --checkpoints 2
+        waveform "$MPIRUN" -n $ranks "$scratch/waveform" "${small[@]}" --workers 6 --accumulate 1 --threads 1 --check
 done
 ! "$scratch/waveform" "${small[@]}" --checkpoints 3 >"$scratch/output" 2>&1 || fail "waveform took 3 checkpoints of 4 steps"
 

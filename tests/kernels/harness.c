@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/bf16.h"
+#include "graph/internal.h"
 
 enum { GUARD_BYTES = 64, GUARD = 0xA5, SOIL = 0xFF /* as a float: NaN */ };
 
@@ -38,6 +40,13 @@ car_status car_trial_open_winograd(car_context *context, int block, car_trial_ta
     return status;
 }
 
+car_trial_table car_trial_in_bf16(const car_trial_table *table) {
+    car_trial_table out = *table;
+    out.name = table->engine ? "onednn, bf16" : "reference, bf16";
+    out.precision = CAR_PRECISION_BF16;
+    return out;
+}
+
 void car_trial_close(car_trial_table *table) {
     if (table->stream) {
         car_kernels_onednn_close_stream(table->stream);
@@ -66,11 +75,23 @@ static int64_t stored_at(const car_trial_tensor *tensor, int64_t i) {
     return ((n * blocks + c / block) * pixels + pixel) * block + c % block;
 }
 
-static size_t stored_bytes(car_shape shape, int block) {
-    if (shape.rank == 4) {
-        shape.dim[1] = (int64_t)car_round_up((size_t)shape.dim[1], (size_t)block);
-    }
-    return (size_t)car_shape_elements(shape) * sizeof(float);
+static size_t element_bytes(const car_trial_tensor *tensor) {
+    return tensor->bf16 ? sizeof(car_bf16) : sizeof(float);
+}
+
+/* Element i as it is stored. */
+static void put_element(const car_trial_tensor *tensor, int64_t i, float value) {
+    unsigned char *at = tensor->stored.data + (size_t)stored_at(tensor, i) * element_bytes(tensor);
+    car_bf16 half = car_bf16_round(value);
+    memcpy(at, tensor->bf16 ? (void *)&half : (void *)&value, element_bytes(tensor));
+}
+
+static float get_element(const car_trial_tensor *tensor, int64_t at) {
+    const unsigned char *from = tensor->stored.data + (size_t)at * element_bytes(tensor);
+    car_bf16 half = 0;
+    float value = 0;
+    memcpy(tensor->bf16 ? (void *)&half : (void *)&value, from, element_bytes(tensor));
+    return tensor->bf16 ? car_bf16_widen(half) : value;
 }
 
 /* ---- buffers ------------------------------------------------------------------------------------------- */
@@ -114,16 +135,42 @@ static car_status create_tensor(car_trial *trial, int index, const char *name, i
     return car_context_allocate(trial->context, tensor->elements, sizeof(float), &tensor->values);
 }
 
+static bool is_bf16(const car_trial *trial, int index) {
+    int tensor = index >= CAR_TRIAL_GRAD_IN && index < CAR_TRIAL_GRAD_PARAM
+                     ? trial->op.inputs[index - CAR_TRIAL_GRAD_IN]
+                 : index < CAR_TRIAL_PARAM ? trial->op.inputs[index]
+                                           : trial->op.output;
+    if (index >= CAR_TRIAL_PARAM && index < CAR_TRIAL_OUT) {
+        return car_graph_param(trial->graph, trial->op.params[index - CAR_TRIAL_PARAM])->copy == CAR_BF16;
+    }
+    return index < CAR_TRIAL_GRAD_PARAM && car_graph_tensor(trial->graph, tensor)->dtype == CAR_BF16;
+}
+
+/* As in a network: all that is computed is bf16, and what is fed is not. */
+static void settle_types(car_trial *trial) {
+    car_graph_set_precision(trial->graph, trial->table->precision);
+    car_graph_settle_types(trial->graph);
+    for (int q = 0; trial->table->precision == CAR_PRECISION_BF16 && q < trial->op.input_count; q++) {
+        car_tensor *input = &trial->graph->tensors[trial->op.inputs[q]];
+        bool fed = trial->test->kind == CAR_OP_CONV && trial->test->first && trial->op.grad_mode[q] == CAR_GRAD_NONE;
+        if (input->dtype == CAR_F32 && !fed) {
+            input->dtype = CAR_BF16;
+        }
+    }
+}
+
 /* After prepare: it decides how weights are stored. */
 static car_status store_tensor(car_trial *trial, int index) {
     car_trial_tensor *tensor = &trial->tensors[index];
+    tensor->bf16 = tensor->values && is_bf16(trial, index);
     if (!tensor->values || tensor->stored.borrowed) {
         return CAR_OK;
     }
     bool weight = index == CAR_TRIAL_PARAM || index == CAR_TRIAL_GRAD_PARAM;
     tensor->own_layout = weight && trial->kernel.own_layout;
-    size_t bytes = stored_bytes(tensor->shape, tensor->block);
-    return create_buffer(trial->context, tensor->own_layout ? trial->kernel.weight_bytes : bytes, &tensor->stored);
+    size_t elements = tensor->own_layout ? trial->kernel.weight_bytes / sizeof(float)
+                                         : (size_t)car_kernel_stored_elements(tensor->shape, tensor->block);
+    return create_buffer(trial->context, elements * element_bytes(tensor), &tensor->stored);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
@@ -242,6 +289,7 @@ car_status car_trial_create(car_context *context, const car_trial_table *table, 
     CAR_TRY(car_case_build(test, config->batch, context, &trial->graph));
     trial->op = *car_graph_op(trial->graph, car_graph_op_count(trial->graph) - 1);
     memcpy(trial->op.grad_mode, config->grad_mode, sizeof trial->op.grad_mode);
+    settle_types(trial);
     if (test->kind == CAR_OP_HEAD_LOSS) {
         trial->op.config.head_loss.chunk = test->config.head_loss.chunk; /* shorter than the kernel would like */
     }
@@ -254,10 +302,7 @@ car_status car_trial_create(car_context *context, const car_trial_table *table, 
         trial->kernel.aux_bytes = car_graph_tensor(trial->graph, trial->op.aux)->bytes;
     }
     CAR_TRY(create_tensors(trial));
-    car_kernel_choose(&trial->kernel, table->classes);
-    if (trial->kernel.class->prepare) {
-        CAR_TRY(trial->kernel.class->prepare(&trial->kernel));
-    }
+    CAR_TRY(car_kernel_prepare(&trial->kernel, table->classes));
     CAR_TRY(store_everything(trial));
     *out = trial;
     trial = NULL;
@@ -292,14 +337,35 @@ static void *stored(const car_trial *trial, int tensor) {
     return trial->tensors[tensor].stored.data;
 }
 
+/* A weight of its own layout is rounded after it was laid out. */
+static car_status load_rounded(car_trial *trial, car_trial_tensor *tensor) {
+    size_t elements = trial->kernel.weight_bytes / sizeof(float);
+    float *floats = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(trial->context, elements, sizeof *floats, &floats));
+    CAR_TRY(trial->kernel.class->import_param(&trial->kernel, tensor->values, floats));
+    for (size_t i = 0; i < elements; i++) {
+        car_bf16 half = car_bf16_round(floats[i]);
+        memcpy(tensor->stored.data + i * sizeof half, &half, sizeof half);
+    }
+done:
+    car_context_release(trial->context, floats, elements, sizeof *floats);
+    return status;
+}
+
 static car_status load_tensor(car_trial *trial, car_trial_tensor *tensor) {
+    for (size_t i = 0; tensor->bf16 && i < tensor->elements; i++) {
+        tensor->values[i] = car_bf16_widen(car_bf16_round(tensor->values[i]));
+    }
+    if (tensor->own_layout && tensor->bf16) {
+        return load_rounded(trial, tensor);
+    }
     if (tensor->own_layout) {
         return trial->kernel.class->import_param(&trial->kernel, tensor->values, (float *)tensor->stored.data);
     }
     memset(tensor->stored.data, 0, tensor->stored.bytes);
     for (size_t i = 0; i < tensor->elements; i++) {
-        memcpy(tensor->stored.data + (size_t)stored_at(tensor, (int64_t)i) * sizeof(float), &tensor->values[i],
-               sizeof(float));
+        put_element(tensor, (int64_t)i, tensor->values[i]);
     }
     return CAR_OK;
 }
@@ -307,7 +373,7 @@ static car_status load_tensor(car_trial *trial, car_trial_tensor *tensor) {
 static bool is_given(const car_trial *trial, int tensor) {
     if (tensor >= CAR_TRIAL_GRAD_IN && tensor < CAR_TRIAL_GRAD_PARAM) {
         /* A kernel that cannot add gets a buffer to overwrite, and the program adds. */
-        return trial->op.grad_mode[tensor - CAR_TRIAL_GRAD_IN] == CAR_GRAD_ADD && trial->kernel.class->adds_grad;
+        return trial->op.grad_mode[tensor - CAR_TRIAL_GRAD_IN] == CAR_GRAD_ADD && car_kernel_adds_grad(&trial->kernel);
     }
     return tensor < CAR_TRIAL_OUT || tensor == CAR_TRIAL_GRAD_OUT;
 }
@@ -318,7 +384,7 @@ void car_trial_soil_scratch(car_trial *trial) {
 
 car_status car_trial_load(car_trial *trial) {
     car_status status = CAR_OK;
-    const float *param[CAR_MAX_PARAMS] = {0};
+    car_kernel_io io = {.scratch = trial->scratch.data, .stream = trial->table->stream};
     for (int i = 0; i < CAR_TRIAL_TENSORS; i++) {
         if (trial->tensors[i].values) {
             soil(&trial->tensors[i].stored);
@@ -331,10 +397,10 @@ car_status car_trial_load(car_trial *trial) {
     soil(&trial->derived);
     soil(&trial->scratch);
     for (int p = 0; p < trial->op.param_count; p++) {
-        param[p] = stored(trial, CAR_TRIAL_PARAM + p);
+        io.param[p] = stored(trial, CAR_TRIAL_PARAM + p);
     }
     if (trial->kernel.derived_bytes > 0) {
-        CAR_TRY(trial->kernel.class->derive(&trial->kernel, param, trial->derived.data, trial->table->stream));
+        CAR_TRY(car_kernel_derive(&trial->kernel, &io, trial->derived.data));
     }
 done:
     return status;
@@ -358,7 +424,7 @@ car_status car_trial_forward(car_trial *trial, bool training) {
         io.in[q] = stored(trial, CAR_TRIAL_IN + q);
     }
     io.out = stored(trial, CAR_TRIAL_OUT);
-    return trial->kernel.class->forward(&trial->kernel, &io);
+    return car_kernel_forward(&trial->kernel, &io);
 }
 
 car_status car_trial_backward(car_trial *trial) {
@@ -372,7 +438,7 @@ car_status car_trial_backward(car_trial *trial) {
     }
     io.out = trial->op.saves_output ? stored(trial, CAR_TRIAL_OUT) : NULL;
     io.grad_out = stored(trial, CAR_TRIAL_GRAD_OUT);
-    return trial->kernel.class->backward(&trial->kernel, &io);
+    return car_kernel_backward(&trial->kernel, &io);
 }
 
 /* ---- results ------------------------------------------------------------------------------------------- */
@@ -383,7 +449,7 @@ car_status car_trial_read(const car_trial *trial, int index, float *values) {
         return trial->kernel.class->export_param(&trial->kernel, (const float *)tensor->stored.data, values);
     }
     for (size_t i = 0; i < tensor->elements; i++) {
-        memcpy(&values[i], tensor->stored.data + (size_t)stored_at(tensor, (int64_t)i) * sizeof(float), sizeof(float));
+        values[i] = get_element(tensor, stored_at(tensor, (int64_t)i));
     }
     return CAR_OK;
 }
@@ -394,10 +460,9 @@ static bool padding_is_zero(const car_trial_tensor *tensor) {
         return true;
     }
     int64_t block = tensor->block, blocks = (dim[1] + block - 1) / block, pixels = dim[2] * dim[3];
-    const float *data = (const float *)tensor->stored.data;
     for (int64_t i = 0; i < dim[0] * blocks * pixels * block; i++) {
         int64_t channel = i / block / pixels % blocks * block + i % block;
-        if (channel >= dim[1] && !(data[i] == 0)) {
+        if (channel >= dim[1] && !(get_element(tensor, i) == 0)) {
             return false;
         }
     }
@@ -407,8 +472,8 @@ static bool padding_is_zero(const car_trial_tensor *tensor) {
 /* Whether something that a kernel may only read is as it was loaded. */
 static bool is_untouched(const car_trial_tensor *tensor) {
     for (size_t i = 0; i < tensor->elements && !tensor->own_layout; i++) {
-        const unsigned char *at = tensor->stored.data + (size_t)stored_at(tensor, (int64_t)i) * sizeof(float);
-        if (memcmp(at, &tensor->values[i], sizeof(float)) != 0) {
+        float found = get_element(tensor, stored_at(tensor, (int64_t)i));
+        if (memcmp(&found, &tensor->values[i], sizeof found) != 0) {
             return false;
         }
     }

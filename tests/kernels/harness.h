@@ -15,6 +15,7 @@ typedef struct car_trial_table {
     const car_kernel_class *const *classes;
     int block; /* of tensors of rank 4 */
     car_convolutions convolutions;
+    car_precision precision;
     void *engine, *stream;
 } car_trial_table;
 
@@ -23,6 +24,8 @@ car_status car_trial_open_onednn(car_context *context, car_trial_table *out); /*
 /* The same table with Winograd's convolutions wherever they can be, on images of another block than the machine's own
  * if `block` says so. */
 car_status car_trial_open_winograd(car_context *context, int block, car_trial_table *out);
+/* The same table with bf16 tensors and weights. */
+car_trial_table car_trial_in_bf16(const car_trial_table *table);
 void car_trial_close(car_trial_table *table);
 
 /* How the trial treats gradients of inputs. The default: everything is written, nothing in place. */
@@ -49,6 +52,7 @@ typedef struct car_trial_tensor {
     car_shape shape;
     int block;
     bool own_layout;
+    bool bf16; /* stored so; `values` are rounded when they are loaded */
     size_t elements;
     /* Canonical; int32_t for tokens and labels. Of a gradient: what CAR_GRAD_ADD adds to. NULL: no such tensor. */
     float *values;

@@ -30,6 +30,7 @@ enum { KNOWN_CASES = sizeof known_cases / sizeof known_cases[0] };
 
 static car_context *context;
 static car_trial_table reference, onednn, winograd[2]; /* of blocks of 8 and of 16 */
+static car_trial_table reference_bf16, onednn_bf16;
 
 static int open_tables(void **state) {
     (void)state;
@@ -38,6 +39,8 @@ static int open_tables(void **state) {
     assert_int_equal(car_trial_open_onednn(context, &onednn), CAR_OK);
     assert_int_equal(car_trial_open_winograd(context, 8, &winograd[0]), CAR_OK);
     assert_int_equal(car_trial_open_winograd(context, 16, &winograd[1]), CAR_OK);
+    reference_bf16 = car_trial_in_bf16(&reference);
+    onednn_bf16 = car_trial_in_bf16(&onednn);
     return 0;
 }
 
@@ -63,6 +66,14 @@ static void reference_obeys_modes(void **state) {
 
 static void onednn_matches_reference(void **state) {
     assert_true(car_check_table(context, &onednn, &reference, *state));
+}
+
+static void bf16_matches_reference(void **state) {
+    assert_true(car_check_table(context, &onednn_bf16, &reference_bf16, *state));
+}
+
+static void bf16_is_near_floats(void **state) {
+    assert_true(car_check_table(context, &onednn_bf16, &reference, *state));
 }
 
 /* Whether a case is one for Winograd's algorithm; the shape alone decides. */
@@ -313,6 +324,8 @@ static void append_case(test_list *list, const car_case *test) {
     if (!test->speed) {
         append(list, "differences", test->name, gradients_match_differences, test);
         append(list, "modes", test->name, reference_obeys_modes, test);
+        append(list, "bf16", test->name, bf16_matches_reference, test);
+        append(list, "bf16 and floats", test->name, bf16_is_near_floats, test);
     }
     if (!test->speed && first_element_matters(test)) {
         append(list, "NaN", test->name, nan_is_passed_on, test);
@@ -326,7 +339,7 @@ static void append_case(test_list *list, const car_case *test) {
 }
 
 int main(void) {
-    size_t capacity = 5 * (size_t)car_case_count() + 2 * (size_t)KNOWN_CASES + 8;
+    size_t capacity = 7 * (size_t)car_case_count() + 2 * (size_t)KNOWN_CASES + 8;
     test_list list = {.tests = calloc(capacity, sizeof *list.tests), .names = calloc(capacity, sizeof *list.names)};
     int failed = 1;
     if (list.tests && list.names) {

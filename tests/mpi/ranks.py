@@ -9,13 +9,13 @@ import re
 import subprocess
 import tempfile
 
-CARGOS = "-agpsw"  # as in car_cargo: activation, its gradient, partial sum, finished sum, weights
-SEND = re.compile(r"S([agpsw])(~?)(\d+)(?:\.(\d+))?(?:@(\d+))?(?:/(\d+))?>(\d+)")
+CARGOS = "-agpswb"  # as in car_cargo: activation, its gradient, partial sum, finished sum, weights (for a backward)
+SEND = re.compile(r"S([agpswb])(~?)(\d+)(?:\.(\d+))?(?:@(\d+))?(?:/(\d+))?(?::(\d+))?>(\d+)")
 
 RECEIVE = re.compile(SEND.pattern.replace("S(", "R(", 1).replace(">", "<", 1))
 
 # `what` names the cargo, the same at both ends.
-Send = collections.namedtuple("Send", "device slot cargo tied worker peer tag bytes what")
+Send = collections.namedtuple("Send", "device slot cargo tied worker peer tag bytes what piece")
 
 
 class RunError(Exception):
@@ -101,10 +101,16 @@ class Plan:
             elif first.endswith(":"):
                 self.slots.append((device, int(first[:-1]), rest.split()))
 
-    def bytes_of(self, cargo, tied, number):
-        if tied:
-            return self.tied[number]
-        return self.stages[number]["boundary_bytes" if cargo in "ag" else "weight_bytes"]
+    def bytes_of(self, cargo, tied, number, piece):
+        if cargo in "ag":
+            return self.stages[number]["boundary_bytes"]
+        size = self.tied[number] if tied else self.stages[number]["weight_bytes"]
+        if piece is None:
+            return size
+        # Sums that are cut: at most 64 pieces, equal but for the last, in steps of 64 bytes.
+        count = min(64, -(-size // self.json["piece_bytes"]))
+        length = -(-size // (64 * count)) * 64
+        return min(length, size - piece * length)
 
     def sends(self):
         """Every message, as a Send."""
@@ -117,13 +123,14 @@ class Plan:
                     yield self.send(device, slot, match)
 
     def send(self, device, slot, match):
-        cargo, tied, number, worker, version, _, peer = match.groups()
+        cargo, tied, number, worker, version, _, piece, peer = match.groups()
+        piece = int(piece) if piece else None
         thing = int(number) + (len(self.stages) if tied else 0)
         whose = int(worker) if worker else -1
-        parity = int(version) % 2 if cargo == "w" else 0
+        parity = int(version) % 2 if cargo in "wb" else 0
         tag = CARGOS.index(cargo) + len(CARGOS) * (parity + 2 * (thing + self.bundles * (whose + 1)))
-        size = self.bytes_of(cargo, bool(tied), int(number))
-        return Send(device, slot, cargo, bool(tied), whose, int(peer), tag, size, match.groups()[:-1])
+        size = self.bytes_of(cargo, bool(tied), int(number), piece)
+        return Send(device, slot, cargo, bool(tied), whose, int(peer), tag, size, match.groups()[:-1], piece or 0)
 
     def receives(self):
         """{(sender, receiver, what): its slots in order}"""
@@ -132,5 +139,5 @@ class Plan:
             for task in tasks:
                 match = RECEIVE.fullmatch(task)
                 if match:
-                    found[int(match.group(7)), device, match.groups()[:-1]].append(slot)
+                    found[int(match.group(8)), device, match.groups()[:-1]].append(slot)
         return found

@@ -75,14 +75,40 @@ static inline bool has_tied_version(car_mutant *t, car_spot s, const car_task *t
     (void)t, (void)s;
     return task->tied_version != CAR_NONE;
 }
+static inline bool is_cut_send(car_mutant *t, car_spot s, const car_task *task) {
+    return is_sum_send(t, s, task) && car_plan_pieces(t->plan, task->bundle) > 1;
+}
 static inline bool has_bytes(car_mutant *t, const car_task *task) {
     return car_plan_partition(t->plan)->bundles[task->bundle].bytes > 0;
 }
-/* Its weights stay. Under dp, zero's copies do not. */
+/* zero with two copies: whether a rank sends them on after their use. */
+static inline bool has_late_copies(const car_mutant *t) {
+    const car_plan_config *config = car_plan_config_of(t->plan);
+    return config->zero_copies == 2 && config->zero_ahead <= 2 * car_plan_per_worker(t->plan);
+}
+/* And the next micro-batch uses the same version. */
+static inline bool is_passed_on_later(const car_mutant *t, const car_task *task) {
+    int64_t n = task->step * t->workers + task->worker + 1, step = n / t->workers;
+    int64_t version = step - car_plan_delay(t->plan, (int)(n % t->workers), task->stage);
+    return has_late_copies(t) && step < t->steps && (version > 0 ? version : 0) == task->version;
+}
+/* Its weights stay. Under dp, zero's copies do not; in the cycle, if they are sent on later. */
 static inline bool is_forward_that_keeps(car_mutant *t, car_spot s, const car_task *task) {
     bool copies = t->placement == CAR_PLACEMENT_ZERO && car_plan_reduces(t->plan);
     return is_forward(t, s, task) && has_bytes(t, task) &&
+           (car_plan_config_of(t->plan)->zero_copies < 2 || is_passed_on_later(t, task)) &&
            !(copies && s.device != car_plan_owner(t->plan, task->step, task->stage));
+}
+/* zero: with it weights leave their rank. */
+static inline bool is_weights_send_that_ends(car_mutant *t, car_spot s, const car_task *task) {
+    int home = car_plan_partition(t->plan)->bundles[task->bundle >= 0 ? task->bundle : 0].home;
+    return is_send(t, s, task) && car_cargo_is_weights(task->cargo) &&
+           (car_plan_config_of(t->plan)->zero_copies == 1 ||
+            (has_late_copies(t) && s.device != car_plan_owner(t->plan, 0, home)));
+}
+/* zero with two copies: an owner ends what it has kept. */
+static inline bool is_update_of_kept(car_mutant *t, car_spot s, const car_task *task) {
+    return car_plan_config_of(t->plan)->zero_copies == 2 && is_update(t, s, task);
 }
 static inline bool is_backward_with_bytes(car_mutant *t, car_spot s, const car_task *task) {
     return is_backward(t, s, task) && has_bytes(t, task);
@@ -109,24 +135,29 @@ static inline bool is_backward_with_successor(car_mutant *t, car_spot s, const c
     return is_backward(t, s, task) && task->worker + 1 < t->workers &&
            car_plan_partition(t->plan)->bundles[task->bundle].bytes > 0;
 }
-/* The first slot from begin to end - 1 in which two messages leave; CAR_NONE if there is none. */
-static inline int64_t slot_with_two(car_mutant *t, int device, int64_t begin, int64_t end) {
+/* zero: messages that may leave a device in a slot, but for those of ties. */
+static inline int most_of_zero(const car_mutant *t) {
+    const car_plan_config *config = car_plan_config_of(t->plan);
+    return config->zero_copies == 1 ? 2 : config->zero_ahead == 2 * car_plan_per_worker(t->plan) ? 3 : 5;
+}
+/* The first slot from begin to end - 1 that has them; CAR_NONE if there is none. */
+static inline int64_t full_slot(car_mutant *t, int device, int64_t begin, int64_t end) {
     for (int64_t slot = begin; slot < end; slot++) {
         int count = 0;
         for (int at = 0; at < t->rows[device].count; at++) {
             const car_task *task = &t->rows[device].tasks[at];
-            count += task->kind == CAR_TASK_SEND && task->slot == slot && task->bundle < t->stages;
+            count += task->kind == CAR_TASK_SEND && task->piece == 0 && task->slot == slot && task->bundle < t->stages;
         }
-        if (count == 2) {
+        if (count == most_of_zero(t)) {
             return slot;
         }
     }
     return CAR_NONE;
 }
-static inline bool has_time_for_third(car_mutant *t, car_spot s, const car_task *task) {
+static inline bool has_time_for_another(car_mutant *t, car_spot s, const car_task *task) {
     return is_send(t, s, task) && task->bundle < t->stages &&
            car_mutant_task(t, car_mutant_other_end(t, s))->slot > task->slot + 1 &&
-           slot_with_two(t, s.device, task->slot + 1, task->slot + 2) != CAR_NONE;
+           full_slot(t, s.device, task->slot + 1, task->slot + 2) != CAR_NONE;
 }
 /* It need not leave at once to be there in time. */
 static inline bool has_slack(car_mutant *t, car_spot s, const car_task *task) {

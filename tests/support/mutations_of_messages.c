@@ -119,16 +119,61 @@ static bool early_message(car_mutant *t) {
     return exists(s);
 }
 
-/* zero: a message that has time waits for a slot that has its two already. */
-static bool third_message(car_mutant *t) {
+/* zero: a message that has time waits for a slot that is full already. */
+static bool one_too_many(car_mutant *t) {
     car_spot s =
-        t->placement == CAR_PLACEMENT_ZERO ? car_mutant_find(t, has_time_for_third) : (car_spot){CAR_NONE, CAR_NONE};
+        t->placement == CAR_PLACEMENT_ZERO ? car_mutant_find(t, has_time_for_another) : (car_spot){CAR_NONE, CAR_NONE};
     if (exists(s)) {
         car_task task = car_mutant_erase(t, s);
-        task.slot = slot_with_two(t, s.device, task.slot + 1, task.slot + 2);
+        task.slot = full_slot(t, s.device, task.slot + 1, task.slot + 2);
         car_mutant_insert_in_slot(t, s.device, task, false);
     }
     return exists(s);
+}
+
+static bool is_copy_send(car_mutant *t, car_spot s, const car_task *task) {
+    return car_plan_config_of(t->plan)->zero_copies == 2 && is_send(t, s, task) && car_cargo_is_weights(task->cargo);
+}
+
+static void change_chain(car_mutant *t, car_task *task) {
+    (void)t;
+    task->cargo = task->cargo == CAR_CARGO_WEIGHTS ? CAR_CARGO_BACKWARD_WEIGHTS : CAR_CARGO_WEIGHTS;
+}
+static bool other_chain(car_mutant *t) {
+    return change_message(t, is_copy_send, change_chain);
+}
+
+/* Both ends so early that there is more than L between the receive and its use. */
+static bool too_far_ahead(car_mutant *t) {
+    car_spot s = car_mutant_find(t, is_copy_send);
+    int64_t more = car_plan_config_of(t->plan)->zero_ahead + 1;
+    if (!exists(s) || car_mutant_task(t, s)->slot - more < -car_plan_period(t->plan)) {
+        return false;
+    }
+    car_spot end = car_mutant_other_end(t, s);
+    car_task receive = car_mutant_erase(t, end), send = car_mutant_erase(t, s);
+    send.slot -= more;
+    receive.slot -= more;
+    car_mutant_insert_in_slot(t, end.device, receive, true);
+    car_mutant_insert_in_slot(t, s.device, send, false);
+    return true;
+}
+
+/* By a rank that has no copy to give: the message goes on to the next of the one that should have it. */
+static bool copy_of_another(car_mutant *t) {
+    car_spot s = t->devices > 2 ? car_mutant_find(t, is_copy_send) : (car_spot){CAR_NONE, CAR_NONE};
+    if (!exists(s)) {
+        return false;
+    }
+    car_spot end = car_mutant_other_end(t, s);
+    int other = 0;
+    while (other == s.device || other == end.device) {
+        other++;
+    }
+    car_mutant_task(t, end)->peer = other;
+    car_task send = car_mutant_erase(t, s);
+    car_mutant_insert_in_slot(t, other, send, false);
+    return true;
 }
 
 /* A sum that is where it is needed is sent there. */
@@ -309,6 +354,37 @@ static bool swap_collectives(car_mutant *t) {
 
 /* ---- the list ------------------------------------------------------------------------------------------- */
 
+/* ---- pieces of sums -------------------------------------------------------------------------------------- */
+
+static void take_another_piece(car_mutant *t, car_task *task) {
+    int pieces = car_plan_pieces(t->plan, task->bundle);
+    task->piece = (task->piece + 1) % pieces;
+}
+static bool wrong_piece(car_mutant *t) {
+    return change_message(t, is_cut_send, take_another_piece);
+}
+
+static void take_no_piece(car_mutant *t, car_task *task) {
+    task->piece = car_plan_pieces(t->plan, task->bundle);
+}
+static bool extra_piece(car_mutant *t) {
+    return change_message(t, is_sum_send, take_no_piece);
+}
+
+/* Of a sum that is sent, not of what is freed with the last. */
+static bool swap_pieces(car_mutant *t) {
+    car_spot s = car_mutant_find(t, is_cut_send);
+    if (!exists(s)) {
+        return false;
+    }
+    car_spot first = {s.device, s.at - car_mutant_task(t, s)->piece};
+    car_spot second = {first.device, first.at + 1},
+             ends[2] = {car_mutant_other_end(t, first), car_mutant_other_end(t, second)};
+    car_mutant_task(t, first)->piece = car_mutant_task(t, ends[0])->piece = 1;
+    car_mutant_task(t, second)->piece = car_mutant_task(t, ends[1])->piece = 0;
+    return true;
+}
+
 static const car_mutation mutations[] = {
     {"a SEND is missing", drop_send},
     {"a RECEIVE is missing", drop_receive},
@@ -320,12 +396,18 @@ static const car_mutation mutations[] = {
     {"a message twice in a slot", second_message},
     {"a message in the slot of another of its kind", delayed_message},
     {"a message sent before what it carries is made", early_message},
-    {"a third message in a slot of zero", third_message},
+    {"a message too many in a slot of zero", one_too_many},
+    {"zero's copy for a backward in the place of one for a forward, or the reverse", other_chain},
+    {"zero's copy sent on too early", too_far_ahead},
+    {"zero's copy from another rank", copy_of_another},
     {"a message where nothing need be sent", needless_message},
     {"weights to a device that has no use for them", weights_to_stranger},
     {"a message by way of a device that is no neighbour", detour},
     {"a partial sum as a finished one, or the reverse", wrong_cargo},
     {"a message with the sum of another bundle", wrong_bundle},
+    {"a piece of a sum twice, and another not at all", wrong_piece},
+    {"a piece that does not exist", extra_piece},
+    {"pieces of a sum in another order", swap_pieces},
     {"activations of another cut", wrong_cut},
     {"a message with another version", wrong_weights},
     {"a REDUCE is missing on one device", drop_reduce},

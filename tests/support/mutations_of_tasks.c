@@ -231,7 +231,10 @@ static bool free_activations_early(car_mutant *t) {
     return set_last(t, is_forward, true, tape_of_chosen);
 }
 static bool keep_weights(car_mutant *t) {
-    return t->placement == CAR_PLACEMENT_ZERO && set_last(t, is_weights_send, false, weights_of_chosen);
+    return t->placement == CAR_PLACEMENT_ZERO && set_last(t, is_weights_send_that_ends, false, weights_of_chosen);
+}
+static bool keep_what_it_was_made_of(car_mutant *t) {
+    return set_last(t, is_update_of_kept, false, weights_of_chosen);
 }
 static bool free_weights_early(car_mutant *t) {
     return set_last(t, is_forward_that_keeps, true, weights_of_chosen);
@@ -360,6 +363,7 @@ static const car_mutation mutations[] = {
     {"activations that are never freed", keep_activations},
     {"activations freed by their forward", free_activations_early},
     {"weights that moved on and are not freed", keep_weights},
+    {"an owner keeps what it made the next version of", keep_what_it_was_made_of},
     {"weights freed before their last use", free_weights_early},
     {"weights freed by an update", free_weights_with_update},
     {"a sum that is never freed", keep_sum},

@@ -105,6 +105,24 @@ static bool is_moving(const reference *r) {
     return r->config->placement == CAR_PLACEMENT_ZERO && is_spaced(r);
 }
 
+/* zero with two copies of a version: they go from rank to rank in no time. */
+static bool is_copied(const reference *r) {
+    return r->config->zero_copies == 2;
+}
+
+/* When the owner makes a version then: at most 2k slots after its sum is there, early enough for the first user
+ * if that is another rank, in the slot of its own forward otherwise. */
+static int64_t renewal_of(const reference *r, int version, int home, int owner) {
+    int k = r->S / r->N, n = 0;
+    while (version_of(r, n, home) < version) {
+        n++;
+    }
+    int64_t summed = car_plan_backward_slot(r->plan, version - 1, r->N - 1, home);
+    int64_t latest = slot_of(r, n, home) - (n % r->N == owner ? 0 : r->config->zero_ahead);
+    latest = latest < summed + 2 * k + 1 ? latest : summed + 2 * k + 1;
+    return latest > summed ? latest : summed + 1;
+}
+
 /* zero: all uses of a version in slots before this one are over. */
 static bool is_passed_on(const reference *r, int stage, int version, int home, int64_t slot) {
     for (int m = 0; m < r->B * r->steps; m++) {
@@ -125,7 +143,9 @@ static bool is_passed_on(const reference *r, int stage, int version, int home, i
 static bool is_made_by_owner(const reference *r, int version, int home) {
     int owner = r->N - 1 - home / (r->S / r->N), turn = version * r->B + owner;
     int64_t renewal = car_plan_forward_slot(r->plan, version, owner, home);
-    if (!is_cyclic(r)) {
+    if (is_copied(r)) {
+        renewal = renewal_of(r, version, home, owner);
+    } else if (!is_cyclic(r)) {
         renewal = car_plan_backward_slot(r->plan, version - 1, r->B - 1, home) + 1;
     }
     for (int m = owner; m <= turn && m < r->B * r->steps; m += r->N) {
@@ -135,7 +155,7 @@ static bool is_made_by_owner(const reference *r, int version, int home) {
             }
         }
     }
-    return version == 0 || is_passed_on(r, home, version - 1, home, renewal);
+    return version == 0 || is_copied(r) || is_passed_on(r, home, version - 1, home, renewal);
 }
 
 static bool weights_are_there(const reference *r, int n, int p, int home) {
@@ -143,7 +163,7 @@ static bool weights_are_there(const reference *r, int n, int p, int home) {
     if (p < r->S && !sum_is_finished(r, version, home)) {
         return false;
     }
-    return !is_moving(r) || (is_passed_on(r, stage, version, home, slot_of(r, n, p)) &&
+    return !is_moving(r) || ((is_copied(r) || is_passed_on(r, stage, version, home, slot_of(r, n, p))) &&
                              (version == 0 || is_made_by_owner(r, version, home)));
 }
 
@@ -278,7 +298,7 @@ static bool start_one(reference *r, int executors) {
             best_p = p;
         }
     }
-    bool pace = r->how.paced && is_spaced(r) && r->config->placement <= CAR_PLACEMENT_REPLICA;
+    bool pace = r->how.paced && is_spaced(r) && (r->config->placement <= CAR_PLACEMENT_REPLICA || is_copied(r));
     double window = r->how.window > 0 ? r->how.window : r->partition->longest_task;
     if (best_n < 0 || executors < 1 || (pace && computing > 0 && best > slowest + window + 1e-11)) {
         return false;

@@ -17,6 +17,18 @@ car_setting car_setting_open(int N, int k, car_rule rule, car_placement placemen
     return s;
 }
 
+car_setting car_setting_open_zero(int N, int k, car_rule rule, int ahead) {
+    car_setting s = {.N = N, .k = k, .S = k * N};
+    car_plan_config config = {.workers = N,
+                              .rule = rule,
+                              .placement = CAR_PLACEMENT_ZERO,
+                              .zero_copies = ahead > 0 ? 2 : 1,
+                              .zero_ahead = ahead};
+    s.partition = car_plans_uniform(s.S, 1.0);
+    s.plan = car_plans_make(s.partition, config);
+    return s;
+}
+
 void car_setting_close(car_setting *s) {
     car_plan_destroy(s->plan);
     car_partition_destroy(s->partition);

@@ -20,6 +20,8 @@ car_setting car_setting_open(int N, int k, car_rule rule, car_placement placemen
 void car_setting_close(car_setting *s);
 
 typedef void (*car_setting_check_function)(const car_setting *s);
+/* The same with the slots ahead of zero's two copies; 0: with a single one. */
+car_setting car_setting_open_zero(int N, int k, car_rule rule, int ahead);
 /* Checks every N and k up to the most. */
 void car_setting_for_all(car_rule rule, car_placement placement, car_setting_check_function check);
 

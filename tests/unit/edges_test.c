@@ -180,7 +180,7 @@ static void check_plan(const car_partition *partition, car_plan_config config) {
         if (config.placement == CAR_PLACEMENT_SHARED) {
             check_shared(plan, all, reaches);
         }
-        if (config.placement == CAR_PLACEMENT_ZERO && car_plan_is_cyclic(plan)) {
+        if (car_plan_config_of(plan)->zero_copies == 1) {
             check_owners(all, reaches);
         }
         free(reaches);
@@ -205,11 +205,20 @@ static void edges_join_what_must_keep_its_order(void **state) {
         check_plan(tied.partition,
                    (car_plan_config){
                        .workers = workers, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_REPLICA, .ranks = 1});
-        for (int slack = 1; slack <= workers; slack++) {
+        for (int slack = 0; slack <= workers; slack++) {
+            for (int copies = 1; copies <= 2; copies++) {
+                check_plan(tied.partition, (car_plan_config){.workers = workers,
+                                                             .rule = CAR_RULE_CDP_V2,
+                                                             .placement = CAR_PLACEMENT_ZERO,
+                                                             .freshness_slack = slack,
+                                                             .zero_copies = copies});
+            }
+        }
+        for (int ahead = 1; ahead <= 2 * workers; ahead += 2) {
             check_plan(tied.partition, (car_plan_config){.workers = workers,
-                                                         .rule = CAR_RULE_CDP_V2,
+                                                         .rule = rules[1 + ahead / 2 % 2],
                                                          .placement = CAR_PLACEMENT_ZERO,
-                                                         .freshness_slack = slack});
+                                                         .zero_ahead = ahead});
         }
         car_plans_close_model(&tied);
     }
@@ -284,14 +293,16 @@ static void change_edges(void *user, int rank, int number, int *edges, int first
 }
 
 /* Tasks of a rank that must keep their order, whatever the uses say: those of one micro-batch, messages of one channel, an
- * update and the backwards and forwards that it is made of and for. Not all there are. */
+ * update and the backwards and forwards that it is made of and for, unless they use a copy that comes from another rank. Not
+ * all there are. */
 static bool must_follow(const car_plan *plan, const car_task *a, const car_task *b) {
     bool tape_a = car_task_computes(a) || a->cargo == CAR_CARGO_ACTIVATION || a->cargo == CAR_CARGO_GRADIENT;
     bool tape_b = car_task_computes(b) || b->cargo == CAR_CARGO_ACTIVATION || b->cargo == CAR_CARGO_GRADIENT;
     bool batch = tape_a && tape_b && a->worker == b->worker && a->step == b->step;
     bool channel = a->kind == CAR_TASK_SEND && b->kind == CAR_TASK_SEND && a->peer == b->peer && a->tag == b->tag;
     bool bytes = a->bundle >= 0 && a->bundle == b->bundle && car_plan_partition(plan)->bundles[a->bundle].bytes > 0;
-    bool made_for = bytes && a->kind == CAR_TASK_UPDATE && car_task_computes(b) && b->version == a->version;
+    bool copied = car_plan_config_of(plan)->zero_copies == 2 && car_plan_config_of(plan)->rule == CAR_RULE_CDP_V1;
+    bool made_for = bytes && !copied && a->kind == CAR_TASK_UPDATE && car_task_computes(b) && b->version == a->version;
     bool made_of = bytes && a->kind == CAR_TASK_BACKWARD && b->kind == CAR_TASK_UPDATE && a->step == b->step;
     return batch || channel || made_for || made_of;
 }
@@ -377,11 +388,15 @@ static void mistakes_in_edges_are_found(void **state) {
     (void)state;
     for (car_placement placement = CAR_PLACEMENT_SHARED; placement < CAR_PLACEMENTS; placement++) {
         int caught[MISTAKES] = {0};
+        bool moves = placement == CAR_PLACEMENT_ZERO;
         for (int workers = 2; workers <= 4; workers++) {
             car_plans_model tied = car_plans_open_model("gpt2-nano", workers);
             for (int n = 0; n < 24; n++) {
                 make_mistakes(tied.partition,
-                              (car_plan_config){.workers = workers, .rule = rules[n % 3], .placement = placement},
+                              (car_plan_config){.workers = workers,
+                                                .rule = rules[n % 3],
+                                                .placement = placement,
+                                                .zero_copies = moves && n % 3 > 0 ? 1 + n / 3 % 2 : 0},
                               car_random_key((uint64_t)(placement * 100 + workers * 1000 + n), "mistakes"), caught);
             }
             car_plans_close_model(&tied);
@@ -420,9 +435,11 @@ static void pieces_make_a_window(void **state) {
     static const car_rule rules[] = {CAR_RULE_DP, CAR_RULE_CDP_V1, CAR_RULE_CDP_V2};
     (void)state;
     car_plans_model tied = car_plans_open_model("gpt2-nano", 6);
-    for (int c = 0; c < 3 * CAR_PLACEMENTS; c++) {
-        car_plan *plan =
-            car_plans_make(tied.partition, (car_plan_config){.workers = 3, .rule = rules[c % 3], .placement = c / 3});
+    for (int c = 0; c < 3 * (CAR_PLACEMENTS + 1); c++) {
+        bool again = c / 3 == CAR_PLACEMENTS; /* zero with what is sent long before its use */
+        car_plan_config config = {.workers = 3, .rule = rules[c % 3], .placement = again ? CAR_PLACEMENT_ZERO : c / 3};
+        config.zero_ahead = again && c % 3 > 0 ? 9 : 0;
+        car_plan *plan = car_plans_make(tied.partition, config);
         for (int device = 0; device < car_plan_devices(plan); device++) {
             for (int64_t window = 0; window < car_plan_windows(plan, STEPS); window++) {
                 check_pieces(plan, device, window, 1);

@@ -176,12 +176,14 @@ static void expect_bundle(const car_bundle *bundle, car_bundle expected) {
     assert_int_equal(bundle->home, expected.home);
     assert_int_equal(bundle->param, expected.param);
     assert_int_equal(bundle->bytes, expected.bytes);
+    assert_int_equal(bundle->copy_bytes, expected.copy_bytes);
 }
 
 static void check_bundles(const car_graph *graph, const car_partition *partition) {
     int S = partition->stage_count, next = S;
     for (int j = 0; j < S; j++) {
-        expect_bundle(&partition->bundles[j], (car_bundle){j, j, CAR_NONE, partition->stages[j].weight_bytes});
+        expect_bundle(&partition->bundles[j],
+                      (car_bundle){j, j, CAR_NONE, partition->stages[j].weight_bytes, partition->stages[j].copy_bytes});
     }
     for (int j = 0; j < S; j++) {
         for (int p = 0; p < car_graph_param_count(graph); p++) {
@@ -441,7 +443,7 @@ static void test_ties(void **state) {
         assert_int_equal(partition->bundle_count, 3 + known[i].ties);
         for (int b = 0; b < known[i].ties; b++) {
             expect_bundle(&partition->bundles[3 + b],
-                          (car_bundle){known[i].stages[b], known[i].cuts[0] == 0, 0, TIED_BYTES});
+                          (car_bundle){known[i].stages[b], known[i].cuts[0] == 0, 0, TIED_BYTES, TIED_BYTES});
         }
         car_partition_destroy(partition);
     }

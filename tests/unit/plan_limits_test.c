@@ -52,7 +52,7 @@ static void one_process_needs_neither(void **state) {
 
 static void devices_and_tags_fit_up_to_there(void **state) {
     (void)state;
-    enum { MANY = 13000 };
+    enum { MANY = 12000 };
     static const car_rule rules[] = {CAR_RULE_DP, CAR_RULE_CDP_V2};
     for (int r = 0; r < 2; r++) {
         car_plans_model model;

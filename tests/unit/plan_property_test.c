@@ -54,6 +54,11 @@ static car_plan_config random_config(dice *d, int workers, int per_worker) {
     if (c.rule == CAR_RULE_CDP_V2 && roll(d, 2)) {
         c.freshness_slack = roll(d, 2 * per_worker + 1);
     }
+    if (c.placement == CAR_PLACEMENT_ZERO && c.rule != CAR_RULE_DP) {
+        c.zero_copies = roll(d, 3);
+        c.zero_ahead = c.zero_copies != 1 && roll(d, 2) ? 1 + roll(d, 2 * per_worker * workers) : 0;
+    }
+    c.piece_bytes = roll(d, 2) ? 64 : 0; /* sums of one to four pieces, or uncut */
     return c;
 }
 
@@ -64,15 +69,15 @@ static void randomize_bundles(dice *d, car_partition *partition) {
     assert_non_null(bundles);
     memcpy(bundles, partition->bundles, (size_t)stages * sizeof *bundles);
     for (int j = 0; j < stages; j++) {
-        bundles[j].bytes = roll(d, 6) ? bundles[j].bytes : 0;
+        bundles[j].bytes = roll(d, 6) ? 1 + (size_t)roll(d, 256) : 0;
     }
     for (int n = 0; n < ties; n++) {
         int home = roll(d, stages - 1), stage = home + 1 + roll(d, stages - 1 - home);
         if (n > 0 && stage == bundles[stages].stage) {
             home = bundles[stages].home; /* a task names the version of one home besides its own */
         }
-        bundles[home].bytes = 64; /* a tied parameter has a home */
-        bundles[stages + n] = (car_bundle){.home = home, .stage = stage, .param = n, .bytes = 32};
+        bundles[home].bytes += 160; /* a tied parameter has a home */
+        bundles[stages + n] = (car_bundle){.home = home, .stage = stage, .param = n, .bytes = roll(d, 2) ? 32 : 160};
     }
     partition->bundles = bundles;
     partition->bundle_count = stages + ties;
@@ -98,9 +103,10 @@ static void close_subject(subject *s) {
 static void describe(const subject *s, char *text, size_t capacity) {
     const car_plan_config *c = car_plan_config_of(s->plan);
     int length =
-        snprintf(text, capacity, "%s %s N=%d S=%d ranks=%d %s threads=%d slack=%d steps=%lld", car_rule_text(c->rule),
-                 car_placement_text(c->placement), c->workers, s->partition.stage_count, c->ranks,
-                 car_mapping_text(c->mapping), c->threads, c->freshness_slack, (long long)s->steps);
+        snprintf(text, capacity, "%s %s N=%d S=%d ranks=%d %s threads=%d slack=%d pieces=%lld zero=%d:%d steps=%lld",
+                 car_rule_text(c->rule), car_placement_text(c->placement), c->workers, s->partition.stage_count,
+                 c->ranks, car_mapping_text(c->mapping), c->threads, c->freshness_slack, (long long)c->piece_bytes,
+                 c->zero_copies, c->zero_ahead, (long long)s->steps);
     for (int b = s->partition.stage_count; b < s->partition.bundle_count; b++) {
         length += snprintf(text + length, capacity - (size_t)length, " tie %d->%d", s->partition.bundles[b].home,
                            s->partition.bundles[b].stage);

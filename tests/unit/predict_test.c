@@ -197,6 +197,7 @@ typedef struct states_case {
     car_placement placement;
     int versions;
     double weights_device, weights_total, gradients_device, gradients_total, optimizer_device, optimizer_total;
+    int zero_copies;
 } states_case;
 
 /* Four workers and four stages, in units of all weights. A second version of stage j is alive while the 3 - j workers
@@ -204,30 +205,36 @@ typedef struct states_case {
 static void states_are_what_the_table_keeps_alive(void **state) {
     (void)state;
     static const states_case cases[] = {
-        {CAR_RULE_DP, CAR_PLACEMENT_SHARED, 1, 1, 1, 4, 4, 2, 2},
-        {CAR_RULE_CDP_V1, CAR_PLACEMENT_SHARED, 2, 2, 2, 1, 1, 2, 2},
-        {CAR_RULE_CDP_V2, CAR_PLACEMENT_SHARED, 2, 2, 2, 1, 1, 2, 2}, /* two stores, kept for good */
-        {CAR_RULE_DP, CAR_PLACEMENT_REPLICA, 1, 1, 4, 0.25, 1, 2, 8},
-        {CAR_RULE_CDP_V1, CAR_PLACEMENT_REPLICA, 1, 1, 4, -1, -1, 2, 8},
-        {CAR_RULE_CDP_V2, CAR_PLACEMENT_REPLICA, 1, 1, 4, -1, -1, 2, 8},
-        {CAR_RULE_DP, CAR_PLACEMENT_ZERO, 1, 0.5, 1.75, 0.25, 1, 0.5, 2},
+        {CAR_RULE_DP, CAR_PLACEMENT_SHARED, 1, 1, 1, 4, 4, 2, 2, 0},
+        {CAR_RULE_CDP_V1, CAR_PLACEMENT_SHARED, 2, 2, 2, 1, 1, 2, 2, 0},
+        {CAR_RULE_CDP_V2, CAR_PLACEMENT_SHARED, 2, 2, 2, 1, 1, 2, 2, 0}, /* two stores, kept for good */
+        {CAR_RULE_DP, CAR_PLACEMENT_REPLICA, 1, 1, 4, 0.25, 1, 2, 8, 0},
+        {CAR_RULE_CDP_V1, CAR_PLACEMENT_REPLICA, 1, 1, 4, -1, -1, 2, 8, 0},
+        {CAR_RULE_CDP_V2, CAR_PLACEMENT_REPLICA, 1, 1, 4, -1, -1, 2, 8, 0},
+        {CAR_RULE_DP, CAR_PLACEMENT_ZERO, 1, 0.5, 1.75, 0.25, 1, 0.5, 2, 0},
         /* Each rank has what it uses, an owner also what it has just made; what is in flight comes on top. Under v1 rank 0
          * keeps the last stage's until it uses it. */
-        {CAR_RULE_CDP_V1, CAR_PLACEMENT_ZERO, -1, 0.5, 1.5, 0.25, 0.75, 0.5, 2},
-        {CAR_RULE_CDP_V2, CAR_PLACEMENT_ZERO, -1, 0.5, 1.25, 0.25, 0.75, 0.5, 2},
-        {CAR_RULE_GPIPE, CAR_PLACEMENT_PIPELINE, 1, 0.25, 1, 0.25, 1, 0.5, 2},
-        {CAR_RULE_1F1B, CAR_PLACEMENT_PIPELINE, 1, 0.25, 1, 0.25, 1, 0.5, 2},
-        {CAR_RULE_2BW, CAR_PLACEMENT_PIPELINE, 2, 0.5, 2, 0.25, 1, 0.5, 2},
-        {CAR_RULE_CDP_V2, CAR_PLACEMENT_PIPELINE, 2, 0.5, 1.5, 0.25, 1, 0.5, 2},
-        {CAR_RULE_DP, CAR_PLACEMENT_GRID, 1, 0.25, 4, 0.25, 1, 0.5, 8},
-        {CAR_RULE_CDP_V2, CAR_PLACEMENT_GRID, 2, 0.5, -1, -1, -1, 0.5, 5}, /* all 10 ranks make their updates */
+        {CAR_RULE_CDP_V1, CAR_PLACEMENT_ZERO, -1, 0.5, 1.5, 0.25, 0.75, 0.5, 2, 1},
+        {CAR_RULE_CDP_V2, CAR_PLACEMENT_ZERO, -1, 0.5, 1.25, 0.25, 0.75, 0.5, 2, 1},
+        /* With two copies an owner keeps its stage, and each rank has what it uses. Under v1 an owner may update in the slot of
+         * a backward: it has two sums then. */
+        {CAR_RULE_CDP_V1, CAR_PLACEMENT_ZERO, -1, 0.5, 2, 0.5, 0.75, 0.5, 2, 2},
+        {CAR_RULE_CDP_V2, CAR_PLACEMENT_ZERO, -1, 0.5, 2, 0.25, 0.75, 0.5, 2, 2},
+        {CAR_RULE_GPIPE, CAR_PLACEMENT_PIPELINE, 1, 0.25, 1, 0.25, 1, 0.5, 2, 0},
+        {CAR_RULE_1F1B, CAR_PLACEMENT_PIPELINE, 1, 0.25, 1, 0.25, 1, 0.5, 2, 0},
+        {CAR_RULE_2BW, CAR_PLACEMENT_PIPELINE, 2, 0.5, 2, 0.25, 1, 0.5, 2, 0},
+        {CAR_RULE_CDP_V2, CAR_PLACEMENT_PIPELINE, 2, 0.5, 1.5, 0.25, 1, 0.5, 2, 0},
+        {CAR_RULE_DP, CAR_PLACEMENT_GRID, 1, 0.25, 4, 0.25, 1, 0.5, 8, 0},
+        {CAR_RULE_CDP_V2, CAR_PLACEMENT_GRID, 2, 0.5, -1, -1, -1, 0.5, 5, 0}, /* all 10 ranks make their updates */
     };
     car_partition *partition = car_plans_uniform(4, 1);
     double all = 4.0 * (double)partition->bundles[0].bytes;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         const states_case *expected = &cases[c];
-        car_prediction p = predict(
-            partition, (car_plan_config){.workers = 4, .rule = expected->rule, .placement = expected->placement});
+        car_prediction p = predict(partition, (car_plan_config){.workers = 4,
+                                                                .rule = expected->rule,
+                                                                .placement = expected->placement,
+                                                                .zero_copies = expected->zero_copies});
         double pairs[][2] = {
             {p.versions, expected->versions},
             {(double)p.weights_device / all, expected->weights_device},
@@ -306,7 +313,11 @@ static void traffic_of_other_placements(void **state) {
     car_expect_near(p.bytes_sent, 3 * (N - 1) * all, 1e-6 * all);
     config.rule = CAR_RULE_CDP_V1;
     p = predict(partition, config);
+    assert_int_equal(p.max_messages_per_slot, 3); /* weights passed on and sent by their owner, and a sum */
+    config.zero_copies = 1;
+    p = predict(partition, config);
     assert_int_equal(p.max_messages_per_slot, 2); /* weights and a sum */
+    config.zero_copies = 0;
     config.placement = CAR_PLACEMENT_SHARED;
     p = predict(partition, config);
     car_expect_near(p.bytes_sent + p.messages + p.collectives + p.burst, 0, 0);

@@ -3,6 +3,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "carousel/program.h"
 #include "kernels/onednn/onednn.h"
 
 enum { MAX_ARGUMENTS = 8 };
@@ -98,6 +99,11 @@ int car_kernels_onednn_block(void) {
     return block;
 }
 
+bool car_program_multiplies_bf16(void) {
+    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core_bf16;
+    return (isa & wanted) == wanted;
+}
+
 /* ---- helpers --------------------------------------------------------------------------------- */
 
 car_status car_onednn_check(const car_kernel *kernel, dnnl_status_t result, const char *what) {
@@ -117,13 +123,6 @@ car_status car_onednn_image(const car_kernel *kernel, car_shape shape, int block
     dnnl_format_tag_t tag = block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
     return car_onednn_check(kernel, dnnl_memory_desc_init_by_tag(out, shape.rank, dims, dnnl_f32, tag),
                             "describe a tensor");
-}
-
-int64_t car_onednn_stored_elements(car_shape shape, int block) {
-    if (shape.rank == 4) {
-        shape.dim[1] = (int64_t)car_round_up((size_t)shape.dim[1], (size_t)block);
-    }
-    return car_shape_elements(shape);
 }
 
 car_status car_onednn_execute(const car_kernel *kernel, const_dnnl_primitive_t primitive, void *stream,

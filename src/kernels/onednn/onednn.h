@@ -25,9 +25,6 @@ car_status car_onednn_check(const car_kernel *kernel, dnnl_status_t result, cons
 /* A rank-4 tensor in NCHW (block 1) or blocked channels; a matrix or sequence as rows. */
 car_status car_onednn_image(const car_kernel *kernel, car_shape shape, int block, dnnl_memory_desc_t *out);
 
-/* Elements as stored: channels that only fill up the last block of an image count. */
-int64_t car_onednn_stored_elements(car_shape shape, int block);
-
 /* One argument of a primitive. */
 typedef struct car_onednn_argument {
     int index; /* DNNL_ARG_... */

@@ -112,7 +112,7 @@ const car_kernel_class car_onednn_avgpool = {
 
 static car_status prepare_gelu(car_kernel *kernel) {
     dnnl_alg_kind_t algorithm = kernel->op->config.gelu.tanh ? dnnl_eltwise_gelu_tanh : dnnl_eltwise_gelu_erf;
-    const dnnl_dims_t elements = {car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out)};
+    const dnnl_dims_t elements = {car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out)};
     pair_state *state = NULL;
     dnnl_eltwise_desc_t descriptor;
     car_status status = CAR_OK;

@@ -18,14 +18,14 @@ static size_t channel_at(car_shape shape, int block, int64_t n, int64_t c) {
 
 static car_status forward_relu(const car_kernel *kernel, const car_kernel_io *io) {
     car_vector_select()->relu(io->out, io->in[0],
-                              car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out));
+                              car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out));
     return CAR_OK;
 }
 
 static car_status backward_relu(const car_kernel *kernel, const car_kernel_io *io) {
     if (io->grad_in[0]) {
         car_vector_select()->relu_backward(io->grad_in[0], io->grad_out, io->out,
-                                           car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out));
+                                           car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out));
     }
     return CAR_OK;
 }
@@ -34,12 +34,12 @@ const car_kernel_class car_onednn_relu = {.prepare = prepare, .forward = forward
 
 static car_status forward_add(const car_kernel *kernel, const car_kernel_io *io) {
     car_vector_select()->add(io->out, io->in[0], io->in[1],
-                             car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out));
+                             car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out));
     return CAR_OK;
 }
 
 static car_status backward_add(const car_kernel *kernel, const car_kernel_io *io) {
-    int64_t elements = car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out);
+    int64_t elements = car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out);
     for (int q = 0; q < 2; q++) {
         if (io->grad_in[q] && kernel->op->grad_mode[q] == CAR_GRAD_ADD) {
             car_vector_select()->accumulate(io->grad_in[q], io->grad_out, elements);
@@ -73,7 +73,7 @@ static void drop(const car_kernel *kernel, const car_kernel_io *io, float *y, co
     }
     int64_t pixels = shape.dim[2] * shape.dim[3];
     if (shape.dim[1] % block) {
-        memset(y, 0, y == x ? 0 : (size_t)car_onednn_stored_elements(shape, block) * sizeof *y);
+        memset(y, 0, y == x ? 0 : (size_t)car_kernel_stored_elements(shape, block) * sizeof *y);
     }
     for (int64_t n = 0; n < shape.dim[0]; n++) {
         for (int64_t c = 0; c < shape.dim[1]; c++) {
@@ -87,7 +87,7 @@ static car_status forward_dropout(const car_kernel *kernel, const car_kernel_io 
     if (io->training) {
         drop(kernel, io, io->out, io->in[0]);
     } else {
-        size_t elements = (size_t)car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out);
+        size_t elements = (size_t)car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out);
         memcpy(io->out, io->in[0], elements * sizeof(float));
     }
     return CAR_OK;
@@ -134,7 +134,7 @@ static car_status backward_global_avgpool(const car_kernel *kernel, const car_ke
         return CAR_OK;
     }
     if (in.dim[1] % block) {
-        memset(grad, 0, (size_t)car_onednn_stored_elements(in, block) * sizeof *grad);
+        memset(grad, 0, (size_t)car_kernel_stored_elements(in, block) * sizeof *grad);
     }
     for (int64_t n = 0; n < in.dim[0]; n++) {
         for (int64_t c = 0; c < in.dim[1]; c++) {
@@ -182,7 +182,7 @@ static void copy_channels(const car_kernel *kernel, const float *x, float *y, bo
 }
 
 static car_status forward_shortcut(const car_kernel *kernel, const car_kernel_io *io) {
-    memset(io->out, 0, (size_t)car_onednn_stored_elements(car_kernel_out(kernel), kernel->block_out) * sizeof(float));
+    memset(io->out, 0, (size_t)car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out) * sizeof(float));
     copy_channels(kernel, io->in[0], io->out, true);
     return CAR_OK;
 }
@@ -190,7 +190,7 @@ static car_status forward_shortcut(const car_kernel *kernel, const car_kernel_io
 static car_status backward_shortcut(const car_kernel *kernel, const car_kernel_io *io) {
     if (io->grad_in[0]) {
         memset(io->grad_in[0], 0,
-               (size_t)car_onednn_stored_elements(car_kernel_in(kernel, 0), kernel->block_in[0]) * sizeof(float));
+               (size_t)car_kernel_stored_elements(car_kernel_in(kernel, 0), kernel->block_in[0]) * sizeof(float));
         copy_channels(kernel, io->grad_out, io->grad_in[0], false);
     }
     return CAR_OK;
@@ -241,7 +241,7 @@ static car_status backward_flatten(const car_kernel *kernel, const car_kernel_io
         memcpy(io->grad_in[0], io->grad_out, (size_t)car_shape_elements(car_kernel_out(kernel)) * sizeof(float));
     } else {
         memset(io->grad_in[0], 0,
-               (size_t)car_onednn_stored_elements(car_kernel_in(kernel, 0), kernel->block_in[0]) * sizeof(float));
+               (size_t)car_kernel_stored_elements(car_kernel_in(kernel, 0), kernel->block_in[0]) * sizeof(float));
         copy_flat(kernel, io->grad_in[0], (float *)(uintptr_t)io->grad_out, false);
     }
     return CAR_OK;

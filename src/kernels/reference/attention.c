@@ -120,7 +120,7 @@ static car_status attention_backward(const car_kernel *kernel, const car_kernel_
     double *sums = io->scratch;
     for (int64_t b = 0; grad_in && b < s.batch; b++) {
         for (int64_t head = 0; head < s.heads; head++) {
-            memset(sums, 0, kernel->scratch_bytes);
+            memset(sums, 0, kernel->own_scratch_bytes);
             for (int64_t i = 0; i < s.tokens; i++) {
                 backward_row(&s, io, b, head, i, sums);
             }

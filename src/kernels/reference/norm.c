@@ -44,10 +44,11 @@ static car_status batchnorm_forward(const car_kernel *kernel, const car_kernel_i
             aux[c] = (float)mean;
             aux[channels + c] = (float)variance;
         } else {
-            mean = (double)io->param[2][c];
-            variance = (double)io->param[3][c];
+            mean = (double)car_kernel_floats(io, 2)[c];
+            variance = (double)car_kernel_floats(io, 3)[c];
         }
-        double scale = (double)io->param[0][c] / sqrt(variance + config->eps), shift = (double)io->param[1][c];
+        double scale = (double)car_kernel_floats(io, 0)[c] / sqrt(variance + config->eps),
+               shift = (double)car_kernel_floats(io, 1)[c];
         for (int64_t p = 0; p < count; p++) {
             int64_t at = channel_at(&shape, c, p);
             double value = scale * ((double)x[at] - mean) + shift + (residual ? (double)residual[at] : 0);
@@ -64,8 +65,9 @@ static double batchnorm_masked(const car_kernel *kernel, const car_kernel_io *io
     const car_batchnorm_config *config = &kernel->op->config.batchnorm;
     const float *grad = io->grad_out, *y = io->out;
     if (config->relu) {
-        bool passed =
-            config->residual != CAR_NONE ? y[at] > 0 : (double)io->param[0][c] * normal + (double)io->param[1][c] > 0;
+        bool passed = config->residual != CAR_NONE
+                          ? y[at] > 0
+                          : (double)car_kernel_floats(io, 0)[c] * normal + (double)car_kernel_floats(io, 1)[c] > 0;
         return passed ? (double)grad[at] : 0;
     }
     return (double)grad[at];
@@ -78,7 +80,8 @@ static car_status batchnorm_backward(const car_kernel *kernel, const car_kernel_
     float *grad_x = io->grad_in[0], *grad_residual = io->grad_in[1];
     for (int64_t c = 0; c < channels; c++) {
         double mean = (double)aux[c], variance = (double)aux[channels + c];
-        double inverse = 1 / sqrt(variance + kernel->op->config.batchnorm.eps), gamma = (double)io->param[0][c];
+        double inverse = 1 / sqrt(variance + kernel->op->config.batchnorm.eps),
+               gamma = (double)car_kernel_floats(io, 0)[c];
         double sum = 0, product = 0;
         for (int64_t p = 0; p < count; p++) {
             int64_t at = channel_at(&shape, c, p);
@@ -126,7 +129,8 @@ static car_status layernorm_forward(const car_kernel *kernel, const car_kernel_i
         }
         double inverse = 1 / sqrt(variance + kernel->op->config.layernorm.eps);
         for (int64_t e = 0; e < width; e++) {
-            y[e] = (float)(((double)x[e] - mean) * inverse * (double)io->param[0][e] + (double)io->param[1][e]);
+            y[e] = (float)(((double)x[e] - mean) * inverse * (double)car_kernel_floats(io, 0)[e] +
+                           (double)car_kernel_floats(io, 1)[e]);
         }
         if (aux) {
             aux[2 * r] = (float)mean;

@@ -26,6 +26,31 @@
 #define TEXT_OF(a) #a
 #define EXPANDED_TEXT_OF(a) TEXT_OF(a)
 
+static void widen(float *restrict y, const car_bf16 *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = car_bf16_widen(x[i]);
+    }
+}
+
+static void narrow(car_bf16 *restrict y, const float *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = car_bf16_round(x[i]);
+    }
+}
+
+static void narrow_sum(car_bf16 *restrict y, const float *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = car_bf16_round(car_bf16_widen(y[i]) + x[i]);
+    }
+}
+
+static void add_bf16(car_bf16 *y, const car_bf16 *a, const car_bf16 *b, int64_t n) {
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = car_bf16_round(car_bf16_widen(a[i]) + car_bf16_widen(b[i]));
+    }
+}
+
 static void add(float *y, const float *a, const float *b, int64_t n) {
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
@@ -57,6 +82,10 @@ static void relu_backward(float *grad_x, const float *grad_y, const float *y, in
 extern const car_vector TABLE_NAME;
 const car_vector TABLE_NAME = {
     .name = "vector:" EXPANDED_TEXT_OF(CAR_VECTOR_ISA),
+    .widen = widen,
+    .narrow = narrow,
+    .narrow_sum = narrow_sum,
+    .add_bf16 = add_bf16,
     .add = add,
     .accumulate = accumulate,
     .relu = relu,

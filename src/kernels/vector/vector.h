@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/bf16.h"
+
 /* A batch normalisation over one tensor [images][blocks][pixels][block]; `block` is 8 or 16. */
 typedef struct car_vector_norm {
     int64_t images, channels, pixels;
@@ -53,6 +55,13 @@ typedef struct car_vector_muon {
 
 typedef struct car_vector {
     const char *name;
+
+    /* Between floats and bf16. narrow_sum: y = round(y + x). */
+    void (*widen)(float *y, const car_bf16 *x, int64_t n);
+    void (*narrow)(car_bf16 *y, const float *x, int64_t n);
+    void (*narrow_sum)(car_bf16 *y, const float *x, int64_t n);
+
+    void (*add_bf16)(car_bf16 *y, const car_bf16 *a, const car_bf16 *b, int64_t n); /* y may be a or b */
 
     void (*add)(float *y, const float *a, const float *b, int64_t n); /* y may be a or b */
     void (*accumulate)(float *y, const float *x, int64_t n);          /* y += x */

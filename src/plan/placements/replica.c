@@ -51,6 +51,7 @@ car_plan_config car_plan_config_hosted(const car_plan_config *config, int hosts)
     car_plan_config hosted = *config;
     hosted.placement = CAR_PLACEMENT_REPLICA;
     hosted.ranks = hosts;
+    hosted.zero_copies = hosted.zero_ahead = 0;
     return hosted;
 }
 

@@ -1,9 +1,12 @@
-/* zero: each version of a bundle exists once and moves from user to user, in clock order.
+/* zero: weights go from user to user, and no rank keeps more of them than the stages that it owns.
+ *
+ * In the cycle each version of a bundle goes along two chains (zero_chains.c), or, with --zero-copies 1, exists once and
+ * serves forwards and backwards in clock order, which is what this file does. Under dp owners broadcast.
  *
  * A stage belongs to the rank that can be the first to use a new version: rank N-1-floor(j/k). In the slot of that rank's
- * own forward the version before is there, or comes by, and the next is made of it. No rank keeps a copy: of each stage
- * there are two versions, the one that is made there and the one that it is made of. For stage 1 of three workers, under
- * cdp-v2:
+ * own forward the version before is there, or comes by, and the next is made of it. With a single copy no rank keeps any: of
+ * each stage there are two versions, the one that is made there and the one that it is made of. For stage 1 of three
+ * workers, under cdp-v2:
  *
  *   slot        9   10   11   12   13   14   15   16   17
  *   version 1   1F       2F   1B   0F   2B   1U   0B          rank, and what it does with this version
@@ -12,7 +15,7 @@
  * The owner's forward uses the older version under cdp-v1 (and with a slack), so there it is anyway. Where it uses the
  * new one, as here in slot 15, the older one is between the backwards of two steps, for 2k slots that nobody uses it in,
  * and goes by the owner: its visit. A tied bundle is a copy that is made with its home's, so it has no visits. */
-#include "plan/rules.h"
+#include "plan/placements/zero.h"
 
 /* ---- which device ---------------------------------------------------------------------------- */
 
@@ -48,6 +51,9 @@ static int tapes(const car_plan *plan, int rank) {
  * user, or, if the next one is made of it after that, with the update; a tied bundle is not made of it. */
 static bool ends_weights(const car_plan *plan, int device, const car_task *task, int bundle, int64_t steps) {
     int home = plan->partition->bundles[bundle].home;
+    if (car_plan_has_chains(plan)) {
+        return car_zero_ends_copy(plan, device, task, bundle, steps);
+    }
     bool is_tied = bundle >= plan->stages, used_later = car_plan_stale_workers(plan, home) > 0;
     if (car_plan_reduces(plan)) {
         return car_task_computes(task) && owner_of(plan, home) != device;
@@ -218,15 +224,13 @@ static void broadcast(car_window *window, const car_task *task, int bundle) {
 
 /* ---- sums and updates ------------------------------------------------------------------------- */
 
-/* The finished sum of one bundle on its way to the owner. */
-static void finished_to_owner(car_window *window, int bundle, int64_t step) {
+void car_zero_finished_to_owner(car_window *window, int bundle, int64_t step, int64_t used) {
     const car_plan *plan = window->plan;
     const car_bundle *b = &plan->partition->bundles[bundle];
     int64_t made = (step + 1) * plan->batches - 1;
     car_task sum = car_window_finished_sum(plan, bundle, step + 1);
     car_window_message(window, sum, car_plan_device_of(plan, made, b->stage),
-                       car_plan_backward_slot_of(plan, made, b->stage), car_plan_owner(plan, step, b->home),
-                       renewal_slot(plan, step, b->home));
+                       car_plan_backward_slot_of(plan, made, b->stage), car_plan_owner(plan, step, b->home), used);
 }
 
 /* What a forward or backward needs of one bundle of its stage. */
@@ -237,9 +241,14 @@ static void serve(car_window *window, const car_task *task, int bundle, int64_t 
         broadcast(window, task, bundle);
         return;
     }
-    move_for_use(window, task, bundle, n);
-    if (last && car_plan_owner(plan, task->step, plan->partition->bundles[bundle].home) != window->device) {
-        finished_to_owner(window, bundle, task->step);
+    int home = plan->partition->bundles[bundle].home;
+    if (!car_plan_has_chains(plan)) {
+        move_for_use(window, task, bundle, n);
+    }
+    if (last && car_plan_owner(plan, task->step, home) != window->device) {
+        car_zero_finished_to_owner(window, bundle, task->step,
+                                   car_plan_has_chains(plan) ? car_zero_update_slot(plan, task->step + 1, home)
+                                                             : renewal_slot(plan, task->step, home));
     }
 }
 
@@ -263,7 +272,7 @@ static void owner_updates(car_window *window, int home, int64_t step) {
     const car_bundle *bundle = &plan->partition->bundles[home];
     for (int b = car_bundle_of_home(plan->partition, home, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_home(plan->partition, home, b)) {
-        finished_to_owner(window, b, step);
+        car_zero_finished_to_owner(window, b, step, renewal_slot(plan, step, home));
         move_from_owner(window, b, step + 1);
     }
     if (bundle->bytes == 0) {
@@ -286,6 +295,10 @@ static void update_owned(car_window *window) {
     if (!car_plan_is_spaced(plan)) {
         return;
     }
+    if (car_plan_has_chains(plan)) {
+        car_zero_pass_weights(window);
+        return;
+    }
     int k = plan->per_worker, first = (plan->config.workers - 1 - window->device) * k; /* see owner_of */
     for (int home = first; home < first + k; home++) {
         /* One update of each home falls into a window. */
@@ -305,15 +318,15 @@ static void update_owned(car_window *window) {
 
 /* ---- the executor ---------------------------------------------------------------------------- */
 
-/* Weights that move have to arrive in one slot: earlier would only hold memory. */
+/* A single copy has to arrive in one slot: earlier would only hold memory. */
 static int64_t slots_ahead(const car_plan *plan, const car_task *task) {
-    bool weights = task->cargo == CAR_CARGO_WEIGHTS || task->kind == CAR_TASK_BROADCAST;
-    return weights ? 1 : 2 * (int64_t)plan->per_worker;
+    bool weights = car_cargo_is_weights(task->cargo) || task->kind == CAR_TASK_BROADCAST;
+    return !weights ? 2 * (int64_t)plan->per_worker : car_plan_has_chains(plan) ? car_zero_slots_ahead(plan) : 1;
 }
 
 const car_placement_class car_placement_zero = {
     .info = {.name = "zero",
-             .summary = "each version of a stage exists once and moves from user to user",
+             .summary = "weights go from user to user; a rank keeps only the stages that it owns",
              .owned = true},
     .devices = devices,
     .device = device,
@@ -324,5 +337,7 @@ const car_placement_class car_placement_zero = {
     .besides = update_owned,
     .ends_weights = ends_weights,
     .tapes = tapes,
+    .copy = car_zero_copy,
+    .passing = car_zero_passing,
     .slots_ahead = slots_ahead,
 };

@@ -116,7 +116,7 @@ static bool may_go(const car_mpi *mpi, const car_message *message) {
             earliest = other->due < earliest ? other->due : earliest;
         }
     }
-    return under_way < SENDS_AT_ONCE || message->due <= earliest;
+    return under_way < SENDS_AT_ONCE || message->due < earliest;
 }
 
 static car_status release_held(car_mpi *mpi, bool *moved) {

@@ -1,0 +1,48 @@
+/* What the kernels that take bf16 share. */
+#ifndef CAR_KERNELS_BF16_H
+#define CAR_KERNELS_BF16_H
+
+#include "base/bf16.h"
+#include "kernels/onednn/onednn.h"
+
+extern const car_kernel_class car_bf16_linear, car_bf16_attention, car_bf16_embedding;
+extern const car_kernel_class car_bf16_layernorm, car_bf16_gelu, car_bf16_add, car_bf16_cross_entropy,
+    car_bf16_head_loss;
+
+/* A matrix as it lies in memory. */
+typedef struct car_bf16_matrix {
+    int64_t rows, columns, row_stride, column_stride;
+} car_bf16_matrix;
+
+static inline car_bf16_matrix car_bf16_rows(int64_t rows, int64_t columns, int64_t stride) {
+    return (car_bf16_matrix){rows, columns, stride, 1};
+}
+static inline car_bf16_matrix car_bf16_turned(int64_t rows, int64_t columns, int64_t stride) {
+    return (car_bf16_matrix){columns, rows, 1, stride};
+}
+
+/* C = A B (+ bias) (+ C): A and B are bf16, sums are floats, and C is either. */
+typedef struct car_bf16_product {
+    car_onednn_step step;
+    dnnl_memory_desc_t a, b, c, bias;
+    bool has_bias;
+} car_bf16_product;
+
+typedef struct car_bf16_product_config {
+    car_bf16_matrix a, b, c;
+    bool rounds; /* C is bf16 */
+    bool bias;   /* a float for each column is added */
+    bool adds;   /* to C */
+} car_bf16_product_config;
+
+/* Raises kernel->scratch_bytes to what it needs. */
+car_status car_bf16_product_create(car_kernel *kernel, const car_bf16_product_config *config, car_bf16_product *out);
+void car_bf16_product_destroy(car_bf16_product *product);
+/* `scratch` is the product's: kernel->scratch_bytes of it are enough. */
+car_status car_bf16_product_run(const car_kernel *kernel, const car_bf16_product *product, void *stream, void *scratch,
+                                const void *a, const void *b, const float *bias, void *c);
+
+/* sum[i] = the sum over rows of x[r][i]; `room` holds a row of floats. */
+void car_bf16_sum_rows(float *sum, const car_bf16 *x, int64_t rows, int64_t width, float *room);
+
+#endif

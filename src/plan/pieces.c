@@ -1,0 +1,83 @@
+/* How sums are cut into pieces.
+ *
+ * A hop of a whole sum begins when all of it has come, so N hops take N times as long as one. In pieces they overlap:
+ *
+ *   worker 0   [0][1][2][3]
+ *   worker 1      [0][1][2][3]
+ *   worker 2         [0][1][2][3]
+ *
+ * A piece is a message of its own, with a send and a receive in the table. Pieces are as small as the ring needs and no
+ * smaller: each costs a latency, and tasks in the plan. */
+#include "carousel/cluster.h"
+#include "plan/placement.h"
+
+enum {
+    ALIGNMENT = 64,        /* bytes: pieces begin where vectors do */
+    LEAST_BYTES = 4 << 20, /* of a piece if nobody says: less is not worth its latency on the networks that there are */
+    MOST_ADDED = 256       /* pieces that all sums of a step have more than they would uncut, if nobody says */
+};
+
+/* Of a hop, in latencies, at least; and of the time from one worker's backward to the next one's, at most. */
+static const double least_latencies = 4, share_of_gap = 0.25;
+
+static size_t round_up(size_t bytes) {
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Equal pieces, none larger than asked for, unless there would be too many. */
+static size_t size_of_pieces(size_t bytes, int64_t wanted) {
+    size_t least = (bytes + CAR_MOST_PIECES - 1) / CAR_MOST_PIECES;
+    size_t most = wanted < 1 ? 1 : (size_t)wanted;
+    most = most > least ? most : least;
+    size_t count = (bytes + most - 1) / most;
+    return round_up((bytes + count - 1) / count);
+}
+
+/* Whether a bundle's sums travel from rank to rank, and each gradient is added to them by itself. */
+static bool travels(const car_plan *plan, int bundle) {
+    const car_bundle *b = &plan->partition->bundles[bundle];
+    return b->bytes > 0 && car_plan_is_spaced(plan) && !car_plan_sums_by_worker(plan) &&
+           !plan->placement->info.one_process && car_plan_stage_ranks(plan, b->stage) > 1;
+}
+
+int car_plan_pieces(const car_plan *plan, int bundle) {
+    if (!travels(plan, bundle)) {
+        return 1;
+    }
+    size_t bytes = plan->partition->bundles[bundle].bytes, size = size_of_pieces(bytes, plan->config.piece_bytes);
+    return (int)((bytes + size - 1) / size);
+}
+
+void car_plan_piece_range(const car_plan *plan, int bundle, int piece, size_t *offset, size_t *bytes) {
+    size_t all = plan->partition->bundles[bundle].bytes, size = all;
+    if (travels(plan, bundle)) {
+        size = size_of_pieces(all, plan->config.piece_bytes);
+    }
+    *offset = size * (size_t)piece;
+    *bytes = all - *offset < size ? all - *offset : size;
+}
+
+int car_plan_find_most_pieces(const car_plan *plan) {
+    int most = 1;
+    for (int b = 0; b < plan->partition->bundle_count; b++) {
+        int pieces = car_plan_pieces(plan, b);
+        most = pieces > most ? pieces : most;
+    }
+    return most;
+}
+
+int64_t car_plan_default_piece_bytes(const car_partition *partition) {
+    size_t all = 0;
+    for (int b = 0; b < partition->bundle_count; b++) {
+        all += partition->bundles[b].bytes;
+    }
+    return all / MOST_ADDED > LEAST_BYTES ? (int64_t)(all / MOST_ADDED) : LEAST_BYTES;
+}
+
+int64_t car_cluster_piece_bytes(const car_cluster *cluster, int workers, double compute) {
+    const double most = 1e15; /* nothing is as large */
+    const car_link *link = &cluster->between;
+    double hop = share_of_gap * compute / workers - link->latency, least = least_latencies * link->latency;
+    double bytes = link->bandwidth * (hop > least ? hop : least);
+    return bytes > most ? (int64_t)most : bytes < ALIGNMENT ? ALIGNMENT : (int64_t)bytes;
+}

@@ -1,0 +1,22 @@
+/* What the two forms of zero share: zero.c and zero_chains.c. */
+#ifndef CAR_PLAN_ZERO_H
+#define CAR_PLAN_ZERO_H
+
+#include "plan/rules.h"
+
+/* The finished sum of one bundle on its way to the owner, who makes an update of it in slot `used`. */
+void car_zero_finished_to_owner(car_window *window, int bundle, int64_t step, int64_t used);
+
+/* ---- chains: zero_chains.c ------------------------------------------------------------------- */
+
+/* The slot in which the owner makes a version, from 1 on. */
+int64_t car_zero_update_slot(const car_plan *plan, int64_t version, int home);
+/* All weights that this device sends and receives, and the updates that it makes. */
+void car_zero_pass_weights(car_window *window);
+car_copy car_zero_copy(const car_plan *plan, int rank, const car_task *task, int bundle);
+car_passing car_zero_passing(const car_plan *plan, const car_task *task, int bundle, int64_t steps);
+bool car_zero_ends_copy(const car_plan *plan, int rank, const car_task *task, int bundle, int64_t steps);
+/* Slots before its receive that a copy is asked for. */
+int64_t car_zero_slots_ahead(const car_plan *plan);
+
+#endif

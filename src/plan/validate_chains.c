@@ -1,0 +1,269 @@
+/* The validator: weights of zero in the cycle, where two copies of each version go from user to user.
+ *
+ *   owner     keeps a version from the update that makes it to the one that makes the next of it
+ *   copies    of each bundle a rank has at most one that came for a forward and one that came for a backward. A copy comes
+ *             from the user before, or from the owner to the first, at most L slots before it is used
+ *   the end   of a copy is when it was used and sent on to the next user, if there is one in the run */
+#include "plan/validate_internal.h"
+
+enum { KEPT = 2, CHAINS = 2, NOTHING = -1 };
+
+typedef struct copy {
+    int64_t version; /* NOTHING: there is none */
+    bool used, sent;
+} copy;
+
+typedef struct holding {
+    int64_t kept[KEPT]; /* of a home, on its owner: by version mod 2 */
+    copy copies[CHAINS];
+} holding;
+
+typedef struct replay {
+    const car_validation *v;
+    holding *holdings; /* by row */
+} replay;
+
+/* ---- the definition ----------------------------------------------------------------------------- */
+
+int64_t car_validate_first_user(const car_validation *v, int64_t version, int home) {
+    return version == 0 ? 0 : version * v->workers + car_validate_first_fresh(v, home);
+}
+
+int64_t car_validate_last_user(const car_validation *v, int64_t version, int home) {
+    return (version + 1) * v->workers + car_validate_first_fresh(v, home) - 1;
+}
+
+bool car_validate_uses_kept(const car_validation *v, int64_t n, int64_t version, int home) {
+    return n % v->workers == car_validate_owner(v, home) && n == car_validate_first_user(v, version, home);
+}
+
+static int64_t slot_of(const car_validation *v, int64_t n, int stage, bool backward) {
+    return car_validate_slot(v, n / v->workers, (int)(n % v->workers), stage, backward);
+}
+
+/* The worker's first one that uses the stage behind the message: at the receiver it is used in the slot of the receive at
+ * the earliest, and what is sent in its own. */
+int64_t car_validate_weights_user(const car_validation *v, const car_task *task) {
+    bool backward = task->cargo == CAR_CARGO_BACKWARD_WEIGHTS;
+    int64_t earliest = task->slot + (task->kind == CAR_TASK_SEND), n = task->worker;
+    int home = v->partition->bundles[task->bundle].home;
+    while (slot_of(v, n, task->stage, backward) < earliest ||
+           car_validate_version(v, n / v->workers, task->worker, home) < task->version) {
+        n += v->workers;
+    }
+    return n;
+}
+
+/* ---- what a rank has ---------------------------------------------------------------------------- */
+
+static holding *at(const replay *r, int device, int bundle) {
+    return &r->holdings[car_validate_row(r->v, device, bundle)];
+}
+
+static bool keeps(const replay *r, int device, int home, int64_t version) {
+    return at(r, device, home)->kept[version % KEPT] == version;
+}
+
+/* A copy was used or sent on. Executors must be told of its end, and not before. */
+static car_status end_if_over(const car_validation *v, int index, int bundle, copy *c, bool passed_on) {
+    bool over = c->used && (c->sent || !passed_on);
+    if (over != car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, bundle, c->version)) {
+        return car_validate_fail(v, index,
+                                 over ? "version %lld of bundle %d is not freed after its last use"
+                                      : "frees version %lld of bundle %d before its last use",
+                                 (long long)c->version, bundle);
+    }
+    *c = over ? (copy){.version = NOTHING} : *c;
+    return CAR_OK;
+}
+
+/* What is kept ends when the next is made of it. */
+static car_status check_kept(const car_validation *v, int index, int home, int64_t version) {
+    return car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, home, version)
+               ? car_validate_fail(v, index, "frees version %lld of bundle %d, which its owner keeps",
+                                   (long long)version, home)
+               : CAR_OK;
+}
+
+/* Whether another micro-batch of the run gets the copy after n. */
+static bool is_passed_on(const car_validation *v, int64_t n, int64_t version, int home) {
+    return n < car_validate_last_user(v, version, home) && n + 1 < v->steps * v->workers;
+}
+
+/* ---- tasks -------------------------------------------------------------------------------------- */
+
+static car_status use_bundle(replay *r, int index, int bundle, int64_t version) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    int device = v->device_of[index], home = v->partition->bundles[bundle].home;
+    int64_t n = task->step * v->workers + task->worker;
+    copy *c = &at(r, device, bundle)->copies[task->kind == CAR_TASK_BACKWARD];
+    if (car_validate_uses_kept(v, n, version, home)) {
+        return keeps(r, device, home, version)
+                   ? check_kept(v, index, home, version)
+                   : car_validate_fail(v, index, "its owner does not keep version %lld of bundle %d",
+                                       (long long)version, home);
+    }
+    if (c->version != version) {
+        return car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, bundle);
+    }
+    c->used = true;
+    return end_if_over(v, index, bundle, c, is_passed_on(v, n, version, home));
+}
+
+static car_status use(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    car_status status = CAR_OK;
+    CAR_TRY(car_validate_rule(v, index));
+    for (int b = car_bundle_of_stage(v->partition, task->stage, CAR_NONE); b != CAR_NONE;
+         b = car_bundle_of_stage(v->partition, task->stage, b)) {
+        int home = v->partition->bundles[b].home;
+        CAR_TRY(use_bundle(r, index, b, car_validate_version(v, task->step, task->worker, home)));
+    }
+done:
+    return status;
+}
+
+/* Not earlier than L slots before its use. What an owner keeps it may send before it makes the next of it. */
+static car_status check_time(const car_validation *v, int index, int64_t n, bool kept) {
+    const car_task *task = &v->tasks[index];
+    int64_t used = slot_of(v, n, task->stage, task->cargo == CAR_CARGO_BACKWARD_WEIGHTS);
+    bool early = used - task->slot > v->config.zero_ahead && !(kept && task->kind == CAR_TASK_SEND);
+    return early ? car_validate_fail(v, index, "goes %lld slots before it is used in slot %lld; %d are allowed",
+                                     (long long)(used - task->slot), (long long)used, v->config.zero_ahead)
+                 : CAR_OK;
+}
+
+/* A copy is for one worker, which is at the end where it is received. */
+static car_status check_worker(const car_validation *v, int index) {
+    const car_task *task = &v->tasks[index];
+    int receiver = task->kind == CAR_TASK_SEND ? task->peer : v->device_of[index];
+    return receiver == task->worker ? CAR_OK : car_validate_fail(v, index, "a copy for another rank's worker");
+}
+
+static car_status send(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    int device = v->device_of[index], home = v->partition->bundles[task->bundle].home;
+    int64_t n = car_validate_weights_user(v, task), first = car_validate_first_user(v, task->version, home);
+    bool kept = n == first || car_validate_uses_kept(v, n - 1, task->version, home);
+    int from = n == first ? car_validate_owner(v, home) : (int)((n - 1) % v->workers);
+    copy *c = &at(r, device, task->bundle)->copies[task->cargo == CAR_CARGO_BACKWARD_WEIGHTS];
+    if (device != from) {
+        return car_validate_fail(v, index, "worker %d gets this copy from device %d", task->worker, from);
+    }
+    if (kept ? !keeps(r, device, home, task->version) : c->version != task->version || c->sent) {
+        return car_validate_fail(v, index, "sends weights that are not here");
+    }
+    c->sent = c->sent || !kept;
+    car_status status = kept ? check_kept(v, index, home, task->version) : end_if_over(v, index, task->bundle, c, true);
+    return status == CAR_OK ? check_time(v, index, n, kept) : status;
+}
+
+static car_status receive(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    int home = v->partition->bundles[task->bundle].home;
+    int64_t n = car_validate_weights_user(v, task);
+    copy *c = &at(r, v->device_of[index], task->bundle)->copies[task->cargo == CAR_CARGO_BACKWARD_WEIGHTS];
+    if (car_validate_version(v, n / v->workers, task->worker, home) != task->version ||
+        car_validate_uses_kept(v, n, task->version, home)) {
+        return car_validate_fail(v, index, "nobody here uses this copy");
+    }
+    if (c->version != NOTHING) {
+        return car_validate_fail(v, index, "version %lld of bundle %d was never freed", (long long)c->version,
+                                 task->bundle);
+    }
+    *c = (copy){.version = task->version};
+    car_status status = check_kept(v, index, task->bundle, task->version); /* it only comes */
+    return status == CAR_OK ? check_time(v, index, n, false) : status;
+}
+
+static car_status update(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    int64_t *kept = at(r, v->device_of[index], task->bundle)->kept;
+    if (kept[(task->version - 1) % KEPT] != task->version - 1) {
+        return car_validate_fail(v, index, "version %lld, from which it is made, is not here",
+                                 (long long)task->version - 1);
+    }
+    if (!car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, task->bundle, task->version - 1)) {
+        return car_validate_fail(v, index, "version %lld of bundle %d is not freed after its last use",
+                                 (long long)task->version - 1, task->bundle);
+    }
+    kept[(task->version - 1) % KEPT] = NOTHING;
+    kept[task->version % KEPT] = task->version;
+    return CAR_OK;
+}
+
+static car_status step_replay(replay *r, int index) {
+    const car_task *task = &r->v->tasks[index];
+    bool weights = car_cargo_is_weights(task->cargo);
+    car_status status = weights ? check_worker(r->v, index) : CAR_OK;
+    if (status != CAR_OK) {
+        return status;
+    }
+    switch (task->kind) {
+    case CAR_TASK_FORWARD:
+    case CAR_TASK_BACKWARD:
+        return use(r, index);
+    case CAR_TASK_UPDATE:
+        return update(r, index);
+    case CAR_TASK_BROADCAST:
+        return car_validate_fail(r->v, index, "there is nothing to broadcast like this");
+    case CAR_TASK_SEND:
+        return weights ? send(r, index) : CAR_OK;
+    case CAR_TASK_RECEIVE:
+        return weights ? receive(r, index) : CAR_OK;
+    default:
+        return CAR_OK;
+    }
+}
+
+/* ---- beginning and end -------------------------------------------------------------------------- */
+
+static void begin(replay *r) {
+    const car_validation *v = r->v;
+    for (int device = 0; device < v->devices; device++) {
+        for (int b = 0; b < v->bundles; b++) {
+            bool owned = b < v->stages && v->partition->bundles[b].bytes > 0 && car_validate_owner(v, b) == device;
+            *at(r, device, b) = (holding){.kept = {owned ? 0 : NOTHING, NOTHING},
+                                          .copies = {{.version = NOTHING}, {.version = NOTHING}}};
+        }
+    }
+}
+
+/* Every copy has ended, and owners have the last version. */
+static car_status check_left(const replay *r) {
+    const car_validation *v = r->v;
+    for (int device = 0; device < v->devices; device++) {
+        for (int b = 0; b < v->bundles; b++) {
+            const holding *h = at(r, device, b);
+            for (int c = 0; c < CHAINS; c++) {
+                int64_t left = h->copies[c].version;
+                int64_t old = h->kept[c] != NOTHING && h->kept[c] != v->steps ? h->kept[c] : NOTHING;
+                if (left != NOTHING || old != NOTHING) {
+                    return car_validate_fail(v, CAR_NONE, "version %lld of bundle %d is never freed on device %d",
+                                             (long long)(left != NOTHING ? left : old), b, device);
+                }
+            }
+        }
+    }
+    return CAR_OK;
+}
+
+car_status car_validate_chains(car_validation *v) {
+    replay r = {.v = v};
+    size_t rows = car_validate_rows(v);
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(v->context, rows, sizeof *r.holdings, &r.holdings));
+    begin(&r);
+    for (int n = 0; n < v->count; n++) {
+        CAR_TRY(step_replay(&r, v->order[n]));
+    }
+    CAR_TRY(check_left(&r));
+done:
+    car_context_release(v->context, r.holdings, rows, sizeof *r.holdings);
+    return status;
+}
