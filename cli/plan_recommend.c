@@ -22,6 +22,8 @@ car_choice_fixed car_cli_plan_typed(int argc, char **argv) {
     return (car_choice_fixed){.rule = car_cli_peek(argc, argv, "rule"),
                               .placement = car_cli_peek(argc, argv, "placement"),
                               .workers = car_cli_peek(argc, argv, "workers"),
+                              .accumulate = car_cli_peek(argc, argv, "accumulate"),
+                              .sum_order = car_cli_peek(argc, argv, "sum-order"),
                               .stages = car_cli_peek(argc, argv, "stages"),
                               .batch = car_cli_peek(argc, argv, "batch"),
                               .ranks = car_cli_peek(argc, argv, "ranks"),
@@ -39,7 +41,7 @@ int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *
     static const char *const others[] = {"compare", "dump", "svg", "machines", "partition", "steps", "memory-limit"};
     const car_model_info *model = car_model_find(o->model);
     car_choice_fixed fixed = car_cli_plan_typed(argc, argv);
-    int64_t product = (int64_t)o->workers * o->shape.batch;
+    int64_t product = (int64_t)o->workers * o->shape.batch * (fixed.accumulate ? o->accumulate : 1);
     if (!o->recommend) {
         return check_without(o);
     }
@@ -51,9 +53,11 @@ int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *
     if (o->cluster && o->threads) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --threads are of this machine; --cluster describes another");
     }
-    if (o->global_batch && fixed.workers && fixed.batch && product != o->global_batch) {
-        return car_cli_fail(CAR_CLI_USAGE, "plan: --workers %d of --batch %d are %lld samples, not --global-batch %d",
-                            o->workers, o->shape.batch, (long long)product, o->global_batch);
+    bool right = fixed.accumulate ? product == o->global_batch : o->global_batch % product == 0;
+    if (o->global_batch && fixed.workers && fixed.batch && !right) {
+        return car_cli_fail(CAR_CLI_USAGE, "plan: --workers %d of --batch %d are %lld samples, %s --global-batch %d",
+                            o->workers, o->shape.batch, (long long)product,
+                            fixed.accumulate ? "with that --accumulate, not" : "which do not divide", o->global_batch);
     }
     if (o->out && model && model->on_paper) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --out: %s can only be planned, so there is nothing to train",
@@ -67,7 +71,7 @@ static int64_t default_global_batch(const car_plan_subject *s, const car_choice_
     const car_plan_options *o = s->options;
     const car_model_info *model = car_model_find(o->model);
     int64_t batch = fixed->batch || !model || model->domain == CAR_DOMAIN_IMAGES ? o->shape.batch : 1;
-    return (fixed->workers ? o->workers : devices) * batch;
+    return (fixed->workers ? o->workers : devices) * (fixed->accumulate ? o->accumulate : 1) * batch;
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */
@@ -117,6 +121,12 @@ static cJSON *config_of(const car_plan_subject *s, const car_choice *choice) {
     add_text(object, "rule", car_rule_text(p->rule), &ok);
     add_text(object, "placement", car_placement_text(p->placement), &ok);
     add_size(object, "workers", p->workers, &ok);
+    if (p->accumulate > 1) {
+        add_size(object, "accumulate", p->accumulate, &ok);
+    }
+    if (p->sum_order != CAR_SUM_ORDER_AUTO) {
+        add_text(object, "sum-order", car_sum_order_text(p->sum_order), &ok);
+    }
     add_size(object, "stages", choice->stages, &ok);
     add_size(object, "batch", choice->batch, &ok);
     add_size(object, "freshness-slack", p->freshness_slack, &ok);
@@ -169,8 +179,8 @@ done:
 /* ---- for machines ---------------------------------------------------------------------------- */
 
 static const char *reason_text(car_reason reason) {
-    static const char *const texts[] = {"best",  "late",  "hungrier", "computes", "links",
-                                        "waits", "idles", "memory",   "skipped"};
+    static const char *const texts[] = {"best",  "late",  "equal",  "computes", "links",
+                                        "waits", "idles", "memory", "skipped"};
     return texts[reason];
 }
 
@@ -184,6 +194,8 @@ static cJSON *row_object(const car_plan_subject *s, const car_recommend_config *
     add_text(object, "rule", car_rule_text(p->rule), ok);
     add_text(object, "placement", car_placement_text(p->placement), ok);
     car_cli_plan_json_number(object, "workers", p->workers, ok);
+    car_cli_plan_json_number(object, "accumulate", p->accumulate, ok);
+    add_text(object, "sum_order", car_sum_order_text(p->sum_order), ok);
     car_cli_plan_json_number(object, "stages", found->choice.stages, ok);
     car_cli_plan_json_number(object, "batch", found->choice.batch, ok);
     car_cli_plan_json_number(object, "freshness_slack", p->freshness_slack, ok);
@@ -252,11 +264,12 @@ static car_status refuse(const car_plan_subject *s, const car_recommendation *r)
     return car_context_fail(
         s->context, CAR_ERROR_MEMORY,
         "nothing fits: of %lld plans the smallest needs %s%s a device (rule %s, placement %s, %d workers with "
-        "micro-batches of %d), %s more than the %s there are; use more devices, a smaller --global-batch or a "
+        "%d micro-batch%s of %d each), %s more than the %s there are; use more devices, a smaller --global-batch or a "
         "smaller model",
         (long long)r->candidates, least->whole ? "" : "at least ", car_cli_bytes(least->memory).text,
-        car_rule_text(p->rule), car_placement_text(p->placement), p->workers, least->choice.batch,
-        car_cli_bytes(least->memory - r->available).text, car_cli_bytes(r->available).text);
+        car_rule_text(p->rule), car_placement_text(p->placement), p->workers, p->accumulate,
+        p->accumulate > 1 ? "es" : "", least->choice.batch, car_cli_bytes(least->memory - r->available).text,
+        car_cli_bytes(r->available).text);
 }
 
 static car_status configure(car_plan_subject *s, const car_plan_config *given, const car_choice_fixed *fixed,

@@ -30,6 +30,7 @@ void car_cli_plan_explain(const car_plan_subject *s, const car_recommendation *r
     const char *least = it->timed ? "" : "at least ";
     car_cli_bytes_text step = step_text(s, r, it);
     const char *who = car_placement_info_of(it->choice.plan.placement)->one_process ? "threads" : "devices";
+    const car_rule_info *rule = car_rule_info_of(it->choice.plan.rule);
     double more = 100 * (it->step / best->step - 1);
     int used = 0;
     switch (it->reason) {
@@ -63,7 +64,8 @@ void car_cli_plan_explain(const car_plan_subject *s, const car_recommendation *r
                  100 * it->busiest);
         break;
     case CAR_REASON_IDLES:
-        used = snprintf(text, capacity, "%.0f %% longer: its %s wait for each other", more, who);
+        used = snprintf(text, capacity, "%.0f %% longer: its %s wait for each other%s", more, who,
+                        rule->spaced && !rule->cyclic ? " at the end of each step" : "");
         if (it->devices > 1 && used > 0 && (size_t)used < capacity) {
             snprintf(text + used, capacity - (size_t)used, "; the busiest link is %.0f %% used", 100 * it->busiest);
         }
@@ -85,6 +87,12 @@ static void print_choice(const car_recommended *row, FILE *stream) {
     const car_placement_info *placement = car_placement_info_of(p->placement);
     fprintf(stream, "  --rule %s --placement %s --workers %d --stages %d --batch %d", car_rule_text(p->rule),
             placement->name, p->workers, row->choice.stages, row->choice.batch);
+    if (p->accumulate > 1) {
+        fprintf(stream, " --accumulate %d", p->accumulate);
+    }
+    if (p->sum_order != CAR_SUM_ORDER_AUTO) {
+        fprintf(stream, " --sum-order %s", car_sum_order_text(p->sum_order));
+    }
     if (p->freshness_slack > 0) {
         fprintf(stream, " --freshness-slack %d", p->freshness_slack);
     }
@@ -96,6 +104,18 @@ static void print_choice(const car_recommended *row, FILE *stream) {
     }
     if (placement->one_process) {
         fprintf(stream, " --threads %d", p->threads);
+    }
+    fputc('\n', stream);
+}
+
+/* Only the first of a worker's micro-batches can be late. */
+static void print_delay(const car_recommended *row, FILE *stream) {
+    int accumulate = row->choice.plan.accumulate;
+    fprintf(stream, "  %-26s %10s", "delay of gradients", row->gradient_delay ? "1 step" : "none");
+    if (row->gradient_delay && accumulate > 1) {
+        fprintf(stream, "   of 1 in %d, at most; --exact asks for none", accumulate);
+    } else if (row->gradient_delay) {
+        fputs("   at most; --exact asks for none", stream);
     }
     fputc('\n', stream);
 }
@@ -121,8 +141,7 @@ static void print_best(const car_plan_subject *s, const car_recommend_config *co
         fprintf(stream, "  %-26s %10s   at most in a step; the busiest link is %.0f %% used\n", "sent by a device",
                 car_cli_bytes(best->bytes_sent).text, 100 * best->busiest);
     }
-    fprintf(stream, "  %-26s %10s%s\n", "delay of gradients", best->gradient_delay ? "1 step" : "none",
-            best->gradient_delay ? "   at most; --exact asks for none" : "");
+    print_delay(best, stream);
 }
 
 /* Whether the cycle is the one to take, and if not, what it would cost. */
@@ -144,15 +163,16 @@ static void print_verdict(const car_plan_subject *s, const car_recommendation *r
 static void print_others(const car_plan_subject *s, const car_recommendation *r, FILE *stream) {
     char why[512];
     if (r->count > 1) {
-        fputs("\nrule        placement  workers  stages  batch  slack  recompute      memory   why not\n", stream);
+        fputs("\nrule        placement  workers  each  batch  stages  slack  recompute      memory   why not\n",
+              stream);
     }
     for (int row = 1; row < r->count; row++) {
         const car_recommended *it = &r->rows[row];
         const car_plan_config *p = &it->choice.plan;
         car_cli_plan_explain(s, r, row, why, sizeof why);
-        fprintf(stream, "%-11s %-9s  %7d  %6d  %5d  %5d  %9s  %c%9s   %s\n", car_rule_text(p->rule),
-                car_placement_text(p->placement), p->workers, it->choice.stages, it->choice.batch, p->freshness_slack,
-                car_cli_recompute_text(&it->choice.recompute).text, it->whole ? ' ' : '>',
+        fprintf(stream, "%-11s %-9s  %7d  %4d  %5d  %6d  %5d  %9s  %c%9s   %s\n", car_rule_text(p->rule),
+                car_placement_text(p->placement), p->workers, p->accumulate, it->choice.batch, it->choice.stages,
+                p->freshness_slack, car_cli_recompute_text(&it->choice.recompute).text, it->whole ? ' ' : '>',
                 car_cli_bytes(it->memory).text, why);
     }
 }

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* What is chosen: workers * batch is the global batch. */
+/* What is chosen: workers * plan.accumulate * batch is the global batch. */
 typedef struct car_choice {
     car_plan_config plan;
     int stages;
@@ -26,7 +26,7 @@ typedef struct car_choice {
 
 /* What the caller has decided already. */
 typedef struct car_choice_fixed {
-    bool rule, placement, workers, stages, batch, ranks, mapping, slack, recompute;
+    bool rule, placement, workers, accumulate, sum_order, stages, batch, ranks, mapping, slack, recompute;
 } car_choice_fixed;
 
 typedef struct car_recommend_config {

@@ -7,7 +7,9 @@
 #include "plan/machine.h"
 #include "recommend/search.h"
 
-/* A device that has some stages has as many micro-batches of them alive, on average, as are computed in the time from a
+/* What is certain of an estimate over all devices or in the steady state.
+ *
+ * A device that has some stages has as many micro-batches of them alive, on average, as are computed in the time from a
  * forward to its backward. A network that makes the step longer makes them fewer. */
 static const double certain_share = 0.9;
 /* Of the activations, what is held even if all that can be made again is. */
@@ -51,7 +53,7 @@ static double bound_compute(const car_plan *plan) {
     const car_plan_config *c = &plan->config;
     const car_placement_info *placement = &plan->placement->info;
     if (placement->one_process) {
-        double turns = (double)plan->batches / c->threads;
+        double turns = (double)plan->batches / (c->threads < c->workers ? c->threads : c->workers);
         return fmax(1, plan->rule->info.in_turns ? ceil(turns) : turns);
     }
     return placement->by_stage ? bound_groups(plan) : (double)plan->batches / plan->devices;
@@ -85,20 +87,60 @@ static double bound_boundaries(const car_plan *plan, const car_cluster *cluster)
     return most / own_bandwidth(cluster);
 }
 
-/* Where devices have whole workers, every parameter's sum or weights go to each of the others and come back, at least:
- * twice round all devices, and round all nodes. */
+/* How often a step takes all parameters round the devices, at least. Their sum or weights go to each of the others and
+ * come back. A sum by micro-batch goes round once for each of a worker's. Owned weights are fetched for each forward and
+ * each backward, unless the cycle passes them on. */
+static double rounds_of(const car_plan *plan) {
+    int M = plan->config.accumulate;
+    double sums = M > 1 && !car_plan_sums_by_worker(plan) ? M : 1;
+    bool fetched = plan->placement->info.owned && car_plan_reduces(plan);
+    return sums + (fetched ? 2 * M : 1);
+}
+
+/* Where devices have whole workers: round all devices, and round all nodes. */
 static double bound_rounds(const car_plan *plan, const car_cluster *cluster) {
-    double bytes = 2 * parameter_bytes(plan->partition), devices = plan->devices;
+    double bytes = rounds_of(plan) * parameter_bytes(plan->partition), devices = plan->devices;
     double nodes = ceil(devices / cluster->devices_per_node);
     double inside = bytes * (devices - 1) / devices / own_bandwidth(cluster);
     return fmax(inside, bytes * (nodes - 1) / nodes / cluster->between.bandwidth);
+}
+
+/* Share of the hops between workers `distance` apart on their ring that leave a node. */
+static double crossing(const car_plan *plan, int distance, int per_node) {
+    int other = plan->config.workers - distance;
+    return fmin(1, (double)(distance < other ? distance : other) / per_node);
+}
+
+/* One copy of owned weights goes to whoever is next by the clock. At a stage forwards take turns with the backwards of the
+ * worker that is `behind` workers before; a hop from a worker to itself sends nothing. */
+static double bound_hops(const car_plan *plan, const car_cluster *cluster) {
+    const car_partition *p = plan->partition;
+    double inside = 0, between = 0, nodes = ceil((double)plan->devices / cluster->devices_per_node);
+    for (int j = 0; j < plan->stages; j++) {
+        int behind = (2 * (plan->stages - j) - 1) / (2 * plan->per_worker);
+        bool back = behind > 0, on = behind + 1 < plan->config.workers;
+        double bytes = (double)p->stages[j].weight_bytes;
+        inside += (back + on) * bytes;
+        between += (crossing(plan, behind, cluster->devices_per_node) +
+                    crossing(plan, behind + 1, cluster->devices_per_node)) *
+                   bytes;
+    }
+    double per_device = certain_share * plan->config.accumulate * inside / own_bandwidth(cluster);
+    double per_node = nodes > 1 ? certain_share * plan->batches * between / nodes / cluster->between.bandwidth : 0;
+    return fmax(per_device, per_node);
 }
 
 static double bound_links(const car_plan *plan, const car_cluster *cluster) {
     if (!cluster || plan->placement->info.one_process) {
         return 0;
     }
-    return plan->placement->info.by_stage ? bound_boundaries(plan, cluster) : bound_rounds(plan, cluster);
+    if (plan->placement->info.by_stage) {
+        return bound_boundaries(plan, cluster);
+    }
+    /* With one micro-batch a worker in the cycle weights may be passed on otherwise. */
+    bool hops = plan->placement->info.owned && car_plan_is_spaced(plan) && plan->config.workers > 1 &&
+                (plan->config.accumulate > 1 || !car_plan_is_cyclic(plan));
+    return fmax(bound_rounds(plan, cluster), hops ? bound_hops(plan, cluster) : 0);
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -122,7 +164,8 @@ static bytes group_bytes(const car_plan *plan, int first, double slowest, int st
         held += (double)p->stages[j].held_bytes;
     }
     bool one_each = plan->placement->info.repeated; /* as many ranks as micro-batches are alive */
-    double alive = one_each ? 1 : fmax(1, certain_share * cost_of(p, first, plan->stages) / slowest);
+    double waiting = certain_share * cost_of(p, first, plan->stages) / slowest;
+    double alive = one_each ? 1 : plan->rule->clock->forwards_first ? passes_of(plan, first) : fmax(1, waiting);
     return (bytes){(1 + states) * weights, alive * held};
 }
 

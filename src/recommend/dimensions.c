@@ -4,7 +4,7 @@
 #include "plan/rules.h"
 #include "recommend/search.h"
 
-enum { MOST_VALUES = 256, MOST_WORKERS = 1 << 16 };
+enum { MOST_VALUES = 256, MOST_WORKERS = 1 << 16, MOST_ACCUMULATED = 1 << 16 };
 
 typedef struct dimension {
     /* Returns how many. */
@@ -96,9 +96,7 @@ static int list_workers(car_search *s, const car_choice *choice, int *values) {
         car_plan_config plan = choice->plan;
         plan.workers = n;
         bool enough = placement->one_process || placement->fewer_ranks || car_plan_config_devices(&plan) <= s->devices;
-        int64_t batch = c->global_batch / n;
-        bool right = c->global_batch % n == 0 && is_open(c->fixed.workers, c->given.plan.workers, n) &&
-                     batch <= INT32_MAX && is_open(c->fixed.batch, c->given.batch, (int)batch);
+        bool right = c->global_batch % n == 0 && is_open(c->fixed.workers, c->given.plan.workers, n);
         if (enough && right) {
             values[count++] = n;
         }
@@ -110,8 +108,49 @@ static void apply_workers(car_choice *choice, int value) {
     choice->plan.workers = value;
 }
 
+/* Divisors of a worker's samples of a step, each at least half as large again as the one before: plans in between differ
+ * little. Where micro-batches take turns anyway, more workers are the same plan. */
+static int list_accumulated(car_search *s, const car_choice *choice, int *values) {
+    const car_recommend_config *c = s->config;
+    int64_t samples = c->global_batch / choice->plan.workers;
+    int64_t most = samples < MOST_ACCUMULATED ? samples : MOST_ACCUMULATED;
+    bool in_turns = car_rule_info_of(choice->plan.rule)->in_turns && !c->fixed.accumulate;
+    int count = 0, last = 0;
+    for (int m = 1; m <= (in_turns ? 1 : most) && count < MOST_VALUES; m++) {
+        int64_t batch = samples / m;
+        bool right = samples % m == 0 && batch <= INT32_MAX && is_open(c->fixed.batch, c->given.batch, (int)batch);
+        bool spread = 2 * m >= 3 * last || c->fixed.batch || c->fixed.accumulate;
+        if (right && spread && is_open(c->fixed.accumulate, c->given.plan.accumulate, m)) {
+            values[count++] = last = m;
+        }
+    }
+    return count;
+}
+
+static void apply_accumulated(car_choice *choice, int value) {
+    choice->plan.accumulate = value;
+}
+
+/* Sums that travel do so once for each micro-batch, or once a step at the price of one more sum: where a plan can have
+ * either, both are looked at. */
+static int list_sum_orders(car_search *s, const car_choice *choice, int *values) {
+    const car_recommend_config *c = s->config;
+    const car_placement_info *placement = car_placement_info_of(choice->plan.placement);
+    bool travels = !placement->one_process && !placement->by_stage && car_rule_info_of(choice->plan.rule)->spaced;
+    if (choice->plan.accumulate == 1 || c->fixed.sum_order || !travels) {
+        return one((int)c->given.plan.sum_order, values);
+    }
+    values[0] = CAR_SUM_ORDER_WORKER;
+    values[1] = CAR_SUM_ORDER_MICRO_BATCH;
+    return 2;
+}
+
+static void apply_sum_order(car_choice *choice, int value) {
+    choice->plan.sum_order = (car_sum_order)value;
+}
+
 static int list_batches(car_search *s, const car_choice *choice, int *values) {
-    return one((int)(s->config->global_batch / choice->plan.workers), values);
+    return one((int)(s->config->global_batch / choice->plan.workers / choice->plan.accumulate), values);
 }
 
 static void apply_batch(car_choice *choice, int value) {
@@ -232,9 +271,17 @@ static void apply_slack(car_choice *choice, int value) {
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static const dimension dimensions[] = {
-    {list_rules, apply_rule},    {list_placements, apply_placement}, {list_workers, apply_workers},
-    {list_batches, apply_batch}, {list_ranks, apply_ranks},          {list_mappings, apply_mapping},
-    {list_stages, apply_stages}, {list_slacks, apply_slack},         {list_recomputations, apply_recomputation},
+    {list_rules, apply_rule},
+    {list_placements, apply_placement},
+    {list_workers, apply_workers},
+    {list_accumulated, apply_accumulated},
+    {list_sum_orders, apply_sum_order},
+    {list_batches, apply_batch},
+    {list_ranks, apply_ranks},
+    {list_mappings, apply_mapping},
+    {list_stages, apply_stages},
+    {list_slacks, apply_slack},
+    {list_recomputations, apply_recomputation},
 };
 
 enum { DIMENSIONS = sizeof dimensions / sizeof dimensions[0] };

@@ -43,8 +43,8 @@ done:
     return status;
 }
 
-static bool is_same_kind(const car_candidate *a, const car_candidate *b) {
-    return a->choice.plan.rule == b->choice.plan.rule && a->choice.plan.placement == b->choice.plan.placement;
+static bool is_same_kind(const car_choice *a, const car_choice *b) {
+    return a->plan.rule == b->plan.rule && a->plan.placement == b->plan.placement;
 }
 
 static int compare_numbers(double a, double b) {
@@ -57,12 +57,14 @@ static double round_bound(const car_candidate *c) {
     return floor(fineness * log(car_candidate_bound(c)) + 0.5);
 }
 
-/* The most promising first. Of equal bounds the simplest: few workers, few stages, no slack. */
+/* The most promising first. Of equal bounds the simplest: few workers, few micro-batches, few
+ * stages, no slack. */
 static int compare_promise(const void *left, const void *right) {
     const car_candidate *a = left, *b = right;
     int order = compare_numbers(round_bound(a), round_bound(b));
     order = order ? order : compare_numbers(a->computes, b->computes);
     order = order ? order : compare_numbers(a->choice.plan.workers, b->choice.plan.workers);
+    order = order ? order : compare_numbers(a->choice.plan.accumulate, b->choice.plan.accumulate);
     order = order ? order : compare_numbers(a->choice.stages, b->choice.stages);
     order = order ? order : compare_numbers(a->choice.plan.freshness_slack, b->choice.plan.freshness_slack);
     order = order ? order : compare_numbers(a->choice.plan.rule, b->choice.plan.rule);
@@ -130,26 +132,29 @@ done:
     return status;
 }
 
-/* The best of a kind so far; NULL if there is none that fits. */
-static car_candidate *best_of(const car_search *search, const car_candidate *kind) {
-    car_candidate *best = NULL;
-    for (int n = 0; n < search->count; n++) {
-        car_candidate *c = &search->candidates[n];
-        bool known = c->timed && c->predicted && !c->over_memory && (!kind || is_same_kind(c, kind));
-        best = known && (!best || c->step < best->step) ? c : best;
-    }
-    return best;
+/* The best of a kind so far, or of all; NULL if there is none that fits. */
+static const car_candidate *best_of(const car_search *search, const car_candidate *kind) {
+    return kind ? search->best_of_kind[kind->choice.plan.rule][kind->choice.plan.placement] : search->best;
+}
+
+static void keep_if_better(const car_candidate **best, const car_candidate *c) {
+    bool known = c->timed && c->predicted && !c->over_memory;
+    *best = known && (!*best || c->step < (*best)->step) ? c : *best;
+}
+
+static bool is_same_but_recomputation(const car_choice *a, const car_choice *b) {
+    const car_plan_config *p = &a->plan, *q = &b->plan;
+    return is_same_kind(a, b) && p->workers == q->workers && p->accumulate == q->accumulate &&
+           p->sum_order == q->sum_order && p->ranks == q->ranks && p->mapping == q->mapping &&
+           p->freshness_slack == q->freshness_slack && a->stages == b->stages;
 }
 
 /* Whether the same plan with less recomputed is known to fit, or to be too slow: then this one cannot win. */
 static bool is_needless(const car_search *search, const car_candidate *c) {
-    const car_plan_config *p = &c->choice.plan;
-    for (int n = 0; n < search->count && c->choice.recompute.how != CAR_RECOMPUTE_OFF; n++) {
-        const car_candidate *other = &search->candidates[n];
-        const car_plan_config *q = &other->choice.plan;
-        if (other->timed && !other->over_memory && other->computes <= c->computes && is_same_kind(c, other) &&
-            other->choice.stages == c->choice.stages && q->workers == p->workers && q->ranks == p->ranks &&
-            q->mapping == p->mapping && q->freshness_slack == p->freshness_slack) {
+    for (int n = 0; n < search->tried_count && c->choice.recompute.how != CAR_RECOMPUTE_OFF; n++) {
+        const car_candidate *other = search->tried[n];
+        if (other->timed && !other->over_memory && other->computes <= c->computes &&
+            is_same_but_recomputation(&c->choice, &other->choice)) {
             return true;
         }
     }
@@ -163,6 +168,8 @@ static bool is_left(const car_candidate *c) {
 static car_status consider(car_search *search, car_candidate *c) {
     const car_recommend_config *config = search->config;
     const car_candidate *best = best_of(search, NULL);
+    const car_plan_config *p = &c->choice.plan;
+    car_status status = CAR_OK;
     if (config->progress) {
         int left = 0;
         for (int n = 0; n < search->count; n++) {
@@ -170,7 +177,14 @@ static car_status consider(car_search *search, car_candidate *c) {
         }
         config->progress(config->user, (int)search->timed, (int)search->timed + left, best ? best->step : 0);
     }
-    return time_candidate(search, c, config->thorough ? NULL : best_of(search, c));
+    CAR_TRY(car_search_grow(search->context, &search->tried, search->tried_count, &search->tried_capacity,
+                            sizeof *search->tried));
+    search->tried[search->tried_count++] = c;
+    CAR_TRY(time_candidate(search, c, config->thorough ? NULL : best_of(search, c)));
+    keep_if_better(&search->best, c);
+    keep_if_better(&search->best_of_kind[p->rule][p->placement], c);
+done:
+    return status;
 }
 
 static bool can_afford(const car_search *search, const car_candidate *c) {
@@ -199,8 +213,8 @@ static car_status time_rest(car_search *search) {
         car_candidate *c = &search->candidates[n];
         const car_candidate *best = best_of(search, NULL);
         bool may_win = !best || car_candidate_bound(c) < worth * best->step;
-        bool wanted = (may_win && !is_needless(search, c)) || search->config->thorough;
-        if (is_left(c) && wanted && can_afford(search, c)) {
+        bool wanted = is_left(c) && (may_win || search->config->thorough) && can_afford(search, c);
+        if (wanted && (search->config->thorough || !is_needless(search, c))) {
             status = consider(search, c);
         }
     }
@@ -214,8 +228,9 @@ static car_status time_rivals(car_search *search) {
     for (int n = 0; n < search->count && status == CAR_OK; n++) {
         car_candidate *c = &search->candidates[n];
         const car_candidate *own = best_of(search, c);
-        bool gains = own && car_candidate_bound(c) < worth * own->step && !is_needless(search, c);
-        if (is_left(c) && gains && search->effort + c->effort < begun + little_effort) {
+        bool gains = own && car_candidate_bound(c) < worth * own->step;
+        bool cheap = search->effort + c->effort < begun + little_effort;
+        if (is_left(c) && gains && cheap && !is_needless(search, c)) {
             status = consider(search, c);
         }
     }
@@ -243,7 +258,7 @@ static const car_candidate *face_of(const car_search *search, const car_candidat
     const car_candidate *face = best_of(search, kind), *open = NULL, *least = NULL;
     for (int n = 0; n < search->count && !face; n++) {
         const car_candidate *c = &search->candidates[n];
-        if (is_same_kind(c, kind)) {
+        if (is_same_kind(&c->choice, &kind->choice)) {
             open = is_left(c) && !open ? c : open;
             least = c->over_memory && (!least || c->memory < least->memory) ? c : least;
         }
@@ -336,8 +351,8 @@ static car_status conclude(car_search *search, car_recommendation *out) {
     for (int n = 0; n < search->count; n++) {
         const car_candidate *c = &search->candidates[n];
         bool first = true;
-        for (int before = 0; before < n && first; before++) {
-            first = !is_same_kind(&search->candidates[before], c);
+        for (int row = 0; row < out->count && first; row++) {
+            first = !is_same_kind(&out->rows[row].choice, &c->choice);
         }
         out->candidates++;
         out->over_memory += c->over_memory;
@@ -352,8 +367,7 @@ static car_status conclude(car_search *search, car_recommendation *out) {
     out->available = search->available;
     for (int n = 0; n < search->count; n++) {
         for (int row = 0; row < out->count; row++) {
-            car_candidate kind = {.choice = out->rows[row].choice};
-            out->rows[row].candidates += is_same_kind(&search->candidates[n], &kind);
+            out->rows[row].candidates += is_same_kind(&search->candidates[n].choice, &out->rows[row].choice);
         }
     }
     choose(out);
@@ -393,8 +407,8 @@ car_status car_recommend(car_context *context, const car_recommend_config *confi
     CAR_TRY(car_search_enumerate(&search, add_candidate));
     if (search.count == 0) {
         CAR_TRY(car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                 "no plan goes with these options: %lld samples must be workers times samples of a "
-                                 "micro-batch, %s, with a rule and a placement that go together",
+                                 "no plan goes with these options: %lld samples must be workers times micro-batches of "
+                                 "each times their samples, %s, with a rule and a placement that go together",
                                  (long long)config->global_batch,
                                  config->cluster ? "on as many devices as there are"
                                                  : "in one process (plans over ranks are timed on a cluster)"));
@@ -405,6 +419,7 @@ car_status car_recommend(car_context *context, const car_recommend_config *confi
     CAR_TRY(time_rivals(&search));
     CAR_TRY(conclude(&search, out));
 done:
+    car_context_release(context, search.tried, (size_t)search.tried_capacity, sizeof *search.tried);
     car_context_release(context, search.candidates, (size_t)search.capacity, sizeof *search.candidates);
     car_search_release_subjects(&search);
     return status;

@@ -48,6 +48,9 @@ typedef struct car_search {
     car_candidate *candidates;
     int count, capacity;
     int64_t timed;
+    const car_candidate *best, *best_of_kind[CAR_RULES][CAR_PLACEMENTS]; /* so far, that fit; NULL: none */
+    const car_candidate **tried;                                         /* what was timed or predicted */
+    int tried_count, tried_capacity;
     double effort; /* spent */
 } car_search;
 

@@ -69,7 +69,8 @@ static double time_plan(const setting *s, const car_partition *partition, car_pl
 }
 
 /* Every rule and placement over ranks, every number of ranks for the workers, both mappings. */
-static double time_all(const setting *s, const car_partition *partition, int workers, int slack) {
+static double time_all(const setting *s, const car_partition *partition, int workers, int accumulate,
+                       car_sum_order order, int slack) {
     double best = INFINITY;
     for (int rule = 0; rule < CAR_RULES; rule++) {
         bool late = car_rule_info_of((car_rule)rule)->late != CAR_LATE_NEVER;
@@ -79,6 +80,8 @@ static double time_all(const setting *s, const car_partition *partition, int wor
             bool hosts = placement == CAR_PLACEMENT_REPLICA;
             for (int ranks = hosts ? 1 : workers; ranks <= workers; ranks++) {
                 car_plan_config config = {.workers = workers,
+                                          .accumulate = accumulate,
+                                          .sum_order = order,
                                           .rule = (car_rule)rule,
                                           .placement = (car_placement)placement,
                                           .mapping = CAR_MAPPING_CONTIGUOUS,
@@ -93,22 +96,33 @@ static double time_all(const setting *s, const car_partition *partition, int wor
     return best;
 }
 
+/* Up to 4 stages a worker, and any slack. */
+static double time_sizes(const setting *s, int workers, int accumulate) {
+    double best = INFINITY;
+    for (int k = 1; k <= 4; k++) {
+        car_model_config shape = s->shape;
+        car_graph *graph = NULL;
+        car_partition *partition = NULL;
+        shape.batch = s->global_batch / workers / accumulate;
+        car_common_expect_ok(car_model_build(car_common_context, s->model, &shape, &graph));
+        const car_partition_config cut = {.stages = k * workers};
+        car_common_expect_ok(car_partition_create(graph, &cut, &partition));
+        for (int slack = 0; slack <= 4; slack++) {
+            best = fmin(best, time_all(s, partition, workers, accumulate, CAR_SUM_ORDER_MICRO_BATCH, slack));
+            best = fmin(best, accumulate > 1 ? time_all(s, partition, workers, accumulate, CAR_SUM_ORDER_WORKER, slack)
+                                             : best);
+        }
+        car_partition_destroy(partition);
+        car_graph_destroy(graph);
+    }
+    return best;
+}
+
 static double find_fastest(const setting *s) {
     double best = INFINITY;
     for (int workers = 1; workers <= s->global_batch; workers++) {
-        for (int k = 1; k <= 4 && s->global_batch % workers == 0; k++) {
-            car_model_config shape = s->shape;
-            car_graph *graph = NULL;
-            car_partition *partition = NULL;
-            shape.batch = s->global_batch / workers;
-            car_common_expect_ok(car_model_build(car_common_context, s->model, &shape, &graph));
-            const car_partition_config cut = {.stages = k * workers};
-            car_common_expect_ok(car_partition_create(graph, &cut, &partition));
-            for (int slack = 0; slack <= 4; slack++) {
-                best = fmin(best, time_all(s, partition, workers, slack));
-            }
-            car_partition_destroy(partition);
-            car_graph_destroy(graph);
+        for (int accumulate = 1; accumulate * workers <= s->global_batch; accumulate++) {
+            best = s->global_batch % (accumulate * workers) ? best : fmin(best, time_sizes(s, workers, accumulate));
         }
     }
     return best;
@@ -150,24 +164,64 @@ static void it_is_as_fast_as_any(void **state) {
 
 /* ---- what bounds say ------------------------------------------------------------------------- */
 
-/* A bound that is more than what is timed or predicted would leave out what could win. */
-static void bounds_are_bounds(void **state) {
-    (void)state;
-    const setting s = {
-        "gpt2-nano",
-        {.depth = 2, .width = 32, .heads = 2, .seq_len = 16, .vocabulary = 64},
-        8,
-        false,
-        {.devices = 8, .devices_per_node = 2, .flops = 1e10, .inside = {1e10, 1e-6}, .between = {1e8, 1e-5}}};
-    car_recommend_config config = config_of(&s);
-    config.thorough = true;
-    car_recommendation all = recommend(&config);
+/* What a plan is predicted to need is enough for it. */
+static void expect_enough(const car_recommend_config *config, const car_recommended *row) {
+    car_recommend_config narrow = *config;
+    car_cluster cluster = *config->cluster;
+    cluster.memory = row->memory;
+    narrow.cluster = &cluster;
+    narrow.fixed = (car_choice_fixed){true, true, true, true, true, true, true, true, true, true, true};
+    narrow.given = row->choice;
+    car_recommendation found = recommend(&narrow);
+    assert_true(found.fits);
+    car_recommendation_release(&found);
+}
+
+static void expect_bounds(const car_recommend_config *config) {
+    car_recommendation all = recommend(config);
     assert_int_equal(all.timed, all.candidates);
     for (int row = 0; row < all.count; row++) {
         const car_recommended *r = &all.rows[row];
-        assert_true(r->step >= 0.999 * r->computes && r->step >= 0.999 * r->links);
+        const car_plan_config *p = &r->choice.plan;
+        if (!(r->step >= 0.999 * r->computes && r->step >= 0.999 * r->links)) {
+            fail_msg("%s over %s, %d workers with %d each, %d stages: takes %g, bounds %g and %g",
+                     car_rule_text(p->rule), car_placement_text(p->placement), p->workers, p->accumulate,
+                     r->choice.stages, r->step, r->computes, r->links);
+        }
+        expect_enough(config, r);
     }
     car_recommendation_release(&all);
+}
+
+/* A bound that is more than what is timed or predicted would leave out what could win. */
+static void bounds_are_bounds(void **state) {
+    (void)state;
+    const car_cluster clusters[] = {
+        {.devices = 8, .devices_per_node = 2, .flops = 1e10, .inside = {1e10, 1e-6}, .between = {1e8, 1e-5}},
+        {.devices = 8,
+         .devices_per_node = 2,
+         .flops = 1e14,
+         .inside = {1e8, 1e-9},
+         .between = {1e10, 1e-9}}, /* links */
+        {.devices = 8,
+         .devices_per_node = 2,
+         .flops = 1e14,
+         .inside = {1e10, 1e-9},
+         .between = {1e8, 1e-9}}, /* nodes */
+    };
+    static const car_sum_order orders[] = {CAR_SUM_ORDER_MICRO_BATCH, CAR_SUM_ORDER_WORKER};
+    setting s = {.model = "gpt2-nano", .shape = {.depth = 2, .width = 32, .heads = 2, .seq_len = 16, .vocabulary = 64}};
+    for (int at = 0; at < 3 * 2 * 3; at++) {
+        int accumulate = 1 << at % 3, per_worker = 1 + at / 3 % 2, workers = 4;
+        s.cluster = clusters[at / 6];
+        s.global_batch = workers * accumulate;
+        car_recommend_config config = config_of(&s);
+        config.thorough = true;
+        config.fixed = (car_choice_fixed){.workers = true, .accumulate = true, .sum_order = true, .stages = true};
+        config.given = (car_choice){.plan = {.workers = workers, .accumulate = accumulate, .sum_order = orders[at % 2]},
+                                    .stages = per_worker * workers};
+        expect_bounds(&config);
+    }
 }
 
 /* ---- what is fixed, and what does not fit ---------------------------------------------------- */
@@ -182,7 +236,7 @@ static void what_is_fixed_stays(void **state) {
     car_recommendation found = recommend(&config);
     for (int row = 0; row < found.count; row++) {
         assert_int_equal(found.rows[row].choice.plan.rule, CAR_RULE_CDP_V1);
-        assert_int_equal(found.rows[row].choice.plan.workers, 4);
+        assert_int_equal(found.rows[row].choice.plan.workers * found.rows[row].choice.plan.accumulate, 4);
         assert_int_equal(found.rows[row].choice.stages, 8);
     }
     car_recommendation_release(&found);
