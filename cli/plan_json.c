@@ -179,6 +179,7 @@ car_status car_cli_plan_print_json(car_context *context, cJSON *json, FILE *stre
 static void add_config(const car_plan_subject *s, const car_plan *plan, cJSON *root, bool *ok) {
     const car_plan_config *c = car_plan_config_of(plan);
     add_text(root, "model", s->options->model, ok);
+    add_text(root, "precision", s->options->precision, ok);
     add_text(root, "rule", car_rule_text(c->rule), ok);
     add_text(root, "placement", car_placement_text(c->placement), ok);
     car_cli_plan_json_number(root, "workers", c->workers, ok);

@@ -38,7 +38,8 @@ static int check_without(const car_plan_options *o) {
 }
 
 int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *o) {
-    static const char *const others[] = {"compare", "dump", "svg", "machines", "partition", "steps", "memory-limit"};
+    static const char *const others[] = {"compare", "dump",         "svg",         "machines",   "partition",
+                                         "steps",   "memory-limit", "zero-copies", "zero-ahead", "piece-bytes"};
     const car_model_info *model = car_model_find(o->model);
     car_choice_fixed fixed = car_cli_plan_typed(argc, argv);
     int64_t product = (int64_t)o->workers * o->shape.batch * (fixed.accumulate ? o->accumulate : 1);
@@ -118,6 +119,7 @@ static cJSON *config_of(const car_plan_subject *s, const car_choice *choice) {
     cJSON *object = cJSON_CreateObject();
     bool ok = object != NULL;
     add_text(object, "model", o->model, &ok);
+    add_text(object, "precision", o->precision, &ok);
     add_text(object, "rule", car_rule_text(p->rule), &ok);
     add_text(object, "placement", car_placement_text(p->placement), &ok);
     add_size(object, "workers", p->workers, &ok);
@@ -132,6 +134,9 @@ static cJSON *config_of(const car_plan_subject *s, const car_choice *choice) {
     add_size(object, "freshness-slack", p->freshness_slack, &ok);
     if (car_placement_maps_workers(p->placement)) {
         add_text(object, "mapping", car_mapping_text(p->mapping), &ok);
+    }
+    if (!car_placement_info_of(p->placement)->one_process && p->piece_bytes > 0) {
+        car_cli_plan_json_number(object, "piece-bytes", (double)p->piece_bytes, &ok);
     }
     add_size(object, "threads", car_placement_info_of(p->placement)->one_process ? p->threads : 0, &ok);
     if (choice->recompute.how != CAR_RECOMPUTE_OFF) {

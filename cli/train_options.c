@@ -235,7 +235,12 @@ car_status car_train_read_schedule(car_context *context, const car_train_options
 
 car_status car_train_read_precision(car_context *context, car_train_options *o) {
     car_status status = car_precision_find(context, o->precision, &o->shape.precision);
-    return status == CAR_OK ? car_precision_find(context, o->save_precision, &o->saves_as) : status;
+    status = status == CAR_OK ? car_precision_find(context, o->save_precision, &o->saves_as) : status;
+    if (status == CAR_OK && o->saves_as != CAR_PRECISION_FP32 && !o->out) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--save-precision %s wants --out DIR to save to",
+                                o->save_precision);
+    }
+    return status;
 }
 
 static car_status read_optimizer(car_context *context, const car_train_options *o, car_rule rule,

@@ -26,7 +26,7 @@ extern "C" {
 
 enum { CAR_STAGE_MAX_CARRIED = 3, CAR_STAGE_MAX_DATA = 4 };
 
-/* What a callback works on. All memory is aligned to 64 bytes. Pointers to things that the stage does not have, or not in
+/* What a callback works on. All memory is aligned to 64 bytes, but parameters of floats and their gradients to 4. Pointers to things that the stage does not have, or not in
  * this call, are NULL. */
 typedef struct car_stage_io {
     const void *user;   /* of the stage's config */
@@ -105,7 +105,8 @@ car_status car_stage_fail(const car_stage_io *io, const char *format, ...) __att
  * graph; NULL: not wanted. Over ranks all call them, with the same arguments, and all get the same. If the run was told to
  * stop, the loss is NaN and nothing else is written. */
 
-/* Mean loss over the step's micro-batches, without backward. It need not be finite. */
+/* Mean loss over the step's micro-batches, without backward. It need not be finite. Operations of graph.h run as in an
+ * evaluation: batch norm by its running statistics, no dropout. */
 car_status car_trainer_evaluate(car_trainer *trainer, double *loss);
 /* Mean loss and mean gradient. Running statistics have none: zero. */
 car_status car_trainer_gradient(car_trainer *trainer, double *loss, void *const *gradients);

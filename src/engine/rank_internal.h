@@ -40,7 +40,8 @@ typedef struct car_layout {
     car_part *parts;
     int count;
     size_t bytes, sum_bytes, derived_bytes;
-    size_t master_bytes; /* of the floats; `bytes` unless some are rounded to be computed with */
+    size_t master_bytes; /* of the floats */
+    bool rounded;        /* some are rounded to be computed with, so there is a master of floats beside them */
 } car_layout;
 
 /* A version of a bundle's weights. */

@@ -67,7 +67,7 @@ static const car_part *first_part(const car_layout *layout, int param) {
     return NULL;
 }
 
-/* A first use has weights and the sum in the same place of their blocks; the sums of further ones come behind. */
+/* Weights and sums have offsets of their own, since weights may be rounded; the sums of further uses come behind. */
 static void add_part(const car_rank *rank, car_layout *layout, int l, int slot, bool first) {
     int param = car_graph_op(rank->graph, l)->params[slot];
     size_t bytes = car_program_param_bytes(rank->program, param);
@@ -86,6 +86,7 @@ static void add_part(const car_rank *rank, car_layout *layout, int l, int slot, 
     layout->count++;
     layout->bytes += first ? car_program_copy_bytes(rank->program, param) : 0;
     layout->master_bytes += first ? bytes : 0;
+    layout->rounded = layout->rounded || car_engine_is_rounded(rank->program, param);
     layout->sum_bytes += bytes;
     layout->derived_bytes += car_round_up(derived, 64);
 }
@@ -274,7 +275,7 @@ static car_status allocate_bundle(car_rank *rank, int bundle) {
         }
         h->held[v].version = v == 0 ? 0 : CAR_NONE;
     }
-    if (bundle < rank->stages && (h->places > 0 || h->owned) && h->layout.master_bytes != bytes) {
+    if (bundle < rank->stages && (h->places > 0 || h->owned) && h->layout.rounded) {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.master_bytes, &h->master));
     }
 done:

@@ -110,6 +110,10 @@ car_status car_tape_logits(const car_tape *tape, const car_weights *weights, int
         return car_context_fail(car_program_context(tape->program), CAR_ERROR_UNSUPPORTED,
                                 "this graph ends in a stage of one's own and has no logits");
     }
+    if (car_graph_precision(graph) != CAR_PRECISION_FP32) {
+        return car_context_fail(car_program_context(tape->program), CAR_ERROR_UNSUPPORTED,
+                                "logits can be read of graphs in fp32 only; evaluate answers in bf16, too");
+    }
     int from = car_graph_logits(graph) != CAR_NONE ? car_graph_logits(graph) : head->inputs[0];
     const float *values = tape->tensors[from];
     car_shape shape = car_graph_tensor(graph, from)->shape;

@@ -159,8 +159,8 @@ car_status car_graph_finish(car_graph *graph, int loss) {
                 graph->tensors[loss].producer == graph->op_count - 1;
     if (!last || !makes_loss(&graph->ops[graph->op_count - 1])) {
         return car_context_fail(graph->context, CAR_ERROR_ARGUMENT,
-                                "the loss must be the output of the graph's last operation: a cross-entropy, or a "
-                                "stage of one's own that hands nothing on");
+                                "the loss must be the output of the graph's last operation: a cross-entropy, alone "
+                                "or with its head, or a stage of one's own that hands nothing on");
     }
     for (int l = 0; graph->precision == CAR_PRECISION_BF16 && l < graph->op_count; l++) {
         if (graph->ops[l].kind == CAR_OP_STAGE || graph->ops[l].kind == CAR_OP_CARRY) {

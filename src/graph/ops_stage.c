@@ -90,6 +90,11 @@ static bool check_others(car_graph *graph, const char *name, const car_stage_con
         if (producer == CAR_NONE || graph->ops[producer].kind != CAR_OP_CARRY) {
             return refuse(graph, name, "what it names as carried is not a tensor of car_graph_carry");
         }
+        for (int other = 0; other < c; other++) {
+            if (config->carried[other] == tensor) {
+                return refuse(graph, name, "it names a carried tensor twice");
+            }
+        }
     }
     for (int d = 0; d < config->data_count; d++) {
         int tensor = config->data[d];

@@ -21,7 +21,7 @@ typedef struct car_kernel_io {
     const void *in[CAR_MAX_INPUTS]; /* in backward: only those that the operation saves */
     void *out;                      /* in backward: only if saved */
     void *aux;
-    const void *param[CAR_MAX_PARAMS]; /* bf16 or floats, by car_param.dtype */
+    const void *param[CAR_MAX_PARAMS]; /* bf16 or floats, by car_param.copy */
     const void *derived;               /* what `derive` made of the parameters */
     const void *grad_out;
     /* NULL where grad_mode is NONE or SHARED. May be the same buffer as grad_out (never with mode ADD) or,

@@ -55,8 +55,8 @@ static car_status check_copies(car_context *context, const car_partition *partit
     }
     if (config->zero_copies < 2 && config->zero_ahead != 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--zero-ahead %d: a single copy leaves when it was used; use --zero-copies 2",
-                                config->zero_ahead);
+                                "--zero-ahead %d: a single copy leaves when it was used; %s", config->zero_ahead,
+                                chains ? "use --zero-copies 2" : "leave it out");
     }
     if (config->zero_copies == 2 && config->zero_ahead == 0) {
         config->zero_ahead = most / config->workers;

@@ -61,10 +61,19 @@ static double bound_compute(const car_plan *plan) {
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-static double parameter_bytes(const car_partition *p) {
+/* Of all sums, and of all weights as they travel. */
+static double sum_bytes(const car_partition *p) {
     double bytes = 0;
     for (int j = 0; j < p->stage_count; j++) {
         bytes += (double)p->stages[j].weight_bytes;
+    }
+    return bytes;
+}
+
+static double copy_bytes(const car_partition *p) {
+    double bytes = 0;
+    for (int j = 0; j < p->stage_count; j++) {
+        bytes += (double)p->stages[j].copy_bytes;
     }
     return bytes;
 }
@@ -87,19 +96,21 @@ static double bound_boundaries(const car_plan *plan, const car_cluster *cluster)
     return most / own_bandwidth(cluster);
 }
 
-/* How often a step takes all parameters round the devices, at least. Their sum or weights go to each of the others and
- * come back. A sum by micro-batch goes round once for each of a worker's. Owned weights are fetched for each forward and
- * each backward, unless the cycle passes them on. */
-static double rounds_of(const car_plan *plan) {
+/* What a step takes round the devices, at least. Sums, or the weights made of them, go to each of the others and come
+ * back. A sum by micro-batch goes round once for each of a worker's. Owned weights are fetched for each forward and each
+ * backward, unless the cycle passes them on. */
+static double round_bytes(const car_plan *plan) {
     int M = plan->config.accumulate;
-    double sums = M > 1 && !car_plan_sums_by_worker(plan) ? M : 1;
-    bool fetched = plan->placement->info.owned && car_plan_reduces(plan);
-    return sums + (fetched ? 2 * M : 1);
+    double sums = sum_bytes(plan->partition), copies = copy_bytes(plan->partition);
+    double out = M > 1 && !car_plan_sums_by_worker(plan) ? M : 1;
+    bool owned = plan->placement->info.owned;
+    double back = owned ? copies * (car_plan_reduces(plan) ? 2 * M : 1) : sums;
+    return out * sums + back;
 }
 
 /* Where devices have whole workers: round all devices, and round all nodes. */
 static double bound_rounds(const car_plan *plan, const car_cluster *cluster) {
-    double bytes = rounds_of(plan) * parameter_bytes(plan->partition), devices = plan->devices;
+    double bytes = round_bytes(plan), devices = plan->devices;
     double nodes = ceil(devices / cluster->devices_per_node);
     double inside = bytes * (devices - 1) / devices / own_bandwidth(cluster);
     return fmax(inside, bytes * (nodes - 1) / nodes / cluster->between.bandwidth);
@@ -119,7 +130,7 @@ static double bound_hops(const car_plan *plan, const car_cluster *cluster) {
     for (int j = 0; j < plan->stages; j++) {
         int behind = (2 * (plan->stages - j) - 1) / (2 * plan->per_worker);
         bool back = behind > 0, on = behind + 1 < plan->config.workers;
-        double bytes = (double)p->stages[j].weight_bytes;
+        double bytes = (double)p->stages[j].copy_bytes;
         inside += (back + on) * bytes;
         between += (crossing(plan, behind, cluster->devices_per_node) +
                     crossing(plan, behind + 1, cluster->devices_per_node)) *
@@ -172,10 +183,10 @@ static bytes group_bytes(const car_plan *plan, int first, double slowest, int st
 static bytes bound_memory(const car_plan *plan, int states) {
     const car_partition *p = plan->partition;
     const car_placement_info *placement = &plan->placement->info;
-    double all = parameter_bytes(p), largest = 0, slowest = 0;
+    double all = sum_bytes(p), largest = 0, slowest = 0;
     bytes most = {0};
     for (int j = 0; j < p->stage_count; j++) {
-        largest = fmax(largest, (double)p->stages[j].weight_bytes);
+        largest = fmax(largest, (double)p->stages[j].copy_bytes);
     }
     if (!placement->by_stage) {
         double one = placement->owned ? largest + states * all / plan->devices : (1 + states) * all;

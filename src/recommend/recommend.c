@@ -114,6 +114,7 @@ static car_status time_candidate(car_search *search, car_candidate *c, const car
     CAR_TRY(car_search_find_partition(search, &c->choice, &partition));
     CAR_TRY(car_search_find_subject(search, c->choice.batch, &subject));
     CAR_TRY(car_search_plan(search, &c->choice, subject, partition, &plan));
+    c->choice.plan.piece_bytes = car_plan_config_of(plan)->piece_bytes; /* what is timed is what is recommended */
     if (one_process || !rival) {
         CAR_TRY(predict(search, plan, c, &step));
     }
@@ -188,7 +189,7 @@ done:
 }
 
 static bool can_afford(const car_search *search, const car_candidate *c) {
-    return search->config->thorough || search->timed == 0 || search->effort + c->effort <= most_effort;
+    return search->config->thorough || search->effort == 0 || search->effort + c->effort <= most_effort;
 }
 
 /* First one of each kind, so that all can be compared: the first that fits, in the order of their promise. Of a kind that
@@ -289,7 +290,7 @@ static bool is_over_memory(const car_recommendation *r, const car_recommended *r
 static car_reason reason_of(const car_recommendation *r, const car_recommended *row) {
     const car_recommended *best = &r->rows[0];
     if (row == best) {
-        return r->fits ? CAR_REASON_BEST : CAR_REASON_MEMORY;
+        return r->fits ? CAR_REASON_BEST : is_over_memory(r, row) ? CAR_REASON_MEMORY : CAR_REASON_SKIPPED;
     }
     if (is_over_memory(r, row)) {
         return CAR_REASON_MEMORY;

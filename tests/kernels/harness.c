@@ -288,7 +288,7 @@ car_status car_trial_create(car_context *context, const car_trial_table *table, 
     trial->config = *config;
     CAR_TRY(car_case_build(test, config->batch, context, &trial->graph));
     trial->op = *car_graph_op(trial->graph, car_graph_op_count(trial->graph) - 1);
-    memcpy(trial->op.grad_mode, config->grad_mode, sizeof trial->op.grad_mode);
+    memcpy(trial->op.grad_mode, config->grad_mode, sizeof config->grad_mode);
     settle_types(trial);
     if (test->kind == CAR_OP_HEAD_LOSS) {
         trial->op.config.head_loss.chunk = test->config.head_loss.chunk; /* shorter than the kernel would like */

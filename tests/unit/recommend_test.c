@@ -209,17 +209,21 @@ static void bounds_are_bounds(void **state) {
          .inside = {1e10, 1e-9},
          .between = {1e8, 1e-9}}, /* nodes */
     };
-    static const car_sum_order orders[] = {CAR_SUM_ORDER_MICRO_BATCH, CAR_SUM_ORDER_WORKER};
+    static const struct {
+        int accumulate;
+        car_sum_order order;
+    } several[] = {{1, CAR_SUM_ORDER_AUTO}, {2, CAR_SUM_ORDER_MICRO_BATCH}, {2, CAR_SUM_ORDER_WORKER}};
     setting s = {.model = "gpt2-nano", .shape = {.depth = 2, .width = 32, .heads = 2, .seq_len = 16, .vocabulary = 64}};
-    for (int at = 0; at < 3 * 2 * 3; at++) {
-        int accumulate = 1 << at % 3, per_worker = 1 + at / 3 % 2, workers = 4;
-        s.cluster = clusters[at / 6];
+    for (int at = 0; at < 3 * 3; at++) {
+        int accumulate = several[at % 3].accumulate, per_worker = 1 + at % 2, workers = 4;
+        s.cluster = clusters[at / 3];
         s.global_batch = workers * accumulate;
         car_recommend_config config = config_of(&s);
         config.thorough = true;
         config.fixed = (car_choice_fixed){.workers = true, .accumulate = true, .sum_order = true, .stages = true};
-        config.given = (car_choice){.plan = {.workers = workers, .accumulate = accumulate, .sum_order = orders[at % 2]},
-                                    .stages = per_worker * workers};
+        config.given =
+            (car_choice){.plan = {.workers = workers, .accumulate = accumulate, .sum_order = several[at % 3].order},
+                         .stages = per_worker * workers};
         expect_bounds(&config);
     }
 }
