@@ -168,7 +168,8 @@ static car_status write_config(const car_plan_subject *s, const car_choice *choi
     car_output output = {0};
     car_status status = CAR_OK;
     if (!text) {
-        CAR_TRY(car_context_fail(s->context, CAR_ERROR_MEMORY, "out of memory for %s", s->options->out));
+        status = car_context_fail(s->context, CAR_ERROR_MEMORY, "out of memory for %s", s->options->out);
+        goto done;
     }
     CAR_TRY(car_output_open(s->context, s->options->out, &output));
     CAR_TRY(car_output_write(&output, text, strlen(text)));

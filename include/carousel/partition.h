@@ -86,9 +86,9 @@ typedef enum car_recompute_how {
 } car_recompute_how;
 
 typedef struct car_recompute_config {
-    car_recompute_how how;
     double share; /* CAR_RECOMPUTE_SHARE: of the bytes that are held without recomputation */
-    int tensors;  /* CAR_RECOMPUTE_FIRST; more than there are: all */
+    car_recompute_how how;
+    int tensors; /* CAR_RECOMPUTE_FIRST; more than there are: all */
 } car_recompute_config;
 
 /* What a partition's recomputation comes to, beside the same partition without it. */

@@ -205,7 +205,7 @@ car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundl
     if (!sum || sum->missing) {
         car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
     }
-    for (int piece = 0; sum && piece < pieces; piece++) {
+    for (int piece = 0; sum && free_one->block && piece < pieces; piece++) {
         if (free_one->waiting & bit_of(piece) & ~sum->missing) {
             CAR_TRY(add_piece(rank, bundle, backward->worker, sum, free_one, piece));
         }

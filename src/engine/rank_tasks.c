@@ -220,7 +220,7 @@ static car_status backward_op(car_rank_thread *thread, const car_entry *entry, i
     CAR_TRY(car_tape_backward(rank->tapes[car_usage_tape_of(rank->usage, task)], thread->lane, &thread->view,
                               &thread->gradients, l, l + 1));
     for (int p = 0; p < op->param_count; p++) {
-        if (to[p]->kind == CAR_ADDITION_BEGINS || to[p]->kind == CAR_ADDITION_ADDS) {
+        if (to[p] && (to[p]->kind == CAR_ADDITION_BEGINS || to[p]->kind == CAR_ADDITION_ADDS)) {
             add_gradient(rank, task, op, p, places[p], thread->gradients.use[op->first_use + p],
                          to[p]->kind == CAR_ADDITION_BEGINS);
         }

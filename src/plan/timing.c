@@ -69,7 +69,7 @@ static car_status prepare(const car_plan *plan, const car_cluster *cluster, doub
 }
 
 car_status car_plan_time_step(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out) {
-    car_machine_config config;
+    car_machine_config config = {0};
     car_status status = CAR_OK;
     *out = (car_timing){0};
     CAR_TRY(prepare(plan, cluster, compute, &config));
@@ -80,7 +80,7 @@ done:
 }
 
 car_status car_plan_time(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out) {
-    car_machine_config config;
+    car_machine_config config = {0};
     car_timing free_of_network;
     car_status status = CAR_OK;
     *out = (car_timing){0};
