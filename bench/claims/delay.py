@@ -283,16 +283,23 @@ def best_losses(raw, model, optimizer, name):
     return rate, [raw["runs"][key]["eval_loss"] for key in keys if key in raw["runs"]]
 
 
+def is_swept(raw, model, optimizer, name):
+    """Whether all rates of a rule were tried: before that none of them is its best."""
+    keys = [sweep_key(model, optimizer, name, rate, 1, STEPS[model]) for rate in RATES[optimizer]]
+    return all(key in raw["runs"] for key in keys)
+
+
 def losses_table(raw):
     """Three seeds at each rule's best rate, beside dp's best."""
     rows = []
     for model in MODELS:
         for optimizer in RATES:
-            bases = [b for name in ("dp", "dp, corrected") if (b := best_losses(raw, model, optimizer, name)[1])]
+            bases = [b for name in ("dp", "dp, corrected")
+                     if is_swept(raw, model, optimizer, name) and (b := best_losses(raw, model, optimizer, name)[1])]  # fmt: skip
             base = min(map(statistics.mean, bases), default=None)
             for name in RULES:
                 rate, losses = best_losses(raw, model, optimizer, name)
-                if not losses or base is None:
+                if not losses or base is None or not is_swept(raw, model, optimizer, name):
                     continue
                 apart, target = statistics.mean(losses) - base, LOSS_TARGETS.get(name)
                 key = sweep_key(model, optimizer, name, rate, 1, LONG_STEPS)
