@@ -80,6 +80,7 @@ static int64_t default_global_batch(const car_plan_subject *s, const car_choice_
 /* A line on a terminal; elsewhere one every so many seconds, for logs. */
 typedef struct teller {
     bool terminal, shown;
+    bool seconds; /* steps have a length; without a cluster or a profile they are only compared */
     double begun, last;
 } teller;
 
@@ -94,7 +95,7 @@ static void tell(void *user, int timed, int candidates, double best) {
     t->shown = true;
     fprintf(stderr, "%s%d plans timed, at most %d to go", t->terminal ? "\r\033[K" : "carousel: ", timed,
             candidates - timed);
-    if (best > 0) {
+    if (best > 0 && t->seconds) {
         fprintf(stderr, "; the best step so far: %s", car_cli_seconds(best).text);
     }
     fputs(t->terminal ? "" : "\n", stderr);
@@ -315,6 +316,7 @@ car_status car_cli_plan_recommend(car_plan_subject *s, const car_plan_config *gi
     teller progress = {.terminal = isatty(STDERR_FILENO) == 1, .begun = now, .last = now};
     car_status status = CAR_OK;
     CAR_TRY(configure(s, given, fixed, &config));
+    progress.seconds = s->options->cluster || s->measured;
     config.progress = tell;
     config.user = &progress;
     status = car_recommend(s->context, &config, &found);
