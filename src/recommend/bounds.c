@@ -61,21 +61,18 @@ static double bound_compute(const car_plan *plan) {
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* Of all sums, and of all weights as they travel. */
-static double sum_bytes(const car_partition *p) {
-    double bytes = 0;
-    for (int j = 0; j < p->stage_count; j++) {
-        bytes += (double)p->stages[j].weight_bytes;
-    }
-    return bytes;
-}
+/* Bytes of all parameters: of their sums, and of the weights as they travel. */
+typedef struct parameters {
+    double sums, copies;
+} parameters;
 
-static double copy_bytes(const car_partition *p) {
-    double bytes = 0;
+static parameters count_parameters(const car_partition *p) {
+    parameters all = {0};
     for (int j = 0; j < p->stage_count; j++) {
-        bytes += (double)p->stages[j].copy_bytes;
+        all.sums += (double)p->stages[j].weight_bytes;
+        all.copies += (double)p->stages[j].copy_bytes;
     }
-    return bytes;
+    return all;
 }
 
 /* Bytes a second of the first link that a message takes. */
@@ -101,11 +98,11 @@ static double bound_boundaries(const car_plan *plan, const car_cluster *cluster)
  * backward, unless the cycle passes them on. */
 static double round_bytes(const car_plan *plan) {
     int M = plan->config.accumulate;
-    double sums = sum_bytes(plan->partition), copies = copy_bytes(plan->partition);
+    parameters all = count_parameters(plan->partition);
     double out = M > 1 && !car_plan_sums_by_worker(plan) ? M : 1;
     bool owned = plan->placement->info.owned;
-    double back = owned ? copies * (car_plan_reduces(plan) ? 2 * M : 1) : sums;
-    return out * sums + back;
+    double back = owned ? all.copies * (car_plan_reduces(plan) ? 2 * M : 1) : all.sums;
+    return out * all.sums + back;
 }
 
 /* Where devices have whole workers: round all devices, and round all nodes. */
@@ -183,7 +180,7 @@ static bytes group_bytes(const car_plan *plan, int first, double slowest, int st
 static bytes bound_memory(const car_plan *plan, int states) {
     const car_partition *p = plan->partition;
     const car_placement_info *placement = &plan->placement->info;
-    double all = sum_bytes(p), largest = 0, slowest = 0;
+    double all = count_parameters(p).sums, largest = 0, slowest = 0;
     bytes most = {0};
     for (int j = 0; j < p->stage_count; j++) {
         largest = fmax(largest, (double)p->stages[j].copy_bytes);
