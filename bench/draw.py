@@ -1,9 +1,10 @@
 """Charts as SVG, by hand: panels with lines, bands and stacked areas. Used by curves.py and the figures of results.
 
-A panel is a dictionary: title, x and y (labels), marks (a list), and if wanted x_range, y_range, legend (True, or "left").
+A panel is a dictionary: title, x and y (labels), marks (a list), and if wanted x_range, y_range, x_ticks with x_names, log (a
+logarithmic y, without bars), legend (True, or "left").
 A mark is a dictionary too:
 
-    {"kind": "line", "points": [(x, y), ...], "name": ..., "colour": n, "dash": text, "width": pixels}
+    {"kind": "line", "points": [(x, y), ...], "name": ..., "colour": n, "dash": text, "width": pixels, "dots": whether}
     {"kind": "band", "points": [(x, low, high), ...], "colour": n, "fade": opacity, "name": ...}
     {"kind": "level", "at": y, "name": ..., "colour": n, "dash": text}     a line across the panel
     {"kind": "bars", "points": [(x, y), ...], "colour": n, "name": ..., "span": width in units of x}
@@ -41,6 +42,13 @@ def ticks(low, high):
     return [round(n * step, 12) for n in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
+def log_ticks(low, high):
+    """1, 2 and 5 times the powers of ten."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    found = [factor * 10.0**n for n in range(first, last + 1) for factor in (1, 2, 5)]
+    return [value for value in found if low * 0.999 <= value <= high * 1.001]
+
+
 def number(value):
     return f"{value:,.0f}".replace(",", " ") if abs(value) >= 10000 else f"{value:g}"
 
@@ -75,8 +83,9 @@ def draw_mark(mark, x, y, left, right):
                        for p in mark["points"])  # fmt: skip
         return f'<path d="{path}" fill="{colour}" fill-opacity="{mark.get("fade", 0.85)}"/>'
     points = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in mark["points"])
+    dots = "".join(f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3" fill="{colour}"/>' for a, b in mark["points"] if mark.get("dots"))
     return (f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{mark.get("width", 1.6)}" '
-            f'stroke-dasharray="{mark.get("dash", "")}"/>')  # fmt: skip
+            f'stroke-dasharray="{mark.get("dash", "")}"/>{dots}')  # fmt: skip
 
 
 def draw_legend(marks, left, top):
@@ -96,20 +105,22 @@ def draw_legend(marks, left, top):
 def draw_panel(panel, at_x, at_y, width, height):
     left, right, top, bottom = at_x + LEFT, at_x + width - RIGHT, at_y + TOP, at_y + height - BOTTOM
     low_x, high_x, low_y, high_y = extents(panel)
+    log, names = panel.get("log"), dict(zip(panel.get("x_ticks", ()), panel.get("x_names", ())))
 
     def x(value):
         return left + (right - left) * (value - low_x) / (high_x - low_x)
 
     def y(value):
-        return bottom - (bottom - top) * (value - low_y) / (high_y - low_y)
+        share = math.log(value / low_y) / math.log(high_y / low_y) if log else (value - low_y) / (high_y - low_y)
+        return bottom - (bottom - top) * share
 
     out = [f'<text x="{left}" y="{top - 12}" font-size="14" fill="{INK}">{html.escape(panel["title"])}</text>']
-    for value in ticks(low_y, high_y):
+    for value in log_ticks(low_y, high_y) if log else ticks(low_y, high_y):
         out.append(f'<path d="M{left} {y(value):.1f}H{right}" stroke="{GRID}"/><text x="{left - 8}" '
                    f'y="{y(value) + 4:.1f}" text-anchor="end" fill="{SOFT}">{number(value)}</text>')  # fmt: skip
     for value in panel.get("x_ticks") or ticks(low_x, high_x):
-        out.append(f'<text x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle" fill="{SOFT}">{number(value)}'
-                   f'</text>')  # fmt: skip
+        out.append(f'<text x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle" fill="{SOFT}">'
+                   f'{names.get(value) or number(value)}</text>')  # fmt: skip
     out += [draw_mark(mark, x, y, left, right) for mark in panel["marks"]]
     labels = "; ".join(panel[key] for key in ("x", "y") if panel.get(key))
     out.append(f'<text x="{right}" y="{at_y + height - 8}" text-anchor="end" fill="{SOFT}">{html.escape(labels)}'

@@ -25,7 +25,7 @@ from store import ROOT, WORK_VARIABLE, Store, say  # noqa: E402
 
 # In the order in which they are measured and shown.
 CLAIMS = ("memory", "communication", "network", "devices", "scale", "speed", "delay", "convolutions", "waveform",
-          "recompute")
+          "recompute", "precision")
 
 
 def modules(names):

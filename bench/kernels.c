@@ -3,7 +3,8 @@
  *     kernels [PART OF A NAME]
  *
  * The cases are those of tests/kernels that are marked for speed, so that what is timed is also checked. A convolution
- * that can be computed by Winograd's algorithm is timed both ways; its FLOPs are those of the direct one. */
+ * that can be computed by Winograd's algorithm is timed both ways; its FLOPs are those of the direct one. Every case is
+ * timed in fp32 and in bf16, beside the same SGEMM. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,11 @@ static void print_pass(car_op_kind kind, double flops, double seconds, double sg
     }
 }
 
+/* Widened: a kernel for floats between conversions. */
+static const char *type_of(const car_trial *trial) {
+    return trial->kernel.widened ? "widened" : trial->table->precision == CAR_PRECISION_BF16 ? "bf16   " : "fp32   ";
+}
+
 static car_status time_case(car_context *context, const car_trial_table *table, const car_case *test, double *sgemm) {
     static sgemm_rate rate;
     car_status status = CAR_OK;
@@ -81,7 +87,7 @@ static car_status time_case(car_context *context, const car_trial_table *table, 
     double before = *sgemm;
     *sgemm = measure_sgemm(&rate, 1, 0);
     double around = (before > 0 ? before + *sgemm : 2 * *sgemm) / 2;
-    printf("%-36s %-20s", test->name, trial->kernel.name ? trial->kernel.name : "-");
+    printf("%-36s %-28s %s", test->name, trial->kernel.name ? trial->kernel.name : "-", type_of(trial));
     print_pass(test->kind, trial->op.flops_forward, forward, around);
     print_pass(test->kind, backward_flops(trial), backward, around);
     printf(" %8.1f\n", around);
@@ -106,25 +112,36 @@ static car_status is_winograd(car_context *context, const car_trial_table *table
     return status;
 }
 
+/* In one precision: as it is, and by Winograd's algorithm if it can be. */
+static car_status time_both(car_context *context, const car_trial_table *table, const car_trial_table *winograd,
+                            const car_case *test, double *sgemm) {
+    bool both = false;
+    car_status status = CAR_OK;
+    CAR_TRY(time_case(context, table, test, sgemm));
+    CAR_TRY(is_winograd(context, winograd, test, &both));
+    if (both) {
+        CAR_TRY(time_case(context, winograd, test, sgemm));
+    }
+done:
+    return status;
+}
+
 static car_status time_all(car_context *context, const char *part) {
     car_status status = CAR_OK;
     car_trial_table table = {0}, winograd = {0};
     double sgemm = 0;
-    bool both = false;
     car_kernel_mode mode = car_kernels_enter(1);
     CAR_TRY(car_trial_open_onednn(context, &table));
     CAR_TRY(car_trial_open_winograd(context, table.block, &winograd));
-    printf("%-36s %-20s %26s %26s %8s\n", "", "", "forward", "backward", "SGEMM");
-    printf("%-36s %-20s %10s %8s %6s %10s %8s %6s %8s\n", "case", "kernel", "us", "GFLOP/s", "SGEMM", "us", "GFLOP/s",
-           "SGEMM", "GFLOP/s");
+    const car_trial_table table_bf16 = car_trial_in_bf16(&table), winograd_bf16 = car_trial_in_bf16(&winograd);
+    printf("%-36s %-28s %-7s %26s %26s %8s\n", "", "", "", "forward", "backward", "SGEMM");
+    printf("%-36s %-28s %-7s %10s %8s %6s %10s %8s %6s %8s\n", "case", "kernel", "type", "us", "GFLOP/s", "SGEMM", "us",
+           "GFLOP/s", "SGEMM", "GFLOP/s");
     for (int i = 0; i < car_case_count(); i++) {
         const car_case *test = car_case_at(i);
         if (test->speed && strstr(test->name, part)) {
-            CAR_TRY(time_case(context, &table, test, &sgemm));
-            CAR_TRY(is_winograd(context, &winograd, test, &both));
-            if (both) {
-                CAR_TRY(time_case(context, &winograd, test, &sgemm));
-            }
+            CAR_TRY(time_both(context, &table, &winograd, test, &sgemm));
+            CAR_TRY(time_both(context, &table_bf16, &winograd_bf16, test, &sgemm));
         }
     }
 done:

@@ -1,5 +1,6 @@
 /* How fast do whole models run forward and backward? The worker that models.py drives: it reads commands, one to a
- * line, and answers each with one line of JSON, {"error": ...} if it failed.
+ * line, and answers each with one line of JSON, {"error": ...} if it failed. Its only argument, if any, is the precision
+ * of all models: fp32 (the default) or bf16.
  *
  *     about                                                     versions of what is measured
  *     warm MODEL BATCH IMAGE CLASSES SEQ THREADS                builds the model and runs its first steps
@@ -242,7 +243,7 @@ static car_status create_next(session *s) {
     }
     CAR_TRY(car_weights_create(s->program, s->arena, &s->next));
     for (int p = 0; p < car_graph_param_count(s->graph); p++) {
-        memcpy(car_weights_data(s->next, p), car_weights_data(s->weights, p), car_program_param_bytes(s->program, p));
+        memcpy(car_weights_data(s->next, p), car_weights_data(s->weights, p), car_program_copy_bytes(s->program, p));
     }
 done:
     return status;
@@ -342,7 +343,9 @@ static void answer_about(void) {
 
 static bool parse_run(const char *line, request *r) {
     int image = 0, classes = 0, seq = 0, used = 0;
+    car_precision precision = r->config.precision;
     *r = (request){.config = car_model_config_default()};
+    r->config.precision = precision;
     if (sscanf(line, "%*s %63s %d %d %d %d %d%n", r->name, &r->config.batch, &image, &classes, &seq, &r->threads,
                &used) != 6) {
         return false;
@@ -358,11 +361,11 @@ static bool parse_rate(const char *line, request *r) {
     return sscanf(line, "%*s %d %lf", &r->threads, &r->seconds) == 2 && r->threads >= 1 && r->threads <= MAX_THREADS;
 }
 
-static void answer(car_context *context, const char *line, session **kept) {
+static void answer(car_context *context, const char *line, car_precision precision, session **kept) {
     static sgemm_rate sgemm;
     static fma_rate fma;
     char command[16] = "";
-    request r = {.threads = 1};
+    request r = {.threads = 1, .config.precision = precision};
     car_status status = CAR_OK;
     sscanf(line, "%15s", command);
     if (strcmp(command, "about") == 0) {
@@ -388,16 +391,22 @@ static void answer(car_context *context, const char *line, session **kept) {
     fflush(stdout);
 }
 
-int main(void) {
+int main(int count, char **arguments) {
     char line[256];
     car_context *context = NULL;
     session *kept = NULL;
+    car_precision precision = CAR_PRECISION_FP32;
     if (car_context_create(NULL, &context) != CAR_OK) {
         fprintf(stderr, "models: no context\n");
         return 1;
     }
+    if (count > 1 && car_precision_find(context, arguments[1], &precision) != CAR_OK) {
+        fprintf(stderr, "models: %s\n", car_context_error(context));
+        car_context_destroy(context);
+        return 2;
+    }
     while (fgets(line, sizeof line, stdin)) {
-        answer(context, line, &kept);
+        answer(context, line, precision, &kept);
     }
     destroy_session(kept);
     car_context_destroy(context);

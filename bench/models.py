@@ -3,15 +3,17 @@
 
     BUILD_DIR=build bench/models.py [--models a,b] [--rounds N] [--seconds S] [--minutes M] [--json FILE]
 
-Drives the worker (models.c) and two processes of PyTorch (torch_peer.py), one for each setting, in interleaved
-rounds. Rounds in which the machine was not quiet are thrown away and repeated as long as there is time. A missed bar
-is printed as such and is no error; the exit code is 1 only if something could not be measured.
+Drives the worker (models.c) and processes of PyTorch (torch_peer.py), one for each setting, in interleaved rounds; some
+models in bf16, too, by a second worker and beside PyTorch's autocast. Rounds in which the machine was not quiet are
+thrown away and repeated as long as there is time. A missed bar is printed as such and is no error; the exit code is 1
+only if something could not be measured.
 """
 
 import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -41,16 +43,27 @@ MODELS = {
 BARS = [
     ("resnet18", "ratio", 1.15),
     ("resnet18", "conv_share", 0.75),
-    ("vit-b16", "ratio", 1.1),
-    ("gpt2", "ratio", 1.1),
+    ("vit-b16", "ratio", 1.4),
+    ("gpt2", "ratio", 1.4),
+    ("vit-b16", "bf16_own", 1.5),
+    ("gpt2", "bf16_own", 1.5),
+    ("resnet50", "bf16_own", 1.3),
+    ("vit-b16", "bf16_ratio", 1.2),
+    ("gpt2", "bf16_ratio", 1.2),
+    ("resnet50", "bf16_ratio", 1.4),
+    ("resnet18", "bf16_ratio", 2.0),
 ]
+BF16_MODELS = ("resnet18", "resnet50", "vit-b16", "gpt2")
 BAR_TEXT = {
     "ratio": "two threads over PyTorch's two at the same total batch",
+    "bf16_own": "bf16 over fp32",
+    "bf16_ratio": "bf16 over the better of PyTorch's fp32 and bf16 autocast",
     "conv_share": "convolutions' FLOPs over two-thread SGEMM",
 }
 
 # The peer's settings: what is added to its environment.
 SETTINGS = {"default": {}, "passive": {"OMP_WAIT_POLICY": "passive"}}
+AUTOCAST = {f"bf16 autocast, {name}": {**extra, "CAROUSEL_PEER_AUTOCAST": "bf16"} for name, extra in SETTINGS.items()}
 
 
 class WorkerError(Exception):
@@ -106,14 +119,27 @@ def find_python(asked):
     return None
 
 
-def start_peers(options):
+# On some virtual machines oneDNN 2.6 finds AMX but not its tiles, and dies at the first product of bf16.
+WITHOUT_AMX = {"DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+PRODUCT = "import torch; a = torch.ones(64, 64).bfloat16(); a @ a"
+
+
+def survivable(python, settings):
+    """The settings, with what autocast needs on this machine to survive."""
+    done = subprocess.run([python, "-c", PRODUCT], capture_output=True)
+    extra = WITHOUT_AMX if done.returncode == -signal.SIGILL else {}
+    return {name: {**env, **(extra if name in AUTOCAST else {})} for name, env in settings.items()}
+
+
+def start_peers(options, settings):
     python = find_python(options.python)
     if not python:
         return {}
+    settings = survivable(python, settings)
     command = [python, os.path.join(HERE, "torch_peer.py")] + ["--channels-last"] * options.channels_last
     # Debian's build of PyTorch takes half of the processors for its own, so the count is said aloud.
     threads = {"OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
-    return {setting: Worker(command, {**threads, **extra}) for setting, extra in SETTINGS.items()}
+    return {setting: Worker(command, {**threads, **extra}) for setting, extra in settings.items()}
 
 
 def say_peer_is_missing():
@@ -171,8 +197,10 @@ def may_use(cores):
 
 
 class Bench:
-    def __init__(self, ours, peers, options):
+    def __init__(self, ours, peers, options, half=None, autocast=()):
+        """half: ours in bf16, and autocast its peers, if there are any."""
         self.ours, self.peers, self.options = ours, peers, options
+        self.half, self.autocast = half, dict(autocast)
         self.deadline = time.monotonic() + 60 * options.minutes
 
     def sgemm(self):
@@ -184,11 +212,16 @@ class Bench:
         batch, *shape = MODELS[name]
         self.ours.ask("warm", name, batch, *shape, 1)
         facts = self.ours.ask("warm", name, batch, *shape, THREADS)
-        for setting, peer in self.peers.items():
+        if self.half and name in BF16_MODELS:
+            self.half.ask("warm", name, batch, *shape, THREADS)
+        for setting, peer in self.peers_of(name).items():
             theirs = peer.ask("warm", name, batch * THREADS, *shape, THREADS)
             if theirs["parameters"] != facts["parameters"] or theirs["threads"] != THREADS:
                 raise WorkerError(f"{name}: PyTorch ({setting}) has {theirs}, ours {facts}: not the same task")
         return facts
+
+    def peers_of(self, name):
+        return {**self.peers, **(self.autocast if name in BF16_MODELS else {})}
 
     def round(self, name, number):
         batch, *shape = MODELS[name]
@@ -197,11 +230,13 @@ class Bench:
             ("ours_1", self.ours, (name, batch, *shape, 1, seconds)),
             ("ours_2", self.ours, (name, batch, *shape, THREADS, seconds)),
         ]
-        for setting, peer in self.peers.items():
+        if self.half and name in BF16_MODELS:
+            tasks.append(("ours_bf16", self.half, (name, batch, *shape, THREADS, seconds)))
+        for setting, peer in self.peers_of(name).items():
             tasks.append((setting, peer, (name, batch * THREADS, *shape, THREADS, seconds)))
         # Whoever comes first would always find the machine as the check left it: so all take turns.
         turn = number % len(tasks)
-        witness = Witness([self.ours, *self.peers.values()])
+        witness = Witness([self.ours, *filter(None, [self.half]), *self.peers.values(), *self.autocast.values()])
         result = {"before": self.sgemm()}
         for key, worker, words in tasks[turn:] + tasks[:turn]:
             time.sleep(SETTLE_SECONDS)
@@ -226,7 +261,7 @@ class Bench:
             progress(name, measured + 1, result)
         enough = min(ENOUGH_QUIET, self.options.rounds)
         kept = quiet if len(quiet) >= enough else quiet + loud
-        summary = summarize(facts, kept, list(self.peers))
+        summary = summarize(facts, kept, list(self.peers_of(name)))
         summary.update(
             rounds=len(kept),
             thrown_away=len(quiet) + len(loud) - len(kept),
@@ -265,10 +300,26 @@ def summarize(facts, rounds, settings):
         s["conv_gflops_2"] = spread(r["ours_2"]["conv_gflops"] for r in rounds)
         s["conv_share"] = spread(r["ours_2"]["conv_gflops"] / sgemm(r, 1) for r in rounds)
         s["conv_inner_share"] = spread(r["ours_2"]["conv_inner_gflops"] / sgemm(r, 1) for r in rounds)
-    if settings:
-        s["best_setting"] = max(settings, key=lambda setting: s[setting]["median"])
-        best = s["best_setting"]
-        s["ratio"] = spread(r["ours_2"]["samples_per_s"] / r[best]["samples_per_s"] for r in rounds)
+    floats = [setting for setting in settings if setting in SETTINGS]
+
+    def over(ours, best):
+        return spread(r[ours]["samples_per_s"] / r[best]["samples_per_s"] for r in rounds)
+
+    def better(settings):
+        return max(settings, key=lambda setting: s[setting]["median"])
+
+    if floats:
+        s["best_setting"] = better(floats)
+        s["ratio"] = over("ours_2", s["best_setting"])
+    if "ours_bf16" in rounds[0]:
+        s["ours_bf16"] = spread(r["ours_bf16"]["samples_per_s"] for r in rounds)
+        s["bf16_own"] = over("ours_bf16", "ours_2")
+        s["bf16_activations"] = spread(
+            r["ours_bf16"]["activations_peak_bytes"] / r["ours_2"]["activations_peak_bytes"] for r in rounds
+        )
+        if settings:
+            s["bf16_best_setting"] = better(settings)
+            s["bf16_ratio"] = over("ours_bf16", s["bf16_best_setting"])
     return s
 
 
@@ -332,6 +383,24 @@ def print_models(results):
          "without padding", "activations, peak MiB: 1, 2 threads"],
         rows,
     )  # fmt: skip
+
+
+def print_bf16(results):
+    rows = []
+    for name, result in results.items():
+        s = result["summary"]
+        if "ours_bf16" in s:
+            best = s.get("bf16_best_setting")
+            peers = [text(s.get(setting)) + ("*" if best == setting else "") for setting in AUTOCAST]
+            rows.append([name, text(s["ours_2"]), text(s["ours_bf16"]), text(s["bf16_own"], 2),
+                         text(s["bf16_activations"], 2), *peers, text(s.get("bf16_ratio"), 2)])  # fmt: skip
+    if rows:
+        print_table(
+            "bf16, two threads: samples/s. The ratio is with the better one of PyTorch's settings in either precision.",
+            ["model", "fp32", "bf16", "over fp32", "activations over fp32", *(f"PyTorch, {name}" for name in AUTOCAST),
+             "ratio"],
+            rows,
+        )  # fmt: skip
 
 
 def print_bars(results):
@@ -410,13 +479,15 @@ def main():
     program = os.path.join(os.environ.get("BUILD_DIR", os.path.join(HERE, "..", "build")), "bench", "models")
     if not os.access(program, os.X_OK):
         sys.exit(f"{program} is not there: `make bench-models` builds it")
-    ours, peers = Worker([program]), start_peers(options)
+    ours, peers, half, autocast = Worker([program]), start_peers(options, SETTINGS), None, {}
+    if set(BF16_MODELS) & set(options.models):
+        half, autocast = Worker([program, "bf16"]), start_peers(options, AUTOCAST)
     if not peers:
         say_peer_is_missing()
     try:
         about = machine(ours, peers)
         fma = [[ours.ask("fma", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]]
-        bench = Bench(ours, peers, options)
+        bench = Bench(ours, peers, options, half, autocast)
         results, failed = {}, False
         # Models with a bar come first, as long as there is time to repeat rounds.
         for name in sorted(options.models, key=lambda name: name not in {bar[0] for bar in BARS}):
@@ -430,11 +501,12 @@ def main():
     except WorkerError as error:
         sys.exit(f"bench: {error}")
     finally:
-        for worker in [ours, *peers.values()]:
+        for worker in [ours, *filter(None, [half]), *peers.values(), *autocast.values()]:
             worker.close()
     results = {name: results[name] for name in options.models if name in results}
     print_machine(about, *fma)
     print_models(results)
+    print_bf16(results)
     bars = print_bars(results)
     loud = [f"{name} ({r['summary']['quiet_rounds']})" for name, r in results.items() if not r["summary"]["quiet"]]
     if loud:

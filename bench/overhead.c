@@ -80,7 +80,7 @@ static car_status open_session(session *s, const setting *what) {
     }
     CAR_TRY(car_partition_create(s->graph, &partition, &s->partition));
     CAR_TRY(car_plan_create(s->context, s->partition, &plan, &s->plan));
-    CAR_TRY(car_plan_validate(s->plan, 4, NULL));
+    CAR_TRY(car_plan_validate(s->plan, 4));
     CAR_TRY(car_program_create(s->graph, NULL, &s->program));
     CAR_TRY(car_arena_create(s->context, 0, &s->arena));
     CAR_TRY(car_trainer_create(s->plan, s->program, s->arena, &training, &s->trainer));

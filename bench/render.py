@@ -6,7 +6,8 @@ The text is written by hand. What comes from a raw file stands between two comme
     <!-- /results -->
 
 and is made anew: PART is a key of what the claim's tables() returns, or the name of a file that its figures() draws,
-which goes to docs/figures and is shown there. README.md has one such place, for the claims' headlines."""
+which goes to docs/figures and is shown there. README.md has one such place, for the claims' headlines. Tables too long for
+the page are files of their own in results/, made by a claim's files(); the page has a short one with a verdict."""
 
 import html
 import os
@@ -16,6 +17,8 @@ from store import ROOT, read_json, say
 
 DOCUMENTS = (("docs", "results.md"), ("README.md",))
 HEADLINES = "all.headlines"  # a line or two of each claim, for the README
+VERDICTS = "all.verdicts"  # each claim's question, and how often its tables say PASS and MISS
+JUDGED = re.compile(r"\b(PASS|MISS)\b(\?)?|: (met|missed)\b")
 PATTERN = re.compile(r"(<!-- results: ([\w.-]+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
 
 
@@ -48,25 +51,50 @@ def setup_line(raw):
     return f"Raw figures: [results/{raw['name']}.json](../results/{raw['name']}.json). " + " ".join(lines)
 
 
+def verdict(passed):
+    return "PASS" if passed else "MISS"
+
+
+def page(raw, title, about, *tables_):
+    """A file in results/ with tables too long for docs/results.md; tables are (heading or "", text)."""
+    out = [f"# {title}", "", f"Made from [{raw['name']}.json]({raw['name']}.json) by `bench/evidence.py --render`. {about}"]
+    for heading, text in tables_:
+        out += ["", *([f"## {heading}", ""] if heading else []), text]
+    return "\n".join([*out, ""])
+
+
+def count_verdicts(texts):
+    """Passed, missed, and those of machines that were not quiet, which are no evidence."""
+    found = [match for text in texts for match in JUDGED.findall(text)]
+    sure = [word for word, doubt, target in found if not doubt for word in (word or target,)]
+    passed = sum(word in ("PASS", "met") for word in sure)
+    return [passed, len(sure) - passed, len(found) - len(sure)]
+
+
 def title_of(svg):
     return html.unescape(re.search(r"<text[^>]*>([^<]*)</text>", svg).group(1))
 
 
 def made(claims, results):
-    """Everything that the raw files give: parts of the text, and figures."""
-    parts, figures, lines = {}, {}, []
+    """Everything that the raw files give: parts of the text, and whole files by their path."""
+    parts, files, lines, judged = {}, {}, [], []
     for name, claim in claims.items():
         path = os.path.join(results, f"{name}.json")
         if os.path.exists(path):
             raw = read_json(path)
             parts[f"{name}.setup"] = setup_line(raw)
-            parts.update({f"{name}.{part}": text for part, text in claim.tables(raw).items()})
+            tables = claim.tables(raw)
+            parts.update({f"{name}.{part}": text for part, text in tables.items()})
+            judged.append([claim.QUESTION, *(count or "" for count in count_verdicts(tables.values())), f"`{name}`"])
             drawn = claim.figures(raw)
             parts.update({f"{name}.{file}": f"![{title_of(text)}](figures/{file})" for file, text in drawn.items()})
-            figures.update(drawn)
+            files.update({os.path.join(ROOT, "docs", "figures", file): text for file, text in drawn.items()})
+            listed = claim.files(raw) if hasattr(claim, "files") else {}
+            files.update({os.path.join(results, file): text for file, text in listed.items()})
             lines += claim.headline(raw) if hasattr(claim, "headline") else []
     parts[HEADLINES] = table(["", "measured"], lines)
-    return parts, figures
+    parts[VERDICTS] = table(["question", "PASS", "MISS", "not quiet", "claim"], judged)
+    return parts, files
 
 
 def filled(text, parts, missing):
@@ -94,11 +122,11 @@ def read_text(path):
 def render(claims, results, check=False):
     """Writes what has changed, or only says so. Returns an exit code: 1 if something would change that is only to be
     checked. What has not been measured yet is said, and no error."""
-    parts, figures = made(claims, results)
+    parts, whole = made(claims, results)
     missing, changed = [], []
     texts = [os.path.join(ROOT, *path) for path in DOCUMENTS]
     files = {path: filled(read_text(path), parts, missing) for path in texts}
-    files.update({os.path.join(ROOT, "docs", "figures", name): text for name, text in figures.items()})
+    files.update(whole)
     for path, text in files.items():
         if read_text(path) != text:
             changed.append(os.path.relpath(path, ROOT))

@@ -41,7 +41,9 @@ def run_program(command, settings, launcher=()):
     words = [*launcher, *command_words(command, settings)]
     done = subprocess.run(words, capture_output=True, text=True, env=clean_environment())
     if done.returncode != 0:
-        raise WorkerError(f"{' '.join(words[1:])}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+        error = WorkerError(f"{' '.join(words[1:])}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+        error.code, error.reason = done.returncode, done.stderr
+        raise error
     return done.stdout
 
 

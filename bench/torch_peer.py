@@ -7,7 +7,8 @@
 
 BATCH is the whole batch, which all THREADS work on together. The networks are torchvision's own where it has them.
 A step is forward, loss and backward in training mode; no optimizer. Gradients are set to None before each step,
-which is what PyTorch recommends for speed. With --channels-last, image models get that memory format.
+which is what PyTorch recommends for speed. With --channels-last, image models get that memory format. With
+CAROUSEL_PEER_AUTOCAST=bf16 in the environment, forward and loss run under torch.autocast to bf16.
 """
 
 import json
@@ -115,11 +116,13 @@ class Peer:
 
     def __init__(self, channels_last):
         self.key, self.channels_last = None, channels_last
+        self.autocast = os.environ.get("CAROUSEL_PEER_AUTOCAST") == "bf16"
 
     def step(self):
         self.model.zero_grad(set_to_none=True)
-        logits = self.model(self.inputs)
-        loss = F.cross_entropy(logits.flatten(0, -2), self.labels.flatten())
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
+            logits = self.model(self.inputs)
+            loss = F.cross_entropy(logits.flatten(0, -2), self.labels.flatten())
         loss.backward()
         return loss
 

@@ -19,23 +19,27 @@ import time
 
 sys.dont_write_bytecode = True
 import models  # noqa: E402
-from models import ENOUGH_QUIET, QUIET, SETTINGS, SETTLE_SECONDS, THREADS, Bench, Worker, WorkerError  # noqa: E402
-from models import may_use, print_machine, print_table, rounds_text, say_peer_is_missing, spread, text  # noqa: E402
+from models import AUTOCAST, ENOUGH_QUIET, QUIET, SETTINGS, SETTLE_SECONDS, THREADS  # noqa: E402
+from models import Bench, Worker, WorkerError  # noqa: E402
+from models import may_use, print_machine, print_table, rounds_text  # noqa: E402
+from models import say_peer_is_missing, spread, survivable, text  # noqa: E402
 from runs import RunWitness, plan, train  # noqa: E402
 
 MAIN = "cdp-v2"
 DIRECT = "cdp-v2, direct convolutions"  # what Winograd's algorithm brings
+BF16 = "cdp-v2, bf16"  # beside PyTorch's autocast, too
 WORKERS = 4
 LR = 0.001  # as torch_training.py
 
 # Name: micro-batch, image size and classes, or length of sequences; steps of a run of ours, of which the first and the
 # last do not count; rules.
 TASKS = {
-    "resnet18": {"batch": 16, "image": 32, "classes": 10, "steps": 6, "rules": (MAIN, DIRECT, "dp", "accumulate")},
+    "resnet18": {"batch": 16, "image": 32, "classes": 10, "steps": 6,
+                 "rules": (MAIN, DIRECT, "dp", "accumulate", BF16)},
     "resnet20": {"batch": 32, "image": 32, "classes": 10, "steps": 12, "rules": (MAIN, DIRECT)},
-    "resnet50": {"batch": 4, "image": 224, "classes": 1000, "steps": 4, "rules": (MAIN, DIRECT)},
-    "vit-b16": {"batch": 2, "image": 224, "classes": 1000, "steps": 4, "rules": (MAIN,)},
-    "gpt2": {"batch": 1, "seq": 256, "steps": 4, "rules": (MAIN,)},
+    "resnet50": {"batch": 4, "image": 224, "classes": 1000, "steps": 4, "rules": (MAIN, DIRECT, BF16)},
+    "vit-b16": {"batch": 2, "image": 224, "classes": 1000, "steps": 4, "rules": (MAIN, BF16)},
+    "gpt2": {"batch": 1, "seq": 256, "steps": 4, "rules": (MAIN, BF16)},
 }
 DDP_STEPS = 2
 # How the time of a step grows with the number of workers, at a fixed micro-batch.
@@ -48,7 +52,18 @@ BARS = [
     ("resnet18", "rss_ratio", 0.7, True, "peak of resident memory over PyTorch's in one process"),
     ("resnet18", "executor", 0.01, True, "the executor's own share of the threads' time"),
     ("resnet18", "growth", 1.05, True, "a worker's share of the step with 8 workers over that with 2"),
-    ("vit-b16", "ratio", 1.1, False, "cdp-v2 over PyTorch"),
+    ("vit-b16", "ratio", 1.4, False, "cdp-v2 over PyTorch"),
+    ("gpt2", "ratio", 1.4, False, "cdp-v2 over PyTorch"),
+    ("vit-b16", "bf16_own", 1.5, False, "bf16 over fp32"),
+    ("gpt2", "bf16_own", 1.5, False, "bf16 over fp32"),
+    ("resnet50", "bf16_own", 1.3, False, "bf16 over fp32"),
+    ("vit-b16", "bf16_activations", 0.55, True, "bf16's peak of activations over that of fp32"),
+    ("gpt2", "bf16_activations", 0.55, True, "bf16's peak of activations over that of fp32"),
+    ("resnet50", "bf16_activations", 0.55, True, "bf16's peak of activations over that of fp32"),
+    ("vit-b16", "bf16_ratio", 1.2, False, "bf16 over the better of PyTorch's fp32 and bf16 autocast"),
+    ("gpt2", "bf16_ratio", 1.2, False, "bf16 over the better of PyTorch's fp32 and bf16 autocast"),
+    ("resnet50", "bf16_ratio", 1.4, False, "bf16 over the better of PyTorch's fp32 and bf16 autocast"),
+    ("resnet18", "bf16_ratio", 2.0, False, "bf16 over the better of PyTorch's fp32 and bf16 autocast"),
 ]
 
 
@@ -56,7 +71,8 @@ def settings_of(name, rule, workers, steps):
     task = TASKS[name]
     shape = {option: task[key] for option, key in (("image-size", "image"), ("classes", "classes"), ("seq-len", "seq"))
              if key in task}  # fmt: skip
-    how = {"rule": MAIN, "convolutions": "direct"} if rule == DIRECT else {"rule": rule}
+    special = {DIRECT: {"rule": MAIN, "convolutions": "direct"}, BF16: {"rule": MAIN, "precision": "bf16"}}
+    how = special.get(rule, {"rule": rule})
     return {"model": name, "batch": task["batch"], **shape, "workers": workers, "threads": THREADS, "steps": steps,
             "lr": LR, **how}  # fmt: skip
 
@@ -82,10 +98,11 @@ def peer_command(python):
     return [python, os.path.join(models.HERE, "torch_training.py")]
 
 
-def start_peers(python):
+def start_peers(python, name):
     # Debian's build of PyTorch takes half of the processors for its own, so the count is said aloud.
     threads = {"OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
-    return {setting: Worker(peer_command(python), {**threads, **extra}) for setting, extra in SETTINGS.items()}
+    settings = survivable(python, {**SETTINGS, **(AUTOCAST if BF16 in TASKS[name]["rules"] else {})})
+    return {setting: Worker(peer_command(python), {**threads, **extra}) for setting, extra in settings.items()}
 
 
 def peer_words(name, batch, threads):
@@ -161,7 +178,7 @@ class TrainingBench(Bench):
     def compare(self, name):
         """Our rules and PyTorch in turn."""
         steps = self.options.steps or TASKS[name]["steps"]
-        self.peers = start_peers(self.options.torch) if self.options.torch else {}
+        self.peers = start_peers(self.options.torch, name) if self.options.torch else {}
         try:
             about = {setting: peer.ask("about") for setting, peer in self.peers.items()}
             words = peer_words(name, WORKERS * TASKS[name]["batch"], THREADS)
@@ -216,8 +233,11 @@ def summarize(name, rounds, settings):
     def rates(key):
         return spread(r[key]["samples_per_s"] for r in rounds)
 
-    def over(best):
-        return spread(r[MAIN]["samples_per_s"] / r[best]["samples_per_s"] for r in rounds)
+    def over(best, ours=MAIN):
+        return spread(r[ours]["samples_per_s"] / r[best]["samples_per_s"] for r in rounds)
+
+    def better(settings):
+        return max(settings, key=lambda setting: s[setting]["median"])
 
     s = {key: rates(key) for key in [*rules, *settings]}
     s["rss"] = {key: max(r[key]["rss_peak_bytes"] for r in rounds) for key in [*rules, *settings]}
@@ -226,14 +246,23 @@ def summarize(name, rounds, settings):
     s["waiting"] = spread(r[MAIN]["waiting"] for r in rounds)
     if DIRECT in rules:
         s["direct_ratio"] = over(DIRECT)
-    others = [rule for rule in rules if rule not in (MAIN, DIRECT)]
+    if BF16 in rules:
+        s["bf16_own"] = over(MAIN, BF16)
+        s["bf16_activations"] = spread(
+            r[BF16]["activations_peak_bytes"] / r[MAIN]["activations_peak_bytes"] for r in rounds
+        )
+    if BF16 in rules and settings:
+        s["bf16_best_setting"] = better(settings)
+        s["bf16_ratio"] = over(s["bf16_best_setting"], BF16)
+    others = [rule for rule in rules if rule not in (MAIN, DIRECT, BF16)]
     if others:
         s["own_best"] = max(others, key=lambda rule: s[rule]["median"])
         s["own_ratio"] = over(s["own_best"])
-    if settings:
-        s["best_setting"] = max(settings, key=lambda setting: s[setting]["median"])
+    floats = [setting for setting in settings if setting in SETTINGS]
+    if floats:
+        s["best_setting"] = better(floats)
         s["ratio"] = over(s["best_setting"])
-        least = min(s["rss"][setting] for setting in settings)
+        least = min(s["rss"][setting] for setting in floats)
         s["rss_ratio"] = spread(r[MAIN]["rss_peak_bytes"] / least for r in rounds)
     return s
 
@@ -248,7 +277,8 @@ def print_speeds(results, ddp):
         for key in [*TASKS[name]["rules"], *result["about"]]:
             ours = key in TASKS[name]["rules"]
             who = key if ours else f"PyTorch, {key}"
-            mark = "*" if key in (s.get("best_setting"), s.get("own_best")) else ""
+            marked = [s.get(best) for best in ("best_setting", "own_best", "bf16_best_setting")]
+            mark = "*" if key in marked else ""
             activations = f"{s['activations'][key] / 1e6:.0f}" if ours else "–"
             rows.append([name, who, text(s[key]) + mark, f"{s['rss'][key] / 1e6:.0f}", activations, rounds_text(s)])
         if ddp.get(name):
@@ -256,7 +286,8 @@ def print_speeds(results, ddp):
                          f"{ddp[name]['rss_peak_bytes'] / 1e6:.0f} in all", "–", "1, for the record"])  # fmt: skip
     print_table(
         f"A whole step of training, {THREADS} threads: samples/s as median (min..max), peaks of resident memory and of "
-        "activations in MB. * is the better one of the others, which the ratios are with.",
+        "activations in MB. * is the better one of the others, which the ratios are with: in fp32, and in either "
+        "precision for bf16.",
         ["model", "who", "samples/s", "resident", "activations", "rounds"],
         rows,
     )
@@ -266,7 +297,8 @@ def print_speeds(results, ddp):
         libraries = f"; of PyTorch's resident memory, {begun / 1e6:.0f} MB are there at its start" if begun else ""
         print(f"\n{name}, {MAIN}: threads waited {text(s['waiting'], 1, 100, ' %')} of their time, "
               f"the executor took {text(s['executor'], 2, 100, ' %')}{libraries}.")  # fmt: skip
-        ratios = [f"{text(s[key], 2)} x {what}" for key, what in (("ratio", "PyTorch"), ("direct_ratio", "direct"))
+        ratios = [f"{text(s[key], 2)} x {what}" for key, what in (("ratio", "PyTorch"), ("direct_ratio", "direct"),
+                  ("bf16_own", "as fast in bf16"), ("bf16_ratio", "PyTorch's better precision in bf16"))
                   if key in s]  # fmt: skip
         print(f"{name}, {MAIN}: {', '.join(ratios)}.")
 

@@ -1,7 +1,7 @@
 """What ranks send: messages, rounds, bytes in a slot, dp beside the cycle, for replica and zero over real ranks."""
 
 from draw import figure
-from render import table
+from render import page, table, verdict
 from runs import plan, train
 from store import shown_command
 
@@ -62,7 +62,23 @@ def found(raw):
             yield (model, workers, placement, rule), run
 
 
-def tables(raw):
+def short(raw):
+    """cdp-v2 beside dp: as many bytes, in smaller portions, and what was sent is what was planned."""
+    runs, rows = dict(found(raw)), []
+    for (model, workers, placement, rule), run in runs.items():
+        dp = runs.get((model, workers, placement, "dp"))
+        if rule == "cdp-v2" and dp:
+            planned, least = run["plan"], dp["plan"]
+            exact = run["messages_per_step"] == planned["messages"] and run["bytes_per_step"] == planned["bytes_sent"]
+            mean, theirs = planned["bytes_sent"] / run["slots"], least["bytes_sent"] / dp["slots"]
+            rows.append([model, workers, placement, verdict(exact), f"{planned['bytes_sent'] / least['bytes_sent']:.2f}",
+                         f"{mean * planned['burst'] / (theirs * least['burst']):.2f}", planned["rounds_between_slots"],
+                         least["rounds_between_slots"]])  # fmt: skip
+    return table(["model", "N", "placement", "sent as planned", "bytes over dp's", "busiest slot over dp's", "rounds",
+                  "dp's rounds"], rows) if rows else ""  # fmt: skip
+
+
+def listing(raw):
     rows = []
     for (model, workers, placement, rule), run in found(raw):
         planned = run["plan"]
@@ -81,7 +97,16 @@ def tables(raw):
         ])  # fmt: skip
     header = ["model", "N", "placement", "rule", "messages", "planned", "collectives", "MB", "planned MB",
               "most of a rank in a slot", "rounds", "kB in a slot, mean", "busiest", "burst"]  # fmt: skip
-    return {"traffic": table(header, rows)} if rows else {}
+    return table(header, rows)
+
+
+def tables(raw):
+    return {"traffic": text} if (text := short(raw)) else {}
+
+
+def files(raw):
+    about = "Of a step in full swing, all ranks together; dp's collectives over zero are the library's and not counted."
+    return {"communication-runs.md": page(raw, "What ranks send, all runs", about, ("", listing(raw)))} if any(found(raw)) else {}
 
 
 def panel(raw, model, workers, placement):

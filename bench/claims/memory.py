@@ -1,7 +1,8 @@
 """Activations of all workers over time: dp beside the cycle, with a thread for every worker."""
 
 from draw import figure
-from render import table
+from memory import ABOVE_PREDICTION
+from render import page, table, verdict
 from runs import plan, train
 from store import shown_command
 
@@ -96,7 +97,22 @@ def found(raw):
                 yield model, workers, runs
 
 
-def tables(raw):
+BAR = 1 + ABOVE_PREDICTION  # as make bench-memory has it
+
+
+def short(raw):
+    """What is claimed of the cycle: the peak is where the plan says."""
+    rows = []
+    for model, workers, runs in found(raw):
+        if run := runs.get("cdp-v2"):
+            ratio = max(run["peak_bytes"]) / min(runs["dp"]["peak_bytes"])
+            predicted, claim = run["predicted_peak_bytes"] / run["dp_peak_bytes"], MODELS[model][2]
+            rows.append([model, workers, f"{ratio:.3f}", f"{predicted:.3f}", verdict(ratio <= BAR * predicted),
+                         f"{run['limit']:.3f}", f"{1 - claim:.2f}" if claim else ""])  # fmt: skip
+    return table(["model", "N", "peak over dp's", "predicted", f"at most {BAR} × predicted", "limit", "paper"], rows)
+
+
+def listing(raw):
     rows = []
     for model, workers, runs in found(raw):
         least, claim = min(runs["dp"]["peak_bytes"]), MODELS[model][2]
@@ -114,7 +130,16 @@ def tables(raw):
             ])  # fmt: skip
     header = ["model", "N", "rule", "peak, MB", "mean, MB", "over dp", "predicted", "limit", "saved", "paper: saved",
               "resident, MB", "seconds a step"]  # fmt: skip
-    return {"ratios": table(header, rows)} if rows else {}
+    return table(header, rows)
+
+
+def tables(raw):
+    return {"ratios": short(raw)} if any(found(raw)) else {}
+
+
+def files(raw):
+    about = "Peaks and means of all workers together are the highest of the runs, dp's the lowest."
+    return {"memory-runs.md": page(raw, "Memory over time, all runs", about, ("", listing(raw)))} if any(found(raw)) else {}
 
 
 def headline(raw):

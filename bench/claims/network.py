@@ -8,7 +8,7 @@ import types
 
 from draw import figure
 from models import HERE, Worker, WorkerError, find_python, spread
-from render import table
+from render import page, table, verdict
 from runs import program
 from store import say
 
@@ -18,7 +18,8 @@ from links import Links, obstacle  # noqa: E402
 
 QUESTION = "What of a step does a network of a limited rate cost, and how large are the bursts?"
 KEPT = ("step_s", "compute_s", "exposed_s", "carried_burst", "handed_burst", "handed_slot", "rate", "sgemm", "quiet")
-CONTENDERS = [*network.OURS, network.DDP]
+ALSO_KEPT = ("held", "goodput", "predicted_s")  # where there is one
+CONTENDERS = [*network.OURS, *network.UNPACED, network.DDP]
 COMMAND = "bench/network/run.py --rounds 3"
 
 
@@ -31,7 +32,8 @@ class Kept(network.Bench):
         for key, figures in self.state["runs"].items():
             if key not in self.store.runs:
                 weights = self.state["weights"][key.split("|")[0]]
-                self.store.add(key, COMMAND, {**{k: rounded(figures[k]) for k in KEPT}, "weights_bytes": weights})
+                kept = {k: rounded(figures[k]) for k in [*KEPT, *ALSO_KEPT] if figures.get(k) is not None or k in KEPT}
+                self.store.add(key, COMMAND, {**kept, "weights_bytes": weights})
 
 
 def rounded(value):
@@ -51,8 +53,8 @@ def measure(store, options):
         with Links(network.RANKS) as links:
             bench = Kept(links, worker, types.SimpleNamespace(json=None, minutes=None, torch=torch), state)
             bench.store = store
-            chosen = types.SimpleNamespace(rounds=rounds, models=[n for n in names if options.only in n])
-            network.measure(bench, chosen, [*network.OURS, *([network.DDP] if torch else [])])
+            chosen = types.SimpleNamespace(rounds=rounds, only="", models=[n for n in names if options.only in n])
+            network.measure(bench, chosen, [*network.OURS, *network.UNPACED, *([network.DDP] if torch else [])])
     finally:
         worker.close()
     if state["errors"]:
@@ -105,13 +107,60 @@ def bars(raw):
         for who in network.JUDGED:
             exposed, burst = (ratios(raw, name, who, key) for key in ("exposed_s", "carried_burst"))
             if exposed:
-                rows.append([name, who, cell(exposed, 1, 2), "1", cell(burst, 1, 2), f"{network.BURST_BAR}"])
-    return table(["model", "rule", "exposed over dp's", "less than", "burst over dp's", "at most"], rows) if rows else ""
+                rows.append([name, who, cell(exposed, 1, 2), verdict(spread(exposed.values())["median"] < 1),
+                             cell(burst, 1, 2), verdict(spread(burst.values())["median"] <= network.BURST_BAR)])  # fmt: skip
+    return table(["model", "rule", "exposed over dp's", "less than 1", "burst over dp's", f"at most {network.BURST_BAR}"],
+                 rows) if rows else ""  # fmt: skip
+
+
+def paced(raw):
+    """Beside links that are not paced, in the same round."""
+    rows = []
+    for name in network.TASKS:
+        for who in network.JUDGED:
+            cells = []
+            for key, scale, digits in (("exposed_s", 1e3, 0), ("carried_burst", 1e-6, 1)):
+                ours, free = (values(raw, name, network.MATCHED, w, key) for w in (who, f"{who}, not paced"))
+                cells += [cell(free, scale, digits), cell(ours, scale, digits)]
+            if free:
+                rows.append([name, who, *cells])
+    return table(["model", "rule", "exposed ms, not paced", "paced", "burst MB, not paced", "paced"], rows) if rows else ""
+
+
+def saturated(raw):
+    rows = []
+    for name in network.TASKS:
+        for who in ["dp", *network.JUDGED]:
+            run = network.runs_of(raw, name, network.SATURATED, who).get(0)
+            if run and "goodput" in run:
+                least = 2 * run["weights_bytes"] / run["goodput"]
+                rows.append([name, who, f"{run['step_s']:.2f}", f"{least:.2f}", f"{run['step_s'] / least:.3f}",
+                             f"{run['predicted_s']:.2f}"])  # fmt: skip
+    return table(["model", "rule", "step s", "2 Ψ_P at the goodput, s", "step over that", "predicted step s"],
+                 rows) if rows else ""  # fmt: skip
+
+
+def disturbed(raw):
+    rows = []
+    for label in network.VARIED:
+        for name in network.TASKS:
+            found = {who: network.growth(raw, name, label, who) for who in ["dp", *network.JUDGED]}
+            if all(found.values()):
+                rows.append([label, name, *(cell(longer, 1e3) for longer in found.values())])
+    return table(["disturbed by", "model", "dp: longer by ms", *network.JUDGED], rows) if rows else ""
+
+
+def files(raw):
+    about = ("Median (lowest..highest) of rounds. *Exposed*: the step less what it computes; *burst*: by how many bytes the "
+             "traffic of all links ran ahead of its own mean rate; *handed*: the same of what ranks gave to their network. "
+             "A star: the machine was not quiet before one of the runs.")  # fmt: skip
+    found = [(name, curve(raw, name)) for name in network.TASKS if any(k.startswith(f"{name}|") for k in raw["runs"])]
+    return {"network-rates.md": page(raw, "Over a network, all rates", about, *found)} if found else {}
 
 
 def tables(raw):
-    found = {name: curve(raw, name) for name in network.TASKS if any(k.startswith(f"{name}|") for k in raw["runs"])}
-    return {**found, **({"bars": bars(raw)} if found else {})}
+    more = {"bars": bars(raw), "paced": paced(raw), "saturated": saturated(raw), "disturbed": disturbed(raw)}
+    return {part: text for part, text in more.items() if text}
 
 
 def headline(raw):

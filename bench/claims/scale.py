@@ -1,32 +1,55 @@
-"""Scale on paper: the plan's predictions for large models and many workers on described clusters, and the same tables
-replayed by SimGrid's SMPI."""
+"""Many workers, on clusters that are only described: what `carousel plan --cluster` predicts for a step, against targets, and
+what SimGrid's SMPI finds when it runs the same tables."""
 
 import os
 
 from draw import DASHES, figure
 from models import HERE, WorkerError
-from render import table
+from render import page, table
 from runs import plan, run_program
 from simgrid import smpi
-from simgrid.schedule import ReplayError
+from simgrid.schedule import Disturbance, ReplayError
 from store import say, shown_command
 
-QUESTION = "What do plans of up to 1024 workers and 530 billion parameters need, and does SimGrid agree on their time?"
+QUESTION = "Does the cycle keep up with dp when there are many workers, and does SimGrid agree on the time of a step?"
 RULES = ("dp", "cdp-v1", "cdp-v2")
-PLACEMENTS = ("replica", "zero", "pipeline", "grid")
-# Micro-batches of so many samples that a small model has something to compute between its messages.
+CLUSTERS = ("ethernet", "eight-a-node")
+BEFORE = "before"
+SLACK, SLOTS = "cdp-v2, slack", 8  # fresh weights have 16 slots to arrive
+WHOLE = 10**15  # bytes of a piece: no sum is cut
+MOST_OVER_COMPUTE = 1.05
+MOST_OVER_DP = {"replica": 1.0, "zero": 1.05}
+MOST_APART = 0.05  # the plan and SMPI
+
+# (cluster, model, samples in a micro-batch, placement, numbers of workers): what the figure shows, in its order.
+CURVES = (
+    ("ethernet", "gpt2", 16, "replica", (16, 64, 256, 1024)),
+    ("eight-a-node", "gpt2", 8, "replica", (16, 64, 256, 1024)),
+    ("eight-a-node", "gpt2-medium", 4, "zero", (16, 64, 256)),
+)
+# The same, with the numbers of workers that have a target. These come first.
+JUDGED = (
+    ("ethernet", "gpt2", 16, "replica", (64, 256)),
+    ("eight-a-node", "gpt2-medium", 4, "zero", (16, 64)),
+    ("eight-a-node", "gpt3-175b", 1, "zero", (64,)),
+    ("eight-a-node", "mt-nlg-530b", 1, "zero", (64,)),
+    ("eight-a-node", "gpt2", 8, "replica", (1024,)),
+    ("eight-a-node", "gpt3-6.7b", 1, "replica", (1024,)),
+)
+WHO = {"replica": ("dp", "cdp-v1", SLACK), "zero": RULES}
+# What SMPI replays: a network that is fast for what is computed, and one that is not. dp over zero is not replayed.
+REPLAYED = {"eight-a-node": ("gpt2-medium", 4), "ethernet": ("gpt2", 16)}
+REPLAYED_WORKERS = (16, 64, 256)
+# The same over replica, with tasks that take longer or shorter than planned.
+DISTURBED_WORKERS, DISTURBED_STEPS = (16, 64), 12
+DISTURBANCES = {"undisturbed": {}, "times of tasks ±20 %": {"jitter": 0.2}, "a device pauses for 1 s": {"pause": 1.0, "step": 5}}
+# Plans in full, for results/scale-plans.md.
 MODELS = {"gpt2": 8, "gpt3-6.7b": 1, "gpt3-175b": 1, "mt-nlg-530b": 1}
-WORKERS = (16, 64, 256, 1024)
-MOST_RANKS = 70000  # of a grid that is timed
-KEPT = ("weights_device_bytes", "weights_total_bytes", "gradients_device_bytes", "gradients_total_bytes",
-        "optimizer_device_bytes", "optimizer_total_bytes", "activations_device_peak_bytes", "activations_peak_bytes",
-        "bytes_sent", "bytes_sent_device", "messages", "collectives", "max_messages_per_slot", "burst",
-        "peak_ratio_to_dp")  # fmt: skip
-TIMED = ("compute_s", "step_s", "step_without_network_s", "exposed_s", "mean_bytes_per_s", "peak_bytes_per_s",
-         "busiest_link", "memory_device_bytes", "fits")  # fmt: skip
-# What SMPI replays: two networks, one that is fast for what is computed and one that is not.
-REPLAYED = {"eight-a-node": {"model": "gpt2-medium", "batch": 4}, "ethernet": {"model": "gpt2", "batch": 16}}
-REPLAYED_PLACEMENTS = {16: ("replica", "zero", "pipeline"), 64: ("replica", "zero"), 256: ("replica",)}
+LISTED_WORKERS = (64, 256)
+LISTED_PLACEMENTS = ("replica", "zero", "pipeline")
+KEPT = ("devices", "weights_device_bytes", "gradients_device_bytes", "optimizer_device_bytes",
+        "activations_device_peak_bytes", "activations_peak_bytes", "bytes_sent_device", "burst")  # fmt: skip
+TIMED = ("compute_s", "step_s", "exposed_s", "memory_device_bytes", "fits")
 
 
 def cluster_file(name):
@@ -41,69 +64,155 @@ def rounded(value):
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def predict(model, workers):
-    """All rules and placements of a model and a number of workers."""
-    found = []
-    for placement in PLACEMENTS:
-        for rule in RULES:
-            ranks = workers * workers if rule == "dp" else workers * (workers + 1) // 2
-            settings = {"model": model, "batch": MODELS[model], "workers": workers, "rule": rule,
-                        "placement": placement, "optimizer": "adamw"}  # fmt: skip
-            if placement != "grid" or ranks <= MOST_RANKS:
-                settings["cluster"] = cluster_file("eight-a-node")
-            answer = plan(settings)
-            row = {"rule": rule, "placement": placement, "devices": answer["predictions"]["devices"]}
-            row.update({key: rounded(answer["predictions"][key]) for key in KEPT})
-            row.update({key: rounded(answer["timing"][key]) for key in TIMED if "timing" in answer})
-            found.append(row)
-    return {"plans": found}
+def settings_of(cluster, model, batch, placement, workers, who):
+    """The options of a plan. `who` is a rule, with or without slack, and may end in BEFORE: as plans were without pieces of
+    sums and, over zero, with one copy of a version."""
+    rule = who.removesuffix(f" {BEFORE}")
+    settings = {"model": model, "batch": batch, "workers": workers, "placement": placement,
+                "rule": "cdp-v2" if rule == SLACK else rule, "cluster": cluster_file(cluster)}  # fmt: skip
+    if rule == SLACK:
+        settings["freshness-slack"] = SLOTS
+    if who.endswith(BEFORE):
+        settings["piece-bytes"] = WHOLE
+        settings.update({"zero-copies": 1} if placement == "zero" else {})
+    return settings
+
+
+def key_of(cluster, model, placement, workers, who):
+    return "-".join([cluster, model, placement, str(workers), *who.replace(",", "").split()])
+
+
+def timed(settings):
+    answer = plan(settings)
+    kept = ("step_s", "compute_s", "step_without_network_s", "exposed_s", "memory_device_bytes")
+    return {**{key: rounded(answer["timing"][key]) for key in kept}, "piece_bytes": answer["piece_bytes"]}
+
+
+def curve_cases(long):
+    """(cluster, model, batch, placement, workers, who), those with a target first."""
+    for cluster, model, batch, placement, numbers in JUDGED:
+        for workers in numbers:
+            if long or workers <= 64:
+                for who in WHO[placement]:
+                    yield cluster, model, batch, placement, workers, who
+    for cluster, model, batch, placement, numbers in CURVES if long else ():
+        for workers in numbers:
+            for who in (*WHO[placement], f"cdp-v1 {BEFORE}", f"cdp-v2 {BEFORE}"):
+                yield cluster, model, batch, placement, workers, who
+
+
+def printed_table(settings, asked, steps):
+    # What was chosen for the cluster is said, where there is none.
+    chosen = {"piece-bytes": asked["piece_bytes"], **({"zero-ahead": asked["zero_ahead"]} if asked["zero_ahead"] else {})}
+    dumped = {key: value for key, value in settings.items() if key != "cluster"}
+    return run_program("plan", {**dumped, **chosen, "dump": True, "edges": True, "steps": steps})
 
 
 def replay(settings, program):
     asked = plan(settings)
-    dumped = {key: value for key, value in settings.items() if key != "cluster"}
-    printed = run_program("plan", {**dumped, "piece-bytes": asked["piece_bytes"], "dump": True, "edges": True,
-                                   "steps": asked["timing"]["steps"]})  # fmt: skip
     try:
-        found = smpi.replay(printed, asked, program)
+        found = smpi.replay(printed_table(settings, asked, asked["timing"]["steps"]), asked, program)
     except ReplayError as error:
         raise WorkerError(str(error)) from error
     timing = asked["timing"]
     return {"predicted_s": timing["step_s"], "compute_s": timing["compute_s"], "smpi_s": found["step_s"],
-            "without_network_s": timing["step_without_network_s"], "ratio": rounded(found["step_s"] / timing["step_s"]),
-            "burst": rounded(timing["peak_bytes_per_s"] / timing["mean_bytes_per_s"]),
-            "ranks": found["ranks"], "messages": found["messages"], "simgrid": smpi.version()}  # fmt: skip
+            "ratio": rounded(found["step_s"] / timing["step_s"]), "ranks": found["ranks"],
+            "messages": found["messages"], "simgrid": smpi.version()}  # fmt: skip
 
 
-def replays(long):
-    for cluster, model in REPLAYED.items():
-        for workers in (16, 64, 256) if long else (16,):
-            for placement in REPLAYED_PLACEMENTS[workers] if long else ("replica",):
+def disturbed(numbers):
+    """(cluster, workers, who)."""
+    return [(cluster, workers, who) for cluster in CLUSTERS for workers in sorted(numbers) for who in WHO["replica"]]
+
+
+def disturbed_key(cluster, workers, who):
+    return "disturbed-" + key_of(cluster, REPLAYED[cluster][0], "replica", workers, who)
+
+
+def disturb(settings, program):
+    """Seconds of a step by SMPI, undisturbed and not."""
+    asked, found = plan(settings), {}
+    printed = printed_table(settings, asked, DISTURBED_STEPS)
+    for name, how in DISTURBANCES.items():
+        try:
+            found[name] = smpi.replay(printed, asked, program, None, Disturbance(**how), DISTURBED_STEPS)["step_s"]
+        except ReplayError as error:
+            raise WorkerError(str(error)) from error
+    return {"steps": found, "compute_s": asked["timing"]["compute_s"], "simgrid": smpi.version()}
+
+
+def replays(numbers, placements):
+    """(cluster, workers, placement, rule)."""
+    for workers in numbers:
+        for placement in placements:
+            for cluster in CLUSTERS:
                 for rule in RULES:
-                    heavy = (cluster, placement) == ("ethernet", "pipeline")  # SMPI wants 24 GB and more for its cuts
-                    if (placement, rule) != ("zero", "dp") and not heavy:
-                        yield cluster, workers, placement, rule, model
+                    if (placement, rule) != ("zero", "dp"):
+                        yield cluster, workers, placement, rule
 
 
-def measure(store, options):
-    for model in MODELS if options.long else ("gpt2", "mt-nlg-530b"):
-        for workers in WORKERS if options.long else (16,):
-            key = f"plan-{model}-{workers}"
-            if options.only in key:
-                command = shown_command("plan", {"model": model, "batch": MODELS[model], "workers": workers,
-                                                 "optimizer": "adamw", "cluster": "bench/simgrid/eight-a-node.json"})  # fmt: skip
-                store.once(key, command + " --rule ... --placement ...", lambda m=model, n=workers: predict(m, n))
+def listed(model, workers):
+    """All rules and placements of a model and a number of workers."""
+    found = []
+    for placement in LISTED_PLACEMENTS:
+        for rule in RULES:
+            settings = settings_of("eight-a-node", model, MODELS[model], placement, workers, rule)
+            answer = plan({**settings, "optimizer": "adamw"})
+            row = {"rule": rule, "placement": placement}
+            row.update({key: rounded(answer["predictions"][key]) for key in KEPT})
+            row.update({key: rounded(answer["timing"][key]) for key in TIMED})
+            found.append(row)
+    return {"plans": found}
+
+
+def shown(settings):
+    return shown_command("plan", {**settings, "cluster": f"bench/simgrid/{os.path.basename(settings['cluster'])}"})
+
+
+def measure_curves(store, options):
+    for case in curve_cases(options.long):
+        cluster, model, _, placement, workers, who = case
+        key, settings = key_of(cluster, model, placement, workers, who), settings_of(*case)
+        if options.only in key:
+            store.once(key, shown(settings), lambda s=settings: timed(s))
+
+
+def measure_replays(store, options, numbers, placements):
     missing = smpi.missing()
     if missing:
         say(f"* SimGrid is MISSING ({', '.join(missing)}): no tables are replayed. Debian: libsimgrid-dev.")
         return
     program = smpi.compile_replay(store.work)
-    for cluster, workers, placement, rule, model in replays(options.long):
+    for cluster, workers, placement, rule in replays(numbers, placements):
         key = f"smpi-{cluster}-{placement}-{rule}-{workers}"
-        settings = {**model, "workers": workers, "rule": rule, "placement": placement, "cluster": cluster_file(cluster)}
+        settings = settings_of(cluster, *REPLAYED[cluster], placement, workers, rule)
         if options.only in key:
-            store.once(key, shown_command("plan", {**settings, "cluster": f"bench/simgrid/{cluster}.json"}),
-                       lambda s=settings: replay(s, program))  # fmt: skip
+            store.once(key, shown(settings), lambda s=settings: replay(s, program))
+    for cluster, workers, who in disturbed(set(numbers) & set(DISTURBED_WORKERS) if "replica" in placements else ()):
+        key, settings = disturbed_key(cluster, workers, who), settings_of(cluster, *REPLAYED[cluster], "replica", workers, who)
+        if options.only in key:
+            store.once(key, shown(settings), lambda s=settings: disturb(s, program))
+
+
+def measure_listed(store, options):
+    for workers in LISTED_WORKERS:
+        for model in MODELS:
+            key = f"plans-{model}-{workers}"
+            settings = {"model": model, "batch": MODELS[model], "workers": workers, "optimizer": "adamw",
+                        "cluster": cluster_file("eight-a-node")}  # fmt: skip
+            if options.only in key:
+                store.once(key, shown(settings) + " --rule ... --placement ...",
+                           lambda m=model, n=workers: listed(m, n))  # fmt: skip
+
+
+def measure(store, options):
+    measure_curves(store, options)
+    if not options.long:
+        measure_replays(store, options, REPLAYED_WORKERS[:1], ("replica",))
+        return
+    measure_replays(store, options, REPLAYED_WORKERS[:-1], ("replica", "zero"))
+    measure_listed(store, options)
+    measure_replays(store, options, REPLAYED_WORKERS[-1:], ("replica", "zero"))
 
 
 # ---- showing ----------------------------------------------------------------------------------------------
@@ -121,76 +230,115 @@ def seconds(value):
     return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
-def states(row, where):
-    return [size(row[f"{what}_{where}_bytes"]) for what in ("weights", "gradients", "optimizer")]
+def over_compute(run):
+    return run["step_s"] / run["compute_s"]
+
+
+def verdict(value, most):
+    return "PASS" if value <= most else "MISS"
+
+
+def judged_rows(raw):
+    for cluster, model, _, placement, numbers in JUDGED:
+        for workers in numbers:
+            found = {who: raw["runs"].get(key_of(cluster, model, placement, workers, who)) for who in WHO[placement]}
+            for who, run in found.items():
+                if not run or not found["dp"] or who == "dp":
+                    continue
+                dp, mine = over_compute(found["dp"]), over_compute(run)
+                absolute = (placement, who) == ("replica", "cdp-v1")
+                factor = MOST_OVER_DP[placement]
+                most = MOST_OVER_COMPUTE if absolute else factor * dp
+                target = f"≤ {most:.3f}" + ("" if absolute else " (dp's)" if factor == 1 else f" ({factor} × dp's)")
+                name = f"cdp-v2, slack {SLOTS}" if who == SLACK else who
+                yield [placement, model, cluster, workers, name, f"{mine:.3f}", f"{dp:.3f}", target, verdict(mine, most)]
+
+
+def smpi_rows(raw):
+    """A row for each cluster, placement and number of workers."""
+    for cluster in CLUSTERS:
+        for placement in ("replica", "zero"):
+            for workers in REPLAYED_WORKERS:
+                found = {rule: raw["runs"].get(f"smpi-{cluster}-{placement}-{rule}-{workers}") for rule in RULES}
+                there = [run for run in found.values() if run]
+                if there:
+                    apart = max(abs(run["ratio"] - 1) for run in there)
+                    cells = [f"{run['predicted_s'] / run['compute_s']:.3f}, {run['smpi_s'] / run['compute_s']:.3f}"
+                             if run else "–" for run in found.values()]  # fmt: skip
+                    yield [cluster, REPLAYED[cluster][0], placement, workers, *cells, f"{100 * apart:.1f} %",
+                           verdict(apart, MOST_APART)]  # fmt: skip
+
+
+def disturbed_rows(raw):
+    for cluster, workers, who in disturbed(DISTURBED_WORKERS):
+        run = raw["runs"].get(disturbed_key(cluster, workers, who))
+        if run:
+            calm, *others = (run["steps"][how] for how in DISTURBANCES)
+            name = f"cdp-v2, slack {SLOTS}" if who == SLACK else who
+            yield [cluster, REPLAYED[cluster][0], workers, name, seconds(calm),
+                   *(f"{1000 * (step - calm):.1f} ms" for step in others)]  # fmt: skip
 
 
 def plan_rows(raw, workers):
     for model in MODELS:
-        for row in raw["runs"].get(f"plan-{model}-{workers}", {}).get("plans", ()):
-            timed = "step_s" in row
-            yield [model, row["placement"], row["rule"], row["devices"], *states(row, "device"),
+        for row in raw["runs"].get(f"plans-{model}-{workers}", {}).get("plans", ()):
+            states = [size(row[f"{what}_device_bytes"]) for what in ("weights", "gradients", "optimizer")]
+            yield [model, row["placement"], row["rule"], row["devices"], *states,
                    size(row["activations_device_peak_bytes"]), size(row["activations_peak_bytes"]),
-                   f"{size(row['memory_device_bytes'])}{'' if row['fits'] else ' !'}" if timed else "",
-                   size(row["bytes_sent_device"]), f"{row['burst']:.1f}",
-                   seconds(row["step_s"]) if timed else "", f"{row['step_s'] / row['compute_s']:.2f}" if timed else "",
-                   f"{100 * row['exposed_s'] / row['step_s']:.0f} %" if timed else ""]  # fmt: skip
+                   f"{size(row['memory_device_bytes'])}{'' if row['fits'] else ' !'}", size(row["bytes_sent_device"]),
+                   f"{row['burst']:.1f}", seconds(row["step_s"]), f"{over_compute(row):.2f}",
+                   f"{100 * row['exposed_s'] / row['step_s']:.0f} %"]  # fmt: skip
 
 
 def tables(raw):
-    header = ["model", "placement", "rule", "devices", "weights", "sums", "optimizer", "activations", "of all", "memory",
-              "sent", "burst", "step", "over compute", "exposed"]  # fmt: skip
-    found = {f"plans-{n}": table(header, rows) for n in WORKERS if (rows := list(plan_rows(raw, n)))}
-    rows = []
-    for cluster, workers, placement, rule, model in replays(True):
-        run = raw["runs"].get(f"smpi-{cluster}-{placement}-{rule}-{workers}")
-        if run:
-            rows.append([cluster, model["model"], workers, placement, rule, seconds(run["compute_s"]),
-                         seconds(run["predicted_s"]), seconds(run["smpi_s"]), f"{run['ratio']:.3f}"])  # fmt: skip
-    if rows:
-        found["smpi"] = table(["cluster", "model", "N", "placement", "rule", "compute", "predicted step", "SMPI's step",
-                               "ratio"], rows)  # fmt: skip
+    found = {}
+    if rows := list(judged_rows(raw)):
+        found["targets"] = table(["placement", "model", "cluster", "N", "rule", "step over compute", "dp's", "target", ""],
+                                 rows)  # fmt: skip
+    if rows := list(smpi_rows(raw)):
+        found["smpi"] = table(["cluster", "model", "placement", "N", *(f"{rule}: plan, SMPI" for rule in RULES),
+                               "apart at most", "within 5 %"], rows)  # fmt: skip
+    if rows := list(disturbed_rows(raw)):
+        found["disturbed"] = table(["cluster", "model", "N", "rule", "step", *(f"{how}: longer by" for how in list(DISTURBANCES)[1:])],
+                                   rows)  # fmt: skip
     return found
 
 
-def panel(raw, cluster, what, title):
-    """Steps over computing, by N: those predicted, or SMPI's."""
-    marks, places = [], {16: 0, 64: 1, 256: 2}
-    for number, rule in enumerate(RULES):
-        points = [(places[n], run) for n in places
-                  if (run := raw["runs"].get(f"smpi-{cluster}-replica-{rule}-{n}"))]  # fmt: skip
-        if points:
-            marks.append({"kind": "bars", "points": [(x + 0.22 * (number - 1), run[what] / run["compute_s"])
-                                                     for x, run in points],
-                          "colour": number, "span": 0.2, "name": rule, "fade": 0.55})  # fmt: skip
-    return {"title": title, "x": "0, 1, 2: N = 16, 64, 256", "y": "step over what one worker computes", "marks": marks,
-            "legend": "left", "x_range": (-0.6, 2.6), "x_ticks": [0, 1, 2]}  # fmt: skip
+def listing(raw):
+    """The plans in full, as a page of its own."""
+    header = ["model", "placement", "rule", "devices", "weights", "sums", "optimizer", "activations", "of all", "memory",
+              "sent", "burst", "step", "over compute", "exposed"]  # fmt: skip
+    about = ("fp32, AdamW, nothing recomputed. Memory is of the device that needs most, a ! says that it does not fit; *of all* is "
+             "the peak of activations summed over devices; *sent* by the busiest device in a step; *burst* the busiest slot's "
+             "bytes over the mean; *over compute* the step over what one worker computes.")  # fmt: skip
+    found = [(f"{workers} workers", table(header, rows)) for workers in LISTED_WORKERS if (rows := list(plan_rows(raw, workers)))]
+    return page(raw, "Plans of large models on eight-a-node", about, *found)
 
 
-def scale_panel(raw, placement):
+def files(raw):
+    return {"scale-plans.md": listing(raw)} if any(key.startswith("plans-") for key in raw["runs"]) else {}
+
+
+def panel(raw, cluster, model, placement, numbers):
+    """Steps over computing against workers, dp beside the cycle, before and after."""
     marks = []
-    for number, model in enumerate(MODELS):
-        for rule in ("dp", "cdp-v2"):
-            points = []
-            for place, workers in enumerate(WORKERS):
-                for row in raw["runs"].get(f"plan-{model}-{workers}", {}).get("plans", ()):
-                    if (row["placement"], row["rule"]) == (placement, rule) and "step_s" in row:
-                        points.append((place, row["step_s"] / row["compute_s"]))
-            if points:
-                marks.append({"kind": "line", "points": points, "name": f"{model}, {rule}", "colour": number,
-                              "dash": DASHES[1] if rule == "dp" else ""})  # fmt: skip
-    return {"title": f"{placement}: step over what one worker computes", "x": "0 to 3: N = 16, 64, 256, 1024", "marks": marks,
-            "legend": "left", "x_range": (0, 3), "x_ticks": [0, 1, 2, 3]}  # fmt: skip
+    drawn = [("dp", 5, ""), *((who, n, "") for n, who in enumerate(WHO[placement][1:])),
+             *((f"{rule} {BEFORE}", n, DASHES[1]) for n, rule in enumerate(RULES[1:]))]  # fmt: skip
+    for who, colour, dash in drawn:
+        points = [(place, over_compute(run)) for place, workers in enumerate(numbers)
+                  if (run := raw["runs"].get(key_of(cluster, model, placement, workers, who)))]  # fmt: skip
+        if points:
+            name = who.replace(", slack", f" (replica: slack {SLOTS})").replace(f" {BEFORE}", f", {BEFORE}")
+            marks.append({"kind": "line", "points": points, "name": name, "colour": colour, "dash": dash, "width": 2})
+    return {"title": f"{placement}, {model}, {cluster}", "x": "workers", "y": "step over compute", "marks": marks,
+            "x_range": (0, len(numbers) - 1), "x_ticks": list(range(len(numbers))), "x_names": list(map(str, numbers)),
+            "log": True}  # fmt: skip
 
 
 def figures(raw):
-    panels = [panel(raw, cluster, what, f"{cluster}, replica: {name}")
-              for cluster in REPLAYED for what, name in (("predicted_s", "the plan"), ("smpi_s", "SMPI"))]  # fmt: skip
-    found = {}
+    panels = [panel(raw, cluster, model, placement, numbers) for cluster, model, _, placement, numbers in CURVES]
     panels = [p for p in panels if p["marks"]]
     if panels:
-        found["scale-smpi.svg"] = figure(panels, columns=2, width=960, height=300)
-    panels = [p for p in (scale_panel(raw, placement) for placement in ("replica", "zero")) if p["marks"]]
-    if panels:
-        found["scale-plans.svg"] = figure(panels, columns=2, width=960, height=340)
-    return found
+        panels[0]["legend"] = "left"
+    title = "Predicted step over what one worker computes, dp beside the cycle, before and after"
+    return {"scale.svg": figure(panels, columns=3, width=1260, height=360, title=title)} if panels else {}

@@ -9,7 +9,7 @@ import os
 import models
 import training
 from models import Worker, WorkerError, rounds_text, say_peer_is_missing, text
-from render import table
+from render import page, table
 
 QUESTION = "How fast is training, and how much memory does the process take, beside PyTorch?"
 MODELS = tuple(training.TASKS)
@@ -87,12 +87,33 @@ def bars(runs):
                      if line.startswith("  ") and "not run" not in line)  # fmt: skip
 
 
-def tables(raw):
-    runs = raw["runs"]
+def short(runs):
+    """Of each model, ours beside the better of PyTorch's two settings."""
+    rows = []
+    for name in MODELS:
+        s = runs.get(name, {}).get("summary", {})
+        if "ratio" in s:
+            rows.append([name, text(s[training.MAIN]), text(s[s["best_setting"]]), text(s["ratio"], 2), text(s["rss_ratio"], 2),
+                         "" if s["quiet"] else "not quiet: no evidence"])  # fmt: skip
+    header = ["model", "samples/s", "PyTorch's", "over PyTorch's", "resident memory over PyTorch's", ""]
+    return table(header, rows) if rows else ""
+
+
+def listing(runs):
     rows = [row for name in MODELS if name in runs for row in rows_of(name, runs[name], runs.get(f"{name}-ddp"))]
     header = ["model", "batch", "who", "samples/s", "cdp-v2 over PyTorch*", "resident, MB", "activations, MB", "rounds"]
-    parts = {"training": table(header, rows) if rows else "", "bars": bars(runs)}
+    return table(header, rows) if rows else ""
+
+
+def tables(raw):
+    parts = {"training": short(raw["runs"]), "bars": bars(raw["runs"])}
     return {part: text for part, text in parts.items() if text}
+
+
+def files(raw):
+    about = "Median (lowest..highest) of the rounds kept. A star: the better of PyTorch's settings."
+    found = listing(raw["runs"])
+    return {"speed-runs.md": page(raw, "Speed of training, all runs", about, ("", found))} if found else {}
 
 
 def headline(raw):

@@ -98,8 +98,9 @@ def figures(raw):
     marks = []
     for n, rule in enumerate(RULES):
         for name, dash in (("activations", ""), ("resident", "7 4")):
-            line = sorted((one[rule]["seconds"], one[rule][f"{name}_mb"]) for _, one in found)
-            marks.append({"kind": "line", "points": line, "name": f"{rule}: {name}", "colour": n, "dash": dash})
-    panel = {"title": "full waveform inversion: fewer checkpoints held, more computed again", "x": "seconds a gradient",
-             "y": "MB at most", "marks": marks, "legend": True}  # fmt: skip
+            line = sorted((one[rule][f"{name}_mb"], one[rule]["seconds"]) for _, one in found)
+            marks.append({"kind": "line", "points": line, "name": f"{rule}: {name}", "colour": n, "dash": dash, "dots": True})
+    panel = {"title": "full waveform inversion: from 1 checkpoint in a stage (left) to all states held (right)",
+             "x": "MB at most", "y": "seconds a gradient", "marks": marks, "legend": True,
+             "y_range": (0, 1.5 * max(y for mark in marks for _, y in mark["points"]))}  # fmt: skip
     return {"waveform-memory.svg": figure([panel])}

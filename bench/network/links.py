@@ -125,6 +125,30 @@ class Links:
         """The beginning of a command that runs in a namespace: a rank's, or "hub"."""
         return ["ip", "netns", "exec", self.hub if where == "hub" else self.space(where)]
 
+    def processes(self, rank, name):
+        """The processes of a program in a rank's namespace."""
+        found = []
+        for pid in call("ip", "netns", "pids", self.space(rank)).split():
+            try:
+                with open(f"/proc/{pid}/comm") as file:
+                    found += [int(pid)] if file.read().strip() == name else []
+            except OSError:
+                pass  # it has ended
+        return found
+
+    def goodput(self, seconds=4):
+        """Bytes a second that a program gets through a link, with TCP: less than the link's rate by the headers."""
+        words = [[*self.inside(rank), sys.executable, os.path.join(HERE, "goodput.py"), what, self.address(1), "5001",
+                  str(seconds)] for rank, what in ((1, "receive"), (0, "send"))]  # fmt: skip
+        receiver = subprocess.Popen(words[0], stdout=subprocess.PIPE, text=True)
+        try:
+            call(*words[1])
+            output, _ = receiver.communicate(timeout=10 * seconds)
+        finally:
+            receiver.kill()
+            receiver.wait()
+        return float(output)
+
     def watch(self):
         return Watch(self)
 

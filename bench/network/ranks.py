@@ -7,6 +7,7 @@ they are left out.
     compute_s   what its computation took, mean over ranks
     exposed_s   the rest of it
     waited_s    the same by the program's own account, for the whole run (not of DDP)
+    held        messages of a step, over all ranks, that were held back to pace their links (not of DDP)
     carried_burst  the most bytes by which what left all ranks ran ahead of its own mean rate (see largest_burst)
     handed_burst   the same of what ranks handed to the network. A sum over all counts in the moment it begins, with all
                    that its rank must send for it.
@@ -15,10 +16,13 @@ they are left out.
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -102,7 +106,41 @@ def full_swing(by_rank, steps):
     return statistics.median(times), max(begins), min(ends)
 
 
-def train_ours(links, settings, steps):
+class Pause(threading.Thread):
+    """Stops a rank's process for a while, once so many steps have been reported."""
+
+    def __init__(self, links, metrics, rank=1, steps=FILLING + 3, seconds=1.0):
+        super().__init__(daemon=True)
+        self.links, self.metrics, self.rank, self.steps, self.seconds = links, metrics, rank, steps, seconds
+        self.over, self.paused = threading.Event(), False
+
+    def reported(self):
+        try:
+            with open(self.metrics) as file:
+                return sum(1 for _ in file)
+        except OSError:
+            return 0
+
+    def run(self):
+        while not self.over.wait(0.02):
+            if self.reported() >= self.steps:
+                pids = self.links.processes(self.rank, os.path.basename(program()))
+                for number in (signal.SIGSTOP, signal.SIGCONT):
+                    for pid in pids:
+                        os.kill(pid, number)
+                    time.sleep(self.seconds if number == signal.SIGSTOP else 0)
+                self.paused = bool(pids)
+                return
+
+    def end(self):
+        self.over.set()
+        self.join()
+        if not self.paused:
+            raise WorkerError(f"rank {self.rank} was not paused: the run was too short")
+
+
+def train_ours(links, settings, steps, pause=False):
+    """With `pause` one rank stands still for a second on the way."""
     with tempfile.TemporaryDirectory() as directory:
         sends, out = os.path.join(directory, "sends"), os.path.join(directory, "out")
         fixed = {"placement": "replica", "threads": 1, "keep": 0, "step-seconds": STEP_SECONDS}
@@ -110,10 +148,15 @@ def train_ours(links, settings, steps):
         for option, value in {**fixed, **settings, "workers": links.ranks, "steps": steps, "out": out}.items():
             words += [f"--{option}", str(value)]
         environment = clean_environment(CAROUSEL_NETWORK=links.name)
+        pausing = Pause(links, os.path.join(out, "metrics.jsonl")) if pause else None
+        if pausing:
+            pausing.start()
         with links.watch() as watch:
             done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=RUN_SECONDS)
         if done.returncode != 0:
             raise WorkerError(f"{settings}: exit code {done.returncode}: {done.stderr.strip()[:2000]}")
+        if pausing:
+            pausing.end()
         with open(os.path.join(out, "summary.json")) as file:
             summary = json.load(file)
         by_rank = read_sends(sends, links.ranks)
@@ -125,6 +168,7 @@ def train_ours(links, settings, steps):
         "compute_s": compute,
         "exposed_s": step - compute,
         "waited_s": summary["comm"]["exposed_ms_per_step"] / 1e3,
+        "held": sum(rank["held_messages"] for rank in summary["ranks"]) / steps,
         **bursts(events, watch.samples, begin, end, compute / SLOTS),
     }
 

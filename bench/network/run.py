@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """What does a network of a given rate cost each rule, beside an overlapped all-reduce and PyTorch's DDP? See README.md.
 
-    BUILD_DIR=build bench/network/run.py [--models a,b] [--rounds N] [--quick] [--json FILE] [--minutes M]
+    BUILD_DIR=build bench/network/run.py [--models a,b] [--only NAME] [--who A;B] [--rounds N] [--quick] [--json FILE] [--minutes M]
 
 Four ranks in network namespaces whose links are limited by tc's tbf, see links.py; needs root. A missed bar is printed
 as such and is no error; the exit code is 1 only if something could not be measured.
 """
 
 import argparse
+import collections
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.dont_write_bytecode = True
@@ -43,15 +45,25 @@ OURS = {
 }
 DDP = "PyTorch DDP, gloo"
 JUDGED = ["cdp-v1", f"cdp-v2, slack {SLACK}"]
+# The same with links that are not paced: what pacing is worth, at the matched rate.
+UNPACED = {f"{who}, not paced": {**OURS[who], "pace-links": "off"} for who in JUDGED}
+# Bits in a second (None: as MATCHED says, or no limit), steps of a run, whether it is measured in every round or in the
+# first; and of those that are varied, options of the program, and whether a rank pauses for a second.
+Condition = collections.namedtuple("Condition", "rate steps always settings pause", defaults=({}, False))
 MATCHED = "matched"  # the rate that SHARE says
-# Bits in a second, steps of a run, and whether it is measured in every round or in the first.
+SATURATED = "100 Mbit/s"
 RATES = {
-    MATCHED: (None, LEAST_STEPS + 4, True),
-    "unlimited": (None, LEAST_STEPS + 2, False),
-    "1 Gbit/s": (1e9, LEAST_STEPS + 2, False),
-    "100 Mbit/s": (1e8, LEAST_STEPS - 2, False),
+    MATCHED: Condition(None, LEAST_STEPS + 4, True),
+    "unlimited": Condition(None, LEAST_STEPS + 2, False),
+    "1 Gbit/s": Condition(1e9, LEAST_STEPS + 2, False),
+    SATURATED: Condition(1e8, LEAST_STEPS - 2, False),
+}
+VARIED = {  # at the matched rate; dp and the judged
+    "times of tasks ±20 %": Condition(None, LEAST_STEPS + 8, True, {"step-jitter": 0.2}),
+    "a rank pauses for 1 s": Condition(None, LEAST_STEPS + 4, True, {}, True),
 }
 BURST_BAR = 0.25
+SATURATED_BAR = 1.04
 
 
 # ---- measuring --------------------------------------------------------------------------------------------
@@ -74,13 +86,14 @@ class Bench:
                 json.dump(self.state, file, indent=1)
             os.replace(self.options.json + ".new", self.options.json)
 
-    def run(self, name, who, steps):
+    def run(self, name, who, condition):
         task = TASKS[name]
         if who == DDP:
-            return train_ddp(self.links, self.options.torch, task, steps)
-        return train_ours(self.links, {**task, **OURS[who], "stages": STAGES, "lr": LR}, steps)
+            return train_ddp(self.links, self.options.torch, task, condition.steps)
+        settings = {**task, **{**OURS, **UNPACED}[who], "stages": STAGES, "lr": LR, **condition.settings}
+        return train_ours(self.links, settings, condition.steps, condition.pause)
 
-    def measure(self, name, number, label, rate, who, steps):
+    def measure(self, name, number, label, rate, who, condition):
         key = f"{name}|{number}|{label}|{who}"
         if key in self.state["runs"]:
             return
@@ -89,29 +102,63 @@ class Bench:
         before = [self.worker.ask("sgemm", threads, models.SGEMM_SECONDS)["gflops"] for threads in (1, models.THREADS)]
         self.links.limit(rate)
         try:
-            result = self.run(name, who, steps)
+            more = {"goodput": self.links.goodput()} if label == SATURATED else {}
+            result = self.run(name, who, condition)
         except (WorkerError, LinkError, subprocess.TimeoutExpired) as error:
             print(f"bench: {error}", file=sys.stderr, flush=True)
             self.state["errors"].append(f"{key}: {error}")
             return
-        result.update(rate=rate, sgemm=before, quiet=before[1] >= QUIET * before[0])
+        if label == SATURATED and who in OURS:
+            more["predicted_s"] = predict(name, who, rate)
+        result.update(more, rate=rate, sgemm=before, quiet=before[1] >= QUIET * before[0])
         self.state["runs"][key] = result
         self.keep()
         print(f"{name} round {number + 1}, {label}{f' ({rate / 1e6:.0f} Mbit/s)' if label == MATCHED else ''}, {who}: "
-              f"{1e3 * result['step_s']:.0f} ms, exposed {1e3 * result['exposed_s']:.0f} ms",
-              file=sys.stderr, flush=True)  # fmt: skip
+              f"{1e3 * result['step_s']:.0f} ms, exposed {1e3 * result['exposed_s']:.0f} ms, "
+              f"burst {1e-6 * result['carried_burst']:.1f} MB", file=sys.stderr, flush=True)  # fmt: skip
 
     def round(self, name, number, label, contenders):
         """All contenders in turn; who begins changes from round to round."""
-        rate, steps, always = RATES[label]
-        if not always and number > 0:
+        condition = {**RATES, **VARIED}[label]
+        if not condition.always and number > 0:
+            return
+        contenders = choose(label, contenders)
+        if not contenders:
             return
         turn = number % len(contenders)
         weights = sum(p["bytes"] for p in plan(plan_settings(name))["parameters"])
         self.state["weights"][name] = weights
-        rate = 2 * weights * 8 / (SHARE * STEP_SECONDS) if label == MATCHED else rate
+        rate = matched_rate(weights) if label == MATCHED or label in VARIED else condition.rate
         for who in contenders[turn:] + contenders[:turn]:
-            self.measure(name, number, label, rate, who, steps)
+            self.measure(name, number, label, rate, who, condition)
+
+
+def matched_rate(weights):
+    return 2 * weights * 8 / (SHARE * STEP_SECONDS)
+
+
+def choose(label, contenders):
+    if label in VARIED:
+        return ["dp", *JUDGED]
+    return [who for who in contenders if who not in UNPACED or label == MATCHED]
+
+
+# ---- predicting -------------------------------------------------------------------------------------------
+
+
+def predict(name, who, rate):
+    """Seconds of a step that `carousel plan` says beforehand, for devices that compute one in STEP_SECONDS."""
+    cluster = {"name": "the bench's network", "flops": 1e9, "memory": 1e12,
+               "between": {"bandwidth": rate / 8, "latency": 1e-4}}  # fmt: skip
+    with tempfile.NamedTemporaryFile("w+", suffix=".json") as file:
+        for _ in range(2):  # the first time says how much there is to compute
+            file.seek(0)
+            file.truncate()
+            json.dump(cluster, file)
+            file.flush()
+            timing = plan({**plan_settings(name), **OURS[who], "cluster": file.name})["timing"]
+            cluster["flops"] *= timing["compute_s"] / STEP_SECONDS
+    return timing["step_s"]
 
 
 # ---- printing ---------------------------------------------------------------------------------------------
@@ -136,7 +183,7 @@ def print_curve(state, name, contenders):
     weights = state["weights"][name]
     rows = []
     for label in RATES:
-        for who in contenders:
+        for who in choose(label, contenders):
             runs, free = runs_of(state, name, label, who), runs_of(state, name, "unlimited", who)
             if not runs:
                 continue
@@ -162,6 +209,61 @@ def print_conditions(state):
           f"{len(noisy)} of them two threads of SGEMM did not reach {QUIET} times one.")  # fmt: skip
 
 
+def growth(state, name, label, who):
+    """Seconds by which a step is longer than undisturbed ones, by rounds."""
+    calm, varied = runs_of(state, name, MATCHED, who), runs_of(state, name, label, who)
+    return {n: varied[n]["step_s"] - calm[n]["step_s"] for n in sorted(set(calm) & set(varied))}
+
+
+def print_varied(state, names):
+    """Returns what it finds, as print_bars."""
+    rows, outcome = [], []
+    for name in names:
+        for label in VARIED:
+            dp = growth(state, name, label, "dp")
+            for who in ["dp", *JUDGED]:
+                found = growth(state, name, label, who)
+                both = sorted(set(found) & set(dp))
+                if both:
+                    more = spread(found[n] - dp[n] for n in both)
+                    passed = who == "dp" or more["median"] <= 0
+                    rows.append([name, label, who, text(spread(found.values()), 0, 1e3),
+                                 "–" if who == "dp" else f"{text(more, 0, 1e3)}{'' if passed else ' MISS'}"])  # fmt: skip
+                    outcome.append({"model": name, "who": who, "what": label, "value": more, "passed": passed})
+    if rows:
+        print_table("Disturbed: milliseconds that a step is longer than undisturbed ones of the same rule and round, at the "
+                    "matched rate; and by how much more than dp's, which must not be above 0. Median (min..max) of rounds.",
+                    ["model", "disturbed by", "who", "longer ms", "more than dp ms"], rows)  # fmt: skip
+    return outcome
+
+
+def print_saturated(state, names):
+    """Where the network is full: the cycle's step beside what its busiest links must carry, and what the plan says."""
+    rows, outcome = [], []
+    for name in names:
+        measured = {who: runs_of(state, name, SATURATED, who).get(0) for who in ["dp", *JUDGED]}
+        if SATURATED not in RATES or not all(measured.values()):
+            continue
+        predicted = {who: run["predicted_s"] for who, run in measured.items()}
+        for who, run in measured.items():
+            least = 2 * state["weights"][name] / run["goodput"]
+            over, better = run["step_s"] / least, predicted["dp"] < predicted[who]
+            rows.append([name, who, f"{run['step_s']:.2f}", f"{8e-6 * run['goodput']:.1f}", f"{over:.3f}",
+                         f"{predicted[who]:.2f}", "–" if who == "dp" else "yes" if better else "no"])  # fmt: skip
+            if who != "dp":
+                value = spread([over])
+                outcome.append({"model": name, "who": who, "what": "step over 2 Ψ_P, 100 Mbit/s", "value": value,
+                                "passed": over <= SATURATED_BAR})  # fmt: skip
+                outcome.append({"model": name, "who": who, "what": "the plan says that dp is better, 100 Mbit/s",
+                                "value": spread([predicted["dp"] / predicted[who]]), "passed": better})  # fmt: skip
+    if rows:
+        print_table(f"Saturated, {SATURATED}: seconds of a step; Mbit/s that a program gets through a link (TCP); the step over "
+                    f"the time in which it carries 2 Ψ_P, for the cycle at most {SATURATED_BAR}; seconds that `carousel plan "
+                    f"--cluster` predicts, and whether it says that dp is better.",
+                    ["model", "who", "step s", "goodput", "over 2 Ψ_P", "predicted s", "dp is better"], rows)  # fmt: skip
+    return outcome
+
+
 def print_bars(state, names):
     print(f"\nBars, at the rate where sending twice the weights takes {SHARE} of a step's compute\n")
     outcome = []
@@ -177,6 +279,13 @@ def print_bars(state, names):
                 "exposed over dp's": (spread(runs[n]["exposed_s"] / dp[n]["exposed_s"] for n in both), 1),
                 "largest burst over dp's": (spread(runs[n]["carried_burst"] / dp[n]["carried_burst"] for n in both), BURST_BAR),
             }
+            free = runs_of(state, name, MATCHED, f"{who}, not paced")
+            alike = sorted(set(free) & set(runs))
+            if alike:
+                bars["step over that of links that are not paced"] = (
+                    spread(runs[n]["step_s"] / free[n]["step_s"] for n in alike), 1.01)  # fmt: skip
+                bars["burst over that of links that are not paced"] = (
+                    spread(runs[n]["carried_burst"] / free[n]["carried_burst"] for n in alike), 1)  # fmt: skip
             for what, (value, bound) in bars.items():
                 passed = value["median"] < bound if bound == 1 else value["median"] <= bound
                 relation = "less than" if bound == 1 else "at most"
@@ -195,13 +304,15 @@ def plan_settings(name):
 def only_small():
     """Of the models and rates what shows whether all works. Returns the models."""
     TASKS["mlp"] = QUICK_TASK
-    del RATES["1 Gbit/s"], RATES["100 Mbit/s"]
+    del RATES["1 Gbit/s"], RATES[SATURATED]
     return ["mlp"]
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(TASKS), help="which, separated by commas (default: all)")
+    parser.add_argument("--only", default="", help="conditions whose names have this in them, e.g. matched (default: all)")
+    parser.add_argument("--who", default="", help="which of the contenders, separated by semicolons (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds (default 3)")
     parser.add_argument("--quick", action="store_true", help="one round of a small mlp: only whether it works")
     parser.add_argument("--json", metavar="FILE", help="all figures; what is there already is not measured again")
@@ -214,6 +325,9 @@ def parse_options():
     unknown = [name for name in options.models if name not in TASKS]
     if unknown:
         parser.error(f"there is no {', '.join(unknown)}; the models are {', '.join(TASKS)}")
+    unknown = [who for who in options.who.split(";") if who and who not in [*OURS, *UNPACED, DDP]]
+    if unknown:
+        parser.error(f"there is no {', '.join(unknown)}; the contenders are {'; '.join([*OURS, *UNPACED, DDP])}")
     if options.rounds < 1:
         parser.error("there must be a round")
     options.torch = models.find_python(options.python)
@@ -248,7 +362,9 @@ def read_state(path):
 def measure(bench, options, contenders):
     try:
         for number in range(options.rounds):
-            for label in RATES:
+            for label in [*RATES, *VARIED]:
+                if options.only not in label:
+                    continue
                 for name in options.models:
                     bench.round(name, number, label, contenders)
     except OutOfTime:
@@ -259,7 +375,9 @@ def main():
     options = parse_options()
     path = check()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that namespaces are removed
-    contenders = [*OURS, *([DDP] if options.torch else [])]
+    contenders = [*OURS, *UNPACED, *([DDP] if options.torch else [])]
+    if options.who:
+        contenders = [who for who in contenders if who in options.who.split(";")]
     if not options.torch:
         say_peer_is_missing()
     state = read_state(options.json)
@@ -280,7 +398,7 @@ def main():
     names = [name for name in options.models if name in state["weights"]]
     for name in names:
         print_curve(state, name, contenders)
-    state["bars"] = print_bars(state, names)
+    state["bars"] = print_saturated(state, names) + print_varied(state, names) + print_bars(state, names)
     bench.keep()
     return 1 if state["errors"] else 0
 

@@ -8,6 +8,7 @@ Bytes and times are those of `carousel plan --json`. Broadcasts and reductions t
 
 import collections
 import os
+import random
 import re
 
 TASK = re.compile(r"([FBUSRCD])([agpswb]?)(~?\d+)(?:\.(\d+))?(?:@(-?\d+)(?:~(-?\d+))?)?(?:/(-?\d+))?(?::(\d+))?(?:[<>](\d+))?"
@@ -55,10 +56,27 @@ class Table:
             raise ReplayError("the table was printed without the edges of its devices: use --dump --edges")
 
 
+class Disturbance:
+    """What makes a device's tasks take other times than planned: each varies at random by a part of it, up or down; and
+    one device pauses for some seconds in the given step. Rules of one placement draw the same, task for task."""
+
+    def __init__(self, jitter=0.0, pause=0.0, step=0, seed=1):
+        self.jitter, self.pause, self.step, self.seed = jitter, pause, step, seed
+
+    def times(self, device, devices, per_step):
+        """For the device's computing tasks in turn, what each takes over what is planned, and seconds besides."""
+        draws = random.Random(f"{self.seed}.{device}")
+        pauses_at = self.step * per_step if device == devices // 2 else None
+        number = 0
+        while True:
+            yield 1 + self.jitter * draws.uniform(-1, 1), self.pause if number == pauses_at else 0
+            number += 1
+
+
 class Schedule:
     """All devices' lines."""
 
-    def __init__(self, text, plan):
+    def __init__(self, text, plan, disturbance=None):
         self.table = Table(text)
         self.plan, self.stages = plan, plan["stages"]
         header = self.table.header
@@ -71,6 +89,7 @@ class Schedule:
         self.flops = plan["timing"]["compute_s"] * plan["cluster"]["flops"]
         self.tags, self.largest, self.messages, self.reduces = {}, 8, 0, False
         self.keys = self.send_keys()
+        self.disturbance, self.times = disturbance or Disturbance(), None
         self.lines = [self.write_device(device) for device in range(self.devices)]
 
     def tag(self, task):
@@ -142,7 +161,9 @@ class Schedule:
         if task.kind in "FB":
             stage = self.stages[int(task.name)]
             share = stage["forward_share" if task.kind == "F" else "backward_share"]
-            return ["c", task.slot, 0, self.step_of(task) if task.kind == "B" else -1, 0, self.flops * share]
+            over, more = next(self.times)
+            amount = self.flops * share * over + more * self.plan["cluster"]["flops"]
+            return ["c", task.slot, 0, self.step_of(task) if task.kind == "B" else -1, 0, amount]
         if number in filled:
             self.reduces = True
             self.largest = max(self.largest, filled[number])
@@ -156,6 +177,7 @@ class Schedule:
         for number, last in last_of.items():
             members[last].append(number)
         lines, computed = [], None
+        self.times = self.disturbance.times(device, self.devices, 2 * len(self.stages))
         first = next(task.slot for task in tasks if task.kind in "FB")
         if first > 0 and self.cyclic:  # devices begin one after another
             lines.append(["w", 0, 0, 0, 0, self.flops / self.plan["period_slots"] * first, 0])

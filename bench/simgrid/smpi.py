@@ -38,12 +38,13 @@ def compile_replay(directory):
     return target
 
 
-def replay(table, plan, program, timeout=None):
-    """The table (`carousel plan --dump --edges`) of a plan (`carousel plan --json --cluster`), of as many steps as its timing
-    has, run by SMPI.
+def replay(table, plan, program, timeout=None, disturbance=None, steps=None):
+    """The table (`carousel plan --dump --edges`) of a plan (`carousel plan --json --cluster`), of `steps` steps (as many as its
+    timing has), run by SMPI.
 
     Returns seconds of a step in steady state, and what was run."""
-    schedule = Schedule(table, plan)
+    schedule = Schedule(table, plan, disturbance)
+    steps = steps or plan["timing"]["steps"]
     with tempfile.TemporaryDirectory(prefix="carousel-simgrid-") as directory:
         ranks = schedule.write(directory)
         platform, hosts = os.path.join(directory, "platform.xml"), os.path.join(directory, "hosts")
@@ -58,7 +59,7 @@ def replay(table, plan, program, timeout=None):
     ends = collections.defaultdict(float)
     for step, seconds in re.findall(r"^mark (\d+) (\S+)$", done.stdout, re.MULTILINE):
         ends[int(step)] = max(ends[int(step)], float(seconds))
-    if done.returncode != 0 or len(ends) != plan["timing"]["steps"]:
+    if done.returncode != 0 or len(ends) != steps:
         raise ReplayError(f"SMPI came to no end: {(done.stderr or done.stdout)[-500:]}")
-    last = plan["timing"]["steps"] - 2
+    last = steps - 2
     return {"step_s": (ends[last] - ends[FILL - 1]) / (last - FILL + 1), "ranks": ranks, "messages": schedule.messages}
