@@ -25,7 +25,7 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 .DEFAULT_GOAL := build
 # What runs at once is for CMake and ctest to say (JOBS).
 .NOTPARALLEL:
-.PHONY: build demo test bench install deb want-deb deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
+.PHONY: build demo test bench install uninstall deb want-deb deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
 	results bench-models bench-memory bench-mpi-memory bench-train bench-data bench-network bench-scale bench-overhead want-build want-test want-style want-bench want-fuzz want-all
 
 .PHONY: docs want-docs test-mpi-full test-mpich test-page want-page want-mpich
@@ -41,6 +41,9 @@ demo: build ## where the cycle wins and where it does not, measured here in abou
 install: build ## install under PREFIX (default /usr/local); DESTDIR is honoured
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
 	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+
+uninstall: $(BUILD)/.configured ## remove from PREFIX what this tree installs there; DESTDIR is honoured
+	@tools/uninstall.sh $(BUILD) "$(PREFIX)" "$(DESTDIR)"
 
 docs: want-docs ## make the API reference of the public headers, build/docs/html
 	@mkdir -p $(BUILD)

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
-#include "base/shown.h"
+#include "carousel/convention.h"
+#include "carousel/utf8.h"
 
 /* A matrix with more columns does not fit a terminal, a list with more lines is not read. */
 enum { MOST_COLUMNS = 12, MOST_LINES = 30, WORST = 20, NAME_SHOWN = 24, LEAST_WIDTH = 6, MOST_WIDTH = 10 };
@@ -58,7 +58,7 @@ static class_name name_of(const car_dataset *data, int class_index) {
     class_name name;
     const char *own = data ? car_dataset_class_name(data, class_index) : NULL;
     if (own) {
-        car_shown_copy(own, false, name.text, sizeof name.text);
+        car_utf8_show(own, false, name.text, sizeof name.text);
     } else {
         snprintf(name.text, sizeof name.text, "class %d", class_index);
     }

@@ -19,6 +19,7 @@ enum {
 typedef enum car_cli_kind {
     CAR_CLI_FLAG, /* bool; takes no value */
     CAR_CLI_INT,  /* int */
+    CAR_CLI_AUTO, /* the same, or `auto`, which is 0 */
     CAR_CLI_REAL, /* double */
     CAR_CLI_SEED, /* uint64_t */
     CAR_CLI_TEXT, /* const char *, pointing into argv */

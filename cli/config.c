@@ -195,6 +195,7 @@ static bool add_option(cJSON *object, const car_cli_option *o) {
     switch (o->kind) {
     case CAR_CLI_FLAG:
         return cJSON_AddBoolToObject(object, o->name, *(const bool *)o->target) != NULL;
+    case CAR_CLI_AUTO:
     case CAR_CLI_INT: {
         int value = *(const int *)o->target;
         return value < o->least || value > o->most || cJSON_AddNumberToObject(object, o->name, value) != NULL;

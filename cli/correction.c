@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "cli.h"
 #include "train.h"
 
@@ -14,7 +14,7 @@ bool car_cli_correction_is_auto(const char *text, const car_optimizer_config *op
     return strcmp(text, "auto") == 0 && !optimizer->nesterov;
 }
 
-car_status car_cli_read_correction(car_context *context, const char *text, car_rule rule,
+car_status car_cli_read_correction(car_context *context, const char *text, const car_plan_config *plan,
                                    car_optimizer_config *optimizer) {
     double c = 0, a = 0;
     optimizer->correction = (car_correction){0};
@@ -22,7 +22,7 @@ car_status car_cli_read_correction(car_context *context, const char *text, car_r
         return CAR_OK;
     }
     if (strcmp(text, "auto") == 0) {
-        optimizer->correction = car_correction_choose(rule, optimizer);
+        optimizer->correction = car_correction_choose(plan, optimizer);
         return CAR_OK;
     }
     if (!car_cli_read_pair(text, ',', &c, &a) || !(c >= 0 && c <= largest) || !(a >= 0 && a <= largest)) {

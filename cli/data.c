@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 
 enum { MOST_ARGUMENTS = 64, NAMES_SHOWN = 12 };
 

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "data.h"
 
 enum { MOST_THREADS = 8, CHANNELS = 3, TAKE = 16, PROGRESS_EVERY = 64 };

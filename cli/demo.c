@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/available.h"
+#include "carousel/available.h"
 #include "demo.h"
 
 enum { ROWS = 5, MOST_RUNS = 3, MOST_OPTIONS = 48, SPARE_OPTIONS = 2 };
@@ -140,7 +140,7 @@ static void print_losses(const car_demo_result *results) {
 
 static void print_advice(void) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    car_available available = car_available_find("");
+    car_available available = car_available_find();
     printf("This machine, %ld %s and %.0f GB of free memory, would profit\n", cores, cores == 1 ? "core" : "cores",
            (double)available.machine / 1e9);
     if (cores < 2) {

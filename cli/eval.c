@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "train.h"
 #include "weights.h"
 
@@ -39,6 +39,12 @@ static int read_run(const car_cli_command *command, evaluation_run *run) {
     }
     if (snprintf(path, sizeof path, "%s/config.json", run->directory) >= (int)sizeof path) {
         return car_cli_fail(CAR_CLI_FAILED, "eval: the path %s is too long", run->directory);
+    }
+    if (stat(path, &entry) != 0) {
+        return car_cli_fail(CAR_CLI_FAILED,
+                            "eval: %s is not the directory of a run: it has no config.json, as 'carousel train --out' "
+                            "writes it; a file of weights goes with --weights FILE --model NAME --data SOURCE",
+                            run->directory);
     }
     int code = car_train_read_config(command, path, o);
     o->threads = threads;

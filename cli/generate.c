@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
+#include "carousel/utf8.h"
 #include "cli.h"
 #include "language.h"
-#include "tokenizer/unicode.h"
 
 enum { MOST_PROMPT = 16 << 20 };
 
@@ -17,7 +17,9 @@ typedef enum ending { ENOUGH, CONTEXT_FULL, END_OF_TEXT } ending;
 static const char *const ending_names[] = {"tokens", "context", "end_of_text"};
 
 typedef struct generation {
-    car_language_model model;
+    car_cli_language model;
+    car_generator *generator;       /* the model's */
+    const car_tokenizer *tokenizer; /* the model's */
     car_sampling sampling;
     const char *prompt;
     int wanted;
@@ -56,10 +58,10 @@ static int read_options(int argc, char **argv, generation *g) {
         {"top-p", "P", "choose among the likeliest that together have this probability", CAR_CLI_REAL,
          &g->sampling.top_p, 1e-9, 1},
         {"seed", "N", "what is chosen is a function of it", CAR_CLI_SEED, &g->sampling.seed, 0, 0},
-        {"threads", "P", "threads that compute", CAR_CLI_INT, &g->model.threads, 1, 256},
-        {"tokenizer", "FILE", "a tokenizer.json (that of the model)", CAR_CLI_TEXT, &g->model.tokenizer_path, 0, 0},
+        {"threads", "P", "threads that compute", CAR_CLI_INT, &g->model.config.threads, 1, 256},
+        {"tokenizer", "FILE", "a tokenizer.json (that of the model)", CAR_CLI_TEXT, &g->model.config.tokenizer, 0, 0},
         {"heads", "N", "heads of attention, for a file of weights alone (those of the model)", CAR_CLI_INT,
-         &g->model.heads, 1, 1 << 12},
+         &g->model.config.heads, 1, 1 << 12},
         {"json", NULL, "print a JSON object when all is there", CAR_CLI_FLAG, &g->json, 0, 0},
     };
     enum { COUNT = sizeof options / sizeof options[0] };
@@ -106,12 +108,12 @@ static car_status take_tokens(void *user, const int32_t *tokens, int count) {
 /* Without a prompt a text begins where another has ended. */
 static car_status encode_prompt(generation *g) {
     car_context *context = g->model.context;
-    int32_t end = car_tokenizer_end_of_text(g->model.tokenizer);
-    int positions = car_generator_sizes(g->model.generator).positions;
+    int32_t end = car_tokenizer_end_of_text(g->tokenizer);
+    int positions = car_generator_sizes(g->generator).positions;
     car_status status = CAR_OK;
     CAR_TRY(read_prompt(g));
     if (g->prompt_bytes > 0) {
-        CAR_TRY(car_tokenizer_encode(g->model.tokenizer, g->prompt, g->prompt_bytes, take_tokens, g));
+        CAR_TRY(car_tokenizer_encode(g->tokenizer, g->prompt, g->prompt_bytes, take_tokens, g));
     } else if (end >= 0) {
         CAR_TRY(take_tokens(g, &end, 1));
     } else {
@@ -135,7 +137,7 @@ static void show(generation *g, bool all) {
     const unsigned char *text = (const unsigned char *)g->text;
     int end = g->shown;
     while (end < g->bytes) {
-        int length = car_unicode_length(text + end, (size_t)(g->bytes - end));
+        int length = car_utf8_length(text + end, (size_t)(g->bytes - end));
         if (length < 0 && !all) {
             break;
         }
@@ -148,7 +150,7 @@ static void show(generation *g, bool all) {
 
 static car_status add_token(generation *g, int32_t token) {
     int length = 0;
-    const unsigned char *bytes = car_tokenizer_decode(g->model.tokenizer, token, &length);
+    const unsigned char *bytes = car_tokenizer_decode(g->tokenizer, token, &length);
     car_status status = CAR_OK;
     CAR_TRY(take_tokens(g, &token, 1));
     CAR_TRY(car_context_grow(g->model.context, &g->text, &g->byte_capacity, g->bytes + length, 1));
@@ -162,7 +164,7 @@ done:
 }
 
 static car_status run(generation *g) {
-    car_generator *generator = g->model.generator;
+    car_generator *generator = g->generator;
     int positions = car_generator_sizes(generator).positions, token = 0;
     double start = car_clock_seconds();
     car_status status = CAR_OK;
@@ -173,7 +175,7 @@ static car_status run(generation *g) {
     CAR_TRY(car_generator_feed(generator, g->tokens, g->count, g->logits));
     for (int n = 0; n < g->wanted; n++) {
         CAR_TRY(car_sampler_choose(g->sampler, g->logits, n, &token));
-        if (token == car_tokenizer_end_of_text(g->model.tokenizer)) {
+        if (token == car_tokenizer_end_of_text(g->tokenizer)) {
             g->end = END_OF_TEXT;
             break;
         }
@@ -194,12 +196,14 @@ done:
 static car_status generate(generation *g) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_create(NULL, &g->model.context));
-    CAR_TRY(car_language_open(&g->model));
+    CAR_TRY(car_cli_open_language(&g->model));
+    g->generator = car_language_generator(g->model.language);
+    g->tokenizer = car_language_tokenizer(g->model.language);
     CAR_TRY(encode_prompt(g));
-    g->vocabulary = car_generator_sizes(g->model.generator).vocabulary;
+    g->vocabulary = car_generator_sizes(g->generator).vocabulary;
     CAR_TRY(car_context_allocate(g->model.context, (size_t)g->vocabulary, sizeof *g->logits, &g->logits));
     /* A model may have room for more tokens than its tokenizer has. */
-    CAR_TRY(car_sampler_create(g->model.context, car_tokenizer_size(g->model.tokenizer), &g->sampling, &g->sampler));
+    CAR_TRY(car_sampler_create(g->model.context, car_tokenizer_size(g->tokenizer), &g->sampling, &g->sampler));
     CAR_TRY(run(g));
 done:
     return status;
@@ -212,7 +216,7 @@ static void add_text(cJSON *json, const char *name, const char *text, size_t byt
     char *sound = malloc(3 * bytes + 1);
     size_t used = 0;
     for (size_t at = 0, length = 0; sound && at < bytes; at += length) {
-        int known = car_unicode_length((const unsigned char *)text + at, bytes - at);
+        int known = car_utf8_length((const unsigned char *)text + at, bytes - at);
         length = known > 0 ? (size_t)known : 1;
         memcpy(sound + used, known > 0 ? text + at : "\xEF\xBF\xBD", known > 0 ? length : 3);
         used += known > 0 ? length : 3;
@@ -247,18 +251,19 @@ static void conclude(generation *g) {
     show(g, true);
     putchar('\n');
     fflush(stdout);
-    if (g->model.trained > 0 && g->count > g->model.trained) {
+    int trained = car_language_sequence(g->model.language);
+    if (trained > 0 && g->count > trained) {
         fprintf(stderr, "carousel: note: the run was trained on sequences of %d tokens, and this text has %d\n",
-                g->model.trained, g->count);
+                trained, g->count);
     }
     if (g->end == CONTEXT_FULL) {
         fprintf(stderr, "carousel: note: ended after %d tokens: the model's context of %d tokens is full\n",
-                g->count - g->prompt_tokens, car_generator_sizes(g->model.generator).positions);
+                g->count - g->prompt_tokens, car_generator_sizes(g->generator).positions);
     }
 }
 
 int car_cli_generate(int argc, char **argv) {
-    generation g = {.model.threads = car_language_default_threads(),
+    generation g = {.model.config.threads = car_cli_language_threads(),
                     .sampling = {.temperature = 0.8, .top_p = 1, .seed = 1},
                     .wanted = 100};
     int code = read_options(argc, argv, &g);
@@ -278,7 +283,7 @@ int car_cli_generate(int argc, char **argv) {
         car_context_release(context, g.logits, g.logits ? (size_t)g.vocabulary : 0, sizeof *g.logits);
         car_context_release(context, g.text, (size_t)g.byte_capacity, 1);
         car_context_release(context, g.tokens, (size_t)g.capacity, sizeof *g.tokens);
-        car_language_close(&g.model);
+        car_language_close(g.model.language);
         car_context_destroy(context);
     }
     free(g.typed);

@@ -40,6 +40,11 @@ static void describe_default(const car_cli_option *option, char *text, size_t ca
             snprintf(text, capacity, " [%d]", *(const int *)option->target);
         }
         break;
+    case CAR_CLI_AUTO:
+        if (*(const int *)option->target == 0) {
+            snprintf(text, capacity, " [auto]");
+        }
+        break;
     case CAR_CLI_REAL:
         if (*(const double *)option->target >= option->least) {
             snprintf(text, capacity, " [%g]", *(const double *)option->target);
@@ -59,6 +64,11 @@ static void describe_default(const car_cli_option *option, char *text, size_t ca
     }
 }
 
+/* Options of one letter are written as other programs have them. */
+static const char *dashes_of(const car_cli_option *option) {
+    return option->name[1] ? "--" : "-";
+}
+
 static void print_text(const car_cli_command *command, const car_cli_option *options, int count) {
     printf("%s\n\nusage: %s\n\noptions, with their defaults in brackets:\n", command->summary, command->synopsis);
     for (int o = 0; o < count; o++) {
@@ -66,7 +76,8 @@ static void print_text(const car_cli_command *command, const car_cli_option *opt
         if (!options[o].help) {
             continue;
         }
-        snprintf(left, sizeof left, "--%s %s", options[o].name, options[o].value ? options[o].value : "");
+        snprintf(left, sizeof left, "%s%s %s", dashes_of(&options[o]), options[o].name,
+                 options[o].value ? options[o].value : "");
         describe_default(&options[o], by_default, sizeof by_default);
         printf("  %-24s %s%s\n", left, options[o].help, by_default);
     }
@@ -101,7 +112,7 @@ static void print_values(const char *option) {
 static void print_list(const car_cli_option *options, int count) {
     for (int o = 0; o < count; o++) {
         if (options[o].help) {
-            printf("--%s\t%s\t", options[o].name, options[o].value ? options[o].value : "");
+            printf("%s%s\t%s\t", dashes_of(&options[o]), options[o].name, options[o].value ? options[o].value : "");
             print_values(options[o].name);
             printf("\t%s\n", options[o].help);
         }
@@ -158,7 +169,7 @@ static void print_man_options(const car_cli_option *options, int count) {
         if (strcmp(options[o].name, "threads") == 0) {
             by_default[0] = '\0'; /* it is of the machine on which the page is made */
         }
-        printf("*--%s*", options[o].name);
+        printf("*%s%s*", dashes_of(&options[o]), options[o].name);
         if (options[o].value) {
             fputs(" _", stdout);
             print_escaped(options[o].value);

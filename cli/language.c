@@ -6,19 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 
 static bool is_token_file(const char *path) {
     size_t length = strlen(path);
     return length > 4 && strcmp(path + length - 4, ".bin") == 0;
-}
-
-car_status car_language_beside(car_context *context, const char *tokens, char path[CAR_LANGUAGE_PATH]) {
-    int stem = (int)strlen(tokens) - (is_token_file(tokens) ? 4 : 0);
-    if (snprintf(path, CAR_LANGUAGE_PATH, "%.*s.tokenizer.json", stem, tokens) >= CAR_LANGUAGE_PATH) {
-        return car_context_fail(context, CAR_ERROR_IO, "the path %s is too long", tokens);
-    }
-    return CAR_OK;
 }
 
 /* The FILE of tokens:FILE; NULL for other data. */
@@ -27,37 +19,9 @@ static const char *file_of(const char *data) {
     return strncmp(data, kind, sizeof kind - 1) == 0 ? data + sizeof kind - 1 : NULL;
 }
 
-/* That of a file of tokens; *out is NULL if it has none. */
-static car_status read_beside(car_context *context, const char *file, car_tokenizer **out) {
-    char path[CAR_LANGUAGE_PATH];
-    car_status status = CAR_OK;
-    *out = NULL;
-    CAR_TRY(car_language_beside(context, file, path));
-    if (access(path, F_OK) == 0) {
-        CAR_TRY(car_tokenizer_read(context, path, out));
-    }
-done:
-    return status;
-}
-
-car_status car_language_find_vocabulary(car_context *context, const char *data, int *vocabulary) {
+car_status car_cli_keep_tokenizer(car_context *context, const char *data, const char *directory, bool resumed) {
     const char *file = file_of(data);
-    car_tokenizer *tokenizer = NULL;
-    car_status status = CAR_OK;
-    *vocabulary = 0;
-    if (!file || !is_token_file(file)) {
-        return CAR_OK;
-    }
-    CAR_TRY(read_beside(context, file, &tokenizer));
-    *vocabulary = tokenizer ? car_tokenizer_size(tokenizer) : 0;
-done:
-    car_tokenizer_destroy(tokenizer);
-    return status;
-}
-
-car_status car_language_keep(car_context *context, const char *data, const char *directory, bool resumed) {
-    const char *file = file_of(data);
-    char path[CAR_LANGUAGE_PATH];
+    char path[CAR_CLI_LANGUAGE_PATH];
     car_tokenizer *tokenizer = NULL;
     car_status status = CAR_OK;
     if (snprintf(path, sizeof path, "%s/tokenizer.json", directory) >= (int)sizeof path) {
@@ -67,7 +31,7 @@ car_status car_language_keep(car_context *context, const char *data, const char 
         return CAR_OK;
     }
     if (file) {
-        CAR_TRY(is_token_file(file) ? read_beside(context, file, &tokenizer)
+        CAR_TRY(is_token_file(file) ? car_tokenizer_find_beside(context, file, &tokenizer)
                                     : car_tokenizer_create_bytes(context, &tokenizer));
     }
     if (tokenizer) {
@@ -77,5 +41,33 @@ car_status car_language_keep(car_context *context, const char *data, const char 
     }
 done:
     car_tokenizer_destroy(tokenizer);
+    return status;
+}
+
+/* ---- a model to generate with ------------------------------------------------------------------------------------ */
+
+int car_cli_language_threads(void) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > 0 && cores < 64 ? (int)cores : 1;
+}
+
+/* The library's message, with the option that answers it. */
+static car_status add_option(car_context *context, car_status status, const char *option) {
+    char message[1024];
+    snprintf(message, sizeof message, "%s", car_context_error(context));
+    car_context_clear_error(context);
+    return car_context_fail(context, status, "%s; give %s", message, option);
+}
+
+car_status car_cli_open_language(car_cli_language *model) {
+    car_status status = car_language_open(model->context, model->place, &model->config, &model->language);
+    if (status == CAR_ERROR_ARGUMENT && model->config.heads == 0) {
+        return add_option(model->context, status, "--heads N");
+    }
+    if (status == CAR_OK && !car_language_tokenizer(model->language)) {
+        status = car_context_fail(model->context, CAR_ERROR_IO,
+                                  "%s has no tokenizer.json, nor vocab.json with merges.txt; give --tokenizer FILE",
+                                  car_language_folder(model->language));
+    }
     return status;
 }

@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/base.h"
 #include "carousel/checkpoint.h"
+#include "carousel/convention.h"
 #include "cli.h"
 
 enum { PATH_CAPACITY = 4096, LINE_CAPACITY = 1024 };

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/available.h"
+#include "carousel/available.h"
 #include "carousel/version.h"
 #include "cli.h"
 

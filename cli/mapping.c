@@ -2,14 +2,8 @@
 #include "mapping.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 #include "plan.h"
-
-size_t car_cli_machine_memory(void) {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
-}
 
 void car_cli_explain_mapping(const car_mapping_choice *choice, const car_machines *machines, char *text,
                              size_t capacity) {

@@ -4,7 +4,6 @@
 
 #include "carousel/mapping.h"
 
-size_t car_cli_machine_memory(void); /* bytes of this machine; 0: not known */
 /* Why a mapping was chosen, without the end of the line. */
 void car_cli_explain_mapping(const car_mapping_choice *choice, const car_machines *machines, char *text,
                              size_t capacity);

@@ -7,17 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/shown.h"
 #include "carousel/model.h"
 #include "carousel/optimizer.h"
 #include "carousel/plan.h"
+#include "carousel/utf8.h"
 #include "cli.h"
 
 void car_cli_say(const char *prefix, const char *text) {
     size_t room = 4 * strlen(text) + 1; /* \\xNN for every byte */
     char *shown = malloc(room);
     if (shown) {
-        car_shown_copy(text, true, shown, room);
+        car_utf8_show(text, true, shown, room);
     }
     fprintf(stderr, "carousel: %s%s\n", prefix, shown ? shown : "out of memory for a message");
     free(shown);
@@ -142,7 +142,7 @@ static bool store_number(const car_cli_command *command, const car_cli_option *o
     errno = 0;
     double number = option->kind == CAR_CLI_REAL ? strtod(value, &end) : (double)strtoll(value, &end, 10);
     char bounds[96];
-    snprintf(bounds, sizeof bounds, "must be %s from %.10g to %.10g",
+    snprintf(bounds, sizeof bounds, "must be %s%s from %.10g to %.10g", option->kind == CAR_CLI_AUTO ? "auto or " : "",
              option->kind == CAR_CLI_REAL ? "a number" : "a whole number", option->least, option->most);
     if (end == value || *end || errno == ERANGE || !isfinite(number) || number < option->least ||
         number > option->most) {
@@ -178,6 +178,12 @@ static bool store_item(const car_cli_command *command, const car_cli_option *opt
 
 bool car_cli_store(const car_cli_command *command, const car_cli_option *option, const char *value) {
     switch (option->kind) {
+    case CAR_CLI_AUTO:
+        if (strcmp(value, "auto") == 0) {
+            *(int *)option->target = 0;
+            return true;
+        }
+        return store_number(command, option, value);
     case CAR_CLI_INT:
     case CAR_CLI_REAL:
         return store_number(command, option, value);

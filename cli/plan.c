@@ -3,9 +3,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/base.h"
-#include "base/output.h"
+#include "carousel/available.h"
+#include "carousel/convention.h"
+#include "carousel/file.h"
 #include "carousel/model.h"
+#include "carousel/profile.h"
 #include "carousel/report.h"
 #include "plan.h"
 #include "recompute.h"
@@ -18,7 +20,7 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
     const car_cli_option options[] = {
         {"model", "NAME", "which model to plan for (required)", CAR_CLI_TEXT, &o->model, 0, 0},
         {"workers", "N", "workers, which share a step's micro-batches", CAR_CLI_INT, &o->workers, 1, 1 << 16},
-        {"accumulate", "M", "micro-batches that each worker takes in a step, one after the other (1)", CAR_CLI_INT,
+        {"accumulate", "M", "micro-batches that each worker takes in a step, one after the other", CAR_CLI_INT,
          &o->accumulate, 1, 1 << 16},
         {"sum-order", "HOW", "with --accumulate: add gradients by micro-batch or by worker (by placement)",
          CAR_CLI_TEXT, &o->sum_order, 0, 0},
@@ -40,12 +42,13 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
          &o->mapping, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
-        {"zero-copies", "N", "zero in the cycle: copies of a version that are passed on, 1 or 2 (2)", CAR_CLI_INT,
+        {"zero-copies", "N", "zero, but for dp: copies of a version that are passed on, 1 or 2 (2)", CAR_CLI_INT,
          &o->zero_copies, 0, 2},
-        {"zero-ahead", "L", "the same: slots before its use in which a copy may be sent on (2k)", CAR_CLI_INT,
-         &o->zero_ahead, 0, 1 << 21},
-        {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks (docs/plan.md)", CAR_CLI_REAL,
-         &o->piece_bytes, 0, 1e15},
+        {"zero-ahead", "L",
+         "slots before its use in which one of two copies may be sent on; auto, with a cluster, times several: else 2k",
+         CAR_CLI_AUTO, &o->zero_ahead, 0, 1 << 21},
+        {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks; 0: 4 MiB or more (docs/plan.md)",
+         CAR_CLI_REAL, &o->piece_bytes, 0, 1e15},
         {"optimizer", "NAME", "for what it keeps and computes; see below", CAR_CLI_TEXT, &o->optimizer, 0, 0},
         {"ema", "DECAY", "a moving average of the weights, for what it takes; 0: none", CAR_CLI_REAL, &o->ema, 0,
          0.9999999},
@@ -73,6 +76,8 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"json", NULL, "print JSON", CAR_CLI_FLAG, &o->json, 0, 0},
         {"dump", NULL, "print the whole table of tasks as text (docs/plan.md)", CAR_CLI_FLAG, &o->dump, 0, 0},
         {"edges", NULL, "with --dump: print which tasks wait for which, too", CAR_CLI_FLAG, &o->edges, 0, 0},
+        {"custom", NULL, "with --dump: print a schedule to edit and run with train --plan", CAR_CLI_FLAG, &o->custom, 0,
+         0},
         {"steps", "T", "steps of the run that --dump prints", CAR_CLI_INT, &o->steps, 1, 1 << 20},
         {"svg", "FILE", "write a figure, dp beside the cyclic rule", CAR_CLI_TEXT, &o->svg, 0, 0},
     };
@@ -98,6 +103,10 @@ static int check_options(const car_plan_options *o) {
                             o->compare && o->svg ? "--compare and --svg"
                             : o->dump && o->json ? "--dump and --json"
                                                  : "--compare and --dump");
+    }
+    if (o->custom && (!o->dump || o->edges)) {
+        return car_cli_fail(CAR_CLI_USAGE, o->dump ? "plan: --custom and --edges do not go together"
+                                                   : "plan: --custom goes with --dump");
     }
     if (o->edges && !o->dump) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --edges goes with --dump");
@@ -189,6 +198,23 @@ static car_status read_partition(const car_plan_subject *s, car_partition_config
                             "--partition %s: known are flops, time, params, memory and cuts:A,B,...", how);
 }
 
+/* A line where standard error is a terminal. */
+static void show_round(void *user, int round, int rounds) {
+    const car_plan_subject *s = user;
+    if (isatty(STDERR_FILENO) == 1) {
+        fprintf(stderr, "\r\033[Kmeasuring %d operations: round %d of %d", car_graph_op_count(s->graph), round + 1,
+                rounds);
+    }
+}
+
+static car_status measure(car_plan_subject *s) {
+    car_status status = car_costs_measure(s->graph, &s->program, show_round, s, &s->costs);
+    if (isatty(STDERR_FILENO) == 1) {
+        fputs("\r\033[K", stderr);
+    }
+    return status;
+}
+
 /* Measured costs, where they are asked for; else FLOPs. */
 static car_status find_costs(car_plan_subject *s, bool by_time) {
     const car_plan_options *o = s->options;
@@ -199,7 +225,7 @@ static car_status find_costs(car_plan_subject *s, bool by_time) {
         snprintf(path, sizeof path, "%s.profile.json", o->model);
     }
     if (o->profile) {
-        CAR_TRY(car_cli_plan_measure(s->graph, &s->program, &s->costs));
+        CAR_TRY(measure(s));
         CAR_TRY(car_costs_save(s->graph, &s->costs, path));
     } else if (by_time || o->profile_file) {
         if (access(path, R_OK) != 0) {
@@ -214,7 +240,25 @@ done:
     return status;
 }
 
-static car_status set_up(car_plan_subject *s, car_partition_config *cut, const car_plan_config *config) {
+/* Several workers on a rank or a machine: spread over the cycle they need less memory, side by side they send less. */
+static car_status choose_mapping(car_plan_subject *s, car_plan_config *config) {
+    bool fewer = car_placement_info_of(config->placement)->fewer_ranks && config->ranks;
+    bool several = (fewer && config->ranks < config->workers) || s->options->machines > 1;
+    car_status status = CAR_OK;
+    s->machines = (car_machines){.count = s->options->machines,
+                                 .memory = car_available_physical(),
+                                 .optimizer_states = car_cli_plan_states(s, config)};
+    if (!car_placement_maps_workers(config->placement) || !several || s->options->mapping) {
+        return CAR_OK;
+    }
+    CAR_TRY(car_plan_choose_mapping(s->context, s->partition, config, &s->machines, &s->choice));
+    config->mapping = s->choice.mapping;
+    s->chosen = true;
+done:
+    return status;
+}
+
+static car_status set_up(car_plan_subject *s, car_partition_config *cut, car_plan_config *config) {
     const car_plan_options *o = s->options;
     car_status status = CAR_OK;
     CAR_TRY(car_model_build(s->context, o->model, &o->shape, &s->graph));
@@ -225,7 +269,13 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, const c
     }
     CAR_TRY(find_costs(s, cut->measure == CAR_MEASURE_TIME));
     cut->costs = &s->costs;
-    car_optimizer_config optimizer = car_cli_plan_optimizer(s, config->rule);
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, config);
+    if (o->memory_limit && !o->compare) { /* what a rank holds depends on its workers, so these are chosen first */
+        CAR_TRY(car_cli_cut_graph(s->graph, NULL, NULL, config, &optimizer, cut, &s->partition));
+        CAR_TRY(choose_mapping(s, config));
+        car_partition_destroy(s->partition);
+        s->partition = NULL;
+    }
     CAR_TRY(car_cli_cut_graph(s->graph, o->recompute, o->memory_limit, config, &optimizer, cut, &s->partition));
     if (o->cluster) {
         CAR_TRY(car_cli_plan_read_cluster(s));
@@ -245,31 +295,13 @@ static void tear_down(car_plan_subject *s) {
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
-/* Several workers on a rank or a machine: spread over the cycle they need less memory, side by side they send less. */
-static car_status choose_mapping(car_plan_subject *s, car_plan_config *config) {
-    bool fewer = car_placement_info_of(config->placement)->fewer_ranks && config->ranks;
-    bool several = (fewer && config->ranks < config->workers) || s->options->machines > 1;
-    car_status status = CAR_OK;
-    s->machines = (car_machines){.count = s->options->machines,
-                                 .memory = car_cli_machine_memory(),
-                                 .optimizer_states = car_cli_plan_states(s, config->rule)};
-    if (!car_placement_maps_workers(config->placement) || !several || s->options->mapping) {
-        return CAR_OK;
-    }
-    CAR_TRY(car_plan_choose_mapping(s->context, s->partition, config, &s->machines, &s->choice));
-    config->mapping = s->choice.mapping;
-    s->chosen = true;
-done:
-    return status;
-}
-
 static car_status write_svg(const car_plan_subject *s, const car_plan *plan) {
     char title[128], *svg = NULL;
     car_status status = CAR_OK;
     snprintf(title, sizeof title, "%s, micro-batches of %d: memory of activations", s->options->model,
              s->options->shape.batch);
     CAR_TRY(car_report_plan_svg(plan, title, &svg));
-    CAR_TRY(car_output_write_text(s->context, s->options->svg, svg));
+    CAR_TRY(car_file_write_text(s->context, s->options->svg, svg));
 done:
     car_plan_release_text(plan, svg);
     return status;
@@ -278,7 +310,7 @@ done:
 static car_status dump(const car_plan_subject *s, const car_plan *plan) {
     char *text = NULL, *edges = NULL;
     car_status status = CAR_OK;
-    CAR_TRY(car_plan_print(plan, s->options->steps, &text));
+    CAR_TRY(s->options->custom ? car_plan_print_custom(plan, &text) : car_plan_print(plan, s->options->steps, &text));
     if (s->options->edges) {
         CAR_TRY(car_plan_print_edges(plan, s->options->steps, &edges));
     }
@@ -292,7 +324,7 @@ done:
 
 /* --recommend: the search builds models and partitions for itself, but for what is measured. */
 static car_status recommend(car_plan_subject *s, const car_plan_config *config, int argc, char **argv) {
-    car_choice_fixed fixed = car_cli_plan_typed(argc, argv);
+    car_choice_fixed fixed = car_cli_plan_typed(argc, argv, s->options);
     car_status status = CAR_OK;
     if (s->options->profile || s->options->profile_file) {
         CAR_TRY(car_model_build(s->context, s->options->model, &s->options->shape, &s->graph));
@@ -314,7 +346,10 @@ static car_status show(car_plan_subject *s, car_plan_config *config) {
     if (o->compare) {
         return car_cli_plan_compare(s, config, stdout);
     }
-    CAR_TRY(choose_mapping(s, config));
+    if (!o->memory_limit) {
+        CAR_TRY(choose_mapping(s, config));
+    }
+    CAR_TRY(car_cli_plan_choose_ahead(s, config, &s->ahead));
     CAR_TRY(car_plan_create(s->context, s->partition, config, &plan));
     if (o->svg) {
         CAR_TRY(write_svg(s, plan));
@@ -365,7 +400,7 @@ int car_cli_plan(int argc, char **argv) {
     s.program = car_program_config_default();
     status = read_names(s.context, &o, &config);
     status = status == CAR_OK ? car_precision_find(s.context, o.precision, &o.shape.precision) : status;
-    status = status == CAR_OK ? car_cli_plan_read_optimizer(&s, config.rule) : status;
+    status = status == CAR_OK ? car_cli_plan_read_optimizer(&s, &config) : status;
     status = status == CAR_OK ? car_convolutions_find(s.context, o.convolutions, &s.program.convolutions) : status;
     status = status == CAR_OK ? car_convolutions_find_memory(s.context, o.memory, &s.program.tight) : status;
     status = status == CAR_OK ? read_partition(&s, &cut, cuts) : status;

@@ -27,7 +27,7 @@ typedef struct car_plan_options {
     int global_batch;
     const char *out; /* --recommend: where the configuration goes */
     double ema;
-    bool profile, compare, json, dump, edges, recommend, exact;
+    bool profile, compare, json, dump, edges, custom, recommend, exact;
 } car_plan_options;
 
 /* What is planned: the model, what its operations cost, how it is cut. */
@@ -44,18 +44,19 @@ typedef struct car_plan_subject {
     car_machines machines;
     car_mapping_choice choice; /* where the options leave it open */
     bool chosen;
-    car_cluster cluster; /* if the options name one */
-    double compute;      /* seconds that one worker's forwards and backwards take there */
+    car_ahead_choice ahead; /* the same for --zero-ahead; its `ahead` is 0 if nothing was chosen */
+    car_cluster cluster;    /* if the options name one */
+    double compute;         /* seconds that one worker's forwards and backwards take there */
 } car_plan_subject;
 
 /* ---- plan_optimizer.c ----------------------------------------------------------------------- */
 
 /* --optimizer and --delay-correction. */
-car_status car_cli_plan_read_optimizer(car_plan_subject *s, car_rule rule);
+car_status car_cli_plan_read_optimizer(car_plan_subject *s, const car_plan_config *plan);
 /* Floats that the optimizer keeps for a weight under a rule, at most. */
-int car_cli_plan_states(const car_plan_subject *s, car_rule rule);
+int car_cli_plan_states(const car_plan_subject *s, const car_plan_config *plan);
 /* The optimizer of a run by a rule, which may decide on its correction. */
-car_optimizer_config car_cli_plan_optimizer(const car_plan_subject *s, car_rule rule);
+car_optimizer_config car_cli_plan_optimizer(const car_plan_subject *s, const car_plan_config *plan);
 /* Predictions with what the optimizer keeps. */
 car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out);
 car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *plan, int rank,
@@ -64,11 +65,6 @@ car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *
 void car_cli_plan_print_muon(const car_plan_subject *s, const car_plan *plan, FILE *stream);
 void car_cli_plan_json_muon(const car_plan_subject *s, const car_plan *plan, struct cJSON *root, bool *ok);
 double car_cli_plan_muon_share(const car_plan_subject *s, const car_plan *plan);
-
-/* ---- plan_profile.c ------------------------------------------------------------------------- */
-
-/* Seconds that each operation takes on this machine, with a progress line where standard error is a terminal. */
-car_status car_cli_plan_measure(const car_graph *graph, const car_program_config *program, car_costs *out);
 
 /* ---- what is printed ------------------------------------------------------------------------- */
 
@@ -97,7 +93,7 @@ car_status car_cli_plan_compare(const car_plan_subject *s, const car_plan_config
 /* ---- plan_recommend.c, plan_recommend_text.c: --recommend ------------------------------------- */
 
 /* What was typed and so is not searched. */
-car_choice_fixed car_cli_plan_typed(int argc, char **argv);
+car_choice_fixed car_cli_plan_typed(int argc, char **argv, const car_plan_options *o);
 /* What of the options makes no sense with --recommend, or without. CAR_CLI_GO_ON, or the exit code after a message. */
 int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *o);
 /* Searches, prints, and writes --out. `s` has its graph and costs if they were measured. */
@@ -108,6 +104,32 @@ void car_cli_plan_print_recommendation(const car_plan_subject *s, const car_reco
                                        const car_recommendation *r, FILE *stream);
 /* Why a row is not the best, a sentence. */
 void car_cli_plan_explain(const car_plan_subject *s, const car_recommendation *r, int row, char *text, size_t capacity);
+
+/* ---- plan_zero.c: zero's weights, which go from rank to rank ----------------------------------- */
+
+/* Chooses --zero-ahead on a cluster, if it is left open. */
+car_status car_cli_plan_choose_ahead(const car_plan_subject *s, car_plan_config *config, car_ahead_choice *out);
+
+typedef struct car_cli_zero_form {
+    bool shown, counted; /* `weights` is known */
+    int copies, ahead;
+    double step;         /* seconds on the cluster, else where one worker's forwards and backwards take 1 */
+    double memory, sent; /* bytes: of the device that needs most, by the one that sends most in a step */
+    car_weights_ledger weights;
+} car_cli_zero_form;
+
+typedef struct car_cli_zero {
+    bool shown;                   /* weights go round */
+    car_cli_zero_form forms[2];   /* one copy, two */
+    double sent_by_dp, most_sent; /* bytes a rank and step: dp's, and the bound of two copies, 0 if it is not known */
+    bool in_time;                 /* a copy has left by the end of the slot in which it is sent */
+    double takes, lasts;          /* seconds that the one that takes longest beside it needs, and of that slot */
+} car_cli_zero;
+
+car_status car_cli_plan_weigh_zero(const car_plan_subject *s, const car_plan *plan, const car_prediction *prediction,
+                                   const car_timing *timing, car_cli_zero *out);
+void car_cli_plan_print_zero(const car_plan_subject *s, const car_plan *plan, const car_cli_zero *z, FILE *stream);
+void car_cli_plan_json_zero(const car_plan_subject *s, const car_cli_zero *z, struct cJSON *root, bool *ok);
 
 /* ---- plan_cluster.c -------------------------------------------------------------------------- */
 

@@ -2,7 +2,7 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "plan.h"
 
 car_status car_cli_plan_read_cluster(car_plan_subject *s) {
@@ -13,7 +13,8 @@ car_status car_cli_plan_read_cluster(car_plan_subject *s) {
         cost += s->costs.forward[l] + s->costs.backward[l];
     }
     cost *= 1 + s->partition->recomputation.cost;
-    s->compute = s->measured ? cost : cost / s->cluster.flops; /* a profile is in seconds already */
+    /* A profile is in seconds already. */
+    s->compute = s->measured ? cost : cost / car_cluster_flops(&s->cluster, s->options->shape.precision);
 done:
     return status;
 }
@@ -56,6 +57,9 @@ void car_cli_plan_describe_cluster(const car_plan_subject *s, FILE *stream) {
     } else {
         fprintf(stream, "devices of %g TFLOP/s", c->flops / 1e12);
     }
+    if (!s->measured && c->bf16_flops > 0) {
+        fprintf(stream, " (%g in bf16)", c->bf16_flops / 1e12);
+    }
     if (c->memory > 0) {
         fprintf(stream, " and %s", car_cli_bytes(c->memory).text);
     }
@@ -75,6 +79,9 @@ void car_cli_plan_print_timing(const car_plan_subject *s, const car_prediction *
     fprintf(stream, "  one %-44s  %10s\n",
             s->options->accumulate > 1 ? "micro-batch's forwards and backwards" : "worker's forwards and backwards",
             car_cli_seconds(t->compute).text);
+    if (s->options->shape.precision == CAR_PRECISION_BF16 && !s->measured && c->bf16_flops <= 0) {
+        fputs("    (as fast as fp32: the description has no \"bf16_flops\")\n", stream);
+    }
     fprintf(stream, "  a step if messages took no time                   %10s\n", car_cli_seconds(t->free_step).text);
     fprintf(stream, "  a step                                            %10s   exposed communication %s, %.1f %%\n",
             car_cli_seconds(t->step).text, car_cli_seconds(t->exposed).text, 100 * t->exposed / t->step);
@@ -109,6 +116,9 @@ cJSON *car_cli_plan_json_cluster(const car_plan_subject *s) {
     }
     car_cli_plan_json_number(object, "devices_per_node", c->devices_per_node, &ok);
     car_cli_plan_json_number(object, "flops", c->flops, &ok);
+    if (c->bf16_flops > 0) {
+        car_cli_plan_json_number(object, "bf16_flops", c->bf16_flops, &ok);
+    }
     if (c->memory > 0) {
         car_cli_plan_json_number(object, "memory", c->memory, &ok);
     }

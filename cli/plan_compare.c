@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "plan.h"
 
 enum { MOST_ROWS = CAR_RULES * CAR_PLACEMENTS };
@@ -14,13 +14,20 @@ typedef struct row {
     car_placement placement;
     car_prediction predicted;
     car_timing timing; /* on the cluster, if there is one; not of shared */
+    int ahead;         /* --zero-ahead as it was chosen on the cluster; 0: it was not */
 } row;
+
+/* A rule and placement that go together, but not with these sizes or options. */
+typedef struct missing {
+    car_rule rule;
+    car_placement placement;
+    char why[256];
+} missing;
 
 typedef struct table {
     row rows[MOST_ROWS];
-    int count;
-    int left_out; /* too large to be planned, and why the first is */
-    char why[256];
+    missing left_out[MOST_ROWS];
+    int count, left_out_count;
 } table;
 
 static bool is_one_process(car_placement placement) {
@@ -42,34 +49,58 @@ static int devices(const row *r) {
 
 /* ---- collecting ------------------------------------------------------------------------------ */
 
-static car_status add_row(const car_plan_subject *s, const car_plan_config *base, car_rule rule,
-                          car_placement placement, table *t) {
+/* Options that a rule or placement has no use for are left out; those that it has, but not with this value, are not. */
+static car_plan_config config_of(const car_plan_config *base, car_rule rule, car_placement placement) {
     car_plan_config config = *base;
-    car_plan *plan = NULL;
+    bool moves = car_placement_info_of(placement)->owned && car_rule_info_of(rule)->spaced;
     config.rule = rule;
     config.placement = placement;
     config.ranks = 0;
     config.threads = is_one_process(placement) ? base->threads : 0;
-    config.sum_order = CAR_SUM_ORDER_AUTO; /* each has its own */
     config.freshness_slack = car_rule_info_of(rule)->has_slack ? base->freshness_slack : 0;
-    bool moves = car_placement_info_of(placement)->owned && car_rule_info_of(rule)->cyclic;
     config.zero_copies = moves ? base->zero_copies : 0;
     config.zero_ahead = moves ? base->zero_ahead : 0;
+    return config;
+}
+
+/* Notes what the context says, unless these two never go together. */
+static void leave_out(const car_plan_subject *s, const car_plan_config *config, table *t) {
+    const car_plan_config plain = {.workers = config->workers, .rule = config->rule, .placement = config->placement};
+    missing *m = &t->left_out[t->left_out_count];
+    car_plan *plan = NULL;
+    *m = (missing){.rule = config->rule, .placement = config->placement};
+    snprintf(m->why, sizeof m->why, "%s", car_context_error(s->context));
+    car_context_clear_error(s->context);
+    t->left_out_count += car_plan_create(s->context, s->partition, &plain, &plan) != CAR_ERROR_ARGUMENT;
+    car_context_clear_error(s->context);
+    car_plan_destroy(plan);
+}
+
+static car_status add_row(const car_plan_subject *s, const car_plan_config *base, car_rule rule,
+                          car_placement placement, table *t) {
+    car_plan_config config = config_of(base, rule, placement);
+    car_ahead_choice ahead = {0};
+    car_plan *plan = NULL;
+    row *r = &t->rows[t->count];
     car_status status = car_plan_create(s->context, s->partition, &config, &plan);
-    if (status == CAR_ERROR_UNSUPPORTED && t->left_out++ == 0) {
-        snprintf(t->why, sizeof t->why, "%s", car_context_error(s->context));
-    }
-    if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) { /* ARGUMENT: these two do not go together */
-        car_context_clear_error(s->context);
+    if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) {
+        leave_out(s, &config, t);
         return CAR_OK;
     }
-    row *r = &t->rows[t->count];
     *r = (row){.rule = rule, .placement = placement};
-    status = status == CAR_OK ? car_cli_plan_predict(s, plan, &r->predicted) : status;
-    if (status == CAR_OK && s->options->cluster && !is_one_process(placement)) {
-        status = car_plan_time(plan, &s->cluster, s->compute, &r->timing);
+    CAR_TRY(status);
+    CAR_TRY(car_cli_plan_choose_ahead(s, &config, &ahead));
+    if (ahead.ahead > 0) {
+        car_plan_destroy(plan);
+        CAR_TRY(car_plan_create(s->context, s->partition, &config, &plan));
+        r->ahead = ahead.ahead;
     }
-    t->count += status == CAR_OK;
+    CAR_TRY(car_cli_plan_predict(s, plan, &r->predicted));
+    if (s->options->cluster && !is_one_process(placement)) {
+        CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &r->timing));
+    }
+    t->count++;
+done:
     car_plan_destroy(plan);
     return status;
 }
@@ -131,6 +162,12 @@ static void print_timings(const car_plan_subject *s, const table *t, FILE *strea
                 car_cli_plan_fits_memory(s, &r->predicted) ? ' ' : '*', car_cli_seconds(timing->free_step).text,
                 car_cli_seconds(timing->step).text, 100 * timing->exposed / timing->step,
                 car_cli_bytes(timing->mean_rate).text, car_cli_bytes(timing->peak_rate).text, 100 * timing->busiest);
+    }
+    for (int n = 0; n < t->count; n++) {
+        if (t->rows[n].ahead > 0) {
+            fprintf(stream, "%s over %s: copies of weights are passed on up to %d slots before their use.\n",
+                    car_rule_text(t->rows[n].rule), car_placement_text(t->rows[n].placement), t->rows[n].ahead);
+        }
     }
     fputs(
         "Devices: + are more than the cluster has. Memory: activations, weights, sums and optimizer of the device that "
@@ -313,6 +350,27 @@ static void print_judgement(const car_plan_subject *s, const car_plan_config *ba
     }
 }
 
+/* Those with the same reason in one line. */
+static void print_left_out(const table *t, FILE *stream) {
+    bool said[MOST_ROWS] = {false};
+    for (int n = 0; n < t->left_out_count; n++) {
+        const char *before = "";
+        if (said[n]) {
+            continue;
+        }
+        fprintf(stream, "%sLeft out: ", n == 0 ? "\n" : "");
+        for (int other = n; other < t->left_out_count; other++) {
+            const missing *m = &t->left_out[other];
+            if (strcmp(m->why, t->left_out[n].why) == 0) {
+                fprintf(stream, "%s%s %s", before, car_placement_text(m->placement), car_rule_text(m->rule));
+                before = ", ";
+                said[other] = true;
+            }
+        }
+        fprintf(stream, ": %s\n", t->left_out[n].why);
+    }
+}
+
 static void print_table(const car_plan_subject *s, const car_plan_config *base, const table *t, FILE *stream) {
     fprintf(stream,
             "%s: %d workers of %d, %d stages; a micro-batch holds %s for backward, weights are %s; limit %.2f\n\n",
@@ -330,9 +388,7 @@ static void print_table(const car_plan_subject *s, const car_plan_config *base, 
         print_row(&t->rows[n], stream);
     }
     print_legend(stream);
-    if (t->left_out > 0) {
-        fprintf(stream, "\nLeft out, since they are too large: %d; the first: %s\n", t->left_out, t->why);
-    }
+    print_left_out(t, stream);
     if (s->options->cluster) {
         print_timings(s, t, stream);
     }
@@ -345,7 +401,8 @@ static cJSON *row_object(const car_plan_subject *s, const row *r) {
     cJSON *object = cJSON_CreateObject(), *predicted = car_cli_plan_json_prediction(&r->predicted);
     bool ok = object && predicted && cJSON_AddStringToObject(object, "rule", car_rule_text(r->rule)) &&
               cJSON_AddStringToObject(object, "placement", car_placement_text(r->placement)) &&
-              cJSON_AddNumberToObject(object, "devices", devices(r));
+              cJSON_AddNumberToObject(object, "devices", devices(r)) &&
+              (r->ahead == 0 || cJSON_AddNumberToObject(object, "zero_ahead", r->ahead));
     ok = ok && cJSON_AddItemToObject(object, "predictions", predicted);
     if (ok && s->options->cluster && !is_one_process(r->placement)) {
         predicted = car_cli_plan_json_timing(s, &r->predicted, &r->timing);
@@ -356,6 +413,20 @@ static cJSON *row_object(const car_plan_subject *s, const row *r) {
         cJSON_Delete(object);
     }
     return ok ? object : NULL;
+}
+
+static bool add_left_out(const table *t, cJSON *root) {
+    cJSON *list = cJSON_AddArrayToObject(root, "left_out");
+    bool ok = list != NULL;
+    for (int n = 0; ok && n < t->left_out_count; n++) {
+        const missing *m = &t->left_out[n];
+        cJSON *object = cJSON_CreateObject();
+        ok = object && cJSON_AddItemToArray(list, object) &&
+             cJSON_AddStringToObject(object, "rule", car_rule_text(m->rule)) &&
+             cJSON_AddStringToObject(object, "placement", car_placement_text(m->placement)) &&
+             cJSON_AddStringToObject(object, "why", m->why);
+    }
+    return ok;
 }
 
 static car_status print_json(const car_plan_subject *s, const car_plan_config *base, const table *t, FILE *stream) {
@@ -372,7 +443,7 @@ static car_status print_json(const car_plan_subject *s, const car_plan_config *b
     for (int n = 0; ok && n < t->count; n++) {
         ok = cJSON_AddItemToArray(rows, row_object(s, &t->rows[n]));
     }
-    ok = ok && (t->left_out == 0 || cJSON_AddStringToObject(root, "left_out", t->why));
+    ok = ok && add_left_out(t, root);
     if (!ok) {
         cJSON_Delete(root);
         root = NULL;

@@ -1,7 +1,7 @@
 /* `carousel plan --json`: the same as the page, for machines. */
 #include <cjson/cJSON.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "plan.h"
 
 void car_cli_plan_json_number(cJSON *object, const char *name, double value, bool *ok) {
@@ -233,13 +233,15 @@ static bool add_proof(const car_proof *proof, cJSON *root) {
 
 car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FILE *stream) {
     car_prediction prediction;
-    car_timing timing;
+    car_timing timing = {0};
+    car_cli_zero zero;
     cJSON *root = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_cli_plan_predict(s, plan, &prediction));
     if (s->options->cluster) {
         CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
     }
+    CAR_TRY(car_cli_plan_weigh_zero(s, plan, &prediction, &timing, &zero));
     root = cJSON_CreateObject();
     bool ok = root != NULL;
     add_config(s, plan, root, &ok);
@@ -253,6 +255,7 @@ car_status car_cli_plan_json(const car_plan_subject *s, const car_plan *plan, FI
         ok = cJSON_AddItemToObject(root, "cluster", car_cli_plan_json_cluster(s)) && ok;
         ok = cJSON_AddItemToObject(root, "timing", car_cli_plan_json_timing(s, &prediction, &timing)) && ok;
     }
+    car_cli_plan_json_zero(s, &zero, root, &ok);
     car_cli_plan_json_muon(s, plan, root, &ok);
     add_stages(s, root, &ok);
     add_parameters(s, root, &ok);

@@ -1,45 +1,45 @@
 /* The optimizer in `carousel plan`: what it keeps, and what Muon computes. */
 #include <cjson/cJSON.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "carousel/muon.h"
 #include "correction.h"
 #include "plan.h"
 
-car_status car_cli_plan_read_optimizer(car_plan_subject *s, car_rule rule) {
+car_status car_cli_plan_read_optimizer(car_plan_subject *s, const car_plan_config *plan) {
     car_status status = CAR_OK;
     s->optimizer = car_optimizer_config_default();
     s->optimizer.average = s->options->ema;
-    CAR_TRY(car_optimizer_find(s->context, s->options->optimizer, &s->optimizer.kind));
-    CAR_TRY(car_cli_read_correction(s->context, s->options->delay_correction, rule, &s->optimizer));
+    CAR_TRY(car_optimizer_find(s->context, s->options->optimizer, &s->optimizer));
+    CAR_TRY(car_cli_read_correction(s->context, s->options->delay_correction, plan, &s->optimizer));
 done:
     return status;
 }
 
 /* What `auto` is depends on the rule, and --compare has them all. */
-car_optimizer_config car_cli_plan_optimizer(const car_plan_subject *s, car_rule rule) {
+car_optimizer_config car_cli_plan_optimizer(const car_plan_subject *s, const car_plan_config *plan) {
     car_optimizer_config optimizer = s->optimizer;
     if (car_cli_correction_is_auto(s->options->delay_correction, &optimizer)) {
-        optimizer.correction = car_correction_choose(rule, &optimizer);
+        optimizer.correction = car_correction_choose(plan, &optimizer);
     }
     return optimizer;
 }
 
-int car_cli_plan_states(const car_plan_subject *s, car_rule rule) {
-    car_optimizer_config optimizer = car_cli_plan_optimizer(s, rule);
+int car_cli_plan_states(const car_plan_subject *s, const car_plan_config *plan) {
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, plan);
     return car_optimizer_config_states(&optimizer);
 }
 
 /* ---- what it keeps --------------------------------------------------------------------------- */
 
 car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out) {
-    car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan)->rule);
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan));
     return car_plan_predict_optimizer(plan, &optimizer, out);
 }
 
 car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *plan, int rank,
                                      car_device_prediction *out) {
-    car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan)->rule);
+    car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan));
     return car_plan_predict_device_optimizer(plan, rank, &optimizer, out);
 }
 

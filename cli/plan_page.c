@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "plan.h"
 #include "recompute.h"
 
@@ -238,8 +238,9 @@ static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *s
 
 car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FILE *stream) {
     car_prediction prediction;
-    car_timing timing;
+    car_timing timing = {0};
     car_cli_slack_advice slack;
+    car_cli_zero zero;
     char proof[320];
     car_status status = CAR_OK;
     CAR_TRY(car_cli_plan_predict(s, plan, &prediction));
@@ -247,6 +248,7 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
         CAR_TRY(car_plan_time(plan, &s->cluster, s->compute, &timing));
     }
     CAR_TRY(car_cli_plan_weigh_slack(s, plan, s->options->cluster ? timing.step : prediction.timed.step_time, &slack));
+    CAR_TRY(car_cli_plan_weigh_zero(s, plan, &prediction, &timing, &zero));
     print_title(s, plan, stream);
     print_partition(s, stream);
     print_convolutions(s, stream);
@@ -259,6 +261,7 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
     if (s->options->cluster) {
         car_cli_plan_print_timing(s, &prediction, &timing, stream);
     }
+    car_cli_plan_print_zero(s, plan, &zero, stream);
     car_proof_text(&s->proof, proof, sizeof proof);
     fprintf(stream, "\n%s\n", proof);
     car_cli_plan_remarks(s, plan, &prediction, &slack, stream);

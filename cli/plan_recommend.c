@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/available.h"
-#include "base/base.h"
-#include "base/output.h"
+#include "carousel/available.h"
+#include "carousel/convention.h"
+#include "carousel/file.h"
 #include "correction.h"
 #include "plan.h"
 #include "recompute.h"
@@ -18,7 +18,7 @@ static const double usable = 0.8;
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-car_choice_fixed car_cli_plan_typed(int argc, char **argv) {
+car_choice_fixed car_cli_plan_typed(int argc, char **argv, const car_plan_options *o) {
     return (car_choice_fixed){.rule = car_cli_peek(argc, argv, "rule"),
                               .placement = car_cli_peek(argc, argv, "placement"),
                               .workers = car_cli_peek(argc, argv, "workers"),
@@ -29,7 +29,10 @@ car_choice_fixed car_cli_plan_typed(int argc, char **argv) {
                               .ranks = car_cli_peek(argc, argv, "ranks"),
                               .mapping = car_cli_peek(argc, argv, "mapping"),
                               .slack = car_cli_peek(argc, argv, "freshness-slack"),
-                              .recompute = car_cli_peek(argc, argv, "recompute")};
+                              .recompute = car_cli_peek(argc, argv, "recompute"),
+                              .precision = car_cli_peek(argc, argv, "precision"),
+                              .zero_copies = car_cli_peek(argc, argv, "zero-copies"),
+                              .zero_ahead = car_cli_peek(argc, argv, "zero-ahead") && o->zero_ahead > 0};
 }
 
 static int check_without(const car_plan_options *o) {
@@ -38,10 +41,10 @@ static int check_without(const car_plan_options *o) {
 }
 
 int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *o) {
-    static const char *const others[] = {"compare", "dump",         "svg",         "machines",   "partition",
-                                         "steps",   "memory-limit", "zero-copies", "zero-ahead", "piece-bytes"};
+    static const char *const others[] = {"compare",   "dump",  "svg",          "machines",
+                                         "partition", "steps", "memory-limit", "piece-bytes"};
     const car_model_info *model = car_model_find(o->model);
-    car_choice_fixed fixed = car_cli_plan_typed(argc, argv);
+    car_choice_fixed fixed = car_cli_plan_typed(argc, argv, o);
     int64_t product = (int64_t)o->workers * o->shape.batch * (fixed.accumulate ? o->accumulate : 1);
     if (!o->recommend) {
         return check_without(o);
@@ -84,7 +87,7 @@ typedef struct teller {
     double begun, last;
 } teller;
 
-static void tell(void *user, int timed, int candidates, double best) {
+static void tell(void *user, bool listing, int timed, int candidates, double best) {
     static const double patience = 1, pause = 10; /* seconds */
     teller *t = user;
     double now = car_clock_seconds();
@@ -93,8 +96,12 @@ static void tell(void *user, int timed, int candidates, double best) {
     }
     t->last = now;
     t->shown = true;
-    fprintf(stderr, "%s%d plans timed, at most %d to go", t->terminal ? "\r\033[K" : "carousel: ", timed,
-            candidates - timed);
+    fputs(t->terminal ? "\r\033[K" : "carousel: ", stderr);
+    if (listing) {
+        fprintf(stderr, "%d plans listed", candidates);
+    } else {
+        fprintf(stderr, "%d plans timed, at most %d to go", timed, candidates - timed);
+    }
     if (best > 0 && t->seconds) {
         fprintf(stderr, "; the best step so far: %s", car_cli_seconds(best).text);
     }
@@ -120,7 +127,7 @@ static cJSON *config_of(const car_plan_subject *s, const car_choice *choice) {
     cJSON *object = cJSON_CreateObject();
     bool ok = object != NULL;
     add_text(object, "model", o->model, &ok);
-    add_text(object, "precision", o->precision, &ok);
+    add_text(object, "precision", car_precision_text(choice->precision), &ok);
     add_text(object, "rule", car_rule_text(p->rule), &ok);
     add_text(object, "placement", car_placement_text(p->placement), &ok);
     add_size(object, "workers", p->workers, &ok);
@@ -133,6 +140,8 @@ static cJSON *config_of(const car_plan_subject *s, const car_choice *choice) {
     add_size(object, "stages", choice->stages, &ok);
     add_size(object, "batch", choice->batch, &ok);
     add_size(object, "freshness-slack", p->freshness_slack, &ok);
+    add_size(object, "zero-copies", p->zero_copies, &ok);
+    add_size(object, "zero-ahead", p->zero_ahead, &ok);
     if (car_placement_maps_workers(p->placement)) {
         add_text(object, "mapping", car_mapping_text(p->mapping), &ok);
     }
@@ -166,18 +175,18 @@ static cJSON *config_of(const car_plan_subject *s, const car_choice *choice) {
 static car_status write_config(const car_plan_subject *s, const car_choice *choice) {
     cJSON *config = config_of(s, choice);
     char *text = config ? cJSON_Print(config) : NULL;
-    car_output output = {0};
+    car_file *file = NULL;
     car_status status = CAR_OK;
     if (!text) {
         status = car_context_fail(s->context, CAR_ERROR_MEMORY, "out of memory for %s", s->options->out);
         goto done;
     }
-    CAR_TRY(car_output_open(s->context, s->options->out, &output));
-    CAR_TRY(car_output_write(&output, text, strlen(text)));
-    CAR_TRY(car_output_write(&output, "\n", 1));
-    CAR_TRY(car_output_finish(&output, NULL));
+    CAR_TRY(car_file_create(s->context, s->options->out, &file));
+    CAR_TRY(car_file_write(file, text, strlen(text)));
+    CAR_TRY(car_file_write(file, "\n", 1));
+    CAR_TRY(car_file_finish(file));
 done:
-    car_output_close(&output);
+    car_file_close(file);
     free(text);
     cJSON_Delete(config);
     return status;
@@ -206,7 +215,10 @@ static cJSON *row_object(const car_plan_subject *s, const car_recommend_config *
     car_cli_plan_json_number(object, "stages", found->choice.stages, ok);
     car_cli_plan_json_number(object, "batch", found->choice.batch, ok);
     car_cli_plan_json_number(object, "freshness_slack", p->freshness_slack, ok);
+    car_cli_plan_json_number(object, "zero_copies", p->zero_copies, ok);
+    car_cli_plan_json_number(object, "zero_ahead", p->zero_ahead, ok);
     add_text(object, "mapping", car_mapping_text(p->mapping), ok);
+    add_text(object, "precision", car_precision_text(found->choice.precision), ok);
     add_text(object, "recompute", car_cli_recompute_text(&found->choice.recompute).text, ok);
     car_cli_plan_json_number(object, "devices", (double)found->devices, ok);
     car_cli_plan_json_number(object, "gradient_delay", found->gradient_delay, ok);
@@ -246,6 +258,9 @@ static car_status print_json(const car_plan_subject *s, const car_recommend_conf
     car_cli_plan_json_number(searched, "over_memory", (double)r->over_memory, &ok);
     car_cli_plan_json_number(searched, "timed", (double)r->timed, &ok);
     car_cli_plan_json_number(searched, "skipped", (double)r->skipped, &ok);
+    ok = cJSON_AddBoolToObject(searched, "cut_short", r->cut_short) && ok;
+    ok = cJSON_AddBoolToObject(searched, "bf16_not_timed", r->bf16_not_timed) && ok;
+    ok = cJSON_AddBoolToObject(searched, "bf16_guessed", r->bf16_guessed) && ok;
     ok = cJSON_AddItemToObject(root, "recommended", row_object(s, config, r, 0, &ok)) && ok;
     cJSON *others = cJSON_AddArrayToObject(root, "others");
     for (int row = 1; row < r->count && ok; row++) {
@@ -283,7 +298,7 @@ static car_status configure(car_plan_subject *s, const car_plan_config *given, c
                             car_recommend_config *out) {
     const car_plan_options *o = s->options;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    car_available available = car_available_find("");
+    car_available available = car_available_find();
     car_status status = CAR_OK;
     *out = car_recommend_config_default();
     out->model = o->model;

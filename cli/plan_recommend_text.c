@@ -1,5 +1,5 @@
 /* `carousel plan --recommend` for people: the plan to take, the runners-up, and why they are not it. */
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "plan.h"
 #include "recompute.h"
 
@@ -96,6 +96,14 @@ static void print_choice(const car_recommended *row, FILE *stream) {
     if (p->freshness_slack > 0) {
         fprintf(stream, " --freshness-slack %d", p->freshness_slack);
     }
+    if (p->zero_copies == 1) {
+        fputs(" --zero-copies 1", stream);
+    } else if (p->zero_ahead > 0) {
+        fprintf(stream, " --zero-ahead %d", p->zero_ahead);
+    }
+    if (row->choice.precision != CAR_PRECISION_FP32) {
+        fprintf(stream, " --precision %s", car_precision_text(row->choice.precision));
+    }
     if (p->ranks > 0 && p->ranks < p->workers) {
         fprintf(stream, " --ranks %d --mapping %s", p->ranks, car_mapping_text(p->mapping));
     }
@@ -163,16 +171,22 @@ static void print_verdict(const car_plan_subject *s, const car_recommendation *r
 static void print_others(const car_plan_subject *s, const car_recommendation *r, FILE *stream) {
     char why[512];
     if (r->count > 1) {
-        fputs("\nrule        placement  workers  each  batch  stages  slack  recompute      memory   why not\n",
+        fputs("\nrule        placement  workers  each  batch  stages  slack  ahead  bits  recompute      memory   why "
+              "not\n",
               stream);
     }
     for (int row = 1; row < r->count; row++) {
         const car_recommended *it = &r->rows[row];
         const car_plan_config *p = &it->choice.plan;
         car_cli_plan_explain(s, r, row, why, sizeof why);
-        fprintf(stream, "%-11s %-9s  %7d  %4d  %5d  %6d  %5d  %9s  %c%9s   %s\n", car_rule_text(p->rule),
+        char ahead[16] = "-";
+        if (p->zero_copies > 0) {
+            snprintf(ahead, sizeof ahead, p->zero_copies == 1 ? "one" : "%d", p->zero_ahead);
+        }
+        fprintf(stream, "%-11s %-9s  %7d  %4d  %5d  %6d  %5d  %5s  %4d  %9s  %c%9s   %s\n", car_rule_text(p->rule),
                 car_placement_text(p->placement), p->workers, p->accumulate, it->choice.batch, it->choice.stages,
-                p->freshness_slack, car_cli_recompute_text(&it->choice.recompute).text, it->whole ? ' ' : '>',
+                p->freshness_slack, ahead, it->choice.precision == CAR_PRECISION_BF16 ? 16 : 32,
+                car_cli_recompute_text(&it->choice.recompute).text, it->whole ? ' ' : '>',
                 car_cli_bytes(it->memory).text, why);
     }
 }
@@ -215,4 +229,14 @@ void car_cli_plan_print_recommendation(const car_plan_subject *s, const car_reco
                 (long long)r->skipped);
     }
     fputs(".\n", stream);
+    if (r->cut_short) {
+        fputs("There are more plans than a search lists: larger numbers of micro-batches were left out.\n", stream);
+    }
+    if (r->bf16_not_timed) {
+        fputs("bf16 was not searched: the cluster's description has no \"bf16_flops\", so its time is not known.\n",
+              stream);
+    }
+    if (r->bf16_guessed) {
+        fputs("bf16 is taken to be as fast as fp32: the cluster's description has no \"bf16_flops\".\n", stream);
+    }
 }

@@ -1,5 +1,5 @@
 /* Whether a freshness slack would shorten a step of cdp-v2: found by planning with it. */
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "plan.h"
 
 /* N*S up to which several slacks are tried, and up to which one is: beyond, a page would take too long. */

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
-#include "base/shown.h"
+#include "carousel/convention.h"
+#include "carousel/utf8.h"
 
 enum { IMAGES_OF_A_THREAD = 8 }; /* between two times that answers are printed */
 
@@ -48,10 +48,21 @@ static int read_options(int argc, char **argv, car_predict_run *run) {
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
+/* A name or a problem of a file, for one line. */
+typedef struct shown_text {
+    char text[1024];
+} shown_text;
+
+static shown_text make_plain(const char *text) {
+    shown_text shown;
+    car_utf8_show(text, false, shown.text, sizeof shown.text);
+    return shown;
+}
+
 static void name_class(const car_predict_run *run, int index, char *text, size_t capacity) {
     char own[256];
     if (car_card_list_item(run->card, "class_names", index, own, sizeof own) && own[0]) {
-        car_shown_copy(own, false, text, capacity); /* the weights may be anybody's */
+        car_utf8_show(own, false, text, capacity); /* the weights may be anybody's */
     } else {
         snprintf(text, capacity, "class %d", index);
     }
@@ -59,7 +70,7 @@ static void name_class(const car_predict_run *run, int index, char *text, size_t
 
 static void print_answer(const car_predict_run *run, const char *path, const car_predict_result *r) {
     char name[256];
-    printf("%s:", car_shown_of(path).text);
+    printf("%s:", make_plain(path).text);
     for (int k = 0; k < run->top; k++) {
         name_class(run, r->answers[k].index, name, sizeof name);
         printf("%s %s %.2f %%", k ? "," : "", name, 100 * r->answers[k].probability);
@@ -70,10 +81,10 @@ static void print_answer(const car_predict_run *run, const char *path, const car
 static bool print_json(const car_predict_run *run, const char *path, const car_predict_result *r, bool first) {
     char name[256];
     cJSON *object = cJSON_CreateObject();
-    bool ok = cJSON_AddStringToObject(object, "file", car_shown_of(path).text) != NULL;
+    bool ok = cJSON_AddStringToObject(object, "file", make_plain(path).text) != NULL;
     if (r->file.problem[0]) {
-        ok = ok && cJSON_AddStringToObject(object, r->file.readable ? "damaged" : "error",
-                                           car_shown_of(r->file.problem).text);
+        ok = ok &&
+             cJSON_AddStringToObject(object, r->file.readable ? "damaged" : "error", make_plain(r->file.problem).text);
     }
     cJSON *list = r->file.readable ? cJSON_AddArrayToObject(object, "predictions") : NULL;
     for (int k = 0; list && ok && k < run->top; k++) {

@@ -3,7 +3,7 @@
 #include <fts.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "predict.h"
 
 static car_status add_file(car_predict_run *run, const char *path) {

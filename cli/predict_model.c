@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "predict.h"
 
 /* ---- the model ------------------------------------------------------------------------------- */

@@ -1,14 +1,13 @@
 /* --recompute and --memory-limit: how much of the activations is made again. */
 #include "recompute.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "plan.h"
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -66,87 +65,38 @@ static car_status read_bytes(car_context *context, const char *text, double *out
     return CAR_OK;
 }
 
-/* ---- the least recomputation that fits --------------------------------------------------------- */
-
-typedef struct fit {
-    const car_graph *graph;
-    const car_plan_config *plan;
-    const car_optimizer_config *optimizer;
-    car_partition_config *cut;
-} fit;
-
-/* Cuts with the first n tensors of the list made again, and predicts what that needs. */
-static car_status try_out(const fit *f, int n, car_partition **out, car_prediction *predicted) {
-    car_context *context = car_graph_context(f->graph);
-    car_plan *plan = NULL;
-    car_status status = CAR_OK;
-    f->cut->recompute = (car_recompute_config){.how = n > 0 ? CAR_RECOMPUTE_FIRST : CAR_RECOMPUTE_OFF, .tensors = n};
-    CAR_TRY(car_partition_create(f->graph, f->cut, out));
-    CAR_TRY(car_plan_create(context, *out, f->plan, &plan));
-    CAR_TRY(car_plan_predict_optimizer(plan, f->optimizer, predicted));
-done:
-    car_plan_destroy(plan);
-    if (status != CAR_OK) {
-        car_partition_destroy(*out);
-        *out = NULL;
-    }
-    return status;
+car_status car_cli_read_memory_limit(car_context *context, const char *text, double *out) {
+    *out = 0;
+    return text && strcmp(text, "off") != 0 ? read_bytes(context, text, out) : CAR_OK;
 }
 
-static car_status refuse(const fit *f, double limit, const car_prediction *least, int tensors) {
-    double needs = car_cli_plan_memory(least);
+/* ---- cutting ----------------------------------------------------------------------------------- */
+
+/* The library's refusal in the words of the options. */
+static car_status refuse(car_context *context, double limit, const car_prediction *least) {
+    double needs = (double)car_prediction_memory(least);
+    car_context_clear_error(context);
     return car_context_fail(
-        car_graph_context(f->graph), CAR_ERROR_MEMORY,
-        "--memory-limit %s: the least that is possible is %s, %s more (activations %s%s, weights %s, gradients %s, "
-        "optimizer %s); a smaller --batch or fewer --workers need less",
+        context, CAR_ERROR_MEMORY,
+        "--memory-limit %s: the least that is possible is %s, %s more (activations %s with all made again that can be, "
+        "weights "
+        "%s, gradients %s, optimizer %s); a smaller --batch or fewer --workers need less",
         car_cli_bytes(limit).text, car_cli_bytes(needs).text, car_cli_bytes(needs - limit).text,
-        car_cli_bytes((double)least->timed.device_peak).text,
-        tensors > 0 ? " with all made again that can be" : "; nothing can be made again",
-        car_cli_bytes((double)least->weights_device).text, car_cli_bytes((double)least->gradients_device).text,
-        car_cli_bytes((double)least->optimizer_device).text);
-}
-
-static car_status cut_to_limit(const fit *f, double limit, car_partition **out) {
-    car_partition *partition = NULL;
-    car_prediction predicted;
-    int below = 0, fits = 0;
-    car_status status = CAR_OK;
-    CAR_TRY(try_out(f, 0, &partition, &predicted));
-    if (car_cli_plan_memory(&predicted) > limit) {
-        car_partition_destroy(partition);
-        CAR_TRY(try_out(f, INT_MAX, &partition, &predicted));
-        fits = partition->recomputation.tensors;
-        if (car_cli_plan_memory(&predicted) > limit) {
-            status = refuse(f, limit, &predicted, fits);
-            goto done;
-        }
-    }
-    while (fits - below > 1) { /* `fits` does, `below` does not */
-        int middle = below + (fits - below) / 2;
-        car_partition_destroy(partition);
-        CAR_TRY(try_out(f, middle, &partition, &predicted));
-        *(car_cli_plan_memory(&predicted) <= limit ? &fits : &below) = middle;
-    }
-    car_partition_destroy(partition);
-    CAR_TRY(try_out(f, fits, &partition, &predicted));
-    *out = partition;
-    partition = NULL;
-done:
-    car_partition_destroy(partition);
-    return status;
+        car_cli_bytes((double)least->timed.device_peak).text, car_cli_bytes((double)least->weights_device).text,
+        car_cli_bytes((double)least->gradients_device).text, car_cli_bytes((double)least->optimizer_device).text);
 }
 
 car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, const char *limit,
                              const car_plan_config *plan, const car_optimizer_config *optimizer,
                              car_partition_config *cut, car_partition **out) {
     car_context *context = car_graph_context(graph);
-    fit f = {graph, plan, optimizer, cut};
-    bool limited = limit && strcmp(limit, "off") != 0;
+    car_prediction predicted;
     double bytes = 0;
     car_status status = CAR_OK;
     *out = NULL;
     CAR_TRY(car_cli_read_recompute(context, recompute, &cut->recompute));
-    if (!limited) {
+    CAR_TRY(car_cli_read_memory_limit(context, limit, &bytes));
+    if (bytes <= 0) {
         CAR_TRY(car_partition_create(graph, cut, out));
         if (cut->recompute.how == CAR_RECOMPUTE_AUTO && !(*out)->recompute) {
             car_context_log(context, CAR_LOG_WARNING,
@@ -164,8 +114,10 @@ car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, cons
                                 "--memory-limit needs predictions, and there are none for a custom plan; use "
                                 "--recompute");
     }
-    CAR_TRY(read_bytes(context, limit, &bytes));
-    CAR_TRY(cut_to_limit(&f, bytes, out));
+    status = car_plan_cut_within(graph, plan, optimizer, bytes, cut, &predicted, out);
+    if (status == CAR_ERROR_MEMORY && car_prediction_memory(&predicted) > 0) {
+        status = refuse(context, bytes, &predicted);
+    }
 done:
     return status;
 }

@@ -28,6 +28,8 @@ typedef struct car_cli_recompute_name {
     char text[16];
 } car_cli_recompute_name;
 car_cli_recompute_name car_cli_recompute_text(const car_recompute_config *config);
+/* --memory-limit in bytes; 0 if it is not given or off. */
+car_status car_cli_read_memory_limit(car_context *context, const char *text, double *out);
 /* Cuts the graph, with what the two options ask for (NULL: not given). A limit is for the predicted memory of a run by
  * `plan` with `optimizer`. What is chosen is left in cut->recompute. */
 car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, const char *limit,

@@ -3,27 +3,20 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/base.h"
-#include "base/bytes.h"
-#include "base/mapped.h"
-#include "base/output.h"
+#include "carousel/convention.h"
+#include "carousel/tokenizer.h"
 #include "cli.h"
-#include "language.h"
 
-enum { LARGEST_TOKENS = 65536, BUFFER_TOKENS = 32768, DEFAULT_VOCABULARY = 4096, HEADER_BYTES = 1024 };
+enum { DEFAULT_VOCABULARY = 4096 };
 
 typedef struct tokenization {
     const char *text, *output, *merges, *vocab, *given;
     int vocabulary;
     bool header, json;
     car_context *context;
-    car_mapped file;
     car_tokenizer *tokenizer;
-    char saved[CAR_LANGUAGE_PATH]; /* where the tokenizer is written */
-    car_output tokens;
-    int64_t count;
-    int buffered;
-    unsigned char buffer[2 * BUFFER_TOKENS];
+    char *saved; /* where the tokenizer is written */
+    car_token_counts counts;
 } tokenization;
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -54,7 +47,7 @@ static int read_options(int argc, char **argv, tokenization *t) {
     const car_cli_option options[] = {
         {"output", "FILE.bin", "the file of tokens to write; also -o (required)", CAR_CLI_TEXT, &t->output, 0, 0},
         {"vocabulary", "N", "learn a byte-level BPE of so many tokens from the text (4096)", CAR_CLI_INT,
-         &t->vocabulary, CAR_TOKENIZER_LEAST, LARGEST_TOKENS},
+         &t->vocabulary, CAR_TOKENIZER_LEAST, CAR_TOKENIZER_FILE_MOST},
         {"tokenizer", "FILE", "use this tokenizer.json (Hugging Face's; byte-level BPE)", CAR_CLI_TEXT, &t->given, 0,
          0},
         {"merges", "FILE", "with --vocab: use GPT-2's merges.txt", CAR_CLI_TEXT, &t->merges, 0, 0},
@@ -78,27 +71,6 @@ static int read_options(int argc, char **argv, tokenization *t) {
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-static car_status flush(tokenization *t) {
-    car_status status = car_output_write(&t->tokens, t->buffer, 2 * (size_t)t->buffered);
-    t->buffered = 0;
-    return status;
-}
-
-static car_status take_tokens(void *user, const int32_t *tokens, int count) {
-    tokenization *t = user;
-    car_status status = CAR_OK;
-    for (int i = 0; i < count; i++) {
-        if (t->buffered == BUFFER_TOKENS) {
-            CAR_TRY(flush(t));
-        }
-        t->buffer[2 * t->buffered] = (unsigned char)tokens[i];
-        t->buffer[2 * t->buffered++ + 1] = (unsigned char)(tokens[i] >> 8);
-    }
-    t->count += count;
-done:
-    return status;
-}
-
 static car_status find_tokenizer(tokenization *t) {
     car_status status = CAR_OK;
     if (t->given) {
@@ -106,76 +78,40 @@ static car_status find_tokenizer(tokenization *t) {
     } else if (t->merges) {
         CAR_TRY(car_tokenizer_read_gpt2(t->context, t->vocab, t->merges, &t->tokenizer));
     } else {
-        CAR_TRY(car_tokenizer_train(t->context, t->file.data, t->file.size,
-                                    t->vocabulary ? t->vocabulary : DEFAULT_VOCABULARY, &t->tokenizer));
-    }
-    if (car_tokenizer_size(t->tokenizer) > LARGEST_TOKENS) {
-        status = car_context_fail(t->context, CAR_ERROR_UNSUPPORTED,
-                                  "the tokenizer has %d tokens; a file of 16-bit tokens holds up to %d",
-                                  car_tokenizer_size(t->tokenizer), LARGEST_TOKENS);
+        CAR_TRY(car_tokenizer_train_file(t->context, t->text, t->vocabulary ? t->vocabulary : DEFAULT_VOCABULARY,
+                                         &t->tokenizer));
     }
 done:
     return status;
 }
 
-/* The header says how many tokens follow, which is known when they are there. */
-static car_status write_header(tokenization *t) {
-    static const uint32_t magic = 20240520, version = 1;
-    unsigned char header[HEADER_BYTES] = {0};
-    if (t->count > UINT32_MAX) {
-        return car_context_fail(t->context, CAR_ERROR_UNSUPPORTED,
-                                "%lld tokens are more than llm.c's header can count; leave --header out",
-                                (long long)t->count);
-    }
-    car_bytes_put_u32(header, magic);
-    car_bytes_put_u32(header + 4, version);
-    car_bytes_put_u32(header + 8, (uint32_t)t->count);
-    return car_output_write_at(&t->tokens, 0, header, sizeof header);
-}
-
-/* The tokens get their name last: whoever finds them finds their tokenizer. */
 static car_status tokenize(tokenization *t) {
-    static const unsigned char nothing[HEADER_BYTES] = {0};
     car_status status = CAR_OK;
     CAR_TRY(car_context_create(NULL, &t->context));
-    CAR_TRY(car_mapped_open(t->context, t->text, &t->file));
-    if (t->file.size == 0) {
-        return car_context_fail(t->context, CAR_ERROR_FORMAT, "%s: is empty", t->text);
-    }
     CAR_TRY(find_tokenizer(t));
-    CAR_TRY(car_language_beside(t->context, t->output, t->saved));
-    CAR_TRY(car_output_open(t->context, t->output, &t->tokens));
-    if (t->header) {
-        CAR_TRY(car_output_write(&t->tokens, nothing, sizeof nothing));
-    }
-    CAR_TRY(car_tokenizer_encode(t->tokenizer, t->file.data, t->file.size, take_tokens, t));
-    CAR_TRY(flush(t));
-    if (t->header) {
-        CAR_TRY(write_header(t));
-    }
-    CAR_TRY(car_tokenizer_write(t->tokenizer, t->saved));
-    CAR_TRY(car_output_finish(&t->tokens, NULL));
+    CAR_TRY(car_tokenizer_name_beside(t->context, t->output, &t->saved));
+    CAR_TRY(car_tokenizer_encode_file(t->tokenizer, t->text, t->output, t->header, &t->counts));
 done:
     return status;
 }
 
 static void print_result(const tokenization *t) {
     int size = car_tokenizer_size(t->tokenizer), asked = t->vocabulary ? t->vocabulary : DEFAULT_VOCABULARY;
-    double each = t->count > 0 ? (double)t->file.size / (double)t->count : 0;
+    double each = t->counts.tokens > 0 ? (double)t->counts.bytes / (double)t->counts.tokens : 0;
     if (!t->given && !t->merges && size < asked) {
         fprintf(stderr, "carousel: note: no pair occurs twice any more: the vocabulary has %d tokens, not %d\n", size,
                 asked);
     }
     if (!t->json) {
         printf("%s: %lld tokens of a vocabulary of %d, %.2f bytes each; tokenizer in %s\n", t->output,
-               (long long)t->count, size, each, t->saved);
+               (long long)t->counts.tokens, size, each, t->saved);
         return;
     }
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "file", t->output);
     cJSON_AddStringToObject(json, "tokenizer", t->saved);
-    cJSON_AddNumberToObject(json, "bytes", (double)t->file.size);
-    cJSON_AddNumberToObject(json, "tokens", (double)t->count);
+    cJSON_AddNumberToObject(json, "bytes", (double)t->counts.bytes);
+    cJSON_AddNumberToObject(json, "tokens", (double)t->counts.tokens);
     cJSON_AddNumberToObject(json, "vocabulary", size);
     char *text = cJSON_Print(json);
     puts(text ? text : "{}");
@@ -184,7 +120,7 @@ static void print_result(const tokenization *t) {
 }
 
 int car_cli_tokenize(int argc, char **argv) {
-    static tokenization t; /* its buffer is no thing for a stack */
+    tokenization t = {0};
     int code = read_options(argc, argv, &t);
     if (code != CAR_CLI_GO_ON) {
         return code;
@@ -197,9 +133,8 @@ int car_cli_tokenize(int argc, char **argv) {
         code = car_cli_report(t.context, status);
     }
     if (t.context) {
-        car_output_close(&t.tokens);
         car_tokenizer_destroy(t.tokenizer);
-        car_mapped_close(&t.file);
+        car_context_release_text(t.context, t.saved);
         car_context_destroy(t.context);
     }
     return code;

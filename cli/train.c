@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "recompute.h"
 #include "train.h"
 
@@ -23,25 +23,33 @@ static car_status build(car_train_run *run, car_plan_config *plan, const car_pro
     car_status status = CAR_OK;
     o->stages = o->stages ? o->stages : o->workers;
     car_partition_config partition = {.stages = o->stages};
-    run->available = car_available_find("");
+    run->available = car_available_find();
     CAR_TRY(car_train_check_tasks(run, plan->workers, partition.stages));
     CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
     CAR_TRY(car_optimizer_check(&run->optimizer, run->graph));
+    if (o->memory_limit) { /* what a rank holds depends on its workers, so these are chosen first */
+        CAR_TRY(car_cli_cut_graph(run->graph, NULL, NULL, plan, &run->optimizer, &partition, &run->partition));
+        CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
+        car_partition_destroy(run->partition);
+        run->partition = NULL;
+    }
     CAR_TRY(car_cli_cut_graph(run->graph, o->recompute, o->memory_limit, plan, &run->optimizer, &partition,
                               &run->partition));
     run->recompute = partition.recompute;
-    CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
+    if (!o->memory_limit) {
+        CAR_TRY(car_train_choose_mapping(run, plan, optimizer_states));
+    }
     CAR_TRY(car_train_make_plan(run, plan));
     if (o->accumulate > 1) { /* the run keeps it, wherever it goes on */
         o->sum_order = car_sum_order_text(car_plan_config_of(run->plan)->sum_order);
     }
     if (!run->transport) {
-        CAR_TRY(car_train_check_memory(run, optimizer_states));
+        CAR_TRY(car_train_check_memory(run));
     }
     CAR_TRY(car_program_create(run->graph, program, &run->program));
     CAR_TRY(car_arena_create_reserving(run->context, 0, run->addresses, &run->arena));
     if (!run->transport) {
-        CAR_TRY(car_train_check_memory(run, optimizer_states)); /* now with all that kernels want */
+        CAR_TRY(car_train_check_memory(run)); /* now with all that kernels want */
     }
 done:
     return status;
@@ -51,7 +59,7 @@ done:
 static car_status count_steps(car_train_run *run) {
     car_train_options *o = &run->options;
     enum { DEFAULT_STEPS = 100 };
-    run->epoch_steps = car_train_epoch_steps(&run->data, o);
+    run->epoch_steps = car_feeder_epoch_steps(run->data.feeder);
     if (o->epochs > 0 && run->epoch_steps == 0) {
         bool endless = car_dataset_get_info(run->data.set).samples[CAR_SPLIT_TRAIN] == CAR_DATASET_ENDLESS;
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
@@ -114,8 +122,8 @@ static car_status set_up_own(car_train_run *run, car_trainer_config *trainer) {
     car_train_choose_warmup(o, plan.rule, &trainer->optimizer);
     CAR_TRY(check_evaluation(run));
     CAR_TRY(car_train_read_schedule(run->context, o, run->epoch_steps ? run->epoch_steps : 1, &trainer->schedule));
-    trainer->feed = car_train_feed;
-    trainer->feed_user = &run->data;
+    trainer->feed = car_feeder_feed;
+    trainer->feed_user = run->data.feeder;
     trainer->report = run->report ? run->report : car_train_on_step;
     trainer->report_user = run;
     CAR_TRY(car_train_open_recorder(run, trainer));
@@ -143,7 +151,7 @@ car_status car_train_set_up(car_train_run *run) {
         CAR_TRY(car_trainer_create(run->plan, run->program, run->arena, &trainer, &run->trainer));
         CAR_TRY(resume ? car_train_resume(run) : car_train_initialize(run));
     }
-    CAR_TRY(car_train_start_loader(&run->data, o, run->rank, run->first_step));
+    CAR_TRY(car_feeder_start(run->data.feeder, run->rank, run->first_step, o->steps));
     if (car_train_is_first(run)) {
         CAR_TRY(car_train_open_output(run));
         car_train_check_disk(run, car_optimizer_config_states(&trainer.optimizer));
@@ -204,28 +212,38 @@ bool car_train_begins_at_evaluation(const car_train_run *run) {
     return every > 0 && run->first_step > 0 && run->first_step % every == 0 && run->first_step < run->options.steps;
 }
 
-/* The next step that is a multiple of `every`, or the end. */
-static int64_t next_stop(int64_t now, int64_t every, int64_t steps) {
-    int64_t next = every ? (now / every + 1) * every : steps;
-    return next < steps ? next : steps;
+void car_train_begin_part(void *user) {
+    car_train_run *run = user;
+    car_train_enter(run, CAR_TRAIN_TRAINING);
+    run->evaluated = false;
+}
+
+static car_status end_part(void *user) {
+    return car_train_find_directory(user);
+}
+
+static car_status pause_here(void *user, bool *ends) {
+    car_train_run *run = user;
+    car_status status = CAR_OK;
+    if (!car_train_is_interrupted() && car_train_steps(run) != run->last_evaluated) {
+        status = car_train_evaluate_now(run);
+    }
+    *ends = car_train_is_interrupted() || run->stopped_early;
+    return status;
 }
 
 static car_status train(car_train_run *run) {
     const car_train_options *o = &run->options;
+    const car_rank_loop loop = {.steps = o->steps,
+                                .every = o->eval_every,
+                                .pause_first = car_train_begins_at_evaluation(run),
+                                .pause = pause_here,
+                                .begin = car_train_begin_part,
+                                .end = end_part,
+                                .user = run};
     bool before = false;
     car_status status = CAR_OK;
-    if (car_train_begins_at_evaluation(run) && run->last_evaluated != run->first_step) {
-        CAR_TRY(car_train_evaluate_now(run));
-    }
-    while (car_trainer_steps(run->trainer) < o->steps && !car_train_is_interrupted() && !run->stopped_early) {
-        car_train_enter(run, CAR_TRAIN_TRAINING);
-        run->evaluated = false;
-        CAR_TRY(car_trainer_run(run->trainer, next_stop(car_trainer_steps(run->trainer), o->eval_every, o->steps)));
-        CAR_TRY(car_train_find_directory(run));
-        if (!car_train_is_interrupted() && o->eval_every && car_trainer_steps(run->trainer) < o->steps) {
-            CAR_TRY(car_train_evaluate_now(run));
-        }
-    }
+    CAR_TRY(car_trainer_drive(run->trainer, &loop));
     car_train_enter(run, CAR_TRAIN_SAVING);
     /* What was trained is safe before anything else is tried: see train_end.c. */
     car_train_close_writer(run);

@@ -7,11 +7,12 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#include "base/available.h"
+#include "carousel/available.h"
 #include "carousel/card.h"
 #include "carousel/data.h"
 #include "carousel/evaluate.h"
-#include "carousel/loader.h"
+#include "carousel/events.h"
+#include "carousel/feeder.h"
 #include "carousel/mapping.h"
 #include "carousel/model.h"
 #include "carousel/partition.h"
@@ -33,17 +34,18 @@ typedef struct car_train_options {
     car_model_config shape; /* of the model; zero where it is left open */
     int workers, stages, threads, steps, eval_every, eval_batches;
     int accumulate; /* micro-batches of a worker in a step */
-    const char *sum_order;
+    const char *sum_order, *pace_links;
     int warmup; /* CAR_NONE: left to the rule */
     bool warmup_by_rule;
     int asked_steps; /* `steps` before --epochs had a say */
     int freshness_slack, zero_copies, zero_ahead;
     double piece_bytes; /* 0: left open */
     int data_threads, checkpoint_every, keep, resume_step, patience;
-    double lr, adamw_lr, momentum, weight_decay, clip_norm, epochs, step_seconds, ema;
+    double lr, adamw_lr, momentum, weight_decay, clip_norm, epochs, step_seconds, step_jitter, ema;
     bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, force, tensorboard;
     uint64_t seed;
-    char *plan_text; /* what --plan names; released with the options of the first run */
+    char *plan_text;  /* what --plan names; released with the options of the first run */
+    int plan_devices; /* that its header names; 0: none was given */
     car_cli_list freeze, lr_scale;
     /* What these two come to: see train_rules.c. */
     car_param_rule rules[2 * CAR_CLI_LIST_LENGTH];
@@ -55,17 +57,17 @@ typedef struct car_train_options {
 /* ---- train_signals.c: how a run is told to end ------------------------------------------------------------------- */
 
 /* What a signal means depends on what the run is at. */
-typedef enum car_train_phase {
+typedef enum car_train_activity {
     CAR_TRAIN_STARTING, /* there is nothing to save yet */
     CAR_TRAIN_TRAINING, /* or evaluating: has to end soon */
     CAR_TRAIN_SAVING    /* takes as long as it takes */
-} car_train_phase;
+} car_train_activity;
 
 struct car_train_run;
 /* Before any other thread is started, which must not get the signals. Until _stop_listening the run must stay. */
 void car_train_listen(struct car_train_run *run);
 void car_train_stop_listening(void);
-void car_train_enter(const struct car_train_run *run, car_train_phase phase);
+void car_train_enter(const struct car_train_run *run, car_train_activity activity);
 bool car_train_is_interrupted(void); /* it was asked to end */
 
 /* ---- train_options.c: as typed, with their defaults; then turned into the configurations of the library ---------- */
@@ -93,35 +95,22 @@ car_status car_train_read_augmentation(car_context *context, const car_train_opt
 
 /* ---- train_data.c: samples, for training and for evaluation ----------------------------------------------------- */
 
-/* A model's inputs and where they come from. */
+/* A model's samples. */
 typedef struct car_train_data {
-    car_context *context;
     car_domain domain;
     car_model_config model; /* as resolved */
     car_dataset *set;
-    car_loader *loader;     /* of training; NULL for evaluation only */
-    car_loader *evaluation; /* while one runs */
-    car_graph *graph;
-    int input_tensor, label_tensor;
-    bool *wanted; /* over ranks: whose micro-batches this one takes */
-    int batches;  /* of a step, that `wanted` is about */
+    car_feeder *feeder;
 } car_train_data;
 
 /* Asks the data for what the options leave open: classes, the size of small images, the vocabulary of a tokenizer. */
 car_status car_train_find_sizes(car_context *context, car_train_options *options);
 /* Opens the data for a model; its graph must outlive it. */
 car_status car_train_open_data(car_train_data *data, car_context *context, const car_train_options *options,
-                               car_graph *graph);
-/* Begins to read ahead from a step on; over ranks, what `rank` takes (else NULL). */
-car_status car_train_start_loader(car_train_data *data, const car_train_options *options, const car_rank *rank,
-                                  int64_t first_step);
-/* Steps of an epoch; 0 if the data is endless. */
-int64_t car_train_epoch_steps(const car_train_data *data, const car_train_options *options);
+                               const car_graph *graph);
 void car_train_close_data(car_train_data *data);
-/* Feeds a trainer; `user` is a car_train_data. */
-car_status car_train_feed(void *user, int64_t step, int worker, car_tape *tape);
-/* Evaluates weights on the samples that are not trained on; `counts` as car_evaluate_classes has them, or NULL. */
-car_status car_train_evaluate(car_train_data *data, const car_train_options *options, const car_program *program,
+/* Evaluates weights on the samples that are not trained on; `counts` as car_evaluate_config has them, or NULL. */
+car_status car_train_evaluate(const car_train_data *data, const car_train_options *options, const car_program *program,
                               car_arena *arena, const car_weights *weights, int64_t *counts, car_evaluation *out);
 
 /* ---- a run ------------------------------------------------------------------------------------------------------ */
@@ -152,7 +141,7 @@ typedef struct car_train_run {
     car_rank *rank;
     car_hub *hub;                        /* NULL unless ranks are threads of this process; not the run's own */
     size_t addresses;                    /* that its arena may reserve; 0: as many as it can */
-    car_cut *cut;                        /* over ranks, on the first one: what was gathered last */
+    car_snapshot *snapshot;              /* over ranks, on the first one: what was gathered last */
     car_weights *gathered;               /* the same, as weights */
     void *accounts;                      /* over ranks: what each of them used and sent */
     double peaks[CAR_MEMORY_CATEGORIES]; /* over ranks: bytes while training */
@@ -167,11 +156,12 @@ typedef struct car_train_run {
     car_status failure;       /* of something that did not keep the run from going on to its end */
     char failure_text[1024];  /* its message */
     /* The run directory. */
-    int lock_file, metrics_file; /* if it is locked; if it is written to */
-    int events_file;             /* TensorBoard's, if it is written to */
-    dev_t out_device;            /* which directory it is */
-    ino_t out_number;            /* the same */
-    double looked;               /* when it was last looked for */
+    int lock_file, metrics_file;                 /* if it is locked; if it is written to */
+    int events_file;                             /* TensorBoard's, if it is written to */
+    car_events *step_events, *evaluation_events; /* its records; over ranks two threads make them */
+    dev_t out_device;                            /* which directory it is */
+    ino_t out_number;                            /* the same */
+    double looked;                               /* when it was last looked for */
     car_train_lines metrics, evaluations, events;
     bool settled, chosen; /* over ranks: all end in the same way, and why has been said; the mapping was chosen */
     bool locked, out_is_new, out_is_gone; /* this run has its lock; created it; it was removed */
@@ -228,7 +218,7 @@ void car_train_tell_correction(const car_train_run *run, const cJSON *then, bool
 
 /* ---- train_checkpoint.c ----------------------------------------------------------------------------------------- */
 
-/* Sets the cuts of the trainer or rank to be, if checkpoints, or over ranks evaluations, are to be made on the way. */
+/* Sets the snapshots of the trainer or rank to be, if checkpoints, or over ranks evaluations, are to be made on the way. */
 car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer);
 void car_train_close_writer(car_train_run *run); /* waits until what is being written is written */
 /* Refuses a run directory that holds another run. */
@@ -239,9 +229,9 @@ car_status car_train_initialize(car_train_run *run); /* the weights: drawn, or -
 /* At the end: a checkpoint of where the run stands. */
 car_status car_train_write_checkpoint(car_train_run *run);
 
-/* Reads the newest checkpoint, or that of --resume-step, into a cut, and says what differs. */
-car_status car_train_read_cut(car_train_run *run, car_cut *cut);
-car_status car_train_write_cut(car_train_run *run, const car_cut *cut);
+/* Reads the newest checkpoint, or that of --resume-step, into a snapshot, and says what differs. */
+car_status car_train_read_snapshot(car_train_run *run, car_snapshot *snapshot);
+car_status car_train_write_snapshot(car_train_run *run, const car_snapshot *snapshot);
 /* Fills weights from --init, and says what did not fit. */
 car_status car_train_load(car_train_run *run, car_weights *weights);
 
@@ -271,7 +261,7 @@ static inline double car_train_step_samples(const car_train_options *o) {
 car_status car_train_check_tasks(car_train_run *run, int workers, int stages);
 /* In one process, with the plan and, for the whole of it, the program and the arena: refuses a run that is predicted to
  * need more memory than there is, unless --force is given, and says what would fit. */
-car_status car_train_check_memory(car_train_run *run, int optimizer_states);
+car_status car_train_check_memory(car_train_run *run);
 /* The same over ranks; all of them call it, when they have their numbers. */
 car_status car_train_check_rank_memory(car_train_run *run, int optimizer_states);
 /* A warning if the disk has less room than weights and checkpoints will take. */
@@ -279,8 +269,6 @@ void car_train_check_disk(car_train_run *run, int optimizer_states);
 
 /* ---- train_agree.c: over MPI, before the first step -------------------------------------------------------------- */
 
-/* The memory of the smallest machine. */
-car_status car_train_find_memory(car_train_run *run);
 /* Over ranks, if --mapping leaves it open: which workers a rank and a machine host. Sets it in plan and options. */
 car_status car_train_choose_mapping(car_train_run *run, car_plan_config *plan, int optimizer_states);
 void car_train_show_ranks(const car_train_run *run); /* a line */
@@ -310,8 +298,9 @@ car_status car_train_open_rank(car_train_run *run, const car_trainer_config *tra
 car_status car_train_over_ranks(car_train_run *run);
 /* Whether ranks wait for evaluations on the way, because these decide how the run goes on. */
 bool car_train_pauses(const car_train_options *options);
-/* Copies the weights of a cut; *weights is created if it is NULL. */
-car_status car_train_copy_weights(car_train_run *run, const car_cut *cut, car_arena *arena, car_weights **weights);
+/* Copies the weights of a snapshot; *weights is created if it is NULL. */
+car_status car_train_copy_weights(car_train_run *run, const car_snapshot *snapshot, car_arena *arena,
+                                  car_weights **weights);
 void car_train_close_rank(car_train_run *run);
 /* Ends the job, with a message, if this rank failed in the middle of it. */
 void car_train_leave(car_train_run *run, car_status status);
@@ -370,8 +359,9 @@ typedef struct car_train_subject {
     int64_t step;
     car_weights *weights, *average; /* average: NULL without --ema */
 } car_train_subject;
-/* With --ema: adds the average of the weights, from a cut or (NULL) from the trainer. It is to be destroyed. */
-car_status car_train_add_average(car_train_run *run, const car_cut *cut, car_arena *arena, car_train_subject *subject);
+/* With --ema: adds the average of the weights, from a snapshot or (NULL) from the trainer. It is to be destroyed. */
+car_status car_train_add_average(car_train_run *run, const car_snapshot *snapshot, car_arena *arena,
+                                 car_train_subject *subject);
 /* Evaluates, shows it, and keeps the weights if they are the best; or decides that the run has waited long enough. */
 car_status car_train_evaluate_subject(car_train_run *run, const car_train_subject *subject, car_arena *arena);
 car_status car_train_evaluate_here(car_train_run *run); /* the same of where the run stands */
@@ -424,8 +414,9 @@ void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evalu
 car_status car_train_create_confusion(car_train_run *run);
 /* The answer to --eval-every. */
 car_status car_train_evaluate_now(car_train_run *run);
+void car_train_begin_part(void *user); /* of a run, in the loop of rank.h; `user` is the run */
 /* Whether a resumed run stands where --eval-every asks for an evaluation. It was made before, if `last_evaluated` says
- * so; otherwise a signal or a kill has cut it short, and it is made now. */
+ * so; otherwise a signal or a kill has snapshot it short, and it is made now. */
 bool car_train_begins_at_evaluation(const car_train_run *run);
 /* DIR/NAME. */
 car_status car_train_path(car_context *context, const char *directory, const char *name, char *path);

@@ -2,63 +2,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
-#include "base/mapped.h"
-#include "base/sha256.h"
+#include "carousel/convention.h"
+#include "carousel/file.h"
 #include "mapping.h"
 #include "train.h"
-#include "transport/transport.h"
 
 /* ---- workers on machines ---------------------------------------------------------------------- */
 
-/* The least that any machine has: the choice must be the same on all ranks. */
-car_status car_train_find_memory(car_train_run *run) {
-    size_t ranks = (size_t)car_transport_size(run->transport);
-    uint64_t own = car_cli_machine_memory(), *all = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(run->context, ranks, sizeof *all, &all));
-    CAR_TRY(car_transport_all_gather(run->transport, &own, sizeof own, all));
-    for (size_t r = 0; r < ranks; r++) {
-        own = all[r] < own ? all[r] : own;
-    }
-    run->machines.memory = (size_t)own;
-done:
-    car_context_release(run->context, all, all ? ranks : 0, sizeof *all);
-    return status;
-}
-
-static bool spread_evenly(const car_transport *transport) {
-    int size = car_transport_size(transport), machines = car_transport_machines(transport);
-    for (int m = 0; m < machines; m++) {
-        int here = 0;
-        for (int r = 0; r < size; r++) {
-            here += car_transport_machine(transport, r) == m;
-        }
-        if (here * machines != size) {
-            return false;
-        }
-    }
-    return true;
-}
-
 car_status car_train_choose_mapping(car_train_run *run, car_plan_config *plan, int optimizer_states) {
     car_train_options *o = &run->options;
-    bool fewer = car_placement_info_of(plan->placement)->fewer_ranks;
     car_status status = CAR_OK;
     if (!run->transport || !car_placement_maps_workers(plan->placement)) {
         return CAR_OK;
     }
-    int ranks = car_transport_size(run->transport);
-    bool possible = fewer ? o->workers % ranks == 0 : o->workers == ranks; /* if not, the plan will say so */
-    run->machines.count = car_transport_machines(run->transport);
     run->machines.optimizer_states = optimizer_states;
-    bool several = run->machines.count > 1 || ranks < o->workers;
-    if (!o->mapping && possible && several && spread_evenly(run->transport)) {
-        CAR_TRY(car_plan_choose_mapping(run->context, run->partition, plan, &run->machines, &run->choice));
-        plan->mapping = run->choice.mapping;
-        run->chosen = true;
-    } else if (!o->mapping && run->machines.count > 1) {
-        plan->mapping = CAR_MAPPING_CONTIGUOUS; /* uneven machines are not compared: the network decides */
+    if (!o->mapping) {
+        CAR_TRY(car_plan_choose_mapping_over(run->context, run->partition, run->transport, &run->machines, plan,
+                                             &run->choice, &run->chosen));
     }
     o->mapping = car_mapping_text(plan->mapping);
 done:
@@ -83,20 +43,10 @@ void car_train_show_ranks(const car_train_run *run) {
 
 /* ---- agreement ------------------------------------------------------------------------------- */
 
-static void digest_of(const void *data, size_t bytes, char text[CAR_SHA256_TEXT]) {
-    car_sha256 sha = car_sha256_begin();
-    car_sha256_add(&sha, data, bytes);
-    car_sha256_end(&sha, text);
-    text[16] = '\0'; /* enough to tell two apart */
-}
-
 static car_status compare_program(car_train_run *run) {
-    char text[CAR_SHA256_TEXT] = "unknown";
-    car_mapped file;
-    car_status status = car_mapped_open(run->context, "/proc/self/exe", &file);
-    if (status == CAR_OK) {
-        digest_of(file.data, file.size, text);
-        car_mapped_close(&file);
+    char text[CAR_FILE_DIGEST] = "unknown";
+    if (car_file_digest(run->context, "/proc/self/exe", text) == CAR_OK) {
+        text[16] = '\0'; /* enough to tell two apart */
     } else {
         car_context_clear_error(run->context);
     }
@@ -164,16 +114,21 @@ done:
     return status;
 }
 
+/* FNV-1a, by whole numbers. */
+static uint64_t mix(uint64_t hash, uint64_t value) {
+    return (hash ^ value) * 0x100000001b3u;
+}
+
 /* Stages and versions are a function of these. */
 static car_status compare_plan(car_train_run *run) {
     const car_plan_config *config = car_plan_config_of(run->plan);
     char text[160], several[48] = "";
     uint64_t cuts = car_graph_fingerprint(run->graph);
     for (int j = 0; j < run->partition->stage_count; j++) {
-        cuts = car_random_u64(cuts, (uint64_t)run->partition->stages[j].first);
+        cuts = mix(cuts, (uint64_t)run->partition->stages[j].first);
     }
     for (const char *c = run->options.plan_text; c && *c; c++) {
-        cuts = car_random_u64(cuts, (uint64_t)*c);
+        cuts = mix(cuts, (uint64_t)*c);
     }
     if (config->accumulate > 1) {
         snprintf(several, sizeof several, " M=%d by %s", config->accumulate, car_sum_order_text(config->sum_order));
@@ -225,7 +180,7 @@ static car_status number_ranks(car_train_run *run) {
 }
 
 car_status car_train_agree(car_train_run *run, car_status own) {
-    char digest[CAR_SHA256_TEXT] = "";
+    char digest[CAR_FILE_DIGEST] = "";
     car_status status = own;
     if (!run->transport) {
         return own;

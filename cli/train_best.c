@@ -5,24 +5,25 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/base.h"
 #include "carousel/checkpoint.h"
+#include "carousel/convention.h"
 #include "train.h"
 #include "weights.h"
 
 /* ---- what is evaluated ----------------------------------------------------------------------- */
 
-/* Of a cut, or in one process of the optimizer. What has no average, because it is frozen or because no update was made, is
+/* Of a snapshot, or in one process of the optimizer. What has no average, because it is frozen or because no update was made, is
  * the weights' own. */
-static car_status copy_average(car_train_run *run, const car_cut *cut, int param, float *values,
+static car_status copy_average(car_train_run *run, const car_snapshot *snapshot, int param, float *values,
                                const car_train_subject *subject) {
     const float *stored =
         run->trainer ? car_optimizer_state(car_trainer_optimizer(run->trainer), CAR_OPTIMIZER_AVERAGE, param) : NULL;
-    bool begun = cut ? car_cut_get_numbers(cut).updates > car_cut_get_numbers(cut).since : run->averaged;
+    bool begun = snapshot ? car_snapshot_get_numbers(snapshot).updates > car_snapshot_get_numbers(snapshot).since
+                          : run->averaged;
     car_status status = CAR_OK;
-    if (begun && cut && car_cut_has(cut, CAR_CUT_AVERAGE, param)) {
-        CAR_TRY(car_cut_get(cut, CAR_CUT_AVERAGE, param, values));
-    } else if (begun && !cut && stored) {
+    if (begun && snapshot && car_snapshot_has(snapshot, CAR_SNAPSHOT_AVERAGE, param)) {
+        CAR_TRY(car_snapshot_get(snapshot, CAR_SNAPSHOT_AVERAGE, param, values));
+    } else if (begun && !snapshot && stored) {
         CAR_TRY(car_program_export_param(run->program, param, stored, values));
     } else {
         CAR_TRY(car_weights_get(subject->weights, param, values));
@@ -32,7 +33,8 @@ done:
     return status;
 }
 
-car_status car_train_add_average(car_train_run *run, const car_cut *cut, car_arena *arena, car_train_subject *subject) {
+car_status car_train_add_average(car_train_run *run, const car_snapshot *snapshot, car_arena *arena,
+                                 car_train_subject *subject) {
     size_t most = car_graph_param_bytes(run->graph);
     float *values = NULL;
     car_status status = CAR_OK;
@@ -42,7 +44,7 @@ car_status car_train_add_average(car_train_run *run, const car_cut *cut, car_are
     CAR_TRY(car_weights_create(run->program, arena, &subject->average));
     CAR_TRY(car_context_allocate(run->context, most, 1, &values));
     for (int p = 0; p < car_graph_param_count(run->graph); p++) {
-        CAR_TRY(copy_average(run, cut, p, values, subject));
+        CAR_TRY(copy_average(run, snapshot, p, values, subject));
     }
 done:
     car_context_release(run->context, values, values ? most : 0, 1);
@@ -52,7 +54,7 @@ done:
 /* Where the run stands; its average, if it has one, is to be destroyed. */
 static car_status describe_now(car_train_run *run, car_train_subject *out) {
     *out = (car_train_subject){.step = car_train_steps(run), .weights = car_train_weights(run)};
-    return car_train_add_average(run, run->cut, run->arena, out);
+    return car_train_add_average(run, run->snapshot, run->arena, out);
 }
 
 static void judge(car_train_run *run, const car_train_subject *subject);

@@ -1,22 +1,17 @@
 /* Checkpoints of a run: written by a thread of their own while training goes on, and resumed from. Over ranks that thread
  * evaluates, too. */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
 #include "carousel/checkpoint.h"
+#include "carousel/convention.h"
 #include "train.h"
 
 struct car_train_writer {
     car_train_run *run;
     char *config; /* what the run is configured with, as JSON */
     car_card *card;
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    const car_cut *cut; /* to be written, or NULL */
-    bool ending;
+    car_snapshot_thread *thread;
 };
 
 static car_status directory_of(const car_train_run *run, char *path) {
@@ -30,12 +25,13 @@ static car_status config_text(car_train_run *run, char **out) {
     return *out ? CAR_OK : car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for the configuration");
 }
 
-static car_status write_cut(car_train_run *run, const car_cut *cut, const char *config, const car_card *card) {
+static car_status write_snapshot(car_train_run *run, const car_snapshot *snapshot, const char *config,
+                                 const car_card *card) {
     char directory[CAR_TRAIN_PATH];
     car_status status = directory_of(run, directory);
     if (status == CAR_OK) {
         const car_checkpoint_config where = {.directory = directory, .keep = run->options.keep, .card = card};
-        status = car_checkpoint_write(run->context, &where, cut, config);
+        status = car_checkpoint_write(run->context, &where, snapshot, config);
     }
     return status;
 }
@@ -43,14 +39,14 @@ static car_status write_cut(car_train_run *run, const car_cut *cut, const char *
 /* ---- on the way ------------------------------------------------------------------------------ */
 
 /* A checkpoint that cannot be written does not end the run: the older ones are there, and the next may succeed. */
-static void write_or_warn(car_train_writer *writer, const car_cut *cut) {
+static void write_or_warn(car_train_writer *writer, const car_snapshot *snapshot) {
     car_train_run *run = writer->run;
-    car_status status = car_card_set(writer->card, "step", "%lld", (long long)car_cut_get_numbers(cut).step);
-    if (status == CAR_OK && write_cut(run, cut, writer->config, writer->card) == CAR_OK) {
-        run->saved_step = car_cut_get_numbers(cut).step; /* read only after this thread has ended */
+    car_status status = car_card_set(writer->card, "step", "%lld", (long long)car_snapshot_get_numbers(snapshot).step);
+    if (status == CAR_OK && write_snapshot(run, snapshot, writer->config, writer->card) == CAR_OK) {
+        run->saved_step = car_snapshot_get_numbers(snapshot).step; /* read only after this thread has ended */
     } else {
         car_context_log(run->context, CAR_LOG_WARNING, "no checkpoint of step %lld: %s; training goes on",
-                        (long long)car_cut_get_numbers(cut).step, car_context_error(run->context));
+                        (long long)car_snapshot_get_numbers(snapshot).step, car_context_error(run->context));
         car_context_clear_error(run->context);
     }
 }
@@ -63,12 +59,13 @@ static bool saves_on_the_way(const car_train_options *o) {
     return o->out && o->keep > 0 && o->checkpoint_every > 0;
 }
 
-/* The weights of a cut, and their average. Both are to be destroyed. */
-static car_status copy_subject(car_train_run *run, const car_cut *cut, car_arena *arena, car_train_subject *out) {
+/* The weights of a snapshot, and their average. Both are to be destroyed. */
+static car_status copy_subject(car_train_run *run, const car_snapshot *snapshot, car_arena *arena,
+                               car_train_subject *out) {
     car_status status = CAR_OK;
-    out->step = car_cut_get_numbers(cut).step;
-    CAR_TRY(car_train_copy_weights(run, cut, arena, &out->weights));
-    CAR_TRY(car_train_add_average(run, cut, arena, out));
+    out->step = car_snapshot_get_numbers(snapshot).step;
+    CAR_TRY(car_train_copy_weights(run, snapshot, arena, &out->weights));
+    CAR_TRY(car_train_add_average(run, snapshot, arena, out));
 done:
     return status;
 }
@@ -80,22 +77,22 @@ static bool is_evaluated(const car_train_run *run, int64_t step) {
            !car_train_is_interrupted();
 }
 
-static void return_cut(const car_train_run *run) {
+static void return_snapshot(const car_train_run *run) {
     if (run->rank) {
-        car_rank_return_cut(run->rank);
+        car_rank_return_snapshot(run->rank);
     } else {
-        car_trainer_return_cut(run->trainer);
+        car_trainer_return_snapshot(run->trainer);
     }
 }
 
-/* In an arena of its own: what training holds is counted apart. The cut is given back before the evaluation, so that the
+/* In an arena of its own: what training holds is counted apart. The snapshot is given back before the evaluation, so that the
  * next one need not wait for it. A failure ends the run, in order. */
-static void evaluate_cut(car_train_run *run, const car_cut *cut) {
+static void evaluate_snapshot(car_train_run *run, const car_snapshot *snapshot) {
     car_train_subject subject = {0};
     car_arena *arena = NULL;
     car_status status = car_arena_create_reserving(run->context, 0, run->addresses, &arena);
-    status = status == CAR_OK ? copy_subject(run, cut, arena, &subject) : status;
-    return_cut(run);
+    status = status == CAR_OK ? copy_subject(run, snapshot, arena, &subject) : status;
+    return_snapshot(run);
     status = status == CAR_OK ? car_train_evaluate_subject(run, &subject, arena) : status;
     car_weights_destroy(subject.average);
     car_weights_destroy(subject.weights);
@@ -107,55 +104,35 @@ static void evaluate_cut(car_train_run *run, const car_cut *cut) {
     }
 }
 
-static void take_cut(car_train_writer *writer, const car_cut *cut) {
+static void take_snapshot(void *user, const car_snapshot *snapshot) {
+    car_train_writer *writer = user;
     car_train_run *run = writer->run;
-    int64_t step = car_cut_get_numbers(cut).step;
+    int64_t step = car_snapshot_get_numbers(snapshot).step;
     if (saves_on_the_way(&run->options) && is_due(step, run->options.checkpoint_every)) {
-        write_or_warn(writer, cut);
+        write_or_warn(writer, snapshot);
     }
     if (is_evaluated(run, step)) {
-        evaluate_cut(run, cut);
+        evaluate_snapshot(run, snapshot);
     } else {
-        return_cut(run);
+        return_snapshot(run);
     }
 }
 
-static void *write_cuts(void *argument) {
-    car_train_writer *writer = argument;
-    car_error_scope scope; /* what goes wrong here is not why the run ends */
-    car_context_open_scope(writer->run->context, &scope);
-    pthread_mutex_lock(&writer->lock);
-    while (writer->cut || !writer->ending) {
-        if (!writer->cut) {
-            pthread_cond_wait(&writer->changed, &writer->lock);
-            continue;
-        }
-        const car_cut *cut = writer->cut; /* ours until it is given back */
-        writer->cut = NULL;
-        pthread_mutex_unlock(&writer->lock);
-        take_cut(writer, cut);
-        pthread_mutex_lock(&writer->lock);
-    }
-    pthread_mutex_unlock(&writer->lock);
-    car_context_close_scope(writer->run->context, &scope);
-    return NULL;
-}
-
-static void take_over(void *user, const car_cut *cut) {
-    car_train_writer *writer = user;
-    pthread_mutex_lock(&writer->lock);
-    writer->cut = cut;
-    pthread_cond_signal(&writer->changed);
-    pthread_mutex_unlock(&writer->lock);
+static void destroy_writer(car_train_writer *writer) {
+    car_context *context = writer->run->context;
+    car_snapshot_thread_destroy(writer->thread);
+    car_card_destroy(writer->card);
+    cJSON_free(writer->config);
+    car_context_release(context, writer, 1, sizeof *writer);
 }
 
 car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer) {
     const car_train_options *o = &run->options;
     car_train_writer *writer = NULL;
-    trainer->cut_every = saves_on_the_way(o) ? o->checkpoint_every : 0;
+    trainer->snapshot_every = saves_on_the_way(o) ? o->checkpoint_every : 0;
     /* One process is drained for evaluations, and ranks are if these decide whether to go on. */
     trainer->weights_every = run->transport && !car_train_pauses(o) ? o->eval_every : 0;
-    if ((trainer->cut_every == 0 && trainer->weights_every == 0) || !car_train_is_first(run)) {
+    if ((trainer->snapshot_every == 0 && trainer->weights_every == 0) || !car_train_is_first(run)) {
         return CAR_OK;
     }
     car_status status = car_context_allocate(run->context, 1, sizeof *writer, &writer);
@@ -163,51 +140,35 @@ car_status car_train_open_writer(car_train_run *run, car_trainer_config *trainer
         return status;
     }
     writer->run = run;
-    status = config_text(run, &writer->config);
-    status = status == CAR_OK ? car_train_make_card(run, 0, &writer->card) : status;
-    pthread_mutex_init(&writer->lock, NULL);
-    pthread_cond_init(&writer->changed, NULL);
-    if (status == CAR_OK && pthread_create(&writer->thread, NULL, write_cuts, writer) != 0) {
-        status = car_context_fail(run->context, CAR_ERROR_MEMORY, "could not start a thread for checkpoints");
-    }
+    CAR_TRY(config_text(run, &writer->config));
+    CAR_TRY(car_train_make_card(run, 0, &writer->card));
+    CAR_TRY(car_snapshot_thread_create(run->context, take_snapshot, writer, &writer->thread));
+    trainer->on_snapshot = car_snapshot_thread_hand_over;
+    trainer->snapshot_user = writer->thread;
+    run->writer = writer;
+done:
     if (status != CAR_OK) {
-        car_card_destroy(writer->card);
-        cJSON_free(writer->config);
-        car_context_release(run->context, writer, 1, sizeof *writer);
-        return status;
+        destroy_writer(writer);
     }
-    trainer->on_cut = take_over;
-    trainer->cut_user = run->writer = writer;
-    return CAR_OK;
+    return status;
 }
 
 void car_train_close_writer(car_train_run *run) {
-    car_train_writer *writer = run->writer;
-    if (!writer) {
-        return;
+    if (run->writer) {
+        destroy_writer(run->writer);
+        run->writer = NULL;
     }
-    run->writer = NULL;
-    pthread_mutex_lock(&writer->lock);
-    writer->ending = true;
-    pthread_cond_signal(&writer->changed);
-    pthread_mutex_unlock(&writer->lock);
-    pthread_join(writer->thread, NULL);
-    pthread_cond_destroy(&writer->changed);
-    pthread_mutex_destroy(&writer->lock);
-    car_card_destroy(writer->card);
-    cJSON_free(writer->config);
-    car_context_release(run->context, writer, 1, sizeof *writer);
 }
 
 /* ---- at the end ------------------------------------------------------------------------------ */
 
-car_status car_train_write_cut(car_train_run *run, const car_cut *cut) {
+car_status car_train_write_snapshot(car_train_run *run, const car_snapshot *snapshot) {
     char *config = NULL;
     car_card *card = NULL;
     car_status status = CAR_OK;
     CAR_TRY(config_text(run, &config));
-    CAR_TRY(car_train_make_card(run, car_cut_get_numbers(cut).step, &card));
-    CAR_TRY(write_cut(run, cut, config, card));
+    CAR_TRY(car_train_make_card(run, car_snapshot_get_numbers(snapshot).step, &card));
+    CAR_TRY(write_snapshot(run, snapshot, config, card));
 done:
     car_card_destroy(card);
     cJSON_free(config);
@@ -215,16 +176,16 @@ done:
 }
 
 car_status car_train_write_checkpoint(car_train_run *run) {
-    car_cut *cut = NULL;
+    car_snapshot *snapshot = NULL;
     car_status status = CAR_OK;
     if (!run->options.out || run->options.keep == 0 || run->saved_step == car_trainer_steps(run->trainer)) {
         return CAR_OK;
     }
-    CAR_TRY(car_trainer_create_cut(run->trainer, &cut));
-    CAR_TRY(car_trainer_take_cut(run->trainer, cut));
-    CAR_TRY(car_train_write_cut(run, cut));
+    CAR_TRY(car_trainer_create_snapshot(run->trainer, &snapshot));
+    CAR_TRY(car_trainer_take_snapshot(run->trainer, snapshot));
+    CAR_TRY(car_train_write_snapshot(run, snapshot));
 done:
-    car_cut_destroy(cut);
+    car_snapshot_destroy(snapshot);
     return status;
 }
 
@@ -356,22 +317,22 @@ static void find_differences(const cJSON *then, const cJSON *now, char *text, si
 }
 
 /* Another optimizer's state means something else: begins without one, as at the first step. */
-static car_status forget_state(car_train_run *run, car_cut *cut) {
+static car_status forget_state(car_train_run *run, car_snapshot *snapshot) {
     size_t most = car_graph_param_bytes(run->graph);
-    car_cut_numbers numbers = car_cut_get_numbers(cut);
+    car_snapshot_numbers numbers = car_snapshot_get_numbers(snapshot);
     float *zeros = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(run->context, most, 1, &zeros));
     memset(zeros, 0, most);
     for (int p = 0; p < car_graph_param_count(run->graph); p++) {
-        for (int part = CAR_CUT_STATE_0; part < CAR_CUT_PARTS; part++) {
-            if (car_cut_has(cut, (car_cut_part)part, p)) {
-                CAR_TRY(car_cut_set(cut, (car_cut_part)part, p, zeros));
+        for (int part = CAR_SNAPSHOT_STATE_0; part < CAR_SNAPSHOT_PARTS; part++) {
+            if (car_snapshot_has(snapshot, (car_snapshot_part)part, p)) {
+                CAR_TRY(car_snapshot_set(snapshot, (car_snapshot_part)part, p, zeros));
             }
         }
     }
     numbers.updates = numbers.since = 0;
-    car_cut_set_numbers(cut, &numbers);
+    car_snapshot_set_numbers(snapshot, &numbers);
     car_context_log(run->context, CAR_LOG_WARNING, "the optimizer begins anew: its state was of another one");
 done:
     car_context_release(run->context, zeros, zeros ? most : 0, 1);
@@ -400,7 +361,7 @@ static bool tell_what_differs(car_train_run *run, const car_checkpoint *checkpoi
     return foreign;
 }
 
-car_status car_train_read_cut(car_train_run *run, car_cut *cut) {
+car_status car_train_read_snapshot(car_train_run *run, car_snapshot *snapshot) {
     char directory[CAR_TRAIN_PATH];
     car_checkpoint *checkpoint = NULL;
     int64_t step = run->options.resume_step;
@@ -411,25 +372,25 @@ car_status car_train_read_cut(car_train_run *run, car_cut *cut) {
         CAR_TRY(car_checkpoint_newest(run->context, directory, &step));
     }
     CAR_TRY(car_checkpoint_open(run->context, directory, step, &checkpoint));
-    CAR_TRY(car_checkpoint_read(checkpoint, cut, &complete));
+    CAR_TRY(car_checkpoint_read(checkpoint, snapshot, &complete));
     if (tell_what_differs(run, checkpoint, complete)) {
-        CAR_TRY(forget_state(run, cut));
+        CAR_TRY(forget_state(run, snapshot));
     }
-    run->averaged = car_cut_get_numbers(cut).updates > car_cut_get_numbers(cut).since;
+    run->averaged = car_snapshot_get_numbers(snapshot).updates > car_snapshot_get_numbers(snapshot).since;
 done:
     car_checkpoint_close(checkpoint);
     return status;
 }
 
 car_status car_train_resume(car_train_run *run) {
-    car_cut *cut = NULL;
+    car_snapshot *snapshot = NULL;
     car_status status = CAR_OK;
-    CAR_TRY(car_trainer_create_cut(run->trainer, &cut));
-    CAR_TRY(car_train_read_cut(run, cut));
-    CAR_TRY(car_trainer_restore(run->trainer, cut));
+    CAR_TRY(car_trainer_create_snapshot(run->trainer, &snapshot));
+    CAR_TRY(car_train_read_snapshot(run, snapshot));
+    CAR_TRY(car_trainer_restore(run->trainer, snapshot));
     run->first_step = run->saved_step = car_trainer_steps(run->trainer);
 done:
-    car_cut_destroy(cut);
+    car_snapshot_destroy(snapshot);
     return status;
 }
 

@@ -6,7 +6,7 @@
  *   summary.json          last: whoever finds it finds the weights
  *
  * What cannot be saved does not keep the rest from being tried. The run ends with its failure all the same. */
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "train.h"
 
 bool car_train_remember(car_train_run *run, car_status status) {

@@ -2,13 +2,10 @@
  * group, against what there is for them. Every rank knows all shares, so all come to the same end. */
 #include <math.h>
 
-#include "base/available.h"
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "carousel/predict.h"
-#include "engine/arithmetic.h"
 #include "plan.h"
 #include "train.h"
-#include "transport/transport.h"
 
 /* Workers times stages that are simulated; beyond that would delay the start. */
 static const int64_t few_enough = 65536;
@@ -44,6 +41,23 @@ static double copied_bytes(const car_plan *plan, int rank) {
     return most;
 }
 
+/* What a custom plan may have a rank hold: a micro-batch of each of its workers, and where ranks have stages, all of a step,
+ * since their forwards may come first. */
+static size_t held_bytes(const car_plan *plan, int rank) {
+    const car_partition *partition = car_plan_partition(plan);
+    const car_plan_config *config = car_plan_config_of(plan);
+    bool by_stage = car_placement_info_of(config->placement)->by_stage;
+    int batches = config->workers * (by_stage && config->accumulate > 1 ? config->accumulate : 1);
+    size_t bytes = 0;
+    for (int j = 0; j < partition->stage_count; j++) {
+        for (int n = 0; n < batches; n++) {
+            bool own = car_plan_rank_of(plan, car_plan_device(plan, 0, n, j)) == rank;
+            bytes += own ? partition->stages[j].held_bytes : 0;
+        }
+    }
+    return bytes;
+}
+
 /* What evaluations beside training take on the first rank: weights, their average, and for each thread about three of the
  * largest tensor. */
 static double evaluation_bytes(const car_train_run *run) {
@@ -68,13 +82,14 @@ static double snapshot_bytes(const car_train_run *run, int states) {
 }
 
 static car_status predict_share(car_train_run *run, int states, share *out) {
-    const car_program *program = run->program;
-    int ops = car_graph_op_count(run->graph);
     car_device_prediction d;
     car_status status = CAR_OK;
-    if (car_plan_config_of(run->plan)->rule == CAR_RULE_CUSTOM) { /* an even share of the most that it can be */
-        size_t ranks = (size_t)car_transport_size(run->transport), weights = car_graph_param_bytes(run->graph) / ranks;
-        d = (car_device_prediction){.activations = run->partition->held_bytes,
+    if (car_plan_config_of(run->plan)->rule == CAR_RULE_CUSTOM) { /* weights: an even share of the most */
+        const car_plan_config *config = car_plan_config_of(run->plan);
+        const car_placement_info *placement = car_placement_info_of(config->placement);
+        bool divided = placement->by_stage || placement->owned; /* among as many as there are workers */
+        size_t weights = car_graph_param_bytes(run->graph) / (size_t)(divided ? config->workers : 1);
+        d = (car_device_prediction){.activations = held_bytes(run->plan, car_transport_rank(run->transport)),
                                     .weights = 2 * weights,
                                     .gradients = 2 * weights,
                                     .optimizer = (size_t)states * weights};
@@ -82,7 +97,7 @@ static car_status predict_share(car_train_run *run, int states, share *out) {
         CAR_TRY(car_plan_predict_device(run->plan, car_transport_rank(run->transport), states, &d));
     }
     run->planned = (double)d.activations;
-    double lane = (double)car_program_scratch_bytes(program) + (double)car_engine_addend_bytes(program, 0, ops);
+    double lane = (double)car_trainer_thread_bytes(run->program, true);
     *out = (share){.activations = (double)d.activations,
                    .others = (double)d.weights + (double)d.gradients + (double)d.optimizer +
                              run->options.threads * lane + snapshot_bytes(run, states),

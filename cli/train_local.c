@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "train.h"
 
 /* A rank besides the first. */
@@ -27,8 +27,9 @@ bool car_train_is_local(const car_train_options *options) {
 /* As the plan will have it; what does not fit together it will say itself. */
 static int count_ranks(const car_train_options *o) {
     car_plan_config config = {.workers = o->workers};
-    int64_t ranks = o->workers;
-    if (car_rule_is_known(o->rule, &config.rule) && car_placement_is_known(o->placement, &config.placement)) {
+    int64_t ranks = o->plan_devices > 0 ? o->plan_devices : o->workers;
+    if (o->plan_devices == 0 && car_rule_is_known(o->rule, &config.rule) &&
+        car_placement_is_known(o->placement, &config.placement)) {
         ranks = car_plan_config_devices(&config);
     }
     return ranks <= CAR_TRAIN_LOCAL_RANKS ? (int)ranks : CAR_TRAIN_LOCAL_RANKS + 1;

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "train.h"
 
 enum {

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/base.h"
-#include "base/output.h"
+#include "carousel/convention.h"
+#include "carousel/file.h"
 #include "train.h"
 
 static const double look_after = 1.0; /* seconds from one look at the directory to the next */
@@ -75,28 +75,28 @@ static car_status keep_lines(car_train_run *run, const char *path, int64_t end, 
     size_t capacity = 0;
     ssize_t length = 0;
     int64_t damaged = 0;
-    car_output output = {0};
+    car_file *kept = NULL;
     car_status status = CAR_OK;
     FILE *old = fopen(path, "r");
     if (!old) {
         return CAR_OK; /* nothing to keep */
     }
-    CAR_TRY(car_output_open(run->context, path, &output));
+    CAR_TRY(car_file_create(run->context, path, &kept));
     while ((length = getline(&line, &capacity, old)) > 0) {
         int64_t step = step_of(line, length);
         damaged += step < 0 && line[length - 1] == '\n'; /* half a line at the end is what a kill leaves */
         if (step >= 0 && step < end) {
-            CAR_TRY(car_output_write(&output, line, (size_t)length));
+            CAR_TRY(car_file_write(kept, line, (size_t)length));
             *newest = step;
         }
     }
-    CAR_TRY(car_output_finish(&output, NULL));
+    CAR_TRY(car_file_finish(kept));
     if (damaged > 0) {
         car_context_log(run->context, CAR_LOG_WARNING, "%s: %lld damaged %s not kept", path, (long long)damaged,
                         damaged == 1 ? "line was" : "lines were");
     }
 done:
-    car_output_close(&output);
+    car_file_close(kept);
     free(line);
     fclose(old);
     return status;

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "correction.h"
 #include "recompute.h"
 #include "train.h"
@@ -25,6 +25,7 @@ void car_train_default_options(car_train_options *o) {
                              .workers = 4,
                              .accumulate = 1,
                              .sum_order = "auto",
+                             .pace_links = "auto",
                              .threads = cores > 0 && cores < 1024 ? (int)cores : 1,
                              .shape.batch = 16,
                              .order = "shuffled",
@@ -50,14 +51,15 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"mapping", "KIND", "workers on ranks and machines: interleaved or contiguous (the better)", CAR_CLI_TEXT,
          &o->mapping, 0, 0},
         {"workers", "N", "workers, which share a step's micro-batches", CAR_CLI_INT, &o->workers, 1, 65536},
-        {"accumulate", "M", "micro-batches that each worker takes in a step, one after the other (1)", CAR_CLI_INT,
+        {"accumulate", "M", "micro-batches that each worker takes in a step, one after the other", CAR_CLI_INT,
          &o->accumulate, 1, 65536},
         {"sum-order", "HOW", "with --accumulate: add gradients by micro-batch or by worker (by placement)",
          CAR_CLI_TEXT, &o->sum_order, 0, 0},
         {"stages", "S", "stages, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1, 1 << 20},
         {"plan", "FILE", "a plan as 'carousel plan --dump' writes it, or one of your own; see docs/plan.md",
          CAR_CLI_TEXT, &o->plan, 0, 0},
-        {"threads", "P", "threads that compute", CAR_CLI_INT, &o->threads, 1, 1024},
+        {"threads", "P", "threads that compute (the cores; over ranks, their share)", CAR_CLI_INT, &o->threads, 1,
+         1024},
         {"batch", "B", "samples in a micro-batch", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
         {"steps", "T", "updates to make in all (100, if there are no --epochs)", CAR_CLI_INT, &o->steps, 1, 1e9},
         {"epochs", "E", "passes over the data; with --steps, what ends first", CAR_CLI_REAL, &o->epochs, 0, 1e6},
@@ -79,12 +81,14 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         {"skip-nonfinite", NULL, "skip a step that is not finite", CAR_CLI_FLAG, &o->skip_nonfinite, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
-        {"zero-copies", "N", "zero in the cycle: copies of a version that are passed on, 1 or 2 (2)", CAR_CLI_INT,
+        {"zero-copies", "N", "zero, but for dp: copies of a version that are passed on, 1 or 2 (2)", CAR_CLI_INT,
          &o->zero_copies, 0, 2},
-        {"zero-ahead", "L", "the same: slots before its use in which a copy may be sent on (2k)", CAR_CLI_INT,
+        {"zero-ahead", "L", "slots before its use in which one of two copies may be sent on; auto: 2k", CAR_CLI_AUTO,
          &o->zero_ahead, 0, 1 << 21},
-        {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks (docs/ranks.md)", CAR_CLI_REAL,
-         &o->piece_bytes, 0, 1e15},
+        {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks; 0: 4 MiB or more (docs/plan.md)",
+         CAR_CLI_REAL, &o->piece_bytes, 0, 1e15},
+        {"pace-links", "HOW", "spread what ranks send over a step: auto (over several machines), on or off",
+         CAR_CLI_TEXT, &o->pace_links, 0, 0},
         {"order", "ORDER", "of the samples: shuffled or sequential", CAR_CLI_TEXT, &o->order, 0, 0},
         {"no-augment", NULL, "samples as they are: --augment none", CAR_CLI_FLAG, &o->no_augment, 0, 0},
         {"augment", "HOW", "images: auto (by size), resized-crop, padded-crop, flip or none (docs/data.md)",
@@ -144,6 +148,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
         /* Not in --help: shows what pacing is for; for benches of several ranks on few cores. */
         {"unpaced", NULL, NULL, CAR_CLI_FLAG, &o->unpaced, 0, 0},
         {"step-seconds", NULL, NULL, CAR_CLI_REAL, &o->step_seconds, 0, 1000},
+        {"step-jitter", NULL, NULL, CAR_CLI_REAL, &o->step_jitter, 0, 1},
     };
     _Static_assert(sizeof options / sizeof options[0] <= CAR_TRAIN_OPTIONS, "the table must hold all options");
     memcpy(table, options, sizeof options);
@@ -243,7 +248,7 @@ car_status car_train_read_precision(car_context *context, car_train_options *o) 
     return status;
 }
 
-static car_status read_optimizer(car_context *context, const car_train_options *o, car_rule rule,
+static car_status read_optimizer(car_context *context, const car_train_options *o, const car_plan_config *plan,
                                  car_optimizer_config *out) {
     car_status status = CAR_OK;
     *out = car_optimizer_config_default();
@@ -263,7 +268,7 @@ static car_status read_optimizer(car_context *context, const car_train_options *
     if (o->nesterov && o->momentum == 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov needs a --momentum above 0");
     }
-    CAR_TRY(car_optimizer_find(context, o->optimizer, &out->kind));
+    CAR_TRY(car_optimizer_find(context, o->optimizer, out));
     if (o->nesterov && !car_optimizer_info_of(out->kind)->has_nesterov) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov is of sgd; %s has --delay-correction C,A",
                                 o->optimizer);
@@ -273,8 +278,26 @@ static car_status read_optimizer(car_context *context, const car_train_options *
                                 "--optimizer %s: --adamw-lr %g goes with an --lr above 0, whose schedule it follows",
                                 o->optimizer, o->adamw_lr);
     }
-    CAR_TRY(car_cli_read_correction(context, o->delay_correction, rule, out));
+    CAR_TRY(car_cli_read_correction(context, o->delay_correction, plan, out));
 done:
+    return status;
+}
+
+/* Asked for by name, it must do something. */
+static car_status read_pacing(car_context *context, const car_train_options *o, const car_plan_config *plan,
+                              car_link_pacing *out) {
+    const car_placement_info *placement = car_placement_info_of(plan->placement);
+    car_status status = car_link_pacing_find(context, o->pace_links, out);
+    if (status == CAR_OK && *out == CAR_LINKS_PACED && placement->one_process) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--pace-links on: placement %s has no ranks that send to each other", placement->name);
+    }
+    if (status == CAR_OK && *out == CAR_LINKS_PACED && !car_rule_info_of(plan->rule)->cyclic) {
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "--pace-links on: under rule %s no message has time to spare; it is for the cyclic rules",
+            car_rule_text(plan->rule));
+    }
     return status;
 }
 
@@ -310,13 +333,15 @@ car_status car_train_configure(car_context *context, const car_train_options *o,
     plan->zero_ahead = o->zero_ahead;
     plan->piece_bytes = (int64_t)o->piece_bytes;
     CAR_TRY(car_train_read_schedule(context, o, 1, &trainer->schedule)); /* checks it; again when epochs are known */
-    CAR_TRY(read_optimizer(context, o, plan->rule, &trainer->optimizer));
+    CAR_TRY(read_optimizer(context, o, plan, &trainer->optimizer));
     trainer->threads = o->threads;
     trainer->seed = o->seed;
     trainer->clip_norm = o->clip_norm;
     trainer->skip_nonfinite = o->skip_nonfinite;
     trainer->unpaced = o->unpaced;
+    CAR_TRY(read_pacing(context, o, plan, &trainer->link_pacing));
     trainer->step_seconds = o->step_seconds;
+    trainer->step_jitter = o->step_jitter;
 done:
     return status;
 }

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/base.h"
-#include "base/output.h"
 #include "carousel/checkpoint.h"
+#include "carousel/convention.h"
 #include "carousel/correction.h"
+#include "carousel/file.h"
 #include "data.h"
 #include "language.h"
 #include "recompute.h"
@@ -34,18 +34,18 @@ static car_status path_in_run(car_train_run *run, const char *name, char *path) 
 /* A reader sees the old file or the new one, never half of one. */
 static car_status write_json(car_train_run *run, const char *name, const cJSON *json) {
     char path[CAR_TRAIN_PATH], *text = cJSON_Print(json);
-    car_output output = {0};
+    car_file *file = NULL;
     car_status status = CAR_OK;
     if (!text) {
         return car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for %s", name);
     }
     CAR_TRY(path_in_run(run, name, path));
-    CAR_TRY(car_output_open(run->context, path, &output));
-    CAR_TRY(car_output_write(&output, text, strlen(text)));
-    CAR_TRY(car_output_write(&output, "\n", 1));
-    CAR_TRY(car_output_finish(&output, NULL));
+    CAR_TRY(car_file_create(run->context, path, &file));
+    CAR_TRY(car_file_write(file, text, strlen(text)));
+    CAR_TRY(car_file_write(file, "\n", 1));
+    CAR_TRY(car_file_finish(file));
 done:
-    car_output_close(&output);
+    car_file_close(file);
     cJSON_free(text);
     return status;
 }
@@ -107,7 +107,7 @@ car_status car_train_open_output(car_train_run *run) {
         CAR_TRY(car_train_recall_best(run));
         CAR_TRY(write_config(run));
         CAR_TRY(car_train_keep_plan(run));
-        CAR_TRY(car_language_keep(run->context, run->options.data, run->options.out, run->first_step > 0));
+        CAR_TRY(car_cli_keep_tokenizer(run->context, run->options.data, run->options.out, run->first_step > 0));
     }
     run->started = run->last_time = car_clock_seconds();
 done:
@@ -128,11 +128,11 @@ void car_train_show_model(const car_train_run *run) {
     if (o->accumulate > 1) {
         snprintf(several, sizeof several, ", %d micro-batches each, added by %s", o->accumulate, o->sum_order);
     }
-    printf(
-        "%s: %.2f million parameters, %.2f GFLOP a sample; %s, %d workers of %d samples%s, %d stages, %d threads%s\n",
-        o->model, (double)car_graph_param_bytes(run->graph) / 4e6,
-        (car_graph_flops(run->graph, false) + car_graph_flops(run->graph, true)) / o->shape.batch / 1e9, o->rule,
-        o->workers, o->shape.batch, several, run->partition->stage_count, o->threads, correction);
+    printf("%s: %.2f million parameters, %.2f GFLOP a sample; %s, %d workers of %d samples%s, %d stages, %d %s%s\n",
+           o->model, (double)car_graph_param_bytes(run->graph) / 4e6,
+           (car_graph_flops(run->graph, false) + car_graph_flops(run->graph, true)) / o->shape.batch / 1e9, o->rule,
+           o->workers, o->shape.batch, several, run->partition->stage_count, o->threads,
+           o->threads == 1 ? "thread" : "threads", correction);
     if (run->partition->recompute) {
         char text[256];
         car_cli_describe_recomputation(run->partition, text, sizeof text);
@@ -255,12 +255,12 @@ static void add_machine(cJSON *json, const car_train_run *run) {
 /* Waiting is counted over all threads that compute, so the share is of their time together. */
 static void add_data(cJSON *json, const car_train_run *run, double wall) {
     car_dataset_problems problems;
-    double waited = car_loader_waited(run->data.loader), threads = run->options.threads;
+    double waited = car_feeder_waited(run->data.feeder), threads = run->options.threads;
     car_dataset_get_problems(run->data.set, &problems);
     cJSON *data = cJSON_AddObjectToObject(json, "data_reading");
     cJSON_AddNumberToObject(data, "waited_s", waited);
     cJSON_AddNumberToObject(data, "waited_share", wall > 0 ? waited / (wall * threads) : 0);
-    cJSON_AddNumberToObject(data, "buffer_bytes", (double)car_loader_bytes(run->data.loader));
+    cJSON_AddNumberToObject(data, "buffer_bytes", (double)car_feeder_bytes(run->data.feeder));
     cJSON_AddNumberToObject(data, "unreadable", (double)problems.unreadable);
     cJSON_AddNumberToObject(data, "damaged", (double)problems.damaged);
     cJSON_AddNumberToObject(data, "unused", (double)car_cli_count_unused(run->data.set));

@@ -4,9 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
-#include "base/mapped.h"
-#include "base/output.h"
+#include "carousel/convention.h"
+#include "carousel/file.h"
 #include "train.h"
 
 static const char kept_name[] = "plan.txt";
@@ -28,27 +27,17 @@ static const char *find_contradiction(int argc, char **argv) {
     return NULL;
 }
 
+/* Outlives the context that it is read with. */
 static car_status read_text(car_context *context, const char *path, char **out) {
-    car_mapped file = {0};
     char *text = NULL;
     car_status status = CAR_OK;
-    CAR_TRY(car_mapped_open(context, path, &file));
-    if (file.size > most_bytes || (file.size > 0 && memchr(file.data, 0, file.size))) {
-        status = car_context_fail(context, CAR_ERROR_FORMAT, "%s is no plan: it is not a text, or too long", path);
-        goto done;
-    }
-    text = malloc(file.size + 1);
-    if (!text) {
+    CAR_TRY(car_file_read_text(context, path, most_bytes, &text));
+    *out = strdup(text);
+    if (!*out) {
         status = car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for %s", path);
-        goto done;
     }
-    if (file.size > 0) {
-        memcpy(text, file.data, file.size);
-    }
-    text[file.size] = '\0';
-    *out = text;
 done:
-    car_mapped_close(&file);
+    car_context_release_text(context, text);
     return status;
 }
 
@@ -64,6 +53,7 @@ static car_status apply(car_context *context, car_train_options *o, const char *
     o->accumulate = header.config.accumulate;
     o->sum_order = car_sum_order_text(header.config.sum_order);
     o->stages = header.stages;
+    o->plan_devices = header.devices;
     o->freshness_slack = header.config.freshness_slack;
     o->zero_copies = header.config.zero_copies;
     o->zero_ahead = header.config.zero_ahead;
@@ -160,16 +150,12 @@ car_status car_train_check_plan_steps(car_train_run *run) {
 car_status car_train_keep_plan(car_train_run *run) {
     const car_train_options *o = &run->options;
     char path[CAR_TRAIN_PATH];
-    car_output output = {0};
     car_status status = CAR_OK;
     if (!o->plan_text || !o->out) {
         return CAR_OK;
     }
     CAR_TRY(car_train_path(run->context, o->out, kept_name, path));
-    CAR_TRY(car_output_open(run->context, path, &output));
-    CAR_TRY(car_output_write(&output, o->plan_text, strlen(o->plan_text)));
-    CAR_TRY(car_output_finish(&output, NULL));
+    CAR_TRY(car_file_write_text(run->context, path, o->plan_text));
 done:
-    car_output_close(&output);
     return status;
 }

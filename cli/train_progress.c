@@ -5,7 +5,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "train.h"
 
 enum { FORETELLING_STEPS = 3, DEFAULT_COLUMNS = 80, LEAST_BAR = 8, MOST_BAR = 30 };

@@ -5,14 +5,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "train.h"
-#include "transport/transport.h"
 
 /* What each rank tells of itself. */
 typedef struct account {
     double memory[CAR_MEMORY_CATEGORIES], activations_mean, extent, rss, rss_end;
-    double data_waited, bytes_sent, messages, collectives, statuses, snapshot_bytes, most, exposed, waiting, tasks;
+    double data_waited, bytes_sent, messages, collectives, statuses, held, snapshot_bytes, most, exposed, waiting,
+        tasks;
 } account;
 
 bool car_train_is_first(const car_train_run *run) {
@@ -72,7 +72,7 @@ car_status car_train_join(car_train_run *run) {
         }
         int each = available / car_transport_local_size(run->transport);
         available = each > 1 ? each : 1;
-        CAR_TRY(car_train_find_memory(run));
+        CAR_TRY(car_transport_find_machines(run->context, run->transport, &run->machines));
     }
     o->threads = o->threads ? o->threads : available;
 done:
@@ -81,33 +81,26 @@ done:
 
 /* ---- the rank -------------------------------------------------------------------------------- */
 
-static car_status create_cut(car_train_run *run) {
-    return car_train_is_first(run) ? car_rank_create_cut(run->rank, &run->cut) : CAR_OK;
+static car_status create_snapshot(car_train_run *run) {
+    return car_train_is_first(run) ? car_rank_create_snapshot(run->rank, &run->snapshot) : CAR_OK;
 }
 
 /* --init: read by the first rank, for all. */
 static car_status spread_file(car_train_run *run) {
     car_weights *weights = NULL;
-    float *values = NULL;
-    car_cut *cut = NULL;
-    size_t most = car_graph_param_bytes(run->graph);
+    car_snapshot *snapshot = NULL;
     car_status status = CAR_OK;
     if (car_train_is_first(run)) {
-        CAR_TRY(car_cut_create(run->program, run->arena, false, 0, &cut));
+        CAR_TRY(car_snapshot_create(run->program, run->arena, false, 0, &snapshot));
         CAR_TRY(car_weights_create(run->program, run->arena, &weights));
         CAR_TRY(car_weights_initialize(weights, run->options.seed));
         CAR_TRY(car_train_load(run, weights));
-        CAR_TRY(car_context_allocate(run->context, most, 1, &values));
-        for (int p = 0; p < car_graph_param_count(run->graph); p++) {
-            CAR_TRY(car_weights_get(weights, p, values));
-            CAR_TRY(car_cut_set(cut, CAR_CUT_WEIGHTS, p, values));
-        }
+        CAR_TRY(car_snapshot_set_weights(snapshot, weights));
     }
-    CAR_TRY(car_rank_spread(run->rank, cut));
+    CAR_TRY(car_rank_spread(run->rank, snapshot));
 done:
-    car_context_release(run->context, values, values ? most : 0, 1);
     car_weights_destroy(weights);
-    car_cut_destroy(cut);
+    car_snapshot_destroy(snapshot);
     return status;
 }
 
@@ -117,13 +110,13 @@ car_status car_train_open_rank(car_train_run *run, const car_trainer_config *tra
     CAR_TRY(car_train_settle(
         run, car_rank_create(run->plan, run->program, run->arena, run->transport, trainer, &run->rank)));
     if (o->resume || o->resume_step != CAR_NONE) {
-        CAR_TRY(create_cut(run));
+        CAR_TRY(create_snapshot(run));
         if (car_train_is_first(run)) {
-            CAR_TRY(car_train_read_cut(run, run->cut));
+            CAR_TRY(car_train_read_snapshot(run, run->snapshot));
         }
-        CAR_TRY(car_rank_spread(run->rank, run->cut));
-        car_cut_destroy(run->cut);
-        run->cut = NULL;
+        CAR_TRY(car_rank_spread(run->rank, run->snapshot));
+        car_snapshot_destroy(run->snapshot);
+        run->snapshot = NULL;
         run->saved_step = car_rank_steps(run->rank);
     } else {
         CAR_TRY(car_rank_initialize(run->rank, o->seed));
@@ -140,7 +133,7 @@ void car_train_close_rank(car_train_run *run) {
     size_t accounts = run->accounts ? (size_t)car_transport_size(run->transport) : 0;
     car_context_release(run->context, run->accounts, accounts, sizeof(account));
     car_weights_destroy(run->gathered);
-    car_cut_destroy(run->cut);
+    car_snapshot_destroy(run->snapshot);
     car_rank_destroy(run->rank);
     car_transport_close(run->transport);
 }
@@ -183,11 +176,12 @@ static account account_of(const car_train_run *run) {
     account a = {.activations_mean = car_arena_mean(run->arena, CAR_MEMORY_ACTIVATIONS),
                  .extent = (double)car_arena_extent(run->arena),
                  .rss_end = car_train_resident_bytes(),
-                 .data_waited = car_loader_waited(run->data.loader),
+                 .data_waited = car_feeder_waited(run->data.feeder),
                  .bytes_sent = (double)traffic.bytes_sent,
                  .messages = (double)traffic.messages,
                  .collectives = (double)traffic.collectives,
                  .statuses = (double)traffic.statuses,
+                 .held = (double)traffic.held,
                  .snapshot_bytes = (double)traffic.snapshot_bytes,
                  .most = traffic.max_messages_per_slot,
                  .exposed = traffic.exposed_s,
@@ -250,20 +244,14 @@ done:
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-car_status car_train_copy_weights(car_train_run *run, const car_cut *cut, car_arena *arena, car_weights **weights) {
-    float *values = NULL;
-    size_t most = car_graph_param_bytes(run->graph);
+car_status car_train_copy_weights(car_train_run *run, const car_snapshot *snapshot, car_arena *arena,
+                                  car_weights **weights) {
     car_status status = CAR_OK;
     if (!*weights) {
         CAR_TRY(car_weights_create(run->program, arena, weights));
     }
-    CAR_TRY(car_context_allocate(run->context, most, 1, &values));
-    for (int p = 0; p < car_graph_param_count(run->graph); p++) {
-        CAR_TRY(car_cut_get(cut, CAR_CUT_WEIGHTS, p, values));
-        CAR_TRY(car_weights_set(*weights, p, values));
-    }
+    CAR_TRY(car_snapshot_get_weights(snapshot, *weights));
 done:
-    car_context_release(run->context, values, values ? most : 0, 1);
     return status;
 }
 
@@ -277,7 +265,7 @@ static car_status evaluate_on_the_way(void *user) {
     car_train_run *run = user;
     car_status status = CAR_OK;
     if (car_train_steps(run) != run->last_evaluated) {
-        CAR_TRY(car_train_copy_weights(run, run->cut, run->arena, &run->gathered));
+        CAR_TRY(car_train_copy_weights(run, run->snapshot, run->arena, &run->gathered));
         CAR_TRY(car_train_evaluate_now(run));
     }
 done:
@@ -291,7 +279,7 @@ static car_status evaluate_and_save(void *user) {
     bool before = false, saves = o->out && o->keep;
     car_status status = CAR_OK;
     car_train_close_writer(run);
-    CAR_TRY(car_train_copy_weights(run, run->cut, run->arena, &run->gathered));
+    CAR_TRY(car_train_copy_weights(run, run->snapshot, run->arena, &run->gathered));
     if (!car_train_remember(run, car_train_find_directory(run))) {
         return CAR_OK; /* all ranks end, and then hear why */
     }
@@ -299,7 +287,7 @@ static car_status evaluate_and_save(void *user) {
     /* First what was trained: see train_end.c. */
     car_train_remember(run, before ? CAR_OK : car_train_write_weights(run));
     if (saves && run->saved_step != car_train_steps(run)) {
-        car_train_remember(run, car_train_write_cut(run, run->cut));
+        car_train_remember(run, car_train_write_snapshot(run, run->snapshot));
     }
     if (!before && !run->interrupted && !run->stopped_early && (o->eval_every || run->evaluates)) {
         CAR_TRY(car_train_evaluate_now(run));
@@ -322,8 +310,8 @@ static car_status gather(car_train_run *run) {
     for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) { /* of training, before the first rank holds all */
         run->peaks[c] = first && run->peaks[c] > 0 ? run->peaks[c] : (double)car_arena_peak(run->arena, c);
     }
-    CAR_TRY(create_cut(run));
-    CAR_TRY(car_rank_gather(run->rank, run->cut));
+    CAR_TRY(create_snapshot(run));
+    CAR_TRY(car_rank_gather(run->rank, run->snapshot));
 done:
     return status;
 }
@@ -346,40 +334,35 @@ done:
     return status;
 }
 
-static car_status pause_ranks(car_train_run *run, bool *ends) {
+static car_status pause_ranks(void *user, bool *ends) {
+    car_train_run *run = user;
     car_status status = CAR_OK;
     CAR_TRY(gather(run));
     CAR_TRY(car_rank_attend(run->rank, evaluate_on_the_way, run));
     CAR_TRY(agree_to_end(run, ends));
 done:
-    car_cut_destroy(run->cut); /* the next gathering makes one of its own */
-    run->cut = NULL;
+    car_snapshot_destroy(run->snapshot); /* the next gathering makes one of its own */
+    run->snapshot = NULL;
     return status;
+}
+
+static car_status end_part(void *user) {
+    car_train_enter(user, CAR_TRAIN_SAVING);
+    return CAR_OK;
 }
 
 /* From the first step to the last, or to where the run is ended. */
 static car_status train(car_train_run *run) {
     const car_train_options *o = &run->options;
-    bool ends = false;
-    car_status status = CAR_OK;
-    if (car_train_begins_at_evaluation(run)) {
-        CAR_TRY(pause_ranks(run, &ends));
-    }
-    while (car_rank_steps(run->rank) < o->steps && !ends) {
-        int64_t every = car_train_pauses(o) ? o->eval_every : o->steps;
-        int64_t stop = (car_rank_steps(run->rank) / every + 1) * every;
-        stop = stop < o->steps ? stop : o->steps;
-        car_train_enter(run, CAR_TRAIN_TRAINING);
-        run->evaluated = false;
-        CAR_TRY(car_rank_run(run->rank, stop));
-        car_train_enter(run, CAR_TRAIN_SAVING);
-        run->interrupted = car_rank_steps(run->rank) < stop;
-        ends = run->interrupted || stop == o->steps;
-        if (!ends) {
-            CAR_TRY(pause_ranks(run, &ends));
-        }
-    }
-done:
+    const car_rank_loop loop = {.steps = o->steps,
+                                .every = car_train_pauses(o) ? o->eval_every : 0,
+                                .pause_first = car_train_begins_at_evaluation(run),
+                                .pause = pause_ranks,
+                                .begin = car_train_begin_part,
+                                .end = end_part,
+                                .user = run};
+    car_status status = car_rank_drive(run->rank, &loop);
+    run->interrupted = run->interrupted || (car_rank_steps(run->rank) < o->steps && !run->stopped_early);
     return status;
 }
 
@@ -418,6 +401,7 @@ static void add_account(cJSON *list, const account *a, double steps) {
     cJSON_AddNumberToObject(object, "bytes_sent", a->bytes_sent);
     cJSON_AddNumberToObject(object, "messages", a->messages);
     cJSON_AddNumberToObject(object, "statuses", a->statuses);
+    cJSON_AddNumberToObject(object, "held_messages", a->held);
     cJSON_AddNumberToObject(object, "snapshot_bytes_sent", a->snapshot_bytes);
     cJSON_AddNumberToObject(object, "exposed_ms_per_step", a->exposed / steps * 1e3);
     cJSON_AddNumberToObject(object, "compute_s", a->tasks);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "carousel/convention.h"
 #include "train.h"
 
 /* PATTERN:X */

@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/base.h"
 #include "carousel/checkpoint.h"
+#include "carousel/convention.h"
 #include "train.h"
 
 static const double patience = 10;      /* seconds for the step under way */
@@ -32,7 +32,7 @@ static struct {
     atomic_bool leaving;     /* the run is over */
     atomic_bool interrupted; /* it was asked to end */
     double asked;            /* when; the thread's */
-    _Atomic(car_train_phase) phase;
+    _Atomic(car_train_activity) activity;
 } listener;
 
 bool car_train_is_interrupted(void) {
@@ -48,12 +48,12 @@ static void stop(car_train_run *run) {
 }
 
 /* Whoever comes second, this or the signal, sees the other. */
-void car_train_enter(const car_train_run *run, car_train_phase phase) {
+void car_train_enter(const car_train_run *run, car_train_activity activity) {
     if (run != listener.run) {
         return; /* one of several ranks in this process: the first one is listened for */
     }
-    atomic_store(&listener.phase, phase);
-    if (car_train_is_interrupted() && phase == CAR_TRAIN_TRAINING) {
+    atomic_store(&listener.activity, activity);
+    if (car_train_is_interrupted() && activity == CAR_TRAIN_TRAINING) {
         stop(listener.run);
     }
 }
@@ -118,7 +118,7 @@ static void end_with_newest(void) {
 static void ask_to_end(int number) {
     car_train_run *run = listener.run;
     atomic_store(&listener.interrupted, true);
-    if (atomic_load(&listener.phase) == CAR_TRAIN_STARTING) {
+    if (atomic_load(&listener.activity) == CAR_TRAIN_STARTING) {
         return; /* over ranks: all of them end together, after the first steps */
     }
     stop(run);
@@ -168,20 +168,20 @@ static void *listen_to_signals(void *argument) {
     fill(&set);
     for (;;) {
         int number = await_signal(&set, deadline);
-        car_train_phase phase = atomic_load(&listener.phase);
+        car_train_activity activity = atomic_load(&listener.activity);
         if (atomic_load(&listener.leaving)) {
             return NULL;
         }
         if (number == 0) {
             deadline = 0; /* said once */
-            if (phase == CAR_TRAIN_TRAINING) {
+            if (activity == CAR_TRAIN_TRAINING) {
                 end_with_newest();
             }
         } else if (number == SIGTERM && listener.killed_by_mpirun) {
             explain_and_die();
         } else if (is_repeated(number)) {
             continue;
-        } else if ((phase == CAR_TRAIN_STARTING && !listener.over_ranks) || car_train_is_interrupted()) {
+        } else if ((activity == CAR_TRAIN_STARTING && !listener.over_ranks) || car_train_is_interrupted()) {
             die_of(number);
         } else {
             ask_to_end(number);

@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/base.h"
-#include "report/events.h"
+#include "carousel/convention.h"
+#include "carousel/events.h"
 #include "train.h"
 
 static double seconds_since_1970(void) {
@@ -18,8 +18,9 @@ static double seconds_since_1970(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static void append(car_train_run *run, int64_t step, const uint8_t *record, size_t bytes) {
-    int reason = car_train_append(run->events_file, record, bytes);
+/* What cannot be put together is missing, as what cannot be written. */
+static void append(car_train_run *run, int64_t step, car_status status, const car_event_record *record) {
+    int reason = status == CAR_OK ? car_train_append(run->events_file, record->data, record->bytes) : ENOMEM;
     car_train_note_line(run, &run->events, "events.out.tfevents.*", step, reason);
 }
 
@@ -43,16 +44,17 @@ done:
 }
 
 car_status car_train_open_events(car_train_run *run) {
-    uint8_t record[CAR_EVENT_RECORD];
+    car_event_record record;
     double now = seconds_since_1970();
     car_status status = CAR_OK;
     if (!run->options.tensorboard) {
         return CAR_OK;
     }
+    CAR_TRY(car_events_create(run->context, &run->step_events));
+    CAR_TRY(car_events_create(run->context, &run->evaluation_events));
     CAR_TRY(create_file(run, now));
     run->writes_events = true;
-    append(run, run->first_step, record, car_event_write_version(now, record));
-    append(run, run->first_step, record, car_event_write_start(now, run->first_step + 1, record));
+    append(run, run->first_step, car_events_begin(run->step_events, now, run->first_step + 1, &record), &record);
 done:
     return status;
 }
@@ -62,38 +64,51 @@ void car_train_close_events(car_train_run *run) {
         close(run->events_file);
         run->writes_events = false;
     }
+    car_events_destroy(run->evaluation_events);
+    car_events_destroy(run->step_events);
+    run->step_events = run->evaluation_events = NULL;
+}
+
+/* A scalar of an event. */
+typedef struct scalar {
+    const char *tag;
+    double value;
+} scalar;
+
+static void write_event(car_train_run *run, car_events *events, int64_t step, const scalar *scalars, size_t count) {
+    car_event_record record;
+    car_status status = CAR_OK;
+    for (size_t s = 0; s < count && status == CAR_OK; s++) {
+        status = car_events_add(events, scalars[s].tag, scalars[s].value);
+    }
+    status = status == CAR_OK ? car_events_write(events, seconds_since_1970(), step, &record) : status;
+    append(run, step, status, &record);
 }
 
 void car_train_write_step_event(car_train_run *run, const car_step_report *report, double samples_per_s) {
-    car_event event = {.seconds = seconds_since_1970(), .step = report->step + 1};
-    uint8_t record[CAR_EVENT_RECORD];
     if (!run->writes_events) {
         return;
     }
-    car_event_add(&event, "train/loss", report->loss);
-    car_event_add(&event, "train/lr", report->lr);
-    car_event_add(&event, "train/samples_per_s", samples_per_s);
-    if (!isnan(report->gradient_norm)) {
-        car_event_add(&event, "train/gradient_norm", report->gradient_norm);
-    }
-    car_event_add(&event, "memory/activations_bytes", (double)car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS));
-    car_event_add(&event, "memory/activations_peak_bytes", (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS));
-    car_event_add(&event, "memory/resident_bytes", car_train_resident_bytes());
-    append(run, report->step, record, car_event_write(&event, record));
+    const scalar scalars[] = {
+        {"train/loss", report->loss},
+        {"train/lr", report->lr},
+        {"train/samples_per_s", samples_per_s},
+        {"memory/activations_bytes", (double)car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS)},
+        {"memory/activations_peak_bytes", (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS)},
+        {"memory/resident_bytes", car_train_resident_bytes()},
+        {"train/gradient_norm", report->gradient_norm}}; /* last: not every step has one */
+    size_t count = sizeof scalars / sizeof *scalars - (isnan(report->gradient_norm) ? 1 : 0);
+    write_event(run, run->step_events, report->step + 1, scalars, count);
 }
 
 void car_train_write_evaluation_event(car_train_run *run, int64_t step) {
     const car_evaluation *e = &run->evaluation;
-    car_event event = {.seconds = seconds_since_1970(), .step = step};
-    uint8_t record[CAR_EVENT_RECORD];
-    char tag[96];
+    char accuracy[96], best_five[104];
     if (!run->writes_events) {
         return;
     }
-    car_event_add(&event, "evaluation/loss", e->loss);
-    snprintf(tag, sizeof tag, "evaluation/%s", car_train_accuracy_name(run->data.domain));
-    car_event_add(&event, tag, e->top1);
-    snprintf(tag, sizeof tag, "evaluation/%s_top5", car_train_accuracy_name(run->data.domain));
-    car_event_add(&event, tag, e->top5);
-    append(run, event.step, record, car_event_write(&event, record));
+    snprintf(accuracy, sizeof accuracy, "evaluation/%s", car_train_accuracy_name(run->data.domain));
+    snprintf(best_five, sizeof best_five, "%s_top5", accuracy);
+    const scalar scalars[] = {{"evaluation/loss", e->loss}, {accuracy, e->top1}, {best_five, e->top5}};
+    write_event(run, run->evaluation_events, step, scalars, sizeof scalars / sizeof *scalars);
 }

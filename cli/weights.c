@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/base.h"
 #include "carousel/checkpoint.h"
+#include "carousel/convention.h"
 
 /* DIRECTORY/NAME, if there is such a file. */
 static bool find_file(const char *directory, const char *name, char path[CAR_CLI_PATH]) {

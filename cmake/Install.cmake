@@ -1,4 +1,4 @@
-# `cmake --install`: program, both libraries, headers, pkg-config file and CMake package. All of it finds
+# `cmake --install`: program, both libraries, headers, pkg-config file, CMake package, pages and examples. All of it finds
 # its neighbours relative to itself, so the prefix may be chosen, or moved, after the build.
 
 include(CMakePackageConfigHelpers)
@@ -6,7 +6,10 @@ include(CMakePackageConfigHelpers)
 install(TARGETS carousel)
 install(TARGETS carousel_shared carousel_static EXPORT CarouselTargets)
 install(DIRECTORY include/carousel TYPE INCLUDE FILES_MATCHING PATTERN "*.h")
-install(FILES LICENSE TYPE DOC)
+# Side by side as here, so that the pages' links hold.
+install(FILES LICENSE README.md TYPE DOC)
+install(DIRECTORY examples TYPE DOC FILES_MATCHING PATTERN "*.[ch]" PATTERN "*.plan" PATTERN "*.sbatch")
+install(DIRECTORY docs TYPE DOC FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png" PATTERN man EXCLUDE)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Carousel)
 install(EXPORT CarouselTargets NAMESPACE Carousel:: DESTINATION ${package_dir})

@@ -10,7 +10,10 @@ function(car_compile target)
                           POSITION_INDEPENDENT_CODE ON)
     target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic $<$<BOOL:${CAR_WERROR}>:-Werror>)
-    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+    if(NOT "PUBLIC_HEADERS" IN_LIST ARGN) # what is no user of the library sees its inside
+        target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    endif()
     target_include_directories(${target} SYSTEM PRIVATE ${CAR_INCLUDE_DIRS})
 endfunction()
 

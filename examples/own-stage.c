@@ -118,7 +118,7 @@ int main(void) {
     config.placement = launched ? CAR_PLACEMENT_PIPELINE : CAR_PLACEMENT_SHARED;
     check(context, car_partition_create(graph, &(car_partition_config){.stages = WORKERS}, &partition));
     check(context, car_plan_create(context, partition, &config, &plan));
-    check(context, car_plan_validate(plan, 4, NULL));
+    check(context, car_plan_validate(plan, 4));
     check(context, car_program_create(graph, NULL, &program));
     check(context, car_arena_create(context, 0, &arena));
     check(context, launched ? car_transport_open(context, &transport) : car_hub_create(context, 1, &hub));

@@ -174,18 +174,19 @@ def versions(carousel):
 FIGURES = {"cycle-two.svg": two_workers, "cycle-memory.svg": memory, "cycle-gradient.svg": gradient, "cycle-versions.svg": versions}
 
 
-def main():
+def write_all(figures, script, usage):
+    """Writes the figures, or compares them with what is there, as the command line says."""
     if len(sys.argv) < 3:
-        sys.exit(__doc__)
+        sys.exit(usage)
     carousel, directory, check = sys.argv[1], sys.argv[2], "--check" in sys.argv[3:]
-    for file, draw in FIGURES.items():
+    for file, draw in figures.items():
         path, svg = os.path.join(directory, file), draw(carousel)
         if not check:
             with open(path, "w") as out:
                 out.write(svg)
         elif not os.path.exists(path) or open(path).read() != svg:
-            sys.exit(f"{path} is not what the plan says: run tools/cycle_figures.py CAROUSEL docs/figures")
+            sys.exit(f"{path} is not what {script} draws: run tools/{os.path.basename(script)} CAROUSEL {directory}")
 
 
 if __name__ == "__main__":
-    main()
+    write_all(FIGURES, __file__, __doc__)

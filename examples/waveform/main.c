@@ -83,7 +83,7 @@ static void open_plan(run *r, bool launched) {
     }
     check(r, car_partition_create(r->chain.graph, &(car_partition_config){.stages = r->o.stages}, &r->partition));
     check(r, car_plan_create(r->context, r->partition, &config, &r->plan));
-    check(r, car_plan_validate(r->plan, 4, NULL));
+    check(r, car_plan_validate(r->plan, 4));
 }
 
 static void open_run(run *r) {

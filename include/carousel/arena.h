@@ -24,7 +24,7 @@ typedef struct car_arena car_arena;
     X(CAR_MEMORY_ACTIVATIONS, "activations") /* of a micro-batch, and their gradients */  \
     X(CAR_MEMORY_MESSAGES, "messages")                                                    \
     X(CAR_MEMORY_WORKSPACE, "workspace") /* scratch of a thread while it runs a kernel */ \
-    X(CAR_MEMORY_SNAPSHOT, "snapshot")   /* cuts: copies for checkpoints and evaluation */
+    X(CAR_MEMORY_SNAPSHOT, "snapshot")   /* copies for checkpoints and evaluation */
 
 typedef enum car_memory {
 #define CAR_MEMORY_ENUM(category, text) category,
@@ -37,7 +37,8 @@ const char *car_memory_text(car_memory category);
 
 /* `limit`: bytes that may be in use at once, 0 for as many as the address range holds. */
 car_status car_arena_create(car_context *context, size_t limit, car_arena **out);
-/* The same with at most so many bytes of addresses: for several arenas where ulimit -v leaves few. 0: as many as it can. */
+/* The same with at most so many bytes of addresses: for several arenas where ulimit -v leaves few. 0: as many as it
+ * can. */
 car_status car_arena_create_reserving(car_context *context, size_t limit, size_t most, car_arena **out);
 void car_arena_destroy(car_arena *arena); /* all blocks go with it */
 

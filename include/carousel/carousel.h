@@ -2,7 +2,8 @@
  *
  * @mainpage
  *
- * A program makes these handles, in this order, and destroys them in reverse:
+ * A car_run (run.h) goes from model and data to trained weights, in one process or over ranks. It is made of handles
+ * that can be used on their own, too, made in this order and destroyed in reverse:
  *
  * - car_context: where errors, logs and the allocator live
  * - car_graph: a model: car_model_build(), or one's own by the builders of graph.h
@@ -13,22 +14,29 @@
  * - car_trainer: executes the plan, in one process; car_rank, over ranks of a car_transport
  *
  * Functions that can fail return a car_status and leave a message in the context: car_context_error(). Every header
- * stands on its own. examples/quickstart.c is a whole program. */
+ * stands on its own. examples/quickstart.c is a whole program; installed,
+ * it is in share/doc/carousel/examples. */
 #ifndef CAROUSEL_CAROUSEL_H
 #define CAROUSEL_CAROUSEL_H
 
 #include "carousel/arena.h"
+#include "carousel/available.h"
 #include "carousel/card.h"
 #include "carousel/checkpoint.h"
 #include "carousel/cluster.h"
 #include "carousel/context.h"
+#include "carousel/convention.h"
 #include "carousel/correction.h"
-#include "carousel/cut.h"
 #include "carousel/data.h"
 #include "carousel/evaluate.h"
+#include "carousel/events.h"
+#include "carousel/feeder.h"
+#include "carousel/file.h"
+#include "carousel/fit.h"
 #include "carousel/generate.h"
 #include "carousel/graph.h"
 #include "carousel/image.h"
+#include "carousel/language.h"
 #include "carousel/loader.h"
 #include "carousel/mapping.h"
 #include "carousel/model.h"
@@ -38,19 +46,23 @@
 #include "carousel/placement.h"
 #include "carousel/plan.h"
 #include "carousel/predict.h"
+#include "carousel/profile.h"
 #include "carousel/program.h"
 #include "carousel/rank.h"
 #include "carousel/recommend.h"
 #include "carousel/recorder.h"
 #include "carousel/report.h"
 #include "carousel/rule.h"
+#include "carousel/run.h"
 #include "carousel/safetensors.h"
+#include "carousel/snapshot.h"
 #include "carousel/stage.h"
 #include "carousel/status.h"
 #include "carousel/tape.h"
 #include "carousel/tokenizer.h"
 #include "carousel/trainer.h"
 #include "carousel/transport.h"
+#include "carousel/utf8.h"
 #include "carousel/version.h"
 
 #endif

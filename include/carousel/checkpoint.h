@@ -9,7 +9,7 @@
 #define CAROUSEL_CHECKPOINT_H
 
 #include "carousel/card.h"
-#include "carousel/cut.h"
+#include "carousel/snapshot.h"
 #include "carousel/tape.h"
 
 #ifdef __cplusplus
@@ -57,7 +57,7 @@ typedef struct car_checkpoint_config {
 /* `run` is a JSON object of the caller's, kept as it is: what the run was configured with. On an error nothing
  * remains of it, and the older checkpoints stay. One process at a time may write to a directory, from one thread at a
  * time; checkpoints of later steps that are there already stay too. */
-car_status car_checkpoint_write(car_context *context, const car_checkpoint_config *config, const car_cut *cut,
+car_status car_checkpoint_write(car_context *context, const car_checkpoint_config *config, const car_snapshot *snapshot,
                                 const char *run);
 
 /* The newest complete checkpoint; *step = -1 if there is none. Looks at names only. */
@@ -72,10 +72,10 @@ void car_checkpoint_close(car_checkpoint *checkpoint);
 int64_t car_checkpoint_step(const car_checkpoint *checkpoint);
 const char *car_checkpoint_run(const car_checkpoint *checkpoint); /* the caller's JSON */
 const char *car_checkpoint_weights_path(const car_checkpoint *checkpoint);
-/* Fills a cut of the same model; CAR_ERROR_SHAPE if it is of another, before anything is changed. A part that the cut
- * wants and the checkpoint lacks: the previous version is taken from the weights, the optimizer's state is zero, and
- * *exact is false, else true. Which optimizer the state is of is not known here: compare what `run` says. */
-car_status car_checkpoint_read(const car_checkpoint *checkpoint, car_cut *cut, bool *exact);
+/* Fills a snapshot of the same model; CAR_ERROR_SHAPE if it is of another, before anything is changed. A part that the
+ * snapshot wants and the checkpoint lacks: the previous version is taken from the weights, the optimizer's state is
+ * zero, and *exact is false, else true. Which optimizer the state is of is not known here: compare what `run` says. */
+car_status car_checkpoint_read(const car_checkpoint *checkpoint, car_snapshot *snapshot, bool *exact);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

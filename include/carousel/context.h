@@ -43,10 +43,15 @@ car_context_config car_context_config_default(void);
 car_status car_context_create(const car_context_config *config, car_context **out);
 void car_context_destroy(car_context *context);
 
-/* The particulars of the first failure since creation or the last clear; "" if there was none.
- * Stays valid and unchanged until car_context_clear_error or destroy. */
+/* The particulars of the first failure since creation or the last clear; "" if there was none, or no context.
+ * Stays valid and unchanged until car_context_clear_error or destroy. The calls of run.h clear it when they begin, so
+ * threads that want their messages apart have a context each. */
 const char *car_context_error(const car_context *context);
 void car_context_clear_error(car_context *context);
+
+/* For callbacks of one's own (feeds, optimizers, datasets, ...): leaves a message, which ends the run, and returns
+ * CAR_ERROR_CALLBACK. */
+car_status car_callback_fail(car_context *context, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Sends one line to the logger. */
 void car_context_log(car_context *context, car_log_level level, const char *format, ...)

@@ -10,9 +10,9 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* What `auto` is: the correction for a rule and an optimizer. None for rules without a delay, and for SGD without
- * momentum. */
-car_correction car_correction_choose(car_rule rule, const car_optimizer_config *config);
+/* What `auto` is: the correction for a plan's rule, its micro-batches a worker (`accumulate`, of which one in M can be
+ * late) and an optimizer. None for rules without a delay, and for SGD without momentum. */
+car_correction car_correction_choose(const car_plan_config *plan, const car_optimizer_config *config);
 
 /* The warm-up that goes with it, in steps, for a run of `steps` in all; 0: none. */
 int64_t car_correction_warmup(car_rule rule, const car_optimizer_config *config, int64_t steps);

@@ -55,7 +55,7 @@ typedef struct car_dataset_config {
 
 /* What was found. */
 typedef struct car_dataset_info {
-    car_dataset_kind kind;
+    car_dataset_kind kind; /* CAR_DATASET_KINDS: one's own */
     car_domain domain;
     int64_t samples[CAR_SPLITS]; /* or CAR_DATASET_ENDLESS; tokens opened without a config: 0, having no length yet */
     int classes;                 /* classes of images; one more than the largest token that may occur */
@@ -70,6 +70,42 @@ typedef struct car_dataset_info {
 car_status car_dataset_open(car_context *context, const char *name, const car_dataset_config *config,
                             car_dataset **out);
 void car_dataset_close(car_dataset *dataset);
+
+/* ---- a dataset of one's own -------------------------------------------------------------------- */
+
+/* One sample to be read. */
+typedef struct car_sample_io {
+    void *user; /* the class's */
+    car_split split;
+    int64_t epoch, sample; /* sample: below the split's number; endless: any from 0 on */
+    void *input;           /* input_bytes, to be written */
+    int32_t *labels;       /* label_count, to be written; a negative one does not count */
+    car_context *context;  /* for car_callback_fail */
+} car_sample_io;
+
+/* Samples from anywhere, which the loader shuffles and reads ahead as those of files. `read` is called from several
+ * threads at once; what it writes must depend on split, epoch and sample alone. A failure ends the run. */
+typedef struct car_dataset_class {
+    const char *name; /* for messages */
+    car_status (*read)(const car_sample_io *io);
+    void *user;
+    int64_t samples[CAR_SPLITS]; /* or CAR_DATASET_ENDLESS; no samples to evaluate on are 0 */
+    size_t input_bytes;          /* of a sample; a micro-batch is the graph's input */
+    int label_count;             /* of a sample; 0: the graph has no labels */
+    const char *input, *labels;  /* which inputs of the graph they are; NULL: "images" and "labels" */
+    int classes; /* that labels choose from: a model's, if it has no number; no more than a graph's. 0: any */
+} car_dataset_class;
+
+/* The class is copied; what it points to must outlive the dataset. CAR_ERROR_ARGUMENT, with the reason, for one that
+ * cannot be. To be closed with car_dataset_close. */
+car_status car_dataset_create(car_context *context, const car_dataset_class *own, car_dataset **out);
+
+const char *car_dataset_name(const car_dataset *dataset); /* as it was opened or created */
+/* The inputs of a graph that samples and labels are for; labels: NULL if there are none. */
+const char *car_dataset_input_name(const car_dataset *dataset);
+const char *car_dataset_labels_name(const car_dataset *dataset);
+size_t car_dataset_input_bytes(const car_dataset *dataset); /* of a sample; 0: opened without a config */
+int car_dataset_label_count(const car_dataset *dataset);    /* of a sample */
 
 car_dataset_info car_dataset_get_info(const car_dataset *dataset);
 const char *car_dataset_class_name(const car_dataset *dataset, int index); /* NULL: it has no name */

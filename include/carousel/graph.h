@@ -103,6 +103,7 @@ typedef struct car_param {
     car_dtype dtype; /* CAR_F32; stages of one's own may have CAR_F64 */
     /* What forwards and backwards read: `dtype`, or CAR_BF16: a copy, rounded from the floats that updates work on. */
     car_dtype copy;
+    bool filled; /* its bytes are a multiple of 64, so that what follows is aligned: of stages of one's own */
 } car_param;
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -163,7 +164,7 @@ typedef union car_op_config {
         double smoothing;
     } head_loss;
     struct {
-        const struct car_stage_class *class; /* stage.h */
+        const struct car_stage_class *own; /* stage.h */
         const void *user;
         /* Of the inputs: 1 or 0 from the stage before, then what is carried, then data. */
         int states, carried, data;
@@ -194,7 +195,7 @@ typedef struct car_op {
     int output;                              /* tensor id */
     int aux;                                 /* tensor id of what forward leaves for backward only, or CAR_NONE */
     int param_count, params[CAR_MAX_PARAMS]; /* parameter ids */
-    int first_use; /* uses of parameters are numbered through the graph: slot p here is use first_use + p */
+    int first_use; /* uses of parameters are numbered through the graph: params[p] is use first_use + p */
     /* What the backward reads besides the output's gradient, parameters and aux. */
     bool saves_input[CAR_MAX_INPUTS], saves_output;
     double flops_forward, flops_backward; /* multiply and add count as two */
@@ -214,16 +215,16 @@ typedef struct car_tensor {
     bool needs_grad;
     int last_forward;  /* last operation whose forward reads it (its producer if none does) */
     int last_backward; /* it is held for backward until the backward of this operation; CAR_NONE: not held */
-    int grad_slot;     /* buffer of its gradient, CAR_NONE if it has none; several may share one */
+    int grad_buffer;   /* buffer of its gradient, CAR_NONE if it has none; several may share one */
 } car_tensor;
 
 /* A buffer for gradients of activations. It is alive from the start of the backward of `born` to
  * the end of the backward of `dies` (born >= dies: backward runs downwards). */
-typedef struct car_grad_slot {
+typedef struct car_grad_buffer {
     size_t bytes;
     int born, dies;
     int over_tensor; /* it takes over the buffer of this tensor, which is dead by then; CAR_NONE: a new one */
-} car_grad_slot;
+} car_grad_buffer;
 
 /* ---- building -------------------------------------------------------------------------------- */
 
@@ -278,17 +279,18 @@ void car_graph_set_init(car_graph *graph, const char *param_name, car_init init)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* Of a graph that is NULL, or an id that it does not have: 0, NULL or CAR_NONE. */
 car_context *car_graph_context(const car_graph *graph);
 car_precision car_graph_precision(const car_graph *graph);
 int car_graph_op_count(const car_graph *graph);
 int car_graph_tensor_count(const car_graph *graph);
 int car_graph_param_count(const car_graph *graph);
 int car_graph_use_count(const car_graph *graph);
-int car_graph_slot_count(const car_graph *graph);
+int car_graph_grad_buffer_count(const car_graph *graph);
 const car_op *car_graph_op(const car_graph *graph, int op);
 const car_tensor *car_graph_tensor(const car_graph *graph, int tensor);
 const car_param *car_graph_param(const car_graph *graph, int param);
-const car_grad_slot *car_graph_slot(const car_graph *graph, int slot);
+const car_grad_buffer *car_graph_grad_buffer(const car_graph *graph, int buffer);
 int car_graph_use_param(const car_graph *graph, int use);            /* the parameter that a use refers to */
 int car_graph_find_param(const car_graph *graph, const char *name);  /* CAR_NONE if absent */
 int car_graph_find_tensor(const car_graph *graph, const char *name); /* CAR_NONE if absent */

@@ -1,11 +1,12 @@
 /* Which workers belong together: on one rank, and on the ranks of one machine.
  *
  * Spread over the cycle (interleaved), the workers of a machine hold a steady amount of activations together; side by
- * side (contiguous), most messages stay inside of it. So memory decides if it is scarce, and the network if not. */
+ * side (contiguous), most messages stay inside it. So choose by memory where it is scarce, by the network elsewhere. */
 #ifndef CAROUSEL_MAPPING_H
 #define CAROUSEL_MAPPING_H
 
 #include "carousel/plan.h"
+#include "carousel/transport.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,6 +33,15 @@ typedef struct car_mapping_choice {
  * what crosses between them, unless a machine has not got the memory for it. */
 car_status car_plan_choose_mapping(car_context *context, const car_partition *partition, const car_plan_config *config,
                                    const car_machines *machines, car_mapping_choice *out);
+
+/* The machines of the ranks of a transport, with the memory of the smallest; called by all ranks. */
+car_status car_transport_find_machines(car_context *context, car_transport *transport, car_machines *out);
+/* Sets config->mapping for the ranks of a transport: by comparison where there is something to compare (`*compared`, with the
+ * numbers in *choice), side by side over machines that have not equally many ranks, else as it is. A function of what all ranks
+ * know, so they choose alike. */
+car_status car_plan_choose_mapping_over(car_context *context, const car_partition *partition,
+                                        const car_transport *transport, const car_machines *machines,
+                                        car_plan_config *config, car_mapping_choice *choice, bool *compared);
 
 /* The machine of a device when devices are numbered for a mapping: in turn over the machines, or one after the other. */
 int car_machines_of_device(const car_machines *machines, int devices, car_mapping mapping, int device);

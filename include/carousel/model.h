@@ -20,7 +20,7 @@ typedef struct car_model_config {
     int channels;   /* image models, 3 if zero */
     int seq_len;    /* token models, tokens in a sample */
     int vocabulary; /* token models */
-    /* Variants, mainly for tests: a transformer's width, depth and heads; resnet's width is its first
+    /* Variants: a transformer's width, depth and heads; resnet's width is its first
      * stage's channels; mlp's depth counts its hidden layers. */
     int width, depth, heads;
     double dropout;         /* transformers: after embeddings and on residual branches, 0 by default */

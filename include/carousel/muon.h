@@ -10,8 +10,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* Whether Muon itself trains a parameter: hidden matrices and convolutions. Embeddings, the head, norms, biases and other
- * vectors are AdamW's. */
+/* Whether Muon itself trains a parameter: hidden matrices and convolutions. Embeddings, the head, norms, biases and
+ * other vectors are AdamW's. */
 bool car_muon_takes(const car_graph *graph, int param);
 
 /* A parameter as the matrix that is made orthogonal, as it lies in memory: a convolution is out x rest. `out_by_in`:
@@ -29,8 +29,8 @@ double car_muon_flops(const car_partition *partition, int stage, bool done);
 /* What any optimizer keeps of each stage's parameters, in bytes: stage[0 .. stage_count - 1]. */
 void car_optimizer_stage_bytes(const car_optimizer_config *config, const car_partition *partition, size_t *stage);
 
-/* Scratch bytes that each thread needs which updates parameters of these stages. Of canonical sizes: a padded layout adds
- * some. */
+/* Scratch bytes that each thread needs which updates parameters of these stages. Of canonical sizes: a padded layout
+ * adds some. */
 size_t car_muon_scratch_bytes(const car_graph *graph);
 
 #pragma GCC visibility pop

@@ -91,7 +91,7 @@ typedef struct car_recompute_config {
     int tensors; /* CAR_RECOMPUTE_FIRST; more than there are: all */
 } car_recompute_config;
 
-/* What a partition's recomputation comes to, beside the same partition without it. */
+/* What recomputation saves and costs, compared with the same partition without it. */
 typedef struct car_recomputation {
     int tensors, most_tensors; /* dropped after forward, and how many could be */
     int operations;            /* that run again */
@@ -126,7 +126,7 @@ typedef struct car_partition_config {
 
 car_status car_partition_create(const car_graph *graph, const car_partition_config *config, car_partition **out);
 
-/* Without a model: S equal stages (backward = `ratio` * forward), for tests and for drawing the idea. */
+/* Without a model: S equal stages (backward = `ratio` * forward), for drawing the idea. */
 car_status car_partition_create_uniform(car_context *context, int stages, double ratio, car_partition **out);
 void car_partition_destroy(car_partition *partition);
 

@@ -1,5 +1,5 @@
-/* The placements: which device computes and holds what. Each is one file in src/plan/placements/. docs/design.md compares
- * them. */
+/* The placements: which device computes and holds what. Each is one file in src/plan/placements/. docs/design.md
+ * compares them. */
 #ifndef CAROUSEL_PLACEMENT_H
 #define CAROUSEL_PLACEMENT_H
 

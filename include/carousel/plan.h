@@ -1,9 +1,9 @@
 /* The plan: cyclic data parallelism and its rivals as one table of tasks.
  *
- * Words (docs/design.md has the mathematics): N workers make one global batch; a model is cut into
- * S = k*N stages; a slot is one stage's forward or backward by one worker; a step is one update of all
- * weights. Each worker takes M micro-batches of a step, one after the other: micro-batch n is number n mod M*N of step n / (M*N),
- * and worker n mod N's. With M = 1, which is what one has if nobody asks for more, number and worker are the same.
+ * Words (docs/design.md has the mathematics): N workers make one global batch; a model is cut into S = k*N stages; a
+ * slot is one stage's forward or backward by one worker; a step is one update of all weights. Each worker takes M
+ * micro-batches of a step, one after the other: micro-batch n is number n mod M*N of step n / (M*N), and worker n mod
+ * N's. With M = 1, the default, number and worker are the same.
  *
  * The table says, for every device and window of slots, what is done in which order, with which
  * version of the weights, and which messages pass. The validator, the executors, the simulator and
@@ -45,38 +45,39 @@ typedef struct car_plan_config {
     int ranks;           /* where ranks may host several workers; 0: one for each worker; must divide N */
     int threads;         /* one process: P, for accumulate and predictions; 0 means N */
     int freshness_slack; /* cdp-v2: fresh iff k*(i+1) + j >= S + slack */
-    int zero_copies;     /* cyclic rules over zero: copies of a version that go from user to user, 1 or 2; 0: 2 */
+    int zero_copies;     /* zero, but for dp: copies of a version that go from user to user, 1 or 2; 0: 2 */
     int zero_ahead;      /* the same with two: slots before its use in which a copy may be sent on, 1 to 2S; 0: 2k */
     int64_t piece_bytes; /* the cycle's sums travel in pieces of this size, see car_plan_pieces; 0: chosen */
 } car_plan_config;
 
 car_plan_config car_plan_config_default(void); /* 4 workers, cdp-v2, shared, interleaved */
-/* How many devices a plan would have; it need not be one that can be made. */
+/* How many devices a plan would have, even if car_plan_create would refuse it. */
 int64_t car_plan_config_devices(const car_plan_config *config);
 
 /* The number of stages is the partition's; it must be a multiple of N for cyclic rules, pipelines and grids. The
- * partition must outlive the plan. CAR_ERROR_ARGUMENT for what does not go together, CAR_ERROR_UNSUPPORTED if it wants
- * more devices or tags of messages than an int can number. */
+ * partition must outlive the plan. CAR_ERROR_ARGUMENT for settings that exclude each other, CAR_ERROR_UNSUPPORTED if
+ * the plan needs more devices or message tags than an int can count. */
 car_status car_plan_create(car_context *context, const car_partition *partition, const car_plan_config *config,
                            car_plan **out);
 void car_plan_destroy(car_plan *plan);
 
 /* Executors refuse a plan that was not proven: by car_plan_prove or car_plan_validate. */
 bool car_plan_is_proven(const car_plan *plan);
-/* For a plan that another rank of the same job proves, when all ranks have agreed on it. */
+/* Counts a plan as proven that another rank of the job has proven, once all ranks have agreed on it. */
 void car_plan_trust(car_plan *plan);
 
 car_context *car_plan_context(const car_plan *plan);
 const car_partition *car_plan_partition(const car_plan *plan);
 const car_plan_config *car_plan_config_of(const car_plan *plan); /* zeroes resolved */
 int car_plan_devices(const car_plan *plan);
-int car_plan_per_worker(const car_plan *plan);         /* k = S / N, at least 1 */
-int car_plan_micro_batches(const car_plan *plan);      /* of a step: M*N */
-int car_plan_worker(const car_plan *plan, int number); /* whose a micro-batch of a step is; CAR_NONE stays what it is */
-bool car_plan_is_cyclic(const car_plan *plan);         /* see car_rule_info */
-bool car_plan_is_spaced(const car_plan *plan);         /* the same */
-/* Of a rule whose workers are spaced: when a micro-batch is due, in times that one takes, if all go on evenly. */
-double car_plan_phase(const car_plan *plan, int64_t step, int number);
+int car_plan_per_worker(const car_plan *plan);    /* k = S / N, at least 1 */
+int car_plan_micro_batches(const car_plan *plan); /* of a step: M*N */
+/* The worker of a step's micro-batch; CAR_NONE of CAR_NONE. */
+int car_plan_worker(const car_plan *plan, int micro_batch);
+bool car_plan_is_cyclic(const car_plan *plan); /* see car_rule_info */
+bool car_plan_is_spaced(const car_plan *plan); /* the same */
+/* Rules with spaced workers: when a micro-batch is due if all proceed evenly, in units of one micro-batch's time. */
+double car_plan_phase(const car_plan *plan, int64_t step, int micro_batch);
 /* Whether sums over ranks are collectives, in any order; otherwise gradients are added in ring order. */
 bool car_plan_reduces(const car_plan *plan);
 
@@ -84,16 +85,15 @@ bool car_plan_reduces(const car_plan *plan);
 
 /* Slots from one step to the next: 2S for the cycle and for dp. */
 int64_t car_plan_period(const car_plan *plan);
-/* The slot of a forward or a backward. Here and below a `worker` of a step is the number of a micro-batch in it, 0 to
- * M*N - 1. */
-int64_t car_plan_forward_slot(const car_plan *plan, int64_t step, int worker, int stage);
-int64_t car_plan_backward_slot(const car_plan *plan, int64_t step, int worker, int stage);
+/* The slot of a forward or a backward. Here and below `micro_batch` is its number in the step, 0 to M*N - 1. */
+int64_t car_plan_forward_slot(const car_plan *plan, int64_t step, int micro_batch, int stage);
+int64_t car_plan_backward_slot(const car_plan *plan, int64_t step, int micro_batch, int stage);
 /* The first slot that can see the weights that step `step` makes of `stage`. */
 int64_t car_plan_update_slot(const car_plan *plan, int64_t step, int stage);
-/* 0: the worker uses theta_t of that stage in step t; 1: theta_{t-1}. */
-int car_plan_delay(const car_plan *plan, int worker, int stage);
-/* Which device computes a stage for a worker in a step. */
-int car_plan_device(const car_plan *plan, int64_t step, int worker, int stage);
+/* 0: the micro-batch uses theta_t of that stage in step t; 1: theta_{t-1}. */
+int car_plan_delay(const car_plan *plan, int micro_batch, int stage);
+/* Which device computes a stage for a micro-batch. */
+int car_plan_device(const car_plan *plan, int64_t step, int micro_batch, int stage);
 /* Where stages are owned, the device that holds its optimizer state. Elsewhere the one that makes the first update. */
 int car_plan_owner(const car_plan *plan, int64_t step, int stage);
 /* How many ranks compute a stage, each for its share of the workers. */
@@ -118,14 +118,14 @@ typedef enum car_task_kind {
 } car_task_kind;
 
 /* What a message carries. */
-#define CAR_CARGO_LIST(X)                                                                                         \
-    X(CAR_CARGO_NONE, "-")                                                                                        \
-    X(CAR_CARGO_ACTIVATION, "a")       /* across the cut before `stage`, forward: for `worker`'s forward of it */ \
-    X(CAR_CARGO_GRADIENT, "g")         /* across the cut before `stage`, backward */                              \
-    X(CAR_CARGO_PARTIAL, "p")          /* a bundle's sum up to `worker` */                                        \
-    X(CAR_CARGO_FINISHED, "s")         /* a bundle's sum over all workers */                                      \
-    X(CAR_CARGO_WEIGHTS, "w")          /* a bundle's weights `version` */                                         \
-    X(CAR_CARGO_BACKWARD_WEIGHTS, "b") /* the same, for `worker`'s backward: zero with two copies */
+#define CAR_CARGO_LIST(X)                                                                                  \
+    X(CAR_CARGO_NONE, "-")                                                                                 \
+    X(CAR_CARGO_ACTIVATION, "a")       /* across the cut before `stage`, forward: for the forward of it */ \
+    X(CAR_CARGO_GRADIENT, "g")         /* across the cut before `stage`, backward */                       \
+    X(CAR_CARGO_PARTIAL, "p")          /* a bundle's sum up to `micro_batch` */                            \
+    X(CAR_CARGO_FINISHED, "s")         /* a bundle's sum over all workers */                               \
+    X(CAR_CARGO_WEIGHTS, "w")          /* a bundle's weights `version` */                                  \
+    X(CAR_CARGO_BACKWARD_WEIGHTS, "b") /* the same, for the backward: zero with two copies */
 
 typedef enum car_cargo {
 #define CAR_CARGO_ENUM(code, text) code,
@@ -141,12 +141,12 @@ static inline bool car_cargo_is_weights(car_cargo cargo) {
 typedef struct car_task {
     car_task_kind kind;
     car_cargo cargo;
-    int worker;      /* whose: the micro-batch's number in its step, 0 to M*N - 1, of which worker `number mod N` it is;
-                           * in sums: the last one added; CAR_NONE if it is nobody's */
+    int micro_batch; /* its number in the step, 0 to M*N - 1 (car_plan_worker says whose it is); in sums: the last one added;
+                           * CAR_NONE if the task is of no micro-batch */
     int stage;       /* F, B, activations, their gradients: the stage */
     int bundle;      /* sums, weights, updates: the bundle (see partition.h); F, B: the stage's own */
-    int64_t step;    /* t; of updates and sums: whose sum; of weights: whose update made them, -1 if initial */
-    int64_t version; /* index of theta that is used, made or carried; CAR_NONE where none is */
+    int64_t step;         /* t; of updates and sums: whose sum; of weights: whose update made them, -1 if initial */
+    int64_t version;      /* index of theta that is used, made or carried; CAR_NONE where none is */
     int64_t tied_version; /* F, B of a stage with a tied bundle: the version of that; else CAR_NONE */
     int peer;             /* device at the other end */
     int tag;              /* matches a send with its receive between two devices, first in first out */
@@ -174,77 +174,67 @@ typedef struct car_task_list {
 } car_task_list;
 
 /* A run of T steps is windows 0 .. car_plan_windows(plan, T) - 1; window c covers slots
- * c*period .. (c+1)*period - 1. Filling and draining come of themselves: tasks of steps below 0 or
+ * c*period .. (c+1)*period - 1. Filling and draining need no special case: tasks of steps below 0 or
  * not below T do not exist. Window c of a long run with c >= 2 that is not among the last two is
  * steady state. */
 int64_t car_plan_windows(const car_plan *plan, int64_t steps);
 car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list);
-/* A rank is what one executor runs: a device, or under shared, whose devices are the workers of one process, all of them.
- * The tasks of a rank are in the order in which they would be walked one after another. */
+/* A rank is what one executor runs: a device, or under shared, whose devices are the workers of one process, all of
+ * them. The tasks of a rank are in the order in which they would be walked one after another. */
 int car_plan_ranks(const car_plan *plan);
 int car_plan_rank_of(const car_plan *plan, int device);
 car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, int64_t steps, car_task_list *list);
 void car_task_list_release(const car_plan *plan, car_task_list *list);
 
-/* In the cycle a sum travels over ranks in pieces, each a SEND and a RECEIVE of its own: a piece is added to and passed on
- * as soon as it has come and the worker's own gradient is there. A bundle's are all of one size but the last, a multiple of
- * 64 bytes, and at most CAR_MOST_PIECES. 1 where sums do not travel, where workers add
- * their own micro-batches first, and in dp, whose collectives cut for themselves. */
+/* In the cycle a sum travels over ranks in pieces, each a SEND and a RECEIVE of its own: a piece is added to and
+ * passed on as soon as it has come and the worker's own gradient is there. A bundle's are all of one size but the
+ * last, a multiple of 64 bytes, and at most CAR_MOST_PIECES. 1 where sums do not travel, where workers add their own
+ * micro-batches first, and in dp, whose collectives cut for themselves. */
 enum { CAR_MOST_PIECES = 64 };
 int car_plan_pieces(const car_plan *plan, int bundle);
 /* Where in the bundle a piece lies. */
 void car_plan_piece_range(const car_plan *plan, int bundle, int piece, size_t *offset, size_t *bytes);
 
-/* Bytes that a message or collective moves: a SEND's or RECEIVE's cargo, a REDUCE's or BROADCAST's bundle; 0 for others. */
+/* Bytes that a message or collective moves: a SEND's or RECEIVE's cargo, a REDUCE's or BROADCAST's bundle; 0 for
+ * others. */
 size_t car_plan_task_bytes(const car_plan *plan, const car_task *task);
 
 /* ---- the validator --------------------------------------------------------------------------- */
-
-struct car_use_list;
-
-/* Where the tasks come from: the plan itself, or a changed copy of it in tests, which may also change what a task of a rank
- * uses, and which tasks it waits for. `number` counts the rank's tasks, edges from `first`. */
-typedef struct car_task_source {
-    car_status (*expand)(void *user, int device, int64_t window, int64_t steps,
-                         car_task_list *list); /* NULL: the plan's */
-    void *user;
-    void (*change_uses)(void *user, int rank, int number, const car_task *task,
-                        struct car_use_list *uses); /* or NULL */
-    /* The same; there is room for one more. */
-    void (*change_edges)(void *user, int rank, int number, int *edges, int first, int *count);
-} car_task_source;
 
 /* Proves on the table of a run of `steps` steps (3 + the fill are enough to see all there is): every
  * forward and backward exactly once, forward before backward; each gradient summed over all workers
  * once and in ring order; every version is the rule's, alive, and not overwritten while in use; at
  * most two versions of a bundle on a device; each send has its receive; no deadlock in a dry run; no
  * buffer used after it was freed; messages per worker and slot within the placement's bounds.
- * CAR_ERROR_INTERNAL on the first failure, its message ending in the grid with the cell marked.
- * `source` NULL: the plan's own table, and if nothing is wrong with it the plan counts as proven. */
-car_status car_plan_validate(car_plan *plan, int64_t steps, const car_task_source *source);
+ * CAR_ERROR_INTERNAL on the first failure, its message ending in the grid with the cell marked. If nothing is wrong the plan
+ * counts as proven. */
+car_status car_plan_validate(car_plan *plan, int64_t steps);
 
 /* How much car_plan_prove has shown. */
 typedef struct car_proof {
     int64_t period; /* steps after which the table repeats: 1, in a grid of 5 workers 12, of 8 workers 105 */
     int64_t steps;  /* of the run that was validated; 0: none, the plan is too large */
     bool whole;     /* that run has a whole period, with filling and draining */
-    int samples;    /* otherwise: of three windows of a device, that were looked at besides */
+    int samples;    /* otherwise: how many samples, three windows of a device each, were checked as well */
 } car_proof;
 
-/* Validates as much as takes less than a second or so: a whole period, or the first steps and samples. After it the plan
- * counts as proven; what was not shown is in `out`. */
+/* Validates as much as it can in about a second: a whole period, or the first steps and samples. Afterwards the plan
+ * counts as proven; `out` says what was not shown. */
 car_status car_plan_prove(car_plan *plan, car_proof *out);
 /* A sentence or two about it, without newline. Returns the length. */
 int car_proof_text(const car_proof *proof, char *text, size_t capacity);
 
 /* ---- the text form --------------------------------------------------------------------------- */
 
-/* One task, e.g. "F2.0@1" (forward of stage 2 by worker 0 with theta_1), without newline. The whole
+/* One task, e.g. "F2.0@1" (forward of stage 2 for micro-batch 0 with theta_1), without newline. The whole
  * notation is in docs/plan.md. Returns the length. */
 int car_task_format(const car_plan *plan, const car_task *task, char *text, size_t capacity);
 /* The table of a run as text, one line for each device and slot, with a header that says which plan it is.
  * Ends with a newline; to be released with car_plan_release_text. */
 car_status car_plan_print(const car_plan *plan, int64_t steps, char **out);
+/* The same table as one's own schedule (rule=custom), to be edited: until all devices repeat themselves, and then once
+ * what they repeat, marked as the period. CAR_ERROR_UNSUPPORTED for collectives. */
+car_status car_plan_print_custom(const car_plan *plan, char **out);
 /* Who waits for whom on each rank, as remarks that may follow such a text: docs/plan.md. */
 car_status car_plan_print_edges(const car_plan *plan, int64_t steps, char **out);
 void car_plan_release_text(const car_plan *plan, char *text);
@@ -259,14 +249,14 @@ typedef struct car_plan_header {
 
 /* `name` is of the text, for messages. */
 car_status car_plan_read_header(car_context *context, const char *name, const char *text, car_plan_header *out);
-/* A plan from a text. With rule=custom its table is the text's, and the period repeats: placements shared and pipeline.
+/* A plan from a text. With rule=custom its table is the text's, and the period repeats.
  * With another rule the text must be what that rule makes. The partition must have the header's stages. */
 car_status car_plan_read(car_context *context, const car_partition *partition, const char *name, const char *text,
                          car_plan **out);
 /* The longest run that a plan has a table for: INT64_MAX, unless it is a custom one without a period. */
 int64_t car_plan_most_steps(const car_plan *plan);
-/* Whether a run that drains and goes on, for an evaluation or a resume, does what it would have done without. So it is
- * but for custom plans whose delays are not the same in every step, or more than one step. */
+/* Whether a run that drains and goes on, for an evaluation or a resume, ends with the same weights as one that does
+ * not. False only for custom plans whose delays differ from step to step or exceed one step. */
 bool car_plan_drains_exactly(const car_plan *plan);
 
 /* Reads such a text back; devices[d] gets the tasks of device d over all windows. The header must fit the plan. */

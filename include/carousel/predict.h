@@ -14,8 +14,8 @@ extern "C" {
 
 typedef struct car_simulation_config {
     int executors; /* threads or devices that compute at the same time; 0: the plan's */
-    bool paced;    /* pacing: a task starts only if its phase <= the slowest worker's + window */
-    double window; /* in cost shares; 0: the longest task's */
+    bool paced;    /* pacing: a task starts only if its phase <= the slowest worker's + lead */
+    double lead;   /* in cost shares; 0: the longest task's */
     int steps;     /* simulated; 0: enough for a steady state */
     /* Operations take up to this share more or less than they cost, each its own, differently for every `seed`. */
     double jitter;
@@ -74,7 +74,8 @@ typedef struct car_optimizer_sizes {
 car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_prediction *out);
 car_status car_plan_predict_sized(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out);
 
-/* What one rank holds at most from the beginning of a run to its end, in bytes, if no message is late. What is in flight (arriving, or on its way out) comes on top. */
+/* What one rank holds at most from the beginning of a run to its end, in bytes, if no message is late. What is in
+ * flight (arriving, or on its way out) comes on top. */
 typedef struct car_device_prediction {
     size_t weights; /* where they do not move, room for a second version is kept for good once it was needed */
     size_t gradients, optimizer;
@@ -90,8 +91,30 @@ car_status car_plan_predict_device_sized(const car_plan *plan, int device, const
 car_status car_plan_predict_optimizer(const car_plan *plan, const car_optimizer_config *optimizer, car_prediction *out);
 car_status car_plan_predict_device_optimizer(const car_plan *plan, int device, const car_optimizer_config *optimizer,
                                              car_device_prediction *out);
+/* zero, but for dp: weights that all ranks have at once, at most, from the first slot of a run to its last. Counted
+ * are what owners keep, copies, and messages at both ends: at the receiver from the slot in which it is posted, at the
+ * sender until it has left. Parameters that are tied to another stage travel by themselves and are counted separately.
+ */
+typedef struct car_weights_ledger {
+    size_t parameters, tied;      /* all of them once, as they travel */
+    size_t left, left_tied;       /* where a copy has left by the end of the slot in which it is sent */
+    size_t lasting, lasting_tied; /* where it takes as long as it may: until the slot before it is due */
+    size_t owned;                 /* by the rank that owns most, of `parameters` and `tied` */
+} car_weights_ledger;
+
+/* CAR_ERROR_UNSUPPORTED for other placements, and for dp, whose weights are broadcast. */
+car_status car_plan_count_weights(const car_plan *plan, car_weights_ledger *out);
+
 /* What the device that needs most holds of everything, at most. */
 size_t car_prediction_memory(const car_prediction *prediction);
+
+/* Cuts a graph so that no device of a run by `plan` with `optimizer` is predicted to need more than `limit` bytes: with the
+ * least recomputation that does it, which is left in cut->recompute (off before). *predicted is what the run needs then; of
+ * CAR_ERROR_MEMORY, what it needs with all made again that can be. CAR_ERROR_ARGUMENT for custom plans, which have no
+ * predictions. */
+car_status car_plan_cut_within(const car_graph *graph, const car_plan_config *plan,
+                               const car_optimizer_config *optimizer, double limit, car_partition_config *cut,
+                               car_prediction *predicted, car_partition **out);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -25,8 +25,8 @@ typedef enum car_kernels {
 /* How convolutions are computed; for oneDNN's table. */
 typedef enum car_convolutions {
     CAR_CONVOLUTIONS_AUTO,    /* whichever is faster for the shape: a fixed rule, the same on all machines of a kind */
-    CAR_CONVOLUTIONS_DIRECT,  /* oneDNN's, always */
-    CAR_CONVOLUTIONS_WINOGRAD /* Winograd's wherever the shape allows, be it slower; for tests */
+    CAR_CONVOLUTIONS_DIRECT,  /* never by Winograd's algorithm */
+    CAR_CONVOLUTIONS_WINOGRAD /* Winograd's wherever the shape allows, even where that is slower */
 } car_convolutions;
 
 typedef struct car_program_config {
@@ -40,8 +40,8 @@ typedef struct car_program_config {
 
 car_program_config car_program_config_default(void); /* oneDNN, 1 thread, auto */
 
-/* Whether this machine has instructions that multiply bf16. Without them a program in bf16 computes products in fp32, of
- * the same numbers and rounded at the same points. */
+/* Whether this machine has instructions that multiply bf16. Without them a program in bf16 computes products in fp32,
+ * of the same numbers and rounded at the same points. */
 bool car_program_multiplies_bf16(void);
 
 /* "auto", "direct" or "winograd"; CAR_ERROR_UNKNOWN_NAME for anything else. */
@@ -60,8 +60,8 @@ void car_program_destroy(car_program *program);
 
 const car_graph *car_program_graph(const car_program *program);
 size_t car_program_tensor_bytes(const car_program *program, int tensor); /* in its layout, padding included */
-size_t car_program_slot_bytes(const car_program *program, int slot);
-size_t car_program_param_bytes(const car_program *program, int param); /* of its floats: master, gradient, states */
+size_t car_program_grad_buffer_bytes(const car_program *program, int buffer);
+size_t car_program_param_bytes(const car_program *program, int param); /* of its values: master, gradient, states */
 size_t car_program_copy_bytes(const car_program *program, int param);  /* of what forwards and backwards read */
 size_t car_program_derived_bytes(const car_program *program, int op);  /* forms of weights kept per version */
 size_t car_program_scratch_bytes(const car_program *program);          /* of one lane */
@@ -72,9 +72,9 @@ const char *car_program_kernel_name(const car_program *program, int op);
 uint64_t car_program_fingerprint(const car_program *program);
 
 /* Between PyTorch's row-major layout and the program's. Buffers must not overlap. The padding of
- * `stored` is set to zero. Doubles are converted to floats and back. */
-car_status car_program_import_param(const car_program *program, int param, const float *canonical, float *stored);
-car_status car_program_export_param(const car_program *program, int param, const float *stored, float *canonical);
+ * `stored` is set to zero. Values are floats, or doubles where the parameter holds doubles. */
+car_status car_program_import_param(const car_program *program, int param, const void *canonical, void *stored);
+car_status car_program_export_param(const car_program *program, int param, const void *stored, void *canonical);
 /* The same for a tensor of floats, for looking at activations. */
 car_status car_program_export_tensor(const car_program *program, int tensor, const void *stored, float *canonical);
 

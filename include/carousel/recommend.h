@@ -1,8 +1,9 @@
 /* Recommends a plan: searches rules, placements and sizes for what trains a model fastest on a cluster or this machine.
  *
- * All plans that are compared make steps of the same number of samples, so the shortest step has the least time a sample.
- * The search is exact to 1 % as far as its effort goes: closed bounds (what devices compute, what links carry, what a
- * device holds) leave out what cannot win, and what is left is timed as car_plan_time does, the most promising first. */
+ * All plans that are compared make steps of the same number of samples, so the shortest step has the least time a
+ * sample. The search is exact to 1 % as far as its effort goes: closed bounds (what devices compute, what links carry,
+ * what a device holds) leave out what cannot win, and what is left is timed as car_plan_time does, the most promising
+ * first. */
 #ifndef CAROUSEL_RECOMMEND_H
 #define CAROUSEL_RECOMMEND_H
 
@@ -21,12 +22,15 @@ typedef struct car_choice {
     car_plan_config plan;
     int stages;
     int batch; /* samples in a micro-batch */
+    car_precision precision;
     car_recompute_config recompute;
 } car_choice;
 
 /* What the caller has decided already. */
 typedef struct car_choice_fixed {
     bool rule, placement, workers, accumulate, sum_order, stages, batch, ranks, mapping, slack, recompute;
+    bool precision; /* the shape's */
+    bool zero_copies, zero_ahead;
 } car_choice_fixed;
 
 typedef struct car_recommend_config {
@@ -39,14 +43,14 @@ typedef struct car_recommend_config {
     car_optimizer_config optimizer;
     bool correction_by_rule; /* its correction is what car_correction_choose says, else what it is */
     bool exact;              /* only rules without a delay */
-    bool thorough;           /* time everything that may fit; for tests and small cases */
+    bool thorough;           /* time everything that may fit: for small cases */
     car_choice_fixed fixed;
     car_choice given;       /* values of what is fixed */
     const car_costs *costs; /* measured seconds, of a model whose micro-batches are given.batch, which is fixed then;
                              * NULL: FLOPs */
-    /* Before each plan that is timed: how many have been, out of how many that may have to be, and the shortest step so
-     * far, 0 if there is none. May be NULL. */
-    void (*progress)(void *user, int timed, int candidates, double best);
+    /* While plans are listed: how many there are so far, with `listing`. Then before each that is timed: how many have been,
+     * out of how many that may have to be, and the shortest step so far, 0 if there is none. May be NULL. */
+    void (*progress)(void *user, bool listing, int timed, int candidates, double best);
     void *user;
 } car_recommend_config;
 
@@ -92,6 +96,10 @@ typedef struct car_recommendation {
     bool fits;        /* rows[0] does; else it is the one that misses least */
     double available; /* bytes of a device; 0: not known, so enough */
     int64_t candidates, over_memory, timed, skipped;
+    bool cut_short;      /* there were more plans than a search lists */
+    bool bf16_not_timed; /* only fp32 was searched: nothing says how fast the cluster's devices are in bf16 */
+    bool
+        bf16_guessed; /* nothing says it, but in fp32 no plan fits without recomputation: bf16 was taken to be as fast */
 } car_recommendation;
 
 /* CAR_ERROR_ARGUMENT if nothing goes with what is fixed. Not fitting is no error: see `fits`. */

@@ -28,8 +28,8 @@ car_status car_report_plan_svg(const car_plan *plan, const char *title, char **o
 car_status car_report_page(car_context *context, const char *const *directories, int count, const char *title,
                            const char *path);
 
-/* The same for runs that go on: the page loads itself again every `seconds`, to show what has been written since, unless
- * its reader has zoomed or paused it. 0: it does not. */
+/* The same for runs that go on: the page loads itself again every `seconds`, to show what has been written since,
+ * unless its reader has zoomed or paused it. 0: it does not. */
 car_status car_report_live_page(car_context *context, const char *const *directories, int count, const char *title,
                                 double seconds, const char *path);
 

@@ -1,5 +1,5 @@
-/* The rules: who computes when, and with which version of the weights. Each is one entry of the table in src/plan/rules.c.
- * docs/design.md has the mathematics. */
+/* The rules: who computes when, and with which version of the weights. Each is one entry of the table in
+ * src/plan/rules.c. docs/design.md has the mathematics. */
 #ifndef CAROUSEL_RULE_H
 #define CAROUSEL_RULE_H
 

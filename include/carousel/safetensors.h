@@ -88,14 +88,15 @@ typedef struct car_safetensors_entry {
     const char *name;
     int rank;
     const int64_t *shape;
-    bool bf16; /* rounded to BF16 when it is written; otherwise F32 */
+    bool bf16; /* floats that are rounded to BF16 when they are written; otherwise F32, or */
+    bool f64;  /* doubles, F64 */
 } car_safetensors_entry;
 
 /* `metadata` is pairs of key and value, ended by NULL, or NULL. */
 car_status car_safetensors_writer_create(car_context *context, const char *path, const car_safetensors_entry *entries,
                                          int count, const char *const *metadata, car_safetensors_writer **out);
-/* The next tensor's elements, row-major. */
-car_status car_safetensors_writer_add(car_safetensors_writer *writer, const float *data);
+/* The next tensor's elements, row-major: floats, or doubles if its entry says so. */
+car_status car_safetensors_writer_add(car_safetensors_writer *writer, const void *data);
 /* Flushes to the disk and renames. `digest` (may be NULL) gets the SHA-256 of the whole file, 65 characters. */
 car_status car_safetensors_writer_finish(car_safetensors_writer *writer, char *digest);
 uint64_t car_safetensors_writer_bytes(const car_safetensors_writer *writer); /* written so far */

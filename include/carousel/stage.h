@@ -1,9 +1,9 @@
 /* Stages of one's own: any forward and backward as a link of the chain that the runtime schedules.
  *
- * A stage is a class: callbacks, and the sizes of what they work on. It becomes an operation of a graph, alone or between
- * the operations of graph.h, and from there on it is planned, validated, traced and run like the rest, under every rule
- * and placement. The runtime gives all memory, decides when and where each call runs, keeps versions of the parameters,
- * sums gradients, and sends what crosses between ranks.
+ * A stage is a class: callbacks, and the sizes of what they work on. It becomes an operation of a graph, alone or
+ * between the operations of graph.h, and from there on it is planned, validated, traced and run like the rest, under
+ * every rule and placement. The runtime gives all memory, decides when and where each call runs, keeps versions of the
+ * parameters, sums gradients, and sends what crosses between ranks.
  *
  *     stage 0            stage 1            stage 2
  *     forward  ─output─► forward  ─output─► forward      each may read data of its micro-batch and add to the loss
@@ -26,8 +26,8 @@ extern "C" {
 
 enum { CAR_STAGE_MAX_CARRIED = 3, CAR_STAGE_MAX_DATA = 4 };
 
-/* What a callback works on. All memory is aligned to 64 bytes, but parameters of floats and their gradients to 4. Pointers to things that the stage does not have, or not in
- * this call, are NULL. */
+/* What a callback works on. All memory is aligned to 64 bytes. Pointers to things that the stage does not have, or not
+ * in this call, are NULL. */
 typedef struct car_stage_io {
     const void *user;   /* of the stage's config */
     const void *input;  /* what the stage before handed on; in backward only if the class keeps it */
@@ -84,14 +84,14 @@ typedef struct car_stage_config {
 
 car_stage_config car_stage_config_default(void); /* takes nothing */
 
-/* Appends a stage and returns the tensor that it hands on, or the loss if it hands on nothing. Failure is sticky, as with
- * all builders. */
+/* Appends a stage and returns the tensor that it hands on, or the loss if it hands on nothing. Failure is sticky, as
+ * with all builders. */
 int car_graph_stage(car_graph *graph, const char *name, const car_stage_class *stage, const car_stage_config *config);
 
-/* A parameter that many stages use, such as a velocity model: the tensor that stages name in `carried`. A micro-batch takes
- * its values along, in the version of its first stage, and one gradient that all stages add to goes back down with its
- * backward. There it is summed over micro-batches: there is one sum, not one for each stage. Every rank that computes a
- * stage has a copy for each micro-batch under way, also under `zero`. */
+/* A parameter that many stages use, such as a velocity model: the tensor that stages name in `carried`. A micro-batch
+ * takes its values along, in the version of its first stage, and one gradient that all stages add to goes back down
+ * with its backward. There it is summed over micro-batches: there is one sum, not one for each stage. Every rank that
+ * computes a stage has a copy for each micro-batch under way, also under `zero`. */
 int car_graph_carry(car_graph *graph, const char *name, car_shape shape, car_dtype dtype, car_init init);
 
 /* For callbacks: leaves a message, which ends the run, and returns CAR_ERROR_STAGE. */
@@ -99,10 +99,10 @@ car_status car_stage_fail(const car_stage_io *io, const char *format, ...) __att
 
 /* ---- one step at a time ---------------------------------------------------------------------- */
 
-/* Between runs. These calls are about the micro-batches that the next step would train on (the feed is asked for
- * step car_trainer_steps), with the weights as they are for all workers. They leave weights, optimizer and the
- * number of steps as they are. Values are in canonical layout, of the parameter's type, one pointer per parameter of the
- * graph; NULL: not wanted. Over ranks all call them, with the same arguments, and all get the same. If the run was told to
+/* Between runs. These calls are about the micro-batches that the next step would train on (the feed is asked for step
+ * car_trainer_steps), with the weights as they are for all workers. They leave weights, optimizer and the number of
+ * steps as they are. Values are in canonical layout, of the parameter's type, one pointer per parameter of the graph;
+ * NULL: not wanted. Over ranks all call them, with the same arguments, and all get the same. If the run was told to
  * stop, the loss is NaN and nothing else is written. */
 
 /* Mean loss over the step's micro-batches, without backward. It need not be finite. Operations of graph.h run as in an

@@ -23,7 +23,8 @@ extern "C" {
     X(CAR_ERROR_NOT_FINITE, "a loss or gradient is not finite")        \
     X(CAR_ERROR_KERNEL, "a numerical library reported an error")       \
     X(CAR_ERROR_INTERNAL, "internal error: this is a bug in Carousel") \
-    X(CAR_ERROR_STAGE, "a stage reported a failure")
+    X(CAR_ERROR_STAGE, "a stage reported a failure")                   \
+    X(CAR_ERROR_CALLBACK, "a callback reported a failure")
 
 typedef enum car_status {
 #define CAR_STATUS_ENUM(code, text) code,

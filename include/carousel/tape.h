@@ -18,7 +18,8 @@ extern "C" {
 
 typedef struct car_weights car_weights;
 
-/* Of a graph in bf16, the floats of rounded parameters are kept beside their copies. Contents are undefined until initialised, loaded or copied. */
+/* Of a graph in bf16, the floats of rounded parameters are kept beside their copies. Contents are undefined until
+ * initialised, loaded or copied. */
 car_status car_weights_create(const car_program *program, car_arena *arena, car_weights **out);
 void car_weights_destroy(car_weights *weights);
 
@@ -26,9 +27,10 @@ void car_weights_destroy(car_weights *weights);
  * its name alone. */
 car_status car_weights_initialize(car_weights *weights, uint64_t seed);
 
-/* Canonical layout in and out, car_shape_elements floats. */
-car_status car_weights_set(car_weights *weights, int param, const float *canonical);
-car_status car_weights_get(const car_weights *weights, int param, float *canonical);
+/* Canonical layout in and out, car_shape_elements values of the parameter's type: floats, or doubles of stages of one's
+ * own. */
+car_status car_weights_set(car_weights *weights, int param, const void *canonical);
+car_status car_weights_get(const car_weights *weights, int param, void *canonical);
 
 /* Remakes the forms derived from the weights of operations begin..end-1. To be called after weights
  * were changed through car_weights_data; the functions above do not need it. */
@@ -44,8 +46,8 @@ typedef struct car_gradients car_gradients;
 car_status car_gradients_create(const car_program *program, car_arena *arena, car_gradients **out);
 void car_gradients_destroy(car_gradients *gradients);
 float *car_gradients_data(car_gradients *gradients, int use); /* stored layout of its parameter */
-/* The gradient of a parameter in canonical layout, its uses added in ascending order. */
-car_status car_gradients_get(const car_gradients *gradients, int param, float *canonical);
+/* The gradient of a parameter in canonical layout and of its type, its uses added in ascending order. */
+car_status car_gradients_get(const car_gradients *gradients, int param, void *canonical);
 
 /* ---- the tape -------------------------------------------------------------------------------- */
 
@@ -58,7 +60,8 @@ void car_tape_destroy(car_tape *tape);
  * batch statistics and dropout are used and tensors are held for backward. */
 void car_tape_begin(car_tape *tape, uint64_t key, bool training);
 
-/* Copies an input of the graph (car_tensor.bytes, row-major) to the tape. */
+/* Copies an input of the graph (car_tensor.bytes, row-major) to the tape. CAR_ERROR_ARGUMENT, with the inputs that there
+ * are, for any other tensor. */
 car_status car_tape_feed(car_tape *tape, int tensor, const void *data);
 
 car_status car_tape_forward(car_tape *tape, car_lane *lane, const car_weights *weights, int begin, int end);
@@ -70,8 +73,8 @@ car_status car_tape_backward(car_tape *tape, car_lane *lane, const car_weights *
 
 float car_tape_loss(const car_tape *tape); /* NaN before forward is done */
 
-/* The stored data of a tensor, or NULL if it is not alive. The loss and, in evaluation, the logits stay until
- * the next car_tape_begin. */
+/* The stored data of a tensor, or NULL if it is not alive, or none of the graph's. The loss and, in evaluation, the
+ * logits stay until the next car_tape_begin. */
 const void *car_tape_tensor(const car_tape *tape, int tensor);
 /* After the forward of an evaluation: the logits of some rows, car_graph_classes floats each. */
 car_status car_tape_logits(const car_tape *tape, const car_weights *weights, int64_t first, int64_t rows, float *out);

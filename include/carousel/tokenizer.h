@@ -6,6 +6,7 @@
 #ifndef CAROUSEL_TOKENIZER_H
 #define CAROUSEL_TOKENIZER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,20 +17,27 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-enum { CAR_TOKENIZER_LEAST = 256, CAR_TOKENIZER_MOST = 1 << 20 };
+enum {
+    CAR_TOKENIZER_LEAST = 256,
+    CAR_TOKENIZER_MOST = 1 << 20,
+    CAR_TOKENIZER_FILE_MOST = 1 << 16 /* of a file of 16-bit tokens */
+};
 
 typedef struct car_tokenizer car_tokenizer;
 
 /* Bytes are tokens, and nothing else is: what tokens:FILE does with a text. */
 car_status car_tokenizer_create_bytes(car_context *context, car_tokenizer **out);
 
-/* Learns merges from a text until there are `vocabulary` tokens (256 or more), or no pair occurs twice. Each merge joins
- * the most frequent pair; of equally frequent ones that with the smaller left number, then the smaller right number. */
+/* Learns merges from a text until there are `vocabulary` tokens (256 or more), or no pair occurs twice. Each merge
+ * joins the most frequent pair; of equally frequent ones that with the smaller left number, then the smaller right
+ * number. */
 car_status car_tokenizer_train(car_context *context, const void *text, size_t bytes, int vocabulary,
                                car_tokenizer **out);
+/* The same from a file. CAR_ERROR_FORMAT if it is empty. */
+car_status car_tokenizer_train_file(car_context *context, const char *path, int vocabulary, car_tokenizer **out);
 
-/* Hugging Face's tokenizer.json, if it is a byte-level BPE with GPT-2's way of cutting words; and GPT-2's own two files.
- * CAR_ERROR_FORMAT for files that are malformed, CAR_ERROR_UNSUPPORTED for other kinds of tokenizers. */
+/* Hugging Face's tokenizer.json, if it is a byte-level BPE with GPT-2's way of cutting words; and GPT-2's own two
+ * files. CAR_ERROR_FORMAT for files that are malformed, CAR_ERROR_UNSUPPORTED for other kinds of tokenizers. */
 car_status car_tokenizer_read(car_context *context, const char *path, car_tokenizer **out);
 car_status car_tokenizer_read_gpt2(car_context *context, const char *vocabulary, const char *merges,
                                    car_tokenizer **out);
@@ -49,6 +57,20 @@ int car_tokenizer_end_of_text(const car_tokenizer *tokenizer);
 typedef car_status (*car_token_sink)(void *user, const int32_t *tokens, int count);
 car_status car_tokenizer_encode(const car_tokenizer *tokenizer, const void *text, size_t bytes, car_token_sink sink,
                                 void *user);
+
+typedef struct car_token_counts {
+    int64_t bytes, tokens;
+} car_token_counts;
+/* Encodes a file of text into a file of 16-bit tokens, NAME.bin, which data tokens:NAME.bin reads; with `header` it begins
+ * with llm.c's, else it is bare, as nanoGPT's. The tokenizer is written beside it, as NAME.tokenizer.json. Both appear whole or
+ * not at all. CAR_ERROR_UNSUPPORTED if there are more than 16 bits of tokens, CAR_ERROR_FORMAT if the text is empty. */
+car_status car_tokenizer_encode_file(const car_tokenizer *tokenizer, const char *text, const char *tokens, bool header,
+                                     car_token_counts *out);
+/* NAME.tokenizer.json of a file of tokens, to be released with car_context_release_text (convention.h); and the tokenizer that
+ * lies there, NULL if there is none. */
+car_status car_tokenizer_name_beside(car_context *context, const char *tokens, char **out);
+car_status car_tokenizer_find_beside(car_context *context, const char *tokens, car_tokenizer **out);
+
 /* The bytes of one token, which may be a part of a character. NULL if there is no such token. */
 const unsigned char *car_tokenizer_decode(const car_tokenizer *tokenizer, int token, int *length);
 

@@ -104,6 +104,8 @@ static size_t choose_reservation(size_t most) {
 }
 
 car_status car_arena_create(car_context *context, size_t limit, car_arena **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     return car_arena_create_reserving(context, limit, 0, out);
 }
 

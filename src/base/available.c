@@ -172,7 +172,7 @@ static void look_at_groups(const char *root, bool second, car_available *out) {
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-car_available car_available_find(const char *root) {
+car_available car_available_find_below(const char *root) {
     static const char *const line[] = {"MemAvailable:"};
     car_available out = {.machine = UINT64_MAX, .group = UINT64_MAX};
     char directory[PATH_BYTES];
@@ -183,6 +183,15 @@ car_available car_available_find(const char *root) {
     look_at_groups(root, false, &out);
     look_at_groups(root, true, &out);
     return out;
+}
+
+car_available car_available_find(void) {
+    return car_available_find_below("");
+}
+
+uint64_t car_available_physical(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
 }
 
 uint64_t car_available_addresses(void) {

@@ -11,10 +11,17 @@
 
 enum { LINE_CAPACITY = 1024, BLOCK_ALIGNMENT = 64 };
 
+typedef struct registered {
+    const char *family, *name;
+    const void *thing;
+    struct registered *next;
+} registered;
+
 struct car_context {
     car_context_config config;
     pthread_mutex_t lock;    /* guards what follows */
     car_error_scope *scopes; /* of threads that keep their failures apart */
+    registered *registered;  /* the first; in the order of registration */
     char error[CAR_ERROR_BYTES];
 };
 
@@ -49,6 +56,7 @@ car_context_config car_context_config_default(void) {
 }
 
 car_status car_context_create(const car_context_config *config, car_context **out) {
+    CAR_REQUIRE(NULL, out);
     *out = NULL;
     car_context_config chosen = config ? *config : car_context_config_default();
     if (!chosen.allocator.allocate || !chosen.allocator.release) {
@@ -72,6 +80,11 @@ void car_context_destroy(car_context *context) {
     if (!context) {
         return;
     }
+    while (context->registered) {
+        registered *first = context->registered;
+        context->registered = first->next;
+        car_context_release(context, first, 1, sizeof *first);
+    }
     pthread_mutex_destroy(&context->lock);
     car_allocator allocator = context->config.allocator;
     allocator.release(allocator.user, context, sizeof *context);
@@ -90,6 +103,9 @@ static char *find_error(car_context *context) {
 }
 
 const char *car_context_error(const car_context *context) {
+    if (!context) {
+        return "";
+    }
     car_context *own = (car_context *)context; /* only its lock is written */
     pthread_mutex_lock(&own->lock);
     const char *error = find_error(own);
@@ -98,6 +114,9 @@ const char *car_context_error(const car_context *context) {
 }
 
 void car_context_clear_error(car_context *context) {
+    if (!context) {
+        return;
+    }
     pthread_mutex_lock(&context->lock);
     find_error(context)[0] = '\0';
     pthread_mutex_unlock(&context->lock);
@@ -132,6 +151,9 @@ void car_context_publish_error(car_context *context) {
 }
 
 car_status car_context_fail(car_context *context, car_status status, const char *format, ...) {
+    if (!context) {
+        return status;
+    }
     pthread_mutex_lock(&context->lock);
     /* When one cause makes many threads fail, the first message is the one that explains. */
     char *error = find_error(context);
@@ -145,8 +167,17 @@ car_status car_context_fail(car_context *context, car_status status, const char 
     return status;
 }
 
+car_status car_callback_fail(car_context *context, const char *format, ...) {
+    char message[CAR_ERROR_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    return car_context_fail(context, CAR_ERROR_CALLBACK, "%s", message);
+}
+
 void car_context_log(car_context *context, car_log_level level, const char *format, ...) {
-    if (!context->config.log || level > context->config.log_level) {
+    if (!context || !context->config.log || level > context->config.log_level) {
         return;
     }
     char line[LINE_CAPACITY];
@@ -220,4 +251,57 @@ car_status car_context_grow(car_context *context, void *array_pointer, int *capa
     memcpy(array_pointer, &block, sizeof block);
     *capacity = larger;
     return CAR_OK;
+}
+
+/* ---- things with names ----------------------------------------------------------------------- */
+
+/* With the lock. */
+static registered *find_registered(const car_context *context, const char *family, const char *name) {
+    registered *r = context->registered;
+    while (r && (strcmp(r->family, family) != 0 || strcmp(r->name, name) != 0)) {
+        r = r->next;
+    }
+    return r;
+}
+
+car_status car_context_register(car_context *context, const char *family, const char *name, const void *thing) {
+    registered *new = NULL;
+    car_status status = car_context_allocate(context, 1, sizeof *new, &new);
+    if (status != CAR_OK) {
+        return status;
+    }
+    *new = (registered){.family = family, .name = name, .thing = thing};
+    pthread_mutex_lock(&context->lock);
+    bool taken = find_registered(context, family, name) != NULL;
+    registered **end = &context->registered;
+    while (*end) {
+        end = &(*end)->next;
+    }
+    *end = taken ? NULL : new;
+    pthread_mutex_unlock(&context->lock);
+    if (taken) {
+        car_context_release(context, new, 1, sizeof *new);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is an %s '%s' already", family, name);
+    }
+    return CAR_OK;
+}
+
+const void *car_context_find_registered(car_context *context, const char *family, const char *name) {
+    pthread_mutex_lock(&context->lock);
+    const registered *r = find_registered(context, family, name);
+    const void *thing = r ? r->thing : NULL;
+    pthread_mutex_unlock(&context->lock);
+    return thing;
+}
+
+const char *car_context_registered_name(car_context *context, const char *family, int index) {
+    const char *name = NULL;
+    pthread_mutex_lock(&context->lock);
+    for (const registered *r = context->registered; r && !name; r = r->next) {
+        if (strcmp(r->family, family) == 0 && index-- == 0) {
+            name = r->name;
+        }
+    }
+    pthread_mutex_unlock(&context->lock);
+    return name;
 }

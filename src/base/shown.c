@@ -9,7 +9,7 @@
 
 /* Bytes of the next character if it may be shown as it is, else 0. */
 static int plain_length(const char *text, size_t bytes) {
-    int length = car_unicode_length((const unsigned char *)text, bytes);
+    int length = car_utf8_length((const unsigned char *)text, bytes);
     uint32_t code = length > 0 ? car_unicode_get((const unsigned char *)text, length) : 0;
     bool control = code < 0x20 || (code >= 0x7F && code < 0xA0);
     return length > 0 && !control ? length : 0;
@@ -24,7 +24,7 @@ bool car_shown_is_plain(const char *text) {
     return length > 0;
 }
 
-void car_shown_copy(const char *text, bool lines, char *out, size_t capacity) {
+void car_utf8_show(const char *text, bool lines, char *out, size_t capacity) {
     size_t used = 0, left = strlen(text);
     while (left > 0) {
         char piece[8];
@@ -46,6 +46,6 @@ void car_shown_copy(const char *text, bool lines, char *out, size_t capacity) {
 
 car_shown car_shown_of(const char *name) {
     car_shown shown;
-    car_shown_copy(name, false, shown.text, sizeof shown.text);
+    car_utf8_show(name, false, shown.text, sizeof shown.text);
     return shown;
 }

@@ -3,13 +3,11 @@
 #define CAR_BASE_SHOWN_H
 
 #include <stdbool.h>
-#include <stddef.h>
+
+#include "carousel/utf8.h"
 
 /* Whether a text is UTF-8 without control characters. */
 bool car_shown_is_plain(const char *text);
-/* Copies a text; bytes of control characters, and those that are no UTF-8, become \xNN. A longer one ends early, at a whole
- * character. `lines`: line ends and tabs stay. */
-void car_shown_copy(const char *text, bool lines, char *out, size_t capacity);
 
 /* A name for one message. */
 typedef struct car_shown {

@@ -1,7 +1,8 @@
 /* The inside of checkpoints: their names, and run.json.
  *
  *   DIRECTORY/step-00000120/weights.safetensors   the weights and running statistics, names and layouts of PyTorch
- *                          /state.safetensors     "previous.NAME", "optimizer.0.NAME" and further states
+ *                          /state.safetensors     "previous.NAME", "optimizer.0.NAME" and further states; of an
+ *                                                 optimizer of one's own "optimizer.STATE.NAME"
  *                          /run.json              numbers, the caller's JSON, checksums of the others and of itself */
 #ifndef CAR_CHECKPOINT_INTERNAL_H
 #define CAR_CHECKPOINT_INTERNAL_H
@@ -19,8 +20,9 @@ extern const char *const car_checkpoint_file_names[CAR_CHECKPOINT_FILES];
 /* Larger steps would not be exact in JSON. */
 static const int64_t car_checkpoint_max_step = 1LL << 53;
 
-/* What stands before a parameter's name in the files. */
-const char *car_checkpoint_prefix(car_cut_part part);
+/* What a part of a parameter is called in the files, in a buffer of any size; returns the length, as snprintf does. */
+int car_checkpoint_part_name(const car_snapshot *snapshot, car_snapshot_part part, const char *param, char *name,
+                             size_t capacity);
 
 typedef struct car_checkpoint_name {
     char text[32];
@@ -41,7 +43,7 @@ void car_checkpoint_list_release(car_context *context, car_checkpoint_list *list
 /* ---- run.json -------------------------------------------------------------------------------- */
 
 typedef struct car_manifest {
-    car_cut_numbers numbers;
+    car_snapshot_numbers numbers;
     char model[CAR_SHA256_TEXT]; /* car_params_digest */
     struct {
         uint64_t bytes;

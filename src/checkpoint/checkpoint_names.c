@@ -10,10 +10,13 @@
 
 const char *const car_checkpoint_file_names[CAR_CHECKPOINT_FILES] = {"weights.safetensors", "state.safetensors"};
 
-const char *car_checkpoint_prefix(car_cut_part part) {
-    static const char *const prefixes[CAR_CUT_PARTS] = {
+int car_checkpoint_part_name(const car_snapshot *snapshot, car_snapshot_part part, const char *param, char *name,
+                             size_t capacity) {
+    static const char *const prefixes[CAR_SNAPSHOT_PARTS] = {
         "", "previous.", "optimizer.0.", "optimizer.1.", "optimizer.2.", "average."};
-    return prefixes[part];
+    const char *state = car_snapshot_state_name(snapshot, part);
+    return state ? snprintf(name, capacity, "optimizer.%s.%s", state, param)
+                 : snprintf(name, capacity, "%s%s", prefixes[part], param);
 }
 
 car_checkpoint_name car_checkpoint_name_of(int64_t step) {

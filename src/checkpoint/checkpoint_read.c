@@ -1,4 +1,4 @@
-/* Opening a checkpoint, which proves it whole, and filling a cut from it. */
+/* Opening a checkpoint, which proves it whole, and filling a snapshot from it. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,7 +60,8 @@ static car_status refuse(car_context *context, const char *directory, int64_t st
     }
     int64_t older = find_sound(context, &list, directory, step);
     if (older >= 0) {
-        snprintf(advice, sizeof advice, "step %lld is sound: use --resume-step %lld or remove the directory %.200s/%s",
+        snprintf(advice, sizeof advice,
+                 "step %lld is sound: go on from it (resume-step %lld), or remove the directory %.200s/%s",
                  (long long)older, (long long)older, directory, name.text);
     }
 done:
@@ -151,14 +152,15 @@ const char *car_checkpoint_weights_path(const car_checkpoint *checkpoint) {
     return checkpoint->paths[CAR_CHECKPOINT_WEIGHTS];
 }
 
-/* ---- filling a cut --------------------------------------------------------------------------- */
+/* ---- filling a snapshot --------------------------------------------------------------------------- */
 
 /* A part of a parameter in the files; NULL if the checkpoint has not got it. */
-static const car_safetensors_tensor *find_part(const car_checkpoint *checkpoint, car_cut_part part, const char *param,
+static const car_safetensors_tensor *find_part(const car_checkpoint *checkpoint, const car_snapshot *snapshot,
+                                               car_snapshot_part part, const char *param,
                                                const car_safetensors **file) {
     char name[300];
-    *file = checkpoint->files[part == CAR_CUT_WEIGHTS ? CAR_CHECKPOINT_WEIGHTS : CAR_CHECKPOINT_STATE];
-    int length = snprintf(name, sizeof name, "%s%s", car_checkpoint_prefix(part), param);
+    *file = checkpoint->files[part == CAR_SNAPSHOT_WEIGHTS ? CAR_CHECKPOINT_WEIGHTS : CAR_CHECKPOINT_STATE];
+    int length = car_checkpoint_part_name(snapshot, part, param, name, sizeof name);
     return length < (int)sizeof name ? car_safetensors_find(*file, name) : NULL;
 }
 
@@ -183,6 +185,12 @@ static car_status check_model(const car_checkpoint *checkpoint, const car_graph 
                                     path, param->name, car_params_shape_text(tensor->rank, tensor->shape).text,
                                     car_params_shape_text(param->shape.rank, param->shape.dim).text);
         }
+        if ((param->dtype == CAR_F64) != (tensor->dtype == CAR_SAFETENSORS_F64)) {
+            return car_context_fail(checkpoint->context, CAR_ERROR_SHAPE,
+                                    "%s is of another model: %.100s is of type %s there and of %s here", path,
+                                    param->name, car_safetensors_dtype_text(tensor->dtype),
+                                    param->dtype == CAR_F64 ? "doubles" : "floats");
+        }
     }
     if (strcmp(digest, checkpoint->manifest.model) != 0) {
         return car_context_fail(checkpoint->context, CAR_ERROR_SHAPE,
@@ -192,39 +200,40 @@ static car_status check_model(const car_checkpoint *checkpoint, const car_graph 
 }
 
 /* One part of a parameter, or what stands for it. */
-static car_status read_part(const car_checkpoint *checkpoint, car_cut *cut, car_cut_part part, int param, float *values,
-                            bool *exact) {
-    const car_param *p = car_graph_param(car_program_graph(car_cut_program(cut)), param);
+static car_status read_part(const car_checkpoint *checkpoint, car_snapshot *snapshot, car_snapshot_part part, int param,
+                            void *values, bool *exact) {
+    const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
+    const car_param *p = car_graph_param(graph, param);
     const car_safetensors *file = NULL;
-    const car_safetensors_tensor *tensor = find_part(checkpoint, part, p->name, &file);
+    const car_safetensors_tensor *tensor = find_part(checkpoint, snapshot, part, p->name, &file);
     car_status status = CAR_OK;
-    if (tensor == NULL && part == CAR_CUT_PREVIOUS) {
+    if (tensor == NULL && part == CAR_SNAPSHOT_PREVIOUS) {
         *exact = false;
-        tensor = find_part(checkpoint, CAR_CUT_WEIGHTS, p->name, &file);
+        tensor = find_part(checkpoint, snapshot, CAR_SNAPSHOT_WEIGHTS, p->name, &file);
     }
     if (tensor == NULL) {
         *exact = false;
-        memset(values, 0, (size_t)car_shape_elements(p->shape) * sizeof *values);
+        memset(values, 0, car_params_bytes(graph, param));
     } else if (!car_params_same_shape(p->shape, tensor)) {
         status = car_context_fail(checkpoint->context, CAR_ERROR_FORMAT, "%s: %.100s does not have its weights' shape",
                                   checkpoint->paths[CAR_CHECKPOINT_STATE], tensor->name);
         goto done;
     } else {
-        CAR_TRY(car_safetensors_copy_floats(file, tensor, values));
+        CAR_TRY(car_params_copy(file, tensor, p, values));
     }
-    CAR_TRY(car_cut_set(cut, part, param, values));
+    CAR_TRY(car_snapshot_set(snapshot, part, param, values));
 done:
     return status;
 }
 
-/* Whether the files have every state of the optimizer that the cut wants. */
-static bool has_states(const car_checkpoint *checkpoint, const car_cut *cut) {
-    const car_graph *graph = car_program_graph(car_cut_program(cut));
+/* Whether the files have every state of the optimizer that the snapshot wants. */
+static bool has_states(const car_checkpoint *checkpoint, const car_snapshot *snapshot) {
+    const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
     const car_safetensors *file = NULL;
-    for (int part = CAR_CUT_STATE_0; part < CAR_CUT_PARTS; part++) {
+    for (int part = CAR_SNAPSHOT_STATE_0; part < CAR_SNAPSHOT_PARTS; part++) {
         for (int p = 0; p < car_graph_param_count(graph); p++) {
-            if (car_cut_has(cut, (car_cut_part)part, p) &&
-                !find_part(checkpoint, (car_cut_part)part, car_graph_param(graph, p)->name, &file)) {
+            if (car_snapshot_has(snapshot, (car_snapshot_part)part, p) &&
+                !find_part(checkpoint, snapshot, (car_snapshot_part)part, car_graph_param(graph, p)->name, &file)) {
                 return false;
             }
         }
@@ -232,25 +241,25 @@ static bool has_states(const car_checkpoint *checkpoint, const car_cut *cut) {
     return true;
 }
 
-car_status car_checkpoint_read(const car_checkpoint *checkpoint, car_cut *cut, bool *exact) {
-    const car_graph *graph = car_program_graph(car_cut_program(cut));
+car_status car_checkpoint_read(const car_checkpoint *checkpoint, car_snapshot *snapshot, bool *exact) {
+    const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
     size_t largest = car_params_largest(graph);
-    float *values = NULL;
+    void *values = NULL;
     car_status status = CAR_OK;
     *exact = true;
     CAR_TRY(check_model(checkpoint, graph));
-    CAR_TRY(car_context_allocate(checkpoint->context, largest, sizeof *values, &values));
-    for (int part = 0; part < CAR_CUT_PARTS; part++) {
+    CAR_TRY(car_context_allocate(checkpoint->context, largest, 1, &values));
+    for (int part = 0; part < CAR_SNAPSHOT_PARTS; part++) {
         for (int p = 0; p < car_graph_param_count(graph); p++) {
-            if (car_cut_has(cut, (car_cut_part)part, p)) {
-                CAR_TRY(read_part(checkpoint, cut, (car_cut_part)part, p, values, exact));
+            if (car_snapshot_has(snapshot, (car_snapshot_part)part, p)) {
+                CAR_TRY(read_part(checkpoint, snapshot, (car_snapshot_part)part, p, values, exact));
             }
         }
     }
-    car_cut_numbers numbers = checkpoint->manifest.numbers;
-    numbers.since = has_states(checkpoint, cut) ? 0 : numbers.updates;
-    car_cut_set_numbers(cut, &numbers);
+    car_snapshot_numbers numbers = checkpoint->manifest.numbers;
+    numbers.since = has_states(checkpoint, snapshot) ? 0 : numbers.updates;
+    car_snapshot_set_numbers(snapshot, &numbers);
 done:
-    car_context_release(checkpoint->context, values, largest, sizeof *values);
+    car_context_release(checkpoint->context, values, largest, 1);
     return status;
 }

@@ -15,19 +15,19 @@
 
 /* ---- the files ------------------------------------------------------------------------------- */
 
-/* What one file holds: some parts of a cut, one behind the other. */
+/* What one file holds: some parts of a snapshot, one behind the other. */
 typedef struct part_range {
-    car_cut_part first, end;
+    car_snapshot_part first, end;
 } part_range;
 
 static const part_range ranges[CAR_CHECKPOINT_FILES] = {
-    [CAR_CHECKPOINT_WEIGHTS] = {CAR_CUT_WEIGHTS, CAR_CUT_WEIGHTS + 1},
-    [CAR_CHECKPOINT_STATE] = {CAR_CUT_WEIGHTS + 1, CAR_CUT_PARTS},
+    [CAR_CHECKPOINT_WEIGHTS] = {CAR_SNAPSHOT_WEIGHTS, CAR_SNAPSHOT_WEIGHTS + 1},
+    [CAR_CHECKPOINT_STATE] = {CAR_SNAPSHOT_WEIGHTS + 1, CAR_SNAPSHOT_PARTS},
 };
 
 /* One tensor of a file. */
 typedef struct item {
-    car_cut_part part;
+    car_snapshot_part part;
     int param;
 } item;
 
@@ -47,23 +47,24 @@ static void release_items(car_context *context, item_list *list) {
     car_context_release(context, list->items, (size_t)list->capacity, sizeof *list->items);
 }
 
-static car_status list_items(car_context *context, const car_cut *cut, part_range range, item_list *out) {
-    const car_graph *graph = car_program_graph(car_cut_program(cut));
+static car_status list_items(car_context *context, const car_snapshot *snapshot, part_range range, item_list *out) {
+    const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
     int params = car_graph_param_count(graph);
     car_status status = CAR_OK;
-    *out = (item_list){.capacity = params * CAR_CUT_PARTS};
+    *out = (item_list){.capacity = params * CAR_SNAPSHOT_PARTS};
     CAR_TRY(car_context_allocate(context, (size_t)out->capacity, sizeof *out->items, &out->items));
     CAR_TRY(car_context_allocate(context, (size_t)out->capacity, sizeof *out->names, &out->names));
     CAR_TRY(car_context_allocate(context, (size_t)out->capacity, sizeof *out->entries, &out->entries));
-    for (car_cut_part part = range.first; part < range.end; part++) {
+    for (car_snapshot_part part = range.first; part < range.end; part++) {
         for (int p = 0; p < params; p++) {
-            if (!car_cut_has(cut, part, p)) {
+            if (!car_snapshot_has(snapshot, part, p)) {
                 continue;
             }
             int i = out->count++;
-            car_text name = {.context = context};
-            car_text_add(&name, "%s%s", car_checkpoint_prefix(part), car_graph_param(graph, p)->name);
-            CAR_TRY(car_text_finish(&name, &out->names[i]));
+            const char *param = car_graph_param(graph, p)->name;
+            size_t bytes = (size_t)car_checkpoint_part_name(snapshot, part, param, NULL, 0) + 1;
+            CAR_TRY(car_context_allocate(context, bytes, 1, &out->names[i]));
+            car_checkpoint_part_name(snapshot, part, param, out->names[i], bytes);
             out->items[i] = (item){part, p};
             out->entries[i] = car_params_entry(graph, p);
             out->entries[i].name = out->names[i];
@@ -73,17 +74,17 @@ done:
     return status;
 }
 
-static car_status write_parts(car_context *context, const car_cut *cut, const char *path, part_range range,
-                              const car_card *card, float *values, uint64_t *bytes, char *digest) {
+static car_status write_parts(car_context *context, const car_snapshot *snapshot, const char *path, part_range range,
+                              const car_card *card, void *values, uint64_t *bytes, char *digest) {
     item_list list = {0};
     car_card_pairs pairs = {0};
     car_safetensors_writer *writer = NULL;
     car_status status = CAR_OK;
-    CAR_TRY(list_items(context, cut, range, &list));
+    CAR_TRY(list_items(context, snapshot, range, &list));
     CAR_TRY(car_card_list_pairs(context, card, &pairs));
     CAR_TRY(car_safetensors_writer_create(context, path, list.entries, list.count, pairs.texts, &writer));
     for (int i = 0; i < list.count; i++) {
-        CAR_TRY(car_cut_get(cut, list.items[i].part, list.items[i].param, values));
+        CAR_TRY(car_snapshot_get(snapshot, list.items[i].part, list.items[i].param, values));
         CAR_TRY(car_safetensors_writer_add(writer, values));
     }
     CAR_TRY(car_safetensors_writer_finish(writer, digest));
@@ -96,19 +97,19 @@ done:
 }
 
 /* All files of the checkpoint, in a directory that is there. */
-static car_status write_files(car_context *context, const car_cut *cut, const car_card *card, const char *run,
+static car_status write_files(car_context *context, const car_snapshot *snapshot, const car_card *card, const char *run,
                               const char *directory) {
-    const car_graph *graph = car_program_graph(car_cut_program(cut));
+    const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
     size_t largest = car_params_largest(graph);
-    car_manifest manifest = {.numbers = car_cut_get_numbers(cut)};
-    float *values = NULL;
+    car_manifest manifest = {.numbers = car_snapshot_get_numbers(snapshot)};
+    void *values = NULL;
     char *path = NULL;
     car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(context, largest, sizeof *values, &values));
+    CAR_TRY(car_context_allocate(context, largest, 1, &values));
     car_params_digest(graph, manifest.model);
     for (int f = 0; f < CAR_CHECKPOINT_FILES; f++) {
         CAR_TRY(car_checkpoint_join(context, directory, car_checkpoint_file_names[f], &path));
-        CAR_TRY(write_parts(context, cut, path, ranges[f], f == CAR_CHECKPOINT_WEIGHTS ? card : NULL, values,
+        CAR_TRY(write_parts(context, snapshot, path, ranges[f], f == CAR_CHECKPOINT_WEIGHTS ? card : NULL, values,
                             &manifest.files[f].bytes, manifest.files[f].digest));
         car_context_release_text(context, path);
     }
@@ -116,7 +117,7 @@ static car_status write_files(car_context *context, const car_cut *cut, const ca
     CAR_TRY(car_manifest_write(context, path, &manifest, run));
 done:
     car_context_release_text(context, path);
-    car_context_release(context, values, largest, sizeof *values);
+    car_context_release(context, values, largest, 1);
     return status;
 }
 
@@ -172,9 +173,9 @@ done:
     return status;
 }
 
-static car_status check_arguments(car_context *context, const car_checkpoint_config *config, const car_cut *cut,
-                                  const char *run) {
-    int64_t step = car_cut_get_numbers(cut).step, updates = car_cut_get_numbers(cut).updates;
+static car_status check_arguments(car_context *context, const car_checkpoint_config *config,
+                                  const car_snapshot *snapshot, const char *run) {
+    int64_t step = car_snapshot_get_numbers(snapshot).step, updates = car_snapshot_get_numbers(snapshot).updates;
     if (config->keep < 1) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "at least one checkpoint is kept, not %d", config->keep);
     }
@@ -182,17 +183,16 @@ static car_status check_arguments(car_context *context, const car_checkpoint_con
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "no checkpoint can be of step %lld with %lld updates",
                                 (long long)step, (long long)updates);
     }
-    car_status status = car_params_check_floats(car_program_graph(car_cut_program(cut)));
-    return status == CAR_OK ? car_manifest_check_run(context, run) : status;
+    return car_manifest_check_run(context, run);
 }
 
-car_status car_checkpoint_write(car_context *context, const car_checkpoint_config *config, const car_cut *cut,
+car_status car_checkpoint_write(car_context *context, const car_checkpoint_config *config, const car_snapshot *snapshot,
                                 const char *run) {
-    car_checkpoint_name name = car_checkpoint_name_of(car_cut_get_numbers(cut).step);
+    car_checkpoint_name name = car_checkpoint_name_of(car_snapshot_get_numbers(snapshot).step);
     char *path = NULL, *temporary = NULL;
     bool made = false;
     car_status status = CAR_OK;
-    CAR_TRY(check_arguments(context, config, cut, run));
+    CAR_TRY(check_arguments(context, config, snapshot, run));
     CAR_TRY(car_folder_make(context, config->directory));
     car_folder_clear(context, config->directory, "step-");
     CAR_TRY(car_checkpoint_join(context, config->directory, name.text, &path));
@@ -203,11 +203,11 @@ car_status car_checkpoint_write(car_context *context, const car_checkpoint_confi
                                   strerror(errno));
         goto done;
     }
-    CAR_TRY(write_files(context, cut, config->card, run, temporary));
+    CAR_TRY(write_files(context, snapshot, config->card, run, temporary));
     CAR_TRY(car_folder_sync(context, temporary));
     CAR_TRY(put_in_place(context, temporary, path));
     CAR_TRY(car_folder_sync(context, config->directory));
-    CAR_TRY(prune(context, config, car_cut_get_numbers(cut).step));
+    CAR_TRY(prune(context, config, car_snapshot_get_numbers(snapshot).step));
 done:
     if (made) {
         car_folder_remove(temporary);

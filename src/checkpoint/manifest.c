@@ -39,7 +39,7 @@ static uint64_t bits_of(double value) {
     return bits;
 }
 
-static void add_numbers(car_text *text, const car_cut_numbers *numbers) {
+static void add_numbers(car_text *text, const car_snapshot_numbers *numbers) {
     car_text_add(text, "\"step\": %lld,\n\"updates\": %lld,\n", (long long)numbers->step, (long long)numbers->updates);
     if (isnan(numbers->norm)) {
         car_text_add(text, "\"norm_bits\": null,\n");

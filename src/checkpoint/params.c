@@ -5,31 +5,41 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "checkpoint/safetensors_internal.h"
 
 car_safetensors_entry car_params_entry(const car_graph *graph, int param) {
     const car_param *p = car_graph_param(graph, param);
-    return (car_safetensors_entry){.name = p->name, .rank = p->shape.rank, .shape = p->shape.dim};
+    return (car_safetensors_entry){
+        .name = p->name, .rank = p->shape.rank, .shape = p->shape.dim, .f64 = p->dtype == CAR_F64};
+}
+
+size_t car_params_bytes(const car_graph *graph, int param) {
+    const car_param *p = car_graph_param(graph, param);
+    return (size_t)car_shape_elements(p->shape) * car_dtype_bytes(p->dtype);
 }
 
 size_t car_params_largest(const car_graph *graph) {
-    int64_t largest = 0;
+    size_t largest = 0;
     for (int p = 0; p < car_graph_param_count(graph); p++) {
-        int64_t elements = car_shape_elements(car_graph_param(graph, p)->shape);
-        largest = elements > largest ? elements : largest;
+        size_t bytes = car_params_bytes(graph, p);
+        largest = bytes > largest ? bytes : largest;
     }
-    return (size_t)largest;
+    return largest;
 }
 
-car_status car_params_check_floats(const car_graph *graph) {
-    for (int p = 0; p < car_graph_param_count(graph); p++) {
-        if (car_graph_param(graph, p)->dtype != CAR_F32) {
-            return car_context_fail(car_graph_context(graph), CAR_ERROR_UNSUPPORTED,
-                                    "%s holds doubles, and files of weights and checkpoints hold floats: write what "
-                                    "car_trainer_read gives",
-                                    car_graph_param(graph, p)->name);
-        }
+car_status car_params_copy(const car_safetensors *file, const car_safetensors_tensor *tensor, const car_param *param,
+                           void *values) {
+    if (param->dtype != CAR_F64) {
+        return car_safetensors_copy_floats(file, tensor, values);
     }
-    return CAR_OK;
+    if (tensor->dtype != CAR_SAFETENSORS_F64) {
+        return car_context_fail(
+            car_safetensors_context(file), CAR_ERROR_UNSUPPORTED,
+            "%s: tensor '%.100s' has elements of type %s; the model's are doubles, and only F64 can "
+            "be read",
+            car_safetensors_path(file), tensor->name, car_safetensors_dtype_text(tensor->dtype));
+    }
+    return car_safetensors_copy(file, tensor, values);
 }
 
 bool car_params_same_shape(car_shape shape, const car_safetensors_tensor *tensor) {
@@ -53,6 +63,9 @@ void car_params_digest(const car_graph *graph, char text[CAR_SHA256_TEXT]) {
         const car_param *param = car_graph_param(graph, p);
         car_params_text shape = car_params_shape_text(param->shape.rank, param->shape.dim);
         car_sha256_add(&sha, param->name, strlen(param->name));
+        if (param->dtype == CAR_F64) {
+            car_sha256_add(&sha, "F64", 3);
+        }
         car_sha256_add(&sha, shape.text, strlen(shape.text) + 1); /* with its end, which tells one from the next */
     }
     car_sha256_end(&sha, text);

@@ -17,8 +17,8 @@ struct car_safetensors_writer {
     car_context *context;
     car_output output;
     int count, added;
-    int64_t *elements; /* per tensor */
-    bool *bf16;        /* the same: it is rounded */
+    int64_t *elements;            /* per tensor */
+    car_safetensors_dtype *types; /* the same, in the file */
 };
 
 /* ---- the header ------------------------------------------------------------------------------ */
@@ -56,21 +56,28 @@ static int64_t count_elements(const car_safetensors_entry *entry) {
     return elements <= (double)max_elements ? (int64_t)elements : max_elements + 1;
 }
 
-static int64_t bytes_of(bool bf16, int64_t elements) {
-    return elements * (int64_t)(bf16 ? sizeof(car_bf16) : sizeof(float));
+static car_safetensors_dtype type_of(const car_safetensors_entry *entry) {
+    return entry->f64 ? CAR_SAFETENSORS_F64 : entry->bf16 ? CAR_SAFETENSORS_BF16 : CAR_SAFETENSORS_F32;
+}
+
+static int64_t bytes_of(car_safetensors_dtype type, int64_t elements) {
+    size_t size = type == CAR_SAFETENSORS_F64    ? sizeof(double)
+                  : type == CAR_SAFETENSORS_BF16 ? sizeof(car_bf16)
+                                                 : sizeof(float);
+    return elements * (int64_t)size;
 }
 
 /* `begin` in bytes. */
 static bool describe(cJSON *header, const car_safetensors_entry *entry, int64_t begin, int64_t elements) {
     cJSON *item = cJSON_AddObjectToObject(header, entry->name);
-    car_safetensors_dtype type = entry->bf16 ? CAR_SAFETENSORS_BF16 : CAR_SAFETENSORS_F32;
+    car_safetensors_dtype type = type_of(entry);
     cJSON *dtype = cJSON_AddStringToObject(item, "dtype", car_safetensors_dtype_text(type));
     cJSON *shape = cJSON_AddArrayToObject(item, "shape"), *offsets = cJSON_AddArrayToObject(item, "data_offsets");
     bool made = dtype != NULL && shape != NULL && offsets != NULL;
     for (int d = 0; made && d < entry->rank; d++) {
         made = cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)entry->shape[d]));
     }
-    int64_t end = begin + bytes_of(entry->bf16, elements);
+    int64_t end = begin + bytes_of(type, elements);
     return made && cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)begin)) &&
            cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)end));
 }
@@ -99,10 +106,10 @@ static car_status make_header(car_safetensors_writer *writer, const char *path, 
                                       path, entries[i].name);
             goto done;
         }
-        writer->bf16[i] = entries[i].bf16;
+        writer->types[i] = type_of(&entries[i]);
         made = describe(header, &entries[i], bytes, writer->elements[i]);
         begin += writer->elements[i];
-        bytes += bytes_of(entries[i].bf16, writer->elements[i]);
+        bytes += bytes_of(writer->types[i], writer->elements[i]);
     }
     *text = made ? cJSON_PrintUnformatted(header) : NULL;
     if (*text == NULL) {
@@ -141,7 +148,7 @@ car_status car_safetensors_writer_create(car_context *context, const char *path,
     writer->context = context;
     writer->count = count;
     CAR_TRY(car_context_allocate(context, (size_t)count, sizeof *writer->elements, &writer->elements));
-    CAR_TRY(car_context_allocate(context, (size_t)count, sizeof *writer->bf16, &writer->bf16));
+    CAR_TRY(car_context_allocate(context, (size_t)count, sizeof *writer->types, &writer->types));
     CAR_TRY(make_header(writer, path, entries, metadata, &text));
     CAR_TRY(car_output_open(context, path, &writer->output));
     CAR_TRY(text != NULL ? write_header(writer, text) : CAR_ERROR_MEMORY);
@@ -167,15 +174,16 @@ static car_status write_rounded(car_safetensors_writer *writer, const float *dat
     return status;
 }
 
-car_status car_safetensors_writer_add(car_safetensors_writer *writer, const float *data) {
+car_status car_safetensors_writer_add(car_safetensors_writer *writer, const void *data) {
     if (writer->added == writer->count) {
         return car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: all of its %d tensors are there already",
                                 writer->output.path, writer->count);
     }
     int64_t elements = writer->elements[writer->added];
-    car_status status = writer->bf16[writer->added]
+    car_safetensors_dtype type = writer->types[writer->added];
+    car_status status = type == CAR_SAFETENSORS_BF16
                             ? write_rounded(writer, data, elements)
-                            : car_output_write(&writer->output, data, (size_t)elements * sizeof *data);
+                            : car_output_write(&writer->output, data, (size_t)bytes_of(type, elements));
     writer->added += status == CAR_OK;
     return status;
 }
@@ -197,7 +205,7 @@ void car_safetensors_writer_destroy(car_safetensors_writer *writer) {
         return;
     }
     car_output_close(&writer->output);
-    car_context_release(writer->context, writer->bf16, (size_t)writer->count, sizeof *writer->bf16);
+    car_context_release(writer->context, writer->types, (size_t)writer->count, sizeof *writer->types);
     car_context_release(writer->context, writer->elements, (size_t)writer->count, sizeof *writer->elements);
     car_context_release(writer->context, writer, 1, sizeof *writer);
 }

@@ -16,6 +16,8 @@
 /* ---- writing --------------------------------------------------------------------------------- */
 
 car_status car_weights_save(const car_weights *weights, const char *path) {
+    CAR_REQUIRE(NULL, weights);
+    CAR_REQUIRE(car_program_context(weights->program), path);
     return car_weights_save_with(weights, path, NULL, CAR_PRECISION_FP32);
 }
 
@@ -28,15 +30,15 @@ car_status car_weights_save_with(const car_weights *weights, const char *path, c
     car_safetensors_entry *entries = NULL;
     car_safetensors_writer *writer = NULL;
     car_card_pairs pairs = {0};
-    float *values = NULL;
+    void *values = NULL;
     car_status status = CAR_OK;
-    CAR_TRY(car_params_check_floats(graph));
     CAR_TRY(car_card_list_pairs(context, card, &pairs));
     CAR_TRY(car_context_allocate(context, (size_t)params, sizeof *entries, &entries));
-    CAR_TRY(car_context_allocate(context, largest, sizeof *values, &values));
+    CAR_TRY(car_context_allocate(context, largest, 1, &values));
     for (int p = 0; p < params; p++) {
         entries[p] = car_params_entry(graph, p);
-        entries[p].bf16 = precision == CAR_PRECISION_BF16 && car_graph_param(graph, p)->role != CAR_PARAM_STATISTIC;
+        entries[p].bf16 = precision == CAR_PRECISION_BF16 && !entries[p].f64 &&
+                          car_graph_param(graph, p)->role != CAR_PARAM_STATISTIC;
     }
     CAR_TRY(car_safetensors_writer_create(context, path, entries, params, pairs.texts, &writer));
     for (int p = 0; p < params; p++) {
@@ -46,7 +48,7 @@ car_status car_weights_save_with(const car_weights *weights, const char *path, c
     CAR_TRY(car_safetensors_writer_finish(writer, NULL));
 done:
     car_safetensors_writer_destroy(writer);
-    car_context_release(context, values, largest, sizeof *values);
+    car_context_release(context, values, largest, 1);
     car_context_release(context, entries, (size_t)params, sizeof *entries);
     car_card_release_pairs(context, &pairs);
     return status;
@@ -142,7 +144,7 @@ static void note_shape(loading *load, int param) {
     bool head = is_head(load->graph, param);
     if (load->shape_error[0] == '\0') {
         snprintf(load->shape_error, sizeof load->shape_error, "%.100s is %s there and %s in the model%s", wanted->name,
-                 have.text, want.text, head ? "; --reset-head leaves the head as it is" : "");
+                 have.text, want.text, head ? "; reset-head leaves the head as it is" : "");
     }
 }
 
@@ -220,7 +222,7 @@ static car_status compare_with_embedding(const loading *load, const car_safetens
     if (!*same && !load->reset_head) {
         status = car_context_fail(load->context, CAR_ERROR_FORMAT,
                                   "%s: lm_head.weight is not the same as the embedding, but the model uses one for "
-                                  "both; --reset-head leaves lm_head.weight out",
+                                  "both; reset-head leaves lm_head.weight out",
                                   load->path);
     }
 done:
@@ -270,31 +272,36 @@ static car_status check(const loading *load) {
     return CAR_OK;
 }
 
+/* Doubles may follow floats. */
+static size_t room_of(const loading *load, int param) {
+    return car_round_up(car_params_bytes(load->graph, param), sizeof(double));
+}
+
 /* Reads all that was found, one behind the other, and only then sets the first. */
 static car_status transfer(const loading *load) {
     int params = car_graph_param_count(load->graph);
     size_t total = 0, place = 0;
-    float *values = NULL;
+    char *values = NULL;
     car_status status = CAR_OK;
     for (int p = 0; p < params; p++) {
-        total += load->found[p] != NULL ? (size_t)load->found[p]->elements : 0;
+        total += load->found[p] != NULL ? room_of(load, p) : 0;
     }
-    CAR_TRY(car_context_allocate(load->context, total, sizeof *values, &values));
+    CAR_TRY(car_context_allocate(load->context, total, 1, &values));
     for (int p = 0; p < params; p++) {
         if (load->found[p] != NULL) {
-            CAR_TRY(car_safetensors_copy_floats(load->file, load->found[p], values + place));
-            place += (size_t)load->found[p]->elements;
+            CAR_TRY(car_params_copy(load->file, load->found[p], car_graph_param(load->graph, p), values + place));
+            place += room_of(load, p);
         }
     }
     place = 0;
     for (int p = 0; p < params; p++) {
         if (load->found[p] != NULL) {
             CAR_TRY(car_weights_set(load->weights, p, values + place));
-            place += (size_t)load->found[p]->elements;
+            place += room_of(load, p);
         }
     }
 done:
-    car_context_release(load->context, values, total, sizeof *values);
+    car_context_release(load->context, values, total, 1);
     return status;
 }
 
@@ -330,6 +337,8 @@ done:
 
 car_status car_weights_load(car_weights *weights, const char *path, const car_weights_load_config *config,
                             car_weights_load_report *report) {
+    CAR_REQUIRE(NULL, weights);
+    CAR_REQUIRE(car_program_context(weights->program), path);
     car_weights_load_report unwanted, *out = report != NULL ? report : &unwanted;
     loading load = {.weights = weights,
                     .graph = car_program_graph(weights->program),

@@ -5,30 +5,30 @@
 
 static car_status check(const car_loader_source *source, const car_loader_config *config) {
     bool train = config->split == CAR_SPLIT_TRAIN;
-    if (config->workers < 1 || config->batch < 1) {
+    if (config->micro_batches < 1 || config->batch < 1) {
         return car_context_fail(source->context, CAR_ERROR_ARGUMENT,
-                                "a loader wants at least one worker and one sample for it, not %d and %d",
-                                config->workers, config->batch);
+                                "a loader wants at least one micro-batch a step and one sample in it, not %d and %d",
+                                config->micro_batches, config->batch);
     }
-    int64_t least = train ? (int64_t)config->workers * config->batch : 1;
+    int64_t least = train ? (int64_t)config->micro_batches * config->batch : 1;
     if (source->samples != CAR_DATASET_ENDLESS && source->samples < least) {
         return car_context_fail(source->context, CAR_ERROR_ARGUMENT,
-                                "there are %lld samples to %s on; %d workers with micro-batches of %d want at least "
+                                "there are %lld samples to %s on; a step of %d micro-batches of %d wants at least "
                                 "%lld",
-                                (long long)source->samples, train ? "train" : "evaluate", config->workers,
+                                (long long)source->samples, train ? "train" : "evaluate", config->micro_batches,
                                 config->batch, (long long)least);
     }
     return CAR_OK;
 }
 
 car_status car_batches_begin(car_batches *batches, const car_loader_source *source, const car_loader_config *config) {
-    int64_t global = (int64_t)config->workers * config->batch;
+    int64_t global = (int64_t)config->micro_batches * config->batch;
     bool train = config->split == CAR_SPLIT_TRAIN, endless = source->samples == CAR_DATASET_ENDLESS;
     car_status status = CAR_OK;
     CAR_TRY(check(source, config));
     batches->source = *source;
     batches->split = config->split;
-    batches->workers = config->workers;
+    batches->micro_batches = config->micro_batches;
     batches->batch = config->batch;
     batches->most_steps = INT64_MAX / global;
     atomic_init(&batches->stop, false);
@@ -91,8 +91,8 @@ static int64_t spread(const car_batches *batches, int64_t position) {
 
 /* `count` is less than the batch only at the end of an evaluation. */
 static car_status find_samples(car_batches *batches, int64_t number, int64_t *samples, int64_t *epoch, int *count) {
-    int64_t step = number / batches->workers, worker = number % batches->workers;
-    int64_t first = (step % batches->epoch_steps * batches->workers + worker) * batches->batch;
+    int64_t step = number / batches->micro_batches, within = number % batches->micro_batches;
+    int64_t first = (step % batches->epoch_steps * batches->micro_batches + within) * batches->batch;
     *epoch = step / batches->epoch_steps;
     *count = batches->batch;
     if (batches->source.samples != CAR_DATASET_ENDLESS) {

@@ -105,36 +105,84 @@ static car_status check_class_names(const car_dataset *dataset) {
     return CAR_OK;
 }
 
+static car_status create(car_context *context, const char *name, const car_source_methods *kind, car_dataset **out) {
+    car_dataset *dataset = NULL;
+    car_status status = CAR_OK;
+    *out = NULL;
+    CAR_TRY(car_context_allocate(context, 1, sizeof *dataset, &dataset));
+    if (pthread_mutex_init(&dataset->lock, NULL) != 0) {
+        car_context_release(context, dataset, 1, sizeof *dataset);
+        car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
+        return CAR_ERROR_MEMORY;
+    }
+    dataset->context = context;
+    dataset->methods = kind;
+    *out = dataset;
+    CAR_TRY(car_context_copy_text(context, name, &dataset->name));
+done:
+    return status;
+}
+
+/* What samples of a model's sizes look like. */
+static void find_sizes(car_dataset *dataset) {
+    const car_model_config *model = &dataset->config.model;
+    bool images = dataset->config.domain == CAR_DOMAIN_IMAGES;
+    size_t pixels = (size_t)model->channels * (size_t)model->image_size * (size_t)model->image_size;
+    dataset->input_bytes = images ? pixels * sizeof(float) : (size_t)model->seq_len * sizeof(int32_t);
+    dataset->label_count = images ? 1 : model->seq_len;
+    dataset->input_name = images ? "images" : "tokens";
+    dataset->labels_name = "labels";
+}
+
 car_status car_dataset_open(car_context *context, const char *name, const car_dataset_config *config,
                             car_dataset **out) {
+    CAR_REQUIRE(context, out);
+    *out = NULL;
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
     car_status status = CAR_OK;
     car_dataset *dataset = NULL;
     car_dataset_kind kind = CAR_DATASET_SYNTHETIC;
     const char *path = NULL;
-    *out = NULL;
     CAR_TRY(parse_name(context, name, &kind, &path));
-    CAR_TRY(car_context_allocate(context, 1, sizeof *dataset, &dataset));
-    dataset->context = context;
+    CAR_TRY(create(context, name, methods[kind], &dataset));
     dataset->info.kind = kind;
-    if (pthread_mutex_init(&dataset->lock, NULL) != 0) {
-        car_context_release(context, dataset, 1, sizeof *dataset);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
-    }
-    *out = dataset;
-    CAR_TRY(car_context_copy_text(context, name, &dataset->name));
-    dataset->methods = methods[kind];
     CAR_TRY(dataset->methods->open(context, path, config, &dataset->info, &dataset->state));
     CAR_TRY(check_class_names(dataset));
     if (config) {
         dataset->config = *config;
         dataset->readable = true;
         CAR_TRY(check_fit(dataset));
+        find_sizes(dataset);
     }
+    *out = dataset;
+    dataset = NULL;
 done:
-    if (status != CAR_OK) {
-        car_dataset_close(*out);
-        *out = NULL;
-    }
+    car_dataset_close(dataset);
+    return status;
+}
+
+car_status car_dataset_create(car_context *context, const car_dataset_class *own, car_dataset **out) {
+    CAR_REQUIRE(context, out);
+    *out = NULL;
+    CAR_REQUIRE(NULL, context);
+    car_status status = CAR_OK;
+    car_dataset *dataset = NULL;
+    CAR_TRY(car_source_check_own(context, own));
+    CAR_TRY(create(context, own->name, &car_source_own, &dataset));
+    CAR_TRY(car_source_open_own(context, own, &dataset->state));
+    dataset->info = (car_dataset_info){.kind = CAR_DATASET_KINDS,
+                                       .samples = {own->samples[CAR_SPLIT_TRAIN], own->samples[CAR_SPLIT_EVALUATION]},
+                                       .classes = own->classes};
+    dataset->readable = true;
+    dataset->input_bytes = own->input_bytes;
+    dataset->label_count = own->label_count;
+    dataset->input_name = own->input ? own->input : "images";
+    dataset->labels_name = own->labels ? own->labels : "labels";
+    *out = dataset;
+    dataset = NULL;
+done:
+    car_dataset_close(dataset);
     return status;
 }
 
@@ -158,6 +206,26 @@ void car_dataset_close(car_dataset *dataset) {
 }
 
 /* ---- what is known --------------------------------------------------------------------------- */
+
+const char *car_dataset_name(const car_dataset *dataset) {
+    return dataset->name;
+}
+
+const char *car_dataset_input_name(const car_dataset *dataset) {
+    return dataset->input_name;
+}
+
+const char *car_dataset_labels_name(const car_dataset *dataset) {
+    return dataset->label_count > 0 ? dataset->labels_name : NULL;
+}
+
+size_t car_dataset_input_bytes(const car_dataset *dataset) {
+    return dataset->input_bytes;
+}
+
+int car_dataset_label_count(const car_dataset *dataset) {
+    return dataset->label_count;
+}
 
 car_dataset_info car_dataset_get_info(const car_dataset *dataset) {
     return dataset->info;
@@ -197,7 +265,7 @@ const char *car_unused_text(car_unused reason) {
 
 car_status car_dataset_digest(const car_dataset *dataset, char *text) {
     car_sha256 sha = car_sha256_begin();
-    const char *kind = kinds[dataset->info.kind].name;
+    const char *kind = dataset->info.kind < CAR_DATASET_KINDS ? kinds[dataset->info.kind].name : "own";
     car_sha256_add(&sha, kind, strlen(kind) + 1);
     car_status status = dataset->methods->digest(dataset->state, &sha);
     car_sha256_end(&sha, text);
@@ -219,7 +287,7 @@ car_status car_dataset_note(car_dataset *dataset, car_split split, int64_t sampl
         *(image->state == CAR_SOURCE_UNREADABLE ? &problems->unreadable : &problems->damaged) += 1;
         if (problems->name_count < (int)(sizeof problems->names / sizeof *problems->names)) {
             char *problem = problems->names[problems->name_count++];
-            car_shown_copy(image->problem, false, problem, sizeof *problems->names);
+            car_utf8_show(image->problem, false, problem, sizeof *problems->names);
         }
     }
 done:

@@ -13,8 +13,11 @@ struct car_dataset {
     void *state;
     car_dataset_info info;
     car_dataset_config config;
-    bool readable;        /* a config was given */
-    pthread_mutex_t lock; /* guards what follows */
+    size_t input_bytes;                   /* of a sample, once it is readable */
+    int label_count;                      /* the same */
+    const char *input_name, *labels_name; /* of the graph's inputs */
+    bool readable;                        /* a config was given */
+    pthread_mutex_t lock;                 /* guards what follows */
     car_dataset_problems problems;
     uint8_t *noted[CAR_SPLITS]; /* a bit for each sample that is among the problems; NULL as long as there is none */
 };

@@ -36,7 +36,7 @@ bool car_image_has_known_ending(const char *name) {
     return type_by_name(name) != TYPE_NONE;
 }
 
-/* By the first bytes. What is none of them is the business of the type that the name promises, which will say so. */
+/* By the first bytes. Anything else is left to the decoder that the name promises, which will refuse it. */
 static file_type find_type(const char *name, const uint8_t *file, size_t bytes) {
     if (bytes >= 3 && memcmp(file, "\xff\xd8\xff", 3) == 0) {
         return TYPE_JPEG;

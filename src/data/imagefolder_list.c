@@ -30,7 +30,7 @@ static void count_unused(car_imagefolder *folder, car_unused reason, const char 
         left_out++;
     }
     size_t dots = (size_t)snprintf(shown, sizeof shown, "%s", left_out ? "..." : "");
-    car_shown_copy(name + left_out, false, shown + dots, sizeof shown - dots);
+    car_utf8_show(name + left_out, false, shown + dots, sizeof shown - dots);
     if (folder->unused.count[reason]++ == 0 || strcmp(shown, first) < 0) {
         memcpy(first, shown, sizeof shown);
     }

@@ -78,7 +78,7 @@ static void on_progress(j_common_ptr jpeg) {
     }
 }
 
-/* ---- the phases; each may end by longjmp, so all state is in the decoder --------------------- */
+/* ---- the parts; each may end by longjmp, so all state is in the decoder --------------------- */
 
 static void refuse(decoder *d, const char *reason) {
     snprintf(d->reason, sizeof d->reason, "%s", reason);
@@ -169,11 +169,11 @@ static void decode_rows(decoder *d) {
 }
 
 /* False if libjpeg gave up. */
-static bool carry_out(decoder *d, void (*phase)(decoder *)) {
+static bool carry_out(decoder *d, void (*part)(decoder *)) {
     if (setjmp(d->escape)) {
         return false;
     }
-    phase(d);
+    part(d);
     return true;
 }
 

@@ -1,10 +1,10 @@
 /* The loader: threads that read micro-batches ahead of those who take them.
  *
- * Micro-batches are numbered n = step * N + worker, which is about the order in which they are taken. Each that is in
- * memory has a slot. Threads read the lowest number of a window that nobody has taken or is reading, as long as a slot
- * is free. The window moves with those who take: its lower end is the first number that was not taken yet.
+ * Micro-batches are numbered n = step * MN + m, m being the number in the step: about the order in which they are taken.
+ * Each that is in memory has a buffer. As long as a buffer is free, threads read the lowest number in a range that nobody
+ * has taken or is reading. The range begins at the first number that was not taken yet, so it moves on as numbers are taken.
  *
- * Whoever takes a micro-batch that is neither there nor being read reads it itself, on a slot that it finds free or
+ * Whoever takes a micro-batch that is neither there nor being read reads it itself, on a buffer that it finds free or
  * takes from what was read furthest ahead. So nobody waits for anything but the end of a read that is under way, and
  * threads may be slow, few or none: that costs time, and never changes what is read. */
 #include "carousel/loader.h"
@@ -15,19 +15,19 @@
 #include "data/dataset.h"
 #include "data/loader_internal.h"
 
-enum { MOST_THREADS = 1024, MOST_DEPTH = 1 << 20, MOST_WORKERS = 1 << 20 };
+enum { MOST_THREADS = 1024, MOST_DEPTH = 1 << 20, MOST_MICRO_BATCHES = 1 << 20 };
 
-typedef enum slot_state { FREE, READING, READY, TAKEN } slot_state;
+typedef enum buffer_state { FREE, READING, READY, TAKEN } buffer_state;
 
 /* A micro-batch in memory. */
-typedef struct slot {
-    slot_state state;
+typedef struct buffer {
+    buffer_state state;
     int64_t number;
     int holders; /* who took it and has not given it back */
     char *inputs;
     int32_t *labels;
-    struct slot *next;
-} slot;
+    struct buffer *next;
+} buffer;
 
 typedef struct reading_thread {
     car_loader *loader;
@@ -43,40 +43,41 @@ struct car_loader {
     reading_thread *threads; /* config.threads of them */
     int started;
     bool has_locks;
-    pthread_cond_t ready, room; /* for those who take: a read is over, a slot free; for threads: something to do */
+    pthread_cond_t ready, room; /* for those who take: a read is over, a buffer free; for threads: something to do */
     pthread_mutex_t lock;       /* guards all below */
-    slot *slots;                /* config.depth of them, and some for a while if all of those are taken */
-    int slot_count;
+    buffer *buffers;            /* config.depth of them, and some for a while if all of those are taken */
+    int buffer_count;
     car_batch_reader *idle; /* of those who read themselves */
-    int64_t low;            /* lower end of the window */
-    bool *given;            /* [window]: whether number n of the window was taken or needs no thread, at n % window */
-    int window;             /* numbers in it */
+    int64_t low;            /* lower end of the range */
+    bool *given;            /* [range]: whether number n of the range was taken or needs no thread, at n % range */
+    int range;              /* numbers in it */
     double waited;          /* seconds */
 };
 
 car_loader_config car_loader_config_default(void) {
-    return (car_loader_config){.split = CAR_SPLIT_TRAIN, .workers = 1, .batch = 1, .threads = 1, .steps = INT64_MAX};
+    return (car_loader_config){
+        .split = CAR_SPLIT_TRAIN, .micro_batches = 1, .batch = 1, .threads = 1, .steps = INT64_MAX};
 }
 
-/* ---- the window; the lock is held ------------------------------------------------------------- */
+/* ---- the range; the lock is held ------------------------------------------------------------- */
 
-static bool in_window(const car_loader *loader, int64_t number) {
-    return number >= loader->low && number - loader->low < loader->window;
+static bool in_range(const car_loader *loader, int64_t number) {
+    return number >= loader->low && number - loader->low < loader->range;
 }
 
 /* Whether threads read it at all. */
 static bool is_wanted(const car_loader *loader, int64_t number) {
-    return !loader->config.wanted || loader->config.wanted[number % loader->config.workers];
+    return !loader->config.wanted || loader->config.wanted[number % loader->config.micro_batches];
 }
 
 /* Threads need not read it any more. */
 static void mark_given(car_loader *loader, int64_t number) {
-    if (in_window(loader, number)) {
-        loader->given[number % loader->window] = true;
+    if (in_range(loader, number)) {
+        loader->given[number % loader->range] = true;
     }
     /* At most once around: there may be nothing that is wanted. */
-    for (int n = 0; n < loader->window; n++) {
-        bool *given = &loader->given[loader->low % loader->window];
+    for (int n = 0; n < loader->range; n++) {
+        bool *given = &loader->given[loader->low % loader->range];
         if (!*given && is_wanted(loader, loader->low)) {
             break;
         }
@@ -85,22 +86,22 @@ static void mark_given(car_loader *loader, int64_t number) {
     }
 }
 
-/* Someone takes this one. Far away from all that was taken before, it is the start of another series: the window
- * follows. A little behind the window, it is only taken once more. */
+/* Someone takes this one. Far away from all that was taken before, it is the start of another series: the range
+ * follows. A little behind the range, it is only taken once more. */
 static void note_taken(car_loader *loader, int64_t number) {
     int64_t ahead = number - loader->low;
-    if (ahead >= loader->window || ahead < -(int64_t)loader->window) {
-        memset(loader->given, 0, (size_t)loader->window * sizeof *loader->given);
+    if (ahead >= loader->range || ahead < -(int64_t)loader->range) {
+        memset(loader->given, 0, (size_t)loader->range * sizeof *loader->given);
         loader->low = number;
         pthread_cond_broadcast(&loader->room);
     }
     mark_given(loader, number);
 }
 
-/* ---- slots; the lock is held ------------------------------------------------------------------ */
+/* ---- buffers; the lock is held ------------------------------------------------------------------ */
 
-static slot *find_slot(const car_loader *loader, int64_t number) {
-    for (slot *s = loader->slots; s; s = s->next) {
+static buffer *find_buffer(const car_loader *loader, int64_t number) {
+    for (buffer *s = loader->buffers; s; s = s->next) {
         if (s->state != FREE && s->number == number) {
             return s;
         }
@@ -108,12 +109,12 @@ static slot *find_slot(const car_loader *loader, int64_t number) {
     return NULL;
 }
 
-/* A slot that is free, or holds what the window has left behind. Failing that, and if `seize`, the one that was read
+/* A buffer that is free, or holds what the range has left behind. Failing that, and if `seize`, the one that was read
  * furthest ahead, which a thread will read again. */
-static slot *find_room(car_loader *loader, bool seize) {
-    slot *furthest = NULL;
-    for (slot *s = loader->slots; s; s = s->next) {
-        if (s->state == FREE || (s->state == READY && !in_window(loader, s->number))) {
+static buffer *find_room(car_loader *loader, bool seize) {
+    buffer *furthest = NULL;
+    for (buffer *s = loader->buffers; s; s = s->next) {
+        if (s->state == FREE || (s->state == READY && !in_range(loader, s->number))) {
             return s;
         }
         if (s->state == READY && (!furthest || s->number > furthest->number)) {
@@ -124,7 +125,7 @@ static slot *find_room(car_loader *loader, bool seize) {
 }
 
 static bool any_reading(const car_loader *loader) {
-    for (const slot *s = loader->slots; s; s = s->next) {
+    for (const buffer *s = loader->buffers; s; s = s->next) {
         if (s->state == READING) {
             return true;
         }
@@ -132,44 +133,44 @@ static bool any_reading(const car_loader *loader) {
     return false;
 }
 
-static void destroy_slot(car_loader *loader, slot *s) {
+static void destroy_buffer(car_loader *loader, buffer *s) {
     size_t batch = (size_t)loader->config.batch;
     car_context_release(loader->context, s->inputs, batch, loader->batches.source.input_bytes);
     car_context_release(loader->context, s->labels, batch, (size_t)loader->batches.source.labels * sizeof *s->labels);
     car_context_release(loader->context, s, 1, sizeof *s);
 }
 
-static car_status add_slot(car_loader *loader, slot **out) {
+static car_status add_buffer(car_loader *loader, buffer **out) {
     size_t batch = (size_t)loader->config.batch;
-    slot *s = NULL;
+    buffer *s = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(loader->context, 1, sizeof *s, &s));
     CAR_TRY(car_context_allocate(loader->context, batch, loader->batches.source.input_bytes, &s->inputs));
     CAR_TRY(car_context_allocate(loader->context, batch, (size_t)loader->batches.source.labels * sizeof *s->labels,
                                  &s->labels));
-    s->next = loader->slots;
-    loader->slots = s;
-    loader->slot_count++;
+    s->next = loader->buffers;
+    loader->buffers = s;
+    loader->buffer_count++;
     *out = s;
     s = NULL;
 done:
     if (s) {
-        destroy_slot(loader, s);
+        destroy_buffer(loader, s);
     }
     return status;
 }
 
 /* Nobody needs it any more. */
-static void free_slot(car_loader *loader, slot *s) {
+static void free_buffer(car_loader *loader, buffer *s) {
     s->state = FREE;
-    if (loader->slot_count > loader->config.depth) {
-        slot **link = &loader->slots;
+    if (loader->buffer_count > loader->config.depth) {
+        buffer **link = &loader->buffers;
         while (*link != s) {
             link = &(*link)->next;
         }
         *link = s->next;
-        loader->slot_count--;
-        destroy_slot(loader, s);
+        loader->buffer_count--;
+        destroy_buffer(loader, s);
     }
     pthread_cond_signal(&loader->room);
     pthread_cond_broadcast(&loader->ready);
@@ -180,8 +181,8 @@ static void free_slot(car_loader *loader, slot *s) {
 /* The lowest number that somebody should read ahead; -1: none. The lock is held. */
 static int64_t find_work(const car_loader *loader) {
     int64_t first = loader->low > loader->begin ? loader->low : loader->begin;
-    for (int64_t n = first; in_window(loader, n) && n < loader->end; n++) {
-        if (is_wanted(loader, n) && !loader->given[n % loader->window] && !find_slot(loader, n)) {
+    for (int64_t n = first; in_range(loader, n) && n < loader->end; n++) {
+        if (is_wanted(loader, n) && !loader->given[n % loader->range] && !find_buffer(loader, n)) {
             return n;
         }
     }
@@ -196,7 +197,7 @@ static void *read_ahead(void *argument) {
     pthread_mutex_lock(&loader->lock);
     while (!atomic_load(&loader->batches.stop)) {
         int64_t number = find_work(loader);
-        slot *s = number >= 0 ? find_room(loader, false) : NULL;
+        buffer *s = number >= 0 ? find_room(loader, false) : NULL;
         if (!s) {
             pthread_cond_wait(&loader->room, &loader->lock);
             continue;
@@ -213,7 +214,7 @@ static void *read_ahead(void *argument) {
             /* Whoever takes it will read it again, so that the failure is theirs, with its message. */
             car_context_clear_error(loader->context);
             mark_given(loader, number);
-            free_slot(loader, s);
+            free_buffer(loader, s);
         }
     }
     pthread_mutex_unlock(&loader->lock);
@@ -233,8 +234,8 @@ static car_status borrow_reader(car_loader *loader, car_batch_reader **out) {
     return car_batches_create_reader(&loader->batches, out);
 }
 
-/* Reads a micro-batch that nobody else reads, on a slot that nobody else uses. The lock is held, but not meanwhile. */
-static car_status read_myself(car_loader *loader, int64_t number, slot *s) {
+/* Reads a micro-batch that nobody else reads, on a buffer that nobody else uses. The lock is held, but not meanwhile. */
+static car_status read_myself(car_loader *loader, int64_t number, buffer *s) {
     car_batch_reader *reader = NULL;
     s->number = number;
     s->state = READING;
@@ -250,24 +251,24 @@ static car_status read_myself(car_loader *loader, int64_t number, slot *s) {
         s->state = READY;
         pthread_cond_broadcast(&loader->ready);
     } else {
-        free_slot(loader, s);
+        free_buffer(loader, s);
     }
     return status;
 }
 
 /* Waits for the micro-batch, or reads it. The lock is held, but not all the time. */
-static car_status obtain(car_loader *loader, int64_t number, slot **out) {
+static car_status obtain(car_loader *loader, int64_t number, buffer **out) {
     car_status status = CAR_OK;
     for (;;) {
-        slot *s = find_slot(loader, number);
+        buffer *s = find_buffer(loader, number);
         if (s && s->state != READING) {
             *out = s;
             return CAR_OK;
         }
-        slot *room = s ? NULL : find_room(loader, true);
+        buffer *room = s ? NULL : find_room(loader, true);
         if (!s && !room && !any_reading(loader)) {
             /* All are taken, perhaps by the caller: to wait could be forever. */
-            CAR_TRY(add_slot(loader, &room));
+            CAR_TRY(add_buffer(loader, &room));
         }
         if (room) {
             CAR_TRY(read_myself(loader, number, room));
@@ -280,17 +281,19 @@ done:
     return status;
 }
 
-car_status car_loader_take(car_loader *loader, int64_t step, int worker, const void **inputs, const int32_t **labels) {
-    slot *s = NULL;
+car_status car_loader_take(car_loader *loader, int64_t step, int micro_batch, const void **inputs,
+                           const int32_t **labels) {
+    buffer *s = NULL;
     car_status status = CAR_OK;
-    if (step < 0 || step >= loader->batches.most_steps || worker < 0 || worker >= loader->config.workers) {
+    if (step < 0 || step >= loader->batches.most_steps || micro_batch < 0 ||
+        micro_batch >= loader->config.micro_batches) {
         return car_context_fail(loader->context, CAR_ERROR_ARGUMENT,
-                                "there is no micro-batch of step %lld and worker %d: workers are 0 to %d",
-                                (long long)step, worker, loader->config.workers - 1);
+                                "there is no micro-batch %d of step %lld: they are 0 to %d", micro_batch,
+                                (long long)step, loader->config.micro_batches - 1);
     }
-    int64_t number = step * loader->config.workers + worker;
+    int64_t number = step * loader->config.micro_batches + micro_batch;
     pthread_mutex_lock(&loader->lock);
-    s = find_slot(loader, number);
+    s = find_buffer(loader, number);
     if (!s || s->state == READING) {
         double start = car_clock_seconds();
         status = obtain(loader, number, &s);
@@ -302,17 +305,17 @@ car_status car_loader_take(car_loader *loader, int64_t step, int worker, const v
         *inputs = s->inputs;
         *labels = s->labels;
     }
-    /* Only now: what the window has left behind is anybody's. */
+    /* Only now: what the range has left behind is anybody's. */
     note_taken(loader, number);
     pthread_mutex_unlock(&loader->lock);
     return status;
 }
 
-void car_loader_give_back(car_loader *loader, int64_t step, int worker) {
+void car_loader_give_back(car_loader *loader, int64_t step, int micro_batch) {
     pthread_mutex_lock(&loader->lock);
-    slot *s = find_slot(loader, step * loader->config.workers + worker);
+    buffer *s = find_buffer(loader, step * loader->config.micro_batches + micro_batch);
     if (s && s->state == TAKEN && --s->holders == 0) {
-        free_slot(loader, s);
+        free_buffer(loader, s);
     }
     pthread_mutex_unlock(&loader->lock);
 }
@@ -329,9 +332,9 @@ size_t car_loader_bytes(const car_loader *loader) {
     size_t sample = loader->batches.source.input_bytes + (size_t)loader->batches.source.labels * sizeof(int32_t);
     pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&loader->lock;
     pthread_mutex_lock(lock);
-    size_t slots = (size_t)loader->slot_count;
+    size_t buffers = (size_t)loader->buffer_count;
     pthread_mutex_unlock(lock);
-    return slots * (size_t)loader->config.batch * sample;
+    return buffers * (size_t)loader->config.batch * sample;
 }
 
 int64_t car_loader_epoch_steps(const car_loader *loader) {
@@ -342,28 +345,28 @@ int64_t car_loader_epoch_steps(const car_loader *loader) {
 
 static car_status check(const car_loader_source *source, const car_loader_config *config) {
     if (config->threads < 0 || config->threads > MOST_THREADS || config->depth < 0 || config->depth > MOST_DEPTH ||
-        config->workers > MOST_WORKERS || config->first_step < 0) {
+        config->micro_batches > MOST_MICRO_BATCHES || config->first_step < 0) {
         return car_context_fail(source->context, CAR_ERROR_ARGUMENT,
-                                "a loader has at most %d threads, %d micro-batches in memory and %d workers, and "
+                                "a loader has at most %d threads, %d micro-batches in memory and %d in a step, and "
                                 "begins at step 0 or later: not %d, %d, %d and %lld",
-                                MOST_THREADS, MOST_DEPTH, MOST_WORKERS, config->threads, config->depth, config->workers,
-                                (long long)config->first_step);
+                                MOST_THREADS, MOST_DEPTH, MOST_MICRO_BATCHES, config->threads, config->depth,
+                                config->micro_batches, (long long)config->first_step);
     }
     return CAR_OK;
 }
 
 static int64_t first_number_of(const car_loader *loader, int64_t step) {
     int64_t most = loader->batches.most_steps;
-    return (step < most ? step : most) * loader->config.workers;
+    return (step < most ? step : most) * loader->config.micro_batches;
 }
 
-static void set_window(car_loader *loader) {
+static void set_range(car_loader *loader) {
     car_loader_config *config = &loader->config;
-    config->depth = config->depth > 0 ? config->depth : config->workers + config->threads;
+    config->depth = config->depth > 0 ? config->depth : config->micro_batches + config->threads;
     loader->begin = loader->low = first_number_of(loader, config->first_step);
     loader->end = first_number_of(loader, config->steps);
-    /* Threads must find work for all slots, even if some workers are ahead of the others by a step or two. */
-    loader->window = config->depth + 2 * config->workers;
+    /* Threads must find work for all buffers, even if some workers are ahead of the others by a step or two. */
+    loader->range = config->depth + 2 * config->micro_batches;
 }
 
 static car_status create_locks(car_loader *loader) {
@@ -412,13 +415,13 @@ car_status car_loader_create_from(const car_loader_source *source, const car_loa
     loader->config = *config;
     loader->context = context;
     CAR_TRY(car_batches_begin(&loader->batches, source, config));
-    set_window(loader);
+    set_range(loader);
     CAR_TRY(create_locks(loader));
-    CAR_TRY(car_context_allocate(context, (size_t)loader->window, sizeof *loader->given, &loader->given));
+    CAR_TRY(car_context_allocate(context, (size_t)loader->range, sizeof *loader->given, &loader->given));
     CAR_TRY(car_context_allocate(context, (size_t)config->threads, sizeof *loader->threads, &loader->threads));
-    while (loader->slot_count < loader->config.depth) {
-        slot *s = NULL;
-        CAR_TRY(add_slot(loader, &s));
+    while (loader->buffer_count < loader->config.depth) {
+        buffer *s = NULL;
+        CAR_TRY(add_buffer(loader, &s));
     }
     CAR_TRY(start_threads(loader));
     *out = loader;
@@ -429,9 +432,9 @@ done:
 }
 
 car_status car_loader_create(car_dataset *dataset, const car_loader_config *config, car_loader **out) {
-    const car_model_config *model = &dataset->config.model;
-    bool images = dataset->config.domain == CAR_DOMAIN_IMAGES;
-    size_t pixels = (size_t)model->channels * (size_t)model->image_size * (size_t)model->image_size;
+    CAR_REQUIRE(NULL, dataset);
+    CAR_REQUIRE(dataset->context, config);
+    CAR_REQUIRE(dataset->context, out);
     *out = NULL;
     if (!dataset->readable) {
         return car_context_fail(dataset->context, CAR_ERROR_ARGUMENT,
@@ -439,9 +442,8 @@ car_status car_loader_create(car_dataset *dataset, const car_loader_config *conf
     }
     car_loader_source source = {.context = dataset->context,
                                 .samples = dataset->info.samples[config->split],
-                                .input_bytes =
-                                    images ? pixels * sizeof(float) : (size_t)model->seq_len * sizeof(int32_t),
-                                .labels = images ? 1 : model->seq_len,
+                                .input_bytes = dataset->input_bytes,
+                                .labels = dataset->label_count,
                                 .dataset = dataset,
                                 .create_reader = car_reader_create,
                                 .destroy_reader = car_reader_destroy,
@@ -474,12 +476,12 @@ void car_loader_destroy(car_loader *loader) {
         next = reader->next;
         car_batches_destroy_reader(&loader->batches, reader);
     }
-    for (slot *s = loader->slots, *next; s; s = next) {
+    for (buffer *s = loader->buffers, *next; s; s = next) {
         next = s->next;
-        destroy_slot(loader, s);
+        destroy_buffer(loader, s);
     }
     car_context_release(context, loader->threads, (size_t)loader->config.threads, sizeof *loader->threads);
-    car_context_release(context, loader->given, (size_t)loader->window, sizeof *loader->given);
+    car_context_release(context, loader->given, (size_t)loader->range, sizeof *loader->given);
     car_batches_end(&loader->batches);
     if (loader->has_locks) {
         pthread_cond_destroy(&loader->room);

@@ -24,12 +24,12 @@ typedef struct car_loader_source {
 
 car_status car_loader_create_from(const car_loader_source *source, const car_loader_config *config, car_loader **out);
 
-/* ---- micro-batches, numbered step * N + worker ------------------------------------------------ */
+/* ---- micro-batches, numbered step * MN + its number in the step ------------------------------------------------ */
 
 typedef struct car_batches {
     car_loader_source source;
     car_split split;
-    int workers, batch;
+    int micro_batches, batch;
     car_order *order;    /* NULL: a position is the number of its sample */
     int64_t epoch_steps; /* INT64_MAX if endless */
     int64_t spread;      /* so many samples are spread over all there are; 0: they follow each other */

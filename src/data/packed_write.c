@@ -12,15 +12,15 @@
 #include "data/image.h"
 #include "data/packed.h"
 
-enum { MOST_THREADS = 8, SLOTS_PER_THREAD = 4, PROGRESS_EVERY = 64 };
+enum { MOST_THREADS = 8, ITEMS_PER_THREAD = 4, PROGRESS_EVERY = 64 };
 
 /* One image on its way from a thread to the writer. */
-typedef struct slot {
+typedef struct item {
     car_source_buffer pixels;
     int width, height; /* 0: it could not be read */
     int32_t label;
     bool ready;
-} slot;
+} item;
 
 typedef struct packing {
     car_context *context;
@@ -31,9 +31,9 @@ typedef struct packing {
     bool alike;                    /* all so far are there, and of the first one's size */
     car_output output;
 
-    int slot_count;
-    slot *slots;
-    pthread_mutex_t lock; /* guards what follows, and the slots' `ready` */
+    int item_count;
+    item *items;
+    pthread_mutex_t lock; /* guards what follows, and the items' `ready` */
     pthread_cond_t changed;
     int64_t taken, written; /* samples that threads have begun with; that are in the file */
     car_status status;      /* of the first failure; ends everybody */
@@ -49,24 +49,24 @@ static void choose_size(int size, const car_image *image, int *width, int *heigh
     *height = down < CAR_PACKED_LARGEST ? (int)down : CAR_PACKED_LARGEST;
 }
 
-static car_status fill_slot(const packing *p, const car_image *image, car_source_buffer *work, slot *slot) {
+static car_status fill_item(const packing *p, const car_image *image, car_source_buffer *work, item *item) {
     car_status status = CAR_OK;
-    slot->width = image->width;
-    slot->height = image->height;
-    slot->label = image->label;
+    item->width = image->width;
+    item->height = image->height;
+    item->label = image->label;
     if (image->pixels == NULL) {
         return CAR_OK;
     }
     if (p->header.size > 0) {
-        choose_size((int)p->header.size, image, &slot->width, &slot->height);
+        choose_size((int)p->header.size, image, &item->width, &item->height);
     }
-    size_t bytes = (size_t)3 * (size_t)slot->width * (size_t)slot->height;
-    CAR_TRY(car_source_reserve(&slot->pixels, bytes));
-    if (slot->width == image->width && slot->height == image->height) {
-        memcpy(slot->pixels.data, image->pixels, bytes);
+    size_t bytes = (size_t)3 * (size_t)item->width * (size_t)item->height;
+    CAR_TRY(car_source_reserve(&item->pixels, bytes));
+    if (item->width == image->width && item->height == image->height) {
+        memcpy(item->pixels.data, image->pixels, bytes);
     } else {
         car_image_box whole = {0, 0, image->width, image->height};
-        CAR_TRY(car_image_resize(work, image, &whole, slot->width, slot->height, slot->pixels.data));
+        CAR_TRY(car_image_resize(work, image, &whole, item->width, item->height, item->pixels.data));
     }
 done:
     return status;
@@ -78,11 +78,11 @@ static car_split split_of(const packing *p, int64_t number, int64_t *sample) {
     return number < train ? CAR_SPLIT_TRAIN : CAR_SPLIT_EVALUATION;
 }
 
-/* The next sample to read, or -1 if there is no more to do. Waits for a free slot. */
+/* The next sample to read, or -1 if there is no more to do. Waits for a free item. */
 static int64_t take_sample(packing *p) {
     int64_t number = -1;
     pthread_mutex_lock(&p->lock);
-    while (p->status == CAR_OK && p->taken < p->samples && p->taken >= p->written + p->slot_count) {
+    while (p->status == CAR_OK && p->taken < p->samples && p->taken >= p->written + p->item_count) {
         pthread_cond_wait(&p->changed, &p->lock);
     }
     if (p->status == CAR_OK && p->taken < p->samples) {
@@ -92,10 +92,10 @@ static int64_t take_sample(packing *p) {
     return number;
 }
 
-static void hand_over(packing *p, slot *slot, car_status status) {
+static void hand_over(packing *p, item *item, car_status status) {
     pthread_mutex_lock(&p->lock);
-    if (slot != NULL) {
-        slot->ready = true;
+    if (item != NULL) {
+        item->ready = true;
     }
     p->status = p->status == CAR_OK ? status : p->status;
     pthread_cond_broadcast(&p->changed);
@@ -109,13 +109,13 @@ static void *read_images(void *user) {
     car_status status = CAR_OK;
     CAR_TRY(car_reader_create(p->dataset, &reader));
     for (int64_t number = take_sample(p); number >= 0; number = take_sample(p)) {
-        slot *slot = &p->slots[number % p->slot_count];
+        item *item = &p->items[number % p->item_count];
         int64_t sample = 0;
         car_split split = split_of(p, number, &sample);
         car_image image;
         CAR_TRY(car_reader_image(reader, split, sample, &image));
-        CAR_TRY(fill_slot(p, &image, &work, slot));
-        hand_over(p, slot, CAR_OK);
+        CAR_TRY(fill_item(p, &image, &work, item));
+        hand_over(p, item, CAR_OK);
     }
 done:
     hand_over(p, NULL, status);
@@ -126,46 +126,46 @@ done:
 
 /* ---- the writer ------------------------------------------------------------------------------ */
 
-static car_status check_size(packing *p, int64_t number, const slot *slot) {
+static car_status check_size(packing *p, int64_t number, const item *item) {
     car_packed_header *h = &p->header;
     int64_t sample = 0;
     car_split split = split_of(p, number, &sample);
-    if (slot->width == 0) {
+    if (item->width == 0) {
         p->alike = false;
         return CAR_OK;
     }
     if (h->width == 0) {
-        h->width = (uint32_t)slot->width;
-        h->height = (uint32_t)slot->height;
+        h->width = (uint32_t)item->width;
+        h->height = (uint32_t)item->height;
     }
-    if (h->width != (uint32_t)slot->width || h->height != (uint32_t)slot->height) {
+    if (h->width != (uint32_t)item->width || h->height != (uint32_t)item->height) {
         p->alike = false;
         if (h->size == 0) {
             return car_context_fail(
                 p->context, CAR_ERROR_SHAPE,
                 "%s image %lld has %d x %d pixels where others have %u x %u; images that differ must "
-                "be resized, say to a shorter side of 256 (--size 256)",
-                split == CAR_SPLIT_TRAIN ? "training" : "evaluation", (long long)sample, slot->width, slot->height,
+                "be resized, say to a shorter side of 256 (size 256)",
+                split == CAR_SPLIT_TRAIN ? "training" : "evaluation", (long long)sample, item->width, item->height,
                 h->width, h->height);
         }
     }
     return CAR_OK;
 }
 
-static car_status write_image(packing *p, int64_t number, const slot *slot) {
-    car_packed_entry entry = {p->output.bytes, (uint32_t)slot->width, (uint32_t)slot->height};
+static car_status write_image(packing *p, int64_t number, const item *item) {
+    car_packed_entry entry = {p->output.bytes, (uint32_t)item->width, (uint32_t)item->height};
     unsigned char *at = p->index + number * CAR_PACKED_ENTRY;
     car_status status = CAR_OK;
-    CAR_TRY(check_size(p, number, slot));
-    if (slot->width > 0) {
-        CAR_TRY(car_output_write(&p->output, slot->pixels.data, (size_t)car_packed_image_bytes(&entry)));
+    CAR_TRY(check_size(p, number, item));
+    if (item->width > 0) {
+        CAR_TRY(car_output_write(&p->output, item->pixels.data, (size_t)car_packed_image_bytes(&entry)));
     } else {
         entry.offset = 0;
     }
     car_bytes_put_u64(at, entry.offset);
     car_bytes_put_u32(at + 8, entry.width);
     car_bytes_put_u32(at + 12, entry.height);
-    car_bytes_put_u32(p->labels + number * CAR_PACKED_LABEL, (uint32_t)slot->label);
+    car_bytes_put_u32(p->labels + number * CAR_PACKED_LABEL, (uint32_t)item->label);
 done:
     return status;
 }
@@ -173,18 +173,18 @@ done:
 /* Writes samples in their order as they come in. */
 static car_status write_images(packing *p, car_pack_progress progress, void *user) {
     for (int64_t number = 0; number < p->samples; number++) {
-        slot *slot = &p->slots[number % p->slot_count];
+        item *item = &p->items[number % p->item_count];
         pthread_mutex_lock(&p->lock);
-        while (p->status == CAR_OK && !slot->ready) {
+        while (p->status == CAR_OK && !item->ready) {
             pthread_cond_wait(&p->changed, &p->lock);
         }
         car_status status = p->status;
         pthread_mutex_unlock(&p->lock);
         if (status == CAR_OK) {
-            status = write_image(p, number, slot);
+            status = write_image(p, number, item);
         }
         pthread_mutex_lock(&p->lock);
-        slot->ready = false;
+        item->ready = false;
         p->written = number + 1;
         p->status = p->status == CAR_OK ? status : p->status;
         pthread_cond_broadcast(&p->changed);
@@ -287,10 +287,10 @@ static car_status set_up(packing *p, car_dataset *dataset, int size, const char 
     }
     CAR_TRY(car_context_allocate(p->context, (size_t)p->samples, CAR_PACKED_ENTRY, &p->index));
     CAR_TRY(car_context_allocate(p->context, (size_t)p->samples, CAR_PACKED_LABEL, &p->labels));
-    p->slot_count = threads * SLOTS_PER_THREAD;
-    CAR_TRY(car_context_allocate(p->context, (size_t)p->slot_count, sizeof *p->slots, &p->slots));
-    for (int i = 0; i < p->slot_count; i++) {
-        p->slots[i].pixels.context = p->context;
+    p->item_count = threads * ITEMS_PER_THREAD;
+    CAR_TRY(car_context_allocate(p->context, (size_t)p->item_count, sizeof *p->items, &p->items));
+    for (int i = 0; i < p->item_count; i++) {
+        p->items[i].pixels.context = p->context;
     }
     CAR_TRY(car_output_open(p->context, path, &p->output));
     CAR_TRY(car_output_write(&p->output, nothing, sizeof nothing));
@@ -300,10 +300,10 @@ done:
 
 static void tear_down(packing *p) {
     car_output_close(&p->output);
-    for (int i = 0; p->slots != NULL && i < p->slot_count; i++) {
-        car_source_free(&p->slots[i].pixels);
+    for (int i = 0; p->items != NULL && i < p->item_count; i++) {
+        car_source_free(&p->items[i].pixels);
     }
-    car_context_release(p->context, p->slots, (size_t)p->slot_count, sizeof *p->slots);
+    car_context_release(p->context, p->items, (size_t)p->item_count, sizeof *p->items);
     car_context_release(p->context, p->labels, (size_t)p->samples, CAR_PACKED_LABEL);
     car_context_release(p->context, p->index, (size_t)p->samples, CAR_PACKED_ENTRY);
 }

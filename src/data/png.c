@@ -51,7 +51,7 @@ static void on_read(png_structp png, png_bytep to, size_t bytes) {
     d->used += bytes;
 }
 
-/* ---- the phases; each may end by longjmp, so all state is in the decoder --------------------- */
+/* ---- the parts; each may end by longjmp, so all state is in the decoder --------------------- */
 
 static void check_size(decoder *d) {
     uint64_t pixels = (uint64_t)d->width * (uint64_t)d->height;
@@ -137,11 +137,11 @@ static void decode_rows(decoder *d) {
     }
 }
 
-static bool carry_out(decoder *d, void (*phase)(decoder *)) {
+static bool carry_out(decoder *d, void (*part)(decoder *)) {
     if (setjmp(d->escape)) {
         return false;
     }
-    phase(d);
+    part(d);
     return true;
 }
 

@@ -41,6 +41,8 @@ void car_source_describe(car_source_image *image, car_source_state state, const 
 }
 
 car_status car_reader_create(car_dataset *dataset, car_reader **out) {
+    CAR_REQUIRE(NULL, dataset);
+    CAR_REQUIRE(dataset->context, out);
     car_context *context = dataset->context;
     car_reader *reader = NULL;
     car_status status = car_context_allocate(context, 1, sizeof *reader, &reader);

@@ -85,4 +85,10 @@ typedef struct car_source_methods {
 extern const car_source_methods car_source_synthetic, car_source_cifar10, car_source_imagefolder, car_source_tokens,
     car_source_packed;
 
+/* ---- own.c: datasets of one's own, which are not opened by a name ------------------------------ */
+
+extern const car_source_methods car_source_own;
+car_status car_source_check_own(car_context *context, const car_dataset_class *own);
+car_status car_source_open_own(car_context *context, const car_dataset_class *own, void **out);
+
 #endif

@@ -3,7 +3,9 @@
 
 #include "data/source.h"
 
-enum { WAVES = 3 };
+enum { WAVES = 3, FREQUENCIES = 3, SHIFTS = 4 };
+/* Larger images are made without tables. */
+enum { MOST_SIZE = 512, MOST_VALUES = 2 * FREQUENCIES * (MOST_SIZE + SHIFTS - 2) + 1 };
 
 static const double two_pi = 6.283185307179586;
 static const float noise_level = 0.5f;
@@ -11,33 +13,68 @@ static const float follow_rate = 0.8f;
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* The value of class `label`'s pattern: waves of low frequency, so that a shift keeps it recognisable. */
-static float pattern(uint64_t key, int label, int channel, int y, int x, int size) {
-    double value = 0;
-    for (int w = 0; w < WAVES; w++) {
-        uint64_t at = (uint64_t)((label * 64 + channel) * WAVES + w) * 4;
-        double across = 1 + (double)(car_random_u64(key, at) % 3), down = 1 + (double)(car_random_u64(key, at + 1) % 3);
-        double phase = car_random_uniform(key, at + 2), sign = car_random_u64(key, at + 3) % 2 ? 1 : -1;
-        value += cos(two_pi * ((across * x + sign * down * y) / size + phase));
+/* A wave of a class's pattern. Frequencies are whole numbers, so its argument at a pixel is one of few: its values are
+ * computed once for an image, not once for a pixel. */
+typedef struct wave {
+    int across, down; /* down may be negative */
+    int size;
+    double offset;
+    int lowest; /* across * x + down * y of the first value */
+    double values[MOST_VALUES];
+} wave;
+
+static double compute_value(const wave *w, int at) {
+    return cos(two_pi * ((double)at / w->size + w->offset));
+}
+
+/* Waves of low frequency, so that a shift keeps a pattern recognisable. */
+static void make_wave(wave *out, uint64_t key, int label, int channel, int number, int size) {
+    uint64_t at = (uint64_t)((label * 64 + channel) * WAVES + number) * 4;
+    int across = 1 + (int)(car_random_u64(key, at) % FREQUENCIES);
+    int down = 1 + (int)(car_random_u64(key, at + 1) % FREQUENCIES), furthest = size - 1 + SHIFTS - 1;
+    out->size = size;
+    out->offset = car_random_uniform(key, at + 2);
+    out->across = across;
+    out->down = car_random_u64(key, at + 3) % 2 ? down : -down;
+    out->lowest = out->down < 0 ? out->down * furthest : 0;
+    for (int i = 0; size <= MOST_SIZE && i <= (across + down) * furthest; i++) {
+        out->values[i] = compute_value(out, out->lowest + i);
     }
-    return (float)(value / WAVES);
+}
+
+static double value_at(const wave *w, int y, int x) {
+    int at = w->across * x + w->down * y;
+    return w->size <= MOST_SIZE ? w->values[at - w->lowest] : compute_value(w, at);
+}
+
+/* A channel of a class's pattern with the sample's noise. */
+static void write_channel(const car_synthetic *source, uint64_t own, int label, int channel, float *image) {
+    uint64_t patterns = car_random_key(source->seed, "patterns");
+    int size = source->config.image_size;
+    int shift_y = (int)(car_random_u64(own, 1) % SHIFTS), shift_x = (int)(car_random_u64(own, 2) % SHIFTS);
+    wave waves[WAVES];
+    for (int w = 0; w < WAVES; w++) {
+        make_wave(&waves[w], patterns, label, channel, w, size);
+    }
+    for (int y = 0; y < size; y++) {
+        for (int x = 0; x < size; x++) {
+            int64_t i = ((int64_t)channel * size + y) * size + x;
+            float noise = 2 * car_random_uniform(own, 16 + (uint64_t)i) - 1;
+            double value = 0;
+            for (int w = 0; w < WAVES; w++) {
+                value += value_at(&waves[w], y + shift_y, x + shift_x);
+            }
+            image[i] = (float)(value / WAVES) + 2 * noise_level * noise;
+        }
+    }
 }
 
 static int32_t write_image(const car_synthetic *source, uint64_t sample, float *image) {
     const car_model_config *config = &source->config;
-    uint64_t patterns = car_random_key(source->seed, "patterns");
     uint64_t own = car_random_u64(car_random_key(source->seed, "samples"), sample);
-    int size = config->image_size;
     int label = (int)(car_random_u64(own, 0) % (uint64_t)config->classes);
-    int shift_y = (int)(car_random_u64(own, 1) % 4), shift_x = (int)(car_random_u64(own, 2) % 4);
     for (int c = 0; c < config->channels; c++) {
-        for (int y = 0; y < size; y++) {
-            for (int x = 0; x < size; x++) {
-                int64_t i = ((int64_t)c * size + y) * size + x;
-                float noise = 2 * car_random_uniform(own, 16 + (uint64_t)i) - 1;
-                image[i] = pattern(patterns, label, c, y + shift_y, x + shift_x, size) + 2 * noise_level * noise;
-            }
-        }
+        write_channel(source, own, label, c, image);
     }
     return label;
 }

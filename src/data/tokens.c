@@ -184,7 +184,7 @@ static car_status refuse_token(const tokens *t, const sequence *sequence, int64_
     long long place = sequence->first + position;
     return car_context_fail(t->context, CAR_ERROR_SHAPE,
                             "%s: token %lld is %d, but the model's vocabulary ends at %d; it needs a model of more "
-                            "tokens (--vocabulary), or a file made with fewer",
+                            "tokens (vocabulary), or a file made with fewer",
                             sequence->file->path, place, token, t->config.model.vocabulary - 1);
 }
 
@@ -272,7 +272,7 @@ static car_status fit_config(tokens *t, const char *path, car_dataset_info *info
         int length = t->config.model.seq_len;
         status = car_context_fail(t->context, CAR_ERROR_SHAPE,
                                   "%s: %lld tokens to train on are too few for samples of %d, which need %d at least; "
-                                  "give a larger file or a smaller --seq-len",
+                                  "give a larger file or a smaller seq-len",
                                   path, (long long)t->splits[CAR_SPLIT_TRAIN].count, length,
                                   t->config.augment ? 2 * length : length + 1);
     }

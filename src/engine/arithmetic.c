@@ -26,23 +26,23 @@ static void accumulate_range(const car_program *program, int param, int64_t firs
     }
 }
 
-static void accumulate(const car_program *program, int param, void *sum, const void *own) {
+void car_engine_accumulate(const car_program *program, int param, void *sum, const void *own) {
     accumulate_range(program, param, 0, car_engine_count(program, param), sum, own);
 }
 
-void car_engine_add(const car_program *program, const car_op *op, int slot, void *sum, const void *own, bool first) {
-    int param = op->params[slot];
+void car_engine_add(const car_program *program, const car_op *op, int index, void *sum, const void *own, bool first) {
+    int param = op->params[index];
     if (car_engine_is_statistic(program, param)) {
         float momentum = (float)op->config.batchnorm.momentum;
         car_vector_select()->blend(sum, own, first ? 0 : 1 - momentum, momentum, car_engine_count(program, param));
     } else if (!first) {
-        accumulate(program, param, sum, own);
+        car_engine_accumulate(program, param, sum, own);
     }
 }
 
-void car_engine_add_range(const car_program *program, const car_op *op, int slot, size_t begin, size_t end, void *sum,
+void car_engine_add_range(const car_program *program, const car_op *op, int index, size_t begin, size_t end, void *sum,
                           const void *own) {
-    int param = op->params[slot];
+    int param = op->params[index];
     size_t size = car_program_is_double(program, param) ? sizeof(double) : sizeof(float);
     int64_t first = (int64_t)(begin / size), last = (int64_t)(end / size), count = car_engine_count(program, param);
     last = last < count ? last : count; /* without what fills doubles up */
@@ -55,25 +55,25 @@ void car_engine_add_range(const car_program *program, const car_op *op, int slot
     }
 }
 
-void car_engine_join(const car_program *program, const car_op *op, int slot, void *sum, const void *own, int several) {
-    int param = op->params[slot];
+void car_engine_join(const car_program *program, const car_op *op, int index, void *sum, const void *own, int several) {
+    int param = op->params[index];
     if (car_engine_is_statistic(program, param)) {
         float keep = (float)pow(1.0 - op->config.batchnorm.momentum, several);
         car_vector_select()->blend(sum, own, keep, 1.0f, car_engine_count(program, param));
     } else {
-        accumulate(program, param, sum, own);
+        car_engine_accumulate(program, param, sum, own);
     }
 }
 
-void car_engine_add_any_order(const car_program *program, const car_op *op, int slot, void *sum, const void *own,
+void car_engine_add_any_order(const car_program *program, const car_op *op, int index, void *sum, const void *own,
                               bool first, int number, int batches) {
-    int param = op->params[slot];
+    int param = op->params[index];
     if (car_engine_is_statistic(program, param)) {
         double momentum = op->config.batchnorm.momentum;
         double weight = momentum * pow(1 - momentum, batches - 1 - number);
         car_vector_select()->blend(sum, own, first ? 0 : 1, (float)weight, car_engine_count(program, param));
     } else if (!first) {
-        accumulate(program, param, sum, own);
+        car_engine_accumulate(program, param, sum, own);
     }
 }
 
@@ -93,9 +93,9 @@ static car_status renew_floats(const car_program *program, const car_op *op, int
     return status;
 }
 
-car_status car_engine_renew(const car_program *program, const car_op *op, int slot, int64_t first, int64_t count,
+car_status car_engine_renew(const car_program *program, const car_op *op, int index, int64_t first, int64_t count,
                             const car_renewal *renewal, const void *from, void *to, const void *sum) {
-    int param = op->params[slot];
+    int param = op->params[index];
     if (car_optimizer_is_frozen(renewal->optimizer, param)) {
         size_t size = car_dtype_bytes(car_graph_param(car_program_graph(program), param)->dtype);
         memmove((char *)to + (size_t)first * size, (const char *)from + (size_t)first * size, (size_t)count * size);

@@ -10,17 +10,19 @@ bool car_correction_is_on(const car_correction *correction) {
 }
 
 static double memory_of(const car_optimizer_config *config) {
-    return car_optimizer_method_of(config->kind)->memory(config);
+    return car_optimizer_method_of(config)->memory(config);
 }
 
-car_correction car_correction_choose(car_rule rule, const car_optimizer_config *config) {
-    bool late = car_rule_info_of(rule)->late != CAR_LATE_NEVER;
-    double memory = memory_of(config);
-    return late && memory > 0 ? (car_correction){.c = memory, .a = 1} : (car_correction){0};
+/* Only a worker's first micro-batch can be late, so with M of them 1/M as much is to be predicted away: both weights are
+ * those of one micro-batch over M. */
+car_correction car_correction_choose(const car_plan_config *plan, const car_optimizer_config *config) {
+    bool late = car_rule_info_of(plan->rule)->late != CAR_LATE_NEVER;
+    double memory = memory_of(config), several = plan->accumulate > 1 ? plan->accumulate : 1;
+    return late && memory > 0 ? (car_correction){.c = memory / several, .a = 1 / several} : (car_correction){0};
 }
 
 int64_t car_correction_warmup(car_rule rule, const car_optimizer_config *config, int64_t steps) {
-    const car_optimizer_method *method = car_optimizer_method_of(config->kind);
+    const car_optimizer_method *method = car_optimizer_method_of(config);
     const int64_t most = 2000; /* by then a long run has found its way */
     if (car_rule_info_of(rule)->late != CAR_LATE_EVERYWHERE || memory_of(config) == 0) {
         return 0;

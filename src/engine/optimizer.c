@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "engine/arithmetic.h"
 #include "engine/optimizer_internal.h"
 
 static const car_optimizer_method *const methods[CAR_OPTIMIZERS] = {
@@ -11,8 +12,8 @@ static const car_optimizer_method *const methods[CAR_OPTIMIZERS] = {
 #undef METHOD
 };
 
-const car_optimizer_method *car_optimizer_method_of(car_optimizer_kind kind) {
-    return methods[kind];
+const car_optimizer_method *car_optimizer_method_of(const car_optimizer_config *config) {
+    return config->own ? &car_optimizer_own : methods[config->kind];
 }
 
 const car_optimizer_info *car_optimizer_info_of(car_optimizer_kind kind) {
@@ -33,17 +34,43 @@ bool car_optimizer_is_known(const char *name, car_optimizer_kind *out) {
     return false;
 }
 
-car_status car_optimizer_find(car_context *context, const char *name, car_optimizer_kind *out) {
-    char known[256] = "";
+static const char family[] = "optimizer";
+
+car_status car_optimizer_register(car_context *context, const car_optimizer_class *own) {
+    CAR_REQUIRE(NULL, context);
+    car_optimizer_kind kind;
+    car_status status = car_optimizer_check_own(context, own, NULL);
+    if (status == CAR_OK && car_optimizer_is_known(own->name, &kind)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is an optimizer '%s' already", own->name);
+    }
+    return status == CAR_OK ? car_context_register(context, family, own->name, own) : status;
+}
+
+static const char *name_at(car_context *context, int index) {
+    return index < CAR_OPTIMIZERS ? methods[index]->info.name
+                                  : car_context_registered_name(context, family, index - CAR_OPTIMIZERS);
+}
+
+car_status car_optimizer_find(car_context *context, const char *name, car_optimizer_config *config) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, config);
+    char known[512] = "";
     size_t used = 0;
-    if (car_optimizer_is_known(name, out)) {
+    const car_optimizer_class *own = car_context_find_registered(context, family, name);
+    if (own || car_optimizer_is_known(name, &config->kind)) {
+        config->own = own;
         return CAR_OK;
     }
-    for (int k = 0; k < CAR_OPTIMIZERS && used < sizeof known; k++) {
-        const char *before = k == 0 ? "" : k < CAR_OPTIMIZERS - 1 ? ", " : " and ";
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", before, methods[k]->info.name);
+    for (int k = 0; name_at(context, k) && used < sizeof known; k++) {
+        const char *before = k == 0 ? "" : name_at(context, k + 1) ? ", " : " and ";
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", before, name_at(context, k));
     }
     return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "there is no optimizer '%s'; known are %s", name, known);
+}
+
+const char *car_optimizer_config_name(const car_optimizer_config *config) {
+    return config->own ? config->own->name : car_optimizer_text(config->kind);
 }
 
 car_optimizer_config car_optimizer_config_default(void) {
@@ -52,7 +79,7 @@ car_optimizer_config car_optimizer_config_default(void) {
 }
 
 bool car_optimizer_can_correct(const car_optimizer_config *config) {
-    const car_optimizer_method *method = methods[config->kind];
+    const car_optimizer_method *method = car_optimizer_method_of(config);
     return !method->corrects_memory || method->memory(config) != 0;
 }
 
@@ -61,13 +88,13 @@ static car_correction correction_of(const car_optimizer_config *config) {
     if (!car_optimizer_can_correct(config)) {
         return (car_correction){0};
     }
-    bool nesterov = methods[config->kind]->info.has_nesterov && config->nesterov;
+    bool nesterov = car_optimizer_method_of(config)->info.has_nesterov && config->nesterov;
     return nesterov ? (car_correction){.c = config->momentum} : config->correction;
 }
 
 /* States of a parameter without the average. */
 static int own_states(const car_optimizer_config *config, const car_graph *graph, int param) {
-    const car_optimizer_method *method = methods[config->kind];
+    const car_optimizer_method *method = car_optimizer_method_of(config);
     car_optimizer_config resolved = *config;
     resolved.correction = correction_of(config);
     if (car_graph_param(graph, param)->role == CAR_PARAM_STATISTIC || car_optimizer_freezes(config, graph, param)) {
@@ -98,7 +125,7 @@ size_t car_optimizer_state_bytes(const car_optimizer_config *config, const car_g
 
 /* Without the average. */
 static int config_states(const car_optimizer_config *config) {
-    return methods[config->kind]->states(config, NULL, CAR_NONE) + (correction_of(config).a != 0);
+    return car_optimizer_method_of(config)->states(config, NULL, CAR_NONE) + (correction_of(config).a != 0);
 }
 
 int car_optimizer_config_states(const car_optimizer_config *config) {
@@ -106,8 +133,8 @@ int car_optimizer_config_states(const car_optimizer_config *config) {
 }
 
 size_t car_optimizer_scratch_bytes(const car_optimizer_config *config, const car_graph *graph) {
-    const car_optimizer_method *method = methods[config->kind];
-    return method->scratch_bytes ? method->scratch_bytes(graph) : 0;
+    const car_optimizer_method *method = car_optimizer_method_of(config);
+    return method->scratch_bytes ? method->scratch_bytes(config, graph) : 0;
 }
 
 int car_optimizer_states(const car_optimizer *optimizer) {
@@ -125,7 +152,7 @@ car_status car_optimizer_create(const car_program *program, car_arena *arena, co
 
 static car_status create_rooms(car_optimizer *optimizer, const bool *wanted, int threads) {
     car_context *context = car_program_context(optimizer->program);
-    size_t bytes = optimizer->method->room_bytes(optimizer->program, wanted);
+    size_t bytes = optimizer->method->room_bytes(optimizer, wanted);
     car_status status = CAR_OK;
     if (pthread_mutex_init(&optimizer->lock, NULL) != 0) {
         return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
@@ -185,7 +212,10 @@ car_status car_optimizer_create_for(const car_program *program, car_arena *arena
     optimizer->arena = arena;
     optimizer->config = config ? *config : car_optimizer_config_default();
     optimizer->config.correction = correction_of(&optimizer->config);
-    optimizer->method = methods[optimizer->config.kind];
+    optimizer->method = car_optimizer_method_of(&optimizer->config);
+    if (optimizer->config.own) {
+        CAR_TRY(car_optimizer_check_own(context, optimizer->config.own, car_program_graph(program)));
+    }
     CAR_TRY(car_optimizer_resolve_rules(optimizer));
     for (int state = 0; state < car_optimizer_states(optimizer); state++) {
         CAR_TRY(create_state(optimizer, state, wanted));
@@ -245,12 +275,16 @@ car_status car_optimizer_update_range(car_optimizer *optimizer, int param, int64
 
 car_status car_optimizer_update(car_optimizer *optimizer, int param, int64_t step, double lr, double scale,
                                 const float *from, float *to, const float *sum) {
-    int64_t count = (int64_t)(car_program_param_bytes(optimizer->program, param) / sizeof(float));
+    int64_t count = car_engine_count(optimizer->program, param);
+    if (car_program_is_double(optimizer->program, param)) {
+        return car_optimizer_update_doubles(optimizer, param, 0, count, step, lr, scale, (const void *)from, (void *)to,
+                                            (const void *)sum);
+    }
     return car_optimizer_update_range(optimizer, param, 0, count, step, lr, scale, from, to, sum);
 }
 
 bool car_optimizer_is_whole(const car_optimizer *optimizer, int param) {
-    return optimizer->method->is_whole && optimizer->method->is_whole(car_program_graph(optimizer->program), param);
+    return optimizer->method->is_whole && optimizer->method->is_whole(optimizer, param);
 }
 
 float *car_optimizer_state_of(const car_param_update *update, int state) {

@@ -41,10 +41,10 @@ typedef struct car_optimizer_method {
     } warmup;
     /* Scratch of each thread that updates any of the wanted parameters (NULL: all); and without a program, see
      * car_optimizer_scratch_bytes. NULL: none. */
-    size_t (*room_bytes)(const car_program *program, const bool *wanted);
-    size_t (*scratch_bytes)(const car_graph *graph);
+    size_t (*room_bytes)(const car_optimizer *optimizer, const bool *wanted);
+    size_t (*scratch_bytes)(const car_optimizer_config *config, const car_graph *graph);
     /* Whether a parameter can only be updated as a whole. NULL: none. */
-    bool (*is_whole)(const car_graph *graph, int param);
+    bool (*is_whole)(const car_optimizer *optimizer, int param);
     car_status (*update)(const car_param_update *update);
 } car_optimizer_method;
 
@@ -52,7 +52,9 @@ typedef struct car_optimizer_method {
 CAR_OPTIMIZER_LIST(CAR_OPTIMIZER_DECLARE)
 #undef CAR_OPTIMIZER_DECLARE
 
-const car_optimizer_method *car_optimizer_method_of(car_optimizer_kind kind);
+extern const car_optimizer_method car_optimizer_own; /* calls a class of the user's back */
+
+const car_optimizer_method *car_optimizer_method_of(const car_optimizer_config *config);
 
 struct car_optimizer {
     const car_program *program;
@@ -75,6 +77,14 @@ struct car_optimizer {
 car_status car_optimizer_resolve_rules(car_optimizer *optimizer);
 /* The first operation that has a parameter. */
 const car_op *car_optimizer_user_of(const car_graph *graph, int param);
+
+/* ---- optimizers/own.c -------------------------------------------------------------------------- */
+
+/* A class is sound, and fits the graph (NULL: any). */
+car_status car_optimizer_check_own(car_context *context, const car_optimizer_class *own, const car_graph *graph);
+/* Of a parameter of floats or doubles; the pointers are to the whole of it. */
+car_status car_optimizer_update_own(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
+                                    double lr, double scale, const void *from, void *to, const void *sum);
 
 /* ---- what methods share ---------------------------------------------------------------------- */
 

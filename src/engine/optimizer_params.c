@@ -65,6 +65,9 @@ static car_status check_pattern(const car_graph *graph, const car_param_rule *ru
 car_status car_optimizer_check(const car_optimizer_config *config, const car_graph *graph) {
     bool trains = false;
     car_status status = CAR_OK;
+    if (config->own) {
+        CAR_TRY(car_optimizer_check_own(car_graph_context(graph), config->own, graph));
+    }
     for (int r = 0; r < config->rule_count; r++) {
         CAR_TRY(check_pattern(graph, &config->rules[r]));
     }

@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "carousel/muon.h"
 #include "carousel/predict.h"
+#include "engine/optimizer_internal.h"
 
 /* The whole plan, or (`one` not NULL) one rank of it. */
 static car_status predict(const car_plan *plan, int device, const car_optimizer_config *optimizer,
@@ -15,7 +16,7 @@ static car_status predict(const car_plan *plan, int device, const car_optimizer_
     size_t stages = (size_t)partition->stage_count, *stage = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(context, stages, sizeof *stage, &stage));
-    if (car_optimizer_info_of(optimizer->kind)->uneven) {
+    if (car_optimizer_method_of(optimizer)->info.uneven) {
         car_optimizer_stage_bytes(optimizer, partition, stage);
         sizes.stage = stage;
     }

@@ -29,9 +29,10 @@ static car_status check(const car_plan *plan, const car_program *program, const 
             "the plan was not proven: call car_plan_prove or car_plan_validate before it is executed");
     }
     bool alone = car_plan_ranks(plan) == 1;
-    bool takes = config->on_cut || car_transport_rank(transport) > 0 || config->cut_every + config->weights_every == 0;
-    if (config->cut_every < 0 || config->weights_every < 0 || !takes) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "cuts on the way want a function that takes them");
+    bool takes =
+        config->on_snapshot || car_transport_rank(transport) > 0 || config->snapshot_every + config->weights_every == 0;
+    if (config->snapshot_every < 0 || config->weights_every < 0 || !takes) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "snapshots on the way want a function that takes them");
     }
     if (!alone && partition->bundle_count - partition->stage_count > 4) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "more than 4 tied parameters over ranks");
@@ -109,26 +110,6 @@ static size_t derived_bytes(const car_rank *rank) {
     return most;
 }
 
-static car_status create_view(car_rank *rank, car_weights *view) {
-    car_status status = CAR_OK;
-    view->program = rank->program;
-    view->arena = rank->arena;
-    CAR_TRY(
-        car_context_allocate(rank->context, (size_t)car_graph_param_count(rank->graph), sizeof(void *), &view->param));
-    CAR_TRY(
-        car_context_allocate(rank->context, (size_t)car_graph_param_count(rank->graph), sizeof(void *), &view->master));
-    CAR_TRY(
-        car_context_allocate(rank->context, (size_t)car_graph_op_count(rank->graph), sizeof(void *), &view->derived));
-done:
-    return status;
-}
-
-static void destroy_view(const car_rank *rank, car_weights *view) {
-    car_context_release(rank->context, view->derived, (size_t)car_graph_op_count(rank->graph), sizeof(void *));
-    car_context_release(rank->context, view->master, (size_t)car_graph_param_count(rank->graph), sizeof(void *));
-    car_context_release(rank->context, view->param, (size_t)car_graph_param_count(rank->graph), sizeof(void *));
-}
-
 static car_status create_threads(car_rank *rank) {
     size_t ops = (size_t)car_graph_op_count(rank->graph);
     size_t uses = (size_t)car_graph_use_count(rank->graph);
@@ -141,7 +122,7 @@ static car_status create_threads(car_rank *rank) {
         thread->rank = rank;
         thread->track = car_recorder_track(rank->config.recorder, p);
         thread->gradients.program = rank->program;
-        CAR_TRY(create_view(rank, &thread->view));
+        CAR_TRY(car_weights_open_view(rank->program, rank->arena, &thread->view));
         CAR_TRY(car_context_allocate(rank->context, uses, sizeof(void *), &thread->gradients.use));
         CAR_TRY(car_lane_create(rank->program, rank->arena, &thread->lane));
         CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WORKSPACE,
@@ -185,15 +166,15 @@ static car_status create_contents(car_rank *rank) {
     CAR_TRY(car_usage_create(rank->plan, rank->device, &rank->usage));
     CAR_TRY(car_edges_create(rank->context, &rank->edges));
     rank->ring = car_usage_is_ring(rank->usage);
-    CAR_TRY(car_rank_create_norm(rank));
+    CAR_TRY(car_rank_create_steps(rank));
     CAR_TRY(car_rank_create_store(rank));
     CAR_TRY(create_tapes(rank));
     CAR_TRY(create_threads(rank));
-    CAR_TRY(create_view(rank, &rank->newest_weights));
-    CAR_TRY(create_view(rank, &rank->previous_weights));
+    CAR_TRY(car_weights_open_view(rank->program, rank->arena, &rank->newest_weights));
+    CAR_TRY(car_weights_open_view(rank->program, rank->arena, &rank->previous_weights));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->devices, sizeof *rank->sightings, &rank->sightings));
-    CAR_TRY(car_rank_create_losses(rank));
     CAR_TRY(car_rank_create_pacing(rank));
+    CAR_TRY(car_rank_create_links(rank));
     CAR_TRY(car_rank_create_snapshots(rank));
 done:
     return status;
@@ -251,7 +232,7 @@ static void destroy_threads(car_rank *rank) {
         car_arena_release(rank->arena, thread->addend);
         car_lane_destroy(thread->lane);
         car_context_release(rank->context, thread->gradients.use, uses, sizeof(void *));
-        destroy_view(rank, &thread->view);
+        car_weights_close_view(&thread->view);
     }
     car_context_release(rank->context, rank->thread, (size_t)rank->config.threads, sizeof *rank->thread);
 }
@@ -265,22 +246,19 @@ void car_rank_destroy(car_rank *rank) {
     car_rank_forget_parcels(rank);
     car_rank_destroy_snapshots(rank);
     car_rank_destroy_pacing(rank);
-    car_rank_destroy_losses(rank);
-    car_context_release(rank->context, rank->sightings, rank->sightings ? (size_t)rank->devices : 0,
-                        sizeof *rank->sightings);
-    destroy_view(rank, &rank->previous_weights);
-    destroy_view(rank, &rank->newest_weights);
+    car_context_release(rank->context, rank->sightings, (size_t)rank->devices, sizeof *rank->sightings);
+    car_weights_close_view(&rank->previous_weights);
+    car_weights_close_view(&rank->newest_weights);
     destroy_threads(rank);
     for (int t = 0; rank->tapes && t < rank->tape_count; t++) {
         car_tape_destroy(rank->tapes[t]);
     }
     car_context_release(rank->context, rank->tapes, (size_t)rank->tape_count, sizeof(car_tape *));
     car_rank_destroy_store(rank);
-    car_rank_destroy_norm(rank);
+    car_rank_destroy_steps(rank);
     car_graph_range_destroy(rank->graph, rank->whole);
     car_graph_range_destroy(rank->graph, rank->range);
-    car_context_release(rank->context, rank->computed, rank->computed ? (size_t)rank->batches : 0,
-                        sizeof *rank->computed);
+    car_context_release(rank->context, rank->computed, (size_t)rank->batches, sizeof *rank->computed);
     car_task_list_release(rank->plan, &rank->list);
     car_use_list_release(rank->plan, &rank->uses);
     car_edges_destroy(rank->edges);
@@ -342,22 +320,31 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->window = rank->windows_used = rank->steps_used = 0;
     rank->windows = car_plan_windows(rank->plan, rank->planned);
     rank->asked = rank->frozen = rank->shortened = false;
-    rank->report_end = steps;
+    rank->released = rank->device == 0;
     rank->newest_begun = 0;
     rank->ended = rank->begun = false;
     rank->told = 0;
+    rank->step_begun = CAR_NONE;
     rank->run = car_transport_loops(rank->transport);
     rank->send_slot = INT64_MIN;
     memset(rank->collectives_started, 0, sizeof rank->collectives_started);
     memset(rank->collectives_listed, 0, sizeof rank->collectives_listed);
     rank->progressed = rank->watched = car_clock_seconds();
     car_rank_rewind_pacing(rank);
-    car_rank_rewind_norm(rank);
-    car_rank_rewind_losses(rank);
+    car_rank_rewind_steps(rank);
     car_rank_rewind_snapshots(rank);
-    for (int r = 0; r < rank->devices; r++) {
-        rank->sightings[r].when = rank->progressed; /* patience begins now */
+    car_rank_be_patient(rank);
+}
+
+/* This rank has done its tasks of a run. It stays in the loop for what others still have to tell or to ask. */
+static car_status await_notes(car_rank *rank) {
+    car_status status = car_rank_release(rank);
+    bool all = car_rank_knows_all(rank);
+    while (status == CAR_OK && rank->status == CAR_OK && !(all && rank->released)) {
+        pthread_cond_wait(&rank->changed, &rank->lock);
+        all = car_rank_knows_all(rank);
     }
+    return status == CAR_OK ? rank->status : status;
 }
 
 /* Ends the transport's loop, which waits for the others: one of them may be found to be lost meanwhile. */
@@ -366,7 +353,7 @@ static car_status end_loop(car_rank *rank, car_status status) {
     rank->ended = true;
     status = status == CAR_OK ? rank->status : status;
     if (status == CAR_OK && !rank->aside) {
-        status = car_rank_give_last_order(rank);
+        status = await_notes(rank);
     }
     pthread_mutex_unlock(&rank->lock);
     car_transport_end(rank->transport, status != CAR_OK);
@@ -378,12 +365,15 @@ static car_status end_loop(car_rank *rank, car_status status) {
 }
 
 void car_rank_fail(car_rank *rank, car_status status) {
+    if (status == CAR_OK) {
+        return;
+    }
     if (rank->status == CAR_OK) {
         rank->status = status;
         car_context_publish_error(rank->context); /* of this thread, for the one that waits for the end */
     }
     pthread_cond_broadcast(&rank->changed);
-    car_transport_give_up(rank->transport);
+    car_transport_give_up(rank->transport, status);
 }
 
 static car_transport_events events_of(car_rank *rank) {
@@ -393,17 +383,22 @@ static car_transport_events events_of(car_rank *rank) {
                                   .tell = car_rank_tell,
                                   .heard = car_rank_heard,
                                   .beat = car_rank_hear_beat,
+                                  .noted = car_rank_hear_note,
                                   .user = rank};
 }
 
-/* Steps that had begun when the run was asked to stop. */
-static void drop_steps(car_rank *rank) {
-    car_rank_forget_entries(rank);
+void car_rank_clear_tapes(car_rank *rank) {
     for (int t = 0; t < rank->tape_count; t++) {
         if (rank->tapes[t]) {
             car_tape_begin(rank->tapes[t], 0, true); /* frees what it holds */
         }
     }
+}
+
+/* Steps that had begun when the run was asked to stop. */
+static void drop_steps(car_rank *rank) {
+    car_rank_forget_entries(rank);
+    car_rank_clear_tapes(rank);
     for (int b = 0; b < rank->bundles; b++) {
         car_rank_drop_sums(rank, b);
     }
@@ -430,18 +425,14 @@ car_status car_rank_run(car_rank *rank, int64_t steps) {
     CAR_TRY(car_rank_go_on(rank));
     rewind_tasks(rank, steps);
     CAR_TRY(car_transport_begin(rank->transport, &events));
-    pthread_mutex_lock(&rank->lock);
-    status = car_rank_await_order(rank);
-    pthread_mutex_unlock(&rank->lock);
-    status = status == CAR_OK ? start_threads(rank) : status;
+    status = start_threads(rank);
     join_threads(rank);
     status = end_loop(rank, status);
     if (status != CAR_OK && rank->alone) {
-        rank->first_step = car_rank_reported(rank); /* what is certain */
+        rank->first_step += car_rank_reported(rank); /* what is certain */
     }
     CAR_TRY(status);
     count_steps(rank);
-    CAR_TRY(car_rank_check_losses(rank));
 done:
     rank->times.wall += car_clock_seconds() - start;
     return status;
@@ -454,24 +445,13 @@ car_status car_rank_attend(car_rank *rank, car_rank_work work, void *user) {
     pthread_mutex_lock(&rank->lock);
     rank->aside =
         rank->device == 0 ? "an evaluation, a checkpoint or the summary" : "rank 0's evaluation, checkpoint or summary";
-    for (int r = 0; r < rank->devices; r++) {
-        rank->sightings[r].when = car_clock_seconds();
-    }
+    car_rank_be_patient(rank);
     pthread_mutex_unlock(&rank->lock);
     CAR_TRY(car_transport_begin(rank->transport, &events));
     status = end_loop(rank, rank->device == 0 ? work(user) : CAR_OK);
     rank->aside = NULL;
 done:
     return status;
-}
-
-bool car_rank_feeds(const car_rank *rank, int worker) {
-    for (int64_t step = 0; rank->feeds && step <= rank->workers; step++) { /* those of a grid take turns */
-        if (car_rank_has(rank, step, worker, rank->first_stage)) {
-            return true;
-        }
-    }
-    return false;
 }
 
 void car_rank_stop(car_rank *rank) {
@@ -496,6 +476,7 @@ car_rank_traffic car_rank_get_traffic(const car_rank *rank) {
                               .messages = traffic.messages,
                               .collectives = traffic.collectives,
                               .statuses = traffic.statuses,
+                              .held = traffic.held,
                               .snapshot_bytes = traffic.snapshot_bytes,
                               .max_messages_per_slot = rank->most_sends,
                               .exposed_s = rank->exposed};

@@ -24,7 +24,7 @@ static bool is_here(const car_rank *rank, int64_t number) {
 }
 
 bool car_beat_has_come(const car_rank *rank, const car_task *task) {
-    int64_t number = task->step * rank->batches + task->worker;
+    int64_t number = task->step * rank->batches + task->micro_batch;
     if (task->kind != CAR_TASK_FORWARD || task->stage > 0 || number == 0 || !car_plan_needs_beats(rank->plan) ||
         is_here(rank, number - 1)) {
         return true;
@@ -33,12 +33,12 @@ bool car_beat_has_come(const car_rank *rank, const car_task *task) {
 }
 
 void car_beat_note_begin(car_rank *rank, const car_task *task) {
-    int64_t next = task->step * rank->batches + task->worker + 1;
+    int64_t next = task->step * rank->batches + task->micro_batch + 1;
     if (!car_plan_needs_beats(rank->plan) || next >= rank->limit * rank->batches || is_here(rank, next) ||
         next <= rank->told) {
         return;
     }
-    int64_t since = task->slot - car_plan_forward_slot(rank->plan, task->step, task->worker, 0);
+    int64_t since = task->slot - car_plan_forward_slot(rank->plan, task->step, task->micro_batch, 0);
     int own = rank->workers / rank->devices, threads = rank->config.threads < own ? rank->config.threads : own;
     double time = rank->computes * own / threads;
     if (since == 0 && time > 0) {
@@ -52,7 +52,7 @@ void car_beat_note_begin(car_rank *rank, const car_task *task) {
 }
 
 void car_beat_note_end(car_rank *rank, const car_task *task, double seconds) {
-    double *computed = &rank->computed[task->worker];
+    double *computed = &rank->computed[task->micro_batch];
     *computed += seconds;
     if (task->kind == CAR_TASK_BACKWARD && task->stage == 0) {
         rank->computes = *computed;

@@ -55,8 +55,8 @@ static void run_chunk(car_rank *rank, car_chunks *c, const chunk *k) {
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
     size_t offset = c->copy ? part->home_offset : part->offset;
     car_status status =
-        car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->slot, k->first, k->count, c->renewal,
-                         c->from + offset, c->to + offset, c->sum + part->sum_offset);
+        car_engine_renew(rank->program, car_graph_op(rank->graph, part->op), part->index, k->first, k->count,
+                         c->renewal, c->from + offset, c->to + offset, c->sum + part->sum_offset);
     if (c->copy) {
         car_engine_round_range(rank->program, part->param, k->first, k->count, (const float *)(c->to + offset),
                                c->copy + part->offset);

@@ -9,12 +9,6 @@
  * while kernels run. */
 #include "engine/rank_internal.h"
 
-static void note_failure(car_rank *rank, car_status status) {
-    if (status != CAR_OK) {
-        car_rank_fail(rank, status);
-    }
-}
-
 /* ---- what can run ---------------------------------------------------------------------------- */
 
 /* Where this rank is in the plan. Updates that wait for a norm are left behind. */
@@ -56,22 +50,17 @@ static bool target_is_free(const car_rank *rank, const car_task *task) {
     return true;
 }
 
-static bool is_message(const car_task *task) {
-    return task->kind == CAR_TASK_SEND || car_task_arrives(task);
-}
-
 /* What the carrier takes. Activations are unpacked when it is their turn and packed when they are made: anything else
  * would hold them twice. */
 static bool is_carried(const car_task *task) {
-    bool packed = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
-    return is_message(task) && !packed;
+    return car_task_is_message(task) && !car_task_crosses(task);
 }
 
 /* zero's owners keep to the plan's order with these: made earlier, new weights would lie here and wait for the forward of
  * the same slot. Where a norm is wanted the sum is measured first, which makes nothing, and others may wait for it: that may
  * come earlier. */
 static bool makes_moving_weights(const car_rank *rank, const car_entry *entry) {
-    bool measures = rank->norm && entry->at == CAR_NONE;
+    bool measures = rank->measures && entry->at == CAR_NONE;
     return entry->task.kind == CAR_TASK_UPDATE && rank->holding[entry->task.bundle].places == 0 && !measures;
 }
 
@@ -97,7 +86,7 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
     if (task->kind == CAR_TASK_UPDATE && !car_rank_may_update(rank, entry)) {
         return false;
     }
-    return target_is_free(rank, task) && car_rank_may_pace(rank, task) && car_rank_may_note_loss(rank, task);
+    return target_is_free(rank, task) && car_beat_has_come(rank, task) && car_rank_may_note_loss(rank, task);
 }
 
 /* Receives are posted ahead of their use, collectives in the order that all ranks have. */
@@ -111,23 +100,29 @@ static void start_arrivals(car_rank *rank) {
         }
         *place = entry->next_arrival;
         rank->collectives_started[entry->task.kind == CAR_TASK_BROADCAST] += car_task_is_collective(&entry->task);
-        note_failure(rank, car_rank_start_arrival(rank, entry));
+        car_rank_fail(rank, car_rank_start_arrival(rank, entry));
     }
 }
 
-/* The earliest entry that a thread can work on, or the one whose turn it is; NULL if there is none. */
+/* What a thread works on next; NULL: it has to wait.
+ *
+ * Without pacing that is the first task in the plan's order that can run. With pacing, what is not paced (updates and
+ * messages, which others wait for) still comes first; forwards and backwards that can run are candidates, and the one whose
+ * worker is furthest behind is taken. */
 static car_entry *choose(car_rank *rank, bool carries) {
-    bool paced = false;
+    bool candidates = false;
     start_arrivals(rank);
     for (car_entry *entry = rank->ready; entry && rank->status == CAR_OK; entry = entry->next_ready) {
-        bool can = !entry->running && (!carries || is_carried(&entry->task)) && may_run(rank, entry);
-        entry->candidate = can && rank->pacing && car_task_computes(&entry->task);
-        paced = paced || entry->candidate;
-        if (can && !entry->candidate) {
+        bool may_take = !entry->running && (!carries || is_carried(&entry->task));
+        bool can = may_take && may_run(rank, entry);
+        bool paced = rank->pacing && car_task_computes(&entry->task);
+        if (can && !paced) {
             return entry;
         }
+        entry->candidate = can;
+        candidates = candidates || can;
     }
-    return paced && rank->status == CAR_OK ? car_rank_choose_paced(rank) : NULL;
+    return candidates && rank->status == CAR_OK ? car_rank_choose_paced(rank) : NULL;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -153,8 +148,7 @@ static void drop_older(car_rank *rank) {
         return;
     }
     for (int b = 0; b < rank->bundles; b++) {
-        car_block_drop(rank, rank->holding[b].older);
-        rank->holding[b].older = NULL;
+        car_block_clear(rank, &rank->holding[b].older);
     }
 }
 
@@ -182,22 +176,10 @@ static void free_sum(car_rank *rank, const car_entry *entry) {
     car_rank_drop_sum(rank, task->bundle, sum);
 }
 
-static void note_over(car_rank *rank, car_entry *entry) {
-    entry->running = false;
-    entry->over = true;
-    free_sum(rank, entry);
-    car_rank_retire(rank, entry);
-    drop_older(rank);
-}
-
 /* ---- recording ------------------------------------------------------------------------------- */
 
-static bool crosses(const car_task *task) {
-    return task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
-}
-
 static bool has_tape(const car_task *task) {
-    return car_task_computes(task) || crosses(task);
+    return car_task_computes(task) || car_task_crosses(task);
 }
 
 static int64_t version_of_run(const car_rank *rank, int64_t version) {
@@ -217,7 +199,7 @@ static car_track *begin_record(car_rank_thread *thread, const car_entry *entry, 
     bool wanted = car_recorder_wants(rank->config.recorder, rank->plan, task.slot);
     car_track *track = wanted ? thread->track : NULL;
     if (track) {
-        car_track_begin(track, &task, has_tape(&task) ? task.worker % rank->workers : CAR_NONE, now,
+        car_track_begin(track, &task, has_tape(&task) ? task.micro_batch % rank->workers : CAR_NONE, now,
                         thread->carries ? 0 : thread->waited);
     }
     if (has_tape(&task)) {
@@ -231,7 +213,7 @@ static void end_record(const car_rank *rank, car_track *track, const car_entry *
     if (!track) {
         return;
     }
-    if (crosses(&entry->task)) {
+    if (car_task_crosses(&entry->task)) {
         car_track_hold(track, rank->tapes[car_usage_tape_of(rank->usage, &entry->task)]->live);
     }
     if (car_task_arrives(&entry->task)) {
@@ -246,70 +228,78 @@ static bool is_done(const car_rank *rank) {
 
 /* A task or a portion of it has ended. */
 static void note_end(car_rank *rank, car_entry *entry, car_status status, double seconds) {
-    bool dropped = car_rank_is_dropped(rank, &entry->task);
-    bool whole = entry->at == CAR_NONE;
+    bool dropped = car_rank_is_dropped(rank, &entry->task), whole = entry->at == CAR_NONE;
+    bool abandoned = dropped && !car_task_is_message(&entry->task); /* it was running when the end came near */
     status = status == CAR_OK && whole && !dropped ? car_rank_note_step(rank, &entry->task) : status;
     if (status != CAR_OK) { /* it stays where it failed, for whoever asks */
-        note_failure(rank, status);
+        car_rank_fail(rank, status);
         return;
     }
     rank->progressed = car_clock_seconds();
     car_rank_note_end(rank, entry, seconds);
-    if (dropped && !is_message(&entry->task)) { /* it was running when the end came near */
-        entry->running = false;
-        entry->over = true;
-        car_rank_retire(rank, entry);
-    } else if (whole) {
-        note_over(rank, entry);
-    } else { /* there are more portions of it */
-        entry->running = false;
+    entry->running = false;
+    if (!whole && !abandoned) {
+        return; /* there are more portions of it */
     }
+    entry->over = true;
+    if (!abandoned) {
+        free_sum(rank, entry);
+    }
+    car_rank_retire(rank, entry);
+    drop_older(rank);
 }
 
-/* One turn with the lock held; false when there is nothing more to do. */
-static bool take_turn(car_rank_thread *thread, double *mark) {
-    car_rank *rank = thread->rank;
+/* Before a choice is made: whether to stop, tasks of the next window, snapshots. Handing a snapshot over lets the lock go. If
+ * the end came near meanwhile, what it drops must not begin. */
+static void look_around(car_rank *rank) {
+    int64_t limit = 0;
     car_rank_look_for_stop(rank);
-    if (rank->status == CAR_OK) {
-        note_failure(rank, car_rank_fill(rank));
-    }
-    int64_t limit = rank->limit;
-    if (rank->status == CAR_OK) {
-        note_failure(rank, car_rank_tend_snapshots(rank));
-    }
-    /* Handing a snapshot over lets the lock go. If the end came near meanwhile, what it drops must not begin. */
-    if (rank->status == CAR_OK && rank->limit != limit) {
-        note_failure(rank, car_rank_fill(rank));
-    }
-    car_entry *entry = rank->status == CAR_OK ? choose(rank, thread->carries) : NULL;
-    if (rank->status != CAR_OK || (!entry && is_done(rank))) {
-        return false;
-    }
-    double now = car_clock_seconds();
-    thread->choosing += now - *mark;
-    if (!entry && !thread->carries && car_rank_help(rank)) {
-        *mark = car_clock_seconds();
-        thread->tasks += *mark - now;
-        return true;
-    }
-    if (!entry) {
-        pthread_cond_wait(&rank->changed, &rank->lock);
-        *mark = car_clock_seconds();
-        thread->waiting += rank->begun ? *mark - now : 0;
-        thread->waited += *mark - now;
-        return true;
-    }
+    do {
+        limit = rank->limit;
+        if (rank->status == CAR_OK) {
+            car_rank_fail(rank, car_rank_fill(rank));
+        }
+        if (rank->status == CAR_OK) {
+            car_rank_fail(rank, car_rank_tend_snapshots(rank));
+        }
+    } while (rank->status == CAR_OK && rank->limit != limit);
+}
+
+/* When it ended. */
+static double work_on(car_rank_thread *thread, car_entry *entry, double now) {
+    car_rank *rank = thread->rank;
     entry->running = true;
     thread->entry = entry;
     car_rank_note_begin(rank, entry);
     car_track *track = begin_record(thread, entry, now);
     car_status status = run(thread, entry);
-    *mark = car_clock_seconds();
-    end_record(rank, track, entry, *mark);
-    thread->tasks += *mark - now;
+    double end = car_clock_seconds();
+    end_record(rank, track, entry, end);
     thread->entry = NULL;
-    note_end(rank, entry, status, *mark - now);
+    note_end(rank, entry, status, end - now);
     pthread_cond_broadcast(&rank->changed);
+    return end;
+}
+
+/* One turn with the lock held, from `*mark` on; false when there is nothing more to do. */
+static bool take_turn(car_rank_thread *thread, double *mark) {
+    car_rank *rank = thread->rank;
+    look_around(rank);
+    car_entry *entry = rank->status == CAR_OK ? choose(rank, thread->carries) : NULL;
+    if (rank->status != CAR_OK || (!entry && is_done(rank))) {
+        return false;
+    }
+    double now = car_clock_seconds();
+    bool waits = false;
+    thread->choosing += now - *mark;
+    if (!entry && (thread->carries || !car_rank_help(rank))) {
+        pthread_cond_wait(&rank->changed, &rank->lock);
+        waits = true;
+    }
+    *mark = entry ? work_on(thread, entry, now) : car_clock_seconds();
+    thread->tasks += waits ? 0 : *mark - now;
+    thread->waiting += waits && rank->begun ? *mark - now : 0;
+    thread->waited += waits ? *mark - now : 0;
     return true;
 }
 

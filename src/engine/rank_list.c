@@ -2,14 +2,6 @@
  * that nothing blocks any more, and arrivals that have not been started. */
 #include "engine/rank_internal.h"
 
-bool car_task_is_collective(const car_task *task) {
-    return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST;
-}
-
-bool car_task_arrives(const car_task *task) {
-    return task->kind == CAR_TASK_RECEIVE || car_task_is_collective(task);
-}
-
 /* Room for one more between the first and the last. */
 static car_status make_room(car_rank *rank) {
     enum { FIRST_CAPACITY = 256 };
@@ -89,44 +81,53 @@ static int64_t window_used(const car_rank *rank, const car_task *task) {
     return slot > 0 ? slot / car_plan_period(rank->plan) : 0;
 }
 
-static car_status append(car_rank *rank, const car_task *task, int64_t window) {
+/* An entry that is all zero, but for room for its dependents. */
+static car_status take_spare(car_rank *rank, car_entry **out) {
     car_entry *entry = rank->spare;
+    *out = entry;
+    if (!entry) {
+        return car_context_allocate(rank->context, 1, sizeof *entry, out);
+    }
+    rank->spare = entry->next;
+    *entry = (car_entry){.dependents = entry->dependents, .dependent_capacity = entry->dependent_capacity};
+    return CAR_OK;
+}
+
+/* What an early end has to know of what is listed; and for reports. */
+static void count_use(car_rank *rank, const car_task *task, int64_t window) {
+    int64_t used = window_used(rank, task) > window ? window_used(rank, task) : window;
+    rank->windows_used = used >= rank->windows_used ? used + 1 : rank->windows_used;
+    rank->steps_used = task->step >= rank->steps_used ? task->step + 1 : rank->steps_used;
+    count_sends(rank, task);
+}
+
+static void append_arrival(car_rank *rank, car_entry *entry) {
+    car_entry **place = &rank->arrivals;
+    while (*place) {
+        place = &(*place)->next_arrival;
+    }
+    *place = entry;
+}
+
+static car_status append(car_rank *rank, const car_task *task, int64_t window) {
+    car_entry *entry = NULL;
     car_status status = CAR_OK;
     CAR_TRY(make_room(rank));
-    if (entry) {
-        rank->spare = entry->next;
-        car_entry **dependents = entry->dependents;
-        int capacity = entry->dependent_capacity;
-        *entry = (car_entry){.dependents = dependents, .dependent_capacity = capacity};
-    } else {
-        CAR_TRY(car_context_allocate(rank->context, 1, sizeof *entry, &entry));
-    }
+    CAR_TRY(take_spare(rank, &entry));
     entry->task = *task;
     entry->at = CAR_NONE;
     entry->window = window;
     entry->number = ++rank->listed;
-    int64_t used = window_used(rank, task) + 1;
-    used = used > window + 1 ? used : window + 1;
-    rank->windows_used = used > rank->windows_used ? used : rank->windows_used;
-    rank->steps_used = task->step >= rank->steps_used ? task->step + 1 : rank->steps_used;
+    count_use(rank, task, window);
     if (car_task_is_collective(task)) {
         entry->message.tag = rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its turn */
     }
-    count_sends(rank, task);
     status = block_on_earlier(rank, entry);
     rank->by_number[entry->number % rank->number_capacity] = entry;
-    if (rank->last) {
-        rank->last->next = entry;
-    } else {
-        rank->first = entry;
-    }
+    *(rank->last ? &rank->last->next : &rank->first) = entry;
     rank->last = entry;
     if (car_task_arrives(task)) {
-        car_entry **place = &rank->arrivals;
-        while (*place) {
-            place = &(*place)->next_arrival;
-        }
-        *place = entry;
+        append_arrival(rank, entry);
     }
     if (entry->blockers == 0) {
         make_ready(rank, entry);
@@ -217,10 +218,6 @@ car_status car_rank_fill(car_rank *rank) {
             cancel(rank);
         }
     } while (wants_window(rank));
-    if (rank->norm) {
-        CAR_TRY(car_rank_expect_squares(rank));
-    }
-    CAR_TRY(car_rank_expect_losses(rank));
 done:
     return status;
 }

@@ -9,35 +9,41 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static bool is_sum(const car_task *task) {
-    return task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
-}
-
 /* Where several sums wait for one way, those go first whose receives are posted first, so that none waits for one that goes
  * after it. Finished ones are posted earlier before their use, so they go before partial ones that are used in the same slot.
  * All else is due as soon as it is made. */
 static int64_t due_of(const car_rank *rank, const car_task *task) {
     const car_task receive = {.kind = CAR_TASK_RECEIVE, .cargo = task->cargo, .bundle = task->bundle};
-    return is_sum(task) && car_plan_orders_sums(rank->plan) ? task->due - car_plan_slots_ahead(rank->plan, &receive)
-                                                            : CAR_MESSAGE_AT_ONCE;
+    return car_task_moves_sum(task) && car_plan_orders_sums(rank->plan)
+               ? task->due - car_plan_slots_ahead(rank->plan, &receive)
+               : CAR_MESSAGE_AT_ONCE;
 }
 
-car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block, car_parcel **out) {
-    car_status status = car_context_allocate(rank->context, 1, sizeof **out, out);
+/* A message to another rank that carries what a task sends; its data is the block that it is shipped with. */
+static car_message message_of(const car_rank *rank, const car_task *task) {
+    return (car_message){.kind = CAR_MESSAGE_SEND,
+                         .bytes = car_plan_task_bytes(rank->plan, task),
+                         .peer = task->peer,
+                         .tag = task->tag,
+                         .due = due_of(rank, task),
+                         .latest = car_rank_latest(rank, task)};
+}
+
+car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block) {
+    car_parcel *parcel = NULL;
+    car_status status = car_context_allocate(rank->context, 1, sizeof *parcel, &parcel);
     if (status != CAR_OK) {
         car_block_drop(rank, block);
         return status;
     }
-    **out = (car_parcel){.message = *message, .rank = rank, .block = block};
-    (*out)->message.data = message->data ? message->data : block->data;
-    (*out)->message.user = *out;
-    (*out)->next = rank->parcels;
-    (*out)->place = &rank->parcels;
+    *parcel = (car_parcel){.message = *message, .block = block, .next = rank->parcels, .place = &rank->parcels};
+    parcel->message.data = message->data ? message->data : block->data;
+    parcel->message.user = parcel;
     if (rank->parcels) {
-        rank->parcels->place = &(*out)->next;
+        rank->parcels->place = &parcel->next;
     }
-    rank->parcels = *out;
-    car_transport_start(rank->transport, &(*out)->message);
+    rank->parcels = parcel;
+    car_transport_start(rank->transport, &parcel->message);
     return CAR_OK;
 }
 
@@ -59,7 +65,7 @@ void car_rank_forget_parcels(car_rank *rank) {
 /* Where in its block a message lies: pieces of a sum share one. */
 static char *place_of(const car_rank *rank, const car_task *task, const car_block *block) {
     size_t offset = 0, bytes = 0;
-    if (is_sum(task)) {
+    if (car_task_moves_sum(task)) {
         car_plan_piece_range(rank->plan, task->bundle, task->piece, &offset, &bytes);
     }
     return block->data + offset;
@@ -67,14 +73,9 @@ static char *place_of(const car_rank *rank, const car_task *task, const car_bloc
 
 /* Takes a reference of the block over. With the lock. */
 static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
-    const car_message message = {.kind = CAR_MESSAGE_SEND,
-                                 .data = place_of(rank, task, block),
-                                 .bytes = car_plan_task_bytes(rank->plan, task),
-                                 .peer = task->peer,
-                                 .tag = task->tag,
-                                 .due = due_of(rank, task)};
-    car_parcel *parcel = NULL;
-    return car_rank_ship(rank, &message, block, &parcel);
+    car_message message = message_of(rank, task);
+    message.data = place_of(rank, task, block);
+    return car_rank_ship(rank, &message, block);
 }
 
 static car_status send_sum(car_rank *rank, const car_task *task) {
@@ -91,7 +92,7 @@ static car_status send_sum(car_rank *rank, const car_task *task) {
 static bool is_wanted_here(const car_rank *rank, const car_task *task) {
     const car_holding_of_bundle *h = &rank->holding[task->bundle];
     return h->owned && task->bundle < rank->stages && h->made <= task->version && h->source.block == NULL &&
-           task->slot >= car_plan_forward_slot(rank->plan, task->version + 1, rank->device, task->stage);
+           car_usage_is_renewed(rank->usage, task);
 }
 
 static car_status fail_to_send(const car_rank *rank, const car_task *task) {
@@ -104,12 +105,7 @@ static car_status send_copy(car_rank *rank, const car_task *task) {
     car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
     int place = copy ? task->bundle : car_usage_kept_block(rank->usage, task->bundle);
     car_block *block = copy ? copy->held.block : car_rank_find_weights(rank, place, task->version);
-    car_message message = {.kind = CAR_MESSAGE_SEND,
-                           .bytes = car_plan_task_bytes(rank->plan, task),
-                           .peer = task->peer,
-                           .tag = task->tag,
-                           .due = due_of(rank, task)};
-    car_parcel *parcel = NULL;
+    car_message message = message_of(rank, task);
     if (!block || (copy && copy->held.version != task->version)) {
         return fail_to_send(rank, task);
     }
@@ -117,7 +113,7 @@ static car_status send_copy(car_rank *rank, const car_task *task) {
         message.data = block->data + car_rank_home_part(rank, task->bundle)->offset;
     }
     block->references++;
-    car_status status = car_rank_ship(rank, &message, block, &parcel);
+    car_status status = car_rank_ship(rank, &message, block);
     if (copy) {
         car_rank_read_copy(rank, copy);
     }
@@ -178,14 +174,14 @@ done:
     return status;
 }
 
-/* Others count on the message of a task that was dropped. */
+/* Others count on the message of a task that was dropped. It keeps its turn: one of the same tag that is not dropped may still
+ * wait for its own. */
 static car_status send_nothing(car_rank *rank, const car_task *task) {
-    const car_message message = {
-        .kind = CAR_MESSAGE_SEND, .peer = task->peer, .tag = task->tag, .due = CAR_MESSAGE_AT_ONCE};
+    car_message message = message_of(rank, task);
+    message.bytes = 0;
     car_block *block = NULL;
-    car_parcel *parcel = NULL;
     car_status status = car_block_create(rank, CAR_MEMORY_MESSAGES, sizeof(float), &block);
-    return status == CAR_OK ? car_rank_ship(rank, &message, block, &parcel) : status;
+    return status == CAR_OK ? car_rank_ship(rank, &message, block) : status;
 }
 
 car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
@@ -237,7 +233,7 @@ static car_status start_receive(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     size_t bytes = car_plan_task_bytes(rank->plan, task);
     car_status status = CAR_OK;
-    if (is_sum(task)) {
+    if (car_task_moves_sum(task)) {
         CAR_TRY(find_room(rank, entry));
     } else {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &entry->block));
@@ -302,12 +298,9 @@ void car_rank_message_finished(void *user, car_message *message) {
         rank->status = rank->status == CAR_OK ? CAR_ERROR_IO : rank->status;
     } else if (message->user) {
         car_parcel *parcel = message->user;
-        if (message->kind == CAR_MESSAGE_RECEIVE) {
-            car_rank_hear_note(rank, parcel);
-        } else if (message->name == CAR_MESSAGE_SNAPSHOT) {
-            car_rank_note_piece_sent(rank);
-        }
+        car_status status = message->name == CAR_MESSAGE_SNAPSHOT ? car_rank_note_piece(rank, parcel) : CAR_OK;
         drop_parcel(rank, parcel);
+        car_rank_fail(rank, status);
     } else {
         car_entry *entry = (car_entry *)((char *)message - offsetof(car_entry, message));
         entry->arrived = true;
@@ -352,16 +345,15 @@ static car_status take_activations(car_rank_thread *thread, car_entry *entry) {
     car_status status = CAR_OK;
     pthread_mutex_unlock(&rank->lock);
     if (!gradient) {
-        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->worker),
+        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->micro_batch),
                        rank->purpose != CAR_PURPOSE_LOSS);
-        status = rank->feeds ? rank->config.feed(rank->config.feed_user, step, task->worker, tape) : CAR_OK;
+        status = rank->feeds ? rank->config.feed(rank->config.feed_user, step, task->micro_batch, tape) : CAR_OK;
     }
     if (status == CAR_OK) {
         status = car_tape_import(tape, gradient, entry->block->data);
     }
     pthread_mutex_lock(&rank->lock);
-    car_block_drop(rank, entry->block);
-    entry->block = NULL;
+    car_block_clear(rank, &entry->block);
     return status;
 }
 
@@ -369,18 +361,16 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
     if (task->kind == CAR_TASK_REDUCE || car_rank_is_dropped(rank, task)) {
-        car_block_drop(rank, entry->block);
-        entry->block = NULL;
+        car_block_clear(rank, &entry->block);
         return CAR_OK;
     }
     if (task->kind == CAR_TASK_BROADCAST || car_cargo_is_weights(task->cargo)) {
         take_weights(rank, entry);
         return CAR_OK;
     }
-    if (task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT) {
+    if (car_task_crosses(task)) {
         return take_activations(thread, entry);
     }
-    car_block_drop(rank, entry->block); /* its sum has another reference */
-    entry->block = NULL;
+    car_block_clear(rank, &entry->block); /* its sum has another reference */
     return car_rank_settle_piece(rank, task);
 }

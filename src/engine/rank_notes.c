@@ -1,76 +1,50 @@
-/* Notes: messages between ranks besides those of the plan. What they are about is in rank_norm.c (squares), rank_losses.c
- * (losses), rank_stop.c (the end) and rank_snapshot.c (pieces of snapshots). All but the last are small.
- *
- * A note is of a kind, a step and an index, a stage or a worker. Its receiver waits for it from some steps ahead on. Of one
- * kind, index and sender they come in order, so steps may share a tag. */
+/* Notes: what ranks tell each other besides the plan's messages. They are small, need no receive, and are of a run: what is late
+ * in one that was ended early is not listened to in the next. See rank_steps.c (losses, squares) and rank_stop.c (the end). */
 #include <string.h>
 
 #include "engine/rank_internal.h"
 
-static int tag_of(const car_rank *rank, car_note_kind kind, int64_t step, int index) {
-    int most = rank->batches > rank->stages ? rank->batches : rank->stages;
-    return ((int)kind * most + index) * CAR_NOTE_STEPS + (int)(step % CAR_NOTE_STEPS);
-}
-
-/* Takes the block over. */
-static car_status exchange(car_rank *rank, car_message *message, car_note_kind kind, int64_t step, int index,
-                           car_block *block) {
-    car_parcel *parcel = NULL;
-    message->name = kind == CAR_NOTE_SNAPSHOT ? CAR_MESSAGE_SNAPSHOT : CAR_MESSAGE_NOTE;
-    message->tag = kind == CAR_NOTE_SNAPSHOT ? index : tag_of(rank, kind, step, index);
-    car_status status = car_rank_ship(rank, message, block, &parcel);
-    if (status == CAR_OK) { /* it is not looked at before the lock is free */
-        parcel->note = kind;
-        parcel->step = step;
-        parcel->index = index;
+car_status car_rank_send_note(car_rank *rank, int to, car_rank_note note) {
+    car_status status = CAR_OK;
+    note.run = rank->run;
+    for (int r = 0; status == CAR_OK && r < rank->devices; r++) {
+        if (r == to || (to == CAR_NONE && r != rank->device)) {
+            status = car_transport_note(rank->transport, r, &note, sizeof note);
+        }
     }
     return status;
 }
 
-car_status car_rank_send_note(car_rank *rank, car_note_kind kind, int64_t step, int index, int to, const void *data,
-                              size_t bytes) {
-    car_message message = {.kind = CAR_MESSAGE_SEND, .bytes = bytes, .peer = to, .due = CAR_MESSAGE_AT_ONCE};
-    car_block *block = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &block));
-    memcpy(block->data, data, bytes);
-    status = exchange(rank, &message, kind, step, index, block);
-done:
-    return status;
-}
-
-car_status car_rank_expect_note(car_rank *rank, car_note_kind kind, int64_t step, int index, int from, size_t bytes) {
-    car_memory category = kind == CAR_NOTE_SNAPSHOT ? CAR_MEMORY_SNAPSHOT : CAR_MEMORY_MESSAGES;
-    car_message message = {.kind = CAR_MESSAGE_RECEIVE, .bytes = bytes, .peer = from};
-    car_block *block = NULL;
-    car_status status = car_block_create(rank, category, bytes, &block);
-    return status == CAR_OK ? exchange(rank, &message, kind, step, index, block) : status;
-}
-
-car_status car_rank_send_piece(car_rank *rank, int64_t version, int stage, car_block *block, size_t at, size_t bytes) {
-    car_message message = {.kind = CAR_MESSAGE_SEND, .data = block->data + at, .bytes = bytes, .due = CAR_MESSAGE_LAST};
-    return exchange(rank, &message, CAR_NOTE_SNAPSHOT, version, stage, block);
-}
-
-void car_rank_hear_note(car_rank *rank, const car_parcel *parcel) {
-    car_status status = CAR_OK;
-    switch (parcel->note) {
+static car_status hear(car_rank *rank, const car_rank_note *note) {
+    bool made = note->step >= 0 && note->step < rank->limit; /* else an early end has dropped what it is about */
+    switch (note->kind) {
     case CAR_NOTE_SQUARE:
-        status = car_rank_hear_square(rank, parcel);
-        break;
+        return made && rank->measures && note->index >= 0 && note->index < rank->stages
+                   ? car_rank_note_square(rank, note->step, note->index, note->value)
+                   : CAR_OK;
     case CAR_NOTE_LOSS:
-        status = car_rank_hear_loss(rank, parcel);
-        break;
-    case CAR_NOTE_SNAPSHOT:
-        status = car_rank_hear_piece(rank, parcel);
-        break;
+        return made && rank->device == 0 && note->index >= 0 && note->index < rank->batches
+                   ? car_rank_keep_loss(rank, note->step, note->index, note->value)
+                   : CAR_OK;
     default:
-        status = car_rank_hear_of_end(rank, parcel);
+        return car_rank_hear_of_end(rank, note);
     }
-    if (status == CAR_OK) { /* a step may have been reported */
-        status = car_rank_expect_losses(rank);
+}
+
+void car_rank_hear_note(void *user, const void *data, size_t bytes) {
+    car_rank *rank = user;
+    car_rank_note note;
+    car_status status = CAR_OK;
+    pthread_mutex_lock(&rank->lock);
+    if (bytes != sizeof note) {
+        status =
+            car_context_fail(rank->context, CAR_ERROR_IO,
+                             "a note of %zu bytes makes no sense: ranks of another build, or a broken network", bytes);
+    } else {
+        memcpy(&note, data, sizeof note);
+        status = note.run == rank->run ? hear(rank, &note) : CAR_OK;
     }
-    if (status != CAR_OK) {
-        car_rank_fail(rank, status);
-    }
+    car_rank_fail(rank, status);
+    pthread_cond_broadcast(&rank->changed);
+    pthread_mutex_unlock(&rank->lock);
 }

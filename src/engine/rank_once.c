@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "carousel/stage.h"
-#include "engine/cut_internal.h"
 #include "engine/rank_internal.h"
+#include "engine/snapshot_internal.h"
 
 /* ---- the mean gradient ----------------------------------------------------------------------- */
 
@@ -24,21 +24,19 @@ car_status car_rank_begin_average(car_rank *rank, int bundle) {
 
 void car_rank_average(car_rank *rank, int bundle, const car_block *sum) {
     const car_holding_of_bundle *h = &rank->holding[bundle];
-    for (int c = 0; c < h->layout.count; c++) {
-        const car_part *part = &h->layout.parts[c];
-        if (part->first && car_engine_is_statistic(rank->program, part->param)) {
-            memset(h->mean->data + part->home_offset, 0, part->bytes);
-        } else if (part->first) {
-            car_engine_average(rank->program, part->param, sum->data + part->sum_offset, rank->batches,
-                               h->mean->data + part->home_offset);
+    for (const car_part *part = NULL; (part = car_layout_next(&h->layout, part));) {
+        char *mean = h->mean->data + part->home_offset;
+        if (car_engine_is_statistic(rank->program, part->param)) {
+            memset(mean, 0, part->bytes);
+        } else {
+            car_engine_average(rank->program, part->param, sum->data + part->sum_offset, rank->batches, mean);
         }
     }
 }
 
 static void drop_means(car_rank *rank) {
     for (int b = 0; b < rank->bundles; b++) {
-        car_block_drop(rank, rank->holding[b].mean);
-        rank->holding[b].mean = NULL;
+        car_block_clear(rank, &rank->holding[b].mean);
     }
 }
 
@@ -67,29 +65,20 @@ static void end(car_rank *rank, const numbers *n) {
     rank->last_norm = n->norm;
     rank->skipped_in_a_row = n->skipped;
     rank->snapshots = n->snapshots;
-    if (rank->device == 0) {
-        car_rank_report_from(rank, rank->first_step);
-    }
-    for (int t = 0; t < rank->tape_count; t++) {
-        if (rank->tapes[t]) {
-            car_tape_begin(rank->tapes[t], 0, true); /* frees what it holds */
-        }
-    }
+    car_rank_clear_tapes(rank);
 }
 
 /* Where workers may be stale there are two versions, and the older one must be there again afterwards. */
-static car_status set_aside(car_rank *rank, car_cut **out) {
+static car_status set_aside(car_rank *rank, car_snapshot **out) {
     car_status status = CAR_OK;
-    if (car_plan_delay(rank->plan, 0, 0) <= 0) {
+    if (!car_rank_has_previous(rank)) {
         return CAR_OK;
     }
-    if (rank->device == 0) {
-        CAR_TRY(car_cut_create(rank->program, rank->arena, true, 0, out));
-    }
+    CAR_TRY(car_rank_all_succeed(rank, rank->device == 0 ? car_snapshot_create(rank->program, rank->arena, true, 0, out)
+                                                         : CAR_OK));
     CAR_TRY(car_rank_gather(rank, *out));
     for (int b = 0; b < rank->bundles; b++) {
-        car_block_drop(rank, rank->holding[b].older);
-        rank->holding[b].older = NULL;
+        car_block_clear(rank, &rank->holding[b].older);
         rank->holding[b].held[1].version = rank->holding[b].places == 2 ? CAR_NONE : rank->holding[b].held[1].version;
     }
     rank->goes_on = false;
@@ -98,39 +87,26 @@ done:
 }
 
 static car_status run_once(car_rank *rank, car_purpose purpose, double *loss) {
-    bool delayed = car_plan_delay(rank->plan, 0, 0) > 0;
-    car_cut *cut = NULL;
+    car_snapshot *snapshot = NULL;
     car_status status = rank->status;
     CAR_TRY(status);
     CAR_TRY(car_rank_go_on(rank));
-    CAR_TRY(set_aside(rank, &cut));
+    CAR_TRY(set_aside(rank, &snapshot));
     const numbers n = begin(rank, purpose);
     status = car_rank_run(rank, rank->first_step + 1);
     end(rank, &n);
     CAR_TRY(status);
-    if (delayed) {
-        CAR_TRY(car_rank_spread(rank, cut));
+    if (car_rank_has_previous(rank)) {
+        CAR_TRY(car_rank_spread(rank, snapshot));
     }
     *loss = rank->mean_loss;
     status = car_transport_broadcast(rank->transport, 0, loss, sizeof *loss);
 done:
-    car_cut_destroy(cut);
+    car_snapshot_destroy(snapshot);
     return status;
 }
 
 /* ---- values of parameters -------------------------------------------------------------------- */
-
-static size_t raw_bytes(const car_rank *rank, int param) {
-    return (size_t)car_shape_elements(car_graph_param(rank->graph, param)->shape) * sizeof(double);
-}
-
-static car_status export_values(const car_rank *rank, int param, const void *stored, void *values) {
-    if (car_program_is_double(rank->program, param)) {
-        memcpy(values, stored, raw_bytes(rank, param));
-        return CAR_OK;
-    }
-    return car_program_export_param(rank->program, param, stored, values);
-}
 
 /* From the rank that has a parameter to all. */
 static car_status hand_out(car_rank *rank, int bundle, const car_part *part, bool gradient, void *room, void *values) {
@@ -149,32 +125,23 @@ static car_status hand_out(car_rank *rank, int bundle, const car_part *part, boo
     }
     CAR_TRY(car_transport_broadcast(rank->transport, keeper, room, part->bytes));
     if (values) {
-        CAR_TRY(export_values(rank, part->param, room, values));
+        CAR_TRY(car_program_export_param(rank->program, part->param, room, values));
     }
 done:
     return status;
 }
 
 static car_status hand_out_all(car_rank *rank, bool gradient, void *const *values) {
-    size_t most = 0;
-    void *room = NULL;
+    float *room = NULL;
     car_status status = CAR_OK;
-    for (int p = 0; p < car_graph_param_count(rank->graph); p++) {
-        size_t bytes = car_program_param_bytes(rank->program, p);
-        most = bytes > most ? bytes : most;
-    }
-    CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_MESSAGES, most, &room));
+    CAR_TRY(car_rank_all_succeed(rank, car_rank_create_room(rank, &room)));
     for (int b = 0; b < rank->stages; b++) {
-        const car_layout *layout = &rank->holding[b].layout;
-        for (int c = 0; c < layout->count; c++) {
-            const car_part *part = &layout->parts[c];
-            if (part->first) {
-                CAR_TRY(hand_out(rank, b, part, gradient, room, values[part->param]));
-            }
+        for (const car_part *part = NULL; (part = car_layout_next(&rank->holding[b].layout, part));) {
+            CAR_TRY(hand_out(rank, b, part, gradient, room, values[part->param]));
         }
     }
 done:
-    car_arena_release(rank->arena, room);
+    car_rank_release_room(rank, room);
     return status;
 }
 
@@ -199,30 +166,20 @@ car_status car_rank_read(car_rank *rank, void *const *weights) {
     return hand_out_all(rank, false, weights);
 }
 
-static car_status put_values(car_rank *rank, int param, const void *values, void *room) {
-    if (car_program_is_double(rank->program, param)) {
-        memcpy(room, values, raw_bytes(rank, param));
-        return car_rank_put_part(rank, param, CAR_CUT_WEIGHTS, room);
-    }
-    car_status status = car_program_import_param(rank->program, param, values, room);
-    return status == CAR_OK ? car_rank_put_part(rank, param, CAR_CUT_WEIGHTS, room) : status;
-}
-
 car_status car_rank_assign(car_rank *rank, const void *const *weights) {
+    float *room = NULL;
     car_status status = rank->status;
     CAR_TRY(status);
     CAR_TRY(car_rank_go_on(rank));
+    CAR_TRY(car_rank_create_room(rank, &room));
     for (int p = 0; p < car_graph_param_count(rank->graph); p++) {
-        void *room = NULL;
-        if (!weights[p]) {
-            continue;
+        if (weights[p]) {
+            CAR_TRY(car_program_import_param(rank->program, p, weights[p], room));
+            CAR_TRY(car_rank_put_part(rank, p, CAR_SNAPSHOT_WEIGHTS, room));
         }
-        CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_MESSAGES, car_program_param_bytes(rank->program, p), &room));
-        status = put_values(rank, p, weights[p], room);
-        car_arena_release(rank->arena, room);
-        CAR_TRY(status);
     }
     status = car_rank_settle_versions(rank, false);
 done:
+    car_rank_release_room(rank, room);
     return status;
 }

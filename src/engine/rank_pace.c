@@ -3,22 +3,21 @@
  *
  * Workers are kept evenly apart, because then the sum of what they hold is flat: a worker that has done a share c of a
  * micro-batch's cost is at the phase at which that is due (car_plan_phase; in the cycle with one for each worker, worker i's of
- * step t at t + i/N) plus c, and may go on only if that is at most the slowest worker's phase plus a window. There is a budget as well: what would lift the sum of all workers above it waits while others run, since real
- * times are not quite the costs that phases count in.
+ * step t at t + i/N) plus c, and may go on only if that is at most the slowest worker's phase plus a lead. There is a
+ * budget as well: what would lift the sum of all workers above it waits while others run, since real times are not quite the
+ * costs that phases count in.
  *
- * With a thread for every worker tasks are run in portions of an operation or so, and the window is as long: all keep their
- * distance as exactly as can be. With fewer threads both are whole tasks: while some workers run, the others rest between
+ * With a thread for every worker tasks are run in portions of an operation or so, and the lead is little longer: all keep
+ * their distance. With fewer threads both are whole tasks: while some workers run, the others rest between
  * two tasks, where they hold least. */
 #include "carousel/predict.h"
 #include "engine/rank_internal.h"
+#include "plan/pace.h"
 
 static const double endless = 1e300; /* a phase */
 
-/* The budget with a thread for every worker, over the peak of workers that run evenly spaced. A little less costs no
- * time that could be measured, because it is a peak of short duration; much less makes threads wait. */
-static const double spaced_share = 0.98;
-
-/* With fewer threads, over the predicted peak. A task counts with the most that it holds, so this is not reached. */
+/* The budget with fewer threads than workers, over the predicted peak. A task counts with the most that it holds, so this
+ * is not reached. */
 static const double predicted_share = 1.03;
 static const int64_t few_enough = 4096; /* micro-batches of a step times stages, to be simulated before a run */
 
@@ -31,21 +30,12 @@ typedef struct pacing_worker {
 struct car_pacing {
     double *forward, *backward; /* per stage: the share of a step's cost before it */
     double portion;             /* share of a step's cost that a portion may have */
-    double window;
+    double lead;
     double budget; /* bytes; 0: none */
     pacing_worker *workers;
 };
 
 /* ---- setting up ------------------------------------------------------------------------------ */
-
-static double longest_operation(const car_curve *curve) {
-    double longest = 1.0 / 256; /* finer would only cost locking */
-    for (int e = 0; e < curve->events; e++) {
-        double cost = (e + 1 < curve->events ? curve->begin[e + 1] : 1.0) - curve->begin[e];
-        longest = cost > longest ? cost : longest;
-    }
-    return longest;
-}
 
 /* Workers that are computed here. */
 static int count_own(const car_rank *rank) {
@@ -63,14 +53,13 @@ static car_status set_pace(car_rank *rank) {
     car_device_prediction device;
     car_status status = CAR_OK;
     bool own_threads = rank->config.threads >= count_own(rank);
-    p->portion = own_threads ? longest_operation(&partition->curve) : 1;
-    p->window = own_threads ? p->portion : partition->longest_task;
+    p->portion = own_threads ? car_pace_portion(&partition->curve) : 1;
+    p->lead = own_threads ? car_pace_lead(&partition->curve) : partition->longest_task;
     if (!rank->alone) { /* how far apart its workers are is the mapping's business */
         CAR_TRY(car_plan_predict_device(rank->plan, rank->device, 0, &device));
         p->budget = predicted_share * (double)device.activations;
     } else if (own_threads) {
-        p->budget = spaced_share * car_predict_free_running(partition, rank->workers) * (double)rank->workers *
-                    (double)partition->curve.peak;
+        p->budget = car_pace_budget(partition, rank->workers);
     } else if ((int64_t)rank->batches * rank->stages <= few_enough) {
         CAR_TRY(car_plan_predict_timed(rank->plan, rank->config.threads, &predicted));
         p->budget = predicted_share * (double)predicted.peak;
@@ -188,7 +177,7 @@ static double phase_of(const car_rank *rank, const car_entry *entry) {
     if (entry->at != CAR_NONE) {
         share = rank->partition->curve.begin[event_of(rank, task, entry->at)];
     }
-    return car_plan_phase(rank->plan, task->step, task->worker) + share;
+    return car_plan_phase(rank->plan, task->step, task->micro_batch) + share;
 }
 
 void car_rank_note_begin(car_rank *rank, car_entry *entry) {
@@ -198,12 +187,13 @@ void car_rank_note_begin(car_rank *rank, car_entry *entry) {
     }
     rank->begun = true;
     if (task->kind == CAR_TASK_FORWARD && task->stage == 0 && entry->at == CAR_NONE) {
-        rank->computed[task->worker] = 0;
+        rank->computed[task->micro_batch] = 0;
     }
     car_beat_note_begin(rank, task);
+    car_rank_note_slot(rank, task);
     find_portion(rank, entry);
     if (rank->pacing) {
-        rank->pacing->workers[task->worker % rank->workers] = (pacing_worker){phase_of(rank, entry), entry->most};
+        rank->pacing->workers[task->micro_batch % rank->workers] = (pacing_worker){phase_of(rank, entry), entry->most};
     }
 }
 
@@ -215,7 +205,7 @@ static double phase_after(const car_rank *rank, const car_entry *entry) {
         return phase_of(rank, entry);
     }
     if (task->kind == CAR_TASK_BACKWARD && task->stage == 0) {
-        int next = task->worker + rank->workers; /* its worker's */
+        int next = task->micro_batch + rank->workers; /* its worker's */
         if (next < rank->batches) {
             return car_plan_phase(rank->plan, task->step, next);
         }
@@ -233,23 +223,19 @@ void car_rank_note_end(car_rank *rank, car_entry *entry, double seconds) {
     entry->portioned = false;
     car_beat_note_end(rank, task, seconds);
     if (rank->pacing) {
-        rank->pacing->workers[task->worker % rank->workers] =
+        rank->pacing->workers[task->micro_batch % rank->workers] =
             (pacing_worker){phase_after(rank, entry), resting_bytes(rank, entry)};
     }
 }
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-bool car_rank_may_pace(const car_rank *rank, const car_task *task) {
-    return car_beat_has_come(rank, task);
-}
-
 /* All workers together, if this one ran its next portion. */
 static double bytes_with(const car_rank *rank, car_entry *entry) {
     find_portion(rank, entry);
     double sum = (double)entry->most;
     for (int i = 0; i < rank->workers; i++) {
-        sum += i != entry->task.worker % rank->workers ? (double)rank->pacing->workers[i].holds : 0;
+        sum += i != entry->task.micro_batch % rank->workers ? (double)rank->pacing->workers[i].holds : 0;
     }
     return sum;
 }
@@ -280,15 +266,15 @@ static car_entry *find_up_to(car_rank *rank, double most, double budget) {
     return found;
 }
 
-/* Within window and budget, unless nothing would move: what fits the budget may lie beyond the window, and where stages are
- * cut without regard to time, the slowest worker may wait for weights that are made beyond its window. */
+/* Within lead and budget, unless nothing would move: what fits the budget may lie beyond the lead, and where stages are
+ * cut without regard to time, the slowest worker may wait for weights that are made beyond its lead. */
 car_entry *car_rank_choose_paced(car_rank *rank) {
     double slowest = endless;
     for (int i = 0; i < rank->workers; i++) {
         double phase = rank->pacing->workers[i].phase;
         slowest = phase < slowest ? phase : slowest;
     }
-    double most = slowest + rank->pacing->window;
+    double most = slowest + rank->pacing->lead;
     car_entry *chosen = find_up_to(rank, most, rank->pacing->budget);
     if (!chosen && !somebody_runs(rank)) {
         chosen = find_up_to(rank, most, 0);

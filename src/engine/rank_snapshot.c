@@ -14,25 +14,26 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/cut_internal.h"
 #include "engine/rank_internal.h"
+#include "engine/snapshot_internal.h"
 
 enum { PIECE = 1 << 20 }; /* bytes per message; small, so that messages of the plan are not delayed */
-enum { NUMBERS = 4 };     /* norms are known up to two versions before the copies are here */
 
 struct car_snapshots {
     int64_t version; /* of the run: the one that is worked on, or comes next */
-    bool whole;      /* all that training goes on from; otherwise the weights, and their average */
+    int32_t parts;   /* of it: all that training goes on from, or the weights and their average */
     int stages;      /* stages that this rank copies; on rank 0: all stages */
     int done;        /* how many of them are done */
     int sending;     /* pieces on their way from here */
     /* Rank 0's. */
-    car_cut *cut;
-    bool away;                        /* handed over, and not yet given back */
-    int stage;                        /* that is received next; -1: all are here */
-    size_t received;                  /* bytes of it */
-    bool posted;                      /* a piece is waited for */
-    car_cut_numbers numbers[NUMBERS]; /* where they depend on norms: of the last versions that are known */
+    car_snapshot *snapshot;
+    bool away;       /* handed over, and not yet given back */
+    int stage;       /* that is received next; -1: all are here */
+    size_t received; /* bytes of it */
+    bool posted;     /* a piece is waited for */
+    /* Where they depend on norms: those that are known, of versions that were not handed over, in their order. */
+    car_snapshot_numbers *numbers;
+    int number_count, number_capacity;
 };
 
 /* ---- which, and whose ------------------------------------------------------------------------ */
@@ -43,7 +44,7 @@ static int64_t next_multiple(int64_t after, int64_t every) {
 
 /* The first version of the run behind this one that a snapshot is taken of. */
 static int64_t next_due(const car_rank *rank, int64_t after) {
-    int64_t whole = next_multiple(after, rank->config.cut_every),
+    int64_t whole = next_multiple(after, rank->config.snapshot_every),
             weights = next_multiple(after, rank->config.weights_every);
     return whole < weights ? whole : weights;
 }
@@ -55,9 +56,7 @@ static bool is_due(const car_rank *rank, int64_t version) {
 /* The rank that copies a stage: one that makes this version for certain. CAR_NONE if there is nothing to copy. */
 static int keeper_of(const car_rank *rank, int64_t version, int stage) {
     int64_t step = version - rank->first_step - 1;
-    return rank->partition->bundles[stage].bytes > 0
-               ? car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, step, stage))
-               : CAR_NONE;
+    return rank->partition->bundles[stage].bytes > 0 ? car_rank_owner(rank, step, stage) : CAR_NONE;
 }
 
 /* Whether this update is one that this rank copies. */
@@ -77,7 +76,9 @@ static int next_remote(const car_rank *rank, int64_t version, int stage) {
 static void aim(car_rank *rank, int64_t version) {
     struct car_snapshots *s = rank->snapshots;
     s->version = version;
-    s->whole = version % (rank->config.cut_every > 0 ? rank->config.cut_every : INT64_MAX) == 0;
+    bool whole = rank->config.snapshot_every > 0 && version % rank->config.snapshot_every == 0;
+    s->parts = whole ? (1 << CAR_SNAPSHOT_PARTS) - 1 : 1 << CAR_SNAPSHOT_WEIGHTS | 1 << CAR_SNAPSHOT_AVERAGE;
+    s->parts &= car_rank_has_previous(rank) ? -1 : ~(1 << CAR_SNAPSHOT_PREVIOUS);
     s->stages = s->done = 0;
     for (int j = 0; j < rank->stages; j++) {
         int keeper = keeper_of(rank, version, j);
@@ -89,78 +90,49 @@ static void aim(car_rank *rank, int64_t version) {
 
 /* ---- creating -------------------------------------------------------------------------------- */
 
-static bool has_previous(const car_rank *rank) {
-    return car_plan_delay(rank->plan, 0, 0) > 0; /* if anybody is stale, the first worker is, at stage 0 */
-}
-
-car_status car_rank_create_cut(const car_rank *rank, car_cut **out) {
-    return car_cut_create_for(rank->program, rank->arena, has_previous(rank), &rank->config.optimizer, out);
+car_status car_rank_create_snapshot(const car_rank *rank, car_snapshot **out) {
+    return car_snapshot_create_for(rank->program, rank->arena, car_rank_has_previous(rank), &rank->config.optimizer,
+                                   out);
 }
 
 car_status car_rank_create_snapshots(car_rank *rank) {
     const car_trainer_config *config = &rank->config;
     car_status status = CAR_OK;
-    if (config->cut_every == 0 && config->weights_every == 0) {
+    if (config->snapshot_every == 0 && config->weights_every == 0) {
         return CAR_OK;
     }
     CAR_TRY(car_context_allocate(rank->context, 1, sizeof *rank->snapshots, &rank->snapshots));
     if (rank->device == 0) {
-        CAR_TRY(config->cut_every > 0
-                    ? car_rank_create_cut(rank, &rank->snapshots->cut)
-                    : car_cut_create_evaluated(rank->program, rank->arena, &config->optimizer, &rank->snapshots->cut));
+        CAR_TRY(config->snapshot_every > 0
+                    ? car_rank_create_snapshot(rank, &rank->snapshots->snapshot)
+                    : car_snapshot_create_evaluated(rank->program, rank->arena, &config->optimizer,
+                                                    &rank->snapshots->snapshot));
     }
 done:
     return status;
 }
 
 void car_rank_destroy_snapshots(car_rank *rank) {
-    if (rank->snapshots) {
-        car_cut_destroy(rank->snapshots->cut);
-        car_context_release(rank->context, rank->snapshots, 1, sizeof *rank->snapshots);
+    struct car_snapshots *s = rank->snapshots;
+    if (s) {
+        car_snapshot_destroy(s->snapshot);
+        car_context_release(rank->context, s->numbers, (size_t)s->number_capacity, sizeof *s->numbers);
+        car_context_release(rank->context, s, 1, sizeof *s);
     }
 }
 
 void car_rank_rewind_snapshots(car_rank *rank) {
     if (rank->snapshots) {
-        memset(rank->snapshots->numbers, 0, sizeof rank->snapshots->numbers);
+        rank->snapshots->number_count = 0;
         aim(rank, next_due(rank, rank->first_step));
     }
 }
 
 /* ---- what a stage's copy is made of ------------------------------------------------------------- */
 
-/* A part of a parameter, and where it begins in the bytes that are sent. To begin with: all zero. */
-typedef struct segment {
-    int which, index;
-    const car_part *part;
-    size_t begin;
-} segment;
-
-static bool is_in(const car_rank *rank, int which, const car_part *part) {
-    int state = which - CAR_CUT_STATE_0;
-    bool kept = state < 0 ? which == CAR_CUT_WEIGHTS || has_previous(rank)
-                          : car_optimizer_keeps(&rank->config.optimizer, rank->graph, part->param, state);
-    bool evaluated = which == CAR_CUT_WEIGHTS || which == CAR_CUT_AVERAGE;
-    return part->first && kept && (rank->snapshots->whole || evaluated);
-}
-
-static bool next_segment(const car_rank *rank, int stage, segment *s) {
-    const car_layout *layout = &rank->holding[stage].layout;
-    s->begin += s->part ? s->part->bytes : 0;
-    for (; s->which < CAR_CUT_PARTS; s->which++, s->index = 0) {
-        while (s->index < layout->count) {
-            s->part = &layout->parts[s->index++];
-            if (is_in(rank, s->which, s->part)) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 static size_t bytes_of(const car_rank *rank, int stage) {
     size_t bytes = 0;
-    for (segment s = {0}; next_segment(rank, stage, &s);) {
+    for (car_segment s = {0}; car_rank_next_segment(rank, stage, rank->snapshots->parts, &s);) {
         bytes = s.begin + s.part->bytes;
     }
     return bytes;
@@ -183,7 +155,7 @@ car_status car_rank_begin_copy(car_rank *rank, const car_task *task, car_block *
 /* An update in place writes over the previous version. Where nobody ever uses that, the new one is copied for it. */
 static bool is_copied_before(const car_rank *rank, int stage, int which) {
     bool used = car_plan_delay(rank->plan, 0, stage) > 0 || rank->holding[stage].places == 2;
-    return which == CAR_CUT_PREVIOUS && used;
+    return which == CAR_SNAPSHOT_PREVIOUS && used;
 }
 
 /* The floats of a version's weights: the newest one's are the master's. */
@@ -201,22 +173,34 @@ void car_rank_copy(car_rank *rank, const car_task *task, const car_block *room, 
     if (!concerns(rank, task)) {
         return;
     }
-    for (segment s = {0}; next_segment(rank, task->bundle, &s);) {
+    for (car_segment s = {0}; car_rank_next_segment(rank, task->bundle, rank->snapshots->parts, &s);) {
         if (is_copied_before(rank, task->bundle, s.which) != before) {
             continue;
         }
-        int state = s.which - CAR_CUT_STATE_0, param = s.part->param;
+        int state = s.which - CAR_SNAPSHOT_STATE_0, param = s.part->param;
         void *to = room ? (void *)(room->data + s.begin)
-                        : (void *)car_cut_data(rank->snapshots->cut, (car_cut_part)s.which, param);
+                        : (void *)car_snapshot_data(rank->snapshots->snapshot, (car_snapshot_part)s.which, param);
         if (state >= 0) {
             memcpy(to, car_optimizer_state(rank->optimizer, state, param), s.part->bytes);
         } else {
-            copy_weights(rank, task->bundle, s.part, weights, s.which == CAR_CUT_WEIGHTS, to);
+            copy_weights(rank, task->bundle, s.part, weights, s.which == CAR_SNAPSHOT_WEIGHTS, to);
         }
     }
 }
 
-/* The pieces of a stage share a tag, so they arrive in order. */
+/* The pieces of a stage share a tag, so they arrive in order. Takes the block over, or a reference of it. */
+static car_status exchange(car_rank *rank, car_message_kind kind, int peer, int stage, car_block *block, size_t at,
+                           size_t bytes) {
+    const car_message message = {.kind = kind,
+                                 .name = CAR_MESSAGE_SNAPSHOT,
+                                 .data = block->data + at,
+                                 .bytes = bytes,
+                                 .peer = peer,
+                                 .tag = stage,
+                                 .due = CAR_MESSAGE_LAST};
+    return car_rank_ship(rank, &message, block);
+}
+
 static car_status send_pieces(car_rank *rank, int stage, car_block *room) {
     struct car_snapshots *s = rank->snapshots;
     size_t bytes = bytes_of(rank, stage);
@@ -224,8 +208,7 @@ static car_status send_pieces(car_rank *rank, int stage, car_block *room) {
     for (size_t at = 0; status == CAR_OK && at < bytes; at += PIECE) {
         s->sending++;
         room->references++;
-        status = car_rank_send_piece(rank, s->version - rank->first_step, stage, room, at,
-                                     bytes - at < PIECE ? bytes - at : PIECE);
+        status = exchange(rank, CAR_MESSAGE_SEND, 0, stage, room, at, bytes - at < PIECE ? bytes - at : PIECE);
     }
     return status;
 }
@@ -240,21 +223,17 @@ car_status car_rank_end_copy(car_rank *rank, const car_task *task, car_block *ro
     return status;
 }
 
-void car_rank_note_piece_sent(car_rank *rank) {
-    rank->snapshots->sending--;
-}
-
 /* ---- rank 0: what the others copied ------------------------------------------------------------- */
 
-/* With the lock, which it lets go while it copies: nobody else touches these parts of the cut. */
+/* With the lock, which it lets go while it copies: nobody else touches these parts of the snapshot. */
 static void take_piece(car_rank *rank, int stage, const car_block *piece, size_t bytes) {
     const struct car_snapshots *snapshots = rank->snapshots;
     size_t at = snapshots->received, end = at + bytes;
     pthread_mutex_unlock(&rank->lock);
-    for (segment s = {0}; next_segment(rank, stage, &s);) {
+    for (car_segment s = {0}; car_rank_next_segment(rank, stage, rank->snapshots->parts, &s);) {
         size_t from = s.begin > at ? s.begin : at, last = s.begin + s.part->bytes, to = last < end ? last : end;
         if (from < to) {
-            char *data = (char *)car_cut_data(snapshots->cut, (car_cut_part)s.which, s.part->param);
+            char *data = (char *)car_snapshot_data(snapshots->snapshot, (car_snapshot_part)s.which, s.part->param);
             memcpy(data + (from - s.begin), piece->data + (from - at), to - from);
         }
     }
@@ -267,15 +246,22 @@ static car_status expect_piece(car_rank *rank) {
     if (rank->device != 0 || s->posted || s->away || rank->frozen || !comes) {
         return CAR_OK;
     }
-    size_t left = bytes_of(rank, s->stage) - s->received;
+    size_t left = bytes_of(rank, s->stage) - s->received, bytes = left < PIECE ? left : PIECE;
+    car_block *block = NULL;
+    car_status status = car_block_create(rank, CAR_MEMORY_SNAPSHOT, bytes, &block);
     s->posted = true;
-    return car_rank_expect_note(rank, CAR_NOTE_SNAPSHOT, s->version - rank->first_step, s->stage,
-                                keeper_of(rank, s->version, s->stage), left < PIECE ? left : PIECE);
+    return status == CAR_OK
+               ? exchange(rank, CAR_MESSAGE_RECEIVE, keeper_of(rank, s->version, s->stage), s->stage, block, 0, bytes)
+               : status;
 }
 
-car_status car_rank_hear_piece(car_rank *rank, const car_parcel *parcel) {
+car_status car_rank_note_piece(car_rank *rank, const car_parcel *parcel) {
     struct car_snapshots *s = rank->snapshots;
-    if (parcel->step <= rank->limit) { /* else the run ends before this version */
+    if (parcel->message.kind == CAR_MESSAGE_SEND) {
+        s->sending--;
+        return CAR_OK;
+    }
+    if (s->version <= rank->first_step + rank->limit) { /* else the run ends before this version */
         take_piece(rank, s->stage, parcel->block, parcel->message.bytes);
         s->received += parcel->message.bytes;
         if (s->received == bytes_of(rank, s->stage)) {
@@ -290,50 +276,54 @@ car_status car_rank_hear_piece(car_rank *rank, const car_parcel *parcel) {
 
 /* ---- whole ----------------------------------------------------------------------------------- */
 
-void car_rank_note_numbers(car_rank *rank, int64_t steps) {
+car_status car_rank_note_numbers(car_rank *rank, int64_t steps) {
     struct car_snapshots *s = rank->snapshots;
     int64_t version = rank->first_step + steps;
-    bool made =
-        steps <= rank->limit; /* norms of steps that an early end dropped would push out those that are needed */
-    if (s && rank->device == 0 && made && is_due(rank, version)) {
-        memmove(&s->numbers[1], &s->numbers[0], (NUMBERS - 1) * sizeof s->numbers[0]);
-        s->numbers[0] = (car_cut_numbers){
+    car_status status = CAR_OK;
+    if (s && rank->device == 0 && is_due(rank, version)) {
+        CAR_TRY(
+            car_context_grow(rank->context, &s->numbers, &s->number_capacity, s->number_count + 1, sizeof *s->numbers));
+        s->numbers[s->number_count++] = (car_snapshot_numbers){
             .step = version, .updates = car_rank_updates_after(rank, steps), .norm = car_rank_norm_after(rank, steps)};
     }
+done:
+    return status;
 }
 
 /* A norm is known a little after or before the last copy is here. */
-static bool find_numbers(const car_rank *rank, car_cut_numbers *out) {
-    const struct car_snapshots *s = rank->snapshots;
-    int at = 0;
-    while (rank->norm && at < NUMBERS - 1 && s->numbers[at].step != s->version) {
-        at++;
+static bool take_numbers(car_rank *rank, car_snapshot_numbers *out) {
+    struct car_snapshots *s = rank->snapshots;
+    *out = (car_snapshot_numbers){
+        .step = s->version, .updates = rank->updates + s->version - rank->first_step, .norm = NAN};
+    if (rank->measures && s->number_count == 0) {
+        return false;
     }
-    *out = rank->norm ? s->numbers[at]
-                      : (car_cut_numbers){
-                            .step = s->version, .updates = rank->updates + s->version - rank->first_step, .norm = NAN};
+    if (rank->measures) {
+        *out = s->numbers[0];
+        memmove(&s->numbers[0], &s->numbers[1], (size_t)--s->number_count * sizeof *s->numbers);
+    }
     out->since = car_optimizer_since(rank->optimizer);
-    return out->step == s->version;
+    return true;
 }
 
 /* It lets the lock go: the snapshot may be given back at once. */
-static void hand_over(car_rank *rank, const car_cut_numbers *numbers) {
+static void hand_over(car_rank *rank, const car_snapshot_numbers *numbers) {
     struct car_snapshots *s = rank->snapshots;
-    car_cut_set_numbers(s->cut, numbers);
+    car_snapshot_set_numbers(s->snapshot, numbers);
     s->away = true;
     aim(rank, next_due(rank, s->version));
     pthread_mutex_unlock(&rank->lock);
-    rank->config.on_cut(rank->config.cut_user, s->cut);
+    rank->config.on_snapshot(rank->config.snapshot_user, s->snapshot);
     pthread_mutex_lock(&rank->lock);
 }
 
 car_status car_rank_tend_snapshots(car_rank *rank) {
     struct car_snapshots *s = rank->snapshots;
-    car_cut_numbers numbers;
+    car_snapshot_numbers numbers;
     if (!s) {
         return CAR_OK;
     }
-    if (rank->device == 0 && s->done == s->stages && !s->away && find_numbers(rank, &numbers)) {
+    if (rank->device == 0 && s->done == s->stages && !s->away && take_numbers(rank, &numbers)) {
         hand_over(rank, &numbers);
     }
     while (rank->device != 0 && s->done == s->stages && s->sending == 0 &&
@@ -351,7 +341,7 @@ bool car_rank_snapshot_is_away(const car_rank *rank) {
     return rank->snapshots && rank->snapshots->away;
 }
 
-void car_rank_return_cut(car_rank *rank) {
+void car_rank_return_snapshot(car_rank *rank) {
     pthread_mutex_lock(&rank->lock);
     rank->snapshots->away = false;
     pthread_cond_broadcast(&rank->changed);
@@ -373,7 +363,7 @@ car_status car_rank_settle_snapshot(car_rank *rank, int64_t version) {
     if (stage >= 0 && keeper_of(rank, of_run, stage) == rank->device) {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_SNAPSHOT, sizeof(float), &nothing));
         rank->snapshots->sending++;
-        status = car_rank_send_piece(rank, version, stage, nothing, 0, sizeof(float));
+        status = exchange(rank, CAR_MESSAGE_SEND, 0, stage, nothing, 0, sizeof(float));
     }
 done:
     return status;

@@ -3,14 +3,14 @@
  * After a run the newest version of a bundle is with the rank that made it; others may be left with older ones. */
 #include <string.h>
 
-#include "engine/cut_internal.h"
 #include "engine/rank_internal.h"
+#include "engine/snapshot_internal.h"
 
 /* ---- where things are ------------------------------------------------------------------------ */
 
 int car_rank_keeper_of(const car_rank *rank, int bundle) {
     int64_t last = rank->newest > 0 ? rank->newest - 1 : 0;
-    return car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, last, rank->partition->bundles[bundle].home));
+    return car_rank_owner(rank, last, rank->partition->bundles[bundle].home);
 }
 
 /* The version before the newest, if it is here still. */
@@ -22,18 +22,18 @@ static car_block *find_previous(car_rank *rank, int bundle) {
 
 /* A part of a parameter of a home on its keeper; NULL if there is none. Of bf16's previous version there are only rounded
  * weights: `room` takes them as floats. */
-static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cut_part which, float *room) {
+static float *find_part(car_rank *rank, int bundle, const car_part *part, car_snapshot_part which, float *room) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     const car_block *block = NULL;
-    if (which >= CAR_CUT_STATE_0) {
-        int state = (int)which - CAR_CUT_STATE_0;
+    if (which >= CAR_SNAPSHOT_STATE_0) {
+        int state = (int)which - CAR_SNAPSHOT_STATE_0;
         bool has = state < car_optimizer_states(rank->optimizer);
         return has ? car_optimizer_state(rank->optimizer, state, part->param) : NULL;
     }
-    block = which == CAR_CUT_WEIGHTS ? car_rank_find_weights(rank, bundle, rank->newest)
-            : h->kept                ? h->kept
-                                     : find_previous(rank, bundle);
-    if (which == CAR_CUT_WEIGHTS && h->master) {
+    block = which == CAR_SNAPSHOT_WEIGHTS ? car_rank_find_weights(rank, bundle, rank->newest)
+            : h->kept                     ? h->kept
+                                          : find_previous(rank, bundle);
+    if (which == CAR_SNAPSHOT_WEIGHTS && h->master) {
         return (float *)(h->master->data + part->home_offset);
     }
     if (block && h->master) {
@@ -47,7 +47,7 @@ static float *find_part(car_rank *rank, int bundle, const car_part *part, car_cu
  * step gets it from here. */
 static bool wants_older(const car_rank *rank, int bundle) {
     const car_bundle *b = &rank->partition->bundles[bundle];
-    if (bundle < rank->stages && car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, 0, b->home)) == rank->device) {
+    if (bundle < rank->stages && car_rank_owner(rank, 0, b->home) == rank->device) {
         return true;
     }
     for (int i = 0; i < rank->batches; i++) {
@@ -83,8 +83,7 @@ static void drop_passing(car_rank *rank, car_holding_of_bundle *h) {
 static void settle(car_rank *rank) {
     for (int b = 0; b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
-        car_block_drop(rank, h->kept);
-        h->kept = NULL;
+        car_block_clear(rank, &h->kept);
         if (h->places == 0) {
             drop_passing(rank, h);
             car_rank_drop_copies(rank, b);
@@ -128,14 +127,21 @@ done:
     return status;
 }
 
-/* Room for the floats of any parameter. */
-static car_status allocate_room(const car_rank *rank, float **out, size_t *bytes) {
-    *bytes = 0;
+static size_t room_bytes(const car_rank *rank) {
+    size_t most = 0;
     for (int p = 0; p < car_graph_param_count(rank->graph); p++) {
-        size_t own = car_program_param_bytes(rank->program, p);
-        *bytes = own > *bytes ? own : *bytes;
+        size_t bytes = car_program_param_bytes(rank->program, p);
+        most = bytes > most ? bytes : most;
     }
-    return car_context_allocate(rank->context, *bytes, 1, out);
+    return most;
+}
+
+car_status car_rank_create_room(const car_rank *rank, float **out) {
+    return car_context_allocate(rank->context, room_bytes(rank), 1, out);
+}
+
+void car_rank_release_room(const car_rank *rank, float *room) {
+    car_context_release(rank->context, room, room_bytes(rank), 1);
 }
 
 car_status car_rank_settle_versions(car_rank *rank, bool goes_on) {
@@ -146,17 +152,12 @@ car_status car_rank_settle_versions(car_rank *rank, bool goes_on) {
 
 car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
     float *room = NULL;
-    size_t most = 0;
     car_status status = CAR_OK;
-    CAR_TRY(allocate_room(rank, &room, &most));
+    CAR_TRY(car_rank_create_room(rank, &room));
     for (int b = 0; b < rank->bundles; b++) {
         const car_holding_of_bundle *h = &rank->holding[b];
         const car_block *block = first_place(rank, h);
-        for (int c = 0; block && c < h->layout.count; c++) {
-            const car_part *part = &h->layout.parts[c];
-            if (!part->first) {
-                continue;
-            }
+        for (const car_part *part = NULL; block && (part = car_layout_next(&h->layout, part));) {
             float *floats = h->master ? (float *)(h->master->data + part->home_offset) : room;
             CAR_TRY(car_weights_draw(rank->program, part->param, seed, floats));
             car_engine_round(rank->program, part->param, floats, block->data + part->offset);
@@ -164,203 +165,204 @@ car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
     }
     status = car_rank_settle_versions(rank, false);
 done:
-    car_context_release(rank->context, room, room ? most : 0, 1);
+    car_rank_release_room(rank, room);
     return status;
+}
+
+/* ---- all together ---------------------------------------------------------------------------- */
+
+car_status car_rank_all_succeed(car_rank *rank, car_status own) {
+    car_status status = own;
+    for (int r = 0; r < rank->devices; r++) {
+        int32_t theirs = (int32_t)own;
+        car_status told = car_transport_broadcast(rank->transport, r, &theirs, sizeof theirs);
+        if (status == CAR_OK && (told != CAR_OK || theirs != CAR_OK)) {
+            status = told != CAR_OK ? told
+                                    : car_context_fail(rank->context, (car_status)theirs, "rank %d: %s", r,
+                                                       car_status_text((car_status)theirs));
+        }
+    }
+    return status;
+}
+
+bool car_rank_next_segment(const car_rank *rank, int stage, int32_t parts, car_segment *s) {
+    s->begin += s->part ? s->part->bytes : 0;
+    for (; s->which < CAR_SNAPSHOT_PARTS; s->which++) {
+        int state = s->which - CAR_SNAPSHOT_STATE_0;
+        while ((s->part = car_layout_next(&rank->holding[stage].layout, s->part))) {
+            bool kept = state < 0 || car_optimizer_keeps(&rank->config.optimizer, rank->graph, s->part->param, state);
+            if (kept && (parts & 1 << s->which)) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 
-static car_status gather_part(car_rank *rank, car_cut *cut, int bundle, const car_part *part, car_cut_part which,
-                              float *room) {
+static car_status gather_part(car_rank *rank, car_snapshot *snapshot, int bundle, const car_segment *s, float *room) {
     int keeper = car_rank_keeper_of(rank, bundle);
-    float *to = cut ? car_cut_data(cut, which, part->param) : NULL;
-    float *from = keeper == rank->device ? find_part(rank, bundle, part, which, room) : NULL;
-    if (keeper == rank->device && !from && which == CAR_CUT_PREVIOUS) {
+    car_snapshot_part which = (car_snapshot_part)s->which;
+    float *to = rank->device == 0 ? car_snapshot_data(snapshot, which, s->part->param) : NULL;
+    float *from = keeper == rank->device ? find_part(rank, bundle, s->part, which, room) : NULL;
+    if (keeper == rank->device && !from && which == CAR_SNAPSHOT_PREVIOUS) {
         /* Before the first step, or where nobody is ever stale. */
-        from = find_part(rank, bundle, part, CAR_CUT_WEIGHTS, room);
+        from = find_part(rank, bundle, s->part, CAR_SNAPSHOT_WEIGHTS, room);
     }
     if (keeper == rank->device && !from) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got what it should keep of %s",
-                                rank->device, car_graph_param(rank->graph, part->param)->name);
+                                rank->device, car_graph_param(rank->graph, s->part->param)->name);
     }
-    if (to && from && keeper == 0 && rank->device == 0) {
-        memcpy(to, from, part->bytes);
-        return CAR_OK;
+    if (to && from) {
+        memcpy(to, from, s->part->bytes);
     }
-    return car_transport_hand_over(rank->transport, keeper, 0, rank->device == 0 ? to : from, part->bytes);
+    return car_transport_hand_over(rank->transport, keeper, 0, rank->device == 0 ? to : from, s->part->bytes);
 }
 
-/* What rank 0's cut has: told to all. */
-static car_status agree_on_parts(car_rank *rank, car_cut *cut, int32_t *parts) {
+/* What rank 0's snapshot has: told to all. */
+static car_status agree_on_parts(car_rank *rank, car_snapshot *snapshot, int32_t *parts) {
     int32_t mask = 0;
-    for (int which = 0; rank->device == 0 && which < CAR_CUT_PARTS; which++) {
+    for (int which = 0; rank->device == 0 && which < CAR_SNAPSHOT_PARTS; which++) {
         for (int p = 0; p < car_graph_param_count(rank->graph); p++) {
-            mask |= car_cut_has(cut, (car_cut_part)which, p) ? 1 << which : 0;
+            mask |= car_snapshot_has(snapshot, (car_snapshot_part)which, p) ? 1 << which : 0;
         }
     }
     *parts = mask;
     return car_transport_broadcast(rank->transport, 0, parts, sizeof *parts);
 }
 
-/* Of what ranks agreed on, what there is of a parameter. */
-static bool is_exchanged(const car_rank *rank, int32_t parts, int which, const car_part *part) {
-    int state = which - CAR_CUT_STATE_0;
-    return (parts & 1 << which) &&
-           (state < 0 || car_optimizer_keeps(&rank->config.optimizer, rank->graph, part->param, state));
-}
-
-car_status car_rank_gather(car_rank *rank, car_cut *cut) {
+car_status car_rank_gather(car_rank *rank, car_snapshot *snapshot) {
     int32_t parts = 0;
     float *room = NULL;
-    size_t most = 0;
     car_status status = CAR_OK;
-    CAR_TRY(allocate_room(rank, &room, &most));
-    CAR_TRY(agree_on_parts(rank, cut, &parts));
+    CAR_TRY(car_rank_all_succeed(rank, car_rank_create_room(rank, &room)));
+    CAR_TRY(agree_on_parts(rank, snapshot, &parts));
     for (int b = 0; b < rank->stages; b++) {
-        const car_layout *layout = &rank->holding[b].layout;
-        for (int c = 0; c < layout->count; c++) {
-            const car_part *part = &layout->parts[c];
-            for (int which = 0; part->first && which < CAR_CUT_PARTS; which++) {
-                if (is_exchanged(rank, parts, which, part)) {
-                    CAR_TRY(gather_part(rank, rank->device == 0 ? cut : NULL, b, part, (car_cut_part)which, room));
-                }
-            }
+        for (car_segment s = {0}; car_rank_next_segment(rank, b, parts, &s);) {
+            CAR_TRY(gather_part(rank, snapshot, b, &s, room));
         }
     }
     if (rank->device == 0) {
-        const car_cut_numbers numbers = {.step = rank->first_step,
-                                         .updates = rank->updates,
-                                         .norm = rank->last_norm,
-                                         .since = car_optimizer_since(rank->optimizer)};
-        car_cut_set_numbers(cut, &numbers);
+        const car_snapshot_numbers numbers = {.step = rank->first_step,
+                                              .updates = rank->updates,
+                                              .norm = rank->last_norm,
+                                              .since = car_optimizer_since(rank->optimizer)};
+        car_snapshot_set_numbers(snapshot, &numbers);
     }
 done:
-    car_context_release(rank->context, room, room ? most : 0, 1);
+    car_rank_release_room(rank, room);
     return status;
 }
 
 /* ---- spreading ------------------------------------------------------------------------------- */
 
-car_status car_rank_put_part(car_rank *rank, int param, car_cut_part which, const float *data) {
-    size_t bytes = car_program_param_bytes(rank->program, param);
+/* Where a bundle's weights, or those of the version before, are put; NULL: not here. */
+static car_status find_target(car_rank *rank, int bundle, car_snapshot_part which, car_block **out) {
+    car_holding_of_bundle *h = &rank->holding[bundle];
+    bool previous = which == CAR_SNAPSHOT_PREVIOUS, older = previous && h->places < 2 && wants_older(rank, bundle);
     car_status status = CAR_OK;
-    if (which >= CAR_CUT_STATE_0) {
-        int state = (int)which - CAR_CUT_STATE_0;
-        float *to =
-            state < car_optimizer_states(rank->optimizer) ? car_optimizer_state(rank->optimizer, state, param) : NULL;
-        if (to) {
-            memcpy(to, data, bytes);
-        }
+    if (older && !h->older) {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &h->older));
+    }
+    *out = !previous ? first_place(rank, h) : h->places == 2 ? h->held[1].block : older ? h->older : NULL;
+done:
+    return status;
+}
+
+static void put_state(car_rank *rank, int param, int state, const float *data) {
+    bool has = state < car_optimizer_states(rank->optimizer);
+    float *to = has ? car_optimizer_state(rank->optimizer, state, param) : NULL;
+    if (to) {
+        memcpy(to, data, car_program_param_bytes(rank->program, param));
+    }
+}
+
+car_status car_rank_put_part(car_rank *rank, int param, car_snapshot_part which, const float *data) {
+    car_status status = CAR_OK;
+    if (which >= CAR_SNAPSHOT_STATE_0) {
+        put_state(rank, param, (int)which - CAR_SNAPSHOT_STATE_0, data);
         return CAR_OK;
     }
     for (int b = 0; b < rank->bundles; b++) {
-        car_holding_of_bundle *h = &rank->holding[b];
-        for (int c = 0; c < h->layout.count; c++) {
-            if (h->layout.parts[c].param != param || !h->layout.parts[c].first) {
-                continue;
-            }
-            car_block *block = first_place(rank, h);
-            if (which == CAR_CUT_PREVIOUS && h->places == 2) {
-                block = h->held[1].block;
-            } else if (which == CAR_CUT_PREVIOUS && wants_older(rank, b)) {
-                if (!h->older) {
-                    CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &h->older));
-                }
-                block = h->older;
-            } else if (which == CAR_CUT_PREVIOUS) {
-                block = NULL;
-            }
-            const car_part *part = &h->layout.parts[c];
-            if (block) {
-                car_engine_round(rank->program, param, data, block->data + part->offset);
-            }
-            if (h->master && which == CAR_CUT_WEIGHTS) {
-                memcpy(h->master->data + part->home_offset, data, bytes);
-            }
+        const car_holding_of_bundle *h = &rank->holding[b];
+        const car_part *part = car_layout_find(&h->layout, param);
+        car_block *block = NULL;
+        if (!part) {
+            continue;
+        }
+        CAR_TRY(find_target(rank, b, which, &block));
+        if (block) {
+            car_engine_round(rank->program, param, data, block->data + part->offset);
+        }
+        if (h->master && which == CAR_SNAPSHOT_WEIGHTS) {
+            memcpy(h->master->data + part->home_offset, data, part->bytes);
         }
     }
 done:
     return status;
 }
 
-/* From rank 0's cut to all. */
-static car_status share_parts(car_rank *rank, car_cut *cut, int32_t parts, const car_part *part, float *room) {
-    car_status status = CAR_OK;
-    for (int which = 0; which < CAR_CUT_PARTS; which++) {
-        if (is_exchanged(rank, parts, which, part)) {
-            if (rank->device == 0) {
-                memcpy(room, car_cut_data(cut, (car_cut_part)which, part->param), part->bytes);
-            }
-            CAR_TRY(car_transport_broadcast(rank->transport, 0, room, part->bytes));
-            CAR_TRY(car_rank_put_part(rank, part->param, (car_cut_part)which, room));
-        }
-    }
-done:
-    return status;
-}
-
-static car_status share(car_rank *rank, car_cut *cut, int32_t parts) {
+/* From rank 0's snapshot to all. Whoever has no room for something takes part all the same, until all know of it. */
+static car_status share(car_rank *rank, car_snapshot *snapshot, int32_t parts) {
     float *room = NULL;
-    size_t most = 0;
-    car_status status = CAR_OK;
-    CAR_TRY(allocate_room(rank, &room, &most));
+    car_status status = CAR_OK, own = CAR_OK;
+    CAR_TRY(car_rank_all_succeed(rank, car_rank_create_room(rank, &room)));
     for (int b = 0; b < rank->stages; b++) {
-        const car_layout *layout = &rank->holding[b].layout;
-        for (int c = 0; c < layout->count; c++) {
-            if (layout->parts[c].first) {
-                CAR_TRY(share_parts(rank, cut, parts, &layout->parts[c], room));
+        for (car_segment s = {0}; car_rank_next_segment(rank, b, parts, &s);) {
+            car_snapshot_part which = (car_snapshot_part)s.which;
+            if (rank->device == 0) {
+                memcpy(room, car_snapshot_data(snapshot, which, s.part->param), s.part->bytes);
             }
+            CAR_TRY(car_transport_broadcast(rank->transport, 0, room, s.part->bytes));
+            own = own == CAR_OK ? car_rank_put_part(rank, s.part->param, which, room) : own;
         }
     }
-    status = car_rank_settle_versions(rank, (parts & 1 << CAR_CUT_PREVIOUS) != 0);
+    CAR_TRY(car_rank_all_succeed(rank, own));
+    status = car_rank_settle_versions(rank, (parts & 1 << CAR_SNAPSHOT_PREVIOUS) != 0);
 done:
-    car_context_release(rank->context, room, room ? most : 0, 1);
+    car_rank_release_room(rank, room);
     return status;
 }
 
-car_status car_rank_spread(car_rank *rank, car_cut *cut) {
-    car_cut_numbers numbers = {0};
+car_status car_rank_spread(car_rank *rank, car_snapshot *snapshot) {
+    car_snapshot_numbers numbers = {0};
     int32_t parts = 0;
     car_status status = CAR_OK;
-    CAR_TRY(agree_on_parts(rank, cut, &parts));
+    CAR_TRY(agree_on_parts(rank, snapshot, &parts));
     if (rank->device == 0) {
-        numbers = car_cut_get_numbers(cut);
+        numbers = car_snapshot_get_numbers(snapshot);
     }
     CAR_TRY(car_transport_broadcast(rank->transport, 0, &numbers, sizeof numbers));
     if (numbers.step == 0) {
-        parts &= ~(1 << CAR_CUT_PREVIOUS); /* the same as the weights */
+        parts &= ~(1 << CAR_SNAPSHOT_PREVIOUS); /* the same as the weights */
     }
     rank->first_step = numbers.step;
-    if (rank->device == 0) {
-        car_rank_report_from(rank, rank->first_step);
-    }
     rank->updates = numbers.updates;
     rank->last_norm = numbers.norm;
     car_optimizer_set_since(rank->optimizer, numbers.since);
-    CAR_TRY(share(rank, cut, parts));
+    CAR_TRY(share(rank, snapshot, parts));
 done:
     return status;
 }
 
 /* Before a further run: everybody gets what the keepers have. */
 car_status car_rank_go_on(car_rank *rank) {
-    car_cut *cut = NULL;
+    car_snapshot *snapshot = NULL;
     car_status status = CAR_OK;
     if (rank->newest == 0) {
         return CAR_OK;
     }
     if (rank->alone) {
-        rank->goes_on = car_plan_delay(rank->plan, 0, 0) > 0;
+        rank->goes_on = car_rank_has_previous(rank);
         rename_versions(rank);
         return CAR_OK;
     }
-    if (rank->device == 0) {
-        CAR_TRY(car_rank_create_cut(rank, &cut));
-    }
-    CAR_TRY(car_rank_gather(rank, cut));
-    CAR_TRY(car_rank_spread(rank, cut));
+    CAR_TRY(car_rank_all_succeed(rank, rank->device == 0 ? car_rank_create_snapshot(rank, &snapshot) : CAR_OK));
+    CAR_TRY(car_rank_gather(rank, snapshot));
+    CAR_TRY(car_rank_spread(rank, snapshot));
 done:
-    car_cut_destroy(cut);
+    car_snapshot_destroy(snapshot);
     return status;
 }
 
@@ -396,21 +398,22 @@ car_weights *car_rank_previous_weights(car_rank *rank) {
 
 car_status car_rank_agree(car_context *context, car_transport *transport, const char *what, const char *text) {
     enum { LENGTH = 160 };
-    int size = car_transport_size(transport), rank = car_transport_rank(transport);
-    char mine[LENGTH] = "", *all = NULL;
+    char first[LENGTH] = "";
     car_status status = CAR_OK;
-    strncpy(mine, text, sizeof mine - 1);
-    CAR_TRY(car_context_allocate(context, (size_t)size, LENGTH, &all));
-    CAR_TRY(car_transport_all_gather(transport, mine, LENGTH, all));
-    for (int r = 1; r < size && status == CAR_OK; r++) {
-        const char *other = all + (size_t)r * LENGTH;
-        if (strcmp(all, other) != 0) {
+    for (int r = 0; r < car_transport_size(transport); r++) { /* in turn: nobody needs memory for all */
+        char other[LENGTH] = "";
+        strncpy(other, text, sizeof other - 1);
+        CAR_TRY(car_transport_broadcast(transport, r, other, sizeof other));
+        if (r == 0) {
+            memcpy(first, other, sizeof first);
+        }
+        if (status == CAR_OK && strcmp(first, other) != 0) {
             status = car_context_fail(context, CAR_ERROR_ARGUMENT,
                                       "rank %d has another %s than rank 0: %s%s%s. Start all ranks alike%s", r, what,
-                                      other, all[0] ? ", not " : "", all, rank == r ? " (this is that rank)" : "");
+                                      other, first[0] ? ", not " : "", first,
+                                      car_transport_rank(transport) == r ? " (this is that rank)" : "");
         }
     }
 done:
-    car_context_release(context, all, all ? (size_t)size : 0, LENGTH);
     return status;
 }

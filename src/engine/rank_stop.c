@@ -9,22 +9,10 @@
  *
  * What is dropped must not leave messages behind. All ranks list the windows that any of them has listed or sent to, and
  * messages of dropped tasks between them are sent with nothing in them, and what arrives for such tasks is thrown away. */
-#include <string.h>
-
 #include "engine/rank_internal.h"
 
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
-}
-
-/* ---- notes ----------------------------------------------------------------------------------- */
-
-static car_status tell_all(car_rank *rank, car_note_kind kind, const car_ending *note) {
-    car_status status = CAR_OK;
-    for (int r = 1; status == CAR_OK && r < rank->devices; r++) {
-        status = car_rank_send_note(rank, kind, 0, 0, r, note, sizeof *note);
-    }
-    return status;
 }
 
 /* ---- how far a rank is ------------------------------------------------------------------------- */
@@ -44,31 +32,24 @@ static bool loses_previous(const car_rank *rank) {
 static car_ending own_answer(const car_rank *rank) {
     int64_t end = rank->newest_begun + (loses_previous(rank) ? 1 : 0);
     if (rank->device == 0) {
-        end = larger(end, car_rank_reported(rank) - rank->first_step);
+        end = larger(end, car_rank_reported(rank));
     }
-    return (car_ending){.end = end,
-                        .windows = rank->windows_used,
-                        .squares = car_rank_squares_expected(rank),
-                        .losses = car_rank_losses_under_way(rank)};
+    return (car_ending){.end = end, .windows = rank->windows_used};
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-static car_status apply(car_rank *rank, const car_ending *note) {
-    car_status status = CAR_OK;
+static car_status apply(car_rank *rank, const car_ending *ending) {
     rank->frozen = false;
+    rank->released = true;
     pthread_cond_broadcast(&rank->changed);
-    if (note->end < rank->limit) {
-        rank->limit = note->end;
-        rank->report_end = rank->first_step + rank->limit;
-        rank->shortened = true;
-        rank->windows = note->windows < rank->windows ? note->windows : rank->windows;
-        CAR_TRY(car_rank_settle_squares(rank, note->squares));
-        CAR_TRY(car_rank_settle_losses(rank, note->losses));
-        CAR_TRY(car_rank_settle_snapshot(rank, note->snapshot));
+    if (ending->end >= rank->limit) {
+        return CAR_OK;
     }
-done:
-    return status;
+    rank->limit = ending->end;
+    rank->shortened = true;
+    rank->windows = ending->windows < rank->windows ? ending->windows : rank->windows;
+    return car_rank_settle_snapshot(rank, ending->snapshot);
 }
 
 /* An update may be listed up to so many windows after its step: where its version is first used. */
@@ -80,7 +61,7 @@ static car_status decide(car_rank *rank) {
     car_status status = CAR_OK;
     end->windows = larger(end->windows, end->end + WINDOWS_AFTER);
     end->snapshot = car_rank_snapshot_expected(rank);
-    CAR_TRY(tell_all(rank, CAR_NOTE_END, end));
+    CAR_TRY(car_rank_send_note(rank, CAR_NONE, (car_rank_note){.kind = CAR_NOTE_END, .ending = *end}));
     CAR_TRY(apply(rank, end));
 done:
     return status;
@@ -90,21 +71,16 @@ static car_status take_answer(car_rank *rank, const car_ending *answer) {
     car_ending *end = &rank->ending;
     end->end = larger(end->end, answer->end);
     end->windows = larger(end->windows, answer->windows);
-    end->squares = larger(end->squares, answer->squares);
-    end->losses = larger(end->losses, answer->losses);
     return ++rank->answers == rank->devices ? decide(rank) : CAR_OK;
 }
 
 static car_status ask(car_rank *rank) {
-    const car_ending order = {.asks = 1}, own = own_answer(rank);
+    const car_ending own = own_answer(rank);
     car_status status = CAR_OK;
     rank->asked = rank->frozen = true;
     rank->ending = (car_ending){0};
     rank->answers = 0;
-    for (int r = 1; r < rank->devices; r++) {
-        CAR_TRY(car_rank_expect_note(rank, CAR_NOTE_ANSWER, 0, 0, r, sizeof own));
-    }
-    CAR_TRY(tell_all(rank, CAR_NOTE_ORDER, &order));
+    CAR_TRY(car_rank_send_note(rank, CAR_NONE, (car_rank_note){.kind = CAR_NOTE_ASK}));
     CAR_TRY(take_answer(rank, &own));
 done:
     return status;
@@ -112,42 +88,26 @@ done:
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-car_status car_rank_await_order(car_rank *rank) {
-    return rank->device == 0 ? CAR_OK : car_rank_expect_note(rank, CAR_NOTE_ORDER, 0, 0, 0, sizeof(car_ending));
-}
-
-car_status car_rank_give_last_order(car_rank *rank) {
-    const car_ending over = {.asks = 0};
-    return rank->device == 0 && !rank->asked ? tell_all(rank, CAR_NOTE_ORDER, &over) : CAR_OK;
+car_status car_rank_release(car_rank *rank) {
+    const car_rank_note over = {.kind = CAR_NOTE_END, .ending = {.end = INT64_MAX}};
+    return rank->device == 0 && !rank->asked ? car_rank_send_note(rank, CAR_NONE, over) : CAR_OK;
 }
 
 void car_rank_look_for_stop(car_rank *rank) {
     if (rank->device == 0 && !rank->asked && !rank->ended && atomic_load(&rank->stop)) {
-        car_status status = ask(rank);
-        if (status != CAR_OK) {
-            car_rank_fail(rank, status);
-        }
+        car_rank_fail(rank, ask(rank));
     }
 }
 
-car_status car_rank_hear_of_end(car_rank *rank, const car_parcel *parcel) {
-    car_ending note;
-    car_status status = CAR_OK;
-    memcpy(&note, parcel->block->data, sizeof note);
-    if (parcel->note == CAR_NOTE_ANSWER) {
-        return take_answer(rank, &note);
+car_status car_rank_hear_of_end(car_rank *rank, const car_rank_note *note) {
+    if (note->kind == CAR_NOTE_ANSWER) {
+        return take_answer(rank, &note->ending);
     }
-    if (parcel->note == CAR_NOTE_END) {
-        return apply(rank, &note);
+    if (note->kind == CAR_NOTE_END) {
+        return apply(rank, &note->ending);
     }
-    if (note.asks) {
-        const car_ending own = own_answer(rank);
-        rank->frozen = true;
-        CAR_TRY(car_rank_send_note(rank, CAR_NOTE_ANSWER, 0, 0, 0, &own, sizeof own));
-        CAR_TRY(car_rank_expect_note(rank, CAR_NOTE_END, 0, 0, 0, sizeof own));
-    }
-done:
-    return status;
+    rank->frozen = true;
+    return car_rank_send_note(rank, 0, (car_rank_note){.kind = CAR_NOTE_ANSWER, .ending = own_answer(rank)});
 }
 
 bool car_rank_is_dropped(const car_rank *rank, const car_task *task) {

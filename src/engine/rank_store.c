@@ -28,6 +28,11 @@ void car_block_drop(car_rank *rank, car_block *block) {
     }
 }
 
+void car_block_clear(car_rank *rank, car_block **block) {
+    car_block_drop(rank, *block);
+    *block = NULL;
+}
+
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 /* Parameters whose size keeps what follows aligned come first, small odd ones last. */
@@ -58,28 +63,35 @@ static bool is_first_in_stage(const car_rank *rank, const car_stage *stage, int 
     return true;
 }
 
-static const car_part *first_part(const car_layout *layout, int param) {
-    for (int c = 0; c < layout->count; c++) {
-        if (layout->parts[c].param == param && layout->parts[c].first) {
-            return &layout->parts[c];
-        }
+const car_part *car_layout_next(const car_layout *layout, const car_part *after) {
+    const car_part *part = after ? after + 1 : layout->parts, *end = layout->parts + layout->count;
+    while (part < end && !part->first) {
+        part++;
     }
-    return NULL;
+    return part < end ? part : NULL;
+}
+
+const car_part *car_layout_find(const car_layout *layout, int param) {
+    const car_part *part = car_layout_next(layout, NULL);
+    while (part && part->param != param) {
+        part = car_layout_next(layout, part);
+    }
+    return part;
 }
 
 /* Weights and sums have offsets of their own, since weights may be rounded; the sums of further uses come behind. */
-static void add_part(const car_rank *rank, car_layout *layout, int l, int slot, bool first) {
-    int param = car_graph_op(rank->graph, l)->params[slot];
+static void add_part(const car_rank *rank, car_layout *layout, int l, int index, bool first) {
+    int param = car_graph_op(rank->graph, l)->params[index];
     size_t bytes = car_program_param_bytes(rank->program, param);
-    size_t derived = slot == 0 ? car_program_derived_bytes(rank->program, l) : 0;
+    size_t derived = index == 0 ? car_program_derived_bytes(rank->program, l) : 0;
     layout->parts[layout->count] =
         (car_part){.op = l,
-                   .slot = slot,
+                   .index = index,
                    .param = param,
                    .first = first,
-                   .offset = first ? layout->bytes : first_part(layout, param)->offset,
+                   .offset = first ? layout->bytes : car_layout_find(layout, param)->offset,
                    .sum_offset = layout->sum_bytes,
-                   .home_offset = first ? layout->sum_bytes : first_part(layout, param)->sum_offset,
+                   .home_offset = first ? layout->sum_bytes : car_layout_find(layout, param)->sum_offset,
                    .bytes = bytes,
                    .derived_offset = layout->derived_bytes,
                    .derived_bytes = derived};
@@ -155,7 +167,7 @@ done:
 
 const car_part *car_rank_home_part(const car_rank *rank, int bundle) {
     const car_bundle *b = &rank->partition->bundles[bundle];
-    return first_part(&rank->holding[b->home].layout, b->param);
+    return car_layout_find(&rank->holding[b->home].layout, b->param);
 }
 
 /* ---- versions -------------------------------------------------------------------------------- */
@@ -340,8 +352,8 @@ void car_rank_destroy_store(car_rank *rank) {
         car_block_drop(rank, h->mean);
         car_context_release(rank->context, h->layout.parts, (size_t)car_graph_use_count(rank->graph),
                             sizeof *h->layout.parts);
-        car_context_release(rank->context, h->own, h->own ? (size_t)rank->sums_held : 0, sizeof *h->own);
-        car_context_release(rank->context, h->sums, h->sums ? (size_t)rank->sums_held : 0, sizeof *h->sums);
+        car_context_release(rank->context, h->own, (size_t)rank->sums_held, sizeof *h->own);
+        car_context_release(rank->context, h->sums, (size_t)rank->sums_held, sizeof *h->sums);
     }
     car_context_release(rank->context, rank->holding, (size_t)rank->bundles, sizeof *rank->holding);
     car_optimizer_destroy(rank->optimizer);

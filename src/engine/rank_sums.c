@@ -27,9 +27,9 @@ static void add_range(const car_rank *rank, const car_layout *layout, size_t beg
         size_t from = part->sum_offset > begin ? part->sum_offset : begin, to = part->sum_offset + part->bytes;
         to = to < end ? to : end;
         if (several > 1) {
-            car_engine_join(rank->program, op, part->slot, sum + part->sum_offset, own + part->sum_offset, several);
+            car_engine_join(rank->program, op, part->index, sum + part->sum_offset, own + part->sum_offset, several);
         } else if (from < to) {
-            car_engine_add_range(rank->program, op, part->slot, from - part->sum_offset, to - part->sum_offset,
+            car_engine_add_range(rank->program, op, part->index, from - part->sum_offset, to - part->sum_offset,
                                  sum + part->sum_offset, own + part->sum_offset);
         }
     }
@@ -144,25 +144,26 @@ static uint64_t all_pieces(const car_rank *rank, int bundle) {
     return pieces == CAR_MOST_PIECES ? UINT64_MAX : bit_of(pieces) - 1;
 }
 
-static car_own *find_own(car_rank *rank, int bundle, int64_t step, int worker) {
+static car_own *find_own(car_rank *rank, int bundle, int64_t step, int leg) {
     car_own *own = rank->holding[bundle].own;
     for (int s = 0; s < rank->sums_held; s++) {
-        if (own[s].block && own[s].step == step && own[s].worker == worker) {
+        if (own[s].block && own[s].step == step && own[s].leg == leg) {
             return &own[s];
         }
     }
     return NULL;
 }
 
-/* Whether the ties of a sum are added where micro-batch `number` finishes it. */
-static bool takes_ties(const car_rank *rank, int bundle, int number) {
-    return number == rank->batches - 1 && bundle < rank->stages && car_usage_adds_ties_early(rank->usage);
+/* Whether the ties of a sum are added where a backward finishes it. */
+static bool takes_ties(const car_rank *rank, const car_task *backward, int bundle) {
+    return bundle < rank->stages && car_usage_adds_ties_early(rank->usage) && car_usage_finishes(rank->usage, backward);
 }
 
 /* Adds a piece of a gradient that waited to the sum, which has it now. */
-static car_status add_piece(car_rank *rank, int bundle, int number, const car_sum *sum, car_own *own, int piece) {
+static car_status add_piece(car_rank *rank, int bundle, const car_sum *sum, car_own *own, int piece) {
     size_t begin = 0, bytes = 0;
     int64_t step = sum->step;
+    bool ties = own->takes_ties;
     char *to = sum->block->data;
     const char *from = own->block->data;
     car_status status = CAR_OK;
@@ -172,13 +173,13 @@ static car_status add_piece(car_rank *rank, int bundle, int number, const car_su
     pthread_mutex_unlock(&rank->lock);
     add_range(rank, &rank->holding[bundle].layout, begin, begin + bytes, to, from);
     pthread_mutex_lock(&rank->lock);
-    if (takes_ties(rank, bundle, number)) {
+    if (ties) {
         status = add_ties_to(rank, bundle, step, to, begin, begin + bytes);
     }
     if (--own->adding == 0 && own->waiting == 0) { /* whoever adds the last */
         car_block_drop(rank, own->block);
         *own = (car_own){.step = CAR_NONE};
-        if (takes_ties(rank, bundle, number)) {
+        if (ties) {
             drop_ties(rank, bundle, step);
         }
     }
@@ -187,7 +188,8 @@ static car_status add_piece(car_rank *rank, int bundle, int number, const car_su
 
 car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundle, car_block *block) {
     car_own *own = rank->holding[bundle].own, *free_one = NULL;
-    const car_sum *sum = car_rank_find_sum(rank, bundle, backward->step, car_usage_leg(rank->usage, backward));
+    int leg = car_usage_leg(rank->usage, backward);
+    const car_sum *sum = car_rank_find_sum(rank, bundle, backward->step, leg);
     int pieces = car_plan_pieces(rank->plan, bundle);
     car_status status = CAR_OK;
     for (int s = 0; s < rank->sums_held; s++) {
@@ -199,7 +201,8 @@ car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundl
                                 rank->device, bundle);
     }
     *free_one = (car_own){.step = backward->step,
-                          .worker = backward->worker % rank->workers,
+                          .leg = leg,
+                          .takes_ties = takes_ties(rank, backward, bundle),
                           .block = block,
                           .waiting = all_pieces(rank, bundle)};
     if (!sum || sum->missing) {
@@ -207,7 +210,7 @@ car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundl
     }
     for (int piece = 0; sum && free_one->block && piece < pieces; piece++) {
         if (free_one->waiting & bit_of(piece) & ~sum->missing) {
-            CAR_TRY(add_piece(rank, bundle, backward->worker, sum, free_one, piece));
+            CAR_TRY(add_piece(rank, bundle, sum, free_one, piece));
         }
     }
 done:
@@ -215,20 +218,20 @@ done:
 }
 
 car_status car_rank_finish_sum(car_rank *rank, const car_task *backward, int bundle) {
-    return takes_ties(rank, bundle, backward->worker) ? car_rank_add_ties(rank, bundle, backward->step) : CAR_OK;
+    return takes_ties(rank, backward, bundle) ? car_rank_add_ties(rank, bundle, backward->step) : CAR_OK;
 }
 
 car_status car_rank_settle_piece(car_rank *rank, const car_task *receive) {
-    car_sum *sum = car_rank_find_sum(rank, receive->bundle, receive->step, car_usage_leg(rank->usage, receive));
+    int leg = car_usage_leg(rank->usage, receive);
+    car_sum *sum = car_rank_find_sum(rank, receive->bundle, receive->step, leg);
     bool partial = receive->cargo == CAR_CARGO_PARTIAL;
-    car_own *own =
-        partial ? find_own(rank, receive->bundle, receive->step, (receive->worker + 1) % rank->workers) : NULL;
+    car_own *own = partial ? find_own(rank, receive->bundle, receive->step, leg) : NULL;
     if (!sum) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a piece of bundle %d belongs to no sum",
                                 rank->device, receive->bundle);
     }
     sum->missing &= ~bit_of(receive->piece);
-    return own ? add_piece(rank, receive->bundle, receive->worker + 1, sum, own, receive->piece) : CAR_OK;
+    return own ? add_piece(rank, receive->bundle, sum, own, receive->piece) : CAR_OK;
 }
 
 car_status car_rank_join(car_rank *rank, const car_task *task, int bundle) {

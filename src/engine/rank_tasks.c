@@ -7,11 +7,20 @@
 
 /* ---- pretending to be slower ------------------------------------------------------------------ */
 
+/* In [-1, 1), the same for a task in every run of a seed, whatever rule orders them. */
+static double draw(const car_rank *rank, const car_task *task) {
+    uint64_t number = (uint64_t)car_rank_step_of(rank, task) * (uint64_t)rank->batches + (uint64_t)task->micro_batch;
+    uint64_t counter =
+        (number * (uint64_t)rank->stages + (uint64_t)task->stage) * 2 + (task->kind == CAR_TASK_BACKWARD);
+    return 2 * (double)car_random_uniform(car_random_key(rank->config.seed, "jitter"), counter) - 1;
+}
+
 /* Several ranks on few cores disturb each other's times. With `step_seconds` a forward or backward takes its share of
- * that time, whoever else computes meanwhile: asleep, once it is done. */
+ * that time, whoever else computes meanwhile: asleep, once it is done. With `step_jitter` shares vary at random. */
 static void pretend(const car_rank *rank, const car_task *task, double begin) {
     const car_stage *stage = &rank->partition->stages[task->stage];
     double share = task->kind == CAR_TASK_BACKWARD ? stage->backward : stage->forward;
+    share *= rank->config.step_jitter > 0 ? 1 + rank->config.step_jitter * draw(rank, task) : 1;
     double left = begin + rank->config.step_seconds * share - car_clock_seconds();
     if (rank->config.step_seconds > 0 && left > 0) {
         nanosleep(&(struct timespec){(time_t)left, (long)((left - floor(left)) * 1e9)}, NULL);
@@ -38,7 +47,7 @@ static car_held find_version(car_rank *rank, int bundle, const car_task *task, i
     *place = car_usage_holding(rank->usage, bundle)->block;
     const car_holding_of_bundle *h = &rank->holding[*place];
     bool stale =
-        version == CAR_VERSION_BEFORE || (task->step == 0 && car_plan_delay(rank->plan, task->worker, home) > 0);
+        version == CAR_VERSION_BEFORE || (task->step == 0 && car_plan_delay(rank->plan, task->micro_batch, home) > 0);
     if (h->older && stale) {
         return (car_held){.block = h->older};
     }
@@ -85,9 +94,9 @@ static car_status forward(car_rank_thread *thread, const car_entry *entry, int *
     int from = *at != CAR_NONE ? *at : stage->first, end = entry->until;
     car_status status = CAR_OK;
     if (task->stage == 0 && *at == CAR_NONE) {
-        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->worker),
+        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->micro_batch),
                        rank->purpose != CAR_PURPOSE_LOSS);
-        CAR_TRY(rank->config.feed(rank->config.feed_user, step, task->worker, tape));
+        CAR_TRY(rank->config.feed(rank->config.feed_user, step, task->micro_batch, tape));
     }
     CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, from, end));
     *at = end < stage->end ? end : CAR_NONE;
@@ -96,8 +105,8 @@ static car_status forward(car_rank_thread *thread, const car_entry *entry, int *
     if (made && !isfinite(tape->loss) && !may_be_any) {
         status = car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
                                   "the loss of worker %d in step %lld is not finite: a smaller learning rate, warm-up, "
-                                  "--clip-norm or --skip-nonfinite may help",
-                                  task->worker % rank->workers, (long long)step + 1);
+                                  "clip-norm or skip-nonfinite may help",
+                                  task->micro_batch % rank->workers, (long long)step + 1);
     }
 done:
     return status;
@@ -105,38 +114,55 @@ done:
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* With the lock. */
+/* The sum that a backward adds to, if it is whole: its worker's own, where those are kept apart, or the one over all. With
+ * one micro-batch a worker there is nothing to add to a worker's own. */
+static car_sum *find_whole_sum(car_rank *rank, const car_task *task, int bundle) {
+    int own = car_usage_own_of(rank->usage, task);
+    bool single = car_usage_keeps_apart(rank->usage) && rank->batches == rank->workers;
+    if (own > 0 && single) {
+        return NULL;
+    }
+    car_sum *sum = own > 0 ? car_rank_find_sum_of(rank, bundle, task->step, own)
+                           : car_rank_find_sum(rank, bundle, task->step, car_usage_leg(rank->usage, task));
+    return sum && sum->missing == 0 ? sum : NULL;
+}
+
+static car_addition_kind kind_of_addition(const car_rank *rank, const car_task *task, const car_sum *sum) {
+    bool single = car_usage_keeps_apart(rank->usage) && rank->batches == rank->workers;
+    if (single && car_usage_own_of(rank->usage, task) > 0) {
+        return CAR_ADDITION_APART;
+    }
+    if (sum) {
+        return CAR_ADDITION_ADDS;
+    }
+    bool late = !car_usage_adds_by_worker(rank->usage) && car_usage_adds_late(rank->usage, task);
+    return late ? CAR_ADDITION_WAITS : CAR_ADDITION_BEGINS;
+}
+
+/* With the lock: where a backward's gradient of a bundle goes. */
 static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car_addition *out) {
     int own = car_usage_own_of(rank->usage, task), leg = car_usage_leg(rank->usage, task);
-    bool several = rank->batches > rank->workers, by_worker = car_usage_adds_by_worker(rank->usage);
-    bool apart = car_usage_keeps_apart(rank->usage) && own > 0 && !several;
-    car_sum *sum = apart     ? NULL
-                   : own > 0 ? car_rank_find_sum_of(rank, bundle, task->step, own)
-                             : car_rank_find_sum(rank, bundle, task->step, leg);
-    sum = sum && sum->missing == 0 ? sum : NULL;
-    bool late = !sum && !by_worker && car_usage_adds_late(rank->usage, task);
-    bool first = task->worker == own; /* of all, or of its worker */
+    const car_sum *sum = find_whole_sum(rank, task, bundle);
+    car_addition_kind kind = kind_of_addition(rank, task, sum);
+    bool begins = kind == CAR_ADDITION_BEGINS, apart = kind == CAR_ADDITION_APART;
     car_status status = CAR_OK;
-    *out = (car_addition){apart  ? CAR_ADDITION_APART
-                          : sum  ? CAR_ADDITION_ADDS
-                          : late ? CAR_ADDITION_WAITS
-                                 : CAR_ADDITION_BEGINS,
-                          bundle, sum ? sum->block : NULL};
-    if (car_usage_adds_in_order(rank->usage) && (out->kind == CAR_ADDITION_BEGINS) != (first && !apart)) {
+    *out = (car_addition){kind, bundle, sum ? sum->block : NULL};
+    bool first = task->micro_batch == own && !apart; /* of all, or of its worker */
+    if (car_usage_adds_in_order(rank->usage) && begins != first) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
                                 "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, bundle,
-                                task->worker);
+                                task->micro_batch);
     }
     if (sum) {
         car_arena_assign(rank->arena, sum->block->data, CAR_MEMORY_GRADIENTS);
-    } else {
-        size_t bytes = rank->holding[bundle].layout.sum_bytes;
-        CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, bytes, &out->block));
-        if (rank->purpose == CAR_PURPOSE_LOSS) {
-            memset(out->block->data, 0, bytes); /* nobody computes it */
-        }
+        return CAR_OK;
     }
-    if (out->kind == CAR_ADDITION_BEGINS || apart) {
+    size_t bytes = rank->holding[bundle].layout.sum_bytes;
+    CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, bytes, &out->block));
+    if (rank->purpose == CAR_PURPOSE_LOSS) {
+        memset(out->block->data, 0, bytes); /* nobody computes it */
+    }
+    if (begins || apart) {
         status = car_rank_put_sum(rank, bundle,
                                   &(car_sum){.step = task->step, .leg = leg, .worker = own, .block = out->block});
     }
@@ -165,12 +191,12 @@ done:
 }
 
 /* What becomes of the gradient of a parameter of an operation, and its place in the block. */
-static const car_addition *addition_of(const car_rank *rank, const car_entry *entry, int l, int slot, void **place) {
+static const car_addition *addition_of(const car_rank *rank, const car_entry *entry, int l, int index, void **place) {
     for (int a = 0; a < entry->addition_count; a++) {
         const car_addition *addition = &entry->additions[a];
         const car_layout *layout = &rank->holding[addition->bundle].layout;
         for (int c = 0; c < layout->count; c++) {
-            if (layout->parts[c].op == l && layout->parts[c].slot == slot) {
+            if (layout->parts[c].op == l && layout->parts[c].index == index) {
                 *place = addition->block->data + layout->parts[c].sum_offset;
                 return addition;
             }
@@ -190,7 +216,7 @@ static void add_gradient(const car_rank *rank, const car_task *task, const car_o
     if (rank->ring) {
         car_engine_add(rank->program, op, p, sum, own, first);
     } else {
-        car_engine_add_any_order(rank->program, op, p, sum, own, first, place_in_order(rank, task->worker),
+        car_engine_add_any_order(rank->program, op, p, sum, own, first, place_in_order(rank, task->micro_batch),
                                  rank->batches);
     }
 }

@@ -54,8 +54,7 @@ done:
 /* The keeper of a run's last version keeps the one before, too, where the rule goes on from it. With two places it is there
  * anyway. */
 static bool keeps_previous(const car_rank *rank, const car_task *task) {
-    int owner = car_plan_owner(rank->plan, task->step, task->bundle);
-    bool keeper = car_plan_rank_of(rank->plan, owner) == rank->device;
+    bool keeper = car_rank_owner(rank, task->step, task->bundle) == rank->device;
     return task->version == rank->limit && keeper && car_plan_delay(rank->plan, 0, task->bundle) > 0 &&
            rank->holding[task->bundle].places < 2;
 }
@@ -107,7 +106,7 @@ static car_status complete_sum(car_rank *rank, const car_task *task) {
         car_rank_add_parts(rank, task->bundle, task->step);
         CAR_TRY(car_rank_add_ties(rank, task->bundle, task->step));
     }
-    if (rank->norm) {
+    if (rank->measures) {
         CAR_TRY(car_rank_measure(rank, task));
     }
 done:
@@ -196,7 +195,7 @@ car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
             return CAR_OK;
         }
         bool moves =
-            rank->norm && rank->holding[entry->task.bundle].places == 0; /* it may be measured before its turn */
+            rank->measures && rank->holding[entry->task.bundle].places == 0; /* it may be measured before its turn */
         if (moves || !car_rank_may_judge(rank, &entry->task) || !car_rank_may_commit(rank, entry->task.version)) {
             entry->at = 0;
             return CAR_OK;

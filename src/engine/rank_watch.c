@@ -4,15 +4,6 @@
 
 #include "engine/rank_internal.h"
 
-/* What a status carries. */
-typedef struct status_head {
-    int64_t step; /* that the rank is in */
-    int64_t run;  /* which it is in */
-    int32_t waits;
-    int32_t wishes_to_stop;
-    char doing[96];
-} status_head;
-
 /* Seconds without a sign of life. */
 static double patience_of(const car_rank *rank) {
     return rank->config.watchdog_seconds > 0 ? rank->config.watchdog_seconds : 30;
@@ -25,7 +16,14 @@ static double lapse_of(const car_rank *rank) {
     return quarter > 0.5 ? quarter : 0.5;
 }
 
-const car_entry *car_rank_at(const car_rank *rank) {
+void car_rank_be_patient(car_rank *rank) {
+    for (int r = 0; r < rank->devices; r++) {
+        rank->sightings[r].when = car_clock_seconds();
+    }
+}
+
+/* The task that is worked on, or the first that waits; NULL: there is none. */
+static const car_entry *task_at(const car_rank *rank) {
     for (const car_entry *entry = rank->first; entry; entry = entry->next) {
         if (entry->running) {
             return entry;
@@ -34,57 +32,51 @@ const car_entry *car_rank_at(const car_rank *rank) {
     return rank->first;
 }
 
-/* ---- statuses -------------------------------------------------------------------------------- */
+/* The text of a task, or what to say if there is none. */
+typedef struct task_text {
+    char text[96];
+} task_text;
 
-static void describe(car_rank *rank, status_head *head) {
-    const car_entry *at = car_rank_at(rank);
-    head->waits = at && !at->running;
-    head->step = at ? car_rank_step_of(rank, &at->task) : rank->first_step + rank->limit;
-    if (at) {
-        car_task_format(rank->plan, &at->task, head->doing, sizeof head->doing);
+static task_text name_task(const car_rank *rank, const car_entry *entry, const char *none) {
+    task_text t = {""};
+    if (entry) {
+        car_task_format(rank->plan, &entry->task, t.text, sizeof t.text);
     } else {
-        snprintf(head->doing, sizeof head->doing, "%s", rank->aside ? rank->aside : "the end");
+        snprintf(t.text, sizeof t.text, "%s", none);
     }
+    return t;
 }
+
+/* ---- statuses -------------------------------------------------------------------------------- */
 
 bool car_rank_is_urgent(void *user) {
     car_rank *rank = user;
     return atomic_load(&rank->stop) && !atomic_load(&rank->wished);
 }
 
-size_t car_rank_tell(void *user, char *status) {
+size_t car_rank_tell(void *user, char *text) {
     car_rank *rank = user;
-    status_head head = {0};
     pthread_mutex_lock(&rank->lock);
-    describe(rank, &head);
-    head.run = rank->run;
-    head.wishes_to_stop = atomic_load(&rank->stop);
-    atomic_store(&rank->wished, head.wishes_to_stop != 0);
+    const car_entry *at = task_at(rank);
+    car_rank_status status = {.step = at ? car_rank_step_of(rank, &at->task) : rank->first_step + rank->limit,
+                              .run = rank->run,
+                              .waits = at && !at->running,
+                              .wishes_to_stop = atomic_load(&rank->stop)};
+    const task_text doing = name_task(rank, at, rank->aside ? rank->aside : "the end");
+    memcpy(status.doing, doing.text, sizeof status.doing);
+    atomic_store(&rank->wished, status.wishes_to_stop != 0);
     pthread_mutex_unlock(&rank->lock);
-    memcpy(status, &head, sizeof head);
-    return sizeof head;
+    memcpy(text, &status, sizeof status);
+    return sizeof status;
 }
 
-/* Reads what a peer says only as far as it goes. */
-static car_status read_status(car_rank *rank, int from, const char *status, size_t bytes, status_head *head) {
-    if (bytes != sizeof *head) {
-        return car_context_fail(rank->context, CAR_ERROR_IO,
-                                "rank %d sent a status of %zu bytes that makes no sense: ranks of another build, or a "
-                                "broken network",
-                                from, bytes);
-    }
-    memcpy(head, status, sizeof *head);
-    head->doing[sizeof head->doing - 1] = '\0';
-    return CAR_OK;
-}
-
-static void see(car_rank *rank, int from, const status_head *head) {
+static void see(car_rank *rank, int from, const char *text) {
     car_sighting *sighting = &rank->sightings[from];
+    car_rank_status *told = &sighting->told;
     sighting->when = car_clock_seconds();
-    sighting->step = head->step;
-    sighting->waits = head->waits != 0;
-    memcpy(sighting->doing, head->doing, sizeof sighting->doing);
-    if (head->run == rank->run && head->wishes_to_stop && rank->device == 0) {
+    memcpy(told, text, sizeof *told);
+    told->doing[sizeof told->doing - 1] = '\0';
+    if (told->run == rank->run && told->wishes_to_stop && rank->device == 0) {
         atomic_store(&rank->stop, true);
         car_rank_look_for_stop(rank);
     }
@@ -92,14 +84,14 @@ static void see(car_rank *rank, int from, const status_head *head) {
 
 void car_rank_heard(void *user, int from, const char *text, size_t bytes) {
     car_rank *rank = user;
-    status_head head = {0};
     pthread_mutex_lock(&rank->lock);
-    car_status status = read_status(rank, from, text, bytes, &head);
-    if (status == CAR_OK) {
-        see(rank, from, &head);
-    }
-    if (status != CAR_OK) {
-        car_rank_fail(rank, status);
+    if (bytes == sizeof(car_rank_status)) {
+        see(rank, from, text);
+    } else {
+        car_rank_fail(rank, car_context_fail(rank->context, CAR_ERROR_IO,
+                                             "rank %d sent a status of %zu bytes that makes no sense: ranks of another "
+                                             "build, or a broken network",
+                                             from, bytes));
     }
     pthread_mutex_unlock(&rank->lock);
 }
@@ -107,16 +99,13 @@ void car_rank_heard(void *user, int from, const char *text, size_t bytes) {
 /* ---- silence --------------------------------------------------------------------------------- */
 
 static void describe_self(const car_rank *rank, char *text, size_t capacity) {
-    const car_entry *at = car_rank_at(rank);
-    char task[96] = "";
-    if (at) {
-        car_task_format(rank->plan, &at->task, task, sizeof task);
-    }
+    const car_entry *at = task_at(rank);
+    const task_text task = name_task(rank, at, "");
     if (at && !at->running && at->task.kind == CAR_TASK_RECEIVE) {
-        snprintf(text, capacity, "rank %d waits for %s from rank %d, in step %lld", rank->device, task, at->task.peer,
-                 (long long)car_rank_step_of(rank, &at->task) + 1);
+        snprintf(text, capacity, "rank %d waits for %s from rank %d, in step %lld", rank->device, task.text,
+                 at->task.peer, (long long)car_rank_step_of(rank, &at->task) + 1);
     } else if (at) {
-        snprintf(text, capacity, "rank %d is at %s", rank->device, task);
+        snprintf(text, capacity, "rank %d is at %s", rank->device, task.text);
     } else if (rank->aside) {
         snprintf(text, capacity, "rank %d %s %s", rank->device, rank->device == 0 ? "is at" : "waits for", rank->aside);
     } else {
@@ -126,15 +115,15 @@ static void describe_self(const car_rank *rank, char *text, size_t capacity) {
 
 static void describe_other(const car_rank *rank, int r, double now, char *text, size_t capacity) {
     const car_sighting *s = &rank->sightings[r];
-    if (s->doing[0]) {
+    if (s->told.doing[0]) {
         snprintf(text, capacity, "rank %d was last heard of %.1f s ago, %s %s in step %lld", r, now - s->when,
-                 s->waits ? "waiting for" : "in", s->doing, (long long)s->step + 1);
+                 s->told.waits ? "waiting for" : "in", s->told.doing, (long long)s->told.step + 1);
     } else {
         snprintf(text, capacity, "rank %d has not been heard of", r);
     }
 }
 
-/* Rank 0 hears of all, the others of the one before them. */
+/* Rank 0 watches all others, each of them the rank before it. */
 static bool hears(const car_rank *rank, int r) {
     return r != rank->device && (rank->device == 0 || r == (rank->device + rank->devices - 1) % rank->devices);
 }
@@ -164,28 +153,13 @@ size_t car_rank_explain(car_rank *rank, char *text, size_t capacity) {
 
 static void describe_worker(const car_rank *rank, int worker) {
     const car_entry *at = NULL;
-    char text[96] = "";
     for (const car_entry *entry = rank->first; entry && !at; entry = entry->next) {
-        bool own = !entry->over && car_task_computes(&entry->task) && entry->task.worker % rank->workers == worker;
+        bool own = !entry->over && car_task_computes(&entry->task) && entry->task.micro_batch % rank->workers == worker;
         at = own ? entry : at;
     }
-    if (at) {
-        car_task_format(rank->plan, &at->task, text, sizeof text);
-    }
-    car_context_log(rank->context, CAR_LOG_ERROR, "  worker %d: %s %s, step %lld", worker,
-                    !at           ? "finished"
-                    : at->running ? "running"
-                                  : "waiting to run",
-                    text, at ? (long long)car_rank_step_of(rank, &at->task) + 1 : -1LL);
-}
-
-static void describe_thread(const car_rank *rank, int p) {
-    const car_entry *entry = rank->thread[p].entry;
-    char text[96] = "waiting for a task";
-    if (entry) {
-        car_task_format(rank->plan, &entry->task, text, sizeof text);
-    }
-    car_context_log(rank->context, CAR_LOG_ERROR, "  thread %d: %s", p, text);
+    const char *state = !at ? "finished" : at->running ? "running" : "waiting to run";
+    car_context_log(rank->context, CAR_LOG_ERROR, "  worker %d: %s %s, step %lld", worker, state,
+                    name_task(rank, at, "").text, at ? (long long)car_rank_step_of(rank, &at->task) + 1 : -1LL);
 }
 
 /* Where everybody is, if no task has ended for a while. */
@@ -203,7 +177,8 @@ static void look_for_progress(car_rank *rank, double now) {
         car_context_log(rank->context, CAR_LOG_ERROR, "  the last snapshot has not been given back");
     }
     for (int p = 0; p < rank->config.threads; p++) {
-        describe_thread(rank, p);
+        car_context_log(rank->context, CAR_LOG_ERROR, "  thread %d: %s", p,
+                        name_task(rank, rank->thread[p].entry, "waiting for a task").text);
     }
     for (int j = 0; j < rank->stages; j++) {
         car_context_log(rank->context, CAR_LOG_ERROR, "  stage %d: version %lld made", j,
@@ -215,9 +190,7 @@ static void look_for_progress(car_rank *rank, double now) {
 static void watch(car_rank *rank) {
     double now = car_clock_seconds(), patience = patience_of(rank);
     if (now - rank->watched > lapse_of(rank)) {
-        for (int r = 0; r < rank->devices; r++) {
-            rank->sightings[r].when = now;
-        }
+        car_rank_be_patient(rank);
     }
     rank->watched = now;
     look_for_progress(rank, now);
@@ -229,8 +202,9 @@ static void watch(car_rank *rank) {
             describe_other(rank, r, now, line, sizeof line);
             explain(rank, text, sizeof text);
             car_rank_fail(rank, car_context_fail(rank->context, CAR_ERROR_IO,
-                                                 "rank %d gives no sign of life: it was killed or stopped, or its "
-                                                 "machine is unreachable. %s\n  %s",
+                                                 "rank %d gives no sign of life: it was killed or stopped, its "
+                                                 "machine is unreachable, or it does not make the same calls as the "
+                                                 "others. %s\n  %s",
                                                  r, line, text));
         }
     }

@@ -6,6 +6,9 @@
 static const double pi = 3.141592653589793;
 
 double car_schedule_lr(const car_schedule *schedule, int64_t step) {
+    if (schedule->own) {
+        return schedule->own(schedule->own_user, step);
+    }
     if (step < schedule->warmup) {
         return schedule->lr * (double)(step + 1) / (double)schedule->warmup;
     }

@@ -4,6 +4,7 @@
 #include "base/base.h"
 #include "carousel/rank.h"
 #include "carousel/stage.h"
+#include "engine/arithmetic.h"
 
 struct car_trainer {
     car_context *context;
@@ -15,6 +16,11 @@ struct car_trainer {
 car_trainer_config car_trainer_config_default(void) {
     return (car_trainer_config){
         .threads = 1, .optimizer = car_optimizer_config_default(), .schedule = {.lr = 0.05}, .watchdog_seconds = 30};
+}
+
+size_t car_trainer_thread_bytes(const car_program *program, bool adds) {
+    int ops = car_graph_op_count(car_program_graph(program));
+    return car_program_scratch_bytes(program) + (adds ? car_engine_addend_bytes(program, 0, ops) : 0);
 }
 
 car_status car_trainer_create(const car_plan *plan, const car_program *program, car_arena *arena,
@@ -55,6 +61,10 @@ car_status car_trainer_run(car_trainer *trainer, int64_t steps) {
     return car_rank_run(trainer->rank, steps);
 }
 
+car_status car_trainer_drive(car_trainer *trainer, const car_rank_loop *loop) {
+    return car_rank_drive(trainer->rank, loop);
+}
+
 void car_trainer_stop(car_trainer *trainer) {
     car_rank_stop(trainer->rank);
 }
@@ -75,20 +85,20 @@ car_optimizer *car_trainer_optimizer(car_trainer *trainer) {
     return car_rank_optimizer(trainer->rank);
 }
 
-void car_trainer_return_cut(car_trainer *trainer) {
-    car_rank_return_cut(trainer->rank);
+void car_trainer_return_snapshot(car_trainer *trainer) {
+    car_rank_return_snapshot(trainer->rank);
 }
 
-car_status car_trainer_create_cut(const car_trainer *trainer, car_cut **out) {
-    return car_rank_create_cut(trainer->rank, out);
+car_status car_trainer_create_snapshot(const car_trainer *trainer, car_snapshot **out) {
+    return car_rank_create_snapshot(trainer->rank, out);
 }
 
-car_status car_trainer_take_cut(car_trainer *trainer, car_cut *cut) {
-    return car_rank_gather(trainer->rank, cut);
+car_status car_trainer_take_snapshot(car_trainer *trainer, car_snapshot *snapshot) {
+    return car_rank_gather(trainer->rank, snapshot);
 }
 
-car_status car_trainer_restore(car_trainer *trainer, car_cut *cut) {
-    return car_rank_spread(trainer->rank, cut);
+car_status car_trainer_restore(car_trainer *trainer, car_snapshot *snapshot) {
+    return car_rank_spread(trainer->rank, snapshot);
 }
 
 car_status car_trainer_evaluate(car_trainer *trainer, double *loss) {

@@ -8,10 +8,10 @@
  * output's, and an addition passes its gradient on without copying. */
 #include "graph/internal.h"
 
-/* State of the walk: how many gradients that are still to be consumed live in a slot. */
+/* State of the walk: how many gradients that are still to be consumed live in a buffer. */
 typedef struct walk {
     car_graph *graph;
-    int *holders; /* per slot */
+    int *holders; /* per buffer */
     int capacity;
 } walk;
 
@@ -19,23 +19,24 @@ static car_tensor *tensor_of(walk *w, int id) {
     return &w->graph->tensors[id];
 }
 
-static car_status new_slot(walk *w, int tensor, int born) {
+static car_status new_buffer(walk *w, int tensor, int born) {
     car_graph *graph = w->graph;
     car_status status = CAR_OK;
-    CAR_TRY(car_context_grow(graph->context, &w->holders, &w->capacity, graph->slot_count + 1, sizeof *w->holders));
-    CAR_TRY(car_context_grow(graph->context, &graph->slots, &graph->slot_capacity, graph->slot_count + 1,
-                             sizeof *graph->slots));
-    graph->slots[graph->slot_count] =
-        (car_grad_slot){.bytes = tensor_of(w, tensor)->bytes, .born = born, .dies = born, .over_tensor = CAR_NONE};
-    w->holders[graph->slot_count] = 1;
-    tensor_of(w, tensor)->grad_slot = graph->slot_count++;
+    CAR_TRY(
+        car_context_grow(graph->context, &w->holders, &w->capacity, graph->grad_buffer_count + 1, sizeof *w->holders));
+    CAR_TRY(car_context_grow(graph->context, &graph->grad_buffers, &graph->grad_buffer_capacity,
+                             graph->grad_buffer_count + 1, sizeof *graph->grad_buffers));
+    graph->grad_buffers[graph->grad_buffer_count] =
+        (car_grad_buffer){.bytes = tensor_of(w, tensor)->bytes, .born = born, .dies = born, .over_tensor = CAR_NONE};
+    w->holders[graph->grad_buffer_count] = 1;
+    tensor_of(w, tensor)->grad_buffer = graph->grad_buffer_count++;
 done:
     return status;
 }
 
-static void share_slot(walk *w, int tensor, int slot) {
-    tensor_of(w, tensor)->grad_slot = slot;
-    w->holders[slot]++;
+static void share_buffer(walk *w, int tensor, int buffer) {
+    tensor_of(w, tensor)->grad_buffer = buffer;
+    w->holders[buffer]++;
 }
 
 /* The highest operation below l that touches the gradient of `tensor` after l did: a further reader,
@@ -73,10 +74,10 @@ static bool works_in_place(const car_op *op, int q) {
 static car_status derive_addition(walk *w, int l) {
     car_graph *graph = w->graph;
     car_op *op = &graph->ops[l];
-    int slot = tensor_of(w, op->output)->grad_slot;
-    bool alone = w->holders[slot] == 1;
-    bool both = tensor_of(w, op->inputs[0])->grad_slot == CAR_NONE &&
-                tensor_of(w, op->inputs[1])->grad_slot == CAR_NONE && op->inputs[0] != op->inputs[1] &&
+    int buffer = tensor_of(w, op->output)->grad_buffer;
+    bool alone = w->holders[buffer] == 1;
+    bool both = tensor_of(w, op->inputs[0])->grad_buffer == CAR_NONE &&
+                tensor_of(w, op->inputs[1])->grad_buffer == CAR_NONE && op->inputs[0] != op->inputs[1] &&
                 tensor_of(w, op->inputs[0])->needs_grad && tensor_of(w, op->inputs[1])->needs_grad;
     bool shared = false;
     if (both && alone) {
@@ -93,14 +94,14 @@ static car_status derive_addition(walk *w, int l) {
         int input = op->inputs[q];
         if (!tensor_of(w, input)->needs_grad) {
             op->grad_mode[q] = CAR_GRAD_NONE;
-        } else if (tensor_of(w, input)->grad_slot != CAR_NONE) {
+        } else if (tensor_of(w, input)->grad_buffer != CAR_NONE) {
             op->grad_mode[q] = CAR_GRAD_ADD;
         } else if (shared || (alone && !taken)) {
-            share_slot(w, input, slot);
+            share_buffer(w, input, buffer);
             op->grad_mode[q] = CAR_GRAD_SHARED;
             taken = true;
         } else {
-            CAR_TRY(new_slot(w, input, l));
+            CAR_TRY(new_buffer(w, input, l));
             op->grad_mode[q] = CAR_GRAD_WRITE;
         }
     }
@@ -134,23 +135,23 @@ static bool is_saved_elsewhere(const car_graph *graph, int tensor, int l) {
 static car_status derive_inputs(walk *w, int l) {
     car_graph *graph = w->graph;
     car_op *op = &graph->ops[l];
-    int slot = tensor_of(w, op->output)->grad_slot;
+    int buffer = tensor_of(w, op->output)->grad_buffer;
     car_status status = CAR_OK;
     for (int q = 0; q < op->input_count; q++) {
         int input = op->inputs[q];
         if (!tensor_of(w, input)->needs_grad) {
             op->grad_mode[q] = CAR_GRAD_NONE;
-        } else if (tensor_of(w, input)->grad_slot != CAR_NONE) {
+        } else if (tensor_of(w, input)->grad_buffer != CAR_NONE) {
             op->grad_mode[q] = CAR_GRAD_ADD;
         } else {
             op->grad_mode[q] = CAR_GRAD_WRITE;
-            if (works_in_place(op, q) && w->holders[slot] == 1) {
-                share_slot(w, input, slot);
+            if (works_in_place(op, q) && w->holders[buffer] == 1) {
+                share_buffer(w, input, buffer);
             } else {
-                CAR_TRY(new_slot(w, input, l));
+                CAR_TRY(new_buffer(w, input, l));
                 if (works_over_input(op, q) && !is_saved_elsewhere(graph, input, l)) {
                     /* The input is needed here for the last time: its gradient takes its place. */
-                    graph->slots[tensor_of(w, input)->grad_slot].over_tensor = input;
+                    graph->grad_buffers[tensor_of(w, input)->grad_buffer].over_tensor = input;
                 }
             }
         }
@@ -174,11 +175,11 @@ static void mark_needs_grad(car_graph *graph) {
 static car_status derive_gradients(car_graph *graph) {
     walk w = {.graph = graph};
     car_status status = CAR_OK;
-    CAR_TRY(new_slot(&w, graph->loss, graph->op_count - 1));
+    CAR_TRY(new_buffer(&w, graph->loss, graph->op_count - 1));
     for (int l = graph->op_count - 1; l >= 0; l--) {
         car_op *op = &graph->ops[l];
-        int slot = graph->tensors[op->output].grad_slot;
-        if (slot == CAR_NONE) {
+        int buffer = graph->tensors[op->output].grad_buffer;
+        if (buffer == CAR_NONE) {
             if (graph->tensors[op->output].needs_grad) {
                 status = car_context_fail(graph->context, CAR_ERROR_ARGUMENT,
                                           "the output of %s (%s) does not reach the loss: remove the operation",
@@ -188,8 +189,8 @@ static car_status derive_gradients(car_graph *graph) {
             continue; /* before the first parameter: nothing to do in backward */
         }
         CAR_TRY(op->kind == CAR_OP_ADD ? derive_addition(&w, l) : derive_inputs(&w, l));
-        graph->slots[slot].dies = l; /* moves down with each tensor that lived in it */
-        w.holders[slot]--;
+        graph->grad_buffers[buffer].dies = l; /* moves down with each tensor that lived in it */
+        w.holders[buffer]--;
     }
 done:
     car_context_release(graph->context, w.holders, (size_t)w.capacity, sizeof *w.holders);
@@ -198,7 +199,7 @@ done:
 
 /* An operation takes part in backward if its output has a gradient. */
 static bool runs_backward(const car_graph *graph, const car_op *op) {
-    return graph->tensors[op->output].grad_slot != CAR_NONE;
+    return graph->tensors[op->output].grad_buffer != CAR_NONE;
 }
 
 static void derive_lifetimes(car_graph *graph) {
@@ -273,10 +274,10 @@ static int first_reader(const car_graph *graph, int tensor) {
 
 int car_graph_crossing(const car_graph *graph, int cut, int *tensors, int capacity) {
     int count = 0;
-    for (int v = 0; v < graph->tensor_count; v++) {
+    for (int v = 0; v < car_graph_tensor_count(graph); v++) {
         const car_tensor *tensor = &graph->tensors[v];
         if (tensor->producer != CAR_NONE && tensor->producer < cut && tensor->last_forward >= cut) {
-            if (count < capacity) {
+            if (tensors && count < capacity) {
                 tensors[count] = v;
             }
             count++;
@@ -287,7 +288,7 @@ int car_graph_crossing(const car_graph *graph, int cut, int *tensors, int capaci
 
 size_t car_graph_held_bytes(const car_graph *graph, int begin, int end) {
     size_t bytes = 0;
-    for (int v = 0; v < graph->tensor_count; v++) {
+    for (int v = 0; v < car_graph_tensor_count(graph); v++) {
         const car_tensor *tensor = &graph->tensors[v];
         if (tensor->last_backward == CAR_NONE) {
             continue;
@@ -302,7 +303,7 @@ size_t car_graph_held_bytes(const car_graph *graph, int begin, int end) {
 
 double car_graph_flops(const car_graph *graph, bool backward) {
     double flops = 0;
-    for (int l = 0; l < graph->op_count; l++) {
+    for (int l = 0; l < car_graph_op_count(graph); l++) {
         flops += backward ? graph->ops[l].flops_backward : graph->ops[l].flops_forward;
     }
     return flops;
@@ -310,7 +311,7 @@ double car_graph_flops(const car_graph *graph, bool backward) {
 
 size_t car_graph_copy_bytes(const car_graph *graph) {
     size_t bytes = 0;
-    for (int p = 0; p < graph->param_count; p++) {
+    for (int p = 0; p < car_graph_param_count(graph); p++) {
         bytes += car_param_copy_bytes(&graph->params[p]);
     }
     return bytes;
@@ -318,7 +319,7 @@ size_t car_graph_copy_bytes(const car_graph *graph) {
 
 size_t car_graph_param_bytes(const car_graph *graph) {
     size_t bytes = 0;
-    for (int p = 0; p < graph->param_count; p++) {
+    for (int p = 0; p < car_graph_param_count(graph); p++) {
         bytes += car_param_bytes(&graph->params[p]);
     }
     return bytes;

@@ -35,6 +35,8 @@ const char *car_precision_text(car_precision precision) {
 }
 
 car_status car_precision_find(car_context *context, const char *name, car_precision *out) {
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, out);
     for (int p = CAR_PRECISION_FP32; p <= CAR_PRECISION_BF16; p++) {
         if (strcmp(name, car_precision_text((car_precision)p)) == 0) {
             *out = (car_precision)p;
@@ -54,7 +56,7 @@ int64_t car_shape_elements(car_shape shape) {
 
 size_t car_param_bytes(const car_param *param) {
     size_t bytes = (size_t)car_shape_elements(param->shape) * car_dtype_bytes(param->dtype);
-    return param->dtype == CAR_F64 ? car_round_up(bytes, 64) : bytes;
+    return param->filled ? car_round_up(bytes, 64) : bytes;
 }
 
 size_t car_param_copy_bytes(const car_param *param) {
@@ -65,7 +67,9 @@ size_t car_param_copy_bytes(const car_param *param) {
 /* ---- life ------------------------------------------------------------------------------------ */
 
 car_status car_graph_create(car_context *context, car_graph **out) {
+    CAR_REQUIRE(context, out);
     *out = NULL;
+    CAR_REQUIRE(NULL, context);
     car_graph *graph = NULL;
     car_status status = car_context_allocate(context, 1, sizeof *graph, &graph);
     if (status == CAR_OK) {
@@ -99,12 +103,12 @@ void car_graph_destroy(car_graph *graph) {
     car_context_release(context, graph->tensors, (size_t)graph->tensor_capacity, sizeof *graph->tensors);
     car_context_release(context, graph->params, (size_t)graph->param_capacity, sizeof *graph->params);
     car_context_release(context, graph->uses, (size_t)graph->use_capacity, sizeof *graph->uses);
-    car_context_release(context, graph->slots, (size_t)graph->slot_capacity, sizeof *graph->slots);
+    car_context_release(context, graph->grad_buffers, (size_t)graph->grad_buffer_capacity, sizeof *graph->grad_buffers);
     car_context_release(context, graph, 1, sizeof *graph);
 }
 
 int car_graph_fail(car_graph *graph, car_status status, const char *format, ...) {
-    if (graph->status == CAR_OK) {
+    if (graph && graph->status == CAR_OK) {
         char message[MESSAGE_CAPACITY];
         va_list arguments;
         va_start(arguments, format);
@@ -116,6 +120,9 @@ int car_graph_fail(car_graph *graph, car_status status, const char *format, ...)
 }
 
 void car_graph_set_precision(car_graph *graph, car_precision precision) {
+    if (!graph) {
+        return;
+    }
     if (graph->finished) {
         car_graph_fail(graph, CAR_ERROR_ARGUMENT, "the precision of a finished graph cannot be changed");
     } else {
@@ -124,7 +131,7 @@ void car_graph_set_precision(car_graph *graph, car_precision precision) {
 }
 
 car_precision car_graph_precision(const car_graph *graph) {
-    return graph->precision;
+    return graph ? graph->precision : CAR_PRECISION_FP32;
 }
 
 void car_graph_settle_types(car_graph *graph) {
@@ -145,10 +152,11 @@ void car_graph_settle_types(car_graph *graph) {
 
 static bool makes_loss(const car_op *op) {
     return op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_HEAD_LOSS ||
-           (op->kind == CAR_OP_STAGE && op->config.stage.class->output_bytes == 0);
+           (op->kind == CAR_OP_STAGE && op->config.stage.own->output_bytes == 0);
 }
 
 car_status car_graph_finish(car_graph *graph, int loss) {
+    CAR_REQUIRE(NULL, graph);
     if (graph->status != CAR_OK) {
         return graph->status;
     }
@@ -180,6 +188,9 @@ car_status car_graph_finish(car_graph *graph, int loss) {
 /* ---- appending ------------------------------------------------------------------------------- */
 
 static bool may_append(car_graph *graph) {
+    if (!graph) {
+        return false;
+    }
     if (graph->status == CAR_OK && graph->finished) {
         graph->status = car_context_fail(graph->context, CAR_ERROR_ARGUMENT, "a finished graph cannot be changed");
     }
@@ -229,7 +240,7 @@ int car_graph_add_tensor(car_graph *graph, const char *name, car_shape shape, ca
         .producer = CAR_NONE,
         .last_forward = CAR_NONE,
         .last_backward = CAR_NONE,
-        .grad_slot = CAR_NONE,
+        .grad_buffer = CAR_NONE,
     };
     return graph->tensor_count++;
 }
@@ -304,7 +315,8 @@ void car_graph_set_init(car_graph *graph, const char *param_name, car_init init)
     }
     int p = car_graph_find_param(graph, param_name);
     if (p == CAR_NONE) {
-        car_graph_fail(graph, CAR_ERROR_UNKNOWN_NAME, "there is no parameter named %s", param_name);
+        car_graph_fail(graph, CAR_ERROR_UNKNOWN_NAME, "there is no parameter named %s",
+                       param_name ? param_name : "(NULL)");
         return;
     }
     graph->params[p].init = init;
@@ -312,52 +324,56 @@ void car_graph_set_init(car_graph *graph, const char *param_name, car_init init)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+static bool is_within(int index, int count) {
+    return index >= 0 && index < count;
+}
+
 car_context *car_graph_context(const car_graph *graph) {
-    return graph->context;
+    return graph ? graph->context : NULL;
 }
 int car_graph_op_count(const car_graph *graph) {
-    return graph->op_count;
+    return graph ? graph->op_count : 0;
 }
 int car_graph_tensor_count(const car_graph *graph) {
-    return graph->tensor_count;
+    return graph ? graph->tensor_count : 0;
 }
 int car_graph_param_count(const car_graph *graph) {
-    return graph->param_count;
+    return graph ? graph->param_count : 0;
 }
 int car_graph_use_count(const car_graph *graph) {
-    return graph->use_count;
+    return graph ? graph->use_count : 0;
 }
-int car_graph_slot_count(const car_graph *graph) {
-    return graph->slot_count;
+int car_graph_grad_buffer_count(const car_graph *graph) {
+    return graph ? graph->grad_buffer_count : 0;
 }
 const car_op *car_graph_op(const car_graph *graph, int op) {
-    return &graph->ops[op];
+    return graph && is_within(op, graph->op_count) ? &graph->ops[op] : NULL;
 }
 const car_tensor *car_graph_tensor(const car_graph *graph, int tensor) {
-    return &graph->tensors[tensor];
+    return graph && is_within(tensor, graph->tensor_count) ? &graph->tensors[tensor] : NULL;
 }
 const car_param *car_graph_param(const car_graph *graph, int param) {
-    return &graph->params[param];
+    return graph && is_within(param, graph->param_count) ? &graph->params[param] : NULL;
 }
-const car_grad_slot *car_graph_slot(const car_graph *graph, int slot) {
-    return &graph->slots[slot];
+const car_grad_buffer *car_graph_grad_buffer(const car_graph *graph, int buffer) {
+    return graph && is_within(buffer, graph->grad_buffer_count) ? &graph->grad_buffers[buffer] : NULL;
 }
 int car_graph_use_param(const car_graph *graph, int use) {
-    return graph->uses[use];
+    return graph && is_within(use, graph->use_count) ? graph->uses[use] : CAR_NONE;
 }
 int car_graph_loss(const car_graph *graph) {
-    return graph->loss;
+    return graph ? graph->loss : CAR_NONE;
 }
 int car_graph_logits(const car_graph *graph) {
-    const car_op *last = graph->loss == CAR_NONE ? NULL : &graph->ops[graph->op_count - 1];
+    const car_op *last = !graph || graph->loss == CAR_NONE ? NULL : &graph->ops[graph->op_count - 1];
     return last && last->kind == CAR_OP_CROSS_ENTROPY ? last->inputs[0] : CAR_NONE;
 }
 int car_graph_head(const car_graph *graph) {
-    int logits = car_graph_logits(graph), last = graph->op_count - 1;
+    int logits = car_graph_logits(graph), last = car_graph_op_count(graph) - 1;
     if (logits != CAR_NONE) {
         return graph->tensors[logits].producer;
     }
-    return graph->loss != CAR_NONE && graph->ops[last].kind == CAR_OP_HEAD_LOSS ? last : CAR_NONE;
+    return car_graph_loss(graph) != CAR_NONE && graph->ops[last].kind == CAR_OP_HEAD_LOSS ? last : CAR_NONE;
 }
 int64_t car_graph_classes(const car_graph *graph) {
     int logits = car_graph_logits(graph), head = car_graph_head(graph);
@@ -368,7 +384,7 @@ int64_t car_graph_classes(const car_graph *graph) {
 }
 
 int car_graph_find_param(const car_graph *graph, const char *name) {
-    for (int p = 0; p < graph->param_count; p++) {
+    for (int p = 0; name && p < car_graph_param_count(graph); p++) {
         if (strcmp(graph->params[p].name, name) == 0) {
             return p;
         }
@@ -377,7 +393,7 @@ int car_graph_find_param(const car_graph *graph, const char *name) {
 }
 
 int car_graph_find_tensor(const car_graph *graph, const char *name) {
-    for (int v = 0; v < graph->tensor_count; v++) {
+    for (int v = 0; name && v < car_graph_tensor_count(graph); v++) {
         if (strcmp(graph->tensors[v].name, name) == 0) {
             return v;
         }

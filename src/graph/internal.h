@@ -15,13 +15,21 @@ struct car_graph {
     car_tensor *tensors;
     car_param *params;
     int *uses; /* parameter of each use */
-    car_grad_slot *slots;
-    int op_count, tensor_count, param_count, use_count, slot_count;
-    int op_capacity, tensor_capacity, param_capacity, use_capacity, slot_capacity;
+    car_grad_buffer *grad_buffers;
+    int op_count, tensor_count, param_count, use_count, grad_buffer_count;
+    int op_capacity, tensor_capacity, param_capacity, use_capacity, grad_buffer_capacity;
 };
 
-/* Records the first failure and returns CAR_NONE, so that a builder can `return` it. */
+/* Records the first failure and returns CAR_NONE, so that a builder can `return` it; also without a graph. */
 int car_graph_fail(car_graph *graph, car_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* At the top of a builder: what must not be NULL, the graph itself included. */
+#define CAR_GRAPH_REQUIRE(graph, argument)                                                             \
+    do {                                                                                               \
+        if (!(argument)) {                                                                             \
+            return car_graph_fail((graph), CAR_ERROR_ARGUMENT, "%s: %s is NULL", __func__, #argument); \
+        }                                                                                              \
+    } while (0)
 
 /* Appends and returns the id, CAR_NONE after a failure. */
 int car_graph_add_tensor(car_graph *graph, const char *name, car_shape shape, car_dtype dtype);
@@ -31,7 +39,7 @@ int car_graph_add_op(car_graph *graph, const car_op *op, car_shape out, car_shap
 
 /* Gives outputs and parameters the element types of the graph's precision; called by car_graph_finish. */
 void car_graph_settle_types(car_graph *graph);
-/* Derives needs_grad, grad_mode, grad slots and lifetimes; called once by car_graph_finish. */
+/* Derives needs_grad, grad_mode, buffers of gradients and lifetimes; called once by car_graph_finish. */
 car_status car_graph_derive(car_graph *graph);
 
 #endif

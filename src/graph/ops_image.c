@@ -9,7 +9,11 @@
 #include "graph/ops.h"
 
 bool car_graph_check_input(car_graph *graph, const char *name, int x, int rank, car_dtype dtype) {
-    if (graph->status != CAR_OK) {
+    if (!graph || graph->status != CAR_OK) {
+        return false;
+    }
+    if (!name) {
+        car_graph_fail(graph, CAR_ERROR_ARGUMENT, "an operation has no name: it is NULL");
         return false;
     }
     if (x < 0 || x >= graph->tensor_count) {
@@ -40,6 +44,8 @@ int car_graph_named_param(car_graph *graph, const char *name, const char *suffix
 }
 
 int car_graph_input(car_graph *graph, const char *name, car_shape shape, car_dtype dtype) {
+    CAR_GRAPH_REQUIRE(graph, graph);
+    CAR_GRAPH_REQUIRE(graph, name);
     return car_graph_add_tensor(graph, name, shape, dtype);
 }
 
@@ -69,6 +75,7 @@ static bool window_output(car_graph *graph, const char *name, int x, const car_p
 }
 
 int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_config *config) {
+    CAR_GRAPH_REQUIRE(graph, config);
     car_shape out;
     car_pool_config window = {.kernel = config->kernel, .stride = config->stride, .pad = config->pad};
     if (!car_graph_check_input(graph, name, x, 4, CAR_F32) || !window_output(graph, name, x, &window, &out)) {
@@ -96,6 +103,7 @@ int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_con
 }
 
 int car_graph_batchnorm(car_graph *graph, const char *name, int x, const car_batchnorm_config *config) {
+    CAR_GRAPH_REQUIRE(graph, config);
     if (!car_graph_check_input(graph, name, x, 4, CAR_F32)) {
         return CAR_NONE;
     }
@@ -134,6 +142,7 @@ int car_graph_batchnorm(car_graph *graph, const char *name, int x, const car_bat
 }
 
 int car_graph_maxpool(car_graph *graph, const char *name, int x, const car_pool_config *config) {
+    CAR_GRAPH_REQUIRE(graph, config);
     car_shape out;
     if (!car_graph_check_input(graph, name, x, 4, CAR_F32) || !window_output(graph, name, x, config, &out)) {
         return CAR_NONE;
@@ -152,6 +161,7 @@ int car_graph_maxpool(car_graph *graph, const char *name, int x, const car_pool_
 }
 
 int car_graph_avgpool(car_graph *graph, const char *name, int x, const car_pool_config *config) {
+    CAR_GRAPH_REQUIRE(graph, config);
     car_shape out;
     if (!car_graph_check_input(graph, name, x, 4, CAR_F32) || !window_output(graph, name, x, config, &out)) {
         return CAR_NONE;

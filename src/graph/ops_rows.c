@@ -51,6 +51,7 @@ int car_graph_gelu(car_graph *graph, const char *name, int x, bool tanh) {
 }
 
 int car_graph_dropout(car_graph *graph, const char *name, int x, double p) {
+    CAR_GRAPH_REQUIRE(graph, name);
     if (!(p >= 0 && p < 1)) {
         return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: dropout of %g; it must be at least 0 and less than 1",
                               name, p);
@@ -117,6 +118,7 @@ static int linear_weight(car_graph *graph, const char *name, const car_linear_co
 }
 
 int car_graph_linear(car_graph *graph, const char *name, int x, const car_linear_config *config) {
+    CAR_GRAPH_REQUIRE(graph, config);
     if (!car_graph_check_input(graph, name, x, 0, CAR_F32)) {
         return CAR_NONE;
     }
@@ -193,6 +195,7 @@ int car_graph_attention(car_graph *graph, const char *name, int x, int heads, bo
 
 int car_graph_embedding(car_graph *graph, const char *token_name, const char *position_name, int tokens, int vocabulary,
                         int positions, int width) {
+    CAR_GRAPH_REQUIRE(graph, position_name);
     if (!car_graph_check_input(graph, token_name, tokens, 2, CAR_I32)) {
         return CAR_NONE;
     }
@@ -215,6 +218,7 @@ int car_graph_embedding(car_graph *graph, const char *token_name, const char *po
 }
 
 int car_graph_patch_tokens(car_graph *graph, const char *class_name, const char *position_name, int x) {
+    CAR_GRAPH_REQUIRE(graph, position_name);
     if (!car_graph_check_input(graph, class_name, x, 4, CAR_F32)) {
         return CAR_NONE;
     }

@@ -23,6 +23,19 @@ static bool refuse(car_graph *graph, const char *name, const char *why) {
     return false;
 }
 
+/* Far more than any machine has: what is above it is a mistake, and sums of sizes stay within their type. */
+static const size_t most_bytes = (size_t)1 << 48;
+
+static bool is_possible(const car_stage_class *stage) {
+    const size_t sizes[] = {stage->input_bytes,   stage->output_bytes,  stage->held_bytes,
+                            stage->rebuilt_bytes, stage->scratch_bytes, (size_t)stage->param_count * sizeof(double)};
+    bool possible = stage->param_count <= (int64_t)(most_bytes / sizeof(double));
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        possible = possible && sizes[s] <= most_bytes;
+    }
+    return possible;
+}
+
 static bool check_class(car_graph *graph, const char *name, const car_stage_class *stage) {
     if (!stage || !stage->forward || !stage->backward) {
         return refuse(graph, name, "its class needs a forward and a backward");
@@ -39,6 +52,9 @@ static bool check_class(car_graph *graph, const char *name, const car_stage_clas
     if (stage->param_count < 0 || !(stage->forward_cost >= 0 && isfinite(stage->forward_cost)) ||
         !(stage->backward_cost >= 0 && isfinite(stage->backward_cost))) {
         return refuse(graph, name, "its number of parameters and its costs must be finite and not negative");
+    }
+    if (!is_possible(stage)) {
+        return refuse(graph, name, "a size of its class is above 2^48 bytes: was it computed from a negative number?");
     }
     car_shape shape = stage->output_shape;
     if (shape.rank < 0 || shape.rank > 3) {
@@ -133,18 +149,25 @@ static void add_params(car_graph *graph, const car_stage_class *stage, car_op *o
                                       CAR_PARAM_WEIGHT, stage->init);
     if (param != CAR_NONE) {
         graph->params[param].dtype = stage->dtype;
+        graph->params[param].filled = true;
         op->params[op->param_count++] = param;
     }
 }
 
 int car_graph_stage(car_graph *graph, const char *name, const car_stage_class *stage, const car_stage_config *config) {
+    CAR_GRAPH_REQUIRE(graph, graph);
+    CAR_GRAPH_REQUIRE(graph, name);
+    if (!config) {
+        refuse(graph, name, "it needs a config (car_stage_config_default)");
+        return CAR_NONE;
+    }
     bool fits = check_class(graph, name, stage) && check_state(graph, name, stage, config->input) &&
                 check_others(graph, name, config);
     if (!fits) {
         return CAR_NONE;
     }
     car_op op = {.kind = CAR_OP_STAGE, .name = name, .saves_output = stage->keeps_output && stage->output_bytes > 0};
-    op.config.stage.class = stage;
+    op.config.stage.own = stage;
     op.config.stage.user = config->user;
     op.config.stage.states = config->input != CAR_NONE;
     op.config.stage.carried = config->carried_count;
@@ -172,6 +195,8 @@ int car_graph_stage(car_graph *graph, const char *name, const car_stage_class *s
 }
 
 int car_graph_carry(car_graph *graph, const char *name, car_shape shape, car_dtype dtype, car_init init) {
+    CAR_GRAPH_REQUIRE(graph, graph);
+    CAR_GRAPH_REQUIRE(graph, name);
     if (dtype != CAR_F32 && dtype != CAR_F64) {
         return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: what is carried must be of type CAR_F32 or CAR_F64",
                               name);
@@ -185,6 +210,7 @@ int car_graph_carry(car_graph *graph, const char *name, car_shape shape, car_dty
         return CAR_NONE;
     }
     graph->params[param].dtype = dtype;
+    graph->params[param].filled = true;
     op.params[op.param_count++] = param;
     return typed(graph, car_graph_add_op(graph, &op, shape, CAR_NO_AUX, CAR_F32), dtype);
 }

@@ -60,7 +60,7 @@ static void find_lifetimes(const car_graph *graph, car_graph_range *range) {
     }
     for (int l = range->end - 1; l >= range->first; l--) {
         const car_op *op = car_graph_op(graph, l);
-        if (car_graph_tensor(graph, op->output)->grad_slot == CAR_NONE) {
+        if (car_graph_tensor(graph, op->output)->grad_buffer == CAR_NONE) {
             continue; /* has no backward */
         }
         note_again(graph, range, l);
@@ -142,7 +142,7 @@ size_t car_graph_crossing_loss(const car_graph *graph, int cut) {
 }
 
 size_t car_op_rebuilt_bytes(const car_op *op) {
-    return op->kind == CAR_OP_STAGE ? op->config.stage.class->rebuilt_bytes : 0;
+    return op->kind == CAR_OP_STAGE ? op->config.stage.own->rebuilt_bytes : 0;
 }
 
 bool car_graph_range_reads_inputs(const car_graph *graph, const car_graph_range *range) {
@@ -159,7 +159,7 @@ int car_graph_range_again(const car_graph_range *range, int l, int *first) {
     return range->recompute ? range->recompute->counts[l] : 0;
 }
 
-bool car_graph_range_takes_over(const car_graph_range *range, const car_graph *graph, int slot) {
-    bool own = range && range->recompute && range->recompute->own_slot[slot];
-    return car_graph_slot(graph, slot)->over_tensor != CAR_NONE && !own;
+bool car_graph_range_takes_over(const car_graph_range *range, const car_graph *graph, int buffer) {
+    bool own = range && range->recompute && range->recompute->own_grad_buffer[buffer];
+    return car_graph_grad_buffer(graph, buffer)->over_tensor != CAR_NONE && !own;
 }

@@ -27,7 +27,7 @@ size_t car_op_rebuilt_bytes(const car_op *op);
 bool car_graph_range_reads_inputs(const car_graph *graph, const car_graph_range *range);
 /* How many operations run again before the backward of operation l; `first` gets the index of the first in again[]. */
 int car_graph_range_again(const car_graph_range *range, int l, int *first);
-/* Whether a slot takes over the buffer of a tensor. */
-bool car_graph_range_takes_over(const car_graph_range *range, const car_graph *graph, int slot);
+/* Whether a buffer of gradients takes over the memory of a tensor. */
+bool car_graph_range_takes_over(const car_graph_range *range, const car_graph *graph, int buffer);
 
 #endif

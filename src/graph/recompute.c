@@ -15,7 +15,7 @@ typedef struct walk {
 } walk;
 
 static bool runs_backward(const car_graph *graph, const car_op *op) {
-    return car_graph_tensor(graph, op->output)->grad_slot != CAR_NONE;
+    return car_graph_tensor(graph, op->output)->grad_buffer != CAR_NONE;
 }
 
 /* Whether the tensor has to be made again before the backward of an operation whose stage begins at `first`. */
@@ -41,10 +41,10 @@ static int want(walk *w, int tensor, int first) {
 
 /* Its gradient would be written over the tensor at the backward of `born`; here it is read after that. */
 static void keep_apart(walk *w, int tensor, int l) {
-    int slot = car_graph_tensor(w->r->graph, tensor)->grad_slot;
-    if (slot != CAR_NONE) {
-        const car_grad_slot *s = car_graph_slot(w->r->graph, slot);
-        w->r->own_slot[slot] = w->r->own_slot[slot] || (s->over_tensor == tensor && s->born > l);
+    int buffer = car_graph_tensor(w->r->graph, tensor)->grad_buffer;
+    if (buffer != CAR_NONE) {
+        const car_grad_buffer *s = car_graph_grad_buffer(w->r->graph, buffer);
+        w->r->own_grad_buffer[buffer] = w->r->own_grad_buffer[buffer] || (s->over_tensor == tensor && s->born > l);
     }
 }
 
@@ -87,7 +87,7 @@ car_status car_recompute_create(const car_graph *graph, const bool *dropped, con
                                 car_recompute **out) {
     car_context *context = car_graph_context(graph);
     size_t ops = (size_t)car_graph_op_count(graph), tensors = (size_t)car_graph_tensor_count(graph);
-    size_t slots = (size_t)car_graph_slot_count(graph);
+    size_t grad_buffers = (size_t)car_graph_grad_buffer_count(graph);
     car_recompute *r = NULL;
     walk w = {.stage_first = stage_first};
     car_status status = CAR_OK;
@@ -99,7 +99,7 @@ car_status car_recompute_create(const car_graph *graph, const bool *dropped, con
     CAR_TRY(car_context_allocate(context, ops, sizeof *r->first_again, &r->first_again));
     CAR_TRY(car_context_allocate(context, ops, sizeof *r->counts, &r->counts));
     CAR_TRY(car_context_allocate(context, ops, sizeof *r->made_at, &r->made_at));
-    CAR_TRY(car_context_allocate(context, slots, sizeof *r->own_slot, &r->own_slot));
+    CAR_TRY(car_context_allocate(context, grad_buffers, sizeof *r->own_grad_buffer, &r->own_grad_buffer));
     CAR_TRY(car_context_allocate(context, ops, sizeof *w.wanted, &w.wanted));
     for (size_t v = 0; v < tensors; v++) {
         r->dropped[v] = dropped[v];
@@ -128,7 +128,8 @@ void car_recompute_destroy(car_recompute *recompute) {
     const car_graph *graph = recompute->graph;
     car_context *context = car_graph_context(graph);
     size_t ops = (size_t)car_graph_op_count(graph), tensors = (size_t)car_graph_tensor_count(graph);
-    car_context_release(context, recompute->own_slot, (size_t)car_graph_slot_count(graph), sizeof *recompute->own_slot);
+    car_context_release(context, recompute->own_grad_buffer, (size_t)car_graph_grad_buffer_count(graph),
+                        sizeof *recompute->own_grad_buffer);
     car_context_release(context, recompute->made_at, ops, sizeof *recompute->made_at);
     car_context_release(context, recompute->counts, ops, sizeof *recompute->counts);
     car_context_release(context, recompute->first_again, ops, sizeof *recompute->first_again);

@@ -15,9 +15,10 @@ typedef struct car_recompute {
     int *again;    /* the operations that run again, in the order of backward */
     int *
         first_again; /* per operation l: before its backward, again[first_again[l]] .. again[first_again[l] + counts[l] - 1] */
-    int *counts;    /* per operation */
-    int *made_at;   /* per operation: its index in `again`; CAR_NONE: it runs once */
-    bool *own_slot; /* per slot: it does not take over its tensor, which is needed later than without recomputation */
+    int *counts;  /* per operation */
+    int *made_at; /* per operation: its index in `again`; CAR_NONE: it runs once */
+    bool *
+        own_grad_buffer; /* per buffer: it does not take over its tensor, which is needed later than without recomputation */
     int again_count;
 } car_recompute;
 

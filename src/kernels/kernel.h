@@ -60,6 +60,7 @@ struct car_kernel {
     /* Chosen before prepare; blocks are for rank 4 tensors. */
     car_convolutions convolutions;
     bool guards; /* see car_program_config */
+    bool bf16;   /* works on bf16 tensors as they are; see widen.c */
     int block_in[CAR_MAX_INPUTS], block_out;
     /* Filled in by prepare. */
     size_t scratch_bytes;     /* the larger of forward's and backward's, with what it takes to widen */
@@ -76,8 +77,8 @@ struct car_kernel {
 /* The tables, indexed by car_op_kind. */
 extern const car_kernel_class *const car_kernels_reference[CAR_OP_KINDS];
 extern const car_kernel_class *const car_kernels_onednn[CAR_OP_KINDS];
-/* Classes that take bf16 tensors and weights as they are; NULL where there is none. `choose` may be NULL's, too: then
- * the machine lacks the instructions. They add to gradients themselves. */
+/* Classes that take bf16 tensors and weights as they are; NULL where there is none. Their `choose` returns NULL where the
+ * machine lacks the instructions. */
 extern const car_kernel_class *const car_kernels_bf16[CAR_OP_KINDS];
 
 /* Stages of one's own and what is carried through them, in both tables. */
@@ -118,7 +119,9 @@ int car_head_rank(const float *logits, int64_t classes, int32_t label);
 /* The class with the largest logit, the first of equals. */
 int64_t car_head_answer(const float *logits, int64_t classes);
 
-/* widen.c. Chooses the class and prepares it; to be called when op, engine and blocks are set. `class` is set even if it
+/* widen.c. Whether a kernel's tensors allow it to work on bf16 as it is: some are bf16, and no input is floats. */
+bool car_kernel_has_bf16_inputs(const car_kernel *kernel);
+/* Chooses the class and prepares it; to be called when op, engine and blocks are set. `class` is set even if it
  * fails, if there is something to release. */
 car_status car_kernel_prepare(car_kernel *kernel, const car_kernel_class *const *table);
 car_status car_kernel_forward(const car_kernel *kernel, const car_kernel_io *io);

@@ -17,7 +17,7 @@ struct car_program {
     int prepared;        /* kernels that must be released */
     int *blocks;         /* per tensor: channel block if of rank 4, else 1 */
     int *layout_owner;   /* per parameter: the operation that chose its layout, or CAR_NONE */
-    size_t *tensor_bytes, *slot_bytes, *param_bytes;
+    size_t *tensor_bytes, *grad_buffer_bytes, *param_bytes;
     size_t scratch_bytes;
 };
 
@@ -105,8 +105,9 @@ static void choose_layouts(car_program *program) {
         const car_tensor *tensor = car_graph_tensor(graph, v);
         program->blocks[v] = block_of_tensor(graph, v, block);
         program->tensor_bytes[v] = blocked_bytes(tensor, program->blocks[v]);
-        if (tensor->grad_slot != CAR_NONE && program->slot_bytes[tensor->grad_slot] < program->tensor_bytes[v]) {
-            program->slot_bytes[tensor->grad_slot] = program->tensor_bytes[v];
+        if (tensor->grad_buffer != CAR_NONE &&
+            program->grad_buffer_bytes[tensor->grad_buffer] < program->tensor_bytes[v]) {
+            program->grad_buffer_bytes[tensor->grad_buffer] = program->tensor_bytes[v];
         }
     }
 }
@@ -134,11 +135,13 @@ static car_convolutions convolutions_of(const car_program_config *config) {
 static car_kernel sketch(const car_graph *graph, const car_program_config *config, int op) {
     const car_op *o = car_graph_op(graph, op);
     int block = block_of_table(config->kernels);
-    return (car_kernel){.graph = graph,
-                        .op = o,
-                        .convolutions = convolutions_of(config),
-                        .block_in = {block_of_tensor(graph, o->inputs[0], block)},
-                        .block_out = block_of_tensor(graph, o->output, block)};
+    car_kernel kernel = {.graph = graph,
+                         .op = o,
+                         .convolutions = convolutions_of(config),
+                         .block_in = {block_of_tensor(graph, o->inputs[0], block)},
+                         .block_out = block_of_tensor(graph, o->output, block)};
+    kernel.bf16 = car_kernel_has_bf16_inputs(&kernel);
+    return kernel;
 }
 
 static bool suits(const car_graph *graph, const car_program_config *config, int op, car_kernel *kernel) {
@@ -214,12 +217,13 @@ static car_status allocate_tables(car_program *program) {
     car_context *context = program->context;
     const car_graph *graph = program->graph;
     size_t ops = (size_t)car_graph_op_count(graph), tensors = (size_t)car_graph_tensor_count(graph);
-    size_t params = (size_t)car_graph_param_count(graph), slots = (size_t)car_graph_slot_count(graph);
+    size_t params = (size_t)car_graph_param_count(graph), grad_buffers = (size_t)car_graph_grad_buffer_count(graph);
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(context, ops, sizeof *program->kernels, &program->kernels));
     CAR_TRY(car_context_allocate(context, tensors, sizeof *program->blocks, &program->blocks));
     CAR_TRY(car_context_allocate(context, tensors, sizeof *program->tensor_bytes, &program->tensor_bytes));
-    CAR_TRY(car_context_allocate(context, slots, sizeof *program->slot_bytes, &program->slot_bytes));
+    CAR_TRY(
+        car_context_allocate(context, grad_buffers, sizeof *program->grad_buffer_bytes, &program->grad_buffer_bytes));
     CAR_TRY(car_context_allocate(context, params, sizeof *program->param_bytes, &program->param_bytes));
     CAR_TRY(car_context_allocate(context, params, sizeof *program->layout_owner, &program->layout_owner));
     for (size_t p = 0; p < params; p++) {
@@ -231,6 +235,8 @@ done:
 }
 
 car_status car_program_create(const car_graph *graph, const car_program_config *config, car_program **out) {
+    CAR_REQUIRE(NULL, graph);
+    CAR_REQUIRE(car_graph_context(graph), out);
     car_context *context = car_graph_context(graph);
     car_program_config chosen = config ? *config : car_program_config_default();
     car_program *program = NULL;
@@ -275,10 +281,10 @@ void car_program_destroy(car_program *program) {
     }
     car_kernels_onednn_close(program->engine);
     size_t ops = (size_t)car_graph_op_count(graph), tensors = (size_t)car_graph_tensor_count(graph);
-    size_t params = (size_t)car_graph_param_count(graph), slots = (size_t)car_graph_slot_count(graph);
+    size_t params = (size_t)car_graph_param_count(graph), grad_buffers = (size_t)car_graph_grad_buffer_count(graph);
     car_context_release(context, program->layout_owner, params, sizeof *program->layout_owner);
     car_context_release(context, program->param_bytes, params, sizeof *program->param_bytes);
-    car_context_release(context, program->slot_bytes, slots, sizeof *program->slot_bytes);
+    car_context_release(context, program->grad_buffer_bytes, grad_buffers, sizeof *program->grad_buffer_bytes);
     car_context_release(context, program->tensor_bytes, tensors, sizeof *program->tensor_bytes);
     car_context_release(context, program->blocks, tensors, sizeof *program->blocks);
     car_context_release(context, program->kernels, ops, sizeof *program->kernels);
@@ -302,8 +308,8 @@ const car_kernel *car_program_kernel(const car_program *program, int op) {
 size_t car_program_tensor_bytes(const car_program *program, int tensor) {
     return program->tensor_bytes[tensor];
 }
-size_t car_program_slot_bytes(const car_program *program, int slot) {
-    return program->slot_bytes[slot];
+size_t car_program_grad_buffer_bytes(const car_program *program, int buffer) {
+    return program->grad_buffer_bytes[buffer];
 }
 size_t car_program_param_bytes(const car_program *program, int param) {
     return program->param_bytes[param];
@@ -339,17 +345,18 @@ bool car_program_is_double(const car_program *program, int param) {
     return car_graph_param(program->graph, param)->dtype == CAR_F64;
 }
 
-car_status car_program_import_param(const car_program *program, int param, const float *canonical, float *stored) {
+/* Without what fills up the values of stages of one's own. */
+static size_t value_bytes(const car_program *program, int param) {
+    const car_param *p = car_graph_param(program->graph, param);
+    return (size_t)car_shape_elements(p->shape) * car_dtype_bytes(p->dtype);
+}
+
+car_status car_program_import_param(const car_program *program, int param, const void *canonical, void *stored) {
     int owner = program->layout_owner[param];
-    if (car_program_is_double(program, param)) {
-        double *to = (void *)stored;
-        for (size_t i = 0; i < (size_t)car_shape_elements(car_graph_param(program->graph, param)->shape); i++) {
-            to[i] = canonical[i];
-        }
-        return CAR_OK;
-    }
     if (owner == CAR_NONE) {
-        memcpy(stored, canonical, program->param_bytes[param]);
+        size_t bytes = value_bytes(program, param);
+        memcpy(stored, canonical, bytes);
+        memset((char *)stored + bytes, 0, program->param_bytes[param] - bytes);
         return CAR_OK;
     }
     const car_kernel *kernel = &program->kernels[owner];
@@ -363,17 +370,10 @@ bool car_program_has_own_layout(const car_program *program, int param) {
     return program->layout_owner[param] != CAR_NONE;
 }
 
-car_status car_program_export_param(const car_program *program, int param, const float *stored, float *canonical) {
+car_status car_program_export_param(const car_program *program, int param, const void *stored, void *canonical) {
     int owner = program->layout_owner[param];
-    if (car_program_is_double(program, param)) {
-        const double *from = (const void *)stored;
-        for (size_t i = 0; i < (size_t)car_shape_elements(car_graph_param(program->graph, param)->shape); i++) {
-            canonical[i] = (float)from[i];
-        }
-        return CAR_OK;
-    }
     if (owner == CAR_NONE) {
-        memcpy(canonical, stored, program->param_bytes[param]);
+        memcpy(canonical, stored, value_bytes(program, param));
         return CAR_OK;
     }
     const car_kernel *kernel = &program->kernels[owner];
@@ -441,6 +441,9 @@ car_status car_program_export_tensor(const car_program *program, int tensor, con
 /* ---- lanes and running ----------------------------------------------------------------------- */
 
 car_status car_lane_create(const car_program *program, car_arena *arena, car_lane **out) {
+    CAR_REQUIRE(NULL, program);
+    CAR_REQUIRE(program->context, arena);
+    CAR_REQUIRE(program->context, out);
     car_lane *lane = NULL;
     car_status status = CAR_OK;
     *out = NULL;

@@ -26,7 +26,7 @@ car_status car_stage_fail(const car_stage_io *io, const char *format, ...) {
 }
 
 static const car_stage_class *class_of(const car_kernel *kernel) {
-    return kernel->op->config.stage.class;
+    return kernel->op->config.stage.own;
 }
 
 static size_t input_bytes(const car_kernel *kernel, int q) {
@@ -34,7 +34,8 @@ static size_t input_bytes(const car_kernel *kernel, int q) {
 }
 
 static size_t param_bytes(const car_kernel *kernel) {
-    return kernel->op->param_count > 0 ? car_param_bytes(car_graph_param(kernel->graph, kernel->op->params[0])) : 0;
+    const car_stage_class *stage = class_of(kernel);
+    return (size_t)stage->param_count * car_dtype_bytes(stage->dtype);
 }
 
 /* Whether the gradient of what it takes in is added to another reader's. */

@@ -29,9 +29,9 @@ static int64_t tensor_elements(const car_kernel *kernel, int tensor, int block) 
     return t->dtype == CAR_BF16 ? car_kernel_stored_elements(t->shape, block) : 0;
 }
 
-static int64_t param_elements(const car_kernel *kernel, int slot) {
-    const car_param *param = car_graph_param(kernel->graph, kernel->op->params[slot]);
-    size_t bytes = slot == 0 && kernel->own_layout ? kernel->weight_bytes : 0;
+static int64_t param_elements(const car_kernel *kernel, int index) {
+    const car_param *param = car_graph_param(kernel->graph, kernel->op->params[index]);
+    size_t bytes = index == 0 && kernel->own_layout ? kernel->weight_bytes : 0;
     int64_t stored = bytes > 0 ? (int64_t)(bytes / sizeof(float)) : car_shape_elements(param->shape);
     return param->copy == CAR_BF16 ? stored : 0;
 }
@@ -77,16 +77,36 @@ static bool has_bf16(const car_kernel *kernel) {
     return has;
 }
 
+bool car_kernel_has_bf16_inputs(const car_kernel *kernel) {
+    bool floats = false;
+    for (int q = 0; q < kernel->op->input_count; q++) {
+        floats = floats || dtype_of(kernel, kernel->op->inputs[q]) == CAR_F32;
+    }
+    return has_bf16(kernel) && !floats;
+}
+
 /* ---- choosing -------------------------------------------------------------------------------- */
 
 static const car_kernel_class *choose(const car_kernel *kernel, const car_kernel_class *class) {
     return class && class->choose ? class->choose(kernel) : class;
 }
 
+/* The class that takes bf16 as it is, or NULL. A gradient that is added to is rounded once, when the sum is stored: so
+ * the class has to add by itself, or work on floats. */
+static const car_kernel_class *choose_bf16(const car_kernel *kernel) {
+    const car_kernel_class *class = choose(kernel, car_kernels_bf16[kernel->op->kind]);
+    bool adds = false;
+    for (int q = 0; q < kernel->op->input_count; q++) {
+        adds = adds || kernel->op->grad_mode[q] == CAR_GRAD_ADD;
+    }
+    return class && (class->adds_grad || !adds) ? class : NULL;
+}
+
 car_status car_kernel_prepare(car_kernel *kernel, const car_kernel_class *const *table) {
-    bool bf16 = has_bf16(kernel);
-    kernel->class = bf16 && kernel->engine ? choose(kernel, car_kernels_bf16[kernel->op->kind]) : NULL;
-    kernel->widened = bf16 && !kernel->class;
+    kernel->bf16 = kernel->engine && car_kernel_has_bf16_inputs(kernel);
+    kernel->class = kernel->bf16 ? choose_bf16(kernel) : NULL;
+    kernel->bf16 = kernel->class != NULL;
+    kernel->widened = has_bf16(kernel) && !kernel->class;
     if (!kernel->class) {
         kernel->class = choose(kernel, table[kernel->op->kind]);
     }

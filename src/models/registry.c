@@ -157,6 +157,8 @@ done:
 }
 
 car_status car_model_build(car_context *context, const char *name, const car_model_config *config, car_graph **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_status status = CAR_OK;
     const car_model_entry *entry = NULL;
     car_model_config resolved;

@@ -1,4 +1,5 @@
-/* Walks over the bundles of a stage or of a home that have bytes: its own, then those of parameters tied to another stage.
+/* Walks over the bundles of a stage or of a home that have bytes: its own, then those of parameters tied to another
+ * stage.
  *
  *     for (int b = car_bundle_of_stage(p, j, CAR_NONE); b != CAR_NONE; b = car_bundle_of_stage(p, j, b)) */
 #ifndef CAR_PLAN_BUNDLES_H

@@ -22,47 +22,39 @@ car_plan_config car_plan_config_default(void) {
 static car_status check_rule(car_context *context, const car_plan_config *config) {
     const car_rule_entry *rule = car_rule_entry_of(config->rule);
     if (rule->only && rule->only != car_placement_class_of(config->placement)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "rule %s %s: use --placement %s", rule->info.name,
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "rule %s %s: use placement %s", rule->info.name,
                                 rule->because, rule->only->info.name);
     }
     return CAR_OK;
 }
 
-/* zero in the cycle: how many copies of a version there are, and how early they go. */
+/* zero with workers apart: how many copies of a version there are, and how early they go. */
 static car_status check_copies(car_context *context, const car_partition *partition, car_plan_config *config) {
     const car_rule_info *rule = car_rule_info_of(config->rule);
-    bool moves = car_placement_info_of(config->placement)->owned && rule->spaced;
-    bool chains = moves && rule->cyclic && config->accumulate <= 1;
+    bool moves = car_placement_info_of(config->placement)->owned && (rule->spaced || rule->from_file);
     int most = 2 * partition->stage_count;
     if (!moves && (config->zero_copies != 0 || config->zero_ahead != 0)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--zero-copies and --zero-ahead are for the cyclic rules over --placement zero");
+                                "zero-copies and zero-ahead are for cdp-v1, cdp-v2 and stagger over placement zero");
     }
-    if (!chains && config->zero_copies == 2) {
-        return car_context_fail(
-            context, CAR_ERROR_ARGUMENT,
-            "--zero-copies 2 is for cdp-v1 and cdp-v2 with one micro-batch for each worker in a step; "
-            "leave it out");
-    }
-    config->zero_copies = config->zero_copies != 0 || !moves ? config->zero_copies : chains ? 2 : 1;
-    if (chains && config->workers == 1) { /* nobody to pass anything on to */
+    config->zero_copies = config->zero_copies != 0 || !moves ? config->zero_copies : 2;
+    if (moves && config->workers == 1) { /* nobody to pass anything on to */
         config->zero_copies = 1;
         config->zero_ahead = 0;
     }
     if (config->zero_copies < 0 || config->zero_copies > 2) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--zero-copies %d: it must be 1 or 2",
-                                config->zero_copies);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "zero-copies %d: it must be 1 or 2", config->zero_copies);
     }
     if (config->zero_copies < 2 && config->zero_ahead != 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--zero-ahead %d: a single copy leaves when it was used; %s", config->zero_ahead,
-                                chains ? "use --zero-copies 2" : "leave it out");
+                                "zero-ahead %d: a single copy leaves when it was used; use zero-copies 2",
+                                config->zero_ahead);
     }
     if (config->zero_copies == 2 && config->zero_ahead == 0) {
         config->zero_ahead = most / config->workers;
     }
     if (config->zero_ahead < 0 || config->zero_ahead > most) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--zero-ahead %d: it must be 1 to %d, the slots of a step",
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "zero-ahead %d: it must be 1 to %d, the slots of a step",
                                 config->zero_ahead, most);
     }
     return CAR_OK;
@@ -70,8 +62,8 @@ static car_status check_copies(car_context *context, const car_partition *partit
 
 enum { most_accumulated = 1 << 16, most_batches = 1 << 20 };
 
-/* dp's workers keep their gradients apart, or add them before a collective. In a pipeline it is gpipe, whose ranks have one
- * sum. */
+/* dp's workers keep their gradients apart, or add them before a collective. In a pipeline it is gpipe, whose ranks
+ * have one sum. */
 static bool adds_own_first(const car_plan_config *config) {
     return car_rule_info_of(config->rule)->together && !car_placement_class_of(config->placement)->in_line;
 }
@@ -83,22 +75,19 @@ static car_status choose_sum_order(car_context *context, car_plan_config *config
     if ((unsigned)order > CAR_SUM_ORDER_WORKER) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is no order of sums %d", order);
     }
-    if (config->accumulate > 1 && config->rule == CAR_RULE_CUSTOM) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "a schedule of one's own has one micro-batch for each worker in a step");
-    }
     bool own_first = adds_own_first(config);
     if (config->accumulate > 1 && order == CAR_SUM_ORDER_MICRO_BATCH && own_first) {
         return car_context_fail(
             context, CAR_ERROR_ARGUMENT,
-            "rule %s with placement %s adds each worker's own gradients first: use --sum-order worker",
-            car_rule_text(config->rule), placement->info.name);
+            "rule %s with placement %s adds by worker: its workers run abreast, so each adds its own gradients before "
+            "they meet. Use sum-order worker; or rule %s, whose sum is that of all micro-batches in their order",
+            car_rule_text(config->rule), placement->info.name, placement->info.one_process ? "accumulate" : "stagger");
     }
     if (config->accumulate > 1 && order == CAR_SUM_ORDER_WORKER && placement->roams && !own_first) {
         return car_context_fail(
             context, CAR_ERROR_ARGUMENT,
             "in placement %s a worker's micro-batches change ranks, so their gradients cannot be added "
-            "by worker: use --sum-order micro-batch",
+            "by worker: use sum-order micro-batch",
             placement->info.name);
     }
     if (order == CAR_SUM_ORDER_AUTO) {
@@ -157,7 +146,8 @@ static car_status check_config(car_context *context, const car_partition *partit
 }
 
 int64_t car_plan_config_devices(const car_plan_config *config) {
-    return car_placement_class_of(config->placement)->devices(config, car_rule_info_of(config->rule)->spaced);
+    const car_rule_info *rule = car_rule_info_of(config->rule);
+    return car_placement_class_of(config->placement)->devices(config, rule->spaced || rule->from_file);
 }
 
 /* Devices and tags are ints: a plan that needs more of them is refused rather than made wrong. */
@@ -202,6 +192,10 @@ static car_status check_ties(const car_plan *plan) {
 
 car_status car_plan_create(car_context *context, const car_partition *partition, const car_plan_config *config,
                            car_plan **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, partition);
+    CAR_REQUIRE(context, config);
+    CAR_REQUIRE(context, out);
     if (config && config->rule == CAR_RULE_CUSTOM) {
         *out = NULL;
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "a custom plan comes from a file");
@@ -231,7 +225,7 @@ car_status car_plan_create_any(car_context *context, const car_partition *partit
     CAR_TRY(check_size(plan, devices));
     plan->devices = (int)devices;
     plan->period = plan->rule->clock->period(plan);
-    plan->most_pieces = car_plan_find_most_pieces(plan);
+    CAR_TRY(car_plan_cut_sums(plan));
     CAR_TRY(check_ties(plan));
     *out = plan;
 done:
@@ -244,6 +238,7 @@ done:
 void car_plan_destroy(car_plan *plan) {
     if (plan) {
         car_script_destroy(plan);
+        car_context_release(plan->context, plan->pieces, (size_t)plan->partition->bundle_count, sizeof *plan->pieces);
         car_context_release(plan->context, plan, 1, sizeof *plan);
     }
 }
@@ -266,8 +261,8 @@ int car_plan_per_worker(const car_plan *plan) {
 int car_plan_micro_batches(const car_plan *plan) {
     return plan->batches;
 }
-int car_plan_worker(const car_plan *plan, int number) {
-    return number < 0 ? CAR_NONE : number % plan->config.workers;
+int car_plan_worker(const car_plan *plan, int micro_batch) {
+    return micro_batch < 0 ? CAR_NONE : micro_batch % plan->config.workers;
 }
 int64_t car_plan_period(const car_plan *plan) {
     return plan->period;
@@ -278,9 +273,12 @@ bool car_plan_is_cyclic(const car_plan *plan) {
 bool car_plan_is_spaced(const car_plan *plan) {
     return plan->rule->info.spaced;
 }
-double car_plan_phase(const car_plan *plan, int64_t step, int number) {
+bool car_plan_passes_sums(const car_plan *plan) {
+    return plan->rule->info.spaced || plan->rule->info.from_file;
+}
+double car_plan_phase(const car_plan *plan, int64_t step, int micro_batch) {
     double length = (double)plan->period / (2.0 * plan->stages);
-    return (double)step * length + (double)number / plan->config.workers;
+    return (double)step * length + (double)micro_batch / plan->config.workers;
 }
 bool car_plan_is_proven(const car_plan *plan) {
     return plan->proven;
@@ -310,20 +308,20 @@ static int64_t one_pass(const car_plan *plan) {
 static int64_t period_together(const car_plan *plan) {
     return one_pass(plan) * plan->config.accumulate;
 }
-static int64_t forward_together(const car_plan *plan, int number, int stage) {
-    return one_pass(plan) * (number / plan->config.workers) + stage;
+static int64_t forward_together(const car_plan *plan, int micro_batch, int stage) {
+    return one_pass(plan) * (micro_batch / plan->config.workers) + stage;
 }
-static int64_t backward_together(const car_plan *plan, int number, int stage) {
-    return one_pass(plan) * (number / plan->config.workers + 1) - 1 - stage;
+static int64_t backward_together(const car_plan *plan, int micro_batch, int stage) {
+    return one_pass(plan) * (micro_batch / plan->config.workers + 1) - 1 - stage;
 }
 const car_clock car_clock_together = {period_together, forward_together, backward_together, false};
 
 /* Each micro-batch 2k slots behind the one before it. The last ends when the next step has long begun. */
-static int64_t forward_cycle(const car_plan *plan, int number, int stage) {
-    return 2 * (int64_t)plan->per_worker * number + stage;
+static int64_t forward_cycle(const car_plan *plan, int micro_batch, int stage) {
+    return 2 * (int64_t)plan->per_worker * micro_batch + stage;
 }
-static int64_t backward_cycle(const car_plan *plan, int number, int stage) {
-    return 2 * (int64_t)plan->per_worker * number + one_pass(plan) - 1 - stage;
+static int64_t backward_cycle(const car_plan *plan, int micro_batch, int stage) {
+    return 2 * (int64_t)plan->per_worker * micro_batch + one_pass(plan) - 1 - stage;
 }
 const car_clock car_clock_cycle = {period_together, forward_cycle, backward_cycle, false};
 
@@ -334,18 +332,18 @@ static int64_t period_stagger(const car_plan *plan) {
 const car_clock car_clock_stagger = {period_stagger, forward_cycle, backward_cycle, false};
 
 /* As many workers at once as there are threads, then the next. */
-static int64_t turn_of(const car_plan *plan, int number) {
+static int64_t turn_of(const car_plan *plan, int micro_batch) {
     int workers = plan->config.workers, threads = plan->config.threads;
-    return one_pass(plan) * (number / (threads < workers ? threads : workers));
+    return one_pass(plan) * (micro_batch / (threads < workers ? threads : workers));
 }
 static int64_t period_turns(const car_plan *plan) {
     return turn_of(plan, plan->batches - 1) + one_pass(plan);
 }
-static int64_t forward_turns(const car_plan *plan, int number, int stage) {
-    return turn_of(plan, number) + stage;
+static int64_t forward_turns(const car_plan *plan, int micro_batch, int stage) {
+    return turn_of(plan, micro_batch) + stage;
 }
-static int64_t backward_turns(const car_plan *plan, int number, int stage) {
-    return turn_of(plan, number) + one_pass(plan) - 1 - stage;
+static int64_t backward_turns(const car_plan *plan, int micro_batch, int stage) {
+    return turn_of(plan, micro_batch) + one_pass(plan) - 1 - stage;
 }
 const car_clock car_clock_turns = {period_turns, forward_turns, backward_turns, false};
 
@@ -356,11 +354,11 @@ static int64_t half_flush(const car_plan *plan) {
 static int64_t period_flush(const car_plan *plan) {
     return 2 * half_flush(plan);
 }
-static int64_t forward_gpipe(const car_plan *plan, int number, int stage) {
-    return (int64_t)plan->per_worker * number + stage;
+static int64_t forward_gpipe(const car_plan *plan, int micro_batch, int stage) {
+    return (int64_t)plan->per_worker * micro_batch + stage;
 }
-static int64_t backward_gpipe(const car_plan *plan, int number, int stage) {
-    return half_flush(plan) + (int64_t)plan->per_worker * number + plan->stages - 1 - stage;
+static int64_t backward_gpipe(const car_plan *plan, int micro_batch, int stage) {
+    return half_flush(plan) + (int64_t)plan->per_worker * micro_batch + plan->stages - 1 - stage;
 }
 const car_clock car_clock_gpipe = {period_flush, forward_gpipe, backward_gpipe, true};
 
@@ -371,30 +369,30 @@ const car_clock car_clock_gpipe = {period_flush, forward_gpipe, backward_gpipe, 
  *   rank 1        0 1   0'2 1'  2'
  *   rank 2          0 0'1 1'2 2'
  */
-static int64_t forward_1f1b(const car_plan *plan, int number, int stage) {
+static int64_t forward_1f1b(const car_plan *plan, int micro_batch, int stage) {
     int64_t k = plan->per_worker, rank = stage / k;
-    int64_t visit = number < plan->config.workers - rank ? rank + number : 2 * (int64_t)number + rank;
+    int64_t visit = micro_batch < plan->config.workers - rank ? rank + micro_batch : 2 * (int64_t)micro_batch + rank;
     return k * visit + stage % k;
 }
-static int64_t backward_1f1b(const car_plan *plan, int number, int stage) {
+static int64_t backward_1f1b(const car_plan *plan, int micro_batch, int stage) {
     int64_t k = plan->per_worker, workers = plan->config.workers, rank = stage / k;
-    int64_t visit = workers + 2 * (int64_t)number + (workers - 1 - rank);
+    int64_t visit = workers + 2 * (int64_t)micro_batch + (workers - 1 - rank);
     return k * visit + (k - 1 - stage % k);
 }
 const car_clock car_clock_1f1b = {period_flush, forward_1f1b, backward_1f1b, false};
 
-int64_t car_plan_forward_slot(const car_plan *plan, int64_t step, int worker, int stage) {
+int64_t car_plan_forward_slot(const car_plan *plan, int64_t step, int micro_batch, int stage) {
     if (plan->script) {
-        return car_script_slot(plan, step, worker, stage, false);
+        return car_script_slot(plan, step, micro_batch, stage, false);
     }
-    return plan->period * step + plan->rule->clock->forward(plan, worker, stage);
+    return plan->period * step + plan->rule->clock->forward(plan, micro_batch, stage);
 }
 
-int64_t car_plan_backward_slot(const car_plan *plan, int64_t step, int worker, int stage) {
+int64_t car_plan_backward_slot(const car_plan *plan, int64_t step, int micro_batch, int stage) {
     if (plan->script) {
-        return car_script_slot(plan, step, worker, stage, true);
+        return car_script_slot(plan, step, micro_batch, stage, true);
     }
-    return plan->period * step + plan->rule->clock->backward(plan, worker, stage);
+    return plan->period * step + plan->rule->clock->backward(plan, micro_batch, stage);
 }
 
 int64_t car_plan_first_step_end(const car_plan *plan) {
@@ -411,11 +409,11 @@ int car_plan_stale_workers(const car_plan *plan, int home) {
     return plan->rule->stale_workers(plan, home);
 }
 
-int car_plan_delay(const car_plan *plan, int worker, int stage) {
+int car_plan_delay(const car_plan *plan, int micro_batch, int stage) {
     if (plan->script) {
-        return plan->script->delays[worker * plan->stages + stage];
+        return plan->script->delays[micro_batch * plan->stages + stage];
     }
-    return worker < car_plan_stale_workers(plan, stage) ? 1 : 0;
+    return micro_batch < car_plan_stale_workers(plan, stage) ? 1 : 0;
 }
 
 int64_t car_plan_version(const car_plan *plan, int64_t n, int home) {
@@ -437,17 +435,20 @@ int car_plan_device_of(const car_plan *plan, int64_t n, int stage) {
     return plan->placement->device(plan, n, stage);
 }
 
-int car_plan_device(const car_plan *plan, int64_t step, int worker, int stage) {
-    return car_plan_device_of(plan, step * plan->batches + worker, stage);
+int car_plan_device(const car_plan *plan, int64_t step, int micro_batch, int stage) {
+    return car_plan_device_of(plan, step * plan->batches + micro_batch, stage);
 }
 
 int car_plan_owner(const car_plan *plan, int64_t step, int stage) {
+    bool any = plan->script && plan->placement->info.repeated; /* whoever the file has make it */
     return plan->placement->owner ? plan->placement->owner(plan, stage)
+           : any                  ? car_script_maker(plan, step, stage)
                                   : car_plan_device(plan, step, plan->batches - 1, stage);
 }
 
 int car_plan_alive(const car_plan *plan, int group) {
-    return plan->rule->clock->forwards_first ? plan->batches : car_plan_group_ranks(plan, group);
+    bool any = plan->rule->clock->forwards_first || plan->rule->info.from_file;
+    return any ? plan->batches : car_plan_group_ranks(plan, group);
 }
 
 int car_plan_stage_ranks(const car_plan *plan, int stage) {

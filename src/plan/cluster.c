@@ -142,6 +142,7 @@ car_status car_cluster_parse(car_context *context, const char *origin, const cha
         {"devices", "that there are; leave it out for as many as needed", 1, 1 << 30, true, false, &devices},
         {"devices_per_node", "1 if left out", 1, 1 << 16, true, false, &per_node},
         {"flops", "a second, of one device", 1, 1e21, false, true, &cluster.flops},
+        {"bf16_flops", "a second, of one device in bf16", 1, 1e21, false, false, &cluster.bf16_flops},
         {"memory", "bytes of one device", 1, 1e18, false, false, &cluster.memory},
     };
     car_status status = CAR_OK;
@@ -160,6 +161,10 @@ car_status car_cluster_parse(car_context *context, const char *origin, const cha
 done:
     cJSON_Delete(root);
     return status;
+}
+
+double car_cluster_flops(const car_cluster *cluster, car_precision precision) {
+    return precision == CAR_PRECISION_BF16 && cluster->bf16_flops > 0 ? cluster->bf16_flops : cluster->flops;
 }
 
 car_status car_cluster_load(car_context *context, const char *path, car_cluster *out) {

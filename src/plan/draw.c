@@ -61,10 +61,10 @@ static void choose_part(drawing *d, int64_t window) {
     int64_t slot = marked ? marked->slot - begin : 0;
     d->columns = period < most_columns(d) ? (int)period : most_columns(d);
     d->first_slot = begin + first_shown(period, d->columns, slot);
-    bool placed = marked && marked->worker >= 0 && marked->stage >= 0 && marked->step >= 0 &&
-                  marked->worker < car_plan_micro_batches(d->plan) &&
+    bool placed = marked && marked->micro_batch >= 0 && marked->stage >= 0 && marked->step >= 0 &&
+                  marked->micro_batch < car_plan_micro_batches(d->plan) &&
                   marked->stage < car_plan_partition(d->plan)->stage_count;
-    int device = placed ? car_plan_device(d->plan, marked->step, marked->worker, marked->stage) : 0;
+    int device = placed ? car_plan_device(d->plan, marked->step, marked->micro_batch, marked->stage) : 0;
     d->first_device = (int)first_shown(devices, most_rows(d), device);
     d->end_device = devices - d->first_device < most_rows(d) ? devices : d->first_device + most_rows(d);
 }
@@ -94,7 +94,7 @@ static car_status add_workers(drawing *d, int device) {
 
 /* The row for a task among those from `first` on; one more where a device does two things in one slot. */
 static car_status find_row(drawing *d, int first, const car_task *task, int device, row **out) {
-    int column = (int)(task->slot - d->first_slot), worker = task->worker % car_plan_config_of(d->plan)->workers;
+    int column = (int)(task->slot - d->first_slot), worker = task->micro_batch % car_plan_config_of(d->plan)->workers;
     for (int r = first; r < d->count; r++) {
         if (d->by_worker ? d->rows[r].worker == worker : !d->rows[r].cells[column].text[0]) {
             *out = &d->rows[r];
@@ -107,7 +107,7 @@ static car_status find_row(drawing *d, int first, const car_task *task, int devi
 }
 
 static bool same(const car_task *a, const car_task *b) {
-    bool alike = a->kind == b->kind && a->worker == b->worker && a->stage == b->stage && a->step == b->step;
+    bool alike = a->kind == b->kind && a->micro_batch == b->micro_batch && a->stage == b->stage && a->step == b->step;
     return alike && (car_task_computes(a) || (a->cargo == b->cargo && a->bundle == b->bundle && a->peer == b->peer &&
                                               a->slot == b->slot && a->version == b->version));
 }
@@ -128,7 +128,7 @@ static car_status add_task(drawing *d, int first, const car_task *task, int devi
         const char *prime = task->kind == CAR_TASK_BACKWARD ? "'" : "";
         char worker[16] = "";
         if (!d->by_worker) {
-            snprintf(worker, sizeof worker, ".%d", task->worker);
+            snprintf(worker, sizeof worker, ".%d", task->micro_batch);
         }
         snprintf(r->cells[column].text, CELL_TEXT, "%d%s%s", task->stage, worker, prime);
     }

@@ -1,7 +1,8 @@
 /* Edges: who waits for whom, from what tasks use.
  *
- * The uses of a resource, in the plan's order, come in rounds of uses that do not conflict: one writer, or some readers, or
- * some that follow them. A task waits for all of the round before its own. Everything older was waited for by those. */
+ * The uses of a resource, in the plan's order, come in rounds of uses that do not conflict: one writer, or some
+ * readers, or some that follow them. A task waits for all of the round before its own. Everything older was waited for
+ * by those. */
 #include <string.h>
 
 #include "base/base.h"

@@ -1,13 +1,11 @@
 /* Generates the table of one device and window: the compute tasks from the clock, then what the placement
  * attaches to each, then the order inside every slot. */
-#include <stdlib.h>
-
 #include "plan/placement.h"
 #include "plan/script.h"
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* What lies before slot 0 belongs to what begins there. */
+/* The window that begins at slot 0 also takes the slots before it. */
 static bool is_inside(const car_window *window, int64_t slot) {
     return (slot >= window->begin && slot < window->end) || (slot < 0 && window->begin == 0);
 }
@@ -39,19 +37,20 @@ static int tag_of(const car_plan *plan, const car_task *task) {
     int thing = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT ? task->stage : task->bundle;
     int parity =
         car_cargo_is_weights(task->cargo) ? (int)(task->version % 2) : 0; /* versions may overtake each other */
-    return task->cargo + CAR_CARGOS * (parity + 2 * (thing + plan->partition->bundle_count * (task->worker + 1)));
+    return task->cargo + CAR_CARGOS * (parity + 2 * (thing + plan->partition->bundle_count * (task->micro_batch + 1)));
 }
 
 void car_window_message(car_window *window, car_task what, int from, int64_t sent, int to, int64_t used) {
-    if (from == to) {
+    bool sends = from == window->device && is_inside(window, sent),
+         receives = to == window->device && is_inside(window, used);
+    if (from == to || !(sends || receives)) {
         return;
     }
     what.tag = tag_of(window->plan, &what);
     bool sum = what.cargo == CAR_CARGO_PARTIAL || what.cargo == CAR_CARGO_FINISHED;
-    int pieces =
-        sum && (from == window->device || to == window->device) ? car_plan_pieces(window->plan, what.bundle) : 1;
+    int pieces = sum ? car_plan_pieces(window->plan, what.bundle) : 1;
     for (what.piece = 0; what.piece < pieces; what.piece++) {
-        if (from == window->device) {
+        if (sends) {
             car_task send = what;
             send.kind = CAR_TASK_SEND;
             send.peer = to;
@@ -59,7 +58,7 @@ void car_window_message(car_window *window, car_task what, int from, int64_t sen
             send.due = used;
             car_window_add(window, send);
         }
-        if (to == window->device) {
+        if (receives) {
             car_task receive = what;
             receive.kind = CAR_TASK_RECEIVE;
             receive.peer = from;
@@ -80,7 +79,7 @@ static int64_t tied_version(const car_plan *plan, int64_t n, int stage) {
     return CAR_NONE;
 }
 
-/* One forward or backward of micro-batch n, with all that belongs to it: that is in the same slot. */
+/* One forward or backward of micro-batch n, with all that the placement attaches to it in the same slot. */
 static void add_compute(car_window *window, int64_t n, int stage, bool backward) {
     const car_plan *plan = window->plan;
     if (!car_window_runs(window, n) || car_plan_device_of(plan, n, stage) != window->device) {
@@ -92,7 +91,7 @@ static void add_compute(car_window *window, int64_t n, int stage, bool backward)
     }
     car_task task = {
         .kind = backward ? CAR_TASK_BACKWARD : CAR_TASK_FORWARD,
-        .worker = car_plan_number_of(plan, n),
+        .micro_batch = car_plan_number_of(plan, n),
         .stage = stage,
         .bundle = stage,
         .step = car_plan_step_of(plan, n),
@@ -161,55 +160,7 @@ void car_window_visit_group(car_window *window, int group, int64_t modulus, int6
     }
 }
 
-/* ---- order ----------------------------------------------------------------------------------- */
-
-/* An update that makes weights for a forward of the same slot comes before it, one that turns the sum
- * of a backward of the same slot into weights comes after it. `worker` tells: only the latter has one. */
-static car_phase phase_of(const car_task *task) {
-    switch (task->kind) {
-    case CAR_TASK_RECEIVE:
-        return CAR_PHASE_RECEIVE;
-    case CAR_TASK_BROADCAST:
-        return CAR_PHASE_BROADCAST;
-    case CAR_TASK_UPDATE:
-        return task->worker == CAR_NONE ? CAR_PHASE_UPDATE_FIRST : CAR_PHASE_UPDATE_LAST;
-    case CAR_TASK_REDUCE:
-        return CAR_PHASE_REDUCE;
-    case CAR_TASK_SEND:
-        return CAR_PHASE_SEND;
-    default:
-        return CAR_PHASE_COMPUTE;
-    }
-}
-
-static int compare(int64_t a, int64_t b) {
-    return (a > b) - (a < b);
-}
-
-int car_task_compare(const car_task *a, const car_task *b) {
-    int order = compare(a->slot, b->slot);
-    order = order ? order : compare(phase_of(a), phase_of(b));
-    order = order ? order : compare(a->worker, b->worker);
-    order = order ? order : compare(a->cargo, b->cargo);
-    order = order ? order : compare(a->stage, b->stage);
-    order = order ? order : compare(a->bundle, b->bundle);
-    order = order ? order : compare(a->version, b->version);
-    order = order ? order : compare(a->piece, b->piece);
-    return order ? order : compare(a->peer, b->peer);
-}
-
-static int compare_tasks(const void *left, const void *right) {
-    return car_task_compare(left, right);
-}
-
-static void sort_tasks(car_task_list *list) {
-    for (int n = 1; n < list->count; n++) {
-        if (car_task_compare(&list->tasks[n - 1], &list->tasks[n]) > 0) {
-            qsort(list->tasks, (size_t)list->count, sizeof *list->tasks, compare_tasks);
-            return;
-        }
-    }
-}
+/* ---- windows -------------------------------------------------------------------------------- */
 
 int64_t car_plan_windows(const car_plan *plan, int64_t steps) {
     /* The cycle's last worker ends a step one window later, and zero's owners update after that. */
@@ -230,10 +181,7 @@ car_status car_plan_expand_slots(const car_plan *plan, int device, int64_t begin
     if (plan->placement->besides) {
         plan->placement->besides(&w);
     }
-    if (w.status == CAR_OK) {
-        sort_tasks(list);
-    }
-    return w.status;
+    return w.status == CAR_OK ? car_task_list_sort(plan, list) : w.status;
 }
 
 car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list) {
@@ -253,7 +201,7 @@ int car_plan_rank_of(const car_plan *plan, int device) {
     return plan->placement->info.one_process ? 0 : device;
 }
 
-/* All devices of one process, one after the other, then in order. */
+/* The tasks of all devices of one process, sorted into one order. */
 static car_status expand_all(const car_plan *plan, int64_t begin, int64_t end, int64_t steps, car_task_list *list) {
     car_task_list one = {0};
     car_status status = CAR_OK;
@@ -266,7 +214,7 @@ static car_status expand_all(const car_plan *plan, int64_t begin, int64_t end, i
             list->tasks[list->count++] = one.tasks[k];
         }
     }
-    sort_tasks(list);
+    CAR_TRY(car_task_list_sort(plan, list));
 done:
     car_task_list_release(plan, &one);
     return status;
@@ -278,8 +226,8 @@ car_status car_plan_expand_rank_slots(const car_plan *plan, int rank, int64_t be
                                                  : expand_all(plan, begin, end, steps, list);
 }
 
-int64_t car_plan_piece_end(const car_plan *plan, int64_t slot) {
-    enum { TASKS = 16 }; /* forwards and backwards of a piece: what is listed of all ranks should fit a cache */
+int64_t car_plan_stretch_end(const car_plan *plan, int64_t slot) {
+    enum { TASKS = 16 }; /* forwards and backwards of a stretch: what is listed of all ranks should fit a cache */
     int64_t tasks = 2 * (int64_t)plan->batches * plan->stages / car_plan_ranks(plan);
     int64_t begin = slot / plan->period * plan->period;
     int64_t length = tasks > TASKS ? (plan->period * TASKS + tasks - 1) / tasks : plan->period;

@@ -36,7 +36,8 @@ typedef enum car_flow_state {
     CAR_FLOW_FLOWING  /* shares its links */
 } car_flow_state;
 
-/* A message. It goes when it is sent and its receive is posted. Those of one key follow each other, first in first out. */
+/* A message. It goes when it is sent and its receive is posted. Those of one key follow each other, first in first out.
+ */
 typedef struct car_flow {
     car_flow_state state;
     int from, to, tag;
@@ -73,8 +74,8 @@ typedef struct car_network {
 car_status car_network_create(car_context *context, const car_cluster *cluster, int devices, int64_t first_id,
                               car_agenda *agenda, car_network *out);
 void car_network_release(car_network *network);
-/* Sends, and posts a receive that is known as `waiter`. If the message has arrived with that, `woken` is its receive, else
- * CAR_NONE. */
+/* Sends, and posts a receive that is known as `waiter`. If the message has arrived with that, `woken` is its receive,
+ * else CAR_NONE. */
 car_status car_network_send(car_network *network, double now, int from, int to, int tag, double bytes, int64_t *woken);
 car_status car_network_post(car_network *network, double now, int from, int to, int tag, int64_t waiter,
                             int64_t *woken);

@@ -7,6 +7,7 @@
  * The sum of step functions changes only where one of them does, and all are shifts of one another: so the peak is
  * found at the beginnings of the events of one worker. */
 #include "carousel/predict.h"
+#include "plan/pace.h"
 
 /* Shares that differ by less are the same moment; shifted beginnings that should coincide differ by rounding. */
 static const double moment = 1e-9;
@@ -36,12 +37,36 @@ static double bytes_of_all(const car_curve *curve, int e, int workers) {
     return sum;
 }
 
-double car_predict_free_running(const car_partition *partition, int workers) {
-    const car_curve *curve = &partition->curve;
+double car_pace_budget(const car_partition *partition, int workers) {
     double peak = 0;
-    for (int e = 0; e < curve->events; e++) {
-        double sum = bytes_of_all(curve, e, workers);
+    for (int e = 0; e < partition->curve.events; e++) {
+        double sum = bytes_of_all(&partition->curve, e, workers);
         peak = sum > peak ? sum : peak;
     }
-    return curve->peak > 0 ? peak / ((double)workers * (double)curve->peak) : 1;
+    return peak;
+}
+
+double car_predict_free_running(const car_partition *partition, int workers) {
+    size_t alone = partition->curve.peak;
+    return alone > 0 ? car_pace_budget(partition, workers) / ((double)workers * (double)alone) : 1;
+}
+
+/* ---- paced ----------------------------------------------------------------------------------- */
+
+/* How much further than a portion a worker may be ahead of its distance. A forward may be faster than its share of the
+ * cost, and then the backward is slower. Without this slack one of two workers would always wait for the other; with
+ * it they make up for it half a micro-batch later. */
+static const double drift = 0.03;
+
+double car_pace_portion(const car_curve *curve) {
+    double longest = 1.0 / 256; /* finer would only cost locking */
+    for (int e = 0; e < curve->events; e++) {
+        double cost = (e + 1 < curve->events ? curve->begin[e + 1] : 1.0) - curve->begin[e];
+        longest = cost > longest ? cost : longest;
+    }
+    return longest;
+}
+
+double car_pace_lead(const car_curve *curve) {
+    return car_pace_portion(curve) + drift;
 }

@@ -13,7 +13,7 @@ car_status car_life_open(const car_graph *graph, const car_graph_range *range, c
     car_status status = CAR_OK;
     *out = (car_life){.graph = graph, .range = range};
     CAR_TRY(car_context_allocate(context, (size_t)car_graph_tensor_count(graph), sizeof *out->tensors, &out->tensors));
-    CAR_TRY(car_context_allocate(context, (size_t)car_graph_slot_count(graph), sizeof *out->slots, &out->slots));
+    CAR_TRY(car_context_allocate(context, (size_t)car_graph_grad_buffer_count(graph), sizeof *out->slots, &out->slots));
 done:
     return status;
 }
@@ -23,7 +23,7 @@ void car_life_release(car_life *life) {
         return;
     }
     car_context *context = car_graph_context(life->graph);
-    car_context_release(context, life->slots, (size_t)car_graph_slot_count(life->graph), sizeof *life->slots);
+    car_context_release(context, life->slots, (size_t)car_graph_grad_buffer_count(life->graph), sizeof *life->slots);
     car_context_release(context, life->tensors, (size_t)car_graph_tensor_count(life->graph), sizeof *life->tensors);
     *life = (car_life){0};
 }
@@ -41,7 +41,7 @@ void car_life_clear(car_life *life) {
     for (int v = 0; v < car_graph_tensor_count(life->graph); v++) {
         life->tensors[v] = 0;
     }
-    for (int s = 0; s < car_graph_slot_count(life->graph); s++) {
+    for (int s = 0; s < car_graph_grad_buffer_count(life->graph); s++) {
         life->slots[s] = 0;
     }
     life->live = 0;
@@ -84,7 +84,7 @@ size_t car_life_forward(car_life *life, int l) {
 
 /* The first contributor to a gradient finds no buffer and makes it. */
 static void make_slot(car_life *life, int l, int slot) {
-    const car_grad_slot *s = car_graph_slot(life->graph, slot);
+    const car_grad_buffer *s = car_graph_grad_buffer(life->graph, slot);
     if (life->slots[slot] || s->born != l) {
         return;
     }
@@ -101,20 +101,21 @@ static void drop_after_backward(car_life *life, int l, int tensor) {
     if (life->range->last_backward[tensor] == l) {
         drop(life, &life->tensors[tensor]);
     }
-    if (t->grad_slot != CAR_NONE && car_graph_slot(life->graph, t->grad_slot)->dies == l) {
-        drop(life, &life->slots[t->grad_slot]);
+    if (t->grad_buffer != CAR_NONE && car_graph_grad_buffer(life->graph, t->grad_buffer)->dies == l) {
+        drop(life, &life->slots[t->grad_buffer]);
     }
 }
 
-/* Operations in front of the first parameter make no gradients, and nothing is held for them: bytes stay as they are. */
+/* Operations in front of the first parameter make no gradients, and nothing is held for them: bytes stay as they are.
+ */
 size_t car_life_backward(car_life *life, int l) {
     const car_op *op = car_graph_op(life->graph, l);
     if (op->output == car_graph_loss(life->graph)) {
-        make_slot(life, l, car_graph_tensor(life->graph, op->output)->grad_slot);
+        make_slot(life, l, car_graph_tensor(life->graph, op->output)->grad_buffer);
     }
     for (int q = 0; q < op->input_count; q++) {
         if (op->grad_mode[q] == CAR_GRAD_WRITE || op->grad_mode[q] == CAR_GRAD_ADD) {
-            make_slot(life, l, car_graph_tensor(life->graph, op->inputs[q])->grad_slot);
+            make_slot(life, l, car_graph_tensor(life->graph, op->inputs[q])->grad_buffer);
         }
     }
     size_t during = life->live + car_op_rebuilt_bytes(op);
@@ -165,8 +166,9 @@ void car_life_import(car_life *life, bool gradient) {
         const car_tensor *tensor = car_graph_tensor(life->graph, tensors[c]);
         if (!gradient) {
             make(life, &life->tensors[tensors[c]], tensor->bytes);
-        } else if (tensor->grad_slot != CAR_NONE && !life->slots[tensor->grad_slot]) {
-            make(life, &life->slots[tensor->grad_slot], car_graph_slot(life->graph, tensor->grad_slot)->bytes);
+        } else if (tensor->grad_buffer != CAR_NONE && !life->slots[tensor->grad_buffer]) {
+            make(life, &life->slots[tensor->grad_buffer],
+                 car_graph_grad_buffer(life->graph, tensor->grad_buffer)->bytes);
         }
     }
 }
@@ -174,7 +176,7 @@ void car_life_import(car_life *life, bool gradient) {
 void car_life_export(car_life *life, bool gradient) {
     const int *tensors = gradient ? life->range->below : life->range->above;
     for (int c = 0; c < (gradient ? life->range->below_count : life->range->above_count); c++) {
-        int slot = car_graph_tensor(life->graph, tensors[c])->grad_slot;
+        int slot = car_graph_tensor(life->graph, tensors[c])->grad_buffer;
         if (gradient && slot != CAR_NONE) {
             drop(life, &life->slots[slot]);
         } else if (!gradient && !life->range->held[tensors[c]]) {

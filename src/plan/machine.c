@@ -1,19 +1,20 @@
 /* Runs the machine: what may start, what has ended. See machine.h.
  *
- * What an event allows without taking time itself, sends, updates, posted receives, is done at once, by lists: chains of
- * messages need no recursion. Then forwards and backwards are dispatched. */
+ * What an event allows without taking time itself, sends, updates, posted receives, is done at once, by lists: chains
+ * of messages need no recursion. Then forwards and backwards are dispatched. */
 #include <float.h>
 
 #include "plan/machine.h"
 
-/* ---- the heap of workers --------------------------------------------------------------------- */
+/* ---- the heap of runners --------------------------------------------------------------------- */
 
+/* Without a branch, which would be guessed wrong half of the time. */
 static bool comes_before(car_ready a, car_ready b) {
-    return a.phase < b.phase || (a.phase <= b.phase && a.worker < b.worker);
+    return (a.phase < b.phase) | ((a.phase <= b.phase) & (a.runner < b.runner));
 }
 
-static void push(car_ready_heap *h, double phase, int worker) {
-    car_ready added = {phase, worker};
+static void push(car_ready_heap *h, double phase, int runner) {
+    car_ready added = {phase, runner};
     int at = h->count++;
     while (at > 0 && comes_before(added, h->entries[(at - 1) / 2])) {
         h->entries[at] = h->entries[(at - 1) / 2];
@@ -23,11 +24,11 @@ static void push(car_ready_heap *h, double phase, int worker) {
 }
 
 static int pop(car_ready_heap *h) {
-    int top = h->entries[0].worker, at = 0;
+    int top = h->entries[0].runner, at = 0;
     car_ready moved = h->entries[--h->count];
     for (int child = 1; child < h->count; child = 2 * at + 1) {
-        if (child + 1 < h->count && comes_before(h->entries[child + 1], h->entries[child])) {
-            child++;
+        if (child + 1 < h->count) {
+            child += comes_before(h->entries[child + 1], h->entries[child]);
         }
         if (!comes_before(h->entries[child], moved)) {
             break;
@@ -41,7 +42,7 @@ static int pop(car_ready_heap *h) {
 
 /* ---- phases ---------------------------------------------------------------------------------- */
 
-/* The share of a step's cost before a worker's next task. */
+/* The share of a step's cost before a runner's next task. */
 static double share_before(const car_machine *m, int64_t position) {
     const car_curve *curve = &m->partition->curve;
     bool forward = position < m->stages;
@@ -50,38 +51,44 @@ static double share_before(const car_machine *m, int64_t position) {
     return first < curve->events ? curve->begin[first] : 1;
 }
 
-/* When a runner's next task is due if all go on evenly, in micro-batches: worker i begins i/N after the first, and each worker
- * takes its own one after the other. Without a distance only the order counts: workers go abreast, or one after another. */
-static double phase_of(const car_machine *m, int worker) {
-    int64_t tasks = 2 * (int64_t)m->stages, step = m->runners[worker].done / tasks;
+/* When a runner's next task is due if all go on evenly, in micro-batches: worker i begins i/N after the first, and
+ * each worker takes its own one after the other. Without a distance only the order counts: workers go abreast, or one
+ * after another. */
+static double find_phase(const car_machine *m, int runner) {
+    int64_t tasks = 2 * (int64_t)m->stages, step = m->runners[runner].done / tasks;
     if (step == m->config.steps) {
         return DBL_MAX; /* it holds nobody up */
     }
-    double before = share_before(m, m->runners[worker].done % tasks);
+    double before = share_before(m, m->runners[runner].done % tasks);
     const car_rule_info *rule = &m->plan->rule->info;
     int workers = m->plan->config.workers;
     if (rule->spaced) {
-        return car_plan_phase(m->plan, step, worker) + before;
+        return car_plan_phase(m->plan, step, runner) + before;
     }
-    int64_t n = step * m->batches + worker;
+    int64_t n = step * m->batches + runner;
     return (double)(rule->together ? n / workers : n) + before;
 }
 
-static void update_slowest(car_machine *m, int worker) {
-    int node = m->leaves + worker;
+/* A runner's next task is another. */
+static void update_phase(car_machine *m, int runner) {
+    int node = m->leaves + runner;
+    m->runners[runner].phase = find_phase(m, runner);
     if (!m->config.paced) {
         return;
     }
-    m->slowest[node] = phase_of(m, worker);
+    m->slowest[node] = m->runners[runner].phase;
     for (node /= 2; node > 0; node /= 2) {
-        double left = m->slowest[2 * node], right = m->slowest[2 * node + 1];
-        m->slowest[node] = left < right ? left : right;
+        double left = m->slowest[2 * node], right = m->slowest[2 * node + 1], least = left < right ? left : right;
+        if (m->slowest[node] <= least && m->slowest[node] >= least) {
+            return; /* what is above does not change */
+        }
+        m->slowest[node] = least;
     }
 }
 
 /* Phases are shares of a step, in which a moment is as long as in time. */
 static bool is_too_early(const car_machine *m, double phase) {
-    return m->config.paced && phase > m->slowest[1] + m->config.window + m->moment / m->config.compute;
+    return m->config.paced && phase > m->slowest[1] + m->config.lead + m->moment / m->config.compute;
 }
 
 /* ---- what takes no time ---------------------------------------------------------------------- */
@@ -99,9 +106,9 @@ car_status car_machine_unblock(car_machine *m, int at, int number) {
     switch ((car_task_kind)task->kind) {
     case CAR_TASK_FORWARD:
     case CAR_TASK_BACKWARD:
-        m->runners[task->worker].rank = at;
-        m->runners[task->worker].task = number;
-        push(&m->ready, phase_of(m, task->worker), task->worker);
+        m->runners[task->micro_batch].rank = at;
+        m->runners[task->micro_batch].task = number;
+        push(&m->ready, m->runners[task->micro_batch].phase, task->micro_batch);
         break;
     case CAR_TASK_SEND:
     case CAR_TASK_UPDATE:
@@ -121,7 +128,7 @@ done:
 car_status car_machine_arrive(car_machine *m, int at, int number) {
     car_machine_task *task = car_machine_at(&m->rank[at], number);
     task->arrived = true;
-    return task->blockers == 0 ? car_machine_retire(m, at, number) : CAR_OK;
+    return car_machine_wait_of(&m->rank[at], number)->blockers == 0 ? car_machine_retire(m, at, number) : CAR_OK;
 }
 
 /* Receives are known to the network by their rank and number. */
@@ -223,21 +230,21 @@ static void end_micro_batch(car_machine *m, int64_t step) {
     }
 }
 
-/* Where a worker's tasks are all on one rank, its next is listed when it is wanted. */
-static void want_next(car_machine *m, int worker) {
-    const car_runner *r = &m->runners[worker];
+/* Where a runner's tasks are all on one rank, its next is listed when it is wanted. */
+static void want_next(car_machine *m, int runner) {
+    const car_runner *r = &m->runners[runner];
     if (!m->in_order && r->listed == r->done && r->done < m->config.steps * 2 * m->stages) {
-        push(&m->unlisted, phase_of(m, worker), worker);
+        push(&m->unlisted, r->phase, runner);
     }
 }
 
-static car_status finish(car_machine *m, int worker) {
-    car_runner *r = &m->runners[worker];
+static car_status finish(car_machine *m, int runner) {
+    car_runner *r = &m->runners[runner];
     car_machine_rank *rank = &m->rank[r->rank];
     int at = r->rank, number = r->task;
     int64_t tasks = 2 * (int64_t)m->stages;
     car_status status = CAR_OK;
-    car_machine_hold_after(m, worker);
+    car_machine_hold_after(m, runner);
     rank->busy = false;
     rank->computes--;
     m->computing--;
@@ -245,10 +252,10 @@ static car_status finish(car_machine *m, int worker) {
     if (++r->done % tasks == 0) {
         end_micro_batch(m, r->done / tasks - 1);
     }
-    update_slowest(m, worker);
-    want_next(m, worker);
+    update_phase(m, runner);
+    want_next(m, runner);
     for (int other = rank->waiting; other != CAR_NONE; other = m->runners[other].next_waiting) {
-        push(&m->ready, phase_of(m, other), other);
+        push(&m->ready, m->runners[other].phase, other);
     }
     rank->waiting = CAR_NONE;
     car_machine_look_at(m, at);
@@ -263,28 +270,28 @@ static double delay_of(const car_machine *m, const car_machine_rank *rank, int s
     return m->config.staggered && !rank->begun && car_plan_is_spaced(m->plan) && begin > m->now ? begin - m->now : 0;
 }
 
-static car_status start(car_machine *m, int worker) {
-    car_machine_rank *rank = &m->rank[m->runners[worker].rank];
-    double seconds = 0, delay = delay_of(m, rank, car_machine_at(rank, m->runners[worker].task)->slot);
+static car_status start(car_machine *m, int runner) {
+    car_machine_rank *rank = &m->rank[m->runners[runner].rank];
+    double seconds = 0, delay = delay_of(m, rank, car_machine_at(rank, m->runners[runner].task)->slot);
     car_status status = CAR_OK;
     rank->busy = rank->begun = true;
     m->computing++;
     m->free--;
-    if (car_machine_begin(m, worker, &seconds) || delay > 0) {
-        return car_agenda_set(&m->agenda, m->ring_count + worker, m->now + delay + seconds);
+    if (car_machine_begin(m, runner, &seconds) || delay > 0) {
+        return car_agenda_set(&m->agenda, m->group_count + runner, m->now + delay + seconds);
     }
-    CAR_TRY(finish(m, worker));
+    CAR_TRY(finish(m, runner));
     CAR_TRY(settle(m));
 done:
     return status;
 }
 
 /* Lists what the pace would let run. */
-static car_status list_workers(car_machine *m) {
+static car_status list_runners(car_machine *m) {
     car_status status = CAR_OK;
     while (m->unlisted.count > 0 &&
            (!is_too_early(m, m->unlisted.entries[0].phase) || (m->computing == 0 && m->ready.count == 0))) {
-        CAR_TRY(car_machine_list_worker(m, pop(&m->unlisted)));
+        CAR_TRY(car_machine_list_runner(m, pop(&m->unlisted)));
         CAR_TRY(settle(m));
     }
 done:
@@ -294,20 +301,20 @@ done:
 /* Starts what may start. A pace that lets nobody run would be a deadlock, so then the first in line may. */
 static car_status dispatch(car_machine *m) {
     car_status status = CAR_OK;
-    CAR_TRY(list_workers(m));
+    CAR_TRY(list_runners(m));
     while (m->free > 0 && m->ready.count > 0) {
         if (is_too_early(m, m->ready.entries[0].phase) && m->computing > 0) {
             break;
         }
-        int worker = pop(&m->ready);
-        car_machine_rank *rank = &m->rank[m->runners[worker].rank];
+        int runner = pop(&m->ready);
+        car_machine_rank *rank = &m->rank[m->runners[runner].rank];
         if (rank->busy && !m->one_process) {
-            m->runners[worker].next_waiting = rank->waiting;
-            rank->waiting = worker;
+            m->runners[runner].next_waiting = rank->waiting;
+            rank->waiting = runner;
             continue;
         }
-        CAR_TRY(start(m, worker));
-        CAR_TRY(list_workers(m));
+        CAR_TRY(start(m, runner));
+        CAR_TRY(list_runners(m));
     }
 done:
     return status;
@@ -316,15 +323,15 @@ done:
 /* ---- running --------------------------------------------------------------------------------- */
 
 static car_status handle(car_machine *m, int64_t id) {
-    int64_t worker = id - m->ring_count, flow = worker - m->batches, woken = CAR_NONE;
+    int64_t runner = id - m->group_count, flow = runner - m->batches, woken = CAR_NONE;
     double seconds = 0;
     car_status status = CAR_OK;
-    if (worker < 0) {
+    if (runner < 0) {
         return car_machine_end_collective(m, (int)id);
     }
     if (flow < 0) {
-        return car_machine_proceed(m, (int)worker, &seconds) ? car_agenda_set(&m->agenda, id, m->now + seconds)
-                                                             : finish(m, (int)worker);
+        return car_machine_proceed(m, (int)runner, &seconds) ? car_agenda_set(&m->agenda, id, m->now + seconds)
+                                                             : finish(m, (int)runner);
     }
     CAR_TRY(car_network_proceed(&m->network, m->now, (int)flow, &woken));
     CAR_TRY(car_machine_arrive_by_name(m, woken));
@@ -360,10 +367,10 @@ static car_status check_end(const car_machine *m) {
 
 car_status car_machine_run(car_machine *m) {
     car_status status = CAR_OK;
-    for (int worker = 0; worker < m->batches; worker++) {
-        update_slowest(m, worker);
-        if (m->runners[worker].rank != CAR_NONE) {
-            want_next(m, worker);
+    for (int runner = 0; runner < m->batches; runner++) {
+        update_phase(m, runner);
+        if (m->runners[runner].rank != CAR_NONE) {
+            want_next(m, runner);
         }
     }
     for (int rank = m->ranks - 1; rank >= 0; rank--) {

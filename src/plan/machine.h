@@ -8,15 +8,16 @@
  *                    when it is sent and posted, and takes its time over the links (flows.h);
  *   C, D             it is its turn among the collectives of its kind, and all ranks of the group have come to it;
  *   F, B             its rank computes nothing else (in one process: an executor is free), and the pace allows it: its
- *                    phase, the time at which it is due in micro-batches, is at most the slowest worker's plus the window. Of those that could start, the smallest phase goes first.
+ *                    phase is at most the slowest worker's plus the lead. Of those that could start, the smallest
+ *                    phase goes first.
  *
- * Sends and updates take no time. Where sums queue up for one way, a rank has CAR_SENDS_AT_ONCE of them under way, those
- * that are asked for first.
+ * Sends and updates take no time. Where sums queue up for one way, a rank has CAR_SENDS_AT_ONCE of them under way,
+ * those that are asked for first.
  *
  *   machine.c          events: what starts, what ends
  *   machine_list.c     the tasks of a rank that are not over, with who waits for them
  *   machine_sends.c    sums that wait for one way
- *   machine_rings.c    collectives
+ *   machine_collectives.c  collectives
  *   machine_memory.c   bytes of activations, and the time of each operation
  *   machine_setup.c    creating and releasing */
 #ifndef CAR_PLAN_MACHINE_H
@@ -40,7 +41,7 @@ typedef struct car_machine_config {
     bool staggered;             /* in the cycle ranks begin one after another, as the clock has it */
     int executors;              /* that compute at the same time, on all ranks; 0: as many as there are ranks */
     bool paced;
-    double window;  /* of the pace */
+    double lead;    /* of the pace */
     bool by_memory; /* follow the bytes of activations, operation by operation */
     double jitter;  /* operations take up to this share more or less than they cost, differently for every seed */
     uint64_t seed;
@@ -51,15 +52,22 @@ typedef struct car_machine_config {
 /* A task that is listed. */
 typedef struct car_machine_task {
     unsigned char kind, cargo;
-    bool arrived, over;
-    int stage, bundle, worker, peer, tag;
+    bool arrived;
+    int stage, bundle, micro_batch, peer, tag;
     int piece;
     int step, slot;
-    int due;        /* S: the slot in which it is used */
-    int blockers;   /* tasks that it waits for */
-    int dependents; /* that wait for it: first in the machine's pool, or CAR_NONE */
-    int next;       /* number of the next in a list of its rank, or CAR_NONE */
+    int due;  /* S: the slot in which it is used */
+    int next; /* number of the next in a list of its rank, or CAR_NONE */
 } car_machine_task;
+
+/* Who waits for a task, and whether it waits itself. Apart from the rest, because this is what is looked up at random.
+ */
+typedef struct car_machine_wait {
+    int blockers;  /* tasks that it waits for */
+    int dependent; /* the last that was found to wait for it, or CAR_NONE */
+    int more;      /* the others: first in the machine's pool, or CAR_NONE */
+    bool over;
+} car_machine_wait;
 
 /* Tasks of a rank, by number. */
 typedef struct car_machine_line {
@@ -77,6 +85,7 @@ typedef struct car_machine_rank {
     car_usage *usage;
     car_edges *edges;
     car_machine_task *tasks; /* by number mod capacity, a power of two */
+    car_machine_wait *waits; /* the same */
     int capacity, first, end;
     int last_compute;                             /* the last forward or backward that was listed, or CAR_NONE */
     int computes;                                 /* that are listed and not over */
@@ -102,23 +111,25 @@ typedef struct car_machine_due {
 
 /* ---- runners --------------------------------------------------------------------------------- */
 
-/* The micro-batches of one number in their steps, which follow each other. It has one forward or backward at a time that could
- * run. A worker is M runners, which its tape keeps apart. */
+/* The micro-batches of one number in their steps, which follow each other. It has one forward or backward at a time
+ * that could run. A worker is M runners, which its tape keeps apart. */
 typedef struct car_runner {
     int rank, task;   /* that one; until there is one, the rank of all its tasks if they are on one */
     int64_t done;     /* tasks: 2S a micro-batch, of which there is one in a step */
     int64_t listed;   /* tasks that were listed */
     int next_waiting; /* for the same rank */
-    int event;        /* of the curve, that runs */
+    double phase;     /* of its next task */
+    int event, end;   /* of the curve: that runs; the first that is not the task's */
+    int64_t after;    /* bytes that are held from the task's end to the next one's begin */
     int64_t bytes;    /* of activations */
 } car_runner;
 
 typedef struct car_ready {
     double phase;
-    int worker;
+    int runner;
 } car_ready;
 
-/* The smallest phase comes first, of equal ones the smallest worker. */
+/* The smallest phase comes first, of equal ones the smallest runner. */
 typedef struct car_ready_heap {
     car_ready *entries;
     int count;
@@ -142,7 +153,7 @@ typedef struct car_machine_sequence {
 } car_machine_sequence;
 
 /* A group of ranks. */
-typedef struct car_ring {
+typedef struct car_machine_group {
     int ranks, first, members; /* members: ranks that are simulated; one may stand for all */
     int room;
     car_machine_sequence sequences[2]; /* reductions, broadcasts */
@@ -150,7 +161,7 @@ typedef struct car_ring {
     int running;                       /* kind, or CAR_NONE */
     double rate;                       /* of the running one, all ranks together */
     double carried, bandwidth;         /* bytes through each link of the ring, while it is counted; what it can carry */
-} car_ring;
+} car_machine_group;
 
 /* ---- the machine ----------------------------------------------------------------------------- */
 
@@ -162,7 +173,7 @@ typedef struct car_machine {
     /* What there is. */
     int batches, stages, leaves; /* micro-batches of a step; leaves of the tree `slowest` */
     int ranks, copies;           /* that are simulated; and how many each of them stands for */
-    int ring_count, distance_count;
+    int group_count, distance_count;
     bool one_process;                                      /* one rank with all workers, which compute side by side */
     bool in_order;                                         /* ranks compute in the table's order */
     bool orders_sums;                                      /* sums queue up for one way, and take time on it */
@@ -188,8 +199,8 @@ typedef struct car_machine {
     double *slowest;         /* a tree of minima of the runners' phases: [1] is the root, leaves from [leaves] on */
     /* What is between ranks. */
     double *closes; /* by bundle: bytes of the bucket of all-reduces that it is the last of, else 0 */
-    car_ring *rings;
-    car_agenda agenda; /* ids: rings, workers, messages */
+    car_machine_group *groups;
+    car_agenda agenda; /* ids: groups, runners, messages */
     car_network network;
     /* Bytes and time. */
     car_pool *pools; /* by rank, then the total */
@@ -211,7 +222,8 @@ car_status car_machine_run(car_machine *machine);
 double car_machine_seconds(const car_machine *machine);
 double car_machine_step(const car_machine *machine);
 
-/* timing.c: as car_plan_time, without the second run that finds free_step and exposed; and how many steps either runs. */
+/* timing.c: as car_plan_time, without the second run that finds free_step and exposed; and how many steps either runs.
+ */
 car_status car_plan_time_step(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out);
 int64_t car_plan_timed_steps(const car_plan *plan);
 
@@ -221,12 +233,17 @@ static inline car_machine_task *car_machine_at(const car_machine_rank *rank, int
     return &rank->tasks[task & (rank->capacity - 1)];
 }
 
+static inline car_machine_wait *car_machine_wait_of(const car_machine_rank *rank, int task) {
+    return &rank->waits[task & (rank->capacity - 1)];
+}
+
 /* machine_list.c */
+void car_machine_release_tasks(car_machine *machine, car_machine_rank *rank);
 void car_machine_append(car_machine_rank *rank, car_machine_line *line, int task);
 int car_machine_take(car_machine_rank *rank, car_machine_line *line); /* the first of a line that has one */
-/* Lists what a rank needs now; what a worker does next, where all its tasks are on one rank. */
+/* Lists what a rank needs now; what a runner does next, where all its tasks are on one rank. */
 car_status car_machine_list(car_machine *machine, int at);
-car_status car_machine_list_worker(car_machine *machine, int worker);
+car_status car_machine_list_runner(car_machine *machine, int runner);
 /* The slot that a rank is in: of its first task that is not over. */
 int64_t car_machine_slot(const car_machine_rank *rank);
 /* A task is over: frees those that waited for it. */
@@ -246,19 +263,19 @@ car_status car_machine_send_sum(car_machine *machine, int at, const car_machine_
 /* A sum from a rank has arrived at `to`, so that the next may go. */
 car_status car_machine_note_sum(car_machine *machine, int at, int to, int tag);
 
-/* machine_rings.c */
-car_status car_machine_create_rings(car_machine *machine);
-void car_machine_release_rings(car_machine *machine);
+/* machine_collectives.c */
+car_status car_machine_create_groups(car_machine *machine);
+void car_machine_release_groups(car_machine *machine);
 /* Begins what collectives a rank can. */
 car_status car_machine_call(car_machine *machine, int at);
 car_status car_machine_end_collective(car_machine *machine, int group);
 
 /* machine_memory.c */
-/* Begins the operations of a worker's task; false if they take no time. */
-bool car_machine_begin(car_machine *machine, int worker, double *seconds);
+/* Begins the operations of a runner's task; false if they take no time. */
+bool car_machine_begin(car_machine *machine, int runner, double *seconds);
 /* The time of an operation, or of the task, is over: false if there is another, which takes `seconds`. */
-bool car_machine_proceed(car_machine *machine, int worker, double *seconds);
-void car_machine_hold_after(car_machine *machine, int worker);
+bool car_machine_proceed(car_machine *machine, int runner, double *seconds);
+void car_machine_hold_after(car_machine *machine, int runner);
 void car_machine_close_moment(car_machine *machine);
 
 #endif

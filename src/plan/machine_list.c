@@ -1,5 +1,5 @@
-/* The tasks of a rank that are not over, in the plan's order, with who waits for them. They are listed piece by piece, no
- * further ahead than somebody looks. */
+/* The tasks of a rank that are not over, in the plan's order, with who waits for them. They are listed stretch by
+ * stretch, no further ahead than somebody looks. */
 #include "plan/machine.h"
 
 enum { FIRST_CAPACITY = 16 };
@@ -24,10 +24,16 @@ int car_machine_take(car_machine_rank *rank, car_machine_line *line) {
 
 /* ---- listing --------------------------------------------------------------------------------- */
 
+void car_machine_release_tasks(car_machine *m, car_machine_rank *rank) {
+    car_context_release(m->context, rank->tasks, (size_t)rank->capacity, sizeof *rank->tasks);
+    car_context_release(m->context, rank->waits, (size_t)rank->capacity, sizeof *rank->waits);
+}
+
 /* Room for so many more between the first and the last. */
 static car_status make_room(car_machine *m, car_machine_rank *rank, int more) {
     int capacity = rank->capacity ? rank->capacity : FIRST_CAPACITY;
     car_machine_task *tasks = NULL;
+    car_machine_wait *waits = NULL;
     car_status status = CAR_OK;
     while (rank->end - rank->first + more > capacity) {
         capacity *= 2;
@@ -36,23 +42,25 @@ static car_status make_room(car_machine *m, car_machine_rank *rank, int more) {
         return CAR_OK;
     }
     CAR_TRY(car_context_allocate(m->context, (size_t)capacity, sizeof *tasks, &tasks));
+    CAR_TRY(car_context_allocate(m->context, (size_t)capacity, sizeof *waits, &waits));
     for (int task = rank->first; task < rank->end; task++) {
         tasks[task & (capacity - 1)] = *car_machine_at(rank, task);
+        waits[task & (capacity - 1)] = *car_machine_wait_of(rank, task);
     }
-    car_context_release(m->context, rank->tasks, (size_t)rank->capacity, sizeof *tasks);
+    car_machine_release_tasks(m, rank);
     rank->tasks = tasks;
+    rank->waits = waits;
     rank->capacity = capacity;
+    tasks = NULL;
 done:
+    car_context_release(m->context, tasks, (size_t)capacity, sizeof *tasks);
     return status;
 }
 
-static car_status wait_for(car_machine *m, car_machine_rank *rank, int earlier, int task) {
-    car_machine_task *before = car_machine_at(rank, earlier);
+/* Most tasks have one that waits for them, which needs no entry in the pool. */
+static car_status push_to_pool(car_machine *m, car_machine_wait *before) {
     int place = m->spare;
     car_status status = CAR_OK;
-    if (earlier < rank->first || before->over) {
-        return CAR_OK;
-    }
     if (place == CAR_NONE) {
         CAR_TRY(car_context_grow(m->context, &m->dependents, &m->dependent_capacity, m->dependent_count + 1,
                                  sizeof *m->dependents));
@@ -60,9 +68,23 @@ static car_status wait_for(car_machine *m, car_machine_rank *rank, int earlier, 
     } else {
         m->spare = m->dependents[place].next;
     }
-    m->dependents[place] = (car_dependent){task, before->dependents};
-    before->dependents = place;
-    car_machine_at(rank, task)->blockers++;
+    m->dependents[place] = (car_dependent){before->dependent, before->more};
+    before->more = place;
+done:
+    return status;
+}
+
+static car_status wait_for(car_machine *m, car_machine_rank *rank, int earlier, int task) {
+    car_machine_wait *before = car_machine_wait_of(rank, earlier);
+    car_status status = CAR_OK;
+    if (earlier < rank->first || before->over) {
+        return CAR_OK;
+    }
+    if (before->dependent != CAR_NONE) {
+        CAR_TRY(push_to_pool(m, before));
+    }
+    before->dependent = task;
+    car_machine_wait_of(rank, task)->blockers++;
 done:
     return status;
 }
@@ -95,16 +117,16 @@ static car_status append(car_machine *m, int at, const car_task *task) {
                                                        .cargo = (unsigned char)task->cargo,
                                                        .stage = task->stage,
                                                        .bundle = task->bundle,
-                                                       .worker = task->worker,
+                                                       .micro_batch = task->micro_batch,
                                                        .peer = task->peer,
                                                        .tag = task->tag,
                                                        .piece = task->piece,
                                                        .step = (int)task->step,
                                                        .slot = (int)task->slot,
                                                        .due = (int)task->due,
-                                                       .blockers = 1, /* while it is listed */
-                                                       .dependents = CAR_NONE,
                                                        .next = CAR_NONE};
+    *car_machine_wait_of(rank, number) =
+        (car_machine_wait){.blockers = 1, .dependent = CAR_NONE, .more = CAR_NONE}; /* 1: while it is listed */
     CAR_TRY(car_usage_list(rank->usage, task, &m->uses));
     CAR_TRY(car_edges_add(rank->edges, &m->uses, &before, &count));
     for (int b = 0; b < count; b++) {
@@ -118,19 +140,19 @@ static car_status append(car_machine *m, int at, const car_task *task) {
     if (computes) {
         rank->last_compute = number;
         rank->computes++;
-        m->runners[task->worker].listed++;
+        m->runners[task->micro_batch].listed++;
     }
     put_in_line(m, rank, task, number);
-    if (--car_machine_at(rank, number)->blockers == 0) {
+    if (--car_machine_wait_of(rank, number)->blockers == 0) {
         CAR_TRY(car_machine_unblock(m, at, number));
     }
 done:
     return status;
 }
 
-static car_status list_piece(car_machine *m, int at) {
+static car_status list_stretch(car_machine *m, int at) {
     car_machine_rank *rank = &m->rank[at];
-    int64_t end = car_plan_piece_end(m->plan, rank->listed);
+    int64_t end = car_plan_stretch_end(m->plan, rank->listed);
     car_status status = CAR_OK;
     CAR_TRY(car_plan_expand_rank_slots(m->plan, at, rank->listed, end, m->config.steps, &m->list));
     CAR_TRY(make_room(m, rank, m->list.count));
@@ -156,17 +178,17 @@ car_status car_machine_list(car_machine *m, int at) {
     car_machine_rank *rank = &m->rank[at];
     car_status status = CAR_OK;
     while (rank->listed < m->end && wants_more(m, rank)) {
-        CAR_TRY(list_piece(m, at));
+        CAR_TRY(list_stretch(m, at));
     }
 done:
     return status;
 }
 
-car_status car_machine_list_worker(car_machine *m, int worker) {
-    const car_runner *runner = &m->runners[worker];
+car_status car_machine_list_runner(car_machine *m, int runner) {
+    const car_runner *r = &m->runners[runner];
     car_status status = CAR_OK;
-    while (runner->listed <= runner->done && m->rank[runner->rank].listed < m->end) {
-        CAR_TRY(list_piece(m, runner->rank));
+    while (r->listed <= r->done && m->rank[r->rank].listed < m->end) {
+        CAR_TRY(list_stretch(m, r->rank));
     }
 done:
     return status;
@@ -176,22 +198,25 @@ done:
 
 car_status car_machine_retire(car_machine *m, int at, int number) {
     car_machine_rank *rank = &m->rank[at];
-    car_machine_task *task = car_machine_at(rank, number);
+    car_machine_wait *wait = car_machine_wait_of(rank, number);
     car_status status = CAR_OK;
-    int dependent = task->dependents;
-    task->over = true;
-    task->dependents = CAR_NONE;
+    int dependent = wait->dependent, more = wait->more;
+    wait->over = true;
     while (dependent != CAR_NONE) {
-        car_dependent here = m->dependents[dependent];
-        m->dependents[dependent].next = m->spare;
-        m->spare = dependent;
-        dependent = here.next;
-        if (--car_machine_at(rank, here.task)->blockers == 0) {
-            CAR_TRY(car_machine_unblock(m, at, here.task));
+        if (--car_machine_wait_of(rank, dependent)->blockers == 0) {
+            CAR_TRY(car_machine_unblock(m, at, dependent));
+        }
+        dependent = CAR_NONE;
+        if (more != CAR_NONE) {
+            int place = more;
+            dependent = m->dependents[place].task;
+            more = m->dependents[place].next;
+            m->dependents[place].next = m->spare;
+            m->spare = place;
         }
     }
     bool first = number == rank->first;
-    while (rank->first < rank->end && car_machine_at(rank, rank->first)->over) {
+    while (rank->first < rank->end && car_machine_wait_of(rank, rank->first)->over) {
         rank->first++;
     }
     if (first) {

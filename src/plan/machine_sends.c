@@ -1,5 +1,6 @@
 /* Sums of a rank that wait for one way: few are under way at a time, those whose receives are posted first. One behind
- * another on a link arrives no later than both side by side, and what it is needed for can begin. As transport/mpi does it. */
+ * another on a link arrives no later than both side by side, and what it is needed for can begin. As transport/mpi
+ * does it. */
 #include "plan/machine.h"
 
 static bool comes_before(const car_machine_sum *a, const car_machine_sum *b) {

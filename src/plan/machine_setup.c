@@ -49,9 +49,9 @@ static void set_sizes(car_machine *m) {
     m->end = car_plan_windows(plan, m->config.steps) * plan->period;
     m->moment = 1e-11 * m->config.compute;
     m->spare = CAR_NONE;
-    m->ring_count = 1;
+    m->group_count = 1;
     if (car_plan_reduces(plan)) {
-        m->ring_count = car_plan_collective_group(plan, plan->devices - 1) + 1;
+        m->group_count = car_plan_collective_group(plan, plan->devices - 1) + 1;
     }
     for (m->leaves = 1; m->leaves < m->batches; m->leaves *= 2) {
     }
@@ -87,7 +87,7 @@ static car_status for_all_arrays(car_machine *m, array_function visit) {
         {&m->unlisted.entries, batches, sizeof *m->unlisted.entries},
         {&m->slowest, 2 * (size_t)m->leaves, sizeof *m->slowest},
         {&m->closes, (size_t)m->partition->bundle_count, sizeof *m->closes},
-        {&m->rings, (size_t)m->ring_count, sizeof *m->rings},
+        {&m->groups, (size_t)m->group_count, sizeof *m->groups},
         {&m->pools, ranks + 1, sizeof *m->pools},
         {&m->changed, ranks + 1, sizeof *m->changed},
         {&m->unfinished, steps, sizeof *m->unfinished},
@@ -123,10 +123,10 @@ done:
 /* Runners, where each is on one rank that is simulated. */
 static void place_runners(car_machine *m) {
     int64_t simulated = 0;
-    for (int worker = 0; worker < m->batches; worker++) {
-        int rank = car_plan_rank_of(m->plan, car_plan_device(m->plan, 0, worker, 0));
+    for (int runner = 0; runner < m->batches; runner++) {
+        int rank = car_plan_rank_of(m->plan, car_plan_device(m->plan, 0, runner, 0));
         bool here = rank < m->ranks;
-        m->runners[worker].rank = here && !m->in_order ? rank : CAR_NONE;
+        m->runners[runner].rank = here && !m->in_order ? rank : CAR_NONE;
         simulated += here || m->in_order;
     }
     for (int64_t step = 0; step < m->config.steps; step++) {
@@ -148,8 +148,8 @@ car_status car_machine_create(const car_plan *plan, const car_machine_config *co
     for (int node = 0; node < 2 * m->leaves; node++) {
         m->slowest[node] = DBL_MAX; /* leaves beyond the runners hold nobody up */
     }
-    CAR_TRY(car_machine_create_rings(m));
-    CAR_TRY(car_network_create(m->context, m->config.cluster, m->ranks, m->ring_count + m->batches, &m->agenda,
+    CAR_TRY(car_machine_create_groups(m));
+    CAR_TRY(car_network_create(m->context, m->config.cluster, m->ranks, m->group_count + m->batches, &m->agenda,
                                &m->network));
 done:
     return status;
@@ -158,7 +158,7 @@ done:
 void car_machine_release(car_machine *m) {
     for (int r = m->rank ? m->ranks - 1 : -1; r >= 0; r--) {
         car_machine_rank *rank = &m->rank[r];
-        car_context_release(m->context, rank->tasks, (size_t)rank->capacity, sizeof *rank->tasks);
+        car_machine_release_tasks(m, rank);
         car_context_release(m->context, rank->held, (size_t)rank->held_capacity, sizeof *rank->held);
         car_context_release(m->context, rank->ways, (size_t)rank->way_capacity, sizeof *rank->ways);
         car_edges_destroy(rank->edges);
@@ -167,7 +167,7 @@ void car_machine_release(car_machine *m) {
     if (m->network.context) {
         car_network_release(&m->network);
     }
-    car_machine_release_rings(m);
+    car_machine_release_groups(m);
     car_context_release(m->context, m->due, (size_t)m->due_capacity, sizeof *m->due);
     car_context_release(m->context, m->dependents, (size_t)m->dependent_capacity, sizeof *m->dependents);
     car_use_list_release(m->plan, &m->uses);

@@ -6,7 +6,8 @@
 
 /* The index of a name among `count` of them, CAR_NONE if it is none. */
 int car_names_index(const char *(*name_at)(int index), int count, const char *name);
-/* The index of a name among `count` of them; CAR_ERROR_UNKNOWN_NAME if it is none. `what` is "rule", "placement", ... */
+/* The index of a name among `count` of them; CAR_ERROR_UNKNOWN_NAME if it is none. `what` is "rule", "placement", ...
+ */
 car_status car_names_find(car_context *context, const char *what, const char *(*name_at)(int index), int count,
                           const char *name, int *out);
 

@@ -20,10 +20,10 @@ typedef struct reader {
     int64_t slot;     /* of the section's last line */
 } reader;
 
-/* A piece of the text, without end mark. */
-typedef struct piece {
+/* A part of the text, from `at` to `end`; it has no end mark. */
+typedef struct span {
     const char *at, *end;
-} piece;
+} span;
 
 static car_status bad(const reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -36,13 +36,13 @@ static car_status bad(const reader *r, const char *format, ...) {
     return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s, line %d: %s", r->name, r->number, what);
 }
 
-static int quoted(piece p) { /* how much of a piece a message shows */
+static int quoted(span p) { /* how much of it a message shows */
     return p.end - p.at < 80 ? (int)(p.end - p.at) : 80;
 }
 
 /* ---- small things ---------------------------------------------------------------------------- */
 
-static bool next_line(reader *r, piece *line) {
+static bool next_line(reader *r, span *line) {
     if (!*r->next) {
         return false;
     }
@@ -54,7 +54,7 @@ static bool next_line(reader *r, piece *line) {
     return true;
 }
 
-static bool next_word(piece *line, piece *word) {
+static bool next_word(span *line, span *word) {
     while (line->at < line->end && *line->at == ' ') {
         line->at++;
     }
@@ -66,13 +66,13 @@ static bool next_word(piece *line, piece *word) {
     return word->end > word->at;
 }
 
-static bool take(piece *p, char c) {
+static bool take(span *p, char c) {
     bool there = p->at < p->end && *p->at == c;
     p->at += there;
     return there;
 }
 
-static bool take_text(piece *p, const char *text) {
+static bool take_text(span *p, const char *text) {
     size_t length = strlen(text);
     bool there = (size_t)(p->end - p->at) >= length && memcmp(p->at, text, length) == 0;
     p->at += there ? length : 0;
@@ -80,7 +80,7 @@ static bool take_text(piece *p, const char *text) {
 }
 
 /* A whole number; at most 18 digits, which an int64_t holds. */
-static bool take_number(piece *p, int64_t *out) {
+static bool take_number(span *p, int64_t *out) {
     int64_t value = 0;
     bool negative = take(p, '-');
     const char *first = p->at;
@@ -93,7 +93,7 @@ static bool take_number(piece *p, int64_t *out) {
 
 /* ---- one task -------------------------------------------------------------------------------- */
 
-static bool take_letter(piece *p, const char *letters, int *index) {
+static bool take_letter(span *p, const char *letters, int *index) {
     const char *found = p->at < p->end && *p->at ? strchr(letters, *p->at) : NULL;
     if (found) {
         *index = (int)(found - letters);
@@ -103,7 +103,7 @@ static bool take_letter(piece *p, const char *letters, int *index) {
 }
 
 /* What a mark stands before: absent, or a number from 0 to most. */
-static car_status take_marked(const reader *r, piece word, piece *p, const char *marks, const char *what, int64_t most,
+static car_status take_marked(const reader *r, span word, span *p, const char *marks, const char *what, int64_t most,
                               int64_t *out) {
     int mark = 0;
     if (!take_letter(p, marks, &mark)) {
@@ -120,7 +120,7 @@ static car_status take_marked(const reader *r, piece word, piece *p, const char 
 }
 
 /* The stage or bundle that a task is named after. */
-static car_status take_name(const reader *r, piece word, piece *p, car_task *task) {
+static car_status take_name(const reader *r, span word, span *p, car_task *task) {
     const car_partition *partition = car_plan_partition(r->plan);
     bool tied = take(p, '~');
     int64_t number = 0, most = tied ? partition->bundle_count - partition->stage_count : partition->stage_count;
@@ -136,7 +136,7 @@ static car_status take_name(const reader *r, piece word, piece *p, car_task *tas
 }
 
 /* "{step=4,tag=2}": what does not follow from the rest. */
-static car_status take_differences(const reader *r, piece word, piece *p, car_task *task) {
+static car_status take_differences(const reader *r, span word, span *p, car_task *task) {
     if (!take(p, '{')) {
         return CAR_OK;
     }
@@ -165,7 +165,7 @@ static int64_t count_step(const reader *r, const car_task *task) {
     for (int n = list->count - 1; n >= 0; n--) {
         const car_task *other = &list->tasks[n];
         bool bundle = car_task_names_bundle(task);
-        if (other->kind == task->kind && other->cargo == task->cargo && other->worker == task->worker &&
+        if (other->kind == task->kind && other->cargo == task->cargo && other->micro_batch == task->micro_batch &&
             (bundle ? other->bundle == task->bundle : other->stage == task->stage)) {
             return other->step + 1;
         }
@@ -173,13 +173,13 @@ static int64_t count_step(const reader *r, const car_task *task) {
     return 0;
 }
 
-static car_status parse_task(const reader *r, piece word, int64_t slot, car_task *task) {
+static car_status parse_task(const reader *r, span word, int64_t slot, car_task *task) {
 #define LETTER(code, text) text
     static const char kinds[] = CAR_TASK_LIST(LETTER), cargos[] = CAR_CARGO_LIST(LETTER);
 #undef LETTER
     int kind = 0, cargo = CAR_CARGO_NONE;
-    int64_t worker = CAR_NONE, version = CAR_NONE, tied = CAR_NONE, peer = CAR_NONE, step = CAR_NONE, part = 0;
-    piece p = word;
+    int64_t micro_batch = CAR_NONE, version = CAR_NONE, tied = CAR_NONE, peer = CAR_NONE, step = CAR_NONE, part = 0;
+    span p = word;
     car_status status = CAR_OK;
     if (!take_letter(&p, kinds, &kind)) {
         return bad(r, "'%.*s' is not a task, which begins with one of %s", quoted(word), word.at, kinds);
@@ -187,13 +187,13 @@ static car_status parse_task(const reader *r, piece word, int64_t slot, car_task
     take_letter(&p, cargos, &cargo);
     *task = (car_task){.kind = (car_task_kind)kind, .cargo = (car_cargo)cargo, .slot = slot};
     CAR_TRY(take_name(r, word, &p, task));
-    CAR_TRY(take_marked(r, word, &p, ".", "worker", car_plan_micro_batches(r->plan) - 1, &worker));
+    CAR_TRY(take_marked(r, word, &p, ".", "micro-batch", car_plan_micro_batches(r->plan) - 1, &micro_batch));
     CAR_TRY(take_marked(r, word, &p, "@", "version", INT64_MAX, &version));
     CAR_TRY(take_marked(r, word, &p, "~", "version of the tied parameter", INT64_MAX, &tied));
     CAR_TRY(take_marked(r, word, &p, "/", "step", INT64_MAX, &step));
     CAR_TRY(take_marked(r, word, &p, ":", "piece", CAR_MOST_PIECES - 1, &part));
     CAR_TRY(take_marked(r, word, &p, "<>", "device", r->count - 1, &peer));
-    task->worker = (int)worker;
+    task->micro_batch = (int)micro_batch;
     task->version = version;
     task->tied_version = tied;
     task->peer = (int)peer;
@@ -215,12 +215,12 @@ done:
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Word by word, so that the message can name the one that differs. The number of steps is the text's own. A custom plan was
- * made of this header. */
+/* Word by word, so that the message can name the one that differs. The number of steps is the text's own. A custom
+ * plan was made of this header. */
 static car_status parse_header(reader *r) {
-    char text[256];
+    char text[CAR_HEADER_TEXT];
     int length = car_plan_format_header(r->plan, 0, text, sizeof text);
-    piece expected = {text, text + length}, line, want, have;
+    span expected = {text, text + length}, line, want, have;
     if (!next_line(r, &line)) {
         return bad(r, "the text is empty");
     }
@@ -229,7 +229,7 @@ static car_status parse_header(reader *r) {
     }
     while (next_word(&expected, &want)) {
         bool there = next_word(&line, &have);
-        piece rest = have;
+        span rest = have;
         int64_t steps = 0;
         if (there && take_text(&rest, "steps=") && take_number(&rest, &steps)) {
             have.at = rest.at;
@@ -242,7 +242,7 @@ static car_status parse_header(reader *r) {
     return next_word(&line, &have) ? bad(r, "'%.*s' is more than a header has", quoted(have), have.at) : CAR_OK;
 }
 
-static car_status begin_device(reader *r, piece line) {
+static car_status begin_device(reader *r, span line) {
     int64_t device = 0;
     if (!take_number(&line, &device) || line.at < line.end || device < 0 || device >= r->count) {
         return bad(r, "'device' wants a number from 0 to %d", r->count - 1);
@@ -256,9 +256,9 @@ static car_status begin_device(reader *r, piece line) {
     return CAR_OK;
 }
 
-static car_status parse_slot(reader *r, piece line) {
+static car_status parse_slot(reader *r, span line) {
     car_context *context = car_plan_context(r->plan);
-    piece word = line;
+    span word = line;
     int64_t slot = 0;
     if (!take_number(&line, &slot) || !take(&line, ':')) {
         return bad(r, "'%.*s' is neither 'device D' nor 'SLOT: TASKS'", quoted(word), word.at);
@@ -290,7 +290,7 @@ typedef struct header_word {
     int64_t *value; /* a number, or NULL: a name */
 } header_word;
 
-static car_status take_period(reader *r, piece word, piece *p, car_plan_header *out) {
+static car_status take_period(reader *r, span word, span *p, car_plan_header *out) {
     if (!take_number(p, &out->period_begin) || !take(p, ':') || !take_number(p, &out->period_end) ||
         out->period_begin < 0 || out->period_end <= out->period_begin || out->period_end > INT_MAX) {
         return bad(r, "'%.*s': a period is period=A:B, from slot A to before slot B", quoted(word), word.at);
@@ -298,7 +298,7 @@ static car_status take_period(reader *r, piece word, piece *p, car_plan_header *
     return CAR_OK;
 }
 
-static car_status take_header_name(reader *r, const char *key, piece *p, car_plan_header *out) {
+static car_status take_header_name(reader *r, const char *key, span *p, car_plan_header *out) {
     char name[32] = "";
     int length = quoted(*p) < (int)sizeof name ? quoted(*p) : (int)sizeof name - 1;
     memcpy(name, p->at, (size_t)length);
@@ -320,11 +320,11 @@ static car_status take_header_name(reader *r, const char *key, piece *p, car_pla
 }
 
 /* Which of the words it is. */
-static car_status take_header_word(reader *r, piece word, const header_word *words, int count, unsigned *seen,
+static car_status take_header_word(reader *r, span word, const header_word *words, int count, unsigned *seen,
                                    car_plan_header *out) {
     car_status status = CAR_OK;
     for (int w = 0; w < count; w++) {
-        piece p = word;
+        span p = word;
         if (!take_text(&p, words[w].key)) {
             continue;
         }
@@ -377,7 +377,7 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
     };
     const int count = sizeof words / sizeof words[0];
     unsigned seen = 0;
-    piece line, word;
+    span line, word;
     car_status status = CAR_OK;
     bool read = next_line(&r, &line);
     if (read && take_text(&line, "carousel-plan 1 ")) {
@@ -431,7 +431,7 @@ car_status car_plan_parse_named(const car_plan *plan, const char *name, const ch
                 .count = count,
                 .next = text,
                 .device = CAR_NONE};
-    piece line;
+    span line;
     car_status status = CAR_OK;
     if (count != car_plan_devices(plan)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "a plan for %d devices cannot be read into %d lists",

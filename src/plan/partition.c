@@ -261,6 +261,9 @@ done:
 }
 
 car_status car_partition_create(const car_graph *graph, const car_partition_config *config, car_partition **out) {
+    CAR_REQUIRE(NULL, graph);
+    CAR_REQUIRE(car_graph_context(graph), config);
+    CAR_REQUIRE(car_graph_context(graph), out);
     car_context *context = car_graph_context(graph);
     size_t cuts = (size_t)car_graph_op_count(graph) + 1;
     car_op_facts *facts = NULL;

@@ -36,34 +36,37 @@ static size_t size_of_pieces(size_t bytes, int64_t wanted) {
 /* Whether a bundle's sums travel from rank to rank, and each gradient is added to them by itself. */
 static bool travels(const car_plan *plan, int bundle) {
     const car_bundle *b = &plan->partition->bundles[bundle];
-    return b->bytes > 0 && car_plan_is_spaced(plan) && !car_plan_sums_by_worker(plan) &&
+    return b->bytes > 0 && car_plan_passes_sums(plan) && !car_plan_sums_by_worker(plan) &&
            !plan->placement->info.one_process && car_plan_stage_ranks(plan, b->stage) > 1;
 }
 
-int car_plan_pieces(const car_plan *plan, int bundle) {
-    if (!travels(plan, bundle)) {
-        return 1;
+car_status car_plan_cut_sums(car_plan *plan) {
+    size_t bundles = (size_t)plan->partition->bundle_count;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(plan->context, bundles, sizeof *plan->pieces, &plan->pieces));
+    plan->most_pieces = 1;
+    for (size_t b = 0; b < bundles; b++) {
+        size_t bytes = plan->partition->bundles[b].bytes, size = bytes;
+        int count = 1;
+        if (travels(plan, (int)b)) {
+            size = size_of_pieces(bytes, plan->config.piece_bytes);
+            count = (int)((bytes + size - 1) / size);
+        }
+        plan->pieces[b] = (car_sum_pieces){.size = size, .count = count};
+        plan->most_pieces = count > plan->most_pieces ? count : plan->most_pieces;
     }
-    size_t bytes = plan->partition->bundles[bundle].bytes, size = size_of_pieces(bytes, plan->config.piece_bytes);
-    return (int)((bytes + size - 1) / size);
+done:
+    return status;
+}
+
+int car_plan_pieces(const car_plan *plan, int bundle) {
+    return plan->pieces[bundle].count;
 }
 
 void car_plan_piece_range(const car_plan *plan, int bundle, int piece, size_t *offset, size_t *bytes) {
-    size_t all = plan->partition->bundles[bundle].bytes, size = all;
-    if (travels(plan, bundle)) {
-        size = size_of_pieces(all, plan->config.piece_bytes);
-    }
+    size_t all = plan->partition->bundles[bundle].bytes, size = plan->pieces[bundle].size;
     *offset = size * (size_t)piece;
     *bytes = all - *offset < size ? all - *offset : size;
-}
-
-int car_plan_find_most_pieces(const car_plan *plan) {
-    int most = 1;
-    for (int b = 0; b < plan->partition->bundle_count; b++) {
-        int pieces = car_plan_pieces(plan, b);
-        most = pieces > most ? pieces : most;
-    }
-    return most;
 }
 
 int64_t car_plan_default_piece_bytes(const car_partition *partition) {

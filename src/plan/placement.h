@@ -1,4 +1,5 @@
-/* What a placement is made of. Each has one file in placements/ with its class; the passes in sums.c are what they share.
+/* What a placement is made of. Each has one file in placements/ with its class; the passes in sums.c are what they
+ * share.
  *
  *   plan       which device computes a stage for a micro-batch, and how many devices there are
  *   window     what a device does besides computing: where gradients, sums and weights go next
@@ -56,14 +57,14 @@ CAR_PLACEMENT_LIST(CAR_PLACEMENT_DECLARE)
 
 const car_placement_class *car_placement_class_of(car_placement placement);
 
-/* Whether, in the cycle, nothing that its ranks send keeps workers at their distance: copies of weights are passed on as soon
- * as they come. */
+/* Whether, in the cycle, nothing that its ranks send keeps workers at their distance: copies of weights are passed on
+ * as soon as they come. */
 static inline bool car_plan_keeps_no_distance(const car_plan *plan) {
     return plan->placement->keeps_no_distance || car_plan_has_chains(plan);
 }
-/* So many steps in a row show all that a rank does in any. */
+/* After how many steps a rank's pattern repeats. */
 int car_plan_pattern_steps(const car_plan *plan, int rank);
-/* The same workers on `hosts` devices, several on each: what a machine that runs several ranks holds. */
+/* The same plan with its workers on `hosts` devices, several on each: for what a machine with several ranks holds. */
 car_plan_config car_plan_config_hosted(const car_plan_config *config, int hosts);
 
 #endif

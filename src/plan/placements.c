@@ -52,7 +52,7 @@ int car_plan_pattern_steps(const car_plan *plan, int rank) {
 }
 
 int car_plan_rank_like(const car_plan *plan, int rank) {
-    return plan->placement->like ? plan->placement->like(plan, rank) : rank;
+    return plan->placement->like && !plan->script ? plan->placement->like(plan, rank) : rank;
 }
 
 /* Sums that are cut take longer than the others: a hop of a piece is meant to take a quarter of the 2k slots that lie

@@ -1,5 +1,6 @@
 /* Puts the predictions of a plan together, and makes those of the idealised clock itself: in slots a stage's
  * activations are alive from the start of its forward to the end of its backward. */
+#include "plan/pace.h"
 #include "plan/predict_internal.h"
 
 /* ---- activations in slots -------------------------------------------------------------------- */
@@ -116,8 +117,8 @@ static const double timing_jitter = 0.2;
 static const int many_ranks = 40000;
 static const int64_t few_enough = 20000; /* workers times stages, to be simulated more than once */
 
-/* Of very many ranks of stages, each is not simulated. Their workers are as far apart as those of replicas, and hold as much
- * together to within 0.4 %; a rank holds its group's part of one micro-batch. */
+/* Of very many ranks of stages, each is not simulated. Their workers are as far apart as those of replicas, and hold
+ * as much together to within 0.4 %; a rank holds its group's part of one micro-batch. */
 static car_status simulate_as_replicas(const car_plan *plan, const car_simulation_config *config, car_simulation *out) {
     car_plan_config hosted = car_plan_config_hosted(&plan->config, plan->config.workers);
     car_plan *replicas = NULL;
@@ -138,13 +139,20 @@ static car_status simulate(const car_plan *plan, const car_simulation_config *co
 
 /* With fewer threads than workers, what is held depends on which tasks happen to run together, and real operations do
  * not take exactly their share of time. So the peak is the highest of several timings. With a thread for every
- * worker the trainer keeps the workers evenly spaced, and between ranks the messages keep the order. */
+ * worker the trainer keeps the workers evenly spaced and within a budget (plan/pace.h), and between ranks the messages
+ * keep the order. */
 car_status car_plan_predict_timed(const car_plan *plan, int threads, car_simulation *out) {
     car_simulation_config config = {.paced = true, .executors = threads};
     int executors = threads > 0 ? threads : plan->config.threads;
-    bool uncertain = car_plan_is_spaced(plan) && plan->placement->info.one_process &&
-                     executors < plan->config.workers && (int64_t)plan->batches * plan->stages <= few_enough;
+    int workers = plan->config.workers;
+    bool spaced = car_plan_is_spaced(plan) && plan->placement->info.one_process;
+    bool uncertain = spaced && executors < workers && (int64_t)plan->batches * plan->stages <= few_enough;
     car_status status = simulate(plan, &config, out);
+    if (status == CAR_OK && spaced && workers > 1 && executors >= workers) {
+        size_t most = (size_t)car_pace_budget(plan->partition, workers);
+        out->peak = most < out->peak ? most : out->peak;
+        out->device_peak = out->peak;
+    }
     config.jitter = timing_jitter;
     for (config.seed = 1; status == CAR_OK && uncertain && config.seed <= TIMINGS; config.seed++) {
         car_simulation other;

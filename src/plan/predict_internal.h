@@ -61,6 +61,19 @@ void car_ledger_touch(car_ledger *ledger, int bundle, int64_t id, int64_t moment
 /* The next version is made of it, in its place unless it is used later. */
 car_status car_ledger_renew(car_ledger *ledger, int bundle, int64_t id, int64_t moment);
 
+/* Whether a use is of weights, which are counted; and their id. Copies of a version are told apart. */
+static inline bool car_ledger_counts_weights(const car_use *use) {
+    car_resource_kind kind = car_use_kind(use);
+    return kind == CAR_RESOURCE_WEIGHTS || (kind == CAR_RESOURCE_SOURCE && use->mode == CAR_USE_READ);
+}
+static inline int64_t car_ledger_span(const car_plan *plan, const car_use *use) {
+    return car_plan_has_chains(plan) ? use->id * CAR_COPIES + use->copy : use->id;
+}
+/* Weights that a task uses from `begin` to `end`. What it makes, or what comes with it, begins; what an update is made
+ * of may end with it. */
+car_status car_ledger_account_weights(car_ledger *ledger, const car_task *task, const car_use *use, int64_t begin,
+                                      int64_t end);
+
 typedef struct car_balance {
     double peak, mean; /* bytes */
     double places;     /* bytes, if every bundle keeps room for as many as it ever has at once */

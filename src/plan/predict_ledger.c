@@ -122,6 +122,25 @@ done:
     return status;
 }
 
+car_status car_ledger_account_weights(car_ledger *ledger, const car_task *task, const car_use *use, int64_t begin,
+                                      int64_t end) {
+    bool comes = task->kind == CAR_TASK_RECEIVE || task->kind == CAR_TASK_BROADCAST;
+    bool update = task->kind == CAR_TASK_UPDATE, made = update && use->id == task->version;
+    int64_t span = car_ledger_span(ledger->plan, use);
+    car_status status = CAR_OK;
+    if (comes || made) {
+        return car_ledger_begin(ledger, use->bundle, span, begin);
+    }
+    if (update) {
+        CAR_TRY(car_ledger_renew(ledger, use->bundle, span, begin));
+    } else if (car_task_computes(task) || use->id == 0) { /* initial weights are there to be sent */
+        CAR_TRY(car_ledger_use(ledger, use->bundle, span, end));
+    }
+    car_ledger_touch(ledger, use->bundle, span, update ? begin - 1 : end, use->last);
+done:
+    return status;
+}
+
 /* What ends makes room for what begins in the same moment. */
 static int compare_changes(const void *left, const void *right) {
     const car_change *a = left, *b = right;
@@ -141,7 +160,9 @@ car_status car_ledger_close(car_ledger *ledger, double weight, double *changes, 
     double bytes = 0, area = 0;
     *out = (car_balance){0};
     for (int h = 0; h < ledger->plan->partition->bundle_count * ledger->depth; h++) {
-        CAR_TRY(settle(ledger, h / ledger->depth, &ledger->spans[h]));
+        if (ledger->spans[h].known) {
+            CAR_TRY(settle(ledger, h / ledger->depth, &ledger->spans[h]));
+        }
     }
     if (ledger->count > 0) {
         qsort(ledger->changes, (size_t)ledger->count, sizeof *ledger->changes, compare_changes);

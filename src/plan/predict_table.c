@@ -3,12 +3,11 @@
  * A few windows of steady state are walked, device by device; the middle one is what traffic is counted in. Moments
  * are finer than slots, since an update that makes a version in the place of the last needs no second place:
  *
- *   moment = 2 * (slot * phases + phase), and what is over right before it has the odd number below.
+ *   moment = 2 * (slot * subslots + subslot), and what is over right before it has the odd number below.
  *
- * Where there are very many devices a sample stands for all. In dp those that it stands for do the same at the same
- * time. In the cycle they do the same one after another: so what they have together at any moment is taken to be what
- * one has on average, times their number, and what they send together repeats with every micro-batch, after 2k
- * slots. */
+ * Of very many devices only a sample is walked, and each stands for several. Under dp those do the same at the same
+ * time. In the cycle they do the same one after another: together they hold their number times what one holds on
+ * average, and what they send repeats after 2k slots, with every micro-batch. */
 #include "plan/predict_internal.h"
 
 enum {
@@ -17,79 +16,69 @@ enum {
     END_WINDOW = 6,
     WINDOWS = END_WINDOW - FIRST_WINDOW,
     STEPS = 1000, /* of a run so long that all these are steady */
-    PHASES = CAR_PHASE_SEND + 1,
-    MOMENTS = 2 * PHASES, /* in a slot */
-    MANY_RANKS = 40000,   /* of a grid */
-    MANY_TASKS = 1 << 22  /* devices times stages, elsewhere */
+    SUBSLOTS = CAR_SUBSLOT_SEND + 1,
+    MOMENTS = 2 * SUBSLOTS, /* in a slot */
+    MANY_RANKS = 40000,     /* of a grid */
+    MANY_TASKS = 1 << 22    /* devices times stages, elsewhere */
 };
 
-typedef struct survey {
+/* What is sent, counted in the traffic's windows. */
+typedef struct traffic {
+    int64_t repeat;     /* slots after which it repeats */
+    double *slot_bytes; /* sent in each of them, by all devices */
+    double part;        /* one step's share of the windows that are counted */
+    double sent;        /* by this device */
+    int group;          /* ranks of a collective */
+    int64_t send_slot;  /* of the last send */
+    int sends;          /* in that slot */
+} traffic;
+
+/* The walk over devices, and what was found so far. */
+typedef struct walk {
     const car_plan *plan;
-    car_prediction *out;
-    bool shared, sampled;
-    bool in_turn;          /* sampled, and the devices that one stands for are at other places of the cycle */
-    int64_t units, sample; /* what there is to walk, and how much of it is walked */
-    bool groups;           /* units are a grid's groups, not devices */
     const car_optimizer_sizes *sizes;
-    int group;                               /* ranks of a collective */
-    int device;                              /* that is walked */
-    int64_t first_window, end_window, steps; /* of a run of so many steps */
-    double weight;                           /* how many devices it stands for */
+    car_prediction *out;
+    int64_t first_window, end_window, steps; /* windows that are walked, of a run of so many steps */
+    bool shared;                             /* all devices have one memory */
+
+    /* Which devices. A unit is a device, or a group of a grid (`groups`), of which the first rank is walked. */
+    int64_t units, sample; /* how many there are, and how many are walked */
+    bool groups, sampled;
+    bool in_turn; /* sampled, and the devices that one stands for are at other places of the cycle */
+
+    /* This device. */
+    int device;
+    double weight; /* how many devices it stands for */
     car_task_list tasks;
-    car_usage *usage; /* of the device's rank; it may borrow from `like`, that of `like_rank` */
+    car_usage *usage; /* of its rank; it may borrow from `like`, that of `like_rank` */
     car_usage *like;
     int like_rank;
     car_use_list uses;
     car_ledger weights, sums;
-    double *weights_changes, *sums_changes; /* of all devices, by moment; not if memory is shared, or in turn */
-    double weights_total, sums_total, sums_device, weights_places;
-    int64_t beat;       /* slots after which traffic repeats */
-    double *slot_bytes; /* sent in each of them */
-    double part;        /* of the windows that traffic is counted in, that one is */
-    double sent;        /* by this device */
-    int *updated_by;    /* by bundle: the last device that made an update of it, plus 1 */
-    double optimizer;   /* bytes of this device */
-    double optimizer_device, optimizer_total;
-    double masters, masters_total; /* bf16: floats of the weights where they are updated; of this device, of all */
-    int64_t send_slot;             /* of the last send */
-    int sends;                     /* in that slot */
-} survey;
+    double weights_places;
+    double masters;   /* bf16: floats of the weights that it updates, bytes */
+    double optimizer; /* bytes */
+    int *updated_by;  /* by bundle: the last device that made an update of it, plus 1 */
 
-/* ---- states ---------------------------------------------------------------------------------- */
+    /* All devices. */
+    double *weights_changes, *sums_changes; /* by moment; not if memory is shared, or in turn */
+    size_t moments;
+    double weights_total, sums_total, masters_total, optimizer_total;
+    double sums_device, optimizer_device; /* the most of one */
+    traffic traffic;
+} walk;
+
+/* ---- what is held ------------------------------------------------------------------------------- */
 
 static int64_t moment_of(const car_task *task) {
-    static const car_phase phases[CAR_TASK_KINDS] = {
-        [CAR_TASK_RECEIVE] = CAR_PHASE_RECEIVE, [CAR_TASK_BROADCAST] = CAR_PHASE_BROADCAST,
-        [CAR_TASK_FORWARD] = CAR_PHASE_COMPUTE, [CAR_TASK_BACKWARD] = CAR_PHASE_COMPUTE,
-        [CAR_TASK_REDUCE] = CAR_PHASE_REDUCE,   [CAR_TASK_UPDATE] = CAR_PHASE_UPDATE_LAST,
-        [CAR_TASK_SEND] = CAR_PHASE_SEND,
+    static const car_subslot subslots[CAR_TASK_KINDS] = {
+        [CAR_TASK_RECEIVE] = CAR_SUBSLOT_RECEIVE, [CAR_TASK_BROADCAST] = CAR_SUBSLOT_BROADCAST,
+        [CAR_TASK_FORWARD] = CAR_SUBSLOT_COMPUTE, [CAR_TASK_BACKWARD] = CAR_SUBSLOT_COMPUTE,
+        [CAR_TASK_REDUCE] = CAR_SUBSLOT_REDUCE,   [CAR_TASK_UPDATE] = CAR_SUBSLOT_UPDATE_LAST,
+        [CAR_TASK_SEND] = CAR_SUBSLOT_SEND,
     };
-    bool early = task->kind == CAR_TASK_UPDATE && task->worker == CAR_NONE;
-    return 2 * (task->slot * PHASES + (early ? CAR_PHASE_UPDATE_FIRST : phases[task->kind]));
-}
-
-/* Copies of a version are told apart. */
-static int64_t span_of(const survey *s, const car_use *use) {
-    return car_plan_has_chains(s->plan) ? use->id * CAR_COPIES + use->copy : use->id;
-}
-
-/* Weights that a task uses. What it makes, or what comes with it, begins; what an update is made of may end with it. */
-static car_status account_weights(survey *s, const car_task *task, const car_use *use, int64_t moment) {
-    bool comes = task->kind == CAR_TASK_RECEIVE || task->kind == CAR_TASK_BROADCAST;
-    bool update = task->kind == CAR_TASK_UPDATE, made = update && use->id == task->version;
-    int64_t span = span_of(s, use);
-    car_status status = CAR_OK;
-    if (comes || made) {
-        return car_ledger_begin(&s->weights, use->bundle, span, moment);
-    }
-    if (update) {
-        CAR_TRY(car_ledger_renew(&s->weights, use->bundle, span, moment));
-    } else if (car_task_computes(task) || use->id == 0) { /* initial weights are there to be sent */
-        CAR_TRY(car_ledger_use(&s->weights, use->bundle, span, moment));
-    }
-    car_ledger_touch(&s->weights, use->bundle, span, update ? moment - 1 : moment, use->last);
-done:
-    return status;
+    bool early = task->kind == CAR_TASK_UPDATE && task->micro_batch == CAR_NONE;
+    return 2 * (task->slot * SUBSLOTS + (early ? CAR_SUBSLOT_UPDATE_FIRST : subslots[task->kind]));
 }
 
 /* By worker each has a sum of its own, besides that over all. */
@@ -97,46 +86,45 @@ static int parts_of_sums(const car_plan *plan) {
     return car_plan_sums_by_worker(plan) ? plan->config.workers + 1 : 1;
 }
 
-/* A backward begins its sums, or adds to them; a tied one's only meets its home's there. */
-static car_status account_sum(survey *s, const car_task *task, const car_use *use, int64_t moment) {
-    bool adds = task->kind == CAR_TASK_BACKWARD && s->plan->partition->bundles[use->bundle].stage == task->stage;
-    int64_t id = use->id * parts_of_sums(s->plan) + use->part;
+/* A backward begins its sums or adds to them. The sum of a tied bundle only meets its home's there. */
+static car_status account_sum(walk *w, const car_task *task, const car_use *use, int64_t moment) {
+    bool adds = task->kind == CAR_TASK_BACKWARD && w->plan->partition->bundles[use->bundle].stage == task->stage;
+    int64_t id = use->id * parts_of_sums(w->plan) + use->part;
     car_status status = CAR_OK;
     if (adds || task->kind == CAR_TASK_RECEIVE) {
-        CAR_TRY(car_ledger_begin(&s->sums, use->bundle, id, moment));
+        CAR_TRY(car_ledger_begin(&w->sums, use->bundle, id, moment));
     }
     if (use->last || !adds) {
-        car_ledger_touch(&s->sums, use->bundle, id, moment, use->last);
+        car_ledger_touch(&w->sums, use->bundle, id, moment, use->last);
     }
 done:
     return status;
 }
 
-static car_status account_optimizer(survey *s, const car_task *task) {
-    const car_partition *partition = s->plan->partition;
-    if (task->kind == CAR_TASK_UPDATE && s->updated_by[task->bundle] != s->device + 1) {
-        s->updated_by[task->bundle] = s->device + 1;
+static car_status account_optimizer(walk *w, const car_task *task) {
+    const car_partition *partition = w->plan->partition;
+    if (task->kind == CAR_TASK_UPDATE && w->updated_by[task->bundle] != w->device + 1) {
+        w->updated_by[task->bundle] = w->device + 1;
         const car_bundle *bundle = &partition->bundles[task->bundle];
-        s->masters += bundle->copy_bytes != bundle->bytes ? (double)bundle->bytes : 0;
-        s->optimizer += s->sizes->stage ? (double)s->sizes->stage[task->bundle]
-                                        : (double)s->sizes->states * (double)partition->bundles[task->bundle].bytes;
+        w->masters += bundle->copy_bytes != bundle->bytes ? (double)bundle->bytes : 0;
+        w->optimizer += w->sizes->stage ? (double)w->sizes->stage[task->bundle]
+                                        : (double)w->sizes->states * (double)partition->bundles[task->bundle].bytes;
     }
     return CAR_OK;
 }
 
-static car_status account(survey *s, const car_task *task) {
+static car_status account(walk *w, const car_task *task) {
     int64_t moment = moment_of(task);
     car_status status = CAR_OK;
-    CAR_TRY(account_optimizer(s, task));
-    CAR_TRY(car_usage_list(s->usage, task, &s->uses));
-    for (int u = 0; u < s->uses.count; u++) {
-        const car_use *use = &s->uses.uses[u];
+    CAR_TRY(account_optimizer(w, task));
+    CAR_TRY(car_usage_list(w->usage, task, &w->uses));
+    for (int u = 0; u < w->uses.count; u++) {
+        const car_use *use = &w->uses.uses[u];
         car_resource_kind kind = car_use_kind(use);
-        bool source = kind == CAR_RESOURCE_SOURCE && use->mode == CAR_USE_READ;
-        if (kind == CAR_RESOURCE_WEIGHTS || source) {
-            CAR_TRY(account_weights(s, task, use, moment));
+        if (car_ledger_counts_weights(use)) {
+            CAR_TRY(car_ledger_account_weights(&w->weights, task, use, moment, moment));
         } else if (kind == CAR_RESOURCE_SUM || kind == CAR_RESOURCE_OWN) {
-            CAR_TRY(account_sum(s, task, use, moment));
+            CAR_TRY(account_sum(w, task, use, moment));
         }
     }
 done:
@@ -145,28 +133,29 @@ done:
 
 /* ---- traffic --------------------------------------------------------------------------------- */
 
-static void count_bytes(survey *s, const car_task *task, double bytes) {
-    s->sent += s->part * bytes;
-    s->slot_bytes[task->slot % s->beat] += s->part * s->weight * bytes;
+static void count_bytes(walk *w, const car_task *task, double bytes) {
+    w->traffic.sent += w->traffic.part * bytes;
+    w->traffic.slot_bytes[task->slot % w->traffic.repeat] += w->traffic.part * w->weight * bytes;
 }
 
 /* A collective of b bytes over g ranks makes each send b * (g-1)/g, to all twice that: the least there is. */
-static void count_traffic(survey *s, const car_task *task) {
-    double bytes = (double)car_plan_task_bytes(s->plan, task), others = (double)(s->group - 1) / s->group;
+static void count_traffic(walk *w, const car_task *task) {
+    double bytes = (double)car_plan_task_bytes(w->plan, task),
+           others = (double)(w->traffic.group - 1) / w->traffic.group;
     bool to_all = task->kind == CAR_TASK_REDUCE && task->peer == CAR_NONE;
     switch (task->kind) {
     case CAR_TASK_SEND:
-        count_bytes(s, task, bytes);
-        s->out->messages += s->part * s->weight;
-        s->sends = task->slot == s->send_slot ? s->sends + 1 : 1;
-        s->send_slot = task->slot;
-        s->out->max_messages_per_slot =
-            s->sends > s->out->max_messages_per_slot ? s->sends : s->out->max_messages_per_slot;
+        count_bytes(w, task, bytes);
+        w->out->messages += w->traffic.part * w->weight;
+        w->traffic.sends = task->slot == w->traffic.send_slot ? w->traffic.sends + 1 : 1;
+        w->traffic.send_slot = task->slot;
+        w->out->max_messages_per_slot =
+            w->traffic.sends > w->out->max_messages_per_slot ? w->traffic.sends : w->out->max_messages_per_slot;
         break;
     case CAR_TASK_REDUCE:
     case CAR_TASK_BROADCAST:
-        count_bytes(s, task, bytes * others * (to_all ? 2 : 1));
-        s->out->collectives += s->group > 1 ? s->part * s->weight : 0;
+        count_bytes(w, task, bytes * others * (to_all ? 2 : 1));
+        w->out->collectives += w->traffic.group > 1 ? w->traffic.part * w->weight : 0;
         break;
     default:
         break;
@@ -180,31 +169,31 @@ static double larger(double a, double b) {
 }
 
 /* Everything that a device, or all that share a memory, had alive goes into the result. */
-static car_status close_ledgers(survey *s) {
+static car_status close_ledgers(walk *w) {
     car_balance weights, sums;
     car_status status = CAR_OK;
-    CAR_TRY(car_ledger_close(&s->weights, s->weight, s->weights_changes, &weights));
-    CAR_TRY(car_ledger_close(&s->sums, s->weight, s->sums_changes, &sums));
-    s->weights_total += s->weight * weights.mean;
-    s->sums_total += s->weight * sums.mean;
-    s->sums_device = larger(s->sums_device, sums.peak);
-    s->weights_places = weights.places + s->masters;
-    s->masters_total += s->weight * s->masters;
-    s->out->weights_device = (size_t)larger((double)s->out->weights_device, weights.peak + s->masters);
-    s->out->versions = weights.most > s->out->versions ? weights.most : s->out->versions;
+    CAR_TRY(car_ledger_close(&w->weights, w->weight, w->weights_changes, &weights));
+    CAR_TRY(car_ledger_close(&w->sums, w->weight, w->sums_changes, &sums));
+    w->weights_total += w->weight * weights.mean;
+    w->sums_total += w->weight * sums.mean;
+    w->sums_device = larger(w->sums_device, sums.peak);
+    w->weights_places = weights.places + w->masters;
+    w->masters_total += w->weight * w->masters;
+    w->out->weights_device = (size_t)larger((double)w->out->weights_device, weights.peak + w->masters);
+    w->out->versions = weights.most > w->out->versions ? weights.most : w->out->versions;
 done:
     return status;
 }
 
-static car_status walk_window(survey *s, int64_t window) {
-    bool counts = s->sampled || window == TRAFFIC_WINDOW;
+static car_status walk_window(walk *w, int64_t window) {
+    bool counts = w->sampled || window == TRAFFIC_WINDOW;
     car_status status = CAR_OK;
-    s->send_slot = CAR_NONE;
-    CAR_TRY(car_plan_expand(s->plan, s->device, window, s->steps, &s->tasks));
-    for (int k = 0; k < s->tasks.count; k++) {
-        CAR_TRY(account(s, &s->tasks.tasks[k]));
+    w->traffic.send_slot = CAR_NONE;
+    CAR_TRY(car_plan_expand(w->plan, w->device, window, w->steps, &w->tasks));
+    for (int k = 0; k < w->tasks.count; k++) {
+        CAR_TRY(account(w, &w->tasks.tasks[k]));
         if (counts) {
-            count_traffic(s, &s->tasks.tasks[k]);
+            count_traffic(w, &w->tasks.tasks[k]);
         }
     }
 done:
@@ -212,96 +201,90 @@ done:
 }
 
 /* What the device's rank uses; ranks that hold the same share it as long as they follow each other. */
-static car_status open_usage(survey *s) {
-    int rank = car_plan_rank_of(s->plan, s->device), like = car_plan_rank_like(s->plan, rank);
+static car_status open_usage(walk *w) {
+    int rank = car_plan_rank_of(w->plan, w->device), like = car_plan_rank_like(w->plan, rank);
     car_usage *usage = NULL;
     car_status status = CAR_OK;
-    if (!s->like || s->like_rank != like) {
-        car_usage_destroy(s->like);
-        s->like = NULL;
-        CAR_TRY(car_usage_create(s->plan, like, &s->like));
-        s->like_rank = like;
+    if (!w->like || w->like_rank != like) {
+        car_usage_destroy(w->like);
+        w->like = NULL;
+        CAR_TRY(car_usage_create(w->plan, like, &w->like));
+        w->like_rank = like;
     }
-    CAR_TRY(car_usage_create_like(s->plan, rank, s->like, &usage));
-    car_usage_set_steps(usage, s->steps);
-    car_usage_destroy(s->usage);
-    s->usage = usage;
+    CAR_TRY(car_usage_create_like(w->plan, rank, w->like, &usage));
+    car_usage_set_steps(usage, w->steps);
+    car_usage_destroy(w->usage);
+    w->usage = usage;
 done:
     return status;
 }
 
-static void close_usage(survey *s) {
-    car_usage_destroy(s->usage);
-    car_usage_destroy(s->like);
-    car_use_list_release(s->plan, &s->uses);
-}
-
 /* Where stages are owned: what an owner has at the end of a run. */
-static car_status keep_last_versions(survey *s) {
-    const car_plan *plan = s->plan;
-    int64_t end = s->end_window * plan->period * MOMENTS - 1;
+static car_status keep_last_versions(walk *w) {
+    const car_plan *plan = w->plan;
+    int64_t end = w->end_window * plan->period * MOMENTS - 1;
     car_status status = CAR_OK;
     for (int b = 0; plan->placement->info.owned && b < plan->partition->bundle_count; b++) {
-        const car_use newest = {.bundle = b, .id = s->steps};
-        if (car_usage_holding(s->usage, b)->owned) {
-            CAR_TRY(car_ledger_use(&s->weights, b, span_of(s, &newest), end));
+        const car_use newest = {.bundle = b, .id = w->steps};
+        if (car_usage_holding(w->usage, b)->owned) {
+            CAR_TRY(car_ledger_use(&w->weights, b, car_ledger_span(plan, &newest), end));
         }
     }
 done:
     return status;
 }
 
-static car_status walk_device(survey *s) {
+static car_status walk_device(walk *w) {
     car_status status = CAR_OK;
-    s->sent = s->optimizer = 0;
-    s->masters = s->shared ? s->masters : 0;
-    CAR_TRY(open_usage(s));
-    for (int64_t window = s->first_window; window < s->end_window; window++) {
-        CAR_TRY(walk_window(s, window));
+    w->traffic.sent = w->optimizer = 0;
+    w->masters = w->shared ? w->masters : 0;
+    CAR_TRY(open_usage(w));
+    for (int64_t window = w->first_window; window < w->end_window; window++) {
+        CAR_TRY(walk_window(w, window));
     }
-    if (s->steps != STEPS) {
-        CAR_TRY(keep_last_versions(s));
+    if (w->steps != STEPS) {
+        CAR_TRY(keep_last_versions(w));
     }
-    if (!s->shared) {
-        CAR_TRY(close_ledgers(s));
+    if (!w->shared) {
+        CAR_TRY(close_ledgers(w));
     }
-    s->out->bytes_sent += s->weight * s->sent;
-    s->out->bytes_sent_device = larger(s->out->bytes_sent_device, s->sent);
-    s->optimizer += s->shared ? 0 : (double)s->sizes->scratch;
-    s->optimizer_total += s->weight * s->optimizer;
-    s->optimizer_device = larger(s->optimizer_device, s->optimizer);
+    w->out->bytes_sent += w->weight * w->traffic.sent;
+    w->out->bytes_sent_device = larger(w->out->bytes_sent_device, w->traffic.sent);
+    w->optimizer += w->shared ? 0 : (double)w->sizes->scratch;
+    w->optimizer_total += w->weight * w->optimizer;
+    w->optimizer_device = larger(w->optimizer_device, w->optimizer);
 done:
     return status;
 }
 
 /* Of a large grid the first rank of each group, of very many devices some at equal distances. */
-static void choose_sample(survey *s) {
-    const car_plan *plan = s->plan;
+static void choose_sample(walk *w) {
+    const car_plan *plan = w->plan;
     bool grouped = plan->placement->group_of_device != NULL;
-    s->groups = grouped && plan->devices > MANY_RANKS;
-    s->units = s->groups ? plan->config.workers : plan->devices;
-    s->sample = MANY_TASKS / plan->stages;
-    s->sample = s->sample < 64 ? 64 : s->sample;
-    if (s->sample > s->units || (grouped && !s->groups)) {
-        s->sample = s->units;
+    w->groups = grouped && plan->devices > MANY_RANKS;
+    w->units = w->groups ? plan->config.workers : plan->devices;
+    w->sample = MANY_TASKS / plan->stages;
+    w->sample = w->sample < 64 ? 64 : w->sample;
+    if (w->sample > w->units || (grouped && !w->groups)) {
+        w->sample = w->units;
     }
-    s->sampled = s->groups || s->sample < s->units;
-    s->part = s->sampled ? 1.0 / WINDOWS : 1;
-    s->in_turn = s->sampled && car_plan_is_spaced(plan);
-    s->beat = s->in_turn ? 2 * plan->per_worker : plan->period;
+    w->sampled = w->groups || w->sample < w->units;
+    w->traffic.part = w->sampled ? 1.0 / WINDOWS : 1;
+    w->in_turn = w->sampled && car_plan_is_spaced(plan);
+    w->traffic.repeat = w->in_turn ? 2 * plan->per_worker : plan->period;
 }
 
 /* The last comes first: where memory is shared, it is the one that makes all versions. */
-static car_status walk_devices(survey *s) {
+static car_status walk_devices(walk *w) {
     car_status status = CAR_OK;
-    for (int64_t u = s->sample - 1; u >= 0; u--) {
-        int unit = s->sample > 1 ? (int)(u * (s->units - 1) / (s->sample - 1)) : 0;
-        s->device = s->groups ? car_plan_group_first(s->plan, unit) : unit;
-        s->weight = (double)s->units / (double)s->sample * (s->groups ? car_plan_group_ranks(s->plan, unit) : 1);
-        CAR_TRY(walk_device(s));
+    for (int64_t u = w->sample - 1; u >= 0; u--) {
+        int unit = w->sample > 1 ? (int)(u * (w->units - 1) / (w->sample - 1)) : 0;
+        w->device = w->groups ? car_plan_group_first(w->plan, unit) : unit;
+        w->weight = (double)w->units / (double)w->sample * (w->groups ? car_plan_group_ranks(w->plan, unit) : 1);
+        CAR_TRY(walk_device(w));
     }
-    if (s->shared) {
-        CAR_TRY(close_ledgers(s));
+    if (w->shared) {
+        CAR_TRY(close_ledgers(w));
     }
 done:
     return status;
@@ -319,125 +302,130 @@ static double highest(const double *changes, size_t count) {
 }
 
 /* One memory: without the ring's order every micro-batch under way needs gradients of its own until they are added. */
-static void conclude_shared(survey *s) {
-    const car_plan_config *config = &s->plan->config;
-    bool all_apart = s->plan->rule->info.together || config->threads > config->workers;
+static void conclude_shared(walk *w) {
+    const car_plan_config *config = &w->plan->config;
+    bool all_apart = w->plan->rule->info.together || config->threads > config->workers;
     int apart = all_apart ? config->workers : config->threads;
     size_t all = 0;
-    for (int b = 0; b < s->plan->partition->bundle_count; b++) {
-        all += s->plan->partition->bundles[b].bytes;
+    for (int b = 0; b < w->plan->partition->bundle_count; b++) {
+        all += w->plan->partition->bundles[b].bytes;
     }
-    s->optimizer_total += (double)s->sizes->scratch;
-    s->optimizer_device = s->optimizer_total;
-    if (car_plan_delay(s->plan, 0, 0) > 0) {
+    w->optimizer_total += (double)w->sizes->scratch;
+    w->optimizer_device = w->optimizer_total;
+    if (car_plan_delay(w->plan, 0, 0) > 0) {
         /* The trainer keeps both stores for good, though a second version is not always alive everywhere. */
         size_t own = 0;
-        for (int b = 0; b < s->plan->partition->stage_count; b++) {
-            own += s->plan->partition->bundles[b].copy_bytes;
+        for (int b = 0; b < w->plan->partition->stage_count; b++) {
+            own += w->plan->partition->bundles[b].copy_bytes;
         }
-        s->out->weights_device = 2 * own + (size_t)s->masters;
+        w->out->weights_device = 2 * own + (size_t)w->masters;
     }
-    s->weights_total = (double)s->out->weights_device;
-    bool follows = car_plan_is_spaced(s->plan) || (car_plan_sums_by_worker(s->plan) && !s->plan->rule->info.together);
-    s->sums_device = follows ? s->sums_device : (double)apart * (double)all;
-    s->sums_total = s->sums_device;
+    w->weights_total = (double)w->out->weights_device;
+    bool follows = car_plan_is_spaced(w->plan) || (car_plan_sums_by_worker(w->plan) && !w->plan->rule->info.together);
+    w->sums_device = follows ? w->sums_device : (double)apart * (double)all;
+    w->sums_total = w->sums_device;
 }
 
-static void conclude(survey *s, size_t moments) {
-    car_prediction *out = s->out;
-    if (s->shared) {
-        conclude_shared(s);
-    } else if (!s->in_turn) {
-        s->weights_total = highest(s->weights_changes, moments);
-        s->sums_total = highest(s->sums_changes, moments);
+static void conclude(walk *w) {
+    car_prediction *out = w->out;
+    if (w->shared) {
+        conclude_shared(w);
+    } else if (!w->in_turn) {
+        w->weights_total = highest(w->weights_changes, w->moments);
+        w->sums_total = highest(w->sums_changes, w->moments);
     }
-    s->weights_total += s->shared ? 0 : s->masters_total;
+    w->weights_total += w->shared ? 0 : w->masters_total;
     double most = 0;
-    for (int64_t slot = 0; slot < s->beat; slot++) {
-        most = larger(most, s->slot_bytes[slot]);
+    for (int64_t slot = 0; slot < w->traffic.repeat; slot++) {
+        most = larger(most, w->traffic.slot_bytes[slot]);
     }
-    out->burst = out->bytes_sent > 0 ? most * (double)s->beat / out->bytes_sent : 0;
-    out->weights_total = (size_t)(s->weights_total + 0.5);
-    out->gradients_device = (size_t)s->sums_device;
-    out->gradients_total = (size_t)(s->sums_total + 0.5);
-    out->optimizer_device = (size_t)s->optimizer_device;
-    out->optimizer_total = (size_t)(s->optimizer_total + 0.5);
+    out->burst = out->bytes_sent > 0 ? most * (double)w->traffic.repeat / out->bytes_sent : 0;
+    out->weights_total = (size_t)(w->weights_total + 0.5);
+    out->gradients_device = (size_t)w->sums_device;
+    out->gradients_total = (size_t)(w->sums_total + 0.5);
+    out->optimizer_device = (size_t)w->optimizer_device;
+    out->optimizer_total = (size_t)(w->optimizer_total + 0.5);
 }
 
 static int ranks_of_collective(const car_plan *plan) {
     return plan->placement->info.by_stage ? plan->config.workers : plan->devices;
 }
 
-car_status car_predict_table(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out) {
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+/* Ledgers and arrays of a walk that begins at a moment. The changes of all devices are kept where they are asked for.
+ */
+static car_status open_walk(walk *w, int64_t begin, bool sums_up) {
+    const car_plan *plan = w->plan;
     car_context *context = plan->context;
-    bool shared = plan->placement->info.one_process;
-    survey s = {.plan = plan,
-                .out = out,
-                .shared = shared,
-                .sizes = optimizer,
-                .group = ranks_of_collective(plan),
-                .first_window = FIRST_WINDOW,
-                .end_window = END_WINDOW,
-                .steps = STEPS};
-    size_t bundles = (size_t)plan->partition->bundle_count;
-    int64_t begin = FIRST_WINDOW * plan->period * MOMENTS;
+    int64_t length = plan->period * MOMENTS;
     car_status status = CAR_OK;
-    choose_sample(&s);
-    size_t moments = shared || s.in_turn ? 0 : (size_t)(WINDOWS * plan->period * MOMENTS + 2), beat = (size_t)s.beat;
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, 1, shared, &s.weights));
-    s.weights.copies = true;
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, parts_of_sums(plan), shared, &s.sums));
-    CAR_TRY(car_context_allocate(context, moments, sizeof *s.weights_changes, &s.weights_changes));
-    CAR_TRY(car_context_allocate(context, moments, sizeof *s.sums_changes, &s.sums_changes));
-    CAR_TRY(car_context_allocate(context, beat, sizeof *s.slot_bytes, &s.slot_bytes));
-    CAR_TRY(car_context_allocate(context, bundles, sizeof *s.updated_by, &s.updated_by));
-    CAR_TRY(walk_devices(&s));
-    conclude(&s, moments);
+    w->moments = sums_up ? (size_t)(WINDOWS * length + 2) : 0;
+    CAR_TRY(car_ledger_open(plan, begin, length, WINDOWS, 1, w->shared, &w->weights));
+    w->weights.copies = true;
+    CAR_TRY(car_ledger_open(plan, begin, length, WINDOWS, parts_of_sums(plan), w->shared, &w->sums));
+    CAR_TRY(car_context_allocate(context, w->moments, sizeof *w->weights_changes, &w->weights_changes));
+    CAR_TRY(car_context_allocate(context, w->moments, sizeof *w->sums_changes, &w->sums_changes));
+    CAR_TRY(car_context_allocate(context, (size_t)w->traffic.repeat, sizeof *w->traffic.slot_bytes,
+                                 &w->traffic.slot_bytes));
+    CAR_TRY(
+        car_context_allocate(context, (size_t)plan->partition->bundle_count, sizeof *w->updated_by, &w->updated_by));
 done:
-    car_context_release(context, s.updated_by, bundles, sizeof *s.updated_by);
-    car_context_release(context, s.slot_bytes, beat, sizeof *s.slot_bytes);
-    car_context_release(context, s.sums_changes, moments, sizeof *s.sums_changes);
-    car_context_release(context, s.weights_changes, moments, sizeof *s.weights_changes);
-    car_ledger_release(&s.sums);
-    car_ledger_release(&s.weights);
-    close_usage(&s);
-    car_task_list_release(plan, &s.tasks);
+    return status;
+}
+
+static void close_walk(walk *w) {
+    const car_plan *plan = w->plan;
+    car_context *context = plan->context;
+    car_context_release(context, w->updated_by, (size_t)plan->partition->bundle_count, sizeof *w->updated_by);
+    car_context_release(context, w->traffic.slot_bytes, (size_t)w->traffic.repeat, sizeof *w->traffic.slot_bytes);
+    car_context_release(context, w->sums_changes, w->moments, sizeof *w->sums_changes);
+    car_context_release(context, w->weights_changes, w->moments, sizeof *w->weights_changes);
+    car_ledger_release(&w->sums);
+    car_ledger_release(&w->weights);
+    car_usage_destroy(w->usage);
+    car_usage_destroy(w->like);
+    car_use_list_release(plan, &w->uses);
+    car_task_list_release(plan, &w->tasks);
+}
+
+car_status car_predict_table(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out) {
+    walk w = {.plan = plan,
+              .sizes = optimizer,
+              .out = out,
+              .first_window = FIRST_WINDOW,
+              .end_window = END_WINDOW,
+              .steps = STEPS,
+              .shared = plan->placement->info.one_process,
+              .traffic.group = ranks_of_collective(plan)};
+    car_status status = CAR_OK;
+    choose_sample(&w);
+    CAR_TRY(open_walk(&w, FIRST_WINDOW * plan->period * MOMENTS, !w.shared && !w.in_turn));
+    CAR_TRY(walk_devices(&w));
+    conclude(&w);
+done:
+    close_walk(&w);
     return status;
 }
 
 car_status car_predict_device_table(const car_plan *plan, int device, int64_t steps,
                                     const car_optimizer_sizes *optimizer, car_device_prediction *out) {
-    car_context *context = plan->context;
     car_prediction whole = {0};
-    survey s = {.plan = plan,
-                .out = &whole,
-                .sizes = optimizer,
-                .group = ranks_of_collective(plan),
-                .device = device,
-                .end_window = car_plan_windows(plan, steps),
-                .steps = steps,
-                .weight = 1,
-                .part = 1,
-                .beat = plan->period};
-    size_t bundles = (size_t)plan->partition->bundle_count, beat = (size_t)s.beat;
-    int64_t begin = -plan->period * MOMENTS; /* a run begins in slot -1 */
+    walk w = {.plan = plan,
+              .sizes = optimizer,
+              .out = &whole,
+              .end_window = car_plan_windows(plan, steps),
+              .steps = steps,
+              .device = device,
+              .weight = 1,
+              .traffic = {.repeat = plan->period, .part = 1, .group = ranks_of_collective(plan)}};
     car_status status = CAR_OK;
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, 1, false, &s.weights));
-    s.weights.copies = true;
-    CAR_TRY(car_ledger_open(plan, begin, plan->period * MOMENTS, WINDOWS, parts_of_sums(plan), false, &s.sums));
-    CAR_TRY(car_context_allocate(context, beat, sizeof *s.slot_bytes, &s.slot_bytes));
-    CAR_TRY(car_context_allocate(context, bundles, sizeof *s.updated_by, &s.updated_by));
-    CAR_TRY(walk_device(&s));
-    bool moves = plan->placement->info.owned;
-    out->weights = moves ? whole.weights_device : (size_t)s.weights_places;
-    out->gradients = (size_t)s.sums_device;
-    out->optimizer = (size_t)s.optimizer_device;
+    CAR_TRY(open_walk(&w, -plan->period * MOMENTS, false)); /* a run begins in slot -1 */
+    CAR_TRY(walk_device(&w));
+    out->weights = plan->placement->info.owned ? whole.weights_device : (size_t)w.weights_places;
+    out->gradients = (size_t)w.sums_device;
+    out->optimizer = (size_t)w.optimizer_device;
 done:
-    car_context_release(context, s.updated_by, bundles, sizeof *s.updated_by);
-    car_context_release(context, s.slot_bytes, beat, sizeof *s.slot_bytes);
-    car_ledger_release(&s.sums);
-    car_ledger_release(&s.weights);
-    close_usage(&s);
-    car_task_list_release(plan, &s.tasks);
+    close_walk(&w);
     return status;
 }

@@ -1,5 +1,5 @@
-/* Who waits for whom, as text: what `carousel plan --dump --edges` prints behind the table. All lines are remarks, so that
- * the whole can be read back as a table.
+/* Who waits for whom, as text: what `carousel plan --dump --edges` prints behind the table. All lines are remarks, so
+ * that the whole can be read back as a table.
  *
  *     # ahead a 2, g 2, p 2, s 4, w 2, b 2, C 2
  *     # rank 1
@@ -80,7 +80,7 @@ done:
 
 /* The device of a task: in one process each worker is one. */
 static int device_of(const printer *p, int rank, const car_task *task) {
-    return p->plan->placement->info.one_process ? task->worker : rank;
+    return p->plan->placement->info.one_process ? task->micro_batch : rank;
 }
 
 static void add_edge(printer *p, int *edges, int place, int64_t before) {

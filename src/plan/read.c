@@ -1,5 +1,4 @@
 /* Plans from files: a schedule of one's own, or what a rule makes, said once more. */
-#include "plan/placement.h"
 #include "plan/script.h"
 
 /* A task in words; NULL: there is none. */
@@ -47,7 +46,6 @@ done:
 
 /* What a header says must be what comes of it here. */
 static car_status check_header(const car_plan *plan, const char *name, const car_plan_header *header) {
-    const car_placement_info *placement = &plan->placement->info;
     if (header->stages != plan->stages || header->bundles != plan->partition->bundle_count ||
         header->devices != plan->devices) {
         return car_context_fail(
@@ -56,14 +54,6 @@ static car_status check_header(const car_plan *plan, const char *name, const car
             "and %d",
             name, header->stages, header->bundles, header->devices, plan->stages, plan->partition->bundle_count,
             plan->devices);
-    }
-    bool custom = header->config.rule == CAR_RULE_CUSTOM;
-    if (custom && !placement->one_process && !plan->placement->in_line) {
-        return car_context_fail(
-            plan->context, CAR_ERROR_UNSUPPORTED,
-            "%s: rule=custom is executed under placement shared or pipeline, not %s, where sums and weights "
-            "go from rank to rank in an order that only a rule gives",
-            name, placement->name);
     }
     return CAR_OK;
 }

@@ -3,8 +3,8 @@
  * Tensors are put in a row, the best first, and a choice is the first n of it. The best is what spares most for its
  * price. It spares bytes * (1 - phi): phi is the share of the forwards before it, so what is made early and held long
  * counts most. Its price is that of the operations that have to run again in addition. So the outputs of GELU and of
- * normalisations come first, then what feeds them, then the rest of the block. What would lift the peak of a micro-batch
- * is left out: where too much hangs on one tensor, making it again needs as much memory as holding it.
+ * normalisations come first, then what feeds them, then the rest of the block. What would lift the peak of a
+ * micro-batch is left out: where too much hangs on one tensor, making it again needs as much memory as holding it.
  *
  * Prices are FLOPs and bytes moved, whatever times were measured, so that every rank and command chooses alike. */
 #include "base/base.h"

@@ -1,5 +1,5 @@
-/* The rules, an entry each. Nothing else in src/plan, but for the validator, which derives what it checks for itself, knows
- * them by name. */
+/* The rules, an entry each. Nothing else in src/plan, but for the validator, which derives what it checks for itself,
+ * knows them by name. */
 #include "plan/rules.h"
 
 #include "plan/names.h"

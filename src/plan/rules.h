@@ -9,8 +9,8 @@
 /* When a step's forwards and backwards are, in slots from the step's beginning. */
 typedef struct car_clock {
     int64_t (*period)(const car_plan *plan);
-    int64_t (*forward)(const car_plan *plan, int number, int stage); /* of micro-batch `number` of the step */
-    int64_t (*backward)(const car_plan *plan, int number, int stage);
+    int64_t (*forward)(const car_plan *plan, int micro_batch, int stage);
+    int64_t (*backward)(const car_plan *plan, int micro_batch, int stage);
     bool forwards_first; /* all forwards of a step come before its backwards */
 } car_clock;
 

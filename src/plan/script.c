@@ -9,8 +9,7 @@ static int64_t larger(int64_t a, int64_t b) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* A task of the file, some periods later. */
-static car_task repeated(const car_script *script, const car_task *task, int64_t times) {
+car_task car_script_repeat(const car_script *script, const car_task *task, int64_t times) {
     car_task later = *task;
     int64_t steps = times * script->repeated, slots = times * (script->end - script->begin);
     later.slot += slots;
@@ -18,7 +17,7 @@ static car_task repeated(const car_script *script, const car_task *task, int64_t
     later.step += steps;
     later.version += task->version >= 0 ? steps : 0;
     later.tied_version += task->tied_version >= 0 ? steps : 0;
-    if (task->cargo == CAR_CARGO_WEIGHTS) { /* the two places have messages of their own */
+    if (car_cargo_is_weights(task->cargo)) { /* the two places have messages of their own */
         later.tag += CAR_CARGOS * (int)(later.version % 2 - task->version % 2);
     }
     return later;
@@ -26,9 +25,9 @@ static car_task repeated(const car_script *script, const car_task *task, int64_t
 
 /* How often a task is repeated at most in a run of so many steps; -1: it is no part of it. */
 static int64_t most_times(const car_script *script, int device, int n, int64_t steps) {
-    int64_t left = steps - 1 - script->needed[device][n];
     bool repeats = script->end > 0 && script->devices[device].tasks[n].slot >= script->begin;
-    return left < 0 ? -1 : repeats ? left / script->repeated : 0;
+    int64_t left = repeats ? steps - 1 - car_script_needed(script, device, n, 1) : -1;
+    return left >= 0 ? 1 + left / script->repeated : steps > car_script_needed(script, device, n, 0) ? 0 : -1;
 }
 
 /* Those of one time that lie between two slots. The file has them in order. */
@@ -38,7 +37,7 @@ static car_status add_once(const car_plan *plan, int device, int64_t times, int6
     const car_task_list *own = &script->devices[device];
     car_status status = CAR_OK;
     for (int n = 0; n < own->count; n++) {
-        car_task task = repeated(script, &own->tasks[n], times);
+        car_task task = car_script_repeat(script, &own->tasks[n], times);
         if (task.slot >= from && task.slot < to && times <= most_times(script, device, n, steps)) {
             CAR_TRY(
                 car_context_grow(plan->context, &list->tasks, &list->capacity, list->count + 1, sizeof *list->tasks));
@@ -53,6 +52,7 @@ car_status car_script_expand(const car_plan *plan, int device, int64_t from, int
                              car_task_list *list) {
     const car_script *script = plan->script;
     int64_t length = script->end - script->begin;
+    from = from == 0 ? INT64_MIN : from; /* what lies before slot 0 belongs to the first window */
     int64_t first = length > 0 && from > script->begin ? (from - script->begin) / length : 0;
     int64_t last = length > 0 && to > script->begin ? (to - 1 - script->begin) / length : 0;
     car_status status = CAR_OK;
@@ -77,19 +77,70 @@ int64_t car_script_windows(const car_plan *plan, int64_t steps) {
     return steps < 1 ? 0 : last / script->window + 1;
 }
 
-int64_t car_script_slot(const car_plan *plan, int64_t step, int worker, int stage, bool backward) {
+int64_t car_script_slot(const car_plan *plan, int64_t step, int micro_batch, int stage, bool backward) {
     const car_script *script = plan->script;
-    const car_task_list *own = &script->devices[car_plan_device(plan, step, worker, stage)];
+    const car_task_list *own = &script->devices[car_plan_device(plan, step, micro_batch, stage)];
     for (int n = own->count - 1; n >= 0; n--) { /* the last one is the one that repeats */
         const car_task *task = &own->tasks[n];
-        bool same = task->kind == (backward ? CAR_TASK_BACKWARD : CAR_TASK_FORWARD) && task->worker == worker &&
-                    task->stage == stage && task->step <= step;
+        bool same = task->kind == (backward ? CAR_TASK_BACKWARD : CAR_TASK_FORWARD) &&
+                    task->micro_batch == micro_batch && task->stage == stage && task->step <= step;
         int64_t later = step - task->step;
         if (same && (later == 0 || (script->repeated > 0 && later % script->repeated == 0))) {
             return task->slot + (later ? later / script->repeated * (script->end - script->begin) : 0);
         }
     }
     return 0;
+}
+
+int car_script_maker(const car_plan *plan, int64_t step, int stage) {
+    const car_script *script = plan->script;
+    for (int d = 0; d < plan->devices; d++) {
+        for (int n = 0; n < script->devices[d].count; n++) {
+            const car_task *task = &script->devices[d].tasks[n];
+            int64_t later = step - task->step;
+            bool repeats = script->end > 0 && task->slot >= script->begin;
+            if (task->kind == CAR_TASK_UPDATE && task->bundle == stage &&
+                (later == 0 || (repeats && later > 0 && later % script->repeated == 0))) {
+                return d;
+            }
+        }
+    }
+    return car_plan_device(plan, step, plan->batches - 1, stage);
+}
+
+/* ---- facts of the table's tasks ---------------------------------------------------------------- */
+
+int64_t car_script_needed(const car_script *script, int device, int n, int64_t times) {
+    const car_script_layout *layout = &script->layout;
+    int again = layout->first[device] + script->devices[device].count + n - layout->before[device];
+    return times == 0 ? layout->facts[layout->first[device] + n].needed
+                      : layout->facts[again].needed + (times - 1) * script->repeated;
+}
+
+const car_script_fact *car_script_fact_of(const car_plan *plan, int device, const car_task *task, int64_t *since) {
+    static const car_script_fact unknown = {
+        .needed = 0, .sum_again = INT64_MAX, .weights_again = {INT64_MAX, INT64_MAX}, .passed = INT64_MAX};
+    const car_script *script = plan->script;
+    const car_script_layout *layout = &script->layout;
+    int64_t length = script->end - script->begin, second = script->end + length;
+    int64_t times = length > 0 && task->slot >= second ? (task->slot - second) / length + 1 : 0;
+    int64_t slot = task->slot - times * length, step = task->step - times * script->repeated;
+    int low = layout->first[device], high = layout->first[device + 1];
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        low = layout->tasks[middle].slot < slot ? middle + 1 : low;
+        high = layout->tasks[middle].slot < slot ? high : middle;
+    }
+    *since = times * script->repeated;
+    for (int n = low; n < layout->first[device + 1] && layout->tasks[n].slot == slot; n++) {
+        const car_task *other = &layout->tasks[n];
+        if (other->kind == task->kind && other->cargo == task->cargo && other->micro_batch == task->micro_batch &&
+            other->stage == task->stage && other->bundle == task->bundle && other->step == step &&
+            other->piece == task->piece && other->peer == task->peer) {
+            return &layout->facts[n];
+        }
+    }
+    return &unknown;
 }
 
 /* ---- reading: what follows from the tasks ------------------------------------------------------ */
@@ -102,7 +153,7 @@ static car_status refuse(const car_plan *plan, const char *what, int64_t a, int6
 static bool is_complete(const car_plan *plan, const car_task *task) {
     bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
     bool stage = !car_task_names_bundle(task);
-    return task->worker >= (stage ? 0 : CAR_NONE) && task->worker < plan->config.workers && task->stage >= 0 &&
+    return task->micro_batch >= (stage ? 0 : CAR_NONE) && task->micro_batch < plan->batches && task->stage >= 0 &&
            task->stage < plan->stages && task->bundle >= (stage ? CAR_NONE : 0) &&
            task->bundle < plan->partition->bundle_count && task->peer >= (message ? 0 : CAR_NONE) &&
            task->peer < plan->devices;
@@ -122,13 +173,13 @@ static car_status check_numbers(const car_plan *plan) {
                 car_task_format(plan, task, text, sizeof text);
                 return car_context_fail(
                     plan->context, CAR_ERROR_FORMAT,
-                    "%s on device %d in slot %lld lacks a worker or a device, or names one that is not "
+                    "%s on device %d in slot %lld lacks a micro-batch or a device, or names one that is not "
                     "there",
                     text, d, (long long)task->slot);
             }
-            if (task->slot < 0 || task->slot >= MOST_SLOTS) {
-                return refuse(plan, "the plan has a task in slot %lld; there must be 0 to %lld", task->slot,
-                              MOST_SLOTS - 1);
+            if (task->slot <= -MOST_SLOTS || task->slot >= MOST_SLOTS) {
+                return refuse(plan, "the plan has a task in slot %lld; there are at most %lld on either side of 0",
+                              task->slot, MOST_SLOTS - 1);
             }
         }
     }
@@ -168,50 +219,6 @@ static car_status check_steps(const car_plan *plan) {
                : CAR_OK;
 }
 
-/* The first step with a task of any device that uses a version of a bundle. */
-static int64_t find_use(const car_plan *plan, int bundle, int64_t version) {
-    int64_t first = CAR_NONE;
-    for (int d = 0; d < plan->devices; d++) {
-        for (int n = 0; n < plan->script->devices[d].count; n++) {
-            const car_task *task = &plan->script->devices[d].tasks[n];
-            bool tied = bundle >= plan->stages;
-            if (car_task_computes(task) && task->stage == plan->partition->bundles[bundle].stage &&
-                (tied ? task->tied_version : task->version) == version) {
-                first = first == CAR_NONE || task->step < first ? task->step : first;
-            }
-        }
-    }
-    return first;
-}
-
-/* The same where the first user comes after the period: a period earlier it was in it. */
-static int64_t first_use(const car_plan *plan, int bundle, int64_t version) {
-    int64_t repeated = plan->script->repeated, first = find_use(plan, bundle, version);
-    if (first == CAR_NONE && repeated > 0 && version > repeated) {
-        first = find_use(plan, bundle, version - repeated);
-        first = first == CAR_NONE ? CAR_NONE : first + repeated;
-    }
-    return first == CAR_NONE ? version : first;
-}
-
-static car_status find_needed(car_plan *plan) {
-    car_script *script = plan->script;
-    car_status status = CAR_OK;
-    CAR_TRY(car_context_allocate(plan->context, (size_t)plan->devices, sizeof *script->needed, &script->needed));
-    for (int d = 0; d < plan->devices; d++) {
-        const car_task_list *own = &script->devices[d];
-        CAR_TRY(
-            car_context_allocate(plan->context, (size_t)own->capacity, sizeof **script->needed, &script->needed[d]));
-        for (int n = 0; n < own->count; n++) {
-            const car_task *task = &own->tasks[n];
-            bool weights = task->cargo == CAR_CARGO_WEIGHTS;
-            script->needed[d][n] = weights ? first_use(plan, task->bundle, task->version) : task->step;
-        }
-    }
-done:
-    return status;
-}
-
 /* Windows are so long that a step's tasks are over two windows after the one with its number, as in other plans. */
 static void choose_window(car_plan *plan) {
     car_script *script = plan->script;
@@ -221,7 +228,7 @@ static void choose_window(car_plan *plan) {
         for (int n = 0; n < script->devices[d].count; n++) {
             const car_task *task = &script->devices[d].tasks[n];
             int64_t windows = larger(task->step, 0) + 3;
-            script->window = larger(script->window, (task->slot + windows) / windows);
+            script->window = larger(script->window, larger((task->slot + windows) / windows, -task->slot));
         }
     }
     plan->period = script->window;
@@ -230,24 +237,24 @@ static void choose_window(car_plan *plan) {
 /* Shows the first forward of a period that has no whole number of steps; the drawing wants a table without one. */
 static car_status refuse_period(car_plan *plan, int64_t forwards) {
     car_script *script = plan->script;
-    car_task first = {.slot = script->begin, .worker = CAR_NONE, .stage = CAR_NONE, .bundle = CAR_NONE};
+    car_task first = {.slot = script->begin, .micro_batch = CAR_NONE, .stage = CAR_NONE, .bundle = CAR_NONE};
     car_status status = CAR_OK;
     for (int d = 0; d < plan->devices; d++) {
         for (int n = script->devices[d].count - 1; n >= 0; n--) {
             const car_task *task = &script->devices[d].tasks[n];
             bool counts = task->kind == CAR_TASK_FORWARD && task->stage == 0 && task->slot >= script->begin &&
                           task->slot < script->end;
-            first = counts && (first.worker == CAR_NONE || task->slot < first.slot) ? *task : first;
+            first = counts && (first.micro_batch == CAR_NONE || task->slot < first.slot) ? *task : first;
         }
     }
     script->begin = script->end = script->repeated = 0;
-    CAR_TRY(find_needed(plan));
+    CAR_TRY(car_script_take_notes(plan));
     choose_window(plan);
     status =
         car_plan_fail_at(plan, INT32_MAX, &first,
                          "the plan's period has %lld forwards of stage 0, which is no whole number of steps for %d "
-                         "workers",
-                         (long long)forwards, plan->config.workers);
+                         "micro-batches",
+                         (long long)forwards, plan->batches);
 done:
     return status;
 }
@@ -271,14 +278,14 @@ static car_status count_repeated(car_plan *plan) {
         return refuse(plan, "the plan's period ends with slot %lld, but its last task is in slot %lld", script->end - 1,
                       last);
     }
-    script->repeated = forwards / plan->config.workers;
-    return script->repeated * plan->config.workers == forwards && forwards > 0 ? CAR_OK : refuse_period(plan, forwards);
+    script->repeated = forwards / plan->batches;
+    return script->repeated * plan->batches == forwards && forwards > 0 ? CAR_OK : refuse_period(plan, forwards);
 }
 
 /* Whose weights are late, if it is the same in every step. */
 static car_status find_delays(car_plan *plan) {
     car_script *script = plan->script;
-    size_t cells = (size_t)plan->config.workers * (size_t)plan->stages;
+    size_t cells = (size_t)plan->batches * (size_t)plan->stages;
     bool any = false;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(plan->context, cells, 1, &script->delays));
@@ -290,7 +297,7 @@ static car_status find_delays(car_plan *plan) {
                 if (!car_task_computes(task) || task->step == 0) {
                     continue;
                 }
-                unsigned char *delay = &script->delays[task->worker * plan->stages + task->stage];
+                unsigned char *delay = &script->delays[task->micro_batch * plan->stages + task->stage];
                 if (pass == 0) {
                     *delay = task->version < task->step;
                 }
@@ -298,7 +305,7 @@ static car_status find_delays(car_plan *plan) {
                 script->exact = script->exact && task->version == task->step - *delay;
                 for (int b = plan->stages; b < plan->partition->bundle_count; b++) {
                     const car_bundle *tied = &plan->partition->bundles[b];
-                    int64_t late = script->delays[task->worker * plan->stages + tied->home];
+                    int64_t late = script->delays[task->micro_batch * plan->stages + tied->home];
                     script->exact = script->exact && (tied->stage != task->stage || pass == 0 ||
                                                       task->tied_version == task->step - late);
                 }
@@ -349,23 +356,6 @@ done:
     return status;
 }
 
-/* The slot in which a message is used at its other end: the same one of its channel. */
-static void find_due(const car_plan *plan, int device, int n) {
-    car_script *script = plan->script;
-    car_task *send = &script->devices[device].tasks[n];
-    const car_task_list *theirs = &script->devices[send->peer];
-    for (int m = 0; m < theirs->count; m++) {
-        const car_task *task = &theirs->tasks[m];
-        int64_t later = send->step - task->step, times = script->repeated > 0 ? later / script->repeated : 0;
-        bool same = task->kind == CAR_TASK_RECEIVE && task->peer == device && task->cargo == send->cargo &&
-                    task->worker == send->worker && task->stage == send->stage && task->bundle == send->bundle;
-        if (same && later >= 0 && later == times * script->repeated) {
-            int64_t due = task->slot + times * (script->end - script->begin);
-            send->due = due > send->slot ? due : send->due;
-        }
-    }
-}
-
 static car_status set_up(car_plan *plan, const car_task_list *file) {
     car_script *script = plan->script;
     car_status status = CAR_OK;
@@ -377,20 +367,12 @@ static car_status set_up(car_plan *plan, const car_task_list *file) {
             own->count--;
         }
     }
-    CAR_TRY(find_needed(plan));
+    CAR_TRY(car_script_take_notes(plan));
     choose_window(plan);
     CAR_TRY(check_steps(plan));
     CAR_TRY(find_delays(plan));
-    for (int i = 0; i < plan->config.workers; i++) {
+    for (int i = 0; i < plan->batches; i++) {
         script->first_end = larger(script->first_end, car_script_slot(plan, 0, i, 0, true));
-    }
-    for (int d = 0; d < plan->devices; d++) {
-        for (int n = 0; n < script->devices[d].count; n++) {
-            if (script->devices[d].tasks[n].kind == CAR_TASK_SEND) {
-                script->devices[d].tasks[n].due = script->devices[d].tasks[n].slot + 1;
-                find_due(plan, d, n);
-            }
-        }
     }
     for (int d = 0; script->end > 0 && d < plan->devices; d++) {
         CAR_TRY(check_rest(plan, d, &file[d]));
@@ -421,17 +403,13 @@ void car_script_destroy(car_plan *plan) {
     if (!script) {
         return;
     }
-    car_context_release(plan->context, script->delays, (size_t)plan->config.workers * (size_t)plan->stages, 1);
+    car_context_release(plan->context, script->delays, (size_t)plan->batches * (size_t)plan->stages, 1);
     for (int d = 0; d < plan->devices; d++) {
-        if (script->needed) {
-            car_context_release(plan->context, script->needed[d], (size_t)script->devices[d].capacity,
-                                sizeof **script->needed);
-        }
         if (script->devices) {
             car_task_list_release(plan, &script->devices[d]);
         }
     }
-    car_context_release(plan->context, script->needed, (size_t)plan->devices, sizeof *script->needed);
+    car_script_release_layout(plan, &script->layout);
     car_context_release(plan->context, script->devices, (size_t)plan->devices, sizeof *script->devices);
     car_context_release(plan->context, script, 1, sizeof *script);
     plan->script = NULL;

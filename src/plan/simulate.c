@@ -37,7 +37,7 @@ car_status car_plan_simulate(const car_plan *plan, const car_simulation_config *
                                   .compute = 1,
                                   .executors = config->executors > 0 ? config->executors : all,
                                   .paced = config->paced && has_pace(plan),
-                                  .window = config->window > 0 ? config->window : plan->partition->longest_task,
+                                  .lead = config->lead > 0 ? config->lead : plan->partition->longest_task,
                                   .by_memory = true,
                                   .jitter = config->jitter,
                                   .seed = config->seed};

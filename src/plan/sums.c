@@ -1,16 +1,17 @@
 /* Passes that placements are made of: what crosses the borders between stages, and how gradients become weights.
  *
- * Gradients of a stage are summed in ring order: each micro-batch adds its own to what the one before it passed on. After the
- * last of a step the sum is finished. Who makes the update of it, when, and how others get the result is the placement's: see placements/. A
- * tied parameter's sum is finished at a later stage, that is earlier in backward, and waits where its home is updated. */
+ * Gradients of a stage are summed in ring order: each micro-batch adds its own to what the one before it passed on.
+ * After the last of a step the sum is finished. The placement decides who makes the update, when, and how others get
+ * the result (placements/). A tied parameter is used in a later stage, so its sum is finished earlier in the backward,
+ * and waits where its home is updated. */
 #include "plan/placement.h"
 
 /* ---- messages and updates -------------------------------------------------------------------- */
 
-car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t version, int worker) {
+car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t version, int micro_batch) {
     return (car_task){
         .cargo = CAR_CARGO_WEIGHTS,
-        .worker = worker,
+        .micro_batch = micro_batch,
         .stage = plan->partition->bundles[bundle].stage,
         .bundle = bundle,
         .step = version - 1,
@@ -21,7 +22,7 @@ car_task car_window_weights_message(const car_plan *plan, int bundle, int64_t ve
 
 car_task car_window_finished_sum(const car_plan *plan, int bundle, int64_t version) {
     return (car_task){.cargo = CAR_CARGO_FINISHED,
-                      .worker = plan->batches - 1,
+                      .micro_batch = plan->batches - 1,
                       .stage = plan->partition->bundles[bundle].stage,
                       .bundle = bundle,
                       .step = version - 1,
@@ -31,7 +32,7 @@ car_task car_window_finished_sum(const car_plan *plan, int bundle, int64_t versi
 
 void car_window_update(car_window *window, int bundle, int64_t version, int64_t slot) {
     car_window_add(window, (car_task){.kind = CAR_TASK_UPDATE,
-                                      .worker = CAR_NONE,
+                                      .micro_batch = CAR_NONE,
                                       .stage = window->plan->partition->bundles[bundle].stage,
                                       .bundle = bundle,
                                       .step = version - 1,
@@ -53,7 +54,7 @@ static void cross_cut(car_window *window, const car_task *task, int64_t n, int s
     int below = car_plan_device_of(plan, n, stage - 1), above = car_plan_device_of(plan, n, stage);
     car_task what = {
         .cargo = backward ? CAR_CARGO_GRADIENT : CAR_CARGO_ACTIVATION,
-        .worker = task->worker,
+        .micro_batch = task->micro_batch,
         .stage = stage,
         .bundle = CAR_NONE,
         .step = task->step,
@@ -61,11 +62,11 @@ static void cross_cut(car_window *window, const car_task *task, int64_t n, int s
         .tied_version = CAR_NONE,
     };
     if (backward) {
-        car_window_message(window, what, above, car_plan_backward_slot(plan, task->step, task->worker, stage), below,
-                           car_plan_backward_slot(plan, task->step, task->worker, stage - 1));
+        car_window_message(window, what, above, car_plan_backward_slot(plan, task->step, task->micro_batch, stage),
+                           below, car_plan_backward_slot(plan, task->step, task->micro_batch, stage - 1));
     } else {
-        car_window_message(window, what, below, car_plan_forward_slot(plan, task->step, task->worker, stage - 1), above,
-                           car_plan_forward_slot(plan, task->step, task->worker, stage));
+        car_window_message(window, what, below, car_plan_forward_slot(plan, task->step, task->micro_batch, stage - 1),
+                           above, car_plan_forward_slot(plan, task->step, task->micro_batch, stage));
     }
 }
 
@@ -80,7 +81,7 @@ void car_window_boundaries(car_window *window, const car_task *task, int64_t n) 
 static car_task sum_message(const car_plan *plan, car_cargo cargo, int bundle, int64_t n) {
     return (car_task){
         .cargo = cargo,
-        .worker = car_plan_number_of(plan, n),
+        .micro_batch = car_plan_number_of(plan, n),
         .stage = plan->partition->bundles[bundle].stage,
         .bundle = bundle,
         .step = car_plan_step_of(plan, n),
@@ -89,8 +90,8 @@ static car_task sum_message(const car_plan *plan, car_cargo cargo, int bundle, i
     };
 }
 
-/* The hop of a bundle's sum from micro-batch n to n+1, if both are of one step. By worker, sums begin to travel with the last
- * micro-batch of worker 0. */
+/* The hop of a bundle's sum from micro-batch n to n+1, if both are of one step. By worker, sums begin to travel with
+ * the last micro-batch of worker 0. */
 static void hop(car_window *window, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     int stage = plan->partition->bundles[bundle].stage;
@@ -128,7 +129,7 @@ void car_window_pass_sums(car_window *window, const car_task *task, int64_t n) {
 void car_window_update_after(car_window *window, const car_task *task) {
     int64_t version = task->step + 1;
     car_window_add(window, (car_task){.kind = CAR_TASK_UPDATE,
-                                      .worker = task->worker,
+                                      .micro_batch = task->micro_batch,
                                       .stage = task->stage,
                                       .bundle = task->stage,
                                       .step = task->step,
@@ -141,7 +142,7 @@ void car_window_update_after(car_window *window, const car_task *task) {
 
 void car_window_make(car_window *window, const car_task *task) {
     const car_plan *plan = window->plan;
-    if (task->kind == CAR_TASK_BACKWARD && task->worker == plan->batches - 1 &&
+    if (task->kind == CAR_TASK_BACKWARD && task->micro_batch == plan->batches - 1 &&
         plan->partition->bundles[task->stage].bytes > 0) {
         car_window_update_after(window, task);
     }
@@ -172,7 +173,7 @@ static void tie_weights(car_window *window, int bundle, int64_t n, int64_t user)
                        car_plan_device_of(plan, user, tied->stage), car_plan_forward_slot_of(plan, user, tied->stage));
 }
 
-/* Three tasks speak of a tie: the backward that finishes its sum, the home's last backward, and the
+/* Three tasks concern a tie: the backward that finishes its sum, the home's last backward, and the
  * first forward with the new weights. Each device takes from a message the end that is its own. */
 void car_window_ties(car_window *window, const car_task *task, int64_t n) {
     const car_plan *plan = window->plan;
@@ -184,7 +185,7 @@ void car_window_ties(car_window *window, const car_task *task, int64_t n) {
         if (tied->bytes == 0) {
             continue;
         }
-        if (backward && task->worker >= last) {
+        if (backward && task->micro_batch >= last) {
             if (task->stage == tied->stage || task->stage == tied->home) {
                 tie_sum(window, b, n);
             }
@@ -194,7 +195,7 @@ void car_window_ties(car_window *window, const car_task *task, int64_t n) {
         }
         int64_t version = car_plan_version(plan, n, tied->home);
         if (!backward && task->stage == tied->stage && version > 0) {
-            bool first = alone ? task->worker < workers : n == car_plan_first_user(plan, version, tied->home);
+            bool first = alone ? task->micro_batch < workers : n == car_plan_first_user(plan, version, tied->home);
             if (first) {
                 tie_weights(window, b, alone ? n - workers : version * plan->batches - 1, n);
             }

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "plan/placement.h"
 #include "plan/script.h"
 
 bool car_task_names_bundle(const car_task *task) {
@@ -21,7 +22,7 @@ bool car_task_names_bundle(const car_task *task) {
 }
 
 bool car_task_equals(const car_task *a, const car_task *b) {
-    return a->kind == b->kind && a->cargo == b->cargo && a->worker == b->worker && a->stage == b->stage &&
+    return a->kind == b->kind && a->cargo == b->cargo && a->micro_batch == b->micro_batch && a->stage == b->stage &&
            a->bundle == b->bundle && a->step == b->step && a->version == b->version &&
            a->tied_version == b->tied_version && a->peer == b->peer && a->tag == b->tag && a->piece == b->piece &&
            a->slot == b->slot;
@@ -34,12 +35,12 @@ static int64_t floor_divide(int64_t value, int64_t by) {
 }
 
 /* The last step whose forward (or backward) of `stage` by `worker` is not after `slot`. */
-static int64_t last_step(const car_plan *plan, int64_t slot, int worker, int stage, bool backward) {
+static int64_t last_step(const car_plan *plan, int64_t slot, int micro_batch, int stage, bool backward) {
     if (stage < 0 || stage >= car_plan_partition(plan)->stage_count) {
         return 0;
     }
     int last = car_plan_micro_batches(plan) - 1;
-    int who = worker < 0 || worker > last ? last : worker;
+    int who = micro_batch < 0 || micro_batch > last ? last : micro_batch;
     int64_t first = backward ? car_plan_backward_slot(plan, 0, who, stage) : car_plan_forward_slot(plan, 0, who, stage);
     return floor_divide(slot - first, car_plan_period(plan));
 }
@@ -66,9 +67,9 @@ static int64_t step_of(const car_plan *plan, const car_task *task) {
         return task->step;
     }
     if (task->cargo == CAR_CARGO_ACTIVATION) {
-        return last_step(plan, task->slot, task->worker, task->stage - 1, false);
+        return last_step(plan, task->slot, task->micro_batch, task->stage - 1, false);
     }
-    return last_step(plan, task->slot, task->worker, task->stage, task->kind != CAR_TASK_FORWARD);
+    return last_step(plan, task->slot, task->micro_batch, task->stage, task->kind != CAR_TASK_FORWARD);
 }
 
 void car_task_derive(const car_plan *plan, car_task *task) {
@@ -84,7 +85,7 @@ void car_task_derive(const car_plan *plan, car_task *task) {
     int thing = car_task_names_bundle(task) ? task->bundle : task->stage;
     int parity = car_cargo_is_weights(task->cargo) ? (int)(task->version % 2) : 0;
     int64_t tag =
-        task->cargo + CAR_CARGOS * (parity + 2 * (thing + (int64_t)partition->bundle_count * (task->worker + 1)));
+        task->cargo + CAR_CARGOS * (parity + 2 * (thing + (int64_t)partition->bundle_count * (task->micro_batch + 1)));
     task->tag = message ? (int)tag : CAR_NONE;
 }
 
@@ -156,8 +157,8 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
         add(&w, "%c", (unsigned)task->cargo < CAR_CARGOS ? cargo_letters[task->cargo] : '?');
     }
     add_name(&w, plan, task);
-    if (task->worker != CAR_NONE) {
-        add(&w, ".%d", task->worker);
+    if (task->micro_batch != CAR_NONE) {
+        add(&w, ".%d", task->micro_batch);
     }
     if (task->version != CAR_NONE) {
         add(&w, "@%lld", (long long)task->version);
@@ -195,27 +196,27 @@ static void format_pieces(const car_plan *plan, char *text, size_t capacity) {
 
 int car_plan_format_header(const car_plan *plan, int64_t steps, char *text, size_t capacity) {
     const car_plan_config *c = car_plan_config_of(plan);
-    char more[96] = "", pieces[48], zero[64] = "";
+    char period[96] = "", more[64] = "", pieces[48], zero[64] = "";
     format_pieces(plan, pieces, sizeof pieces);
     if (c->zero_copies > 0) {
         snprintf(zero, sizeof zero, " zero-copies=%d zero-ahead=%d", c->zero_copies, c->zero_ahead);
     }
     if (plan->script && plan->script->end > 0) {
-        snprintf(more, sizeof more, " period=%lld:%lld max-delay=%lld", (long long)plan->script->begin,
+        snprintf(period, sizeof period, " period=%lld:%lld max-delay=%lld", (long long)plan->script->begin,
                  (long long)plan->script->end, (long long)plan->script->max_delay);
     } else if (plan->script) {
-        snprintf(more, sizeof more, " max-delay=%lld", (long long)plan->script->max_delay);
+        snprintf(period, sizeof period, " max-delay=%lld", (long long)plan->script->max_delay);
     }
     if (c->accumulate > 1) {
         snprintf(more, sizeof more, " accumulate=%d sum-order=%s", c->accumulate, car_sum_order_text(c->sum_order));
     }
     return snprintf(text, capacity,
                     "carousel-plan 2 rule=%s placement=%s workers=%d stages=%d bundles=%d devices=%d mapping=%s "
-                    "threads=%d slack=%d%s %ssteps=%lld%s",
+                    "threads=%d slack=%d%s %ssteps=%lld%s%s",
                     car_rule_text(c->rule), car_placement_text(c->placement), c->workers,
                     car_plan_partition(plan)->stage_count, car_plan_partition(plan)->bundle_count,
                     car_plan_devices(plan), car_mapping_text(c->mapping), c->threads, c->freshness_slack, zero, pieces,
-                    (long long)steps, more);
+                    (long long)steps, more, period);
 }
 
 /* Tied parameters, so that "~0" can be understood without the model. */
@@ -243,7 +244,7 @@ static void add_tasks(car_text *text, const car_plan *plan, const car_task_list 
 car_status car_plan_print(const car_plan *plan, int64_t steps, char **out) {
     car_text text = {.context = car_plan_context(plan)};
     car_task_list list = {0};
-    char header[256];
+    char header[CAR_HEADER_TEXT];
     car_status status = CAR_OK;
     car_plan_format_header(plan, steps, header, sizeof header);
     car_text_add(&text, "%s\n", header);
@@ -253,6 +254,110 @@ car_status car_plan_print(const car_plan *plan, int64_t steps, char **out) {
         for (int64_t window = 0; window < car_plan_windows(plan, steps); window++) {
             CAR_TRY(car_plan_expand(plan, device, window, steps, &list));
             add_tasks(&text, plan, &list);
+        }
+    }
+done:
+    car_task_list_release(plan, &list);
+    text.status = status == CAR_OK ? text.status : status;
+    return car_text_finish(&text, out);
+}
+
+enum { MOST_TASKS = 200000 }; /* of a custom plan's text: beyond, nobody would edit it */
+
+static car_status fail_too_long(const car_plan *plan) {
+    return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
+                            "a custom plan of this would have more than %d tasks; take fewer workers, stages or "
+                            "micro-batches to begin from",
+                            MOST_TASKS);
+}
+
+/* The steps after which every device does the same again. Each has some task in every step. */
+static car_status common_pattern(const car_plan *plan, int64_t *out) {
+    *out = 1;
+    for (int device = 0; device < plan->devices; device++) {
+        int64_t own = car_plan_pattern_steps(plan, car_plan_rank_of(plan, device)), times = 1;
+        while (times * *out % own != 0) {
+            times++;
+        }
+        *out *= times;
+        if (*out > MOST_TASKS) {
+            return fail_too_long(plan);
+        }
+    }
+    return CAR_OK;
+}
+
+enum { LONG_RUN = 1000 }; /* steps beyond those that are looked at */
+
+/* Whether a device does in a window what it does a period later. */
+static car_status repeats(const car_plan *plan, int device, int64_t window, int64_t pattern, bool *out) {
+    const car_script period = {.end = pattern * plan->period, .repeated = pattern};
+    car_task_list now = {0}, later = {0};
+    car_status status = CAR_OK;
+    CAR_TRY(car_plan_expand(plan, device, window, pattern + LONG_RUN, &now));
+    CAR_TRY(car_plan_expand(plan, device, window + pattern, pattern + LONG_RUN, &later));
+    *out = now.count == later.count;
+    for (int n = 0; *out && n < now.count; n++) {
+        car_task again = car_script_repeat(&period, &now.tasks[n], 1);
+        *out = car_task_equals(&again, &later.tasks[n]);
+    }
+done:
+    car_task_list_release(plan, &later);
+    car_task_list_release(plan, &now);
+    return status;
+}
+
+/* The first window from which on all devices repeat themselves. */
+static car_status find_steady(const car_plan *plan, int64_t pattern, int64_t *out) {
+    enum { LATEST = 8 }; /* the cycle's last worker comes to its last version in the third */
+    car_status status = CAR_OK;
+    for (*out = 1; *out < LATEST; ++*out) {
+        bool steady = true;
+        for (int device = 0; steady && device < plan->devices; device++) {
+            CAR_TRY(repeats(plan, device, *out, pattern, &steady));
+        }
+        if (steady) {
+            return CAR_OK;
+        }
+    }
+    status =
+        car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
+                         "%s over placement %s with %d workers does not repeat itself within %d steps, so there is "
+                         "no period to write",
+                         car_rule_text(plan->config.rule), plan->placement->info.name, plan->config.workers, LATEST);
+done:
+    return status;
+}
+
+car_status car_plan_print_custom(const car_plan *plan, char **out) {
+    car_text text = {.context = car_plan_context(plan)};
+    car_plan custom = *plan; /* so that what the clock says is written */
+    car_task_list list = {0};
+    char header[CAR_HEADER_TEXT];
+    int64_t pattern = 1, steady = 1, tasks = 0;
+    car_status status = CAR_OK;
+    *out = NULL;
+    if (car_plan_reduces(plan) || plan->script) {
+        return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
+                                "%s over placement %s is no schedule to begin from: %s",
+                                car_rule_text(plan->config.rule), plan->placement->info.name,
+                                plan->script ? "it is one's own already" : "a custom plan has no collectives");
+    }
+    custom.config.rule = CAR_RULE_CUSTOM;
+    custom.config.freshness_slack = 0;
+    CAR_TRY(common_pattern(plan, &pattern));
+    CAR_TRY(find_steady(plan, pattern, &steady));
+    car_plan_format_header(&custom, steady + pattern, header, sizeof header);
+    car_text_add(&text, "%s period=%lld:%lld\n", header, (long long)steady * plan->period,
+                 (long long)(steady + pattern) * plan->period);
+    add_ties(&text, car_plan_partition(plan));
+    for (int device = 0; device < car_plan_devices(plan); device++) {
+        car_text_add(&text, "device %d\n", device);
+        for (int64_t window = 0; window < steady + pattern; window++) {
+            CAR_TRY(car_plan_expand(plan, device, window, steady + pattern + LONG_RUN, &list));
+            tasks += list.count;
+            CAR_TRY(tasks > MOST_TASKS ? fail_too_long(plan) : CAR_OK);
+            add_tasks(&text, &custom, &list);
         }
     }
 done:

@@ -4,7 +4,7 @@
 
 #include "carousel/plan.h"
 
-enum { CAR_TASK_TEXT = 192 }; /* room for any task as text */
+enum { CAR_TASK_TEXT = 192, CAR_HEADER_TEXT = 512 }; /* room for any task as text, for any header */
 
 /* Whether a task is named after a bundle (sums, weights, updates) or after a stage. */
 bool car_task_names_bundle(const car_task *task);

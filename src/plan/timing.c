@@ -3,8 +3,8 @@
 
 #include "plan/machine.h"
 
-/* Steps of the run. Delayed rules repeat after two steps at the earliest, so an even number is counted; the fewer tasks a
- * step has, the more. */
+/* Steps of the run. Delayed rules repeat after two steps at the earliest, so an even number is counted; the fewer
+ * tasks a step has, the more. */
 enum { MANY_STEPS = 19, STEPS = 7, FEW_STEPS = 5, FEW_TASKS = 1 << 12, MANY_TASKS = 1 << 17 };
 
 /* All-reduces go together until they are worth a ring: as DDP's buckets, but never so small that a round's latency is
@@ -17,8 +17,8 @@ static double busiest_wire(const car_machine *m, double seconds) {
         const car_wire *wire = &m->network.wires[w];
         most = wire->bandwidth > 0 ? fmax(most, wire->carried / wire->bandwidth) : most;
     }
-    for (int r = 0; m->config.cluster && r < m->ring_count; r++) {
-        most = m->rings[r].carried > 0 ? fmax(most, m->rings[r].carried / m->rings[r].bandwidth) : most;
+    for (int r = 0; m->config.cluster && r < m->group_count; r++) {
+        most = m->groups[r].carried > 0 ? fmax(most, m->groups[r].carried / m->groups[r].bandwidth) : most;
     }
     return fmin(1, most / seconds); /* what was under way when counting began counts whole */
 }

@@ -42,7 +42,7 @@ typedef enum car_passing { CAR_PASSING_NOT, CAR_PASSING_BEFORE, CAR_PASSING_AFTE
 typedef struct car_use {
     uint64_t resource; /* see car_resource */
     car_use_mode mode;
-    bool last;     /* weights, sums, tapes: this rank does not need what is there after it */
+    bool last;     /* weights, sums, tapes: the rank needs them no more after this use */
     int bundle;    /* weights: in whose block they are; sums: whose; else CAR_NONE */
     int part;      /* sums by worker: 1 + whose own it is; else 0 */
     int64_t id;    /* weights: the version; sums: the step */
@@ -92,7 +92,7 @@ car_status car_usage_create(const car_plan *plan, int rank, car_usage **out);
 /* The same, with the holdings of `like`, which must outlive it: of the rank that car_plan_rank_like names. */
 car_status car_usage_create_like(const car_plan *plan, int rank, const car_usage *like, car_usage **out);
 void car_usage_destroy(car_usage *usage);
-/* The length of the run, which has last uses: what it does not pass on ends there. Without it the run goes on forever. */
+/* The length of the run: what is not passed on within it ends with its last use. Without a length it never ends. */
 void car_usage_set_steps(car_usage *usage, int64_t steps);
 
 const car_holding *car_usage_holding(const car_usage *usage, int bundle);
@@ -106,15 +106,18 @@ bool car_usage_is_ring(const car_usage *usage);
 bool car_usage_adds_in_order(const car_usage *usage);
 /* Whether each worker adds its own micro-batches of a step first, and the sums of workers are added then. */
 bool car_usage_adds_by_worker(const car_usage *usage);
-/* Which of the sums of a step that are kept apart a backward adds to: its worker's, or 0, the one over all; and whether that
- * joins the sum over all with it. */
+/* Which of the sums of a step that are kept apart a backward adds to: its worker's, or 0, the one over all; and
+ * whether that joins the sum over all with it. */
 int car_usage_own_of(const car_usage *usage, const car_task *task);
 bool car_usage_joins(const car_usage *usage, const car_task *task);
+/* Whether a backward is the last to add to its step's sum. */
+bool car_usage_finishes(const car_usage *usage, const car_task *task);
 /* Whether a backward adds to a sum that comes by a message, and so need not wait for it. */
 bool car_usage_adds_late(const car_usage *usage, const car_task *task);
-/* Sums of one bundle and step that a rank has at once: in pieces, one may still be leaving when the next comes round the
- * ring. Each is named after the first micro-batch of the step that adds to it here; what arrives finished, after the last one. The sum of a
- * receive, a backward or a send of a partial sum; CAR_NONE for tasks that want the finished one: it has the highest name. */
+/* A rank may have several sums of one bundle and step at once: in pieces, one may still be leaving when the next comes
+ * round the ring. Each such *leg* has the number of the first micro-batch of the step that adds to it here; a sum that
+ * arrives finished has the highest. This is the leg of a receive, a backward or a send of a partial sum; CAR_NONE for
+ * tasks that use the finished sum. */
 int car_usage_leg(const car_usage *usage, const car_task *task);
 /* A finished sum that goes on to other devices brings those of its ties along; otherwise they meet at the update. */
 bool car_usage_adds_ties_early(const car_usage *usage);
@@ -133,15 +136,18 @@ car_passing car_usage_passing(const car_usage *usage, const car_task *task, int 
 /* The bundle whose block what is kept of a bundle lies in: its home's, if that is here. */
 int car_usage_kept_block(const car_usage *usage, int bundle);
 
-/* Whether the rank does not need what a task uses any more: weights of a bundle, which then move on or end; the sum of the
- * task's bundle, which was handed on or made into weights. */
+/* Whether the rank does not need what a task uses any more: weights of a bundle, which then move on or end; the sum of
+ * the task's bundle, which was handed on or made into weights. */
 bool car_usage_ends_weights(const car_usage *usage, const car_task *task, int bundle);
 bool car_usage_ends_sum(const car_usage *usage, const car_task *task);
-/* Whether a task only reads the finished sum of its bundle and step: it may run before others that do, or after them. */
+/* zero, a send of weights: whether the plan has their owner make the next version of them before. */
+bool car_usage_is_renewed(const car_usage *usage, const car_task *task);
+/* Whether a task only reads the finished sum of its bundle and step: it may run before others that do, or after them.
+ */
 bool car_usage_reads_sum(const car_usage *usage, const car_task *task);
 
-/* Where weights move, an owner makes new ones in the plan's order: not before the forwards and backwards that come before
- * it. Made earlier, they would lie there and wait for the forward of the same slot. */
+/* Where weights move, an owner makes new ones in the plan's order: not before the forwards and backwards that come
+ * before it. Made earlier, they would lie there and wait for the forward of the same slot. */
 bool car_usage_follows_computes(const car_usage *usage, const car_task *task);
 
 /* The uses of a task. The list is reused between calls; to be released with car_use_list_release. */
@@ -150,10 +156,13 @@ void car_use_list_release(const car_plan *plan, car_use_list *list);
 
 /* The order of a rank's tasks, where it is made of several devices'. */
 int car_task_compare(const car_task *a, const car_task *b);
+/* By slot and, inside of it, by subslot alone. */
+int car_task_compare_moments(const car_task *a, const car_task *b);
+int car_task_compare_numbers(int64_t a, int64_t b); /* < 0, 0 or > 0, as for qsort */
 
 /* ---- what else an executor has to know of a placement ----------------------------------------- */
 
-/* The first rank that holds as much as this one does, up to which stages and micro-batches they are: itself, or one before. */
+/* The first rank that holds as much as this one, if of other stages and micro-batches: itself, or one before it. */
 int car_plan_rank_like(const car_plan *plan, int rank);
 /* How many slots before its own a receive or a broadcast may be asked for: earlier would only hold memory. */
 int64_t car_plan_slots_ahead(const car_plan *plan, const car_task *task);
@@ -164,8 +173,8 @@ int car_plan_collective_member(const car_plan *plan, int device);
 bool car_plan_needs_beats(const car_plan *plan);
 /* The slot of the first step's last backward. */
 int64_t car_plan_first_step_end(const car_plan *plan);
-/* Whether sums go in the order in which their receives are posted, since those of several stages, or several pieces, wait for
- * one way; and how many are then under way at once: two, so that there is always one ready to go. */
+/* Whether sums go in the order in which their receives are posted, since those of several stages, or several pieces,
+ * wait for one way; and how many are then under way at once: two, so that there is always one ready to go. */
 bool car_plan_orders_sums(const car_plan *plan);
 enum { CAR_SENDS_AT_ONCE = 2 };
 

@@ -1,9 +1,9 @@
 /* The validator: proves on the finished table what docs/design.md claims of the cycle.
  *
- * It reads the whole table of a run, puts the tasks of all devices in one order (by slot, and inside a slot by phase)
+ * It reads the whole table of a run, puts the tasks of all devices in one order (by slot, and inside a slot by subslot)
  * and then makes one check after the other. That order is a legal execution: a message is received in a later slot than
  * it is sent (validate_messages.c proves it), and nothing else passes between devices but collectives, which have a
- * phase of their own. */
+ * subslot of their own. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,11 +139,12 @@ car_status car_validate_arrange(car_validation *v) {
             v->device_of[n] = device;
         }
     }
-    CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->phases, &v->phases));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->subslots, &v->subslots));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->order, &v->order));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->partner, &v->partner));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->sequence, &v->sequence));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->moving, &v->moving));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *v->finishing, &v->finishing));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->count + 1, sizeof *v->edge_first, &v->edge_first));
     CAR_TRY(order_ranks(v));
 done:
@@ -188,11 +189,12 @@ void car_validate_close(car_validation *v) {
     car_validate_release_uses(v);
     car_context_release(v->context, v->edges, (size_t)v->edge_capacity, sizeof *v->edges);
     car_context_release(v->context, v->edge_first, v->edge_first ? count + 1 : 0, sizeof *v->edge_first);
+    car_context_release(v->context, v->finishing, count, sizeof *v->finishing);
     car_context_release(v->context, v->moving, count, sizeof *v->moving);
     car_context_release(v->context, v->sequence, count, sizeof *v->sequence);
     car_context_release(v->context, v->partner, count, sizeof *v->partner);
     car_context_release(v->context, v->order, count, sizeof *v->order);
-    car_context_release(v->context, v->phases, count, sizeof *v->phases);
+    car_context_release(v->context, v->subslots, count, sizeof *v->subslots);
     car_context_release(v->context, v->device_of, count, sizeof *v->device_of);
     car_context_release(v->context, v->tasks, (size_t)v->capacity, sizeof *v->tasks);
     car_context_release(v->context, v->rank_first, v->rank_first ? (size_t)v->devices + 1 : 0, sizeof *v->rank_first);
@@ -210,7 +212,7 @@ static int expected_devices(const car_validation *v) {
     case CAR_PLACEMENT_REPLICA:
         return v->config.ranks;
     case CAR_PLACEMENT_GRID:
-        return v->spaced ? N * (N + 1) / 2 : N * N;
+        return v->passes ? N * (N + 1) / 2 : N * N;
     default:
         return N;
     }
@@ -221,7 +223,8 @@ car_validation car_validate_begin(const car_plan *plan, int64_t steps, const car
     const car_plan_config *config = car_plan_config_of(plan);
     car_rule rule = config->rule;
     bool cyclic = rule == CAR_RULE_CDP_V1 || rule == CAR_RULE_CDP_V2 || rule == CAR_RULE_2BW;
-    bool pipeline = config->placement == CAR_PLACEMENT_PIPELINE;
+    bool pipeline = config->placement == CAR_PLACEMENT_PIPELINE, shared = config->placement == CAR_PLACEMENT_SHARED;
+    bool spaced = cyclic || (rule == CAR_RULE_STAGGER && !pipeline);
     return (car_validation){
         .plan = plan,
         .context = car_plan_context(plan),
@@ -240,14 +243,15 @@ car_validation car_validate_begin(const car_plan *plan, int64_t steps, const car
         .steps = steps,
         .period = car_plan_period(plan),
         .cyclic = cyclic,
-        .spaced = cyclic || (rule == CAR_RULE_STAGGER && !pipeline),
+        .spaced = spaced,
+        .passes = spaced || (plan->script && !pipeline && !shared),
         .by_worker = config->accumulate > 1 && config->sum_order == CAR_SUM_ORDER_WORKER,
-        .spread = rule == CAR_RULE_DP && config->placement != CAR_PLACEMENT_SHARED && !pipeline,
+        .spread = rule == CAR_RULE_DP && !shared && !pipeline,
         .chains = config->placement == CAR_PLACEMENT_ZERO && config->zero_copies == 2,
     };
 }
 
-car_status car_plan_validate(car_plan *plan, int64_t steps, const car_task_source *source) {
+car_status car_plan_validate_tasks(car_plan *plan, int64_t steps, const car_task_source *source) {
     car_validation v = car_validate_begin(plan, steps, source);
     car_status status = CAR_OK;
     if (steps < 1) {
@@ -274,4 +278,8 @@ car_status car_plan_validate(car_plan *plan, int64_t steps, const car_task_sourc
 done:
     car_validate_close(&v);
     return status;
+}
+
+car_status car_plan_validate(car_plan *plan, int64_t steps) {
+    return car_plan_validate_tasks(plan, steps, NULL);
 }

@@ -1,6 +1,6 @@
-/* The validator: activations. A forward makes them, its backward, which comes later (validate_order.c), is their end; where
- * the next stage is on another device, they cross to it in a message, and their gradient comes back in one. Which tape they
- * are on, and until when, is in validate_touch.c. */
+/* The validator: activations. A forward makes them, its backward, which comes later (validate_order.c), is their end;
+ * where the next stage is on another device, they cross to it in a message, and their gradient comes back in one.
+ * Which tape they are on, and until when, is in validate_touch.c. */
 #include "plan/validate_internal.h"
 
 /* What has happened to one stage of one micro-batch. */
@@ -30,8 +30,8 @@ static size_t local_stage(const car_validation *v, int index) {
 
 static bool crosses(const car_validation *v, const car_task *task, int stage) {
     return stage > 0 && stage < v->stages &&
-           car_validate_device(v, task->step, task->worker, stage - 1) !=
-               car_validate_device(v, task->step, task->worker, stage);
+           car_validate_device(v, task->step, task->micro_batch, stage - 1) !=
+               car_validate_device(v, task->step, task->micro_batch, stage);
 }
 
 /* How many micro-batches a rank may hold of a stage: what a pipeline is good for. */
@@ -59,7 +59,7 @@ static car_status hold(replay *r, int index, int change) {
 static car_status forward(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
-    unsigned char *state = state_of(r, task->step, task->worker, task->stage);
+    unsigned char *state = state_of(r, task->step, task->micro_batch, task->stage);
     if (crosses(v, task, task->stage) && !(*state & ARRIVED_UP)) {
         return car_validate_fail(v, index, "the activations that it starts from have not arrived");
     }
@@ -70,7 +70,7 @@ static car_status forward(replay *r, int index) {
 static car_status backward(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
-    unsigned char *state = state_of(r, task->step, task->worker, task->stage);
+    unsigned char *state = state_of(r, task->step, task->micro_batch, task->stage);
     if (crosses(v, task, task->stage + 1) && !(state[1] & ARRIVED_DOWN)) {
         return car_validate_fail(v, index, "the gradient that it starts from has not arrived");
     }
@@ -86,12 +86,12 @@ static car_status message(replay *r, int index) {
     if (!crosses(v, task, task->stage)) {
         return car_validate_fail(v, index, "nothing crosses from one device to another before stage %d", task->stage);
     }
-    unsigned char *state = state_of(r, task->step, task->worker, task->stage);
+    unsigned char *state = state_of(r, task->step, task->micro_batch, task->stage);
     int source = up ? task->stage - 1 : task->stage, goal = up ? task->stage : task->stage - 1;
     bool ready = up ? state[-1] & MADE : *state & OVER;
     int event = sends ? (up ? SENT_UP : SENT_DOWN) : (up ? ARRIVED_UP : ARRIVED_DOWN);
-    if (v->device_of[index] != car_validate_device(v, task->step, task->worker, sends ? source : goal) ||
-        task->peer != car_validate_device(v, task->step, task->worker, sends ? goal : source)) {
+    if (v->device_of[index] != car_validate_device(v, task->step, task->micro_batch, sends ? source : goal) ||
+        task->peer != car_validate_device(v, task->step, task->micro_batch, sends ? goal : source)) {
         return car_validate_fail(v, index, "goes between the wrong devices");
     }
     if (sends && !ready) {

@@ -1,6 +1,6 @@
-/* The validator: how many messages, and to whom. The cycle's promise is that nothing bursts: after a forward or backward
- * at most one message of a kind leaves, to a neighbour. Tied parameters are the exception that the plan names: they jump
- * between the two stages that use them, one message of a kind for each.
+/* The validator: how many messages, and to whom. The cycle's promise is that nothing bursts: after a forward or
+ * backward at most one message of a kind leaves, to a neighbour. Tied parameters are the exception that the plan
+ * names: they jump between the two stages that use them, one message of a kind for each.
  *
  *   shared    none
  *   replica   sums to the next rank, and the jump of cdp-v2: from worker N-1 to the first worker that is fresh
@@ -13,8 +13,8 @@
 
 enum { ZERO_MESSAGES = 2, CHAIN_MESSAGES = 3, UNEVEN_CHAIN_MESSAGES = 5 };
 
-/* zero: those of all kinds together. With chains: what the next rank needs in one slot, what an owner starts, and a sum. If
- * L is not 2k, forwards, backwards and what an owner starts may be sent for different slots. */
+/* zero: those of all kinds together. With chains: what the next rank needs in one slot, what an owner starts, and a
+ * sum. If L is not 2k, forwards, backwards and what an owner starts may be sent for different slots. */
 static int most_of_zero(const car_validation *v) {
     bool even = v->config.zero_ahead == 2 * v->per_worker;
     return !v->chains ? ZERO_MESSAGES : even ? CHAIN_MESSAGES : UNEVEN_CHAIN_MESSAGES;
@@ -103,12 +103,12 @@ static bool is_alike(const car_validation *v, const car_task *a, const car_task 
 static bool goes_on(const car_validation *v, slot s, int index) {
     const car_task *task = &v->tasks[index], *before = task - 1;
     return index > s.begin && before->kind == task->kind && before->cargo == task->cargo &&
-           before->bundle == task->bundle && before->worker == task->worker && before->step == task->step &&
+           before->bundle == task->bundle && before->micro_batch == task->micro_batch && before->step == task->step &&
            before->peer == task->peer && before->piece + 1 == task->piece;
 }
 
-/* One of a kind for each worker that is at work; of partial sums the worker is known. zero's weights may meet those that
- * their owner has just made: there, all messages are counted together. */
+/* One of a kind for each worker that is at work; of partial sums the worker is known. zero's weights may meet those
+ * that their owner has just made: there, all messages are counted together. */
 static car_status check_count(const car_validation *v, slot s, int index) {
     const car_task *task = &v->tasks[index];
     bool partial = task->cargo == CAR_CARGO_PARTIAL, zero = v->config.placement == CAR_PLACEMENT_ZERO;
@@ -116,7 +116,7 @@ static car_status check_count(const car_validation *v, slot s, int index) {
     for (int n = s.begin; n < s.end; n++) {
         const car_task *other = &v->tasks[n];
         bool counts = !goes_on(v, s, n);
-        count += counts && is_alike(v, task, other) && (!partial || task->worker == other->worker);
+        count += counts && is_alike(v, task, other) && (!partial || task->micro_batch == other->micro_batch);
         total += counts && other->kind == CAR_TASK_SEND && !is_tied(v, other);
     }
     if (zero ? total > most_of_zero(v) : count > (workers > 1 ? workers : 1)) {

@@ -1,4 +1,4 @@
-/* The validator: weights of zero in the cycle, where two copies of each version go from user to user.
+/* The validator: weights of zero, where two copies of each version go from user to user.
  *
  *   owner     keeps a version from the update that makes it to the one that makes the next of it
  *   copies    of each bundle a rank has at most one that came for a forward and one that came for a backward. A copy comes
@@ -26,11 +26,11 @@ typedef struct replay {
 /* ---- the definition ----------------------------------------------------------------------------- */
 
 int64_t car_validate_first_user(const car_validation *v, int64_t version, int home) {
-    return version == 0 ? 0 : version * v->workers + car_validate_first_fresh(v, home);
+    return version == 0 ? 0 : version * v->batches + car_validate_first_fresh(v, home);
 }
 
 int64_t car_validate_last_user(const car_validation *v, int64_t version, int home) {
-    return (version + 1) * v->workers + car_validate_first_fresh(v, home) - 1;
+    return (version + 1) * v->batches + car_validate_first_fresh(v, home) - 1;
 }
 
 bool car_validate_uses_kept(const car_validation *v, int64_t n, int64_t version, int home) {
@@ -38,18 +38,18 @@ bool car_validate_uses_kept(const car_validation *v, int64_t n, int64_t version,
 }
 
 static int64_t slot_of(const car_validation *v, int64_t n, int stage, bool backward) {
-    return car_validate_slot(v, n / v->workers, (int)(n % v->workers), stage, backward);
+    return car_validate_slot(v, n / v->batches, (int)(n % v->batches), stage, backward);
 }
 
-/* The worker's first one that uses the stage behind the message: at the receiver it is used in the slot of the receive at
- * the earliest, and what is sent in its own. */
+/* The first one of this number in its step that uses the version behind the message: at the receiver it is used in the
+ * slot of the receive at the earliest, and what is sent in its own. */
 int64_t car_validate_weights_user(const car_validation *v, const car_task *task) {
     bool backward = task->cargo == CAR_CARGO_BACKWARD_WEIGHTS;
-    int64_t earliest = task->slot + (task->kind == CAR_TASK_SEND), n = task->worker;
+    int64_t earliest = task->slot + (task->kind == CAR_TASK_SEND), n = task->micro_batch;
     int home = v->partition->bundles[task->bundle].home;
     while (slot_of(v, n, task->stage, backward) < earliest ||
-           car_validate_version(v, n / v->workers, task->worker, home) < task->version) {
-        n += v->workers;
+           car_validate_version(v, n / v->batches, task->micro_batch, home) < task->version) {
+        n += v->batches;
     }
     return n;
 }
@@ -77,6 +77,14 @@ static car_status end_if_over(const car_validation *v, int index, int bundle, co
     return CAR_OK;
 }
 
+/* A custom plan may send a copy on after its use or before. What ends too early is missed then, what does not end is
+ * left. */
+static car_status end_if_said(const car_validation *v, int index, int bundle, copy *c) {
+    bool ends = car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, bundle, c->version);
+    *c = ends ? (copy){.version = NOTHING} : *c;
+    return CAR_OK;
+}
+
 /* What is kept ends when the next is made of it. */
 static car_status check_kept(const car_validation *v, int index, int home, int64_t version) {
     return car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, home, version)
@@ -87,18 +95,20 @@ static car_status check_kept(const car_validation *v, int index, int home, int64
 
 /* Whether another micro-batch of the run gets the copy after n. */
 static bool is_passed_on(const car_validation *v, int64_t n, int64_t version, int home) {
-    return n < car_validate_last_user(v, version, home) && n + 1 < v->steps * v->workers;
+    return n < car_validate_last_user(v, version, home) && n + 1 < v->steps * v->batches;
 }
 
 /* ---- tasks -------------------------------------------------------------------------------------- */
 
-static car_status use_bundle(replay *r, int index, int bundle, int64_t version) {
+static car_status use(void *held, int index, int bundle, int64_t version) {
+    replay *r = held;
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     int device = v->device_of[index], home = v->partition->bundles[bundle].home;
-    int64_t n = task->step * v->workers + task->worker;
+    int64_t n = task->step * v->batches + task->micro_batch;
     copy *c = &at(r, device, bundle)->copies[task->kind == CAR_TASK_BACKWARD];
-    if (car_validate_uses_kept(v, n, version, home)) {
+    bool kept = v->custom ? c->version != version || c->used : car_validate_uses_kept(v, n, version, home);
+    if (kept) {
         return keeps(r, device, home, version)
                    ? check_kept(v, index, home, version)
                    : car_validate_fail(v, index, "its owner does not keep version %lld of bundle %d",
@@ -108,21 +118,8 @@ static car_status use_bundle(replay *r, int index, int bundle, int64_t version) 
         return car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, bundle);
     }
     c->used = true;
-    return end_if_over(v, index, bundle, c, is_passed_on(v, n, version, home));
-}
-
-static car_status use(replay *r, int index) {
-    const car_validation *v = r->v;
-    const car_task *task = &v->tasks[index];
-    car_status status = CAR_OK;
-    CAR_TRY(car_validate_rule(v, index));
-    for (int b = car_bundle_of_stage(v->partition, task->stage, CAR_NONE); b != CAR_NONE;
-         b = car_bundle_of_stage(v->partition, task->stage, b)) {
-        int home = v->partition->bundles[b].home;
-        CAR_TRY(use_bundle(r, index, b, car_validate_version(v, task->step, task->worker, home)));
-    }
-done:
-    return status;
+    return v->custom ? end_if_said(v, index, bundle, c)
+                     : end_if_over(v, index, bundle, c, is_passed_on(v, n, version, home));
 }
 
 /* Not earlier than L slots before its use. What an owner keeps it may send before it makes the next of it. */
@@ -139,10 +136,25 @@ static car_status check_time(const car_validation *v, int index, int64_t n, bool
 static car_status check_worker(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     int receiver = task->kind == CAR_TASK_SEND ? task->peer : v->device_of[index];
-    return receiver == task->worker ? CAR_OK : car_validate_fail(v, index, "a copy for another rank's worker");
+    return receiver == task->micro_batch % v->workers ? CAR_OK
+                                                      : car_validate_fail(v, index, "a copy for another rank's worker");
 }
 
-static car_status send(replay *r, int index) {
+/* A custom plan: what came and was not sent yet, or else what is kept here. */
+static car_status send_any(replay *r, int index) {
+    const car_validation *v = r->v;
+    const car_task *task = &v->tasks[index];
+    int device = v->device_of[index], home = v->partition->bundles[task->bundle].home;
+    copy *c = &at(r, device, task->bundle)->copies[task->cargo == CAR_CARGO_BACKWARD_WEIGHTS];
+    if (c->version == task->version && !c->sent) {
+        c->sent = true;
+        return end_if_said(v, index, task->bundle, c);
+    }
+    return keeps(r, device, home, task->version) ? check_kept(v, index, home, task->version)
+                                                 : car_validate_fail(v, index, "sends weights that are not here");
+}
+
+static car_status send_by_rule(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     int device = v->device_of[index], home = v->partition->bundles[task->bundle].home;
@@ -151,7 +163,7 @@ static car_status send(replay *r, int index) {
     int from = n == first ? car_validate_owner(v, home) : (int)((n - 1) % v->workers);
     copy *c = &at(r, device, task->bundle)->copies[task->cargo == CAR_CARGO_BACKWARD_WEIGHTS];
     if (device != from) {
-        return car_validate_fail(v, index, "worker %d gets this copy from device %d", task->worker, from);
+        return car_validate_fail(v, index, "micro-batch %d gets this copy from device %d", task->micro_batch, from);
     }
     if (kept ? !keeps(r, device, home, task->version) : c->version != task->version || c->sent) {
         return car_validate_fail(v, index, "sends weights that are not here");
@@ -161,14 +173,28 @@ static car_status send(replay *r, int index) {
     return status == CAR_OK ? check_time(v, index, n, kept) : status;
 }
 
-static car_status receive(replay *r, int index) {
+static car_status send(void *held, int index) {
+    replay *r = held;
+    car_status status = check_worker(r->v, index);
+    if (status != CAR_OK) {
+        return status;
+    }
+    return r->v->custom ? send_any(r, index) : send_by_rule(r, index);
+}
+
+static car_status receive(void *held, int index) {
+    replay *r = held;
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     int home = v->partition->bundles[task->bundle].home;
-    int64_t n = car_validate_weights_user(v, task);
     copy *c = &at(r, v->device_of[index], task->bundle)->copies[task->cargo == CAR_CARGO_BACKWARD_WEIGHTS];
-    if (car_validate_version(v, n / v->workers, task->worker, home) != task->version ||
-        car_validate_uses_kept(v, n, task->version, home)) {
+    car_status status = check_worker(v, index);
+    if (status != CAR_OK) {
+        return status;
+    }
+    int64_t n = v->custom ? 0 : car_validate_weights_user(v, task);
+    if (!v->custom && (car_validate_version(v, n / v->batches, task->micro_batch, home) != task->version ||
+                       car_validate_uses_kept(v, n, task->version, home))) {
         return car_validate_fail(v, index, "nobody here uses this copy");
     }
     if (c->version != NOTHING) {
@@ -176,11 +202,12 @@ static car_status receive(replay *r, int index) {
                                  task->bundle);
     }
     *c = (copy){.version = task->version};
-    car_status status = check_kept(v, index, task->bundle, task->version); /* it only comes */
-    return status == CAR_OK ? check_time(v, index, n, false) : status;
+    status = check_kept(v, index, task->bundle, task->version); /* it only comes */
+    return status == CAR_OK && !v->custom ? check_time(v, index, n, false) : status;
 }
 
-static car_status update(replay *r, int index) {
+static car_status update(void *held, int index) {
+    replay *r = held;
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     int64_t *kept = at(r, v->device_of[index], task->bundle)->kept;
@@ -195,30 +222,6 @@ static car_status update(replay *r, int index) {
     kept[(task->version - 1) % KEPT] = NOTHING;
     kept[task->version % KEPT] = task->version;
     return CAR_OK;
-}
-
-static car_status step_replay(replay *r, int index) {
-    const car_task *task = &r->v->tasks[index];
-    bool weights = car_cargo_is_weights(task->cargo);
-    car_status status = weights ? check_worker(r->v, index) : CAR_OK;
-    if (status != CAR_OK) {
-        return status;
-    }
-    switch (task->kind) {
-    case CAR_TASK_FORWARD:
-    case CAR_TASK_BACKWARD:
-        return use(r, index);
-    case CAR_TASK_UPDATE:
-        return update(r, index);
-    case CAR_TASK_BROADCAST:
-        return car_validate_fail(r->v, index, "there is nothing to broadcast like this");
-    case CAR_TASK_SEND:
-        return weights ? send(r, index) : CAR_OK;
-    case CAR_TASK_RECEIVE:
-        return weights ? receive(r, index) : CAR_OK;
-    default:
-        return CAR_OK;
-    }
 }
 
 /* ---- beginning and end -------------------------------------------------------------------------- */
@@ -254,14 +257,13 @@ static car_status check_left(const replay *r) {
 }
 
 car_status car_validate_chains(car_validation *v) {
+    const car_weights_holding holding = {.use = use, .update = update, .send = send, .receive = receive};
     replay r = {.v = v};
     size_t rows = car_validate_rows(v);
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(v->context, rows, sizeof *r.holdings, &r.holdings));
     begin(&r);
-    for (int n = 0; n < v->count; n++) {
-        CAR_TRY(step_replay(&r, v->order[n]));
-    }
+    CAR_TRY(car_validate_replay_weights(v, &holding, &r));
     CAR_TRY(check_left(&r));
 done:
     car_context_release(v->context, r.holdings, rows, sizeof *r.holdings);

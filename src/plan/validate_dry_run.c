@@ -1,5 +1,5 @@
-/* The validator: the dry run. All ranks run what an executor would, with its freedom and its limits, and must come to the
- * end. Slots decide nothing here but how far ahead a message is asked for.
+/* The validator: the dry run. All ranks run what an executor would, with its freedom and its limits, and must come to
+ * the end. Slots decide nothing here but how far ahead a message is asked for.
  *
  *   any order      a task runs when those that it waits for are over, whatever its slot
  *   windows        only the window of the first task that is not over, and the next one, are known to a rank
@@ -8,10 +8,10 @@
  *                  under way, so this is harder
  *   collectives    start in the plan's order on each rank, and end when all have started
  *   moving weights are made in the plan's order, after all that is computed before
- *   beats          a replica's micro-batch begins when the one before is 2k slots on its way
+ *   beats          a micro-batch of a replica, or over zero's chains, begins when the one before is 2k slots on its way
  *
- * All conditions stay true once they are, so the order in which tasks are tried does not matter; but which sums wait for
- * one way does. Those go last, when nothing else can run, so that as many as possible are in each other's way.
+ * All conditions stay true once they are, so the order in which tasks are tried does not matter; but which sums wait
+ * for one way does. Those go last, when nothing else can run, so that as many as possible are in each other's way.
  *
  * Not part of it, because options bring it: norms of gradients that updates wait for (--clip-norm). */
 #include <stdio.h>
@@ -169,7 +169,7 @@ done:
 
 static bool has_beat(const walk *w, int rank, const car_task *task) {
     const car_validation *v = w->v;
-    int64_t n = task->step * v->batches + task->worker;
+    int64_t n = task->step * v->batches + task->micro_batch;
     bool begins = task->kind == CAR_TASK_FORWARD && task->stage == 0 && n > 0;
     if (!w->has_beats || !begins) {
         return true;
@@ -202,9 +202,9 @@ static bool may_run(walk *w, int rank, int place) {
 /* What a rank tells the next one with a task that it begins. */
 static void note_beat(walk *w, const car_task *task) {
     const car_validation *v = w->v;
-    int64_t n = task->step * v->batches + task->worker;
+    int64_t n = task->step * v->batches + task->micro_batch;
     if (w->has_beats && car_task_computes(task) && n + 1 < v->steps * v->batches &&
-        task->slot - car_validate_slot(v, task->step, task->worker, 0, false) >= 2 * (int64_t)v->per_worker) {
+        task->slot - car_validate_slot(v, task->step, task->micro_batch, 0, false) >= 2 * (int64_t)v->per_worker) {
         w->beats[n + 1] = true;
         enqueue(w, v->rank_of[car_validate_device(v, (n + 1) / v->batches, (int)((n + 1) % v->batches), 0)]);
     }
@@ -381,8 +381,8 @@ car_status car_validate_dry_run(car_validation *v) {
     size_t count = (size_t)v->count, ranks = (size_t)v->ranks, edges = (size_t)v->edge_first[v->count];
     size_t batches = (size_t)(v->steps * v->batches);
     car_status status = CAR_OK;
-    w.has_beats = v->config.placement == CAR_PLACEMENT_REPLICA && v->spaced && v->devices > 1;
-    w.orders_sums = v->config.placement == CAR_PLACEMENT_REPLICA && v->spaced;
+    w.has_beats = v->spaced && v->devices > 1 && (v->config.placement == CAR_PLACEMENT_REPLICA || v->chains);
+    w.orders_sums = v->config.placement == CAR_PLACEMENT_REPLICA && v->passes;
     for (int b = 0; b < v->bundles; b++) {
         w.orders_sums = w.orders_sums || car_validate_pieces(v, b) > 1;
     }

@@ -1,9 +1,9 @@
-/* The validator: edges. An executor runs tasks in any order that the edges allow, so they have to keep apart what must not
- * meet. Whatever two tasks of a rank touch, one of them writing, they must be joined by edges in the plan's order, directly
- * or over others.
+/* The validator: edges. An executor runs tasks in any order that the edges allow, so they have to keep apart what must
+ * not meet. Whatever two tasks of a rank touch, one of them writing, they must be joined by edges in the plan's order,
+ * directly or over others.
  *
- * What a task touches, and what lies in each place meanwhile, is in validate_touch.c: so it is also shown that the places of
- * a rank are enough. */
+ * What a task touches, and what lies in each place meanwhile, is in validate_touch.c: so it is also shown that the
+ * places of a rank are enough. */
 #include "plan/validate_touch.h"
 
 /* A task that waited for itself or for one after it would wait forever, and an edge is there once. */
@@ -69,8 +69,8 @@ done:
     return status;
 }
 
-/* After a drain, those that are stale in the first step use the version before it: the same once more with that, as far as
- * it can matter. */
+/* After a drain, those that are stale in the first step use the version before it: the same once more with that, as
+ * far as it can matter. */
 static car_status check_going_on(car_validation *v, car_toucher *c) {
     int first = v->rank_first[c->rank], end = first, stale = 0;
     car_task_list list = {0};

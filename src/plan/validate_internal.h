@@ -7,13 +7,15 @@
 #include "carousel/plan.h"
 #include "plan/bundles.h"
 #include "plan/usage.h"
+#include "plan/validate.h"
 
 /* Sums of one bundle that a device may hold at once: a finished one that waits, the one that grows, and room for what
  * a wrong plan does. */
 enum { CAR_VALIDATE_SUMS = 4 };
 
-/* The order inside a slot. An UPDATE has two places: before the task that waited for it, after the one it waited for. */
-typedef enum car_validate_phase {
+/* The order inside a slot. An UPDATE has two places: before the task that waited for it, after the one it waited for.
+ */
+typedef enum car_validate_subslot {
     CAR_VALIDATE_RECEIVE,
     CAR_VALIDATE_BROADCAST,
     CAR_VALIDATE_UPDATE_BEFORE,
@@ -21,8 +23,8 @@ typedef enum car_validate_phase {
     CAR_VALIDATE_REDUCE,
     CAR_VALIDATE_UPDATE_AFTER,
     CAR_VALIDATE_SEND,
-    CAR_VALIDATE_PHASES
-} car_validate_phase;
+    CAR_VALIDATE_SUBSLOTS
+} car_validate_subslot;
 
 /* A last use: in `kind` a sum's parts are one, but for a worker's own, where each adds its own first. */
 typedef struct car_validate_end {
@@ -39,22 +41,23 @@ typedef struct car_validation {
     const car_partition *partition;
     car_plan_config config;
     int workers, stages, per_worker, bundles, devices; /* N, S, k */
-    int batches; /* M*N: micro-batches of a step, which tasks number in `worker` */
+    int batches;                                       /* M*N: micro-batches of a step */
     int64_t steps, period;
     bool cyclic; /* the cycle's clock: steps overlap */
     bool spaced; /* micro-batches 2k slots apart, with ring-ordered sums: the cycle, and stagger outside of pipelines */
+    bool passes; /* sums go from worker to worker over ranks: the same, and custom plans outside of pipelines */
     bool by_worker; /* each worker adds its own micro-batches first */
     bool spread;    /* dp over ranks: collectives join what several devices added */
-    bool chains;    /* zero in the cycle: two copies of each version, one along the forwards, one along the backwards */
+    bool chains;    /* zero: two copies of each version, one along the forwards, one along the backwards */
     car_task *tasks;
     int count, capacity;
-    int *first;            /* device d: tasks first[d] .. first[d + 1] - 1 */
-    int *device_of;        /* task -> device */
-    unsigned char *phases; /* task -> car_validate_phase */
-    int *order;            /* all tasks by slot, then phase, then device: an execution */
-    int *partner;          /* SEND -> its RECEIVE and back, else CAR_NONE */
-    int *computes;         /* [step][worker][stage][forward, backward] -> task */
-    int *groups;           /* pipeline, grid: device -> its group of stages */
+    int *first;              /* device d: tasks first[d] .. first[d + 1] - 1 */
+    int *device_of;          /* task -> device */
+    unsigned char *subslots; /* task -> car_validate_subslot */
+    int *order;              /* all tasks by slot, then subslot, then device: an execution */
+    int *partner;            /* SEND -> its RECEIVE and back, else CAR_NONE */
+    int *computes;           /* [step][micro-batch][stage][forward, backward] -> task */
+    int *groups;             /* pipeline, grid: device -> its group of stages */
     const car_task_source *source;
     bool custom;       /* a schedule of the user's own: no clock and no rule to compare with */
     int64_t max_delay; /* of a custom one: versions that are older than this many steps are refused */
@@ -69,16 +72,17 @@ typedef struct car_validation {
     int *ends_of; /* task -> its last uses, in ends */
     car_validate_end *ends;
     int end_count, end_capacity;
-    bool *moving; /* place -> an update whose weights move: it keeps to the plan's order */
+    bool *finishing; /* task -> a backward that is the last to add to its stage's sum: validate_sums.c */
+    bool *moving;    /* place -> an update whose weights move: it keeps to the plan's order */
 } car_validation;
 
 /* ---- the definition (validate_rules.c) ---------------------------------------------------------- */
 
 /* The slot of a forward or backward; CAR_NONE if the definition leaves it open (1f1b). */
-int64_t car_validate_slot(const car_validation *v, int64_t step, int worker, int stage, bool backward);
+int64_t car_validate_slot(const car_validation *v, int64_t step, int micro_batch, int stage, bool backward);
 /* The index of theta that a worker uses of a bundle whose home is `home`. */
-int64_t car_validate_version(const car_validation *v, int64_t step, int worker, int home);
-int car_validate_device(const car_validation *v, int64_t step, int worker, int stage);
+int64_t car_validate_version(const car_validation *v, int64_t step, int micro_batch, int home);
+int car_validate_device(const car_validation *v, int64_t step, int micro_batch, int stage);
 /* The devices first .. first + ranks - 1 compute the stages of a group; ranks other than in grids: 1. */
 void car_validate_group(const car_validation *v, int group, int *first, int *ranks);
 /* The first worker that uses a step's result one step later; N if none does. */
@@ -94,7 +98,8 @@ int car_validate_pieces(const car_validation *v, int bundle);
 /* zero: the device with the optimizer state of a stage. */
 int car_validate_owner(const car_validation *v, int stage);
 
-/* zero's chains, by their definition. The first and the last micro-batch that use a version, be they in the run or not. */
+/* zero's chains, by their definition. The first and the last micro-batch that use a version, be they in the run or not.
+ */
 int64_t car_validate_first_user(const car_validation *v, int64_t version, int home);
 int64_t car_validate_last_user(const car_validation *v, int64_t version, int home);
 /* Whether micro-batch n computes with what its rank keeps as the owner, rather than with a copy that came for it. */
@@ -108,8 +113,10 @@ size_t car_validate_rows(const car_validation *v);
 int64_t car_validate_row(const car_validation *v, int device, int bundle);
 
 /* Index in `computes`. */
-static inline size_t car_validate_compute(const car_validation *v, int64_t step, int worker, int stage, bool backward) {
-    return (((size_t)step * (size_t)v->batches + (size_t)worker) * (size_t)v->stages + (size_t)stage) * 2 + backward;
+static inline size_t car_validate_compute(const car_validation *v, int64_t step, int micro_batch, int stage,
+                                          bool backward) {
+    return (((size_t)step * (size_t)v->batches + (size_t)micro_batch) * (size_t)v->stages + (size_t)stage) * 2 +
+           backward;
 }
 static inline bool car_validate_is_collective(const car_task *task) {
     return task->kind == CAR_TASK_REDUCE || task->kind == CAR_TASK_BROADCAST;
@@ -128,21 +135,22 @@ void car_validate_close(car_validation *v);
 
 /* ---- failing (validate.c) ----------------------------------------------------------------------- */
 
-/* CAR_ERROR_INTERNAL with the plan, what is wrong, the task at `index` (CAR_NONE: none) and, if it is small, the grid. */
+/* CAR_ERROR_INTERNAL with the plan, what is wrong, the task at `index` (CAR_NONE: none) and, if it is small, the grid.
+ */
 car_status car_validate_fail(const car_validation *v, int index, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* ---- the checks, in the order in which they are made; each stands on those before ---------------- */
 
-/* One task by itself: fields in range and in agreement; a forward or backward on its device, in its slot, with the rule's
- * version. */
+/* One task by itself: fields in range and in agreement; a forward or backward on its device, in its slot, with the
+ * rule's version. */
 car_status car_validate_task(const car_validation *v, int index);
 car_status car_validate_compute_task(const car_validation *v, int index);
 car_status car_validate_rule(const car_validation *v, int index);
 /* Some tasks of a large plan: see validate_sample.c. */
 car_status car_validate_sample(car_plan *plan, int device, int64_t window);
 
-/* Fields in range, slots and phases ascending. Fills phases and order. */
+/* Fields in range, slots and subslots ascending. Fills subslots and order. */
 car_status car_validate_fields(car_validation *v);
 /* Every forward and backward once, on its device, in its slot, in the right order. Fills computes. */
 car_status car_validate_order(car_validation *v);
@@ -164,7 +172,16 @@ car_status car_validate_dry_run(car_validation *v);
 car_status car_validate_activations(car_validation *v);
 /* Gradients: every worker's once, in ring order, into every update. */
 car_status car_validate_sums(car_validation *v);
-/* Weights: the rule's version, there when it is used. With chains, the same in validate_chains.c. */
+/* Weights: the rule's version, there when it is used. With chains, the same in validate_chains.c. Both are asked, task
+ * by task, by one replay (validate_weights.c). `held` is what they have noted; `index` is the task's. */
+typedef struct car_weights_holding {
+    car_status (*use)(void *held, int index, int bundle, int64_t version); /* by a forward or backward */
+    car_status (*update)(void *held, int index);
+    car_status (*send)(void *held, int index);
+    car_status (*receive)(void *held, int index);
+    car_status (*broadcast)(void *held, int index); /* NULL: none is allowed */
+} car_weights_holding;
+car_status car_validate_replay_weights(const car_validation *v, const car_weights_holding *holding, void *held);
 car_status car_validate_versions(car_validation *v);
 car_status car_validate_chains(car_validation *v);
 /* Messages per worker and slot, and to whom. */

@@ -48,7 +48,7 @@ static int collect(const car_validation *v, car_task_kind kind, end *ends) {
 /* The same thing at both ends, and time to travel. */
 static car_status join(car_validation *v, int sent, int received) {
     const car_task *a = &v->tasks[sent], *b = &v->tasks[received];
-    if (a->cargo != b->cargo || a->worker != b->worker || a->stage != b->stage || a->bundle != b->bundle ||
+    if (a->cargo != b->cargo || a->micro_batch != b->micro_batch || a->stage != b->stage || a->bundle != b->bundle ||
         a->step != b->step || a->version != b->version || a->piece != b->piece) {
         char text[192];
         car_task_format(v->plan, b, text, sizeof text);

@@ -24,9 +24,9 @@ static car_status check_range(const car_validation *v, int index) {
     if (is_message(task) != (task->cargo != CAR_CARGO_NONE)) {
         return car_validate_fail(v, index, "a message has a cargo, other tasks have none");
     }
-    if (!between(task->worker, names_stage(task) ? 0 : CAR_NONE, v->batches) ||
+    if (!between(task->micro_batch, names_stage(task) ? 0 : CAR_NONE, v->batches) ||
         !between(task->step, weights ? CAR_NONE : 0, v->steps)) {
-        return car_validate_fail(v, index, "no such worker or step");
+        return car_validate_fail(v, index, "no such micro-batch or step");
     }
     if (!between(task->stage, 0, v->stages) || !between(task->bundle, names_stage(task) ? CAR_NONE : 0, v->bundles)) {
         return car_validate_fail(v, index, "no such stage or bundle");
@@ -66,9 +66,9 @@ car_status car_validate_task(const car_validation *v, int index) {
     return status == CAR_OK ? check_agreement(v, index) : status;
 }
 
-/* ---- slots and phases --------------------------------------------------------------------------- */
+/* ---- slots and subslots --------------------------------------------------------------------------- */
 
-static car_validate_phase phase_of(const car_validation *v, const car_task *task, int before) {
+static car_validate_subslot subslot_of(const car_validation *v, const car_task *task, int before) {
     switch (task->kind) {
     case CAR_TASK_RECEIVE:
         return CAR_VALIDATE_RECEIVE;
@@ -78,7 +78,7 @@ static car_validate_phase phase_of(const car_validation *v, const car_task *task
         return CAR_VALIDATE_REDUCE;
     case CAR_TASK_UPDATE:
         if (v->custom) { /* the text says it: after a worker's backward, or before what uses it */
-            return task->worker == CAR_NONE ? CAR_VALIDATE_UPDATE_BEFORE : CAR_VALIDATE_UPDATE_AFTER;
+            return task->micro_batch == CAR_NONE ? CAR_VALIDATE_UPDATE_BEFORE : CAR_VALIDATE_UPDATE_AFTER;
         }
         /* The devices of `shared` update a store in common, after the backwards of all. */
         return before >= CAR_VALIDATE_COMPUTE || v->config.placement == CAR_PLACEMENT_SHARED
@@ -94,27 +94,27 @@ static car_validate_phase phase_of(const car_validation *v, const car_task *task
 static car_status check_ascending(car_validation *v, int device) {
     for (int n = v->first[device]; n < v->first[device + 1]; n++) {
         bool follows = n > v->first[device] && v->tasks[n].slot == v->tasks[n - 1].slot;
-        int before = follows ? v->phases[n - 1] : CAR_VALIDATE_RECEIVE;
+        int before = follows ? v->subslots[n - 1] : CAR_VALIDATE_RECEIVE;
         if (n > v->first[device] && v->tasks[n].slot < v->tasks[n - 1].slot) {
             return car_validate_fail(v, n, "comes after a task of slot %lld", (long long)v->tasks[n - 1].slot);
         }
-        v->phases[n] = (unsigned char)phase_of(v, &v->tasks[n], before);
-        if (v->phases[n] < before) {
+        v->subslots[n] = (unsigned char)subslot_of(v, &v->tasks[n], before);
+        if (v->subslots[n] < before) {
             return car_validate_fail(v, n, "comes after what follows it inside of a slot");
         }
     }
     return CAR_OK;
 }
 
-/* Sorts by slot and phase by counting; devices and their tasks keep their order inside of both. */
+/* Sorts by slot and subslot by counting; devices and their tasks keep their order inside of both. */
 static car_status sort_tasks(car_validation *v) {
     car_status status = CAR_OK;
-    size_t keys = (size_t)(v->period * (car_plan_windows(v->plan, v->steps) + 1)) * CAR_VALIDATE_PHASES + 1;
+    size_t keys = (size_t)(v->period * (car_plan_windows(v->plan, v->steps) + 1)) * CAR_VALIDATE_SUBSLOTS + 1;
     int *start = NULL;
     CAR_TRY(car_context_allocate(v->context, keys, sizeof *start, &start));
     for (int pass = 0; pass < 2; pass++) {
         for (int n = 0; n < v->count; n++) {
-            size_t key = (size_t)(v->tasks[n].slot + v->period) * CAR_VALIDATE_PHASES + v->phases[n];
+            size_t key = (size_t)(v->tasks[n].slot + v->period) * CAR_VALIDATE_SUBSLOTS + v->subslots[n];
             if (pass == 0) {
                 start[key + 1]++;
             } else {
@@ -148,8 +148,8 @@ done:
 car_status car_validate_compute_task(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     bool backward = task->kind == CAR_TASK_BACKWARD;
-    int device = car_validate_device(v, task->step, task->worker, task->stage);
-    int64_t slot = car_validate_slot(v, task->step, task->worker, task->stage, backward);
+    int device = car_validate_device(v, task->step, task->micro_batch, task->stage);
+    int64_t slot = car_validate_slot(v, task->step, task->micro_batch, task->stage, backward);
     if (v->device_of[index] != device) {
         return car_validate_fail(v, index, "belongs on device %d", device);
     }
@@ -162,7 +162,7 @@ car_status car_validate_compute_task(const car_validation *v, int index) {
 static car_status enter(car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     bool backward = task->kind == CAR_TASK_BACKWARD;
-    int *place = &v->computes[car_validate_compute(v, task->step, task->worker, task->stage, backward)];
+    int *place = &v->computes[car_validate_compute(v, task->step, task->micro_batch, task->stage, backward)];
     if (*place != CAR_NONE) {
         return car_validate_fail(v, index, "done twice");
     }
@@ -171,19 +171,20 @@ static car_status enter(car_validation *v, int index) {
 }
 
 /* Up through the forwards, down through the backwards, each after the one before. */
-static car_status check_micro_batch(const car_validation *v, int64_t step, int worker) {
+static car_status check_micro_batch(const car_validation *v, int64_t step, int micro_batch) {
     int64_t last = INT64_MIN;
     int before = CAR_NONE; /* what a missing one should follow */
     for (int e = 0; e < 2 * v->stages; e++) {
         bool backward = e >= v->stages;
         int stage = backward ? 2 * v->stages - 1 - e : e;
-        int index = v->computes[car_validate_compute(v, step, worker, stage, backward)];
+        int index = v->computes[car_validate_compute(v, step, micro_batch, stage, backward)];
         if (index == CAR_NONE) {
-            return car_validate_fail(v, before, "the %s of stage %d by worker %d in step %lld is missing",
-                                     backward ? "backward" : "forward", stage, worker, (long long)step);
+            return car_validate_fail(v, before, "the %s of stage %d for micro-batch %d of step %lld is missing",
+                                     backward ? "backward" : "forward", stage, micro_batch, (long long)step);
         }
         if (v->tasks[index].slot <= last) {
-            return car_validate_fail(v, index, "not after the task of worker %d that comes before it", worker);
+            return car_validate_fail(v, index, "not after the task of micro-batch %d that comes before it",
+                                     micro_batch);
         }
         last = v->tasks[index].slot;
         before = index;
@@ -191,19 +192,21 @@ static car_status check_micro_batch(const car_validation *v, int64_t step, int w
     return CAR_OK;
 }
 
-/* A custom plan: a worker's next micro-batch begins on a device when its last one has ended there, since it takes over its
- * tape. */
-static car_status check_turns(const car_validation *v, int64_t step, int worker) {
-    for (int j = 0; step > 0 && j < v->stages; j++) {
-        int device = car_validate_device(v, step, worker, j), lowest = j;
-        while (lowest > 0 && car_validate_device(v, step, worker, lowest - 1) == device) {
+/* A custom plan: the micro-batch that a tape is taken over from has ended on the device: a worker's one before, in a
+ * pipeline the same of the step before. In a grid all of a rank's follow each other on one, which validate_touch.c
+ * sees. */
+static car_status check_turns(const car_validation *v, int64_t step, int micro_batch) {
+    int64_t before = step * v->batches + micro_batch - (car_validate_in_groups(v) ? v->batches : v->workers);
+    for (int j = 0; before >= 0 && v->config.placement != CAR_PLACEMENT_GRID && j < v->stages; j++) {
+        int device = car_validate_device(v, step, micro_batch, j), lowest = j;
+        while (lowest > 0 && car_validate_device(v, step, micro_batch, lowest - 1) == device) {
             lowest--;
         }
-        int begins = v->computes[car_validate_compute(v, step, worker, lowest, false)];
-        int ended = v->computes[car_validate_compute(v, step - 1, worker, lowest, true)];
+        int begins = v->computes[car_validate_compute(v, step, micro_batch, lowest, false)];
+        int ended = v->computes[car_validate_compute(v, before / v->batches, (int)(before % v->batches), lowest, true)];
         if (v->tasks[begins].slot <= v->tasks[ended].slot) {
             return car_validate_fail(v, begins, "begins before worker %d's micro-batch of step %lld has ended here",
-                                     worker, (long long)step - 1);
+                                     micro_batch % v->workers, (long long)(before / v->batches));
         }
     }
     return CAR_OK;
@@ -236,9 +239,9 @@ car_status car_validate_order(car_validation *v) {
         }
     }
     for (int64_t step = 0; step < v->steps; step++) {
-        for (int worker = 0; worker < v->batches; worker++) {
-            CAR_TRY(check_micro_batch(v, step, worker));
-            CAR_TRY(v->custom ? check_turns(v, step, worker) : CAR_OK);
+        for (int m = 0; m < v->batches; m++) {
+            CAR_TRY(check_micro_batch(v, step, m));
+            CAR_TRY(v->custom ? check_turns(v, step, m) : CAR_OK);
         }
     }
     if (car_validate_in_groups(v)) {

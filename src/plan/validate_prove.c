@@ -45,11 +45,11 @@ static car_status prove_script(car_plan *plan, int64_t cells, car_proof *out) {
     out->period = script->end > 0 ? script->repeated : longest;
     out->whole = true;
     out->steps = longest;
-    CAR_TRY(car_plan_validate(plan, longest, NULL));
+    CAR_TRY(car_plan_validate(plan, longest));
     for (int64_t steps = 1; steps < longest; steps++) { /* they end in different ways */
         spent += cells * steps;
         if (spent <= affordable) {
-            CAR_TRY(car_plan_validate(plan, steps, NULL));
+            CAR_TRY(car_plan_validate(plan, steps));
         }
     }
 done:
@@ -85,7 +85,7 @@ car_status car_plan_prove(car_plan *plan, car_proof *out) {
     out->steps = out->whole ? whole : affordable / cells;
     out->steps = out->steps >= LEAST_STEPS ? out->steps : 0;
     if (out->steps > 0) {
-        CAR_TRY(car_plan_validate(plan, out->steps, NULL));
+        CAR_TRY(car_plan_validate(plan, out->steps));
     }
     if (!out->whole && cells <= most_cells) {
         CAR_TRY(prove_samples(plan, cells, out));

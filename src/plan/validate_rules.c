@@ -8,8 +8,8 @@
 
 /* ---- the clock ---------------------------------------------------------------------------------- */
 
-int64_t car_validate_slot(const car_validation *v, int64_t step, int worker, int stage, bool backward) {
-    int64_t S = v->stages, N = v->workers, k = v->per_worker, i = worker, MN = v->batches, n = step * MN + i;
+int64_t car_validate_slot(const car_validation *v, int64_t step, int micro_batch, int stage, bool backward) {
+    int64_t S = v->stages, N = v->workers, k = v->per_worker, i = micro_batch, MN = v->batches, n = step * MN + i;
     int64_t inside = backward ? 2 * S - 1 - stage : stage; /* of a worker that never waits */
     bool flush = v->config.rule == CAR_RULE_GPIPE ||
                  (v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_PIPELINE);
@@ -33,12 +33,14 @@ int64_t car_validate_slot(const car_validation *v, int64_t step, int worker, int
 
 /* ---- versions ----------------------------------------------------------------------------------- */
 
-int64_t car_validate_version(const car_validation *v, int64_t step, int worker, int home) {
+int64_t car_validate_version(const car_validation *v, int64_t step, int micro_batch, int home) {
     bool stale = false;
     if (v->config.rule == CAR_RULE_CDP_V1 || v->config.rule == CAR_RULE_2BW) {
-        stale = worker < v->workers; /* a worker's first of the step; it begins the others when the update is made */
+        stale =
+            micro_batch < v->workers; /* a worker's first of the step; it begins the others when the update is made */
     } else if (v->config.rule == CAR_RULE_CDP_V2) {
-        stale = worker < v->workers && v->per_worker * (worker + 1) + home < v->stages + v->config.freshness_slack;
+        stale = micro_batch < v->workers &&
+                v->per_worker * (micro_batch + 1) + home < v->stages + v->config.freshness_slack;
     }
     return stale && step > 0 ? step - 1 : step; /* theta_{-1} is theta_0 */
 }
@@ -59,23 +61,22 @@ void car_validate_group(const car_validation *v, int group, int *first, int *ran
     *ranks = 1;
     if (v->config.placement == CAR_PLACEMENT_GRID) {
         /* Cyclic: N + (N-1) + ... ranks before group r. */
-        *ranks = v->spaced ? N - group : N;
-        *first = v->spaced ? group * (2 * N - group + 1) / 2 : group * N;
+        *ranks = v->passes ? N - group : N;
+        *first = v->passes ? group * (2 * N - group + 1) / 2 : group * N;
     }
 }
 
-int car_validate_device(const car_validation *v, int64_t step, int worker, int stage) {
-    int first = 0, ranks = 1;
+int car_validate_device(const car_validation *v, int64_t step, int micro_batch, int stage) {
+    int first = 0, ranks = 1, worker = micro_batch % v->workers;
     switch (v->config.placement) {
     case CAR_PLACEMENT_REPLICA:
-        worker %= v->workers;
         return v->config.mapping == CAR_MAPPING_INTERLEAVED ? worker % v->devices : worker / (v->workers / v->devices);
     case CAR_PLACEMENT_PIPELINE:
     case CAR_PLACEMENT_GRID:
         car_validate_group(v, stage / v->per_worker, &first, &ranks);
-        return first + (int)((step * v->batches + worker) % ranks);
+        return first + (int)((step * v->batches + micro_batch) % ranks);
     default:
-        return worker % v->workers;
+        return worker;
     }
 }
 
@@ -90,7 +91,7 @@ int car_validate_pieces(const car_validation *v, int bundle) {
     if (car_validate_in_groups(v)) {
         car_validate_group(v, b->stage / v->per_worker, &first, &ranks);
     }
-    if (!v->spaced || v->by_worker || v->config.placement == CAR_PLACEMENT_SHARED || ranks == 1) {
+    if (!v->passes || v->by_worker || v->config.placement == CAR_PLACEMENT_SHARED || ranks == 1) {
         return 1;
     }
     while (count < CAR_MOST_PIECES && (int64_t)b->bytes > count * v->config.piece_bytes) {
@@ -108,7 +109,8 @@ bool car_validate_updates(const car_validation *v, int64_t step, int bundle, int
     case CAR_PLACEMENT_GRID:
         /* The last version of a run stays with the rank that makes it. */
         return v->groups[device] == bundle / v->per_worker &&
-               (v->spread || step + 1 < v->steps || device == car_validate_device(v, step, v->batches - 1, bundle));
+               (v->spread || v->custom || step + 1 < v->steps ||
+                device == car_validate_device(v, step, v->batches - 1, bundle));
     default:
         return true;
     }

@@ -1,6 +1,6 @@
-/* The validator: samples of plans that are too large to be proven as a whole. Of one device and three windows in a row:
- * every task by itself, both ends of some of its messages, and that its edges allow no race. What needs the whole table is
- * not shown by it: that each gradient is summed once, and that nobody waits forever. */
+/* The validator: samples of plans that are too large to be proven as a whole. Of one device and three windows in a
+ * row: every task by itself, both ends of some of its messages, and that its edges allow no race. What needs the whole
+ * table is not shown by it: that each gradient is summed once, and that nobody waits forever. */
 #include <string.h>
 
 #include "plan/validate_internal.h"
@@ -11,7 +11,7 @@ static bool is_other_end(const car_task *task, int device, const car_task *other
     bool ends = (task->kind == CAR_TASK_SEND && other->kind == CAR_TASK_RECEIVE) ||
                 (task->kind == CAR_TASK_RECEIVE && other->kind == CAR_TASK_SEND);
     return ends && other->peer == device && other->tag == task->tag && other->cargo == task->cargo &&
-           other->worker == task->worker && other->stage == task->stage && other->bundle == task->bundle &&
+           other->micro_batch == task->micro_batch && other->stage == task->stage && other->bundle == task->bundle &&
            other->step == task->step && other->version == task->version && other->piece == task->piece;
 }
 

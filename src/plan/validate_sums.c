@@ -1,17 +1,19 @@
 /* The validator: gradients. The sums are replayed with names instead of numbers: what counts is who was added, in which
  * order, and where the sum is.
  *
- * Cyclic rules and pipelines: worker i adds its own to the sum over workers 0 .. i-1, which must be on its device, either
- * in place or by message. With several micro-batches for each worker in a step these are numbered as if each were a worker of its
- * own; or, by worker, each has a sum of its own first, and its last micro-batch adds that. dp over ranks: every device adds its own workers', a collective joins them. dp and accumulate
- * in one process: all are in one place, and added in worker order when all are there. */
+ * Cyclic rules and pipelines: worker i adds its own to the sum over workers 0 .. i-1, which must be on its device,
+ * either in place or by message. With several micro-batches for each worker in a step these are numbered as if each
+ * were a worker of its own; or, by worker, each has a sum of its own first, and its last micro-batch adds that. dp
+ * over ranks: every device adds its own workers', a collective joins them. dp and accumulate in one process: all are
+ * in one place, and added in worker order when all are there. */
 #include <string.h>
 
 #include "plan/validate_internal.h"
 
 typedef struct sum {
     int64_t step;
-    int added;     /* micro-batches 0 .. added - 1, or that many of a device's own; 0: no sum */
+    int added;     /* micro-batches 0 .. added - 1, or that many of a device's own or of a custom plan's; 0: no sum */
+    int last;      /* the last of them, in a custom plan */
     bool complete; /* over all workers; where ranks share the work, only a collective makes it so */
     int missing;   /* pieces that are still to come */
     int sent;      /* that went on */
@@ -23,6 +25,7 @@ typedef struct replay {
     sum *own;     /* [bundle][worker]: by worker, what it has added of its own */
     int *updates; /* [bundle][step]: how many devices have made it */
     int *marks;   /* device -> the last question for which it was counted */
+    sum *carried; /* custom: task -> the sum that it sends */
 } replay;
 
 /* A bundle without parameters has no sum, and nothing may speak of one. */
@@ -64,14 +67,14 @@ static car_status begin(replay *r, int index, int bundle, sum begun) {
 
 /* Whether workers must add in ring order; if not, each has a buffer of its own and they are counted. */
 static bool in_ring_order(const car_validation *v) {
-    return v->spaced || (v->config.placement == CAR_PLACEMENT_PIPELINE && !v->custom);
+    return v->spaced || (v->custom && v->by_worker) || (v->config.placement == CAR_PLACEMENT_PIPELINE && !v->custom);
 }
 
 /* By worker: one of worker i's own, i > 0. The last one joins the sum over all of workers 0 .. i-1. */
 static car_status add_own(replay *r, int index, int bundle) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
-    int M = v->config.accumulate, i = task->worker % v->workers, round = task->worker / v->workers;
+    int M = v->config.accumulate, i = task->micro_batch % v->workers, round = task->micro_batch / v->workers;
     sum *own = &r->own[bundle * v->workers + i], *s = find(r, v->device_of[index], bundle, task->step);
     if (own->added != round || (round > 0 && own->step != task->step)) {
         return car_validate_fail(v, index, "finds %d of its worker's own added to bundle %d", own->added, bundle);
@@ -105,34 +108,37 @@ static car_status add_gradient(replay *r, int index, int bundle) {
     if (ends_sum(r, index, bundle)) {
         return car_validate_fail(v, index, "frees the sum of bundle %d that it adds to", bundle);
     }
-    if (in_ring_order(v) && v->by_worker && task->worker % v->workers > 0) {
+    if (in_ring_order(v) && v->by_worker && task->micro_batch % v->workers > 0) {
         return add_own(r, index, bundle);
     }
     if (in_ring_order(v)) {
-        int before = v->by_worker ? task->worker / v->workers : task->worker;
-        if ((task->worker == 0) != (s == NULL)) {
+        int before = v->by_worker ? task->micro_batch / v->workers : task->micro_batch;
+        if ((task->micro_batch == 0) != (s == NULL)) {
             return car_validate_fail(v, index,
                                      s ? "worker 0 finds a sum of bundle %d" : "no sum of bundle %d to add to", bundle);
         }
         if (s && s->added != before) {
             return car_validate_fail(v, index, "adds to a sum over workers 0 .. %d of bundle %d", s->added - 1, bundle);
         }
-        if (s && (s->missing > 0 || s->sent > 0)) {
-            return car_validate_fail(v, index, "adds to a sum of bundle %d that is not all here", bundle);
-        }
     }
     if (!s) {
-        return begin(r, index, bundle,
-                     (sum){.step = task->step, .added = 1, .complete = !v->spread && v->batches == 1});
+        return begin(
+            r, index, bundle,
+            (sum){
+                .step = task->step, .added = 1, .last = task->micro_batch, .complete = !v->spread && v->batches == 1});
+    }
+    if (s->complete || s->missing > 0 || s->sent > 0) {
+        return car_validate_fail(v, index, "adds to a sum of bundle %d that is not all here, or has all", bundle);
     }
     s->added++;
+    s->last = task->micro_batch;
     s->complete = !v->spread && s->added == v->batches;
     return CAR_OK;
 }
 
 /* By the device that finishes the sum, which must have those of the ties by then. */
 bool car_validate_carries_ties(const car_validation *v) {
-    return v->spaced && (v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_GRID);
+    return v->passes && (v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_GRID);
 }
 
 static car_status add_ties(replay *r, int index) {
@@ -162,7 +168,9 @@ static car_status backward(replay *r, int index) {
          b = car_bundle_of_stage(v->partition, task->stage, b)) {
         CAR_TRY(add_gradient(r, index, b));
     }
-    if (car_validate_carries_ties(v) && task->worker == v->batches - 1) {
+    const sum *own = find(r, v->device_of[index], task->stage, task->step);
+    v->finishing[index] = v->custom ? own && own->complete : task->micro_batch == v->batches - 1;
+    if (car_validate_carries_ties(v) && v->finishing[index]) {
         CAR_TRY(add_ties(r, index));
     }
 done:
@@ -174,14 +182,17 @@ done:
 /* What a sum is over that goes on from a micro-batch. */
 static int added_by(const car_validation *v, const car_task *task) {
     int M = v->config.accumulate;
-    return v->by_worker ? M * (task->worker + 1 - (M - 1) * v->workers) : task->worker + 1;
+    return v->by_worker ? M * (task->micro_batch + 1 - (M - 1) * v->workers) : task->micro_batch + 1;
 }
 
-/* Whether what a task says of a sum is so. */
+/* Whether what a task says of a sum is so. A custom plan names who was added last. */
 static bool is_as_said(const car_validation *v, const car_task *task, const sum *s) {
     bool finished = task->cargo == CAR_CARGO_FINISHED;
+    if (v->custom && !v->by_worker) {
+        return s->complete == finished && s->last == task->micro_batch;
+    }
     if (v->spread) {
-        return finished && s->complete && task->worker != CAR_NONE; /* made by a collective, no one was the last */
+        return finished && s->complete && task->micro_batch != CAR_NONE; /* made by a collective, no one was the last */
     }
     return s->complete == finished && s->added == added_by(v, task);
 }
@@ -191,10 +202,12 @@ static car_status send(replay *r, int index) {
     const car_task *task = &v->tasks[index];
     sum *s = find(r, v->device_of[index], task->bundle, task->step);
     if (!s || !is_as_said(v, task, s)) {
-        return car_validate_fail(v, index, s ? "the sum is over %d workers" : "there is no such sum (%d)",
-                                 s ? s->added : 0);
+        return car_validate_fail(
+            v, index, s ? "the sum is over %d workers, or another was the last" : "there is no such sum (%d)",
+            s ? s->added : 0);
     }
     int pieces = car_validate_pieces(v, task->bundle);
+    r->carried[index] = *s;
     if (task->piece != s->sent || s->missing > 0) {
         return car_validate_fail(v, index, "piece %d is the next to be sent, of a sum that has %d still to come",
                                  s->sent, s->missing);
@@ -221,15 +234,17 @@ static car_status receive(replay *r, int index) {
         return car_validate_fail(r->v, index, "frees the sum that it brings");
     }
     /* The sender's end was checked, and both ends agree. */
+    const sum *sent = &r->carried[r->v->partner[index]];
     if (task->piece == 0) {
         return begin(r, index, task->bundle,
                      (sum){.step = task->step,
-                           .added = added_by(r->v, task),
+                           .added = sent->added,
+                           .last = sent->last,
                            .complete = task->cargo == CAR_CARGO_FINISHED,
                            .missing = pieces - 1});
     }
     sum *s = find(r, r->v->device_of[index], task->bundle, task->step);
-    if (!s || s->added != added_by(r->v, task) || s->missing != pieces - task->piece) {
+    if (!s || s->added != sent->added || s->missing != pieces - task->piece) {
         return car_validate_fail(r->v, index, "piece %d of %d comes when %d are missing", task->piece, pieces,
                                  s ? s->missing : pieces);
     }
@@ -305,8 +320,8 @@ static car_status update(replay *r, int index) {
     return CAR_OK;
 }
 
-/* Whether worker i computes with what a step makes in this run. The worker that makes it counts as one who does, so that
- * the last version exists. */
+/* Whether worker i computes with what a step makes in this run. The worker that makes it counts as one who does, so
+ * that the last version exists. */
 static bool is_wanted_by(const car_validation *v, int64_t step, int bundle, int worker) {
     bool fresh = car_validate_version(v, step + 1, worker, bundle) == step + 1;
     bool later = v->config.accumulate > 1; /* if not by its first micro-batch of the next step, by its second */
@@ -317,6 +332,9 @@ static bool is_wanted_by(const car_validation *v, int64_t step, int bundle, int 
  * last version, since workers change ranks. */
 static int expected_updates(replay *r, int64_t step, int bundle) {
     const car_validation *v = r->v;
+    if (v->custom) {
+        return 1;
+    }
     if (v->config.placement == CAR_PLACEMENT_GRID && v->spaced) {
         return step + 1 < v->steps ? v->workers - bundle / v->per_worker : 1;
     }
@@ -340,7 +358,8 @@ static car_status check_updates(replay *r) {
         for (int bundle = 0; bundle < v->stages; bundle++) {
             int made = r->updates[(size_t)bundle * (size_t)v->steps + (size_t)step];
             int expected = has_sum(v, bundle) ? expected_updates(r, step, bundle) : 0;
-            if (made != expected) {
+            bool several = v->custom && car_validate_carries_ties(v); /* as many ranks as the plan says */
+            if (several && expected > 0 ? made < 1 : made != expected) {
                 size_t last = car_validate_compute(v, step, v->batches - 1, bundle, true);
                 return car_validate_fail(v, v->computes[last],
                                          "bundle %d is updated %d times in step %lld instead of %d", bundle, made,
@@ -409,12 +428,14 @@ car_status car_validate_sums(car_validation *v) {
     CAR_TRY(car_context_allocate(v->context, owns, sizeof *r.own, &r.own));
     CAR_TRY(car_context_allocate(v->context, counts, sizeof *r.updates, &r.updates));
     CAR_TRY(car_context_allocate(v->context, (size_t)v->devices, sizeof *r.marks, &r.marks));
+    CAR_TRY(car_context_allocate(v->context, (size_t)v->count, sizeof *r.carried, &r.carried));
     for (int n = 0; n < v->count; n++) {
         CAR_TRY(step_replay(&r, v->order[n]));
     }
     CAR_TRY(check_updates(&r));
     CAR_TRY(check_left(&r, places));
 done:
+    car_context_release(v->context, r.carried, (size_t)v->count, sizeof *r.carried);
     car_context_release(v->context, r.marks, (size_t)v->devices, sizeof *r.marks);
     car_context_release(v->context, r.updates, counts, sizeof *r.updates);
     car_context_release(v->context, r.own, owns, sizeof *r.own);

@@ -1,4 +1,5 @@
-/* What tasks touch, and whether edges keep apart those that must not meet: validate_touch.c, for validate_edges.c. */
+/* What tasks touch (validate_touch.c), and whether edges keep apart those that must not meet (validate_things.c): for
+ * validate_edges.c. */
 #ifndef CAR_VALIDATE_TOUCH_H
 #define CAR_VALIDATE_TOUCH_H
 
@@ -38,6 +39,14 @@ typedef struct car_toucher {
     int *seen, *visited, *stack; /* per place: see comes_after */
     int stamp, query;
 } car_toucher;
+
+/* What lies in a thing, if it is no number: nothing, or something from before the table. */
+enum { CAR_TOUCH_EMPTY = -3, CAR_TOUCH_UNKNOWN = -4 };
+
+/* A thing by its kind, from 1 to 15, and two numbers. Valid until the next call. */
+car_status car_touch_find(car_toucher *c, int kind, int64_t a, int64_t b, car_touch_thing **out);
+/* The task at hand touches it: it must come after all that touched it in another way, or wrote it. */
+car_status car_touch_order(car_toucher *c, car_touch_thing *t, car_touch_mode mode);
 
 /* Before the first task of a rank: nothing was touched, and its places hold what a run begins with. */
 car_status car_touch_begin(car_toucher *c);

@@ -1,6 +1,6 @@
-/* The validator: last uses. Executors drop weights, sums and tapes when the table says that a use is the last on its rank.
- * Here these uses are collected, as executors get them; what follows from them is replayed by the other checks: what was
- * dropped must not be used again, and what is not used again must have been dropped. */
+/* The validator: last uses. Executors drop weights, sums and tapes when the table says that a use is the last on its
+ * rank. Here these uses are collected, as executors get them; what follows from them is replayed by the other checks:
+ * what was dropped must not be used again, and what is not used again must have been dropped. */
 #include "plan/validate_internal.h"
 
 car_status car_validate_usage(car_validation *v, int rank, const car_usage **out) {

@@ -1,7 +1,6 @@
-/* The validator: weights. Every forward and backward uses the rule's version, a backward that of its forward, and that
- * version is on the device then: there from the start, made by an UPDATE, or received, and not freed or overwritten
- * since. A version v lives in place v mod 2, so there are at most two of a bundle on a device by construction; that two
- * suffice is what the replay shows. */
+/* The validator: weights, in every placement but zero with two copies (validate_chains.c). The version that a task
+ * uses is on its device: there from the start, made by an UPDATE, or received, and not freed or overwritten since.
+ * Version v lives in place v mod 2, so a device has at most two of a bundle; the replay shows that two are enough. */
 #include "plan/validate_internal.h"
 
 enum { BUFFERS = 2, NOTHING = -1 };
@@ -66,69 +65,13 @@ static void take(const replay *r, int device, int bundle, int64_t version) {
 
 /* ---- uses --------------------------------------------------------------------------------------- */
 
-static int first_tied(const car_validation *v, int stage) {
-    for (int b = v->stages; b < v->bundles; b++) {
-        if (v->partition->bundles[b].stage == stage) {
-            return b;
-        }
-    }
-    return CAR_NONE;
-}
-
-/* A custom plan: weights of its own step or of at most so many before it, and in backward those of the forward. */
-static car_status check_age(const car_validation *v, int index) {
-    const car_task *task = &v->tasks[index];
-    const car_task *forward =
-        &v->tasks[v->computes[car_validate_compute(v, task->step, task->worker, task->stage, false)]];
-    bool tied = task->tied_version != CAR_NONE;
-    int64_t oldest = tied && task->tied_version < task->version ? task->tied_version : task->version;
-    int64_t newest = tied && task->tied_version > task->version ? task->tied_version : task->version;
-    if (newest > task->step) {
-        return car_validate_fail(v, index, "weights of step %lld in step %lld", (long long)newest,
-                                 (long long)task->step);
-    }
-    if (task->step - oldest > v->max_delay) {
-        return car_validate_fail(v, index, "its weights are %lld steps old, and max-delay is %lld",
-                                 (long long)(task->step - oldest), (long long)v->max_delay);
-    }
-    if (task->version != forward->version || task->tied_version != forward->tied_version) {
-        return car_validate_fail(v, index, "its forward used version %lld", (long long)forward->version);
-    }
-    return tied == (first_tied(v, task->stage) != CAR_NONE)
-               ? CAR_OK
-               : car_validate_fail(v, index, tied ? "its stage has no tied parameter" : "~VERSION is missing");
-}
-
-car_status car_validate_rule(const car_validation *v, int index) {
-    const car_task *task = &v->tasks[index];
-    if (v->custom) {
-        return check_age(v, index);
-    }
-    int64_t version = car_validate_version(v, task->step, task->worker, task->stage);
-    int tied = first_tied(v, task->stage);
-    int64_t tied_version = CAR_NONE;
-    if (tied != CAR_NONE) {
-        tied_version = car_validate_version(v, task->step, task->worker, v->partition->bundles[tied].home);
-    }
-    if (task->version != version || task->tied_version != tied_version) {
-        bool own = task->version != version;
-        return car_validate_fail(v, index, "the rule says version %lld%s", (long long)(own ? version : tied_version),
-                                 own ? "" : " of the tied parameter");
-    }
-    return CAR_OK;
-}
-
-/* The last micro-batch that uses a version, be it in this run or after it. */
-static int64_t last_user(const car_validation *v, int64_t version, int home) {
-    return (version + 1) * v->batches + car_validate_first_fresh(v, home) - 1;
-}
-
 /* In the cycle a forward or backward ends a version only if it is the last user of all: others send it on. */
 static car_status end(replay *r, int index, int bundle, int64_t version) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
-    bool last = task->kind == CAR_TASK_BACKWARD &&
-                task->step * v->batches + task->worker == last_user(v, version, v->partition->bundles[bundle].home);
+    bool last =
+        task->kind == CAR_TASK_BACKWARD && task->step * v->batches + task->micro_batch ==
+                                               car_validate_last_user(v, version, v->partition->bundles[bundle].home);
     if (!v->spread && !v->custom && !last) {
         return car_validate_fail(v, index, "frees version %lld of bundle %d before its last use", (long long)version,
                                  bundle);
@@ -137,30 +80,19 @@ static car_status end(replay *r, int index, int bundle, int64_t version) {
     return CAR_OK;
 }
 
-static car_status use(replay *r, int index) {
+static car_status use(void *held, int index, int bundle, int64_t version) {
+    replay *r = held;
     const car_validation *v = r->v;
-    const car_task *task = &v->tasks[index];
-    int device = v->device_of[index];
-    car_status status = CAR_OK;
-    CAR_TRY(car_validate_rule(v, index));
-    for (int b = car_bundle_of_stage(v->partition, task->stage, CAR_NONE); b != CAR_NONE;
-         b = car_bundle_of_stage(v->partition, task->stage, b)) {
-        int home = v->partition->bundles[b].home;
-        int64_t version = !v->custom      ? car_validate_version(v, task->step, task->worker, home)
-                          : b < v->stages ? task->version
-                                          : task->tied_version;
-        if (!is_here(r, device, b, version)) {
-            CAR_TRY(car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, b));
-        }
-        CAR_TRY(ends_weights(v, index, b, version) ? end(r, index, b, version) : CAR_OK);
+    if (!is_here(r, v->device_of[index], bundle, version)) {
+        return car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, bundle);
     }
-done:
-    return status;
+    return ends_weights(v, index, bundle, version) ? end(r, index, bundle, version) : CAR_OK;
 }
 
 /* ---- comings and goings ------------------------------------------------------------------------- */
 
-static car_status send(replay *r, int index) {
+static car_status send(void *held, int index) {
+    replay *r = held;
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     int device = v->device_of[index];
@@ -178,7 +110,8 @@ static car_status send(replay *r, int index) {
 }
 
 /* theta_{t+1} is made of theta_t, which must be here, and may end with it where weights move. */
-static car_status update(replay *r, int index) {
+static car_status update(void *held, int index) {
+    replay *r = held;
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     car_status status = CAR_OK;
@@ -197,7 +130,8 @@ done:
     return status;
 }
 
-static car_status broadcast(replay *r, int index) {
+static car_status broadcast(void *held, int index) {
+    replay *r = held;
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
     int owner = car_validate_owner(v, v->partition->bundles[task->bundle].home);
@@ -210,24 +144,10 @@ static car_status broadcast(replay *r, int index) {
     return v->device_of[index] == owner ? CAR_OK : put(r, index, task->bundle, task->version);
 }
 
-static car_status step_replay(replay *r, int index) {
+static car_status receive(void *held, int index) {
+    replay *r = held;
     const car_task *task = &r->v->tasks[index];
-    bool weights = task->cargo == CAR_CARGO_WEIGHTS;
-    switch (task->kind) {
-    case CAR_TASK_FORWARD:
-    case CAR_TASK_BACKWARD:
-        return use(r, index);
-    case CAR_TASK_UPDATE:
-        return update(r, index);
-    case CAR_TASK_BROADCAST:
-        return broadcast(r, index);
-    case CAR_TASK_SEND:
-        return weights ? send(r, index) : CAR_OK;
-    case CAR_TASK_RECEIVE:
-        return weights ? put(r, index, task->bundle, task->version) : CAR_OK;
-    default:
-        return CAR_OK;
-    }
+    return put(r, index, task->bundle, task->version);
 }
 
 /* ---- beginning and end -------------------------------------------------------------------------- */
@@ -247,11 +167,14 @@ static void begin(replay *r) {
     }
 }
 
-/* The last version stays with its owner; of a tied bundle others, too, whose last user is not in this run. An owner that
- * broadcasts keeps what it has. */
+/* The last version stays with its owner; of a tied bundle others, too, whose last user is not in this run. An owner
+ * that broadcasts keeps what it has. */
 static bool may_stay(const car_validation *v, int device, int bundle, int64_t version) {
-    int64_t last = last_user(v, version, v->partition->bundles[bundle].home);
+    int64_t last = car_validate_last_user(v, version, v->partition->bundles[bundle].home);
     bool newest = version == v->steps && is_owner(v, device, bundle);
+    if (v->custom) { /* an owner makes a tied one with its home, whether anybody asks for it or not */
+        return newest || (bundle >= v->stages && is_owner(v, device, bundle));
+    }
     return v->spread ? is_owner(v, device, bundle) : newest || (bundle >= v->stages && last >= v->steps * v->batches);
 }
 
@@ -273,6 +196,8 @@ static car_status check_left(const replay *r) {
 }
 
 car_status car_validate_versions(car_validation *v) {
+    const car_weights_holding holding = {
+        .use = use, .update = update, .send = send, .receive = receive, .broadcast = broadcast};
     replay r = {.v = v};
     size_t places = car_validate_rows(v) * BUFFERS;
     car_status status = CAR_OK;
@@ -281,9 +206,7 @@ car_status car_validate_versions(car_validation *v) {
         r.versions[place] = NOTHING;
     }
     begin(&r);
-    for (int n = 0; n < v->count; n++) {
-        CAR_TRY(step_replay(&r, v->order[n]));
-    }
+    CAR_TRY(car_validate_replay_weights(v, &holding, &r));
     CAR_TRY(check_left(&r));
 done:
     car_context_release(v->context, r.versions, places, sizeof *r.versions);

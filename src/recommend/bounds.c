@@ -94,14 +94,14 @@ static double bound_boundaries(const car_plan *plan, const car_cluster *cluster)
 }
 
 /* What a step takes round the devices, at least. Sums, or the weights made of them, go to each of the others and come
- * back. A sum by micro-batch goes round once for each of a worker's. Owned weights are fetched for each forward and each
- * backward, unless the cycle passes them on. */
+ * back. A sum by micro-batch goes round once for each of a worker's. Owned weights are fetched, or passed on in two copies,
+ * for each forward and each backward. */
 static double round_bytes(const car_plan *plan) {
     int M = plan->config.accumulate;
     parameters all = count_parameters(plan->partition);
     double out = M > 1 && !car_plan_sums_by_worker(plan) ? M : 1;
     bool owned = plan->placement->info.owned;
-    double back = owned ? all.copies * (car_plan_reduces(plan) ? 2 * M : 1) : all.sums;
+    double back = owned ? all.copies * (car_plan_reduces(plan) || car_plan_has_chains(plan) ? 2 * M : 1) : all.sums;
     return out * all.sums + back;
 }
 
@@ -145,15 +145,15 @@ static double bound_links(const car_plan *plan, const car_cluster *cluster) {
     if (plan->placement->info.by_stage) {
         return bound_boundaries(plan, cluster);
     }
-    /* With one micro-batch a worker in the cycle weights may be passed on otherwise. */
     bool hops = plan->placement->info.owned && car_plan_is_spaced(plan) && plan->config.workers > 1 &&
-                (plan->config.accumulate > 1 || !car_plan_is_cyclic(plan));
+                !car_plan_has_chains(plan);
     return fmax(bound_rounds(plan, cluster), hops ? bound_hops(plan, cluster) : 0);
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* What a device holds at least: what training a weight takes, and activations. */
+/* What a device holds at least: what training a weight takes (weights, a sum of gradients, the optimizer's state), and
+ * activations. */
 typedef struct bytes {
     double weights, activations;
 } bytes;
@@ -162,39 +162,80 @@ static double sum_of(bytes b) {
     return b.weights + b.activations;
 }
 
+/* Whether a rank adds up all its micro-batches of a step before their sum leaves: then sums of all its stages are there at
+ * once. Otherwise a backward has that of its own stage. */
+static bool sums_stay(const car_plan *plan, int stage) {
+    const car_placement_info *placement = &plan->placement->info;
+    if (placement->one_process) {
+        return false;
+    }
+    if (placement->by_stage) {
+        bool alone = car_plan_stage_ranks(plan, stage) == 1;
+        return passes_of(plan, stage) >= 2 && (alone || car_plan_reduces(plan));
+    }
+    return plan->config.accumulate >= 2 && (car_plan_reduces(plan) || car_plan_sums_by_worker(plan));
+}
+
 /* Of a rank that has some stages. */
 static bytes group_bytes(const car_plan *plan, int first, double slowest, int states) {
     const car_partition *p = plan->partition;
     int end = first + plan->per_worker;
-    double weights = 0, held = 0;
+    double weights = 0, held = 0, largest = 0;
     for (int j = first; j < end; j++) {
         weights += (double)p->stages[j].weight_bytes;
+        largest = fmax(largest, (double)p->stages[j].weight_bytes);
         held += (double)p->stages[j].held_bytes;
     }
     bool one_each = plan->placement->info.repeated; /* as many ranks as micro-batches are alive */
     double waiting = certain_share * cost_of(p, first, plan->stages) / slowest;
     double alive = one_each ? 1 : plan->rule->clock->forwards_first ? passes_of(plan, first) : fmax(1, waiting);
-    return (bytes){(1 + states) * weights, alive * held};
+    return (bytes){(1 + states) * weights + (sums_stay(plan, first) ? weights : largest), alive * held};
+}
+
+/* Of a rank that has all stages, and owns some of them. An owner that keeps its weights has another's copy beside them. */
+static double owner_bytes(const car_plan *plan, int first, int states) {
+    const car_partition *p = plan->partition;
+    int end = first + plan->per_worker;
+    bool keeps = car_plan_reduces(plan) || car_plan_has_chains(plan);
+    double own = 0, inside = 0, outside = 0;
+    for (int j = 0; j < p->stage_count; j++) {
+        bool owned = j >= first && j < end;
+        double copy = (double)p->stages[j].copy_bytes;
+        own += owned ? (double)p->stages[j].weight_bytes : 0;
+        inside = owned ? fmax(inside, copy) : inside;
+        outside = owned ? outside : fmax(outside, copy);
+    }
+    return states * own + (keeps ? own + outside : fmax(inside, outside));
+}
+
+/* Of a rank that has all stages: weights, sums and states. */
+static double worker_bytes(const car_plan *plan, int states) {
+    const car_partition *p = plan->partition;
+    double all = count_parameters(p).sums, largest = 0, most = 0;
+    for (int j = 0; j < p->stage_count; j++) {
+        largest = fmax(largest, (double)p->stages[j].weight_bytes);
+    }
+    for (int first = 0; plan->placement->info.owned && first < plan->stages; first += plan->per_worker) {
+        most = fmax(most, owner_bytes(plan, first, states));
+    }
+    return (plan->placement->info.owned ? most : (1 + states) * all) + (sums_stay(plan, 0) ? all : largest);
 }
 
 static bytes bound_memory(const car_plan *plan, int states) {
     const car_partition *p = plan->partition;
     const car_placement_info *placement = &plan->placement->info;
-    double all = count_parameters(p).sums, largest = 0, slowest = 0;
+    double slowest = 0;
     bytes most = {0};
-    for (int j = 0; j < p->stage_count; j++) {
-        largest = fmax(largest, (double)p->stages[j].copy_bytes);
-    }
     if (!placement->by_stage) {
-        double one = placement->owned ? largest + states * all / plan->devices : (1 + states) * all;
-        return (bytes){one, (double)p->curve.peak};
+        return (bytes){worker_bytes(plan, states), (double)p->curve.peak};
     }
     for (int first = 0; first < plan->stages; first += plan->per_worker) {
         slowest = fmax(slowest, cost_of(p, first, first + plan->per_worker));
     }
     for (int first = 0; first < plan->stages; first += plan->per_worker) {
         bytes group = group_bytes(plan, first, slowest, states);
-        most = sum_of(group) > sum_of(most) ? group : most;
+        most.weights = fmax(most.weights, group.weights); /* a prediction adds up the most of each, too */
+        most.activations = fmax(most.activations, group.activations);
     }
     return most;
 }
@@ -220,7 +261,7 @@ static car_status bound(car_search *search, const car_choice *choice, car_candid
     if (!partition) {
         goto done;
     }
-    CAR_TRY(car_search_find_subject(search, choice->batch, &subject));
+    CAR_TRY(car_search_find_subject(search, choice, &subject));
     double compute = car_search_compute(subject, partition);
     status = car_search_plan(search, choice, subject, partition, &plan);
     if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) { /* these do not go together, or too large */
@@ -229,7 +270,7 @@ static car_status bound(car_search *search, const car_choice *choice, car_candid
         goto done;
     }
     CAR_TRY(status);
-    car_optimizer_config optimizer = car_search_optimizer(search, choice->plan.rule);
+    car_optimizer_config optimizer = car_search_optimizer(search, &choice->plan);
     /* An optimizer that keeps fewer states of some parameters is counted with none. */
     bool uneven = car_optimizer_info_of(optimizer.kind)->uneven;
     int states = uneven ? 0 : car_optimizer_config_states(&optimizer);
@@ -239,6 +280,7 @@ static car_status bound(car_search *search, const car_choice *choice, car_candid
     out->links = bound_links(plan, search->config->cluster);
     bytes memory = bound_memory(plan, states);
     out->memory = sum_of(memory);
+    out->activations = memory.activations;
     out->memory_at_best = memory.weights + least_held * memory.activations;
     out->effort =
         2.0 * (alike ? plan->config.accumulate : plan->batches) * plan->stages * (double)car_plan_timed_steps(plan);
@@ -248,12 +290,44 @@ done:
     return status;
 }
 
-/* To find out what is made again takes a while: only where it may help. */
-car_status car_search_bound(car_search *search, const car_choice *choice, car_candidate *out) {
+/* As much as can be made again, as a share that can be typed. Off if that is nothing, or as good as a share that is listed. */
+static car_status find_least_share(car_search *search, const car_choice *choice, car_recompute_config *out) {
+    const double fineness = 1000, near = 0.95;
+    const car_partition *partition = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_search_find_partition(search, choice, &partition));
+    double all = (double)partition->recomputation.held_bytes;
+    double share = all > 0 ? ceil(fineness * (double)partition->held_bytes / all) / fineness : 1;
+    bool another = share < 1;
+    for (int n = 0; n < car_search_share_count; n++) {
+        double listed = car_search_shares[n];
+        another = another && (share > listed || share < near * listed);
+    }
+    *out = (car_recompute_config){.how = another ? CAR_RECOMPUTE_SHARE : CAR_RECOMPUTE_OFF, .share = share};
+done:
+    return status;
+}
+
+/* Choices that differ in recomputation alone come one after another. */
+static car_status bound_plain(car_search *search, const car_choice *choice, car_candidate *out) {
     car_choice plain = *choice;
     car_status status = CAR_OK;
     plain.recompute = (car_recompute_config){.how = CAR_RECOMPUTE_OFF};
-    CAR_TRY(bound(search, &plain, out));
+    if (!search->has_plain || !car_search_is_same_but_recomputed(&plain, &search->plain.choice)) {
+        search->has_plain = false;
+        CAR_TRY(bound(search, &plain, &search->plain));
+        search->plain.choice = plain;
+        search->has_plain = true;
+    }
+    *out = search->plain;
+done:
+    return status;
+}
+
+/* To find out what is made again takes a while: only where it may help. */
+car_status car_search_bound(car_search *search, const car_choice *choice, car_candidate *out) {
+    car_status status = CAR_OK;
+    CAR_TRY(bound_plain(search, choice, out));
     if (choice->recompute.how == CAR_RECOMPUTE_OFF || out->devices == 0) {
         goto done;
     }
@@ -261,7 +335,15 @@ car_status car_search_bound(car_search *search, const car_choice *choice, car_ca
         out->devices = 0;
         goto done;
     }
-    CAR_TRY(bound(search, choice, out));
+    car_choice again = *choice;
+    if (choice->recompute.how == CAR_RECOMPUTE_FIRST) {
+        CAR_TRY(find_least_share(search, choice, &again.recompute));
+        if (again.recompute.how == CAR_RECOMPUTE_OFF) {
+            out->devices = 0;
+            goto done;
+        }
+    }
+    CAR_TRY(bound(search, &again, out));
 done:
     return status;
 }

@@ -1,6 +1,9 @@
 /* What can be chosen, a row each: which values there are, given what rows above have chosen, and how one is applied.
  *
  * A row whose dimension means nothing for a choice gives one value, the neutral one. */
+#include <limits.h>
+
+#include "plan/internal.h"
 #include "plan/rules.h"
 #include "recommend/search.h"
 
@@ -108,6 +111,16 @@ static void apply_workers(car_choice *choice, int value) {
     choice->plan.workers = value;
 }
 
+/* Whether to time a plan of so many micro-batches, with as many stages as workers, is more than a whole search may take. Where
+ * all workers do the same at once one of them is simulated. */
+static bool is_too_much(const car_choice *choice, int accumulated) {
+    const double passes = 2, steps = 5;
+    double workers = choice->plan.workers;
+    bool alike =
+        car_rule_info_of(choice->plan.rule)->together && !car_placement_info_of(choice->plan.placement)->by_stage;
+    return !alike && passes * steps * accumulated * workers * workers > CAR_SEARCH_EFFORT;
+}
+
 /* Divisors of a worker's samples of a step, each at least half as large again as the one before: plans in between differ
  * little. Where micro-batches take turns anyway, more workers are the same plan. */
 static int list_accumulated(car_search *s, const car_choice *choice, int *values) {
@@ -121,6 +134,10 @@ static int list_accumulated(car_search *s, const car_choice *choice, int *values
         bool right = samples % m == 0 && batch <= INT32_MAX && is_open(c->fixed.batch, c->given.batch, (int)batch);
         bool spread = 2 * m >= 3 * last || c->fixed.batch || c->fixed.accumulate;
         if (right && spread && is_open(c->fixed.accumulate, c->given.plan.accumulate, m)) {
+            if (count > 0 && is_too_much(choice, m)) {
+                s->cut_short = true;
+                break;
+            }
             values[count++] = last = m;
         }
     }
@@ -155,6 +172,22 @@ static int list_batches(car_search *s, const car_choice *choice, int *values) {
 
 static void apply_batch(car_choice *choice, int value) {
     choice->batch = value;
+}
+
+/* bf16 where it is known how fast that is; or where memory may ask for it, see car_search_is_waiting. */
+static int list_precisions(car_search *s, const car_choice *choice, int *values) {
+    const car_recommend_config *c = s->config;
+    (void)choice;
+    if (c->fixed.precision || c->costs || !c->cluster || (c->cluster->bf16_flops <= 0 && s->available <= 0)) {
+        return one((int)c->shape.precision, values);
+    }
+    values[0] = CAR_PRECISION_FP32;
+    values[1] = CAR_PRECISION_BF16;
+    return 2;
+}
+
+static void apply_precision(car_choice *choice, int value) {
+    choice->precision = (car_precision)value;
 }
 
 /* Up to four workers a rank: more of them is more to simulate and gains nothing. All of them on one rank is what
@@ -199,18 +232,15 @@ static void apply_mapping(car_choice *choice, int value) {
     choice->plan.mapping = (car_mapping)value;
 }
 
-/* How much of the activations is held, and the rest made again. */
-static const car_recompute_config recomputations[] = {
-    {.how = CAR_RECOMPUTE_OFF},
-    {.how = CAR_RECOMPUTE_AUTO},
-    {.how = CAR_RECOMPUTE_SHARE, .share = 0.5},
-    {.how = CAR_RECOMPUTE_SHARE, .share = 0.35},
-    {.how = CAR_RECOMPUTE_SHARE, .share = 0.25},
-    {.how = CAR_RECOMPUTE_SHARE, .share = 0.15},
-};
+const double car_search_shares[] = {0.5, 0.35, 0.25, 0.15};
+enum { SHARES = sizeof car_search_shares / sizeof car_search_shares[0] };
+const int car_search_share_count = SHARES;
+
+/* How activations are made again: nothing, what is cheap, as much as the stages allow, shares. */
+enum { RECOMPUTE_NOTHING, RECOMPUTE_CHEAP, RECOMPUTE_MOST, RECOMPUTE_SHARES };
 
 static int list_recomputations(car_search *s, const car_choice *choice, int *values) {
-    int count = (int)(sizeof recomputations / sizeof recomputations[0]);
+    int count = RECOMPUTE_SHARES + SHARES;
     (void)choice;
     if (s->config->fixed.recompute || s->available == 0) {
         return one(0, values); /* where memory is enough, it only costs */
@@ -222,7 +252,14 @@ static int list_recomputations(car_search *s, const car_choice *choice, int *val
 }
 
 static void apply_recomputation(car_choice *choice, int value) {
-    choice->recompute = value > 0 ? recomputations[value] : choice->recompute;
+    if (value == RECOMPUTE_CHEAP) {
+        choice->recompute = (car_recompute_config){.how = CAR_RECOMPUTE_AUTO};
+    } else if (value == RECOMPUTE_MOST) {
+        choice->recompute = (car_recompute_config){.how = CAR_RECOMPUTE_FIRST, .tensors = INT_MAX};
+    } else if (value >= RECOMPUTE_SHARES) {
+        double share = car_search_shares[value - RECOMPUTE_SHARES];
+        choice->recompute = (car_recompute_config){.how = CAR_RECOMPUTE_SHARE, .share = share};
+    }
 }
 
 /* 1, 2, 4 and 8 stages a worker, as long as there are operations for them. */
@@ -233,7 +270,7 @@ static int list_stages(car_search *s, const car_choice *choice, int *values) {
     if (c->fixed.stages) {
         return c->given.stages % workers == 0 ? one(c->given.stages, values) : 0;
     }
-    if (car_search_find_subject(s, choice->batch, &subject) != CAR_OK) {
+    if (car_search_find_subject(s, choice, &subject) != CAR_OK) {
         return 0; /* the failure is found again where it is reported */
     }
     for (int k = 1; k <= 8; k *= 2) {
@@ -268,20 +305,68 @@ static void apply_slack(car_choice *choice, int value) {
     choice->plan.freshness_slack = value;
 }
 
+/* ---- weights that go round ------------------------------------------------------------------- */
+
+static bool moves_weights(const car_choice *choice) {
+    return car_placement_info_of(choice->plan.placement)->owned && car_rule_info_of(choice->plan.rule)->spaced &&
+           choice->plan.workers > 1;
+}
+
+static int64_t size_of(const car_choice *choice) {
+    return (int64_t)choice->plan.workers * choice->plan.accumulate * choice->stages;
+}
+
+/* Of a large plan only the ordinary form is looked at: to time or predict one takes a good part of the search. */
+static bool is_large(const car_choice *choice) {
+    return size_of(choice) > 1 << 14;
+}
+
+/* One copy of a version takes longer and needs less. A slack would make it no smaller. */
+static int list_copies(car_search *s, const car_choice *choice, int *values) {
+    const car_recommend_config *c = s->config;
+    if (!moves_weights(choice)) {
+        return one(0, values);
+    }
+    if (c->fixed.zero_copies || c->fixed.zero_ahead) {
+        return one(c->fixed.zero_copies && c->given.plan.zero_copies > 0 ? c->given.plan.zero_copies : 2, values);
+    }
+    values[0] = 2;
+    values[1] = 1;
+    bool smaller = !is_large(choice) || (size_of(choice) <= 1 << 17 && choice->plan.freshness_slack == 0);
+    return (s->available > 0 && smaller) || c->thorough ? 2 : 1;
+}
+
+static void apply_copies(car_choice *choice, int value) {
+    choice->plan.zero_copies = value;
+}
+
+/* How early two copies go: the least and its doubles. */
+static int list_aheads(car_search *s, const car_choice *choice, int *values) {
+    const car_recommend_config *c = s->config;
+    int k = choice->stages / choice->plan.workers;
+    if (choice->plan.zero_copies != 2) {
+        return one(0, values);
+    }
+    if (c->fixed.zero_ahead && c->given.plan.zero_ahead > 0) {
+        return one(c->given.plan.zero_ahead, values);
+    }
+    return is_large(choice) ? one(2 * k, values) : car_plan_list_aheads(choice->stages, k, true, values);
+}
+
+static void apply_ahead(car_choice *choice, int value) {
+    choice->plan.zero_ahead = value;
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static const dimension dimensions[] = {
-    {list_rules, apply_rule},
-    {list_placements, apply_placement},
-    {list_workers, apply_workers},
-    {list_accumulated, apply_accumulated},
-    {list_sum_orders, apply_sum_order},
-    {list_batches, apply_batch},
-    {list_ranks, apply_ranks},
-    {list_mappings, apply_mapping},
-    {list_stages, apply_stages},
-    {list_slacks, apply_slack},
-    {list_recomputations, apply_recomputation},
+    {list_rules, apply_rule},           {list_placements, apply_placement},
+    {list_workers, apply_workers},      {list_accumulated, apply_accumulated},
+    {list_sum_orders, apply_sum_order}, {list_batches, apply_batch},
+    {list_precisions, apply_precision}, {list_ranks, apply_ranks},
+    {list_mappings, apply_mapping},     {list_stages, apply_stages},
+    {list_slacks, apply_slack},         {list_copies, apply_copies},
+    {list_aheads, apply_ahead},         {list_recomputations, apply_recomputation},
 };
 
 enum { DIMENSIONS = sizeof dimensions / sizeof dimensions[0] };

@@ -9,8 +9,6 @@
 
 /* Steps that differ by less are equally long: then other things decide. What could gain less is not timed. */
 static const double worth = 0.99;
-/* Tasks that are simulated in one search, at most: some minutes. One plan may take more if it is the first. */
-static const double most_effort = 6e7;
 static const double little_effort = 2e6; /* of all that is timed only to compare with */
 static const double far = 1.5;           /* times the best step */
 
@@ -36,15 +34,17 @@ static car_status add_candidate(car_search *search, const car_choice *choice) {
         goto done;
     }
     candidate.over_memory = is_over(search, candidate.memory);
+    if (!candidate.over_memory && (search->least_effort <= 0 || candidate.effort < search->least_effort)) {
+        search->least_effort = candidate.effort;
+    }
+    if (search->config->progress) {
+        search->config->progress(search->config->user, true, 0, search->count, 0);
+    }
     CAR_TRY(car_search_grow(search->context, &search->candidates, search->count, &search->capacity,
                             sizeof *search->candidates));
     search->candidates[search->count++] = candidate;
 done:
     return status;
-}
-
-static bool is_same_kind(const car_choice *a, const car_choice *b) {
-    return a->plan.rule == b->plan.rule && a->plan.placement == b->plan.placement;
 }
 
 static int compare_numbers(double a, double b) {
@@ -67,6 +67,8 @@ static int compare_promise(const void *left, const void *right) {
     order = order ? order : compare_numbers(a->choice.plan.accumulate, b->choice.plan.accumulate);
     order = order ? order : compare_numbers(a->choice.stages, b->choice.stages);
     order = order ? order : compare_numbers(a->choice.plan.freshness_slack, b->choice.plan.freshness_slack);
+    order = order ? order : compare_numbers(b->choice.plan.zero_copies, a->choice.plan.zero_copies);
+    order = order ? order : compare_numbers(a->choice.plan.zero_ahead, b->choice.plan.zero_ahead);
     order = order ? order : compare_numbers(a->choice.plan.rule, b->choice.plan.rule);
     order = order ? order : compare_numbers(a->choice.plan.placement, b->choice.plan.placement);
     return order ? order : compare_numbers(a->choice.plan.mapping, b->choice.plan.mapping);
@@ -75,12 +77,13 @@ static int compare_promise(const void *left, const void *right) {
 /* ---- timing ---------------------------------------------------------------------------------- */
 
 static car_status predict(car_search *search, const car_plan *plan, car_candidate *c, double *step) {
-    car_optimizer_config optimizer = car_search_optimizer(search, c->choice.plan.rule);
+    car_optimizer_config optimizer = car_search_optimizer(search, &c->choice.plan);
     car_prediction p;
     car_status status = CAR_OK;
     CAR_TRY(car_plan_predict_optimizer(plan, &optimizer, &p));
     c->predicted = true;
     c->memory = (double)car_prediction_memory(&p);
+    c->rest = c->memory - (double)p.timed.device_peak;
     c->over_memory = is_over(search, c->memory);
     c->bytes_sent = p.bytes_sent_device;
     *step = p.timed.step_time;
@@ -112,7 +115,7 @@ static car_status time_candidate(car_search *search, car_candidate *c, const car
     double step = 0;
     car_status status = CAR_OK;
     CAR_TRY(car_search_find_partition(search, &c->choice, &partition));
-    CAR_TRY(car_search_find_subject(search, c->choice.batch, &subject));
+    CAR_TRY(car_search_find_subject(search, &c->choice, &subject));
     CAR_TRY(car_search_plan(search, &c->choice, subject, partition, &plan));
     c->choice.plan.piece_bytes = car_plan_config_of(plan)->piece_bytes; /* what is timed is what is recommended */
     if (one_process || !rival) {
@@ -143,40 +146,38 @@ static void keep_if_better(const car_candidate **best, const car_candidate *c) {
     *best = known && (!*best || c->step < (*best)->step) ? c : *best;
 }
 
-static bool is_same_but_recomputation(const car_choice *a, const car_choice *b) {
-    const car_plan_config *p = &a->plan, *q = &b->plan;
-    return is_same_kind(a, b) && p->workers == q->workers && p->accumulate == q->accumulate &&
-           p->sum_order == q->sum_order && p->ranks == q->ranks && p->mapping == q->mapping &&
-           p->freshness_slack == q->freshness_slack && a->stages == b->stages;
+/* Whether bf16 is open, and nobody says how fast it is. */
+static bool is_bf16_unknown(const car_recommend_config *config) {
+    return config->cluster && config->cluster->bf16_flops <= 0 && !config->fixed.precision && !config->costs;
 }
 
-/* Whether the same plan with less recomputed is known to fit, or to be too slow: then this one cannot win. */
-static bool is_needless(const car_search *search, const car_candidate *c) {
-    for (int n = 0; n < search->tried_count && c->choice.recompute.how != CAR_RECOMPUTE_OFF; n++) {
-        const car_candidate *other = search->tried[n];
-        if (other->timed && !other->over_memory && other->computes <= c->computes &&
-            is_same_but_recomputation(&c->choice, &other->choice)) {
-            return true;
-        }
-    }
-    return false;
+/* In bf16, of which nobody says how fast it is: looked at only if memory asks for it. */
+static bool is_unwanted(const car_search *search, const car_candidate *c) {
+    return is_bf16_unknown(search->config) && !search->guesses_bf16 && c->choice.precision == CAR_PRECISION_BF16;
 }
 
-static bool is_left(const car_candidate *c) {
-    return !c->timed && !c->over_memory;
+static bool is_left(const car_search *search, const car_candidate *c) {
+    return !c->timed && !c->over_memory && !is_unwanted(search, c);
 }
 
 static car_status consider(car_search *search, car_candidate *c) {
     const car_recommend_config *config = search->config;
     const car_candidate *best = best_of(search, NULL);
     const car_plan_config *p = &c->choice.plan;
+    const car_candidate *smaller = config->thorough ? NULL : car_search_find_over_memory(search, c);
     car_status status = CAR_OK;
+    double least = config->thorough ? c->memory : car_search_least_memory(search, c);
+    if (smaller || is_over(search, least)) {
+        c->over_memory = true;
+        c->memory = smaller ? fmax(least, smaller->memory) : least;
+        return CAR_OK;
+    }
     if (config->progress) {
         int left = 0;
         for (int n = 0; n < search->count; n++) {
-            left += is_left(&search->candidates[n]);
+            left += is_left(search, &search->candidates[n]);
         }
-        config->progress(config->user, (int)search->timed, (int)search->timed + left, best ? best->step : 0);
+        config->progress(config->user, false, (int)search->timed, (int)search->timed + left, best ? best->step : 0);
     }
     CAR_TRY(car_search_grow(search->context, &search->tried, search->tried_count, &search->tried_capacity,
                             sizeof *search->tried));
@@ -188,21 +189,45 @@ done:
     return status;
 }
 
-static bool can_afford(const car_search *search, const car_candidate *c) {
-    return search->config->thorough || search->effort == 0 || search->effort + c->effort <= most_effort;
+/* `share`: of the effort of the whole search. */
+static bool can_afford(const car_search *search, const car_candidate *c, double share) {
+    bool smallest = search->effort <= 0 && c->effort <= search->least_effort;
+    bool more = is_bf16_unknown(search->config) && !search->guesses_bf16 && search->available > 0; /* may follow */
+    double most = (more ? 0.5 : 1) * share * CAR_SEARCH_EFFORT;
+    return search->config->thorough || smallest || search->effort + c->effort <= most;
 }
 
 /* First one of each kind, so that all can be compared: the first that fits, in the order of their promise. Of a kind that
  * cannot come near the best its bound says enough, unless it is timed at once. */
 static car_status time_kinds(car_search *search) {
+    const double share = 0.5;
     car_status status = CAR_OK;
     for (int n = 0; n < search->count && status == CAR_OK; n++) {
         car_candidate *c = &search->candidates[n];
         const car_candidate *best = best_of(search, NULL);
         bool near = !best || car_candidate_bound(c) < far * best->step || 20 * c->effort < little_effort;
-        if (is_left(c) && near && !best_of(search, c) && can_afford(search, c)) {
+        if (is_left(search, c) && near && !best_of(search, c) && can_afford(search, c, share)) {
             status = consider(search, c);
         }
+    }
+    return status;
+}
+
+/* Nothing that was looked at fits: what needs least by its bound may. */
+static car_status time_smallest(car_search *search) {
+    enum { TRIES = 4 };
+    car_status status = CAR_OK;
+    for (int t = 0; t < TRIES && !search->best && status == CAR_OK; t++) {
+        car_candidate *least = NULL;
+        for (int n = 0; n < search->count; n++) {
+            car_candidate *c = &search->candidates[n];
+            bool possible = is_left(search, c) && c->effort <= CAR_SEARCH_EFFORT;
+            least = possible && (!least || c->memory < least->memory) ? c : least;
+        }
+        if (!least) {
+            break;
+        }
+        status = consider(search, least);
     }
     return status;
 }
@@ -214,8 +239,8 @@ static car_status time_rest(car_search *search) {
         car_candidate *c = &search->candidates[n];
         const car_candidate *best = best_of(search, NULL);
         bool may_win = !best || car_candidate_bound(c) < worth * best->step;
-        bool wanted = is_left(c) && (may_win || search->config->thorough) && can_afford(search, c);
-        if (wanted && (search->config->thorough || !is_needless(search, c))) {
+        bool wanted = is_left(search, c) && (may_win || search->config->thorough) && can_afford(search, c, 1);
+        if (wanted && (search->config->thorough || !car_search_is_needless(search, c))) {
             status = consider(search, c);
         }
     }
@@ -231,10 +256,20 @@ static car_status time_rivals(car_search *search) {
         const car_candidate *own = best_of(search, c);
         bool gains = own && car_candidate_bound(c) < worth * own->step;
         bool cheap = search->effort + c->effort < begun + little_effort;
-        if (is_left(c) && gains && cheap && !is_needless(search, c)) {
+        if (is_left(search, c) && gains && cheap && !car_search_is_needless(search, c)) {
             status = consider(search, c);
         }
     }
+    return status;
+}
+
+static car_status time_all(car_search *search) {
+    car_status status = CAR_OK;
+    CAR_TRY(time_kinds(search));
+    CAR_TRY(time_smallest(search));
+    CAR_TRY(time_rest(search));
+    CAR_TRY(time_rivals(search));
+done:
     return status;
 }
 
@@ -259,9 +294,9 @@ static const car_candidate *face_of(const car_search *search, const car_candidat
     const car_candidate *face = best_of(search, kind), *open = NULL, *least = NULL;
     for (int n = 0; n < search->count && !face; n++) {
         const car_candidate *c = &search->candidates[n];
-        if (is_same_kind(&c->choice, &kind->choice)) {
-            open = is_left(c) && !open ? c : open;
-            least = c->over_memory && (!least || c->memory < least->memory) ? c : least;
+        if (car_search_is_same_kind(&c->choice, &kind->choice)) {
+            open = is_left(search, c) && !open ? c : open;
+            least = c->over_memory && !is_unwanted(search, c) && (!least || c->memory < least->memory) ? c : least;
         }
     }
     return face ? face : open ? open : least;
@@ -276,6 +311,9 @@ static int lateness(const car_recommended *r) {
 static bool is_preferred(const car_recommended *a, const car_recommended *b) {
     if (lateness(a) != lateness(b)) {
         return lateness(a) < lateness(b);
+    }
+    if (a->choice.precision != b->choice.precision) {
+        return a->choice.precision == CAR_PRECISION_FP32;
     }
     if (a->choice.batch != b->choice.batch) { /* costs do not show it, but kernels are faster on larger ones */
         return a->choice.batch > b->choice.batch;
@@ -352,13 +390,16 @@ static car_status conclude(car_search *search, car_recommendation *out) {
     for (int n = 0; n < search->count; n++) {
         const car_candidate *c = &search->candidates[n];
         bool first = true;
+        if (is_unwanted(search, c)) {
+            continue;
+        }
         for (int row = 0; row < out->count && first; row++) {
-            first = !is_same_kind(&out->rows[row].choice, &c->choice);
+            first = !car_search_is_same_kind(&out->rows[row].choice, &c->choice);
         }
         out->candidates++;
         out->over_memory += c->over_memory;
         bool may_win = !best || car_candidate_bound(c) < worth * best->step;
-        out->skipped += is_left(c) && may_win && !is_needless(search, c);
+        out->skipped += is_left(search, c) && may_win && !car_search_is_needless(search, c);
         if (first) {
             CAR_TRY(car_search_grow(search->context, &out->rows, out->count, &out->capacity, sizeof *out->rows));
             out->rows[out->count++] = row_of(face_of(search, c));
@@ -366,9 +407,16 @@ static car_status conclude(car_search *search, car_recommendation *out) {
     }
     out->timed = search->timed;
     out->available = search->available;
+    out->cut_short = search->cut_short;
+    const car_recommend_config *config = search->config;
+    bool unknown = is_bf16_unknown(config);
+    out->bf16_not_timed = unknown && !search->guesses_bf16;
+    out->bf16_guessed = unknown && search->guesses_bf16;
     for (int n = 0; n < search->count; n++) {
         for (int row = 0; row < out->count; row++) {
-            out->rows[row].candidates += is_same_kind(&search->candidates[n].choice, &out->rows[row].choice);
+            const car_candidate *c = &search->candidates[n];
+            out->rows[row].candidates +=
+                !is_unwanted(search, c) && car_search_is_same_kind(&c->choice, &out->rows[row].choice);
         }
     }
     choose(out);
@@ -415,9 +463,12 @@ car_status car_recommend(car_context *context, const car_recommend_config *confi
                                                  : "in one process (plans over ranks are timed on a cluster)"));
     }
     qsort(search.candidates, (size_t)search.count, sizeof *search.candidates, compare_promise);
-    CAR_TRY(time_kinds(&search));
-    CAR_TRY(time_rest(&search));
-    CAR_TRY(time_rivals(&search));
+    CAR_TRY(time_all(&search));
+    bool scarce = !search.best || search.best->choice.recompute.how != CAR_RECOMPUTE_OFF;
+    if (is_bf16_unknown(config) && scarce && search.available > 0) {
+        search.guesses_bf16 = true;
+        CAR_TRY(time_all(&search));
+    }
     CAR_TRY(conclude(&search, out));
 done:
     car_context_release(context, search.tried, (size_t)search.tried_capacity, sizeof *search.tried);

@@ -1,4 +1,4 @@
-/* Models and partitions of a search: one graph for each size of micro-batch, one partition for each of these and number of
+/* Models and partitions of a search: one graph for each size of micro-batch and precision, one partition for each of these and number of
  * stages. */
 #include <string.h>
 
@@ -24,13 +24,14 @@ done:
     return status;
 }
 
-static car_status make_subject(car_search *search, int batch, car_subject *out) {
+static car_status make_subject(car_search *search, const car_choice *choice, car_subject *out) {
     const car_recommend_config *config = search->config;
     car_model_config shape = config->shape;
     double cost = 0;
     car_status status = CAR_OK;
-    *out = (car_subject){.batch = batch};
-    shape.batch = batch;
+    *out = (car_subject){.batch = choice->batch, .precision = choice->precision};
+    shape.batch = choice->batch;
+    shape.precision = choice->precision;
     CAR_TRY(car_model_build(search->context, config->model, &shape, &out->graph));
     CAR_TRY(car_costs_from_flops(out->graph, &out->costs));
     if (config->costs && config->costs->count != out->costs.count) {
@@ -45,7 +46,8 @@ static car_status make_subject(car_search *search, int batch, car_subject *out) 
         }
         cost += out->costs.forward[l] + out->costs.backward[l];
     }
-    out->compute = config->costs || !config->cluster ? cost : cost / config->cluster->flops;
+    out->compute =
+        config->costs || !config->cluster ? cost : cost / car_cluster_flops(config->cluster, choice->precision);
 done:
     return status;
 }
@@ -57,16 +59,16 @@ static void release_subject(car_subject *subject) {
     car_graph_destroy(subject->graph);
 }
 
-car_status car_search_find_subject(car_search *search, int batch, const car_subject **out) {
+car_status car_search_find_subject(car_search *search, const car_choice *choice, const car_subject **out) {
     car_subject made = {0};
     car_status status = CAR_OK;
     for (int n = 0; n < search->subject_count; n++) {
-        if (search->subjects[n].batch == batch) {
+        if (search->subjects[n].batch == choice->batch && search->subjects[n].precision == choice->precision) {
             *out = &search->subjects[n];
             return CAR_OK;
         }
     }
-    CAR_TRY(make_subject(search, batch, &made));
+    CAR_TRY(make_subject(search, choice, &made));
     CAR_TRY(car_search_grow(search->context, &search->subjects, search->subject_count, &search->subject_capacity,
                             sizeof *search->subjects));
     search->subjects[search->subject_count] = made;
@@ -83,14 +85,15 @@ car_status car_search_find_partition(car_search *search, const car_choice *choic
     car_status status = CAR_OK;
     for (int n = 0; n < search->cutting_count; n++) {
         const car_cutting *cutting = &search->cuttings[n];
-        if (cutting->batch == choice->batch && cutting->stages == choice->stages &&
-            cutting->recompute.how == choice->recompute.how && cutting->recompute.share == choice->recompute.share) {
+        if (cutting->batch == choice->batch && cutting->precision == choice->precision &&
+            cutting->stages == choice->stages && cutting->recompute.how == choice->recompute.how &&
+            cutting->recompute.share == choice->recompute.share) {
             *out = cutting->partition;
             return CAR_OK;
         }
     }
     *out = NULL;
-    CAR_TRY(car_search_find_subject(search, choice->batch, &subject));
+    CAR_TRY(car_search_find_subject(search, choice, &subject));
     const car_partition_config cut = {
         .stages = choice->stages, .costs = &subject->costs, .recompute = choice->recompute};
     status = car_partition_create(subject->graph, &cut, &made);
@@ -102,7 +105,8 @@ car_status car_search_find_partition(car_search *search, const car_choice *choic
     CAR_TRY(status);
     CAR_TRY(car_search_grow(search->context, &search->cuttings, search->cutting_count, &search->cutting_capacity,
                             sizeof *search->cuttings));
-    search->cuttings[search->cutting_count++] = (car_cutting){choice->batch, choice->stages, choice->recompute, made};
+    search->cuttings[search->cutting_count++] =
+        (car_cutting){choice->batch, choice->stages, choice->precision, choice->recompute, made};
     *out = made;
     made = NULL;
 done:
@@ -124,10 +128,10 @@ car_status car_search_plan(const car_search *search, const car_choice *choice, c
     return car_plan_create(search->context, partition, &config, out);
 }
 
-car_optimizer_config car_search_optimizer(const car_search *search, car_rule rule) {
+car_optimizer_config car_search_optimizer(const car_search *search, const car_plan_config *plan) {
     car_optimizer_config optimizer = search->config->optimizer;
     if (search->config->correction_by_rule) {
-        optimizer.correction = car_correction_choose(rule, &optimizer);
+        optimizer.correction = car_correction_choose(plan, &optimizer);
     }
     return optimizer;
 }

@@ -1,13 +1,14 @@
-/* TensorBoard's event files; see events.h.
+/* TensorBoard's event files; see carousel/events.h.
  *
  *   record   length as 8 bytes, checksum of those 8, the message, checksum of the message; little endian
  *   Event    1: wall time (double), 2: step (int64), 3: version (string), 5: summary, 7: session log
  *   Summary  1: value, repeated: 1: tag (string), 2: the number (float)
  *   Session  1: status, 1 being "start" */
-#include "report/events.h"
+#include "carousel/events.h"
 
-#include <assert.h>
 #include <string.h>
+
+#include "carousel/convention.h"
 
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* how a field is stored */
 
@@ -49,16 +50,52 @@ static size_t put_head(uint8_t *out, double seconds, int64_t step) {
     return length + put_varint(out + length, (uint64_t)step);
 }
 
-void car_event_add(car_event *event, const char *tag, double value) {
-    uint8_t message[256];
+/* ---- the handle ------------------------------------------------------------------------------ */
+
+/* A record begins with a length and its checksum; fields other than the summary take less than SMALL bytes. */
+enum { HEAD = 12, TAIL = 4, SMALL = 64 };
+
+struct car_events {
+    car_context *context;
+    uint8_t *summary, *records;
+    int summary_length, summary_capacity, records_capacity;
+};
+
+car_status car_events_create(car_context *context, car_events **out) {
+    car_status status = car_context_allocate(context, 1, sizeof **out, out);
+    if (status == CAR_OK) {
+        (*out)->context = context;
+    }
+    return status;
+}
+
+void car_events_destroy(car_events *events) {
+    if (events) {
+        car_context_release(events->context, events->records, (size_t)events->records_capacity, 1);
+        car_context_release(events->context, events->summary, (size_t)events->summary_capacity, 1);
+        car_context_release(events->context, events, 1, sizeof *events);
+    }
+}
+
+car_status car_events_add(car_events *events, const char *tag, double value) {
+    enum { LONGEST = 128 };
+    uint8_t message[LONGEST + SMALL];
     float number = (float)value;
     uint32_t bits = 0;
+    car_status status = CAR_OK;
     memcpy(&bits, &number, sizeof bits);
-    assert(strlen(tag) < 128 && event->length + strlen(tag) + 16 <= sizeof event->summary);
+    if (strlen(tag) >= LONGEST || events->summary_length > 1 << 20) {
+        return car_context_fail(events->context, CAR_ERROR_ARGUMENT,
+                                "a scalar for TensorBoard has a name of %zu bytes, or is one of too many", strlen(tag));
+    }
     size_t length = put_bytes(message, 1, tag, strlen(tag));
     length += put_key(message + length, 2, FIXED32);
     length += put_fixed(message + length, bits, 4);
-    event->length += put_bytes(event->summary + event->length, 1, message, length);
+    CAR_TRY(car_context_grow(events->context, &events->summary, &events->summary_capacity,
+                             events->summary_length + (int)length + SMALL, 1));
+    events->summary_length += (int)put_bytes(events->summary + events->summary_length, 1, message, length);
+done:
+    return status;
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -76,31 +113,47 @@ static uint32_t checksum(const uint8_t *bytes, size_t count) {
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* Around a message that lies 12 bytes into the record. */
+/* Around a message that lies HEAD bytes into the record. */
 static size_t close_record(uint8_t *record, size_t length) {
     put_fixed(record, length, 8);
     put_fixed(record + 8, checksum(record, 8), 4);
-    put_fixed(record + 12 + length, checksum(record + 12, length), 4);
-    return 12 + length + 4;
+    put_fixed(record + HEAD + length, checksum(record + HEAD, length), TAIL);
+    return HEAD + length + TAIL;
 }
 
-size_t car_event_write(const car_event *event, uint8_t record[CAR_EVENT_RECORD]) {
-    size_t length = put_head(record + 12, event->seconds, event->step);
-    length += put_bytes(record + 12 + length, 5, event->summary, event->length);
-    return close_record(record, length);
-}
-
-size_t car_event_write_version(double seconds, uint8_t record[CAR_EVENT_RECORD]) {
+static size_t put_version(uint8_t *record, double seconds) {
     static const char version[] = "brain.Event:2";
-    size_t length = put_head(record + 12, seconds, 0);
-    length += put_bytes(record + 12 + length, 3, version, sizeof version - 1);
+    size_t length = put_head(record + HEAD, seconds, 0);
+    length += put_bytes(record + HEAD + length, 3, version, sizeof version - 1);
     return close_record(record, length);
 }
 
-size_t car_event_write_start(double seconds, int64_t step, uint8_t record[CAR_EVENT_RECORD]) {
+static size_t put_start(uint8_t *record, double seconds, int64_t step) {
     uint8_t session[8];
-    size_t length = put_head(record + 12, seconds, step), session_length = put_key(session, 1, VARINT);
+    size_t length = put_head(record + HEAD, seconds, step), session_length = put_key(session, 1, VARINT);
     session_length += put_varint(session + session_length, 1);
-    length += put_bytes(record + 12 + length, 7, session, session_length);
+    length += put_bytes(record + HEAD + length, 7, session, session_length);
     return close_record(record, length);
+}
+
+car_status car_events_begin(car_events *events, double seconds, int64_t step, car_event_record *out) {
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_grow(events->context, &events->records, &events->records_capacity, 2 * SMALL, 1));
+    size_t length = put_version(events->records, seconds);
+    length += put_start(events->records + length, seconds, step);
+    *out = (car_event_record){events->records, length};
+done:
+    return status;
+}
+
+car_status car_events_write(car_events *events, double seconds, int64_t step, car_event_record *out) {
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_grow(events->context, &events->records, &events->records_capacity,
+                             events->summary_length + 2 * SMALL, 1));
+    size_t length = put_head(events->records + HEAD, seconds, step);
+    length += put_bytes(events->records + HEAD + length, 5, events->summary, (size_t)events->summary_length);
+    *out = (car_event_record){events->records, close_record(events->records, length)};
+    events->summary_length = 0;
+done:
+    return status;
 }

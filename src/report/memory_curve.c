@@ -19,11 +19,11 @@ static car_status add_track(car_context *context, const car_track *track, int ra
         const car_span *span = &track->spans[s];
         for (int n = span->first_note; n < span->first_note + span->notes; n++) {
             const car_note *note = &track->notes[n];
-            out->samples[out->count++] = (car_sample){note->start, note->during, span->task.worker, rank};
-            out->samples[out->count++] = (car_sample){note->end, note->after, span->task.worker, rank};
+            out->samples[out->count++] = (car_sample){note->start, note->during, span->task.micro_batch, rank};
+            out->samples[out->count++] = (car_sample){note->end, note->after, span->task.micro_batch, rank};
         }
         if (span->holds) {
-            out->samples[out->count++] = (car_sample){span->end, span->held, span->task.worker, rank};
+            out->samples[out->count++] = (car_sample){span->end, span->held, span->task.micro_batch, rank};
         }
     }
 done:

@@ -18,7 +18,8 @@ enum {
     GRID_TOP = 124,
     GRID_MOST = 184, /* height of a grid */
     MEMORY_BOTTOM = 648,
-    STEPS = 2,    /* shown */
+    LEAST_PASSES = 2, /* micro-batches of a worker that are shown: those of a step, within these bounds */
+    MOST_PASSES = 4,
     FROM_STEP = 2 /* the first steps fill the cycle */
 };
 
@@ -29,7 +30,8 @@ typedef struct figure {
     const car_partition *partition;
     const car_plan *cycle;
     const car_plan *dp;
-    int workers, stages;
+    int workers, stages, each; /* each: micro-batches of a worker in a step */
+    int passes;                /* micro-batches of a worker that are shown */
     double row_height, grid_bottom, memory_top;
     double dp_peak, cycle_peak, limit; /* bytes */
     double limit_without;              /* recomputation; 0: there is none */
@@ -56,13 +58,18 @@ static car_colour stage_colour(const figure *f, int stage, bool backward) {
     return backward ? colour : car_colour_lighten(colour, 0.62);
 }
 
-static double slot_width(const panel *p) {
-    return (double)CHART_WIDTH / (double)(STEPS * car_plan_period(p->plan));
+static int64_t slots_shown(const figure *f) {
+    return 2 * (int64_t)f->stages * f->passes;
 }
 
-static void draw_cell(const figure *f, const panel *p, int64_t slot, int worker, int stage, bool backward) {
-    double wide = slot_width(p), x = p->left + (double)(slot - FROM_STEP * car_plan_period(p->plan)) * wide;
-    double y = GRID_TOP + worker * f->row_height;
+static double slot_width(const figure *f) {
+    return (double)CHART_WIDTH / (double)slots_shown(f);
+}
+
+/* `number`: of the micro-batch in its step. */
+static void draw_cell(const figure *f, const panel *p, int64_t slot, int number, int stage, bool backward) {
+    double wide = slot_width(f), x = p->left + (double)(slot - FROM_STEP * car_plan_period(p->plan)) * wide;
+    double y = GRID_TOP + number % f->workers * f->row_height;
     if (x < p->left - 1e-6 || x + wide > p->left + CHART_WIDTH + 1e-6) {
         return;
     }
@@ -76,7 +83,7 @@ static void draw_cell(const figure *f, const panel *p, int64_t slot, int worker,
                       backward ? "′" : "");
     }
     /* A corner for weights of the step before: what the rules differ in. */
-    if (car_plan_delay(p->plan, worker, stage) && wide >= 5) {
+    if (car_plan_delay(p->plan, number, stage) && wide >= 5) {
         double side = fmin(wide / 3, 7), inset = wide >= 14 ? 2 : 0;
         car_text_add(f->svg, "<path d=\"M%.2f %.2fh%.2fv%.2fz\" fill=\"#%06x\"/>\n", x + wide - gap / 2 - side - inset,
                      y + 1 + inset, side, side, car_colour_text_on(fill));
@@ -84,12 +91,12 @@ static void draw_cell(const figure *f, const panel *p, int64_t slot, int worker,
 }
 
 static void draw_axis(const figure *f, const panel *p) {
-    int64_t slots = STEPS * car_plan_period(p->plan), every = 1;
-    while ((double)every * slot_width(p) < 24) {
+    int64_t slots = slots_shown(f), every = 1;
+    while ((double)every * slot_width(f) < 24) {
         every *= 2;
     }
     for (int64_t s = 0; s < slots; s += every) {
-        car_svg_label(f->svg, p->left + ((double)s + 0.5) * slot_width(p), f->grid_bottom + 16, centred, "%lld",
+        car_svg_label(f->svg, p->left + ((double)s + 0.5) * slot_width(f), f->grid_bottom + 16, centred, "%lld",
                       (long long)s);
     }
     car_svg_label(f->svg, p->left + CHART_WIDTH / 2.0, f->grid_bottom + 33, centred, "slot");
@@ -101,11 +108,14 @@ static void draw_grid(const figure *f, const panel *p) {
         if (f->row_height >= 12 || i % 4 == 0) {
             car_svg_label(f->svg, p->left - 10, y, at_end, "worker %d", i);
         }
-        for (int64_t t = FROM_STEP - 2; t <= FROM_STEP + STEPS; t++) {
-            for (int j = 0; j < f->stages; j++) {
-                draw_cell(f, p, car_plan_forward_slot(p->plan, t, i, j), i, j, false);
-                draw_cell(f, p, car_plan_backward_slot(p->plan, t, i, j), i, j, true);
-            }
+    }
+    int64_t end = (FROM_STEP + LEAST_PASSES + 1) * (int64_t)f->workers * f->each;
+    for (int64_t n = 0; n < end; n++) {
+        int64_t t = n / (f->workers * f->each);
+        int number = (int)(n % (f->workers * f->each));
+        for (int j = 0; j < f->stages; j++) {
+            draw_cell(f, p, car_plan_forward_slot(p->plan, t, number, j), number, j, false);
+            draw_cell(f, p, car_plan_backward_slot(p->plan, t, number, j), number, j, true);
         }
     }
     draw_axis(f, p);
@@ -166,7 +176,7 @@ static double most_bytes(const car_curve *curve, double from, double to) {
 
 /* Bytes of workers 0 .. count-1 in one sample. */
 static double bytes_in_sample(const figure *f, const panel *p, int count, int sample) {
-    const double wide = (double)STEPS / SAMPLES;
+    const double wide = (double)f->passes / SAMPLES;
     double sum = 0, all = 0, peak = p->cyclic ? f->cycle_peak : f->dp_peak;
     for (int i = 0; i < f->workers; i++) {
         double share = sample * wide - (p->cyclic ? (double)i / f->workers : 0);
@@ -217,12 +227,13 @@ static void draw_scale(const figure *f, const panel *p) {
         car_svg_line(f->svg, p->left, y, p->left + CHART_WIDTH, y, CAR_GUIDE, 1, NULL);
         car_svg_label(f->svg, p->left - 10, y + 4, at_end, "%g", tick);
     }
-    for (int half = 0; half <= 2 * STEPS; half++) {
-        double x = p->left + half * (double)CHART_WIDTH / (2 * STEPS);
+    for (int half = 0; half <= 2 * f->passes; half++) {
+        double x = p->left + half * (double)CHART_WIDTH / (2 * f->passes);
         car_svg_line(f->svg, x, MEMORY_BOTTOM, x, MEMORY_BOTTOM + 5, CAR_FAINT, 1, NULL);
         car_svg_label(f->svg, x, MEMORY_BOTTOM + 20, centred, "%g", half / 2.0);
     }
-    car_svg_label(f->svg, p->left + CHART_WIDTH / 2.0, MEMORY_BOTTOM + 38, centred, "time, in steps of one worker");
+    car_svg_label(f->svg, p->left + CHART_WIDTH / 2.0, MEMORY_BOTTOM + 38, centred, "time, in %s of one worker",
+                  f->each > 1 ? "micro-batches" : "steps");
     car_text_add(f->svg,
                  "<text transform=\"translate(%.1f %.1f) rotate(-90)\" font-size=\"12\" fill=\"#%06x\" "
                  "text-anchor=\"middle\">activation memory, %s</text>\n",
@@ -316,9 +327,13 @@ static void draw_figure(const figure *f, const char *title) {
     car_svg_label(f->svg, 32, 42, heading, "%s", title);
     double held = (double)f->partition->held_bytes, held_unit;
     const char *held_name = choose_unit(held, &held_unit);
-    car_svg_label(f->svg, 32, 65, body, "%d %s, %d %s; one micro-batch holds %.3g %s of activations for backward",
+    char each[64] = "";
+    if (f->each > 1) {
+        snprintf(each, sizeof each, ", %d micro-batches of each in a step", f->each);
+    }
+    car_svg_label(f->svg, 32, 65, body, "%d %s, %d %s%s; one micro-batch holds %.3g %s of activations for backward",
                   f->workers, f->workers == 1 ? "worker" : "workers", f->stages, f->stages == 1 ? "stage" : "stages",
-                  held / held_unit, held_name);
+                  each, held / held_unit, held_name);
     car_svg_label(f->svg, LEFT, GRID_TOP - 14, name, "Data parallelism");
     car_svg_label(f->svg, RIGHT, GRID_TOP - 14, name, "Cyclic data parallelism, %s", car_rule_text(config->rule));
     for (int p = 0; p < 2; p++) {
@@ -343,10 +358,6 @@ car_status car_report_plan_svg(const car_plan *plan, const char *title, char **o
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "the figure shows dp beside a cyclic rule; %s is not one",
                                 car_rule_text(car_plan_config_of(plan)->rule));
     }
-    if (car_plan_config_of(plan)->accumulate > 1) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "the figure shows one micro-batch for each worker in a step; leave --accumulate out");
-    }
     if (workers > MOST_WORKERS || partition->stage_count > MOST_STAGES) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "a figure of %d workers and %d stages cannot be read; at most %d and %d can", workers,
@@ -354,9 +365,12 @@ car_status car_report_plan_svg(const car_plan *plan, const char *title, char **o
     }
     config.workers = workers;
     config.rule = CAR_RULE_DP;
+    config.accumulate = car_plan_config_of(plan)->accumulate;
     CAR_TRY(car_plan_create(context, partition, &config, &dp));
     figure f = {.svg = &svg, .partition = partition, .cycle = plan, .dp = dp, .workers = workers};
     f.stages = partition->stage_count;
+    f.each = config.accumulate;
+    f.passes = f.each < LEAST_PASSES ? LEAST_PASSES : f.each > MOST_PASSES ? MOST_PASSES : f.each;
     f.row_height = fmin(38, (double)GRID_MOST / workers);
     f.grid_bottom = GRID_TOP + workers * f.row_height;
     f.memory_top = f.grid_bottom + 112;

@@ -62,7 +62,7 @@ static void for_spans(const car_record *record, void (*note)(const car_record *,
     }
 }
 
-static void find_window(car_record *record) {
+static void find_extent(car_record *record) {
     extent e = {.begin = INFINITY, .end = -INFINITY, .first_slot = INT64_MAX, .last_slot = INT64_MIN};
     for_spans(record, note_steps, &e);
     if (e.last_slot < e.first_slot) {
@@ -122,8 +122,9 @@ static int compare(int64_t a, int64_t b) {
 /* By what is carried and between whom; the same cargo may go the same way twice, first in first out. */
 static int compare_messages(const end_of_message *a, const end_of_message *b) {
     const car_task *s = &a->span->task, *t = &b->span->task;
-    const int64_t left[] = {a->from, a->to, s->tag, s->cargo, s->bundle, s->stage, s->worker, s->step, s->version};
-    const int64_t right[] = {b->from, b->to, t->tag, t->cargo, t->bundle, t->stage, t->worker, t->step, t->version};
+    const int64_t left[] = {a->from, a->to, s->tag, s->cargo, s->bundle, s->stage, s->micro_batch, s->step, s->version};
+    const int64_t right[] = {b->from,  b->to,          t->tag,  t->cargo,  t->bundle,
+                             t->stage, t->micro_batch, t->step, t->version};
     int order = 0;
     for (size_t k = 0; order == 0 && k < sizeof left / sizeof left[0]; k++) {
         order = compare(left[k], right[k]);
@@ -213,7 +214,7 @@ car_status car_record_open(const car_recorder *recorder, const car_plan *plan, i
     end_list sends = {0}, receives = {0};
     car_status status = CAR_OK;
     *out = (car_record){.recorder = recorder, .plan = plan, .first_step = first_step, .end_step = end_step};
-    find_window(out);
+    find_extent(out);
     CAR_TRY(list_ends(recorder, CAR_TASK_SEND, &sends));
     CAR_TRY(list_ends(recorder, CAR_TASK_RECEIVE, &receives));
     CAR_TRY(match(out, &sends, &receives));

@@ -2,7 +2,7 @@
 #ifndef CAR_REPORT_RECORD_H
 #define CAR_REPORT_RECORD_H
 
-#include "engine/recorder.h"
+#include "recorder/recorder.h"
 
 /* A message from its send to its receive, which may not have been recorded. */
 typedef struct car_flight {

@@ -47,7 +47,8 @@ static double start_of(const car_record *record, int64_t step) {
         for (int p = 0; p < journal->track_count; p++) {
             for (int s = 0; s < journal->tracks[p].span_count; s++) {
                 const car_task *task = &journal->tracks[p].spans[s].task;
-                if (task->kind == CAR_TASK_FORWARD && task->worker == 0 && task->stage == 0 && task->step == step) {
+                if (task->kind == CAR_TASK_FORWARD && task->micro_batch == 0 && task->stage == 0 &&
+                    task->step == step) {
                     return journal->tracks[p].spans[s].start;
                 }
             }

@@ -53,7 +53,7 @@ static void add_tasks(car_json *json, const car_record *record) {
                 if (!car_record_shows(record, span)) {
                     continue;
                 }
-                int worker = span->row != CAR_NONE ? span->row : car_plan_worker(record->plan, task->worker);
+                int worker = span->row != CAR_NONE ? span->row : car_plan_worker(record->plan, task->micro_batch);
                 car_json_add(json, "%s\n[%.1f,%.1f,%d,%d,%d,%d,%" PRId64 ",%" PRId64 ",%.1f]", begun ? "," : "",
                              microseconds(record, span->start), microseconds(record, span->end), lane,
                              kind_index[task->kind], worker, car_record_stage(record, task), task->step, task->version,

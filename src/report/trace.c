@@ -27,8 +27,8 @@ typedef struct writer {
 
 /* The beginning that all events share; its braces are closed by whoever goes on. No two rows have one number, none
  * has 0 or its process's: viewers take these for something else. */
-static void begin_event(writer *w, const char *phase, int process, int row) {
-    car_json_add(w->json, "%s\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", w->begun ? "," : "", phase, process,
+static void begin_event(writer *w, const char *kind, int process, int row) {
+    car_json_add(w->json, "%s\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", w->begun ? "," : "", kind, process,
                  process * w->stride + row);
     w->begun = true;
 }
@@ -75,9 +75,9 @@ static void add_task(writer *w, int process, int row, const car_span *span) {
     begin_slice(w, process, row, kind_text(task->kind), span->start, span->end);
     add_name(w, task);
     car_json_add(w->json, ",\"args\":{\"step\":%" PRId64 ",\"worker\":%d,\"stage\":%d,\"version\":%" PRId64, task->step,
-                 car_plan_worker(w->record->plan, task->worker), car_record_stage(w->record, task), task->version);
-    if (car_plan_config_of(w->record->plan)->accumulate > 1 && task->worker != CAR_NONE) {
-        car_json_add(w->json, ",\"micro_batch\":%d", task->worker);
+                 car_plan_worker(w->record->plan, task->micro_batch), car_record_stage(w->record, task), task->version);
+    if (car_plan_config_of(w->record->plan)->accumulate > 1 && task->micro_batch != CAR_NONE) {
+        car_json_add(w->json, ",\"micro_batch\":%d", task->micro_batch);
     }
     if (bytes > 0) {
         car_json_add(w->json, ",\"bytes\":%zu,\"peer\":%d", bytes, task->peer);

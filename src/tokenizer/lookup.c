@@ -9,22 +9,22 @@ enum { FIRST_SIZE = 64 };
 typedef bool (*same_function)(const void *table, int number, const void *key);
 typedef uint32_t (*hash_function)(const void *table, int number);
 
-/* The slot that has the key, or the free one where it belongs. The table is never full. */
-static int seek(const car_slots *slots, uint32_t hash, same_function same, const void *table, const void *key) {
-    uint32_t mask = (uint32_t)slots->size - 1, at = hash & mask;
-    while (slots->number[at] >= 0 && !same(table, slots->number[at], key)) {
+/* The bucket that has the key, or the free one where it belongs. The table is never full. */
+static int seek(const car_buckets *buckets, uint32_t hash, same_function same, const void *table, const void *key) {
+    uint32_t mask = (uint32_t)buckets->size - 1, at = hash & mask;
+    while (buckets->number[at] >= 0 && !same(table, buckets->number[at], key)) {
         at = (at + 1) & mask;
     }
     return (int)at;
 }
 
 /* Makes room for one more than `count`. */
-static car_status make_room(car_context *context, car_slots *slots, int count, hash_function hash_of,
+static car_status make_room(car_context *context, car_buckets *buckets, int count, hash_function hash_of,
                             const void *table) {
-    if (count < slots->size / 2) {
+    if (count < buckets->size / 2) {
         return CAR_OK;
     }
-    car_slots larger = {.size = slots->size ? 2 * slots->size : FIRST_SIZE};
+    car_buckets larger = {.size = buckets->size ? 2 * buckets->size : FIRST_SIZE};
     car_status status = car_context_allocate(context, (size_t)larger.size, sizeof(int), &larger.number);
     if (status != CAR_OK) {
         return status;
@@ -37,8 +37,8 @@ static car_status make_room(car_context *context, car_slots *slots, int count, h
         }
         larger.number[at] = n;
     }
-    car_context_release(context, slots->number, (size_t)slots->size, sizeof(int));
-    *slots = larger;
+    car_context_release(context, buckets->number, (size_t)buckets->size, sizeof(int));
+    *buckets = larger;
     return CAR_OK;
 }
 
@@ -63,27 +63,27 @@ static uint32_t hash_of_word(const void *table, int number) {
 
 int car_words_find(const car_words *words, const unsigned char *bytes, int length) {
     const car_word key = {bytes, length, hash_bytes(bytes, length)};
-    return words->slots.size ? words->slots.number[seek(&words->slots, key.hash, same_word, words, &key)] : -1;
+    return words->buckets.size ? words->buckets.number[seek(&words->buckets, key.hash, same_word, words, &key)] : -1;
 }
 
 car_status car_words_add(car_words *words, const unsigned char *bytes, int length, int *number) {
     const car_word key = {bytes, length, hash_bytes(bytes, length)};
     car_status status = CAR_OK;
-    CAR_TRY(make_room(words->context, &words->slots, words->count, hash_of_word, words));
-    int at = seek(&words->slots, key.hash, same_word, words, &key);
-    *number = words->slots.number[at];
+    CAR_TRY(make_room(words->context, &words->buckets, words->count, hash_of_word, words));
+    int at = seek(&words->buckets, key.hash, same_word, words, &key);
+    *number = words->buckets.number[at];
     if (*number < 0) {
         CAR_TRY(
             car_context_grow(words->context, &words->words, &words->capacity, words->count + 1, sizeof *words->words));
         words->words[words->count] = key;
-        *number = words->slots.number[at] = words->count++;
+        *number = words->buckets.number[at] = words->count++;
     }
 done:
     return status;
 }
 
 void car_words_free(car_words *words) {
-    car_context_release(words->context, words->slots.number, (size_t)words->slots.size, sizeof(int));
+    car_context_release(words->context, words->buckets.number, (size_t)words->buckets.size, sizeof(int));
     car_context_release(words->context, words->words, (size_t)words->capacity, sizeof *words->words);
     *words = (car_words){.context = words->context};
 }
@@ -104,26 +104,27 @@ static uint32_t hash_of_pair(const void *table, int number) {
 }
 
 int car_pairs_find(const car_pairs *pairs, car_pair pair) {
-    return pairs->slots.size ? pairs->slots.number[seek(&pairs->slots, hash_pair(pair), same_pair, pairs, &pair)] : -1;
+    return pairs->buckets.size ? pairs->buckets.number[seek(&pairs->buckets, hash_pair(pair), same_pair, pairs, &pair)]
+                               : -1;
 }
 
 car_status car_pairs_add(car_pairs *pairs, car_pair pair, int *number) {
     car_status status = CAR_OK;
-    CAR_TRY(make_room(pairs->context, &pairs->slots, pairs->count, hash_of_pair, pairs));
-    int at = seek(&pairs->slots, hash_pair(pair), same_pair, pairs, &pair);
-    *number = pairs->slots.number[at];
+    CAR_TRY(make_room(pairs->context, &pairs->buckets, pairs->count, hash_of_pair, pairs));
+    int at = seek(&pairs->buckets, hash_pair(pair), same_pair, pairs, &pair);
+    *number = pairs->buckets.number[at];
     if (*number < 0) {
         CAR_TRY(
             car_context_grow(pairs->context, &pairs->pairs, &pairs->capacity, pairs->count + 1, sizeof *pairs->pairs));
         pairs->pairs[pairs->count] = pair;
-        *number = pairs->slots.number[at] = pairs->count++;
+        *number = pairs->buckets.number[at] = pairs->count++;
     }
 done:
     return status;
 }
 
 void car_pairs_free(car_pairs *pairs) {
-    car_context_release(pairs->context, pairs->slots.number, (size_t)pairs->slots.size, sizeof(int));
+    car_context_release(pairs->context, pairs->buckets.number, (size_t)pairs->buckets.size, sizeof(int));
     car_context_release(pairs->context, pairs->pairs, (size_t)pairs->capacity, sizeof *pairs->pairs);
     *pairs = (car_pairs){.context = pairs->context};
 }

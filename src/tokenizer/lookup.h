@@ -6,10 +6,10 @@
 #include "base/base.h"
 
 /* Where a number is kept by its hash; both tables have one. */
-typedef struct car_slots {
+typedef struct car_buckets {
     int *number; /* -1: free */
     int size;    /* a power of two, at least twice the count */
-} car_slots;
+} car_buckets;
 
 typedef struct car_word {
     const unsigned char *bytes; /* not copied: they must stay where they are */
@@ -22,7 +22,7 @@ typedef struct car_words {
     car_context *context;
     car_word *words;
     int count, capacity;
-    car_slots slots;
+    car_buckets buckets;
 } car_words;
 
 int car_words_find(const car_words *words, const unsigned char *bytes, int length); /* -1 if it is not there */
@@ -39,7 +39,7 @@ typedef struct car_pairs {
     car_context *context;
     car_pair *pairs;
     int count, capacity;
-    car_slots slots;
+    car_buckets buckets;
 } car_pairs;
 
 int car_pairs_find(const car_pairs *pairs, car_pair pair);

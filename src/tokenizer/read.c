@@ -56,7 +56,7 @@ static car_status to_bytes(reading *r, int s, const char *text, size_t bytes, in
     }
     CAR_TRY(car_context_grow(r->context, &r->scratch[s], &r->scratch_capacity[s], (int)bytes, 1));
     while (at < end && *length >= 0) {
-        int character = car_unicode_length(at, (size_t)(end - at));
+        int character = car_utf8_length(at, (size_t)(end - at));
         int byte = character > 0 ? car_alphabet_byte(car_unicode_get(at, character)) : -1;
         if (byte >= 0) {
             r->scratch[s][(*length)++] = (unsigned char)byte;

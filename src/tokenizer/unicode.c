@@ -22,7 +22,7 @@ static bool fits(unsigned char first, unsigned char second) {
            !(first == 0xF0 && second < 0x90) && !(first == 0xF4 && second >= 0x90);
 }
 
-int car_unicode_length(const unsigned char *text, size_t bytes) {
+int car_utf8_length(const unsigned char *text, size_t bytes) {
     int length = length_of(text[0]);
     for (int i = 1; i < length; i++) {
         if ((size_t)i == bytes) {
@@ -89,7 +89,7 @@ car_unicode_class car_unicode_next(const unsigned char *text, size_t bytes, size
                : first == ' ' || (first >= '\t' && first <= '\r') ? CAR_UNICODE_SPACE
                                                                   : CAR_UNICODE_OTHER;
     }
-    int known = car_unicode_length(text, bytes);
+    int known = car_utf8_length(text, bytes);
     if (known <= 0) {
         return CAR_UNICODE_OTHER;
     }

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "carousel/utf8.h"
+
 typedef struct car_unicode_range {
     uint32_t first, last;
 } car_unicode_range;
@@ -20,10 +22,6 @@ typedef enum car_unicode_class {
 /* The class of the character at the beginning of a text of at least one byte, and its length. A byte that is not part
  * of well-formed UTF-8 is a character of its own, of no class. */
 car_unicode_class car_unicode_next(const unsigned char *text, size_t bytes, size_t *length);
-
-/* Bytes of the well-formed character at the beginning of a text of at least one byte. 0: it is malformed. -1: it may be
- * the beginning of one that goes on behind the text. */
-int car_unicode_length(const unsigned char *text, size_t bytes);
 
 /* The code point of a well-formed character of this length; and the reverse, which returns the length. */
 uint32_t car_unicode_get(const unsigned char *text, int length);

@@ -1,8 +1,11 @@
 /* The functions of every transport, which hand over to its kind. */
 #include "transport/transport.h"
 
+#include "base/base.h"
+
 void car_transport_close(car_transport *transport) {
     if (transport) {
+        car_pace_destroy(&transport->pace, transport->context);
         transport->class->close(transport);
     }
 }
@@ -34,9 +37,19 @@ void car_transport_count(car_transport *transport, const car_message *message) {
     if (message->kind == CAR_MESSAGE_SEND) {
         traffic->messages += message->name == CAR_MESSAGE_OF_PLAN;
         traffic->bytes_sent += message->name == CAR_MESSAGE_OF_PLAN ? message->bytes : 0;
-        traffic->statuses += message->name == CAR_MESSAGE_NOTE;
         traffic->snapshot_bytes += message->name == CAR_MESSAGE_SNAPSHOT ? message->bytes : 0;
     }
+}
+void car_transport_count_held(car_transport *transport, car_message *message) {
+    transport->traffic.held += !message->paced;
+    message->paced = true;
+}
+void car_message_hold(car_message **list, car_message *message) {
+    while (*list && (*list)->due <= message->due) {
+        list = &(*list)->next;
+    }
+    message->next = *list;
+    *list = message;
 }
 car_traffic car_transport_traffic(const car_transport *transport) {
     return transport->traffic;
@@ -50,7 +63,20 @@ int64_t car_transport_loops(const car_transport *transport) {
 car_status car_transport_prepare(car_transport *transport, int highest_tag, int group) {
     return transport->class->prepare(transport, highest_tag, group);
 }
+car_status car_transport_pace(car_transport *transport, const double *bytes) {
+    car_pace_destroy(&transport->pace, transport->context);
+    return bytes ? car_pace_create(&transport->pace, transport->context, bytes, transport->size) : CAR_OK;
+}
+void car_transport_note_slot(car_transport *transport, int64_t slot, bool first) {
+    if (transport->pace.links > 0) {
+        car_pace_note_slot(&transport->pace, slot);
+        if (first) {
+            car_pace_note_step(&transport->pace, car_clock_seconds());
+        }
+    }
+}
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events) {
+    car_pace_rewind(&transport->pace);
     transport->events = *events;
     transport->loops++;
     return transport->class->begin(transport);
@@ -58,24 +84,18 @@ car_status car_transport_begin(car_transport *transport, const car_transport_eve
 void car_transport_start(car_transport *transport, car_message *message) {
     transport->class->start(transport, message);
 }
-void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double seconds) {
-    transport->class->beat(transport, run, number, seconds);
-}
 void car_transport_end(car_transport *transport, bool failed) {
     transport->class->end(transport, failed);
 }
 void car_transport_forget(car_transport *transport) {
     transport->events = (car_transport_events){0};
 }
-void car_transport_give_up(car_transport *transport) {
-    transport->class->give_up(transport);
+void car_transport_give_up(car_transport *transport, car_status why) {
+    transport->class->give_up(transport, why);
 }
 
 /* ---- around it ------------------------------------------------------------------------------- */
 
-car_status car_transport_poll(car_transport *transport) {
-    return transport->class->poll(transport);
-}
 car_status car_transport_all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
     return transport->class->all_gather(transport, in, bytes, out);
 }
@@ -86,5 +106,5 @@ car_status car_transport_hand_over(car_transport *transport, int from, int to, v
     return transport->class->hand_over(transport, from, to, data, bytes);
 }
 car_status car_transport_renumber(car_transport *transport, bool in_turn) {
-    return transport->class->renumber(transport, in_turn);
+    return transport->class->renumber ? transport->class->renumber(transport, in_turn) : CAR_OK;
 }

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "carousel/transport.h"
+#include "transport/pace.h"
 
 typedef enum car_message_kind {
     CAR_MESSAGE_SEND,
@@ -27,7 +28,6 @@ typedef enum car_message_kind {
 /* What a message belongs to; each has tags of its own. */
 typedef enum car_message_name {
     CAR_MESSAGE_OF_PLAN,
-    CAR_MESSAGE_NOTE,    /* small, counted with statuses */
     CAR_MESSAGE_SNAPSHOT /* a piece of one; a send is finished when its receive was posted, so none piles up */
 } car_message_name;
 
@@ -39,7 +39,8 @@ typedef struct car_message {
     bool doubles; /* of sums: they are, not floats */
     int peer, tag;
     car_message_name name;
-    int64_t due; /* of sends: those that are due first are sent first; CAR_MESSAGE_AT_ONCE: not to be held back */
+    int64_t due;    /* of sends: those that are due first are sent first; CAR_MESSAGE_AT_ONCE: not to be held back */
+    int64_t latest; /* of sends: the slot from which on it is not held back to pace its link (pace.h); 0: it never is */
     double started, finished; /* when; set by the transport */
     void *user;
     /* The transport's. */
@@ -50,12 +51,22 @@ typedef struct car_message {
     struct car_message *partner; /* in one process: of a receive, the send that it gets */
     int from;                    /* in one process: the rank that sends it */
     double held;                 /* in one process, in trouble: not to be delivered before */
+    bool paced;                  /* it was held back to pace its link */
 } car_message;
 
 #define CAR_MESSAGE_AT_ONCE INT64_MIN
 #define CAR_MESSAGE_LAST INT64_MAX /* behind all others */
 
-enum { CAR_STATUS_BYTES = 256 }; /* of what ranks tell each other about themselves */
+/* Small messages that need no receive: the other end is called back. Those of one kind keep their order between two
+ * ranks. */
+typedef enum car_post_kind {
+    CAR_POST_STATUS, /* what a rank says about itself; left out while the last one has not left */
+    CAR_POST_BEAT,   /* see car_transport_beat */
+    CAR_POST_NOTE,   /* the engine's; taken in the loop only */
+    CAR_POST_KINDS
+} car_post_kind;
+
+enum { CAR_STATUS_BYTES = 256 }; /* of any of them, at most */
 
 /* What the transport's thread calls back. */
 typedef struct car_transport_events {
@@ -72,6 +83,8 @@ typedef struct car_transport_events {
     /* The time of a beat of the rank before this one has come; also in those calls. Of several that are late, only the
      * last. */
     void (*beat)(void *user, int64_t run, int64_t number);
+    /* A note has come, perhaps one of an earlier loop. */
+    void (*noted)(void *user, const void *note, size_t bytes);
     void *user;
 } car_transport_events;
 
@@ -79,6 +92,7 @@ typedef struct car_transport_events {
 typedef struct car_traffic {
     uint64_t bytes_sent, messages, collectives; /* of the plan, and of rings for its sums, by this rank */
     uint64_t statuses;                          /* sent to other ranks besides, beats and notes among them */
+    uint64_t held;                              /* of the messages: held back to pace their links */
     uint64_t snapshot_bytes;                    /* of snapshots, the same */
 } car_traffic;
 
@@ -89,15 +103,30 @@ typedef struct car_transport_class {
     car_status (*prepare)(car_transport *transport, int highest_tag, int group);
     car_status (*begin)(car_transport *transport);
     void (*start)(car_transport *transport, car_message *message);
-    void (*beat)(car_transport *transport, int64_t run, int64_t number, double seconds);
+    car_status (*post)(car_transport *transport, car_post_kind kind, int to, const void *data, size_t bytes);
     void (*end)(car_transport *transport, bool failed);
-    void (*give_up)(car_transport *transport);
-    car_status (*poll)(car_transport *transport);
+    void (*give_up)(car_transport *transport, car_status why);
     car_status (*all_gather)(car_transport *transport, const void *in, size_t bytes, void *out);
     car_status (*broadcast)(car_transport *transport, int from, void *data, size_t bytes);
     car_status (*hand_over)(car_transport *transport, int from, int to, void *data, size_t bytes);
-    car_status (*renumber)(car_transport *transport, bool in_turn);
+    car_status (*renumber)(car_transport *transport, bool in_turn); /* NULL: one number is as good as another */
 } car_transport_class;
+
+/* What a rank tells the next one: that its time for `number` comes `seconds` after `sent`, by the sender's clock. */
+typedef struct car_beat {
+    int64_t run, number;
+    double sent, seconds;
+} car_beat;
+
+enum { CAR_BEATS_KEPT = 32 };
+
+/* Beats that came from the rank before. */
+typedef struct car_beats {
+    car_beat next;                /* its time has not come yet; none if `due` is 0 */
+    double due;                   /* by our clock */
+    double apart[CAR_BEATS_KEPT]; /* what lay between our clock and the sender's, of the last ones */
+    int64_t count;
+} car_beats;
 
 /* What every kind has, and begins with. */
 struct car_transport {
@@ -109,44 +138,59 @@ struct car_transport {
     car_transport_events events; /* of this loop, or of the last one */
     car_traffic traffic;
     int64_t loops;
+    car_pace pace; /* of its links; nothing is paced unless the engine asks for it */
+    double told;   /* when the last status was made */
+    car_beats beats;
 };
 
 /* For the kinds of transports: counts a message that begins. */
 void car_transport_count(car_transport *transport, const car_message *message);
+/* The same: that one is held back to pace its link; each once. */
+void car_transport_count_held(car_transport *transport, car_message *message);
+/* The same: one of the small messages has come. By one thread at a time, without locks. */
+void car_transport_take(car_transport *transport, car_post_kind kind, int from, const void *data, size_t bytes);
+/* The same: calls back whoever has something to tell or to look after, and when the time of a beat has come; and until when
+ * there is nothing to do in here. */
+void car_transport_tend(car_transport *transport);
+double car_transport_rests_until(const car_transport *transport, double now);
+/* The same: puts a send into a list of those that wait, in the order in which they are due. */
+void car_message_hold(car_message **list, car_message *message);
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
 /* Readies the ways that messages take: tags 0 .. highest_tag, and for collectives the ranks that give the same group.
  * All ranks call it. */
 car_status car_transport_prepare(car_transport *transport, int highest_tag, int group);
+/* Paces the links of this rank from the next loop on (pace.h): `bytes` is per rank what a step of the plan sends to it, of
+ * messages that may be held back. NULL: nothing is paced. */
+car_status car_transport_pace(car_transport *transport, const double *bytes);
+/* For that, in the loop, one thread at a time: a task of this slot begins, `first` if it is the first of its step here. */
+void car_transport_note_slot(car_transport *transport, int64_t slot, bool first);
 /* From here to _end the transport's thread runs, and nothing but car_transport_start may be called. */
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events);
 void car_transport_start(car_transport *transport, car_message *message);
 /* The next rank shall have a beat with this number, which only grows within a run, that many seconds from now. In the
  * loop. */
 void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double seconds);
+/* Sends a note to another rank, in the loop. */
+car_status car_transport_note(car_transport *transport, int to, const void *note, size_t bytes);
 /* Ends the thread. All messages must be finished, unless `failed`: then what is left is given up. */
 void car_transport_end(car_transport *transport, bool failed);
 
 /* How often it was begun: the same on all ranks. */
 int64_t car_transport_loops(const car_transport *transport);
-/* Outside of the loop, by the main thread: naps for a moment and hears what there is to hear. */
-car_status car_transport_poll(car_transport *transport);
 /* Nobody is called back any more, until the next loop. */
 void car_transport_forget(car_transport *transport);
 /* Makes the calls below, and what waits for the end of the loop, fail soon: another rank is lost. From a callback. */
-void car_transport_give_up(car_transport *transport);
+void car_transport_give_up(car_transport *transport, car_status why);
+/* The same for all ranks of a hub, from any thread; and why the first one of all these did, CAR_OK: nobody. */
+void car_hub_give_up_for(car_hub *hub, car_status why);
+car_status car_hub_reason(car_hub *hub);
 
 car_traffic car_transport_traffic(const car_transport *transport);
 
 /* ---- around it ------------------------------------------------------------------------------- */
 
-/* `out` gets size() pieces of `bytes` bytes, in order of ranks. */
-car_status car_transport_all_gather(car_transport *transport, const void *in, size_t bytes, void *out);
-car_status car_transport_broadcast(car_transport *transport, int from, void *data, size_t bytes);
-/* Numbers the ranks anew: machine after machine, or in turn over the machines. The first stays the first. All ranks call
- * it, before car_transport_prepare. Other numbers than the launcher's are only given where that makes a difference. */
-car_status car_transport_renumber(car_transport *transport, bool in_turn);
 /* Called by both ends, with one rank at each; nothing to do for others or if both are one. */
 car_status car_transport_hand_over(car_transport *transport, int from, int to, void *data, size_t bytes);
 

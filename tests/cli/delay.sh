@@ -21,6 +21,7 @@ first() { # TEXT OPTIONS...: in the first line
     grep -qF -- "$text" <<<"$line" || fail "train $*: '$text' is not in the first line: $line"
 }
 first "delay corrected by c 0.9, a 1 (auto)" --rule cdp-v2 --steps 1
+first "delay corrected by c 0.45, a 0.5 (auto)" --rule cdp-v2 --steps 1 --accumulate 2
 first "(auto)" --rule cdp-v2 --steps 1 --optimizer adamw
 first "steps (auto)" --rule cdp-v1 --steps 20
 first "delay corrected by c 0.5, a 2" --rule cdp-v2 --steps 1 --delay-correction 0.5,2

@@ -41,7 +41,7 @@ expect 1 "absent is not the directory of a run" eval absent
 expect 1 "text is not the directory of a run" eval text
 expect 2 "'images' is not an option" eval tokens images
 mkdir empty unfinished
-expect 1 "could not read empty/config.json" eval empty
+expect 1 "empty is not the directory of a run: it has no config.json" eval empty
 cp images/config.json unfinished
 expect 1 "a run that has not ended has none" eval unfinished
 echo '{"model": 3}' >empty/config.json

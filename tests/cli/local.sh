@@ -16,13 +16,24 @@ same() { # DIR DIR WHY
 for rule in cdp-v1 cdp-v2 dp; do
     expect 0 "done after 8 steps" "${small[@]}" --rule $rule --steps 8 --out "$directory/shared-$rule"
     for placement in replica zero pipeline grid; do
-        expect 0 "threads of one process" "${small[@]}" --rule $rule --steps 8 --placement $placement \
+        pace=$([ $rule = cdp-v1 ] && echo on || echo off)
+        expect 0 "threads of one process" "${small[@]}" --rule $rule --steps 8 --placement $placement --pace-links "$pace" \
             --out "$directory/$placement-$rule"
         [ "$(wc -l <"$directory/$placement-$rule/metrics.jsonl")" = 8 ] || fail "$placement $rule: not every step was reported"
         # Under dp a pipeline and a grid add in ring order or in that of ranks, a shared engine in that of workers.
         [ $rule = dp ] || same shared-$rule $placement-$rule "$placement under $rule"
     done
 done
+
+# Links that are paced hold messages back, and change nothing else.
+expect 0 "done after 8 steps" "${small[@]}" --rule cdp-v2 --steps 8 --placement replica --piece-bytes 5000 --pace-links on \
+    --step-seconds 0.04 --out "$directory/paced"
+same shared-cdp-v2 paced "paced links"
+grep -q '"held_messages":[^0-9]*[1-9]' "$directory/paced/summary.json" || fail "no message was held back"
+grep -q '"held_messages":[^0-9]*[1-9]' "$directory/replica-cdp-v2/summary.json" && fail "messages were held back though links are not paced"
+expect 2 "there is no pacing of links 'perhaps'" "${small[@]}" --placement replica --pace-links perhaps
+expect 2 "placement shared has no ranks that send to each other" "${small[@]}" --pace-links on
+expect 2 "it is for the cyclic rules" "${small[@]}" --placement replica --rule dp --pace-links on
 
 # The schedules of pipelines: flushes have dp's weights in the order of workers, 2bw is cdp-v1.
 expect 0 "done after 8 steps" "${small[@]}" --rule accumulate --steps 8 --out "$directory/in-turn"
@@ -42,14 +53,22 @@ expect 0 "done after 3 steps" "${several[@]}" --rule stagger --steps 3 --placeme
 expect 0 "done after 6 steps" "${several[@]}" --rule stagger --steps 6 --placement grid --resume --out "$directory/several-moved"
 same several several-moved "stagger that moved between placements"
 expect 0 "added by worker" "${several[@]}" --rule cdp-v2 --steps 3 --placement replica --out "$directory/by-worker"
-expect 2 "use --sum-order micro-batch" "${several[@]}" --rule cdp-v2 --steps 6 --placement grid --resume --out "$directory/by-worker"
+expect 2 "use sum-order micro-batch" "${several[@]}" --rule cdp-v2 --steps 6 --placement grid --resume --out "$directory/by-worker"
 expect 0 "done after 6 steps" "${several[@]}" --rule cdp-v2 --steps 6 --placement shared --resume --out "$directory/by-worker"
 expect 0 "done after 6 steps" "${several[@]}" --rule cdp-v2 --steps 6 --sum-order worker --out "$directory/by-worker-whole"
 same by-worker by-worker-whole "a run by worker that moved"
+# By micro-batch there is one sum, by worker one for each: as much as the plan says, whatever M is.
+for run in "several stagger micro-batch" "by-worker-whole cdp-v2 worker"; do
+    read -r name rule order <<<"$run"
+    held=$(sed -n 's/.*"gradients_bytes":\s*\([0-9]*\).*/\1/p' "$directory/$name/summary.json")
+    planned=$("$CAROUSEL" plan "${several[@]:1:8}" --accumulate 2 --rule "$rule" --sum-order "$order" --threads 1 --json |
+        sed -n 's/.*"gradients_total_bytes":\s*\([0-9]*\).*/\1/p')
+    [ -n "$held" ] && [ "$held" = "$planned" ] || fail "sums of $name: $held bytes, the plan says $planned"
+done
 expect 2 "--accumulate 0: must be a whole number from 1 to 65536" "${small[@]}" --accumulate 0
 expect 2 "--accumulate two: must be a whole number" "${small[@]}" --accumulate two
 expect 2 "there is no order of sums 'nobody'" "${several[@]}" --sum-order nobody
-expect 2 "adds each worker's own gradients first" "${several[@]}" --rule dp --sum-order micro-batch
+expect 2 "so each adds its own gradients before they meet" "${several[@]}" --rule dp --sum-order micro-batch
 
 # As many ranks as there may be.
 expect 0 "64 ranks on 1 machine" train --model mlp --width 16 --depth 8 --placement grid --rule dp --workers 8 --stages 8 \

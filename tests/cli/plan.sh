@@ -104,8 +104,8 @@ slack=$(sed -n 's/.*--freshness-slack \([0-9]*\) .*/\1/p' <<<"$page")
 awk -v a="$(step $helped --freshness-slack "${slack:-0}")" -v b="$(step $helped)" 'BEGIN { exit !(a < 0.99 * b) }' ||
     fail "the slack that is advised, '$slack', does not help"
 for slack in 1 2 4 8; do # under zero none does here
-    awk -v a="$(step --model gpt2 --placement zero --cluster slow.json --freshness-slack $slack)" \
-        -v b="$(step --model gpt2 --placement zero --cluster slow.json)" 'BEGIN { exit !(a > 0.99 * b) }' || fail "slack $slack helps zero"
+    awk -v a="$(step --model gpt2 --placement zero --zero-ahead 2 --cluster slow.json --freshness-slack $slack)" \
+        -v b="$(step --model gpt2 --placement zero --zero-ahead 2 --cluster slow.json)" 'BEGIN { exit !(a > 0.99 * b) }' || fail "slack $slack helps zero"
 done
 "$CAROUSEL" plan --model gpt2 --batch 8 --workers 16 --placement zero --cluster slow.json | grep -q -e --freshness-slack &&
     fail "a slack is advised on a cluster where it does not help"
@@ -116,10 +116,23 @@ json "d['timing']['step_s'] >= d['timing']['step_without_network_s'] >= 0.999 * 
 json "all(('timing' in p) == (p['placement'] != 'shared') for p in d['plans']) and d['cluster']['devices'] == 4" \
     --model mlp --workers 4 --compare --cluster cluster.json
 expect 2 "--placement shared has none" --model mlp --workers 4 --cluster cluster.json
-expect 2 "--zero-copies and --zero-ahead are for the cyclic rules" --model mlp --workers 4 --placement replica --zero-copies 2
+expect 2 "zero-copies and zero-ahead are for cdp-v1, cdp-v2 and stagger" --model mlp --workers 4 --placement replica --zero-copies 2
 expect 2 "a single copy leaves when it was used" --model mlp --workers 4 --placement zero --zero-copies 1 --zero-ahead 2
 expect 2 "it must be 1 to 8, the slots of a step" --model mlp --workers 4 --placement zero --zero-ahead 9
 expect 2 "--zero-copies" --model mlp --workers 4 --placement zero --zero-copies 3
+expect 2 "must be auto or a whole number" --model mlp --workers 4 --placement zero --zero-ahead soon
+# Weights that go round, in both forms; how early two copies go is chosen by time, and said.
+json "not d['zero']['ahead_chosen'] and d['zero_ahead'] == 2 and [f['copies'] for f in d['zero']['forms']] == [1, 2] and \
+    d['zero']['forms'][1]['weights_left_bytes'] <= 4 * d['zero']['parameters_bytes'] and \
+    d['zero']['forms'][1]['weights_lasting_bytes'] <= 5 * d['zero']['parameters_bytes'] and \
+    d['zero']['forms'][1]['bytes_sent_device'] <= d['zero']['bytes_sent_bound'] and d['zero']['tied_bytes'] > 0" \
+    --model gpt2-nano --workers 4 --placement zero --zero-ahead auto
+json "d['zero']['ahead_chosen'] and [t['step_s'] for t in d['zero']['tried'] if t['ahead'] == d['zero_ahead']] == [d['timing']['step_s']] and \
+    0.98 * d['timing']['step_s'] < min(t['step_s'] for t in d['zero']['tried']) and d['zero_ahead'] > 2 and d['zero']['tried'][-1]['ahead'] == 16 and \
+    d['zero']['forms'][0]['step_s'] > d['timing']['step_s'] and not d['zero']['copies_leave_in_time']" \
+    --model gpt2 --batch 8 --workers 8 --placement zero --cluster slow.json
+expect 0 "was chosen; a step takes with 1:" --model gpt2-nano --workers 4 --placement zero --rule stagger --cluster cluster.json
+json "'zero' not in d" --model mlp --workers 4 --placement zero --rule dp
 expect 2 "--cluster and --dump" --model mlp --workers 4 --placement zero --dump --cluster cluster.json
 expect 1 "none.json" --model mlp --workers 4 --placement zero --cluster none.json
 echo '{"flops": 0}' >bad.json
@@ -155,6 +168,14 @@ print(p['step_s'], *(f'--{k} {p[k]}' for k in ('rule', 'placement', 'workers', '
         expect 2 "are 8 samples, with that --accumulate, not --global-batch 16" $four --global-batch 16 --workers 4 --batch 1 --accumulate 2
         expect 2 "--workers 4 of --batch 4 are 16 samples" $four --workers 4 --batch 4
         expect 2 "do not go together" $four --compare
+        # Weights that go round, as they are typed. bf16 takes part where it is known how fast it is.
+        json "all((p['placement'], p['zero_copies']) == ('zero', 1) for p in d['others'] + [d['recommended']] if p['rule'] != 'dp' and p['workers'] > 1) and \
+            d['searched']['bf16_not_timed']" $four --placement zero --zero-copies 1
+        sed 's/"flops": 1e12/"flops": 1e12, "bf16_flops": 3e12/' cluster.json >halves.json
+        json "d['recommended']['precision'] == d['config']['precision'] == 'bf16' and not d['searched']['bf16_not_timed']" \
+            $four --cluster halves.json
+        json "d['recommended']['precision'] == 'fp32'" $four --cluster halves.json --precision fp32
+        rm halves.json
         expect 2 "cdp-v1 has a delay" $four --rule cdp-v1 --exact
         expect 2 "gpt3-175b can only be planned" $four --model gpt3-175b --out take.json
     }
@@ -183,8 +204,8 @@ while read -r rule placement cluster step more; do
 done <<'END'
 cdp-v1 replica slower 2.56252
 cdp-v2 replica slower 2.65628
-cdp-v1 zero cluster 1.78563
-cdp-v2 zero cluster 1.75078
+cdp-v1 zero cluster 1.78563 --zero-ahead 2
+cdp-v2 zero cluster 1.75078 --zero-ahead 2
 cdp-v1 zero cluster 5.44373 --zero-copies 1
 cdp-v2 zero cluster 6.94175 --zero-copies 1
 END
@@ -248,6 +269,9 @@ for arguments in "--model gpt2 --batch 8 --workers 16 --cluster slow.json" "--mo
 done
 rm cluster.json slow.json slower.json
 expect 0 "in one process with 2 threads, accumulate holds" --model mlp --workers 4 --threads 2 --compare
+# What an option refuses is named, with the reason.
+expect 0 "Left out: zero stagger, zero cdp-v1, zero cdp-v2: zero-ahead 9: it must be 1 to 8" --model mlp --workers 4 --compare --zero-ahead 9
+json "len(d['plans']) == 21 and len(d['left_out']) == 3 and d['left_out'][0]['why']" --model mlp --workers 4 --compare --zero-ahead 9
 json "len(d['plans']) == 24 and all('activations_peak_bytes' in p['predictions'] for p in d['plans'])" \
     --model vit-tiny --workers 4 --batch 1 --compare
 json "[p['devices'] for p in d['plans'] if p['placement'] == 'grid'] == [16, 10, 10, 10]" \
@@ -285,6 +309,8 @@ python3 -c "import xml.dom.minidom as x; d = x.parse('out.svg'); assert len(d.ge
 grep -q "limit of any schedule" out.svg || fail "out.svg does not show the limit"
 grep -q "Cyclic data parallelism, cdp-v2" out.svg || fail "out.svg does not name the rule"
 [ "$(ls)" = "$(printf 'answer.json\nout.svg')" ] || fail "left behind: $(ls)"
+expect 0 "The figure is in out.svg" --model mlp --workers 3 --accumulate 2 --svg out.svg
+grep -q "2 micro-batches of each in a step" out.svg || fail "out.svg does not name the micro-batches of a step"
 expect 2 "gpipe is not one" --model mlp --workers 2 --placement pipeline --rule gpipe --svg x.svg
 expect 2 "cannot be read" --model mlp --workers 64 --svg x.svg
 expect 1 "missing/x.svg: cannot create" --model mlp --workers 2 --svg missing/x.svg
@@ -326,7 +352,7 @@ expect 2 "cut" --model mlp --workers 3 --partition cuts:5,2
 expect 2 "cut" --model mlp --workers 3 --partition cuts:2,99
 expect 2 "5 stages for 3 workers" --model mlp --workers 3 --stages 5
 expect 2 "3 ranks for 4 workers" --model mlp --workers 4 --ranks 3 --placement replica
-expect 2 "use --placement pipeline" --model mlp --rule 1f1b
+expect 2 "use placement pipeline" --model mlp --rule 1f1b
 expect 2 "only cdp-v2" --model mlp --rule cdp-v1 --freshness-slack 1
 expect 2 "resnet20" --model resnet21
 [ "$("$CAROUSEL" plan --model mlp --workers 3 --stages 5 2>/dev/null)" = "" ] || fail "an error left something on standard output"

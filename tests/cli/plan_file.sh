@@ -3,7 +3,8 @@
 # program.
 # shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
-example=$(cd "$(dirname "$0")/../../examples" && pwd)/two_shifts.plan
+examples=$(cd "$(dirname "$0")/../../examples" && pwd)
+example=$examples/two_shifts.plan
 cd "$directory" || exit 1
 command=(train --batch 4 --delay-correction off --data-threads 0)
 
@@ -39,6 +40,19 @@ same rule10 own1
     sed '1s/rule=cdp-v2/rule=custom/; 1s/$/ period=12:18/' >line.plan
 expect 0 "done after 7 steps" --model mlp --plan line.plan --steps 7 --out line
 same rule line
+# The same in every placement, and with two micro-batches for each worker.
+for placement in replica zero grid; do
+    "$CAROUSEL" plan --model mlp --workers 3 --placement $placement --dump --custom >$placement.plan || fail "no plan"
+    expect 0 "done after 7 steps" --model mlp --plan $placement.plan --steps 7 --out own-$placement
+    same rule own-$placement
+done
+"$CAROUSEL" plan --model mlp --workers 2 --accumulate 2 --placement replica --dump --custom >twice.plan
+expect 0 "done after 5 steps" --model mlp --workers 2 --accumulate 2 --placement replica --steps 5 --out by-twice
+expect 0 "done after 5 steps" --model mlp --plan twice.plan --steps 5 --out twice
+same by-twice twice
+# A rank of a pipeline may hold all micro-batches of a step: eight of its stage.
+"$CAROUSEL" plan --model mlp --workers 2 --accumulate 4 --rule gpipe --placement pipeline --dump --custom >flush.plan
+expect 0 "(plan: 0.4 MB)" --model mlp --plan flush.plan --steps 1
 # Without a period it has an end, which is where a run ends that does not say how long it is.
 sed '1s/ period=12:18//' gone.plan >short.plan
 expect 2 "has 6 steps and no period" --model mlp --plan short.plan --steps 7
@@ -54,6 +68,11 @@ for rule in dp cdp-v1 cdp-v2; do
     [ "$(sha shifts1)" != "$(sha "by-$rule")" ] || fail "two shifts are what $rule does"
 done
 
+# Over ranks: gradients are added in another order than any rule's, with the same weights for any number of threads.
+expect 0 "done after 9 steps" --model mlp --depth 2 --plan "$examples/back_to_front.plan" --steps 9 --threads 1 --out back1
+expect 0 "done after 9 steps" --model mlp --depth 2 --plan "$examples/back_to_front.plan" --steps 9 --threads 2 --out back2
+same back1 back2
+
 # ---- mistakes -----------------------------------------------------------------------------------
 
 expect 2 "says what --rule is" --model mlp --plan gone.plan --rule dp
@@ -66,7 +85,7 @@ sed 's/B0.0@0/B0.0@1/' gone.plan >early.plan
 expect 1 "[0']" --model mlp --plan early.plan
 sed '1s/plan 2/plan 1/; s/B0.0@0/B0.0@0-a/' gone.plan >older.plan
 expect 1 "in 'carousel-plan 1' write 2, and leave out" --model mlp --plan older.plan
-sed '1s/placement=shared/placement=zero/' gone.plan >zero.plan
-expect 1 "placement shared or pipeline, not zero" --model mlp --plan zero.plan
+sed '1s/placement=shared/placement=replica/' gone.plan >replica.plan
+expect 1 "[ ] marks U2.2@1" --model mlp --plan replica.plan
 
 finish

@@ -121,7 +121,7 @@ train damaged --resume --steps 24 # the damaged one was replaced
 same whole-cdp-v2 damaged "the checkpoint before the damaged one did not go on exactly"
 
 # A signal writes a checkpoint and ends in order; the run goes on to the same end.
-mlp=(--model mlp --width 192 --batch 4 --workers 4 --threads 2 --lr 0.02 --rule cdp-v2 --steps 600)
+mlp=(--model mlp --width 192 --batch 4 --workers 4 --threads 2 --lr 0.02 --rule cdp-v2 --steps 240)
 train straight "${mlp[@]}"
 for signal in INT TERM HUP; do
     "$CAROUSEL" train "${mlp[@]}" --out "$directory/stopped-$signal" >"$directory/log" 2>&1 &
@@ -135,15 +135,15 @@ for signal in INT TERM HUP; do
     same straight "stopped-$signal" "SIG$signal: the run did not go on exactly"
 done
 
-# Killed twenty times, after a random number of steps and then some, and resumed each time: the end is the same.
+# Killed ten times, after a random number of steps and then some, and resumed each time: the end is the same.
 lines() {
     cat "$directory/killed/metrics.jsonl" 2>/dev/null | wc -l
 }
 options=("${mlp[@]}" --checkpoint-every 4)
 kills=0
-for try in $(seq 60); do
+for try in $(seq 30); do
     wanted=$(($(lines) + RANDOM % 12 + 5))
-    [ $kills = 20 ] && wanted=100000 # to the end
+    [ $kills = 10 ] && wanted=100000 # to the end
     "$CAROUSEL" train --out "$directory/killed" "${options[@]}" >"$directory/log" 2>&1 &
     runner=$!
     while [ "$(lines)" -lt $wanted ] && kill -0 $runner 2>/dev/null; do sleep 0.01; done
@@ -157,8 +157,8 @@ for try in $(seq 60); do
     esac
     [ -n "$(ls "$directory/killed/checkpoints" 2>/dev/null)" ] && options=(--resume)
 done
-[ $kills = 20 ] || fail "$kills of 20 kills hit the run"
-[ "$(lines)" = 600 ] || fail "a killed run lost lines of metrics.jsonl"
+[ $kills = 10 ] || fail "$kills of 10 kills hit the run"
+[ "$(lines)" = 240 ] || fail "a killed run lost lines of metrics.jsonl"
 same straight killed "a run that was killed and resumed ended otherwise"
 
 # In bf16 the floats go on, in another placement, too.

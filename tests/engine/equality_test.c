@@ -12,25 +12,11 @@
 #include <cmocka.h>
 
 #include "carousel/evaluate.h"
-#include "engine/sequential.h"
-#include "engine/world.h"
+#include "engine/equality.h"
 
-enum { STEPS = 6, MAX_LABELS = 64 };
+enum { MAX_LABELS = 64 };
 
-/* Sanitizers make a step many times slower: they see every kind of case, but not all of them. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define REDUCED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define REDUCED 1
-#endif
-#endif
-#ifdef REDUCED
-static const int worker_counts[] = {1, 3}, thread_counts[] = {2};
-#else
-static const int worker_counts[] = {1, 2, 3, 4}, thread_counts[] = {1, 2, 4};
-#endif
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+static const int worker_counts[] = CAR_EQUALITY_WORKERS, thread_counts[] = CAR_EQUALITY_THREADS;
 
 /* ---- models -------------------------------------------------------------------------------- */
 
@@ -71,222 +57,6 @@ static const car_small_model resnet20_bf16 = {
     .name = "resnet20",
     .config = {.batch = 2, .image_size = 4, .classes = 5, .width = 3, .precision = CAR_PRECISION_BF16}};
 
-/* ---- what to train with ---------------------------------------------------------------------- */
-
-typedef struct setting {
-    car_rule rule;
-    int workers, per_worker, slack;
-    int accumulate; /* 0: 1 */
-    bool by_worker;
-    car_optimizer_config optimizer;
-    car_schedule schedule;
-    double lr[STEPS]; /* what the schedule comes to */
-    double clip_norm;
-    int pause; /* steps after which the engine is drained, and goes on; 0: not at all */
-    size_t shared_update_bytes;
-    car_recompute_config recompute;
-    int64_t *helped; /* counts chunks that idle threads made; or NULL */
-} setting;
-
-static setting with_sgd(car_rule rule, int workers, int per_worker) {
-    setting s = {.rule = rule, .workers = workers, .per_worker = per_worker, .schedule = {.lr = 0.05}};
-    s.optimizer = car_optimizer_config_default();
-    s.optimizer.weight_decay = 5e-4;
-    for (int t = 0; t < STEPS; t++) {
-        s.lr[t] = s.schedule.lr;
-    }
-    return s;
-}
-
-static setting with_adamw(car_rule rule, int workers, int per_worker) {
-    setting s = with_sgd(rule, workers, per_worker);
-    s.optimizer.kind = CAR_OPTIMIZER_ADAMW;
-    s.optimizer.weight_decay = 0.01;
-    s.schedule.lr = 1e-3;
-    for (int t = 0; t < STEPS; t++) {
-        s.lr[t] = s.schedule.lr;
-    }
-    return s;
-}
-
-static const char *describe(const setting *s, int threads) {
-    static char text[160];
-    snprintf(text, sizeof text, "%s, %s, N = %d, k = %d, M = %d%s, P = %d, slack %d, clip %g, pause %d",
-             car_rule_text(s->rule), car_optimizer_text(s->optimizer.kind), s->workers, s->per_worker, s->accumulate,
-             s->by_worker ? " by worker" : "", threads, s->slack, s->clip_norm, s->pause);
-    return text;
-}
-
-static car_sequential *run_sequential(car_world *w, const setting *s) {
-    const car_sequential_config config = {.rule = s->rule,
-                                          .workers = s->workers,
-                                          .per_worker = s->per_worker,
-                                          .accumulate = s->accumulate,
-                                          .by_worker = s->by_worker,
-                                          .freshness_slack = s->slack,
-                                          .steps = STEPS,
-                                          .lr = s->lr,
-                                          .optimizer = s->optimizer,
-                                          .clip_norm = s->clip_norm,
-                                          .seed = CAR_WORLD_SEED,
-                                          .feed = car_world_feed,
-                                          .feed_user = w};
-    car_sequential *sequential = NULL;
-    car_world_must(w, car_sequential_create(w->program, w->arena, &config, &sequential));
-    car_world_start(w, car_sequential_weights(sequential, 0));
-    car_world_must(w, car_sequential_run(sequential));
-    return sequential;
-}
-
-/* ---- comparing ------------------------------------------------------------------------------- */
-
-/* The first parameter in which two versions differ, or CAR_NONE. */
-static int first_difference(const car_world *w, const car_weights *a, const car_weights *b) {
-    int found = CAR_NONE;
-    for (int p = 0; found == CAR_NONE && p < car_graph_param_count(w->graph); p++) {
-        size_t count = (size_t)car_shape_elements(car_graph_param(w->graph, p)->shape);
-        float *left = malloc(count * sizeof *left), *right = malloc(count * sizeof *right);
-        assert_true(left && right);
-        car_world_must(w, car_weights_get(a, p, left));
-        car_world_must(w, car_weights_get(b, p, right));
-        if (memcmp(left, right, count * sizeof *left) != 0) {
-            found = p;
-        }
-        free(right);
-        free(left);
-    }
-    return found;
-}
-
-typedef struct losses {
-    double loss[STEPS];
-    int64_t next;
-} losses;
-
-static void note_loss(void *user, const car_step_report *report) {
-    losses *l = user;
-    if (report->step == l->next && report->step < STEPS) {
-        l->loss[l->next++] = report->loss;
-    }
-}
-
-static void expect_same_stages(const car_world *w, const car_partition *partition, const car_sequential *sequential) {
-    for (int j = 0; j < partition->stage_count; j++) {
-        for (int l = partition->stages[j].first; l < partition->stages[j].end; l++) {
-            if (car_sequential_stage(sequential, l) != j) {
-                fail_msg("%s is in stage %d of the engine, but in %d by definition", car_graph_op(w->graph, l)->name, j,
-                         car_sequential_stage(sequential, l));
-            }
-        }
-    }
-}
-
-static void train(car_world *w, const setting *s, int threads, car_trainer *trainer, const car_sequential *expected,
-                  const losses *got) {
-    car_world_start(w, car_trainer_weights(trainer));
-    if (s->pause > 0) {
-        car_world_must(w, car_trainer_run(trainer, s->pause));
-        assert_int_equal(car_trainer_steps(trainer), s->pause);
-        int cut = first_difference(w, car_trainer_weights(trainer), car_sequential_weights(expected, s->pause));
-        if (cut != CAR_NONE) {
-            fail_msg("%s: %s differs at the pause", describe(s, threads), car_graph_param(w->graph, cut)->name);
-        }
-    }
-    car_world_must(w, car_trainer_run(trainer, STEPS));
-    assert_int_equal(car_trainer_steps(trainer), STEPS);
-    assert_int_equal(got->next, STEPS);
-    for (int t = 0; t < STEPS; t++) {
-        double loss = car_sequential_loss(expected, t);
-        if (memcmp(&got->loss[t], &loss, sizeof loss) != 0) {
-            fail_msg("%s: the loss of step %d is %.9g, not %.9g", describe(s, threads), t, got->loss[t], loss);
-        }
-    }
-    int param = first_difference(w, car_trainer_weights(trainer), car_sequential_weights(expected, STEPS));
-    if (param != CAR_NONE) {
-        fail_msg("%s: %s differs", describe(s, threads), car_graph_param(w->graph, param)->name);
-    }
-}
-
-static void expect_equal(car_world *w, const setting *s, int threads, const car_sequential *expected) {
-    car_partition *partition = NULL;
-    car_plan *plan = NULL;
-    car_trainer *trainer = NULL;
-    losses got = {.next = 0};
-    const car_plan_config plan_config = {.workers = s->workers,
-                                         .accumulate = s->accumulate,
-                                         .sum_order = s->by_worker ? CAR_SUM_ORDER_WORKER : CAR_SUM_ORDER_MICRO_BATCH,
-                                         .rule = s->rule,
-                                         .threads = threads,
-                                         .freshness_slack = s->slack};
-    car_trainer_config config = car_trainer_config_default();
-    config.threads = threads;
-    config.seed = CAR_WORLD_SEED;
-    config.optimizer = s->optimizer;
-    config.schedule = s->schedule;
-    config.clip_norm = s->clip_norm;
-    config.shared_update_bytes = s->shared_update_bytes;
-    config.feed = car_world_feed;
-    config.feed_user = w;
-    config.report = note_loss;
-    config.report_user = &got;
-    const car_partition_config cut = {.stages = s->workers * s->per_worker, .recompute = s->recompute};
-    car_world_must(w, car_partition_create(w->graph, &cut, &partition));
-    assert_true(s->recompute.how == CAR_RECOMPUTE_OFF || partition->recomputation.operations > 0);
-    expect_same_stages(w, partition, expected);
-    car_world_must(w, car_plan_create(w->context, partition, &plan_config, &plan));
-    car_world_must(w, car_plan_validate(plan, 4, NULL));
-    car_world_must(w, car_trainer_create(plan, w->program, w->arena, &config, &trainer));
-    train(w, s, threads, trainer, expected, &got);
-    if (s->helped) {
-        *s->helped += car_trainer_time(trainer).helped;
-    }
-    car_trainer_destroy(trainer);
-    car_plan_destroy(plan);
-    car_partition_destroy(partition);
-}
-
-/* For every number of threads, against one run of the sequential trainer. */
-static void check(car_world *w, const setting *s) {
-    car_sequential *expected = run_sequential(w, s);
-    for (int c = 0; c < COUNT(thread_counts); c++) {
-        expect_equal(w, s, thread_counts[c], expected);
-        if (s->rule == CAR_RULE_DP) {
-            setting accumulate = *s;
-            accumulate.rule = CAR_RULE_ACCUMULATE;
-            expect_equal(w, &accumulate, thread_counts[c], expected);
-        }
-    }
-    car_sequential_destroy(expected);
-}
-
-/* Rules without a delay are one mathematics; dp's workers add their own first. */
-static void check_without_delay(car_world *w, const setting *s, int threads, const car_sequential *expected) {
-    static const car_rule all[] = {CAR_RULE_DP, CAR_RULE_ACCUMULATE, CAR_RULE_STAGGER};
-    setting of_rule = *s;
-    for (int r = 0; r < COUNT(all); r++) {
-        of_rule.rule = all[r];
-        if (all[r] != CAR_RULE_DP || s->by_worker) {
-            expect_equal(w, &of_rule, threads, expected);
-        }
-    }
-}
-
-/* Several micro-batches of a worker in a step, in both orders of addition. */
-static void check_several(car_world *w, setting s) {
-    for (int by_worker = 0; by_worker < 2; by_worker++) {
-        s.by_worker = by_worker;
-        car_sequential *expected = run_sequential(w, &s);
-        for (int threads = 1; threads <= s.workers; threads += 2) {
-            if (s.rule == CAR_RULE_DP) {
-                check_without_delay(w, &s, threads, expected);
-            } else {
-                expect_equal(w, &s, threads, expected);
-            }
-        }
-        car_sequential_destroy(expected);
-    }
-}
-
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static const car_rule rules[] = {CAR_RULE_DP, CAR_RULE_CDP_V1, CAR_RULE_CDP_V2};
@@ -294,13 +64,13 @@ static const car_rule rules[] = {CAR_RULE_DP, CAR_RULE_CDP_V1, CAR_RULE_CDP_V2};
 static void test_matrix(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    for (int r = 0; r < COUNT(rules); r++) {
-        for (int n = 0; n < COUNT(worker_counts); n++) {
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
+        for (int n = 0; n < CAR_COUNT(worker_counts); n++) {
             for (int k = 1; k <= 2; k++) {
-                const setting sgd = with_sgd(rules[r], worker_counts[n], k);
-                const setting adamw = with_adamw(rules[r], worker_counts[n], k);
-                check(&w, &sgd);
-                check(&w, &adamw);
+                const car_equality_setting sgd = car_equality_sgd(rules[r], worker_counts[n], k);
+                const car_equality_setting adamw = car_equality_adamw(rules[r], worker_counts[n], k);
+                car_equality_check(&w, &sgd);
+                car_equality_check(&w, &adamw);
             }
         }
     }
@@ -311,9 +81,9 @@ static void test_slack(void **state) {
     car_world w;
     car_world_open(&w, *state);
     for (int k = 1; k <= 2; k++) {
-        setting s = with_sgd(CAR_RULE_CDP_V2, 3, k);
+        car_equality_setting s = car_equality_sgd(CAR_RULE_CDP_V2, 3, k);
         s.slack = 1;
-        check(&w, &s);
+        car_equality_check(&w, &s);
     }
     car_world_close(&w);
 }
@@ -322,10 +92,10 @@ static void test_slack(void **state) {
 static void test_recompute(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    for (int r = 0; r < COUNT(rules); r++) {
-        setting s = with_sgd(rules[r], 3, 1);
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
+        car_equality_setting s = car_equality_sgd(rules[r], 3, 1);
         s.recompute = (car_recompute_config){.how = CAR_RECOMPUTE_FIRST, .tensors = r == 0 ? 6 : 1000};
-        check(&w, &s);
+        car_equality_check(&w, &s);
     }
     car_world_close(&w);
 }
@@ -333,9 +103,9 @@ static void test_recompute(void **state) {
 static void test_dropout(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    for (int r = 0; r < COUNT(rules); r++) {
-        const setting s = with_sgd(rules[r], 3, 1);
-        check(&w, &s);
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
+        const car_equality_setting s = car_equality_sgd(rules[r], 3, 1);
+        car_equality_check(&w, &s);
     }
     car_world_close(&w);
 }
@@ -344,27 +114,27 @@ static void test_dropout(void **state) {
 static void test_clip(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    for (int r = 0; r < COUNT(rules); r++) {
-        setting s = with_sgd(rules[r], 3, 2);
-        car_sequential *free_run = run_sequential(&w, &s);
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
+        car_equality_setting s = car_equality_sgd(rules[r], 3, 2);
+        car_sequential *free_run = car_equality_sequential(&w, &s);
         double low = car_sequential_norm(free_run, 0), high = low;
-        for (int t = 1; t < STEPS; t++) {
+        for (int t = 1; t < CAR_EQUALITY_STEPS; t++) {
             double norm = car_sequential_norm(free_run, t);
             low = norm < low ? norm : low;
             high = norm > high ? norm : high;
         }
         s.clip_norm = (low + high) / 2;
-        car_sequential *clipped = run_sequential(&w, &s);
-        assert_int_not_equal(
-            first_difference(&w, car_sequential_weights(free_run, STEPS), car_sequential_weights(clipped, STEPS)),
-            CAR_NONE);
+        car_sequential *clipped = car_equality_sequential(&w, &s);
+        assert_int_not_equal(car_equality_difference(&w, car_sequential_weights(free_run, CAR_EQUALITY_STEPS),
+                                                     car_sequential_weights(clipped, CAR_EQUALITY_STEPS)),
+                             CAR_NONE);
         car_sequential_destroy(clipped);
         car_sequential_destroy(free_run);
-        check(&w, &s);
+        car_equality_check(&w, &s);
         s.pause = 3; /* the previous norm outlives the cut */
-        check(&w, &s);
+        car_equality_check(&w, &s);
         s.clip_norm = low / 2; /* every step */
-        check(&w, &s);
+        car_equality_check(&w, &s);
     }
     car_world_close(&w);
 }
@@ -373,11 +143,11 @@ static void test_clip(void **state) {
 static void test_bf16(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    for (int r = 0; r < COUNT(rules); r++) {
-        setting s = with_adamw(rules[r], 3, 1);
-        check(&w, &s);
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
+        car_equality_setting s = car_equality_adamw(rules[r], 3, 1);
+        car_equality_check(&w, &s);
         s.pause = 3;
-        check(&w, &s);
+        car_equality_check(&w, &s);
     }
     car_world_close(&w);
 }
@@ -385,11 +155,11 @@ static void test_bf16(void **state) {
 static void test_pause(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    for (int r = 0; r < COUNT(rules); r++) {
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
         for (int pause = 1; pause <= 4; pause++) {
-            setting s = with_adamw(rules[r], 3, 2);
+            car_equality_setting s = car_equality_adamw(rules[r], 3, 2);
             s.pause = pause;
-            check(&w, &s);
+            car_equality_check(&w, &s);
         }
     }
     car_world_close(&w);
@@ -399,18 +169,19 @@ static void test_pause(void **state) {
 static void test_options(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    for (int r = 0; r < COUNT(rules); r++) {
-        setting s = with_sgd(rules[r], 3, 1);
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
+        car_equality_setting s = car_equality_sgd(rules[r], 3, 1);
         s.optimizer.nesterov = true;
         s.optimizer.decay_weights_only = true;
         s.optimizer.weight_decay = 0.1;
         s.schedule = (car_schedule){.kind = CAR_SCHEDULE_STEP, .lr = 0.0625, .every = 2, .gamma = 0.5};
-        memcpy(s.lr, (const double[STEPS]){0.0625, 0.0625, 0.03125, 0.03125, 0.015625, 0.015625}, sizeof s.lr);
-        check(&w, &s);
-        s = with_sgd(rules[r], 2, 2);
+        memcpy(s.lr, (const double[CAR_EQUALITY_STEPS]){0.0625, 0.0625, 0.03125, 0.03125, 0.015625, 0.015625},
+               sizeof s.lr);
+        car_equality_check(&w, &s);
+        s = car_equality_sgd(rules[r], 2, 2);
         s.optimizer.momentum = 0;
         s.optimizer.weight_decay = 0;
-        check(&w, &s);
+        car_equality_check(&w, &s);
     }
     car_world_close(&w);
 }
@@ -420,16 +191,16 @@ static void test_correction(void **state) {
     static const car_correction corrections[] = {{.c = 0.9}, {.c = 1, .a = 1.5}, {.c = 0.8, .a = 1}};
     car_world w;
     car_world_open(&w, *state);
-    for (int r = 0; r < COUNT(rules); r++) {
-        for (int c = 0; c < COUNT(corrections); c++) {
-            setting s = c % 2 ? with_adamw(rules[r], 3, 1) : with_sgd(rules[r], 3, 2);
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
+        for (int c = 0; c < CAR_COUNT(corrections); c++) {
+            car_equality_setting s = c % 2 ? car_equality_adamw(rules[r], 3, 1) : car_equality_sgd(rules[r], 3, 2);
             s.optimizer.momentum = 0.85;
             s.optimizer.correction = corrections[c];
-            check(&w, &s);
+            car_equality_check(&w, &s);
             s.optimizer.kind = c % 2 ? CAR_OPTIMIZER_SGD : CAR_OPTIMIZER_ADAMW;
             s.slack = rules[r] == CAR_RULE_CDP_V2;
             s.pause = 2;
-            check(&w, &s);
+            car_equality_check(&w, &s);
         }
     }
     car_world_close(&w);
@@ -438,15 +209,15 @@ static void test_correction(void **state) {
 static void test_muon(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    for (int r = 0; r < COUNT(rules); r++) {
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
         for (int corrected = 0; corrected < 2; corrected++) {
-            setting s = with_adamw(rules[r], 3, 1);
+            car_equality_setting s = car_equality_adamw(rules[r], 3, 1);
             s.optimizer.kind = CAR_OPTIMIZER_MUON;
             s.optimizer.adamw_ratio = 0.1;
             s.optimizer.decay_weights_only = true;
             s.optimizer.correction = corrected ? (car_correction){.c = 0.9, .a = 1} : (car_correction){0};
             s.pause = corrected ? 3 : 0;
-            check(&w, &s);
+            car_equality_check(&w, &s);
         }
     }
     car_world_close(&w);
@@ -458,14 +229,14 @@ static void test_denormal_sums(void **state) {
     car_world_open(&w, *state);
     w.input_scale = 3e-36f;
     memset(w.start[0], 0, (size_t)car_shape_elements(car_graph_param(w.graph, 0)->shape) * sizeof(float));
-    for (int r = 0; r < COUNT(rules); r++) {
-        setting s = with_sgd(rules[r], 4, 1);
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
+        car_equality_setting s = car_equality_sgd(rules[r], 4, 1);
         s.optimizer.weight_decay = 0;
         s.schedule.lr = 1;
-        for (int t = 0; t < STEPS; t++) {
+        for (int t = 0; t < CAR_EQUALITY_STEPS; t++) {
             s.lr[t] = s.schedule.lr;
         }
-        check(&w, &s);
+        car_equality_check(&w, &s);
     }
     car_world_close(&w);
 }
@@ -474,13 +245,13 @@ static void test_denormal_sums(void **state) {
 static void test_accumulate(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    for (int r = 0; r < COUNT(rules); r++) {
+    for (int r = 0; r < CAR_COUNT(rules); r++) {
         for (int M = 2; M <= 3; M++) {
-            setting s = M == 2 ? with_sgd(rules[r], 3, 1) : with_adamw(rules[r], 2, 2);
+            car_equality_setting s = M == 2 ? car_equality_sgd(rules[r], 3, 1) : car_equality_adamw(rules[r], 2, 2);
             s.accumulate = M;
             s.pause = M == 2 ? 3 : 0;
             s.clip_norm = M == 3 ? 0.5 : 0;
-            check_several(&w, s);
+            car_equality_check_several(&w, s);
         }
     }
     car_world_close(&w);
@@ -490,11 +261,11 @@ static void test_accumulate(void **state) {
 static void test_stagger(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    setting s = with_sgd(CAR_RULE_DP, 3, 2);
-    car_sequential *expected = run_sequential(&w, &s);
+    car_equality_setting s = car_equality_sgd(CAR_RULE_DP, 3, 2);
+    car_sequential *expected = car_equality_sequential(&w, &s);
     s.rule = CAR_RULE_STAGGER;
-    for (int c = 0; c < COUNT(thread_counts); c++) {
-        expect_equal(&w, &s, thread_counts[c], expected);
+    for (int c = 0; c < CAR_COUNT(thread_counts); c++) {
+        car_equality_expect(&w, &s, thread_counts[c], expected);
     }
     car_sequential_destroy(expected);
     car_world_close(&w);
@@ -504,27 +275,27 @@ static void test_stagger(void **state) {
 static void test_rules_differ(void **state) {
     car_world w;
     car_world_open(&w, *state);
-    const setting dp = with_sgd(CAR_RULE_DP, 3, 1), v1 = with_sgd(CAR_RULE_CDP_V1, 3, 1);
-    const setting v2 = with_sgd(CAR_RULE_CDP_V2, 3, 1);
-    setting slack = v2;
+    const car_equality_setting dp = car_equality_sgd(CAR_RULE_DP, 3, 1), v1 = car_equality_sgd(CAR_RULE_CDP_V1, 3, 1);
+    const car_equality_setting v2 = car_equality_sgd(CAR_RULE_CDP_V2, 3, 1);
+    car_equality_setting slack = v2;
     slack.slack = 1;
-    car_sequential *runs[] = {run_sequential(&w, &dp), run_sequential(&w, &v1), run_sequential(&w, &v2),
-                              run_sequential(&w, &slack)};
-    for (int a = 0; a < COUNT(runs); a++) {
-        for (int b = a + 1; b < COUNT(runs); b++) {
-            int param =
-                first_difference(&w, car_sequential_weights(runs[a], STEPS), car_sequential_weights(runs[b], STEPS));
+    car_sequential *runs[] = {car_equality_sequential(&w, &dp), car_equality_sequential(&w, &v1),
+                              car_equality_sequential(&w, &v2), car_equality_sequential(&w, &slack)};
+    for (int a = 0; a < CAR_COUNT(runs); a++) {
+        for (int b = a + 1; b < CAR_COUNT(runs); b++) {
+            int param = car_equality_difference(&w, car_sequential_weights(runs[a], CAR_EQUALITY_STEPS),
+                                                car_sequential_weights(runs[b], CAR_EQUALITY_STEPS));
             assert_int_not_equal(param, CAR_NONE);
         }
     }
     for (int p = 0; p < car_graph_param_count(w.graph); p++) {
         size_t bytes = car_program_param_bytes(w.program, p);
-        for (int t = 0; t < STEPS; t++) {
+        for (int t = 0; t < CAR_EQUALITY_STEPS; t++) {
             assert_memory_not_equal(car_weights_data(car_sequential_weights(runs[2], t), p),
                                     car_weights_data(car_sequential_weights(runs[2], t + 1), p), bytes);
         }
     }
-    for (int a = 0; a < COUNT(runs); a++) {
+    for (int a = 0; a < CAR_COUNT(runs); a++) {
         car_sequential_destroy(runs[a]);
     }
     car_world_close(&w);
@@ -596,12 +367,12 @@ static void test_helping(void **state) {
     car_world_open(&w, *state);
     for (int kind = 0; kind < CAR_OPTIMIZERS; kind++) {
         for (int n = 1; n <= 3; n += 2) {
-            setting s = with_adamw(n == 1 ? CAR_RULE_DP : CAR_RULE_CDP_V2, n, 1);
+            car_equality_setting s = car_equality_adamw(n == 1 ? CAR_RULE_DP : CAR_RULE_CDP_V2, n, 1);
             s.optimizer.kind = (car_optimizer_kind)kind;
             s.optimizer.correction = n == 1 ? (car_correction){0} : (car_correction){.c = 0.9, .a = 1};
             s.shared_update_bytes = 1024;
             s.helped = &helped;
-            check(&w, &s);
+            car_equality_check(&w, &s);
         }
     }
     assert_true(helped > 0);

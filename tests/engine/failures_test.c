@@ -90,7 +90,7 @@ static void test_unproven_plan_is_refused(void **state) {
     assert_failed(&session, car_trainer_create(plan, session.program, session.arena, &training, &trainer),
                   CAR_ERROR_ARGUMENT, "the plan was not proven");
     car_context_clear_error(session.context);
-    must(&session, car_plan_validate(plan, 4, NULL));
+    must(&session, car_plan_validate(plan, 4));
     must(&session, car_trainer_create(plan, session.program, session.arena, &training, &trainer));
     car_trainer_destroy(trainer);
     car_plan_destroy(plan);

@@ -41,7 +41,7 @@ static void test_stopping(void **state) {
         const car_placement_setting *setting = &car_placement_settings[s];
         for (int n = 0; n < 3 * setting->workers && !setting->full; n++) {
             car_placement_setting with = *setting;
-            with.cut_every = n % 3;
+            with.snapshot_every = n % 3;
             with.weights_every = n % 4 == 1 ? 3 : 0;
             const car_thread_rank like = {.setting = &with,
                                           .model = n % 4 == 3 && setting->workers == 3 ? "gpt2-nano" : "mlp",

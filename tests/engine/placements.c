@@ -46,6 +46,8 @@ const car_placement_setting car_placement_settings[] = {
     {CAR_PLACEMENT_REPLICA, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2, 0},
     {CAR_PLACEMENT_REPLICA, 4, 1, 2, 2, CAR_MAPPING_INTERLEAVED, true, 0, 0, 3, 0},
     {CAR_PLACEMENT_ZERO, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2, 0},
+    {CAR_PLACEMENT_ZERO, 3, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2, 0},
+    {CAR_PLACEMENT_ZERO, 2, 1, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2, 1},
     {CAR_PLACEMENT_PIPELINE, 2, 2, 2, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2, 0},
     {CAR_PLACEMENT_GRID, 2, 1, 3, 1, CAR_MAPPING_INTERLEAVED, false, 0, 0, 2, 0},
 };
@@ -71,14 +73,14 @@ static void require(car_transport *transport, bool holds, const char *what, cons
 }
 
 /* The norm of the difference over the norm of the weights; 0 only if all bits are the same. */
-static double compare(car_session *session, car_cut *cut) {
+static double compare(car_session *session, car_snapshot *snapshot) {
     double difference = 0, square = 0;
     bool same = true;
     for (int p = 0; p < car_graph_param_count(session->graph); p++) {
         size_t count = (size_t)car_shape_elements(car_graph_param(session->graph, p)->shape);
         float *a = malloc(count * sizeof *a), *b = malloc(count * sizeof *b);
         car_weights_get(car_trainer_weights(session->trainer), p, a);
-        car_cut_get(cut, CAR_CUT_WEIGHTS, p, b);
+        car_snapshot_get(snapshot, CAR_SNAPSHOT_WEIGHTS, p, b);
         for (size_t e = 0; e < count; e++) {
             double d = (double)a[e] - (double)b[e];
             difference += d * d;
@@ -131,6 +133,7 @@ car_session_config car_placement_configure(const car_placement_setting *s, const
         config.training.skip_nonfinite = true;
         config.fault = (car_fault){CAR_FAULT_VALUE, 2, 1, NAN};
     }
+    config.training.link_pacing = guarded || s->workers == 3 ? CAR_LINKS_PACED : CAR_LINKS_UNPACED;
     config.log = log_line;
     return config;
 }
@@ -140,7 +143,7 @@ car_plan_config car_placement_plan(const car_placement_setting *s, const car_pla
     config.placement = s->placement;
     config.mapping = s->mapping;
     config.ranks = s->placement == CAR_PLACEMENT_REPLICA ? s->ranks : 0;
-    config.zero_copies = car_rule_info_of(config.rule)->cyclic ? s->zero_copies : 0;
+    config.zero_copies = car_rule_info_of(config.rule)->spaced ? s->zero_copies : 0;
     config.piece_bytes = s->workers == 3 || s->threads > 1 ? PIECE_BYTES : 0; /* of the others, sums are not cut */
     return config;
 }
@@ -193,10 +196,11 @@ static size_t most_at_once(car_transport *transport, car_arena *arena, double st
     return most;
 }
 
-/* zero's cycle: two versions of everything, and of a tied parameter the copies that travel on their own. With two copies of a
- * version at most five: ranks that are early or late may use a copy at the same time, and an owner makes a version beside the
- * one before if that is still being sent. */
-static bool has_few_versions(const car_partition *partition, int copies, size_t most) {
+/* zero: two versions of everything, and of a tied parameter the copies that travel on their own. With two copies of a version
+ * what the plan counts where sends last, within 4 %: ranks that are early or late may use a copy at the same time, and an
+ * owner makes a version beside the one before if that is still being sent. */
+static bool has_few_versions(const car_partition *partition, int copies, const car_weights_ledger *ledger,
+                             size_t most) {
     size_t bytes = 0;
     size_t masters = 0;
     for (int b = 0; b < partition->bundle_count; b++) {
@@ -205,8 +209,8 @@ static bool has_few_versions(const car_partition *partition, int copies, size_t 
         masters += b < partition->stage_count && bundle->copy_bytes != bundle->bytes ? bundle->bytes : 0;
     }
     most -= masters;
-    return most > bytes / 2 &&
-           most <= (copies == 1 ? 2 : 5) * bytes; /* much may be in flight, where it counts as messages */
+    double planned = copies == 1 ? 2 * (double)bytes : 1.04 * (double)(ledger->lasting + ledger->lasting_tied);
+    return most > bytes / 2 && (double)most <= planned; /* much may be in flight, where it counts as messages */
 }
 
 /* ---- one case ------------------------------------------------------------------------------------------ */
@@ -237,16 +241,17 @@ static bool same_reports(const car_session *session, const reports *r, double to
 
 /* As many snapshots as are due, and under the cyclic rules what the shared engine has after the same steps. */
 static bool same_snapshots(car_session *session, const car_snapshot_keeper *k, car_rule rule, int64_t steps) {
-    car_cut *expected = NULL;
+    car_snapshot *expected = NULL;
     bool good = k->count == car_snapshots_expected(k->setting, steps) &&
-                car_trainer_create_cut(session->trainer, &expected) == CAR_OK;
+                car_trainer_create_snapshot(session->trainer, &expected) == CAR_OK;
     for (int c = 0; good && c < k->count && rule != CAR_RULE_DP; c++) {
-        const car_cut *cut = k->cuts[c];
-        good = car_trainer_run(session->trainer, car_cut_get_numbers(cut).step) == CAR_OK &&
-               car_trainer_take_cut(session->trainer, expected) == CAR_OK &&
-               car_snapshots_are_equal(session->graph, expected, cut, car_snapshots_is_whole(k->setting, cut));
+        const car_snapshot *snapshot = k->snapshots[c];
+        good =
+            car_trainer_run(session->trainer, car_snapshot_get_numbers(snapshot).step) == CAR_OK &&
+            car_trainer_take_snapshot(session->trainer, expected) == CAR_OK &&
+            car_snapshots_are_equal(session->graph, expected, snapshot, car_snapshots_is_whole(k->setting, snapshot));
     }
-    car_cut_destroy(expected);
+    car_snapshot_destroy(expected);
     if (!good) {
         printf("FAILED snapshots: %d of %d, or not the same\n", k->count, car_snapshots_expected(k->setting, steps));
     }
@@ -278,7 +283,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
     car_plan *plan = NULL;
     car_arena *arena = NULL;
     car_rank *rank = NULL;
-    car_cut *cut = NULL;
+    car_snapshot *snapshot = NULL;
     int64_t steps = rule == CAR_RULE_DP ? DP_STEPS : STEPS;
     bool first = car_transport_rank(transport) == 0, good = true;
     size_t most = 0;
@@ -290,7 +295,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
             session.context);
     require(transport, car_plan_create(session.context, partition, &plan_config, &plan) == CAR_OK, "planning",
             session.context);
-    require(transport, car_plan_validate(plan, 4, NULL) == CAR_OK, "proving the plan", session.context);
+    require(transport, car_plan_validate(plan, 4) == CAR_OK, "proving the plan", session.context);
     require(transport, car_arena_create(session.context, 0, &arena) == CAR_OK, "arena", session.context);
     car_trainer_config training = config.training;
     training.threads = s->threads;
@@ -304,19 +309,23 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
     keeper.rank = rank;
     require(transport, train(rank, transport, arena, steps, &most) == CAR_OK, "training", session.context);
     if (first) {
-        require(transport, car_cut_create(session.program, arena, false, 0, &cut) == CAR_OK, "cut", session.context);
+        require(transport, car_snapshot_create(session.program, arena, false, 0, &snapshot) == CAR_OK, "snapshot",
+                session.context);
     }
-    require(transport, car_rank_gather(rank, cut) == CAR_OK, "gathering", session.context);
+    require(transport, car_rank_gather(rank, snapshot) == CAR_OK, "gathering", session.context);
     if (first) {
         good = same_snapshots(&session, &keeper, rule, steps);
         require(transport, car_trainer_run(session.trainer, steps) == CAR_OK, "shared", session.context);
-        double difference = compare(&session, cut);
+        double difference = compare(&session, snapshot);
         good = good && (rule == CAR_RULE_DP ? difference <= 1e-5 /* not of NaN */ : difference == 0);
         good = good && (!guarded || same_reports(&session, &reported, rule == CAR_RULE_DP ? 1e-4 : 0));
         if (s->placement == CAR_PLACEMENT_ZERO && rule != CAR_RULE_DP) {
             double all = (double)car_graph_param_bytes(session.graph);
-            printf("   at most %.2f of the weights at once\n", (double)most / all);
-            good = good && has_few_versions(session.partition, car_plan_config_of(plan)->zero_copies, most);
+            car_weights_ledger ledger;
+            require(transport, car_plan_count_weights(plan, &ledger) == CAR_OK, "counting weights", session.context);
+            printf("   at most %.2f of the weights at once; the plan has %.2f\n", (double)most / all,
+                   (double)(ledger.lasting + ledger.lasting_tied) / all);
+            good = good && has_few_versions(session.partition, car_plan_config_of(plan)->zero_copies, &ledger, most);
         }
         if (s->placement == CAR_PLACEMENT_SHARED && rule != CAR_RULE_DP && s->workers > 2) {
             /* Paced: the workers' peaks do not meet. */
@@ -337,7 +346,7 @@ bool car_placement_run(car_transport *transport, const car_placement_setting *s,
                car_plan_devices(plan), difference);
         fflush(stdout);
     }
-    car_cut_destroy(cut);
+    car_snapshot_destroy(snapshot);
     car_snapshots_close(&keeper);
     car_rank_destroy(rank);
     for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {
@@ -373,18 +382,18 @@ static car_status feed_and_stop(void *user, int64_t step, int worker, car_tape *
     return car_session_feed(s->session, step, worker, tape);
 }
 
-/* The norm of the difference over that of the values, over the first `parts` that two cuts have; 0 only if all bits are
+/* The norm of the difference over that of the values, over the first `parts` that two snapshots have; 0 only if all bits are
  * the same. */
-static double compare_cuts(const car_session *session, const car_cut *a, const car_cut *b, int parts) {
+static double compare_snapshots(const car_session *session, const car_snapshot *a, const car_snapshot *b, int parts) {
     double difference = 0, square = 0;
     bool same = true;
     for (int p = 0; p < car_graph_param_count(session->graph); p++) {
         size_t count = (size_t)car_shape_elements(car_graph_param(session->graph, p)->shape);
         float *x = malloc(count * sizeof *x), *y = malloc(count * sizeof *y);
         for (int part = 0; part < parts; part++) {
-            if (car_cut_has(a, (car_cut_part)part, p)) {
-                car_cut_get(a, (car_cut_part)part, p, x);
-                car_cut_get(b, (car_cut_part)part, p, y);
+            if (car_snapshot_has(a, (car_snapshot_part)part, p)) {
+                car_snapshot_get(a, (car_snapshot_part)part, p, x);
+                car_snapshot_get(b, (car_snapshot_part)part, p, y);
                 same = same && memcmp(x, y, count * sizeof *x) == 0;
                 for (size_t e = 0; e < count; e++) {
                     double d = (double)x[e] - (double)y[e];
@@ -399,22 +408,22 @@ static double compare_cuts(const car_session *session, const car_cut *a, const c
     return same ? 0 : fmax(sqrt(difference / square), 1e-30);
 }
 
-static bool ended_well(car_session *session, const car_cut *cut, const reports *reported, car_rule rule,
+static bool ended_well(car_session *session, const car_snapshot *snapshot, const reports *reported, car_rule rule,
                        int64_t steps) {
-    car_cut *expected = NULL;
-    bool good = car_trainer_create_cut(session->trainer, &expected) == CAR_OK &&
+    car_snapshot *expected = NULL;
+    bool good = car_trainer_create_snapshot(session->trainer, &expected) == CAR_OK &&
                 car_trainer_run(session->trainer, steps) == CAR_OK &&
-                car_trainer_take_cut(session->trainer, expected) == CAR_OK;
+                car_trainer_take_snapshot(session->trainer, expected) == CAR_OK;
     /* Without the optimizer's state under dp: batch norm amplifies what rounding does to single gradients. */
-    int parts = rule == CAR_RULE_DP ? CAR_CUT_STATE_0 : CAR_CUT_PARTS;
-    double difference = good ? compare_cuts(session, expected, cut, parts) : NAN;
+    int parts = rule == CAR_RULE_DP ? CAR_SNAPSHOT_STATE_0 : CAR_SNAPSHOT_PARTS;
+    double difference = good ? compare_snapshots(session, expected, snapshot, parts) : NAN;
     good = good && (rule == CAR_RULE_DP ? difference <= 1e-5 : difference == 0) && reported->count == steps &&
-           car_cut_get_numbers(cut).step == steps;
+           car_snapshot_get_numbers(snapshot).step == steps;
     if (!good) {
         printf("FAILED after step %lld: %.2g, %lld reports\n", (long long)steps, difference,
                (long long)reported->count);
     }
-    car_cut_destroy(expected);
+    car_snapshot_destroy(expected);
     return good;
 }
 
@@ -428,12 +437,12 @@ bool car_placement_stop(car_transport *transport, const car_placement_setting *s
     stopper stop = {.session = &session, .step = step, .worker = stopper_};
     reports reported = {0};
     car_snapshot_keeper keeper;
-    car_cut *cut = NULL;
+    car_snapshot *snapshot = NULL;
     bool first = car_transport_rank(transport) == 0, good = true;
     require(transport, car_session_open(&session, &config) == CAR_OK, "opening", session.context);
     require(transport, car_plan_create(session.context, session.partition, &plan_config, &plan) == CAR_OK, "planning",
             session.context);
-    require(transport, car_plan_validate(plan, 4, NULL) == CAR_OK, "proving the plan", session.context);
+    require(transport, car_plan_validate(plan, 4) == CAR_OK, "proving the plan", session.context);
     require(transport, car_arena_create(session.context, 0, &arena) == CAR_OK, "arena", session.context);
     car_trainer_config training = config.training;
     training.threads = s->threads;
@@ -449,17 +458,17 @@ bool car_placement_stop(car_transport *transport, const car_placement_setting *s
     require(transport, car_rank_run(stop.rank, 40) == CAR_OK, "training", session.context);
     int64_t steps = car_rank_steps(stop.rank);
     if (first) {
-        require(transport, car_rank_create_cut(stop.rank, &cut) == CAR_OK, "cut", session.context);
+        require(transport, car_rank_create_snapshot(stop.rank, &snapshot) == CAR_OK, "snapshot", session.context);
     }
-    require(transport, car_rank_gather(stop.rank, cut) == CAR_OK, "gathering", session.context);
+    require(transport, car_rank_gather(stop.rank, snapshot) == CAR_OK, "gathering", session.context);
     if (first) {
-        good = same_snapshots(&session, &keeper, rule, steps) && ended_well(&session, cut, &reported, rule, steps);
+        good = same_snapshots(&session, &keeper, rule, steps) && ended_well(&session, snapshot, &reported, rule, steps);
         printf("%s %s %s %s N=%d k=%d R=%d: stopped in step %lld, ended after %lld\n", good ? "ok" : "FAILED", model,
                car_rule_text(rule), car_placement_text(s->placement), s->workers, s->per_worker, car_plan_devices(plan),
                (long long)step + 1, (long long)steps);
         fflush(stdout);
     }
-    car_cut_destroy(cut);
+    car_snapshot_destroy(snapshot);
     car_snapshots_close(&keeper);
     car_rank_destroy(stop.rank);
     for (int c = 0; c < CAR_MEMORY_CATEGORIES; c++) {

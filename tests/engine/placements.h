@@ -12,10 +12,10 @@ typedef struct car_placement_setting {
     car_placement placement;
     int workers, per_worker, ranks, threads;
     car_mapping mapping;
-    bool full;                    /* not in CI */
-    int cut_every, weights_every; /* snapshots on the way; 0: none */
-    int accumulate;               /* micro-batches a worker in a step; 0: 1 */
-    int zero_copies;              /* zero in the cycle; 0: two */
+    bool full;                         /* not in CI */
+    int snapshot_every, weights_every; /* snapshots on the way; 0: none */
+    int accumulate;                    /* micro-batches a worker in a step; 0: 1 */
+    int zero_copies;                   /* zero in the cycle; 0: two */
 } car_placement_setting;
 
 extern const car_placement_setting car_placement_settings[];

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "engine/internal.h"
-#include "engine/recorder.h"
 #include "engine/session.h"
+#include "recorder/recorder.h"
 
 enum { WORKERS = 3, STAGES = 6, STEPS = 6, FIRST = 2, END = 5 };
 
@@ -48,7 +48,7 @@ static found find(const car_recorder *recorder, const car_task *task, int row) {
         for (int s = 0; s < track->span_count; s++) {
             const car_span *span = &track->spans[s];
             const car_task *t = &span->task;
-            if (t->kind == task->kind && t->worker == task->worker && t->stage == task->stage &&
+            if (t->kind == task->kind && t->micro_batch == task->micro_batch && t->stage == task->stage &&
                 t->step == task->step && t->version == task->version && span->row == row) {
                 f.spans++;
                 f.notes += span->notes;
@@ -62,7 +62,7 @@ static int backward_operations(const car_session *session, const car_stage *stag
     int count = 0;
     for (int l = stage->first; l < stage->end; l++) {
         const car_op *op = car_graph_op(session->graph, l);
-        count += car_graph_tensor(session->graph, op->output)->grad_slot != CAR_NONE;
+        count += car_graph_tensor(session->graph, op->output)->grad_buffer != CAR_NONE;
     }
     return count;
 }

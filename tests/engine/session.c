@@ -119,7 +119,7 @@ static car_status open_model(car_session *session) {
     session->source.domain = car_model_find(config->model)->domain;
     CAR_TRY(car_partition_create(session->graph, &config->partition, &session->partition));
     CAR_TRY(car_plan_create(session->context, session->partition, &config->plan, &session->plan));
-    CAR_TRY(car_plan_validate(session->plan, 4, NULL));
+    CAR_TRY(car_plan_validate(session->plan, 4));
     CAR_TRY(create_program(session));
 done:
     return status;

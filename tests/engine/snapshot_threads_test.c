@@ -26,7 +26,7 @@ static void *take(void *argument) {
 static void run_case(const car_placement_setting *like, const char *model, car_rule rule, bool guarded, int every,
                      int weights_every, const car_trouble *trouble) {
     car_placement_setting setting = *like;
-    setting.cut_every = every;
+    setting.snapshot_every = every;
     setting.weights_every = weights_every;
     const car_thread_rank member = {.setting = &setting, .model = model, .rule = rule, .guarded = guarded};
     assert_true(car_thread_ranks_run(car_placement_ranks(&setting, rule), &member, trouble, take, NULL, NULL));

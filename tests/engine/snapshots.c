@@ -13,38 +13,38 @@ enum { STEPS = 8 };
 
 /* ---- rank 0's keeper ----------------------------------------------------------------------------- */
 
-bool car_snapshots_is_whole(const car_placement_setting *s, const car_cut *cut) {
-    return s->cut_every > 0 && car_cut_get_numbers(cut).step % s->cut_every == 0;
+bool car_snapshots_is_whole(const car_placement_setting *s, const car_snapshot *snapshot) {
+    return s->snapshot_every > 0 && car_snapshot_get_numbers(snapshot).step % s->snapshot_every == 0;
 }
 
-static void copy_cut(const car_graph *graph, const car_cut *from, car_cut *to, bool whole) {
-    car_cut_numbers numbers = car_cut_get_numbers(from);
-    car_cut_set_numbers(to, &numbers);
+static void copy_snapshot(const car_graph *graph, const car_snapshot *from, car_snapshot *to, bool whole) {
+    car_snapshot_numbers numbers = car_snapshot_get_numbers(from);
+    car_snapshot_set_numbers(to, &numbers);
     for (int p = 0; p < car_graph_param_count(graph); p++) {
         float *values = malloc((size_t)car_shape_elements(car_graph_param(graph, p)->shape) * sizeof *values);
-        for (int part = 0; part < (whole ? CAR_CUT_PARTS : 1); part++) {
-            if (car_cut_has(from, (car_cut_part)part, p)) {
-                car_cut_get(from, (car_cut_part)part, p, values);
-                car_cut_set(to, (car_cut_part)part, p, values);
+        for (int part = 0; part < (whole ? CAR_SNAPSHOT_PARTS : 1); part++) {
+            if (car_snapshot_has(from, (car_snapshot_part)part, p)) {
+                car_snapshot_get(from, (car_snapshot_part)part, p, values);
+                car_snapshot_set(to, (car_snapshot_part)part, p, values);
             }
         }
         free(values);
     }
 }
 
-static void keep(void *user, const car_cut *cut) {
+static void keep(void *user, const car_snapshot *snapshot) {
     car_snapshot_keeper *k = user;
-    const car_graph *graph = car_program_graph(car_cut_program(cut));
-    if (k->count < CAR_SNAPSHOTS_MOST && car_rank_create_cut(k->rank, &k->cuts[k->count]) == CAR_OK) {
-        copy_cut(graph, cut, k->cuts[k->count], car_snapshots_is_whole(k->setting, cut));
+    const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
+    if (k->count < CAR_SNAPSHOTS_MOST && car_rank_create_snapshot(k->rank, &k->snapshots[k->count]) == CAR_OK) {
+        copy_snapshot(graph, snapshot, k->snapshots[k->count], car_snapshots_is_whole(k->setting, snapshot));
     }
     k->count++;
     if (!k->holds) {
-        car_rank_return_cut(k->rank);
+        car_rank_return_snapshot(k->rank);
         return;
     }
     pthread_mutex_lock(&k->lock);
-    k->held = car_cut_get_numbers(cut).step;
+    k->held = car_snapshot_get_numbers(snapshot).step;
     pthread_cond_signal(&k->changed);
     pthread_mutex_unlock(&k->lock);
 }
@@ -58,7 +58,7 @@ static void *give_back(void *argument) {
             k->held_while_reported += k->reported > k->held;
             k->held = 0;
             pthread_mutex_unlock(&k->lock);
-            car_rank_return_cut(k->rank);
+            car_rank_return_snapshot(k->rank);
             pthread_mutex_lock(&k->lock);
         } else {
             pthread_cond_wait(&k->changed, &k->lock);
@@ -80,10 +80,10 @@ void car_snapshots_open(car_snapshot_keeper *k, const car_placement_setting *set
     *k = (car_snapshot_keeper){.setting = setting, .holds = holds};
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
-    training->cut_every = setting->cut_every;
+    training->snapshot_every = setting->snapshot_every;
     training->weights_every = setting->weights_every;
-    training->on_cut = keep;
-    training->cut_user = k;
+    training->on_snapshot = keep;
+    training->snapshot_user = k;
     if (holds && pthread_create(&k->thread, NULL, give_back, k) != 0) {
         abort();
     }
@@ -98,7 +98,7 @@ void car_snapshots_close(car_snapshot_keeper *k) {
         pthread_join(k->thread, NULL);
     }
     for (int c = 0; c < k->count && c < CAR_SNAPSHOTS_MOST; c++) {
-        car_cut_destroy(k->cuts[c]);
+        car_snapshot_destroy(k->snapshots[c]);
     }
     pthread_cond_destroy(&k->changed);
     pthread_mutex_destroy(&k->lock);
@@ -109,13 +109,14 @@ void car_snapshots_close(car_snapshot_keeper *k) {
 int car_snapshots_expected(const car_placement_setting *s, int64_t steps) {
     int count = 0;
     for (int64_t v = 1; v <= steps; v++) {
-        count += (s->cut_every > 0 && v % s->cut_every == 0) || (s->weights_every > 0 && v % s->weights_every == 0);
+        count += (s->snapshot_every > 0 && v % s->snapshot_every == 0) ||
+                 (s->weights_every > 0 && v % s->weights_every == 0);
     }
     return count;
 }
 
-bool car_snapshots_are_equal(const car_graph *graph, const car_cut *a, const car_cut *b, bool whole) {
-    car_cut_numbers left = car_cut_get_numbers(a), right = car_cut_get_numbers(b);
+bool car_snapshots_are_equal(const car_graph *graph, const car_snapshot *a, const car_snapshot *b, bool whole) {
+    car_snapshot_numbers left = car_snapshot_get_numbers(a), right = car_snapshot_get_numbers(b);
     bool same = left.step == right.step && left.updates == right.updates && left.since == right.since &&
                 (left.norm == right.norm || (isnan(left.norm) && isnan(right.norm)));
     if (!same) {
@@ -125,11 +126,12 @@ bool car_snapshots_are_equal(const car_graph *graph, const car_cut *a, const car
     for (int p = 0; p < car_graph_param_count(graph); p++) {
         size_t bytes = (size_t)car_shape_elements(car_graph_param(graph, p)->shape) * sizeof(float);
         float *x = malloc(bytes), *y = malloc(bytes);
-        for (int part = 0; part < (whole ? CAR_CUT_PARTS : 1); part++) {
-            same = same && car_cut_has(a, (car_cut_part)part, p) == car_cut_has(b, (car_cut_part)part, p);
-            if (same && car_cut_has(a, (car_cut_part)part, p)) {
-                car_cut_get(a, (car_cut_part)part, p, x);
-                car_cut_get(b, (car_cut_part)part, p, y);
+        for (int part = 0; part < (whole ? CAR_SNAPSHOT_PARTS : 1); part++) {
+            same = same &&
+                   car_snapshot_has(a, (car_snapshot_part)part, p) == car_snapshot_has(b, (car_snapshot_part)part, p);
+            if (same && car_snapshot_has(a, (car_snapshot_part)part, p)) {
+                car_snapshot_get(a, (car_snapshot_part)part, p, x);
+                car_snapshot_get(b, (car_snapshot_part)part, p, y);
                 same = memcmp(x, y, bytes) == 0;
                 if (!same) {
                     printf("   part %d of %s after step %lld differs\n", part, car_graph_param(graph, p)->name,
@@ -175,30 +177,38 @@ static car_status compare_drained(world *w, car_trainer_config *training, bool *
     const car_snapshot_keeper *k = &w->keeper;
     bool first = car_transport_rank(w->transport) == 0;
     car_rank *rank = NULL;
-    car_cut *cut = NULL;
+    car_snapshot *snapshot = NULL;
     int at = 0;
     car_status status = CAR_OK;
-    training->cut_every = training->weights_every = 0;
+    training->snapshot_every = training->weights_every = 0;
     CAR_TRY(car_rank_create(w->plan, w->session.program, w->arena, w->transport, training, &rank));
     CAR_TRY(car_rank_initialize(rank, 7));
     if (first) {
-        CAR_TRY(car_rank_create_cut(rank, &cut));
+        CAR_TRY(car_rank_create_snapshot(rank, &snapshot));
     }
     for (int64_t v = 1; v <= STEPS; v++) {
         if (car_snapshots_expected(k->setting, v) > car_snapshots_expected(k->setting, v - 1)) {
             CAR_TRY(car_rank_run(rank, v));
-            CAR_TRY(car_rank_gather(rank, cut));
-            *good =
-                *good &&
-                (!first || (at < k->count && car_snapshots_are_equal(w->session.graph, cut, k->cuts[at],
-                                                                     car_snapshots_is_whole(k->setting, k->cuts[at]))));
+            CAR_TRY(car_rank_gather(rank, snapshot));
+            *good = *good &&
+                    (!first ||
+                     (at < k->count && car_snapshots_are_equal(w->session.graph, snapshot, k->snapshots[at],
+                                                               car_snapshots_is_whole(k->setting, k->snapshots[at]))));
             at++;
         }
     }
 done:
-    car_cut_destroy(cut);
+    car_snapshot_destroy(snapshot);
     car_rank_destroy(rank);
     return status;
+}
+
+/* The last snapshot may be given back right now. */
+static int held_meanwhile(car_snapshot_keeper *k) {
+    pthread_mutex_lock(&k->lock);
+    int held = k->held_while_reported;
+    pthread_mutex_unlock(&k->lock);
+    return held;
 }
 
 bool car_placement_snapshots(car_transport *transport, const car_placement_setting *s, const char *model, car_rule rule,
@@ -211,7 +221,7 @@ bool car_placement_snapshots(car_transport *transport, const car_placement_setti
     car_status status = CAR_OK;
     CAR_TRY(car_session_open(&w.session, &config));
     CAR_TRY(car_plan_create(w.session.context, w.session.partition, &plan, &w.plan));
-    CAR_TRY(car_plan_validate(w.plan, 4, NULL));
+    CAR_TRY(car_plan_validate(w.plan, 4));
     CAR_TRY(car_arena_create(w.session.context, 0, &w.arena));
     car_trainer_config training = config.training;
     training.threads = s->threads;
@@ -222,12 +232,12 @@ bool car_placement_snapshots(car_transport *transport, const car_placement_setti
     training.report = NULL;
     good = loops == 1 && w.keeper.count == (first ? car_snapshots_expected(s, STEPS) : 0);
     CAR_TRY(compare_drained(&w, &training, &good));
-    good = good && (!holds || w.keeper.held_while_reported > 0);
+    good = good && (!holds || held_meanwhile(&w.keeper) > 0);
     if (first) {
         printf("%s snapshots of %s %s %s%s N=%d k=%d R=%d every %d, weights %d: %d, in %lld loop, %d held meanwhile\n",
                good ? "ok" : "FAILED", model, car_rule_text(rule), car_placement_text(s->placement),
-               guarded ? ", guarded" : "", s->workers, s->per_worker, car_plan_devices(w.plan), s->cut_every,
-               s->weights_every, w.keeper.count, (long long)loops, w.keeper.held_while_reported);
+               guarded ? ", guarded" : "", s->workers, s->per_worker, car_plan_devices(w.plan), s->snapshot_every,
+               s->weights_every, w.keeper.count, (long long)loops, held_meanwhile(&w.keeper));
         fflush(stdout);
     }
 done:

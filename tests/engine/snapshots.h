@@ -15,7 +15,7 @@ typedef struct car_snapshot_keeper {
     car_rank *rank;
     const car_placement_setting *setting;
     bool holds;
-    car_cut *cuts[CAR_SNAPSHOTS_MOST];
+    car_snapshot *snapshots[CAR_SNAPSHOTS_MOST];
     int count, held_while_reported;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -32,9 +32,9 @@ void car_snapshots_note_report(car_snapshot_keeper *keeper, int64_t step); /* of
 void car_snapshots_close(car_snapshot_keeper *keeper);
 /* How many there must be of a run of so many steps. */
 int car_snapshots_expected(const car_placement_setting *setting, int64_t steps);
-/* Whether two cuts have the same bits, in all parts or in the weights. */
-bool car_snapshots_are_equal(const car_graph *graph, const car_cut *a, const car_cut *b, bool whole);
-bool car_snapshots_is_whole(const car_placement_setting *setting, const car_cut *cut);
+/* Whether two snapshots have the same bits, in all parts or in the weights. */
+bool car_snapshots_are_equal(const car_graph *graph, const car_snapshot *a, const car_snapshot *b, bool whole);
+bool car_snapshots_is_whole(const car_placement_setting *setting, const car_snapshot *snapshot);
 
 /* One rank's share of two runs, the first with snapshots on the way, the second drained at each of these steps. Called by all
  * ranks; the first compares and prints a line. */

@@ -69,18 +69,18 @@ bool car_thread_ranks_train(const car_thread_rank *like, const car_trouble *trou
 
 static car_status train_twice(const car_thread_rank *m, car_rank *rank, car_transport *transport) {
     char own = 0, all[CAR_THREAD_RANKS_MOST];
-    car_cut *cut = NULL;
+    car_snapshot *snapshot = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_rank_initialize(rank, 7));
     CAR_TRY(car_rank_run(rank, 3));
     CAR_TRY(car_rank_run(rank, 6));
     if (m->rank == 0) {
-        CAR_TRY(car_rank_create_cut(rank, &cut));
+        CAR_TRY(car_rank_create_snapshot(rank, &snapshot));
     }
-    CAR_TRY(car_rank_gather(rank, cut));
+    CAR_TRY(car_rank_gather(rank, snapshot));
     CAR_TRY(car_transport_all_gather(transport, &own, 1, all)); /* so that nobody ends well while another does not */
 done:
-    car_cut_destroy(cut);
+    car_snapshot_destroy(snapshot);
     return status;
 }
 
@@ -97,7 +97,7 @@ static car_status open_and_train(car_thread_rank *m, car_session *session, car_t
     training.feed_user = session;
     training.watchdog_seconds = m->patience;
     CAR_TRY(car_plan_create(session->context, session->partition, &config, &plan));
-    CAR_TRY(car_plan_validate(plan, 4, NULL));
+    CAR_TRY(car_plan_validate(plan, 4));
     CAR_TRY(car_rank_create(plan, session->program, arena, transport, &training, &rank));
     keeper.rank = rank;
     CAR_TRY(train_twice(m, rank, transport));

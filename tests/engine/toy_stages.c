@@ -43,6 +43,19 @@ static int steps_of_segment(const car_toy_config *config) {
 
 typedef car_toy_setting setting;
 
+/* As stage.h promises. */
+static bool is_aligned(const car_stage_io *io) {
+    const void *all[] = {io->input,           io->output,          io->held,
+                         io->rebuilt,         io->scratch,         io->params,
+                         io->param_gradients, io->carried[0],      io->carried_gradients[0],
+                         io->data[0],         io->output_gradient, io->input_gradient};
+    bool aligned = true;
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++) {
+        aligned = aligned && (uintptr_t)all[a] % 64 == 0;
+    }
+    return aligned;
+}
+
 static car_status forward(const car_stage_io *io) {
     const setting *s = io->user;
     const double *target = io->data[0];
@@ -61,7 +74,8 @@ static car_status forward(const car_stage_io *io) {
         double off = u[STEPS % 2][i] - target[i];
         square += off * off / 2;
     }
-    *io->loss += s->fault == CAR_TOY_INFINITE ? INFINITY : square;
+    bool infinite = s->fault == CAR_TOY_INFINITE || (s->fault == CAR_TOY_INFINITE_ONCE && target[0] > 100);
+    *io->loss += infinite ? INFINITY : square;
     if (held) {
         memcpy(held + STEPS / every * SIZE, u[STEPS % 2], sizeof u[0]);
     }
@@ -71,7 +85,8 @@ static car_status forward(const car_stage_io *io) {
     if (s->fault == CAR_TOY_WRITES_BEHIND && io->output) {
         ((double *)io->output)[SIZE] = 0;
     }
-    return s->fault == CAR_TOY_FAILS            ? car_stage_fail(io, "the oscillator broke at %d", 42)
+    return !is_aligned(io) && io->name          ? car_stage_fail(io, "forward: not all of it is aligned")
+           : s->fault == CAR_TOY_FAILS          ? car_stage_fail(io, "the oscillator broke at %d", 42)
            : s->fault == CAR_TOY_FAILS_SILENTLY ? CAR_ERROR_IO
                                                 : CAR_OK;
 }
@@ -106,7 +121,7 @@ static car_status backward(const car_stage_io *io) {
     if (s->fault == CAR_TOY_WRITES_BEFORE) {
         ((double *)io->carried_gradients[0])[-1] = 0;
     }
-    return CAR_OK;
+    return is_aligned(io) || !io->name ? CAR_OK : car_stage_fail(io, "backward: not all of it is aligned");
 }
 
 /* ---- the chain ----------------------------------------------------------------------------------- */
@@ -129,7 +144,7 @@ static car_stage_class class_of(const car_toy_config *config, bool first, bool l
                              .held_bytes = held * state,
                              .rebuilt_bytes = config->segments > 0 ? (size_t)(steps_of_segment(config) + 1) * state : 0,
                              .scratch_bytes = state,
-                             .param_count = config->bare ? 0 : SIZE,
+                             .param_count = config->bare || (last && config->ends_bare) ? 0 : SIZE,
                              .init = {CAR_INIT_UNIFORM, 0.5}};
 }
 
@@ -137,7 +152,8 @@ static void build(car_toy *toy) {
     const car_toy_config *config = &toy->config;
     car_graph *graph = toy->graph;
     toy->targets = car_graph_input(graph, "targets", (car_shape){1, {SIZE}}, CAR_F64);
-    int model = car_graph_carry(graph, "model", (car_shape){1, {SIZE}}, CAR_F64, (car_init){CAR_INIT_UNIFORM, 1});
+    int model = car_graph_carry(graph, "model", (car_shape){1, {SIZE}}, config->floats ? CAR_F32 : CAR_F64,
+                                (car_init){CAR_INIT_UNIFORM, 1});
     int state = CAR_NONE;
     for (int j = 0; j < config->stages; j++) {
         char name[16];
@@ -167,7 +183,7 @@ void car_toy_open(car_toy *toy, const car_toy_config *config, car_plan_config pl
     car_toy_must(toy,
                  car_partition_create(toy->graph, &(car_partition_config){.stages = config->stages}, &toy->partition));
     car_toy_must(toy, car_plan_create(toy->context, toy->partition, &plan, &toy->plan));
-    car_toy_must(toy, car_plan_validate(toy->plan, 4, NULL));
+    car_toy_must(toy, car_plan_validate(toy->plan, 4));
     car_toy_must(toy, car_program_create(toy->graph, &program, &toy->program));
     car_toy_must(toy, car_arena_create(toy->context, 0, &toy->arena));
 }
@@ -184,6 +200,9 @@ void car_toy_close(car_toy *toy) {
 static void draw_targets(const car_toy *toy, int64_t step, int worker, double *targets) {
     for (int i = 0; i < SIZE; i++) {
         targets[i] = sin((double)(step * toy->config.workers + worker) * 1.7 + i);
+    }
+    if (toy->config.fault == CAR_TOY_INFINITE_ONCE && step == 1 && worker == 1) {
+        targets[0] = 1000;
     }
 }
 
@@ -205,7 +224,7 @@ typedef struct values {
 } values;
 
 int car_toy_count(const car_toy *toy) {
-    return SIZE * (1 + (toy->config.bare ? 0 : toy->config.stages));
+    return SIZE * (1 + (toy->config.bare ? 0 : toy->config.stages - toy->config.ends_bare));
 }
 
 static void point(values *v) {
@@ -267,7 +286,7 @@ static car_stage_io serial_io(const car_toy *toy, const values *v, serial *m, in
                           .held = m->held[j],
                           .rebuilt = m->rebuilt,
                           .scratch = m->scratch,
-                          .params = toy->config.bare ? NULL : v->params[j],
+                          .params = toy->classes[j].param_count > 0 ? v->params[j] : NULL,
                           .carried = {v->model},
                           .data = {m->targets},
                           .context = toy->context};
@@ -289,7 +308,7 @@ static double serial_micro_batch(const car_toy *toy, const values *v, serial *m,
         io.output_gradient = io.output ? m->up : NULL;
         io.input_gradient = m->down;
         io.carried_gradients[0] = m->model;
-        io.param_gradients = toy->config.bare ? NULL : params;
+        io.param_gradients = io.params ? params : NULL;
         for (io.segment = toy->config.segments > 0 ? toy->config.segments - 1 : 0; io.segment >= 0; io.segment--) {
             if (toy->config.segments > 0) {
                 recompute(&io);

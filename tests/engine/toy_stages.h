@@ -9,12 +9,21 @@ enum { CAR_TOY_SIZE = 7, CAR_TOY_STEPS = 6, CAR_TOY_MOST_STAGES = 12 };
 
 typedef struct car_toy_config {
     int stages, workers;
-    int segments; /* 0: all states of a stage are held; else those between so many checkpoints are rebuilt */
-    bool bare;    /* stages have no parameters of their own */
-    int fault;    /* of stage 1, see toy_stages.c; 0: none */
+    int segments;   /* 0: all states of a stage are held; else those between so many checkpoints are rebuilt */
+    bool bare;      /* stages have no parameters of their own */
+    bool ends_bare; /* the last one has none */
+    bool floats;    /* the model is of floats: to look at, not to run */
+    int fault;      /* of stage 1, see toy_stages.c; 0: none */
 } car_toy_config;
 
-enum { CAR_TOY_WRITES_BEHIND = 1, CAR_TOY_WRITES_BEFORE, CAR_TOY_FAILS, CAR_TOY_FAILS_SILENTLY, CAR_TOY_INFINITE };
+enum {
+    CAR_TOY_WRITES_BEHIND = 1,
+    CAR_TOY_WRITES_BEFORE,
+    CAR_TOY_FAILS,
+    CAR_TOY_FAILS_SILENTLY,
+    CAR_TOY_INFINITE,
+    CAR_TOY_INFINITE_ONCE
+}; /* the loss of micro-batch 1 of step 1, with gradients that are finite */
 
 /* What a stage is told. */
 typedef struct car_toy_setting {

@@ -253,7 +253,7 @@ static void check_run(golden *g, car_rule rule, car_optimizer_kind optimizer, bo
     snprintf(prefix, sizeof prefix, "%s:", run);
     g->losses = 0;
     must(g, car_plan_create(g->context, g->partition, &plan_config, &plan));
-    must(g, car_plan_validate(plan, 4, NULL));
+    must(g, car_plan_validate(plan, 4));
     must(g, car_trainer_create(plan, g->program, g->arena, &config, &trainer));
     must(g, car_trainer_initialize(trainer, 1));
     load(g, car_trainer_weights(trainer));

@@ -16,13 +16,15 @@
 #include "carousel/safetensors.h"
 #include "carousel/tape.h"
 
-static const double tolerance = 1e-4;  /* relative error of a tensor, by Euclidean norms */
-static const double negligible = 1e-6; /* of all gradients' norm: smaller ones are compared with this */
+static const double tolerance = 1e-4;      /* relative error of a tensor, by Euclidean norms */
+static const double bf16_tolerance = 3e-2; /* rows are short here; of whole models tests/torch asks for 2e-2 */
+static const double negligible = 1e-6;     /* of all gradients' norm: smaller ones are compared with this */
 
 typedef struct golden_case {
     const char *file;
     car_kernels kernels;
     car_convolutions convolutions;
+    car_precision precision;
 } golden_case;
 
 /* One case while it runs. */
@@ -94,7 +96,7 @@ static void compare(const session *s, const char *prefix, const char *name, cons
     }
     double scale = fmax(norm_of(theirs, count), floor), error = sqrt(sum) / scale;
     free(theirs);
-    if (!(error <= tolerance)) {
+    if (!(error <= (s->which->precision == CAR_PRECISION_BF16 ? bf16_tolerance : tolerance))) {
         fail_msg("%s: %s%s: relative error %.2e of norm %.3g", s->which->file, prefix, name, error, scale);
     }
 }
@@ -134,6 +136,7 @@ static void open_session(session *s) {
         .depth = setting(s, "depth"),
         .heads = setting(s, "heads"),
         .label_smoothing = smoothing != NULL ? atof(smoothing) : 0,
+        .precision = s->which->precision,
     };
     car_program_config program_config = car_program_config_default();
     program_config.kernels = s->which->kernels;
@@ -193,6 +196,9 @@ static void forward(const session *s, bool training) {
 }
 
 static void compare_logits(const session *s, const char *name) {
+    if (s->which->precision == CAR_PRECISION_BF16) {
+        return; /* they are read in fp32 only; loss and gradients tell as much */
+    }
     const car_op *loss = car_graph_op(s->graph, car_graph_op_count(s->graph) - 1);
     int64_t rows = car_shape_elements(car_graph_tensor(s->graph, loss->inputs[1])->shape);
     int64_t count = rows * car_graph_classes(s->graph);
@@ -268,6 +274,15 @@ static void test_against_pytorch(void **state) {
         }                                                                                          \
     }
 
+/* Transformers only: a residual network's gradients are far from PyTorch's for reasons of their own (a ReLU's kink, a batch
+ * normalisation of few values), which bf16 multiplies. Its accuracy is compared instead: bench/claims/precision.py. */
+#define BF16(name)                                                                       \
+    {                                                                                    \
+        "bf16 " name, test_against_pytorch, NULL, NULL, &(golden_case) {                 \
+            .file = name, .kernels = CAR_KERNELS_ONEDNN, .precision = CAR_PRECISION_BF16 \
+        }                                                                                \
+    }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         BOTH("mlp"),
@@ -283,6 +298,10 @@ int main(void) {
         WINOGRAD("resnet18_small"),
         WINOGRAD("resnet18_large"),
         WINOGRAD("resnet50"),
+        BF16("vit_tiny"),
+        BF16("vit_b16"),
+        BF16("gpt2_nano"),
+        BF16("gpt2"),
     };
     return cmocka_run_group_tests_name("models against PyTorch", tests, NULL, NULL);
 }

@@ -232,7 +232,7 @@ static void expect_home_versions(const car_plan *plan, const car_task_list *list
         const car_task *task = &list->tasks[n];
         bool computes = task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD;
         for (int b = partition->stage_count; computes && b < partition->bundle_count; b++) {
-            int64_t due = task->step - car_plan_delay(plan, task->worker, partition->bundles[b].home);
+            int64_t due = task->step - car_plan_delay(plan, task->micro_batch, partition->bundles[b].home);
             bool here = partition->bundles[b].stage == task->stage;
             assert_int_equal(task->tied_version, !here ? CAR_NONE : due > 0 ? due : 0);
         }
@@ -244,7 +244,7 @@ static void tie_in_a_plan(car_plan *plan) {
     char *text = NULL;
     int count = car_plan_devices(plan);
     assert_true(count <= MOST_DEVICES);
-    expect_ok(car_plan_validate(plan, 6, NULL));
+    expect_ok(car_plan_validate(plan, 6));
     expect_ok(car_plan_print(plan, 4, &text));
     assert_non_null(strstr(text, "# ~0: transformer.wte.weight of stage 0, used again in stage"));
     expect_ok(car_plan_parse(plan, text, devices, count));

@@ -2,11 +2,11 @@
 # Installs Carousel under a temporary prefix and uses it from there as a stranger would: the program, and
 # one small example built through pkg-config and through find_package, with either library.
 #
-#   tests/install/run.sh BUILD_DIR EXAMPLE.c VERSION       with MPIRUN, examples run over ranks too
+#   tests/install/run.sh BUILD_DIR EXAMPLE VERSION       with MPIRUN, examples run over ranks too
 set -euo pipefail
 
 build=$1
-example=$2
+program=$2
 version=$3
 here=$(cd "$(dirname "$0")" && pwd)
 cc=${CC:-cc}
@@ -38,6 +38,15 @@ run_example() {
 mv "$scratch/elsewhere" "$scratch/prefix"
 prefix=$scratch/prefix
 libdir=$(dirname "$(find "$prefix" -name libcarousel.a)")
+doc=$(dirname "$(find "$prefix/share/doc" -name LICENSE)")
+examples=$doc/examples
+example=$examples/$program.c
+
+# Pages and examples, with all that they name.
+for file in "$here"/../../examples/* "$here"/../../examples/*/* "$here"/../../docs/*.md "$here"/../../docs/figures/*; do
+    installed=$doc/${file#"$here"/../../}
+    [ -e "$installed" ] || fail "$installed is missing"
+done
 
 "$prefix/bin/carousel" --help >/dev/null || fail "the installed program does not run"
 [ -s "$prefix/share/bash-completion/completions/carousel" ] || fail "the completion of bash is missing"
@@ -56,7 +65,6 @@ read -r -a static <<<"$(pkg-config --static --libs carousel)"
 # Where both libraries lie side by side a linker takes the shared one, unless told.
 static=("${static[@]/#-lcarousel/-l:libcarousel.a}")
 
-examples=$(dirname "$example")
 strict=(-std=c17 -Wall -Wextra -Wpedantic -Werror)
 "$cc" "${strict[@]}" "${cflags[@]}" "$example" -o "$scratch/pc_shared" "${shared[@]}" "-Wl,-rpath,$libdir"
 run_example "$scratch/pc_shared" shared
@@ -66,14 +74,37 @@ run_example "$scratch/pc_static" static
 # The first program of the page about the library.
 awk '/^```c$/ { on = 1; next } /^```$/ { if (on) exit } on' "$examples/../docs/library.md" >"$scratch/twenty.c"
 "$cc" "${strict[@]}" "${cflags[@]}" "$scratch/twenty.c" -o "$scratch/twenty" "${shared[@]}" "-Wl,-rpath,$libdir"
-run_example "$scratch/twenty" shared
+(cd "$scratch" && run_example "$scratch/twenty" shared && [ -s weights.safetensors ])
+
+# A network, data and an optimizer of one's own; this one with checkpoints, to the bit.
+for program in own-graph own-data own-optimizer over-ranks; do
+    "$cc" "${strict[@]}" "${cflags[@]}" "$examples/$program.c" -o "$scratch/$program" "${shared[@]}" -lm "-Wl,-rpath,$libdir"
+    run_example "$scratch/$program" shared
+    cp "$scratch/output" "$scratch/$program.out"
+done
+"$scratch/own-optimizer" "$scratch/checkpoints" >"$scratch/output" 2>&1 || { cat "$scratch/output"; fail "lion failed"; }
+cmp -s "$scratch/output" "$scratch/own-optimizer.out" || fail "own-optimizer ends elsewhere after a checkpoint"
+grep -aq 'optimizer\.momentum\.' "$scratch"/checkpoints/step-*/state.safetensors ||
+    fail "the state of own-optimizer has no name in its checkpoint"
+
+# The same weights in one process, over its threads and over processes.
+weights() {
+    "$@" >"$scratch/output" 2>&1 || { cat "$scratch/output"; fail "$* failed"; }
+    sed 's/.*weights //' "$scratch/output"
+}
+expected=$(weights "$scratch/over-ranks" shared)
+[ "$(weights "$scratch/over-ranks" pipeline)" = "$expected" ] || fail "over-ranks: a pipeline has other weights"
+if [ -n "${MPIRUN:-}" ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    [ "$(weights "$MPIRUN" -n 4 "$scratch/over-ranks" pipeline)" = "$expected" ] ||
+        fail "over-ranks: a pipeline over MPI has other weights"
+fi
 
 # Stages of one's own, in one process and over ranks.
 "$cc" "${strict[@]}" "${cflags[@]}" "$examples/own-stage.c" -o "$scratch/own_stage" "${shared[@]}" -lm "-Wl,-rpath,$libdir"
 run_example "$scratch/own_stage" shared
 alone=$(cat "$scratch/output")
 if [ -n "${MPIRUN:-}" ]; then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
     "$MPIRUN" -n 4 "$scratch/own_stage" >"$scratch/output" 2>&1 ||
         { cat "$scratch/output"; fail "own-stage failed over 4 ranks"; }
     [ "$(cat "$scratch/output")" = "${alone/1 rank/4 ranks}" ] ||
@@ -112,3 +143,9 @@ done
 "$cmake" --build "$scratch/consumer" >/dev/null
 run_example "$scratch/consumer/with_shared" shared
 run_example "$scratch/consumer/with_static" static
+
+# All that was installed goes again, and nothing else.
+echo "/* a neighbour's */" >"$prefix/include/neighbour.h"
+CMAKE=$cmake "$here/../../tools/uninstall.sh" "$build" "$prefix" >/dev/null
+left=$(cd "$prefix" && find . ! -type d -o -name '*arousel*')
+[ "$left" = ./include/neighbour.h ] || fail "after uninstalling there is still: $left"

@@ -45,6 +45,14 @@ static const car_case cases[] = {
     {"conv/1x1-stride2-even", IMAGE(2, 16, 8, 8), CONV = {32, 1, 2, 0, false}},
     {"conv/1x1-of-one-pixel", IMAGE(1, 8, 1, 1), CONV = {3, 1, 1, 0, false}},
     {"conv/7x7-stride2", IMAGE(1, 16, 15, 14), CONV = {8, 7, 2, 3, false}},
+    {"conv/3x3-32to64", IMAGE(3, 32, 7, 9), CONV = {64, 3, 1, 1, false}},
+    {"conv/3x3-64to64-40", IMAGE(1, 64, 40, 40), CONV = {64, 3, 1, 1, false}}, /* several chunks */
+    {"conv/3x3-stride2-64to32-odd", IMAGE(2, 64, 9, 7), CONV = {32, 3, 2, 1, false}},
+    {"conv/3x3-stride3-32to32", IMAGE(1, 32, 10, 11), CONV = {32, 3, 3, 0, false}},
+    {"conv/5x5-32to32-no-padding", IMAGE(2, 32, 6, 8), CONV = {32, 5, 1, 0, false}},
+    {"conv/1x1-32to96", IMAGE(2, 32, 5, 5), CONV = {96, 1, 1, 0, false}},
+    {"conv/1x1-stride2-32to96-odd", IMAGE(2, 32, 7, 5), CONV = {96, 1, 2, 0, false}},
+    {"conv/7x7-stride2-32to32", IMAGE(1, 32, 15, 14), CONV = {32, 7, 2, 3, false}},
     {"conv/first-7x7-stride2", IMAGE(2, 3, 21, 18), CONV = {16, 7, 2, 3, false}, .first = true},
     {"conv/first-3x3", IMAGE(2, 3, 8, 9), CONV = {20, 3, 1, 1, true}, .first = true},
     {"conv/first-grey", IMAGE(1, 1, 6, 6), CONV = {8, 3, 1, 1, false}, .first = true},
@@ -101,6 +109,8 @@ static const car_case cases[] = {
     {"linear/one-row", ROWS(1, 20), LINEAR(3, .bias = true)},
     {"linear/one-output", ROWS(7, 16), LINEAR(1, .bias = true)},
     {"linear/one-input", ROWS(4, 1), LINEAR(5, .bias = true)},
+    {"linear/long-sums", ROWS(34, 2100), LINEAR(37, .bias = true)},
+    {"linear/long-sums-in-by-out", ROWS(3, 37), LINEAR(2100, .bias = true, .in_by_out = true)},
     {"linear/head", ROWS(3, 512), LINEAR(10, .bias = true)},
 
     {"layernorm/tokens", TOKENS(2, 7, 33), LAYERNORM = 1e-5},
@@ -172,6 +182,11 @@ static const car_case cases[] = {
     /* More tiles and channels than Winograd's backward by weights takes at once. */
     {"speed/conv-144to16-61x59", IMAGE(1, 144, 61, 59), CONV = {16, 3, 1, 1, false}, .speed = true, .check_batch = 1},
     {"speed/conv-16to144-61x59", IMAGE(1, 16, 61, 59), CONV = {144, 3, 1, 1, false}, .speed = true, .check_batch = 1},
+    {"speed/conv-1x1-64to256-56", IMAGE(4, 64, 56, 56), CONV = {256, 1, 1, 0, false}, .speed = true, .check_batch = 0},
+    {"speed/conv-1x1-256to64-56", IMAGE(4, 256, 56, 56), CONV = {64, 1, 1, 0, false}, .speed = true, .check_batch = 0},
+    {"speed/conv-1x1-1024to256-14", IMAGE(4, 1024, 14, 14), CONV = {256, 1, 1, 0, false}, .speed = true,
+     .check_batch = 0},
+    {"speed/conv-1x1-512to2048-7", IMAGE(4, 512, 7, 7), CONV = {2048, 1, 1, 0, false}, .speed = true, .check_batch = 0},
     {"speed/conv-1x1-64to128-32-stride2", IMAGE(16, 64, 32, 32), CONV = {128, 1, 2, 0, false}, .speed = true,
      .check_batch = 1},
     {"speed/batchnorm-relu-64-32", IMAGE(16, 64, 32, 32), NORM_RELU, .speed = true, .check_batch = 1},
@@ -179,6 +194,8 @@ static const car_case cases[] = {
      .check_batch = 1},
     {"speed/batchnorm-residual-relu-512-4", IMAGE(16, 512, 4, 4), NORM_RELU, .residual = true, .speed = true,
      .check_batch = 2},
+    {"speed/batchnorm-residual-relu-256-56", IMAGE(4, 256, 56, 56), NORM_RELU, .residual = true, .speed = true,
+     .check_batch = 0},
     {"speed/maxpool-64-112", IMAGE(4, 64, 112, 112), MAXPOOL = {3, 2, 1}, .speed = true, .check_batch = 0},
 
     /* ---- speed: vit-b16 at batch 2, 394 rows; gpt2 with a context of 1024 ---- */

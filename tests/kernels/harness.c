@@ -42,7 +42,9 @@ car_status car_trial_open_winograd(car_context *context, int block, car_trial_ta
 
 car_trial_table car_trial_in_bf16(const car_trial_table *table) {
     car_trial_table out = *table;
-    out.name = table->engine ? "onednn, bf16" : "reference, bf16";
+    out.name = !table->engine                                     ? "reference, bf16"
+               : table->convolutions == CAR_CONVOLUTIONS_WINOGRAD ? "winograd, bf16"
+                                                                  : "onednn, bf16";
     out.precision = CAR_PRECISION_BF16;
     return out;
 }

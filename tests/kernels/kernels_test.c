@@ -30,7 +30,7 @@ enum { KNOWN_CASES = sizeof known_cases / sizeof known_cases[0] };
 
 static car_context *context;
 static car_trial_table reference, onednn, winograd[2]; /* of blocks of 8 and of 16 */
-static car_trial_table reference_bf16, onednn_bf16;
+static car_trial_table reference_bf16, onednn_bf16, winograd_bf16[2];
 
 static int open_tables(void **state) {
     (void)state;
@@ -41,6 +41,8 @@ static int open_tables(void **state) {
     assert_int_equal(car_trial_open_winograd(context, 16, &winograd[1]), CAR_OK);
     reference_bf16 = car_trial_in_bf16(&reference);
     onednn_bf16 = car_trial_in_bf16(&onednn);
+    winograd_bf16[0] = car_trial_in_bf16(&winograd[0]);
+    winograd_bf16[1] = car_trial_in_bf16(&winograd[1]);
     return 0;
 }
 
@@ -87,6 +89,15 @@ static void winograd_matches_reference(void **state) {
     for (int w = 0; w < 2; w++) {
         if (car_winograd_select(winograd[w].block)) {
             assert_true(car_check_table(context, &winograd[w], &reference, *state));
+        }
+    }
+}
+
+static void winograd_bf16_matches_reference(void **state) {
+    for (int w = 0; w < 2; w++) {
+        if (car_winograd_select(winograd[w].block)) {
+            assert_true(car_check_table(context, &winograd_bf16[w], &reference_bf16, *state));
+            assert_true(car_check_table(context, &winograd_bf16[w], &reference, *state));
         }
     }
 }
@@ -335,11 +346,14 @@ static void append_case(test_list *list, const car_case *test) {
         if (is_for_winograd(test)) {
             append(list, "winograd", test->name, winograd_matches_reference, test);
         }
+        if (is_for_winograd(test) && !test->speed) {
+            append(list, "winograd bf16", test->name, winograd_bf16_matches_reference, test);
+        }
     }
 }
 
 int main(void) {
-    size_t capacity = 7 * (size_t)car_case_count() + 2 * (size_t)KNOWN_CASES + 8;
+    size_t capacity = 8 * (size_t)car_case_count() + 2 * (size_t)KNOWN_CASES + 8;
     test_list list = {.tests = calloc(capacity, sizeof *list.tests), .names = calloc(capacity, sizeof *list.names)};
     int failed = 1;
     if (list.tests && list.names) {

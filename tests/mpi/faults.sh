@@ -81,7 +81,8 @@ end_one() { # WHAT RANKS CHECKPOINT-EVERY HOW: a function that tells the process
         --checkpoint-every "$every" --steps 1000000 --out "$work/ended" >"$work/log" 2>&1 &
     job=$!
     for _ in $(seq 1200); do
-        [ -d "$work/ended/checkpoints/step-$(printf %08d "$every")" ] && break
+        # The first one may be gone again before it is seen: only the newest are kept.
+        ls "$work"/ended/checkpoints/step-* >/dev/null 2>&1 && break
         sleep 0.05
     done
     "$how" "$job"

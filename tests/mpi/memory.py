@@ -29,7 +29,11 @@ from ranks import Plan, RunError, ranks_of, train  # noqa: E402
 MODELS = {
     "mlp": {"model": "mlp", "batch": 64},
     "gpt2-nano": {"model": "gpt2-nano", "batch": 4, "seq-len": 32, "piece-bytes": 200000},  # its sums in pieces
+    "gpt2-nano in bf16": {"model": "gpt2-nano", "batch": 4, "seq-len": 32, "precision": "bf16"},
+    "resnet20 in bf16": {"model": "resnet20", "batch": 4, "image-size": 32, "classes": 10, "precision": "bf16"},
 }
+# Of the short form, for each placement.
+SHORT = {"replica": "gpt2-nano in bf16", "zero": "gpt2-nano", "pipeline": "resnet20 in bf16", "grid": "gpt2-nano"}
 STEPS = 8
 SECONDS = 0.3  # of a step: long beside what a message takes, as it is where somebody trains
 WITHIN = 0.04
@@ -141,7 +145,7 @@ def check_case(case):
 
 def cases(full):
     for placement in ("replica", "zero", "pipeline", "grid"):
-        for model in MODELS if full else ("gpt2-nano",):
+        for model in MODELS if full else (SHORT[placement],):
             for rule in ("cdp-v1", "cdp-v2") if full else ("cdp-v2",):
                 for workers in (2, 3, 4) if full else (3 if placement == "grid" else 4,):
                     for k in (1, 2) if full else (1,):

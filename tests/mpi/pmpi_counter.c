@@ -127,6 +127,12 @@ int MPI_Iallgather(const void *data, int count, MPI_Datatype type, void *out, in
     return PMPI_Iallgather(data, count, type, out, out_count, out_type, comm, request);
 }
 
+int MPI_Ialltoall(const void *data, int count, MPI_Datatype type, void *out, int out_count, MPI_Datatype out_type,
+                  MPI_Comm comm, MPI_Request *request) {
+    note("Ialltoall", comm, NOBODY, NOBODY, count, type);
+    return PMPI_Ialltoall(data, count, type, out, out_count, out_type, comm, request);
+}
+
 int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *out) {
     note("Comm_dup", comm, NOBODY, NOBODY, 0, MPI_BYTE);
     return PMPI_Comm_dup(comm, out);

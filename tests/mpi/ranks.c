@@ -26,7 +26,7 @@ static int count_failed_snapshots(car_transport *transport, const car_placement_
     int failed = 0;
     for (int weights_every = 0; weights_every <= 3; weights_every += 3) {
         car_placement_setting setting = *s;
-        setting.cut_every = weights_every ? 2 : 3;
+        setting.snapshot_every = weights_every ? 2 : 3;
         setting.weights_every = weights_every;
         failed += !car_placement_snapshots(transport, &setting, "mlp", rule, weights_every != 0);
     }

@@ -12,6 +12,15 @@ for failing in $(seq 12); do
     succeeds start 1 "$programs/trust" "$failing"
 done
 
+succeeds start 2 "$programs/trust" run
+for why in data graph clip; do
+    succeeds start_unlike "$programs/trust" run "$why" -- "$programs/trust" run "$why" bad
+done
+
+succeeds start 2 "$programs/runs" "$work/runs"
+fails timeout 25 "$mpirun" -n 2 "$programs/runs"
+expect '1: sample [0-9]* is gone'
+
 for ranks in 2 3 4 6 9 10; do
     echo "== $ranks ranks"
     succeeds start "$ranks" "$programs/ranks" "$extent"

@@ -26,15 +26,16 @@ MODELS = {
 }
 STEPS = 6  # fill, steady state and drain of every placement
 STATUS_BYTES = 256  # at most
-NOTE_TAGS, NOTE_BYTES = 16, 48  # from this tag on; at most
+NOTE_TAGS, NOTE_BYTES = 16, 64  # from this tag on; at most
 BEAT_TAG, BEAT_BYTES = 3, 32
 STATUS_SECONDS = 0.25  # between two of a rank to the same listener, on average at least
-COLLECTIVES = {"Ibarrier", "Bcast", "Ibcast", "Ireduce", "Iallreduce", "Iallgather", "Comm_dup", "Comm_split",
-               "Comm_split_type", "Comm_free"}
+COLLECTIVES = {"Ibarrier", "Bcast", "Ibcast", "Ireduce", "Iallreduce", "Iallgather", "Ialltoall", "Comm_dup",
+               "Comm_split", "Comm_split_type", "Comm_free"}
 # What neither sends nor is collective, or has nothing to do with the loop.
 SILENT = {"Abort", "Cancel", "Comm_get_attr", "Comm_rank", "Comm_set_errhandler", "Comm_set_name", "Comm_size",
-          "Error_string", "Finalize", "Get_count", "Get_library_version", "Init_thread", "Initialized", "Irecv",
-          "Iprobe", "Pcontrol", "Recv", "Request_free", "Test", "Testall", "Testsome", "Wait", "Waitall"}
+          "Error_string", "Finalize", "Finalized", "Get_count", "Get_library_version", "Init_thread", "Initialized",
+          "Iprobe", "Irecv", "Pcontrol", "Query_thread", "Recv", "Request_free", "Test", "Testall", "Testsome", "Wait",
+          "Waitall"}
 
 Record = collections.namedtuple("Record", "rank in_loop seconds call comm peer tag bytes")
 

@@ -2,12 +2,15 @@
  * for one more message.
  *
  *   mpirun -n 1 trust       statuses, and settings
- *   mpirun -n 1 trust K     the K-th allocation of the transport fails while messages are under way */
+ *   mpirun -n 1 trust K     the K-th allocation of the transport fails while messages are under way
+ *   mpirun -n 2 trust run   a car_run of two ranks goes on after a file that cannot be read
+ *   mpirun -n 1 trust run WHY : -n 1 trust run WHY bad      both ranks fail: "data", the second has none; "clip", it clips */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "carousel/run.h"
 #include "engine/rank_internal.h"
 #include "engine/session.h"
 #include "support/allocator.h"
@@ -36,7 +39,7 @@ static void open_world(world *w) {
     plan.placement = CAR_PLACEMENT_REPLICA;
     plan.ranks = 1;
     require(car_plan_create(w->session.context, w->session.partition, &plan, &w->plan) == CAR_OK, "planning");
-    require(car_plan_validate(w->plan, 4, NULL) == CAR_OK, "proving the plan");
+    require(car_plan_validate(w->plan, 4) == CAR_OK, "proving the plan");
     require(car_arena_create(w->session.context, 0, &w->arena) == CAR_OK, "an arena");
     w->training = config.training;
     w->training.feed = car_session_feed;
@@ -100,10 +103,10 @@ static void check_settings(car_transport *transport) {
     world w = {0};
     car_rank *rank = NULL;
     open_world(&w);
-    w.training.cut_every = 5;
+    w.training.snapshot_every = 5;
     require(car_rank_create(w.plan, w.session.program, w.arena, transport, &w.training, &rank) == CAR_ERROR_ARGUMENT,
-            "cuts that nobody takes are refused");
-    require(strstr(car_context_error(w.session.context), "cuts on the way") != NULL, "and it says why");
+            "snapshots that nobody takes are refused");
+    require(strstr(car_context_error(w.session.context), "snapshots on the way") != NULL, "and it says why");
     close_world(&w);
 }
 
@@ -170,9 +173,46 @@ static int check_exhaustion(long failing) {
     return 0;
 }
 
+/* ---- runs ------------------------------------------------------------------------------------- */
+
+static int check_run(const char *why, bool bad) {
+    car_run_options options = {.model = "mlp",
+                               .shape = {.batch = 4, .image_size = 8, .classes = 3, .width = 16},
+                               .placement = "replica",
+                               .workers = 2,
+                               .threads = 1,
+                               .steps = 2};
+    bool data = why && strcmp(why, "data") == 0, graph = why && strcmp(why, "graph") == 0;
+    car_context *context = NULL;
+    car_run *run = NULL;
+    options.data = data && bad ? "imagefolder:/nowhere" : NULL;
+    options.shape.width = graph && bad ? 24 : 16;
+    options.clip_norm = why && !data && !graph && bad ? 1 : 0;
+    require(car_context_create(NULL, &context) == CAR_OK, "a context");
+    car_status status = car_run_create(context, &options, &run);
+    if (why) {
+        require(status != CAR_OK && !run, "all ranks fail if one does");
+        require(strstr(car_context_error(context), data    ? "/nowhere"
+                                                   : graph ? "another graph than rank 0"
+                                                           : "another set of options") != NULL,
+                "and say why");
+    } else {
+        require(status == CAR_OK, "a run over ranks");
+        require(car_run_load(run, "/nowhere") == CAR_ERROR_IO, "all fail to load what is not there");
+        require(strstr(car_context_error(context), "/nowhere") != NULL, "and all say why");
+        require(car_run_train(run) == CAR_OK && car_run_steps(run) == 2, "the run goes on");
+    }
+    car_run_destroy(run);
+    car_context_destroy(context);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     car_context *context = NULL;
     car_transport *transport = NULL;
+    if (argc > 1 && strcmp(argv[1], "run") == 0) {
+        return check_run(argc > 2 ? argv[2] : NULL, argc > 3);
+    }
     if (argc > 1) {
         return check_exhaustion(strtol(argv[1], NULL, 10));
     }

@@ -25,7 +25,7 @@ static car_placement_setting choose_setting(dice *d) {
         setting = car_placement_settings[roll(d, 0, car_placement_setting_count - 1)];
     } while (setting.placement == CAR_PLACEMENT_SHARED); /* of which there are whole sessions */
     setting.threads = roll(d, 1, 3);
-    setting.cut_every = one_in(d, 2) ? roll(d, 1, 4) : 0;
+    setting.snapshot_every = one_in(d, 2) ? roll(d, 1, 4) : 0;
     setting.weights_every = one_in(d, 3) ? roll(d, 1, 3) : 0;
     return setting;
 }
@@ -70,7 +70,7 @@ static void print_case(uint64_t seed, const ranks_case *c) {
            ": %s %s over %s, N %d k %d R %d P %d%s%s, snapshots %d %d, late %g very %g slow %d lost %d after %lld\n",
            seed, c->like.model, car_rule_text(c->like.rule), car_placement_text(s->placement), s->workers,
            s->per_worker, car_placement_ranks(s, c->like.rule), s->threads, c->like.guarded ? " guarded" : "",
-           fates[c->fate], s->cut_every, s->weights_every, c->trouble.late, c->trouble.very_late, c->trouble.slow,
+           fates[c->fate], s->snapshot_every, s->weights_every, c->trouble.late, c->trouble.very_late, c->trouble.slow,
            c->trouble.fails != CAR_NONE ? c->trouble.fails : c->trouble.silent, (long long)c->trouble.after);
     fflush(stdout);
 }

@@ -1,4 +1,4 @@
-/* A rig with a cut of its state, and a directory where that is saved: see checkpoints.h. */
+/* A rig with a snapshot of its state, and a directory where that is saved: see checkpoints.h. */
 #include "support/checkpoints.h"
 
 #include <math.h>
@@ -16,14 +16,14 @@ int car_checkpoints_set_up(void **state, car_kernels kernels, int states, const 
     car_rig_open(&c->rig, &(car_rig_config){.build = car_net_residual, .kernels = kernels, .allocator = &hooks});
     car_scratch_open(&c->scratch);
     c->directory = car_scratch_in(&c->scratch, "%s", directory);
-    c->cut = car_cuts_make(&c->rig, true, states, 0);
+    c->snapshot = car_sample_snapshot_make(&c->rig, true, states, 0);
     *state = c;
     return 0;
 }
 
 int car_checkpoints_tear_down(void **state) {
     car_checkpoints *c = *state;
-    car_cut_destroy(c->cut);
+    car_snapshot_destroy(c->snapshot);
     car_scratch_close(&c->scratch);
     car_rig_close(&c->rig);
     assert_int_equal(c->checking.live_blocks, 0);
@@ -34,12 +34,12 @@ int car_checkpoints_tear_down(void **state) {
 
 car_status car_checkpoints_try(const car_checkpoints *c, int64_t step, int keep, const char *run) {
     const car_checkpoint_config config = {.directory = c->directory.text, .keep = keep};
-    car_cut_set_numbers(c->cut, &(car_cut_numbers){.step = step, .updates = step, .norm = NAN});
-    return car_checkpoint_write(c->rig.context, &config, c->cut, run);
+    car_snapshot_set_numbers(c->snapshot, &(car_snapshot_numbers){.step = step, .updates = step, .norm = NAN});
+    return car_checkpoint_write(c->rig.context, &config, c->snapshot, run);
 }
 
 void car_checkpoints_write(const car_checkpoints *c, int64_t step, int keep, const char *run) {
-    car_cuts_fill(&c->rig, c->cut, (uint64_t)step);
+    car_sample_snapshot_fill(&c->rig, c->snapshot, (uint64_t)step);
     car_rig_expect_ok(&c->rig, car_checkpoints_try(c, step, keep, run));
 }
 
@@ -48,9 +48,9 @@ void car_checkpoints_expect(const car_checkpoints *c, int64_t step, uint64_t key
     bool exact = false;
     car_rig_expect_ok(&c->rig, car_checkpoint_open(c->rig.context, c->directory.text, step, &checkpoint));
     assert_int_equal(car_checkpoint_step(checkpoint), step);
-    car_rig_expect_ok(&c->rig, car_checkpoint_read(checkpoint, c->cut, &exact));
+    car_rig_expect_ok(&c->rig, car_checkpoint_read(checkpoint, c->snapshot, &exact));
     assert_true(exact);
-    assert_true(car_cuts_is(&c->rig, c->cut, key));
+    assert_true(car_sample_snapshot_is(&c->rig, c->snapshot, key));
     car_checkpoint_close(checkpoint);
 }
 

@@ -86,9 +86,21 @@ void car_made_up_reset(car_made_up *m, car_context *context) {
     atomic_store(&m->broken_at, CAR_MADE_UP_NOBODY);
 }
 
+int car_made_up_begin(car_made_up *m) {
+    car_context *context = NULL;
+    car_status status = car_context_create(NULL, &context);
+    car_made_up_reset(m, context);
+    return status == CAR_OK ? 0 : -1;
+}
+
+int car_made_up_end(car_made_up *m) {
+    car_context_destroy(m->context);
+    return atomic_load(&m->misused) ? -1 : 0;
+}
+
 car_loader_config car_made_up_config(int workers, int batch, int threads, int depth) {
     car_loader_config config = car_loader_config_default();
-    config.workers = workers;
+    config.micro_batches = workers;
     config.batch = batch;
     config.threads = threads;
     config.depth = depth;
@@ -139,7 +151,7 @@ car_made_up_expectation car_made_up_expect(const car_made_up *m, int64_t samples
 
 bool car_made_up_is_expected(const car_made_up_expectation *e, int64_t step, int worker, const float *inputs,
                              const int32_t *labels) {
-    int64_t global = (int64_t)e->config.workers * e->config.batch, batch = e->config.batch;
+    int64_t global = (int64_t)e->config.micro_batches * e->config.batch, batch = e->config.batch;
     int64_t steps = e->config.split == CAR_SPLIT_TRAIN ? e->samples / global : (e->samples + global - 1) / global;
     int64_t epoch = e->samples > 0 ? step / steps : 0, in_epoch = e->samples > 0 ? step % steps : step;
     for (int64_t b = 0; b < batch; b++, inputs += CAR_MADE_UP_INPUTS, labels += CAR_MADE_UP_LABELS) {
@@ -165,4 +177,9 @@ void car_made_up_take(car_loader *loader, const car_made_up_expectation *e, int6
     if (!car_made_up_is_expected(e, step, worker, inputs, labels)) {
         fail_msg("step %lld, worker %d: not what it should be", (long long)step, worker);
     }
+}
+
+void car_made_up_take_and_give_back(car_loader *loader, const car_made_up_expectation *e, int64_t step, int number) {
+    car_made_up_take(loader, e, step, number);
+    car_loader_give_back(loader, step, number);
 }

@@ -20,6 +20,9 @@ typedef struct car_made_up {
 
 void car_made_up_reset(car_made_up *m, car_context *context);
 
+/* Before and after a test, with a context of its own; -1 if that cannot be, or if readers were misused. */
+int car_made_up_begin(car_made_up *m);
+int car_made_up_end(car_made_up *m);
 car_loader_config car_made_up_config(int workers, int batch, int threads, int depth);
 car_status car_made_up_try_open(car_made_up *m, int64_t samples, const car_loader_config *config, car_loader **out);
 /* A failure ends the test. */
@@ -42,5 +45,8 @@ bool car_made_up_is_expected(const car_made_up_expectation *e, int64_t step, int
                              const int32_t *labels);
 /* Takes a micro-batch, which must be what is expected. */
 void car_made_up_take(car_loader *loader, const car_made_up_expectation *e, int64_t step, int worker);
+
+/* Takes a micro-batch, checks it and gives it back. */
+void car_made_up_take_and_give_back(car_loader *loader, const car_made_up_expectation *e, int64_t step, int number);
 
 #endif

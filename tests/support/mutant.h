@@ -2,7 +2,7 @@
 #ifndef CAR_TESTS_MUTANT_H
 #define CAR_TESTS_MUTANT_H
 
-#include "carousel/plan.h"
+#include "plan/validate.h"
 
 enum { CAR_MUTANT_DEVICES = 64 };
 

@@ -88,7 +88,7 @@ static inline bool has_late_copies(const car_mutant *t) {
 }
 /* And the next micro-batch uses the same version. */
 static inline bool is_passed_on_later(const car_mutant *t, const car_task *task) {
-    int64_t n = task->step * t->workers + task->worker + 1, step = n / t->workers;
+    int64_t n = task->step * t->workers + task->micro_batch + 1, step = n / t->workers;
     int64_t version = step - car_plan_delay(t->plan, (int)(n % t->workers), task->stage);
     return has_late_copies(t) && step < t->steps && (version > 0 ? version : 0) == task->version;
 }
@@ -132,7 +132,7 @@ static inline bool is_urgent_send(car_mutant *t, car_spot s, const car_task *tas
 }
 /* In one process: its sum goes on to the next device. */
 static inline bool is_backward_with_successor(car_mutant *t, car_spot s, const car_task *task) {
-    return is_backward(t, s, task) && task->worker + 1 < t->workers &&
+    return is_backward(t, s, task) && task->micro_batch + 1 < t->workers &&
            car_plan_partition(t->plan)->bundles[task->bundle].bytes > 0;
 }
 /* zero: messages that may leave a device in a slot, but for those of ties. */
@@ -169,7 +169,7 @@ static inline bool would_meet_another(car_mutant *t, car_spot s, const car_task 
          counts = t->placement != CAR_PLACEMENT_ZERO && !tied && has_slack(t, s, task);
     for (int at = s.at; counts && at < t->rows[s.device].count; at++) {
         const car_task *other = &t->rows[s.device].tasks[at];
-        if (is_partial_send(t, s, other) && other->worker == task->worker && other->slot == task->slot + 1 &&
+        if (is_partial_send(t, s, other) && other->micro_batch == task->micro_batch && other->slot == task->slot + 1 &&
             other->bundle < t->stages) {
             return true;
         }
@@ -178,7 +178,7 @@ static inline bool would_meet_another(car_mutant *t, car_spot s, const car_task 
 }
 /* The second forward of a step in 1F1B, which has no clock but order. */
 static inline bool is_second_forward_of_1f1b(car_mutant *t, car_spot s, const car_task *task) {
-    return car_plan_config_of(t->plan)->rule == CAR_RULE_1F1B && is_forward(t, s, task) && task->worker == 1 &&
+    return car_plan_config_of(t->plan)->rule == CAR_RULE_1F1B && is_forward(t, s, task) && task->micro_batch == 1 &&
            task->stage == 0;
 }
 
@@ -197,9 +197,10 @@ static inline bool drop(car_mutant *t, car_mutant_wanted wanted) {
 }
 
 static inline bool is_chosen(const car_mutant *t, const car_task *task) {
-    return task->kind == t->chosen.kind && task->cargo == t->chosen.cargo && task->worker == t->chosen.worker &&
-           task->stage == t->chosen.stage && task->bundle == t->chosen.bundle && task->step == t->chosen.step &&
-           task->version == t->chosen.version && task->peer == t->chosen.peer && task->slot == t->chosen.slot;
+    return task->kind == t->chosen.kind && task->cargo == t->chosen.cargo &&
+           task->micro_batch == t->chosen.micro_batch && task->stage == t->chosen.stage &&
+           task->bundle == t->chosen.bundle && task->step == t->chosen.step && task->version == t->chosen.version &&
+           task->peer == t->chosen.peer && task->slot == t->chosen.slot;
 }
 
 /* Says of the uses that `ends` picks that they are the last on their rank, or that they are not. */

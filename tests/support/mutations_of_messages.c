@@ -186,17 +186,17 @@ static bool needless_message(car_mutant *t) {
         car_task task = *car_mutant_task(t, s);
         car_task send = {.kind = CAR_TASK_SEND,
                          .cargo = CAR_CARGO_PARTIAL,
-                         .worker = task.worker,
+                         .micro_batch = task.micro_batch,
                          .stage = task.stage,
                          .bundle = task.bundle,
                          .step = task.step,
                          .version = CAR_NONE,
                          .tied_version = CAR_NONE,
-                         .peer = task.worker + 1,
+                         .peer = task.micro_batch + 1,
                          .slot = task.slot};
         car_task receive = send;
         receive.kind = CAR_TASK_RECEIVE;
-        receive.peer = task.worker;
+        receive.peer = task.micro_batch;
         receive.slot = task.slot + 1;
         car_mutant_insert_in_slot(t, s.device, send, false);
         car_mutant_insert_in_slot(t, s.device + 1, receive, true);
@@ -213,7 +213,7 @@ static bool weights_to_stranger(car_mutant *t) {
         int k = car_plan_per_worker(t->plan), group = task.stage / k == 0 ? 1 : 0;
         car_task send = {.kind = CAR_TASK_SEND,
                          .cargo = CAR_CARGO_WEIGHTS,
-                         .worker = CAR_NONE,
+                         .micro_batch = CAR_NONE,
                          .stage = task.stage,
                          .bundle = task.bundle,
                          .step = task.version - 1,

@@ -65,7 +65,7 @@ static bool wrong_version_both(car_mutant *t) {
     car_task forward = *car_mutant_task(t, s);
     for (int at = s.at; at < t->rows[s.device].count; at++) {
         car_task *task = &t->rows[s.device].tasks[at];
-        if (is_compute(t, s, task) && task->step == forward.step && task->worker == forward.worker &&
+        if (is_compute(t, s, task) && task->step == forward.step && task->micro_batch == forward.micro_batch &&
             task->stage == forward.stage) {
             set_version(task, forward.version + 1);
         }
@@ -101,7 +101,7 @@ static bool wrong_worker(car_mutant *t) {
         return false;
     }
     car_task *task = car_mutant_task(t, car_mutant_find(t, is_compute));
-    task->worker = another(t, task->worker, t->workers);
+    task->micro_batch = another(t, task->micro_batch, t->workers);
     return true;
 }
 
@@ -161,7 +161,7 @@ static bool nonsense(car_mutant *t) {
         task->cargo = task->cargo == CAR_CARGO_NONE ? CAR_CARGO_PARTIAL : CAR_CARGO_NONE;
         break;
     case 2:
-        task->worker = t->workers;
+        task->micro_batch = t->workers;
         break;
     case 3:
         task->stage = t->stages;
@@ -261,7 +261,7 @@ static bool keep_all_sums(car_mutant *t) {
 /* ---- sums and updates ----------------------------------------------------------------------------------- */
 
 static void change_worker(car_mutant *t, car_task *task) {
-    task->worker = (task->worker + 1) % t->workers;
+    task->micro_batch = (task->micro_batch + 1) % t->workers;
 }
 static bool wrong_worker_in_sum(car_mutant *t) {
     return change_message(t, is_partial_send, change_worker);
@@ -275,12 +275,12 @@ static bool out_of_ring_order(car_mutant *t) {
         return false;
     }
     car_task chosen = *car_mutant_task(t, car_mutant_find(t, is_backward));
-    int a = chosen.worker, b = (chosen.worker + 1) % t->workers;
+    int a = chosen.micro_batch, b = (chosen.micro_batch + 1) % t->workers;
     for (int device = 0; device < t->devices; device++) {
         for (int at = 0; at < t->rows[device].count; at++) {
             car_task *task = &t->rows[device].tasks[at];
             if (task->kind == CAR_TASK_BACKWARD && task->step == chosen.step && task->stage == chosen.stage) {
-                task->worker = task->worker == a ? b : task->worker == b ? a : task->worker;
+                task->micro_batch = task->micro_batch == a ? b : task->micro_batch == b ? a : task->micro_batch;
             }
         }
     }
@@ -296,9 +296,9 @@ static bool exchange_workers(car_mutant *t) {
     for (int device = 0; device < t->devices; device++) {
         for (int at = 0; at < t->rows[device].count; at++) {
             car_task *task = &t->rows[device].tasks[at];
-            bool theirs = task->step == step && (task->worker == a || task->worker == a + 1);
+            bool theirs = task->step == step && (task->micro_batch == a || task->micro_batch == a + 1);
             bool sum = task->cargo == CAR_CARGO_FINISHED || task->kind == CAR_TASK_UPDATE;
-            task->worker = theirs && !sum ? 2 * a + 1 - task->worker : task->worker;
+            task->micro_batch = theirs && !sum ? 2 * a + 1 - task->micro_batch : task->micro_batch;
         }
     }
     return true;

@@ -117,7 +117,7 @@ static int64_t renewal_of(const reference *r, int version, int home, int owner) 
     while (version_of(r, n, home) < version) {
         n++;
     }
-    int64_t summed = car_plan_backward_slot(r->plan, version - 1, r->N - 1, home);
+    int64_t summed = car_plan_backward_slot(r->plan, version - 1, r->B - 1, home);
     int64_t latest = slot_of(r, n, home) - (n % r->N == owner ? 0 : r->config->zero_ahead);
     latest = latest < summed + 2 * k + 1 ? latest : summed + 2 * k + 1;
     return latest > summed ? latest : summed + 1;
@@ -143,10 +143,10 @@ static bool is_passed_on(const reference *r, int stage, int version, int home, i
 static bool is_made_by_owner(const reference *r, int version, int home) {
     int owner = r->N - 1 - home / (r->S / r->N), turn = version * r->B + owner;
     int64_t renewal = car_plan_forward_slot(r->plan, version, owner, home);
-    if (is_copied(r)) {
-        renewal = renewal_of(r, version, home, owner);
-    } else if (!is_cyclic(r)) {
+    if (!is_cyclic(r)) {
         renewal = car_plan_backward_slot(r->plan, version - 1, r->B - 1, home) + 1;
+    } else if (is_copied(r)) {
+        renewal = renewal_of(r, version, home, owner);
     }
     for (int m = owner; m <= turn && m < r->B * r->steps; m += r->N) {
         for (int q = 0; q < 2 * r->S; q++) {
@@ -299,8 +299,8 @@ static bool start_one(reference *r, int executors) {
         }
     }
     bool pace = r->how.paced && is_spaced(r) && (r->config->placement <= CAR_PLACEMENT_REPLICA || is_copied(r));
-    double window = r->how.window > 0 ? r->how.window : r->partition->longest_task;
-    if (best_n < 0 || executors < 1 || (pace && computing > 0 && best > slowest + window + 1e-11)) {
+    double lead = r->how.lead > 0 ? r->how.lead : r->partition->longest_task;
+    if (best_n < 0 || executors < 1 || (pace && computing > 0 && best > slowest + lead + 1e-11)) {
         return false;
     }
     at(r, best_n, best_p)->start = r->now;

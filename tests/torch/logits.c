@@ -2,6 +2,7 @@
  *
  *     logits load WEIGHTS BATCH LOGITS    with the weights of a file
  *     logits save WEIGHTS BATCH LOGITS    with weights of its own, which it writes to the file
+ *     logits gradients WEIGHTS BATCH GRADIENTS    one training step in bf16: the gradient of every parameter
  *
  * BATCH is what torch_weights.py makes; its metadata say which model it is for. */
 #include <stdio.h>
@@ -22,6 +23,7 @@ typedef struct session {
     car_weights *weights;
     car_lane *lane;
     car_tape *tape;
+    car_gradients *gradients; /* or NULL */
 } session;
 
 static int setting(const session *s, const char *key) {
@@ -29,25 +31,30 @@ static int setting(const session *s, const char *key) {
     return text != NULL ? atoi(text) : 0;
 }
 
-static car_status open_session(session *s, const char *batch) {
+static car_status open_session(session *s, const char *batch, car_precision precision) {
     car_status status = CAR_OK;
     CAR_TRY(car_safetensors_open(s->context, batch, &s->batch));
     const char *model = car_safetensors_metadata(s->batch, "model");
     const car_model_config config = {.batch = setting(s, "batch"),
                                      .classes = setting(s, "classes"),
                                      .image_size = setting(s, "image_size"),
-                                     .seq_len = setting(s, "seq_len")};
+                                     .seq_len = setting(s, "seq_len"),
+                                     .precision = precision};
     CAR_TRY(car_model_build(s->context, model != NULL ? model : "", &config, &s->graph));
     CAR_TRY(car_program_create(s->graph, NULL, &s->program));
     CAR_TRY(car_arena_create(s->context, 0, &s->arena));
     CAR_TRY(car_weights_create(s->program, s->arena, &s->weights));
     CAR_TRY(car_lane_create(s->program, s->arena, &s->lane));
     CAR_TRY(car_tape_create(s->program, s->arena, &s->tape));
+    if (precision == CAR_PRECISION_BF16) {
+        CAR_TRY(car_gradients_create(s->program, s->arena, &s->gradients));
+    }
 done:
     return status;
 }
 
 static void close_session(session *s) {
+    car_gradients_destroy(s->gradients);
     car_tape_destroy(s->tape);
     car_lane_destroy(s->lane);
     car_weights_destroy(s->weights);
@@ -90,24 +97,54 @@ static car_status load_weights(session *s, const char *path) {
     return status;
 }
 
-/* An evaluation of the batch; labels do not matter for the logits. */
+/* An evaluation of the batch, or a training step if there is room for gradients. */
 static car_status run(session *s) {
+    const car_safetensors_tensor *targets = car_safetensors_find(s->batch, "labels");
     const car_safetensors_tensor *input = car_safetensors_find(s->batch, "input");
     int images = car_graph_find_tensor(s->graph, "images"), labels = car_graph_find_tensor(s->graph, "labels");
     int fed = images != CAR_NONE ? images : car_graph_find_tensor(s->graph, "tokens");
-    size_t bytes = car_graph_tensor(s->graph, labels)->bytes;
-    void *zeros = NULL;
+    int ops = car_graph_op_count(s->graph);
     car_status status = CAR_OK;
-    if (input == NULL || input->bytes != car_graph_tensor(s->graph, fed)->bytes) {
-        return car_context_fail(s->context, CAR_ERROR_FORMAT, "the batch has no input of the right size");
+    if (input == NULL || input->bytes != car_graph_tensor(s->graph, fed)->bytes || targets == NULL ||
+        targets->bytes != car_graph_tensor(s->graph, labels)->bytes) {
+        return car_context_fail(s->context, CAR_ERROR_FORMAT, "the batch has no input or labels of the right size");
     }
-    CAR_TRY(car_context_allocate(s->context, bytes, 1, &zeros));
-    car_tape_begin(s->tape, 1, false);
+    car_tape_begin(s->tape, 1, s->gradients != NULL);
     CAR_TRY(car_tape_feed(s->tape, fed, input->data));
-    CAR_TRY(car_tape_feed(s->tape, labels, zeros));
-    CAR_TRY(car_tape_forward(s->tape, s->lane, s->weights, 0, car_graph_op_count(s->graph)));
+    CAR_TRY(car_tape_feed(s->tape, labels, targets->data));
+    CAR_TRY(car_tape_forward(s->tape, s->lane, s->weights, 0, ops));
+    if (s->gradients != NULL) {
+        CAR_TRY(car_tape_backward(s->tape, s->lane, s->weights, s->gradients, 0, ops));
+    }
 done:
-    car_context_release(s->context, zeros, bytes, 1);
+    return status;
+}
+
+static car_status write_gradients(session *s, const char *path) {
+    int count = car_graph_param_count(s->graph);
+    car_safetensors_entry *entries = NULL;
+    car_safetensors_writer *writer = NULL;
+    float *values = NULL;
+    size_t room = 0;
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(s->context, (size_t)count, sizeof *entries, &entries));
+    for (int p = 0; p < count; p++) {
+        const car_param *param = car_graph_param(s->graph, p);
+        size_t elements = (size_t)car_shape_elements(param->shape);
+        entries[p] = (car_safetensors_entry){.name = param->name, .rank = param->shape.rank, .shape = param->shape.dim};
+        room = elements > room ? elements : room;
+    }
+    CAR_TRY(car_context_allocate(s->context, room, sizeof *values, &values));
+    CAR_TRY(car_safetensors_writer_create(s->context, path, entries, count, NULL, &writer));
+    for (int p = 0; p < count; p++) {
+        CAR_TRY(car_gradients_get(s->gradients, p, values));
+        CAR_TRY(car_safetensors_writer_add(writer, values));
+    }
+    CAR_TRY(car_safetensors_writer_finish(writer, NULL));
+done:
+    car_context_release(s->context, values, room, sizeof *values);
+    car_context_release(s->context, entries, (size_t)count, sizeof *entries);
+    car_safetensors_writer_destroy(writer);
     return status;
 }
 
@@ -133,13 +170,13 @@ done:
 int main(int argc, char **argv) {
     session s = {0};
     car_status status = CAR_OK;
-    bool save = argc == 5 && strcmp(argv[1], "save") == 0;
-    if (argc != 5 || (!save && strcmp(argv[1], "load") != 0)) {
-        fprintf(stderr, "usage: logits load|save WEIGHTS BATCH LOGITS\n");
+    bool save = argc == 5 && strcmp(argv[1], "save") == 0, train = argc == 5 && strcmp(argv[1], "gradients") == 0;
+    if (argc != 5 || (!save && !train && strcmp(argv[1], "load") != 0)) {
+        fprintf(stderr, "usage: logits load|save WEIGHTS BATCH LOGITS | logits gradients WEIGHTS BATCH GRADIENTS\n");
         return 2;
     }
     CAR_TRY(car_context_create(NULL, &s.context));
-    CAR_TRY(open_session(&s, argv[3]));
+    CAR_TRY(open_session(&s, argv[3], train ? CAR_PRECISION_BF16 : CAR_PRECISION_FP32));
     if (save) {
         CAR_TRY(make_weights(&s));
         CAR_TRY(car_weights_save(s.weights, argv[2]));
@@ -147,7 +184,7 @@ int main(int argc, char **argv) {
         CAR_TRY(load_weights(&s, argv[2]));
     }
     CAR_TRY(run(&s));
-    CAR_TRY(write_logits(&s, argv[4]));
+    CAR_TRY(train ? write_gradients(&s, argv[4]) : write_logits(&s, argv[4]));
 done:
     if (status != CAR_OK) {
         fprintf(stderr, "%s: %s\n", car_status_text(status), s.context ? car_context_error(s.context) : "");

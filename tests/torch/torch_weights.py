@@ -10,6 +10,9 @@
     torch_weights.py compare WEIGHTS.safetensors BATCH.safetensors LOGITS.safetensors [--tolerance 1e-4]
                      the same, compared with logits that are there: fails if the largest difference is above the
                      tolerance times the largest logit
+    torch_weights.py gradients WEIGHTS.safetensors BATCH.safetensors GRADIENTS.safetensors [--tolerance 2e-2]
+                     the gradient of every parameter by PyTorch in fp32, compared with those that are there: fails if
+                     one differs by more than the tolerance, by Euclidean norms
 
 MODEL is resnet18, resnet50 or vit-b16 (torchvision's own classes), gpt2 or gpt2-nano (Hugging Face's names and
 layouts: gpt2 without the prefix "transformer." and with its masks, as the published file has them).
@@ -133,20 +136,28 @@ def command_batch(options):
     if options.model in VOCABULARY:
         metadata["seq_len"] = 32
         inputs = torch.randint(0, VOCABULARY[options.model], (options.batch, 32)).int()
+        labels = torch.randint(0, VOCABULARY[options.model], (options.batch, 32)).int()
     else:
         metadata.update(classes=options.classes, image_size=224)
         inputs = torch.randn(options.batch, 3, 224, 224)
-    write_safetensors(options.file, {"input": inputs.numpy()}, metadata)
+        labels = torch.randint(0, options.classes, (options.batch,)).int()
+    write_safetensors(options.file, {"input": inputs.numpy(), "labels": labels.numpy()}, metadata)
 
 
-def compute_logits(options):
+def open_model(options):
+    """The model with its weights, inputs and labels."""
     tensors, metadata = read_safetensors(options.batch)
     model = build(metadata["model"], int(metadata.get("classes", 0)))
     load(model, read_safetensors(options.weights)[0])
-    model.eval()
     inputs = torch.from_numpy(tensors["input"])
+    return model, inputs if inputs.is_floating_point() else inputs.long(), torch.from_numpy(tensors["labels"]).long()
+
+
+def compute_logits(options):
+    model, inputs, _ = open_model(options)
+    model.eval()
     with torch.no_grad():
-        return model(inputs if inputs.is_floating_point() else inputs.long()).numpy()
+        return model(inputs).numpy()
 
 
 def command_logits(options):
@@ -159,6 +170,21 @@ def command_compare(options):
     share = difference / largest
     print(f"{ours.size} logits up to {largest:.4g} differ by at most {difference:.2e}, {share:.1e} of the largest")
     if not share <= options.tolerance or not theirs.std() > 0:
+        sys.exit(f"more than {options.tolerance:g}")
+
+
+def command_gradients(options):
+    model, inputs, labels = open_model(options)
+    logits = model.train()(inputs)
+    torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten()).backward()
+    ours, errors = read_safetensors(options.logits)[0], {}
+    for name, parameter in model.named_parameters():
+        theirs = parameter.grad.numpy()
+        errors[name] = np.linalg.norm((ours[name] - theirs).ravel()) / np.linalg.norm(theirs.ravel())
+    worst = max(errors, key=errors.get)
+    print(f"{len(errors)} gradients: relative errors {np.median(list(errors.values())):.1e} in the median, "
+          f"{errors[worst]:.1e} at most ({worst})")  # fmt: skip
+    if not errors[worst] <= options.tolerance or not np.isfinite(list(errors.values())).all():
         sys.exit(f"more than {options.tolerance:g}")
 
 
@@ -182,6 +208,10 @@ def main():
         for name in ("weights", "batch", "logits"):
             command.add_argument(name)
     compare.add_argument("--tolerance", type=float, default=1e-4)
+    gradients = commands.add_parser("gradients")
+    for name in ("weights", "batch", "logits"):
+        gradients.add_argument(name)
+    gradients.add_argument("--tolerance", type=float, default=2e-2)
     options = parser.parse_args()
     torch.set_num_threads(1)
     globals()[f"command_{options.command}"](options)

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Weights between Carousel and PyTorch, both ways: the same logits to 1e-4.
+# Weights between Carousel and PyTorch, both ways: the same logits to 1e-4. And what bf16 changes of the gradients of a
+# transformer: each is within 2e-2 of PyTorch's in fp32.
 #
 #     LOGITS=PROGRAM tests/torch/weights.sh [MODEL...]    default: resnet18 gpt2-nano
 #
@@ -26,4 +27,11 @@ for model in "${models[@]}"; do
     echo "== $model: written by Carousel"
     "$LOGITS" save ours.safetensors batch.safetensors logits.safetensors
     torch compare ours.safetensors batch.safetensors logits.safetensors
+    case $model in
+    gpt2* | vit*)
+        echo "== $model: gradients in bf16"
+        "$LOGITS" gradients ours.safetensors batch.safetensors gradients.safetensors
+        torch gradients ours.safetensors batch.safetensors gradients.safetensors
+        ;;
+    esac
 done

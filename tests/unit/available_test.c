@@ -41,14 +41,14 @@ static void put_first(const car_scratch *scratch, const char *group, const char 
 static void without_groups_the_machine_counts(void **state) {
     const car_scratch *scratch = *state;
     put_machine(scratch);
-    car_available found = car_available_find(scratch->directory);
+    car_available found = car_available_find_below(scratch->directory);
     assert_int_equal(found.machine, 4000 * 1024);
     assert_true(found.group == UINT64_MAX && found.group_id == 0);
 }
 
 static void nothing_to_read_means_nothing_known(void **state) {
     const car_scratch *scratch = *state;
-    car_available found = car_available_find(scratch->directory);
+    car_available found = car_available_find_below(scratch->directory);
     assert_true(found.machine == UINT64_MAX && found.group == UINT64_MAX);
 }
 
@@ -59,7 +59,7 @@ static void a_group_leaves_its_limit_without_what_is_used_but_for_caches(void **
     put(scratch, "sys/fs/cgroup/jobs/a/memory.current", "60000\n");
     put(scratch, "sys/fs/cgroup/jobs/a/memory.stat",
         "anon 30000\nfile 25000\ninactive_file 20000\nactive_file 5000\nslab_reclaimable 1000\nslab 3000\n");
-    assert_int_equal(car_available_find(scratch->directory).group, 100000 - (60000 - 26000));
+    assert_int_equal(car_available_find_below(scratch->directory).group, 100000 - (60000 - 26000));
 }
 
 /* Of several limits the tightest, whose group is the same for all that are below it. */
@@ -72,18 +72,18 @@ static void groups_above_count_too(void **state) {
     put(scratch, "sys/fs/cgroup/jobs/memory.current", "1000\n");
     put(scratch, "sys/fs/cgroup/memory.max", "9000\n");
     put(scratch, "sys/fs/cgroup/memory.current", "1000\n");
-    car_available a = car_available_find(scratch->directory);
+    car_available a = car_available_find_below(scratch->directory);
     assert_int_equal(a.group, 4000);
     put(scratch, "sys/fs/cgroup/jobs/b/memory.max", "100000\n");
     put(scratch, "sys/fs/cgroup/jobs/b/memory.current", "10\n");
     put(scratch, "proc/self/cgroup", "0::/jobs/b\n");
-    car_available b = car_available_find(scratch->directory);
+    car_available b = car_available_find_below(scratch->directory);
     assert_int_equal(b.group, 4000);
     assert_true(a.group_id == b.group_id && a.group_id != 0);
     put(scratch, "sys/fs/cgroup/jobs/b/memory.max", "3000\n");
-    assert_true(car_available_find(scratch->directory).group_id != a.group_id);
+    assert_true(car_available_find_below(scratch->directory).group_id != a.group_id);
     put(scratch, "sys/fs/cgroup/jobs/memory.current", "6000\n"); /* over its limit */
-    assert_int_equal(car_available_find(scratch->directory).group, 0);
+    assert_int_equal(car_available_find_below(scratch->directory).group, 0);
 }
 
 static void the_first_version_is_read(void **state) {
@@ -94,7 +94,7 @@ static void the_first_version_is_read(void **state) {
     put(scratch, "sys/fs/cgroup/memory/jobs/a/memory.limit_in_bytes", "7000\n");
     put(scratch, "sys/fs/cgroup/memory/jobs/a/memory.usage_in_bytes", "4000\n");
     put(scratch, "sys/fs/cgroup/memory/jobs/a/memory.stat", "inactive_file 1\ntotal_inactive_file 500\n");
-    assert_int_equal(car_available_find(scratch->directory).group, 3500);
+    assert_int_equal(car_available_find_below(scratch->directory).group, 3500);
 }
 
 /* A container whose group is what is mounted, under its name outside, or under one that means nothing inside. */
@@ -106,13 +106,13 @@ static void a_container_sees_its_own_group_as_the_top(void **state) {
         put_first(scratch, groups[g], "/docker/abc");
         put(scratch, "sys/fs/cgroup/memory/memory.limit_in_bytes", "7000\n");
         put(scratch, "sys/fs/cgroup/memory/memory.usage_in_bytes", "4000\n");
-        assert_int_equal(car_available_find(scratch->directory).group, 3000);
+        assert_int_equal(car_available_find_below(scratch->directory).group, 3000);
     }
 }
 
 static void this_machine_has_some(void **state) {
     (void)state;
-    car_available found = car_available_find("");
+    car_available found = car_available_find_below("");
     assert_true(found.machine > 0);
 }
 

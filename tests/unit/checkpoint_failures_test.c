@@ -50,7 +50,7 @@ static void expect_step(car_checkpoints *f, int64_t step) {
 /* Writes one checkpoint after the other until it is killed. Says in `pipe` when it has begun. */
 static void write_for_ever(car_checkpoints *f, int64_t step, int pipe) {
     for (char begun = 1;; begun = 0) {
-        car_cuts_fill(&f->rig, f->cut, (uint64_t)step);
+        car_sample_snapshot_fill(&f->rig, f->snapshot, (uint64_t)step);
         if ((begun && write(pipe, &begun, 1) != 1) || try_step(f, step) != CAR_OK) {
             _exit(1);
         }
@@ -260,7 +260,7 @@ static void test_disk_full(void **state) {
 static void test_no_memory(void **state) {
     car_checkpoints *f = *state;
     write_step(f, 1);
-    car_cuts_fill(&f->rig, f->cut, 1);
+    car_sample_snapshot_fill(&f->rig, f->snapshot, 1);
     long before = f->checking.calls;
     car_rig_expect_ok(&f->rig, try_step(f, 1));
     long calls = f->checking.calls - before, blocks = f->checking.live_blocks;
@@ -296,14 +296,15 @@ static void test_arguments(void **state) {
     static const char *const texts[] = {"", "[]", "{", "{} x", "7"};
     car_context *context = f->rig.context;
     write_step(f, 1);
-    car_rig_expect_failure(&f->rig, car_checkpoint_write(context, &config, f->cut, "{}"), CAR_ERROR_ARGUMENT, "not 0");
+    car_rig_expect_failure(&f->rig, car_checkpoint_write(context, &config, f->snapshot, "{}"), CAR_ERROR_ARGUMENT,
+                           "not 0");
     config.keep = 1;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        car_rig_expect_failure(&f->rig, car_checkpoint_write(context, &config, f->cut, texts[i]), CAR_ERROR_ARGUMENT,
-                               "one JSON object");
+        car_rig_expect_failure(&f->rig, car_checkpoint_write(context, &config, f->snapshot, texts[i]),
+                               CAR_ERROR_ARGUMENT, "one JSON object");
     }
-    car_cut_set_numbers(f->cut, &(car_cut_numbers){.step = -1});
-    car_rig_expect_failure(&f->rig, car_checkpoint_write(context, &config, f->cut, "{}"), CAR_ERROR_ARGUMENT,
+    car_snapshot_set_numbers(f->snapshot, &(car_snapshot_numbers){.step = -1});
+    car_rig_expect_failure(&f->rig, car_checkpoint_write(context, &config, f->snapshot, "{}"), CAR_ERROR_ARGUMENT,
                            "step -1");
     expect_step(f, 1);
 }

@@ -50,17 +50,18 @@ static void check_round_trip(bool previous, int states, car_kernels from, car_ke
     car_scratch_open(&scratch);
     car_rig_open(&source, &(car_rig_config){.build = car_net_residual, .kernels = from});
     car_rig_open(&target, &(car_rig_config){.build = car_net_residual, .kernels = to});
-    const car_cut_numbers numbers = {.step = 123456789012, .updates = 7, .norm = norm};
+    const car_snapshot_numbers numbers = {.step = 123456789012, .updates = 7, .norm = norm};
     const car_checkpoint_config config = {.directory = scratch.directory, .keep = 1};
-    car_cut *cut = car_cuts_make(&source, previous, states, 1), *back = car_cuts_make(&target, previous, states, 2);
-    car_cut_set_numbers(cut, &numbers);
-    car_rig_expect_ok(&source, car_checkpoint_write(source.context, &config, cut, run_text));
+    car_snapshot *snapshot = car_sample_snapshot_make(&source, previous, states, 1),
+                 *back = car_sample_snapshot_make(&target, previous, states, 2);
+    car_snapshot_set_numbers(snapshot, &numbers);
+    car_rig_expect_ok(&source, car_checkpoint_write(source.context, &config, snapshot, run_text));
     car_rig_expect_ok(&target, car_checkpoint_open(target.context, scratch.directory, numbers.step, &checkpoint));
     assert_string_equal(car_checkpoint_run(checkpoint), run_text);
     car_rig_expect_ok(&target, car_checkpoint_read(checkpoint, back, &exact));
     assert_true(exact);
-    assert_true(car_cuts_is(&target, back, 1));
-    const car_cut_numbers found = car_cut_get_numbers(back);
+    assert_true(car_sample_snapshot_is(&target, back, 1));
+    const car_snapshot_numbers found = car_snapshot_get_numbers(back);
     assert_true(found.step == numbers.step && found.updates == numbers.updates);
     assert_true(isnan(norm) ? isnan(found.norm) : found.norm == norm);
 
@@ -71,8 +72,8 @@ static void check_round_trip(bool previous, int states, car_kernels from, car_ke
     assert_int_equal(report.loaded, car_graph_param_count(target.graph));
     assert_int_equal(report.left_over, 0);
     car_checkpoint_close(checkpoint);
-    car_cut_destroy(cut);
-    car_cut_destroy(back);
+    car_snapshot_destroy(snapshot);
+    car_snapshot_destroy(back);
     car_rig_close(&source);
     car_rig_close(&target);
     car_scratch_close(&scratch);
@@ -87,28 +88,28 @@ static void test_round_trip(void **state) {
     check_round_trip(true, 1, CAR_KERNELS_ONEDNN, CAR_KERNELS_ONEDNN, 0);
 }
 
-/* A cut that wants more than the checkpoint has gets the next best, and is told so. */
+/* A snapshot that wants more than the checkpoint has gets the next best, and is told so. */
 static void test_lacking_parts(void **state) {
     car_checkpoints *f = *state;
     const car_checkpoint_config config = {.directory = f->directory.text, .keep = 9};
-    car_cut *poor = car_cuts_make(&f->rig, false, 0, 3);
+    car_snapshot *poor = car_sample_snapshot_make(&f->rig, false, 0, 3);
     car_checkpoint *checkpoint = NULL;
     bool exact = true;
     car_rig_expect_ok(&f->rig, car_checkpoint_write(f->rig.context, &config, poor, "{}"));
     car_rig_expect_ok(&f->rig, car_checkpoint_open(f->rig.context, f->directory.text, 0, &checkpoint));
-    car_rig_expect_ok(&f->rig, car_checkpoint_read(checkpoint, f->cut, &exact));
+    car_rig_expect_ok(&f->rig, car_checkpoint_read(checkpoint, f->snapshot, &exact));
     assert_false(exact);
-    assert_true(car_cuts_part_is(&f->rig, f->cut, CAR_CUT_WEIGHTS, 3));
+    assert_true(car_sample_snapshot_part_is(&f->rig, f->snapshot, CAR_SNAPSHOT_WEIGHTS, 3));
     for (int p = 0; p < car_graph_param_count(f->rig.graph); p++) {
         size_t bytes = 0;
-        float *weights = car_cuts_values(&f->rig, CAR_CUT_WEIGHTS, p, 3, &bytes);
+        float *weights = car_sample_snapshot_values(&f->rig, CAR_SNAPSHOT_WEIGHTS, p, 3, &bytes);
         float *found = malloc(bytes), *zeros = calloc(1, bytes);
         assert_true(found && zeros);
-        car_rig_expect_ok(&f->rig, car_cut_get(f->cut, CAR_CUT_PREVIOUS, p, found));
+        car_rig_expect_ok(&f->rig, car_snapshot_get(f->snapshot, CAR_SNAPSHOT_PREVIOUS, p, found));
         assert_memory_equal(found, weights, bytes);
-        for (int part = CAR_CUT_STATE_0; part <= CAR_CUT_STATE_1; part++) {
-            if (car_cut_has(f->cut, (car_cut_part)part, p)) {
-                car_rig_expect_ok(&f->rig, car_cut_get(f->cut, (car_cut_part)part, p, found));
+        for (int part = CAR_SNAPSHOT_STATE_0; part <= CAR_SNAPSHOT_STATE_1; part++) {
+            if (car_snapshot_has(f->snapshot, (car_snapshot_part)part, p)) {
+                car_rig_expect_ok(&f->rig, car_snapshot_get(f->snapshot, (car_snapshot_part)part, p, found));
                 assert_memory_equal(found, zeros, bytes);
             }
         }
@@ -122,9 +123,9 @@ static void test_lacking_parts(void **state) {
     car_rig_expect_ok(&f->rig, car_checkpoint_open(f->rig.context, f->directory.text, 1, &checkpoint));
     car_rig_expect_ok(&f->rig, car_checkpoint_read(checkpoint, poor, &exact));
     assert_true(exact);
-    assert_true(car_cuts_is(&f->rig, poor, 1));
+    assert_true(car_sample_snapshot_is(&f->rig, poor, 1));
     car_checkpoint_close(checkpoint);
-    car_cut_destroy(poor);
+    car_snapshot_destroy(poor);
 }
 
 static int build_wider(car_graph *graph) {
@@ -163,14 +164,15 @@ static void test_another_model(void **state) {
         const car_checkpoint_config config = {.directory = f->directory.text, .keep = 1};
         car_rig_open(&written, &(car_rig_config){.build = cases[c].written});
         car_rig_open(&read, &(car_rig_config){.build = cases[c].read});
-        car_cut *from = car_cuts_make(&written, false, 0, 1), *to = car_cuts_make(&read, false, 0, 2);
+        car_snapshot *from = car_sample_snapshot_make(&written, false, 0, 1),
+                     *to = car_sample_snapshot_make(&read, false, 0, 2);
         car_rig_expect_ok(&written, car_checkpoint_write(written.context, &config, from, "{}"));
         car_rig_expect_ok(&read, car_checkpoint_open(read.context, f->directory.text, 0, &checkpoint));
         car_rig_expect_failure(&read, car_checkpoint_read(checkpoint, to, &exact), CAR_ERROR_SHAPE, cases[c].message);
-        assert_true(car_cuts_is(&read, to, 2));
+        assert_true(car_sample_snapshot_is(&read, to, 2));
         car_checkpoint_close(checkpoint);
-        car_cut_destroy(from);
-        car_cut_destroy(to);
+        car_snapshot_destroy(from);
+        car_snapshot_destroy(to);
         car_rig_close(&written);
         car_rig_close(&read);
     }
@@ -209,7 +211,8 @@ static void test_names(void **state) {
     assert_int_equal(car_checkpoints_newest(f), 7);
     assert_int_equal(mkdir(car_scratch_in(&f->scratch, "run/checkpoints/step-123456789").text, 0777), 0);
     assert_int_equal(car_checkpoints_newest(f), 123456789);
-    expect_refused(f, 123456789, CAR_ERROR_FORMAT, "run.json is missing; step 7 is sound: use --resume-step 7 or");
+    expect_refused(f, 123456789, CAR_ERROR_FORMAT,
+                   "run.json is missing; step 7 is sound: go on from it (resume-step 7), or");
     expect_refused(f, 6, CAR_ERROR_IO, "no checkpoint of step 6 in it; there are those of steps 7, 123456789");
     expect_refused(f, -1, CAR_ERROR_IO, "no checkpoint of step -1");
 }
@@ -219,8 +222,8 @@ static void test_again(void **state) {
     car_checkpoints *f = *state;
     const car_checkpoint_config config = {.directory = f->directory.text, .keep = 1};
     write_step(f, 5, 1);
-    car_cuts_fill(&f->rig, f->cut, 99);
-    car_rig_expect_ok(&f->rig, car_checkpoint_write(f->rig.context, &config, f->cut, run_text));
+    car_sample_snapshot_fill(&f->rig, f->snapshot, 99);
+    car_rig_expect_ok(&f->rig, car_checkpoint_write(f->rig.context, &config, f->snapshot, run_text));
     car_checkpoints_expect(f, 5, 99);
     assert_int_equal(car_scratch_count(f->directory.text, ""), 1);
     car_scratch_write(car_scratch_in(&f->scratch, "run/checkpoints/step-00000006").text, "x", 1);
@@ -236,7 +239,8 @@ static void expect_offer(car_checkpoints *f, const char *what, int file) {
     char offer[700];
     car_checkpoint *checkpoint = NULL;
     car_status status = car_checkpoint_open(f->rig.context, f->directory.text, 20, &checkpoint);
-    snprintf(offer, sizeof offer, "step 10 is sound: use --resume-step 10 or remove the directory %s/step-00000020",
+    snprintf(offer, sizeof offer,
+             "step 10 is sound: go on from it (resume-step 10), or remove the directory %s/step-00000020",
              f->directory.text);
     const char *message = car_context_error(f->rig.context);
     if (status != CAR_ERROR_FORMAT || !strstr(message, offer) || !strstr(message, file_names[file])) {

@@ -135,6 +135,23 @@ static void test_limits_by_share(void **state) {
     }
 }
 
+/* What `auto` chooses for M micro-batches a worker under cdp-v1, of whose gradients 1/M are late. */
+static void test_limits_by_accumulation(void **state) {
+    static const struct {
+        int several;
+        double limit;
+    } expected[] = {{1, 0.50}, {2, 1.34}, {4, 3.17}, {8, 2.98}};
+    (void)state;
+    for (size_t e = 0; e < sizeof expected / sizeof *expected; e++) {
+        car_optimizer_config config = car_optimizer_config_default();
+        const car_plan_config plan = {.rule = CAR_RULE_CDP_V1, .accumulate = expected[e].several};
+        car_correction correction = car_correction_choose(&plan, &config);
+        double stale = 1.0 / plan.accumulate, found = find_limit(step_sgd, stale, correction.c, correction.a);
+        expect_limit("sgd", stale, correction.c, correction.a, found, expected[e].limit);
+        assert_true(found >= find_limit(step_sgd, stale, correction.c, 1)); /* more than as if all were late */
+    }
+}
+
 /* ---- the equivalence ------------------------------------------------------------------------- */
 
 enum { DIMENSIONS = 3, LATE_STEPS = 200 };
@@ -241,9 +258,12 @@ static void test_auto(void **state) {
         for (int k = 0; k < CAR_OPTIMIZERS; k++) {
             car_optimizer_config config = car_optimizer_config_default();
             config.kind = (car_optimizer_kind)k;
-            config.correction = car_correction_choose(late[r], &config);
-            assert_true(car_correction_is_on(&config.correction));
-            config.correction = car_correction_choose(prompt[r], &config);
+            config.correction = car_correction_choose(&(car_plan_config){.rule = late[r]}, &config);
+            double c = config.correction.c;
+            assert_true(c > 0 && config.correction.a == 1);
+            config.correction = car_correction_choose(&(car_plan_config){.rule = late[r], .accumulate = 4}, &config);
+            assert_true(config.correction.c == c / 4 && config.correction.a == 0.25);
+            config.correction = car_correction_choose(&(car_plan_config){.rule = prompt[r]}, &config);
             assert_false(car_correction_is_on(&config.correction));
             assert_int_equal(car_correction_warmup(prompt[r], &config, 1000), 0);
             assert_int_equal(car_correction_warmup(CAR_RULE_CDP_V2, &config, 1000), 0);
@@ -254,7 +274,7 @@ static void test_auto(void **state) {
     }
     car_optimizer_config plain = car_optimizer_config_default();
     plain.momentum = 0;
-    plain.correction = car_correction_choose(CAR_RULE_CDP_V1, &plain);
+    plain.correction = car_correction_choose(&(car_plan_config){.rule = CAR_RULE_CDP_V1}, &plain);
     assert_false(car_correction_is_on(&plain.correction));
     assert_int_equal(car_correction_warmup(CAR_RULE_CDP_V1, &plain, 1000), 0);
     car_correction_text(&plain.correction, text, sizeof text);
@@ -282,9 +302,13 @@ static void test_states(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_limits),      cmocka_unit_test(test_limits_by_share),
-        cmocka_unit_test(test_equivalence), cmocka_unit_test(test_loop_is_the_correction),
-        cmocka_unit_test(test_auto),        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_limits_by_share),
+        cmocka_unit_test(test_limits_by_accumulation),
+        cmocka_unit_test(test_equivalence),
+        cmocka_unit_test(test_loop_is_the_correction),
+        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_states),
 
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

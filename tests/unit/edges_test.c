@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 #include "plan/internal.h"
-#include "plan/usage.h"
+#include "plan/validate.h"
 #include "support/common.h"
 #include "support/plans.h"
 
@@ -110,10 +110,11 @@ static void check_shared(const car_plan *plan, const rank_tasks *all, const unsi
                          a->step == b->step && a->stage == last;
             bool in_turn = config->rule == CAR_RULE_ACCUMULATE && a->kind == CAR_TASK_BACKWARD && a->stage == 0 &&
                            b->kind == CAR_TASK_FORWARD && a->step == b->step &&
-                           a->worker + config->threads == b->worker;
+                           a->micro_batch + config->threads == b->micro_batch;
             bool adds = a->kind == CAR_TASK_BACKWARD && a->stage == b->stage && a->step == b->step &&
                         car_plan_partition(plan)->bundles[a->stage].bytes > 0;
-            bool ring = adds && b->kind == CAR_TASK_BACKWARD && a->worker < b->worker && config->rule != CAR_RULE_DP;
+            bool ring =
+                adds && b->kind == CAR_TASK_BACKWARD && a->micro_batch < b->micro_batch && config->rule != CAR_RULE_DP;
             bool whole = adds && b->kind == CAR_TASK_UPDATE;
             assert_true(waits || !(gated || in_turn || ring || whole));
         }
@@ -298,7 +299,7 @@ static void change_edges(void *user, int rank, int number, int *edges, int first
 static bool must_follow(const car_plan *plan, const car_task *a, const car_task *b) {
     bool tape_a = car_task_computes(a) || a->cargo == CAR_CARGO_ACTIVATION || a->cargo == CAR_CARGO_GRADIENT;
     bool tape_b = car_task_computes(b) || b->cargo == CAR_CARGO_ACTIVATION || b->cargo == CAR_CARGO_GRADIENT;
-    bool batch = tape_a && tape_b && a->worker == b->worker && a->step == b->step;
+    bool batch = tape_a && tape_b && a->micro_batch == b->micro_batch && a->step == b->step;
     bool channel = a->kind == CAR_TASK_SEND && b->kind == CAR_TASK_SEND && a->peer == b->peer && a->tag == b->tag;
     bool bytes = a->bundle >= 0 && a->bundle == b->bundle && car_plan_partition(plan)->bundles[a->bundle].bytes > 0;
     bool copied = car_plan_config_of(plan)->zero_copies == 2 && car_plan_config_of(plan)->rule == CAR_RULE_CDP_V1;
@@ -348,9 +349,19 @@ static bool is_mistake(const car_plan *plan, const rank_tasks *all, mutation *m)
 }
 
 /* Makes mistakes of all kinds in a plan's edges, and counts those that were mistakes: all of them must be found. */
-static void make_mistakes(const car_partition *partition, car_plan_config config, uint64_t seed, int caught[MISTAKES]) {
+static void make_mistakes(const car_partition *partition, car_plan_config config, bool own, uint64_t seed,
+                          int caught[MISTAKES]) {
     enum { TRIES = 12 };
     car_plan *plan = car_plans_make(partition, config);
+    if (own) {
+        char *text = NULL;
+        car_plan *custom = NULL;
+        must(car_plan_print_custom(plan, &text));
+        must(car_plan_read(car_common_context, partition, "plan", text, &custom));
+        car_plan_release_text(plan, text);
+        car_plan_destroy(plan);
+        plan = custom;
+    }
     for (int try = 0; try < TRIES; try++) {
         uint64_t chance = car_random_u64(seed, (uint64_t)try);
         mutation m = {.kind = (mistake)(try % MISTAKES), .rank = (int)(chance % (uint64_t)car_plan_ranks(plan))};
@@ -369,7 +380,7 @@ static void make_mistakes(const car_partition *partition, car_plan_config config
         mutation first = m;
         if (is_mistake(plan, all, &first)) {
             const car_task_source source = {.user = &m, .change_uses = change_uses, .change_edges = change_edges};
-            car_status status = car_plan_validate(plan, STEPS, &source);
+            car_status status = car_plan_validate_tasks(plan, STEPS, &source);
             if (status != CAR_ERROR_INTERNAL) {
                 fail_msg("mistake %d of task %d on rank %d survives under %s over %s with %d workers", m.kind, m.number,
                          m.rank, car_rule_text(config.rule), car_placement_text(config.placement), config.workers);
@@ -391,13 +402,15 @@ static void mistakes_in_edges_are_found(void **state) {
         bool moves = placement == CAR_PLACEMENT_ZERO;
         for (int workers = 2; workers <= 4; workers++) {
             car_plans_model tied = car_plans_open_model("gpt2-nano", workers);
-            for (int n = 0; n < 24; n++) {
+            for (int n = 0; n < 30; n++) {
+                bool own = n % 3 > 0 && n >= 24; /* as a schedule of one's own */
                 make_mistakes(tied.partition,
                               (car_plan_config){.workers = workers,
                                                 .rule = rules[n % 3],
                                                 .placement = placement,
                                                 .zero_copies = moves && n % 3 > 0 ? 1 + n / 3 % 2 : 0},
-                              car_random_key((uint64_t)(placement * 100 + workers * 1000 + n), "mistakes"), caught);
+                              own, car_random_key((uint64_t)(placement * 100 + workers * 1000 + n), "mistakes"),
+                              caught);
             }
             car_plans_close_model(&tied);
         }
@@ -421,9 +434,9 @@ static void check_pieces(const car_plan *plan, int device, int64_t window, int64
         for (int k = 0; k < piece.count; k++, seen++) {
             assert_true(seen < whole.count);
             const car_task *a = &whole.tasks[seen], *b = &piece.tasks[k];
-            assert_true(a->kind == b->kind && a->cargo == b->cargo && a->slot == b->slot && a->worker == b->worker &&
-                        a->stage == b->stage && a->bundle == b->bundle && a->step == b->step &&
-                        a->version == b->version && a->peer == b->peer && a->tag == b->tag);
+            assert_true(a->kind == b->kind && a->cargo == b->cargo && a->slot == b->slot &&
+                        a->micro_batch == b->micro_batch && a->stage == b->stage && a->bundle == b->bundle &&
+                        a->step == b->step && a->version == b->version && a->peer == b->peer && a->tag == b->tag);
         }
     }
     assert_int_equal(seen, whole.count);

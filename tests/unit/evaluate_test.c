@@ -80,8 +80,10 @@ static void answers_are_counted_by_class(void **state) {
     car_evaluation result;
     car_rig_open(&rig, &mlp);
     feed f = {.rig = &rig, .labels = {3, -1}};
-    car_rig_expect_ok(
-        &rig, car_evaluate_classes(rig.program, rig.arena, rig.weights, 2, BATCHES, feed_labels, &f, counts, &result));
+    const car_evaluate_config config = {
+        .threads = 2, .batches = BATCHES, .feed = feed_labels, .feed_user = &f, .counts = counts};
+    car_rig_expect_ok(&rig, car_evaluate_with(rig.program, rig.arena, rig.weights, &config, &result));
+    assert_true(result.metric == 0);
     for (int l = 0; l < CLASSES; l++) {
         int64_t labelled = 0;
         for (int a = 0; a < CLASSES; a++) {
@@ -96,11 +98,51 @@ static void answers_are_counted_by_class(void **state) {
     car_rig_close(&rig);
 }
 
+/* The share of right answers, once more; and a failure in the third micro-batch. */
+static car_status count_right(const car_metric_io *io) {
+    const bool *fails = io->user;
+    if (*fails && io->batch == 2) {
+        return car_callback_fail(io->context, "no truth for %lld rows", (long long)io->rows);
+    }
+    for (int64_t r = 0; r < io->rows; r++) {
+        const float *row = io->logits + r * io->classes;
+        int64_t best = 0;
+        for (int64_t c = 1; c < io->classes; c++) {
+            best = row[c] > row[best] ? c : best;
+        }
+        *io->weight += io->labels[r] >= 0;
+        *io->sum += io->labels[r] == best;
+    }
+    return CAR_OK;
+}
+
+static void a_metric_sees_every_row(void **state) {
+    (void)state;
+    bool fails = false;
+    car_rig rig;
+    car_evaluation result;
+    car_rig_open(&rig, &mlp);
+    feed f = {.rig = &rig, .labels = {3, -1}};
+    const car_evaluate_config config = {.threads = 2,
+                                        .batches = BATCHES,
+                                        .feed = feed_labels,
+                                        .feed_user = &f,
+                                        .metric = count_right,
+                                        .metric_user = &fails};
+    car_rig_expect_ok(&rig, car_evaluate_with(rig.program, rig.arena, rig.weights, &config, &result));
+    assert_true(result.metric == result.top1);
+    fails = true;
+    car_rig_expect_failure(&rig, car_evaluate_with(rig.program, rig.arena, rig.weights, &config, &result),
+                           CAR_ERROR_CALLBACK, "no truth for");
+    car_rig_close(&rig);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(labels_that_are_no_class_are_refused),
         cmocka_unit_test(negative_labels_do_not_count),
         cmocka_unit_test(answers_are_counted_by_class),
+        cmocka_unit_test(a_metric_sees_every_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

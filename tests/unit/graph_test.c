@@ -253,7 +253,7 @@ static void nothing_flows_back_to_the_inputs(void **state) {
     assert_int_equal(car_graph_finish(g, loss), CAR_OK);
     for (int tensor = 0; tensor <= flat; tensor++) {
         assert_false(car_graph_tensor(g, tensor)->needs_grad);
-        assert_int_equal(car_graph_tensor(g, tensor)->grad_slot, CAR_NONE);
+        assert_int_equal(car_graph_tensor(g, tensor)->grad_buffer, CAR_NONE);
     }
     assert_true(producer(g, pooled)->flops_forward > 0 && producer(g, pooled)->flops_backward == 0);
     assert_int_equal(car_graph_tensor(g, f->image)->last_backward, CAR_NONE);

@@ -127,11 +127,11 @@ static void check_tensors(const oracle *o) {
     for (int v = 0; v < o->tensors; v++) {
         const car_tensor *tensor = car_graph_tensor(o->graph, v);
         assert_int_equal(tensor->needs_grad, o->needs[v]);
-        assert_int_equal(tensor->grad_slot != CAR_NONE, o->needs[v]);
+        assert_int_equal(tensor->grad_buffer != CAR_NONE, o->needs[v]);
         assert_int_equal(tensor->last_forward, o->last_forward[v]);
         assert_int_equal(tensor->last_backward, o->last_backward[v]);
         if (o->needs[v]) {
-            const car_grad_slot *slot = car_graph_slot(o->graph, tensor->grad_slot);
+            const car_grad_buffer *slot = car_graph_grad_buffer(o->graph, tensor->grad_buffer);
             assert_true(slot->bytes >= tensor->bytes);
             assert_true(slot->born >= slot->dies && slot->dies >= 0 && slot->born < o->ops);
         }
@@ -154,14 +154,14 @@ static bool may_work_in_place(const car_op *op) {
 
 /* A gradient may go over the very input that it is the gradient of, where the kernel reads that first and nobody
  * reads it afterwards. */
-static void check_takeover(const oracle *o, const car_grad_slot *slot) {
+static void check_takeover(const oracle *o, const car_grad_buffer *slot) {
     const car_op *op = car_graph_op(o->graph, slot->born);
     const car_op *reader = car_graph_op(o->graph, o->last_backward[slot->over_tensor]);
     const car_tensor *tensor = car_graph_tensor(o->graph, slot->over_tensor);
     bool reads_first = op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_CONV || op->kind == CAR_OP_LINEAR ||
                        op->kind == CAR_OP_HEAD_LOSS;
     assert_true(tensor->bytes >= slot->bytes);
-    assert_ptr_equal(car_graph_slot(o->graph, tensor->grad_slot), slot);
+    assert_ptr_equal(car_graph_grad_buffer(o->graph, tensor->grad_buffer), slot);
     if (!reads_first || op->inputs[0] != slot->over_tensor) {
         fail_msg("%s: a slot takes a buffer that its kernel does not expect to lose", op->name);
     }
@@ -173,7 +173,7 @@ static void check_takeover(const oracle *o, const car_grad_slot *slot) {
 
 static void give_birth(const oracle *o, slots *s, int l) {
     for (int i = 0; i < s->count; i++) {
-        const car_grad_slot *slot = car_graph_slot(o->graph, i);
+        const car_grad_buffer *slot = car_graph_grad_buffer(o->graph, i);
         if (slot->born == l) {
             s->alive[i] = true;
             s->value[i] = car_random_u64(0xBAD, (uint64_t)i); /* what was in the memory before */
@@ -186,7 +186,7 @@ static void give_birth(const oracle *o, slots *s, int l) {
 
 static void bury(const oracle *o, slots *s, int l) {
     for (int i = 0; i < s->count; i++) {
-        if (car_graph_slot(o->graph, i)->dies == l) {
+        if (car_graph_grad_buffer(o->graph, i)->dies == l) {
             s->alive[i] = false;
         }
     }
@@ -194,8 +194,8 @@ static void bury(const oracle *o, slots *s, int l) {
 
 static void contribute(const oracle *o, slots *s, int l, int q, uint64_t gradient) {
     const car_op *op = car_graph_op(o->graph, l);
-    int from = car_graph_tensor(o->graph, op->output)->grad_slot,
-        to = car_graph_tensor(o->graph, op->inputs[q])->grad_slot;
+    int from = car_graph_tensor(o->graph, op->output)->grad_buffer,
+        to = car_graph_tensor(o->graph, op->inputs[q])->grad_buffer;
     if (op->grad_mode[q] == CAR_GRAD_NONE) {
         assert_false(o->needs[op->inputs[q]]);
         return;
@@ -217,14 +217,14 @@ static void contribute(const oracle *o, slots *s, int l, int q, uint64_t gradien
 }
 
 static void check_slots(const oracle *o) {
-    slots s = {.count = car_graph_slot_count(o->graph)};
+    slots s = {.count = car_graph_grad_buffer_count(o->graph)};
     s.value = calloc((size_t)s.count, sizeof *s.value);
     s.alive = calloc((size_t)s.count, sizeof *s.alive);
     assert_true(s.value && s.alive);
-    s.value[car_graph_tensor(o->graph, car_graph_loss(o->graph))->grad_slot] = 1;
+    s.value[car_graph_tensor(o->graph, car_graph_loss(o->graph))->grad_buffer] = 1;
     for (int l = o->ops - 1; l >= 0; l--) {
         const car_op *op = car_graph_op(o->graph, l);
-        int slot = car_graph_tensor(o->graph, op->output)->grad_slot;
+        int slot = car_graph_tensor(o->graph, op->output)->grad_buffer;
         if (!o->needs[op->output]) {
             continue;
         }
@@ -355,8 +355,8 @@ static void check_wild(void **state, car_wild_family family) {
             for (int q = 0; q < op->input_count; q++) {
                 shared += op->grad_mode[q] == CAR_GRAD_SHARED;
                 added += op->grad_mode[q] == CAR_GRAD_ADD;
-                in_place += op->grad_mode[q] == CAR_GRAD_WRITE && car_graph_tensor(graph, op->inputs[q])->grad_slot ==
-                                                                      car_graph_tensor(graph, op->output)->grad_slot;
+                in_place += op->grad_mode[q] == CAR_GRAD_WRITE && car_graph_tensor(graph, op->inputs[q])->grad_buffer ==
+                                                                      car_graph_tensor(graph, op->output)->grad_buffer;
             }
         }
         car_graph_destroy(graph);
@@ -404,8 +404,8 @@ static void residual_addition_copies_nothing(void **state) {
     assert_int_equal(add->grad_mode[0], CAR_GRAD_SHARED);
     assert_int_equal(add->grad_mode[1], CAR_GRAD_SHARED);
     assert_int_equal(car_graph_op(graph, 1)->grad_mode[0], CAR_GRAD_ADD);
-    assert_int_equal(car_graph_slot_count(graph), 3); /* the loss's, up's, and one for all the rest */
-    assert_int_equal(car_graph_slot(graph, car_graph_tensor(graph, sum)->grad_slot)->over_tensor, sum);
+    assert_int_equal(car_graph_grad_buffer_count(graph), 3); /* the loss's, up's, and one for all the rest */
+    assert_int_equal(car_graph_grad_buffer(graph, car_graph_tensor(graph, sum)->grad_buffer)->over_tensor, sum);
     car_graph_destroy(graph);
 }
 

@@ -65,7 +65,7 @@ static car_loader *open_loader(car_dataset *dataset, car_split split, int thread
     car_loader_config config = car_loader_config_default();
     car_loader *loader = NULL;
     config.split = split;
-    config.workers = split == CAR_SPLIT_TRAIN ? WORKERS : 1;
+    config.micro_batches = split == CAR_SPLIT_TRAIN ? WORKERS : 1;
     config.batch = BATCH;
     config.threads = threads;
     config.seed = 8;

@@ -9,33 +9,18 @@
 
 #include <cmocka.h>
 
-#include "support/allocator.h"
-#include "support/expect.h"
 #include "support/made_up.h"
 
 static car_made_up made_up;
 
 static int set_up(void **state) {
     (void)state;
-    car_context *context = NULL;
-    car_status status = car_context_create(NULL, &context);
-    car_made_up_reset(&made_up, context);
-    return status == CAR_OK ? 0 : -1;
+    return car_made_up_begin(&made_up);
 }
 
 static int tear_down(void **state) {
     (void)state;
-    car_context_destroy(made_up.context);
-    return atomic_load(&made_up.misused) ? -1 : 0;
-}
-
-static car_made_up_expectation expect(int64_t samples, const car_loader_config *config) {
-    return car_made_up_expect(&made_up, samples, config);
-}
-
-static void take_check_give(car_loader *loader, const car_made_up_expectation *e, int64_t step, int worker) {
-    car_made_up_take(loader, e, step, worker);
-    car_loader_give_back(loader, step, worker);
+    return car_made_up_end(&made_up);
 }
 
 /* ---- order -------------------------------------------------------------------------------------- */
@@ -43,12 +28,12 @@ static void take_check_give(car_loader *loader, const car_made_up_expectation *e
 static void run_in_order(int64_t samples, const car_loader_config *config, int64_t steps) {
     car_made_up_reset(&made_up, made_up.context);
     car_loader *loader = car_made_up_open(&made_up, samples, config);
-    car_made_up_expectation e = expect(samples, config);
+    car_made_up_expectation e = car_made_up_expect(&made_up, samples, config);
     size_t bound =
-        car_made_up_bytes(config->depth > 0 ? config->depth : config->workers + config->threads, config->batch);
+        car_made_up_bytes(config->depth > 0 ? config->depth : config->micro_batches + config->threads, config->batch);
     for (int64_t step = config->first_step; step < steps; step++) {
-        for (int worker = 0; worker < config->workers; worker++) {
-            take_check_give(loader, &e, step, worker);
+        for (int worker = 0; worker < config->micro_batches; worker++) {
+            car_made_up_take_and_give_back(loader, &e, step, worker);
             assert_in_range(car_loader_bytes(loader), 1, bound);
         }
     }
@@ -161,19 +146,19 @@ static void only_what_is_wanted(void **state) {
     config.steps = STEPS;
     config.wanted = second;
     car_loader *loader = car_made_up_open(&made_up, 100, &config);
-    car_made_up_expectation e = expect(100, &config);
+    car_made_up_expectation e = car_made_up_expect(&made_up, 100, &config);
     car_made_up_wait(&made_up, 3 * BATCH);
     assert_int_equal(atomic_load(&made_up.reads), 3 * BATCH);
     for (int64_t step = 0; step < STEPS; step++) {
-        take_check_give(loader, &e, step, 1);
+        car_made_up_take_and_give_back(loader, &e, step, 1);
     }
-    take_check_give(loader, &e, STEPS - 1, 2);
+    car_made_up_take_and_give_back(loader, &e, STEPS - 1, 2);
     assert_int_equal(atomic_load(&made_up.reads), (STEPS + 1) * BATCH);
     car_loader_destroy(loader);
     config.wanted = nobody;
     loader = car_made_up_open(&made_up, 100, &config);
     for (int64_t step = 0; step < STEPS; step++) {
-        take_check_give(loader, &e, step, 3);
+        car_made_up_take_and_give_back(loader, &e, step, 3);
     }
     assert_int_equal(atomic_load(&made_up.reads), (2 * STEPS + 1) * BATCH);
     car_loader_destroy(loader);
@@ -193,7 +178,7 @@ typedef struct crowd {
 /* Takes two at once, and gives them back in the other order. */
 static void *take_some(void *argument) {
     crowd *c = argument;
-    int workers = c->expected.config.workers;
+    int workers = c->expected.config.micro_batches;
     for (int at; (at = atomic_fetch_add(&c->next, 2)) < c->count;) {
         for (int i = at; i < at + 2; i++) {
             const void *inputs = NULL;
@@ -226,7 +211,7 @@ static void run_crowd(int threads, int depth, int span) {
     }
     config.steps = STEPS;
     c.loader = car_made_up_open(&made_up, 100, &config);
-    c.expected = expect(100, &config);
+    c.expected = car_made_up_expect(&made_up, 100, &config);
     for (int i = 0; i < TAKERS; i++) {
         assert_int_equal(pthread_create(&takers[i], NULL, take_some, &c), 0);
     }
@@ -258,7 +243,7 @@ static void more_are_held_than_the_depth(void **state) {
     (void)state;
     car_loader_config config = car_made_up_config(2, 4, 1, 2);
     car_loader *loader = car_made_up_open(&made_up, 64, &config);
-    car_made_up_expectation e = expect(64, &config);
+    car_made_up_expectation e = car_made_up_expect(&made_up, 64, &config);
     for (int n = 0; n < 6; n++) {
         car_made_up_take(loader, &e, n / 2, n % 2);
         assert_in_range(car_loader_bytes(loader), 1, car_made_up_bytes(n < 2 ? 2 : n + 1, 4));
@@ -293,19 +278,19 @@ static void reads_ahead_as_far_as_the_depth(void **state) {
         config.first_step = 2;
         config.steps = 6;
         car_loader *loader = car_made_up_open(&made_up, 60, &config);
-        car_made_up_expectation e = expect(60, &config);
+        car_made_up_expectation e = car_made_up_expect(&made_up, 60, &config);
         car_made_up_wait(&made_up, 5 * 3);
         assert_int_equal(atomic_load(&made_up.lowest), 2 * 2 * 3);
         assert_int_equal(atomic_load(&made_up.highest), (2 * 2 + 5) * 3 - 1);
-        take_check_give(loader, &e, 2, 0);
+        car_made_up_take_and_give_back(loader, &e, 2, 0);
         car_made_up_wait(&made_up, 6 * 3);
         for (int n = 5; n < 12; n++) {
-            take_check_give(loader, &e, n / 2, n % 2);
+            car_made_up_take_and_give_back(loader, &e, n / 2, n % 2);
         }
         car_made_up_wait(&made_up, 8 * 3);
         assert_int_equal(atomic_load(&made_up.highest), 6 * 2 * 3 - 1);
         /* What is beyond the run can be had all the same. */
-        take_check_give(loader, &e, 6, 0);
+        car_made_up_take_and_give_back(loader, &e, 6, 0);
         car_made_up_wait(&made_up, 9 * 3);
         car_loader_destroy(loader);
     }
@@ -318,14 +303,14 @@ static void a_full_queue_makes_room(void **state) {
     config.sequential = true;
     config.steps = 3;
     car_loader *loader = car_made_up_open(&made_up, 60, &config);
-    car_made_up_expectation e = expect(60, &config);
+    car_made_up_expectation e = car_made_up_expect(&made_up, 60, &config);
     car_made_up_wait(&made_up, 2 * 3);
     car_made_up_take(loader, &e, 1, 1);
     assert_int_equal(car_loader_bytes(loader), car_made_up_bytes(2, 3));
     car_loader_give_back(loader, 1, 1);
     car_made_up_wait(&made_up, 4 * 3); /* by the taker, and by the thread in its stead again */
-    take_check_give(loader, &e, 0, 0);
-    take_check_give(loader, &e, 0, 1);
+    car_made_up_take_and_give_back(loader, &e, 0, 0);
+    car_made_up_take_and_give_back(loader, &e, 0, 1);
     car_loader_destroy(loader);
 }
 
@@ -338,19 +323,19 @@ static void a_stuck_thread_stops_nobody(void **state) {
         config.sequential = true;
         atomic_store(&made_up.stuck_at, 3);
         car_loader *loader = car_made_up_open(&made_up, 1000, &config);
-        car_made_up_expectation e = expect(1000, &config);
+        car_made_up_expectation e = car_made_up_expect(&made_up, 1000, &config);
         for (int ms = 0; ms < CAR_MADE_UP_PATIENCE && atomic_load(&made_up.stuck_in) == 0; ms++) {
             usleep(1000);
         }
         assert_int_equal(atomic_load(&made_up.stuck_in), 1); /* the first is there, the second is not */
         for (int step = 0; step < 30; step++) {
             if (step != 1) {
-                take_check_give(loader, &e, step, 0);
+                car_made_up_take_and_give_back(loader, &e, step, 0);
                 assert_int_equal(car_loader_bytes(loader), car_made_up_bytes(depth, 2));
             }
         }
         atomic_store(&made_up.stuck_at, CAR_MADE_UP_NOBODY);
-        take_check_give(loader, &e, 1, 0);
+        car_made_up_take_and_give_back(loader, &e, 1, 0);
         car_loader_destroy(loader);
     }
 }
@@ -361,18 +346,18 @@ static void threads_follow_a_jump(void **state) {
     car_loader_config config = car_made_up_config(1, 1, 2, 4);
     config.sequential = true;
     car_loader *loader = car_made_up_open(&made_up, 100000, &config);
-    car_made_up_expectation e = expect(100000, &config);
+    car_made_up_expectation e = car_made_up_expect(&made_up, 100000, &config);
     car_made_up_wait(&made_up, 4);
-    take_check_give(loader, &e, 5000, 0);
+    car_made_up_take_and_give_back(loader, &e, 5000, 0);
     car_made_up_wait(&made_up, 9);
     assert_int_equal(atomic_load(&made_up.highest), 5004);
     for (int step = 5001; step < 5005; step++) {
-        take_check_give(loader, &e, step, 0);
+        car_made_up_take_and_give_back(loader, &e, step, 0);
     }
     car_made_up_wait(&made_up, 13);
-    take_check_give(loader, &e, 70, 0);
+    car_made_up_take_and_give_back(loader, &e, 70, 0);
     car_made_up_wait(&made_up, 18);
-    take_check_give(loader, &e, 74, 0);
+    car_made_up_take_and_give_back(loader, &e, 74, 0);
     car_made_up_wait(&made_up, 19); /* not by the taker: it was there */
     car_loader_destroy(loader);
 }
@@ -382,12 +367,12 @@ static void waiting_is_counted(void **state) {
     made_up.delay_us = 2000;
     car_loader_config config = car_made_up_config(1, 5, 0, 0);
     car_loader *loader = car_made_up_open(&made_up, 50, &config);
-    car_made_up_expectation e = expect(50, &config);
+    car_made_up_expectation e = car_made_up_expect(&made_up, 50, &config);
     assert_true(car_loader_waited(loader) == 0);
-    take_check_give(loader, &e, 0, 0);
+    car_made_up_take_and_give_back(loader, &e, 0, 0);
     double first = car_loader_waited(loader);
     assert_true(first > 0.009 && first < 5);
-    take_check_give(loader, &e, 1, 0);
+    car_made_up_take_and_give_back(loader, &e, 1, 0);
     assert_true(car_loader_waited(loader) > first + 0.009);
     car_loader_destroy(loader);
     /* With a thread that had its time, nobody waits. */
@@ -398,135 +383,11 @@ static void waiting_is_counted(void **state) {
     car_made_up_wait(&made_up, 15);
     usleep(300000); /* the last read has begun, and ends even if the machine is busy */
     for (int step = 0; step < 3; step++) {
-        take_check_give(loader, &e, step, 0);
+        car_made_up_take_and_give_back(loader, &e, step, 0);
     }
     assert_true(car_loader_waited(loader) == 0);
     car_loader_destroy(loader);
     car_order_destroy(e.order);
-}
-
-/* ---- ends and failures --------------------------------------------------------------------------- */
-
-/* A micro-batch takes 20 seconds to read; nobody waits for that. */
-static void destroyed_while_reading(void **state) {
-    (void)state;
-    made_up.delay_us = 10000;
-    car_loader_config config = car_made_up_config(2, 2000, 3, 0);
-    car_loader *loader = car_made_up_open(&made_up, 100000, &config);
-    for (int ms = 0; ms < CAR_MADE_UP_PATIENCE && atomic_load(&made_up.reads) < 4; ms++) {
-        usleep(1000);
-    }
-    double start = car_clock_seconds();
-    car_loader_destroy(loader);
-    assert_true(car_clock_seconds() - start < 5);
-}
-
-static void destroyed_at_any_moment(void **state) {
-    (void)state;
-    for (int i = 0; i < 60; i++) {
-        car_loader_config config = car_made_up_config(2, 2, 1 + i % 3, i % 5);
-        car_loader *loader = car_made_up_open(&made_up, 100, &config);
-        car_made_up_expectation e = expect(100, &config);
-        for (int n = 0; n < i % 8; n++) {
-            car_made_up_take(loader, &e, n / 2, n % 2);
-            if (n % 3 > 0) { /* some are never given back */
-                car_loader_give_back(loader, n / 2, n % 2);
-            }
-        }
-        usleep((useconds_t)(i % 4) * 50);
-        car_loader_destroy(loader);
-        car_order_destroy(e.order);
-    }
-    car_loader_destroy(NULL);
-}
-
-/* A failure is told to whoever takes that micro-batch, and as often as it is taken; to nobody else. */
-static void failures_reach_who_takes(void **state) {
-    (void)state;
-    for (int threads = 0; threads <= 3; threads++) {
-        car_loader_config config = car_made_up_config(1, 3, threads, 0);
-        const void *inputs = NULL;
-        const int32_t *labels = NULL;
-        car_made_up_reset(&made_up, made_up.context);
-        config.sequential = true;
-        atomic_store(&made_up.broken_at, 3 * 5 + 1);
-        car_loader *loader = car_made_up_open(&made_up, 90, &config);
-        car_made_up_expectation e = expect(90, &config);
-        for (int step = 0; step < 12; step++) {
-            if (step != 5) {
-                take_check_give(loader, &e, step, 0);
-                continue;
-            }
-            /* Long before, a thread has found out, and whatever it said was forgotten. */
-            for (int ms = 0; ms < CAR_MADE_UP_PATIENCE && threads > 0 && atomic_load(&made_up.failures) == 0; ms++) {
-                usleep(1000);
-            }
-            car_context_clear_error(made_up.context);
-            for (int times = 0; times < 2; times++) {
-                assert_int_equal(car_loader_take(loader, step, 0, &inputs, &labels), CAR_ERROR_IO);
-                assert_string_equal(car_context_error(made_up.context), "sample 16 is broken");
-                car_context_clear_error(made_up.context);
-            }
-        }
-        assert_int_equal(car_loader_bytes(loader), car_made_up_bytes(1 + threads, 3));
-        car_loader_destroy(loader);
-    }
-}
-
-static void refuse(int64_t samples, const car_loader_config *config, const char *message) {
-    car_loader *loader = NULL;
-    car_status status = car_made_up_try_open(&made_up, samples, config, &loader);
-    assert_null(loader);
-    car_expect_failure(made_up.context, status, CAR_ERROR_ARGUMENT, message);
-}
-
-static void wrong_arguments(void **state) {
-    (void)state;
-    car_loader_config config = car_made_up_config(4, 8, 1, 0);
-    refuse(31, &config, "31 samples to train on; 4 workers with micro-batches of 8 want at least 32");
-    config.split = CAR_SPLIT_EVALUATION;
-    refuse(0, &config, "0 samples to evaluate on");
-    config = car_made_up_config(0, 8, 1, 0);
-    refuse(31, &config, "at least one worker");
-    config = car_made_up_config(1, 8, -1, 0);
-    refuse(31, &config, "threads");
-    config = car_made_up_config(2, 8, 1, 0);
-    car_loader *loader = car_made_up_open(&made_up, 31, &config);
-    const void *inputs = NULL;
-    const int32_t *labels = NULL;
-    assert_int_equal(car_loader_take(loader, -1, 0, &inputs, &labels), CAR_ERROR_ARGUMENT);
-    assert_int_equal(car_loader_take(loader, 0, 2, &inputs, &labels), CAR_ERROR_ARGUMENT);
-    assert_int_equal(car_loader_take(loader, INT64_MAX, 0, &inputs, &labels), CAR_ERROR_ARGUMENT);
-    car_loader_destroy(loader);
-}
-
-/* The n-th allocation fails, for every n: a status, and everything is given back. */
-static void out_of_memory(void **state) {
-    (void)state;
-    car_context *own = made_up.context;
-    bool failed = true;
-    for (long n = 1; failed; n++) {
-        /* The first is the context itself. */
-        car_checking checking = {.fail_at = n + 1};
-        car_context_config hooks = {.allocator = car_checking_hooks(&checking)};
-        car_loader_config config = car_made_up_config(2, 2, 0, 2);
-        const void *inputs = NULL;
-        const int32_t *labels = NULL;
-        car_loader *loader = NULL;
-        assert_int_equal(car_context_create(&hooks, &made_up.context), CAR_OK);
-        car_status status = car_made_up_try_open(&made_up, 10, &config, &loader);
-        for (int i = 0; i < 3 && status == CAR_OK; i++) {
-            status = car_loader_take(loader, i, 0, &inputs, &labels);
-        }
-        failed = checking.failures > 0;
-        assert_int_equal(status, failed ? CAR_ERROR_MEMORY : CAR_OK);
-        car_loader_destroy(loader);
-        car_context_destroy(made_up.context);
-        assert_int_equal(checking.live_blocks, 0);
-        assert_int_equal(checking.wrong_sizes, 0);
-        assert_true(failed || n > 10);
-    }
-    made_up.context = own;
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -546,11 +407,6 @@ int main(void) {
         TEST(a_stuck_thread_stops_nobody),
         TEST(threads_follow_a_jump),
         TEST(waiting_is_counted),
-        TEST(destroyed_while_reading),
-        TEST(destroyed_at_any_moment),
-        TEST(failures_reach_who_takes),
-        TEST(wrong_arguments),
-        TEST(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

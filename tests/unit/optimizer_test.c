@@ -98,8 +98,9 @@ static void check_optimizer(car_optimizer_config config, const char *name, bool 
                              versions[in_place ? 0 : (t + 1) % 2], sum);
     }
     for (int i = 0; i < count; i++) {
-        double expected = config.kind == CAR_OPTIMIZER_SGD ? expected_sgd(start[i], given[i], &config, decay, 0.1)
-                                                           : expected_adamw(start[i], given[i], &config, decay, 0.1);
+        double expected = config.own || config.kind == CAR_OPTIMIZER_SGD
+                              ? expected_sgd(start[i], given[i], &config, decay, 0.1)
+                              : expected_adamw(start[i], given[i], &config, decay, 0.1);
         assert_true(fabs(versions[0][i] - expected) < 2e-6);
     }
     tear_down(&f);
@@ -142,10 +143,17 @@ static void test_corrections(void **state) {
     }
 }
 
+static double own_rate(const void *user, int64_t step) {
+    return *(const double *)user + (double)step;
+}
+
 static void test_schedules(void **state) {
     (void)state;
     car_schedule flat = {.lr = 0.4};
     assert_float_equal(car_schedule_lr(&flat, 1000), 0.4, 1e-12);
+    const double base = 3;
+    const car_schedule own = {.lr = 0.4, .own = own_rate, .own_user = &base, .warmup = 10};
+    assert_float_equal(car_schedule_lr(&own, 5), 8, 1e-12);
     flat.warmup = 4; /* 0.1, 0.2, 0.3, 0.4, 0.4 */
     assert_float_equal(car_schedule_lr(&flat, 0), 0.1, 1e-12);
     assert_float_equal(car_schedule_lr(&flat, 3), 0.4, 1e-12);
@@ -247,21 +255,173 @@ static void test_what_they_say(void **state) {
 
 static void test_unknown_names(void **state) {
     car_optimizer_kind kind = CAR_OPTIMIZER_MUON;
+    car_optimizer_config config = {.kind = kind};
     car_context *context = NULL;
     (void)state;
     assert_int_equal(car_context_create(NULL, &context), CAR_OK);
     assert_false(car_optimizer_is_known("adam", &kind));
-    assert_int_equal(car_optimizer_find(context, "adam", &kind), CAR_ERROR_UNKNOWN_NAME);
+    assert_int_equal(car_optimizer_find(context, "adam", &config), CAR_ERROR_UNKNOWN_NAME);
     assert_string_equal(car_context_error(context), "there is no optimizer 'adam'; known are sgd, adamw and muon");
     assert_int_equal(kind, CAR_OPTIMIZER_MUON);
+    assert_int_equal(config.kind, CAR_OPTIMIZER_MUON);
     car_context_destroy(context);
+}
+
+/* ---- optimizers of one's own ----------------------------------------------------------------- */
+
+/* SGD, so that the definitions above hold; weight decay is what it is told for the parameter. */
+static car_status own_sgd(const car_optimizer_io *io) {
+    const double *momentum = io->user;
+    const float *g = io->gradient;
+    float *w = io->weights, *m = io->states[0];
+    for (int64_t i = 0; i < io->count; i++) {
+        m[i] = (float)*momentum * m[i] + g[i] + (float)io->weight_decay * w[i];
+        w[i] -= (float)io->lr * m[i];
+    }
+    return CAR_OK;
+}
+
+static const double own_momentum = 0.8;
+static const car_optimizer_class own_class = {
+    .name = "mine", .update = own_sgd, .state_count = 1, .state_names = {"velocity"}, .user = &own_momentum};
+
+static void test_own(void **state) {
+    (void)state;
+    for (int c = 0; c < 4; c++) {
+        car_optimizer_class own = own_class;
+        own.elementwise = c % 2;
+        car_optimizer_config config = {.kind = CAR_OPTIMIZER_MUON, .own = &own, .momentum = own_momentum};
+        config.weight_decay = 0.1;
+        config.decay_weights_only = c / 2;
+        check_optimizer(config, "fc.weight", c / 2);
+        check_optimizer(config, "fc.bias", c / 2);
+    }
+}
+
+/* Moves weights that have no gradient, as padding has none. */
+static car_status add_index(const car_optimizer_io *io) {
+    float *w = io->weights, *kept = io->states[0], *scratch = io->scratch;
+    for (int64_t i = 0; i < io->count; i++) {
+        scratch[i] = (float)(i + 1);
+        w[i] += scratch[i];
+        kept[i] = w[i];
+    }
+    return CAR_OK;
+}
+
+static size_t as_large(const void *user, car_shape shape) {
+    (void)user;
+    return (size_t)car_shape_elements(shape) * sizeof(float);
+}
+
+/* A convolution with few channels is stored in blocks of more: the callback sees PyTorch's layout, and padding stays zero. */
+static void test_own_shapes(void **state) {
+    enum { OUT = 5, IN = 3, KERNEL = 3, ELEMENTS = OUT * IN * KERNEL * KERNEL };
+    const car_optimizer_class own = {
+        .name = "index", .update = add_index, .state_count = 1, .state_names = {"kept"}, .scratch_bytes = as_large};
+    const car_optimizer_config config = {.own = &own};
+    car_context *context = NULL;
+    car_graph *graph = NULL;
+    car_program *program = NULL;
+    car_arena *arena = NULL;
+    car_optimizer *optimizer = NULL;
+    float canonical[ELEMENTS] = {0};
+    void *buffers[3] = {NULL};
+    (void)state;
+    assert_int_equal(car_context_create(NULL, &context), CAR_OK);
+    assert_int_equal(car_graph_create(context, &graph), CAR_OK);
+    int x = car_graph_input(graph, "x", (car_shape){4, {2, IN, 8, 8}}, CAR_F32);
+    int labels = car_graph_input(graph, "labels", (car_shape){1, {2}}, CAR_I32);
+    x = car_graph_conv(graph, "conv", x, &(car_conv_config){.out_channels = OUT, .kernel = KERNEL, .stride = 1});
+    x = car_graph_global_avgpool(graph, "pool", x);
+    assert_int_equal(car_graph_finish(graph, car_graph_cross_entropy(graph, "loss", x, labels, 0)), CAR_OK);
+    assert_int_equal(car_program_create(graph, NULL, &program), CAR_OK);
+    assert_int_equal(car_arena_create(context, 0, &arena), CAR_OK);
+    assert_int_equal(car_optimizer_create(program, arena, &config, &optimizer), CAR_OK);
+    int param = car_graph_find_param(graph, "conv.weight");
+    size_t bytes = car_program_param_bytes(program, param);
+    for (int b = 0; b < 3; b++) {
+        assert_int_equal(car_arena_allocate(arena, CAR_MEMORY_WORKSPACE, bytes, &buffers[b]), CAR_OK);
+        memset(buffers[b], 0, bytes);
+    }
+    assert_true(car_optimizer_is_whole(optimizer, param));
+    assert_int_equal(car_optimizer_update(optimizer, param, 0, 0.1, 1, buffers[0], buffers[1], buffers[2]), CAR_OK);
+    assert_int_equal(car_program_export_param(program, param, buffers[1], canonical), CAR_OK);
+    for (int i = 0; i < ELEMENTS; i++) {
+        assert_true(canonical[i] == (float)(i + 1));
+    }
+    assert_int_equal(car_program_import_param(program, param, canonical, buffers[2]), CAR_OK);
+    assert_memory_equal(buffers[1], buffers[2], bytes);
+    assert_memory_equal(car_optimizer_state(optimizer, 0, param), buffers[2], bytes);
+    for (int b = 0; b < 3; b++) {
+        car_arena_release(arena, buffers[b]);
+    }
+    car_optimizer_destroy(optimizer);
+    car_arena_destroy(arena);
+    car_program_destroy(program);
+    car_graph_destroy(graph);
+    car_context_destroy(context);
+}
+
+static void refuse(fixture *f, const car_optimizer_class *own, const char *reason) {
+    const car_optimizer_config config = {.own = own};
+    car_optimizer *optimizer = NULL;
+    assert_int_equal(car_optimizer_create(f->program, f->arena, &config, &optimizer), CAR_ERROR_ARGUMENT);
+    assert_null(optimizer);
+    assert_non_null(strstr(car_context_error(f->context), reason));
+    car_context_clear_error(f->context);
+    assert_int_equal(car_optimizer_register(f->context, own), CAR_ERROR_ARGUMENT);
+    car_context_clear_error(f->context);
+}
+
+static car_status own_failure(const car_optimizer_io *io) {
+    return io->step == 0 ? car_callback_fail(io->context, "%s has no curvature", io->param) : CAR_ERROR_IO;
+}
+
+static void test_own_mistakes(void **state) {
+    fixture f = {0};
+    car_optimizer_config config = car_optimizer_config_default();
+    car_optimizer_class own = own_class;
+    float weights[COUNT] = {0}, sum[COUNT] = {0};
+    (void)state;
+    set_up(&f, &config);
+    assert_int_equal(car_optimizer_register(f.context, &own_class), CAR_OK);
+    assert_int_equal(car_optimizer_find(f.context, "mine", &config), CAR_OK);
+    assert_ptr_equal(config.own, &own_class);
+    assert_string_equal(car_optimizer_config_name(&config), "mine");
+    assert_int_equal(car_optimizer_find(f.context, "yours", &config), CAR_ERROR_UNKNOWN_NAME);
+    assert_non_null(strstr(car_context_error(f.context), "known are sgd, adamw, muon and mine"));
+    car_context_clear_error(f.context);
+    assert_int_equal(car_optimizer_find(f.context, "adamw", &config), CAR_OK);
+    assert_null(config.own);
+    own.name = "sgd";
+    assert_int_equal(car_optimizer_register(f.context, &own), CAR_ERROR_ARGUMENT);
+    car_context_clear_error(f.context);
+    own = own_class, own.name = "two words", refuse(&f, &own, "wants a name");
+    own = own_class, own.update = NULL, refuse(&f, &own, "optimizer mine has no update");
+    own = own_class, own.state_count = 4, refuse(&f, &own, "0 to 3 states, not 4");
+    own = own_class, own.state_names[0] = "0", refuse(&f, &own, "state 0 is called '0'");
+    own = own_class, own.state_count = 2, own.state_names[1] = "velocity", refuse(&f, &own, "two of its states");
+    own = own_class, own.elementwise = true, own.scratch_bytes = as_large, refuse(&f, &own, "elementwise and wants");
+    car_optimizer_destroy(f.optimizer);
+    own = own_class, own.update = own_failure;
+    config.own = &own;
+    assert_int_equal(car_optimizer_create(f.program, f.arena, &config, &f.optimizer), CAR_OK);
+    assert_int_equal(car_optimizer_update(f.optimizer, 0, 0, 0.1, 1, weights, weights, sum), CAR_ERROR_CALLBACK);
+    assert_string_equal(car_context_error(f.context), "fc.weight has no curvature");
+    car_context_clear_error(f.context);
+    assert_int_equal(car_optimizer_update(f.optimizer, 0, 1, 0.1, 1, weights, weights, sum), CAR_ERROR_IO);
+    assert_string_equal(car_context_error(f.context),
+                        "optimizer mine failed with fc.weight in update 2: input/output error");
+    tear_down(&f);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_they_say), cmocka_unit_test(test_unknown_names),    cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_adamw),         cmocka_unit_test(test_corrections),      cmocka_unit_test(test_schedules),
-        cmocka_unit_test(test_synthetic),     cmocka_unit_test(test_synthetic_tokens),
+        cmocka_unit_test(test_synthetic),     cmocka_unit_test(test_synthetic_tokens), cmocka_unit_test(test_own),
+        cmocka_unit_test(test_own_shapes),    cmocka_unit_test(test_own_mistakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

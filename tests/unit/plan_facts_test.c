@@ -34,7 +34,8 @@ static void enter(const car_setting *s, grid *g, int64_t slot, int stage, int en
 static void enter_task(const car_setting *s, int device, const car_task *task, void *user) {
     (void)device;
     if (task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD) {
-        enter(s, user, task->slot, task->stage, task->kind == CAR_TASK_FORWARD ? 1 + task->worker : -1 - task->worker);
+        enter(s, user, task->slot, task->stage,
+              task->kind == CAR_TASK_FORWARD ? 1 + task->micro_batch : -1 - task->micro_batch);
     }
 }
 
@@ -90,13 +91,13 @@ static void check_partial_sum(const car_setting *s, int device, const car_task *
         return;
     }
     bool sends = task->kind == CAR_TASK_SEND;
-    assert_int_equal(device, sends ? task->worker : task->worker + 1);
-    assert_int_equal(task->peer, sends ? task->worker + 1 : task->worker);
+    assert_int_equal(device, sends ? task->micro_batch : task->micro_batch + 1);
+    assert_int_equal(task->peer, sends ? task->micro_batch + 1 : task->micro_batch);
     if (sends) {
-        assert_int_equal(task->slot, B(s, task->worker, task->stage, task->step));
+        assert_int_equal(task->slot, B(s, task->micro_batch, task->stage, task->step));
     } else {
-        assert_true(task->slot > B(s, task->worker, task->stage, task->step));
-        assert_true(task->slot <= B(s, task->worker + 1, task->stage, task->step));
+        assert_true(task->slot > B(s, task->micro_batch, task->stage, task->step));
+        assert_true(task->slot <= B(s, task->micro_batch + 1, task->stage, task->step));
     }
     counts[sends]++;
 }
@@ -168,7 +169,7 @@ static void check_version(const car_setting *s, int device, const car_task *task
     (void)device;
     (void)user;
     if (task->kind == CAR_TASK_FORWARD || task->kind == CAR_TASK_BACKWARD) {
-        int64_t version = car_setting_is_fresh(s, task->worker, task->stage) ? task->step : task->step - 1;
+        int64_t version = car_setting_is_fresh(s, task->micro_batch, task->stage) ? task->step : task->step - 1;
         assert_int_equal(task->version, version < 0 ? 0 : version);
     }
 }
@@ -460,13 +461,14 @@ static void test_refusals(void **state) {
         {{.workers = 4, .accumulate = -1}, "there must be 1 to 65536"},
         {{.workers = 4, .accumulate = 1 << 19}, "there must be 1 to 65536"},
         {{.workers = 4, .accumulate = 2, .sum_order = (car_sum_order)7}, "no order of sums 7"},
-        {{.workers = 4, .accumulate = 2, .sum_order = CAR_SUM_ORDER_MICRO_BATCH}, "--sum-order worker"},
+        {{.workers = 4, .accumulate = 2, .sum_order = CAR_SUM_ORDER_MICRO_BATCH},
+         "Use sum-order worker; or rule accumulate"},
         {{.workers = 4,
           .accumulate = 2,
           .sum_order = CAR_SUM_ORDER_WORKER,
           .rule = CAR_RULE_CDP_V2,
           .placement = CAR_PLACEMENT_GRID},
-         "--sum-order micro-batch"},
+         "use sum-order micro-batch"},
     };
     car_partition *partition = car_plans_uniform(4, 1.0);
     for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {

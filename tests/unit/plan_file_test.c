@@ -53,7 +53,7 @@ static char *custom_text(car_placement placement, const car_partition *partition
 /* ---- what is executed ------------------------------------------------------------------------ */
 
 static bool is_same(const car_task *a, const car_task *b) {
-    return a->kind == b->kind && a->cargo == b->cargo && a->worker == b->worker && a->stage == b->stage &&
+    return a->kind == b->kind && a->cargo == b->cargo && a->micro_batch == b->micro_batch && a->stage == b->stage &&
            a->bundle == b->bundle && a->step == b->step && a->version == b->version &&
            a->tied_version == b->tied_version && a->peer == b->peer && a->tag == b->tag && a->slot == b->slot &&
            (a->kind != CAR_TASK_SEND || a->due == b->due);
@@ -116,6 +116,85 @@ static void a_period_repeats(void **state) {
     check_repeats(CAR_PLACEMENT_PIPELINE, tied.partition); /* with messages for the tied parameter */
     car_plans_close_model(&tied);
     car_partition_destroy(partition);
+}
+
+/* A rule's plan as one's own. */
+static char *own_text(const car_partition *partition, car_plan_config config) {
+    car_plan *plan = car_plans_make(partition, config);
+    char *text = malloc(MOST_TEXT), *printed = NULL;
+    assert_non_null(text);
+    car_common_expect_ok(car_plan_print_custom(plan, &printed));
+    assert_true(strlen(printed) < MOST_TEXT);
+    strcpy(text, printed);
+    car_plan_release_text(plan, printed);
+    car_plan_destroy(plan);
+    return text;
+}
+
+/* It is the rule's table until the run ends, which it may do in another way. */
+static void check_own(const car_partition *partition, car_plan_config config) {
+    enum { LAST = 9, DRAIN = 2 };
+    char *text = own_text(partition, config);
+    car_plan *plan = NULL, *rule = car_plans_make(partition, config);
+    car_proof proof;
+    car_common_expect_ok(car_plan_read(car_common_context, partition, "file", text, &plan));
+    car_common_expect_ok(car_plan_prove(plan, &proof));
+    assert_true(proof.whole && car_plan_is_proven(plan));
+    for (int rank = 0; rank < car_plan_ranks(plan); rank++) {
+        car_task_list a = all_tasks(plan, rank, LAST), b = all_tasks(rule, rank, LAST);
+        int compared = 0;
+        for (int n = 0; n < a.count && n < b.count && a.tasks[n].slot < (LAST - DRAIN) * car_plan_period(rule); n++) {
+            assert_true(is_same(&a.tasks[n], &b.tasks[n]));
+            compared++;
+        }
+        assert_true(compared > a.count / 2);
+        car_task_list_release(plan, &a);
+        car_task_list_release(rule, &b);
+    }
+    car_plan_destroy(rule);
+    car_plan_destroy(plan);
+    free(text);
+}
+
+static void every_placement_has_its_own(void **state) {
+    static const car_rule rules[] = {CAR_RULE_CDP_V1, CAR_RULE_CDP_V2, CAR_RULE_STAGGER};
+    car_partition *partition = car_plans_uniform(3, 2.0);
+    car_plans_model tied = car_plans_open_model("gpt2-nano", 3);
+    (void)state;
+    for (car_placement placement = CAR_PLACEMENT_SHARED; placement < CAR_PLACEMENTS; placement++) {
+        for (int r = 0; r < 3; r++) {
+            car_plan_config config = {.workers = 3, .rule = rules[r], .placement = placement};
+            check_own(tied.partition, config);
+            config.accumulate = 2;
+            check_own(partition, config);
+        }
+    }
+    check_own(tied.partition, (car_plan_config){.workers = 3,
+                                                .rule = CAR_RULE_CDP_V2,
+                                                .placement = CAR_PLACEMENT_ZERO,
+                                                .zero_copies = 1,
+                                                .piece_bytes = 64});
+    car_plans_close_model(&tied);
+    car_partition_destroy(partition);
+}
+
+/* Nothing is cut off: a grid of 24 repeats itself after millions of steps, one of 10 after 252 with too many tasks. */
+static void what_is_too_long_is_refused(void **state) {
+    static const int workers[] = {24, 10};
+    (void)state;
+    for (int n = 0; n < 2; n++) {
+        car_partition *partition = car_plans_uniform(workers[n], 2.0);
+        car_plan *plan = car_plans_make(
+            partition,
+            (car_plan_config){.workers = workers[n], .rule = CAR_RULE_CDP_V1, .placement = CAR_PLACEMENT_GRID});
+        char *text = NULL;
+        assert_int_equal(car_plan_print_custom(plan, &text), CAR_ERROR_UNSUPPORTED);
+        assert_null(text);
+        assert_non_null(strstr(car_context_error(car_common_context), "more than 200000 tasks"));
+        car_context_clear_error(car_common_context);
+        car_plan_destroy(plan);
+        car_partition_destroy(partition);
+    }
 }
 
 /* What is printed of a custom plan is read as the same plan. */
@@ -188,14 +267,14 @@ static void mistakes_of_shared_are_refused(void **state) {
         {"device 2", "7: B2.2@0 U2.2@1", "7: U2@1 B2.2@0", "the sum of bundle 2 is over 2 workers", true},
         {"device 2", "7: B2.2@0 U2.2@1", "7: U2.2@1 B2.2@0", "comes after what follows it", true},
         {"device 0", "7: F1.0@0", "7: F0.0@0", "one too many", true},
-        {"device 0", "3: B2.0@0\n", "", "not after the task of worker 0", true},
+        {"device 0", "3: B2.0@0\n", "", "not after the task of micro-batch 0", true},
         {"device 0", "3: B2.0@0\n4: B1.0@0", "3: B1.0@0\n4: B2.0@0", "not after the task", true},
         {"device 1", "8: F0.1@0", "8: Rp0.0<0 F0.1@0", "awaited, but never sent", true},
         {"device 0", "0: F0.0@0", "0: F0.0@0 F0.1@0", "belongs on device", true},
         {"", "steps=4", "steps=3", "one too many", true},
         {"", "steps=4", "steps=9", "says steps=9, but it has tasks of 4", false},
         {"", "stages=3", "stages=6", "is for 6 stages", false},
-        {"", "placement=shared", "placement=replica", "executed under placement shared or pipeline", false},
+        {"", "placement=shared", "placement=replica", "the sum of bundle 2 is over 1 workers", true},
         {"", "rule=custom", "rule=mine", "there is no rule 'mine'", false},
         {"", "slack=0", "slack=0 slack=0", "stands there twice", false},
         {"", " slack=0", "", "the header lacks 'slack='", false},
@@ -204,8 +283,8 @@ static void mistakes_of_shared_are_refused(void **state) {
         {"", "steps=4", "steps=4 max-delay=0", "1 steps old, and max-delay is 0", true},
         {"device 0", "5: B0.0@0", "5: Bx.0@0", "file, line 8: in 'Bx.0@0' the number of a stage", false},
         {"device 0", "5: B0.0@0", "900000: B0.0@0", "does not come after slot 900000", false},
-        {"device 0", "0: F0.0@0", "0: F0@0", "lacks a worker", false},
-        {"device 0", "0: F0.0@0", "0: F0.0@0{stage=7}", "lacks a worker or a device, or names one", false},
+        {"device 0", "0: F0.0@0", "0: F0@0", "lacks a micro-batch", false},
+        {"device 0", "0: F0.0@0", "0: F0.0@0{stage=7}", "lacks a micro-batch or a device, or names one", false},
         {"device 0", "0: F0.0@0", "0: F0.0@0/77777", "step or version 77777", false},
     };
     (void)state;
@@ -227,7 +306,7 @@ static void mistakes_of_periods_are_refused(void **state) {
 static void mistakes_of_pipelines_are_refused(void **state) {
     static const mistake mistakes[] = {
         {"device 0", "Sa1.0>1", "Sa1.0>2", "its receiver expects Ra1.0/0<0", true},
-        {"device 0", "Sa1.0>1", "Sa1.0", "lacks a worker or a device", false},
+        {"device 0", "Sa1.0>1", "Sa1.0", "lacks a micro-batch or a device", false},
         {"device 0", " Sa1.0>1", "", "received before it can arrive", true},
         {"device 1", "Ra1.0<0 ", "", "sent, but never received", true},
         {"device 1", "1: Ra1.0<0 F1.0@0", "1: F1.0@0\n2: Ra1.0<0", "received before it can arrive", true},
@@ -236,6 +315,62 @@ static void mistakes_of_pipelines_are_refused(void **state) {
     };
     (void)state;
     check_mistakes(CAR_PLACEMENT_PIPELINE, false, mistakes, sizeof mistakes / sizeof mistakes[0]);
+}
+
+/* ---- a task too few, a task too many ----------------------------------------------------------- */
+
+/* The next task of the text; its length is in *length. */
+static char *next_task(char *at, size_t *length) {
+    at = *at == ' ' ? at + 1 : at;
+    while (*at && !(at[-1] == ' ' && strchr("FBUSR", *at))) {
+        at++;
+    }
+    *length = strcspn(at, " \n");
+    return *at ? at : NULL;
+}
+
+/* Each task is left out, and each stands there twice: all of it is refused, and all but a few words of the reader show the
+ * cell. */
+static void check_each_task(const car_partition *partition, car_plan_config config) {
+    char *text = own_text(partition, config), changed[MOST_TEXT];
+    size_t length = 0;
+    int count = 0, survivors = 0, shown = 0;
+    for (char *at = next_task(strstr(text, "device 0"), &length); at; at = next_task(at + length, &length)) {
+        for (int twice = 0; twice < 2; twice++) {
+            car_plan *plan = NULL;
+            car_proof proof;
+            int before = (int)(at - text);
+            snprintf(changed, sizeof changed, "%.*s%.*s%s", before, text, twice ? (int)length + 1 : 0,
+                     twice ? at - 1 : "", twice ? at - 1 : at + length);
+            car_status status = car_plan_read(car_common_context, partition, "file", changed, &plan);
+            status = status == CAR_OK ? car_plan_prove(plan, &proof) : status;
+            count++;
+            shown += strstr(car_context_error(car_common_context), "[ ] marks") != NULL;
+            if (status == CAR_OK) {
+                print_error("%s: %.*s %s survives\n", car_placement_text(config.placement), (int)length, at,
+                            twice ? "twice" : "left out");
+                survivors++;
+            }
+            car_context_clear_error(car_common_context);
+            car_plan_destroy(plan);
+        }
+    }
+    print_message("%s: %d, %d with their cell\n", car_placement_text(config.placement), count, shown);
+    assert_int_equal(survivors, 0);
+    assert_true(shown > count * 9 / 10);
+    free(text);
+}
+
+static void each_task_counts(void **state) {
+    car_partition *partition = car_plans_uniform(2, 2.0);
+    (void)state;
+    for (car_placement placement = CAR_PLACEMENT_SHARED; placement < CAR_PLACEMENTS; placement++) {
+        check_each_task(partition, (car_plan_config){.workers = 2, .rule = CAR_RULE_CDP_V2, .placement = placement});
+    }
+    check_each_task(
+        partition,
+        (car_plan_config){.workers = 2, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_ZERO, .zero_copies = 1});
+    car_partition_destroy(partition);
 }
 
 /* A rule's name in the header asks for that rule's table. */
@@ -260,7 +395,10 @@ static void a_rule_is_compared(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_period_repeats),
+        cmocka_unit_test(every_placement_has_its_own),
+        cmocka_unit_test(what_is_too_long_is_refused),
         cmocka_unit_test(a_custom_plan_is_printed),
+        cmocka_unit_test(each_task_counts),
         cmocka_unit_test(mistakes_of_shared_are_refused),
         cmocka_unit_test(mistakes_of_periods_are_refused),
         cmocka_unit_test(mistakes_of_pipelines_are_refused),

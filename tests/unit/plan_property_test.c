@@ -15,7 +15,7 @@
 #include "support/mutant.h"
 #include "support/plans.h"
 
-enum { RANDOM_PLANS = 300, GRAPH_PLANS = 40, MUTATED_PLANS = 500, LEAST_TIMES = 5 };
+enum { RANDOM_PLANS = 300, SEVERAL_PLANS = 150, GRAPH_PLANS = 40, MUTATED_PLANS = 500, LEAST_TIMES = 5 };
 
 /* ---- chance --------------------------------------------------------------------------------------------- */
 
@@ -102,11 +102,11 @@ static void close_subject(subject *s) {
 
 static void describe(const subject *s, char *text, size_t capacity) {
     const car_plan_config *c = car_plan_config_of(s->plan);
-    int length =
-        snprintf(text, capacity, "%s %s N=%d S=%d ranks=%d %s threads=%d slack=%d pieces=%lld zero=%d:%d steps=%lld",
-                 car_rule_text(c->rule), car_placement_text(c->placement), c->workers, s->partition.stage_count,
-                 c->ranks, car_mapping_text(c->mapping), c->threads, c->freshness_slack, (long long)c->piece_bytes,
-                 c->zero_copies, c->zero_ahead, (long long)s->steps);
+    int length = snprintf(
+        text, capacity, "%s %s N=%d M=%d S=%d ranks=%d %s threads=%d slack=%d pieces=%lld zero=%d:%d steps=%lld",
+        car_rule_text(c->rule), car_placement_text(c->placement), c->workers, c->accumulate, s->partition.stage_count,
+        c->ranks, car_mapping_text(c->mapping), c->threads, c->freshness_slack, (long long)c->piece_bytes,
+        c->zero_copies, c->zero_ahead, (long long)s->steps);
     for (int b = s->partition.stage_count; b < s->partition.bundle_count; b++) {
         length += snprintf(text + length, capacity - (size_t)length, " tie %d->%d", s->partition.bundles[b].home,
                            s->partition.bundles[b].stage);
@@ -115,7 +115,7 @@ static void describe(const subject *s, char *text, size_t capacity) {
 
 static void expect_valid(const subject *s) {
     char text[256];
-    if (car_plan_validate(s->plan, s->steps, NULL) != CAR_OK) {
+    if (car_plan_validate(s->plan, s->steps) != CAR_OK) {
         describe(s, text, sizeof text);
         fail_msg("%s: %s", text, car_context_error(car_common_context));
     }
@@ -127,6 +127,32 @@ static void test_random_plans(void **state) {
         dice d = {.key = car_random_key(1, "plans"), .count = (uint64_t)n << 32};
         subject s;
         open_subject(&s, &d);
+        expect_valid(&s);
+        close_subject(&s);
+    }
+}
+
+/* Steps of several micro-batches, and steps that do not overlap: weights go round the ranks all the same. */
+static void test_zero_with_several_micro_batches(void **state) {
+    (void)state;
+    static const car_rule rules[] = {CAR_RULE_CDP_V1, CAR_RULE_CDP_V2, CAR_RULE_STAGGER};
+    static const car_sum_order orders[] = {CAR_SUM_ORDER_MICRO_BATCH, CAR_SUM_ORDER_WORKER};
+    for (int n = 0; n < SEVERAL_PLANS; n++) {
+        dice d = {.key = car_random_key(5, "several"), .count = (uint64_t)n << 32};
+        int workers = 1 + roll(&d, 4), per_worker = 1 + roll(&d, 3);
+        subject s = {.steps = 2 + roll(&d, 3)};
+        car_plan_config config = {.workers = workers,
+                                  .accumulate = 1 + roll(&d, 3),
+                                  .sum_order = orders[roll(&d, 2)],
+                                  .rule = rules[n % 3],
+                                  .placement = CAR_PLACEMENT_ZERO,
+                                  .zero_copies = roll(&d, 3),
+                                  .piece_bytes = roll(&d, 2) ? 64 : 0};
+        config.zero_ahead = config.zero_copies != 1 && roll(&d, 2) ? 1 + roll(&d, 2 * per_worker * workers) : 0;
+        s.base = car_plans_uniform(workers * per_worker, 2.0);
+        s.partition = *s.base;
+        randomize_bundles(&d, &s.partition);
+        s.plan = car_plans_make(&s.partition, config);
         expect_valid(&s);
         close_subject(&s);
     }
@@ -191,7 +217,7 @@ static void test_random_graphs(void **state) {
 /* A survivor is reported with what was done, so that it can be looked at. */
 static void expect_caught(const subject *s, car_mutant *mutant, int kind) {
     car_task_source source = car_mutant_source(mutant);
-    car_status status = car_plan_validate(s->plan, s->steps, &source);
+    car_status status = car_plan_validate_tasks(s->plan, s->steps, &source);
     const char *message = car_context_error(car_common_context);
     if (status != CAR_ERROR_INTERNAL || strncmp(message, "plan ", 5) != 0) {
         char text[256];
@@ -248,7 +274,7 @@ static void test_unchanged(void **state) {
         car_mutant mutant;
         car_mutant_open(&mutant, s.plan, s.steps, 0);
         car_task_source source = car_mutant_source(&mutant);
-        if (car_plan_validate(s.plan, s.steps, &source) != CAR_OK) {
+        if (car_plan_validate_tasks(s.plan, s.steps, &source) != CAR_OK) {
             fail_msg("%s", car_context_error(car_common_context));
         }
         car_mutant_close(&mutant);
@@ -259,7 +285,7 @@ static void test_unchanged(void **state) {
 static bool is_backward_of_step_1(car_mutant *mutant, car_spot spot, const car_task *task) {
     (void)mutant;
     (void)spot;
-    return task->kind == CAR_TASK_BACKWARD && task->step == 1 && task->worker == 1 && task->stage == 0;
+    return task->kind == CAR_TASK_BACKWARD && task->step == 1 && task->micro_batch == 1 && task->stage == 0;
 }
 
 /* The message says which plan, what, where, and shows it. */
@@ -274,7 +300,7 @@ static void test_message(void **state) {
     car_task *task = car_mutant_task(&mutant, car_mutant_find(&mutant, is_backward_of_step_1));
     task->version = 0;
     car_task_source source = car_mutant_source(&mutant);
-    assert_int_equal(car_plan_validate(s.plan, s.steps, &source), CAR_ERROR_INTERNAL);
+    assert_int_equal(car_plan_validate_tasks(s.plan, s.steps, &source), CAR_ERROR_INTERNAL);
     const char *message = car_context_error(car_common_context);
     print_message("%s\n", message);
     assert_non_null(strstr(message, "plan cdp-v2 shared N=2 S=2: the rule says version 1"));
@@ -300,7 +326,7 @@ static void test_gpipe_is_not_1f1b(void **state) {
         one = car_plans_make(partition, config);
         car_mutant_open(&mutant, gpipe, 3, 0);
         car_task_source source = car_mutant_source(&mutant);
-        assert_int_equal(car_plan_validate(one, 3, &source), CAR_ERROR_INTERNAL);
+        assert_int_equal(car_plan_validate_tasks(one, 3, &source), CAR_ERROR_INTERNAL);
         assert_non_null(strstr(car_context_error(car_common_context), "holds the activations of"));
         car_context_clear_error(car_common_context);
         car_mutant_close(&mutant);
@@ -313,6 +339,7 @@ static void test_gpipe_is_not_1f1b(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_random_plans, car_common_set_up, car_common_tear_down),
+        cmocka_unit_test_setup_teardown(test_zero_with_several_micro_batches, car_common_set_up, car_common_tear_down),
         cmocka_unit_test_setup_teardown(test_random_graphs, car_common_set_up, car_common_tear_down),
         cmocka_unit_test_setup_teardown(test_unchanged, car_common_set_up, car_common_tear_down),
         cmocka_unit_test_setup_teardown(test_mutations, car_common_set_up, car_common_tear_down),

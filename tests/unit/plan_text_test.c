@@ -144,8 +144,8 @@ static void one_task(void **state) {
 
 static void expect_same(const car_task *a, const car_task *b) {
     char text[2][192];
-    bool same = a->kind == b->kind && a->cargo == b->cargo && a->worker == b->worker && a->stage == b->stage &&
-                a->bundle == b->bundle && a->step == b->step && a->version == b->version &&
+    bool same = a->kind == b->kind && a->cargo == b->cargo && a->micro_batch == b->micro_batch &&
+                a->stage == b->stage && a->bundle == b->bundle && a->step == b->step && a->version == b->version &&
                 a->tied_version == b->tied_version && a->peer == b->peer && a->tag == b->tag && a->slot == b->slot;
     if (!same) {
         car_task_format(f.plan, a, text[0], sizeof text[0]);
@@ -238,7 +238,7 @@ static void wrong_tasks_round_trip(void **state) {
     assert_true(list.count > 20);
     for (int n = 0; n < list.count * 8; n++) {
         car_task task = list.tasks[n / 8];
-        int *fields[] = {&task.worker, &task.stage, &task.bundle, &task.peer, &task.tag};
+        int *fields[] = {&task.micro_batch, &task.stage, &task.bundle, &task.peer, &task.tag};
         switch (n % 8) {
         case 5:
             task.step += 3;
@@ -295,7 +295,7 @@ static void mistakes_are_named(void **state) {
         {"device 0\n0: F\n", "line 3: in 'F' the number of a stage is missing"},
         {"device 0\n0: F2.0@0\n", "line 3: in 'F2.0@0' there is no stage 2"},
         {"device 0\n0: Sp~0.0>1\n", "line 3: in 'Sp~0.0>1' there is no tied parameter 0"},
-        {"device 0\n0: F0.2@0\n", "line 3: in 'F0.2@0' the worker is 2, which is not from 0 to 1"},
+        {"device 0\n0: F0.2@0\n", "line 3: in 'F0.2@0' the micro-batch is 2, which is not from 0 to 1"},
         {"device 0\n0: F0.@0\n", "line 3: in 'F0.@0' a number is missing after '.'"},
         {"device 0\n0: F0.0@-1\n",
          "line 3: in 'F0.0@-1' the version is -1, which is not from 0 to 9223372036854775807"},
@@ -356,7 +356,7 @@ static void drawings(void **state) {
                    "worker 1  .  .  0  1  2  2'\n"
                    "worker 2  .  .  .  .  0  1\n");
     car_task marked = {.kind = CAR_TASK_BACKWARD,
-                       .worker = 1,
+                       .micro_batch = 1,
                        .stage = 1,
                        .bundle = 1,
                        .step = 0,
@@ -402,7 +402,7 @@ static void large_drawings_are_cut(void **state) {
     car_plan_release_text(f.plan, text);
     /* Around a mark, so that an error message has room for it. */
     car_task marked = {.kind = CAR_TASK_FORWARD,
-                       .worker = 70,
+                       .micro_batch = 70,
                        .stage = 3,
                        .bundle = 3,
                        .step = 2,

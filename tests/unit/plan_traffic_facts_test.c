@@ -191,7 +191,7 @@ static void check_copy(const car_setting *s, int device, const car_task *task, v
         int i = (int)(n % s->N);
         int64_t t = n / s->N, used = backward ? B(s, i, task->stage, t) : F(s, i, task->stage, t);
         int64_t version = t == 0 || (!v1 && car_setting_is_fresh(s, i, task->stage)) ? t : t - 1;
-        if (version == task->version && i == task->worker && used > task->slot) {
+        if (version == task->version && i == task->micro_batch && used > task->slot) {
             assert_int_equal(task->peer, i);
             assert_int_equal(device, users == 0 ? owner : (i + s->N - 1) % s->N);
             assert_true(task->due <= used && used - task->due <= ahead);

@@ -61,7 +61,7 @@ static void expect_valid(car_context *context, const car_partition *partition, c
     car_plan *plan = NULL;
     car_status status = car_plan_create(context, partition, &config, &plan);
     if (status == CAR_OK) {
-        status = car_plan_validate(plan, steps, NULL);
+        status = car_plan_validate(plan, steps);
     }
     if (status != CAR_OK) {
         fail_msg("%s %s N=%d S=%d bundles=%d ranks=%d %s threads=%d slack=%d steps=%lld: %s",
@@ -224,7 +224,7 @@ static void test_arguments(void **state) {
     car_plan_config config = {.workers = 2, .rule = CAR_RULE_CDP_V2, .placement = CAR_PLACEMENT_SHARED};
     assert_int_equal(car_partition_create_uniform(*state, 2, 2.0, &partition), CAR_OK);
     assert_int_equal(car_plan_create(*state, partition, &config, &plan), CAR_OK);
-    assert_int_equal(car_plan_validate(plan, 0, NULL), CAR_ERROR_ARGUMENT);
+    assert_int_equal(car_plan_validate(plan, 0), CAR_ERROR_ARGUMENT);
     assert_non_null(strstr(car_context_error(*state), "0 steps"));
     car_context_clear_error(*state);
     car_plan_destroy(plan);

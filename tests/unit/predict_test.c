@@ -325,6 +325,46 @@ static void traffic_of_other_placements(void **state) {
     car_partition_destroy(partition);
 }
 
+/* zero's weights over all ranks, and what a rank sends, in units of all weights: with L = 2k at most 4 where a copy has left by
+ * the end of its use and 5 where sends last until they are due; at most 3 + 2/N sent. */
+static void weights_that_go_round_are_bounded(void **state) {
+    (void)state;
+    static const car_rule rules[] = {CAR_RULE_CDP_V1, CAR_RULE_CDP_V2, CAR_RULE_STAGGER};
+    for (int c = 0; c < 3 * 8 * 2; c++) {
+        int N = 2 + c / 3 % 8, k = 1 + c / 24;
+        car_partition *partition = car_plans_uniform(k * N, 1);
+        double all = k * N * (double)partition->bundles[0].bytes;
+        car_plan_config config = {.workers = N, .rule = rules[c % 3], .placement = CAR_PLACEMENT_ZERO};
+        car_weights_ledger ledger[3]; /* L = 2k, 4k; a single copy */
+        for (int form = 0; form < 3; form++) {
+            config.zero_copies = form < 2 ? 2 : 1;
+            config.zero_ahead = form == 1 ? 4 * k : 0;
+            car_plan *plan = car_plans_make(partition, config);
+            car_common_expect_ok(car_plan_count_weights(plan, &ledger[form]));
+            car_plan_destroy(plan);
+        }
+        assert_int_equal(ledger[0].parameters, (size_t)all);
+        print_message("%s N=%d k=%d: %.2f %.2f, L=4k %.2f %.2f, one copy %.2f %.2f\n", car_rule_text(config.rule), N, k,
+                      (double)ledger[0].left / all, (double)ledger[0].lasting / all, (double)ledger[1].left / all,
+                      (double)ledger[1].lasting / all, (double)ledger[2].left / all, (double)ledger[2].lasting / all);
+        assert_true((double)ledger[0].left <= 4 * all && (double)ledger[0].lasting <= 5 * all);
+        assert_true(ledger[0].left + (N > 3) <= ledger[0].lasting && ledger[2].left <= ledger[0].left);
+        assert_true(N < 4 || (double)ledger[1].left > 4 * all); /* it can be told apart */
+        config.zero_copies = config.zero_ahead = 0;
+        assert_true(predict(partition, config).bytes_sent_device <= (3 + 2.0 / N) * all * (1 + 1e-9));
+        config.rule = CAR_RULE_DP;
+        car_expect_near(predict(partition, config).bytes_sent_device, 3.0 * (N - 1) / N * all, 1e-6 * all);
+        car_partition_destroy(partition);
+    }
+    car_partition *partition = car_plans_uniform(2, 1);
+    car_plan *plan = car_plans_make(partition, (car_plan_config){.workers = 2, .placement = CAR_PLACEMENT_REPLICA});
+    car_weights_ledger none;
+    assert_int_equal(car_plan_count_weights(plan, &none), CAR_ERROR_UNSUPPORTED);
+    car_context_clear_error(car_common_context);
+    car_plan_destroy(plan);
+    car_partition_destroy(partition);
+}
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 static bool is_possible(car_rule rule, car_placement placement) {
@@ -445,6 +485,7 @@ int main(void) {
         cmocka_unit_test(states_are_what_the_table_keeps_alive),
         cmocka_unit_test(traffic_of_replicas),
         cmocka_unit_test(traffic_of_other_placements),
+        cmocka_unit_test(weights_that_go_round_are_bounded),
         cmocka_unit_test(every_plan_is_predicted),
         cmocka_unit_test(one_worker_has_all_weights_once),
         cmocka_unit_test(many_workers),

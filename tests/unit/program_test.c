@@ -234,8 +234,8 @@ static void models_need_no_padding(void **state) {
             }
             indices += tensor->dtype == CAR_U8;
         }
-        for (int s = 0; s < car_graph_slot_count(rig.graph); s++) {
-            assert_int_equal(car_program_slot_bytes(rig.program, s), car_graph_slot(rig.graph, s)->bytes);
+        for (int s = 0; s < car_graph_grad_buffer_count(rig.graph); s++) {
+            assert_int_equal(car_program_grad_buffer_bytes(rig.program, s), car_graph_grad_buffer(rig.graph, s)->bytes);
         }
         assert_int_equal(indices, models[i].config.image_size == 224 ? 1 : 0); /* of the max-pool */
         car_rig_close(&rig);
@@ -374,11 +374,22 @@ static void choice_follows_the_measurements(void **state) {
         const car_winograd *loops = car_winograd_select(blocks[b]);
         for (size_t i = 0; loops && i < sizeof shapes / sizeof shapes[0]; i++) {
             int64_t count = shapes[i].channels / blocks[b];
-            const car_winograd_shape shape = {shapes[i].images, shapes[i].side, shapes[i].side, count, count};
-            if (car_winograd_pays(&shape, loops, true) != shapes[i].pays) {
+            const car_winograd_shape shape = {shapes[i].images, shapes[i].side, shapes[i].side, count, count, false};
+            if (car_winograd_pays(&shape, loops, true, true) != shapes[i].pays) {
                 fail_msg("%s: shape %zu is to be %s", loops->name, i, shapes[i].pays ? "Winograd's" : "direct");
             }
         }
+    }
+}
+
+/* In bf16 direct convolutions are twice as fast, if the machine has the instructions. */
+static void choice_knows_bf16(void **state) {
+    const car_winograd *loops = car_winograd_select(16);
+    (void)state;
+    for (int64_t channels = 64, side = 56; loops && channels <= 512; channels *= 2, side /= 2) {
+        const car_winograd_shape shape = {4, side, side, channels / 16, channels / 16, true};
+        assert_int_equal(car_winograd_pays(&shape, loops, true, true), channels < 512);
+        assert_true(car_winograd_pays(&shape, loops, true, false));
     }
 }
 
@@ -505,8 +516,8 @@ int main(void) {
         cmocka_unit_test(parameters_make_the_round_trip),  cmocka_unit_test(images_make_the_round_trip),
         cmocka_unit_test(models_need_no_padding),          cmocka_unit_test(convolutions_have_fast_kernels),
         cmocka_unit_test(choice_is_kept_and_foretold),     cmocka_unit_test(tight_memory_takes_what_is_smaller),
-        cmocka_unit_test(choice_follows_the_measurements), cmocka_unit_test(steps_reorder_no_activations),
-        cmocka_unit_test(impossible_programs_are_refused),
+        cmocka_unit_test(choice_follows_the_measurements), cmocka_unit_test(choice_knows_bf16),
+        cmocka_unit_test(steps_reorder_no_activations),    cmocka_unit_test(impossible_programs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static double time_plan(const setting *s, const car_partition *partition, car_pl
     car_prediction prediction;
     car_timing timing = {.step = INFINITY};
     double flops = 0;
-    optimizer.correction = car_correction_choose(plan_config.rule, &optimizer);
+    optimizer.correction = car_correction_choose(&plan_config, &optimizer);
     if (car_plan_create(car_common_context, partition, &plan_config, &plan) != CAR_OK) {
         car_context_clear_error(car_common_context);
         return INFINITY;
@@ -66,6 +66,19 @@ static double time_plan(const setting *s, const car_partition *partition, car_pl
     }
     car_plan_destroy(plan);
     return timing.step;
+}
+
+/* zero in its other forms: one copy of a version, and two that go earlier. */
+static double time_forms(const setting *s, const car_partition *partition, car_plan_config config) {
+    if (config.placement != CAR_PLACEMENT_ZERO || !car_rule_info_of(config.rule)->spaced ||
+        config.freshness_slack > 0) {
+        return INFINITY;
+    }
+    config.zero_copies = 1;
+    double best = time_plan(s, partition, config);
+    config.zero_copies = 2;
+    config.zero_ahead = 4 * partition->stage_count / config.workers;
+    return fmin(best, time_plan(s, partition, config));
 }
 
 /* Every rule and placement over ranks, every number of ranks for the workers, both mappings. */
@@ -88,6 +101,7 @@ static double time_all(const setting *s, const car_partition *partition, int wor
                                           .ranks = hosts ? ranks : 0,
                                           .freshness_slack = rule == CAR_RULE_CDP_V2 ? slack : 0};
                 best = fmin(best, workers % ranks == 0 ? time_plan(s, partition, config) : INFINITY);
+                best = fmin(best, time_forms(s, partition, config));
                 config.mapping = CAR_MAPPING_INTERLEAVED;
                 best = fmin(best, workers % ranks == 0 && ranks < workers ? time_plan(s, partition, config) : INFINITY);
             }
@@ -170,7 +184,8 @@ static void expect_enough(const car_recommend_config *config, const car_recommen
     car_cluster cluster = *config->cluster;
     cluster.memory = row->memory;
     narrow.cluster = &cluster;
-    narrow.fixed = (car_choice_fixed){true, true, true, true, true, true, true, true, true, true, true};
+    narrow.fixed =
+        (car_choice_fixed){true, true, true, true, true, true, true, true, true, true, true, true, true, true};
     narrow.given = row->choice;
     car_recommendation found = recommend(&narrow);
     assert_true(found.fits);
@@ -224,6 +239,8 @@ static void bounds_are_bounds(void **state) {
         config.given =
             (car_choice){.plan = {.workers = workers, .accumulate = accumulate, .sum_order = several[at % 3].order},
                          .stages = per_worker * workers};
+        config.fixed.zero_ahead = at % 3 > 0; /* every form of zero with one micro-batch each, then L = 2k */
+        config.given.plan.zero_ahead = config.fixed.zero_ahead ? 2 * per_worker : 0;
         expect_bounds(&config);
     }
 }
@@ -263,10 +280,40 @@ static void what_does_not_fit_says_by_how_much(void **state) {
     car_recommend_config config = config_of(&s);
     car_recommendation found = recommend(&config);
     assert_false(found.fits);
+    assert_true(found.bf16_guessed && !found.bf16_not_timed); /* memory asked for it */
     assert_int_equal(found.rows[0].reason, CAR_REASON_MEMORY);
     for (int row = 0; row < found.count; row++) {
         assert_true(found.rows[row].memory >= found.rows[0].memory && found.rows[0].memory > 1000);
     }
+    car_recommendation_release(&found);
+}
+
+/* In bf16 only where it is known how fast that is; then it wins if it is faster. */
+static void bf16_takes_part_where_it_is_timed(void **state) {
+    (void)state;
+    setting s = {"mlp", {0}, 4, false, {.devices = 4, .devices_per_node = 1, .flops = 1e9, .between = {1e12, 0}}};
+    for (int faster = 0; faster <= 2; faster++) {
+        s.cluster.bf16_flops = faster * 1e9;
+        car_recommend_config config = config_of(&s);
+        car_recommendation found = recommend(&config);
+        assert_int_equal(found.bf16_not_timed, faster == 0);
+        assert_false(found.bf16_guessed);
+        assert_int_equal(found.rows[0].choice.precision, faster == 2 ? CAR_PRECISION_BF16 : CAR_PRECISION_FP32);
+        car_recommendation_release(&found);
+    }
+}
+
+/* A step of very many samples: what could not be timed is not listed. */
+static void a_huge_step_is_bounded(void **state) {
+    (void)state;
+    const setting s = {
+        "mlp", {0}, 1 << 19, false, {.devices = 32, .devices_per_node = 1, .flops = 1e9, .between = {1e13, 0}}};
+    car_recommend_config config = config_of(&s);
+    config.fixed = (car_choice_fixed){.rule = true, .placement = true, .workers = true, .slack = true, .ranks = true};
+    config.given =
+        (car_choice){.plan = {.rule = CAR_RULE_CDP_V1, .placement = CAR_PLACEMENT_REPLICA, .workers = 32, .ranks = 32}};
+    car_recommendation found = recommend(&config);
+    assert_true(found.cut_short && found.fits);
     car_recommendation_release(&found);
 }
 
@@ -290,6 +337,8 @@ int main(void) {
         cmocka_unit_test(bounds_are_bounds),
         cmocka_unit_test(what_is_fixed_stays),
         cmocka_unit_test(what_does_not_fit_says_by_how_much),
+        cmocka_unit_test(bf16_takes_part_where_it_is_timed),
+        cmocka_unit_test(a_huge_step_is_bounded),
         cmocka_unit_test(one_process_takes_what_is_not_late),
     };
     return cmocka_run_group_tests(tests, car_common_set_up, car_common_tear_down);

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "carousel/report.h"
-#include "engine/recorder.h"
+#include "recorder/recorder.h"
 #include "support/common.h"
 #include "support/plans.h"
 #include "support/scratch.h"
@@ -73,7 +73,7 @@ static void add_device(const made *m, int device, car_track *tracks) {
                                    .waited = free_at > 0 ? now - free_at : 0,
                                    .posted = arrives ? now - slot_seconds : 0,
                                    .arrived = arrives ? now - slot_seconds * 0.01 : 0,
-                                   .row = computes ? task->worker : CAR_NONE};
+                                   .row = computes ? task->micro_batch : CAR_NONE};
                 add_notes(m, track, span);
             }
             now += slot_seconds * (computes ? 0.5 : 0.05);

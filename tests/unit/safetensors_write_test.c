@@ -19,10 +19,10 @@ static car_scratch_path path_of(const car_scratch *f) {
 }
 
 static const int64_t two_by_three[] = {2, 3}, none[] = {4, 0}, four[] = {4};
-static const car_safetensors_entry entries[] = {{"b", 2, two_by_three, false},
-                                                {"\xc3\xa9 \"quoted\" \\ \n", 0, NULL, false},
-                                                {"none", 2, none, false},
-                                                {"a", 1, four, false}};
+static const car_safetensors_entry entries[] = {{"b", 2, two_by_three, false, false},
+                                                {"\xc3\xa9 \"quoted\" \\ \n", 0, NULL, false, false},
+                                                {"none", 2, none, false, false},
+                                                {"a", 1, four, false, false}};
 enum { COUNT = sizeof entries / sizeof *entries };
 static const float values[COUNT][6] = {{1, 2, 3, -4, 5e-42F, 6}, {7}, {0}, {8, 9, 10, INFINITY}};
 
@@ -105,9 +105,11 @@ static void test_wrong_use(void **state) {
     car_scratch *f = *state;
     const int64_t negative[] = {2, -1}, huge[] = {1LL << 40, 1LL << 40};
     const car_safetensors_entry wrong[][2] = {
-        {{"a", 1, four, false}, {"a", 1, four, false}},     {{"a", 1, four, false}, {"b", 9, four, false}},
-        {{"a", 1, four, false}, {"b", 2, negative, false}}, {{"a", 1, four, false}, {"__metadata__", 1, four, false}},
-        {{"a", 1, four, false}, {"b", 2, huge, false}},
+        {{"a", 1, four, false, false}, {"a", 1, four, false, false}},
+        {{"a", 1, four, false, false}, {"b", 9, four, false, false}},
+        {{"a", 1, four, false, false}, {"b", 2, negative, false, false}},
+        {{"a", 1, four, false, false}, {"__metadata__", 1, four, false, false}},
+        {{"a", 1, four, false, false}, {"b", 2, huge, false, false}},
     };
     static const char *const messages[] = {"two tensors are called 'a'", "'b' has 9 dimensions",
                                            "dimension 1 of tensor 'b'", "no tensor can be called", "too large"};
@@ -211,7 +213,7 @@ static void test_rounding(void **state) {
     static const float exact[] = {1.0F, -0.0F, INFINITY, 0x1.02p0F},
                        given[] = {0x1.01p0F, 0x1.03p0F, -0x1.0101p0F, 0x1.00ffp0F, 0x1.fffp127F, NAN};
     static const float rounded[] = {1.0F, 0x1.04p0F, -0x1.02p0F, 1.0F, INFINITY, NAN};
-    const car_safetensors_entry both[] = {{"x", 2, two_by_three, true}, {"y", 1, four, false}};
+    const car_safetensors_entry both[] = {{"x", 2, two_by_three, true, false}, {"y", 1, four, false, false}};
     car_safetensors_writer *writer = NULL;
     car_safetensors *file = NULL;
     float found[6];

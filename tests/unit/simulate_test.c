@@ -42,7 +42,7 @@ static void compare(const car_partition *partition, car_plan_config config, car_
             "%zu mean "
             "%zu; expected %.9g %.9g %zu %zu",
             car_rule_text(config.rule), car_placement_text(config.placement), config.workers, config.accumulate,
-            partition->stage_count, config.threads, how.executors, how.paced, how.window, actual.step_time, actual.idle,
+            partition->stage_count, config.threads, how.executors, how.paced, how.lead, actual.step_time, actual.idle,
             actual.peak, actual.mean, expected.step_time, expected.idle, expected.peak, expected.mean);
     }
 }
@@ -71,7 +71,7 @@ static void compare_all(const car_partition *partition, int workers, int accumul
         compare(partition, config, (car_simulation_config){.paced = true});
         compare(partition, config, (car_simulation_config){.executors = workers});
         compare(partition, config, (car_simulation_config){.paced = true, .executors = workers});
-        compare(partition, config, (car_simulation_config){.paced = true, .window = 0.03, .executors = workers});
+        compare(partition, config, (car_simulation_config){.paced = true, .lead = 0.03, .executors = workers});
     }
 }
 
@@ -261,7 +261,7 @@ static void pacing_decides(void **state) {
         config.placement = CAR_PLACEMENT_SHARED;
         car_simulation paced = simulate(vit.partition, config, (car_simulation_config){.executors = 4, .paced = true});
         car_simulation strict =
-            simulate(vit.partition, config, (car_simulation_config){.executors = 4, .paced = true, .window = 1.0 / 16});
+            simulate(vit.partition, config, (car_simulation_config){.executors = 4, .paced = true, .lead = 1.0 / 16});
         car_expect_near((double)wild.peak / dp, 1, 0.01);
         car_expect_near((double)close.peak / dp, 0.70, 0.01);
         car_expect_near(wild.step_time, 1, 0.01);

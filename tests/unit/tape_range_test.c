@@ -191,7 +191,7 @@ static void check_lifetimes(const car_graph *graph, const car_graph_range *range
                 reads = reads || op->inputs[q] == v;
                 saves = saves || (op->saves_input[q] && op->inputs[q] == v);
             }
-            saves = saves && car_graph_tensor(graph, op->output)->grad_slot != CAR_NONE;
+            saves = saves && car_graph_tensor(graph, op->output)->grad_buffer != CAR_NONE;
             last = reads ? l : last;
             first_saver = saves && first_saver == CAR_NONE ? l : first_saver;
         }

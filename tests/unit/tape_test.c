@@ -254,8 +254,8 @@ static size_t expected_in_backward(const car_graph *graph, int cut) {
         const car_tensor *tensor = car_graph_tensor(graph, v);
         bytes += tensor->last_backward != CAR_NONE && tensor->last_backward < cut ? tensor->bytes : 0;
     }
-    for (int s = 0; s < car_graph_slot_count(graph); s++) {
-        const car_grad_slot *slot = car_graph_slot(graph, s);
+    for (int s = 0; s < car_graph_grad_buffer_count(graph); s++) {
+        const car_grad_buffer *slot = car_graph_grad_buffer(graph, s);
         bytes += slot->born >= cut && slot->dies < cut ? slot->bytes : 0;
     }
     return bytes;

@@ -334,7 +334,7 @@ static void check_other_head(const car_rig_config *config, const char *shapes, c
     open_rig(&fresh, config, 2, CAR_KERNELS_REFERENCE);
     car_rig_expect_ok(&source, car_weights_save(source.weights, t.path.text));
     expect_refused(&t, false, CAR_ERROR_FORMAT, shapes);
-    expect_refused(&t, false, CAR_ERROR_FORMAT, "--reset-head");
+    expect_refused(&t, false, CAR_ERROR_FORMAT, "reset-head");
     car_rig_expect_ok(&t.rig, load(&t, true));
     assert_string_equal(t.report.reset_names, head);
     assert_int_equal(t.report.reset, parts);

@@ -78,7 +78,7 @@ car_status car_optimizer_update_doubles(car_optimizer *optimizer, int param, int
         .count = count,
         .step = step,
         .lr = (optimizer->lr_scale ? lr * optimizer->lr_scale[param] : lr) *
-              (config->kind == CAR_OPTIMIZER_MUON ? config->adamw_ratio : 1),
+              (config->kind == CAR_OPTIMIZER_MUON && !config->own ? config->adamw_ratio : 1),
         .scale = scale,
         .decay = car_optimizer_decay(&asked),
         .change = car_optimizer_change_weight(&asked),
@@ -92,7 +92,10 @@ car_status car_optimizer_update_doubles(car_optimizer *optimizer, int param, int
     if (average && step == optimizer->since) {
         memcpy(average, update.from, (size_t)count * sizeof *average);
     }
-    if (is_sgd(optimizer)) {
+    car_status status = CAR_OK;
+    if (config->own) {
+        status = car_optimizer_update_own(optimizer, param, first, count, step, update.lr, scale, from, to, sum);
+    } else if (is_sgd(optimizer)) {
         sgd(&update);
     } else {
         adamw(&update);
@@ -100,5 +103,5 @@ car_status car_optimizer_update_doubles(car_optimizer *optimizer, int param, int
     for (int64_t i = 0; average && i < count; i++) {
         average[i] = config->average * average[i] + (1 - config->average) * update.to[i];
     }
-    return CAR_OK;
+    return status;
 }

@@ -38,6 +38,19 @@ static car_status update(const car_param_update *u) {
     return status;
 }
 
+static size_t room_bytes(const car_optimizer *optimizer, const bool *wanted) {
+    return car_muon_room_bytes(optimizer->program, wanted);
+}
+
+static size_t scratch_bytes(const car_optimizer_config *config, const car_graph *graph) {
+    (void)config;
+    return car_muon_scratch_bytes(graph);
+}
+
+static bool is_whole(const car_optimizer *optimizer, int param) {
+    return car_muon_takes(car_program_graph(optimizer->program), param);
+}
+
 const car_optimizer_method car_optimizer_muon = {
     .info = {.name = "muon",
              .summary = "hidden matrices along an orthogonal matrix, the rest by AdamW",
@@ -48,8 +61,8 @@ const car_optimizer_method car_optimizer_muon = {
     .keeps_last = keeps_last,
     .memory = memory,
     .warmup = {1, 4},
-    .room_bytes = car_muon_room_bytes,
-    .scratch_bytes = car_muon_scratch_bytes,
-    .is_whole = car_muon_takes,
+    .room_bytes = room_bytes,
+    .scratch_bytes = scratch_bytes,
+    .is_whole = is_whole,
     .update = update,
 };

@@ -6,8 +6,7 @@
 #include "kernels/onednn/onednn.h"
 
 extern const car_kernel_class car_bf16_linear, car_bf16_attention, car_bf16_embedding;
-extern const car_kernel_class car_bf16_layernorm, car_bf16_gelu, car_bf16_add, car_bf16_cross_entropy,
-    car_bf16_head_loss;
+extern const car_kernel_class car_bf16_layernorm, car_bf16_cross_entropy, car_bf16_head_loss;
 
 /* A matrix as it lies in memory. */
 typedef struct car_bf16_matrix {
@@ -22,12 +21,6 @@ static inline car_bf16_matrix car_bf16_turned(int64_t rows, int64_t columns, int
 }
 
 /* C = A B (+ bias) (+ C): A and B are bf16, sums are floats, and C is either. */
-typedef struct car_bf16_product {
-    car_onednn_step step;
-    dnnl_memory_desc_t a, b, c, bias;
-    bool has_bias;
-} car_bf16_product;
-
 typedef struct car_bf16_product_config {
     car_bf16_matrix a, b, c;
     bool rounds; /* C is bf16 */
@@ -35,12 +28,21 @@ typedef struct car_bf16_product_config {
     bool adds;   /* to C */
 } car_bf16_product_config;
 
+typedef struct car_bf16_product {
+    car_bf16_product_config config;
+    bool by_amx; /* by our own kernel; the rest is oneDNN's */
+    car_onednn_step step;
+    dnnl_memory_desc_t a, b, c, bias;
+} car_bf16_product;
+
 /* Raises kernel->scratch_bytes to what it needs. */
 car_status car_bf16_product_create(car_kernel *kernel, const car_bf16_product_config *config, car_bf16_product *out);
 void car_bf16_product_destroy(car_bf16_product *product);
 /* `scratch` is the product's: kernel->scratch_bytes of it are enough. */
 car_status car_bf16_product_run(const car_kernel *kernel, const car_bf16_product *product, void *stream, void *scratch,
                                 const void *a, const void *b, const float *bias, void *c);
+
+const char *car_bf16_product_name(const car_bf16_product *product);
 
 /* sum[i] = the sum over rows of x[r][i]; `room` holds a row of floats. */
 void car_bf16_sum_rows(float *sum, const car_bf16 *x, int64_t rows, int64_t width, float *room);

@@ -57,7 +57,7 @@ static car_status prepare(car_kernel *kernel) {
     }
     s->row_offset = car_round_up(kernel->scratch_bytes, 64);
     kernel->scratch_bytes = s->row_offset + (size_t)s->out * sizeof(float);
-    kernel->name = car_onednn_step_name(&s->forward.step);
+    kernel->name = car_bf16_product_name(&s->forward);
 done:
     return status;
 }

@@ -74,33 +74,6 @@ static car_status backward_layernorm(const car_kernel *kernel, const car_kernel_
 const car_kernel_class car_bf16_layernorm = {
     .prepare = prepare_layernorm, .forward = forward_layernorm, .backward = backward_layernorm, .adds_grad = true};
 
-/* ---- addition -------------------------------------------------------------------------------- */
-
-static car_status prepare_add(car_kernel *kernel) {
-    return prepare_rows(kernel, 0);
-}
-
-static car_status forward_add(const car_kernel *kernel, const car_kernel_io *io) {
-    car_vector_select()->add_bf16(io->out, io->in[0], io->in[1],
-                                  car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out));
-    return CAR_OK;
-}
-
-static car_status backward_add(const car_kernel *kernel, const car_kernel_io *io) {
-    int64_t elements = car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out);
-    for (int q = 0; q < 2; q++) {
-        if (io->grad_in[q] && kernel->op->grad_mode[q] == CAR_GRAD_ADD) {
-            car_vector_select()->add_bf16(io->grad_in[q], io->grad_in[q], io->grad_out, elements);
-        } else if (io->grad_in[q] && io->grad_in[q] != io->grad_out) {
-            memcpy(io->grad_in[q], io->grad_out, (size_t)elements * sizeof(car_bf16));
-        }
-    }
-    return CAR_OK;
-}
-
-const car_kernel_class car_bf16_add = {
-    .prepare = prepare_add, .forward = forward_add, .backward = backward_add, .adds_grad = true};
-
 /* ---- embedding ------------------------------------------------------------------------------- */
 
 static car_status prepare_embedding(car_kernel *kernel) {

@@ -3,7 +3,10 @@
 #include <xmmintrin.h>
 #endif
 
+#include <pthread.h>
+
 #include "carousel/program.h"
+#include "kernels/bf16/amx.h"
 #include "kernels/onednn/onednn.h"
 
 enum { MAX_ARGUMENTS = 8 };
@@ -13,11 +16,33 @@ enum { MAX_ARGUMENTS = 8 };
 extern int omp_get_max_threads(void);
 extern void omp_set_num_threads(int count);
 
+/* Where AMX is hidden, oneDNN must not use it. Set before oneDNN's first primitive; later it is refused. */
+static void limit_isa(void) {
+    if (car_amx_is_hidden()) {
+        dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
+    }
+}
+
+static void limit_isa_once(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, limit_isa);
+}
+
+static unsigned effective_isa(void) {
+    limit_isa_once();
+    return (unsigned)dnnl_get_effective_cpu_isa();
+}
+
+static bool isa_has(unsigned wanted) {
+    return (effective_isa() & wanted) == wanted;
+}
+
 /* ---- around the table ------------------------------------------------------------------------ */
 
 car_status car_kernels_onednn_open(car_context *context, void **engine) {
     dnnl_engine_t handle = NULL;
     *engine = NULL;
+    limit_isa_once();
     if (dnnl_engine_create(&handle, dnnl_cpu, 0) != dnnl_success) {
         return car_context_fail(context, CAR_ERROR_KERNEL, "oneDNN could not create a CPU engine");
     }
@@ -67,6 +92,7 @@ void car_kernels_leave(car_kernel_mode previous) {
 
 bool car_kernels_multiply(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                           int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
+    limit_isa_once();
     return dnnl_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc) == dnnl_success;
 }
 
@@ -79,6 +105,7 @@ int car_kernels_onednn_block(void) {
     dnnl_engine_t engine = NULL;
     dnnl_primitive_desc_t description = NULL;
     int block = NARROW;
+    limit_isa_once();
     if (dnnl_memory_desc_init_by_tag(&source, 4, image, dnnl_f32, dnnl_format_tag_any) == dnnl_success &&
         dnnl_memory_desc_init_by_tag(&target, 4, image, dnnl_f32, dnnl_format_tag_any) == dnnl_success &&
         dnnl_memory_desc_init_by_tag(&weights, 4, weight, dnnl_f32, dnnl_format_tag_any) == dnnl_success &&
@@ -100,8 +127,8 @@ int car_kernels_onednn_block(void) {
 }
 
 bool car_program_multiplies_bf16(void) {
-    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core_bf16;
-    return (isa & wanted) == wanted;
+    bool would_die = car_amx_is_hidden() && isa_has(dnnl_cpu_isa_avx512_core_amx);
+    return isa_has(dnnl_cpu_isa_avx512_core_bf16) && !would_die;
 }
 
 /* ---- helpers --------------------------------------------------------------------------------- */
@@ -121,7 +148,7 @@ car_status car_onednn_image(const car_kernel *kernel, car_shape shape, int block
         dims[d] = shape.dim[d];
     }
     dnnl_format_tag_t tag = block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
-    return car_onednn_check(kernel, dnnl_memory_desc_init_by_tag(out, shape.rank, dims, dnnl_f32, tag),
+    return car_onednn_check(kernel, dnnl_memory_desc_init_by_tag(out, shape.rank, dims, car_onednn_type(kernel), tag),
                             "describe a tensor");
 }
 

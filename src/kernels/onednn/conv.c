@@ -1,8 +1,11 @@
-/* Convolutions by oneDNN, on blocked channels end to end.
+/* Convolutions by oneDNN, on blocked channels end to end, of floats or bf16.
  *
  * Forward and backward by weights share one layout of the weights, which is how they are stored.
  * Backward by data mostly wants another one; that copy is the kernel's derived form, made once for
- * each version of the weights and not once for each worker. */
+ * each version of the weights and not once for each worker.
+ *
+ * In bf16, forward wants pairs of inputs side by side. Gradients of weights are floats, which oneDNN
+ * makes without pairs; they are brought into the stored order in place. Sums run in floats. */
 #include <string.h>
 
 #include "kernels/onednn/onednn.h"
@@ -10,8 +13,10 @@
 typedef struct conv_state {
     car_onednn_step forward, by_data, by_weights;
     dnnl_memory_desc_t source, target, stored, canonical, bias;
+    dnnl_memory_desc_t floats;                 /* in the layout of `stored` */
     dnnl_memory_desc_t for_data, for_gradient; /* layouts of the weights that the backward steps want */
-    bool has_bias, wants_data, reorders_gradient;
+    dnnl_memory_desc_t grad_source;            /* like source, but floats where a bf16 gradient is added to */
+    bool has_bias, wants_data, adds_data, reorders_gradient, pairs_gradient;
 } conv_state;
 
 typedef struct window {
@@ -37,8 +42,12 @@ static car_status describe_tensors(const car_kernel *kernel, conv_state *state, 
     state->wants_data = kernel->op->grad_mode[0] != CAR_GRAD_NONE;
     CAR_TRY(car_onednn_image(kernel, car_kernel_in(kernel, 0), kernel->block_in[0], &state->source));
     CAR_TRY(car_onednn_image(kernel, car_kernel_out(kernel), kernel->block_out, &state->target));
+    state->adds_data = kernel->bf16 && kernel->op->grad_mode[0] == CAR_GRAD_ADD;
+    state->grad_source = state->source;
+    state->grad_source.data_type = state->adds_data ? dnnl_f32 : state->source.data_type;
     CAR_DNNL(kernel, dnnl_memory_desc_init_by_tag(&state->canonical, 4, dims, dnnl_f32, dnnl_oihw), "describe weights");
-    CAR_DNNL(kernel, dnnl_memory_desc_init_by_tag(any, 4, dims, dnnl_f32, dnnl_format_tag_any), "describe weights");
+    CAR_DNNL(kernel, dnnl_memory_desc_init_by_tag(any, 4, dims, car_onednn_type(kernel), dnnl_format_tag_any),
+             "describe weights");
     CAR_DNNL(kernel, dnnl_memory_desc_init_by_tag(&state->bias, 1, dims, dnnl_f32, dnnl_x), "describe a bias");
 done:
     return status;
@@ -55,6 +64,8 @@ static car_status create_forward(const car_kernel *kernel, conv_state *state, co
              "describe the convolution");
     CAR_TRY(car_onednn_step_create(kernel, &descriptor, NULL, &state->forward));
     state->stored = *car_onednn_step_layout(&state->forward, dnnl_query_weights_md);
+    state->floats = state->stored;
+    state->floats.data_type = dnnl_f32;
 done:
     return status;
 }
@@ -64,7 +75,7 @@ static car_status create_by_data(const car_kernel *kernel, conv_state *state, co
     dnnl_convolution_desc_t descriptor;
     car_status status = CAR_OK;
     CAR_DNNL(kernel,
-             dnnl_convolution_backward_data_desc_init(&descriptor, dnnl_convolution_direct, &state->source, any,
+             dnnl_convolution_backward_data_desc_init(&descriptor, dnnl_convolution_direct, &state->grad_source, any,
                                                       &state->target, w.strides, w.left, w.right),
              "describe the backward by data");
     CAR_TRY(car_onednn_step_create(kernel, &descriptor, state->forward.description, &state->by_data));
@@ -77,17 +88,34 @@ static bool is_slow(const car_onednn_step *step) {
     return strncmp(car_onednn_step_name(step), "ref", 3) == 0;
 }
 
-/* Asks for gradients in the stored layout; where only a reference kernel can give that, takes what
- * oneDNN likes and reorders. */
-static car_status create_by_weights(const car_kernel *kernel, conv_state *state, const dnnl_memory_desc_t *any) {
+/* Whether two layouts differ only in that each pair of inputs, 16 outputs a row, stands row after row in `plain` and
+ * interleaved in `paired`. */
+static bool differs_by_pairs(const dnnl_memory_desc_t *plain, const dnnl_memory_desc_t *paired) {
+    enum { OUTPUT, INPUT };
+    const dnnl_blocking_desc_t *a = &plain->format_desc.blocking, *b = &paired->format_desc.blocking;
+    bool like = plain->format_kind == dnnl_blocked && paired->format_kind == dnnl_blocked &&
+                memcmp(plain->padded_dims, paired->padded_dims, sizeof plain->padded_dims) == 0 &&
+                memcmp(a->strides, b->strides, (size_t)plain->ndims * sizeof a->strides[0]) == 0;
+    return like && a->inner_nblks == 2 && a->inner_blks[0] == 16 && a->inner_blks[1] == 16 &&
+           a->inner_idxs[0] == INPUT && a->inner_idxs[1] == OUTPUT && b->inner_nblks == 3 && b->inner_blks[0] == 8 &&
+           b->inner_blks[1] == 16 && b->inner_blks[2] == 2 && b->inner_idxs[0] == INPUT && b->inner_idxs[1] == OUTPUT &&
+           b->inner_idxs[2] == INPUT;
+}
+
+/* Asks for gradients in the stored layout; where only a reference kernel can give that, or in bf16, takes what oneDNN
+ * likes and reorders. */
+static car_status create_by_weights(const car_kernel *kernel, conv_state *state) {
     window w = window_of(kernel);
+    dnnl_memory_desc_t any;
     car_status status = CAR_OK;
-    for (int attempt = 0; attempt < 2; attempt++) {
+    CAR_DNNL(kernel, dnnl_memory_desc_init_by_tag(&any, 4, state->canonical.dims, dnnl_f32, dnnl_format_tag_any),
+             "describe weights");
+    for (int attempt = kernel->bf16 ? 1 : 0; attempt < 2; attempt++) {
         dnnl_convolution_desc_t descriptor;
         car_onednn_step_destroy(&state->by_weights);
         CAR_DNNL(kernel,
                  dnnl_convolution_backward_weights_desc_init(
-                     &descriptor, dnnl_convolution_direct, &state->source, attempt == 0 ? &state->stored : any,
+                     &descriptor, dnnl_convolution_direct, &state->source, attempt == 0 ? &state->stored : &any,
                      state->has_bias ? &state->bias : NULL, &state->target, w.strides, w.left, w.right),
                  "describe the backward by weights");
         CAR_TRY(car_onednn_step_describe(kernel, &descriptor, state->forward.description, &state->by_weights));
@@ -97,7 +125,8 @@ static car_status create_by_weights(const car_kernel *kernel, conv_state *state,
     }
     CAR_TRY(car_onednn_step_compile(kernel, &state->by_weights));
     state->for_gradient = *car_onednn_step_layout(&state->by_weights, dnnl_query_diff_weights_md);
-    state->reorders_gradient = !dnnl_memory_desc_equal(&state->for_gradient, &state->stored);
+    state->pairs_gradient = differs_by_pairs(&state->for_gradient, &state->floats);
+    state->reorders_gradient = !state->pairs_gradient && !dnnl_memory_desc_equal(&state->for_gradient, &state->floats);
 done:
     return status;
 }
@@ -109,6 +138,22 @@ static size_t larger(size_t a, size_t b) {
 /* Where the gradient in oneDNN's own layout stands in the scratch space. */
 static size_t gradient_offset(const conv_state *state) {
     return car_round_up(state->by_weights.scratch_bytes, 64);
+}
+
+/* Where what is added to a bf16 gradient stands. */
+static size_t addend_offset(const conv_state *state) {
+    return car_round_up(state->by_data.scratch_bytes, 64);
+}
+
+static size_t scratch_of(const conv_state *state) {
+    size_t by_weights = state->by_weights.scratch_bytes, by_data = state->by_data.scratch_bytes;
+    if (state->reorders_gradient) {
+        by_weights = gradient_offset(state) + dnnl_memory_desc_get_size(&state->for_gradient);
+    }
+    if (state->adds_data) {
+        by_data = addend_offset(state) + dnnl_memory_desc_get_size(&state->grad_source);
+    }
+    return larger(larger(state->forward.scratch_bytes, by_data), by_weights);
 }
 
 static car_status prepare(car_kernel *kernel) {
@@ -125,13 +170,9 @@ static car_status prepare(car_kernel *kernel) {
             kernel->derived_bytes = dnnl_memory_desc_get_size(&state->for_data);
         }
     }
-    CAR_TRY(create_by_weights(kernel, state, &any));
-    size_t by_weights = state->by_weights.scratch_bytes;
-    if (state->reorders_gradient) {
-        by_weights = gradient_offset(state) + dnnl_memory_desc_get_size(&state->for_gradient);
-    }
-    kernel->scratch_bytes = larger(larger(state->forward.scratch_bytes, state->by_data.scratch_bytes), by_weights);
-    kernel->weight_bytes = dnnl_memory_desc_get_size(&state->stored);
+    CAR_TRY(create_by_weights(kernel, state));
+    kernel->scratch_bytes = scratch_of(state);
+    kernel->weight_bytes = dnnl_memory_desc_get_size(&state->floats);
     kernel->own_layout = true;
     kernel->name = car_onednn_step_name(&state->forward);
 done:
@@ -158,6 +199,19 @@ static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
     return car_onednn_execute(kernel, state->forward.primitive, io->stream, arguments, state->has_bias ? 5 : 4);
 }
 
+/* Two rows of 16 become 16 pairs. */
+static void pair_rows(float *gradient, size_t count) {
+    enum { ROW = 16, BOTH = 2 * ROW };
+    for (float *rows = gradient; rows < gradient + count; rows += BOTH) {
+        float pairs[BOTH];
+        for (int o = 0; o < ROW; o++) {
+            pairs[2 * o] = rows[o];
+            pairs[2 * o + 1] = rows[ROW + o];
+        }
+        memcpy(rows, pairs, sizeof pairs);
+    }
+}
+
 static car_status backward_by_weights(const car_kernel *kernel, const car_kernel_io *io) {
     const conv_state *state = kernel->state;
     void *gradient =
@@ -171,9 +225,11 @@ static car_status backward_by_weights(const car_kernel *kernel, const car_kernel
     };
     car_status status =
         car_onednn_execute(kernel, state->by_weights.primitive, io->stream, arguments, state->has_bias ? 5 : 4);
-    if (status == CAR_OK && state->reorders_gradient) {
+    if (status == CAR_OK && state->pairs_gradient) {
+        pair_rows(gradient, kernel->weight_bytes / sizeof(float));
+    } else if (status == CAR_OK && state->reorders_gradient) {
         status =
-            car_onednn_reorder(kernel, io->stream, &state->for_gradient, gradient, &state->stored, io->grad_param[0]);
+            car_onednn_reorder(kernel, io->stream, &state->for_gradient, gradient, &state->floats, io->grad_param[0]);
     }
     return status;
 }
@@ -184,13 +240,19 @@ static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     if (status != CAR_OK || !io->grad_in[0]) {
         return status;
     }
+    void *gradient = state->adds_data ? (char *)io->scratch + addend_offset(state) : io->grad_in[0];
     const car_onednn_argument arguments[] = {
         {DNNL_ARG_DIFF_DST, &state->target, io->grad_out},
         {DNNL_ARG_WEIGHTS, &state->for_data, kernel->derived_bytes ? io->derived : io->param[0]},
-        {DNNL_ARG_DIFF_SRC, &state->source, io->grad_in[0]},
+        {DNNL_ARG_DIFF_SRC, &state->grad_source, gradient},
         {DNNL_ARG_SCRATCHPAD, &state->by_data.scratch, io->scratch},
     };
-    return car_onednn_execute(kernel, state->by_data.primitive, io->stream, arguments, 4);
+    status = car_onednn_execute(kernel, state->by_data.primitive, io->stream, arguments, 4);
+    if (status == CAR_OK && state->adds_data) {
+        car_vector_select()->narrow_sum(io->grad_in[0], gradient,
+                                        car_kernel_stored_elements(car_kernel_in(kernel, 0), kernel->block_in[0]));
+    }
+    return status;
 }
 
 static car_status derive(const car_kernel *kernel, const float *const *param, void *derived, void *stream) {
@@ -213,12 +275,12 @@ done:
 static car_status import_param(const car_kernel *kernel, const float *canonical, float *stored) {
     const conv_state *state = kernel->state;
     memset(stored, 0, kernel->weight_bytes);
-    return convert(kernel, &state->canonical, canonical, &state->stored, stored);
+    return convert(kernel, &state->canonical, canonical, &state->floats, stored);
 }
 
 static car_status export_param(const car_kernel *kernel, const float *stored, float *canonical) {
     const conv_state *state = kernel->state;
-    return convert(kernel, &state->stored, stored, &state->canonical, canonical);
+    return convert(kernel, &state->floats, stored, &state->canonical, canonical);
 }
 
 const car_kernel_class car_onednn_conv = {
@@ -230,4 +292,15 @@ const car_kernel_class car_onednn_conv = {
     .derive = derive,
     .import_param = import_param,
     .export_param = export_param,
+};
+
+const car_kernel_class car_onednn_conv_bf16 = {
+    .prepare = prepare,
+    .release = release,
+    .forward = forward,
+    .backward = backward,
+    .derive = derive,
+    .import_param = import_param,
+    .export_param = export_param,
+    .adds_grad = true,
 };

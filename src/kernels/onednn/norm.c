@@ -21,6 +21,7 @@ static car_vector_norm norm_of(const car_kernel *kernel, const car_kernel_io *io
         .block = kernel->block_in[0],
         .eps = (float)config->eps,
         .relu = config->relu,
+        .bf16 = kernel->bf16,
         .x = io->in[0],
         .gamma = io->param[0],
         .beta = io->param[1],

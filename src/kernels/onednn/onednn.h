@@ -8,19 +8,25 @@
 #include "kernels/kernel.h"
 #include "kernels/vector/vector.h"
 
-extern const car_kernel_class car_onednn_conv, car_onednn_maxpool, car_onednn_avgpool, car_onednn_gelu;
+extern const car_kernel_class car_onednn_conv, car_onednn_conv_bf16, car_onednn_maxpool, car_onednn_avgpool,
+    car_onednn_gelu;
 extern const car_kernel_class car_onednn_linear, car_onednn_attention;
 extern const car_kernel_class car_onednn_batchnorm, car_onednn_layernorm;
 extern const car_kernel_class car_onednn_relu, car_onednn_add, car_onednn_dropout;
 extern const car_kernel_class car_onednn_global_avgpool, car_onednn_shortcut, car_onednn_flatten;
 extern const car_kernel_class car_onednn_patch_tokens, car_onednn_cross_entropy, car_onednn_head_loss;
 
-/* The class for a convolution of these shapes. */
+/* The class for a convolution of these shapes; NULL if there is none for bf16. */
 const car_kernel_class *car_onednn_choose_conv(const car_kernel *kernel);
 
 /* Turns oneDNN's status into ours; `what` says what was being done. */
 car_status car_onednn_check(const car_kernel *kernel, dnnl_status_t result, const char *what);
 #define CAR_DNNL(kernel, call, what) CAR_TRY(car_onednn_check(kernel, call, what))
+
+/* What the kernel's tensors hold, and the weights that it reads. */
+static inline dnnl_data_type_t car_onednn_type(const car_kernel *kernel) {
+    return kernel->bf16 ? dnnl_bf16 : dnnl_f32;
+}
 
 /* A rank-4 tensor in NCHW (block 1) or blocked channels; a matrix or sequence as rows. */
 car_status car_onednn_image(const car_kernel *kernel, car_shape shape, int block, dnnl_memory_desc_t *out);

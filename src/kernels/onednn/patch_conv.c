@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "kernels/onednn/onednn.h"
+#include "kernels/bf16/amx_conv.h"
 
 typedef struct patch_sizes {
     int64_t images, channels, height, width; /* of the input */
@@ -118,7 +118,13 @@ static const car_kernel_class patch_conv = {.prepare = prepare, .forward = forwa
 
 const car_kernel_class *car_onednn_choose_conv(const car_kernel *kernel) {
     if (is_patch_conv(kernel)) {
-        return &patch_conv;
+        return kernel->bf16 ? NULL : &patch_conv;
     }
-    return car_winograd_suits(kernel) ? &car_winograd_conv : &car_onednn_conv;
+    if (car_amx_conv_suits(kernel)) {
+        return &car_amx_conv;
+    }
+    if (car_winograd_suits(kernel)) {
+        return &car_winograd_conv;
+    }
+    return !kernel->bf16 ? &car_onednn_conv : car_program_multiplies_bf16() ? &car_onednn_conv_bf16 : NULL;
 }

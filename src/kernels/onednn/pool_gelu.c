@@ -1,9 +1,12 @@
-/* Pooling and GELU by oneDNN: a forward and a backward primitive each, nothing else to decide. */
+/* Pooling and GELU by oneDNN, on floats or bf16: a forward and a backward primitive each. bf16 is computed in floats and
+ * rounded when it is stored. But for the backward of pooling: oneDNN's would round every window's share of a gradient, so
+ * it gets floats. */
 #include "kernels/onednn/onednn.h"
 
 typedef struct pair_state {
     car_onednn_step forward, inference, backward;
     dnnl_memory_desc_t source, target, index;
+    dnnl_memory_desc_t grad_source, grad_target; /* floats, for pooling in bf16 as well */
     bool has_index;
 } pair_state;
 
@@ -23,7 +26,19 @@ static void note_scratch(car_kernel *kernel, const car_onednn_step *step) {
     }
 }
 
+static const car_kernel_class *if_possible(const car_kernel *kernel, const car_kernel_class *class) {
+    return !kernel->bf16 || car_program_multiplies_bf16() ? class : NULL;
+}
+
 /* ---- pooling --------------------------------------------------------------------------------- */
+
+/* Where the floats of both gradients stand in the scratch space. */
+static size_t grad_source_offset(const pair_state *state) {
+    return car_round_up(state->backward.scratch_bytes, 64);
+}
+static size_t grad_target_offset(const pair_state *state) {
+    return grad_source_offset(state) + car_round_up(dnnl_memory_desc_get_size(&state->grad_source), 64);
+}
 
 static car_status prepare_pool(car_kernel *kernel, dnnl_alg_kind_t algorithm) {
     const car_pool_config *config = &kernel->op->config.pool;
@@ -50,9 +65,12 @@ static car_status prepare_pool(car_kernel *kernel, dnnl_alg_kind_t algorithm) {
                  "describe the pooling");
         CAR_TRY(car_onednn_step_create(kernel, &descriptor, NULL, steps[f]));
     }
+    state->grad_source = state->source;
+    state->grad_target = state->target;
+    state->grad_source.data_type = state->grad_target.data_type = dnnl_f32;
     CAR_DNNL(kernel,
-             dnnl_pooling_backward_desc_init(&descriptor, algorithm, &state->source, &state->target, strides, window,
-                                             left, right),
+             dnnl_pooling_backward_desc_init(&descriptor, algorithm, &state->grad_source, &state->grad_target, strides,
+                                             window, left, right),
              "describe the pooling's backward");
     CAR_TRY(car_onednn_step_create(kernel, &descriptor, state->forward.description, &state->backward));
     const dnnl_memory_desc_t *index = car_onednn_step_layout(&state->forward, dnnl_query_workspace_md);
@@ -64,6 +82,10 @@ static car_status prepare_pool(car_kernel *kernel, dnnl_alg_kind_t algorithm) {
     note_scratch(kernel, &state->forward);
     note_scratch(kernel, &state->inference);
     note_scratch(kernel, &state->backward);
+    if (kernel->bf16) {
+        size_t floats = grad_target_offset(state) + dnnl_memory_desc_get_size(&state->grad_target);
+        kernel->scratch_bytes = floats > kernel->scratch_bytes ? floats : kernel->scratch_bytes;
+    }
     kernel->name = car_onednn_step_name(&state->forward);
 done:
     return status;
@@ -94,19 +116,47 @@ static car_status backward_pool(const car_kernel *kernel, const car_kernel_io *i
     if (!io->grad_in[0]) {
         return CAR_OK;
     }
+    const car_vector *vector = car_vector_select();
+    void *grad_source = kernel->bf16 ? (char *)io->scratch + grad_source_offset(state) : io->grad_in[0];
+    const void *grad_target = io->grad_out;
+    if (kernel->bf16) {
+        float *floats = (float *)(void *)((char *)io->scratch + grad_target_offset(state));
+        vector->widen(floats, io->grad_out, car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out));
+        grad_target = floats;
+    }
     const car_onednn_argument arguments[] = {
-        {DNNL_ARG_DIFF_DST, &state->target, io->grad_out},
-        {DNNL_ARG_DIFF_SRC, &state->source, io->grad_in[0]},
+        {DNNL_ARG_DIFF_DST, &state->grad_target, grad_target},
+        {DNNL_ARG_DIFF_SRC, &state->grad_source, grad_source},
         {DNNL_ARG_SCRATCHPAD, &state->backward.scratch, io->scratch},
         {DNNL_ARG_WORKSPACE, &state->index, io->aux},
     };
-    return car_onednn_execute(kernel, state->backward.primitive, io->stream, arguments, state->has_index ? 4 : 3);
+    car_status status =
+        car_onednn_execute(kernel, state->backward.primitive, io->stream, arguments, state->has_index ? 4 : 3);
+    if (status == CAR_OK && kernel->bf16) {
+        vector->narrow(io->grad_in[0], grad_source,
+                       car_kernel_stored_elements(car_kernel_in(kernel, 0), kernel->block_in[0]));
+    }
+    return status;
 }
 
-const car_kernel_class car_onednn_maxpool = {
-    .prepare = prepare_maxpool, .release = release, .forward = forward_pool, .backward = backward_pool};
-const car_kernel_class car_onednn_avgpool = {
-    .prepare = prepare_avgpool, .release = release, .forward = forward_pool, .backward = backward_pool};
+static const car_kernel_class *choose_maxpool(const car_kernel *kernel) {
+    return if_possible(kernel, &car_onednn_maxpool);
+}
+
+static const car_kernel_class *choose_avgpool(const car_kernel *kernel) {
+    return if_possible(kernel, &car_onednn_avgpool);
+}
+
+const car_kernel_class car_onednn_maxpool = {.choose = choose_maxpool,
+                                             .prepare = prepare_maxpool,
+                                             .release = release,
+                                             .forward = forward_pool,
+                                             .backward = backward_pool};
+const car_kernel_class car_onednn_avgpool = {.choose = choose_avgpool,
+                                             .prepare = prepare_avgpool,
+                                             .release = release,
+                                             .forward = forward_pool,
+                                             .backward = backward_pool};
 
 /* ---- GELU ------------------------------------------------------------------------------------ */
 
@@ -118,7 +168,8 @@ static car_status prepare_gelu(car_kernel *kernel) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(kernel->context, 1, sizeof *state, &state));
     kernel->state = state;
-    CAR_DNNL(kernel, dnnl_memory_desc_init_by_tag(&state->source, 1, elements, dnnl_f32, dnnl_x), "describe a tensor");
+    CAR_DNNL(kernel, dnnl_memory_desc_init_by_tag(&state->source, 1, elements, car_onednn_type(kernel), dnnl_x),
+             "describe a tensor");
     CAR_DNNL(kernel,
              dnnl_eltwise_forward_desc_init(&descriptor, dnnl_forward_training, algorithm, &state->source, 0, 0),
              "describe GELU");
@@ -157,5 +208,12 @@ static car_status backward_gelu(const car_kernel *kernel, const car_kernel_io *i
     return car_onednn_execute(kernel, state->backward.primitive, io->stream, arguments, 4);
 }
 
-const car_kernel_class car_onednn_gelu = {
-    .prepare = prepare_gelu, .release = release, .forward = forward_gelu, .backward = backward_gelu};
+static const car_kernel_class *choose_gelu(const car_kernel *kernel) {
+    return if_possible(kernel, &car_onednn_gelu);
+}
+
+const car_kernel_class car_onednn_gelu = {.choose = choose_gelu,
+                                          .prepare = prepare_gelu,
+                                          .release = release,
+                                          .forward = forward_gelu,
+                                          .backward = backward_gelu};

@@ -1,4 +1,4 @@
-/* Operations that move or combine elements, on blocked channels where they are images. */
+/* Operations that move or combine elements, on blocked channels where they are images. ReLU and addition take bf16, too. */
 #include <string.h>
 
 #include "kernels/onednn/onednn.h"
@@ -16,35 +16,50 @@ static size_t channel_at(car_shape shape, int block, int64_t n, int64_t c) {
 
 /* ---- ReLU and addition ----------------------------------------------------------------------- */
 
+static int64_t elements_of(const car_kernel *kernel) {
+    return car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out);
+}
+
 static car_status forward_relu(const car_kernel *kernel, const car_kernel_io *io) {
-    car_vector_select()->relu(io->out, io->in[0],
-                              car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out));
+    if (kernel->bf16) {
+        car_vector_select()->relu_bf16(io->out, io->in[0], elements_of(kernel));
+    } else {
+        car_vector_select()->relu(io->out, io->in[0], elements_of(kernel));
+    }
     return CAR_OK;
 }
 
 static car_status backward_relu(const car_kernel *kernel, const car_kernel_io *io) {
-    if (io->grad_in[0]) {
-        car_vector_select()->relu_backward(io->grad_in[0], io->grad_out, io->out,
-                                           car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out));
+    if (io->grad_in[0] && kernel->bf16) {
+        car_vector_select()->relu_backward_bf16(io->grad_in[0], io->grad_out, io->out, elements_of(kernel));
+    } else if (io->grad_in[0]) {
+        car_vector_select()->relu_backward(io->grad_in[0], io->grad_out, io->out, elements_of(kernel));
     }
     return CAR_OK;
 }
 
 const car_kernel_class car_onednn_relu = {.prepare = prepare, .forward = forward_relu, .backward = backward_relu};
 
+static void add(const car_kernel *kernel, void *y, const void *a, const void *b) {
+    if (kernel->bf16) {
+        car_vector_select()->add_bf16(y, a, b, elements_of(kernel));
+    } else {
+        car_vector_select()->add(y, a, b, elements_of(kernel));
+    }
+}
+
 static car_status forward_add(const car_kernel *kernel, const car_kernel_io *io) {
-    car_vector_select()->add(io->out, io->in[0], io->in[1],
-                             car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out));
+    add(kernel, io->out, io->in[0], io->in[1]);
     return CAR_OK;
 }
 
 static car_status backward_add(const car_kernel *kernel, const car_kernel_io *io) {
-    int64_t elements = car_kernel_stored_elements(car_kernel_out(kernel), kernel->block_out);
+    size_t bytes = (size_t)elements_of(kernel) * (kernel->bf16 ? sizeof(car_bf16) : sizeof(float));
     for (int q = 0; q < 2; q++) {
         if (io->grad_in[q] && kernel->op->grad_mode[q] == CAR_GRAD_ADD) {
-            car_vector_select()->accumulate(io->grad_in[q], io->grad_out, elements);
+            add(kernel, io->grad_in[q], io->grad_in[q], io->grad_out);
         } else if (io->grad_in[q] && io->grad_in[q] != io->grad_out) {
-            memcpy(io->grad_in[q], io->grad_out, (size_t)elements * sizeof(float));
+            memcpy(io->grad_in[q], io->grad_out, bytes);
         }
     }
     return CAR_OK;

@@ -3,7 +3,27 @@
  * A block of channels is worked on at once over all images: its data (images x pixels x block) mostly
  * stays in the second-level cache between the passes. Sums are kept in floats along one image and in
  * doubles across images, so that the statistics are as good as two passes in double. The inner loops
- * run over the channels of a block, whose number is a constant to the compiler. */
+ * run over the channels of a block, whose number is a constant to the compiler, as is the type of the
+ * tensors: bf16 is widened when it is loaded and rounded when it is stored. */
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+ALWAYS_INLINE float get(const void *x, int64_t i, const bool bf16) {
+    return bf16 ? car_bf16_widen(((const car_bf16 *)x)[i]) : ((const float *)x)[i];
+}
+
+ALWAYS_INLINE void put(void *y, int64_t i, float value, const bool bf16) {
+    if (bf16) {
+        ((car_bf16 *)y)[i] = car_bf16_round(value);
+    } else {
+        ((float *)y)[i] = value;
+    }
+}
+
+/* Element `at` of a tensor. */
+ALWAYS_INLINE void *element_at(const void *x, size_t at, const bool bf16) {
+    return (char *)(uintptr_t)x + at * (bf16 ? sizeof(car_bf16) : sizeof(float));
+}
 
 /* The per-channel constants of a block; channels that only fill up the block are all zero, so their
  * outputs and gradients are zero too. */
@@ -41,20 +61,21 @@ static inline norm_view view_block(const car_vector_norm *norm, int block, int64
 /* ---- statistics ------------------------------------------------------------------------------ */
 
 /* Adds up x (centre NULL) or (x - centre)^2 over the pixels of one image, four pixels in flight. */
-static inline void sum_plane(const float *x, int64_t pixels, const float *centre, double *total, const int block) {
+ALWAYS_INLINE void sum_plane(const void *x, int64_t pixels, const float *centre, double *total, const int block,
+                             const bool bf16) {
     float sum[4][16] = {{0}};
     int64_t p = 0;
     for (; p + 4 <= pixels; p += 4) {
         for (int u = 0; u < 4; u++) {
             for (int c = 0; c < block; c++) {
-                float v = x[(p + u) * block + c] - centre[c];
+                float v = get(x, (p + u) * block + c, bf16) - centre[c];
                 sum[u][c] += v * v;
             }
         }
     }
     for (; p < pixels; p++) {
         for (int c = 0; c < block; c++) {
-            float v = x[p * block + c] - centre[c];
+            float v = get(x, p * block + c, bf16) - centre[c];
             sum[0][c] += v * v;
         }
     }
@@ -63,19 +84,19 @@ static inline void sum_plane(const float *x, int64_t pixels, const float *centre
     }
 }
 
-static inline void sum_plane_plain(const float *x, int64_t pixels, double *total, const int block) {
+ALWAYS_INLINE void sum_plane_plain(const void *x, int64_t pixels, double *total, const int block, const bool bf16) {
     float sum[4][16] = {{0}};
     int64_t p = 0;
     for (; p + 4 <= pixels; p += 4) {
         for (int u = 0; u < 4; u++) {
             for (int c = 0; c < block; c++) {
-                sum[u][c] += x[(p + u) * block + c];
+                sum[u][c] += get(x, (p + u) * block + c, bf16);
             }
         }
     }
     for (; p < pixels; p++) {
         for (int c = 0; c < block; c++) {
-            sum[0][c] += x[p * block + c];
+            sum[0][c] += get(x, p * block + c, bf16);
         }
     }
     for (int c = 0; c < block; c++) {
@@ -83,20 +104,23 @@ static inline void sum_plane_plain(const float *x, int64_t pixels, double *total
     }
 }
 
-static inline void statistics_of_blocks(const car_vector_norm *norm, float *mean, float *variance, const int block) {
+ALWAYS_INLINE void statistics_of_blocks(const car_vector_norm *norm, float *mean, float *variance, const int block,
+                                        const bool bf16) {
     double count = (double)norm->images * (double)norm->pixels;
     for (int64_t first = 0; first < norm->channels; first += block) {
         double sum[16] = {0}, square[16] = {0};
         float centre[16] = {0};
         int64_t left = norm->channels - first;
         for (int64_t n = 0; n < norm->images; n++) {
-            sum_plane_plain(norm->x + plane_offset(norm, block, n, first), norm->pixels, sum, block);
+            const void *x = element_at(norm->x, plane_offset(norm, block, n, first), bf16);
+            sum_plane_plain(x, norm->pixels, sum, block, bf16);
         }
         for (int c = 0; c < block; c++) {
             centre[c] = (float)(sum[c] / count);
         }
         for (int64_t n = 0; n < norm->images; n++) {
-            sum_plane(norm->x + plane_offset(norm, block, n, first), norm->pixels, centre, square, block);
+            const void *x = element_at(norm->x, plane_offset(norm, block, n, first), bf16);
+            sum_plane(x, norm->pixels, centre, square, block, bf16);
         }
         for (int c = 0; c < block && c < left; c++) {
             mean[first + c] = centre[c];
@@ -106,54 +130,64 @@ static inline void statistics_of_blocks(const car_vector_norm *norm, float *mean
 }
 
 static void batch_statistics(const car_vector_norm *norm, float *mean, float *variance) {
-    if (norm->block == 16) {
-        statistics_of_blocks(norm, mean, variance, 16);
+    if (norm->bf16 && norm->block == 16) {
+        statistics_of_blocks(norm, mean, variance, 16, true);
+    } else if (norm->bf16) {
+        statistics_of_blocks(norm, mean, variance, 8, true);
+    } else if (norm->block == 16) {
+        statistics_of_blocks(norm, mean, variance, 16, false);
     } else {
-        statistics_of_blocks(norm, mean, variance, 8);
+        statistics_of_blocks(norm, mean, variance, 8, false);
     }
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static inline void normalize_plane(float *y, const float *x, const float *residual, int64_t pixels,
-                                   const channel_block *constants, bool relu, const int block) {
+ALWAYS_INLINE void normalize_plane(void *y, const void *x, const void *residual, int64_t pixels,
+                                   const channel_block *constants, const bool relu, const int block, const bool bf16) {
     channel_block k = *constants; /* a local copy is known not to overlap y */
     for (int64_t p = 0; p < pixels; p++) {
         INDEPENDENT
         for (int c = 0; c < block; c++) {
-            float v = (x[p * block + c] - k.mean[c]) * k.scale[c] + k.beta[c];
-            v += residual ? residual[p * block + c] : 0.0f;
-            y[p * block + c] = relu && v < 0 ? 0.0f : v; /* a NaN must stay one */
+            int64_t i = p * block + c;
+            float v = (get(x, i, bf16) - k.mean[c]) * k.scale[c] + k.beta[c];
+            v += residual ? get(residual, i, bf16) : 0.0f;
+            put(y, i, relu && v < 0 ? 0.0f : v, bf16); /* a NaN must stay one */
         }
     }
 }
 
-static inline void normalize_blocks(const car_vector_norm *norm, const int block) {
+ALWAYS_INLINE void normalize_blocks(const car_vector_norm *norm, const int block, const bool bf16) {
     for (int64_t first = 0; first < norm->channels; first += block) {
         norm_view view = view_block(norm, block, first);
         for (int64_t n = 0; n < norm->images; n++) {
             size_t at = plane_offset(norm, block, n, first);
-            const float *x = norm->x + at;
-            float *y = norm->y + at;
+            const void *x = element_at(norm->x, at, bf16);
+            const void *residual = norm->residual ? element_at(norm->residual, at, bf16) : NULL;
+            void *y = element_at(norm->y, at, bf16);
             /* The constants make four loops without a branch inside. */
-            if (norm->residual && norm->relu) {
-                normalize_plane(y, x, norm->residual + at, norm->pixels, &view.constants, true, block);
-            } else if (norm->residual) {
-                normalize_plane(y, x, norm->residual + at, norm->pixels, &view.constants, false, block);
+            if (residual && norm->relu) {
+                normalize_plane(y, x, residual, norm->pixels, &view.constants, true, block, bf16);
+            } else if (residual) {
+                normalize_plane(y, x, residual, norm->pixels, &view.constants, false, block, bf16);
             } else if (norm->relu) {
-                normalize_plane(y, x, NULL, norm->pixels, &view.constants, true, block);
+                normalize_plane(y, x, NULL, norm->pixels, &view.constants, true, block, bf16);
             } else {
-                normalize_plane(y, x, NULL, norm->pixels, &view.constants, false, block);
+                normalize_plane(y, x, NULL, norm->pixels, &view.constants, false, block, bf16);
             }
         }
     }
 }
 
 static void batchnorm(const car_vector_norm *norm) {
-    if (norm->block == 16) {
-        normalize_blocks(norm, 16);
+    if (norm->bf16 && norm->block == 16) {
+        normalize_blocks(norm, 16, true);
+    } else if (norm->bf16) {
+        normalize_blocks(norm, 8, true);
+    } else if (norm->block == 16) {
+        normalize_blocks(norm, 16, false);
     } else {
-        normalize_blocks(norm, 8);
+        normalize_blocks(norm, 8, false);
     }
 }
 
@@ -163,7 +197,7 @@ static void batchnorm(const car_vector_norm *norm) {
  * where the saved y is positive. */
 typedef enum mask_kind { MASK_NONE, MASK_FROM_X, MASK_FROM_Y } mask_kind;
 
-static inline float masked(float gradient, float centred, float y, float scale, float beta, mask_kind mask) {
+ALWAYS_INLINE float masked(float gradient, float centred, float y, float scale, float beta, const mask_kind mask) {
     if (mask == MASK_FROM_X) {
         return centred * scale + beta > 0 ? gradient : 0.0f;
     }
@@ -174,20 +208,20 @@ static inline float masked(float gradient, float centred, float y, float scale, 
 }
 
 /* First pass: sums of g and g * xhat; g itself goes to grad_residual if that is wanted. */
-static inline void gradient_sums(const norm_view *view, size_t at, double *sum, double *dot_sum, mask_kind mask,
-                                 const int block) {
+ALWAYS_INLINE void gradient_sums(const norm_view *view, size_t at, double *sum, double *dot_sum, const mask_kind mask,
+                                 const int block, const bool bf16) {
     const car_vector_norm *norm = view->norm;
-    const float *x = norm->x + at, *g = norm->grad_y + at;
-    const float *y = mask == MASK_FROM_Y ? norm->saved_y + at : x;
-    float *residual = norm->grad_residual ? norm->grad_residual + at : NULL;
+    const void *x = element_at(norm->x, at, bf16), *g = element_at(norm->grad_y, at, bf16);
+    const void *y = mask == MASK_FROM_Y ? element_at(norm->saved_y, at, bf16) : x;
+    void *residual = norm->grad_residual ? element_at(norm->grad_residual, at, bf16) : NULL;
     channel_block k = view->constants;
     float a[2][16] = {{0}}, b[2][16] = {{0}};
     for (int64_t p = 0; p + 2 <= norm->pixels; p += 2) {
         for (int u = 0; u < 2; u++) {
             for (int c = 0; c < block; c++) {
                 int64_t i = (p + u) * block + c;
-                float centred = x[i] - k.mean[c];
-                float v = masked(g[i], centred, y[i], k.scale[c], k.beta[c], mask);
+                float centred = get(x, i, bf16) - k.mean[c];
+                float v = masked(get(g, i, bf16), centred, get(y, i, bf16), k.scale[c], k.beta[c], mask);
                 a[u][c] += v;
                 b[u][c] += v * centred;
             }
@@ -196,8 +230,8 @@ static inline void gradient_sums(const norm_view *view, size_t at, double *sum, 
     if (norm->pixels % 2) {
         for (int c = 0; c < block; c++) {
             int64_t i = (norm->pixels - 1) * block + c;
-            float centred = x[i] - k.mean[c];
-            float v = masked(g[i], centred, y[i], k.scale[c], k.beta[c], mask);
+            float centred = get(x, i, bf16) - k.mean[c];
+            float v = masked(get(g, i, bf16), centred, get(y, i, bf16), k.scale[c], k.beta[c], mask);
             a[0][c] += v;
             b[0][c] += v * centred;
         }
@@ -207,7 +241,9 @@ static inline void gradient_sums(const norm_view *view, size_t at, double *sum, 
             INDEPENDENT
             for (int c = 0; c < block; c++) {
                 int64_t i = p * block + c;
-                residual[i] = masked(g[i], x[i] - k.mean[c], y[i], k.scale[c], k.beta[c], mask);
+                float centred = get(x, i, bf16) - k.mean[c];
+                float v = masked(get(g, i, bf16), centred, get(y, i, bf16), k.scale[c], k.beta[c], mask);
+                put(residual, i, v, bf16);
             }
         }
     }
@@ -218,12 +254,12 @@ static inline void gradient_sums(const norm_view *view, size_t at, double *sum, 
 }
 
 /* Second pass: dx = gamma * rstd * (g - mean(g) - xhat * mean(g * xhat)), as g * scale + (x - mean) * b + d. */
-static inline void gradient_plane(const norm_view *view, size_t at, const double *sum, const double *dot_sum,
-                                  mask_kind mask, const int block) {
+ALWAYS_INLINE void gradient_plane(const norm_view *view, size_t at, const double *sum, const double *dot_sum,
+                                  const mask_kind mask, const int block, const bool bf16) {
     const car_vector_norm *norm = view->norm;
-    const float *x = norm->x + at, *g = norm->grad_y + at;
-    const float *y = mask == MASK_FROM_Y ? norm->saved_y + at : x;
-    float *grad_x = norm->grad_x + at;
+    const void *x = element_at(norm->x, at, bf16), *g = element_at(norm->grad_y, at, bf16);
+    const void *y = mask == MASK_FROM_Y ? element_at(norm->saved_y, at, bf16) : x;
+    void *grad_x = element_at(norm->grad_x, at, bf16);
     channel_block k = view->constants;
     double count = (double)norm->images * (double)norm->pixels;
     float b[16], d[16];
@@ -236,44 +272,49 @@ static inline void gradient_plane(const norm_view *view, size_t at, const double
         INDEPENDENT
         for (int c = 0; c < block; c++) {
             int64_t i = p * block + c;
-            float centred = x[i] - k.mean[c];
-            float v = masked(g[i], centred, y[i], k.scale[c], k.beta[c], mask);
-            grad_x[i] = v * k.scale[c] + (centred * b[c] + d[c]);
+            float centred = get(x, i, bf16) - k.mean[c];
+            float v = masked(get(g, i, bf16), centred, get(y, i, bf16), k.scale[c], k.beta[c], mask);
+            put(grad_x, i, v * k.scale[c] + (centred * b[c] + d[c]), bf16);
         }
     }
 }
 
-static inline void gradient_block(const car_vector_norm *norm, int64_t first, mask_kind mask, const int block) {
+ALWAYS_INLINE void gradient_block(const car_vector_norm *norm, int64_t first, const mask_kind mask, const int block,
+                                  const bool bf16) {
     norm_view view = view_block(norm, block, first);
     double sum[16] = {0}, dot_sum[16] = {0};
     for (int64_t n = 0; n < norm->images; n++) {
-        gradient_sums(&view, plane_offset(norm, block, n, first), sum, dot_sum, mask, block);
+        gradient_sums(&view, plane_offset(norm, block, n, first), sum, dot_sum, mask, block, bf16);
     }
     for (int c = 0; c < view.count; c++) {
         norm->grad_beta[first + c] = (float)sum[c];
         norm->grad_gamma[first + c] = (float)dot_sum[c];
     }
     for (int64_t n = 0; norm->grad_x && n < norm->images; n++) {
-        gradient_plane(&view, plane_offset(norm, block, n, first), sum, dot_sum, mask, block);
+        gradient_plane(&view, plane_offset(norm, block, n, first), sum, dot_sum, mask, block, bf16);
     }
 }
 
-static inline void gradient_blocks(const car_vector_norm *norm, const int block) {
+ALWAYS_INLINE void gradient_blocks(const car_vector_norm *norm, const int block, const bool bf16) {
     for (int64_t first = 0; first < norm->channels; first += block) {
         if (!norm->relu) {
-            gradient_block(norm, first, MASK_NONE, block);
+            gradient_block(norm, first, MASK_NONE, block, bf16);
         } else if (norm->saved_y) {
-            gradient_block(norm, first, MASK_FROM_Y, block);
+            gradient_block(norm, first, MASK_FROM_Y, block, bf16);
         } else {
-            gradient_block(norm, first, MASK_FROM_X, block);
+            gradient_block(norm, first, MASK_FROM_X, block, bf16);
         }
     }
 }
 
 static void batchnorm_backward(const car_vector_norm *norm) {
-    if (norm->block == 16) {
-        gradient_blocks(norm, 16);
+    if (norm->bf16 && norm->block == 16) {
+        gradient_blocks(norm, 16, true);
+    } else if (norm->bf16) {
+        gradient_blocks(norm, 8, true);
+    } else if (norm->block == 16) {
+        gradient_blocks(norm, 16, false);
     } else {
-        gradient_blocks(norm, 8);
+        gradient_blocks(norm, 8, false);
     }
 }

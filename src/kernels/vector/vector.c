@@ -79,6 +79,20 @@ static void relu_backward(float *grad_x, const float *grad_y, const float *y, in
     }
 }
 
+static void relu_bf16(car_bf16 *y, const car_bf16 *x, int64_t n) {
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = car_bf16_widen(x[i]) < 0 ? 0 : x[i];
+    }
+}
+
+static void relu_backward_bf16(car_bf16 *grad_x, const car_bf16 *grad_y, const car_bf16 *y, int64_t n) {
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        grad_x[i] = car_bf16_widen(y[i]) > 0 ? grad_y[i] : 0;
+    }
+}
+
 extern const car_vector TABLE_NAME;
 const car_vector TABLE_NAME = {
     .name = "vector:" EXPANDED_TEXT_OF(CAR_VECTOR_ISA),
@@ -86,6 +100,8 @@ const car_vector TABLE_NAME = {
     .narrow = narrow,
     .narrow_sum = narrow_sum,
     .add_bf16 = add_bf16,
+    .relu_bf16 = relu_bf16,
+    .relu_backward_bf16 = relu_backward_bf16,
     .add = add,
     .accumulate = accumulate,
     .relu = relu,

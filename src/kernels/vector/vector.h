@@ -12,19 +12,20 @@
 
 #include "base/bf16.h"
 
-/* A batch normalisation over one tensor [images][blocks][pixels][block]; `block` is 8 or 16. */
+/* A batch normalisation over one tensor [images][blocks][pixels][block]; `block` is 8 or 16. Tensors are floats or, all of
+ * them, bf16. */
 typedef struct car_vector_norm {
     int64_t images, channels, pixels;
     int block;
     float eps;
-    bool relu;
-    const float *x, *gamma, *beta;
+    bool relu, bf16;
+    const float *gamma, *beta;
     const float *mean, *variance; /* of the batch or running */
-    const float *residual;        /* or NULL */
-    float *y;
+    const void *x, *residual;     /* residual: or NULL */
+    void *y;
     /* backward */
-    const float *grad_y, *saved_y; /* saved_y: the mask where there is a residual and a ReLU */
-    float *grad_x, *grad_residual; /* or NULL; one of them may be grad_y's buffer */
+    const void *grad_y, *saved_y; /* saved_y: the mask where there is a residual and a ReLU */
+    void *grad_x, *grad_residual; /* or NULL; one of them may be grad_y's buffer */
     float *grad_gamma, *grad_beta;
 } car_vector_norm;
 
@@ -61,7 +62,10 @@ typedef struct car_vector {
     void (*narrow)(car_bf16 *y, const float *x, int64_t n);
     void (*narrow_sum)(car_bf16 *y, const float *x, int64_t n);
 
+    /* The same as those for floats, rounded when they are stored. */
     void (*add_bf16)(car_bf16 *y, const car_bf16 *a, const car_bf16 *b, int64_t n); /* y may be a or b */
+    void (*relu_bf16)(car_bf16 *y, const car_bf16 *x, int64_t n);
+    void (*relu_backward_bf16)(car_bf16 *grad_x, const car_bf16 *grad_y, const car_bf16 *y, int64_t n);
 
     void (*add)(float *y, const float *a, const float *b, int64_t n); /* y may be a or b */
     void (*accumulate)(float *y, const float *x, int64_t n);          /* y += x */

@@ -96,7 +96,7 @@ static void finish_slab(const car_winograd_shape *shape, const slab *z, float *g
     }
 }
 
-static void sum_few_tiles(const gradient_sum *s, const float *x, const float *grad_y, float *grad_w, float *scratch) {
+static void sum_few_tiles(const gradient_sum *s, const void *x, const void *grad_y, float *grad_w, float *scratch) {
     tile_panels inputs = panels_of(s, scratch + slab_floats(s), 0, 0, s->in.blocks);
     tile_panels gradients = panels_of(s, inputs.data + POSITIONS * inputs.plane, 0, 0, s->out.blocks);
     transform_input_tiles(&s->in, x, &inputs);
@@ -110,7 +110,7 @@ static void sum_few_tiles(const gradient_sum *s, const float *x, const float *gr
     }
 }
 
-static void sum_many_tiles(const gradient_sum *s, const float *x, const float *grad_y, float *grad_w, float *scratch) {
+static void sum_many_tiles(const gradient_sum *s, const void *x, const void *grad_y, float *grad_w, float *scratch) {
     for (int64_t b = 0; b < s->in.blocks; b += s->slab) {
         for (int64_t k = 0; k < s->out.blocks; k += s->slab) {
             slab z = slab_of(s, scratch, b, k);
@@ -127,7 +127,7 @@ static void sum_many_tiles(const gradient_sum *s, const float *x, const float *g
     }
 }
 
-static void by_weights(const car_winograd_shape *shape, const float *x, const float *grad_y, float *grad_w,
+static void by_weights(const car_winograd_shape *shape, const void *x, const void *grad_y, float *grad_w,
                        float *scratch) {
     gradient_sum s = gradient_sum_of(shape);
     if (s.few) {

@@ -20,11 +20,11 @@ typedef struct convolution {
     int64_t chunk;      /* blocks of inputs at once */
     int64_t row_blocks; /* blocks of inputs that the stored weights have, in either direction */
     int64_t d_plane, u_plane, o_plane;
-    bool by_data;
+    bool by_data, bf16;
 } convolution;
 
 static convolution convolution_of(const car_winograd_shape *shape, bool by_data) {
-    convolution c = {.by_data = by_data, .row_blocks = shape->in_blocks};
+    convolution c = {.by_data = by_data, .bf16 = shape->bf16, .row_blocks = shape->in_blocks};
     c.in = grid_of(shape, by_data ? shape->out_blocks : shape->in_blocks);
     c.out = grid_of(shape, by_data ? shape->in_blocks : shape->out_blocks);
     int64_t fit = TILE_FLOATS / (c.in.blocks * POSITIONS * V);
@@ -42,17 +42,17 @@ static size_t convolution_scratch(const car_winograd_shape *shape, bool by_data)
 }
 
 /* Weights from `count` blocks of inputs to `panel` blocks of outputs, as [36][channel][panel][V]. */
-static void transform_weights(const convolution *c, const float *w, int64_t in, int64_t count, int64_t out, int panel,
+static void transform_weights(const convolution *c, const void *w, int64_t in, int64_t count, int64_t out, int panel,
                               float *u) {
     for (int j = 0; j < panel; j++) {
         for (int64_t b = 0; b < count; b++) {
-            float *to = u + (b * V * panel + j) * V;
+            float near[TAPS * V * V], *to = u + (b * V * panel + j) * V;
             if (c->by_data) {
-                const float *from = w + ((in + b) * c->row_blocks + out + j) * TAPS * V * V;
-                transform_turned_block(from, to, c->u_plane, panel * V);
+                fetch_block(w, (in + b) * c->row_blocks + out + j, c->bf16, near);
+                transform_turned_block(near, to, c->u_plane, panel * V);
             } else {
-                const float *from = w + ((out + j) * c->row_blocks + in + b) * TAPS * V * V;
-                transform_straight_block(from, to, c->u_plane, panel * V);
+                fetch_block(w, (out + j) * c->row_blocks + in + b, c->bf16, near);
+                transform_filter_block(near, to, c->u_plane, panel * V);
             }
         }
     }
@@ -71,7 +71,7 @@ static inline void multiply_chunk(const convolution *c, const tile_panels *input
     }
 }
 
-static void convolve(const car_winograd_shape *shape, bool by_data, const float *x, const float *w, float *y,
+static void convolve(const car_winograd_shape *shape, bool by_data, bool add, const void *x, const void *w, void *y,
                      float *scratch) {
     convolution c = convolution_of(shape, by_data);
     float *u = scratch + POSITIONS * c.d_plane, *o = u + POSITIONS * c.u_plane;
@@ -92,7 +92,7 @@ static void convolve(const car_winograd_shape *shape, bool by_data, const float 
                     multiply_chunk(&c, &inputs, b, count, u, &outputs, 1);
                 }
             }
-            transform_output_tiles(&c.out, &outputs, y);
+            transform_output_tiles(&c.out, &outputs, y, add);
         }
     }
 }

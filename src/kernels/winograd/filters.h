@@ -2,8 +2,6 @@
 #ifndef CAR_WINOGRAD_FILTERS_H
 #define CAR_WINOGRAD_FILTERS_H
 
-#include <string.h>
-
 #include "kernels/winograd/transforms.h"
 
 /* Rows to columns of a block of V x V, `step` floats between rows in both. Interleaving the two halves of the rows
@@ -53,17 +51,22 @@ static void transform_filter_block(const float *w, float *u, int64_t plane, int6
 }
 
 /* Read in order first: nine streams at once from memory are slower. */
-static void transform_straight_block(const float *w, float *u, int64_t plane, int64_t row) {
-    float near[TAPS * V * V];
-    memcpy(near, w, sizeof near);
-    transform_filter_block(near, u, plane, row);
+static void fetch_block(const void *w, int64_t block, bool bf16, float *near) {
+    const int64_t at = block * TAPS * V * V;
+    if (!bf16) {
+        memcpy(near, (const float *)w + at, sizeof(float) * TAPS * V * V);
+        return;
+    }
+    for (int i = 0; i < TAPS * V * V; i += V) {
+        store(near + i, load_bf16((const uint16_t *)w + at + i));
+    }
 }
 
 /* Backward by data is a convolution with the filters turned round, inputs and outputs exchanged. */
-static void transform_turned_block(const float *w, float *u, int64_t plane, int64_t row) {
+static void transform_turned_block(const float *near, float *u, int64_t plane, int64_t row) {
     float turned[TAPS * V * V];
     for (int q = 0; q < TAPS; q++) {
-        transpose(w + q * V * V, turned + (TAPS - 1 - q) * V * V);
+        transpose(near + q * V * V, turned + (TAPS - 1 - q) * V * V);
     }
     transform_filter_block(turned, u, plane, row);
 }

@@ -1,7 +1,8 @@
-/* Winograd convolutions as a class of the table. */
+/* Winograd convolutions as a class of the tables: the same for floats and bf16. */
 #include <string.h>
 
 #include "base/base.h"
+#include "kernels/bf16/amx_conv.h"
 #include "kernels/winograd/winograd.h"
 
 #if defined(__x86_64__)
@@ -35,7 +36,8 @@ static car_winograd_shape shape_of(const car_kernel *kernel) {
                                 .height = in.dim[2],
                                 .width = in.dim[3],
                                 .in_blocks = blocks_of(in.dim[1], kernel->block_in[0]),
-                                .out_blocks = blocks_of(out.dim[1], kernel->block_out)};
+                                .out_blocks = blocks_of(out.dim[1], kernel->block_out),
+                                .bf16 = kernel->bf16};
 }
 
 bool car_winograd_suits(const car_kernel *kernel) {
@@ -43,12 +45,12 @@ bool car_winograd_suits(const car_kernel *kernel) {
     bool fits = config->kernel == 3 && config->stride == 1 && config->pad == 1 && !config->bias &&
                 kernel->block_in[0] == kernel->block_out;
     const car_winograd *loops = car_winograd_select(kernel->block_out);
-    if (!fits || !loops || kernel->convolutions == CAR_CONVOLUTIONS_DIRECT) {
+    if (!fits || !loops || kernel->convolutions == CAR_CONVOLUTIONS_DIRECT || car_amx_conv_suits(kernel)) {
         return false;
     }
     car_winograd_shape shape = shape_of(kernel);
     return kernel->convolutions == CAR_CONVOLUTIONS_WINOGRAD ||
-           car_winograd_pays(&shape, loops, kernel->op->grad_mode[0] != CAR_GRAD_NONE);
+           car_winograd_pays(&shape, loops, kernel->op->grad_mode[0] != CAR_GRAD_NONE, car_program_multiplies_bf16());
 }
 
 size_t car_winograd_scratch_bytes(const car_kernel *kernel) {
@@ -72,7 +74,8 @@ static car_status prepare(car_kernel *kernel) {
 
 static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
     car_winograd_shape shape = shape_of(kernel);
-    car_winograd_select(kernel->block_out)->convolve(&shape, false, io->in[0], io->param[0], io->out, io->scratch);
+    car_winograd_select(kernel->block_out)
+        ->convolve(&shape, false, false, io->in[0], io->param[0], io->out, io->scratch);
     return CAR_OK;
 }
 
@@ -82,7 +85,8 @@ static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     car_winograd_shape shape = shape_of(kernel);
     loops->by_weights(&shape, io->in[0], io->grad_out, io->grad_param[0], io->scratch);
     if (io->grad_in[0]) {
-        loops->convolve(&shape, true, io->grad_out, io->param[0], io->grad_in[0], io->scratch);
+        bool add = kernel->op->grad_mode[0] == CAR_GRAD_ADD;
+        loops->convolve(&shape, true, add, io->grad_out, io->param[0], io->grad_in[0], io->scratch);
     }
     return CAR_OK;
 }
@@ -126,4 +130,5 @@ const car_kernel_class car_winograd_conv = {
     .backward = backward,
     .import_param = import_param,
     .export_param = export_param,
+    .adds_grad = true,
 };

@@ -12,8 +12,9 @@ typedef struct prices {
 
 static const prices prices_8 = {600, 500}, prices_16 = {450, 330};
 
-/* Winograd must win by so much, as it is the less exact of the two. */
-static const double margin = 1.1;
+/* Direct convolutions must take so many times as long: in floats since Winograd's are the less exact ones, in bf16 since
+ * direct ones are twice as fast, while Winograd's products are floats in both. */
+static const double least_gain = 1.1, least_gain_bf16 = 2.0;
 
 static int64_t round_up(int64_t value, int64_t step) {
     return (value + step - 1) / step * step;
@@ -24,7 +25,7 @@ static int64_t taps_of_side(int64_t length) {
     return 3 * length - 2;
 }
 
-bool car_winograd_pays(const car_winograd_shape *shape, const car_winograd *loops, bool by_data) {
+bool car_winograd_pays(const car_winograd_shape *shape, const car_winograd *loops, bool by_data, bool multiplies_bf16) {
     enum { FLAT = 2 }; /* up to so many rows oneDNN has only its reference for backward by weights with AVX2 */
     if (loops->block == 8 && shape->height <= FLAT) {
         return true;
@@ -40,5 +41,5 @@ bool car_winograd_pays(const car_winograd_shape *shape, const car_winograd *loop
     int64_t winograd = multiplied * CAR_WINOGRAD_POSITIONS * filters +
                        tiles * (shape->in_blocks + shape->out_blocks) * price->tile * passes +
                        filters * price->filter * passes;
-    return margin * (double)winograd < (double)direct;
+    return (shape->bf16 && multiplies_bf16 ? least_gain_bf16 : least_gain) * (double)winograd < (double)direct;
 }

@@ -10,10 +10,11 @@ typedef struct tile_grid {
     int64_t tiles;         /* in all images */
     int64_t height, width; /* of an image in pixels */
     int64_t blocks;        /* of channels */
+    bool bf16;             /* what images hold */
 } tile_grid;
 
 static tile_grid grid_of(const car_winograd_shape *shape, int64_t blocks) {
-    tile_grid grid = {.height = shape->height, .width = shape->width, .blocks = blocks};
+    tile_grid grid = {.height = shape->height, .width = shape->width, .blocks = blocks, .bf16 = shape->bf16};
     grid.rows = (shape->height + TILE - 1) / TILE;
     grid.columns = (shape->width + TILE - 1) / TILE;
     grid.tiles = shape->images * grid.rows * grid.columns;
@@ -33,14 +34,14 @@ static inline tile_place place_of(const tile_grid *grid, int64_t tile, int64_t b
 }
 
 /* A square of `side` pixels as columns of vectors; what lies outside of the image is zero. */
-static inline void load_square(const tile_grid *grid, const float *plane, int64_t top, int64_t left, const int side,
-                               vec columns[SIDE][SIDE]) {
+ALWAYS_INLINE void load_square(const tile_grid *grid, const void *image, int64_t plane, int64_t top, int64_t left,
+                               const int side, const bool bf16, vec columns[SIDE][SIDE]) {
     const vec zero = {0};
     bool inside = top >= 0 && left >= 0 && top + side <= grid->height && left + side <= grid->width;
     if (inside) {
         for (int j = 0; j < side; j++) {
             for (int i = 0; i < side; i++) {
-                columns[j][i] = load(plane + ((top + i) * grid->width + left + j) * V);
+                columns[j][i] = load_pixel(image, plane + ((top + i) * grid->width + left + j) * V, bf16);
             }
         }
         return;
@@ -49,7 +50,7 @@ static inline void load_square(const tile_grid *grid, const float *plane, int64_
         for (int i = 0; i < side; i++) {
             int64_t y = top + i, x = left + j;
             bool real = y >= 0 && y < grid->height && x >= 0 && x < grid->width;
-            columns[j][i] = real ? load(plane + (y * grid->width + x) * V) : zero;
+            columns[j][i] = real ? load_pixel(image, plane + (y * grid->width + x) * V, bf16) : zero;
         }
     }
 }
@@ -62,13 +63,14 @@ typedef struct tile_panels {
     int64_t plane; /* floats from one of the 36 to the next */
 } tile_panels;
 
-static void transform_input_tiles(const tile_grid *grid, const float *x, const tile_panels *panels) {
+ALWAYS_INLINE void transform_input_tiles_of(const tile_grid *grid, const void *x, const tile_panels *panels,
+                                            const bool bf16) {
     for (int64_t b = 0; b < panels->blocks; b++) {
         float *to = panels->data + b * panels->padded * V;
         for (int64_t t = 0; t < panels->count; t++, to += V) {
             vec columns[SIDE][SIDE], rows[SIDE][SIDE], out[SIDE];
             tile_place place = place_of(grid, panels->first + t, panels->first_block + b);
-            load_square(grid, x + place.plane, place.top - 1, place.left - 1, SIDE, columns);
+            load_square(grid, x, place.plane, place.top - 1, place.left - 1, SIDE, bf16, columns);
             for (int j = 0; j < SIDE; j++) {
                 transform_inputs(columns[j], &rows[0][j], SIDE);
             }
@@ -87,13 +89,22 @@ static void transform_input_tiles(const tile_grid *grid, const float *x, const t
     }
 }
 
-static void transform_gradient_tiles(const tile_grid *grid, const float *y, const tile_panels *panels) {
+static void transform_input_tiles(const tile_grid *grid, const void *x, const tile_panels *panels) {
+    if (grid->bf16) {
+        transform_input_tiles_of(grid, x, panels, true);
+    } else {
+        transform_input_tiles_of(grid, x, panels, false);
+    }
+}
+
+ALWAYS_INLINE void transform_gradient_tiles_of(const tile_grid *grid, const void *y, const tile_panels *panels,
+                                               const bool bf16) {
     for (int64_t b = 0; b < panels->blocks; b++) {
         float *to = panels->data + b * panels->padded * V;
         for (int64_t t = 0; t < panels->count; t++, to += V) {
             vec columns[SIDE][SIDE], rows[SIDE][SIDE], out[SIDE];
             tile_place place = place_of(grid, panels->first + t, panels->first_block + b);
-            load_square(grid, y + place.plane, place.top, place.left, TILE, columns);
+            load_square(grid, y, place.plane, place.top, place.left, TILE, bf16, columns);
             for (int j = 0; j < TILE; j++) {
                 transform_gradients(columns[j], &rows[0][j], SIDE);
             }
@@ -107,7 +118,16 @@ static void transform_gradient_tiles(const tile_grid *grid, const float *y, cons
     }
 }
 
-static void transform_output_tiles(const tile_grid *grid, const tile_panels *panels, float *y) {
+static void transform_gradient_tiles(const tile_grid *grid, const void *y, const tile_panels *panels) {
+    if (grid->bf16) {
+        transform_gradient_tiles_of(grid, y, panels, true);
+    } else {
+        transform_gradient_tiles_of(grid, y, panels, false);
+    }
+}
+
+ALWAYS_INLINE void transform_output_tiles_of(const tile_grid *grid, const tile_panels *panels, void *y, bool add,
+                                             const bool bf16) {
     for (int64_t b = 0; b < panels->blocks; b++) {
         const float *from = panels->data + b * panels->padded * V;
         for (int64_t t = 0; t < panels->count; t++, from += V) {
@@ -123,10 +143,19 @@ static void transform_output_tiles(const tile_grid *grid, const tile_panels *pan
             for (int64_t j = 0; j < width; j++) {
                 transform_outputs(columns[j], out, 1);
                 for (int64_t i = 0; i < height; i++) {
-                    store(y + place.plane + ((place.top + i) * grid->width + place.left + j) * V, out[i]);
+                    int64_t at = place.plane + ((place.top + i) * grid->width + place.left + j) * V;
+                    store_pixel(y, at, add ? load_pixel(y, at, bf16) + out[i] : out[i], bf16);
                 }
             }
         }
+    }
+}
+
+static void transform_output_tiles(const tile_grid *grid, const tile_panels *panels, void *y, bool add) {
+    if (grid->bf16) {
+        transform_output_tiles_of(grid, panels, y, add, true);
+    } else {
+        transform_output_tiles_of(grid, panels, y, add, false);
     }
 }
 

@@ -6,7 +6,11 @@
 #ifndef CAR_WINOGRAD_VEC_H
 #define CAR_WINOGRAD_VEC_H
 
+#include <string.h>
+
 #include "kernels/winograd/winograd.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 #if defined(__AVX512F__)
 enum { V = 16, TILES = 8, FILTERS = 8 };
@@ -26,6 +30,36 @@ static inline vec load(const float *from) {
 static inline void store(float *to, vec value) {
     *(vec_anywhere *)(void *)to = value;
 }
+
+typedef uint16_t halves __attribute__((vector_size(sizeof(uint16_t) * V)));
+typedef uint32_t bits __attribute__((vector_size(sizeof(uint32_t) * V)));
+
+static inline vec load_bf16(const uint16_t *from) {
+    halves upper;
+    memcpy(&upper, from, sizeof upper);
+    return (vec)(__builtin_convertvector(upper, bits) << 16);
+}
+
+/* Rounds as car_bf16_round does. */
+static inline void store_bf16(uint16_t *to, vec value) {
+    bits all = (bits)value, not_a_number = (bits)((all & 0x7fffffff) > 0x7f800000);
+    bits rounded = (all + 0x7fff + ((all >> 16) & 1)) >> 16, quiet = (all >> 16) | 0x40;
+    halves upper = __builtin_convertvector((not_a_number & quiet) | (~not_a_number & rounded), halves);
+    memcpy(to, &upper, sizeof upper);
+}
+
+/* A vector of an image, which starts with element `at`. `bf16` is a constant where these are inlined. */
+ALWAYS_INLINE vec load_pixel(const void *image, int64_t at, const bool bf16) {
+    return bf16 ? load_bf16((const uint16_t *)image + at) : load((const float *)image + at);
+}
+ALWAYS_INLINE void store_pixel(void *image, int64_t at, vec value, const bool bf16) {
+    if (bf16) {
+        store_bf16((uint16_t *)image + at, value);
+    } else {
+        store((float *)image + at, value);
+    }
+}
+
 static inline int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }

@@ -20,10 +20,12 @@ enum {
     CAR_WINOGRAD_TAPS = 9        /* weights of a filter */
 };
 
-/* One convolution. Weights are stored as [out_blocks][in_blocks][9][V in][V out], V being the block. */
+/* One convolution. Weights are stored as [out_blocks][in_blocks][9][V in][V out], V being the block. Images and weights
+ * are floats or, all of them, bf16; gradients of weights are floats, as is everything inside. */
 typedef struct car_winograd_shape {
     int64_t images, height, width;
     int64_t in_blocks, out_blocks; /* of channels */
+    bool bf16;
 } car_winograd_shape;
 
 typedef struct car_winograd {
@@ -33,10 +35,10 @@ typedef struct car_winograd {
 
     /* Floats of scratch space that the passes need. */
     size_t (*scratch)(const car_winograd_shape *shape);
-    /* y = x * w. With `by_data`, x is the gradient of the output and y that of the input. */
-    void (*convolve)(const car_winograd_shape *shape, bool by_data, const float *x, const float *w, float *y,
+    /* y = x * w. With `by_data`, x is the gradient of the output and y that of the input; with `add`, y is added to. */
+    void (*convolve)(const car_winograd_shape *shape, bool by_data, bool add, const void *x, const void *w, void *y,
                      float *scratch);
-    void (*by_weights)(const car_winograd_shape *shape, const float *x, const float *grad_y, float *grad_w,
+    void (*by_weights)(const car_winograd_shape *shape, const void *x, const void *grad_y, float *grad_w,
                        float *scratch);
 } car_winograd;
 
@@ -44,7 +46,8 @@ typedef struct car_winograd {
 const car_winograd *car_winograd_select(int block);
 
 /* Whether forward and backward together are faster than the direct convolution: by formula, from constants that were
- * measured once (see model.c), so that the answer is the same wherever the block is. */
-bool car_winograd_pays(const car_winograd_shape *shape, const car_winograd *loops, bool by_data);
+ * measured once (see model.c), so that the answer is the same wherever the block is. `multiplies_bf16`: the machine has
+ * the instructions. */
+bool car_winograd_pays(const car_winograd_shape *shape, const car_winograd *loops, bool by_data, bool multiplies_bf16);
 
 #endif

@@ -2,8 +2,8 @@
  * group r, so that no two meet on a rank. Under dp every worker has a rank of its own in each group.
  *
  * As in a pipeline activations and their gradients cross between groups. Partial sums go to the rank of the next
- * micro-batch. The maker of an update changes from step to step, and each rank needs the last version to make the next: so
- * the finished sum goes round the ring of the group's ranks, 2k slots a hop, and each updates for itself. */
+ * micro-batch. The maker of an update changes from step to step, and each rank needs the last version to make the
+ * next: so the finished sum goes round the ring of the group's ranks, 2k slots a hop, and each updates for itself. */
 #include "plan/placement.h"
 
 /* ---- which device ---------------------------------------------------------------------------- */
@@ -14,12 +14,12 @@ static int64_t devices(const car_plan_config *config, bool spaced) {
 }
 
 int car_plan_group_ranks(const car_plan *plan, int group) {
-    return car_plan_is_spaced(plan) ? plan->config.workers - group : plan->config.workers;
+    return car_plan_passes_sums(plan) ? plan->config.workers - group : plan->config.workers;
 }
 
 int car_plan_group_first(const car_plan *plan, int group) {
     int64_t workers = plan->config.workers, before = group;
-    return (int)(car_plan_is_spaced(plan) ? before * workers - before * (before - 1) / 2 : before * workers);
+    return (int)(car_plan_passes_sums(plan) ? before * workers - before * (before - 1) / 2 : before * workers);
 }
 
 static int group_of_device(const car_plan *plan, int device) {
@@ -76,7 +76,7 @@ static int pattern_steps(const car_plan *plan, int rank) {
 static int like(const car_plan *plan, int rank) {
     int group = group_of_device(plan, rank), first = car_plan_group_first(plan, group);
     int apart = common_divisor(plan->batches, car_plan_group_ranks(plan, group));
-    return car_plan_is_spaced(plan) ? first + (rank - first) % apart : first;
+    return car_plan_passes_sums(plan) ? first + (rank - first) % apart : first;
 }
 
 /* ---- sums and updates ------------------------------------------------------------------------ */
@@ -93,11 +93,11 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
     car_window_make(window, task);
 }
 
-/* The way round a group's ring: from the rank of micro-batch `start` in slot `slot`, one hop every 2k slots. Where the next
- * step waits for its end, the sum comes to each rank with the first forward that wants it.
+/* The way round a group's ring: from the rank of micro-batch `start` in slot `slot`, one hop every 2k slots. Where the
+ * next step waits for its end, the sum comes to each rank with the first forward that wants it.
  *
- * A stage's own: the finished sum, from the maker. The last version of a run stays with its maker. A tie's: new weights,
- * from the rank that uses them first. */
+ * A stage's own: the finished sum, from the maker. The last version of a run stays with its maker. A tie's: new
+ * weights, from the rank that uses them first. */
 typedef struct ring {
     int bundle, ranks, first_rank;
     int64_t version, start, slot, first_user;

@@ -1,9 +1,9 @@
 /* replica: every rank has all weights, and hosts one worker or several.
  *
- * Partial sums go to the rank of the next micro-batch. The finished sum goes from the maker (the rank of worker N-1) to the first
- * user of the version that is made of it, and from each rank, after its first forward with the result, to the next in order
- * of first use. Each rank updates for itself, right before that forward: so with one worker on a rank one version is
- * enough. */
+ * Partial sums go to the rank of the next micro-batch. The finished sum goes from the maker (the rank of worker N-1)
+ * to the first user of the version that is made of it, and from each rank, after its first forward with the result, to
+ * the next in order of first use. Each rank updates for itself, right before that forward: so with one worker on a
+ * rank one version is enough. */
 #include "plan/placement.h"
 
 /* ---- which device ---------------------------------------------------------------------------- */
@@ -75,8 +75,8 @@ static int64_t previous_rank(const car_plan *plan, int64_t first, int64_t n) {
     return previous > first ? previous : first;
 }
 
-/* Whom the rank of n, which makes a version for it, passes the sum on to in a run of so many steps: the next rank's first
- * user; CAR_NONE if it is the last, or the maker comes next, who has the sum. */
+/* Whom the rank of n, which makes a version for it, passes the sum on to in a run of so many steps: the next rank's
+ * first user; CAR_NONE if it is the last, or the maker comes next, who has the sum. */
 static int64_t next_taker(const car_plan *plan, int64_t version, int stage, int64_t n, int64_t steps) {
     int64_t to = next_rank(plan, car_plan_first_user(plan, version, stage), n);
     int maker = car_plan_device_of(plan, version * plan->batches - 1, stage);
@@ -156,7 +156,7 @@ static bool passes_sum_on(const car_plan *plan, int device, const car_task *task
                task->slot == car_plan_backward_slot_of(plan, made, task->stage);
     }
     int64_t n = first_on_device(plan, device, car_plan_first_user(plan, version, task->stage));
-    return task->kind == CAR_TASK_UPDATE && task->worker == CAR_NONE &&
+    return task->kind == CAR_TASK_UPDATE && task->micro_batch == CAR_NONE &&
            next_taker(plan, version, task->stage, n, steps) != CAR_NONE;
 }
 
@@ -172,7 +172,7 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
     }
     if (task->kind == CAR_TASK_FORWARD) {
         first_use(window, task, n);
-    } else if (task->worker == plan->batches - 1) {
+    } else if (task->micro_batch == plan->batches - 1) {
         jump(window, task);
     }
 }

@@ -1,20 +1,20 @@
 /* zero: weights go from user to user, and no rank keeps more of them than the stages that it owns.
  *
- * In the cycle each version of a bundle goes along two chains (zero_chains.c), or, with --zero-copies 1, exists once and
- * serves forwards and backwards in clock order, which is what this file does. Under dp owners broadcast.
+ * In the cycle each version of a bundle goes along two chains (zero_chains.c), or, with --zero-copies 1, exists once
+ * and serves forwards and backwards in clock order, which is what this file does. Under dp owners broadcast.
  *
- * A stage belongs to the rank that can be the first to use a new version: rank N-1-floor(j/k). In the slot of that rank's
- * own forward the version before is there, or comes by, and the next is made of it. With a single copy no rank keeps any: of
- * each stage there are two versions, the one that is made there and the one that it is made of. For stage 1 of three
- * workers, under cdp-v2:
+ * A stage belongs to the rank that can be the first to use a new version: rank N-1-floor(j/k). In the slot of that
+ * rank's own forward the version before is there, or comes by, and the next is made of it. With a single copy no rank
+ * keeps any: of each stage there are two versions, the one that is made there and the one that it is made of. For
+ * stage 1 of three workers, under cdp-v2:
  *
  *   slot        9   10   11   12   13   14   15   16   17
  *   version 1   1F       2F   1B   0F   2B   1U   0B          rank, and what it does with this version
  *   version 2                                1F        2F
  *
  * The owner's forward uses the older version under cdp-v1 (and with a slack), so there it is anyway. Where it uses the
- * new one, as here in slot 15, the older one is between the backwards of two steps, for 2k slots that nobody uses it in,
- * and goes by the owner: its visit. A tied bundle is a copy that is made with its home's, so it has no visits. */
+ * new one, as here in slot 15, the older one is between the backwards of two steps, for 2k slots that nobody uses it
+ * in, and goes by the owner: its visit. A tied bundle is a copy that is made with its home's, so it has no visits. */
 #include "plan/placements/zero.h"
 
 /* ---- which device ---------------------------------------------------------------------------- */
@@ -47,8 +47,8 @@ static int tapes(const car_plan *plan, int rank) {
     return plan->config.workers;
 }
 
-/* dp: the copy that was broadcast serves one task. In the cycle a version is sent on after each use. It ends with its last
- * user, or, if the next one is made of it after that, with the update; a tied bundle is not made of it. */
+/* dp: the copy that was broadcast serves one task. In the cycle a version is sent on after each use. It ends with its
+ * last user, or, if the next one is made of it after that, with the update; a tied bundle is not made of it. */
 static bool ends_weights(const car_plan *plan, int device, const car_task *task, int bundle, int64_t steps) {
     int home = plan->partition->bundles[bundle].home;
     if (car_plan_has_chains(plan)) {
@@ -118,9 +118,9 @@ static bool ends_on_owner(const car_plan *plan, int64_t step, int home) {
     return car_plan_device_of(plan, (step + 1) * plan->batches - 1, home) == car_plan_owner(plan, step, home);
 }
 
-/* When the update of a step is made: in the cycle with the owner's first forward of the next, else as soon as the sum is there
- * and before that begins. */
-static int64_t renewal_slot(const car_plan *plan, int64_t step, int home) {
+/* When the update of a step is made: in the cycle with the owner's first forward of the next, else as soon as the sum
+ * is there and before that begins. */
+int64_t car_zero_renewal_slot(const car_plan *plan, int64_t step, int home) {
     if (!car_plan_is_cyclic(plan)) {
         int64_t last = car_plan_backward_slot_of(plan, (step + 1) * plan->batches - 1, home);
         return ends_on_owner(plan, step, home) ? last : last + 1;
@@ -163,7 +163,7 @@ static void move_from_owner(car_window *window, int bundle, int64_t version) {
         return;
     }
     int64_t used = car_plan_forward_slot_of(plan, first, b->stage);
-    int64_t sent = version == 0 ? used - 1 : renewal_slot(plan, version - 1, b->home);
+    int64_t sent = version == 0 ? used - 1 : car_zero_renewal_slot(plan, version - 1, b->home);
     car_window_message(window, moving(plan, bundle, version, first), car_plan_owner(plan, version, b->home), sent,
                        car_plan_device_of(plan, first, b->stage), used);
 }
@@ -172,7 +172,7 @@ static void move_from_owner(car_window *window, int bundle, int64_t version) {
 static void move_by_owner(car_window *window, int bundle, int64_t version) {
     const car_plan *plan = window->plan;
     int stage = plan->partition->bundles[bundle].stage, owner = car_plan_owner(plan, version, stage);
-    int64_t next = (version + 1) * plan->batches, visit = renewal_slot(plan, version, stage);
+    int64_t next = (version + 1) * plan->batches, visit = car_zero_renewal_slot(plan, version, stage);
     if (is_user(window, next - 1, version, stage)) {
         car_window_message(window, moving(plan, bundle, version, CAR_NONE), car_plan_device_of(plan, next - 1, stage),
                            car_plan_backward_slot_of(plan, next - 1, stage), owner, visit);
@@ -212,7 +212,7 @@ static void move_for_use(car_window *window, const car_task *task, int bundle, i
 /* dp: everyone gets the weights from their owner, for one forward or backward. */
 static void broadcast(car_window *window, const car_task *task, int bundle) {
     const car_plan *plan = window->plan;
-    car_task collective = car_window_weights_message(plan, bundle, task->version, task->worker);
+    car_task collective = car_window_weights_message(plan, bundle, task->version, task->micro_batch);
     collective.kind = CAR_TASK_BROADCAST;
     collective.cargo = CAR_CARGO_NONE;
     collective.step = task->step;
@@ -236,7 +236,7 @@ void car_zero_finished_to_owner(car_window *window, int bundle, int64_t step, in
 /* What a forward or backward needs of one bundle of its stage. */
 static void serve(car_window *window, const car_task *task, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
-    bool last = task->worker == plan->batches - 1 && task->kind == CAR_TASK_BACKWARD;
+    bool last = task->micro_batch == plan->batches - 1 && task->kind == CAR_TASK_BACKWARD;
     if (car_plan_reduces(plan)) {
         broadcast(window, task, bundle);
         return;
@@ -248,7 +248,7 @@ static void serve(car_window *window, const car_task *task, int bundle, int64_t 
     if (last && car_plan_owner(plan, task->step, home) != window->device) {
         car_zero_finished_to_owner(window, bundle, task->step,
                                    car_plan_has_chains(plan) ? car_zero_update_slot(plan, task->step + 1, home)
-                                                             : renewal_slot(plan, task->step, home));
+                                                             : car_zero_renewal_slot(plan, task->step, home));
     }
 }
 
@@ -266,13 +266,23 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
     }
 }
 
+void car_zero_update(car_window *window, int home, int64_t step, int64_t slot) {
+    const car_plan *plan = window->plan;
+    if (!car_plan_is_cyclic(plan) && ends_on_owner(plan, step, home)) {
+        const car_task last = {.micro_batch = plan->batches - 1, .stage = home, .step = step, .slot = slot};
+        car_window_update_after(window, &last);
+    } else {
+        car_window_update(window, home, step + 1, slot);
+    }
+}
+
 /* The owner's part for one home: sums and the version before come in, the new one is made, both go out. */
 static void owner_updates(car_window *window, int home, int64_t step) {
     const car_plan *plan = window->plan;
     const car_bundle *bundle = &plan->partition->bundles[home];
     for (int b = car_bundle_of_home(plan->partition, home, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_home(plan->partition, home, b)) {
-        car_zero_finished_to_owner(window, b, step, renewal_slot(plan, step, home));
+        car_zero_finished_to_owner(window, b, step, car_zero_renewal_slot(plan, step, home));
         move_from_owner(window, b, step + 1);
     }
     if (bundle->bytes == 0) {
@@ -281,13 +291,7 @@ static void owner_updates(car_window *window, int home, int64_t step) {
     if (is_visit(window, bundle, step)) {
         move_by_owner(window, home, step);
     }
-    int64_t slot = renewal_slot(plan, step, home);
-    if (!car_plan_is_cyclic(plan) && ends_on_owner(plan, step, home)) {
-        const car_task last = {.worker = plan->batches - 1, .stage = home, .step = step, .slot = slot};
-        car_window_update_after(window, &last);
-    } else {
-        car_window_update(window, home, step + 1, slot);
-    }
+    car_zero_update(window, home, step, car_zero_renewal_slot(plan, step, home));
 }
 
 static void update_owned(car_window *window) {
@@ -302,7 +306,7 @@ static void update_owned(car_window *window) {
     int k = plan->per_worker, first = (plan->config.workers - 1 - window->device) * k; /* see owner_of */
     for (int home = first; home < first + k; home++) {
         /* One update of each home falls into a window. */
-        int64_t step = -car_plan_floor_div(-(window->begin - renewal_slot(plan, 0, home)), plan->period);
+        int64_t step = -car_plan_floor_div(-(window->begin - car_zero_renewal_slot(plan, 0, home)), plan->period);
         if (step >= 0 && step < window->steps) {
             owner_updates(window, home, step);
         }

@@ -7,6 +7,11 @@
 /* The finished sum of one bundle on its way to the owner, who makes an update of it in slot `used`. */
 void car_zero_finished_to_owner(car_window *window, int bundle, int64_t step, int64_t used);
 
+/* When the owner makes the version that a step's sum gives: with a single copy, and where steps do not overlap. */
+int64_t car_zero_renewal_slot(const car_plan *plan, int64_t step, int home);
+/* That update, in its slot. */
+void car_zero_update(car_window *window, int home, int64_t step, int64_t slot);
+
 /* ---- chains: zero_chains.c ------------------------------------------------------------------- */
 
 /* The slot in which the owner makes a version, from 1 on. */

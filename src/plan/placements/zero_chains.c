@@ -1,20 +1,22 @@
 /* zero with two copies of each version: one goes along the forwards that use it, one along the backwards.
  *
- * The users of a version are N micro-batches in a row, so both chains visit the ranks in ring order. The owner keeps the
- * version and starts both chains; the next is made of what it keeps. Weights are read only: a copy is passed on while its
- * holder still computes with it, and each holder frees its own. Stage 1 of three workers, cdp-v2, L = 2 (zero_ahead):
+ * The users of a version are M*N micro-batches in a row, so both chains visit the ranks in ring order, M times. The
+ * owner keeps the version and starts both chains; the next is made of what it keeps. Weights are read only: a copy is
+ * passed on while its holder still computes with it, and each holder frees its own. Stage 1 of three workers, cdp-v2,
+ * L = 2 (zero_ahead):
  *
  *   slot        9    10   11   12   13   14   15   16   17
  *   forwards    1F ──────► 2F ──────► 0F        1F ──────► 2F     version 1, from slot 15 on version 2
  *   backwards        0B        1B ──────► 2B ──────► 0B           version 0, from slot 12 on version 1
  *   owner       1U ─────────────────────────── 1U                 rank 1 keeps version 1, then makes version 2 of it
  *
- * A rank gives the next one in slot s what that needs in slot s + L. At most 2k of these slots are the message's way. If L
- * is more, a copy comes L - 2k slots before its use, and may be sent on before it. Forwards may use a version so soon after
- * it was made that it cannot be that early: then its whole chain is as early as its first user can be.
+ * A rank gives the next one in slot s what that needs in slot s + L. At most 2k of these slots are the message's way.
+ * If L is more, a copy comes L - 2k slots before its use, and may be sent on before it. Forwards may use a version so
+ * soon after it was made that it cannot be that early: then its whole chain is as early as its first user can be.
  *
- * The owner uses what it keeps if it is the first user; otherwise, as under cdp-v1, the chain begins with a message from it
- * and passes it like any other rank. */
+ * The owner uses what it keeps if it is the first user; otherwise, as under cdp-v1, the chain begins with a message
+ * from it and passes it like any other rank. Under stagger the first user is worker 0, in a step that begins when the
+ * one before has ended: the owner updates as soon as it has the sum. */
 #include "plan/placements/zero.h"
 
 /* One of the two copies of a version of a bundle. */
@@ -60,10 +62,14 @@ static bool begins_at_owner(const car_plan *plan, int64_t first, int home) {
     return car_plan_worker_of(plan, first) == car_plan_owner(plan, 0, home);
 }
 
-/* After the sum came, for which there are 2k slots if there is time, and before the version goes out. By then both chains
- * of the version before have been started, and its first user is done with it, if that is the owner itself. */
+/* After the sum came, for which there are 2k slots if there is time, and before the version goes out. By then both
+ * chains of the version before have been started, and its first user is done with it, if that is the owner itself.
+ * Where steps do not overlap, as soon as it can be. */
 int64_t car_zero_update_slot(const car_plan *plan, int64_t version, int home) {
-    int64_t summed = car_plan_backward_slot_of(plan, version * plan->config.workers - 1, home);
+    int64_t summed = car_plan_backward_slot_of(plan, version * plan->batches - 1, home);
+    if (!car_plan_is_cyclic(plan)) {
+        return car_zero_renewal_slot(plan, version - 1, home);
+    }
     int64_t first = car_plan_first_user(plan, version, home);
     int64_t wanted = car_plan_forward_slot_of(plan, first, home);
     wanted -= begins_at_owner(plan, first, home) ? 0 : plan->config.zero_ahead;
@@ -95,7 +101,8 @@ static int64_t receive_slot(const chain *c, int64_t n) {
     return use_slot(c, n) - lead(c);
 }
 
-/* When the copy of micro-batch n leaves where it comes from. The owner has sent what it keeps before it makes the next. */
+/* When the copy of micro-batch n leaves where it comes from. The owner has sent what it keeps before it makes the next.
+ */
 static int64_t send_slot(const chain *c, int64_t n) {
     int64_t slot = use_slot(c, n) - c->plan->config.zero_ahead;
     bool kept = n == c->first || uses_kept(c, n - 1);
@@ -111,27 +118,28 @@ static int64_t send_slot(const chain *c, int64_t n) {
 /* The message that brings micro-batch n its copy, seen from this device. */
 static void bring(car_window *window, const chain *c, int64_t n) {
     const car_plan *plan = window->plan;
-    int worker = car_plan_worker_of(plan, n);
     if (!car_window_runs(window, n) || uses_kept(c, n)) {
         return;
     }
-    car_task what = car_window_weights_message(plan, c->bundle, c->version, worker);
+    car_task what = car_window_weights_message(plan, c->bundle, c->version, car_plan_number_of(plan, n));
     what.cargo = c->backward ? CAR_CARGO_BACKWARD_WEIGHTS : CAR_CARGO_WEIGHTS;
     int from = n == c->first ? c->owner : car_plan_worker_of(plan, n - 1);
-    car_window_message(window, what, from, send_slot(c, n), worker, receive_slot(c, n));
+    car_window_message(window, what, from, send_slot(c, n), car_plan_worker_of(plan, n), receive_slot(c, n));
 }
 
-/* The copies that a worker's forward or backward in a slot needs, but for those that their owner sends if they are not this
- * device's own. */
+/* The copies that a worker's forward or backward in a slot needs, but for those that their owner sends if they are not
+ * this device's own. A worker takes its micro-batches of a step one after another, and in the cycle the next step's
+ * behind them. */
 static void bring_for_slot(car_window *window, int worker, int64_t slot) {
     const car_plan *plan = window->plan;
-    int64_t since = slot - spacing(plan) * worker, position = since % plan->period;
-    if (since < 0 || since / plan->period >= window->steps) {
+    int64_t pass = 2 * (int64_t)plan->stages, since = slot - spacing(plan) * worker, position = since % plan->period;
+    if (since < 0 || since / plan->period >= window->steps || position >= pass * plan->config.accumulate) {
         return;
     }
+    int64_t n = since / plan->period * plan->batches + position / pass * plan->config.workers + worker;
+    position %= pass;
     bool backward = position >= plan->stages;
-    int stage = (int)(backward ? plan->period - 1 - position : position);
-    int64_t n = since / plan->period * plan->config.workers + worker;
+    int stage = (int)(backward ? pass - 1 - position : position);
     for (int b = car_bundle_of_stage(plan->partition, stage, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_stage(plan->partition, stage, b)) {
         chain c = chain_of(plan, b, car_plan_version(plan, n, plan->partition->bundles[b].home), backward);
@@ -157,7 +165,7 @@ static void keep_version(car_window *window, int home, int64_t version) {
         }
     }
     if (version > 0 && plan->partition->bundles[home].bytes > 0) {
-        car_window_update(window, home, version, car_zero_update_slot(plan, version, home));
+        car_zero_update(window, home, version - 1, car_zero_update_slot(plan, version, home));
     }
 }
 
@@ -182,14 +190,15 @@ void car_zero_pass_weights(car_window *window) {
 
 /* ---- what ranks hold ------------------------------------------------------------------------- */
 
-/* The micro-batch that a task's weights are for. A worker's next use of a version is the one that a message is about. */
+/* The micro-batch that a task's weights are for. The next use of a version by its number in the step is the one that a
+ * message is about. */
 static int64_t user_of(const chain *c, const car_task *task, bool sends) {
-    int64_t workers = c->plan->config.workers, n = c->first + (task->worker - c->first % workers + workers) % workers;
+    int64_t batches = c->plan->batches, n = c->first + (task->micro_batch - c->first % batches + batches) % batches;
     if (car_task_computes(task)) {
-        return task->step * workers + task->worker;
+        return car_plan_batch_of(c->plan, task);
     }
-    while (n + workers <= c->last && (sends ? send_slot(c, n) : receive_slot(c, n)) < task->slot) {
-        n += workers; /* version 0 comes by twice */
+    while (n + batches <= c->last && (sends ? send_slot(c, n) : receive_slot(c, n)) < task->slot) {
+        n += batches; /* version 0 comes by twice */
     }
     return n;
 }
@@ -218,8 +227,8 @@ car_passing car_zero_passing(const car_plan *plan, const car_task *task, int bun
     return send_slot(&c, n + 1) < use_slot(&c, n) ? CAR_PASSING_BEFORE : CAR_PASSING_AFTER;
 }
 
-/* A copy ends with its use, or with its being sent on if that comes later; what the owner keeps, when the next is made of
- * it. */
+/* A copy ends with its use, or with its being sent on if that comes later; what the owner keeps, when the next is made
+ * of it. */
 bool car_zero_ends_copy(const car_plan *plan, int rank, const car_task *task, int bundle, int64_t steps) {
     bool sends = task->kind == CAR_TASK_SEND;
     if (task->kind == CAR_TASK_UPDATE || !(sends || car_task_computes(task)) ||

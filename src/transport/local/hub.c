@@ -1,14 +1,12 @@
 /* The hub: ranks that are groups of threads of one process, and the blocking calls around the loop. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "transport/local/local_internal.h"
 
 /* ---- meeting --------------------------------------------------------------------------------- */
 
-void car_hub_fail(car_hub *hub) {
-    hub->failed = true;
+static void wake_all(car_hub *hub) {
     pthread_cond_broadcast(&hub->changed);
     for (int r = 0; r < hub->ranks; r++) {
         if (hub->ends[r]) {
@@ -17,13 +15,23 @@ void car_hub_fail(car_hub *hub) {
     }
 }
 
-bool car_hub_meet(car_hub *hub) {
+void car_hub_fail(car_hub *hub) {
+    hub->failed = true;
+    wake_all(hub);
+}
+
+int64_t car_hub_arrive(car_hub *hub) {
     int64_t meeting = hub->meeting;
     if (++hub->arrived == hub->ranks) {
         hub->arrived = 0;
         hub->meeting++;
-        pthread_cond_broadcast(&hub->changed);
+        wake_all(hub);
     }
+    return meeting;
+}
+
+static bool meet(car_hub *hub) {
+    int64_t meeting = car_hub_arrive(hub);
     while (hub->meeting == meeting && !hub->failed) {
         pthread_cond_wait(&hub->changed, &hub->lock);
     }
@@ -35,11 +43,11 @@ static bool open_meeting(car_local *local, const void *given) {
     pthread_mutex_lock(&local->hub->lock);
     local->hub->given[local->base.rank] = given;
     bool lost = local->hub->trouble && car_trouble_strikes(local, false);
-    bool met = !lost && car_hub_meet(local->hub);
+    bool met = !lost && meet(local->hub);
     return met && !local->hub->failed; /* then others may have left with what they brought */
 }
 static car_status close_meeting(car_local *local, bool met) {
-    met = met && car_hub_meet(local->hub);
+    met = met && meet(local->hub);
     pthread_mutex_unlock(&local->hub->lock);
     if (local->broken) {
         return car_trouble_explain(local);
@@ -104,16 +112,6 @@ static car_status hand_over(car_transport *transport, int from, int to, void *da
     return failed ? CAR_ERROR_IO : CAR_OK;
 }
 
-static car_status poll(car_transport *transport) {
-    car_local *local = car_local_of(transport);
-    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-    pthread_mutex_lock(&local->hub->lock);
-    car_local_hear(local);
-    bool failed = local->hub->failed;
-    pthread_mutex_unlock(&local->hub->lock);
-    return failed ? CAR_ERROR_IO : CAR_OK;
-}
-
 static car_status prepare(car_transport *transport, int highest_tag, int group) {
     car_local *local = car_local_of(transport);
     (void)highest_tag; /* every number is a tag here */
@@ -122,43 +120,41 @@ static car_status prepare(car_transport *transport, int highest_tag, int group) 
     return close_meeting(local, met);
 }
 
-/* There is one machine, so all numbers are as good as others. */
-static car_status renumber(car_transport *transport, bool in_turn) {
-    (void)transport;
-    (void)in_turn;
-    return CAR_OK;
-}
-
-static void give_up(car_transport *transport) {
-    car_local *local = car_local_of(transport);
-    pthread_mutex_lock(&local->hub->lock);
-    car_hub_fail(local->hub);
-    pthread_mutex_unlock(&local->hub->lock);
+static void give_up(car_transport *transport, car_status why) {
+    car_hub_give_up_for(car_local_of(transport)->hub, why);
 }
 
 /* The others find out with their next call. */
 static void abort_ranks(car_transport *transport, int code) {
     (void)code;
-    give_up(transport);
+    give_up(transport, CAR_ERROR_IO);
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
+static void release_end(car_local *local) {
+    size_t ranks = (size_t)local->hub->ranks;
+    while (local->inbox) {
+        car_local_post *next = local->inbox->next;
+        car_context_release(local->hub->context, local->inbox, 1, sizeof *next);
+        local->inbox = next;
+    }
+    car_context_release(local->base.context, local->parcels, ranks, sizeof *local->parcels);
+    car_context_release(local->base.context, local->base.machine, ranks, sizeof *local->base.machine);
+    car_context_release(local->base.context, local, 1, sizeof *local);
+}
+
 static void close_end(car_transport *transport) {
     car_local *local = car_local_of(transport);
     car_hub *hub = local->hub;
-    size_t ranks = (size_t)hub->ranks;
     pthread_mutex_lock(&hub->lock);
     if (!hub->failed) {
-        car_hub_meet(hub); /* as the header says: waits for the others to leave */
+        meet(hub); /* as the header says: waits for the others to leave */
     }
     hub->ends[local->base.rank] = NULL;
     pthread_mutex_unlock(&hub->lock);
     pthread_cond_destroy(&local->wake);
-    car_context_release(local->base.context, local->parcels, ranks, sizeof *local->parcels);
-    car_context_release(local->base.context, local->inbox, ranks, sizeof *local->inbox);
-    car_context_release(local->base.context, local->base.machine, ranks, sizeof *local->base.machine);
-    car_context_release(local->base.context, local, 1, sizeof *local);
+    release_end(local);
 }
 
 static const car_transport_class in_one_process = {.close = close_end,
@@ -166,14 +162,12 @@ static const car_transport_class in_one_process = {.close = close_end,
                                                    .prepare = prepare,
                                                    .begin = car_local_begin,
                                                    .start = car_local_start,
-                                                   .beat = car_local_beat,
+                                                   .post = car_local_post_to,
                                                    .end = car_local_end,
                                                    .give_up = give_up,
-                                                   .poll = poll,
                                                    .all_gather = all_gather,
                                                    .broadcast = broadcast,
-                                                   .hand_over = hand_over,
-                                                   .renumber = renumber};
+                                                   .hand_over = hand_over};
 
 car_status car_hub_create(car_context *context, int ranks, car_hub **out) {
     car_hub *hub = NULL;
@@ -210,17 +204,29 @@ void car_hub_destroy(car_hub *hub) {
                             sizeof *hub->collectives + (size_t)hub->ranks * sizeof(car_message *), 1);
         hub->collectives = next;
     }
-    car_context_release(hub->context, hub->given, hub->given ? (size_t)hub->ranks : 0, sizeof(void *));
-    car_context_release(hub->context, hub->ends, hub->ends ? (size_t)hub->ranks : 0, sizeof(car_local *));
+    car_context_release(hub->context, hub->given, (size_t)hub->ranks, sizeof(void *));
+    car_context_release(hub->context, hub->ends, (size_t)hub->ranks, sizeof(car_local *));
     pthread_cond_destroy(&hub->changed);
     pthread_mutex_destroy(&hub->lock);
     car_context_release(hub->context, hub, 1, sizeof *hub);
 }
 
-void car_hub_give_up(car_hub *hub) {
+void car_hub_give_up_for(car_hub *hub, car_status why) {
     pthread_mutex_lock(&hub->lock);
+    hub->reason = hub->reason == CAR_OK ? why : hub->reason; /* the others fail because of the first */
     car_hub_fail(hub);
     pthread_mutex_unlock(&hub->lock);
+}
+
+void car_hub_give_up(car_hub *hub) {
+    car_hub_give_up_for(hub, CAR_ERROR_IO);
+}
+
+car_status car_hub_reason(car_hub *hub) {
+    pthread_mutex_lock(&hub->lock);
+    car_status reason = hub->reason;
+    pthread_mutex_unlock(&hub->lock);
+    return reason;
 }
 
 static car_status make_end(car_hub *hub, car_context *context, int rank, car_local **out) {
@@ -238,7 +244,6 @@ static car_status make_end(car_hub *hub, car_context *context, int rank, car_loc
     snprintf(local->base.name, sizeof local->base.name, "threads of one process");
     local->hub = hub;
     CAR_TRY(car_context_allocate(context, ranks, sizeof *local->base.machine, &local->base.machine));
-    CAR_TRY(car_context_allocate(context, ranks, sizeof *local->inbox, &local->inbox));
     CAR_TRY(car_context_allocate(context, ranks, sizeof *local->parcels, &local->parcels));
     if (!car_clock_create_condition(&local->wake)) {
         status = car_context_fail(context, CAR_ERROR_MEMORY, "could not create a condition");
@@ -253,18 +258,14 @@ car_status car_hub_join(car_hub *hub, car_context *context, int rank, car_transp
     *out = NULL;
     if (status != CAR_OK) {
         if (local) {
-            size_t ranks = (size_t)hub->ranks;
-            car_context_release(context, local->parcels, ranks, sizeof *local->parcels);
-            car_context_release(context, local->inbox, ranks, sizeof *local->inbox);
-            car_context_release(context, local->base.machine, ranks, sizeof *local->base.machine);
-            car_context_release(context, local, 1, sizeof *local);
+            release_end(local);
         }
         car_hub_give_up(hub);
         return status;
     }
     pthread_mutex_lock(&hub->lock);
     hub->ends[rank] = local;
-    bool met = car_hub_meet(hub);
+    bool met = meet(hub);
     pthread_mutex_unlock(&hub->lock);
     *out = &local->base;
     return met ? CAR_OK : car_context_fail(context, CAR_ERROR_IO, "another rank could not join");

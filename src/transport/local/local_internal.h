@@ -18,11 +18,15 @@
 
 typedef struct car_local car_local;
 
-/* What a rank told another, and that one has not heard yet. */
-typedef struct car_local_status {
-    size_t bytes; /* 0: none */
-    char text[CAR_STATUS_BYTES];
-} car_local_status;
+/* A small message that a rank has not taken yet. */
+typedef struct car_local_post {
+    struct car_local_post *next;
+    car_post_kind kind;
+    int from;
+    size_t bytes;
+    double held; /* in trouble: not to be taken before */
+    char data[CAR_STATUS_BYTES];
+} car_local_post;
 
 /* Data on the way from one thread to another outside of the loop. */
 typedef struct car_local_parcel {
@@ -48,6 +52,7 @@ struct car_hub {
     car_local **ends;       /* all are there until it has failed; then those of ranks that have left are NULL */
     car_local_collective *collectives;
     bool failed;                /* nobody should wait for others any more */
+    car_status reason;          /* of the first that said why */
     const car_trouble *trouble; /* NULL: none */
     bool struck;                /* see car_hub_was_struck */
     /* A meeting of all: */
@@ -64,20 +69,18 @@ struct car_local {
     bool ending; /* the thread is to end when this rank's messages have finished; guarded by the lock, too */
     /* Guarded by the hub's lock: */
     pthread_cond_t wake;
-    car_message *sends, *receives;  /* to this rank, without a partner; first in first out */
-    car_message *matched;           /* receives with a partner, to be copied */
+    car_message *sends, *receives; /* to this rank, without a partner; first in first out */
+    car_message *matched;          /* receives with a partner, to be copied */
+    car_message *held; /* sends of this rank that wait to pace their links, in the order in which they are due */
     car_local_collective *complete; /* to be summed or copied by this end */
     int64_t in_flight;              /* messages of this rank that have not finished */
     int64_t busy;                   /* of them, being copied right now */
     int64_t collectives[2];         /* sums and broadcasts begun by this rank */
-    car_local_status *inbox;        /* per rank */
+    car_local_post *inbox;          /* first in first out */
     car_local_parcel *parcels;      /* per rank: handed over to this one */
-    int64_t beat_run, beat_number;  /* of the rank before */
-    double beat_due;                /* 0: none is waiting */
-    double told;
     /* In trouble: what it has begun and drawn so far, and what became of it. */
     int64_t begun, draws;
-    bool broken, silent;
+    bool broken, silent, paused;
 };
 
 static inline car_local *car_local_of(car_transport *transport) {
@@ -87,13 +90,11 @@ static inline car_local *car_local_of(car_transport *transport) {
 /* loop.c */
 car_status car_local_begin(car_transport *transport);
 void car_local_start(car_transport *transport, car_message *message);
-void car_local_beat(car_transport *transport, int64_t run, int64_t number, double seconds);
+car_status car_local_post_to(car_transport *transport, car_post_kind kind, int to, const void *data, size_t bytes);
 void car_local_end(car_transport *transport, bool failed);
-/* Hears what there is; with the hub's lock, which it lets go for that. */
-void car_local_hear(car_local *local);
 
-/* hub.c: with the hub's lock. Waits until all ranks have come; false if one has failed. */
-bool car_hub_meet(car_hub *hub);
+/* hub.c: with the hub's lock. This rank has come to a meeting; it takes place once hub->meeting is not the result any more. */
+int64_t car_hub_arrive(car_hub *hub);
 void car_hub_fail(car_hub *hub);
 
 /* trouble.c: where the hub has some; with its lock. */

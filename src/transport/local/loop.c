@@ -1,4 +1,4 @@
-/* The loop of a rank in one process: messages, collectives, statuses and beats, and the thread that moves them. */
+/* The loop of a rank in one process: messages, collectives, small messages, and the thread that moves them. */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -6,7 +6,10 @@
 #include "kernels/vector/vector.h"
 #include "transport/local/local_internal.h"
 
-static const double interval = 0.25; /* seconds from one status to the next */
+/* Until when messages may have been held back to go now. */
+static double held_until(const car_local *local) {
+    return local->hub->trouble ? car_clock_seconds() : INFINITY;
+}
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
@@ -40,16 +43,41 @@ static void pair(car_local *receiver, car_message *receive, car_message *send) {
     pthread_cond_signal(&receiver->wake);
 }
 
+static void start_send(car_local *local, car_message *message) {
+    car_local *to = local->hub->ends[message->peer];
+    car_message *receive = take(&to->receives, local->base.rank, message);
+    message->from = local->base.rank;
+    if (receive) {
+        pair(to, receive, message);
+    } else {
+        append(&to->sends, message);
+    }
+}
+
+/* What may leave of what paces its link. */
+static void release_held(car_local *local) {
+    car_pace *pace = &local->base.pace;
+    const car_pace_moment moment = car_pace_look(pace, local->held ? car_clock_seconds() : 0, local->ending);
+    for (car_message **place = &local->held; *place && !local->hub->failed;) {
+        car_message *message = *place;
+        if (!car_pace_may_leave(pace, &moment, message)) {
+            car_transport_count_held(&local->base, message);
+            place = &message->next;
+            continue;
+        }
+        *place = message->next;
+        car_pace_take(pace, message, moment.now);
+        start_send(local, message);
+    }
+}
+
 static void start_message(car_local *local, car_message *message) {
-    car_hub *hub = local->hub;
     if (message->kind == CAR_MESSAGE_SEND) {
-        car_local *to = hub->ends[message->peer];
-        car_message *receive = take(&to->receives, local->base.rank, message);
-        message->from = local->base.rank;
-        if (receive) {
-            pair(to, receive, message);
+        if (car_pace_applies(&local->base.pace, message)) {
+            car_message_hold(&local->held, message);
+            pthread_cond_signal(&local->wake);
         } else {
-            append(&to->sends, message);
+            start_send(local, message);
         }
         return;
     }
@@ -123,6 +151,7 @@ void car_local_start(car_transport *transport, car_message *message) {
     pthread_mutex_lock(&local->hub->lock);
     message->started = car_clock_seconds();
     message->partner = NULL;
+    message->paced = false;
     local->in_flight++;
     car_transport_count(transport, message);
     if (local->hub->failed || (local->hub->trouble && car_trouble_strikes(local, true))) {
@@ -224,84 +253,72 @@ static void complete(car_local *local, car_local_collective *c) {
     car_context_release(hub->context, c, sizeof *c + (size_t)hub->ranks * sizeof(car_message *), 1);
 }
 
-/* ---- statuses and beats ---------------------------------------------------------------------- */
+/* ---- small messages -------------------------------------------------------------------------- */
 
-void car_local_hear(car_local *local) {
-    car_hub *hub = local->hub;
-    for (int r = 0; r < hub->ranks && local->base.events.heard; r++) {
-        car_local_status *status = &local->inbox[r];
-        if (status->bytes > 0) {
-            pthread_mutex_unlock(&hub->lock);
-            local->base.events.heard(local->base.events.user, r, status->text,
-                                     status->bytes); /* ours until it is empty */
-            pthread_mutex_lock(&hub->lock);
-            status->bytes = 0;
-        }
+/* The last one of a kind from a rank that has not been taken. */
+static const car_local_post *find_last(const car_local *to, car_post_kind kind, int from) {
+    const car_local_post *last = NULL;
+    for (const car_local_post *post = to->inbox; post; post = post->next) {
+        last = post->kind == kind && post->from == from ? post : last;
     }
-    if (local->beat_due > 0 && car_clock_seconds() >= local->beat_due && local->base.events.beat) {
-        int64_t run = local->beat_run, number = local->beat_number;
-        local->beat_due = 0;
-        pthread_mutex_unlock(&hub->lock);
-        local->base.events.beat(local->base.events.user, run, number);
-        pthread_mutex_lock(&hub->lock);
-    }
+    return last;
 }
 
-void car_local_beat(car_transport *transport, int64_t run, int64_t number, double seconds) {
-    car_local *local = car_local_of(transport);
-    pthread_mutex_lock(&local->hub->lock);
-    car_local *next = local->hub->ends[(local->base.rank + 1) % local->hub->ranks];
-    if (local->hub->failed) {
-        pthread_mutex_unlock(&local->hub->lock);
-        return;
+/* With the lock. */
+static car_status put(car_local *local, car_post_kind kind, car_local *to, const void *data, size_t bytes) {
+    car_hub *hub = local->hub;
+    const car_local_post *last = find_last(to, kind, local->base.rank);
+    car_local_post *new = NULL, **place = &to->inbox;
+    if (kind == CAR_POST_STATUS && last) {
+        return CAR_OK; /* it does not listen: that is for those who watch to notice */
     }
-    next->beat_run = run;
-    next->beat_number = number;
-    next->beat_due = car_clock_seconds() + seconds + (local->hub->trouble ? car_trouble_delay(local) : 0);
+    car_status status = car_context_allocate(hub->context, 1, sizeof *new, &new);
+    if (status != CAR_OK) {
+        return status;
+    }
+    *new = (car_local_post){.kind = kind, .from = local->base.rank, .bytes = bytes};
+    memcpy(new->data, data, bytes);
+    if (hub->trouble && kind != CAR_POST_STATUS) {
+        new->held = fmax(car_clock_seconds() + car_trouble_delay(local), last ? last->held : 0);
+    }
+    while (*place) {
+        place = &(*place)->next;
+    }
+    *place = new;
     local->base.traffic.statuses++;
-    pthread_cond_signal(&next->wake);
-    pthread_mutex_unlock(&local->hub->lock);
+    pthread_cond_signal(&to->wake);
+    return CAR_OK;
 }
 
-/* To rank 0 and to the rank after this one, if both have heard the last. */
-static void tell(car_local *local) {
+car_status car_local_post_to(car_transport *transport, car_post_kind kind, int to, const void *data, size_t bytes) {
+    car_local *local = car_local_of(transport);
     car_hub *hub = local->hub;
-    int rank = local->base.rank, listeners[2] = {0, (rank + 1) % hub->ranks};
-    char text[CAR_STATUS_BYTES];
-    for (int l = 0; l < 2; l++) {
-        if (hub->failed || hub->ends[listeners[l]]->inbox[rank].bytes > 0) {
-            return;
-        }
-    }
-    pthread_mutex_unlock(&hub->lock);
-    size_t bytes = local->base.events.tell(local->base.events.user, text);
     pthread_mutex_lock(&hub->lock);
-    for (int l = 0; l < 2 && bytes > 0 && !hub->failed; l++) {
-        if (listeners[l] != rank && (l == 0 || listeners[1] != 0)) {
-            car_local_status *status = &hub->ends[listeners[l]]->inbox[rank];
-            memcpy(status->text, text, bytes);
-            status->bytes = bytes;
-            local->base.traffic.statuses++;
-            pthread_cond_signal(&hub->ends[listeners[l]]->wake);
+    bool lost = hub->failed || (kind == CAR_POST_NOTE && hub->trouble && car_trouble_strikes(local, true));
+    car_status status = lost ? CAR_OK : put(local, kind, hub->ends[to], data, bytes);
+    pthread_cond_signal(&local->wake); /* if it was struck */
+    pthread_mutex_unlock(&hub->lock);
+    return status;
+}
+
+/* Takes what has come, notes only in the loop; with the lock, which it lets go for that. */
+static void hear(car_local *local, bool in_loop) {
+    pthread_mutex_unlock(&local->hub->lock);
+    car_transport_tend(&local->base);
+    pthread_mutex_lock(&local->hub->lock);
+    double now = held_until(local);
+    for (car_local_post **place = &local->inbox; *place;) {
+        car_local_post *post = *place;
+        if (post->held > now || (post->kind == CAR_POST_NOTE && !in_loop)) {
+            place = &post->next;
+            continue;
         }
-    }
-}
-
-static bool has_much_to_tell(const car_local *local) {
-    return local->hub->ranks > 1 && local->base.events.urgent(local->base.events.user);
-}
-
-static void look_after_others(car_local *local) {
-    double now = car_clock_seconds();
-    bool regular = now - local->told >= interval;
-    if (regular) {
-        local->told = now;
+        *place = post->next;
         pthread_mutex_unlock(&local->hub->lock);
-        local->base.events.watch(local->base.events.user);
+        car_transport_take(&local->base, post->kind, post->from, post->data, post->bytes);
         pthread_mutex_lock(&local->hub->lock);
-    }
-    if ((regular && local->hub->ranks > 1) || has_much_to_tell(local)) {
-        tell(local);
+        car_context_release(local->hub->context, post, 1, sizeof *post);
+        place = &local->inbox; /* there may be others now */
     }
 }
 
@@ -309,10 +326,9 @@ static void look_after_others(car_local *local) {
 
 /* Until something is to be done: at most to the next status or beat. */
 static void doze(car_local *local) {
-    double now = car_clock_seconds(), until = local->told + interval;
+    double now = car_clock_seconds(), until = car_transport_rests_until(&local->base, now);
     struct timespec when;
-    until = local->beat_due > 0 && local->beat_due < until ? local->beat_due : until;
-    until = has_much_to_tell(local) ? now + 0.001 : until;
+    until = local->held ? now + 0.001 : until;
     until = local->hub->trouble ? car_trouble_wake(local, until) : until;
     double seconds = until > now ? until - now : 0;
     clock_gettime(CLOCK_MONOTONIC, &when);
@@ -321,11 +337,6 @@ static void doze(car_local *local) {
     when.tv_sec += when.tv_nsec / 1000000000L;
     when.tv_nsec %= 1000000000L;
     pthread_cond_timedwait(&local->wake, &local->hub->lock, &when);
-}
-
-/* Until when messages may have been held back to go now. */
-static double held_until(const car_local *local) {
-    return local->hub->trouble ? car_clock_seconds() : INFINITY;
 }
 
 /* Where the first in the list is that is not held back; at the list's end if there is none. The clock is read once: of two
@@ -370,18 +381,9 @@ static bool move_one(car_local *local) {
 /* Others may still be at work, and want to hear of this rank. */
 static void wait_for_others(car_local *local) {
     car_hub *hub = local->hub;
-    int64_t meeting = hub->meeting;
-    if (++hub->arrived == hub->ranks) {
-        hub->arrived = 0;
-        hub->meeting++;
-        pthread_cond_broadcast(&hub->changed);
-        for (int r = 0; r < hub->ranks; r++) {
-            pthread_cond_signal(&hub->ends[r]->wake);
-        }
-    }
+    int64_t meeting = car_hub_arrive(hub);
     while (hub->meeting == meeting && !hub->failed) {
-        car_local_hear(local);
-        look_after_others(local);
+        hear(local, false);
         if (hub->meeting == meeting && !hub->failed) {
             doze(local);
         }
@@ -393,9 +395,9 @@ static void *run(void *argument) {
     car_hub *hub = local->hub;
     pthread_mutex_lock(&hub->lock);
     while (!hub->failed && !(local->ending && local->in_flight == 0)) {
+        release_held(local);
         bool moved = move_one(local);
-        car_local_hear(local);
-        look_after_others(local);
+        hear(local, true);
         if (!moved && !has_work(local) && !hub->failed && !(local->ending && local->in_flight == 0)) {
             doze(local);
         }
@@ -432,7 +434,7 @@ static void withdraw(car_local *local) {
     for (int r = 0; r < hub->ranks; r++) {
         car_local *end = hub->ends[r];
         if (end) {
-            end->sends = end->receives = end->matched = NULL;
+            end->sends = end->receives = end->matched = end->held = NULL;
         }
     }
     while (local->complete) {

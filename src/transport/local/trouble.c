@@ -37,6 +37,10 @@ void car_trouble_hold(car_local *receiver, car_message *receive) {
 }
 
 double car_trouble_wake(const car_local *local, double until) {
+    double now = car_clock_seconds();
+    for (const car_local_post *post = local->inbox; post; post = post->next) {
+        until = post->held > now && post->held < until ? post->held : until;
+    }
     for (const car_message *m = local->matched; m; m = m->next) {
         until = m->held < until ? m->held : until;
     }
@@ -48,10 +52,17 @@ double car_trouble_wake(const car_local *local, double until) {
 
 void car_trouble_nap(car_local *local) {
     const car_trouble *t = local->hub->trouble;
+    double seconds = 0;
+    pthread_mutex_lock(&local->hub->lock);
     if (t->slow == local->base.rank && t->late > 0) {
-        pthread_mutex_lock(&local->hub->lock);
-        double seconds = draw(local) * t->late;
-        pthread_mutex_unlock(&local->hub->lock);
+        seconds = draw(local) * t->late;
+    }
+    if (t->pause > 0 && t->pauses == local->base.rank && local->begun >= t->after && !local->paused) {
+        local->paused = local->hub->struck = true;
+        seconds += t->pause;
+    }
+    pthread_mutex_unlock(&local->hub->lock);
+    if (seconds > 0) {
         struct timespec time = {.tv_sec = (time_t)seconds,
                                 .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
         nanosleep(&time, NULL);

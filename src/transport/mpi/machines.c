@@ -65,9 +65,7 @@ car_status car_mpi_renumber(car_transport *transport, bool in_turn) {
         return CAR_OK;
     }
     CAR_TRY(car_mpi_check(mpi, MPI_Comm_split(mpi->world, 0, key, &renumbered), "MPI_Comm_split"));
-    if (mpi->world != MPI_COMM_WORLD) {
-        MPI_Comm_free(&mpi->world);
-    }
+    MPI_Comm_free(&mpi->world);
     mpi->world = renumbered;
     MPI_Comm_set_errhandler(mpi->world, MPI_ERRORS_RETURN);
     MPI_Comm_rank(mpi->world, &mpi->base.rank);

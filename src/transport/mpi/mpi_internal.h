@@ -13,8 +13,7 @@ typedef struct car_flights {
     MPI_Request *requests;
     car_message **messages;
     int *indices; /* for MPI_Testsome */
-    MPI_Status *statuses;
-    int count, capacity;
+    int count, request_capacity, message_capacity, index_capacity;
 } car_flights;
 
 enum { CAR_RING_LANES = 4 };
@@ -37,27 +36,19 @@ typedef struct car_ring {
     car_ring_lane lanes[CAR_RING_LANES];
 } car_ring;
 
-/* What a rank tells the next one: that its time for `number` comes `seconds` after `sent`, by the sender's clock. */
-typedef struct car_beat {
-    int64_t run, number;
-    double sent, seconds;
-} car_beat;
-
-enum { CAR_BEATS_KEPT = 32 };
-
-/* One receive always posted, one send at most. The thread's. */
-typedef struct car_beats {
-    car_beat in, out;
-    MPI_Request in_request, out_request;
-    car_beat next;                /* has come, and its time has not; none if `due` is 0 */
-    double due;                   /* by our clock */
-    double apart[CAR_BEATS_KEPT]; /* what lay between our clock and the sender's, of the last ones */
-    int64_t count;
-} car_beats;
+/* A small message on its way out. */
+typedef struct car_mpi_post {
+    struct car_mpi_post *next;
+    car_post_kind kind;
+    int to, bytes;
+    MPI_Request request;
+    char data[CAR_STATUS_BYTES];
+} car_mpi_post;
 
 typedef struct car_mpi {
     car_transport base; /* first: see car_mpi_of */
     /* Ways. Tags are only promised up to some number, so a tag is a communicator and a tag in it. */
+    bool entered;   /* MPI was joined for it */
     MPI_Comm world; /* all ranks, in the order of their numbers */
     MPI_Comm *data;
     int data_count, tags;
@@ -69,19 +60,19 @@ typedef struct car_mpi {
     car_flights flights; /* the thread's, in the loop */
     car_ring ring;
     car_message *held; /* sends that wait for others to be on their way, in the order in which they are due */
-    /* Statuses: one receive always posted, one send to each listener at most. */
-    char in[CAR_STATUS_BYTES], out[CAR_STATUS_BYTES];
-    MPI_Request in_request, out_requests[2];
-    double told;
-    car_beats beats;
-    bool listens; /* statuses are heard and told */
+    /* Small messages: of each kind a receive that is always posted. */
+    char in[CAR_POST_KINDS][CAR_STATUS_BYTES];
+    MPI_Request in_requests[CAR_POST_KINDS];
+    car_mpi_post *leaving; /* handed to MPI */
+    bool listens;
+    int *sent, *due; /* of each rank: posts that were handed to MPI for it; that it has handed over for this one */
+    int heard;       /* of all of them */
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
     car_message *first, *last; /* to be started */
     bool ending, failed;       /* failed: nobody should wait for others any more */
-    car_beat beat;             /* to be sent, */
-    bool beat_waits;           /* if there is one */
+    car_mpi_post *posts;       /* to be sent */
 } car_mpi;
 
 static inline car_mpi *car_mpi_of(car_transport *transport) {
@@ -92,6 +83,9 @@ static inline car_mpi *car_mpi_of(car_transport *transport) {
 car_status car_mpi_check(car_mpi *mpi, int code, const char *what);
 /* Whether nobody should wait for others any more. */
 bool car_mpi_has_given_up(car_mpi *mpi);
+/* process.c. Joins MPI, if nobody has; and what a transport does last. */
+car_status car_mpi_enter(car_mpi *mpi);
+void car_mpi_leave(car_mpi *mpi);
 /* progress.c */
 void *car_mpi_run(void *argument);                             /* the thread; a car_mpi */
 car_status car_mpi_launch(car_mpi *mpi, car_message *message); /* hands it to MPI */
@@ -102,20 +96,23 @@ void car_ring_release(car_mpi *mpi);
 car_status car_ring_start(car_mpi *mpi, car_message *bucket);
 car_status car_ring_go_on(car_mpi *mpi, car_ring_lane *lane); /* one of its messages has finished */
 /* open.c */
+car_status car_mpi_await(car_mpi *mpi, int code, MPI_Request *request, const char *what); /* what was just started */
 car_status car_mpi_all_gather(car_transport *transport, const void *in, size_t bytes, void *out);
 /* machines.c */
 car_status car_mpi_renumber(car_transport *transport, bool in_turn);
 car_status car_mpi_find_machines(car_mpi *mpi);
 /* Makes a copy of the world. */
 car_status car_mpi_duplicate(car_mpi *mpi, const char *name, MPI_Comm *out);
-void car_mpi_beat(car_transport *transport, int64_t run, int64_t number, double seconds);
-/* beats.c: as statuses, which open, move and close them */
-void car_mpi_open_beats(car_mpi *mpi);
-void car_mpi_move_beats(car_mpi *mpi);
-void car_mpi_close_beats(car_mpi *mpi);
-/* status.c */
-void car_mpi_open_statuses(car_mpi *mpi);
-void car_mpi_move_statuses(car_mpi *mpi);
-void car_mpi_close_statuses(car_mpi *mpi);
+/* posts.c. From the first loop on they are moved by the thread while there is one, and by whoever waits for something in
+ * between; notes only `in_loop`. True: a note has come. */
+car_status car_mpi_post_to(car_transport *transport, car_post_kind kind, int to, const void *data, size_t bytes);
+car_status car_mpi_create_posts(car_mpi *mpi);
+void car_mpi_open_posts(car_mpi *mpi);
+bool car_mpi_move_posts(car_mpi *mpi, bool in_loop);
+/* Waits for the other ranks, and for all that they have posted to this one: what comes later than its communicator ends
+ * could be taken for a message of the next one. */
+car_status car_mpi_drain_posts(car_mpi *mpi);
+void car_mpi_close_posts(car_mpi *mpi);
+void car_mpi_destroy_posts(car_mpi *mpi);
 
 #endif

@@ -1,7 +1,6 @@
 /* Opening and closing the transport over MPI, its communicators, and the blocking calls around the loop. */
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -40,74 +39,67 @@ done:
     return status;
 }
 
-/* Open MPI over TCP gives a large message to the socket as one, and a beat behind it has to wait until all of it has left.
- * In pieces of this size it waits for a few of them. What the user has set stands; other libraries do not look at it. */
-static void keep_ways_open(void) {
-    setenv("OMPI_MCA_btl_tcp_rdma_pipeline_frag_size", "262144", 0);
-}
-
+/* A world of this transport's own: others of the process have theirs. */
 static car_status join(car_mpi *mpi) {
-    int given = 0, initialized = 0;
     car_status status = CAR_OK;
-    MPI_Initialized(&initialized);
-    if (initialized) {
-        return car_context_fail(mpi->base.context, CAR_ERROR_ARGUMENT, "MPI was joined before, in this process");
-    }
-    keep_ways_open();
-    CAR_TRY(car_mpi_check(mpi, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given), "MPI_Init_thread"));
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (given < MPI_THREAD_SERIALIZED) {
-        status = car_context_fail(mpi->base.context, CAR_ERROR_UNSUPPORTED,
-                                  "this MPI cannot be called from a thread beside those that compute "
-                                  "(MPI_THREAD_SERIALIZED): use one that was built with threads");
-        goto done;
-    }
-    MPI_Comm_rank(MPI_COMM_WORLD, &mpi->base.rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &mpi->base.size);
+    CAR_TRY(car_mpi_enter(mpi));
+    mpi->world = MPI_COMM_WORLD;
+    CAR_TRY(car_mpi_duplicate(mpi, "carousel world", &mpi->world));
+    MPI_Comm_rank(mpi->world, &mpi->base.rank);
+    MPI_Comm_size(mpi->world, &mpi->base.size);
     name_library(mpi);
     CAR_TRY(car_mpi_duplicate(mpi, "carousel control", &mpi->control));
+    CAR_TRY(car_mpi_create_posts(mpi));
     CAR_TRY(car_mpi_find_machines(mpi));
 done:
+    mpi->failed = status != CAR_OK && mpi->entered; /* the others may be waiting */
     return status;
+}
+
+static void free_way(MPI_Comm *way) {
+    if (*way != MPI_COMM_NULL) {
+        MPI_Comm_free(way);
+    }
 }
 
 static void free_ways(car_mpi *mpi) {
     car_ring_release(mpi);
     for (int c = 0; c < mpi->data_count; c++) {
-        MPI_Comm_free(&mpi->data[c]);
+        free_way(&mpi->data[c]);
     }
     car_context_release(mpi->base.context, mpi->data, (size_t)mpi->data_count, sizeof *mpi->data);
     mpi->data = NULL;
     mpi->data_count = 0;
-    if (mpi->sums != MPI_COMM_NULL) {
-        MPI_Comm_free(&mpi->sums);
+    free_way(&mpi->sums);
+    free_way(&mpi->weights);
+    free_way(&mpi->snapshots);
+}
+
+/* Not once others may be lost: that could wait for them, and messages that come late would find their buffers gone. */
+static void free_communicators(car_mpi *mpi) {
+    mpi->failed = mpi->failed || car_mpi_drain_posts(mpi) != CAR_OK;
+    if (mpi->failed && mpi->base.size != 1) {
+        return;
     }
-    if (mpi->weights != MPI_COMM_NULL) {
-        MPI_Comm_free(&mpi->weights);
-    }
-    if (mpi->snapshots != MPI_COMM_NULL) {
-        MPI_Comm_free(&mpi->snapshots);
+    car_mpi_close_posts(mpi);
+    free_ways(mpi);
+    free_way(&mpi->control);
+    if (mpi->world != MPI_COMM_WORLD) {
+        free_way(&mpi->world);
     }
 }
 
 static void close_job(car_transport *transport) {
     car_mpi *mpi = car_mpi_of(transport);
-    int initialized = 0;
-    MPI_Initialized(&initialized);
-    if (initialized) {
-        car_mpi_close_statuses(mpi);
-        free_ways(mpi);
-        if (mpi->control != MPI_COMM_NULL) {
-            MPI_Comm_free(&mpi->control);
-        }
-        if (mpi->world != MPI_COMM_WORLD) {
-            MPI_Comm_free(&mpi->world);
-        }
-        MPI_Finalize();
+    if (mpi->entered) {
+        free_communicators(mpi);
+        car_mpi_leave(mpi);
     }
+    car_ring_release(mpi);
+    car_context_release(mpi->base.context, mpi->data, (size_t)mpi->data_count, sizeof *mpi->data);
     car_mpi_release_flights(mpi->base.context, &mpi->flights);
-    car_context_release(mpi->base.context, mpi->base.machine, mpi->base.machine ? (size_t)mpi->base.size : 0,
-                        sizeof *mpi->base.machine);
+    car_mpi_destroy_posts(mpi);
+    car_context_release(mpi->base.context, mpi->base.machine, (size_t)mpi->base.size, sizeof *mpi->base.machine);
     pthread_cond_destroy(&mpi->changed);
     pthread_mutex_destroy(&mpi->lock);
     car_context_release(mpi->base.context, mpi, 1, sizeof *mpi);
@@ -143,24 +135,17 @@ static car_status prepare(car_transport *transport, int highest_tag, int group) 
     mpi->tags = tags_of_library();
     int needed = highest_tag / mpi->tags + 1;
     CAR_TRY(car_context_allocate(mpi->base.context, (size_t)needed, sizeof *mpi->data, &mpi->data));
+    for (; mpi->data_count < needed; mpi->data_count++) {
+        mpi->data[mpi->data_count] = MPI_COMM_NULL;
+    }
     for (int c = 0; c < needed; c++) {
         CAR_TRY(car_mpi_duplicate(mpi, "carousel data", &mpi->data[c]));
-        mpi->data_count = c + 1;
     }
     CAR_TRY(car_mpi_duplicate(mpi, "carousel snapshots", &mpi->snapshots));
     CAR_TRY(split(mpi, group, "carousel sums", &mpi->sums));
     CAR_TRY(split(mpi, group, "carousel weights", &mpi->weights));
     car_ring_prepare(mpi);
 done:
-    if (status != CAR_OK && mpi->data && mpi->data_count < needed) {
-        /* Free exactly what was allocated. */
-        for (int c = 0; c < mpi->data_count; c++) {
-            MPI_Comm_free(&mpi->data[c]);
-        }
-        car_context_release(mpi->base.context, mpi->data, (size_t)needed, sizeof *mpi->data);
-        mpi->data = NULL;
-        mpi->data_count = 0;
-    }
     return status;
 }
 
@@ -200,8 +185,9 @@ static void end(car_transport *transport, bool failed) {
     pthread_join(mpi->thread, NULL);
 }
 
-static void give_up(car_transport *transport) {
+static void give_up(car_transport *transport, car_status why) {
     car_mpi *mpi = car_mpi_of(transport);
+    (void)why; /* it is this process's own affair */
     pthread_mutex_lock(&mpi->lock);
     mpi->failed = true;
     pthread_mutex_unlock(&mpi->lock);
@@ -218,7 +204,7 @@ bool car_mpi_has_given_up(car_mpi *mpi) {
 
 /* Waits for what the main thread has started. Meanwhile ranks hear of each other, so that one that is lost does not make
  * the others wait for ever, and nobody spins on a core that another rank may need. */
-static car_status await(car_mpi *mpi, int code, MPI_Request *request, const char *what) {
+car_status car_mpi_await(car_mpi *mpi, int code, MPI_Request *request, const char *what) {
     enum { BRIEF = 64 };
     car_status status = CAR_OK;
     CAR_TRY(car_mpi_check(mpi, code, what));
@@ -228,7 +214,7 @@ static car_status await(car_mpi *mpi, int code, MPI_Request *request, const char
         if (over) {
             return CAR_OK;
         }
-        car_mpi_move_statuses(mpi);
+        car_mpi_move_posts(mpi, false);
         if (car_mpi_has_given_up(mpi)) {
             return CAR_ERROR_IO; /* whoever gave up has said why */
         }
@@ -240,13 +226,6 @@ done:
     return status;
 }
 
-static car_status poll(car_transport *transport) {
-    car_mpi *mpi = car_mpi_of(transport);
-    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-    car_mpi_move_statuses(mpi);
-    return car_mpi_has_given_up(mpi) ? CAR_ERROR_IO : CAR_OK;
-}
-
 /* MPI counts in int: what is longer goes in pieces. */
 static const size_t piece = (size_t)1 << 30;
 
@@ -254,43 +233,37 @@ car_status car_mpi_all_gather(car_transport *transport, const void *in, size_t b
     car_mpi *mpi = car_mpi_of(transport);
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_Iallgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, mpi->control, &request);
-    return await(mpi, code, &request, "MPI_Iallgather");
+    return car_mpi_await(mpi, code, &request, "MPI_Iallgather");
+}
+
+enum { TO_ALL = -1 };
+
+/* From one rank to another, or to all if `to` is TO_ALL. Called by all that take part. */
+static car_status carry(car_mpi *mpi, int from, int to, char *data, size_t bytes) {
+    enum { HAND_OVER_TAG = 1 };
+    car_status status = CAR_OK;
+    for (size_t at = 0; status == CAR_OK && at < bytes; at += piece) {
+        int now = (int)(bytes - at < piece ? bytes - at : piece), code = MPI_SUCCESS;
+        MPI_Request request = MPI_REQUEST_NULL;
+        if (to == TO_ALL) {
+            code = MPI_Ibcast(data + at, now, MPI_BYTE, from, mpi->control, &request);
+        } else if (mpi->base.rank == from) {
+            code = MPI_Isend(data + at, now, MPI_BYTE, to, HAND_OVER_TAG, mpi->control, &request);
+        } else {
+            code = MPI_Irecv(data + at, now, MPI_BYTE, from, HAND_OVER_TAG, mpi->control, &request);
+        }
+        status = car_mpi_await(mpi, code, &request, to == TO_ALL ? "MPI_Ibcast" : "handing over");
+    }
+    return status;
 }
 
 static car_status broadcast(car_transport *transport, int from, void *data, size_t bytes) {
-    car_mpi *mpi = car_mpi_of(transport);
-    char *at = data;
-    car_status status = CAR_OK;
-    for (size_t left = bytes; status == CAR_OK && left > 0;) {
-        size_t now = left < piece ? left : piece;
-        MPI_Request request = MPI_REQUEST_NULL;
-        int code = MPI_Ibcast(at, (int)now, MPI_BYTE, from, mpi->control, &request);
-        status = await(mpi, code, &request, "MPI_Ibcast");
-        at += now;
-        left -= now;
-    }
-    return status;
+    return carry(car_mpi_of(transport), from, TO_ALL, data, bytes);
 }
 
 static car_status hand_over(car_transport *transport, int from, int to, void *data, size_t bytes) {
-    car_mpi *mpi = car_mpi_of(transport);
-    enum { HAND_OVER_TAG = 1 };
-    char *at = data;
-    car_status status = CAR_OK;
-    for (size_t left = from == to ? 0 : bytes; status == CAR_OK && left > 0;) {
-        size_t now = left < piece ? left : piece;
-        MPI_Request request = MPI_REQUEST_NULL;
-        if (mpi->base.rank == from) {
-            int code = MPI_Isend(at, (int)now, MPI_BYTE, to, HAND_OVER_TAG, mpi->control, &request);
-            status = await(mpi, code, &request, "MPI_Isend");
-        } else if (mpi->base.rank == to) {
-            int code = MPI_Irecv(at, (int)now, MPI_BYTE, from, HAND_OVER_TAG, mpi->control, &request);
-            status = await(mpi, code, &request, "MPI_Irecv");
-        }
-        at += now;
-        left -= now;
-    }
-    return status;
+    bool concerned = from != to && (transport->rank == from || transport->rank == to);
+    return concerned ? carry(car_mpi_of(transport), from, to, data, bytes) : CAR_OK;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -300,10 +273,9 @@ static const car_transport_class over_mpi = {.close = close_job,
                                              .prepare = prepare,
                                              .begin = begin,
                                              .start = start,
-                                             .beat = car_mpi_beat,
+                                             .post = car_mpi_post_to,
                                              .end = end,
                                              .give_up = give_up,
-                                             .poll = poll,
                                              .all_gather = car_mpi_all_gather,
                                              .broadcast = broadcast,
                                              .hand_over = hand_over,
@@ -316,10 +288,10 @@ car_status car_transport_open(car_context *context, car_transport **out) {
     CAR_TRY(car_context_allocate(context, 1, sizeof *mpi, &mpi));
     mpi->base.class = &over_mpi;
     mpi->base.context = context;
-    mpi->world = MPI_COMM_WORLD;
-    mpi->sums = mpi->weights = mpi->snapshots = mpi->control = MPI_COMM_NULL;
-    mpi->in_request = mpi->out_requests[0] = mpi->out_requests[1] = MPI_REQUEST_NULL;
-    mpi->beats.in_request = mpi->beats.out_request = MPI_REQUEST_NULL;
+    mpi->world = mpi->sums = mpi->weights = mpi->snapshots = mpi->control = MPI_COMM_NULL;
+    for (int kind = 0; kind < CAR_POST_KINDS; kind++) {
+        mpi->in_requests[kind] = MPI_REQUEST_NULL;
+    }
     if (pthread_mutex_init(&mpi->lock, NULL) != 0) {
         car_context_release(context, mpi, 1, sizeof *mpi);
         return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");

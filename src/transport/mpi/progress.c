@@ -2,12 +2,9 @@
  *
  * Sleeping rather than spinning, because the cores belong to the kernels: a message waits at most the nap's
  * length for its next step, which is little beside the slots that it has to arrive in. */
-#include <string.h>
 #include <time.h>
 
 #include "transport/mpi/mpi_internal.h"
-
-enum { NOTE_TAGS = 16 }; /* from here on, behind those of statuses, beats and what is handed over */
 
 static const double shortest_nap = 20e-6, longest_nap = 250e-6;
 
@@ -15,14 +12,10 @@ static const double shortest_nap = 20e-6, longest_nap = 250e-6;
 
 static int start(car_mpi *mpi, car_message *message, MPI_Request *request) {
     int count = (int)(message->bytes / sizeof(float));
-    bool planned = message->name == CAR_MESSAGE_OF_PLAN, snapshot = message->name == CAR_MESSAGE_SNAPSHOT;
-    int way = message->tag > 0 && !message->lane && planned ? message->tag / mpi->tags : 0;
+    bool snapshot = message->name == CAR_MESSAGE_SNAPSHOT;
+    int way = message->tag > 0 && !message->lane && !snapshot ? message->tag / mpi->tags : 0;
     int tag = message->tag > 0 ? message->tag % mpi->tags : 0;
-    MPI_Comm data = message->lane ? mpi->sums : mpi->data[way];
-    if (!planned) {
-        data = snapshot ? mpi->snapshots : mpi->control;
-        tag = snapshot ? message->tag : NOTE_TAGS + message->tag;
-    }
+    MPI_Comm data = snapshot ? mpi->snapshots : message->lane ? mpi->sums : mpi->data[way];
     switch (message->kind) {
     case CAR_MESSAGE_SEND:
         return (snapshot ? MPI_Issend : MPI_Isend)(message->data, count, MPI_FLOAT, message->peer, tag, data, request);
@@ -40,47 +33,20 @@ static int start(car_mpi *mpi, car_message *message, MPI_Request *request) {
 }
 
 void car_mpi_release_flights(car_context *context, car_flights *flights) {
-    size_t capacity = (size_t)flights->capacity;
-    car_context_release(context, flights->requests, capacity, sizeof *flights->requests);
-    car_context_release(context, flights->messages, capacity, sizeof *flights->messages);
-    car_context_release(context, flights->indices, capacity, sizeof *flights->indices);
-    car_context_release(context, flights->statuses, capacity, sizeof *flights->statuses);
+    car_context_release(context, flights->requests, (size_t)flights->request_capacity, sizeof *flights->requests);
+    car_context_release(context, flights->messages, (size_t)flights->message_capacity, sizeof *flights->messages);
+    car_context_release(context, flights->indices, (size_t)flights->index_capacity, sizeof *flights->indices);
     *flights = (car_flights){0};
 }
 
-/* All four arrays grow, or none. */
-static car_status make_room(car_mpi *mpi) {
-    enum { FIRST_CAPACITY = 16 };
-    car_flights *flights = &mpi->flights;
-    car_status status = CAR_OK;
-    if (flights->count < flights->capacity) {
-        return CAR_OK;
-    }
-    car_flights more = {.count = flights->count,
-                        .capacity = flights->capacity ? 2 * flights->capacity : FIRST_CAPACITY};
-    size_t capacity = (size_t)more.capacity, count = (size_t)more.count;
-    CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.requests, &more.requests));
-    CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.messages, &more.messages));
-    CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.indices, &more.indices));
-    CAR_TRY(car_context_allocate(mpi->base.context, capacity, sizeof *more.statuses, &more.statuses));
-    if (count > 0) { /* those that have finished may be just looked through */
-        memcpy(more.requests, flights->requests, count * sizeof *more.requests);
-        memcpy(more.messages, flights->messages, count * sizeof *more.messages);
-        memcpy(more.indices, flights->indices, count * sizeof *more.indices);
-        memcpy(more.statuses, flights->statuses, count * sizeof *more.statuses);
-    }
-    car_flights old = *flights;
-    *flights = more;
-    more = old;
-done:
-    car_mpi_release_flights(mpi->base.context, &more);
-    return status;
-}
-
 car_status car_mpi_launch(car_mpi *mpi, car_message *message) {
+    car_context *context = mpi->base.context;
     car_flights *flights = &mpi->flights;
+    int more = flights->count + 1;
     car_status status = CAR_OK;
-    CAR_TRY(make_room(mpi));
+    CAR_TRY(car_context_grow(context, &flights->requests, &flights->request_capacity, more, sizeof(MPI_Request)));
+    CAR_TRY(car_context_grow(context, &flights->messages, &flights->message_capacity, more, sizeof(car_message *)));
+    CAR_TRY(car_context_grow(context, &flights->indices, &flights->index_capacity, more, sizeof(int)));
     CAR_TRY(car_mpi_check(mpi, start(mpi, message, &flights->requests[flights->count]), "starting a message"));
     flights->messages[flights->count++] = message;
 done:
@@ -92,15 +58,6 @@ done:
 /* A rank's sends share its link, and one behind another on it arrives no later than both side by side: so only few are
  * given to MPI at a time. Two, that there is always one ready to go. */
 enum { SENDS_AT_ONCE = 2 };
-
-static void hold(car_mpi *mpi, car_message *message) {
-    car_message **place = &mpi->held;
-    while (*place && (*place)->due <= message->due) {
-        place = &(*place)->next;
-    }
-    message->next = *place;
-    *place = message;
-}
 
 /* Whoever is due before all that are under way is never held back: their receivers may wait for it. Pieces of snapshots do
  * not count: rank 0 may take its time to ask for them. They are not held back among each other either, because rank 0 asks
@@ -119,11 +76,21 @@ static bool may_go(const car_mpi *mpi, const car_message *message) {
     return under_way < SENDS_AT_ONCE || message->due < earliest;
 }
 
-static car_status release_held(car_mpi *mpi, bool *moved) {
+/* In the order in which they are due. One that paces its link lets others pass, but none of its own tag: those are due
+ * later, and wait for the same link. */
+static car_status release_held(car_mpi *mpi, bool ending, bool *moved) {
+    car_pace *pace = &mpi->base.pace;
+    const car_pace_moment moment = car_pace_look(pace, mpi->held ? car_clock_seconds() : 0, ending);
     car_status status = CAR_OK;
-    while (mpi->held && may_go(mpi, mpi->held)) {
-        car_message *message = mpi->held;
-        mpi->held = message->next;
+    for (car_message **place = &mpi->held; *place && may_go(mpi, *place);) {
+        car_message *message = *place;
+        if (!car_pace_may_leave(pace, &moment, message)) {
+            car_transport_count_held(&mpi->base, message);
+            place = &message->next;
+            continue;
+        }
+        *place = message->next;
+        car_pace_take(pace, message, moment.now);
         CAR_TRY(car_mpi_launch(mpi, message));
         *moved = true;
     }
@@ -145,13 +112,15 @@ static void tell_profiler(const car_message *message) {
 static car_status start_message(car_mpi *mpi, car_message *message) {
     message->started = car_clock_seconds();
     message->lane = NULL;
+    message->paced = false;
     car_transport_count(&mpi->base, message);
     tell_profiler(message);
     if (message->kind == CAR_MESSAGE_ALL_REDUCE) {
         return car_ring_start(mpi, message);
     }
-    if (message->kind == CAR_MESSAGE_SEND && message->due != CAR_MESSAGE_AT_ONCE) {
-        hold(mpi, message);
+    bool waits = message->due != CAR_MESSAGE_AT_ONCE || car_pace_applies(&mpi->base.pace, message);
+    if (message->kind == CAR_MESSAGE_SEND && waits) {
+        car_message_hold(&mpi->held, message);
         return CAR_OK;
     }
     return car_mpi_launch(mpi, message);
@@ -179,7 +148,7 @@ static car_status test_messages(car_mpi *mpi, bool *moved) {
         return CAR_OK;
     }
     CAR_TRY(car_mpi_check(
-        mpi, MPI_Testsome(flights->count, flights->requests, &finished, flights->indices, flights->statuses),
+        mpi, MPI_Testsome(flights->count, flights->requests, &finished, flights->indices, MPI_STATUSES_IGNORE),
         "carrying messages"));
     double now = finished > 0 ? car_clock_seconds() : 0;
     for (int f = 0; f < finished; f++) {
@@ -213,8 +182,9 @@ static struct timespec after(double seconds) {
     return when;
 }
 
-/* What was handed in; waits for it for at most `nap` seconds if there is nothing. */
-static car_message *take_new(car_mpi *mpi, double nap, bool *ending) {
+/* What was handed in; waits for it for at most `nap` seconds if there is nothing. The loop is ending when nothing more will
+ * come, and over when nothing is left. */
+static car_message *take_new(car_mpi *mpi, double nap, bool *ending, bool *over) {
     pthread_mutex_lock(&mpi->lock);
     if (!mpi->first && !mpi->ending && nap > 0) {
         struct timespec until = after(nap);
@@ -222,7 +192,9 @@ static car_message *take_new(car_mpi *mpi, double nap, bool *ending) {
     }
     car_message *list = mpi->first;
     mpi->first = mpi->last = NULL;
-    *ending = mpi->ending && (mpi->failed || (!list && !mpi->held && mpi->flights.count == 0));
+    *ending = mpi->ending;
+    bool idle = !list && !mpi->held && mpi->flights.count == 0 && !mpi->posts;
+    *over = mpi->ending && (mpi->failed || idle);
     pthread_mutex_unlock(&mpi->lock);
     return list;
 }
@@ -234,9 +206,9 @@ static void wait_for_others(car_mpi *mpi) {
     MPI_Pcontrol(0);
     MPI_Ibarrier(mpi->control, &all);
     while (!over && MPI_Test(&all, &over, MPI_STATUS_IGNORE) == MPI_SUCCESS && !over) {
-        bool ending = false;
-        car_mpi_move_statuses(mpi);
-        take_new(mpi, longest_nap, &ending);
+        bool ending = false, nothing = false;
+        car_mpi_move_posts(mpi, false);
+        take_new(mpi, longest_nap, &ending, &nothing);
         if (car_mpi_has_given_up(mpi)) {
             return;
         }
@@ -248,12 +220,12 @@ void *car_mpi_run(void *argument) {
     car_mpi *mpi = argument;
     car_status status = CAR_OK;
     double nap = 0;
-    bool ending = false;
-    car_mpi_open_statuses(mpi);
+    bool ending = false, over = false;
+    car_mpi_open_posts(mpi);
     while (status == CAR_OK) {
         bool moved = false;
-        car_message *message = take_new(mpi, nap, &ending);
-        if (ending) {
+        car_message *message = take_new(mpi, nap, &ending, &over);
+        if (over) {
             break;
         }
         while (message && status == CAR_OK) {
@@ -266,9 +238,9 @@ void *car_mpi_run(void *argument) {
             status = test_messages(mpi, &moved);
         }
         if (status == CAR_OK) {
-            status = release_held(mpi, &moved);
+            status = release_held(mpi, ending, &moved);
         }
-        car_mpi_move_statuses(mpi);
+        moved = car_mpi_move_posts(mpi, true) || moved;
         nap = moved ? 0 : nap > 0 ? nap * 1.5 : shortest_nap;
         nap = nap < longest_nap ? nap : longest_nap;
     }

@@ -1,0 +1,18 @@
+/* The inside of a language model, for the files of this folder. */
+#ifndef CAR_GENERATE_LANGUAGE_H
+#define CAR_GENERATE_LANGUAGE_H
+
+#include "base/base.h"
+#include "carousel/language.h"
+
+enum { CAR_LANGUAGE_PATH = 4096 };
+
+struct car_language {
+    car_context *context;
+    car_generator *generator;
+    car_tokenizer *tokenizer; /* NULL: the place has none */
+    char *folder;             /* where settings and tokenizer are looked for */
+    int sequence;             /* 0: nothing says */
+};
+
+#endif

@@ -1,0 +1,79 @@
+/* MPI in this process. It can be joined and left once only, so whoever opens a transport first joins, and MPI is left when the
+ * process ends; a transport has nothing but communicators of its own.
+ *
+ *   joined ── transport ── transport ─┬─ exit: MPI_Finalize, which waits for the other ranks
+ *                └───── transport ────┘
+ *
+ * MPI is not left where that could wait for ever: while a transport is open, or once one was given up. Then the launcher sees
+ * a process that ended without it, and ends the others. */
+#include <stdlib.h>
+
+#include "transport/mpi/mpi_internal.h"
+
+/* The process has one MPI, whatever contexts there are. */
+static struct {
+    pthread_mutex_t lock;
+    bool joined_here; /* or else the program has called MPI_Init itself, and leaves it itself */
+    int open;         /* transports */
+    bool given_up;
+} process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void leave_at_exit(void) {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (!finalized && process.open == 0 && !process.given_up) {
+        MPI_Finalize();
+    }
+}
+
+/* Open MPI over TCP gives a large message to the socket as one, and a beat behind it has to wait until all of it has left.
+ * In pieces of this size it waits for a few of them. What the user has set stands; other libraries do not look at it. */
+static void keep_ways_open(void) {
+    setenv("OMPI_MCA_btl_tcp_rdma_pipeline_frag_size", "262144", 0);
+}
+
+/* With the lock. */
+static car_status join_once(car_mpi *mpi) {
+    int given = MPI_THREAD_SINGLE, initialized = 0, finalized = 0;
+    car_status status = CAR_OK;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    if (finalized || process.given_up) {
+        return car_context_fail(mpi->base.context, CAR_ERROR_UNSUPPORTED, "%s, and a process can join it once only",
+                                finalized ? "MPI was left before" : "a run over MPI has failed in this process");
+    }
+    if (initialized) {
+        MPI_Query_thread(&given);
+    } else {
+        keep_ways_open();
+        CAR_TRY(car_mpi_check(mpi, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given), "MPI_Init_thread"));
+        process.joined_here = atexit(leave_at_exit) == 0;
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* errors of requests may be told there */
+    }
+    if (given < MPI_THREAD_SERIALIZED) {
+        status = car_context_fail(mpi->base.context, CAR_ERROR_UNSUPPORTED,
+                                  "this MPI cannot be called from a thread beside those that compute: %s "
+                                  "(MPI_THREAD_SERIALIZED)",
+                                  initialized && !process.joined_here ? "call MPI_Init_thread in the place of MPI_Init"
+                                                                      : "use one that was built with threads");
+    }
+done:
+    return status;
+}
+
+car_status car_mpi_enter(car_mpi *mpi) {
+    pthread_mutex_lock(&process.lock);
+    car_status status = join_once(mpi);
+    mpi->entered = status == CAR_OK;
+    process.open += mpi->entered;
+    pthread_mutex_unlock(&process.lock);
+    return status;
+}
+
+void car_mpi_leave(car_mpi *mpi) {
+    pthread_mutex_lock(&process.lock);
+    process.open -= mpi->entered;
+    process.given_up = process.given_up || (mpi->failed && mpi->base.size != 1); /* nobody waits for one alone */
+    mpi->entered = false;
+    pthread_mutex_unlock(&process.lock);
+}

@@ -1,0 +1,108 @@
+/* See pace.h. */
+#include "transport/pace.h"
+
+#include <math.h>
+
+#include "base/base.h"
+#include "transport/transport.h"
+
+/* Over the mean rate. Less than 1 would slow a run down; what is above it is for steps that are not alike. Where a rank was
+ * late, more of it lets what waited leave together. */
+static const double headroom = 1.1;
+
+/* Seconds, and part of a step. The transport's thread looks a few thousand times a second: what it could have sent meanwhile
+ * must not be lost. */
+static const double depth = 0.002, depth_part = 1.0 / 16;
+
+/* Part of a step that a message waits behind others at most. */
+static const double longest = 0.25;
+
+enum { UNPACED_STEPS = 1 }; /* whose times do not count: the cycle fills */
+
+car_status car_pace_create(car_pace *pace, car_context *context, const double *bytes, int ranks) {
+    car_status status = CAR_OK;
+    pace->links = ranks;
+    CAR_TRY(car_context_allocate(context, (size_t)ranks, sizeof *pace->bytes, &pace->bytes));
+    CAR_TRY(car_context_allocate(context, (size_t)ranks, sizeof *pace->buckets, &pace->buckets));
+    for (int r = 0; r < ranks; r++) {
+        pace->bytes[r] = bytes[r];
+    }
+done:
+    if (status != CAR_OK) {
+        car_pace_destroy(pace, context);
+    }
+    return status;
+}
+
+void car_pace_destroy(car_pace *pace, car_context *context) {
+    car_context_release(context, pace->bytes, (size_t)pace->links, sizeof *pace->bytes);
+    car_context_release(context, pace->buckets, (size_t)pace->links, sizeof *pace->buckets);
+    pace->bytes = NULL;
+    pace->buckets = NULL;
+    pace->links = 0;
+}
+
+void car_pace_rewind(car_pace *pace) {
+    for (int r = 0; r < pace->links; r++) {
+        pace->buckets[r] = (car_bucket){0};
+    }
+    pace->step = 0;
+    pace->begun = 0;
+    atomic_store(&pace->slot, INT64_MIN);
+    atomic_store(&pace->seconds, 0);
+}
+
+/* ---- the engine -------------------------------------------------------------------------------- */
+
+void car_pace_note_slot(car_pace *pace, int64_t slot) {
+    if (slot > atomic_load(&pace->slot)) { /* one thread at a time is here */
+        atomic_store(&pace->slot, slot);
+    }
+}
+
+/* The shortest of the recent steps counts. One that waited for a rank that paused must not slow down the steps after it. */
+void car_pace_note_step(car_pace *pace, double now) {
+    int64_t ended = pace->begun++;
+    if (ended > UNPACED_STEPS) {
+        pace->recent[(ended - 1) % CAR_PACE_STEPS] = now - pace->since;
+        double shortest = now - pace->since;
+        for (int64_t s = ended - 1; s >= UNPACED_STEPS && s > ended - 1 - CAR_PACE_STEPS; s--) {
+            shortest = fmin(shortest, pace->recent[s % CAR_PACE_STEPS]);
+        }
+        atomic_store(&pace->seconds, shortest);
+    }
+    pace->since = now;
+}
+
+/* ---- the transport ----------------------------------------------------------------------------- */
+
+static void set_rates(car_pace *pace, double seconds) {
+    pace->step = seconds;
+    for (int r = 0; r < pace->links; r++) {
+        double rate = seconds > 0 ? headroom * pace->bytes[r] / seconds : 0;
+        car_bucket_set(&pace->buckets[r], rate, fmin(depth, depth_part * seconds), longest * seconds);
+    }
+}
+
+bool car_pace_applies(const car_pace *pace, const car_message *send) {
+    return pace->links > 0 && send->latest != 0;
+}
+
+car_pace_moment car_pace_look(car_pace *pace, double now, bool ending) {
+    double seconds = atomic_load(&pace->seconds);
+    if (seconds != pace->step) {
+        set_rates(pace, seconds);
+    }
+    return (car_pace_moment){.now = now, .slot = atomic_load(&pace->slot), .all = ending || pace->links == 0};
+}
+
+bool car_pace_may_leave(const car_pace *pace, const car_pace_moment *moment, const car_message *send) {
+    bool come = send->latest == 0 || send->latest <= moment->slot;
+    return moment->all || come || car_bucket_ready(&pace->buckets[send->peer]) <= moment->now;
+}
+
+void car_pace_take(car_pace *pace, const car_message *send, double now) {
+    if (car_pace_applies(pace, send)) {
+        car_bucket_take(&pace->buckets[send->peer], (double)send->bytes, now);
+    }
+}
