@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "carousel/convention.h"
 
@@ -50,6 +51,13 @@ uint64_t car_random_key(uint64_t seed, const char *purpose); /* hashes the text 
 
 /* Whose timed waits are by that clock, which nobody sets. */
 bool car_clock_create_condition(pthread_cond_t *condition);
+
+/* qsort, for arrays that may be empty: C does not let NULL be sorted, not even nothing of it. */
+static inline void car_sort(void *array, size_t count, size_t size, int (*compare)(const void *, const void *)) {
+    if (count > 1) {
+        qsort(array, count, size, compare);
+    }
+}
 
 static inline size_t car_round_up(size_t value, size_t multiple) {
     return (value + multiple - 1) / multiple * multiple;

@@ -63,9 +63,7 @@ car_status car_checkpoint_list_steps(car_context *context, const char *directory
             list.steps[list.count++] = step;
         }
     }
-    if (list.count > 0) {
-        qsort(list.steps, (size_t)list.count, sizeof *list.steps, compare_steps);
-    }
+    car_sort(list.steps, (size_t)list.count, sizeof *list.steps, compare_steps);
     *out = list;
     list = (car_checkpoint_list){0};
 done:

@@ -259,12 +259,12 @@ static car_status read_tensors(car_safetensors *file, const char *path) {
         CAR_TRY(read_shape(file->context, path, item, tensor));
         CAR_TRY(read_offsets(file, path, item, tensor));
     }
-    qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_places);
+    car_sort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_places);
     CAR_TRY(check_layout(file, path));
     for (int i = 0; i < file->count; i++) {
         file->by_name[i] = &file->tensors[i];
     }
-    qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
+    car_sort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
     for (int i = 1; i < file->count; i++) {
         if (compare_names(&file->by_name[i - 1], &file->by_name[i]) == 0) {
             status = car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: tensor '%.100s' is there twice", path,

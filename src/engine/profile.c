@@ -80,7 +80,7 @@ static double median(const bench *b, bool backward, int op) {
     for (int round = 0; round < ROUNDS; round++) {
         values[round] = *measured(b, round, backward, op);
     }
-    qsort(values, ROUNDS, sizeof values[0], compare);
+    car_sort(values, ROUNDS, sizeof values[0], compare);
     return values[ROUNDS / 2];
 }
 

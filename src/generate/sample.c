@@ -123,7 +123,7 @@ static int keep_likely(choice *choices, int count, double p) {
             choices[left++] = choices[i];
         }
     }
-    qsort(choices, (size_t)left, sizeof *choices, compare_choices);
+    car_sort(choices, (size_t)left, sizeof *choices, compare_choices);
     while (kept < left && (kept == 0 || sum < p * all)) {
         sum += choices[kept++].weight;
     }
@@ -147,7 +147,7 @@ car_status car_sampler_choose(car_sampler *sampler, const float *logits, int64_t
     if (sampler->sampling.top_k > 0 && sampler->sampling.top_k < count) {
         select_best(sampler->choices, count, sampler->sampling.top_k);
         count = sampler->sampling.top_k;
-        qsort(sampler->choices, (size_t)count, sizeof *sampler->choices, compare_choices);
+        car_sort(sampler->choices, (size_t)count, sizeof *sampler->choices, compare_choices);
     }
     count = sampler->sampling.top_p < 1 ? keep_likely(sampler->choices, count, sampler->sampling.top_p) : count;
     double uniform = (double)(car_random_u64(sampler->key, (uint64_t)draw) >> 11) * 0x1p-53;

@@ -164,9 +164,7 @@ car_status car_ledger_close(car_ledger *ledger, double weight, double *changes, 
             CAR_TRY(settle(ledger, h / ledger->depth, &ledger->spans[h]));
         }
     }
-    if (ledger->count > 0) {
-        qsort(ledger->changes, (size_t)ledger->count, sizeof *ledger->changes, compare_changes);
-    }
+    car_sort(ledger->changes, (size_t)ledger->count, sizeof *ledger->changes, compare_changes);
     for (int c = 0; c < ledger->count; c++) {
         const car_change *change = &ledger->changes[c];
         area += c > 0 ? bytes * overlap(ledger, ledger->changes[c - 1].moment, change->moment) : 0;

@@ -151,8 +151,8 @@ static car_status join_messages(walk *w) {
             receives[count[1]++] = *e;
         }
     }
-    qsort(sends, (size_t)count[0], sizeof *sends, compare_messages);
-    qsort(receives, (size_t)count[1], sizeof *receives, compare_messages);
+    car_sort(sends, (size_t)count[0], sizeof *sends, compare_messages);
+    car_sort(receives, (size_t)count[1], sizeof *receives, compare_messages);
     for (int s = 0, r = 0; s < count[0] && r < count[1];) {
         int order = compare_contents(&sends[s], &receives[r]);
         if (order == 0) {
@@ -404,7 +404,7 @@ static void sort_tasks(const walk *w) {
             w->order[n] = (entry){&w->layout->tasks[n], d, n};
         }
     }
-    qsort(w->order, (size_t)w->layout->count, sizeof *w->order, compare_slots);
+    car_sort(w->order, (size_t)w->layout->count, sizeof *w->order, compare_slots);
 }
 
 static void set_due(const walk *w) {

@@ -121,7 +121,7 @@ static car_status order_ranks(car_validation *v) {
         for (int n = 0; n < v->count; n++) {
             sorted[n] = &v->tasks[n];
         }
-        qsort(sorted, (size_t)v->count, sizeof *sorted, compare_pointers);
+        car_sort(sorted, (size_t)v->count, sizeof *sorted, compare_pointers);
         for (int n = 0; n < v->count; n++) {
             v->sequence[n] = (int)(sorted[n] - v->tasks);
         }

@@ -41,7 +41,7 @@ static int collect(const car_validation *v, car_task_kind kind, end *ends) {
                                   .index = n};
         }
     }
-    qsort(ends, (size_t)count, sizeof *ends, compare_ends);
+    car_sort(ends, (size_t)count, sizeof *ends, compare_ends);
     return count;
 }
 

@@ -363,7 +363,7 @@ static void choose(car_recommendation *r) {
     for (int n = 0; n < r->count; n++) {
         r->rows[n].reason = is_over_memory(r, &r->rows[n]) ? CAR_REASON_MEMORY : CAR_REASON_BEST;
     }
-    qsort(r->rows, (size_t)r->count, sizeof *r->rows, compare_rows);
+    car_sort(r->rows, (size_t)r->count, sizeof *r->rows, compare_rows);
     while (chosen + 1 < r->count && !r->rows[chosen].timed) { /* a bound is nothing to recommend */
         chosen++;
     }
@@ -462,7 +462,7 @@ car_status car_recommend(car_context *context, const car_recommend_config *confi
                                  config->cluster ? "on as many devices as there are"
                                                  : "in one process (plans over ranks are timed on a cluster)"));
     }
-    qsort(search.candidates, (size_t)search.count, sizeof *search.candidates, compare_promise);
+    car_sort(search.candidates, (size_t)search.count, sizeof *search.candidates, compare_promise);
     CAR_TRY(time_all(&search));
     bool scarce = !search.best || search.best->choice.recompute.how != CAR_RECOMPUTE_OFF;
     if (is_bf16_unknown(config) && scarce && search.available > 0) {

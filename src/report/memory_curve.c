@@ -39,9 +39,7 @@ car_status car_samples_create(const car_record *record, car_samples *out) {
             CAR_TRY(add_track(recorder->context, &recorder->journals[r].tracks[p], r, out));
         }
     }
-    if (out->count > 0) {
-        qsort(out->samples, (size_t)out->count, sizeof *out->samples, compare_samples);
-    }
+    car_sort(out->samples, (size_t)out->count, sizeof *out->samples, compare_samples);
 done:
     return status;
 }

@@ -164,9 +164,7 @@ static car_status list_ends(const car_recorder *recorder, car_task_kind kind, en
             }
         }
     }
-    if (list->count > 0) {
-        qsort(list->ends, (size_t)list->count, sizeof *list->ends, compare_ends);
-    }
+    car_sort(list->ends, (size_t)list->count, sizeof *list->ends, compare_ends);
 done:
     return status;
 }
@@ -200,9 +198,7 @@ static car_status match(car_record *record, const end_list *sends, const end_lis
                                                                .sent = send->span->end,
                                                                .arrived = arrival_of(send, receive)};
     }
-    if (record->flight_count > 0) {
-        qsort(record->flights, (size_t)record->flight_count, sizeof *record->flights, compare_flights);
-    }
+    car_sort(record->flights, (size_t)record->flight_count, sizeof *record->flights, compare_flights);
 done:
     return status;
 }

@@ -248,9 +248,7 @@ static car_status add_flights(writer *w) {
             changes[count++] = (flight_change){flight->arrived, flight->from, -1};
         }
     }
-    if (count > 0) {
-        qsort(changes, count, sizeof *changes, compare_changes);
-    }
+    car_sort(changes, count, sizeof *changes, compare_changes);
     for (size_t c = 0; c < count; c++) {
         int rank = changes[c].rank;
         under_way[rank] += changes[c].change;
