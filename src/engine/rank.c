@@ -93,6 +93,7 @@ static car_status create_tapes(car_rank *rank) {
         if (own) {
             CAR_TRY(car_tape_create(rank->program, rank->arena, &rank->tapes[t]));
             rank->tapes[t]->range = rank->range ? rank->range : rank->whole;
+            car_tape_defer_loss(rank->tapes[t]);
         }
     }
 done:

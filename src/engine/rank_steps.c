@@ -204,8 +204,12 @@ bool car_rank_knows_all(car_rank *rank) {
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
+/* The last stage's forward; or its backward, if that begins with a head that has its loss (car_tape_defer_loss). */
 bool car_rank_makes_loss(const car_rank *rank, const car_task *task) {
-    const car_stage *stage = task->kind == CAR_TASK_FORWARD ? &rank->partition->stages[task->stage] : NULL;
+    const car_op *last = car_graph_op(rank->graph, car_graph_op_count(rank->graph) - 1);
+    bool deferred = last->kind == CAR_OP_HEAD_LOSS && rank->purpose != CAR_PURPOSE_LOSS;
+    car_task_kind kind = deferred ? CAR_TASK_BACKWARD : CAR_TASK_FORWARD;
+    const car_stage *stage = task->kind == kind ? &rank->partition->stages[task->stage] : NULL;
     return stage && stage->first < stage->end && stage->end == car_graph_op_count(rank->graph);
 }
 

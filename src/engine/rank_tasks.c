@@ -100,14 +100,6 @@ static car_status forward(car_rank_thread *thread, const car_entry *entry, int *
     }
     CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, from, end));
     *at = end < stage->end ? end : CAR_NONE;
-    bool made = *at == CAR_NONE && car_rank_makes_loss(rank, task);
-    bool may_be_any = rank->config.skip_nonfinite || rank->purpose != CAR_PURPOSE_TRAINING;
-    if (made && !isfinite(tape->loss) && !may_be_any) {
-        status = car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
-                                  "the loss of worker %d in step %lld is not finite: a smaller learning rate, warm-up, "
-                                  "clip-norm or skip-nonfinite may help",
-                                  task->micro_batch % rank->workers, (long long)step + 1);
-    }
 done:
     return status;
 }
@@ -333,6 +325,17 @@ static car_status run_portion(car_rank_thread *thread, car_entry *entry) {
     return status;
 }
 
+static car_status check_loss(const car_rank *rank, const car_task *task, double loss) {
+    bool may_be_any = rank->config.skip_nonfinite || rank->purpose != CAR_PURPOSE_TRAINING;
+    if (isfinite(loss) || may_be_any) {
+        return CAR_OK;
+    }
+    return car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
+                            "the loss of worker %d in step %lld is not finite: a smaller learning rate, warm-up, "
+                            "clip-norm or skip-nonfinite may help",
+                            task->micro_batch % rank->workers, (long long)car_rank_step_of(rank, task) + 1);
+}
+
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
@@ -346,7 +349,9 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
         return CAR_OK; /* there is more of it */
     }
     if (car_rank_makes_loss(rank, task)) {
-        CAR_TRY(car_rank_note_loss(rank, task, rank->tapes[car_usage_tape_of(rank->usage, task)]->loss));
+        double loss = rank->tapes[car_usage_tape_of(rank->usage, task)]->loss;
+        CAR_TRY(check_loss(rank, task, loss));
+        CAR_TRY(car_rank_note_loss(rank, task, loss));
     }
     CAR_TRY(settle_sums(rank, entry));
     if (rank->placement->owned) {

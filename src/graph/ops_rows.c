@@ -288,7 +288,8 @@ int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int 
     return car_graph_add_op(graph, &op, (car_shape){1, {1}}, (car_shape){1, {rows}}, CAR_F32);
 }
 
-/* Backward makes the logits once more, so it has three products for forward's one. */
+/* Training makes the logits when backward begins (car_tape_defer_loss). They count as forward's all the same: backward
+ * follows at once, and stages are cut where forwards are even. */
 int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, int classes, int tied,
                         double smoothing) {
     if (!check_loss(graph, name, x, labels, smoothing)) {
@@ -307,6 +308,6 @@ int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, i
         linear_weight(graph, name, &linear, width, (car_init){CAR_INIT_UNIFORM, 1.0 / sqrt((double)width)});
     double logits = (double)rows * classes, product = 2 * logits * (double)width;
     op.flops_forward = product + 10 * logits;
-    op.flops_backward = 3 * product + 5 * logits;
+    op.flops_backward = 2 * product + 5 * logits;
     return car_graph_add_op(graph, &op, (car_shape){1, {1}}, (car_shape){2, {rows, CAR_HEAD_AUX}}, CAR_F32);
 }

@@ -30,6 +30,7 @@ struct car_tape {
     void **grad_buffers; /* of the gradients of tensors */
     uint64_t key;
     bool training;
+    bool defers_loss; /* see car_tape_defer_loss */
     int next_backward; /* the operation whose backward is due, CAR_NONE before the first */
     double loss;
     double added;                 /* to the loss, by stages of one's own so far */
@@ -41,6 +42,10 @@ struct car_tape {
 /* A tensor or a gradient buffer gets its memory, and gives it back. */
 car_status car_tape_make(car_tape *tape, size_t bytes, void **block);
 void car_tape_drop(car_tape *tape, void **block);
+
+/* From now on a head with its loss computes nothing in a training's forward: its backward makes the loss together with the
+ * gradients, so that its logits are made once. The loss is NaN until then. For whoever always runs backward, too. */
+void car_tape_defer_loss(car_tape *tape);
 
 /* tape_range.c. A range must outlive the tapes that have it. */
 /* Bytes of the tensors that cross a cut, in stored layout; and whether that is what the graph says of them. */

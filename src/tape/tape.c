@@ -232,6 +232,20 @@ static car_kernel_io io_of(const car_tape *tape, const car_weights *weights, int
     return io;
 }
 
+void car_tape_defer_loss(car_tape *tape) {
+    tape->defers_loss = true;
+}
+
+static bool is_deferred(const car_tape *tape, const car_op *op) {
+    return tape->defers_loss && tape->training && op->kind == CAR_OP_HEAD_LOSS;
+}
+
+/* The whole loss, from the output of the operation that makes it. */
+static void note_loss(car_tape *tape, const car_op *op) {
+    double loss = *(const float *)tape->tensors[op->output];
+    tape->loss = op->kind == CAR_OP_STAGE ? tape->added : loss + tape->added;
+}
+
 /* Makes an operation's output, and what it leaves for backward unless that is held; `during` gets the live bytes. */
 static car_status compute_output(car_tape *tape, car_lane *lane, const car_weights *weights, int l, size_t *during) {
     const car_op *op = car_graph_op(car_program_graph(tape->program), l);
@@ -255,7 +269,7 @@ static car_status compute_output(car_tape *tape, car_lane *lane, const car_weigh
     }
     *during = tape->live;
     io.loss = &tape->added;
-    CAR_TRY(car_program_forward(tape->program, lane, l, &io));
+    CAR_TRY(is_deferred(tape, op) ? CAR_OK : car_program_forward(tape->program, lane, l, &io));
 done:
     return status;
 }
@@ -266,9 +280,8 @@ static car_status forward_op(car_tape *tape, car_lane *lane, const car_weights *
     size_t during = 0;
     car_status status = CAR_OK;
     CAR_TRY(compute_output(tape, lane, weights, l, &during));
-    if (op->output == car_graph_loss(car_program_graph(tape->program))) {
-        double loss = *(const float *)tape->tensors[op->output];
-        tape->loss = op->kind == CAR_OP_STAGE ? tape->added : loss + tape->added;
+    if (op->output == car_graph_loss(car_program_graph(tape->program)) && !is_deferred(tape, op)) {
+        note_loss(tape, op);
     }
     for (int q = 0; q < op->input_count; q++) {
         drop_after_forward(tape, l, op->inputs[q]);
@@ -410,6 +423,24 @@ done:
     return status;
 }
 
+/* Of a head whose forward was left out. If the loss turns out not to be finite, no gradient may be: backward runs again
+ * with a NaN, as it would have run the first time. */
+static car_status backward_with_loss(car_tape *tape, car_lane *lane, int l, car_kernel_io *io) {
+    const car_op *op = car_graph_op(car_program_graph(tape->program), l);
+    car_status status = CAR_OK;
+    io->out = tape->tensors[op->output];
+    io->makes_loss = true;
+    CAR_TRY(car_program_backward(tape->program, lane, l, io));
+    note_loss(tape, op);
+    if (!isfinite(tape->loss)) {
+        *(float *)tape->grad_buffers[car_graph_tensor(car_program_graph(tape->program), op->output)->grad_buffer] = NAN;
+        io->makes_loss = false;
+        CAR_TRY(car_program_backward(tape->program, lane, l, io));
+    }
+done:
+    return status;
+}
+
 static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights *weights, car_gradients *gradients,
                               int l) {
     const car_graph *graph = car_program_graph(tape->program);
@@ -424,8 +455,8 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     double start = tape->track ? car_clock_seconds() : 0;
     if (op->output == car_graph_loss(graph)) {
         CAR_TRY(make_grad_buffer(tape, l, buffer));
-        *(float *)tape->grad_buffers[buffer] =
-            isfinite(tape->loss) ? 1.0f : NAN; /* so that no gradient is finite either */
+        *(float *)tape->grad_buffers[buffer] = /* so that no gradient is finite either */
+            isfinite(tape->loss) || is_deferred(tape, op) ? 1.0f : NAN;
     }
     car_kernel_io io = io_of(tape, weights, l);
     CAR_TRY(bind_backward(tape, l, &io));
@@ -437,7 +468,8 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
         io.rebuilt = rebuilt;
     }
     size_t during = tape->live;
-    CAR_TRY(car_program_backward(tape->program, lane, l, &io));
+    CAR_TRY(is_deferred(tape, op) ? backward_with_loss(tape, lane, l, &io)
+                                  : car_program_backward(tape->program, lane, l, &io));
     if (op->kind == CAR_OP_STAGE && !isfinite(tape->loss)) {
         spoil_gradients(tape, gradients, &io, op);
     }

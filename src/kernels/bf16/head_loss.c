@@ -119,13 +119,25 @@ done:
     return status;
 }
 
+/* The log-sum-exp of a row: as forward kept it, or made here together with the row's share of the loss. */
+static car_status lse_of_row(const car_kernel *kernel, const car_kernel_io *io, int64_t row, const float *logits,
+                             float *lse, double *total) {
+    if (io->makes_loss) {
+        return car_onednn_loss_of_row(kernel, logits, kernel->op->config.head_loss.classes,
+                                      kernel->op->config.head_loss.smoothing, row, ((const int32_t *)io->in[1])[row],
+                                      lse, total);
+    }
+    *lse = ((const float *)io->aux)[row * CAR_HEAD_AUX + CAR_HEAD_LSE];
+    return CAR_OK;
+}
+
 /* The gradient of the input is written last, so it may take the input's place. */
 static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     const head_state *s = kernel->state;
     const int32_t *labels = io->in[1];
-    const float *kept = io->aux;
     int64_t counted = car_onednn_counted_rows(labels, s->rows);
-    float scale = counted ? *(const float *)io->grad_out / (float)counted : 0, *logits = logits_of(s, io);
+    float scale = counted ? *(const float *)io->grad_out / (float)counted : 0, *logits = logits_of(s, io), lse = 0;
+    double total = 0;
     car_bf16 *rounded = (car_bf16 *)(void *)((char *)io->scratch + s->rounded_offset);
     car_status status = CAR_OK;
     for (int64_t first = 0; first < s->rows; first += s->chunks[0].rows) {
@@ -134,8 +146,9 @@ static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
         CAR_TRY(make_logits(kernel, io, first));
         for (int64_t r = 0; r < c->rows; r++) {
             float *g = logits + r * s->classes;
-            car_onednn_loss_gradient(g, g, s->classes, kernel->op->config.head_loss.smoothing, labels[first + r],
-                                     kept[(first + r) * CAR_HEAD_AUX + CAR_HEAD_LSE], scale);
+            CAR_TRY(lse_of_row(kernel, io, first + r, g, &lse, &total));
+            car_onednn_loss_gradient(g, g, s->classes, kernel->op->config.head_loss.smoothing, labels[first + r], lse,
+                                     scale);
             car_vector_select()->narrow(rounded + r * s->classes, g, s->classes);
         }
         CAR_TRY(car_bf16_product_run(kernel, first > 0 ? &c->add_by_weights : &c->by_weights, io->stream, io->scratch,
@@ -144,6 +157,9 @@ static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
             CAR_TRY(car_bf16_product_run(kernel, &c->by_data, io->stream, io->scratch, rounded, io->param[0], NULL,
                                          (car_bf16 *)io->grad_in[0] + first * s->width));
         }
+    }
+    if (io->makes_loss) {
+        *(float *)io->out = (float)(counted ? total / (double)counted : 0);
     }
 done:
     return status;

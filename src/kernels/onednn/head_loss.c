@@ -3,9 +3,8 @@
  *   forward    for each chunk:  logits = x W'    loss and log-sum-exp of its rows
  *   backward   for each chunk:  logits = x W'    their gradient in place    dW += g' x    dx = g W
  *
- * Backward makes the logits once more, a fourth product beside three: that is 10 % of the FLOPs of gpt2's step. To compute
- * both gradients in forward instead would save it, but then dW, as large as the embedding, would wait for backward beside
- * every micro-batch: 154 MB for gpt2, where the logits of 4 x 256 tokens are 206 MB. */
+ * Making the logits twice would be 10 % of the FLOPs of gpt2's step. So an engine that runs backward right after forward
+ * leaves forward out (car_tape_defer_loss), and backward makes the loss as well (io->makes_loss). */
 #include "kernels/onednn/onednn.h"
 
 /* Of logits in scratch space. More rows read the weights less often, but every thread has its scratch space. */
@@ -71,12 +70,24 @@ done:
     return status;
 }
 
+/* The log-sum-exp of a row: as forward kept it, or made here together with the row's share of the loss. */
+static car_status lse_of_row(const car_kernel *kernel, const car_kernel_io *io, const sizes *s, int64_t row,
+                             const float *logits, float *lse, double *total) {
+    if (io->makes_loss) {
+        return car_onednn_loss_of_row(kernel, logits, s->classes, s->smoothing, row, ((const int32_t *)io->in[1])[row],
+                                      lse, total);
+    }
+    *lse = ((const float *)io->aux)[row * CAR_HEAD_AUX + CAR_HEAD_LSE];
+    return CAR_OK;
+}
+
 /* The gradient of the input is written last, so it may take the input's place. */
 static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     sizes s = sizes_of(kernel);
     const int32_t *labels = io->in[1];
     int64_t counted = car_onednn_counted_rows(labels, s.rows);
-    float scale = counted ? *(const float *)io->grad_out / (float)counted : 0;
+    float scale = counted ? *(const float *)io->grad_out / (float)counted : 0, lse = 0;
+    double total = 0;
     car_status status = CAR_OK;
     for (int64_t first = 0; first < s.rows; first += s.chunk) {
         int64_t rows = rows_at(&s, first);
@@ -84,8 +95,8 @@ static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
         CAR_TRY(make_logits(kernel, io, &s, first));
         for (int64_t r = 0; r < rows; r++) {
             float *g = (float *)io->scratch + r * s.classes;
-            car_onednn_loss_gradient(g, g, s.classes, s.smoothing, labels[first + r],
-                                     ((const float *)io->aux)[(first + r) * CAR_HEAD_AUX + CAR_HEAD_LSE], scale);
+            CAR_TRY(lse_of_row(kernel, io, &s, first + r, g, &lse, &total));
+            car_onednn_loss_gradient(g, g, s.classes, s.smoothing, labels[first + r], lse, scale);
         }
         CAR_TRY(car_onednn_sgemm(kernel, 'T', 'N', s.classes, s.width, rows, io->scratch, s.classes, x, s.width,
                                  first > 0 ? 1.0f : 0.0f, io->grad_param[0], s.width));
@@ -94,6 +105,9 @@ static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
             CAR_TRY(car_onednn_sgemm(kernel, 'N', 'N', rows, s.width, s.classes, io->scratch, s.classes, io->param[0],
                                      s.width, beta, (float *)io->grad_in[0] + first * s.width, s.width));
         }
+    }
+    if (io->makes_loss) {
+        *(float *)io->out = (float)(counted ? total / (double)counted : 0);
     }
 done:
     return status;

@@ -105,6 +105,12 @@ static void backward_row(const sizes *s, const car_kernel_io *io, int64_t r, flo
 
 static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     sizes s = sizes_of(kernel, io->in[1]);
+    if (io->makes_loss) {
+        car_status status = forward(kernel, io);
+        if (status != CAR_OK) {
+            return status;
+        }
+    }
     for (int64_t i = 0; i < s.classes * s.width; i++) {
         io->grad_param[0][i] = 0;
     }
