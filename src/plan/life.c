@@ -1,9 +1,9 @@
-/* The life of a micro-batch in bytes.
+/* The memory of one micro-batch over time.
  *
- * It follows the tape to the byte: inputs of the graph are fed before the first forward, an operation's
- * output and what it leaves for backward appear with its forward, gradients get their buffers with the
- * first operation that contributes to them, and everything goes at its last use here. What crosses to
- * another rank goes when it was handed on, unless backward wants it. */
+ * It follows the tape to the byte. Graph inputs are fed before the first forward. An operation's output and what it
+ * saves for backward appear with its forward. A gradient gets its buffer with the first operation that contributes
+ * to it. Everything is freed at its last use in the range; what crosses to another rank is freed once it was handed
+ * on, unless backward needs it. */
 #include "plan/life.h"
 
 #include "base/base.h"
@@ -82,14 +82,14 @@ size_t car_life_forward(car_life *life, int l) {
     return during;
 }
 
-/* The first contributor to a gradient finds no buffer and makes it. */
+/* The first operation that contributes to a gradient allocates its buffer. */
 static void make_slot(car_life *life, int l, int slot) {
     const car_grad_buffer *s = car_graph_grad_buffer(life->graph, slot);
     if (life->slots[slot] || s->born != l) {
         return;
     }
     if (car_graph_range_takes_over(life->range, life->graph, slot)) {
-        life->slots[slot] = life->tensors[s->over_tensor]; /* changes hands, stays alive */
+        life->slots[slot] = life->tensors[s->over_tensor]; /* the memory is reused, so it stays alive */
         life->tensors[s->over_tensor] = 0;
         return;
     }
@@ -106,8 +106,7 @@ static void drop_after_backward(car_life *life, int l, int tensor) {
     }
 }
 
-/* Operations in front of the first parameter make no gradients, and nothing is held for them: bytes stay as they are.
- */
+/* Operations before the first parameter make no gradients and hold nothing, so the bytes do not change for them. */
 size_t car_life_backward(car_life *life, int l) {
     const car_op *op = car_graph_op(life->graph, l);
     if (op->output == car_graph_loss(life->graph)) {
@@ -136,7 +135,7 @@ size_t car_life_again(car_life *life, int index) {
         make(life, &life->tensors[op->aux], car_graph_tensor(life->graph, op->aux)->bytes);
     }
     size_t during = life->live;
-    if (op->aux != CAR_NONE && !life->range->held[op->aux]) { /* it has no backward */
+    if (op->aux != CAR_NONE && !life->range->held[op->aux]) { /* it has no backward to free it */
         drop(life, &life->tensors[op->aux]);
     }
     for (int q = 0; q < op->input_count; q++) {
