@@ -90,7 +90,7 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
     return car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
 }
 
-/* What no library call would find. Returns CAR_CLI_GO_ON or the exit code, having said why. */
+/* Checks what no library call would find. Returns CAR_CLI_GO_ON, or the exit code after a message. */
 static int check_options(const car_plan_options *o) {
     car_placement named = CAR_PLACEMENTS;
     bool known = car_placement_is_known(o->placement, &named); /* if not, read_names will say so */
@@ -130,7 +130,7 @@ static int check_options(const car_plan_options *o) {
     return CAR_CLI_GO_ON;
 }
 
-/* Rule, placement, mapping: unknown names are a matter of usage. */
+/* Reads rule, placement, mapping and numbers. Unknown names are usage errors. */
 static car_status read_names(car_context *context, const car_plan_options *o, car_plan_config *config) {
     car_status status = CAR_OK;
     CAR_TRY(car_rule_find(context, o->rule, &config->rule));
@@ -153,7 +153,7 @@ done:
 
 /* ---- the partition --------------------------------------------------------------------------- */
 
-/* "A,B,..." into whole numbers; their order and range are the library's business. */
+/* Reads "A,B,..." as whole numbers; the library checks their order and range. */
 static bool read_cuts(const char *text, int *cuts, int capacity, int *count) {
     *count = 0;
     while (*text) {
@@ -198,7 +198,7 @@ static car_status read_partition(const car_plan_subject *s, car_partition_config
                             "--partition %s: known are flops, time, params, memory and cuts:A,B,...", how);
 }
 
-/* A line where standard error is a terminal. */
+/* Shows a progress line if standard error is a terminal. */
 static void show_round(void *user, int round, int rounds) {
     const car_plan_subject *s = user;
     if (isatty(STDERR_FILENO) == 1) {
@@ -215,7 +215,7 @@ static car_status measure(car_plan_subject *s) {
     return status;
 }
 
-/* Measured costs, where they are asked for; else FLOPs. */
+/* Measured costs if they are asked for, otherwise FLOPs. */
 static car_status find_costs(car_plan_subject *s, bool by_time) {
     const car_plan_options *o = s->options;
     char path[512];
@@ -240,7 +240,7 @@ done:
     return status;
 }
 
-/* Several workers on a rank or a machine: spread over the cycle they need less memory, side by side they send less. */
+/* With several workers on a rank or machine: spread over the cycle they need less memory; adjacent ones send less. */
 static car_status choose_mapping(car_plan_subject *s, car_plan_config *config) {
     bool fewer = car_placement_info_of(config->placement)->fewer_ranks && config->ranks;
     bool several = (fewer && config->ranks < config->workers) || s->options->machines > 1;
@@ -270,7 +270,7 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, car_pla
     CAR_TRY(find_costs(s, cut->measure == CAR_MEASURE_TIME));
     cut->costs = &s->costs;
     car_optimizer_config optimizer = car_cli_plan_optimizer(s, config);
-    if (o->memory_limit && !o->compare) { /* what a rank holds depends on its workers, so these are chosen first */
+    if (o->memory_limit && !o->compare) { /* what a rank holds depends on its workers, so the mapping is chosen first */
         CAR_TRY(car_cli_cut_graph(s->graph, NULL, NULL, config, &optimizer, cut, &s->partition));
         CAR_TRY(choose_mapping(s, config));
         car_partition_destroy(s->partition);
@@ -293,7 +293,7 @@ static void tear_down(car_plan_subject *s) {
     car_context_destroy(s->context);
 }
 
-/* ---- what is asked for ----------------------------------------------------------------------- */
+/* ---- actions --------------------------------------------------------------------------------- */
 
 static car_status write_svg(const car_plan_subject *s, const car_plan *plan) {
     char title[128], *svg = NULL;
@@ -322,7 +322,7 @@ done:
     return status;
 }
 
-/* --recommend: the search builds models and partitions for itself, but for what is measured. */
+/* --recommend: the search builds its own models and partitions, except for measured ones. */
 static car_status recommend(car_plan_subject *s, const car_plan_config *config, int argc, char **argv) {
     car_choice_fixed fixed = car_cli_plan_typed(argc, argv, s->options);
     car_status status = CAR_OK;

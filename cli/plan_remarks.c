@@ -1,14 +1,15 @@
-/* Plain sentences where something is off, or would be found out later by somebody else. */
+/* The remarks of `carousel plan`: plain sentences about what is unusual, or what a user would otherwise find out
+ * later. */
 #include <stdarg.h>
 
 #include "plan.h"
 
-/* Above this share of dp's peak nobody speaks of half. */
+/* Above this share of dp's peak, a model is said to be unable to halve. */
 static const double cannot_halve = 0.6;
 
 static void say(FILE *stream, int *count, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* One remark, wrapped. */
+/* Prints one remark, wrapped. */
 static void say(FILE *stream, int *count, const char *format, ...) {
     enum { WRAP = 112 };
     char text[1024];
@@ -38,7 +39,7 @@ static void say(FILE *stream, int *count, const char *format, ...) {
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* Share of what is held that the first third of the forward's time leaves behind. */
+/* The share of all held bytes that the first third of the forward's time saves. */
 static double stored_early(const car_plan_subject *s) {
     double total = 0, before = 0;
     int ops = car_graph_op_count(s->graph), l = 0;
@@ -53,7 +54,7 @@ static double stored_early(const car_plan_subject *s) {
 }
 
 static void remark_limit(const car_plan_subject *s, const car_plan *plan, FILE *stream, int *count) {
-    /* As a share of dp's peak, like the table's: that counts gradients of activations too. */
+    /* As a share of dp's peak, like the table's numbers, which include gradients of activations. */
     double limit = s->partition->limit * (double)s->partition->held_bytes / (double)s->partition->curve.peak;
     if (limit > cannot_halve && car_plan_is_cyclic(plan) && !s->partition->recompute) {
         say(stream, count,
@@ -119,12 +120,12 @@ static const car_placement_info *placement_of(const car_plan *plan) {
     return car_placement_info_of(car_plan_config_of(plan)->placement);
 }
 
-/* Whether each device has stages of its own. */
+/* True if each device has its own stages. */
 static bool is_pipeline(const car_plan *plan) {
     return placement_of(plan)->by_stage && !placement_of(plan)->repeated;
 }
 
-/* Ranks that hold stages are only as fast as the one with most to do. */
+/* Ranks that hold stages are only as fast as the one with most work. */
 static void remark_idle(const car_plan_subject *s, const car_plan *plan, const car_prediction *p, FILE *stream,
                         int *count) {
     const car_partition *partition = s->partition;
