@@ -223,15 +223,15 @@ static void print_legend(FILE *stream) {
 
 /* A number as shown in the table. */
 typedef struct shown {
-    const char *what, *behind; /* "a step takes", " a device" */
+    const char *what, *after; /* "a step takes", " a device" */
     double value;
     char text[24];
 } shown;
 
 enum { SHOWN_STEP, SHOWN_TIME, SHOWN_DEVICE, SHOWN_TOTAL, SHOWN_WEIGHTS, SHOWN_MEMORY, SHOWN_NUMBERS };
 
-static shown show_bytes(const char *what, const char *behind, double bytes) {
-    shown s = {.what = what, .behind = behind, .value = bytes};
+static shown show_bytes(const char *what, const char *after, double bytes) {
+    shown s = {.what = what, .after = after, .value = bytes};
     snprintf(s.text, sizeof s.text, "%s", car_cli_bytes(bytes).text);
     return s;
 }
@@ -240,9 +240,9 @@ static shown show_bytes(const char *what, const char *behind, double bytes) {
 static void list_shown(const car_plan_subject *s, const row *r, shown out[SHOWN_NUMBERS]) {
     bool timed = s->options->cluster && !is_one_process(r->placement);
     const char *where = is_one_process(r->placement) ? "" : " a device";
-    out[SHOWN_STEP] = (shown){.what = "a step takes", .behind = "", .value = timed ? r->timing.step : 0};
+    out[SHOWN_STEP] = (shown){.what = "a step takes", .after = "", .value = timed ? r->timing.step : 0};
     snprintf(out[SHOWN_STEP].text, sizeof out->text, "%s", car_cli_seconds(out[SHOWN_STEP].value).text);
-    out[SHOWN_TIME] = (shown){.what = "the time is", .behind = "", .value = r->predicted.timed.step_time};
+    out[SHOWN_TIME] = (shown){.what = "the time is", .after = "", .value = r->predicted.timed.step_time};
     snprintf(out[SHOWN_TIME].text, sizeof out->text, "%.2f", r->predicted.timed.step_time);
     out[SHOWN_DEVICE] = show_bytes("activations are", where, per_device(r));
     out[SHOWN_TOTAL] = show_bytes("activations are", " in total", *where ? (double)r->predicted.timed.peak : 0);
@@ -265,7 +265,7 @@ static void list_drawbacks(const car_plan_subject *s, const row *cycle, const ro
         }
         slower |= n == SHOWN_STEP;
         used += (size_t)snprintf(text + used, capacity - used, "%s%s %s%s, not %s", used ? "; " : "", ours[n].what,
-                                 ours[n].text, ours[n].behind, theirs[n].text);
+                                 ours[n].text, ours[n].after, theirs[n].text);
     }
 }
 

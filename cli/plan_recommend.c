@@ -81,15 +81,15 @@ static int64_t default_global_batch(const car_plan_subject *s, const car_choice_
 /* ---- progress -------------------------------------------------------------------------------- */
 
 /* Progress: a line on a terminal; otherwise a line every few seconds, for logs. */
-typedef struct teller {
+typedef struct progress_state {
     bool terminal, shown;
     bool seconds; /* true if steps have a length in seconds; without a cluster or a profile they are only compared */
     double begun, last;
-} teller;
+} progress_state;
 
-static void tell(void *user, bool listing, int timed, int candidates, double best) {
+static void show_progress(void *user, bool listing, int timed, int candidates, double best) {
     static const double patience = 1, pause = 10; /* seconds */
-    teller *t = user;
+    progress_state *t = user;
     double now = car_clock_seconds();
     if (now - t->begun < patience || now - t->last < (t->terminal ? 0.1 : pause)) {
         return;
@@ -328,11 +328,11 @@ car_status car_cli_plan_recommend(car_plan_subject *s, const car_plan_config *gi
     car_recommend_config config;
     car_recommendation found = {0};
     double now = car_clock_seconds();
-    teller progress = {.terminal = isatty(STDERR_FILENO) == 1, .begun = now, .last = now};
+    progress_state progress = {.terminal = isatty(STDERR_FILENO) == 1, .begun = now, .last = now};
     car_status status = CAR_OK;
     CAR_TRY(configure(s, given, fixed, &config));
     progress.seconds = s->options->cluster || s->measured;
-    config.progress = tell;
+    config.progress = show_progress;
     config.user = &progress;
     status = car_recommend(s->context, &config, &found);
     if (progress.terminal && progress.shown) {

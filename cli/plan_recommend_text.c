@@ -224,7 +224,7 @@ void car_cli_plan_print_recommendation(const car_plan_subject *s, const car_reco
             (long long)r->candidates, (long long)r->over_memory, (long long)r->timed);
     if (r->skipped > 0) {
         fprintf(stream,
-                ", but for %lld that were too much to time: narrow the search with --rule, --placement or "
+                ", except for %lld that were too large to time: narrow the search with --rule, --placement or "
                 "--workers",
                 (long long)r->skipped);
     }

@@ -8,7 +8,7 @@
 typedef struct car_life {
     const car_graph *graph;
     const car_graph_range *range;
-    size_t *tensors, *slots; /* bytes of each live tensor and gradient buffer; 0 if not alive */
+    size_t *tensors, *buffers; /* bytes of each live tensor and gradient buffer; 0 if not alive */
     size_t live;
 } car_life;
 

@@ -93,10 +93,10 @@ static bool is_too_early(const car_machine *m, double phase) {
 
 /* ---- tasks that take no time ----------------------------------------------------------------- */
 
-void car_machine_look_at(car_machine *m, int rank) {
-    if (!m->rank[rank].looked_for) {
-        m->rank[rank].looked_for = true;
-        m->look[m->look_count++] = rank;
+void car_machine_enqueue(car_machine *m, int rank) {
+    if (!m->rank[rank].queued) {
+        m->rank[rank].queued = true;
+        m->queue[m->queue_count++] = rank;
     }
 }
 
@@ -118,7 +118,7 @@ car_status car_machine_unblock(car_machine *m, int at, int number) {
     case CAR_TASK_RECEIVE:
         return task->arrived ? car_machine_retire(m, at, number) : CAR_OK;
     default:
-        car_machine_look_at(m, at); /* its turn may have come */
+        car_machine_enqueue(m, at); /* its turn may have come */
         return task->arrived ? car_machine_retire(m, at, number) : CAR_OK;
     }
 done:
@@ -161,7 +161,7 @@ static double bytes_of(const car_machine *m, const car_machine_task *task) {
     return (double)car_plan_task_bytes(m->plan, &message);
 }
 
-static car_status do_due(car_machine *m, car_machine_due due) {
+static car_status run_due(car_machine *m, car_machine_due due) {
     const car_machine_task task_now = *car_machine_at(&m->rank[due.rank], due.task), *task = &task_now;
     int64_t woken = CAR_NONE;
     car_status status = CAR_OK;
@@ -197,14 +197,14 @@ done:
 /* Does everything that takes no time. */
 static car_status settle(car_machine *m) {
     car_status status = CAR_OK;
-    while (m->due_first < m->due_count || m->look_count > 0) {
+    while (m->due_first < m->due_count || m->queue_count > 0) {
         while (m->due_first < m->due_count) {
-            CAR_TRY(do_due(m, m->due[m->due_first++]));
+            CAR_TRY(run_due(m, m->due[m->due_first++]));
         }
         m->due_first = m->due_count = 0;
-        if (m->look_count > 0) {
-            int rank = m->look[--m->look_count];
-            m->rank[rank].looked_for = false;
+        if (m->queue_count > 0) {
+            int rank = m->queue[--m->queue_count];
+            m->rank[rank].queued = false;
             CAR_TRY(car_machine_list(m, rank));
             CAR_TRY(post_receives(m, rank));
             CAR_TRY(car_machine_call(m, rank));
@@ -258,7 +258,7 @@ static car_status finish(car_machine *m, int runner) {
         push(&m->ready, m->runners[other].phase, other);
     }
     rank->waiting = CAR_NONE;
-    car_machine_look_at(m, at);
+    car_machine_enqueue(m, at);
     CAR_TRY(car_machine_retire(m, at, number));
 done:
     return status;
@@ -374,7 +374,7 @@ car_status car_machine_run(car_machine *m) {
         }
     }
     for (int rank = m->ranks - 1; rank >= 0; rank--) {
-        car_machine_look_at(m, rank);
+        car_machine_enqueue(m, rank);
     }
     CAR_TRY(run_moment(m));
     while (m->agenda.count > 0 && !m->known) {

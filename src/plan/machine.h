@@ -98,7 +98,7 @@ typedef struct car_machine_rank {
     int held_count, held_capacity, way_count, way_capacity;
     int64_t sums;     /* number of sums sent so far */
     bool busy, begun; /* busy: it computes now; begun: it has ever computed */
-    bool looked_for;  /* it is in the machine's list `look` */
+    bool queued;      /* it is in the machine's `queue` */
     int waiting;      /* first runner whose task is ready while the rank is busy, or CAR_NONE */
 } car_machine_rank;
 
@@ -193,9 +193,9 @@ typedef struct car_machine {
     car_use_list uses;
     car_dependent *dependents;
     car_machine_due *due;                           /* sends and updates that nothing blocks */
-    int *look;                                      /* ranks that may have something to list or to post */
+    int *queue;                                     /* ranks that may have something to list or to post */
     int dependent_count, dependent_capacity, spare; /* spare: the first unused entry of `dependents`, or CAR_NONE */
-    int due_first, due_count, due_capacity, look_count;
+    int due_first, due_count, due_capacity, queue_count;
     /* Workers. */
     car_runner *runners;
     car_ready_heap ready;    /* runners whose next task could run */
@@ -259,7 +259,7 @@ car_status car_machine_retire(car_machine *machine, int at, int number);
 /* machine.c */
 /* Called when nothing blocks a task any more. */
 car_status car_machine_unblock(car_machine *machine, int at, int number);
-void car_machine_look_at(car_machine *machine, int rank);
+void car_machine_enqueue(car_machine *machine, int rank);
 /* A message or collective has arrived. The second form is for a receive, by the name that the network knows. */
 car_status car_machine_arrive(car_machine *machine, int at, int number);
 car_status car_machine_arrive_by_name(car_machine *machine, int64_t name);

@@ -221,7 +221,7 @@ car_status car_machine_retire(car_machine *m, int at, int number) {
         rank->first++;
     }
     if (first) {
-        car_machine_look_at(m, at);
+        car_machine_enqueue(m, at);
     }
 done:
     return status;

@@ -81,7 +81,7 @@ static car_status for_all_arrays(car_machine *m, array_function visit) {
         size_t count, size;
     } arrays[] = {
         {&m->rank, ranks, sizeof *m->rank},
-        {&m->look, ranks, sizeof *m->look},
+        {&m->queue, ranks, sizeof *m->queue},
         {&m->runners, batches, sizeof *m->runners},
         {&m->ready.entries, batches, sizeof *m->ready.entries},
         {&m->unlisted.entries, batches, sizeof *m->unlisted.entries},

@@ -251,7 +251,7 @@ static car_status refuse_period(car_plan *plan, int64_t forwards) {
         }
     }
     script->begin = script->end = script->repeated = 0;
-    CAR_TRY(car_script_take_notes(plan));
+    CAR_TRY(car_script_find_facts(plan));
     choose_window(plan);
     status =
         car_plan_fail_at(plan, INT32_MAX, &first,
@@ -371,7 +371,7 @@ static car_status set_up(car_plan *plan, const car_task_list *file) {
             own->count--;
         }
     }
-    CAR_TRY(car_script_take_notes(plan));
+    CAR_TRY(car_script_find_facts(plan));
     choose_window(plan);
     CAR_TRY(check_steps(plan));
     CAR_TRY(find_delays(plan));

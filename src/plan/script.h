@@ -72,7 +72,7 @@ car_task car_script_repeat(const car_script *script, const car_task *task, int64
 /* ---- script_facts.c --------------------------------------------------------------------------- */
 
 /* Fills in the layout, and the slots in which sends are due. */
-car_status car_script_take_notes(car_plan *plan);
+car_status car_script_find_facts(car_plan *plan);
 void car_script_release_layout(car_plan *plan, car_script_layout *layout);
 /* The `needed` of task n of a device's part of the file, `times` periods later. */
 int64_t car_script_needed(const car_script *script, int device, int n, int64_t times);

@@ -272,7 +272,7 @@ static car_copy choose_copy(const walk *w, const entry *e, int bundle) {
     return backward ? CAR_COPY_BACKWARD : CAR_COPY_FORWARD;
 }
 
-static car_status walk_onward(walk *w) {
+static car_status walk_forward(walk *w) {
     const car_partition *partition = w->plan->partition;
     car_status status = CAR_OK;
     for (int n = 0; n < w->layout->count; n++) {
@@ -421,7 +421,7 @@ static void set_due(const walk *w) {
     }
 }
 
-car_status car_script_take_notes(car_plan *plan) {
+car_status car_script_find_facts(car_plan *plan) {
     walk w = {.plan = plan, .layout = &plan->script->layout};
     car_context *context = plan->context;
     size_t rows = (size_t)plan->devices * (size_t)plan->partition->bundle_count, count = 0;
@@ -439,7 +439,7 @@ car_status car_script_take_notes(car_plan *plan) {
     sort_tasks(&w);
     CAR_TRY(join_messages(&w));
     clear(&w, rows);
-    CAR_TRY(walk_onward(&w));
+    CAR_TRY(walk_forward(&w));
     clear(&w, rows);
     walk_back(&w);
     set_due(&w);

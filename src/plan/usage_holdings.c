@@ -55,7 +55,7 @@ static bool has_block(const car_usage *usage, int bundle) {
 }
 
 /* Two versions are needed if one is used after the next was made. */
-static void note_use(counting *c, int bundle, int64_t version) {
+static void count_use(counting *c, int bundle, int64_t version) {
     int block = c->usage->holdings[bundle].block;
     car_holding *holding = &c->usage->holdings[block];
     holding->places = holding->places > 0 ? holding->places : 1;
@@ -65,11 +65,11 @@ static void note_use(counting *c, int bundle, int64_t version) {
     }
 }
 
-static void note_task(counting *c, const car_task *task) {
+static void count_task(counting *c, const car_task *task) {
     const car_partition *partition = c->usage->plan->partition;
     if (task->kind == CAR_TASK_UPDATE || (task->kind == CAR_TASK_RECEIVE && task->cargo == CAR_CARGO_WEIGHTS)) {
         int64_t *newest = &c->newest[task->bundle];
-        note_use(c, task->bundle, *newest);
+        count_use(c, task->bundle, *newest);
         *newest = task->version > *newest ? task->version : *newest;
     }
     if (!car_task_computes(task)) {
@@ -77,7 +77,7 @@ static void note_task(counting *c, const car_task *task) {
     }
     for (int b = car_bundle_of_stage(partition, task->stage, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_stage(partition, task->stage, b)) {
-        note_use(c, b, b == task->stage ? task->version : task->tied_version);
+        count_use(c, b, b == task->stage ? task->version : task->tied_version);
     }
 }
 
@@ -99,7 +99,7 @@ static car_status count_places(car_usage *usage) {
         int64_t next = car_plan_stretch_end(plan, slot);
         CAR_TRY(car_plan_expand_rank_slots(plan, usage->rank, slot, next, steps, &list));
         for (int k = 0; k < list.count; k++) {
-            note_task(&c, &list.tasks[k]);
+            count_task(&c, &list.tasks[k]);
         }
         slot = next;
     }

@@ -24,7 +24,7 @@ static int one(int value, int *values) {
 /* ---- rule and placement ---------------------------------------------------------------------- */
 
 /* True if another rule makes the same table in the only placement that this one runs on. */
-static bool is_double(car_rule rule) {
+static bool is_duplicate(car_rule rule) {
     const car_rule_entry *entry = car_rule_entry_of(rule);
     bool found = false;
     for (int r = 0; r < CAR_RULES; r++) {
@@ -43,7 +43,7 @@ static int list_rules(car_search *s, const car_choice *choice, int *values) {
     }
     for (int r = 0; r < CAR_RULES; r++) {
         bool late = car_rule_info_of((car_rule)r)->late != CAR_LATE_NEVER;
-        if (!(late && s->config->exact) && !is_double((car_rule)r)) {
+        if (!(late && s->config->exact) && !is_duplicate((car_rule)r)) {
             values[count++] = r;
         }
     }

@@ -294,16 +294,16 @@ static car_recommended row_of(const car_candidate *c) {
 
 /* The candidate that represents a kind: one that fits and is timed, else one that was not timed, else the one that
  * exceeds memory least. */
-static const car_candidate *face_of(const car_search *search, const car_candidate *kind) {
-    const car_candidate *face = best_of(search, kind), *open = NULL, *least = NULL;
-    for (int n = 0; n < search->count && !face; n++) {
+static const car_candidate *representative_of(const car_search *search, const car_candidate *kind) {
+    const car_candidate *found = best_of(search, kind), *open = NULL, *least = NULL;
+    for (int n = 0; n < search->count && !found; n++) {
         const car_candidate *c = &search->candidates[n];
         if (car_search_is_same_kind(&c->choice, &kind->choice)) {
             open = is_left(search, c) && !open ? c : open;
             least = c->over_memory && !is_unwanted(search, c) && (!least || c->memory < least->memory) ? c : least;
         }
     }
-    return face ? face : open ? open : least;
+    return found ? found : open ? open : least;
 }
 
 static int lateness(const car_recommended *r) {
@@ -406,7 +406,7 @@ static car_status conclude(car_search *search, car_recommendation *out) {
         out->skipped += is_left(search, c) && may_win && !car_search_is_needless(search, c);
         if (first) {
             CAR_TRY(car_search_grow(search->context, &out->rows, out->count, &out->capacity, sizeof *out->rows));
-            out->rows[out->count++] = row_of(face_of(search, c));
+            out->rows[out->count++] = row_of(representative_of(search, c));
         }
     }
     out->timed = search->timed;

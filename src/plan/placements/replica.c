@@ -107,7 +107,7 @@ static void last_updates(car_window *window, const car_task *task) {
 }
 
 /* The maker sends the sum to the first user, right after its backward. */
-static void jump(car_window *window, const car_task *task) {
+static void send_to_first_user(car_window *window, const car_task *task) {
     const car_plan *plan = window->plan;
     int64_t version = task->step + 1, first = car_plan_first_user(plan, version, task->stage);
     if (car_window_runs(window, first)) {
@@ -174,7 +174,7 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
     if (task->kind == CAR_TASK_FORWARD) {
         first_use(window, task, n);
     } else if (task->micro_batch == plan->batches - 1) {
-        jump(window, task);
+        send_to_first_user(window, task);
     }
 }
 

@@ -145,7 +145,7 @@ static bool is_visit(const car_window *window, const car_bundle *b, int64_t vers
 /* ---- moves ------------------------------------------------------------------------------------ */
 
 /* The message that brings weights to micro-batch n, or to a visit (CAR_NONE). */
-static car_task moving(const car_plan *plan, int bundle, int64_t version, int64_t n) {
+static car_task message_for(const car_plan *plan, int bundle, int64_t version, int64_t n) {
     return car_window_weights_message(plan, bundle, version, n == CAR_NONE ? CAR_NONE : car_plan_number_of(plan, n));
 }
 
@@ -153,7 +153,7 @@ static car_task moving(const car_plan *plan, int bundle, int64_t version, int64_
 static void move_weights(car_window *window, int bundle, int64_t version, use from, use to) {
     const car_plan *plan = window->plan;
     int stage = plan->partition->bundles[bundle].stage;
-    car_window_message(window, moving(plan, bundle, version, to.n), car_plan_device_of(plan, from.n, stage),
+    car_window_message(window, message_for(plan, bundle, version, to.n), car_plan_device_of(plan, from.n, stage),
                        use_slot(plan, from, stage), car_plan_device_of(plan, to.n, stage), use_slot(plan, to, stage));
 }
 
@@ -167,7 +167,7 @@ static void move_from_owner(car_window *window, int bundle, int64_t version) {
     }
     int64_t used = car_plan_forward_slot_of(plan, first, b->stage);
     int64_t sent = version == 0 ? used - 1 : car_zero_renewal_slot(plan, version - 1, b->home);
-    car_window_message(window, moving(plan, bundle, version, first), car_plan_owner(plan, version, b->home), sent,
+    car_window_message(window, message_for(plan, bundle, version, first), car_plan_owner(plan, version, b->home), sent,
                        car_plan_device_of(plan, first, b->stage), used);
 }
 
@@ -177,11 +177,12 @@ static void move_by_owner(car_window *window, int bundle, int64_t version) {
     int stage = plan->partition->bundles[bundle].stage, owner = car_plan_owner(plan, version, stage);
     int64_t next = (version + 1) * plan->batches, visit = car_zero_renewal_slot(plan, version, stage);
     if (is_user(window, next - 1, version, stage)) {
-        car_window_message(window, moving(plan, bundle, version, CAR_NONE), car_plan_device_of(plan, next - 1, stage),
-                           car_plan_backward_slot_of(plan, next - 1, stage), owner, visit);
+        car_window_message(window, message_for(plan, bundle, version, CAR_NONE),
+                           car_plan_device_of(plan, next - 1, stage), car_plan_backward_slot_of(plan, next - 1, stage),
+                           owner, visit);
     }
     if (is_user(window, next, version, stage)) {
-        car_window_message(window, moving(plan, bundle, version, next), owner, visit,
+        car_window_message(window, message_for(plan, bundle, version, next), owner, visit,
                            car_plan_device_of(plan, next, stage), car_plan_backward_slot_of(plan, next, stage));
     }
 }
