@@ -81,7 +81,7 @@ static void count_task(counting *c, const car_task *task) {
     }
 }
 
-/* Walks as many windows of a long run as the pattern has steps, plus the window before, which gives the newest
+/* Walks as many windows of a long run as the pattern has steps, and the window before, which gives the newest
  * versions. */
 static car_status count_places(car_usage *usage) {
     enum { STEADY = 2, LONG_RUN = 1000 };
