@@ -285,7 +285,7 @@ static block *extend(car_arena *arena, size_t space) {
     return b;
 }
 
-/* Makes the rest of a hole a hole of its own. */
+/* Turns the rest of a hole into a separate hole. */
 static void split(car_arena *arena, block *b, size_t space) {
     if (b->space == space) {
         return;

@@ -18,8 +18,8 @@ bool car_folder_remove(const char *path);
 
 /* DIRECTORY/.NAME.PID.tmp; release it with car_context_release_text. */
 car_status car_folder_temporary(car_context *context, const char *directory, const char *name, char **out);
-/* Removes the temporary files in a directory whose names begin with .NAME and whose process no longer exists.
- * Ignores what cannot be removed. */
+/* Removes the temporary files in a directory whose names begin with .NAME, unless they belong to another living
+ * process. Ignores what cannot be removed. */
 void car_folder_clear(car_context *context, const char *directory, const char *name);
 
 /* The directory that contains a path; release it with car_context_release_text. */

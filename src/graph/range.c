@@ -20,7 +20,7 @@ static void note_backward(car_graph_range *range, int tensor, int l) {
     range->last_again[tensor] = CAR_NONE;
 }
 
-/* What is recomputed before the backward of l reads its inputs once more. */
+/* The operations that run again before the backward of l read their inputs once more. */
 static void note_again(const car_graph *graph, car_graph_range *range, int l) {
     int first = 0, count = car_graph_range_again(range, l, &first);
     for (int i = first; i < first + count; i++) {

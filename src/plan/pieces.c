@@ -7,7 +7,7 @@
  *   worker 1      [0][1][2][3]
  *   worker 2         [0][1][2][3]
  *
- * A piece is a message of its own, with a send and a receive in the table. Pieces should not be smaller than the
+ * Each piece is a separate message, with a send and a receive in the table. Pieces should not be smaller than the
  * ring needs, because each one costs a latency and adds tasks to the plan. */
 #include "carousel/cluster.h"
 #include "plan/placement.h"
