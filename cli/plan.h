@@ -73,7 +73,7 @@ car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FI
 /* A --freshness-slack that is predicted to shorten a step. */
 typedef struct car_cli_slack_advice {
     int slack; /* 0: none helps */
-    /* step times: seconds on the cluster, otherwise in units of one worker's forwards and backwards */
+    /* Step times: seconds on the cluster, otherwise in units of one worker's forwards and backwards. */
     double before, after;
 } car_cli_slack_advice;
 /* `step`: the predicted step time without a slack, in the same unit. */
@@ -115,7 +115,7 @@ car_status car_cli_plan_choose_ahead(const car_plan_subject *s, car_plan_config 
 typedef struct car_cli_zero_form {
     bool shown, counted; /* counted: `weights` is known */
     int copies, ahead;
-    /* step time: seconds on the cluster, otherwise in units of one worker's forwards and backwards */
+    /* Step time: seconds on the cluster, otherwise in units of one worker's forwards and backwards. */
     double step;
     double memory, sent; /* bytes: memory of the device that needs most; sent per step by the one that sends most */
     car_weights_ledger weights;
@@ -126,7 +126,7 @@ typedef struct car_cli_zero {
     car_cli_zero_form forms[2];   /* with one copy, with two */
     double sent_by_dp, most_sent; /* bytes per rank and step: dp's, and the bound for two copies, 0 if unknown */
     bool in_time;                 /* a copy has left by the end of the slot in which it is sent */
-    /* for the copy that is slowest relative to its slot: seconds it takes, and seconds of the slot */
+    /* For the copy that is slowest relative to its slot: seconds it takes, and seconds of the slot. */
     double takes, lasts;
 } car_cli_zero;
 

@@ -185,7 +185,7 @@ int car_graph_stage(car_graph *graph, const char *name, const car_stage_class *s
     }
     op.flops_forward = stage->forward_cost > 0 ? stage->forward_cost : 1;
     op.flops_backward = stage->backward_cost > 0 ? stage->backward_cost : 2 * op.flops_forward;
-    /* the loss, or floats for the graph's own operations */
+    /* The loss, or floats for the graph's own operations. */
     if (stage->output_bytes == 0 || stage->output_shape.rank > 0) {
         car_shape shape = stage->output_bytes == 0 ? (car_shape){1, {1}} : stage->output_shape;
         return car_graph_add_op(graph, &op, shape, bytes_shape(stage->held_bytes), CAR_U8);

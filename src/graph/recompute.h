@@ -13,14 +13,12 @@ typedef struct car_recompute {
     const car_graph *graph;
     bool *dropped; /* by tensor: backward needs it, and it is not held */
     int *again;    /* the operations that run again, in the order of backward */
-    int *
-        /* by operation l: its backward needs again[first_again[l]] .. again[first_again[l] + counts[l] - 1] */
-        first_again;
+    /* By operation l: its backward needs again[first_again[l]] .. again[first_again[l] + counts[l] - 1]. */
+    int *first_again;
     int *counts;  /* by operation */
     int *made_at; /* by operation: its index in `again`; CAR_NONE: it does not run again */
-    bool *
-        /* by buffer: it cannot take over its tensor's memory, because recomputation reads the tensor later */
-        own_grad_buffer;
+    /* By buffer: it cannot take over its tensor's memory, because recomputation reads the tensor later. */
+    bool *own_grad_buffer;
     int again_count;
 } car_recompute;
 

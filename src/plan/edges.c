@@ -31,7 +31,7 @@ struct car_edges {
     int64_t added, below; /* `added` counts all tasks; those below `below` are over */
     record *records;      /* a hash table with open addressing */
     int64_t capacity, used;
-    /* by task number mod seen_capacity: the last task that was found to wait for it, so that each is listed once */
+    /* By task number mod seen_capacity: the last task that was found to wait for it, so that each is listed once. */
     int64_t *seen;
     int64_t seen_capacity;
     int64_t *before;
@@ -179,7 +179,7 @@ static car_status make_room(car_edges *edges) {
     }
     car_status status = car_context_allocate(edges->context, (size_t)capacity, sizeof *seen, &seen);
     if (status == CAR_OK) {
-        /* nobody: between two calls `seen` need not remember anything */
+        /* Nobody: between two calls `seen` need not remember anything. */
         memset(seen, 0xff, (size_t)capacity * sizeof *seen);
         car_context_release(edges->context, edges->seen, (size_t)edges->seen_capacity, sizeof *seen);
         edges->seen = seen;

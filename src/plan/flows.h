@@ -47,7 +47,7 @@ typedef struct car_flow {
     double bytes;
     double left, rate, since; /* left: bytes remaining at time `since`; rate: bytes per second */
     int links[CAR_FLOW_LINKS], link_count;
-    /* neighbours in each link's list of flows; CAR_NONE at the ends */
+    /* Neighbours in each link's list of flows; CAR_NONE at the ends. */
     int before[CAR_FLOW_LINKS], after[CAR_FLOW_LINKS];
 } car_flow;
 

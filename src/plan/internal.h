@@ -121,7 +121,7 @@ typedef enum car_subslot {
 typedef struct car_window {
     const car_plan *plan;
     int device;
-    /* slots begin .. end - 1 of one period; a window that begins at 0 also takes tasks in negative slots */
+    /* Slots begin .. end - 1 of one period; a window that begins at 0 also takes tasks in negative slots. */
     int64_t begin, end;
     int64_t steps;
     car_task_list *list;

@@ -181,9 +181,8 @@ typedef struct car_machine {
     bool in_order;    /* ranks compute in the table's order */
     bool orders_sums; /* sums queue up for one link and take time on it */
     bool steady;      /* the counted steps have begun */
-    /* everything counted is over; only the last step still runs */
-    bool known;
-    int64_t end;                                           /* number of slots in the run */
+    bool known;       /* everything counted is over; only the last step still runs */
+    int64_t end;      /* number of slots in the run */
     int64_t distances[CAR_MACHINE_AHEAD], broadcast_ahead; /* how many slots ahead receives and broadcasts are posted */
     int64_t reach;                                         /* the largest of them */
     double moment;                                         /* times closer than this are equal */
@@ -200,7 +199,7 @@ typedef struct car_machine {
     car_runner *runners;
     car_ready_heap ready;    /* runners whose next task could run */
     car_ready_heap unlisted; /* runners whose next task is not listed yet */
-    /* a tree of minima over the runners' phases: [1] is the root, the leaves start at [leaves] */
+    /* A tree of minima over the runners' phases: [1] is the root, the leaves start at [leaves]. */
     double *slowest;
     /* Messages and collectives. */
     double *closes; /* by bundle: if it is the last one of an all-reduce bucket, the bytes of the bucket; else 0 */
@@ -246,7 +245,7 @@ static inline car_machine_wait *car_machine_wait_of(const car_machine_rank *rank
 /* machine_list.c */
 void car_machine_release_tasks(car_machine *machine, car_machine_rank *rank);
 void car_machine_append(car_machine_rank *rank, car_machine_line *line, int task);
-/* removes the first of a line that is not empty */
+/* Removes the first of a line that is not empty. */
 int car_machine_take(car_machine_rank *rank, car_machine_line *line);
 /* Lists what a rank needs now; lists a runner's next task, where all its tasks are on one rank. */
 car_status car_machine_list(car_machine *machine, int at);

@@ -14,7 +14,7 @@
 
 enum {
     ALIGNMENT = 64, /* bytes: pieces start at vector boundaries */
-    /* the default minimum size of a piece: a smaller one is not worth its latency on current networks */
+    /* The default minimum size of a piece: a smaller one is not worth its latency on current networks. */
     LEAST_BYTES = 4 << 20,
     MOST_ADDED = 256 /* by default, the pieces of all sums of a step are at most this many more than the sums */
 };

@@ -47,7 +47,7 @@ struct car_placement_class {
     /* ---- the executor ---- */
     int64_t (*slots_ahead)(const car_plan *plan, const car_task *task); /* NULL: always 2k; see car_plan_slots_ahead */
     int (*group_of_device)(const car_plan *plan, int device);           /* NULL: all devices form one group */
-    /* the default sum order is by worker: sums travel once per step instead of once per micro-batch */
+    /* The default sum order is by worker: sums travel once per step instead of once per micro-batch. */
     bool sums_by_worker;
     bool roams;             /* in the cycle, a worker's micro-batches move between devices */
     bool keeps_no_distance; /* in the cycle, the plan's messages do not hold ranks apart, so beats must */

@@ -41,8 +41,8 @@ typedef struct car_ledger {
     car_change *changes;
     int count, capacity;
     int *alive, *most; /* scratch of car_ledger_close, by bundle */
-    /* set by the caller after opening: it counts copies of weights (in the precision used for computing), otherwise
-     * sums */
+    /* Set by the caller after opening: it counts copies of weights (in the precision used for computing), otherwise
+     * sums. */
     bool copies;
 } car_ledger;
 

@@ -17,15 +17,14 @@
 typedef struct car_script_fact {
     int64_t needed;    /* the task is part of the run */
     int64_t sum_again; /* the device uses the sum again */
-    int64_t weights_again
-        /* the device uses these weights again: [0] the task's bundle (for an update, the version before it), [1] the
-         * stage's ties */
-        [2];
+    /* The device uses these weights again: [0] the task's bundle (for an update, the version before it), [1] the
+     * stage's ties. */
+    int64_t weights_again[2];
     int64_t passed;     /* a receive of weights: this device sends them on */
     bool passed_before; /* and does so before using them */
     car_copy copy[2];   /* which copy of the weights it uses, sends or brings; indexed like weights_again */
     bool renewed;       /* a send of weights: an update before it makes the next version from them */
-    /* a backward: late: it is the first to add to a received sum; finishes: it is the last to add */
+    /* A backward: late: it is the first to add to a received sum; finishes: it is the last to add. */
     bool late, finishes;
     bool begins; /* a backward: it starts a new sum */
     int leg;     /* see car_usage_leg: which of the sums of its bundle and step on this device */

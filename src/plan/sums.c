@@ -180,7 +180,7 @@ void car_window_ties(car_window *window, const car_task *task, int64_t n) {
     const car_plan *plan = window->plan;
     bool backward = task->kind == CAR_TASK_BACKWARD;
     bool alone = car_plan_reduces(plan); /* collectives: every worker has its own ranks, and all of them update */
-    /* the first of those that finish a sum: each worker's last one, or only the step's last one */
+    /* The first of those that finish a sum: each worker's last one, or only the step's last one. */
     int workers = plan->config.workers, last = plan->batches - (alone ? workers : 1);
     for (int b = plan->stages; b < plan->partition->bundle_count; b++) {
         const car_bundle *tied = &plan->partition->bundles[b];

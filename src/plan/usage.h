@@ -13,10 +13,10 @@
 
 typedef enum car_resource_kind {
     CAR_RESOURCE_WEIGHTS = 1, /* the place that holds a version of a bundle */
-    /* the same place, for the update that makes the next version from it (zero): the version may be sent on before */
+    /* The same place, for the update that makes the next version from it (zero): the version may be sent on before. */
     CAR_RESOURCE_SOURCE,
     CAR_RESOURCE_SUM, /* a piece of the sum of a bundle and step, received or begun on this rank */
-    /* the gradient of the worker that adds to that sum next, or the sum of that worker's own gradients */
+    /* The gradient of the worker that adds to that sum next, or the sum of that worker's own gradients. */
     CAR_RESOURCE_OWN,
     CAR_RESOURCE_TAPE,    /* the activations of a micro-batch */
     CAR_RESOURCE_CHANNEL, /* keeps messages with one tag to one device in order */
@@ -72,7 +72,7 @@ static inline car_resource_kind car_use_kind(const car_use *use) {
 
 /* What a rank permanently holds of a bundle. */
 typedef struct car_holding {
-    /* number of versions held permanently, 1 or 2; 0: nothing, or (zero's cycle) only copies that pass through */
+    /* Number of versions held permanently, 1 or 2; 0: nothing, or (zero's cycle) only copies that pass through. */
     int places;
     int block;  /* the bundle in whose block its weights lie: its home if that is on this rank */
     bool owned; /* zero: this rank makes its versions */

@@ -32,9 +32,8 @@ static void find_owned(car_usage *usage) {
     for (int b = 0; b < usage->bundles; b++) {
         const car_bundle *bundle = &usage->plan->partition->bundles[b];
         bool owned = bundle->bytes > 0 && car_plan_owner(usage->plan, 0, bundle->home) == usage->rank;
-        owned =
-            /* a tied bundle lies in its home's block */
-            owned && (b < usage->plan->stages || !car_plan_has_chains(usage->plan));
+        /* With chains, a tied bundle lies in its home's block. */
+        owned = owned && (b < usage->plan->stages || !car_plan_has_chains(usage->plan));
         usage->holdings[b] = (car_holding){.places = owned && !usage->moves ? 1 : 0, .block = b, .owned = owned};
     }
 }

@@ -77,7 +77,7 @@ static car_validate_subslot subslot_of(const car_validation *v, const car_task *
     case CAR_TASK_REDUCE:
         return CAR_VALIDATE_REDUCE;
     case CAR_TASK_UPDATE:
-        /* the text tells: with a micro-batch it comes after that one's backward, else before its first use */
+        /* The text tells: with a micro-batch it comes after that one's backward, else before its first use. */
         if (v->custom) {
             return task->micro_batch == CAR_NONE ? CAR_VALIDATE_UPDATE_BEFORE : CAR_VALIDATE_UPDATE_AFTER;
         }

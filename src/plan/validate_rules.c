@@ -11,7 +11,7 @@
 
 int64_t car_validate_slot(const car_validation *v, int64_t step, int micro_batch, int stage, bool backward) {
     int64_t S = v->stages, N = v->workers, k = v->per_worker, i = micro_batch, MN = v->batches, n = step * MN + i;
-    /* position within a worker's micro-batch, if it never waits */
+    /* Position within a worker's micro-batch, if it never waits. */
     int64_t inside = backward ? 2 * S - 1 - stage : stage;
     bool flush = v->config.rule == CAR_RULE_GPIPE ||
                  (v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_PIPELINE);
@@ -38,9 +38,8 @@ int64_t car_validate_slot(const car_validation *v, int64_t step, int micro_batch
 int64_t car_validate_version(const car_validation *v, int64_t step, int micro_batch, int home) {
     bool stale = false;
     if (v->config.rule == CAR_RULE_CDP_V1 || v->config.rule == CAR_RULE_2BW) {
-        stale =
-            /* only a worker's first one of the step: the update is made before it begins the others */
-            micro_batch < v->workers;
+        /* Only a worker's first one of the step: the update is made before it begins the others. */
+        stale = micro_batch < v->workers;
     } else if (v->config.rule == CAR_RULE_CDP_V2) {
         stale = micro_batch < v->workers &&
                 v->per_worker * (micro_batch + 1) + home < v->stages + v->config.freshness_slack;

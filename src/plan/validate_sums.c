@@ -193,7 +193,7 @@ static bool is_as_said(const car_validation *v, const car_task *task, const sum 
         return s->complete == finished && s->last == task->micro_batch;
     }
     if (v->spread) {
-        /* a collective made it, so no micro-batch was the last */
+        /* A collective made it, so no micro-batch was the last. */
         return finished && s->complete && task->micro_batch != CAR_NONE;
     }
     return s->complete == finished && s->added == added_by(v, task);
@@ -327,7 +327,7 @@ static car_status update(replay *r, int index) {
  * last version exists. */
 static bool is_wanted_by(const car_validation *v, int64_t step, int bundle, int worker) {
     bool fresh = car_validate_version(v, step + 1, worker, bundle) == step + 1;
-    /* if its first micro-batch of the next step does not use it, its second one does */
+    /* If its first micro-batch of the next step does not use it, its second one does. */
     bool later = v->config.accumulate > 1;
     return step + (fresh || later ? 1 : 2) < v->steps || worker == v->workers - 1;
 }

@@ -405,7 +405,7 @@ static car_status touch_message(checker *c) {
         return touch_moved(c);
     default:
         CAR_TRY(sends ? CAR_OK : mark_arrival(c));
-        /* a finished sum is read by those who pass it on and by updates, in any order */
+        /* A finished sum is read by those who pass it on and by updates, in any order. */
         return touch_carried(c, sends && task->cargo == CAR_CARGO_FINISHED ? CAR_TOUCH_READ : CAR_TOUCH_WRITE);
     }
 done:

@@ -265,7 +265,7 @@ static car_status bound(car_search *search, const car_choice *choice, car_candid
     CAR_TRY(car_search_find_subject(search, choice, &subject));
     double compute = car_search_compute(subject, partition);
     status = car_search_plan(search, choice, subject, partition, &plan);
-    /* settings that exclude each other, or a plan that is too large */
+    /* Settings that exclude each other, or a plan that is too large. */
     if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) {
         car_context_clear_error(search->context);
         status = CAR_OK;

@@ -194,7 +194,7 @@ done:
 /* `share`: the share of the whole search's budget that may be spent. */
 static bool can_afford(const car_search *search, const car_candidate *c, double share) {
     bool smallest = search->effort <= 0 && c->effort <= search->least_effort;
-    /* a second round may follow */
+    /* A second round may follow. */
     bool more = is_bf16_unknown(search->config) && !search->guesses_bf16 && search->available > 0;
     double most = (more ? 0.5 : 1) * share * CAR_SEARCH_EFFORT;
     return search->config->thorough || smallest || search->effort + c->effort <= most;

@@ -64,7 +64,7 @@ typedef struct car_search {
     double effort;       /* spent so far */
     double least_effort; /* the least that any candidate takes */
     bool cut_short;      /* there are more choices than were listed */
-    /* the speed of bf16 is unknown but memory requires it, so it is assumed to be as fast as fp32 */
+    /* The speed of bf16 is unknown but memory requires it, so it is assumed to be as fast as fp32. */
     bool guesses_bf16;
 } car_search;
 

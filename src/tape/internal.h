@@ -11,7 +11,7 @@ struct car_weights {
     const car_program *program;
     car_arena *arena;
     void **param; /* by parameter, stored layout: the form used for computing */
-    /* by parameter: its fp32 values, where they are kept besides the form used for computing; else NULL */
+    /* By parameter: its fp32 values, where they are kept besides the form used for computing; else NULL. */
     void **master;
     void **derived; /* by operation; NULL if the kernel has no derived form */
 };

@@ -119,7 +119,7 @@ static int64_t ring_offset(const ring *r, int device) {
 static bool tie_is_wanted(const car_window *window, const ring *r, int64_t offset) {
     for (int64_t o = offset; o < r->ranks; o++) {
         int64_t n = r->first_user + ((r->start + o - r->first_user) % r->ranks + r->ranks) % r->ranks;
-        /* each rank's first user is enough: a group has no more ranks than a version has users */
+        /* Each rank's first user is enough: a group has no more ranks than a version has users. */
         if (car_window_runs(window, n)) {
             return true;
         }
@@ -140,7 +140,7 @@ static void add_hops(car_window *window, const ring *r) {
     int64_t mine = ring_offset(r, window->device);
     car_task what = r->tied ? car_window_weights_message(plan, r->bundle, r->version, CAR_NONE)
                             : car_window_finished_sum(plan, r->bundle, r->version);
-    /* the hop to this device and the hop from it */
+    /* The hop to this device and the hop from it. */
     for (int64_t o = mine > 0 ? mine : 1; o <= mine + 1 && o < r->ranks; o++) {
         if (!r->tied || tie_is_wanted(window, r, o)) {
             car_window_message(window, what, ring_device(r, o - 1), hop_slot(plan, r, o - 1), ring_device(r, o),
