@@ -22,10 +22,10 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"workers", "N", "workers, which share a step's micro-batches", CAR_CLI_INT, &o->workers, 1, 1 << 16},
         {"accumulate", "M", "micro-batches that each worker takes in a step, one after the other", CAR_CLI_INT,
          &o->accumulate, 1, 1 << 16},
-        {"sum-order", "HOW", "with --accumulate: add gradients by micro-batch or by worker (by placement)",
+        {"sum-order", "HOW", "with --accumulate: add gradients by micro-batch or by worker (depends on the placement)",
          CAR_CLI_TEXT, &o->sum_order, 0, 0},
-        {"stages", "S", "pieces of the model, a multiple of the workers (as many)", CAR_CLI_INT, &o->stages, 1,
-         1 << 20},
+        {"stages", "S", "how many stages the model is cut into, a multiple of the workers (as many)", CAR_CLI_INT,
+         &o->stages, 1, 1 << 20},
         {"rule", "NAME", "who computes when, with which weights; see below", CAR_CLI_TEXT, &o->rule, 0, 0},
         {"placement", "NAME", "which device computes and holds what; see below", CAR_CLI_TEXT, &o->placement, 0, 0},
         {"partition", "HOW", "flops, time, params, memory or cuts:A,B,...", CAR_CLI_TEXT, &o->partition, 0, 0},
@@ -36,32 +36,32 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"threads", "P", "threads that share the work, for shared (as many as workers)", CAR_CLI_INT, &o->threads, 1,
          1 << 16},
         {"ranks", "R", "ranks that share the workers, for replica (as many)", CAR_CLI_INT, &o->ranks, 1, 1 << 16},
-        {"machines", "M", "that the ranks are spread over, for replica and zero", CAR_CLI_INT, &o->machines, 1,
+        {"machines", "M", "machines that the ranks are spread over, for replica and zero", CAR_CLI_INT, &o->machines, 1,
          1 << 16},
-        {"mapping", "HOW", "interleaved or contiguous workers on ranks and machines (the better)", CAR_CLI_TEXT,
+        {"mapping", "HOW", "place workers on ranks and machines interleaved or contiguous (the better)", CAR_CLI_TEXT,
          &o->mapping, 0, 0},
         {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
          1 << 20},
-        {"zero-copies", "N", "zero, but for dp: copies of a version that are passed on, 1 or 2 (2)", CAR_CLI_INT,
+        {"zero-copies", "N", "zero, except under dp: copies of each version that travel, 1 or 2 (2)", CAR_CLI_INT,
          &o->zero_copies, 0, 2},
         {"zero-ahead", "L",
-         "slots before its use in which one of two copies may be sent on; auto, with a cluster, times several: else 2k",
+         "how many slots before its use a copy may be sent on; auto: 2k, or the best of several on --cluster",
          CAR_CLI_AUTO, &o->zero_ahead, 0, 1 << 21},
-        {"piece-bytes", "BYTES", "size of the pieces that sums travel in over ranks; 0: 4 MiB or more (docs/plan.md)",
+        {"piece-bytes", "BYTES", "size of the pieces in which sums travel over ranks; 0: 4 MiB or more (docs/plan.md)",
          CAR_CLI_REAL, &o->piece_bytes, 0, 1e15},
-        {"optimizer", "NAME", "for what it keeps and computes; see below", CAR_CLI_TEXT, &o->optimizer, 0, 0},
-        {"ema", "DECAY", "a moving average of the weights, for what it takes; 0: none", CAR_CLI_REAL, &o->ema, 0,
+        {"optimizer", "NAME", "the optimizer, for its memory and computation; see below", CAR_CLI_TEXT, &o->optimizer,
+         0, 0},
+        {"ema", "DECAY", "keep a moving average of the weights, for its memory; 0: none", CAR_CLI_REAL, &o->ema, 0,
          0.9999999},
-        {"delay-correction", "HOW", "auto, off or C,A, for the size of its state", CAR_CLI_TEXT, &o->delay_correction,
-         0, 0},
-        {"precision", "P", "fp32 or bf16: of activations and of the weights computed with", CAR_CLI_TEXT, &o->precision,
-         0, 0},
-        {"convolutions", "HOW", "auto: by Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions,
-         0, 0},
-        {"memory", "HOW", "tight: by Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0,
+        {"delay-correction", "HOW", "auto, off or C,A, for its memory", CAR_CLI_TEXT, &o->delay_correction, 0, 0},
+        {"precision", "P", "fp32 or bf16, for activations and for the weights used in computing", CAR_CLI_TEXT,
+         &o->precision, 0, 0},
+        {"convolutions", "HOW", "auto: Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions, 0,
          0},
+        {"memory", "HOW", "tight: Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0, 0},
         CAR_CLI_RECOMPUTE_OPTIONS(o),
-        {"profile", NULL, "measure the operations on this machine, save and use that", CAR_CLI_FLAG, &o->profile, 0, 0},
+        {"profile", NULL, "measure the operations on this machine, save and use the times", CAR_CLI_FLAG, &o->profile,
+         0, 0},
         {"profile-file", "FILE", "where measured times are kept (MODEL.profile.json)", CAR_CLI_TEXT, &o->profile_file,
          0, 0},
         {"cluster", "FILE", "also time the plan on the cluster that FILE describes (docs/plan.md)", CAR_CLI_TEXT,
@@ -72,14 +72,14 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
         {"global-batch", "N", "with --recommend: samples of a step (devices times 32 images or 1 sequence)",
          CAR_CLI_INT, &o->global_batch, 1, 1 << 30},
         {"exact", NULL, "with --recommend: only rules without a delay", CAR_CLI_FLAG, &o->exact, 0, 0},
-        {"out", "FILE", "with --recommend: write it for 'carousel train --config'", CAR_CLI_TEXT, &o->out, 0, 0},
+        {"out", "FILE", "with --recommend: write the plan for 'carousel train --config'", CAR_CLI_TEXT, &o->out, 0, 0},
         {"json", NULL, "print JSON", CAR_CLI_FLAG, &o->json, 0, 0},
         {"dump", NULL, "print the whole table of tasks as text (docs/plan.md)", CAR_CLI_FLAG, &o->dump, 0, 0},
         {"edges", NULL, "with --dump: print which tasks wait for which, too", CAR_CLI_FLAG, &o->edges, 0, 0},
         {"custom", NULL, "with --dump: print a schedule to edit and run with train --plan", CAR_CLI_FLAG, &o->custom, 0,
          0},
         {"steps", "T", "steps of the run that --dump prints", CAR_CLI_INT, &o->steps, 1, 1 << 20},
-        {"svg", "FILE", "write a figure, dp beside the cyclic rule", CAR_CLI_TEXT, &o->svg, 0, 0},
+        {"svg", "FILE", "write a figure of dp beside the cyclic rule", CAR_CLI_TEXT, &o->svg, 0, 0},
     };
     char lists[4096];
     car_cli_list_models(lists, sizeof lists);
@@ -90,7 +90,7 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
     return car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
 }
 
-/* What no library call would find. Returns CAR_CLI_GO_ON or the exit code, having said why. */
+/* Checks what no library call would find. Returns CAR_CLI_GO_ON, or the exit code after a message. */
 static int check_options(const car_plan_options *o) {
     car_placement named = CAR_PLACEMENTS;
     bool known = car_placement_is_known(o->placement, &named); /* if not, read_names will say so */
@@ -130,7 +130,7 @@ static int check_options(const car_plan_options *o) {
     return CAR_CLI_GO_ON;
 }
 
-/* Rule, placement, mapping: unknown names are a matter of usage. */
+/* Reads rule, placement, mapping and numbers. Unknown names are usage errors. */
 static car_status read_names(car_context *context, const car_plan_options *o, car_plan_config *config) {
     car_status status = CAR_OK;
     CAR_TRY(car_rule_find(context, o->rule, &config->rule));
@@ -153,7 +153,7 @@ done:
 
 /* ---- the partition --------------------------------------------------------------------------- */
 
-/* "A,B,..." into whole numbers; their order and range are the library's business. */
+/* Reads "A,B,..." as whole numbers; the library checks their order and range. */
 static bool read_cuts(const char *text, int *cuts, int capacity, int *count) {
     *count = 0;
     while (*text) {
@@ -198,7 +198,7 @@ static car_status read_partition(const car_plan_subject *s, car_partition_config
                             "--partition %s: known are flops, time, params, memory and cuts:A,B,...", how);
 }
 
-/* A line where standard error is a terminal. */
+/* Shows a progress line if standard error is a terminal. */
 static void show_round(void *user, int round, int rounds) {
     const car_plan_subject *s = user;
     if (isatty(STDERR_FILENO) == 1) {
@@ -215,7 +215,7 @@ static car_status measure(car_plan_subject *s) {
     return status;
 }
 
-/* Measured costs, where they are asked for; else FLOPs. */
+/* Measured costs if they are asked for, otherwise FLOPs. */
 static car_status find_costs(car_plan_subject *s, bool by_time) {
     const car_plan_options *o = s->options;
     char path[512];
@@ -240,7 +240,7 @@ done:
     return status;
 }
 
-/* Several workers on a rank or a machine: spread over the cycle they need less memory, side by side they send less. */
+/* With several workers on a rank or machine: spread over the cycle they need less memory; adjacent ones send less. */
 static car_status choose_mapping(car_plan_subject *s, car_plan_config *config) {
     bool fewer = car_placement_info_of(config->placement)->fewer_ranks && config->ranks;
     bool several = (fewer && config->ranks < config->workers) || s->options->machines > 1;
@@ -270,7 +270,7 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, car_pla
     CAR_TRY(find_costs(s, cut->measure == CAR_MEASURE_TIME));
     cut->costs = &s->costs;
     car_optimizer_config optimizer = car_cli_plan_optimizer(s, config);
-    if (o->memory_limit && !o->compare) { /* what a rank holds depends on its workers, so these are chosen first */
+    if (o->memory_limit && !o->compare) { /* what a rank holds depends on its workers, so the mapping is chosen first */
         CAR_TRY(car_cli_cut_graph(s->graph, NULL, NULL, config, &optimizer, cut, &s->partition));
         CAR_TRY(choose_mapping(s, config));
         car_partition_destroy(s->partition);
@@ -293,7 +293,7 @@ static void tear_down(car_plan_subject *s) {
     car_context_destroy(s->context);
 }
 
-/* ---- what is asked for ----------------------------------------------------------------------- */
+/* ---- actions --------------------------------------------------------------------------------- */
 
 static car_status write_svg(const car_plan_subject *s, const car_plan *plan) {
     char title[128], *svg = NULL;
@@ -322,7 +322,7 @@ done:
     return status;
 }
 
-/* --recommend: the search builds models and partitions for itself, but for what is measured. */
+/* --recommend: the search builds its own models and partitions, except for measured ones. */
 static car_status recommend(car_plan_subject *s, const car_plan_config *config, int argc, char **argv) {
     car_choice_fixed fixed = car_cli_plan_typed(argc, argv, s->options);
     car_status status = CAR_OK;

@@ -1,4 +1,4 @@
-/* `carousel plan --cluster`: the plan on a cluster that is only described. */
+/* `carousel plan --cluster`: predicts how long a step takes on a described cluster. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -13,7 +13,7 @@ car_status car_cli_plan_read_cluster(car_plan_subject *s) {
         cost += s->costs.forward[l] + s->costs.backward[l];
     }
     cost *= 1 + s->partition->recomputation.cost;
-    /* A profile is in seconds already. */
+    /* A profile is already in seconds. */
     s->compute = s->measured ? cost : cost / car_cluster_flops(&s->cluster, s->options->shape.precision);
 done:
     return status;
@@ -106,7 +106,7 @@ static void add_link(cJSON *object, const char *name, const car_link *link, bool
     car_cli_plan_json_number(item, "latency", link->latency, ok);
 }
 
-/* As it can be read back. */
+/* In the format that can be read back. */
 cJSON *car_cli_plan_json_cluster(const car_plan_subject *s) {
     const car_cluster *c = &s->cluster;
     cJSON *object = cJSON_CreateObject();

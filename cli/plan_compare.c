@@ -13,11 +13,11 @@ typedef struct row {
     car_rule rule;
     car_placement placement;
     car_prediction predicted;
-    car_timing timing; /* on the cluster, if there is one; not of shared */
-    int ahead;         /* --zero-ahead as it was chosen on the cluster; 0: it was not */
+    car_timing timing; /* on the cluster, if there is one; not for shared */
+    int ahead;         /* the chosen --zero-ahead on the cluster; 0: none was chosen */
 } row;
 
-/* A rule and placement that go together, but not with these sizes or options. */
+/* A rule and placement that go together in general, but not with these sizes or options. */
 typedef struct missing {
     car_rule rule;
     car_placement placement;
@@ -34,7 +34,7 @@ static bool is_one_process(car_placement placement) {
     return car_placement_info_of(placement)->one_process;
 }
 
-/* A process's threads share their memory, so there the whole is what one device holds. */
+/* The threads of a process share their memory, so there one device holds everything. */
 static double per_device(const row *r) {
     return (double)(is_one_process(r->placement) ? r->predicted.timed.peak : r->predicted.timed.device_peak);
 }
@@ -49,7 +49,8 @@ static int devices(const row *r) {
 
 /* ---- collecting ------------------------------------------------------------------------------ */
 
-/* Options that a rule or placement has no use for are left out; those that it has, but not with this value, are not. */
+/* Leaves out options that a rule or placement does not use. Options that it uses stay, even if it refuses their
+ * value. */
 static car_plan_config config_of(const car_plan_config *base, car_rule rule, car_placement placement) {
     car_plan_config config = *base;
     bool moves = car_placement_info_of(placement)->owned && car_rule_info_of(rule)->spaced;
@@ -63,7 +64,7 @@ static car_plan_config config_of(const car_plan_config *base, car_rule rule, car
     return config;
 }
 
-/* Notes what the context says, unless these two never go together. */
+/* Keeps the context's message as the reason, unless these two never go together. */
 static void leave_out(const car_plan_subject *s, const car_plan_config *config, table *t) {
     const car_plan_config plain = {.workers = config->workers, .rule = config->rule, .placement = config->placement};
     missing *m = &t->left_out[t->left_out_count];
@@ -116,7 +117,7 @@ static car_status add_rules(const car_plan_subject *s, const car_plan_config *ba
     return status;
 }
 
-/* Rows stand in the order of placements, and in each the baselines first. */
+/* Rows are sorted by placement, and within each the baselines come first. */
 static car_status collect(const car_plan_subject *s, const car_plan_config *base, table *t) {
     static const car_lateness order[] = {CAR_LATE_NEVER, CAR_LATE_EVERYWHERE, CAR_LATE_PARTLY};
     car_status status = CAR_OK;
@@ -141,7 +142,7 @@ static void print_row(const row *r, FILE *stream) {
             p->gradient_delay, 100 * p->timed.idle, p->timed.step_time);
 }
 
-/* The second table: what the cluster makes of it. */
+/* The second table: times on the cluster. */
 static void print_timings(const car_plan_subject *s, const table *t, FILE *stream) {
     fputc('\n', stream);
     car_cli_plan_describe_cluster(s, stream);
@@ -185,7 +186,7 @@ static const row *find(const table *t, car_rule rule, car_placement placement) {
     return NULL;
 }
 
-/* The first row of a rule under a placement of some kind. */
+/* The first row of a rule under a placement with some property. */
 static const row *find_where(const table *t, car_rule rule, bool (*is)(car_placement placement)) {
     for (int n = 0; n < t->count; n++) {
         if (t->rows[n].rule == rule && is(t->rows[n].placement)) {
@@ -195,13 +196,13 @@ static const row *find_where(const table *t, car_rule rule, bool (*is)(car_place
     return NULL;
 }
 
-/* Each device has stages of its own. */
+/* True if each device has its own stages. */
 static bool is_pipeline(car_placement placement) {
     const car_placement_info *info = car_placement_info_of(placement);
     return info->by_stage && !info->repeated;
 }
 
-/* Each device has all weights and its own workers. */
+/* True if each device has all weights and its own workers. */
 static bool is_copy(car_placement placement) {
     const car_placement_info *info = car_placement_info_of(placement);
     return !info->by_stage && info->repeated;
@@ -218,30 +219,30 @@ static void print_legend(FILE *stream) {
           stream);
 }
 
-/* ---- what the table shows against the cycle -------------------------------------------------- */
+/* ---- where the cycle loses ----------------------------------------------------------------------- */
 
-/* A number as the table shows it. */
+/* A number as shown in the table. */
 typedef struct shown {
-    const char *what, *behind; /* "a step takes", " a device" */
+    const char *what, *after; /* "a step takes", " a device" */
     double value;
     char text[24];
 } shown;
 
 enum { SHOWN_STEP, SHOWN_TIME, SHOWN_DEVICE, SHOWN_TOTAL, SHOWN_WEIGHTS, SHOWN_MEMORY, SHOWN_NUMBERS };
 
-static shown show_bytes(const char *what, const char *behind, double bytes) {
-    shown s = {.what = what, .behind = behind, .value = bytes};
+static shown show_bytes(const char *what, const char *after, double bytes) {
+    shown s = {.what = what, .after = after, .value = bytes};
     snprintf(s.text, sizeof s.text, "%s", car_cli_bytes(bytes).text);
     return s;
 }
 
-/* The columns that say how long a step takes and what is held. Those that are not there are 0. */
+/* Lists the columns for step time and memory. Columns that the table does not have are 0. */
 static void list_shown(const car_plan_subject *s, const row *r, shown out[SHOWN_NUMBERS]) {
     bool timed = s->options->cluster && !is_one_process(r->placement);
     const char *where = is_one_process(r->placement) ? "" : " a device";
-    out[SHOWN_STEP] = (shown){.what = "a step takes", .behind = "", .value = timed ? r->timing.step : 0};
+    out[SHOWN_STEP] = (shown){.what = "a step takes", .after = "", .value = timed ? r->timing.step : 0};
     snprintf(out[SHOWN_STEP].text, sizeof out->text, "%s", car_cli_seconds(out[SHOWN_STEP].value).text);
-    out[SHOWN_TIME] = (shown){.what = "the time is", .behind = "", .value = r->predicted.timed.step_time};
+    out[SHOWN_TIME] = (shown){.what = "the time is", .after = "", .value = r->predicted.timed.step_time};
     snprintf(out[SHOWN_TIME].text, sizeof out->text, "%.2f", r->predicted.timed.step_time);
     out[SHOWN_DEVICE] = show_bytes("activations are", where, per_device(r));
     out[SHOWN_TOTAL] = show_bytes("activations are", " in total", *where ? (double)r->predicted.timed.peak : 0);
@@ -249,7 +250,7 @@ static void list_shown(const car_plan_subject *s, const row *r, shown out[SHOWN_
     out[SHOWN_MEMORY] = show_bytes("memory is", where, timed ? car_cli_plan_memory(&r->predicted) : 0);
 }
 
-/* All in which the table shows more for the cycle than for dp: "a step takes 3.23 s, not 740 ms; ...". */
+/* Lists everything for which the table shows more for the cycle than for dp: "a step takes 3.23 s, not 740 ms; ...". */
 static void list_drawbacks(const car_plan_subject *s, const row *cycle, const row *dp, char *text, size_t capacity) {
     shown ours[SHOWN_NUMBERS], theirs[SHOWN_NUMBERS];
     size_t used = 0;
@@ -264,12 +265,12 @@ static void list_drawbacks(const car_plan_subject *s, const row *cycle, const ro
         }
         slower |= n == SHOWN_STEP;
         used += (size_t)snprintf(text + used, capacity - used, "%s%s %s%s, not %s", used ? "; " : "", ours[n].what,
-                                 ours[n].text, ours[n].behind, theirs[n].text);
+                                 ours[n].text, ours[n].after, theirs[n].text);
     }
 }
 
-/* A line for each placement and cyclic rule of every placement that the table shows slower or hungrier than dp there;
- * rules of which it shows the same share one. Returns how many. */
+/* Prints a line for each placement and cyclic rule that the table shows slower or hungrier than dp in that
+ * placement. Rules with the same numbers share a line. Returns the number of lines. */
 static int print_drawbacks(const car_plan_subject *s, const table *t, FILE *stream) {
     char text[CAR_RULES][384], names[128];
     int said = 0;
@@ -300,7 +301,7 @@ static int print_drawbacks(const car_plan_subject *s, const table *t, FILE *stre
     return said;
 }
 
-/* Where the cycle is not the best choice, from the numbers of the table. */
+/* Says where the cycle is not the best choice, from the numbers of the table. */
 static void print_judgement(const car_plan_subject *s, const car_plan_config *base, const table *t, FILE *stream) {
     const row *accumulate = find_where(t, CAR_RULE_ACCUMULATE, is_one_process);
     const row *cycle = find_where(t, CAR_RULE_CDP_V2, is_one_process);
@@ -350,7 +351,7 @@ static void print_judgement(const car_plan_subject *s, const car_plan_config *ba
     }
 }
 
-/* Those with the same reason in one line. */
+/* Those with the same reason share a line. */
 static void print_left_out(const table *t, FILE *stream) {
     bool said[MOST_ROWS] = {false};
     for (int n = 0; n < t->left_out_count; n++) {

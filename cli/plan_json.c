@@ -1,4 +1,4 @@
-/* `carousel plan --json`: the same as the page, for machines. */
+/* `carousel plan --json`: the content of the page as JSON. */
 #include <cjson/cJSON.h>
 
 #include "carousel/convention.h"
@@ -52,7 +52,7 @@ static int stage_of_op(const car_partition *partition, int op) {
     return CAR_NONE;
 }
 
-/* The lowest stage that uses it: where a parameter belongs. */
+/* The home of a parameter: the lowest stage that uses it. */
 static int stage_of_param(const car_plan_subject *s, int param) {
     for (int l = 0; l < car_graph_op_count(s->graph); l++) {
         const car_op *op = car_graph_op(s->graph, l);
@@ -141,7 +141,7 @@ cJSON *car_cli_plan_json_prediction(const car_prediction *p) {
     return ok ? object : NULL;
 }
 
-/* Of many ranks nobody reads a list. */
+/* Nobody reads a list of more ranks. */
 enum { MOST_RANKS = 64 };
 
 static car_status add_ranks(const car_plan_subject *s, const car_plan *plan, cJSON *root, bool *ok) {
@@ -204,7 +204,7 @@ static void add_config(const car_plan_subject *s, const car_plan *plan, cJSON *r
     car_cli_plan_json_number(root, "held_bytes", (double)s->partition->held_bytes, ok);
 }
 
-/* Beside the same plan without recomputation; nothing if there is none. */
+/* Compares with the same plan without recomputation; adds nothing if there is no recomputation. */
 static void add_recomputation(const car_plan_subject *s, cJSON *root, bool *ok) {
     const car_recomputation *r = &s->partition->recomputation;
     if (!s->partition->recompute) {

@@ -1,4 +1,4 @@
-/* The optimizer in `carousel plan`: what it keeps, and what Muon computes. */
+/* The optimizer in `carousel plan`: what state it keeps, and what Muon computes. */
 #include <cjson/cJSON.h>
 
 #include "carousel/convention.h"
@@ -16,7 +16,7 @@ done:
     return status;
 }
 
-/* What `auto` is depends on the rule, and --compare has them all. */
+/* `auto` depends on the rule, and --compare shows all rules. */
 car_optimizer_config car_cli_plan_optimizer(const car_plan_subject *s, const car_plan_config *plan) {
     car_optimizer_config optimizer = s->optimizer;
     if (car_cli_correction_is_auto(s->options->delay_correction, &optimizer)) {
@@ -30,7 +30,7 @@ int car_cli_plan_states(const car_plan_subject *s, const car_plan_config *plan) 
     return car_optimizer_config_states(&optimizer);
 }
 
-/* ---- what it keeps --------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 car_status car_cli_plan_predict(const car_plan_subject *s, const car_plan *plan, car_prediction *out) {
     car_optimizer_config optimizer = car_cli_plan_optimizer(s, car_plan_config_of(plan));
@@ -46,8 +46,8 @@ car_status car_cli_plan_predict_rank(const car_plan_subject *s, const car_plan *
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
 typedef struct muon_work {
-    double plain, done; /* operations of an update of all parameters, as plain products and as computed */
-    double share;       /* of a step's operations, on the device where it is most */
+    double plain, done; /* operations per update of all parameters: as plain products, and as actually computed */
+    double share;       /* share of a step's operations, on the device where it is largest */
 } muon_work;
 
 static double stage_flops(const car_partition *p, int stage) {
@@ -58,8 +58,8 @@ static double stage_flops(const car_partition *p, int stage) {
     return sum;
 }
 
-/* The share of a device that updates stages from `first` on and computes stages from `from` on, up to the one before the
- * end, for `passes` micro-batches in a step. */
+/* Muon's share on a device that updates stages first .. end - 1 and computes stages from .. to - 1 for `passes`
+ * micro-batches per step. */
 static double share_of(const car_partition *p, int first, int end, int from, int to, double passes) {
     double update = 0, work = 0;
     for (int j = first; j < end; j++) {

@@ -1,4 +1,4 @@
-/* The page of `carousel plan`: the partition, one cycle, what it will need. */
+/* The page of `carousel plan`: the partition, one cycle, and what a run will need. */
 #include <math.h>
 #include <string.h>
 
@@ -60,7 +60,7 @@ static void print_partition(const car_plan_subject *s, FILE *stream) {
 
 /* ---- convolutions ---------------------------------------------------------------------------- */
 
-/* How many there are, and the names of those by Winograd's algorithm, in lines of a readable length. */
+/* Prints how many there are, and the names of those that use Winograd's algorithm, wrapped. */
 static void print_convolutions(const car_plan_subject *s, FILE *stream) {
     enum { LINE = 100 };
     int all = 0, winograd = 0, column = LINE;

@@ -1,5 +1,5 @@
-/* `carousel plan --recommend`: which plan to take. The search is the library's (carousel/recommend.h); this asks for it,
- * and writes what it found as JSON and as a configuration for `carousel train`. */
+/* `carousel plan --recommend`: which plan to take. The library searches (carousel/recommend.h). This file calls it,
+ * and writes the result as JSON and as a configuration for `carousel train`. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "plan.h"
 #include "recompute.h"
 
-/* What of the available memory a run may plan with: the rest is for kernels, data and the system. */
+/* The share of the available memory that a run may use; the rest is for kernels, data and the system. */
 static const double usable = 0.8;
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *
     return CAR_CLI_GO_ON;
 }
 
-/* Samples of a step, if they are not given: an ordinary micro-batch for each device. */
+/* The default number of samples per step: an ordinary micro-batch for each device. */
 static int64_t default_global_batch(const car_plan_subject *s, const car_choice_fixed *fixed, int64_t devices) {
     const car_plan_options *o = s->options;
     const car_model_info *model = car_model_find(o->model);
@@ -80,16 +80,16 @@ static int64_t default_global_batch(const car_plan_subject *s, const car_choice_
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-/* A line on a terminal; elsewhere one every so many seconds, for logs. */
-typedef struct teller {
+/* Progress: a line on a terminal; otherwise a line every few seconds, for logs. */
+typedef struct progress_state {
     bool terminal, shown;
-    bool seconds; /* steps have a length; without a cluster or a profile they are only compared */
+    bool seconds; /* true if steps have a length in seconds; without a cluster or a profile they are only compared */
     double begun, last;
-} teller;
+} progress_state;
 
-static void tell(void *user, bool listing, int timed, int candidates, double best) {
+static void show_progress(void *user, bool listing, int timed, int candidates, double best) {
     static const double patience = 1, pause = 10; /* seconds */
-    teller *t = user;
+    progress_state *t = user;
     double now = car_clock_seconds();
     if (now - t->begun < patience || now - t->last < (t->terminal ? 0.1 : pause)) {
         return;
@@ -120,7 +120,7 @@ static void add_text(cJSON *object, const char *name, const char *value, bool *o
     *ok = cJSON_AddStringToObject(object, name, value) && *ok;
 }
 
-/* Options of `carousel train`; what is left out has its default there, too. */
+/* The options for `carousel train`. What is left out has the same default there. */
 static cJSON *config_of(const car_plan_subject *s, const car_choice *choice) {
     const car_plan_options *o = s->options;
     const car_plan_config *p = &choice->plan;
@@ -192,7 +192,7 @@ done:
     return status;
 }
 
-/* ---- for machines ---------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static const char *reason_text(car_reason reason) {
     static const char *const texts[] = {"best",  "late",  "equal",  "computes", "links",
@@ -276,7 +276,7 @@ static car_status print_json(const car_plan_subject *s, const car_recommend_conf
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-/* The library says what is least; here is by how much it misses. */
+/* The library names the smallest plan; this says by how much it does not fit. */
 static car_status refuse(const car_plan_subject *s, const car_recommendation *r) {
     const car_recommended *least = &r->rows[0];
     const car_plan_config *p = &least->choice.plan;
@@ -328,11 +328,11 @@ car_status car_cli_plan_recommend(car_plan_subject *s, const car_plan_config *gi
     car_recommend_config config;
     car_recommendation found = {0};
     double now = car_clock_seconds();
-    teller progress = {.terminal = isatty(STDERR_FILENO) == 1, .begun = now, .last = now};
+    progress_state progress = {.terminal = isatty(STDERR_FILENO) == 1, .begun = now, .last = now};
     car_status status = CAR_OK;
     CAR_TRY(configure(s, given, fixed, &config));
     progress.seconds = s->options->cluster || s->measured;
-    config.progress = tell;
+    config.progress = show_progress;
     config.user = &progress;
     status = car_recommend(s->context, &config, &found);
     if (progress.terminal && progress.shown) {

@@ -1,4 +1,4 @@
-/* `carousel plan --recommend` for people: the plan to take, the runners-up, and why they are not it. */
+/* Prints the result of `carousel plan --recommend` for people: the plan to take, the runners-up, and why they lose. */
 #include "carousel/convention.h"
 #include "plan.h"
 #include "recompute.h"
@@ -7,7 +7,7 @@ static bool is_cyclic(const car_recommended *row) {
     return car_rule_info_of(row->choice.plan.rule)->cyclic;
 }
 
-/* "1.23 s", or without seconds a share of the best's. */
+/* "1.23 s", or without seconds a multiple of the best one's. */
 static car_cli_bytes_text step_text(const car_plan_subject *s, const car_recommendation *r,
                                     const car_recommended *row) {
     car_cli_bytes_text text;
@@ -152,7 +152,7 @@ static void print_best(const car_plan_subject *s, const car_recommend_config *co
     print_delay(best, stream);
 }
 
-/* Whether the cycle is the one to take, and if not, what it would cost. */
+/* Says whether to use the cycle, and if not, what it would cost. */
 static void print_verdict(const car_plan_subject *s, const car_recommendation *r, FILE *stream) {
     const car_recommended *best = &r->rows[0];
     char why[512];
@@ -224,7 +224,7 @@ void car_cli_plan_print_recommendation(const car_plan_subject *s, const car_reco
             (long long)r->candidates, (long long)r->over_memory, (long long)r->timed);
     if (r->skipped > 0) {
         fprintf(stream,
-                ", but for %lld that were too much to time: narrow the search with --rule, --placement or "
+                ", except for %lld that were too large to time: narrow the search with --rule, --placement or "
                 "--workers",
                 (long long)r->skipped);
     }

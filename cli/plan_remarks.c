@@ -1,14 +1,15 @@
-/* Plain sentences where something is off, or would be found out later by somebody else. */
+/* The remarks of `carousel plan`: plain sentences about what is unusual, or what a user would otherwise find out
+ * later. */
 #include <stdarg.h>
 
 #include "plan.h"
 
-/* Above this share of dp's peak nobody speaks of half. */
+/* Above this share of dp's peak, a model is said to be unable to halve. */
 static const double cannot_halve = 0.6;
 
 static void say(FILE *stream, int *count, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* One remark, wrapped. */
+/* Prints one remark, wrapped. */
 static void say(FILE *stream, int *count, const char *format, ...) {
     enum { WRAP = 112 };
     char text[1024];
@@ -38,7 +39,7 @@ static void say(FILE *stream, int *count, const char *format, ...) {
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* Share of what is held that the first third of the forward's time leaves behind. */
+/* The share of all held bytes that the first third of the forward's time saves. */
 static double stored_early(const car_plan_subject *s) {
     double total = 0, before = 0;
     int ops = car_graph_op_count(s->graph), l = 0;
@@ -53,13 +54,13 @@ static double stored_early(const car_plan_subject *s) {
 }
 
 static void remark_limit(const car_plan_subject *s, const car_plan *plan, FILE *stream, int *count) {
-    /* As a share of dp's peak, like the table's: that counts gradients of activations too. */
+    /* As a share of dp's peak, like the table's numbers, which include gradients of activations. */
     double limit = s->partition->limit * (double)s->partition->held_bytes / (double)s->partition->curve.peak;
     if (limit > cannot_halve && car_plan_is_cyclic(plan) && !s->partition->recompute) {
         say(stream, count,
-            "This model cannot halve: the first third of its forward leaves %.0f %% of what is held for backward, and "
-            "that is held longest. No schedule that neither recomputes nor idles goes below %.2f of dp's peak; "
-            "--recompute does.",
+            "This model cannot halve: the first third of its forward saves %.0f %% of what is held for backward, and "
+            "holds it longest. Without recomputing or idling, no schedule goes below %.2f of dp's peak; --recompute "
+            "does.",
             100 * stored_early(s), limit);
     }
 }
@@ -79,8 +80,8 @@ static void remark_empty(const car_plan_subject *s, FILE *stream, int *count) {
     }
     if (empty > 0) {
         say(stream, count,
-            "%s %s%s %s empty (%d of %d): %s. That is legal, an empty "
-            "stage takes no time; fewer stages or another --partition avoid it.",
+            "%s %s%s %s empty (%d of %d): %s. That is allowed: an empty "
+            "stage takes no time. Fewer stages or another --partition avoid it.",
             empty == 1 ? "Stage" : "Stages", list, empty > listed ? ", ..." : "", empty == 1 ? "is" : "are", empty,
             p->stage_count,
             p->measure == CAR_MEASURE_CUTS ? "cuts coincide" : "one operation there is longer than a stage's share");
@@ -106,12 +107,11 @@ static void remark_uneven(const car_plan_subject *s, const car_plan *plan, const
     }
     char way_out[160] = "one operation alone takes as long, so finer stages would not help.";
     if (longest > 1.5 * longest_operation(s)) {
-        snprintf(way_out, sizeof way_out, "finer stages (--stages %d) bring it nearer.", 2 * s->partition->stage_count);
+        snprintf(way_out, sizeof way_out, "finer stages (--stages %d) would help.", 2 * s->partition->stage_count);
     }
     say(stream, count,
-        "Self-timed, the peak is %.2f of dp's where evenly spaced workers reach %.2f: the longest task takes %.0f %% "
-        "of a "
-        "step, and workers may drift apart by as much; %s",
+        "The self-timed peak is %.2f of dp's; evenly spaced workers would reach %.2f. The longest task takes %.0f %% "
+        "of a step, and workers may drift from their places by that much: %s",
         p->peak_ratio_to_dp, p->free_running, 100 * longest, way_out);
 }
 
@@ -119,12 +119,12 @@ static const car_placement_info *placement_of(const car_plan *plan) {
     return car_placement_info_of(car_plan_config_of(plan)->placement);
 }
 
-/* Whether each device has stages of its own. */
+/* True if each device has its own stages. */
 static bool is_pipeline(const car_plan *plan) {
     return placement_of(plan)->by_stage && !placement_of(plan)->repeated;
 }
 
-/* Ranks that hold stages are only as fast as the one with most to do. */
+/* Ranks that hold stages are only as fast as the one with most work. */
 static void remark_idle(const car_plan_subject *s, const car_plan *plan, const car_prediction *p, FILE *stream,
                         int *count) {
     const car_partition *partition = s->partition;
@@ -142,9 +142,8 @@ static void remark_idle(const car_plan_subject *s, const car_plan *plan, const c
         most = share > most ? share : most;
     }
     say(stream, count,
-        "The ranks idle %.0f %% of the time: rank %d has %.0f %% of the work where an even share is %.0f %%. The cuts "
-        "can be "
-        "given by hand: --partition cuts:...",
+        "The ranks idle %.0f %% of the time: rank %d has %.0f %% of the work, an even share would be %.0f %%. You "
+        "can choose the cuts yourself: --partition cuts:...",
         100 * p->timed.idle, slowest, 100 * most, 100.0 / ranks);
 }
 
@@ -162,9 +161,8 @@ static void remark_largest_stage(const car_plan_subject *s, const car_plan *plan
     double average = (double)all / p->stage_count;
     if (placement_of(plan)->owned && p->measure != CAR_MEASURE_PARAMS && (double)most > 2 * average) {
         say(stream, count,
-            "Stage %d has %s of weights, %.1f x the average, and under %s a rank's peak is at least the largest "
-            "stage: "
-            "--partition params is likely the better cut.",
+            "Stage %d has %s of weights, %.1f x the average. Under %s a rank's peak is at least the largest stage, so "
+            "--partition params is probably the better cut.",
             largest, car_cli_bytes((double)most).text, (double)most / average, placement_of(plan)->name);
     }
 }
@@ -186,8 +184,8 @@ static void remark_slack(const car_plan_subject *s, const car_plan *plan, const 
     }
     say(stream, count,
         "Where %s = S a worker needs new weights the instant they are made, and waits for them. With --freshness-slack "
-        "%d it uses last step's where new ones would have less than %d slots to arrive: a step is predicted to take "
-        "%s.",
+        "%d it uses last step's weights where new ones would have less than %d slots to arrive: a step is predicted to "
+        "take %s.",
         car_plan_per_worker(plan) > 1 ? "k(i+1) + j" : "i + 1 + j", advice->slack, 2 * advice->slack, gain);
 }
 
@@ -206,8 +204,7 @@ static void remark_accumulate(const car_plan_subject *s, const car_plan *plan, c
     } else {
         say(stream, count,
             "If one thread or device is enough, accumulating gradients over the micro-batches needs the activations of "
-            "one "
-            "only: %s.",
+            "only one: %s.",
             car_cli_bytes(one).text);
     }
 }
@@ -220,8 +217,7 @@ static void remark_placement(const car_plan_subject *s, const car_plan *plan, co
     if (cyclic && own_device && c->workers > 1) {
         say(stream, count,
             "With a device for each worker, a device's own peak stays that of one micro-batch, %s; what falls is the "
-            "sum "
-            "over devices (a node's memory, if they share one) and the burst on the network.",
+            "sum over devices (a node's memory, if they share one) and the burst on the network.",
             car_cli_bytes((double)s->partition->curve.peak).text);
     }
     if (cyclic && is_pipeline(plan)) {
@@ -242,8 +238,7 @@ static void remark_placement(const car_plan_subject *s, const car_plan *plan, co
     if (copies < floats) {
         say(stream, count,
             "In bf16 a weight takes 2 bytes in each version and 4 where it is updated: %s a device; messages of "
-            "weights "
-            "have %.2f of fp32's bytes.",
+            "weights have %.2f of fp32's bytes.",
             car_cli_bytes((double)p->weights_device).text, (double)copies / (double)floats);
     }
 }
@@ -255,8 +250,7 @@ static void remark_muon(const car_plan_subject *s, const car_plan *plan, FILE *s
     if (share > much) {
         say(stream, count,
             "Muon's matrix products are %.0f %% of a step: a larger --batch makes the share smaller%s, --optimizer "
-            "adamw "
-            "has none.",
+            "adamw has none.",
             100 * share,
             placement_of(plan)->repeated && !placement_of(plan)->by_stage ? ", --placement zero divides them" : "");
     }
@@ -276,6 +270,6 @@ void car_cli_plan_remarks(const car_plan_subject *s, const car_plan *plan, const
     remark_muon(s, plan, stream, &count);
     if (car_plan_config_of(plan)->workers == 1) {
         say(stream, &count, "With one worker there is nothing to cycle: every rule is ordinary training%s.",
-            prediction->gradient_delay ? ", but for the delay" : "");
+            prediction->gradient_delay ? ", except for the delay" : "");
     }
 }

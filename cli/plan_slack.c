@@ -1,10 +1,10 @@
-/* Whether a freshness slack would shorten a step of cdp-v2: found by planning with it. */
+/* Finds whether a freshness slack would shorten a step of cdp-v2, by planning with it. */
 #include "carousel/convention.h"
 #include "plan.h"
 
-/* N*S up to which several slacks are tried, and up to which one is: beyond, a page would take too long. */
+/* N*S up to which several slacks are tried, and up to which one is. Beyond that the page would take too long. */
 static const int64_t few = 4096, some = 16384;
-static const double worth = 0.99; /* of a step: what gains less is not advised, nor a larger slack for it */
+static const double worth = 0.99; /* a gain of less than 1 % is not advised, and does not justify a larger slack */
 
 /* Seconds on the cluster if there is one, else in units of one worker's forwards and backwards. */
 static car_status time_with(const car_plan_subject *s, car_plan_config config, int slack, double *step) {
@@ -30,7 +30,7 @@ car_status car_cli_plan_weigh_slack(const car_plan_subject *s, const car_plan *p
                                     car_cli_slack_advice *out) {
     const car_plan_config *c = car_plan_config_of(plan);
     int64_t size = (int64_t)c->workers * s->partition->stage_count;
-    bool jumps = car_placement_maps_workers(c->placement); /* from who makes new weights to who uses them first */
+    bool jumps = car_placement_maps_workers(c->placement); /* from the maker of new weights to their first user */
     int most = size <= few ? 8 : size <= some ? 1 : 0;
     car_status status = CAR_OK;
     *out = (car_cli_slack_advice){.before = step, .after = worth * step};

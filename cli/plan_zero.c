@@ -1,5 +1,5 @@
-/* `carousel plan --placement zero`: how early copies are passed on, and the two forms of it side by side: one copy of a
- * version or two. */
+/* `carousel plan --placement zero`: chooses how early copies are sent on, and compares its two forms, with one copy
+ * of a version or two. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -7,8 +7,8 @@
 #include "plan.h"
 #include "recompute.h"
 
-/* Micro-batches of a step times stages up to which the other form is planned, too, and up to which weights are counted:
- * beyond, a page would take too long. */
+/* Limits on micro-batches per step times stages: up to `few` the other form is planned, too; up to `some` weights
+ * are counted. Beyond that the page would take too long. */
 static const int64_t few = 1 << 14, some = 1 << 17;
 
 static int64_t size_of(const car_plan_subject *s, const car_plan_config *config) {
@@ -78,7 +78,7 @@ done:
     return status;
 }
 
-/* What a device of dp over zero sends: weights for each forward and backward, and its part of the sums. */
+/* The bytes that a device sends under dp over zero: weights for each forward and backward, and its part of the sums. */
 static double sent_by_dp(const car_plan_subject *s, const car_plan_config *config) {
     double bytes = 0;
     for (int b = 0; b < s->partition->bundle_count; b++) {
@@ -88,8 +88,8 @@ static double sent_by_dp(const car_plan_subject *s, const car_plan_config *confi
     return bytes * (config->workers - 1) / config->workers;
 }
 
-/* What a rank sends with two copies, at most: each stage's along both chains and its sum, once for each micro-batch, and
- * the beginnings of the chains that it owns. */
+/* The most that a rank sends with two copies: each stage's copies along both chains and its sum, once per
+ * micro-batch, and the beginnings of the chains that it owns. */
 static double most_sent(const car_plan_subject *s, const car_plan_config *config, const car_weights_ledger *weights) {
     double copies = 0, sums = 0;
     for (int b = 0; b < s->partition->bundle_count; b++) {
@@ -100,8 +100,8 @@ static double most_sent(const car_plan_subject *s, const car_plan_config *config
     return 2 * config->accumulate * copies + rounds * sums + 2 * (double)weights->owned;
 }
 
-/* Whether a copy has left by the end of the forward or backward that it is sent in, on links that it has to itself; the
- * longest that one takes beside what is computed meanwhile. */
+/* True if a copy has left by the end of the forward or backward during which it is sent, on links of its own. Also
+ * finds the copy that takes longest relative to what is computed meanwhile. */
 static bool leaves_in_time(const car_plan_subject *s, const car_plan *plan, double *takes, double *lasts) {
     const car_cluster *c = &s->cluster;
     bool between = car_plan_devices(plan) > c->devices_per_node;
@@ -194,7 +194,8 @@ static void print_choice(const car_plan_subject *s, FILE *stream) {
     fputs(c->count ? "\n" : " without timing others: the plan is large\n", stream);
 }
 
-/* To the byte, and beside the bounds, which hold where copies are sent on in the slot of their use: L = 2k. */
+/* Prints the weights to the byte, beside the bounds. The bounds hold where copies are sent on in the slot of their
+ * use: L = 2k. */
 static void print_ledger(const car_plan_subject *s, const car_plan *plan, const car_cli_zero *z, FILE *stream) {
     const car_cli_zero_form *form = &z->forms[car_plan_config_of(plan)->zero_copies == 2];
     const car_weights_ledger *w = &form->weights;

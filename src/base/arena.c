@@ -1,15 +1,13 @@
 /* The arena: best fit over one reserved range of addresses, with exact accounts per category.
  *
- * The range is reserved once and never moves; pages become resident when first touched and are then
- * reused, because best fit prefers a hole to the fresh end. What is known of a block is kept elsewhere,
- * not in front of it: tensors are often multiples of one another, and a header would keep the place of a
- * large one from holding so many small ones. Blocks are linked in address order, so that a freed one finds
- * its neighbours. Where several processes share a machine, holes may give their pages back: see
- * car_arena_return_pages.
+ * The range is reserved once and never moves. Pages become resident when first touched and are then reused, because
+ * best fit prefers a hole to the untouched end. Descriptions of blocks are stored elsewhere, not in front of them:
+ * tensor sizes are often multiples of one another, and with headers the space of a large tensor could not hold
+ * several small ones. Blocks are linked in address order, so that a freed one finds its neighbours. Where several
+ * processes share a machine, holes may return their pages: see car_arena_return_pages.
  *
  *   base                                extent              reserved
- *   | block | free | block | block | free |   never touched    |
- */
+ *   | block | free | block | block | free |   never touched    | */
 #include "carousel/arena.h"
 
 #include <pthread.h>
@@ -36,11 +34,11 @@
 #endif
 
 enum {
-    UNIT = 64,   /* a cache line: alignment of blocks, and what their sizes are multiples of */
-    CHUNK = 256, /* descriptions of blocks that are allocated at once */
+    UNIT = 64,   /* a cache line: blocks are aligned to it, and their sizes are multiples of it */
+    CHUNK = 256, /* block descriptions that are allocated at once */
 };
 
-/* Address space costs nothing, so ask for plenty and take less where the system is strict. */
+/* Address space is free, so ask for plenty, and for less where the system is strict. */
 static const size_t first_reservation = (size_t)1 << 40;
 static const size_t last_reservation = (size_t)1 << 24;
 static const size_t huge_page = (size_t)1 << 21;
@@ -48,8 +46,8 @@ static const size_t huge_page = (size_t)1 << 21;
 typedef struct block {
     char *memory;
     struct block *previous, *next;           /* in address order */
-    struct block *previous_free, *next_free; /* only while free; of those without memory the next one */
-    struct block *next_in_row;               /* of the table of used blocks */
+    struct block *previous_free, *next_free; /* while free; for unused descriptions: the next one */
+    struct block *next_in_row;               /* in the table of used blocks */
     size_t space;                            /* a multiple of UNIT */
     size_t asked;                            /* bytes the user asked for; 0 while free */
     size_t touched;                          /* while free: bytes whose pages may be resident */
@@ -62,22 +60,22 @@ typedef struct chunk {
     block blocks[CHUNK];
 } chunk;
 
-enum { ROWS = 1024 }; /* of the table; a run has some hundreds of blocks */
+enum { ROWS = 1024 }; /* rows of the table; a run has some hundreds of blocks */
 
 struct car_arena {
     car_context *context;
     pthread_mutex_t lock;
     char *base;
     size_t reserved, extent, limit;
-    size_t piece; /* holes give pages back in pieces of so many bytes; 0: never */
+    size_t piece; /* holes return pages in pieces of this many bytes; 0: never */
     block *last;  /* in address order */
     block *free_; /* unordered; there are few */
     block *used[ROWS];
-    block *spare; /* descriptions without memory */
+    block *spare; /* unused block descriptions */
     chunk *chunks;
     size_t live_total;
     size_t live[CAR_MEMORY_CATEGORIES], peak[CAR_MEMORY_CATEGORIES];
-    /* For the mean: bytes times seconds up to the last change. */
+    /* For the mean: bytes times seconds until the last change. */
     double area[CAR_MEMORY_CATEGORIES], first_change[CAR_MEMORY_CATEGORIES], last_change[CAR_MEMORY_CATEGORIES];
     car_arena_event *events;
     int event_count, event_capacity;
@@ -96,7 +94,8 @@ const char *car_memory_text(car_memory category) {
     return category < CAR_MEMORY_CATEGORIES ? texts[category] : "unknown";
 }
 
-/* Where addresses are limited, no more than half of what is left: stacks, kernels and the allocator need some as well. */
+/* Where address space is limited, reserves at most half of what is left: stacks, kernels and the allocator need
+ * some, too. */
 static size_t choose_reservation(size_t most) {
     uint64_t left = car_available_addresses();
     size_t bytes = most > 0 && most < first_reservation ? most : first_reservation;
@@ -155,9 +154,9 @@ void car_arena_destroy(car_arena *arena) {
     car_context_release(arena->context, arena, 1, sizeof *arena);
 }
 
-/* ---- blocks; the lock is held ---------------------------------------------------------------- */
+/* ---- blocks; call these with the lock held --------------------------------------------------- */
 
-/* Makes sure that there is a description for the next block: an allocation needs one at most. */
+/* Makes sure that there is a description for the next block; an allocation needs at most one. */
 static car_status prepare(car_arena *arena) {
     chunk *more = NULL;
     if (arena->spare) {
@@ -198,7 +197,7 @@ static void note_used(car_arena *arena, block *b) {
     *row = b;
 }
 
-/* The used block of this memory, taken out of the table if wanted. */
+/* The used block at this address; `take` removes it from the table. */
 static block *find_used(car_arena *arena, const void *memory, bool take) {
     block **place = row_of(arena, memory);
     while ((*place)->memory != memory) {
@@ -233,7 +232,7 @@ static void unlink_free(car_arena *arena, block *b) {
     }
 }
 
-/* Joins b with the block behind it. */
+/* Joins b with the block after it. */
 static void swallow_next(car_arena *arena, block *b) {
     block *gone = b->next;
     b->space += gone->space;
@@ -259,11 +258,11 @@ static block *best_fit(const car_arena *arena, size_t space) {
     return best;
 }
 
-/* A new block at the end of what is used; the last block, if free, is extended instead. */
+/* Makes a new block at the end of the used range, or extends the last block if that is free. */
 static block *extend(car_arena *arena, size_t space) {
     block *last = arena->last;
     if (last && !last->used) {
-        size_t more = space - last->space; /* best_fit found it too small */
+        size_t more = space - last->space; /* best_fit has found that it is too small */
         if (more > arena->reserved - arena->extent) {
             return NULL;
         }
@@ -286,7 +285,7 @@ static block *extend(car_arena *arena, size_t space) {
     return b;
 }
 
-/* Gives the rest of a hole back as a hole of its own. */
+/* Turns the rest of a hole into a separate hole. */
 static void split(car_arena *arena, block *b, size_t space) {
     if (b->space == space) {
         return;
@@ -304,7 +303,7 @@ static void split(car_arena *arena, block *b, size_t space) {
     link_free(arena, rest);
 }
 
-/* Books a change of the live bytes of a category. */
+/* Records a change of the live bytes of a category. */
 static void book(car_arena *arena, car_memory category, size_t live) {
     double now = car_clock_seconds();
     if (arena->first_change[category] == 0) {
@@ -325,7 +324,7 @@ static void book(car_arena *arena, car_memory category, size_t live) {
     }
 }
 
-/* Gives the whole pieces of a hole back, once for each time that they were released. What is left at its ends stays. */
+/* Returns the whole pieces of a hole to the system, once after each release. The remainders at its ends stay. */
 static void return_hole(car_arena *arena, block *b) {
     size_t piece = arena->piece;
     if (piece == 0 || b->touched < piece) {
@@ -334,7 +333,7 @@ static void return_hole(car_arena *arena, block *b) {
     uintptr_t begin = car_round_up((uintptr_t)b->memory, piece);
     uintptr_t end = ((uintptr_t)b->memory + b->space) / piece * piece;
     if (begin < end) {
-        madvise((void *)begin, end - begin, MADV_DONTNEED); /* if it fails, the pages just stay */
+        madvise((void *)begin, end - begin, MADV_DONTNEED); /* if it fails, the pages just stay resident */
         b->touched = 0;
     }
 }
@@ -414,7 +413,7 @@ void car_arena_return_pages(car_arena *arena, size_t piece) {
     pthread_mutex_lock(&arena->lock);
     arena->piece = piece;
     if (piece > 0 && piece % huge_page == 0) {
-        madvise(arena->base, arena->reserved, MADV_HUGEPAGE); /* a fault for each of them, not for each 4 kB */
+        madvise(arena->base, arena->reserved, MADV_HUGEPAGE); /* one page fault per huge page, not per 4 kB */
     }
     pthread_mutex_unlock(&arena->lock);
 }

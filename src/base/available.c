@@ -1,8 +1,8 @@
-/* What memory is available: see available.h.
+/* Finds how much memory is available: see available.h.
  *
  *   /proc/self/cgroup      4:memory:/jobs/a      (version 2: 0::/jobs/a)
  *   /proc/self/mountinfo   ... /jobs /sys/fs/cgroup/memory ... - cgroup cgroup rw,memory
- *   so the group is        /sys/fs/cgroup/memory/a, and those above it count as well, up to the mount */
+ *   so the group is        /sys/fs/cgroup/memory/a; the groups above it count as well, up to the mount */
 #include "base/available.h"
 
 #include <stdbool.h>
@@ -15,10 +15,10 @@
 
 enum { PATH_BYTES = 4096, LINE_BYTES = 8192 };
 
-/* The files of a group, by version. */
+/* The files of a control group, by version. */
 typedef struct group_files {
     const char *limit, *usage;
-    const char *reclaimable[3]; /* of memory.stat */
+    const char *reclaimable[3]; /* fields of memory.stat */
 } group_files;
 
 static const group_files files_of[2] = {
@@ -28,7 +28,7 @@ static const group_files files_of[2] = {
     {"memory.max", "memory.current", {"inactive_file", "active_file", "slab_reclaimable"}},
 };
 
-static const uint64_t endless = (uint64_t)1 << 60; /* version 1 writes no limit as a number beyond */
+static const uint64_t endless = (uint64_t)1 << 60; /* version 1 writes "no limit" as a number above this */
 
 static FILE *open_in(const char *directory, const char *name) {
     char path[PATH_BYTES];
@@ -36,7 +36,7 @@ static FILE *open_in(const char *directory, const char *name) {
     return length > 0 && length < (int)sizeof path ? fopen(path, "r") : NULL;
 }
 
-/* A file of one number; UINT64_MAX if it is not there, or says "max". */
+/* Reads a file with one number; UINT64_MAX if it is missing or says "max". */
 static uint64_t read_number(const char *directory, const char *name) {
     FILE *file = open_in(directory, name);
     unsigned long long value = 0;
@@ -47,7 +47,7 @@ static uint64_t read_number(const char *directory, const char *name) {
     return found ? value : UINT64_MAX;
 }
 
-/* The sum of the named lines of a file of "NAME VALUE" lines. `found` is how many there were. */
+/* The sum of the named lines in a file of "NAME VALUE" lines; *found is how many there were. */
 static uint64_t sum_lines(FILE *file, const char *const *names, int count, int *found) {
     char line[LINE_BYTES], name[64];
     unsigned long long value = 0;
@@ -72,7 +72,7 @@ static uint64_t sum_lines(FILE *file, const char *const *names, int count, int *
 
 /* ---- control groups -------------------------------------------------------------------------- */
 
-/* A word of a list that is separated by commas. */
+/* True if a comma-separated list contains a word. */
 static bool has_word(const char *list, const char *word) {
     size_t length = strlen(word);
     for (const char *at = list; (at = strstr(at, word)); at += length) {
@@ -84,7 +84,7 @@ static bool has_word(const char *list, const char *word) {
     return false;
 }
 
-/* The group of this process, as the hierarchy names it. */
+/* The group of this process, as named in the hierarchy. */
 static bool find_group(const char *root, bool second, char *group) {
     char line[LINE_BYTES], path[PATH_BYTES];
     bool found = false;
@@ -107,7 +107,7 @@ static bool find_group(const char *root, bool second, char *group) {
     return found;
 }
 
-/* Where the hierarchy is mounted, and which group of it. */
+/* Where the hierarchy is mounted, and which of its groups is the top of the mount. */
 static bool find_mount(const char *root, bool second, char *mount, char *top) {
     char line[LINE_BYTES], path[PATH_BYTES], type[64], options[1024];
     bool found = false;
@@ -127,7 +127,7 @@ static bool find_mount(const char *root, bool second, char *mount, char *top) {
     return found;
 }
 
-/* What one group leaves; UINT64_MAX if it has no limit. */
+/* The bytes that one group leaves; UINT64_MAX if it has no limit. */
 static uint64_t room_of(const char *directory, const group_files *files) {
     int found = 0;
     uint64_t limit = read_number(directory, files->limit), usage = read_number(directory, files->usage);
@@ -144,7 +144,7 @@ static uint64_t identify(const char *directory) {
     return stat(directory, &entry) == 0 ? ((uint64_t)entry.st_dev << 40) ^ (uint64_t)entry.st_ino ^ 1 : 1;
 }
 
-/* The group, and those that it is in. */
+/* Checks the group and all groups that contain it. */
 static void look_at_groups(const char *root, bool second, car_available *out) {
     char group[PATH_BYTES], mount[PATH_BYTES], top[PATH_BYTES], directory[3 * PATH_BYTES];
     if (!find_group(root, second, group) || !find_mount(root, second, mount, top)) {

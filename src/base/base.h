@@ -1,5 +1,5 @@
-/* What every module uses besides the public convention (errors, memory for bookkeeping, time): scopes of errors, names,
- * random numbers. */
+/* Helpers that every module uses besides the public conventions (errors, memory for bookkeeping, time): error
+ * scopes, registered names, random numbers. */
 #ifndef CAR_BASE_H
 #define CAR_BASE_H
 
@@ -11,9 +11,10 @@
 
 #include "carousel/convention.h"
 
-/* The failures of one thread, apart from everybody else's: for work whose failure may not be the run's, and for threads
- * that fail at the same time. While it is open, car_context_fail, car_context_error and car_context_clear_error of this
- * thread are about it. A thread has one at a time. The caller owns it; it may be on the stack. */
+/* Keeps the failures of one thread separate from all others: for work whose failure may not be the run's, and for
+ * threads that fail at the same time. While a scope is open, car_context_fail, car_context_error and
+ * car_context_clear_error of this thread refer to it. A thread has one at a time. The caller owns it; it may be on
+ * the stack. */
 enum { CAR_ERROR_BYTES = 1024 };
 typedef struct car_error_scope {
     pthread_t thread;
@@ -22,17 +23,17 @@ typedef struct car_error_scope {
 } car_error_scope;
 void car_context_open_scope(car_context *context, car_error_scope *scope);
 void car_context_close_scope(car_context *context, car_error_scope *scope);
-/* Makes this thread's error the context's, unless that has one. */
+/* Copies this thread's error to the context, unless the context has one already. */
 void car_context_publish_error(car_context *context);
 
-/* Things that a program registers by name, such as optimizers ("optimizer") of its own. Neither is copied: both must stay
- * as long as the context. CAR_ERROR_ARGUMENT if the name is taken. */
+/* Registers a thing that a program provides under a name, such as its own optimizer (family "optimizer"). Nothing is
+ * copied: name and thing must live as long as the context. CAR_ERROR_ARGUMENT if the name is taken. */
 car_status car_context_register(car_context *context, const char *family, const char *name, const void *thing);
 const void *car_context_find_registered(car_context *context, const char *family, const char *name); /* or NULL */
-/* The index-th name of a family, NULL beyond the last. */
+/* The index-th name of a family; NULL after the last. */
 const char *car_context_registered_name(car_context *context, const char *family, int index);
 
-/* Random numbers are functions of a key and a counter, so they do not depend on who draws them. */
+/* A random number is a function of a key and a counter, so it does not depend on who draws it. */
 static inline uint64_t car_random_mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -49,10 +50,10 @@ static inline float car_random_uniform(uint64_t key, uint64_t counter) {
 double car_random_normal(uint64_t key, uint64_t counter);
 uint64_t car_random_key(uint64_t seed, const char *purpose); /* hashes the text into the seed */
 
-/* Whose timed waits are by that clock, which nobody sets. */
+/* Creates a condition variable whose timed waits use the clock of car_clock_seconds, which is never set back. */
 bool car_clock_create_condition(pthread_cond_t *condition);
 
-/* qsort, for arrays that may be empty: C does not let NULL be sorted, not even nothing of it. */
+/* qsort for arrays that may be empty: C forbids sorting NULL, even with a count of zero. */
 static inline void car_sort(void *array, size_t count, size_t size, int (*compare)(const void *, const void *)) {
     if (count > 1) {
         qsort(array, count, size, compare);

@@ -1,4 +1,4 @@
-/* bf16: the upper half of a float, 8 bits of exponent and 7 of fraction. */
+/* bf16: the upper half of a float, with 8 bits of exponent and 7 of fraction. */
 #ifndef CAR_BASE_BF16_H
 #define CAR_BASE_BF16_H
 
@@ -14,8 +14,8 @@ static inline float car_bf16_widen(car_bf16 half) {
     return value;
 }
 
-/* Rounds to the nearest, halves to even, as the processors' instructions do. A NaN stays one. Without branches, so that
- * a loop over it vectorises. */
+/* Rounds to nearest, ties to even, as the processors' instructions do. A NaN stays a NaN. Branch-free, so that a
+ * loop over it vectorises. */
 static inline car_bf16 car_bf16_round(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);

@@ -1,4 +1,4 @@
-/* Numbers in files: little-endian, at any address. */
+/* Reads and writes the numbers in files: little-endian, at any address. */
 #ifndef CAR_BYTES_H
 #define CAR_BYTES_H
 

@@ -1,4 +1,5 @@
-/* The context: allocator, logger, and the message of the first failure: of all threads, or of one that has a scope. */
+/* The context: allocator, logger, and the message of the first failure, of all threads or of one thread with a
+ * scope. */
 #include "carousel/context.h"
 
 #include <pthread.h>
@@ -19,9 +20,9 @@ typedef struct registered {
 
 struct car_context {
     car_context_config config;
-    pthread_mutex_t lock;    /* guards what follows */
-    car_error_scope *scopes; /* of threads that keep their failures apart */
-    registered *registered;  /* the first; in the order of registration */
+    pthread_mutex_t lock;    /* guards everything below */
+    car_error_scope *scopes; /* of threads that keep their failures separate */
+    registered *registered;  /* a list, in the order of registration */
     char error[CAR_ERROR_BYTES];
 };
 
@@ -92,7 +93,7 @@ void car_context_destroy(car_context *context) {
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* With the lock: where this thread's failures go. */
+/* The buffer for this thread's failures. Call with the lock held. */
 static char *find_error(car_context *context) {
     for (car_error_scope *scope = context->scopes; scope; scope = scope->next) {
         if (pthread_equal(scope->thread, pthread_self())) {
@@ -106,7 +107,7 @@ const char *car_context_error(const car_context *context) {
     if (!context) {
         return "";
     }
-    car_context *own = (car_context *)context; /* only its lock is written */
+    car_context *own = (car_context *)context; /* writes only its lock */
     pthread_mutex_lock(&own->lock);
     const char *error = find_error(own);
     pthread_mutex_unlock(&own->lock);
@@ -155,7 +156,7 @@ car_status car_context_fail(car_context *context, car_status status, const char 
         return status;
     }
     pthread_mutex_lock(&context->lock);
-    /* When one cause makes many threads fail, the first message is the one that explains. */
+    /* When one cause makes many threads fail, the first message is the one that explains it. */
     char *error = find_error(context);
     if (error[0] == '\0') {
         va_list arguments;
@@ -253,9 +254,9 @@ car_status car_context_grow(car_context *context, void *array_pointer, int *capa
     return CAR_OK;
 }
 
-/* ---- things with names ----------------------------------------------------------------------- */
+/* ---- registered names ----------------------------------------------------------------------------- */
 
-/* With the lock. */
+/* Call with the lock held. */
 static registered *find_registered(const car_context *context, const char *family, const char *name) {
     registered *r = context->registered;
     while (r && (strcmp(r->family, family) != 0 || strcmp(r->name, name) != 0)) {

@@ -1,4 +1,4 @@
-/* Files for users of the library: see carousel/file.h. */
+/* The public file functions: see carousel/file.h. */
 #include "carousel/file.h"
 
 #include <assert.h>
@@ -70,7 +70,7 @@ car_status car_file_read_text(car_context *context, const char *path, size_t mos
         status = car_context_fail(context, CAR_ERROR_FORMAT, "%s: is no text, or longer than %zu bytes", path, most);
         goto done;
     }
-    /* Released as text: the size is found again by its length. */
+    /* Allocated like text, whose release finds the size from the length. */
     CAR_TRY(car_context_allocate(context, file.size + 1, 1, &text));
     if (file.size > 0) {
         memcpy(text, file.data, file.size);

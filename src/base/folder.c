@@ -1,4 +1,4 @@
-/* Directories: see folder.h. */
+/* Makes, removes and cleans up directories: see folder.h. */
 #include "base/folder.h"
 
 #include <ctype.h>
@@ -32,7 +32,7 @@ car_status car_folder_of(car_context *context, const char *path, char **out) {
 
 car_status car_folder_sync(car_context *context, const char *path) {
     int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* Some file systems cannot flush directories, and say so with EINVAL: there is nothing to be done about it. */
+    /* Some file systems cannot flush directories and return EINVAL. Nothing can be done about that. */
     bool flushed = descriptor >= 0 && (fsync(descriptor) == 0 || errno == EINVAL);
     car_status status =
         flushed ? CAR_OK : car_context_fail(context, CAR_ERROR_IO, "%s: cannot flush: %s", path, strerror(errno));
@@ -103,7 +103,7 @@ car_status car_folder_temporary(car_context *context, const char *directory, con
     return car_text_finish(&text, out);
 }
 
-/* The process in a temporary name that begins with .NAME; 0 if it is not such a name. */
+/* The process id in a temporary name that begins with .NAME; 0 if it is not such a name. */
 static long writer_of(const char *entry, const char *name) {
     size_t length = strlen(entry), begin = 1 + strlen(name), end = length - strlen(suffix);
     if (length < begin + strlen(suffix) + 2 || entry[0] != '.' || strncmp(entry + 1, name, begin - 1) != 0 ||
@@ -118,7 +118,7 @@ static long writer_of(const char *entry, const char *name) {
     return pid <= INT32_MAX ? pid : 0;
 }
 
-/* A process of our own number is not another one: numbers are used again, in containers most of all. */
+/* Process ids are reused, especially in containers. So a file with our own id is a leftover, not another process's. */
 static bool is_other_process(long pid) {
     return pid != (long)getpid() && (kill((pid_t)pid, 0) == 0 || errno == EPERM);
 }

@@ -1,4 +1,4 @@
-/* Files mapped for reading: see mapped.h. */
+/* Maps files for reading: see mapped.h. */
 #include "base/mapped.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
-/* A file, mapped for reading.
+/* A file mapped for reading.
  *
- * Touching a page that the file no longer has ends the process (SIGBUS), so whoever is about to use a region calls
- * car_mapped_check first and gets an error instead. What remains is a file that is cut within one such use; the
- * program says so in plain words before it ends. */
+ * Touching a page that the file no longer has kills the process (SIGBUS). So callers use car_mapped_check before
+ * they read a region, and get an error instead. Only a file that is truncated during such a read remains; the
+ * program then says so before it ends. */
 #ifndef CAR_MAPPED_H
 #define CAR_MAPPED_H
 
@@ -14,15 +14,14 @@ typedef struct car_mapped {
     char *path;                /* NULL: nothing is mapped */
     const unsigned char *data; /* NULL if the file is empty */
     size_t size;
-    int descriptor; /* stays open, to look at the size again */
+    int descriptor; /* stays open for checking the size again */
 } car_mapped;
 
-/* CAR_ERROR_IO if the file cannot be opened, or is none: directories and pipes are refused. `out` is all zero after a
- * failure. */
+/* CAR_ERROR_IO if the file cannot be opened or is not a regular file. `out` is all zero after a failure. */
 car_status car_mapped_open(car_context *context, const char *path, car_mapped *out);
-void car_mapped_close(car_mapped *file); /* all zero is allowed, and what it leaves */
+void car_mapped_close(car_mapped *file); /* may be all zero; leaves it all zero */
 
-/* CAR_ERROR_IO if the file has become shorter since it was mapped. From any thread. */
+/* CAR_ERROR_IO if the file became shorter since it was mapped. May be called from any thread. */
 car_status car_mapped_check(const car_mapped *file);
 
 #endif

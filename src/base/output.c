@@ -1,4 +1,4 @@
-/* A file that appears whole or not at all: see output.h. */
+/* Writes files that appear complete or not at all: see output.h. */
 #include "base/output.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #include "base/folder.h"
 
-/* Small enough to be still in the cache for writing when the checksum has been taken. */
+/* Small enough to be still in the cache for the write after the checksum was computed. */
 enum { PIECE = 1 << 18 };
 
 static car_status fail(car_output *output, const char *what) {
@@ -26,7 +26,7 @@ car_status car_output_open(car_context *context, const char *path, car_output *o
     car_status status = CAR_OK;
     *out = (car_output){0};
     struct stat there;
-    char *real = realpath(path, NULL); /* what a link leads to is written, not the link */
+    char *real = realpath(path, NULL); /* writes to the target of a link, not over the link */
     if (real && stat(real, &there) == 0 && !S_ISREG(there.st_mode)) {
         free(real);
         return car_context_fail(context, CAR_ERROR_IO, "%s: is not a regular file, and is not written over", path);
@@ -95,7 +95,7 @@ car_status car_output_finish(car_output *output, char *digest) {
     if (!flush(output->descriptor)) {
         return fail(output, "flush");
     }
-    /* Some file systems tell of errors only now. */
+    /* Some file systems report errors only now. */
     int closed = close(output->descriptor);
     output->descriptor = -1;
     if (closed != 0 && errno != EINTR) {

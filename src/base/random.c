@@ -1,4 +1,4 @@
-/* Random numbers as functions of (key, counter), and the clock. */
+/* Random numbers as functions of (key, counter), and the monotonic clock. */
 #include <math.h>
 #include <time.h>
 
@@ -7,7 +7,7 @@
 static const double two_pi = 6.283185307179586;
 
 double car_random_normal(uint64_t key, uint64_t counter) {
-    /* Box and Muller; the first draw is shifted off zero so that its logarithm is finite. */
+    /* Box-Muller. The first draw is shifted off zero, so that its logarithm is finite. */
     double u = ((double)(car_random_u64(key, 2 * counter) >> 11) + 1.0) * 0x1p-53;
     double v = (double)(car_random_u64(key, 2 * counter + 1) >> 11) * 0x1p-53;
     return sqrt(-2.0 * log(u)) * cos(two_pi * v);

@@ -1,4 +1,4 @@
-/* SHA-256 (FIPS 180-4), for naming weights and checking files: the same digest is the same bits. */
+/* SHA-256 (FIPS 180-4), for naming weights and checking files: equal digests mean equal bits. */
 #include "base/sha256.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ static uint32_t load_big_endian(const unsigned char *bytes) {
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* The eight variables change their places with every round; naming them in turn saves moving them. */
+/* The eight variables rotate their roles with every round. Passing them in rotated order saves moving them. */
 #define ROUND(a, b, c, d, e, f, g, h, i)                                                                  \
     do {                                                                                                  \
         h += (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) + constants[i] + w[i]; \
@@ -65,17 +65,17 @@ static void absorb_portable(uint32_t state[8], const unsigned char *data, size_t
     }
 }
 
-/* ---- with the instructions of x86 ------------------------------------------------------------ */
+/* ---- with x86's SHA instructions ----------------------------------------------------------------- */
 
 #if defined(__x86_64__)
 #define X86_SHA __attribute__((target("sha,sse4.1")))
 
-/* The variables as the instructions want them, four in a register. */
+/* The variables as the instructions expect them, four per register. */
 typedef struct pairs {
     __m128i abef, cdgh;
 } pairs;
 
-/* Four rounds, with the words w0 of the schedule, which then become those of sixteen rounds later. */
+/* Four rounds with the schedule's words w0, which then become those of sixteen rounds later. */
 X86_SHA static inline void four_rounds(pairs *s, int round, __m128i *w0, __m128i w1, __m128i w2, __m128i w3) {
     __m128i sum = _mm_add_epi32(*w0, _mm_loadu_si128((const __m128i *)(constants + round)));
     s->cdgh = _mm_sha256rnds2_epu32(s->cdgh, s->abef, sum);
@@ -86,7 +86,7 @@ X86_SHA static inline void four_rounds(pairs *s, int round, __m128i *w0, __m128i
 
 X86_SHA static void absorb_x86(uint32_t state[8], const unsigned char *data, size_t blocks) {
     const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
-    /* In memory a b c d, e f g h; in registers, from the highest: a b e f, c d g h. */
+    /* In memory: a b c d, e f g h. In registers, from the highest: a b e f, c d g h. */
     __m128i dcba = _mm_loadu_si128((const __m128i *)state), hgfe = _mm_loadu_si128((const __m128i *)(state + 4));
     __m128i cdab = _mm_shuffle_epi32(dcba, 0xb1), efgh = _mm_shuffle_epi32(hgfe, 0x1b);
     pairs s = {_mm_alignr_epi8(cdab, efgh, 8), _mm_blend_epi16(efgh, cdab, 0xf0)};
@@ -140,7 +140,7 @@ void car_sha256_add(car_sha256 *sha, const void *data, size_t bytes) {
     sha->length += bytes;
     while (bytes > 0) {
         size_t part = bytes;
-        if (sha->held == 0 && bytes >= BLOCK) { /* whole blocks are taken from where they are */
+        if (sha->held == 0 && bytes >= BLOCK) { /* whole blocks are read in place */
             part = bytes / BLOCK * BLOCK;
             sha->absorb(sha->state, from, bytes / BLOCK);
         } else {

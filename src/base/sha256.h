@@ -1,4 +1,4 @@
-/* SHA-256 of data that comes in pieces. */
+/* SHA-256 of data that arrives in pieces. */
 #ifndef CAR_SHA256_H
 #define CAR_SHA256_H
 
@@ -6,16 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CAR_SHA256_TEXT = 65 }; /* 64 hexadecimal digits and the end */
+enum { CAR_SHA256_TEXT = 65 }; /* 64 hexadecimal digits and the terminator */
 
 /* Mixes whole blocks of 64 bytes into the state. */
 typedef void (*car_sha256_absorb)(uint32_t state[8], const unsigned char *data, size_t blocks);
 
-/* The fastest that this machine can run, or the one that all can. */
+/* The fastest one that this machine can run, or the portable one. */
 car_sha256_absorb car_sha256_find(bool portable);
 
 typedef struct car_sha256 {
-    car_sha256_absorb absorb; /* as car_sha256_begin found it */
+    car_sha256_absorb absorb; /* chosen by car_sha256_begin */
     uint32_t state[8];
     uint64_t length;
     unsigned char pending[64];

@@ -1,4 +1,4 @@
-/* See shown.h. */
+/* Makes names from outside safe to show: see shown.h. */
 #include "base/shown.h"
 
 #include <stdint.h>
@@ -7,7 +7,7 @@
 
 #include "tokenizer/unicode.h"
 
-/* Bytes of the next character if it may be shown as it is, else 0. */
+/* The bytes of the next character if it may be shown as it is, else 0. */
 static int plain_length(const char *text, size_t bytes) {
     int length = car_utf8_length((const unsigned char *)text, bytes);
     uint32_t code = length > 0 ? car_unicode_get((const unsigned char *)text, length) : 0;

@@ -1,4 +1,4 @@
-/* Names that come from outside (files, classes), as they may be shown on a terminal and stored in JSON. */
+/* Makes names from outside (files, classes) safe to show on a terminal and to store in JSON. */
 #ifndef CAR_BASE_SHOWN_H
 #define CAR_BASE_SHOWN_H
 
@@ -6,10 +6,10 @@
 
 #include "carousel/utf8.h"
 
-/* Whether a text is UTF-8 without control characters. */
+/* True if a text is UTF-8 without control characters. */
 bool car_shown_is_plain(const char *text);
 
-/* A name for one message. */
+/* A name made safe for one message. */
 typedef struct car_shown {
     char text[1024];
 } car_shown;

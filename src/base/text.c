@@ -1,4 +1,4 @@
-/* Text of unknown length: see text.h. */
+/* Builds text piece by piece: see text.h. */
 #include "base/text.h"
 
 #include <stdarg.h>

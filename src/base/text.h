@@ -1,10 +1,10 @@
-/* Text of unknown length, put together piece by piece. */
+/* Builds text of unknown length piece by piece. */
 #ifndef CAR_TEXT_H
 #define CAR_TEXT_H
 
 #include "base/base.h"
 
-/* Begins as {.context = context}. Failure is sticky: writers need not look at it before the end. */
+/* Start with {.context = context}. Failure is sticky: callers need not check it before the end. */
 typedef struct car_text {
     car_context *context;
     char *data;
@@ -13,9 +13,9 @@ typedef struct car_text {
 } car_text;
 
 void car_text_add(car_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The same piece `count` times. */
+/* Adds the same piece `count` times. */
 void car_text_repeat(car_text *text, const char *piece, int count);
-/* Hands the whole over, to be released with car_context_release_text; `text` is empty afterwards in any case. */
+/* Hands over the text; release it with car_context_release_text. `text` is empty afterwards in any case. */
 car_status car_text_finish(car_text *text, char **out);
 
 #endif

@@ -1,17 +1,17 @@
-/* What follows from the list of operations: which tensors need gradients, where gradients live, how
- * long everything lives, and the sums that a plan asks for.
+/* Derives everything that follows from the list of operations: which tensors need gradients, where gradients live,
+ * how long everything lives, and the totals that a plan needs.
  *
- * Backward visits the operations in descending order. When it comes to operation l, the gradient of
- * l's output is complete, because all readers of the output have higher numbers. So the first
- * contribution to a gradient overwrites, later ones add, and the buffer of the output's gradient is
- * free after l. Where the arithmetic allows, an operation writes its input's gradient over its
- * output's, and an addition passes its gradient on without copying. */
+ * Backward visits the operations in descending order. When it reaches operation l, the gradient of l's output is
+ * complete, because all readers of the output have higher numbers. So the first contribution to a gradient
+ * overwrites, later ones add, and the buffer of the output's gradient is free after l. Where the arithmetic allows,
+ * an operation writes its input's gradient over its output's, and an addition passes its gradient on without
+ * copying. */
 #include "graph/internal.h"
 
-/* State of the walk: how many gradients that are still to be consumed live in a buffer. */
+/* The state of the walk. */
 typedef struct walk {
     car_graph *graph;
-    int *holders; /* per buffer */
+    int *holders; /* by buffer: how many gradients in it are not consumed yet */
     int capacity;
 } walk;
 
@@ -39,8 +39,8 @@ static void share_buffer(walk *w, int tensor, int buffer) {
     w->holders[buffer]++;
 }
 
-/* The highest operation below l that touches the gradient of `tensor` after l did: a further reader,
- * which adds to it, or else the producer, which consumes it. */
+/* The highest operation below l that touches the gradient of `tensor` after l: another reader, which adds to it, or
+ * else the producer, which consumes it. */
 static int next_touch(const car_graph *graph, int tensor, int l) {
     for (int m = l - 1; m > graph->tensors[tensor].producer; m--) {
         for (int q = 0; q < graph->ops[m].input_count; q++) {
@@ -52,8 +52,8 @@ static int next_touch(const car_graph *graph, int tensor, int l) {
     return graph->tensors[tensor].producer;
 }
 
-/* Whether backward may write the gradient of input q over that of the output: true where each element
- * of it depends only on the same element (or row, or channel) that is read before it is written. */
+/* True if backward may write the gradient of input q over that of the output: each element must depend only on the
+ * same element (or row, or channel), which is read before it is written. */
 static bool works_in_place(const car_op *op, int q) {
     switch (op->kind) {
     case CAR_OP_RELU:
@@ -62,15 +62,15 @@ static bool works_in_place(const car_op *op, int q) {
     case CAR_OP_LAYERNORM:
         return true;
     case CAR_OP_BATCHNORM:
-        /* The residual's gradient is the masked one of the output: it takes the buffer if there is one. */
+        /* The residual's gradient is the masked gradient of the output, so with a residual it takes the buffer. */
         return op->config.batchnorm.residual == CAR_NONE ? q == 0 : q == 1;
     default:
         return false;
     }
 }
 
-/* An addition passes its gradient on to both inputs. Both may live in the output's buffer if one of
- * them is consumed before the other is touched: then nobody sees a value that is not his. */
+/* An addition passes its gradient on to both inputs. Both may share the output's buffer if one of them is consumed
+ * before the other is touched: then nobody sees the wrong value. */
 static car_status derive_addition(walk *w, int l) {
     car_graph *graph = w->graph;
     car_op *op = &graph->ops[l];
@@ -109,15 +109,15 @@ done:
     return status;
 }
 
-/* Whether backward may write the gradient of its input over the input itself: true where all reading of
- * the input (for the gradients of weights, or of the same row) comes before the writing. */
+/* True if backward may write the gradient of its input over the input itself: all reading of the input (for the
+ * gradients of weights, or of the same row) must come before the writing. */
 static bool works_over_input(const car_op *op, int q) {
     bool suits = op->kind == CAR_OP_CROSS_ENTROPY || op->kind == CAR_OP_CONV || op->kind == CAR_OP_LINEAR ||
                  op->kind == CAR_OP_HEAD_LOSS;
     return suits && q == 0;
 }
 
-/* Whether any other operation's backward reads the tensor too. */
+/* True if another operation's backward also reads the tensor. */
 static bool is_saved_elsewhere(const car_graph *graph, int tensor, int l) {
     for (int m = 0; m < graph->op_count; m++) {
         const car_op *op = &graph->ops[m];
@@ -150,7 +150,7 @@ static car_status derive_inputs(walk *w, int l) {
             } else {
                 CAR_TRY(new_buffer(w, input, l));
                 if (works_over_input(op, q) && !is_saved_elsewhere(graph, input, l)) {
-                    /* The input is needed here for the last time: its gradient takes its place. */
+                    /* This is the last use of the input, so its gradient takes over the memory. */
                     graph->grad_buffers[tensor_of(w, input)->grad_buffer].over_tensor = input;
                 }
             }
@@ -160,7 +160,7 @@ done:
     return status;
 }
 
-/* Gradients flow to what parameters have touched. */
+/* A tensor needs a gradient if a parameter affects it. */
 static void mark_needs_grad(car_graph *graph) {
     for (int l = 0; l < graph->op_count; l++) {
         car_op *op = &graph->ops[l];
@@ -189,7 +189,7 @@ static car_status derive_gradients(car_graph *graph) {
             continue; /* before the first parameter: nothing to do in backward */
         }
         CAR_TRY(op->kind == CAR_OP_ADD ? derive_addition(&w, l) : derive_inputs(&w, l));
-        graph->grad_buffers[buffer].dies = l; /* moves down with each tensor that lived in it */
+        graph->grad_buffers[buffer].dies = l; /* decreases with each tensor that uses the buffer */
         w.holders[buffer]--;
     }
 done:
@@ -213,7 +213,7 @@ static void derive_lifetimes(car_graph *graph) {
             graph->tensors[op->aux].last_forward = l;
         }
     }
-    /* Descending, so that the lowest operation that needs a tensor has the last word. */
+    /* In descending order, so that the lowest operation that needs a tensor decides. */
     for (int l = graph->op_count - 1; l >= 0; l--) {
         const car_op *op = &graph->ops[l];
         if (!runs_backward(graph, op)) {
@@ -233,7 +233,7 @@ static void derive_lifetimes(car_graph *graph) {
     }
 }
 
-/* Backward by data is not computed for operations that feed no gradient on: take its share out. */
+/* If an operation passes no gradient on, its backward by data is not computed: subtracts that share. */
 static void correct_flops(car_graph *graph) {
     for (int l = 0; l < graph->op_count; l++) {
         car_op *op = &graph->ops[l];
@@ -259,7 +259,7 @@ car_status car_graph_derive(car_graph *graph) {
     return status;
 }
 
-/* ---- sums for the plan ----------------------------------------------------------------------- */
+/* ---- totals for the plan --------------------------------------------------------------------- */
 
 static int first_reader(const car_graph *graph, int tensor) {
     for (int l = 0; l < graph->op_count; l++) {

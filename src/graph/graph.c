@@ -1,4 +1,4 @@
-/* Storage of a graph: creating, appending, finishing, reading. */
+/* The storage of a graph: creating, appending, finishing and reading it. */
 #include "carousel/graph.h"
 
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 enum { MESSAGE_CAPACITY = 512 };
 
-static const int64_t max_elements = (int64_t)1 << 48; /* far beyond any machine, far below overflow */
+static const int64_t max_elements = (int64_t)1 << 48; /* far beyond any machine, and far below overflow */
 
 const char *car_op_kind_text(car_op_kind kind) {
     static const char *const texts[] = {
@@ -64,7 +64,7 @@ size_t car_param_copy_bytes(const car_param *param) {
                                    : car_param_bytes(param);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and destroying ----------------------------------------------------------------- */
 
 car_status car_graph_create(car_context *context, car_graph **out) {
     CAR_REQUIRE(context, out);
@@ -80,7 +80,7 @@ car_status car_graph_create(car_context *context, car_graph **out) {
     return status;
 }
 
-/* Names are owned by the graph; the structs show them as const. */
+/* The graph owns the names; the structs expose them as const. */
 static void release_name(car_context *context, const char *name) {
     car_context_release_text(context, (char *)(uintptr_t)name);
 }
@@ -138,7 +138,7 @@ void car_graph_settle_types(car_graph *graph) {
     for (int l = 0; graph->precision == CAR_PRECISION_BF16 && l < graph->op_count; l++) {
         car_tensor *output = &graph->tensors[graph->ops[l].output];
         car_op_kind kind = graph->ops[l].kind;
-        if (kind != CAR_OP_CROSS_ENTROPY && kind != CAR_OP_HEAD_LOSS) { /* the loss stays a float */
+        if (kind != CAR_OP_CROSS_ENTROPY && kind != CAR_OP_HEAD_LOSS) { /* the loss stays fp32 */
             output->dtype = CAR_BF16;
             output->bytes = car_dtype_size(CAR_BF16, car_shape_elements(output->shape));
         }
@@ -197,7 +197,7 @@ static bool may_append(car_graph *graph) {
     return graph->status == CAR_OK;
 }
 
-/* Multiplies out with a check at every step, so that absurd sizes fail instead of wrapping. */
+/* Multiplies with a check at every step, so that absurd sizes fail instead of wrapping around. */
 static bool shape_is_sane(car_shape shape) {
     int64_t elements = 1;
     if (shape.rank < 1 || shape.rank > CAR_MAX_RANK) {

@@ -1,4 +1,4 @@
-/* The inside of a graph, for the files of this folder. */
+/* The private definition of a graph, and the helpers that the builders in this folder use. */
 #ifndef CAR_GRAPH_INTERNAL_H
 #define CAR_GRAPH_INTERNAL_H
 
@@ -14,16 +14,16 @@ struct car_graph {
     car_op *ops;
     car_tensor *tensors;
     car_param *params;
-    int *uses; /* parameter of each use */
+    int *uses; /* by use: its parameter */
     car_grad_buffer *grad_buffers;
     int op_count, tensor_count, param_count, use_count, grad_buffer_count;
     int op_capacity, tensor_capacity, param_capacity, use_capacity, grad_buffer_capacity;
 };
 
-/* Records the first failure and returns CAR_NONE, so that a builder can `return` it; also without a graph. */
+/* Records the first failure and returns CAR_NONE, so that a builder can `return` it. The graph may be NULL. */
 int car_graph_fail(car_graph *graph, car_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* At the top of a builder: what must not be NULL, the graph itself included. */
+/* Use at the top of a builder for arguments that must not be NULL, including the graph. */
 #define CAR_GRAPH_REQUIRE(graph, argument)                                                             \
     do {                                                                                               \
         if (!(argument)) {                                                                             \

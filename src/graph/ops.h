@@ -1,4 +1,4 @@
-/* What the builders of operations share. */
+/* Helpers shared by the builders of operations. */
 #ifndef CAR_GRAPH_OPS_H
 #define CAR_GRAPH_OPS_H
 
@@ -8,7 +8,7 @@ enum { CAR_GRAPH_NAME_CAPACITY = 256 };
 
 #define CAR_NO_AUX ((car_shape){0, {0}})
 
-/* Whether x is a tensor of that rank (0: any) and type; otherwise the graph has failed. */
+/* True if x is a tensor of that rank (0: any) and type. Otherwise the graph fails. */
 bool car_graph_check_input(car_graph *graph, const char *name, int x, int rank, car_dtype dtype);
 bool car_graph_same_shape(car_graph *graph, const char *name, int a, int b);
 

@@ -1,7 +1,7 @@
 /* Builders of operations on images: shapes, parameters, costs, and what backward needs.
  *
- * FLOPs count a multiplication and an addition as two. Backward of a convolution or a matrix product
- * costs twice its forward (by data and by weights); of everything else about as much as forward. */
+ * A multiplication and an addition count as two FLOPs. Backward of a convolution or a matrix product costs twice its
+ * forward (by data and by weights); for everything else it costs about as much as forward. */
 #include <math.h>
 #include <stdio.h>
 
@@ -49,7 +49,7 @@ int car_graph_input(car_graph *graph, const char *name, car_shape shape, car_dty
     return car_graph_add_tensor(graph, name, shape, dtype);
 }
 
-/* Pixels that a window of `kernel` can take along `size`; 0 if it fits nowhere. */
+/* The number of positions of a window of `kernel` along `size`; 0 if it does not fit. */
 static int64_t window_count(int64_t size, int kernel, int stride, int pad) {
     int64_t room = size + 2 * (int64_t)pad - kernel;
     return room < 0 ? 0 : room / stride + 1;
@@ -119,7 +119,7 @@ int car_graph_batchnorm(car_graph *graph, const char *name, int x, const car_bat
             return CAR_NONE;
         }
         op.inputs[op.input_count++] = config->residual;
-        op.saves_output = config->relu; /* its sign is the mask; without a residual x tells it again */
+        op.saves_output = config->relu; /* its sign is the mask; without a residual the mask is recomputed from x */
     }
     static const struct {
         const char *suffix;

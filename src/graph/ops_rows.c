@@ -1,5 +1,5 @@
-/* Builders of operations on rows, sequences and single elements, and of the loss. See ops_image.c for
- * how costs are counted. */
+/* Builders of operations on rows, sequences and single elements, and of the loss. ops_image.c explains how costs are
+ * counted. */
 #include <math.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ static int add_elementwise(car_graph *graph, car_op *op, int x, double flops_per
 }
 
 int car_graph_relu(car_graph *graph, const char *name, int x) {
-    /* The output is the mask, and the next operation mostly holds it anyway. */
+    /* The output serves as the mask, and the next operation usually holds it anyway. */
     car_op op = {.kind = CAR_OP_RELU, .name = name, .saves_output = true};
     return add_elementwise(graph, &op, x, 1);
 }
@@ -88,7 +88,7 @@ int car_graph_flatten(car_graph *graph, const char *name, int x) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* torchvision's attention names its joint projection in_proj_weight, everything else is NAME.weight. */
+/* torchvision's attention names its joint projection in_proj_weight; everything else is NAME.weight. */
 static const char *separator_of(const char *name, const char *dotted, const char *underscored) {
     static const char joint[] = "in_proj";
     size_t length = strlen(name), tail = sizeof joint - 1;
@@ -177,7 +177,7 @@ int car_graph_attention(car_graph *graph, const char *name, int x, int heads, bo
         return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: %lld features are not queries, keys and values of %d heads",
                               name, (long long)shape.dim[2], heads);
     }
-    /* Backward makes the scores again from x and the kept log-sum-exp of each row: T x T is never stored. */
+    /* Backward recomputes the scores from x and the saved log-sum-exp of each row: T x T is never stored. */
     car_op op = {.kind = CAR_OP_ATTENTION,
                  .name = name,
                  .input_count = 1,
@@ -251,7 +251,7 @@ int car_graph_select_token(car_graph *graph, const char *name, int x, int index)
 
 /* ---- the loss -------------------------------------------------------------------------------- */
 
-/* Labels for as many rows, and a sensible smoothing. */
+/* Checks that there is a label per row, and that the smoothing is valid. */
 static bool check_loss(car_graph *graph, const char *name, int x, int labels, double smoothing) {
     if (!car_graph_check_input(graph, name, x, 0, CAR_F32) || !car_graph_check_input(graph, name, labels, 0, CAR_I32)) {
         return false;
@@ -288,8 +288,8 @@ int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int 
     return car_graph_add_op(graph, &op, (car_shape){1, {1}}, (car_shape){1, {rows}}, CAR_F32);
 }
 
-/* Training makes the logits when backward begins (car_tape_defer_loss). They count as forward's all the same: backward
- * follows at once, and stages are cut where forwards are even. */
+/* In training the logits are computed when backward begins (car_tape_defer_loss). They are counted as forward's all the
+ * same: backward follows at once, and stages are cut where forwards are even. */
 int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, int classes, int tied,
                         double smoothing) {
     if (!check_loss(graph, name, x, labels, smoothing)) {

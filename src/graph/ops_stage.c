@@ -1,16 +1,15 @@
-/* Builders of stages of one's own, and of what is carried through them.
+/* Builders of the user's own stages (stage.h), and of parameters that are carried through them.
  *
  *     carry ──┬─────────┬─────────┐       a parameter as a tensor: its gradient is added up from the top down, and is
- *             ▼         ▼         ▼       whole when backward comes to `carry`
- *          stage 0 ─► stage 1 ─► stage 2
- */
+ *             ▼         ▼         ▼       complete when backward reaches `carry`
+ *          stage 0 ─► stage 1 ─► stage 2 */
 #include <math.h>
 
 #include "carousel/stage.h"
 #include "graph/internal.h"
 #include "graph/ops.h"
 
-enum { BYTES = 8 }; /* what crosses between ranks is a multiple of it */
+enum { BYTES = 8 }; /* what crosses between ranks is a multiple of this */
 
 car_stage_config car_stage_config_default(void) {
     return (car_stage_config){.input = CAR_NONE};
@@ -23,7 +22,7 @@ static bool refuse(car_graph *graph, const char *name, const char *why) {
     return false;
 }
 
-/* Far more than any machine has: what is above it is a mistake, and sums of sizes stay within their type. */
+/* Far more than any machine has. A larger size is a mistake, and sums of sizes cannot overflow. */
 static const size_t most_bytes = (size_t)1 << 48;
 
 static bool is_possible(const car_stage_class *stage) {
@@ -69,7 +68,7 @@ static bool check_class(car_graph *graph, const char *name, const car_stage_clas
     return true;
 }
 
-/* Images are stored in blocks of channels, which is nothing that a stage could read. */
+/* Images are stored in blocks of channels, which a stage could not read. */
 static bool check_state(car_graph *graph, const char *name, const car_stage_class *stage, int input) {
     if (input == CAR_NONE && stage->input_bytes > 0) {
         return refuse(graph, name, "it takes something in (input_bytes), and its config names no input");
@@ -186,7 +185,8 @@ int car_graph_stage(car_graph *graph, const char *name, const car_stage_class *s
     }
     op.flops_forward = stage->forward_cost > 0 ? stage->forward_cost : 1;
     op.flops_backward = stage->backward_cost > 0 ? stage->backward_cost : 2 * op.flops_forward;
-    if (stage->output_bytes == 0 || stage->output_shape.rank > 0) { /* the loss, or floats for the graph's operations */
+    /* The loss, or floats for the graph's own operations. */
+    if (stage->output_bytes == 0 || stage->output_shape.rank > 0) {
         car_shape shape = stage->output_bytes == 0 ? (car_shape){1, {1}} : stage->output_shape;
         return car_graph_add_op(graph, &op, shape, bytes_shape(stage->held_bytes), CAR_U8);
     }

@@ -1,10 +1,9 @@
-/* Part of the graph, as a rank has it: how long tensors live there, and what crosses to the neighbours.
+/* The part of a graph that one rank runs: how long tensors live there, and what crosses to the neighbours.
  *
  *   ops   0 ... first ........ end ...
- *   a     ======|==r                      read here for the last time: dropped then, unless backward wants it
+ *   a     ======|==r                      read here for the last time: then dropped, unless backward needs it
  *   b           p====|=====r              made here, read above: held until it was sent, or longer for backward
- *   c     ======|====|=====r              passes through
- */
+ *   c     ======|====|=====r              passes through */
 #include "graph/range.h"
 
 #include "base/base.h"
@@ -17,11 +16,11 @@ static void note_forward(car_graph_range *range, int tensor, int l) {
 }
 
 static void note_backward(car_graph_range *range, int tensor, int l) {
-    range->last_backward[tensor] = l; /* called in descending order: the lowest has the last word */
+    range->last_backward[tensor] = l; /* called in descending order: the lowest decides */
     range->last_again[tensor] = CAR_NONE;
 }
 
-/* What runs again before the backward of l reads its inputs once more. */
+/* The operations that run again before the backward of l read their inputs once more. */
 static void note_again(const car_graph *graph, car_graph_range *range, int l) {
     int first = 0, count = car_graph_range_again(range, l, &first);
     for (int i = first; i < first + count; i++) {
@@ -33,7 +32,7 @@ static void note_again(const car_graph *graph, car_graph_range *range, int l) {
     }
 }
 
-/* What backward needs is held, unless it is made again here. */
+/* What backward needs is held, unless it is recomputed here. */
 static bool is_held(const car_graph *graph, const car_graph_range *range, int tensor) {
     int producer = car_graph_tensor(graph, tensor)->producer;
     bool needed = range->last_backward[tensor] != CAR_NONE || range->last_again[tensor] != CAR_NONE;

@@ -1,24 +1,24 @@
-/* From the tensors that are dropped to the operations that run again; see recompute.h.
+/* Finds the operations that run again from the tensors that are dropped; see recompute.h.
  *
  *   forward    x ─► norm ─► a ─► linear ─► b ─► gelu ─► c ─► linear       a, b, c are dropped, x is held
  *   backward   of the last linear: norm, linear and gelu run again, in this order, then c is there
- *              of gelu, of the first linear, of norm: b and a are there already, and go one after the other */
+ *              of gelu, of the first linear, of norm: b and a are there already, and are dropped one after the other */
 #include "graph/recompute.h"
 
 #include "base/base.h"
 
-/* State of the walk down the backward pass. */
+/* The state of the walk through the backward pass. */
 typedef struct walk {
     car_recompute *r;
     const int *stage_first;
-    bool *wanted; /* per operation: it has to run again before the backward that the walk is at */
+    bool *wanted; /* by operation: it must run again before the current backward */
 } walk;
 
 static bool runs_backward(const car_graph *graph, const car_op *op) {
     return car_graph_tensor(graph, op->output)->grad_buffer != CAR_NONE;
 }
 
-/* Whether the tensor has to be made again before the backward of an operation whose stage begins at `first`. */
+/* True if a tensor must be recomputed before the backward of an operation whose stage begins at `first`. */
 static bool is_missing(const walk *w, int tensor, int first) {
     const car_tensor *t = car_graph_tensor(w->r->graph, tensor);
     if (t->producer == CAR_NONE || t->producer < first || w->r->made_at[t->producer] != CAR_NONE ||
@@ -28,7 +28,7 @@ static bool is_missing(const walk *w, int tensor, int first) {
     return t->last_backward == CAR_NONE || w->r->dropped[tensor];
 }
 
-/* Marks the producer; returns how many more operations are marked. */
+/* Marks the producer of a tensor. Returns the number of newly marked operations. */
 static int want(walk *w, int tensor, int first) {
     if (!is_missing(w, tensor, first)) {
         return 0;
@@ -39,7 +39,8 @@ static int want(walk *w, int tensor, int first) {
     return more;
 }
 
-/* Its gradient would be written over the tensor at the backward of `born`; here it is read after that. */
+/* The tensor's gradient would be written over it at the backward of `born`. With recomputation the tensor may be
+ * read later than that, so the gradient then needs its own buffer. */
 static void keep_apart(walk *w, int tensor, int l) {
     int buffer = car_graph_tensor(w->r->graph, tensor)->grad_buffer;
     if (buffer != CAR_NONE) {
@@ -48,8 +49,8 @@ static void keep_apart(walk *w, int tensor, int l) {
     }
 }
 
-/* Lists what runs again before the backward of operation l: marks it downwards, from what the backward reads to what is
- * there, and puts it down upwards. */
+/* Lists what runs again before the backward of operation l. It marks operations downwards, from what the backward
+ * reads to what is there, and then lists them upwards. */
 static void list_before(walk *w, int l) {
     car_recompute *r = w->r;
     const car_op *op = car_graph_op(r->graph, l);

@@ -1,9 +1,9 @@
-/* GPT-2 with Hugging Face's names: gpt2 (124M) and gpt2-nano; and the sizes from gpt2-medium to MT-NLG's 530 billion
- * parameters, which are only planned: the same blocks, with GPT-2's tied head, whatever their authors changed.
+/* GPT-2 with Hugging Face's names: gpt2 (124M) and gpt2-nano. Also the sizes from gpt2-medium to MT-NLG's 530
+ * billion parameters, which can only be planned: they use the same blocks and GPT-2's tied head, whatever their
+ * authors changed.
  *
- * Weights of the blocks are stored [in, out], as Hugging Face's Conv1D does; the head is the token
- * embedding once more. The table of positions always has the model's full context, whatever the
- * sequence length, so that weights fit at any length. */
+ * The blocks' weights are stored [in, out], as in Hugging Face's Conv1D; the head reuses the token embedding. The
+ * table of positions always has the model's full context, so that weights fit at any sequence length. */
 #include "models/models.h"
 
 #include <math.h>
@@ -118,7 +118,7 @@ const car_model_entry car_model_gpt2 = {
     .build = build_full,
 };
 
-/* ---- only planned ---------------------------------------------------------------------------- */
+/* ---- models that are only planned ----------------------------------------------------------- */
 
 #define GPT2_SIZE(title, size, w, d, h)                                                                              \
     {                                                                                                                \

@@ -1,6 +1,6 @@
 /* The multilayer perceptron: nn.Sequential(Flatten, Linear, ReLU, ..., Linear, ReLU, Linear).
  *
- * Parameters carry the position in the sequence: "1.weight", "3.weight", and so on. */
+ * Parameters are named by their position in the sequence: "1.weight", "3.weight", and so on. */
 #include "models/models.h"
 
 static car_status check(car_context *context, const char *name, const car_model_config *config) {

@@ -1,4 +1,4 @@
-/* The table of models: finding one by name, filling in and checking its configuration, building it. */
+/* The table of models: finds one by name, completes and checks its configuration, and builds its graph. */
 #include "models/models.h"
 
 #include <stdarg.h>
@@ -13,8 +13,8 @@ static const car_model_entry *const entries[] = {
 };
 enum { ENTRY_COUNT = sizeof entries / sizeof entries[0] };
 
-/* The integer fields of a configuration. The limits are far above any use; they keep multiples of a
- * width, which builders compute as int, in range. Products of several fields are the models' to check. */
+/* The integer fields of a configuration. The limits are far above any use; they keep multiples of a width, which
+ * builders compute as int, in range. Models check products of several fields themselves. */
 typedef struct field {
     const char *text;
     size_t offset;
@@ -91,7 +91,7 @@ static car_status find_or_fail(car_context *context, const char *name, const car
                             name != NULL ? name : "(null)", known);
 }
 
-/* One integer field: the model's own value for zero, and the value within its limits. */
+/* Resolves one integer field: replaces zero by the model's default, and checks the limits. */
 static car_status resolve_field(car_context *context, const car_model_entry *entry, const field *f,
                                 car_model_config *config) {
     const char *name = entry->info.name;
@@ -176,7 +176,7 @@ done:
     return status;
 }
 
-/* ---- what the families share ----------------------------------------------------------------- */
+/* ---- helpers for the families ------------------------------------------------------------------ */
 
 car_model_name car_model_label(const char *format, ...) {
     car_model_name name;

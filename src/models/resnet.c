@@ -1,20 +1,19 @@
 /* Residual networks: He et al.'s resnet20 for CIFAR, and torchvision's resnet18 and resnet50.
  *
- * A block ends in a BatchNorm that also adds the identity and applies the ReLU. The operations of
- * the shortcut come right before that one, not at the start of the block: what they save for
- * backward is then held for the shortest time. */
+ * A block ends in a BatchNorm that also adds the identity and applies the ReLU. The operations of the shortcut come
+ * right before it, not at the start of the block, so that what they save for backward is held for the shortest time. */
 #include "models/models.h"
 
 #include <math.h>
 
 #include "base/base.h"
 
-/* What tells the networks apart. */
+/* How the networks differ. */
 typedef struct layout {
     int stages, blocks[4]; /* blocks of each stage */
-    bool bottleneck;       /* 1x1, 3x3, 1x1 with four times the channels out; else 3x3, 3x3 */
-    bool projection;       /* shortcuts that change shape are a 1x1 convolution; else free of parameters */
-    bool large_stem;       /* 7x7 of stride 2 and a max-pool, for images above SMALL_IMAGE */
+    bool bottleneck;       /* 1x1, 3x3, 1x1 with four times the output channels; else 3x3, 3x3 */
+    bool projection;       /* shortcuts that change shape are 1x1 convolutions; else they have no parameters */
+    bool large_stem;       /* a 7x7 convolution with stride 2 and a max-pool, for images above SMALL_IMAGE */
 } layout;
 
 static const layout layout20 = {.stages = 3, .blocks = {3, 3, 3}};
@@ -32,9 +31,9 @@ static int expansion(const layout *net) {
     return net->bottleneck ? 4 : 1;
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- building blocks --------------------------------------------------------------------------- */
 
-/* A convolution without bias, "same" padding, and torchvision's initial distribution for it. */
+/* A convolution without bias, with "same" padding and torchvision's initial distribution. */
 static int conv(car_graph *graph, const char *name, int x, int out_channels, int kernel, int stride) {
     car_conv_config config = {.out_channels = out_channels, .kernel = kernel, .stride = stride, .pad = kernel / 2};
     int y = car_graph_conv(graph, name, x, &config);
@@ -56,7 +55,7 @@ static int shortcut(car_graph *graph, const layout *net, const char *block, int 
     return norm(graph, car_model_label("%s.downsample.1", block).text, x, CAR_NONE, false);
 }
 
-/* The convolutions of a block, each but the last with its BatchNorm and ReLU. */
+/* The convolutions of a block, each except the last with its BatchNorm and ReLU. */
 static int branch(car_graph *graph, const layout *net, const char *block, int x, int channels, int stride) {
     x = conv(graph, car_model_label("%s.conv1", block).text, x, channels, net->bottleneck ? 1 : 3,
              net->bottleneck ? 1 : stride);
@@ -114,7 +113,7 @@ static car_status check(car_context *context, const char *name, const layout *ne
     for (int stage = 1; stage < net->stages; stage++) {
         last = halved(last);
     }
-    /* The largest activation is the first stage's or the stem's, the largest weight the last stage's. */
+    /* The largest activation is in the first stage or the stem, the largest weight in the last stage. */
     double pixels = (double)first * first;
     double channels = (double)config->width * expansion(net);
     double widest = channels * (1 << (net->stages - 1));
@@ -137,7 +136,7 @@ done:
     return status;
 }
 
-/* ---- the three of them ----------------------------------------------------------------------- */
+/* ---- the three networks ------------------------------------------------------------------------ */
 
 static int build20(car_graph *graph, const car_model_config *config) {
     return build(graph, &layout20, config);

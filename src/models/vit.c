@@ -1,7 +1,7 @@
 /* Vision transformers in torchvision's layout: vit-tiny and vit-b16.
  *
- * The class token is selected before the last LayerNorm: that one acts on each token by itself, so
- * the others' would be computed for nothing. */
+ * The class token is selected before the last LayerNorm. That norm acts on each token separately, so normalising the
+ * other tokens would be wasted work. */
 #include "models/models.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static int self_attention(car_graph *graph, const char *layer, int x, const car_
     int width = config->width;
     car_model_name name = car_model_label("%s.self_attention", layer);
     x = linear(graph, car_model_label("%s.in_proj", name.text).text, x, 3 * width);
-    /* Xavier's bound over the three projections as one matrix [3*width, width], as nn.MultiheadAttention has it. */
+    /* Xavier's bound for the three projections as one matrix [3*width, width], as in nn.MultiheadAttention. */
     car_model_init(graph, name.text, "in_proj_weight", CAR_INIT_UNIFORM, sqrt(6.0 / (4.0 * width)));
     car_model_init(graph, name.text, "in_proj_bias", CAR_INIT_CONSTANT, 0);
     x = car_graph_attention(graph, name.text, x, config->heads, false);
@@ -80,11 +80,11 @@ static int encoder_layer(car_graph *graph, const char *layer, int x, const car_m
     return car_graph_add(graph, car_model_label("%s.add_2", layer).text, y, x);
 }
 
-/* Images to tokens: a convolution whose stride is its kernel cuts them into patches. */
+/* Images to tokens: a convolution whose stride equals its kernel cuts them into patches. */
 static int embed(car_graph *graph, int patch, const car_model_config *config) {
     car_conv_config conv = {.out_channels = config->width, .kernel = patch, .stride = patch, .bias = true};
     int x = car_graph_conv(graph, "conv_proj", car_model_images(graph, config), &conv);
-    /* torchvision truncates this normal at +-2, which is so many deviations that it never happens. */
+    /* torchvision truncates this normal at +-2, which is so many deviations that it makes no difference. */
     double fan_in = (double)config->channels * patch * patch;
     car_model_init(graph, "conv_proj", "weight", CAR_INIT_NORMAL, sqrt(1 / fan_in));
     car_model_init(graph, "conv_proj", "bias", CAR_INIT_CONSTANT, 0);

@@ -1,13 +1,15 @@
-/* zero with two copies: how early they are passed on. A larger L gives messages more time, and a copy lies longer
- * where it has come to. */
+/* zero with two copies: chooses how many slots before its use a copy may be sent on (L, zero_ahead). A larger L
+ * gives messages more time but holds each copy longer. Candidates are timed on the cluster; the smallest L that is
+ * about as fast as the fastest and fits into memory wins. */
 #include "carousel/predict.h"
 #include "plan/internal.h"
 #include "plan/machine.h"
 
-/* Times of k, so that each has as much time as some number of slots of a worker. Beyond the last it is doubled. */
+/* Candidates for L, as multiples of k. After the last one it doubles. */
 static const int multiples[] = {1, 2, 3, 4, 6, 8};
-static const double worth = 0.99; /* of a step: what gains less is not worth its memory */
-/* Micro-batches of a step times stages up to which all are timed, and up to which 2k and its doubles are. */
+static const double worth = 0.99; /* a gain of less than 1 % of the step is not worth the memory */
+/* Limits on the size of a plan (micro-batches per step times stages): up to `few` all candidates are timed, up to
+ * `some` only 2k and its doubles. */
 static const int64_t few = 1 << 14, some = 1 << 17;
 
 static car_status plan_with(car_context *context, const car_partition *partition, const car_plan_config *config,
@@ -56,7 +58,7 @@ int car_plan_list_aheads(int stages, int per_worker, bool powers, int *values) {
     return count;
 }
 
-/* Whether the last trial gains too little beside the one of half its L. All L up to `listed` are tried. */
+/* True if the last trial gains too little over the one with half its L. All L up to `listed` are tried regardless. */
 static bool has_levelled_off(const car_ahead_choice *choice, int listed) {
     const car_ahead_trial *last = choice->count > 0 ? &choice->trials[choice->count - 1] : NULL;
     for (int t = 0; last && last->ahead >= listed && t < choice->count; t++) {
@@ -67,7 +69,8 @@ static bool has_levelled_off(const car_ahead_choice *choice, int listed) {
     return false;
 }
 
-/* Among those that were not looked at: the smallest that is as fast as the fastest, else the fastest. */
+/* Among the trials whose memory was not predicted yet: the smallest L that is as fast as the fastest, else the
+ * fastest. */
 static car_ahead_trial *find_next(car_ahead_choice *choice, double fastest) {
     car_ahead_trial *best = NULL;
     for (int t = 0; t < choice->count; t++) {

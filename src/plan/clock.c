@@ -1,13 +1,12 @@
-/* The plan, and its formulas: the clocks, and which version is used by whom. docs/design.md has their derivation.
+/* Creates a plan and defines its formulas: the clocks of the rules, and who uses which version. docs/design.md
+ * derives them.
  *
- * N = S = 3, k = 1, the cycle in steady state; rows are workers, columns slots, 2' is the backward of
- * stage 2:
+ * N = S = 3, k = 1, the cycle in steady state; rows are workers, columns slots, 2' is the backward of stage 2:
  *
  *   slot      0  1  2  3  4  5 | 6  7  8  9 10 11
  *   worker 0  0  1  2  2' 1' 0'| 0  1  2  2' 1' 0'
  *   worker 1  1' 0' 0  1  2  2'| 1' 0' 0  1  2  2'
- *   worker 2  2  2' 1' 0' 0  1 | 2  2' 1' 0' 0  1
- */
+ *   worker 2  2  2' 1' 0' 0  1 | 2  2' 1' 0' 0  1 */
 #include <limits.h>
 
 #include "plan/rules.h"
@@ -17,7 +16,7 @@ car_plan_config car_plan_config_default(void) {
     return (car_plan_config){.workers = 4, .rule = CAR_RULE_CDP_V2};
 }
 
-/* ---- creating: what can be planned ----------------------------------------------------------- */
+/* ---- creating: which plans are possible --------------------------------------------------------- */
 
 static car_status check_rule(car_context *context, const car_plan_config *config) {
     const car_rule_entry *rule = car_rule_entry_of(config->rule);
@@ -28,7 +27,7 @@ static car_status check_rule(car_context *context, const car_plan_config *config
     return CAR_OK;
 }
 
-/* zero with workers apart: how many copies of a version there are, and how early they go. */
+/* zero with spaced workers: how many copies of a version there are, and how early they are sent. */
 static car_status check_copies(car_context *context, const car_partition *partition, car_plan_config *config) {
     const car_rule_info *rule = car_rule_info_of(config->rule);
     bool moves = car_placement_info_of(config->placement)->owned && (rule->spaced || rule->from_file);
@@ -38,7 +37,7 @@ static car_status check_copies(car_context *context, const car_partition *partit
                                 "zero-copies and zero-ahead are for cdp-v1, cdp-v2 and stagger over placement zero");
     }
     config->zero_copies = config->zero_copies != 0 || !moves ? config->zero_copies : 2;
-    if (moves && config->workers == 1) { /* nobody to pass anything on to */
+    if (moves && config->workers == 1) { /* there is nobody to pass anything on to */
         config->zero_copies = 1;
         config->zero_ahead = 0;
     }
@@ -62,13 +61,13 @@ static car_status check_copies(car_context *context, const car_partition *partit
 
 enum { most_accumulated = 1 << 16, most_batches = 1 << 20 };
 
-/* dp's workers keep their gradients apart, or add them before a collective. In a pipeline it is gpipe, whose ranks
- * have one sum. */
+/* Under dp each worker first adds up its own gradients: they are kept separate in one process, and added before a
+ * collective over ranks. dp in a pipeline is gpipe, whose ranks have one sum. */
 static bool adds_own_first(const car_plan_config *config) {
     return car_rule_info_of(config->rule)->together && !car_placement_class_of(config->placement)->in_line;
 }
 
-/* With one micro-batch for each worker both orders are the same. */
+/* With one micro-batch per worker both orders are the same. */
 static car_status choose_sum_order(car_context *context, car_plan_config *config) {
     const car_placement_class *placement = car_placement_class_of(config->placement);
     car_sum_order order = config->sum_order;
@@ -150,7 +149,7 @@ int64_t car_plan_config_devices(const car_plan_config *config) {
     return car_placement_class_of(config->placement)->devices(config, rule->spaced || rule->from_file);
 }
 
-/* Devices and tags are ints: a plan that needs more of them is refused rather than made wrong. */
+/* Devices and tags are ints. A plan that would need larger numbers is refused. */
 static car_status check_size(const car_plan *plan, int64_t devices) {
     int64_t workers = plan->config.workers, bundles = plan->partition->bundle_count;
     bool sends = !plan->placement->info.one_process;
@@ -171,7 +170,7 @@ static car_status check_size(const car_plan *plan, int64_t devices) {
     return CAR_OK;
 }
 
-/* A forward or backward names one version besides its stage's own. */
+/* A forward or backward can name only one version besides its stage's own. */
 static car_status check_ties(const car_plan *plan) {
     const car_partition *partition = plan->partition;
     for (int b = plan->stages; b < partition->bundle_count; b++) {
@@ -301,7 +300,7 @@ bool car_plan_reduces(const car_plan *plan) {
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
-/* All workers at once. */
+/* All workers at the same time. */
 static int64_t one_pass(const car_plan *plan) {
     return 2 * (int64_t)plan->stages;
 }
@@ -316,7 +315,7 @@ static int64_t backward_together(const car_plan *plan, int micro_batch, int stag
 }
 const car_clock car_clock_together = {period_together, forward_together, backward_together, false};
 
-/* Each micro-batch 2k slots behind the one before it. The last ends when the next step has long begun. */
+/* Each micro-batch starts 2k slots after the one before. The last one ends long after the next step has begun. */
 static int64_t forward_cycle(const car_plan *plan, int micro_batch, int stage) {
     return 2 * (int64_t)plan->per_worker * micro_batch + stage;
 }
@@ -325,13 +324,13 @@ static int64_t backward_cycle(const car_plan *plan, int micro_batch, int stage) 
 }
 const car_clock car_clock_cycle = {period_together, forward_cycle, backward_cycle, false};
 
-/* The same, and a step begins when the one before has ended. */
+/* The same distances, but a step begins only when the one before has ended. */
 static int64_t period_stagger(const car_plan *plan) {
     return backward_cycle(plan, plan->batches - 1, 0) + 1;
 }
 const car_clock car_clock_stagger = {period_stagger, forward_cycle, backward_cycle, false};
 
-/* As many workers at once as there are threads, then the next. */
+/* As many workers at once as there are threads, then the next ones. */
 static int64_t turn_of(const car_plan *plan, int micro_batch) {
     int workers = plan->config.workers, threads = plan->config.threads;
     return one_pass(plan) * (micro_batch / (threads < workers ? threads : workers));
@@ -347,7 +346,7 @@ static int64_t backward_turns(const car_plan *plan, int micro_batch, int stage) 
 }
 const car_clock car_clock_turns = {period_turns, forward_turns, backward_turns, false};
 
-/* Pipelines: a visit of one rank is k slots. GPipe flushes between all forwards and all backwards. */
+/* Pipelines: a visit to one rank takes k slots. GPipe flushes between all forwards and all backwards. */
 static int64_t half_flush(const car_plan *plan) {
     return plan->stages + (int64_t)plan->per_worker * (plan->batches - 1);
 }
@@ -362,13 +361,12 @@ static int64_t backward_gpipe(const car_plan *plan, int micro_batch, int stage) 
 }
 const car_clock car_clock_gpipe = {period_flush, forward_gpipe, backward_gpipe, true};
 
-/* 1F1B on rank r, in visits: it takes forwards until the first backward comes back to it, then one of each.
+/* 1F1B on rank r, in visits: forwards until the first backward comes back, then one of each in turn.
  *
  *   N = 3       0 1 2 3 4 5 6 7 8 9
  *   rank 0      0 1 2     0'  1'  2'
  *   rank 1        0 1   0'2 1'  2'
- *   rank 2          0 0'1 1'2 2'
- */
+ *   rank 2          0 0'1 1'2 2' */
 static int64_t forward_1f1b(const car_plan *plan, int micro_batch, int stage) {
     int64_t k = plan->per_worker, rank = stage / k;
     int64_t visit = micro_batch < plan->config.workers - rank ? rank + micro_batch : 2 * (int64_t)micro_batch + rank;
@@ -440,7 +438,7 @@ int car_plan_device(const car_plan *plan, int64_t step, int micro_batch, int sta
 }
 
 int car_plan_owner(const car_plan *plan, int64_t step, int stage) {
-    bool any = plan->script && plan->placement->info.repeated; /* whoever the file has make it */
+    bool any = plan->script && plan->placement->info.repeated; /* the file decides who makes it */
     return plan->placement->owner ? plan->placement->owner(plan, stage)
            : any                  ? car_script_maker(plan, step, stage)
                                   : car_plan_device(plan, step, plan->batches - 1, stage);

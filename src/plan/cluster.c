@@ -1,5 +1,5 @@
-/* Reads the description of a cluster. Whatever is in the file, the answer is a sound cluster or a message that names
- * the field. */
+/* Reads the description of a cluster from JSON. Whatever the file contains, the result is a valid cluster or an
+ * error message that names the field. */
 #include "carousel/cluster.h"
 
 #include <cjson/cJSON.h>
@@ -9,9 +9,9 @@
 #include "base/base.h"
 #include "base/mapped.h"
 
-enum { MOST_BYTES = 1 << 20 }; /* of a description */
+enum { MOST_BYTES = 1 << 20 }; /* the largest description that is read */
 
-/* A number of the description, its bounds, and where it goes. */
+/* A number in the description, its bounds, and where to store it. */
 typedef struct field {
     const char *name, *unit;
     double least, most;
@@ -24,7 +24,7 @@ typedef struct reader {
     const char *origin;
 } reader;
 
-/* `group` is the object that the field is in, "" for the outermost. */
+/* `group` is the object that contains the field, "" for the outermost. */
 static car_status read_number(const reader *r, const char *group, const field *f, const cJSON *item) {
     const char *dot = *group ? "." : "";
     double value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
@@ -47,7 +47,7 @@ static const field *find_field(const field *fields, int count, const char *name)
     return NULL;
 }
 
-/* Twice the same name: which one counts would depend on the reader. */
+/* True if the same name occurs twice: which one counts would depend on the reader. */
 static bool is_repeated(const cJSON *item) {
     for (const cJSON *later = item->next; later; later = later->next) {
         if (strcmp(later->string, item->string) == 0) {
@@ -62,7 +62,7 @@ static car_status refuse(const reader *r, const char *group, const char *name, c
                             name, why);
 }
 
-/* The fields of an object; those that are no numbers are taken by `other`, which says whether it knows the name. */
+/* Reads the fields of an object. Fields that are not numbers go to `other`, which says whether it knows the name. */
 typedef car_status (*other_function)(const reader *r, const cJSON *item, bool *known, car_cluster *out);
 
 static car_status read_object(const reader *r, const char *group, const cJSON *object, const field *fields, int count,
@@ -119,7 +119,7 @@ static car_status read_other(const reader *r, const cJSON *item, bool *known, ca
     return CAR_OK;
 }
 
-/* How the fields fit together. */
+/* Checks how the fields fit together. */
 static car_status check(const reader *r, const car_cluster *cluster) {
     if (cluster->between.bandwidth <= 0) {
         return refuse(r, "", "between", "is missing: the links between nodes");

@@ -1,11 +1,11 @@
-/* What operations cost: FLOPs, or a measured profile in a file.
+/* The cost of operations: FLOPs, or seconds from a measured profile in a file.
  *
  *   {"format": "carousel-profile", "version": 1,
  *    "fingerprint": "91c0...",            hexadecimal; of the graph that was measured
  *    "operations": [{"name": "conv1", "forward": 0.00132, "backward": 0.00207}, ...]}      seconds
  *
- * A profile is good for one graph only: the same model at another batch or image size costs something
- * else. The fingerprint tells. Files come from anywhere, so nothing in them is believed. */
+ * A profile is valid for one graph only, because the same model at another batch or image size has other costs. The
+ * fingerprint tells them apart. Files can come from anywhere, so everything in them is checked. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 
 static const char format_name[] = "carousel-profile";
 enum { FORMAT_VERSION = 1, FINGERPRINT_DIGITS = 16, TEMPORARY_NAMES = 100, SUFFIX_CAPACITY = 48, NUMBER_CAPACITY = 32 };
-static const off_t max_profile = 1 << 26; /* far more than any model's; bounds what is read into memory */
+static const off_t max_profile = 1 << 26; /* far more than any model needs; limits what is read into memory */
 
 /* ---- costs ----------------------------------------------------------------------------------- */
 
@@ -91,7 +91,7 @@ static uint64_t stir_shape(uint64_t hash, car_shape shape) {
     return hash;
 }
 
-/* Only what changes the work: not the strength of a dropout, nor an epsilon. Sizes are in the shapes. */
+/* Only what changes the work: not the rate of a dropout, nor an epsilon. Sizes are in the shapes. */
 static uint64_t stir_config(uint64_t hash, const car_op *op) {
     const car_op_config *config = &op->config;
     switch (op->kind) {
@@ -140,12 +140,12 @@ uint64_t car_graph_fingerprint(const car_graph *graph) {
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-/* With all digits: cJSON's own way of writing numbers drops the last bit, and then a plan from a profile would not
- * be the plan from the same costs in memory. */
+/* Writes all digits. cJSON's own number format drops the last bit, and a plan from a profile would then differ from
+ * the plan from the same costs in memory. */
 static bool add_number(cJSON *object, const char *name, double value) {
     char text[NUMBER_CAPACITY];
     snprintf(text, sizeof text, "%.17g", value);
-    char *comma = strchr(text, ','); /* what some locales put for the point */
+    char *comma = strchr(text, ','); /* some locales use a decimal comma */
     if (comma) {
         *comma = '.';
     }
@@ -186,7 +186,8 @@ static char *costs_to_text(const car_graph *graph, const car_costs *costs) {
     return text;
 }
 
-/* A new file beside the final one, so that renaming stays inside one file system. -1 with errno. */
+/* Creates a new file beside the final one, so that the rename stays inside one file system. Returns -1 with errno on
+ * failure. */
 static int open_temporary(const char *path, char *name, size_t capacity) {
     int descriptor = -1;
     errno = EEXIST;
@@ -209,14 +210,14 @@ static bool write_all(int descriptor, const char *text, size_t bytes) {
     return fsync(descriptor) == 0;
 }
 
-/* The file appears whole under its name or not at all; what was there before stays until then. */
+/* The file appears under its name completely or not at all; until then the old one stays. */
 static car_status replace_file(car_context *context, const char *path, const char *text) {
     size_t capacity = strlen(path) + SUFFIX_CAPACITY;
     struct stat info;
     char *name = NULL;
     int descriptor = -1;
     car_status status = CAR_OK;
-    /* A rename would put a file in the place of a device. */
+    /* A rename would replace a device by a file. */
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
         return car_context_fail(context, CAR_ERROR_IO, "%s: not a regular file", path);
     }
@@ -261,7 +262,7 @@ done:
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* The whole file, `*bytes` of it and a zero behind them; capacity is *bytes + 1. */
+/* Reads the whole file: *bytes bytes and a terminating zero; the allocation is *bytes + 1. */
 static car_status read_file(car_context *context, const char *path, char **out, size_t *bytes) {
     car_status status = CAR_OK;
     struct stat info;
@@ -304,7 +305,7 @@ done:
     return status;
 }
 
-/* That it is a profile at all, and of this graph. */
+/* Checks that this is a profile, and of this graph. */
 static car_status check_header(const car_graph *graph, const char *path, const cJSON *root) {
     car_context *context = car_graph_context(graph);
     const cJSON *format = cJSON_GetObjectItemCaseSensitive(root, "format");

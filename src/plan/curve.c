@@ -1,4 +1,4 @@
-/* What operations hold and cost, and the life of one micro-batch in bytes.
+/* Gathers what each operation holds and costs, and traces the memory of one micro-batch over its step (the curve).
  *
  * The curve follows the tape to the byte (life.c), with the whole graph in one place.
  *
@@ -7,16 +7,15 @@
  *     |     __--         --__
  *     | __--                 --__
  *     +--------------------------- share of the step's cost
- *       F0 F1 ... F(L-1) B(L-1) ... B1 B0
- */
+ *       F0 F1 ... F(L-1) B(L-1) ... B1 B0 */
 #include "base/base.h"
 #include "plan/life.h"
 #include "plan/partition_internal.h"
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-/* Parameters belong to their first user, held inputs of the graph to their first reader. One pass in
- * ascending order sees those first; `seen` marks what has been counted. */
+/* Parameters count for their first user, held graph inputs for their first reader. Operations are visited in
+ * ascending order; `seen` marks what was counted. */
 static void count_first_uses(const car_graph *graph, const car_graph_range *all, bool *tensor_seen, bool *param_seen,
                              car_op_facts *facts) {
     for (int l = 0; l < car_graph_op_count(graph); l++) {
@@ -48,8 +47,9 @@ static void count_produced(const car_graph *graph, const car_graph_range *all, c
     }
 }
 
-/* A tensor crosses the cuts in front of operations producer + 1 .. last_forward: it is added at the first and
- * taken away behind the last, and a running sum does the rest. Sizes wrap around on the way, not at the end. */
+/* A tensor crosses the cuts before operations producer + 1 .. last_forward. Its bytes are added at the first,
+ * subtracted after the last, and summed up afterwards. Unsigned sizes may wrap around in between, but not in the
+ * sum. */
 static void count_crossing(const car_graph *graph, car_op_facts *facts) {
     for (int v = 0; v < car_graph_tensor_count(graph); v++) {
         const car_tensor *tensor = car_graph_tensor(graph, v);
@@ -66,7 +66,7 @@ static void count_crossing(const car_graph *graph, car_op_facts *facts) {
     }
 }
 
-/* What the backward of operation l costs, and what runs again before it. */
+/* The cost of the backward of operation l, including what is recomputed before it. */
 static double backward_cost(const car_graph_range *all, const car_costs *costs, int l) {
     int first = 0, count = car_graph_range_again(all, l, &first);
     double cost = costs->backward[l];
@@ -129,7 +129,7 @@ car_status car_curve_allocate(car_context *context, int operations, int again, c
     CAR_TRY(car_context_allocate(context, (size_t)curve->events, sizeof *curve->during, &curve->during));
     CAR_TRY(car_context_allocate(context, (size_t)operations + 1, sizeof *curve->back, &curve->back));
     for (int l = -1; l < operations; l++) {
-        curve->back[l + 1] = curve->events - 1 - l; /* as long as nothing runs again */
+        curve->back[l + 1] = curve->events - 1 - l; /* if nothing is recomputed */
     }
 done:
     return status;
@@ -146,7 +146,7 @@ int car_curve_backward(const car_curve *curve, int l) {
     return curve->back[l + 1];
 }
 
-/* The pen that draws a curve event by event, in units of the costs. */
+/* Appends events to a curve, in units of the costs. */
 typedef struct pen {
     car_curve *curve;
     int event;

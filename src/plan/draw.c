@@ -1,12 +1,12 @@
-/* A plan as people draw it: rows are workers or ranks, columns slots.
+/* Draws a plan as a grid: rows are workers or ranks, columns are slots.
  *
  *     slot      6  7  8  9  10 11
  *     worker 0  0  1  2  2' 1' 0'
  *     worker 1  1' 0' 0  1  2  2'
  *     worker 2  2  2' 1' 0' 0  1
  *
- * 2' is the backward of stage 2. Where a row serves several workers, a cell says which micro-batch of the
- * step: 2.1' is worker 1's first. */
+ * 2' is the backward of stage 2. Where a row serves several workers, a cell also names the micro-batch of the step:
+ * 2.1' is worker 1's first. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ typedef struct cell {
 } cell;
 
 typedef struct row {
-    int device, worker; /* worker: CAR_NONE if the row serves all of the device's */
+    int device, worker; /* worker: CAR_NONE if the row serves all workers of the device */
     cell *cells;
 } row;
 
@@ -30,7 +30,7 @@ typedef struct drawing {
     const car_plan *plan;
     car_context *context;
     const car_task *marked;
-    int64_t first_slot; /* of those shown */
+    int64_t first_slot; /* the first slot shown */
     int columns;
     int first_device, end_device;
     row *rows;
@@ -40,7 +40,7 @@ typedef struct drawing {
 
 /* ---- what is shown --------------------------------------------------------------------------- */
 
-/* Wide enough for a screen; a drawing in an error message shows the surroundings of the mark only. */
+/* Narrow enough for a screen; a drawing in an error message shows only the surroundings of the mark. */
 static int most_columns(const drawing *d) {
     return d->marked ? 20 : 100;
 }
@@ -48,7 +48,7 @@ static int most_rows(const drawing *d) {
     return d->marked ? 12 : 64;
 }
 
-/* `most` of `total`, with `wanted` in the middle if it can be. */
+/* The first of `most` shown out of `total`, with `wanted` in the middle if possible. */
 static int64_t first_shown(int64_t total, int64_t most, int64_t wanted) {
     int64_t first = wanted - most / 2, last_first = total - most;
     return first > last_first ? (last_first > 0 ? last_first : 0) : first > 0 ? first : 0;
@@ -81,7 +81,7 @@ done:
     return status;
 }
 
-/* The rows of a device that is worked on by whole workers. */
+/* Adds the rows of a device that has whole workers. */
 static car_status add_workers(drawing *d, int device) {
     for (int i = 0; i < car_plan_config_of(d->plan)->workers; i++) {
         car_status status = car_plan_device(d->plan, 0, i, 0) == device ? add_row(d, device, i) : CAR_OK;
@@ -92,7 +92,7 @@ static car_status add_workers(drawing *d, int device) {
     return CAR_OK;
 }
 
-/* The row for a task among those from `first` on; one more where a device does two things in one slot. */
+/* Finds the row for a task, from row `first` on; adds one if a device does two things in one slot. */
 static car_status find_row(drawing *d, int first, const car_task *task, int device, row **out) {
     int column = (int)(task->slot - d->first_slot), worker = task->micro_batch % car_plan_config_of(d->plan)->workers;
     for (int r = first; r < d->count; r++) {
@@ -119,7 +119,7 @@ static car_status add_task(drawing *d, int first, const car_task *task, int devi
         return CAR_OK;
     }
     int column = (int)(task->slot - d->first_slot);
-    row *r = d->count > first ? &d->rows[first] : NULL; /* where a message is marked */
+    row *r = d->count > first ? &d->rows[first] : NULL; /* the row for a marked message */
     if (car_task_computes(task)) {
         car_status status = find_row(d, first, task, device, &r);
         if (status != CAR_OK) {

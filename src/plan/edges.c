@@ -1,37 +1,38 @@
-/* Edges: who waits for whom, from what tasks use.
+/* Edges: derives from the uses of tasks which tasks wait for which.
  *
- * The uses of a resource, in the plan's order, come in rounds of uses that do not conflict: one writer, or some
- * readers, or some that follow them. A task waits for all of the round before its own. Everything older was waited for
- * by those. */
+ * The uses of a resource, in the plan's order, form rounds of uses that do not conflict: one writer, several
+ * readers, or several followers. A task waits for every task of the previous round. It need not wait for older
+ * rounds, because the previous round already did. */
 #include <string.h>
 
 #include "base/base.h"
 #include "plan/usage.h"
 
-enum { FIRST_CAPACITY = 16 }; /* a power of two, as all capacities here */
+enum { FIRST_CAPACITY = 16 }; /* all capacities in this file are powers of two */
 
-/* Tasks whose uses do not conflict. Most rounds are one task, which needs no memory of its own. */
+/* Tasks whose uses do not conflict. Most rounds have one task, which is stored without an allocation. */
 typedef struct round {
-    int count, capacity; /* capacity 0: there is room for one */
+    int count, capacity; /* capacity 0: holds at most one task, in of.one */
     union {
         int64_t one;
         int64_t *many;
     } of;
 } round;
 
-/* One resource. */
+/* The last two rounds of a resource. */
 typedef struct record {
-    uint64_t resource; /* 0: this place is free */
+    uint64_t resource; /* 0: this entry is free */
     car_use_mode mode; /* of the current round */
     round before, current;
 } record;
 
 struct car_edges {
     car_context *context;
-    int64_t added, below; /* tasks; those below are over */
-    record *records;      /* open addressing */
+    int64_t added, below; /* `added` counts all tasks; those below `below` are over */
+    record *records;      /* a hash table with open addressing */
     int64_t capacity, used;
-    int64_t *seen; /* by number mod seen_capacity: the last task that was found to wait for it */
+    /* By task number mod seen_capacity: the last task that was found to wait for it, so that each is listed once. */
+    int64_t *seen;
     int64_t seen_capacity;
     int64_t *before;
     int before_count, before_capacity;
@@ -78,7 +79,7 @@ done:
     return status;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- clearing and destroying --------------------------------------------------------------------- */
 
 static void release_records(car_edges *edges, record *records, int64_t capacity) {
     for (int64_t r = 0; r < capacity; r++) {
@@ -103,7 +104,7 @@ void car_edges_clear(car_edges *edges) {
     edges->capacity = edges->used = 0;
     edges->added = edges->below = 0;
     if (edges->seen) {
-        memset(edges->seen, 0xff, (size_t)edges->seen_capacity * sizeof *edges->seen); /* numbers come again */
+        memset(edges->seen, 0xff, (size_t)edges->seen_capacity * sizeof *edges->seen); /* numbers start again */
     }
 }
 
@@ -117,12 +118,13 @@ static record *find(record *records, int64_t capacity, uint64_t resource) {
     return &records[at];
 }
 
-/* Whether a task that is not over has used it: the last of the current round is the newest. */
+/* True if a task that is not over has used it. The last task of the current round is the newest. */
 static bool is_alive(const car_edges *edges, const record *r) {
     return r->resource != 0 && r->current.count > 0 && tasks_of(&r->current)[r->current.count - 1] >= edges->below;
 }
 
-/* Leaves out what only tasks that are over have used; what is left takes at most three eighths of the new table. */
+/* Rebuilds the table without the resources that only finished tasks have used. The rest fills at most three eighths
+ * of the new table. */
 static car_status rebuild(car_edges *edges) {
     int64_t alive = 0, capacity = FIRST_CAPACITY;
     record *records = NULL;
@@ -166,7 +168,7 @@ done:
 
 /* ---- one task -------------------------------------------------------------------------------- */
 
-/* Room to note, for each task that is not over, that it was seen. */
+/* Makes `seen` large enough for every task that is not over. */
 static car_status make_room(car_edges *edges) {
     int64_t capacity = edges->seen_capacity ? edges->seen_capacity : FIRST_CAPACITY, *seen = NULL;
     while (capacity <= edges->added - edges->below) {
@@ -177,7 +179,8 @@ static car_status make_room(car_edges *edges) {
     }
     car_status status = car_context_allocate(edges->context, (size_t)capacity, sizeof *seen, &seen);
     if (status == CAR_OK) {
-        memset(seen, 0xff, (size_t)capacity * sizeof *seen); /* nobody: between two tasks nothing needs to be known */
+        /* Nobody: between two calls `seen` need not remember anything. */
+        memset(seen, 0xff, (size_t)capacity * sizeof *seen);
         car_context_release(edges->context, edges->seen, (size_t)edges->seen_capacity, sizeof *seen);
         edges->seen = seen;
         edges->seen_capacity = capacity;
@@ -202,7 +205,7 @@ static car_status use(car_edges *edges, const car_use *u) {
     record *r = NULL;
     car_status status = CAR_OK;
     CAR_TRY(open_record(edges, u->resource, &r));
-    /* This task has used it in another mode. */
+    /* The task has used this resource before, in another mode. */
     bool own = r->current.count == 1 && *tasks_of(&r->current) == edges->added;
     if (r->current.count > 0 && car_use_conflicts(r->mode, u->mode) && !own) {
         round spare = r->before;

@@ -1,5 +1,5 @@
-/* Generates the table of one device and window: the compute tasks from the clock, then what the placement
- * attaches to each, then the order inside every slot. */
+/* Generates the tasks of one device in one window of slots. The clock gives the forwards and backwards, the
+ * placement attaches messages, sums and updates to each, and order.c sorts them inside every slot. */
 #include "plan/placement.h"
 #include "plan/script.h"
 
@@ -32,7 +32,7 @@ bool car_window_runs(const car_window *window, int64_t n) {
     return n >= 0 && car_plan_step_of(window->plan, n) < window->steps;
 }
 
-/* Between two devices messages of one tag follow each other, so the step need not be part of it. */
+/* Messages with one tag between two devices arrive in order, so the tag need not contain the step. */
 static int tag_of(const car_plan *plan, const car_task *task) {
     int thing = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT ? task->stage : task->bundle;
     int parity =
@@ -79,7 +79,7 @@ static int64_t tied_version(const car_plan *plan, int64_t n, int stage) {
     return CAR_NONE;
 }
 
-/* One forward or backward of micro-batch n, with all that the placement attaches to it in the same slot. */
+/* Adds one forward or backward of micro-batch n and everything that the placement attaches to it. */
 static void add_compute(car_window *window, int64_t n, int stage, bool backward) {
     const car_plan *plan = window->plan;
     if (!car_window_runs(window, n) || car_plan_device_of(plan, n, stage) != window->device) {
@@ -105,23 +105,23 @@ static void add_compute(car_window *window, int64_t n, int stage, bool backward)
     plan->placement->attach(window, &task, n);
 }
 
-/* How far behind n the first micro-batch is that equals `residue` mod `modulus`. */
+/* The distance from n to the first micro-batch from n on that equals `residue` mod `modulus`. */
 static int64_t after(int64_t n, int64_t modulus, int64_t residue) {
     return ((residue - n) % modulus + modulus) % modulus;
 }
 
-/* All micro-batches n = residue mod modulus whose forward (or backward) of a stage is in the window. */
+/* Adds all micro-batches n = residue mod modulus whose forward (or backward) of a stage is in the window. */
 static void visit_stage(car_window *window, int stage, int64_t modulus, int64_t residue, bool backward) {
     const car_plan *plan = window->plan;
     if (!car_plan_is_cyclic(plan)) {
-        /* A step lies in one window. */
+        /* Steps do not overlap, so each lies in one window. */
         int64_t first = window->begin / plan->period * plan->batches;
         for (int64_t n = first + after(first, modulus, residue); n < first + plan->batches; n += modulus) {
             add_compute(window, n, stage, backward);
         }
         return;
     }
-    /* F(n) = 2k*n + j and B(n) = 2k*n + 2S-1-j: consecutive micro-batches are in a window, M*N in a whole one. */
+    /* F(n) = 2k*n + j and B(n) = 2k*n + 2S-1-j: the micro-batches of a window are consecutive, M*N for a whole one. */
     int64_t spacing = 2 * (int64_t)plan->per_worker;
     int64_t offset = backward ? 2 * (int64_t)plan->stages - 1 - stage : stage;
     int64_t first = -car_plan_floor_div(-(window->begin - offset), spacing);
@@ -130,7 +130,8 @@ static void visit_stage(car_window *window, int stage, int64_t modulus, int64_t 
     }
 }
 
-/* In the cycle a worker has one task in each slot: from F(n) = 2k*n on, S forwards and S backwards of a micro-batch. */
+/* In the cycle a worker has one task in each slot: from slot 2k*n on, S forwards and then S backwards of micro-batch
+ * n. */
 static void visit_slots(car_window *window, int worker) {
     const car_plan *plan = window->plan;
     int64_t start = 2 * (int64_t)plan->per_worker * worker, tasks = 2 * (int64_t)plan->stages;
@@ -163,7 +164,7 @@ void car_window_visit_group(car_window *window, int group, int64_t modulus, int6
 /* ---- windows -------------------------------------------------------------------------------- */
 
 int64_t car_plan_windows(const car_plan *plan, int64_t steps) {
-    /* The cycle's last worker ends a step one window later, and zero's owners update after that. */
+    /* In the cycle the last worker finishes a step one window later, and zero's owners update after that. */
     return steps < 1                  ? 0
            : plan->script             ? car_script_windows(plan, steps)
            : car_plan_is_cyclic(plan) ? steps + 1
@@ -201,7 +202,7 @@ int car_plan_rank_of(const car_plan *plan, int device) {
     return plan->placement->info.one_process ? 0 : device;
 }
 
-/* The tasks of all devices of one process, sorted into one order. */
+/* Merges the tasks of all devices of one process into one order. */
 static car_status expand_all(const car_plan *plan, int64_t begin, int64_t end, int64_t steps, car_task_list *list) {
     car_task_list one = {0};
     car_status status = CAR_OK;
@@ -227,7 +228,7 @@ car_status car_plan_expand_rank_slots(const car_plan *plan, int rank, int64_t be
 }
 
 int64_t car_plan_stretch_end(const car_plan *plan, int64_t slot) {
-    enum { TASKS = 16 }; /* forwards and backwards of a stretch: what is listed of all ranks should fit a cache */
+    enum { TASKS = 16 }; /* forwards and backwards per stretch: the lists of all ranks should fit into a cache */
     int64_t tasks = 2 * (int64_t)plan->batches * plan->stages / car_plan_ranks(plan);
     int64_t begin = slot / plan->period * plan->period;
     int64_t length = tasks > TASKS ? (plan->period * TASKS + tasks - 1) / tasks : plan->period;

@@ -1,16 +1,16 @@
-/* Messages that share links.
+/* The network model: messages that share links. See flows.h.
  *
  *   sent and posted    first byte                         last byte
  *          |-- latency --|--------- flowing -----------|
- *                   rate = min over its links of bandwidth / flows there, anew whenever one begins or ends
- */
+ *                   rate = min over its links of bandwidth / flows on the link,
+ *                          computed anew whenever a flow on it begins or ends */
 #include <math.h>
 
 #include "plan/flows.h"
 
 /* ---- the agenda ------------------------------------------------------------------------------ */
 
-/* Without a branch, which would be guessed wrong half of the time. */
+/* Branch-free, because a branch would be mispredicted half of the time. */
 static bool is_earlier(car_event a, car_event b) {
     return (a.time < b.time) | ((a.time <= b.time) & (a.id < b.id));
 }
@@ -138,7 +138,7 @@ void car_network_start_counting(car_network *n) {
     n->peak_rate = n->total_rate;
 }
 
-/* The wires from device to device. A node of one device has no inside. */
+/* Lists the wires from one device to another. A node with a single device has no internal links. */
 static void find_way(const car_network *n, car_flow *f) {
     int per_node = n->cluster->devices_per_node, from = f->from / per_node, to = f->to / per_node;
     f->link_count = 0;
@@ -157,7 +157,7 @@ static double latency_of(const car_network *n, const car_flow *f) {
     return f->from / per_node == f->to / per_node ? n->cluster->inside.latency : n->cluster->between.latency;
 }
 
-/* The flow's share now, from where it has come to. */
+/* Books the bytes transferred so far and sets the flow's new rate. */
 static car_status adjust(car_network *n, double now, int flow) {
     car_flow *f = &n->flows[flow];
     double rate = INFINITY;
@@ -172,7 +172,7 @@ static car_status adjust(car_network *n, double now, int flow) {
     return car_agenda_set(n->agenda, n->first_id + flow, now + f->left / rate);
 }
 
-/* All that share a wire with the flow, and itself if it still flows. */
+/* Adjusts every flow that shares a wire with this one, and this one too if it still flows. */
 static car_status adjust_neighbours(car_network *n, double now, int flow) {
     car_status status = CAR_OK;
     for (int l = 0; l < n->flows[flow].link_count; l++) {
@@ -238,7 +238,7 @@ static int *list_of(const car_network *n, int from, int to, int tag) {
     return &n->table[key & (uint64_t)(n->table_size - 1)];
 }
 
-/* The oldest message of this key in a state; CAR_NONE. */
+/* The oldest message with this sender, receiver, tag and state; CAR_NONE if there is none. */
 static int find(const car_network *n, int from, int to, int tag, car_flow_state state) {
     for (int f = *list_of(n, from, to, tag); f != CAR_NONE; f = n->flows[f].next) {
         const car_flow *flow = &n->flows[f];
@@ -286,7 +286,7 @@ static void arrive(car_network *n, int flow, int64_t *woken) {
     forget(n, flow);
 }
 
-/* It is sent, and its receive is posted. */
+/* Starts a message that was sent and whose receive is posted. */
 static car_status depart(car_network *n, double now, int flow, int64_t *woken) {
     car_flow *f = &n->flows[flow];
     if (!n->cluster) {

@@ -1,4 +1,5 @@
-/* Messages under way on links that they share, and the agenda of what happens when. */
+/* A model of the network for the simulated machine: messages in flight share the bandwidth of their links. Also the
+ * agenda, a queue of future events ordered by time, from which the machine takes what happens next. */
 #ifndef CAR_PLAN_FLOWS_H
 #define CAR_PLAN_FLOWS_H
 
@@ -12,11 +13,11 @@ typedef struct car_event {
     int64_t id;
 } car_event;
 
-/* A heap by time in which each id is at most once, and can be moved. */
+/* A heap ordered by time. Each id is in it at most once and can be moved. */
 typedef struct car_agenda {
     car_context *context;
     car_event *events;
-    int *place; /* by id: in `events`, plus 1; 0 if it is not there */
+    int *place; /* by id: 1 + its index in `events`; 0 if it is not in the heap */
     int count, capacity, ids;
 } car_agenda;
 
@@ -30,58 +31,59 @@ enum { CAR_FLOW_LINKS = 4 };
 
 typedef enum car_flow_state {
     CAR_FLOW_UNUSED,
-    CAR_FLOW_WANTED,  /* its receive is posted, and it was not sent yet */
-    CAR_FLOW_OFFERED, /* sent, and its receive is not posted yet */
-    CAR_FLOW_LATENT,  /* both; its first byte is under way */
-    CAR_FLOW_FLOWING  /* shares its links */
+    CAR_FLOW_WANTED,  /* its receive is posted, but it was not sent yet */
+    CAR_FLOW_OFFERED, /* sent, but its receive is not posted yet */
+    CAR_FLOW_LATENT,  /* sent and posted; the latency is running */
+    CAR_FLOW_FLOWING  /* transferring bytes, sharing its links */
 } car_flow_state;
 
-/* A message. It goes when it is sent and its receive is posted. Those of one key follow each other, first in first out.
- */
+/* A message. It starts when it was sent and its receive is posted. Messages with the same sender, receiver and tag
+ * are matched first in, first out. */
 typedef struct car_flow {
     car_flow_state state;
     int from, to, tag;
-    int next;       /* in its list of the table, or of unused ones */
+    int next;       /* the next flow in its hash list, or in the list of unused ones */
     int64_t waiter; /* the receive; CAR_NONE while it is not posted */
     double bytes;
-    double left, rate, since; /* bytes, as of that time; bytes a second */
+    double left, rate, since; /* left: bytes remaining at time `since`; rate: bytes per second */
     int links[CAR_FLOW_LINKS], link_count;
-    int before[CAR_FLOW_LINKS], after[CAR_FLOW_LINKS]; /* among the flows of each link; CAR_NONE at the ends */
+    /* Neighbours in each link's list of flows; CAR_NONE at the ends. */
+    int before[CAR_FLOW_LINKS], after[CAR_FLOW_LINKS];
 } car_flow;
 
 typedef struct car_wire {
-    double bandwidth, carried; /* carried: bytes, while it is counted */
+    double bandwidth, carried; /* carried: bytes, counted only while `counting` */
     int flows, first;
 } car_wire;
 
 typedef struct car_network {
     car_context *context;
     car_agenda *agenda;
-    int64_t first_id;           /* of flow 0 in the agenda */
+    int64_t first_id;           /* the agenda id of flow 0 */
     const car_cluster *cluster; /* NULL: messages take no time */
     int devices, nodes, wire_count;
-    car_wire *wires; /* out of each device, into each, out of each node, into each */
+    car_wire *wires; /* out of each device, into each device, out of each node, into each node */
     car_flow *flows;
     int count, capacity, unused;
-    int *table; /* first flow of each list, by key */
+    int *table; /* hash table: the first flow of each list */
     int table_size;
     double total_rate;
     bool counting;
-    double sent, peak_rate; /* while counting */
+    double sent, peak_rate; /* counted only while `counting` */
 } car_network;
 
 /* `cluster` NULL: messages take no time. */
 car_status car_network_create(car_context *context, const car_cluster *cluster, int devices, int64_t first_id,
                               car_agenda *agenda, car_network *out);
 void car_network_release(car_network *network);
-/* Sends, and posts a receive that is known as `waiter`. If the message has arrived with that, `woken` is its receive,
- * else CAR_NONE. */
+/* Sends a message, or posts the receive `waiter` for one. If that completes the message, *woken is its receive, else
+ * CAR_NONE. */
 car_status car_network_send(car_network *network, double now, int from, int to, int tag, double bytes, int64_t *woken);
 car_status car_network_post(car_network *network, double now, int from, int to, int tag, int64_t waiter,
                             int64_t *woken);
-/* Flow `flow`'s event has come: its first byte, or its last. */
+/* Handles the event of flow `flow`: its first or its last byte has arrived. */
 car_status car_network_proceed(car_network *network, double now, int flow, int64_t *woken);
-/* A ring's traffic, which shares nothing: `rate` bytes a second more, or less. */
+/* Adds `rate` bytes per second (negative to remove them) for a ring collective, which shares no links. */
 void car_network_add_rate(car_network *network, double rate);
 void car_network_start_counting(car_network *network);
 

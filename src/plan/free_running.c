@@ -1,20 +1,21 @@
-/* N workers that run freely, spaced evenly by 1/N of a step: what their sum of activations peaks at.
+/* Predicts the peak of activations of N workers that run freely, evenly spaced by 1/N of a step, and derives from it
+ * the numbers that pacing uses (pace.h).
  *
  *   one worker's curve      /\          /\        peak A
  *                          /  \        /  \
  *   N of them, shifted    ~~~~~~~~~~~~~~~~~~      peak about N*A*limit
  *
- * The sum of step functions changes only where one of them does, and all are shifts of one another: so the peak is
- * found at the beginnings of the events of one worker. */
+ * A sum of step functions changes only where one of them does, and all are shifted copies of one curve. So it is
+ * enough to look at the moments when one worker begins an event. */
 #include "carousel/predict.h"
 #include "plan/pace.h"
 
-/* Shares that differ by less are the same moment; shifted beginnings that should coincide differ by rounding. */
+/* Shifted times that should coincide differ by rounding. Times closer than this are the same moment. */
 static const double moment = 1e-9;
 
-/* Bytes of one worker at a share of its step, in [0, 1). Events without length are passed over. */
+/* Bytes of one worker at a point of its step, in [0, 1). Skips events without length. */
 static size_t bytes_at(const car_curve *curve, double share) {
-    int low = 0, high = curve->events; /* the event is in low .. high - 1 */
+    int low = 0, high = curve->events; /* invariant: the event is in low .. high - 1 */
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
         if (curve->begin[middle] <= share + moment) {
@@ -26,7 +27,7 @@ static size_t bytes_at(const car_curve *curve, double share) {
     return curve->during[low];
 }
 
-/* All workers together at the moment when worker 0 begins event e. */
+/* Bytes of all workers together when worker 0 begins event e. */
 static double bytes_of_all(const car_curve *curve, int e, int workers) {
     double sum = (double)curve->during[e];
     for (int i = 1; i < workers; i++) {
@@ -51,11 +52,11 @@ double car_predict_free_running(const car_partition *partition, int workers) {
     return alone > 0 ? car_pace_budget(partition, workers) / ((double)workers * (double)alone) : 1;
 }
 
-/* ---- paced ----------------------------------------------------------------------------------- */
+/* ---- pacing ----------------------------------------------------------------------------------- */
 
-/* How much further than a portion a worker may be ahead of its distance. A forward may be faster than its share of the
- * cost, and then the backward is slower. Without this slack one of two workers would always wait for the other; with
- * it they make up for it half a micro-batch later. */
+/* How much further than one portion a worker may run ahead. A forward may be faster than its share of the cost, and
+ * the backward is then slower. Without this slack one of two workers would always wait for the other; with it they
+ * even out half a micro-batch later. */
 static const double drift = 0.03;
 
 double car_pace_portion(const car_curve *curve) {

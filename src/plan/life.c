@@ -1,9 +1,9 @@
-/* The life of a micro-batch in bytes.
+/* The memory of one micro-batch over time.
  *
- * It follows the tape to the byte: inputs of the graph are fed before the first forward, an operation's
- * output and what it leaves for backward appear with its forward, gradients get their buffers with the
- * first operation that contributes to them, and everything goes at its last use here. What crosses to
- * another rank goes when it was handed on, unless backward wants it. */
+ * It follows the tape to the byte. Graph inputs are fed before the first forward. An operation's output and what it
+ * saves for backward appear with its forward. A gradient gets its buffer with the first operation that contributes
+ * to it. Everything is freed at its last use in the range; what crosses to another rank is freed once it was handed
+ * on, unless backward needs it. */
 #include "plan/life.h"
 
 #include "base/base.h"
@@ -13,7 +13,8 @@ car_status car_life_open(const car_graph *graph, const car_graph_range *range, c
     car_status status = CAR_OK;
     *out = (car_life){.graph = graph, .range = range};
     CAR_TRY(car_context_allocate(context, (size_t)car_graph_tensor_count(graph), sizeof *out->tensors, &out->tensors));
-    CAR_TRY(car_context_allocate(context, (size_t)car_graph_grad_buffer_count(graph), sizeof *out->slots, &out->slots));
+    CAR_TRY(
+        car_context_allocate(context, (size_t)car_graph_grad_buffer_count(graph), sizeof *out->buffers, &out->buffers));
 done:
     return status;
 }
@@ -23,7 +24,8 @@ void car_life_release(car_life *life) {
         return;
     }
     car_context *context = car_graph_context(life->graph);
-    car_context_release(context, life->slots, (size_t)car_graph_grad_buffer_count(life->graph), sizeof *life->slots);
+    car_context_release(context, life->buffers, (size_t)car_graph_grad_buffer_count(life->graph),
+                        sizeof *life->buffers);
     car_context_release(context, life->tensors, (size_t)car_graph_tensor_count(life->graph), sizeof *life->tensors);
     *life = (car_life){0};
 }
@@ -42,7 +44,7 @@ void car_life_clear(car_life *life) {
         life->tensors[v] = 0;
     }
     for (int s = 0; s < car_graph_grad_buffer_count(life->graph); s++) {
-        life->slots[s] = 0;
+        life->buffers[s] = 0;
     }
     life->live = 0;
 }
@@ -82,18 +84,18 @@ size_t car_life_forward(car_life *life, int l) {
     return during;
 }
 
-/* The first contributor to a gradient finds no buffer and makes it. */
-static void make_slot(car_life *life, int l, int slot) {
-    const car_grad_buffer *s = car_graph_grad_buffer(life->graph, slot);
-    if (life->slots[slot] || s->born != l) {
+/* The first operation that contributes to a gradient allocates its buffer. */
+static void make_buffer(car_life *life, int l, int buffer) {
+    const car_grad_buffer *s = car_graph_grad_buffer(life->graph, buffer);
+    if (life->buffers[buffer] || s->born != l) {
         return;
     }
-    if (car_graph_range_takes_over(life->range, life->graph, slot)) {
-        life->slots[slot] = life->tensors[s->over_tensor]; /* changes hands, stays alive */
+    if (car_graph_range_takes_over(life->range, life->graph, buffer)) {
+        life->buffers[buffer] = life->tensors[s->over_tensor]; /* the memory is reused, so it stays alive */
         life->tensors[s->over_tensor] = 0;
         return;
     }
-    make(life, &life->slots[slot], s->bytes);
+    make(life, &life->buffers[buffer], s->bytes);
 }
 
 static void drop_after_backward(car_life *life, int l, int tensor) {
@@ -102,20 +104,19 @@ static void drop_after_backward(car_life *life, int l, int tensor) {
         drop(life, &life->tensors[tensor]);
     }
     if (t->grad_buffer != CAR_NONE && car_graph_grad_buffer(life->graph, t->grad_buffer)->dies == l) {
-        drop(life, &life->slots[t->grad_buffer]);
+        drop(life, &life->buffers[t->grad_buffer]);
     }
 }
 
-/* Operations in front of the first parameter make no gradients, and nothing is held for them: bytes stay as they are.
- */
+/* Operations before the first parameter make no gradients and hold nothing, so the bytes do not change for them. */
 size_t car_life_backward(car_life *life, int l) {
     const car_op *op = car_graph_op(life->graph, l);
     if (op->output == car_graph_loss(life->graph)) {
-        make_slot(life, l, car_graph_tensor(life->graph, op->output)->grad_buffer);
+        make_buffer(life, l, car_graph_tensor(life->graph, op->output)->grad_buffer);
     }
     for (int q = 0; q < op->input_count; q++) {
         if (op->grad_mode[q] == CAR_GRAD_WRITE || op->grad_mode[q] == CAR_GRAD_ADD) {
-            make_slot(life, l, car_graph_tensor(life->graph, op->inputs[q])->grad_buffer);
+            make_buffer(life, l, car_graph_tensor(life->graph, op->inputs[q])->grad_buffer);
         }
     }
     size_t during = life->live + car_op_rebuilt_bytes(op);
@@ -136,7 +137,7 @@ size_t car_life_again(car_life *life, int index) {
         make(life, &life->tensors[op->aux], car_graph_tensor(life->graph, op->aux)->bytes);
     }
     size_t during = life->live;
-    if (op->aux != CAR_NONE && !life->range->held[op->aux]) { /* it has no backward */
+    if (op->aux != CAR_NONE && !life->range->held[op->aux]) { /* it has no backward to free it */
         drop(life, &life->tensors[op->aux]);
     }
     for (int q = 0; q < op->input_count; q++) {
@@ -166,8 +167,8 @@ void car_life_import(car_life *life, bool gradient) {
         const car_tensor *tensor = car_graph_tensor(life->graph, tensors[c]);
         if (!gradient) {
             make(life, &life->tensors[tensors[c]], tensor->bytes);
-        } else if (tensor->grad_buffer != CAR_NONE && !life->slots[tensor->grad_buffer]) {
-            make(life, &life->slots[tensor->grad_buffer],
+        } else if (tensor->grad_buffer != CAR_NONE && !life->buffers[tensor->grad_buffer]) {
+            make(life, &life->buffers[tensor->grad_buffer],
                  car_graph_grad_buffer(life->graph, tensor->grad_buffer)->bytes);
         }
     }
@@ -176,9 +177,9 @@ void car_life_import(car_life *life, bool gradient) {
 void car_life_export(car_life *life, bool gradient) {
     const int *tensors = gradient ? life->range->below : life->range->above;
     for (int c = 0; c < (gradient ? life->range->below_count : life->range->above_count); c++) {
-        int slot = car_graph_tensor(life->graph, tensors[c])->grad_buffer;
-        if (gradient && slot != CAR_NONE) {
-            drop(life, &life->slots[slot]);
+        int buffer = car_graph_tensor(life->graph, tensors[c])->grad_buffer;
+        if (gradient && buffer != CAR_NONE) {
+            drop(life, &life->buffers[buffer]);
         } else if (!gradient && !life->range->held[tensors[c]]) {
             drop(life, &life->tensors[tensors[c]]);
         }

@@ -1,14 +1,14 @@
-/* Runs the machine: what may start, what has ended. See machine.h.
+/* The event loop of the simulated machine: what may start, and what has ended. See machine.h.
  *
- * What an event allows without taking time itself, sends, updates, posted receives, is done at once, by lists: chains
- * of messages need no recursion. Then forwards and backwards are dispatched. */
+ * Whatever an event allows without taking time (sends, updates, posting receives) is done at once, from lists
+ * instead of by recursion. Forwards and backwards are dispatched afterwards. */
 #include <float.h>
 
 #include "plan/machine.h"
 
-/* ---- the heap of runners --------------------------------------------------------------------- */
+/* ---- the heap of ready runners --------------------------------------------------------------- */
 
-/* Without a branch, which would be guessed wrong half of the time. */
+/* Branch-free, because a branch would be mispredicted half of the time. */
 static bool comes_before(car_ready a, car_ready b) {
     return (a.phase < b.phase) | ((a.phase <= b.phase) & (a.runner < b.runner));
 }
@@ -42,7 +42,7 @@ static int pop(car_ready_heap *h) {
 
 /* ---- phases ---------------------------------------------------------------------------------- */
 
-/* The share of a step's cost before a runner's next task. */
+/* The share of a micro-batch's cost that lies before the task at `position`. */
 static double share_before(const car_machine *m, int64_t position) {
     const car_curve *curve = &m->partition->curve;
     bool forward = position < m->stages;
@@ -51,13 +51,13 @@ static double share_before(const car_machine *m, int64_t position) {
     return first < curve->events ? curve->begin[first] : 1;
 }
 
-/* When a runner's next task is due if all go on evenly, in micro-batches: worker i begins i/N after the first, and
- * each worker takes its own one after the other. Without a distance only the order counts: workers go abreast, or one
- * after another. */
+/* When a runner's next task is due if all proceed evenly, in micro-batches: worker i begins i/N after the first, and
+ * takes its micro-batches one after another. Rules without spacing need only an order: all workers side by side, or
+ * one after another. */
 static double find_phase(const car_machine *m, int runner) {
     int64_t tasks = 2 * (int64_t)m->stages, step = m->runners[runner].done / tasks;
     if (step == m->config.steps) {
-        return DBL_MAX; /* it holds nobody up */
+        return DBL_MAX; /* a runner that is done holds nobody back */
     }
     double before = share_before(m, m->runners[runner].done % tasks);
     const car_rule_info *rule = &m->plan->rule->info;
@@ -69,7 +69,7 @@ static double find_phase(const car_machine *m, int runner) {
     return (double)(rule->together ? n / workers : n) + before;
 }
 
-/* A runner's next task is another. */
+/* Recomputes a runner's phase because its next task has changed. */
 static void update_phase(car_machine *m, int runner) {
     int node = m->leaves + runner;
     m->runners[runner].phase = find_phase(m, runner);
@@ -80,23 +80,23 @@ static void update_phase(car_machine *m, int runner) {
     for (node /= 2; node > 0; node /= 2) {
         double left = m->slowest[2 * node], right = m->slowest[2 * node + 1], least = left < right ? left : right;
         if (m->slowest[node] <= least && m->slowest[node] >= least) {
-            return; /* what is above does not change */
+            return; /* nothing changes further up the tree */
         }
         m->slowest[node] = least;
     }
 }
 
-/* Phases are shares of a step, in which a moment is as long as in time. */
+/* Phases are in micro-batches, so the tolerance `moment` has to be divided by a micro-batch's time. */
 static bool is_too_early(const car_machine *m, double phase) {
     return m->config.paced && phase > m->slowest[1] + m->config.lead + m->moment / m->config.compute;
 }
 
-/* ---- what takes no time ---------------------------------------------------------------------- */
+/* ---- tasks that take no time ----------------------------------------------------------------- */
 
-void car_machine_look_at(car_machine *m, int rank) {
-    if (!m->rank[rank].looked_for) {
-        m->rank[rank].looked_for = true;
-        m->look[m->look_count++] = rank;
+void car_machine_enqueue(car_machine *m, int rank) {
+    if (!m->rank[rank].queued) {
+        m->rank[rank].queued = true;
+        m->queue[m->queue_count++] = rank;
     }
 }
 
@@ -118,7 +118,7 @@ car_status car_machine_unblock(car_machine *m, int at, int number) {
     case CAR_TASK_RECEIVE:
         return task->arrived ? car_machine_retire(m, at, number) : CAR_OK;
     default:
-        car_machine_look_at(m, at); /* its turn may have come */
+        car_machine_enqueue(m, at); /* its turn may have come */
         return task->arrived ? car_machine_retire(m, at, number) : CAR_OK;
     }
 done:
@@ -131,7 +131,7 @@ car_status car_machine_arrive(car_machine *m, int at, int number) {
     return car_machine_wait_of(&m->rank[at], number)->blockers == 0 ? car_machine_retire(m, at, number) : CAR_OK;
 }
 
-/* Receives are known to the network by their rank and number. */
+/* The network identifies a receive by its rank and number. */
 static int64_t name_of(int rank, int number) {
     return (int64_t)rank << 32 | (int64_t)number;
 }
@@ -161,7 +161,7 @@ static double bytes_of(const car_machine *m, const car_machine_task *task) {
     return (double)car_plan_task_bytes(m->plan, &message);
 }
 
-static car_status do_due(car_machine *m, car_machine_due due) {
+static car_status run_due(car_machine *m, car_machine_due due) {
     const car_machine_task task_now = *car_machine_at(&m->rank[due.rank], due.task), *task = &task_now;
     int64_t woken = CAR_NONE;
     car_status status = CAR_OK;
@@ -194,17 +194,17 @@ done:
     return status;
 }
 
-/* Does all that takes no time. */
+/* Does everything that takes no time. */
 static car_status settle(car_machine *m) {
     car_status status = CAR_OK;
-    while (m->due_first < m->due_count || m->look_count > 0) {
+    while (m->due_first < m->due_count || m->queue_count > 0) {
         while (m->due_first < m->due_count) {
-            CAR_TRY(do_due(m, m->due[m->due_first++]));
+            CAR_TRY(run_due(m, m->due[m->due_first++]));
         }
         m->due_first = m->due_count = 0;
-        if (m->look_count > 0) {
-            int rank = m->look[--m->look_count];
-            m->rank[rank].looked_for = false;
+        if (m->queue_count > 0) {
+            int rank = m->queue[--m->queue_count];
+            m->rank[rank].queued = false;
             CAR_TRY(car_machine_list(m, rank));
             CAR_TRY(post_receives(m, rank));
             CAR_TRY(car_machine_call(m, rank));
@@ -230,7 +230,7 @@ static void end_micro_batch(car_machine *m, int64_t step) {
     }
 }
 
-/* Where a runner's tasks are all on one rank, its next is listed when it is wanted. */
+/* Where all of a runner's tasks are on one rank, its next task is listed only when it is needed. */
 static void want_next(car_machine *m, int runner) {
     const car_runner *r = &m->runners[runner];
     if (!m->in_order && r->listed == r->done && r->done < m->config.steps * 2 * m->stages) {
@@ -258,13 +258,13 @@ static car_status finish(car_machine *m, int runner) {
         push(&m->ready, m->runners[other].phase, other);
     }
     rank->waiting = CAR_NONE;
-    car_machine_look_at(m, at);
+    car_machine_enqueue(m, at);
     CAR_TRY(car_machine_retire(m, at, number));
 done:
     return status;
 }
 
-/* How long the rank waits before it begins at all. */
+/* How long a rank waits before it computes for the first time. */
 static double delay_of(const car_machine *m, const car_machine_rank *rank, int slot) {
     double begin = m->config.compute / (2.0 * m->stages) * slot;
     return m->config.staggered && !rank->begun && car_plan_is_spaced(m->plan) && begin > m->now ? begin - m->now : 0;
@@ -286,7 +286,7 @@ done:
     return status;
 }
 
-/* Lists what the pace would let run. */
+/* Lists the tasks of runners that the pace would let run. */
 static car_status list_runners(car_machine *m) {
     car_status status = CAR_OK;
     while (m->unlisted.count > 0 &&
@@ -298,7 +298,7 @@ done:
     return status;
 }
 
-/* Starts what may start. A pace that lets nobody run would be a deadlock, so then the first in line may. */
+/* Starts what may start. If pacing lets nobody run, that would be a deadlock, so the first in line may start anyway. */
 static car_status dispatch(car_machine *m) {
     car_status status = CAR_OK;
     CAR_TRY(list_runners(m));
@@ -339,7 +339,7 @@ done:
     return status;
 }
 
-/* All that happens at one time. */
+/* Handles everything that happens at one point in time. */
 static car_status run_moment(car_machine *m) {
     car_status status = CAR_OK;
     do {
@@ -374,7 +374,7 @@ car_status car_machine_run(car_machine *m) {
         }
     }
     for (int rank = m->ranks - 1; rank >= 0; rank--) {
-        car_machine_look_at(m, rank);
+        car_machine_enqueue(m, rank);
     }
     CAR_TRY(run_moment(m));
     while (m->agenda.count > 0 && !m->known) {

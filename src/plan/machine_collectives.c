@@ -1,15 +1,17 @@
-/* Collectives of the machine: rings of a group's ranks, one after another in each group, beside what is computed.
+/* Collectives of the simulated machine. They run as rings over a group's ranks, one after another in each group, in
+ * parallel with computing.
  *
- * Of b bytes over g ranks they take 2(g-1) rounds to all and g-1 to or from one, each the latency and b/g bytes.
- * All-reduces that follow each other go together in buckets, as those of DDP do. */
+ * A collective of b bytes over g ranks takes 2(g-1) rounds if all ranks get the result, and g-1 rounds to or from
+ * one rank; each round takes the latency and the time for b/g bytes. Consecutive all-reduces are combined into
+ * buckets, as in DDP. */
 #include <math.h>
 
 #include "plan/machine.h"
 
 /* ---- buckets and groups ---------------------------------------------------------------------- */
 
-/* All ranks of a group reduce the same bundles in the same order, so its first tells. Returns their number of a step.
- */
+/* Fills the buckets from the first device of a group; all ranks of a group reduce the same bundles in the same
+ * order. Returns the number of buckets per step. */
 static car_status fill_buckets(car_machine *m, int device, int *buckets) {
     int last = CAR_NONE;
     double bytes = 0;
@@ -61,7 +63,8 @@ car_status car_machine_create_groups(car_machine *m) {
         g->members = m->copies > 1 ? 1 : g->ranks;
         g->running = CAR_NONE;
         CAR_TRY(fill_buckets(m, g->first, &buckets));
-        /* Nobody is two steps ahead of another; a bundle has at most a reduction in a step, and two broadcasts for a micro-batch. */
+        /* No rank is two steps ahead of another. Per step a bundle has at most one reduction, and two broadcasts for
+         * each micro-batch. */
         g->room = 2 * (buckets > 0 ? buckets : 2 * plan->config.accumulate * m->partition->bundle_count) + 8;
         CAR_TRY(create_sequence(m, &g->sequences[0], g->room));
         CAR_TRY(create_sequence(m, &g->sequences[1], g->room));
@@ -85,7 +88,8 @@ void car_machine_release_groups(car_machine *m) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Seconds that a collective of b bytes takes, and the bytes a second that all ranks of the group send meanwhile. */
+/* The seconds that a collective of b bytes takes, and the bytes per second that all ranks of the group send
+ * meanwhile. */
 static void price(const car_machine *m, car_machine_group *g, double bytes, bool to_all, double *seconds,
                   double *rate) {
     const car_cluster *c = m->config.cluster;
@@ -106,7 +110,7 @@ static void price(const car_machine *m, car_machine_group *g, double bytes, bool
     *rate = *seconds > 0 ? rounds * part * g->ranks / *seconds : 0;
 }
 
-/* Begins the group's next collective, if all have joined it and the last is over. */
+/* Begins the group's next collective if all ranks have joined it and the last one is over. */
 static car_status begin_next(car_machine *m, int group) {
     car_machine_group *g = &m->groups[group];
     int kind = CAR_NONE;
@@ -129,7 +133,7 @@ static car_status begin_next(car_machine *m, int group) {
     return car_agenda_set(&m->agenda, group, m->now + s->seconds[s->next % g->room]);
 }
 
-/* A rank comes to a collective. All-reduces wait until their bucket is full. */
+/* A rank reaches a collective. All-reduces wait until their bucket is full. */
 static car_status join(car_machine *m, int at, int number, int kind) {
     car_machine_rank *rank = &m->rank[at];
     const car_machine_task *task = car_machine_at(rank, number);
@@ -151,8 +155,8 @@ static car_status join(car_machine *m, int at, int number, int kind) {
     return begin_next(m, group);
 }
 
-/* Whether the next of a kind may begin on a rank: who gives must have what it gives, who takes may ask some slots
- * before. */
+/* True if the next collective of a kind may start on a rank. The giver must have its data; a receiver may start some
+ * slots ahead. */
 static bool may_call(const car_machine *m, const car_machine_rank *rank, int number, int kind) {
     const car_machine_task *task = car_machine_at(rank, number);
     bool gives = kind == 0 || car_usage_holding(rank->usage, task->bundle)->owned;
@@ -173,7 +177,7 @@ done:
     return status;
 }
 
-/* What a rank has joined, up to the end of the bucket. */
+/* Completes what a rank has joined, up to the end of the bucket. */
 static car_status arrive_on_rank(car_machine *m, int at, int kind) {
     car_machine_rank *rank = &m->rank[at];
     bool last = false;

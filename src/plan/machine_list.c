@@ -1,5 +1,5 @@
-/* The tasks of a rank that are not over, in the plan's order, with who waits for them. They are listed stretch by
- * stretch, no further ahead than somebody looks. */
+/* The unfinished tasks of a rank, in the plan's order, and which tasks wait for them. Tasks are listed stretch by
+ * stretch, no further ahead than needed. */
 #include "plan/machine.h"
 
 enum { FIRST_CAPACITY = 16 };
@@ -29,7 +29,7 @@ void car_machine_release_tasks(car_machine *m, car_machine_rank *rank) {
     car_context_release(m->context, rank->waits, (size_t)rank->capacity, sizeof *rank->waits);
 }
 
-/* Room for so many more between the first and the last. */
+/* Makes room for `more` tasks between the first and the last. */
 static car_status make_room(car_machine *m, car_machine_rank *rank, int more) {
     int capacity = rank->capacity ? rank->capacity : FIRST_CAPACITY;
     car_machine_task *tasks = NULL;
@@ -57,7 +57,7 @@ done:
     return status;
 }
 
-/* Most tasks have one that waits for them, which needs no entry in the pool. */
+/* Most tasks have one dependent, which is stored without a pool entry. */
 static car_status push_to_pool(car_machine *m, car_machine_wait *before) {
     int place = m->spare;
     car_status status = CAR_OK;
@@ -89,7 +89,7 @@ done:
     return status;
 }
 
-/* Which distance a receive is posted at. */
+/* The index of a receive's distance in `distances`. */
 static int distance_of(const car_machine *m, const car_task *task) {
     int64_t ahead = car_plan_slots_ahead(m->plan, task);
     int d = 0;
@@ -99,7 +99,7 @@ static int distance_of(const car_machine *m, const car_task *task) {
     return d;
 }
 
-/* Puts what comes from others in line, to be posted. */
+/* Queues receives and collectives, to be posted later. */
 static void put_in_line(car_machine *m, car_machine_rank *rank, const car_task *task, int number) {
     if (task->kind == CAR_TASK_RECEIVE) {
         car_machine_append(rank, &rank->arrivals[distance_of(m, task)], number);
@@ -126,7 +126,7 @@ static car_status append(car_machine *m, int at, const car_task *task) {
                                                        .due = (int)task->due,
                                                        .next = CAR_NONE};
     *car_machine_wait_of(rank, number) =
-        (car_machine_wait){.blockers = 1, .dependent = CAR_NONE, .more = CAR_NONE}; /* 1: while it is listed */
+        (car_machine_wait){.blockers = 1, .dependent = CAR_NONE, .more = CAR_NONE}; /* 1 while it is being listed */
     CAR_TRY(car_usage_list(rank->usage, task, &m->uses));
     CAR_TRY(car_edges_add(rank->edges, &m->uses, &before, &count));
     for (int b = 0; b < count; b++) {
@@ -169,7 +169,8 @@ int64_t car_machine_slot(const car_machine_rank *rank) {
     return rank->first < rank->end ? car_machine_at(rank, rank->first)->slot : rank->listed;
 }
 
-/* What may be posted, and where ranks keep to the table's order their next forward or backward. */
+/* List more if something could be posted, or if a rank that keeps to the table's order has no forward or backward
+ * left. */
 static bool wants_more(const car_machine *m, const car_machine_rank *rank) {
     return rank->listed <= car_machine_slot(rank) + m->reach || (m->in_order && rank->computes == 0);
 }
@@ -194,7 +195,7 @@ done:
     return status;
 }
 
-/* ---- what is over ---------------------------------------------------------------------------- */
+/* ---- finished tasks ------------------------------------------------------------------------------ */
 
 car_status car_machine_retire(car_machine *m, int at, int number) {
     car_machine_rank *rank = &m->rank[at];
@@ -220,7 +221,7 @@ car_status car_machine_retire(car_machine *m, int at, int number) {
         rank->first++;
     }
     if (first) {
-        car_machine_look_at(m, at);
+        car_machine_enqueue(m, at);
     }
 done:
     return status;

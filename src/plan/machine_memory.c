@@ -1,10 +1,10 @@
-/* What a runner's operations hold and take, inside of the machine's forwards and backwards.
+/* The memory and time of single operations inside the machine's forwards and backwards.
  *
- * Memory follows the curve of the partition. Of a runner that waits between two tasks it is known that what it holds is
- * alive during the operations on both sides, so the smaller of the two is taken: an upper bound. */
+ * Memory follows the curve of the partition. A runner that waits between two tasks holds only what is alive during
+ * the operations on both sides. So the smaller of the two amounts is used, which is an upper bound. */
 #include "plan/machine.h"
 
-/* Notes the events of the curve that a task is, and the bytes that are held until the next one begins. */
+/* Finds the events of the curve that make up a task, and the bytes that stay held until the next task begins. */
 static void find_span(const car_machine *m, const car_machine_task *task, car_runner *r) {
     const car_stage *stage = &m->partition->stages[task->stage];
     const car_curve *curve = &m->partition->curve;
@@ -47,19 +47,19 @@ void car_machine_close_moment(car_machine *m) {
     m->changed_count = 0;
 }
 
-/* A runner's activations change; `highest` is what operations without duration had in between. */
+/* Changes a runner's activations to `bytes`; `highest` is the peak of operations without duration in between. */
 static void hold(car_machine *m, int runner, int64_t bytes, int64_t highest) {
     car_runner *r = &m->runners[runner];
     int64_t base = r->bytes > bytes ? r->bytes : bytes;
     int64_t on_top = highest > base ? highest - base : 0;
     pool_change(m, m->ranks, bytes - r->bytes, on_top);
-    if (!m->in_order) { /* a micro-batch is on one rank; else ranks count by stages */
+    if (!m->in_order) { /* then a micro-batch is on one rank; otherwise ranks count by stage */
         pool_change(m, r->rank, bytes - r->bytes, on_top);
     }
     r->bytes = bytes;
 }
 
-/* Where a micro-batch is on many ranks, each holds its stages of it from forward to backward. */
+/* Where a micro-batch is spread over ranks, each holds its stages of it from forward to backward. */
 static void hold_stage(car_machine *m, int runner, bool begins) {
     const car_machine_task *task = task_of(m, runner);
     int64_t bytes = (int64_t)m->partition->stages[task->stage].held_bytes;
@@ -73,7 +73,7 @@ static void hold_stage(car_machine *m, int runner, bool begins) {
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* An operation's time over its cost: real kernels do not all run at one rate. */
+/* The factor by which an operation's time differs from its cost: real kernels do not all run at one rate. */
 static double slowness(const car_machine *m, int runner, int event) {
     if (!(m->config.jitter > 0)) {
         return 1;
@@ -83,7 +83,7 @@ static double slowness(const car_machine *m, int runner, int event) {
     return 1 + m->config.jitter * (2 * (double)car_random_uniform(seed, (uint64_t)event) - 1);
 }
 
-/* Runs events from `event` on up to one that takes time; false if there is none. */
+/* Runs events from `event` on until one takes time. Returns false if none does. */
 static bool enter(car_machine *m, int runner, int event, double *seconds) {
     const car_curve *curve = &m->partition->curve;
     car_runner *r = &m->runners[runner];

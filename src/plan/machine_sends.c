@@ -1,6 +1,6 @@
-/* Sums of a rank that wait for one way: few are under way at a time, those whose receives are posted first. One behind
- * another on a link arrives no later than both side by side, and what it is needed for can begin. As transport/mpi
- * does it. */
+/* Sums of a rank that queue up for one link. Only a few are in flight at once, those whose receives are posted
+ * first. Two sums sent one after the other finish no later than two sent in parallel, and the first one can be used
+ * earlier. transport/mpi does the same. */
 #include "plan/machine.h"
 
 static bool comes_before(const car_machine_sum *a, const car_machine_sum *b) {
@@ -33,7 +33,7 @@ static car_machine_sum pop(car_machine_rank *rank) {
     return top;
 }
 
-/* Whoever is asked for before all that are under way is never held back: their receivers may wait for it. */
+/* A sum that is needed before all those in flight is never held back: their receivers may be waiting for it. */
 static bool may_go(const car_machine_rank *rank) {
     bool first = true;
     for (int w = 0; w < rank->way_count; w++) {

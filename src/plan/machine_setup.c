@@ -1,11 +1,11 @@
-/* Creates and releases the machine. See machine.h. */
+/* Creates and releases the simulated machine. See machine.h. */
 #include <float.h>
 #include <string.h>
 
 #include "plan/machine.h"
 
-/* dp's ranks do the same at the same time, and only their collectives connect them: one stands for all, if there is an
- * executor for each. */
+/* Under dp the ranks do the same at the same time, connected only by collectives. So one rank can stand for all, if
+ * there is an executor for each. */
 static bool are_alike(const car_plan *plan, const car_machine_config *config) {
     return car_plan_reduces(plan) && !plan->placement->info.by_stage && config->executors >= plan->devices;
 }
@@ -21,7 +21,7 @@ static void add_distance(car_machine *m, int64_t ahead) {
     m->reach = ahead > m->reach ? ahead : m->reach;
 }
 
-/* Those of sums depend on whether their bundle's are cut. */
+/* Collects the distances of all kinds of receives. Those of sums depend on whether their bundle is cut. */
 static void set_distances(car_machine *m) {
     car_task probe = {.kind = CAR_TASK_BROADCAST};
     m->broadcast_ahead = m->reach = car_plan_slots_ahead(m->plan, &probe);
@@ -73,7 +73,7 @@ static car_status release_array(car_context *context, void *array_pointer, size_
     return CAR_OK;
 }
 
-/* All arrays in one list, so that what is released is what was allocated. */
+/* All arrays in one list, so that exactly what was allocated is released. */
 static car_status for_all_arrays(car_machine *m, array_function visit) {
     size_t batches = (size_t)m->batches, ranks = (size_t)m->ranks, steps = (size_t)m->config.steps;
     struct {
@@ -81,7 +81,7 @@ static car_status for_all_arrays(car_machine *m, array_function visit) {
         size_t count, size;
     } arrays[] = {
         {&m->rank, ranks, sizeof *m->rank},
-        {&m->look, ranks, sizeof *m->look},
+        {&m->queue, ranks, sizeof *m->queue},
         {&m->runners, batches, sizeof *m->runners},
         {&m->ready.entries, batches, sizeof *m->ready.entries},
         {&m->unlisted.entries, batches, sizeof *m->unlisted.entries},
@@ -101,7 +101,7 @@ done:
     return status;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and releasing ---------------------------------------------------------------------- */
 
 static car_status create_rank(car_machine *m, int at) {
     car_machine_rank *rank = &m->rank[at];
@@ -120,7 +120,7 @@ done:
     return status;
 }
 
-/* Runners, where each is on one rank that is simulated. */
+/* Assigns runners to ranks where each runner is on a single simulated rank. */
 static void place_runners(car_machine *m) {
     int64_t simulated = 0;
     for (int runner = 0; runner < m->batches; runner++) {
@@ -146,7 +146,7 @@ car_status car_machine_create(const car_plan *plan, const car_machine_config *co
     }
     place_runners(m);
     for (int node = 0; node < 2 * m->leaves; node++) {
-        m->slowest[node] = DBL_MAX; /* leaves beyond the runners hold nobody up */
+        m->slowest[node] = DBL_MAX; /* leaves beyond the runners hold nobody back */
     }
     CAR_TRY(car_machine_create_groups(m));
     CAR_TRY(car_network_create(m->context, m->config.cluster, m->ranks, m->group_count + m->batches, &m->agenda,

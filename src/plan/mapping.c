@@ -1,17 +1,18 @@
-/* Chooses between the mappings of workers to ranks and machines.
+/* Chooses which workers share a rank and which ranks share a machine (the mapping).
  *
- * A machine's activations are those of a plan that has one rank for each machine: its workers share what is free. The
- * traffic between machines is counted in the plan's table, from messages whose ends are on different ones. */
+ * A machine's activations are predicted with a plan that has one rank per machine, because its workers share the
+ * memory. The traffic between machines is counted in the plan's table, from messages whose ends are on different
+ * machines. */
 #include "carousel/mapping.h"
 
 #include "base/base.h"
 #include "carousel/predict.h"
 #include "plan/placement.h"
 
-/* What of a machine's memory a run may plan with: the rest is for the system, data and MPI. */
+/* The share of a machine's memory that a run may use; the rest is for the system, data and MPI. */
 static const double usable = 0.8;
 
-/* Steady state: neither among the first two windows nor the last two. */
+/* A window of steady state: neither among the first two nor the last two. */
 enum { STEPS = 8, WINDOW = 3 };
 
 int car_machines_of_device(const car_machines *machines, int devices, car_mapping mapping, int device) {
@@ -38,7 +39,7 @@ done:
     return status;
 }
 
-/* Activations of all workers that a machine hosts, at most. */
+/* The most activations of all workers on one machine. */
 static car_status predict_machine(car_context *context, const car_partition *partition, const car_plan_config *config,
                                   int machines, size_t *out) {
     const car_simulation_config timing = {.paced = true};

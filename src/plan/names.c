@@ -1,4 +1,4 @@
-/* Looking names up; see names.h. And the names of mappings and orders of sums. */
+/* Looks up names (see names.h), and names the mappings and sum orders. */
 #include "plan/names.h"
 
 #include <string.h>

@@ -1,12 +1,12 @@
-/* The order of a device's tasks inside of a slot, and sorting by it.
+/* Defines the order of a device's tasks inside a slot, and sorts by it.
  *
- * A window of a device is generated use by use, so its tasks are nearly in order, or a few runs that are. Tasks are
- * large, so what is sorted is a list of short keys; each task is moved once, at the end. */
+ * The generator emits the tasks of a window nearly in order. Tasks are large, so this sorts a list of short keys and
+ * moves each task once at the end. */
 #include "plan/internal.h"
 #include "plan/usage.h"
 
-/* An update that makes weights for a forward of the same slot comes before it, one that turns the sum
- * of a backward of the same slot into weights comes after it. `worker` tells: only the latter has one. */
+/* An update that makes weights for a forward of the same slot comes before that forward. An update from the sum of a
+ * backward of the same slot comes after that backward. Only the latter has a micro-batch. */
 static car_subslot subslot_of(const car_task *task) {
     switch (task->kind) {
     case CAR_TASK_RECEIVE:
@@ -28,7 +28,7 @@ int car_task_compare_numbers(int64_t a, int64_t b) {
     return (a > b) - (a < b);
 }
 
-/* Inside of a slot and a subslot. */
+/* Compares two tasks of the same slot and subslot. */
 static int compare_rest(const car_task *a, const car_task *b) {
     int order = car_task_compare_numbers(a->micro_batch, b->micro_batch);
     order = order ? order : car_task_compare_numbers(a->cargo, b->cargo);
@@ -54,8 +54,8 @@ int car_task_compare(const car_task *a, const car_task *b) {
 enum { SHORT = 8, ON_STACK = 256 };
 
 typedef struct key {
-    int64_t moment; /* slot and subslot */
-    int at;         /* the task's place before */
+    int64_t moment; /* slot and subslot in one number */
+    int at;         /* the task's index before sorting */
 } key;
 
 static bool comes_after(const car_task *tasks, key a, key b) {
@@ -73,7 +73,7 @@ static void insert_in_order(const car_task *tasks, key *keys, int count) {
     }
 }
 
-/* Of equal ones the left comes first. */
+/* Stable: of equal keys, the left one comes first. */
 static void merge(const car_task *tasks, const key *keys, int begin, int middle, int end, key *out) {
     int left = begin, right = middle;
     for (int k = begin; k < end; k++) {
@@ -86,7 +86,7 @@ static int smaller(int a, int b) {
     return a < b ? a : b;
 }
 
-/* Returns the one of the two arrays that has the result. */
+/* Merge sort. Returns whichever of the two arrays holds the result. */
 static key *sort_keys(const car_task *tasks, key *keys, key *other, int count) {
     for (int begin = 0; begin < count; begin += SHORT) {
         insert_in_order(tasks, keys + begin, smaller(SHORT, count - begin));
@@ -102,7 +102,7 @@ static key *sort_keys(const car_task *tasks, key *keys, key *other, int count) {
     return keys;
 }
 
-/* Place k gets the task that was at keys[k].at: along the cycles of that permutation. */
+/* Moves the task at keys[k].at to k, following the cycles of the permutation. */
 static void move_tasks(car_task *tasks, key *keys, int count) {
     for (int k = 0; k < count; k++) {
         if (keys[k].at == k) {

@@ -9,18 +9,18 @@
 
 typedef struct reader {
     car_context *context;
-    const char *name;     /* of the text */
-    const car_plan *plan; /* NULL while the header is read */
+    const char *name;     /* names the text in messages */
+    const car_plan *plan; /* NULL while reading the header */
     car_task_list *devices;
-    bool *seen; /* per device: its section was there */
+    bool *seen; /* by device: its section was there */
     int count;
-    const char *next; /* behind the current line */
-    int number;       /* of the line, from 1 */
-    int device;       /* of the section; CAR_NONE before the first */
-    int64_t slot;     /* of the section's last line */
+    const char *next; /* after the current line */
+    int number;       /* line number, from 1 */
+    int device;       /* of the current section; CAR_NONE before the first */
+    int64_t slot;     /* of the last line of the section */
 } reader;
 
-/* A part of the text, from `at` to `end`; it has no end mark. */
+/* A part of the text from `at` to `end`, not terminated. */
 typedef struct span {
     const char *at, *end;
 } span;
@@ -36,7 +36,7 @@ static car_status bad(const reader *r, const char *format, ...) {
     return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s, line %d: %s", r->name, r->number, what);
 }
 
-static int quoted(span p) { /* how much of it a message shows */
+static int quoted(span p) { /* how many characters a message shows */
     return p.end - p.at < 80 ? (int)(p.end - p.at) : 80;
 }
 
@@ -102,7 +102,7 @@ static bool take_letter(span *p, const char *letters, int *index) {
     return found != NULL;
 }
 
-/* What a mark stands before: absent, or a number from 0 to most. */
+/* Reads an optional mark followed by a number from 0 to most. */
 static car_status take_marked(const reader *r, span word, span *p, const char *marks, const char *what, int64_t most,
                               int64_t *out) {
     int mark = 0;
@@ -119,7 +119,7 @@ static car_status take_marked(const reader *r, span word, span *p, const char *m
     return CAR_OK;
 }
 
-/* The stage or bundle that a task is named after. */
+/* Reads the stage or bundle that names a task. */
 static car_status take_name(const reader *r, span word, span *p, car_task *task) {
     const car_partition *partition = car_plan_partition(r->plan);
     bool tied = take(p, '~');
@@ -135,7 +135,7 @@ static car_status take_name(const reader *r, span word, span *p, car_task *task)
     return CAR_OK;
 }
 
-/* "{step=4,tag=2}": what does not follow from the rest. */
+/* "{step=4,tag=2}": the fields that do not follow from the rest. */
 static car_status take_differences(const reader *r, span word, span *p, car_task *task) {
     if (!take(p, '{')) {
         return CAR_OK;
@@ -159,7 +159,7 @@ static car_status take_differences(const reader *r, span word, span *p, car_task
     return take(p, '}') ? CAR_OK : bad(r, "in '%.*s' the closing brace is missing", quoted(word), word.at);
 }
 
-/* Without a clock and without a number, a task is the next of its kind on its device. */
+/* A custom plan has no clock. Without a step in the text, a task is the next of its kind on its device. */
 static int64_t count_step(const reader *r, const car_task *task) {
     const car_task_list *list = &r->devices[r->device];
     for (int n = list->count - 1; n >= 0; n--) {
@@ -215,8 +215,8 @@ done:
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Word by word, so that the message can name the one that differs. The number of steps is the text's own. A custom
- * plan was made of this header. */
+/* Compares word by word, so that the message can name the one that differs. The number of steps is the text's own. A
+ * custom plan was created from this header. */
 static car_status parse_header(reader *r) {
     char text[CAR_HEADER_TEXT];
     int length = car_plan_format_header(r->plan, 0, text, sizeof text);
@@ -283,11 +283,11 @@ done:
 
 /* ---- the header by itself -------------------------------------------------------------------- */
 
-/* A word of the header: its key and where its value goes. */
+/* A word in the header: its key, its bounds, and where its value goes. */
 typedef struct header_word {
     const char *key;
     int64_t least, most;
-    int64_t *value; /* a number, or NULL: a name */
+    int64_t *value; /* NULL: the value is a name, not a number */
 } header_word;
 
 static car_status take_period(reader *r, span word, span *p, car_plan_header *out) {
@@ -319,7 +319,7 @@ static car_status take_header_name(reader *r, const char *key, span *p, car_plan
     return CAR_OK;
 }
 
-/* Which of the words it is. */
+/* Finds out which of the known words it is, and reads it. */
 static car_status take_header_word(reader *r, span word, const header_word *words, int count, unsigned *seen,
                                    car_plan_header *out) {
     car_status status = CAR_OK;

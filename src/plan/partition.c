@@ -1,14 +1,14 @@
-/* Cuts a graph into stages and says what each costs, holds and owns.
+/* Cuts a graph into stages and computes what each stage costs, holds and owns.
  *
- * The measure is laid out on a line from 0 to 1, operation after operation, and the line is cut into S
- * equal parts; an operation goes to the part in which it begins:
+ * The measure is laid out on a line from 0 to 1, operation after operation, and the line is cut into S equal parts.
+ * An operation goes to the part in which it begins:
  *
  *   operations   0    1  2         3           4
  *                |----|--|---------|-----------|-|
  *   S = 4        0          1          2          3      0, 1, 2 | 3 | 4 | none
  *
- * With time as the measure this makes the freshness rule of cdp-v2 exactly what timing allows. The price
- * is that a stage may be empty behind a long operation. */
+ * With time as the measure, the freshness rule of cdp-v2 is then exactly what timing allows. The price is that a
+ * stage after a long operation may be empty. */
 #include <math.h>
 
 #include "base/base.h"
@@ -16,11 +16,11 @@
 
 enum { MAX_STAGES = 1 << 20 };
 
-/* An operation that begins so little before a cut, as a share of the measure, begins at it: the sum of S
- * equal parts must not fall short of 1 by rounding. */
+/* An operation that begins this little before a cut counts as beginning at it, because the sum of S equal parts may
+ * fall short of 1 by rounding. */
 static const double tolerance = 1e-9;
 
-/* Made-up numbers of a partition without a model, chosen to be told apart at sight. */
+/* Invented numbers for a partition without a model, chosen so that they are easy to tell apart. */
 enum { UNIFORM_HELD = 1000, UNIFORM_WEIGHTS = 100, UNIFORM_BOUNDARY = 10 };
 
 const char *car_measure_text(car_measure measure) {
@@ -53,11 +53,11 @@ static void cut_by_measure(car_partition *partition, const car_op_facts *facts) 
     for (int l = 0; l < operations; l++) {
         total += measure_op(partition, facts, l);
     }
-    int known = 0; /* stages whose first operation is known */
+    int known = 0; /* number of stages whose first operation is known */
     for (int l = 0; l < operations; l++) {
         double share = total > 0 ? before / total : 0;
         double part = floor(S * (share + tolerance));
-        int stage = part < S - 1 ? (int)part : S - 1; /* what costs nothing may begin at the very end */
+        int stage = part < S - 1 ? (int)part : S - 1; /* an operation that costs nothing may begin at the very end */
         while (known <= stage) {
             partition->stages[known++].first = l;
         }
@@ -122,13 +122,13 @@ static void fill_stages(car_partition *partition, const car_op_facts *facts) {
     }
 }
 
-/* One element for each parameter. */
+/* For each parameter: */
 typedef struct param_place {
-    int home, last; /* stage of its first use, and of the last one seen; CAR_NONE before */
+    int home, last; /* the stage of its first use, and of the latest use found; CAR_NONE before */
 } param_place;
 
-/* Counts the pairs of a parameter and a stage after its home that uses it too, and writes them to `out` unless it
- * is NULL. Stages are walked in ascending order, so a pair met again is the last one met of its parameter. */
+/* Counts the pairs of a parameter and a stage after its home that also uses it; writes them to `out` unless it is
+ * NULL. Stages are visited in ascending order, so a repeated pair equals the last one of its parameter. */
 static int list_ties(const car_partition *partition, param_place *places, car_bundle *out) {
     const car_graph *graph = partition->graph;
     int count = 0;
@@ -178,7 +178,7 @@ done:
     return status;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and destroying ------------------------------------------------------------------- */
 
 static car_status check_count(car_context *context, int stages) {
     if (stages < 1 || stages > MAX_STAGES) {
@@ -217,7 +217,7 @@ static car_status check_config(const car_graph *graph, const car_partition_confi
     return config->costs ? car_costs_check(graph, config->costs, CAR_ERROR_ARGUMENT, "the costs") : CAR_OK;
 }
 
-/* The most during a stage's backward, over what it and the stages below hold. */
+/* The peak during a stage's backward, beyond what it and the stages below hold. */
 static void find_again_bytes(car_partition *partition) {
     const car_curve *curve = &partition->curve;
     size_t held = 0;
@@ -231,7 +231,7 @@ static void find_again_bytes(car_partition *partition) {
     }
 }
 
-/* Chooses what is made again inside of the stages, and gathers the facts anew with that. */
+/* Chooses what is recomputed inside the stages, and gathers the facts again with that choice. */
 static car_status recompute(car_partition *partition, const car_partition_config *config, const car_costs *costs,
                             car_op_facts *facts, car_graph_range **all) {
     const car_graph *graph = partition->graph;
@@ -309,7 +309,7 @@ done:
     return status;
 }
 
-/* A stage is one operation here: it holds what it holds from the start of its forward to the end of its backward. */
+/* Each stage is one operation, which holds its bytes from the start of its forward to the end of its backward. */
 static void fill_uniform(car_partition *partition, double ratio) {
     int S = partition->stage_count;
     double forward = 1 / (S * (1 + ratio)), backward = ratio * forward;
@@ -338,7 +338,7 @@ car_status car_partition_create_uniform(car_context *context, int stages, double
     car_partition *partition = NULL;
     car_status status = CAR_OK;
     *out = NULL;
-    if (!(ratio >= 0 && ratio <= 1e6)) { /* a backward of zero length is a limit worth drawing, NaN is not */
+    if (!(ratio >= 0 && ratio <= 1e6)) { /* a backward of zero length is a useful limit to draw; NaN is not */
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "a backward of %g times its forward; use a ratio of 0 to 1e6", ratio);
     }

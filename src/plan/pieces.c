@@ -1,30 +1,32 @@
-/* How sums are cut into pieces.
+/* Cuts sums into pieces.
  *
- * A hop of a whole sum begins when all of it has come, so N hops take N times as long as one. In pieces they overlap:
+ * A hop of a whole sum can only begin when all of it has arrived, so N hops take N times as long as one. The hops of
+ * pieces overlap:
  *
  *   worker 0   [0][1][2][3]
  *   worker 1      [0][1][2][3]
  *   worker 2         [0][1][2][3]
  *
- * A piece is a message of its own, with a send and a receive in the table. Pieces are as small as the ring needs and no
- * smaller: each costs a latency, and tasks in the plan. */
+ * Each piece is a separate message, with a send and a receive in the table. Pieces should not be smaller than the
+ * ring needs, because each one costs a latency and adds tasks to the plan. */
 #include "carousel/cluster.h"
 #include "plan/placement.h"
 
 enum {
-    ALIGNMENT = 64,        /* bytes: pieces begin where vectors do */
-    LEAST_BYTES = 4 << 20, /* of a piece if nobody says: less is not worth its latency on the networks that there are */
-    MOST_ADDED = 256       /* pieces that all sums of a step have more than they would uncut, if nobody says */
+    ALIGNMENT = 64, /* bytes: pieces start at vector boundaries */
+    /* The default minimum size of a piece: a smaller one is not worth its latency on current networks. */
+    LEAST_BYTES = 4 << 20,
+    MOST_ADDED = 256 /* by default, the pieces of all sums of a step are at most this many more than the sums */
 };
 
-/* Of a hop, in latencies, at least; and of the time from one worker's backward to the next one's, at most. */
+/* A hop takes at least this many latencies, and at most this share of the time between two workers' backwards. */
 static const double least_latencies = 4, share_of_gap = 0.25;
 
 static size_t round_up(size_t bytes) {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Equal pieces, none larger than asked for, unless there would be too many. */
+/* Equal pieces no larger than `wanted`, unless that would make too many. */
 static size_t size_of_pieces(size_t bytes, int64_t wanted) {
     size_t least = (bytes + CAR_MOST_PIECES - 1) / CAR_MOST_PIECES;
     size_t most = wanted < 1 ? 1 : (size_t)wanted;
@@ -33,7 +35,7 @@ static size_t size_of_pieces(size_t bytes, int64_t wanted) {
     return round_up((bytes + count - 1) / count);
 }
 
-/* Whether a bundle's sums travel from rank to rank, and each gradient is added to them by itself. */
+/* True if a bundle's sum travels from rank to rank and each gradient is added to it separately. */
 static bool travels(const car_plan *plan, int bundle) {
     const car_bundle *b = &plan->partition->bundles[bundle];
     return b->bytes > 0 && car_plan_passes_sums(plan) && !car_plan_sums_by_worker(plan) &&
@@ -78,7 +80,7 @@ int64_t car_plan_default_piece_bytes(const car_partition *partition) {
 }
 
 int64_t car_cluster_piece_bytes(const car_cluster *cluster, int workers, double compute) {
-    const double most = 1e15; /* nothing is as large */
+    const double most = 1e15; /* larger than any sum */
     const car_link *link = &cluster->between;
     double hop = share_of_gap * compute / workers - link->latency, least = least_latencies * link->latency;
     double bytes = link->bandwidth * (hop > least ? hop : least);

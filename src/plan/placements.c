@@ -1,4 +1,4 @@
-/* The placements by name, and the questions about a plan whose answers depend on them. */
+/* The table of placements by name, and the properties of a plan that depend on its placement. */
 #include "plan/placement.h"
 
 #include "plan/names.h"
@@ -42,7 +42,7 @@ bool car_placement_is_known(const char *name, car_placement *out) {
     return found != CAR_NONE;
 }
 
-/* ---- of a plan ------------------------------------------------------------------------------- */
+/* ---- properties of a plan ----------------------------------------------------------------------- */
 
 int car_plan_pattern_steps(const car_plan *plan, int rank) {
     if (plan->script) {
@@ -55,8 +55,8 @@ int car_plan_rank_like(const car_plan *plan, int rank) {
     return plan->placement->like && !plan->script ? plan->placement->like(plan, rank) : rank;
 }
 
-/* Sums that are cut take longer than the others: a hop of a piece is meant to take a quarter of the 2k slots that lie
- * between two workers, so all of them take half a slot each. But no more than an eighth of a period, for the memory. */
+/* Sums that are cut into pieces take longer. A piece's hop is meant to take a quarter of the 2k slots between two
+ * workers, so each piece is allowed k/2 slots. An eighth of a period is the limit, to save memory. */
 int64_t car_plan_slots_ahead(const car_plan *plan, const car_task *task) {
     int64_t k = plan->per_worker, most = plan->period / 8;
     int64_t ahead = plan->placement->slots_ahead ? plan->placement->slots_ahead(plan, task) : 2 * k;

@@ -1,11 +1,11 @@
-/* Puts the predictions of a plan together, and makes those of the idealised clock itself: in slots a stage's
- * activations are alive from the start of its forward to the end of its backward. */
+/* Combines the predictions of a plan. The ones in slots are made here: in the idealised clock, a stage's activations
+ * are alive from the start of its forward to the end of its backward. */
 #include "plan/pace.h"
 #include "plan/predict_internal.h"
 
 /* ---- activations in slots -------------------------------------------------------------------- */
 
-/* Bytes that change at each slot of a period; what is alive over whole periods is counted apart. */
+/* The change in bytes at each slot of a period. What is alive over whole periods is counted in `always`. */
 typedef struct tally {
     const car_plan *plan;
     int64_t *changes;
@@ -50,7 +50,7 @@ static size_t peak_of(const tally *t) {
     return (size_t)peak;
 }
 
-/* Adds what workers and stages a device has in step 0; every step is alike but in a grid. */
+/* Adds the workers and stages of a device in step 0; except in a grid, every step is alike. */
 static void add_device(tally *t, int device) {
     const car_plan *plan = t->plan;
     bool by_stage = plan->placement->info.by_stage;
@@ -64,7 +64,7 @@ static void add_device(tally *t, int device) {
     }
 }
 
-/* A rank of a grid has one micro-batch at a time, and at its turn from forward to backward all its stages are alive. */
+/* A rank of a grid has one micro-batch at a time, and all its stages are alive between forward and backward. */
 static size_t grid_peak(const car_plan *plan) {
     size_t peak = 0;
     for (int group = 0; group < plan->config.workers; group++) {
@@ -115,10 +115,10 @@ done:
 enum { TIMINGS = 6 };
 static const double timing_jitter = 0.2;
 static const int many_ranks = 40000;
-static const int64_t few_enough = 20000; /* workers times stages, to be simulated more than once */
+static const int64_t few_enough = 20000; /* workers times stages: plans up to this size are simulated several times */
 
-/* Of very many ranks of stages, each is not simulated. Their workers are as far apart as those of replicas, and hold
- * as much together to within 0.4 %; a rank holds its group's part of one micro-batch. */
+/* With very many ranks of stages, the ranks are not simulated one by one. Their workers are as far apart as those of
+ * replicas and together hold the same to within 0.4 %. A rank holds its group's part of one micro-batch. */
 static car_status simulate_as_replicas(const car_plan *plan, const car_simulation_config *config, car_simulation *out) {
     car_plan_config hosted = car_plan_config_hosted(&plan->config, plan->config.workers);
     car_plan *replicas = NULL;
@@ -137,9 +137,9 @@ static car_status simulate(const car_plan *plan, const car_simulation_config *co
     return many ? simulate_as_replicas(plan, config, out) : car_plan_simulate(plan, config, out);
 }
 
-/* With fewer threads than workers, what is held depends on which tasks happen to run together, and real operations do
- * not take exactly their share of time. So the peak is the highest of several timings. With a thread for every
- * worker the trainer keeps the workers evenly spaced and within a budget (plan/pace.h), and between ranks the messages
+/* With fewer threads than workers, memory depends on which tasks happen to run together, and real operations do not
+ * take exactly their share of time. So the prediction is the highest of several simulated timings. With a thread for
+ * every worker, pacing keeps the workers evenly spaced and within a budget (plan/pace.h); between ranks the messages
  * keep the order. */
 car_status car_plan_predict_timed(const car_plan *plan, int threads, car_simulation *out) {
     car_simulation_config config = {.paced = true, .executors = threads};
@@ -192,7 +192,7 @@ static double free_running(const car_plan *plan) {
 static int gradient_delay(const car_plan *plan) {
     int delay = 0;
     for (int j = 0; j < plan->stages; j++) {
-        int here = car_plan_delay(plan, 0, j); /* no worker's is larger than the first's */
+        int here = car_plan_delay(plan, 0, j); /* no worker is later than the first */
         delay = here > delay ? here : delay;
     }
     return delay;
@@ -202,7 +202,7 @@ static double stale_share(const car_plan *plan) {
     double late = 0, all = 0;
     for (int j = 0; j < plan->stages; j++) {
         double bytes = (double)plan->partition->bundles[j].bytes;
-        for (int i = 0; i < plan->config.workers; i++) { /* a worker's others are fresh */
+        for (int i = 0; i < plan->config.workers; i++) { /* a worker's other micro-batches are fresh */
             late += car_plan_delay(plan, i, j) > 0 ? bytes : 0;
         }
         all += bytes * plan->batches;

@@ -1,28 +1,29 @@
-/* zero: how many of the weights all ranks have together, slot by slot, with what is on its way.
+/* zero: counts, slot by slot, how many bytes of weights all ranks hold together, including what is in flight.
  *
  *   k = 1, L = 2      slot  s     s+1   s+2
- *   user              copy  use                   it leaves in the slot of its use, or until it is due
+ *   user              copy  use                   leaves in the slot of its use, or by the slot in which it is due
  *   the next user     ----- buffer ----- use
  *
- * So a chain has two copies of a stage in every other slot and one in the slots between, or two in all if sends last;
- * two chains use a stage in different slots, and its owner keeps one more. */
+ * So a chain has two copies of a stage in every other slot and one in the slots between, or two in every slot if
+ * sends take long. The two chains use a stage in different slots, and its owner keeps one more version. */
 #include "plan/predict_internal.h"
 
 enum { STEPS = 4, READINGS = 2, KINDS = 2 };
 
-/* A slot is two moments: its beginning and its end. */
+/* Moments are half slots: the beginning and the end of each slot. */
 typedef struct count {
     const car_plan *plan;
     int64_t steps;
     car_task_list tasks;
     car_usage *usage;
     car_use_list uses;
-    car_ledger ledgers[READINGS][KINDS]; /* left, lasting; of stages, of ties */
+    car_ledger ledgers[READINGS][KINDS]; /* [copy leaves at once, or as late as allowed][stages, ties] */
     double *changes[READINGS][KINDS];
     size_t moments;
 } count;
 
-/* The last slot in which the sender has what it sends. It goes when both ends are there. */
+/* The last slot in which the sender still needs what it sends. A message starts when it is sent and its receive is
+ * posted. */
 static int64_t sent_until(const car_plan *plan, const car_task *task, bool lasting) {
     int64_t posted = task->due - car_plan_slots_ahead(plan, task);
     int64_t goes = posted > task->slot ? posted : task->slot;
@@ -106,7 +107,7 @@ car_status car_plan_count_weights(const car_plan *plan, car_weights_ledger *out)
         return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
                                 "weights go from rank to rank under zero, and not under dp");
     }
-    int windows = (int)car_plan_windows(plan, c.steps) + 2; /* what is sent in the last may be under way behind it */
+    int windows = (int)car_plan_windows(plan, c.steps) + 2; /* messages sent in the last one may arrive after it */
     c.moments = (size_t)(2 * plan->period * windows + 2);
     for (int l = 0; l < READINGS * KINDS; l++) {
         car_ledger *ledger = &c.ledgers[l / KINDS][l % KINDS];

@@ -1,15 +1,15 @@
-/* Predictions for one rank, from the first slot of a short run to its last.
+/* Predictions for one rank over a whole short run.
  *
- * What tasks hold is followed to the byte, in the plan's order, which is how a rank with one thread works as long as no
- * message is late. A rank that has only some stages holds for backward what their operations save: what they make, and
- * also what comes from the rank before:
+ * Memory is followed to the byte in the plan's order. That is how a rank with one thread works as long as no message
+ * is late. A rank that has only some stages holds what its operations save for backward, whether its own operations
+ * made it or it came from the rank before:
  *
  *   stage 0 | stage 1          q is made in stage 0, and only the attention's backward reads it:
- *    ... q  | attention ...    with a rank for each stage, stage 1's rank holds it */
+ *    ... q  | attention ...    with one rank per stage, stage 1's rank holds it */
 #include "plan/life.h"
 #include "plan/predict_internal.h"
 
-/* The micro-batches on a rank. */
+/* The micro-batches that are alive on a rank. */
 typedef struct room {
     const car_plan *plan;
     car_usage *usage;
@@ -20,7 +20,7 @@ typedef struct room {
     size_t live, peak;
 } room;
 
-/* Steps of a run in which everything happens that can: fill, steady state as long as its pattern, drain. */
+/* The number of steps of a run in which everything happens: filling, one whole pattern of steady state, draining. */
 static int64_t steps_of(const car_plan *plan, int device) {
     return car_plan_pattern_steps(plan, device) + 4;
 }
@@ -62,7 +62,7 @@ static void close_room(room *r) {
     car_usage_destroy(r->usage);
 }
 
-/* All that happens to a micro-batch with a task; bytes of the others stay as they are. */
+/* Follows what a task does to its micro-batch; the bytes of the others do not change. */
 static void follow(room *r, const car_task *task) {
     const car_stage *stage = &r->plan->partition->stages[task->stage];
     bool forward = task->kind == CAR_TASK_FORWARD, backward = task->kind == CAR_TASK_BACKWARD;
@@ -111,7 +111,7 @@ done:
     return status;
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- the whole prediction ------------------------------------------------------------------------ */
 
 car_status car_plan_predict_device(const car_plan *plan, int device, int optimizer_states, car_device_prediction *out) {
     return car_plan_predict_device_sized(plan, device, &(car_optimizer_sizes){.states = optimizer_states}, out);

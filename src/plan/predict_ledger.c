@@ -1,11 +1,12 @@
-/* The account of what is alive on a device: versions of weights, sums of gradients.
+/* The ledger of what is alive on a device: versions of weights, or sums of gradients.
  *
- *   moments      0 ............................. end of what is looked at
+ *   moments      0 ............................. end of the observed time
  *   version 1    =======u====x                     used, freed: it moved on
- *   version 1                     r===u=x          came again
+ *   version 1                     r===u=x          received again
  *   version 2              U=========u===========  made by an update, which used version 1
  *
- * Each lives from when it is made or arrives to its last use; what an update is made from lives until then. */
+ * Each entry lives from when it is made or arrives until its last use. What an update is made from lives until the
+ * update. */
 #include <stdlib.h>
 
 #include "plan/predict_internal.h"
@@ -48,7 +49,7 @@ static double bytes_of(const car_ledger *ledger, int bundle) {
     return (double)(ledger->copies ? b->copy_bytes : b->bytes);
 }
 
-/* Writes a span that has ended into the list. */
+/* Writes a finished span into the list of changes. */
 static car_status settle(car_ledger *ledger, int bundle, car_life_span *span) {
     double bytes = bytes_of(ledger, bundle);
     car_status status = CAR_OK;
@@ -63,7 +64,7 @@ done:
     return status;
 }
 
-/* The span of this id; a new one that begins at `begin` if there was none, or it was freed and comes again. */
+/* Returns the span of this id. Begins a new one at `begin` if there was none, or if it was freed and comes `again`. */
 static car_status require(car_ledger *ledger, int bundle, int64_t id, int64_t begin, bool again, car_life_span **out) {
     car_life_span *span = find(ledger, bundle, id);
     bool gone = again && !span->held;
@@ -115,7 +116,7 @@ car_status car_ledger_renew(car_ledger *ledger, int bundle, int64_t id, int64_t 
     car_status status = CAR_OK;
     CAR_TRY(require(ledger, bundle, id, ledger->begin, false, &from));
     extend(from, moment - 1);
-    if (from->begin == moment) { /* two at once, at the end of a run: the first one is not seen by anybody */
+    if (from->begin == moment) { /* two updates in one moment, at the end of a run: nobody sees the first version */
         from->end = moment - 1;
     }
 done:
@@ -133,7 +134,7 @@ car_status car_ledger_account_weights(car_ledger *ledger, const car_task *task, 
     }
     if (update) {
         CAR_TRY(car_ledger_renew(ledger, use->bundle, span, begin));
-    } else if (car_task_computes(task) || use->id == 0) { /* initial weights are there to be sent */
+    } else if (car_task_computes(task) || use->id == 0) { /* initial weights exist in order to be sent */
         CAR_TRY(car_ledger_use(ledger, use->bundle, span, end));
     }
     car_ledger_touch(ledger, use->bundle, span, update ? begin - 1 : end, use->last);
@@ -141,14 +142,14 @@ done:
     return status;
 }
 
-/* What ends makes room for what begins in the same moment. */
+/* In one moment, what ends comes before what begins, so that it makes room. */
 static int compare_changes(const void *left, const void *right) {
     const car_change *a = left, *b = right;
     int order = (a->moment > b->moment) - (a->moment < b->moment);
     return order ? order : a->count - b->count;
 }
 
-/* Of the moments from a to b - 1, those that averages are taken of. */
+/* How many of the moments a .. b - 1 count for the averages. */
 static double overlap(const car_ledger *ledger, int64_t a, int64_t b) {
     a = a > ledger->from ? a : ledger->from;
     b = b < ledger->to ? b : ledger->to;

@@ -1,13 +1,13 @@
-/* Predictions that are read off the table: what versions and sums are alive where, and what is sent.
+/* Predictions read off the table: which versions and sums are alive where, and what is sent.
  *
- * A few windows of steady state are walked, device by device; the middle one is what traffic is counted in. Moments
- * are finer than slots, since an update that makes a version in the place of the last needs no second place:
+ * This walks a few windows of steady state, device by device, and counts traffic in the middle one. Moments are
+ * finer than slots, because an update that makes a version in place of the last one needs no second place:
  *
- *   moment = 2 * (slot * subslots + subslot), and what is over right before it has the odd number below.
+ *   moment = 2 * (slot * subslots + subslot); what ends right before it has the odd number below.
  *
  * Of very many devices only a sample is walked, and each stands for several. Under dp those do the same at the same
- * time. In the cycle they do the same one after another: together they hold their number times what one holds on
- * average, and what they send repeats after 2k slots, with every micro-batch. */
+ * time. In the cycle they do the same one after another, so together they hold their number times one device's
+ * average, and their traffic repeats every 2k slots, with every micro-batch. */
 #include "plan/predict_internal.h"
 
 enum {
@@ -15,60 +15,61 @@ enum {
     TRAFFIC_WINDOW = 4,
     END_WINDOW = 6,
     WINDOWS = END_WINDOW - FIRST_WINDOW,
-    STEPS = 1000, /* of a run so long that all these are steady */
+    STEPS = 1000, /* a run so long that all these windows are steady */
     SUBSLOTS = CAR_SUBSLOT_SEND + 1,
-    MOMENTS = 2 * SUBSLOTS, /* in a slot */
-    MANY_RANKS = 40000,     /* of a grid */
-    MANY_TASKS = 1 << 22    /* devices times stages, elsewhere */
+    MOMENTS = 2 * SUBSLOTS, /* per slot */
+    MANY_RANKS = 40000,     /* in a grid with more ranks, only one rank per group is walked */
+    MANY_TASKS = 1 << 22    /* devices times stages; with more, only a sample is walked */
 };
 
-/* What is sent, counted in the traffic's windows. */
+/* What is sent, counted in the traffic window. */
 typedef struct traffic {
-    int64_t repeat;     /* slots after which it repeats */
-    double *slot_bytes; /* sent in each of them, by all devices */
-    double part;        /* one step's share of the windows that are counted */
-    double sent;        /* by this device */
-    int group;          /* ranks of a collective */
-    int64_t send_slot;  /* of the last send */
-    int sends;          /* in that slot */
+    int64_t repeat;     /* slots after which the traffic repeats */
+    double *slot_bytes; /* bytes sent by all devices in each of those slots */
+    double part;        /* one step's share of the counted windows */
+    double sent;        /* bytes sent by this device */
+    int group;          /* number of ranks in a collective */
+    int64_t send_slot;  /* the slot of the last send */
+    int sends;          /* number of sends in that slot */
 } traffic;
 
-/* The walk over devices, and what was found so far. */
+/* The walk over the devices, and its results so far. */
 typedef struct walk {
     const car_plan *plan;
     const car_optimizer_sizes *sizes;
     car_prediction *out;
-    int64_t first_window, end_window, steps; /* windows that are walked, of a run of so many steps */
-    bool shared;                             /* all devices have one memory */
+    int64_t first_window, end_window, steps; /* the windows to walk, of a run of `steps` steps */
+    bool shared;                             /* all devices share one memory */
 
-    /* Which devices. A unit is a device, or a group of a grid (`groups`), of which the first rank is walked. */
-    int64_t units, sample; /* how many there are, and how many are walked */
+    /* Which devices are walked. A unit is a device, or (`groups`) a group of a grid, of which the first rank is
+     * walked. */
+    int64_t units, sample; /* units: how many there are; sample: how many are walked */
     bool groups, sampled;
-    bool in_turn; /* sampled, and the devices that one stands for are at other places of the cycle */
+    bool in_turn; /* sampled, and the devices that one stands for are at other points of the cycle */
 
-    /* This device. */
+    /* The current device. */
     int device;
     double weight; /* how many devices it stands for */
     car_task_list tasks;
-    car_usage *usage; /* of its rank; it may borrow from `like`, that of `like_rank` */
+    car_usage *usage; /* of its rank; it may borrow from `like`, the usage of `like_rank` */
     car_usage *like;
     int like_rank;
     car_use_list uses;
     car_ledger weights, sums;
     double weights_places;
-    double masters;   /* bf16: floats of the weights that it updates, bytes */
+    double masters;   /* bf16: bytes of the fp32 weights that it updates */
     double optimizer; /* bytes */
-    int *updated_by;  /* by bundle: the last device that made an update of it, plus 1 */
+    int *updated_by;  /* by bundle: 1 + the last device that made an update of it */
 
-    /* All devices. */
-    double *weights_changes, *sums_changes; /* by moment; not if memory is shared, or in turn */
+    /* Totals over all devices. */
+    double *weights_changes, *sums_changes; /* by moment; unused if memory is shared, or in_turn */
     size_t moments;
     double weights_total, sums_total, masters_total, optimizer_total;
-    double sums_device, optimizer_device; /* the most of one */
+    double sums_device, optimizer_device; /* the most of any device */
     traffic traffic;
 } walk;
 
-/* ---- what is held ------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static int64_t moment_of(const car_task *task) {
     static const car_subslot subslots[CAR_TASK_KINDS] = {
@@ -81,12 +82,12 @@ static int64_t moment_of(const car_task *task) {
     return 2 * (task->slot * SUBSLOTS + (early ? CAR_SUBSLOT_UPDATE_FIRST : subslots[task->kind]));
 }
 
-/* By worker each has a sum of its own, besides that over all. */
+/* By worker, each worker has its own sum besides the one over all. */
 static int parts_of_sums(const car_plan *plan) {
     return car_plan_sums_by_worker(plan) ? plan->config.workers + 1 : 1;
 }
 
-/* A backward begins its sums or adds to them. The sum of a tied bundle only meets its home's there. */
+/* A backward begins its sums or adds to them. The sum of a tied bundle is only added to its home's there. */
 static car_status account_sum(walk *w, const car_task *task, const car_use *use, int64_t moment) {
     bool adds = task->kind == CAR_TASK_BACKWARD && w->plan->partition->bundles[use->bundle].stage == task->stage;
     int64_t id = use->id * parts_of_sums(w->plan) + use->part;
@@ -138,7 +139,8 @@ static void count_bytes(walk *w, const car_task *task, double bytes) {
     w->traffic.slot_bytes[task->slot % w->traffic.repeat] += w->traffic.part * w->weight * bytes;
 }
 
-/* A collective of b bytes over g ranks makes each send b * (g-1)/g, to all twice that: the least there is. */
+/* In a collective of b bytes over g ranks each rank sends b * (g-1)/g, twice that if all get the result: the
+ * minimum. */
 static void count_traffic(walk *w, const car_task *task) {
     double bytes = (double)car_plan_task_bytes(w->plan, task),
            others = (double)(w->traffic.group - 1) / w->traffic.group;
@@ -168,7 +170,7 @@ static double larger(double a, double b) {
     return a > b ? a : b;
 }
 
-/* Everything that a device, or all that share a memory, had alive goes into the result. */
+/* Adds what a device, or all devices that share a memory, had alive to the result. */
 static car_status close_ledgers(walk *w) {
     car_balance weights, sums;
     car_status status = CAR_OK;
@@ -200,7 +202,7 @@ done:
     return status;
 }
 
-/* What the device's rank uses; ranks that hold the same share it as long as they follow each other. */
+/* Opens the usage of the device's rank. Consecutive ranks that hold the same share one. */
 static car_status open_usage(walk *w) {
     int rank = car_plan_rank_of(w->plan, w->device), like = car_plan_rank_like(w->plan, rank);
     car_usage *usage = NULL;
@@ -219,7 +221,7 @@ done:
     return status;
 }
 
-/* Where stages are owned: what an owner has at the end of a run. */
+/* For placements with owners: what an owner still has at the end of a run. */
 static car_status keep_last_versions(walk *w) {
     const car_plan *plan = w->plan;
     int64_t end = w->end_window * plan->period * MOMENTS - 1;
@@ -257,7 +259,7 @@ done:
     return status;
 }
 
-/* Of a large grid the first rank of each group, of very many devices some at equal distances. */
+/* Chooses the first rank of each group of a large grid, or evenly spaced ones of very many devices. */
 static void choose_sample(walk *w) {
     const car_plan *plan = w->plan;
     bool grouped = plan->placement->group_of_device != NULL;
@@ -274,7 +276,7 @@ static void choose_sample(walk *w) {
     w->traffic.repeat = w->in_turn ? 2 * plan->per_worker : plan->period;
 }
 
-/* The last comes first: where memory is shared, it is the one that makes all versions. */
+/* Starts with the last one: where memory is shared, it is the one that makes all versions. */
 static car_status walk_devices(walk *w) {
     car_status status = CAR_OK;
     for (int64_t u = w->sample - 1; u >= 0; u--) {
@@ -301,7 +303,7 @@ static double highest(const double *changes, size_t count) {
     return most;
 }
 
-/* One memory: without the ring's order every micro-batch under way needs gradients of its own until they are added. */
+/* One memory. Without ring order, every micro-batch in progress needs its own gradients until they are added. */
 static void conclude_shared(walk *w) {
     const car_plan_config *config = &w->plan->config;
     bool all_apart = w->plan->rule->info.together || config->threads > config->workers;
@@ -313,7 +315,7 @@ static void conclude_shared(walk *w) {
     w->optimizer_total += (double)w->sizes->scratch;
     w->optimizer_device = w->optimizer_total;
     if (car_plan_delay(w->plan, 0, 0) > 0) {
-        /* The trainer keeps both stores for good, though a second version is not always alive everywhere. */
+        /* The trainer always keeps both stores, although a second version is not always alive everywhere. */
         size_t own = 0;
         for (int b = 0; b < w->plan->partition->stage_count; b++) {
             own += w->plan->partition->bundles[b].copy_bytes;
@@ -353,8 +355,8 @@ static int ranks_of_collective(const car_plan *plan) {
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-/* Ledgers and arrays of a walk that begins at a moment. The changes of all devices are kept where they are asked for.
- */
+/* Allocates the ledgers and arrays of a walk that begins at moment `begin`. With `sums_up`, keeps the changes over
+ * all devices. */
 static car_status open_walk(walk *w, int64_t begin, bool sums_up) {
     const car_plan *plan = w->plan;
     car_context *context = plan->context;

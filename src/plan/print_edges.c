@@ -1,16 +1,16 @@
-/* Who waits for whom, as text: what `carousel plan --dump --edges` prints behind the table. All lines are remarks, so
- * that the whole can be read back as a table.
+/* Prints which tasks wait for which: the part that `carousel plan --dump --edges` adds after the table. All lines
+ * are remarks, so that the whole can still be read back as a table.
  *
  *     # ahead a 2, g 2, p 2, s 4, w 2, b 2, C 2
  *     # rank 1
  *     # 4: 0 3                                  task 4 of the rank waits for 0 and 3
  *
- * Tasks of a rank are counted from 0 as the table prints them. */
+ * The tasks of a rank are counted from 0 in the order in which the table prints them. */
 #include "base/text.h"
 #include "plan/placement.h"
 #include "plan/usage.h"
 
-/* A rank while its edges are printed. */
+/* The state while the edges of a rank are printed. */
 typedef struct printer {
     const car_plan *plan;
     car_text text;
@@ -18,8 +18,8 @@ typedef struct printer {
     car_edges *edges;
     car_task_list list;
     car_use_list uses;
-    int *printed; /* by device: tasks that the table prints before its next */
-    int *numbers; /* by place in the rank's order: its number in print */
+    int *printed; /* by device: how many tasks the table prints before its next one */
+    int *numbers; /* by place in the rank's order: its printed number */
     int count, capacity;
     int last_compute;
 } printer;
@@ -30,7 +30,7 @@ static const char cargo_letters[] = {
 #undef LETTER
 };
 
-/* A bundle whose sums are cut, or one whose sums are not; 0 if there is none. */
+/* A bundle whose sums are cut, or (`cut` false) are not; 0 if there is none. */
 static int find_bundle(const printer *p, bool cut) {
     for (int b = 0; b < p->plan->partition->bundle_count; b++) {
         if ((car_plan_pieces(p->plan, b) > 1) == cut) {
@@ -40,7 +40,7 @@ static int find_bundle(const printer *p, bool cut) {
     return 0;
 }
 
-/* Of sums that are cut. */
+/* The distances for sums that are cut. */
 static void add_ahead_of_pieces(printer *p) {
     car_task task = {.kind = CAR_TASK_RECEIVE, .cargo = CAR_CARGO_PARTIAL, .bundle = find_bundle(p, true)};
     car_text_add(&p->text, ", P %lld", (long long)car_plan_slots_ahead(p->plan, &task));
@@ -63,7 +63,7 @@ static void add_ahead(printer *p) {
     car_text_add(&p->text, "\n");
 }
 
-/* In the table devices follow each other. */
+/* The table prints the devices one after another. */
 static car_status count_printed(printer *p, int rank, int64_t steps) {
     int before = 0;
     car_status status = CAR_OK;
@@ -78,7 +78,7 @@ done:
     return status;
 }
 
-/* The device of a task: in one process each worker is one. */
+/* The device of a task: in one process each worker is a device. */
 static int device_of(const printer *p, int rank, const car_task *task) {
     return p->plan->placement->info.one_process ? task->micro_batch : rank;
 }

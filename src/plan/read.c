@@ -1,7 +1,7 @@
-/* Plans from files: a schedule of one's own, or what a rule makes, said once more. */
+/* Reads plans from files: the user's own schedule (rule=custom), or a table that must equal what its rule generates. */
 #include "plan/script.h"
 
-/* A task in words; NULL: there is none. */
+/* A task as text; NULL: there is none. */
 static const char *text_of(const car_plan *plan, const car_task *task, char text[CAR_TASK_TEXT]) {
     if (!task) {
         return "nothing more";
@@ -10,7 +10,7 @@ static const char *text_of(const car_plan *plan, const car_task *task, char text
     return text;
 }
 
-/* Shows where a file is not what its rule makes: at `cell`, which is one of the two. */
+/* Refuses a file that differs from what its rule generates, and shows where: at `cell`, one of the two tasks. */
 static car_status refuse(const car_plan *plan, const char *name, int device, int64_t steps, const car_task *cell,
                          const car_task *file, const car_task *made) {
     char has[CAR_TASK_TEXT], wants[CAR_TASK_TEXT];
@@ -44,7 +44,7 @@ done:
     return status;
 }
 
-/* What a header says must be what comes of it here. */
+/* The numbers in the header must be those of this plan. */
 static car_status check_header(const car_plan *plan, const char *name, const car_plan_header *header) {
     if (header->stages != plan->stages || header->bundles != plan->partition->bundle_count ||
         header->devices != plan->devices) {

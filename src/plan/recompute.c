@@ -1,28 +1,29 @@
-/* Chooses what backward makes again.
+/* Chooses which tensors backward recomputes instead of holding them.
  *
- * Tensors are put in a row, the best first, and a choice is the first n of it. The best is what spares most for its
- * price. It spares bytes * (1 - phi): phi is the share of the forwards before it, so what is made early and held long
- * counts most. Its price is that of the operations that have to run again in addition. So the outputs of GELU and of
- * normalisations come first, then what feeds them, then the rest of the block. What would lift the peak of a
- * micro-batch is left out: where too much hangs on one tensor, making it again needs as much memory as holding it.
+ * Tensors are ranked, best first, and a choice is the first n of them. The best saves most for its price. It saves
+ * bytes * (1 - phi), where phi is the share of the forwards before it, so a tensor that is made early and held long
+ * counts most. Its price is that of the operations that must run again in addition. So the outputs of GELU and of
+ * normalisations come first, then what feeds them, then the rest of the block.
  *
- * Prices are FLOPs and bytes moved, whatever times were measured, so that every rank and command chooses alike. */
+ * A tensor that would raise the peak of a micro-batch is left out: where too much depends on one tensor, recomputing
+ * needs as much memory as holding. Prices are FLOPs and bytes moved, never measured times, so that every rank and
+ * command makes the same choice. */
 #include "base/base.h"
 #include "plan/partition_internal.h"
 
-/* What reading or writing a byte costs beside a FLOP, about, on processors with vectors. */
+/* About how many FLOPs reading or writing one byte costs on processors with vector units. */
 static const double flops_per_byte = 8;
 
 typedef struct chooser {
     const car_graph *graph;
-    int *stage_first;     /* per operation */
-    double *before;       /* per operation: share of the forwards before it */
-    bool *dropped;        /* per tensor: chosen */
-    bool *extra;          /* per tensor: held only for what runs again */
-    bool *again, *wanted; /* per operation */
-    bool *open;           /* per tensor: may still be chosen */
-    int *order, count;    /* tensors, as chosen */
-    size_t *held;         /* after each of them */
+    int *stage_first;     /* by operation */
+    double *before;       /* by operation: share of the forwards before it */
+    bool *dropped;        /* by tensor: it was chosen */
+    bool *extra;          /* by tensor: held only for operations that run again */
+    bool *again, *wanted; /* by operation */
+    bool *open;           /* by tensor: it may still be chosen */
+    int *order, count;    /* tensors, in the order of choosing */
+    size_t *held;         /* bytes held after each of them */
     size_t all_held, peak;
     bool cheap_only;
 } chooser;
@@ -56,10 +57,10 @@ static double price_of(const car_graph *graph, const car_op *op) {
     return op->flops_forward + flops_per_byte * bytes;
 }
 
-/* What dropping one more tensor comes to. */
+/* The effect of dropping one more tensor. */
 typedef struct offer {
     double price, spared; /* spared: bytes * (1 - phi) */
-    size_t bytes, extra;  /* held no longer; held in addition for what runs again */
+    size_t bytes, extra;  /* bytes: no longer held; extra: held in addition for operations that run again */
     bool cheap;
 } offer;
 
@@ -68,13 +69,13 @@ static double weigh(const chooser *c, int tensor) {
     return (double)t->bytes * (1 - (t->producer == CAR_NONE ? 0 : c->before[t->producer]));
 }
 
-/* Whether a tensor is there because it is held: it comes from below the stage, or from what does not run again. */
+/* True if a tensor need not be recomputed: it comes from below the stage, or its operation cannot run again. */
 static bool is_given(const chooser *c, int tensor, int first) {
     int producer = car_graph_tensor(c->graph, tensor)->producer;
     return producer == CAR_NONE || producer < first || !car_recompute_may_run(car_graph_op(c->graph, producer));
 }
 
-/* Marks the producer if its output has to be made; what is given is held for it instead. */
+/* Marks the producer of a tensor that must be recomputed. A tensor that need not be is held instead. */
 static int want(chooser *c, int tensor, int first, offer *o) {
     const car_tensor *t = car_graph_tensor(c->graph, tensor);
     bool saved = t->last_backward != CAR_NONE;
@@ -92,7 +93,7 @@ static int want(chooser *c, int tensor, int first, offer *o) {
     return 1;
 }
 
-/* `keep`: it is chosen, so the marks stay. */
+/* `keep`: the tensor is chosen, so the marks stay. */
 static offer offer_for(chooser *c, int tensor, bool keep) {
     const car_tensor *t = car_graph_tensor(c->graph, tensor);
     int first = c->stage_first[t->producer], open = 1;
@@ -116,9 +117,9 @@ static offer offer_for(chooser *c, int tensor, bool keep) {
     return o;
 }
 
-/* ---- the row --------------------------------------------------------------------------------- */
+/* ---- ranking --------------------------------------------------------------------------------- */
 
-/* The peak of a micro-batch with what is chosen. */
+/* The peak of a micro-batch with what is chosen so far. */
 static car_status find_peak(const chooser *c, size_t *peak) {
     car_recompute *recompute = NULL;
     car_graph_range *all = NULL;
@@ -132,7 +133,7 @@ done:
     return status;
 }
 
-/* The open candidate that is most worth it, the first of equals; CAR_NONE: there is none. */
+/* The best open candidate, the first of equals; CAR_NONE if there is none. */
 static int find_best(chooser *c) {
     double best = 0;
     int found = CAR_NONE;
@@ -233,7 +234,7 @@ done:
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
-/* How many of the row are taken. */
+/* How many of the ranked tensors are taken. */
 static car_status count_chosen(const chooser *c, const car_recompute_config *config, int *out) {
     car_context *context = car_graph_context(c->graph);
     double most = config->share * (double)c->all_held;

@@ -1,10 +1,10 @@
-/* The rules, an entry each. Nothing else in src/plan, but for the validator, which derives what it checks for itself,
- * knows them by name. */
+/* The table of rules, one entry each. Nothing else in src/plan knows rules by name, except the validator, which
+ * derives everything it checks independently. */
 #include "plan/rules.h"
 
 #include "plan/names.h"
 
-/* ---- how many workers are stale -------------------------------------------------------------- */
+/* ---- how many workers are stale ---------------------------------------------------------------- */
 
 static int none(const car_plan *plan, int home) {
     (void)plan, (void)home;
@@ -31,7 +31,7 @@ static const car_rule_entry rules[CAR_RULES + 1] = {
         {.info = {.name = "dp", .summary = "all workers at once; the baseline", .together = true, .anywhere = true},
          .clock = &car_clock_together,
          .stale_workers = none,
-         .in_line = CAR_RULE_GPIPE}, /* workers that follow each other, and a flush */
+         .in_line = CAR_RULE_GPIPE}, /* workers follow each other, and the pipeline is flushed */
     [CAR_RULE_CDP_V1] = {.info = {.name = "cdp-v1",
                                   .summary = "the cycle; last step's weights everywhere",
                                   .late = CAR_LATE_EVERYWHERE,
@@ -83,7 +83,7 @@ static const car_rule_entry rules[CAR_RULES + 1] = {
                       .only = &car_placement_pipeline,
                       .because = "is a schedule of pipelines"},
     [CAR_RULE_CUSTOM] = {.info = {.name = "custom", .summary = "a schedule of one's own", .from_file = true},
-                         .clock = &car_clock_together, /* never asked: the file has the slots */
+                         .clock = &car_clock_together, /* never used: the file gives the slots */
                          .stale_workers = none},
 };
 

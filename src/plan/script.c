@@ -1,4 +1,4 @@
-/* Plans whose table comes from a file and repeats a period. See script.h. */
+/* Custom plans: the table comes from a file and repeats a period. See script.h. */
 #include "plan/script.h"
 
 #include <string.h>
@@ -17,20 +17,20 @@ car_task car_script_repeat(const car_script *script, const car_task *task, int64
     later.step += steps;
     later.version += task->version >= 0 ? steps : 0;
     later.tied_version += task->tied_version >= 0 ? steps : 0;
-    if (car_cargo_is_weights(task->cargo)) { /* the two places have messages of their own */
+    if (car_cargo_is_weights(task->cargo)) { /* versions in the two places have different tags */
         later.tag += CAR_CARGOS * (int)(later.version % 2 - task->version % 2);
     }
     return later;
 }
 
-/* How often a task is repeated at most in a run of so many steps; -1: it is no part of it. */
+/* The highest number of repetitions of a task in a run of `steps` steps; -1: the task is not part of it. */
 static int64_t most_times(const car_script *script, int device, int n, int64_t steps) {
     bool repeats = script->end > 0 && script->devices[device].tasks[n].slot >= script->begin;
     int64_t left = repeats ? steps - 1 - car_script_needed(script, device, n, 1) : -1;
     return left >= 0 ? 1 + left / script->repeated : steps > car_script_needed(script, device, n, 0) ? 0 : -1;
 }
 
-/* Those of one time that lie between two slots. The file has them in order. */
+/* Adds one repetition's tasks that lie between two slots. The file has them in order. */
 static car_status add_once(const car_plan *plan, int device, int64_t times, int64_t from, int64_t to, int64_t steps,
                            car_task_list *list) {
     const car_script *script = plan->script;
@@ -52,12 +52,12 @@ car_status car_script_expand(const car_plan *plan, int device, int64_t from, int
                              car_task_list *list) {
     const car_script *script = plan->script;
     int64_t length = script->end - script->begin;
-    from = from == 0 ? INT64_MIN : from; /* what lies before slot 0 belongs to the first window */
+    from = from == 0 ? INT64_MIN : from; /* slots before slot 0 belong to the first window */
     int64_t first = length > 0 && from > script->begin ? (from - script->begin) / length : 0;
     int64_t last = length > 0 && to > script->begin ? (to - 1 - script->begin) / length : 0;
     car_status status = CAR_OK;
     for (int64_t times = first; times <= last; times++) {
-        /* What comes before the period is there once. */
+        /* What comes before the period occurs only once. */
         CAR_TRY(add_once(plan, device, times, times > 0 ? larger(from, script->begin + times * length) : from, to,
                          steps, list));
     }
@@ -149,7 +149,8 @@ static car_status refuse(const car_plan *plan, const char *what, int64_t a, int6
     return car_context_fail(plan->context, CAR_ERROR_FORMAT, what, (long long)a, (long long)b);
 }
 
-/* What a task of its kind must say, and braces may say wrongly. The rest is the validator's. */
+/* Checks the fields that a task of its kind needs, which braces in the text may have set wrongly. The rest is left
+ * to the validator. */
 static bool is_complete(const car_plan *plan, const car_task *task) {
     bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
     bool stage = !car_task_names_bundle(task);
@@ -159,7 +160,7 @@ static bool is_complete(const car_plan *plan, const car_task *task) {
            task->peer < plan->devices;
 }
 
-/* Numbers that a file may have written are bounded by what it holds, so that nobody reserves memory for them. */
+/* Bounds the numbers in a file by its content, so that a huge number does not make us reserve memory. */
 static car_status check_numbers(const car_plan *plan) {
     enum { MOST_SLOTS = 100000 };
     const car_script *script = plan->script;
@@ -195,7 +196,7 @@ static car_status check_numbers(const car_plan *plan) {
     return CAR_OK;
 }
 
-/* The header's number of steps is what the table has. */
+/* Checks that the table has as many steps as the header says. */
 static car_status check_steps(const car_plan *plan) {
     const car_script *script = plan->script;
     int64_t steps = 0;
@@ -219,7 +220,8 @@ static car_status check_steps(const car_plan *plan) {
                : CAR_OK;
 }
 
-/* Windows are so long that a step's tasks are over two windows after the one with its number, as in other plans. */
+/* Chooses windows long enough that a step's tasks are over two windows after the window with its number, as in other
+ * plans. */
 static void choose_window(car_plan *plan) {
     car_script *script = plan->script;
     int64_t length = script->end - script->begin;
@@ -234,7 +236,8 @@ static void choose_window(car_plan *plan) {
     plan->period = script->window;
 }
 
-/* Shows the first forward of a period that has no whole number of steps; the drawing wants a table without one. */
+/* The period does not have a whole number of steps: shows its first forward. Clears the period first, because the
+ * drawing needs a table without one. */
 static car_status refuse_period(car_plan *plan, int64_t forwards) {
     car_script *script = plan->script;
     car_task first = {.slot = script->begin, .micro_batch = CAR_NONE, .stage = CAR_NONE, .bundle = CAR_NONE};
@@ -248,7 +251,7 @@ static car_status refuse_period(car_plan *plan, int64_t forwards) {
         }
     }
     script->begin = script->end = script->repeated = 0;
-    CAR_TRY(car_script_take_notes(plan));
+    CAR_TRY(car_script_find_facts(plan));
     choose_window(plan);
     status =
         car_plan_fail_at(plan, INT32_MAX, &first,
@@ -259,7 +262,7 @@ done:
     return status;
 }
 
-/* How many steps a period has: as many as it has forwards of the first stage for a worker. */
+/* Finds how many steps a period has: the number of forwards of the first stage for each worker. */
 static car_status count_repeated(car_plan *plan) {
     car_script *script = plan->script;
     int64_t forwards = 0, last = 0;
@@ -282,7 +285,7 @@ static car_status count_repeated(car_plan *plan) {
     return script->repeated * plan->batches == forwards && forwards > 0 ? CAR_OK : refuse_period(plan, forwards);
 }
 
-/* Whose weights are late, if it is the same in every step. */
+/* Finds which micro-batches use last step's weights, if that is the same in every step. */
 static car_status find_delays(car_plan *plan) {
     car_script *script = plan->script;
     size_t cells = (size_t)plan->batches * (size_t)plan->stages;
@@ -312,7 +315,7 @@ static car_status find_delays(car_plan *plan) {
             }
         }
     }
-    /* An executor keeps the version before the newest if the first worker wants it. */
+    /* An executor keeps the previous version only if the first worker needs it. */
     script->exact = script->exact && (!any || script->delays[0]);
     if (!script->exact) {
         memset(script->delays, 0, cells);
@@ -330,7 +333,8 @@ static car_status refuse_rest(const car_plan *plan, int device, const char *how,
                             device, how, text, (long long)task->slot);
 }
 
-/* What the file has behind the period, a drain for instance, must be what comes of the period in a run of its steps. */
+/* Checks what the file has after the period, such as a drain: it must be what the period implies for a run of the
+ * file's length. */
 static car_status check_rest(const car_plan *plan, int device, const car_task_list *file) {
     const car_script *script = plan->script;
     car_task_list list = {0};
@@ -367,7 +371,7 @@ static car_status set_up(car_plan *plan, const car_task_list *file) {
             own->count--;
         }
     }
-    CAR_TRY(car_script_take_notes(plan));
+    CAR_TRY(car_script_find_facts(plan));
     choose_window(plan);
     CAR_TRY(check_steps(plan));
     CAR_TRY(find_delays(plan));
@@ -393,7 +397,7 @@ car_status car_script_create(car_plan *plan, const car_plan_header *header, car_
     CAR_TRY(car_context_allocate(plan->context, (size_t)plan->devices, sizeof *script->devices, &script->devices));
     memcpy(script->devices, devices, (size_t)plan->devices * sizeof *devices);
     status = set_up(plan, devices);
-    memset(devices, 0, (size_t)plan->devices * sizeof *devices); /* they are the script's now */
+    memset(devices, 0, (size_t)plan->devices * sizeof *devices); /* the script owns them now */
 done:
     return status;
 }

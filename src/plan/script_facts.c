@@ -1,26 +1,26 @@
-/* What follows for the tasks of a custom plan from those around them: see car_script_fact.
+/* Derives the facts about the tasks of a custom plan from the tasks around them: see car_script_fact.
  *
- * The table is laid out for some periods, sends are joined with their receives, and two walks in the order of slots
- * find the rest:
+ * The table is laid out for several periods, sends are matched with their receives, and two walks in slot order find
+ * the rest:
  *
- *   onward     which sum a backward adds to, whether that came by a message, and who finishes it; whether weights are a copy
- *              that came for this use
+ *   forward    which sum a backward adds to, whether that sum was received, and who finishes it; whether weights are a
+ *              copy that was received for this use
  *   back       which runs a task is part of, and whether its device uses the sum or the weights again
  *
- * Whatever is wrong in the table is the validator's business. Here nothing is refused but what could not be said. */
+ * Mistakes in the table are left to the validator. This refuses only what it cannot represent. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/script.h"
 
-/* Steps that a sum, and versions that a bundle may have under way at once. */
+/* UNDER_WAY: the most steps of a sum, or versions of a bundle, in progress at once. */
 enum { UNDER_WAY = 8, CHAINS = 2, AFTER = 6 };
 
 static const int64_t never = INT64_MAX;
 
 /* ---- laying out ------------------------------------------------------------------------------ */
 
-/* Periods behind the first: all that the second leads to. */
+/* How many periods after the first are laid out: enough to see everything that follows from the second. */
 static int64_t periods_behind(const car_script *script) {
     return script->end > 0 ? 2 + (script->max_delay + AFTER) / script->repeated : 0;
 }
@@ -85,7 +85,7 @@ static int compare_slots(const void *left, const void *right) {
     return order ? order : a->index - b->index;
 }
 
-/* What a message carries, and between whom. */
+/* Compares what two messages carry, and between whom. */
 static int compare_contents(const entry *a, const entry *b) {
     const car_task *x = a->task, *y = b->task;
     bool x_sends = x->kind == CAR_TASK_SEND, y_sends = y->kind == CAR_TASK_SEND;
@@ -106,14 +106,14 @@ static int compare_messages(const void *left, const void *right) {
 typedef struct sum {
     int64_t step;
     int legs, added;
-    bool open, came; /* came: and nobody has added to it here */
-    int64_t again;   /* back: used later in runs of more steps than this */
+    bool open, came; /* came: it was received and nobody has added to it here yet */
+    int64_t again;   /* walking back: used later in runs of more steps than this */
 } sum;
 
 typedef struct weights {
     int64_t version, again;
     int64_t passed;    /* sent on in runs of more steps than this */
-    bool used, before; /* by a forward or backward that comes later; and sent on before that */
+    bool used, before; /* used: by a later forward or backward; before: sent on before that */
 } weights;
 
 typedef struct copy {
@@ -124,13 +124,13 @@ typedef struct copy {
 typedef struct walk {
     car_plan *plan;
     car_script_layout *layout;
-    entry *order;     /* by slot */
+    entry *order;     /* sorted by slot */
     int *partner;     /* task -> the other end of the message; CAR_NONE: none */
-    int *carried;     /* send -> gradients in the sum that it sends */
+    int *carried;     /* send -> number of gradients in the sum that it sends */
     sum *sums;        /* [device][bundle][UNDER_WAY] */
     weights *weights; /* [device][bundle][CAR_COPIES][UNDER_WAY] */
     copy *copies;     /* [device][bundle][CHAINS] */
-    int64_t *made;    /* [device][bundle]: the last version */
+    int64_t *made;    /* [device][bundle]: the last version made */
 } walk;
 
 static car_status join_messages(walk *w) {
@@ -168,7 +168,7 @@ done:
     return status;
 }
 
-/* Steps and versions below 0 are mistakes, but they must be somewhere. */
+/* Steps and versions below 0 are mistakes, but they need a valid index. */
 static size_t place_of(int64_t number) {
     return (size_t)((number % UNDER_WAY + UNDER_WAY) % UNDER_WAY);
 }
@@ -185,7 +185,7 @@ static bool is_last_piece(const walk *w, const car_task *task) {
     return task->piece + 1 >= car_plan_pieces(w->plan, task->bundle);
 }
 
-/* ---- onward ---------------------------------------------------------------------------------- */
+/* ---- walking forward ------------------------------------------------------------------------- */
 
 static sum *sum_of(const walk *w, int device, int bundle, int64_t step) {
     sum *s = &w->sums[row_of(w, device, bundle) * UNDER_WAY + place_of(step)];
@@ -203,7 +203,7 @@ static car_status refuse_ways(const walk *w, const car_task *task) {
         "%s adds to the sums of its stage and of a tied parameter, and these do not go the same way", text);
 }
 
-/* All sums of a stage are in the same place. */
+/* All sums of a stage are at the same point, so one of them gives the facts. */
 static car_status add_gradients(const walk *w, const entry *e) {
     const car_partition *partition = w->plan->partition;
     car_script_fact *fact = &w->layout->facts[e->index];
@@ -251,7 +251,7 @@ static int64_t version_of(const car_plan *plan, const car_task *task, int bundle
     return car_task_computes(task) && bundle >= plan->stages ? task->tied_version : task->version;
 }
 
-/* Which copy a task uses or sends: what came for it, and otherwise what its owner keeps. */
+/* Which copy a task uses or sends: the received one, otherwise the one its owner keeps. */
 static car_copy choose_copy(const walk *w, const entry *e, int bundle) {
     const car_task *task = e->task;
     bool backward = task->kind == CAR_TASK_BACKWARD || task->cargo == CAR_CARGO_BACKWARD_WEIGHTS;
@@ -272,7 +272,7 @@ static car_copy choose_copy(const walk *w, const entry *e, int bundle) {
     return backward ? CAR_COPY_BACKWARD : CAR_COPY_FORWARD;
 }
 
-static car_status walk_onward(walk *w) {
+static car_status walk_forward(walk *w) {
     const car_partition *partition = w->plan->partition;
     car_status status = CAR_OK;
     for (int n = 0; n < w->layout->count; n++) {
@@ -297,7 +297,7 @@ done:
     return status;
 }
 
-/* ---- back ------------------------------------------------------------------------------------ */
+/* ---- walking back ---------------------------------------------------------------------------- */
 
 static weights *weights_of(const walk *w, int device, int bundle, car_copy copy, int64_t version) {
     size_t row = row_of(w, device, bundle) * CAR_COPIES + (size_t)copy;
@@ -312,7 +312,7 @@ static void note_least(int64_t *value, int64_t other) {
     *value = other < *value ? other : *value;
 }
 
-/* A use of weights: what was found behind it, and then itself. */
+/* Records a use of weights: takes what later tasks noted, then notes itself. */
 static void use_again(const walk *w, const entry *e, int bundle, int64_t version, int which) {
     car_script_fact *fact = &w->layout->facts[e->index];
     weights *found = weights_of(w, e->device, bundle, fact->copy[which], version);
@@ -321,7 +321,8 @@ static void use_again(const walk *w, const entry *e, int bundle, int64_t version
     found->used = found->used || car_task_computes(e->task);
 }
 
-/* What nobody needs is part of every run that could have it: the validator says what is wrong with it. */
+/* A message that nobody needs counts as part of every run that could have it, so that the validator can say what is
+ * wrong with it. */
 static void move_weights(const walk *w, const entry *e) {
     const car_task *task = e->task;
     car_script_fact *fact = &w->layout->facts[e->index];
@@ -385,7 +386,7 @@ static void walk_back(walk *w) {
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-/* So that it does not fit any step or version. */
+/* Fills in a step and version that match nothing. */
 static void clear(const walk *w, size_t rows) {
     for (size_t s = 0; s < rows * UNDER_WAY; s++) {
         w->sums[s] = (sum){.step = CAR_VERSION_BEFORE};
@@ -420,7 +421,7 @@ static void set_due(const walk *w) {
     }
 }
 
-car_status car_script_take_notes(car_plan *plan) {
+car_status car_script_find_facts(car_plan *plan) {
     walk w = {.plan = plan, .layout = &plan->script->layout};
     car_context *context = plan->context;
     size_t rows = (size_t)plan->devices * (size_t)plan->partition->bundle_count, count = 0;
@@ -438,7 +439,7 @@ car_status car_script_take_notes(car_plan *plan) {
     sort_tasks(&w);
     CAR_TRY(join_messages(&w));
     clear(&w, rows);
-    CAR_TRY(walk_onward(&w));
+    CAR_TRY(walk_forward(&w));
     clear(&w, rows);
     walk_back(&w);
     set_due(&w);

@@ -1,11 +1,11 @@
-/* Self-timed execution of a plan without a network: how long a step takes and what activations need. See machine.h. */
+/* Simulates a plan without a network: how long a step takes and how much memory activations need. See machine.h. */
 #include "carousel/predict.h"
 #include "plan/machine.h"
 
 enum {
     DEFAULT_STEPS = 8,
     LEAST_STEPS = CAR_MACHINE_FILL + 2,
-    LARGE_TASKS = 100000 /* a step with more is simulated as few times as possible */
+    LARGE_TASKS = 100000 /* a larger step is simulated as few times as possible */
 };
 
 static int64_t steps_of(const car_plan *plan, const car_simulation_config *config) {
@@ -14,7 +14,7 @@ static int64_t steps_of(const car_plan *plan, const car_simulation_config *confi
     return steps < LEAST_STEPS ? LEAST_STEPS : steps;
 }
 
-/* Where nothing else keeps workers at their distance. */
+/* True if only pacing keeps the workers at their distance. */
 static bool has_pace(const car_plan *plan) {
     return car_plan_is_spaced(plan) && (plan->placement->info.one_process || car_plan_keeps_no_distance(plan));
 }
@@ -22,7 +22,7 @@ static bool has_pace(const car_plan *plan) {
 static void report(const car_machine *m, car_simulation *out) {
     double time = car_machine_seconds(m), idle = 1 - m->copies * m->work / (time * m->config.executors);
     out->step_time = car_machine_step(m);
-    out->idle = idle > 0 ? idle : 0; /* rounding may leave less than none */
+    out->idle = idle > 0 ? idle : 0; /* rounding may make it slightly negative */
     out->peak = (size_t)(m->copies * m->pools[m->ranks].peak);
     out->mean = (size_t)(m->copies * m->area / time + 0.5);
     for (int rank = 0; rank < m->ranks; rank++) {

@@ -1,9 +1,9 @@
-/* Passes that placements are made of: what crosses the borders between stages, and how gradients become weights.
+/* The passes that placements share: what crosses the boundaries between stages, and how gradients become weights.
  *
- * Gradients of a stage are summed in ring order: each micro-batch adds its own to what the one before it passed on.
- * After the last of a step the sum is finished. The placement decides who makes the update, when, and how others get
- * the result (placements/). A tied parameter is used in a later stage, so its sum is finished earlier in the backward,
- * and waits where its home is updated. */
+ * Gradients of a stage are summed in ring order: each micro-batch adds its own to the sum that the one before passed
+ * on. The last micro-batch of a step finishes the sum. The placement decides who makes the update, when, and how
+ * others get the result (placements/). A tied parameter is used in a later stage, so its sum is finished earlier in
+ * the backward pass; it then waits where its home is updated. */
 #include "plan/placement.h"
 
 /* ---- messages and updates -------------------------------------------------------------------- */
@@ -45,7 +45,7 @@ void car_window_update(car_window *window, int bundle, int64_t version, int64_t 
 
 /* ---- boundaries ------------------------------------------------------------------------------ */
 
-/* Activations into stage j, or their gradient out of it, of micro-batch n. */
+/* The activations of micro-batch n into a stage, or their gradient out of it. */
 static void cross_cut(car_window *window, const car_task *task, int64_t n, int stage, bool backward) {
     const car_plan *plan = window->plan;
     if (stage < 1 || stage >= plan->stages) {
@@ -90,8 +90,8 @@ static car_task sum_message(const car_plan *plan, car_cargo cargo, int bundle, i
     };
 }
 
-/* The hop of a bundle's sum from micro-batch n to n+1, if both are of one step. By worker, sums begin to travel with
- * the last micro-batch of worker 0. */
+/* Adds the hop of a bundle's sum from micro-batch n to n+1, if both belong to the same step. By worker, sums start
+ * to travel with the last micro-batch of worker 0. */
 static void hop(car_window *window, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     int stage = plan->partition->bundles[bundle].stage;
@@ -150,7 +150,7 @@ void car_window_make(car_window *window, const car_task *task) {
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* Micro-batch n finished the sum: it goes where its home is updated. */
+/* Micro-batch n finished a tied bundle's sum: it goes to the device that updates its home. */
 static void tie_sum(car_window *window, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     const car_bundle *tied = &plan->partition->bundles[bundle];
@@ -160,26 +160,28 @@ static void tie_sum(car_window *window, int bundle, int64_t n) {
                        car_plan_backward_slot_of(plan, n, tied->home));
 }
 
-/* The home was updated after micro-batch n: the new weights go to the first that uses them in the tie. */
+/* The home was updated after micro-batch n: the new weights go to the first micro-batch that uses them in the tied
+ * stage. */
 static void tie_weights(car_window *window, int bundle, int64_t n, int64_t user) {
     const car_plan *plan = window->plan;
     const car_bundle *tied = &plan->partition->bundles[bundle];
     bool one_group = car_plan_group(plan, tied->stage) == car_plan_group(plan, tied->home);
     if (!car_window_runs(window, user) || one_group) {
-        return; /* in one group every rank makes them with its home's update */
+        return; /* inside one group, every rank makes the tied weights with the home's update */
     }
     car_window_message(window, car_window_weights_message(plan, bundle, car_plan_step_of(plan, n) + 1, CAR_NONE),
                        car_plan_device_of(plan, n, tied->home), car_plan_backward_slot_of(plan, n, tied->home),
                        car_plan_device_of(plan, user, tied->stage), car_plan_forward_slot_of(plan, user, tied->stage));
 }
 
-/* Three tasks concern a tie: the backward that finishes its sum, the home's last backward, and the
- * first forward with the new weights. Each device takes from a message the end that is its own. */
+/* Three tasks concern a tie: the backward that finishes its sum, the home's last backward, and the first forward
+ * with the new weights. car_window_message adds only the ends of a message that belong to this device. */
 void car_window_ties(car_window *window, const car_task *task, int64_t n) {
     const car_plan *plan = window->plan;
     bool backward = task->kind == CAR_TASK_BACKWARD;
-    bool alone = car_plan_reduces(plan); /* every worker has ranks of its own, and all of them update */
-    int workers = plan->config.workers, last = plan->batches - (alone ? workers : 1); /* or the last of each worker */
+    bool alone = car_plan_reduces(plan); /* collectives: every worker has its own ranks, and all of them update */
+    /* The first of those that finish a sum: each worker's last one, or only the step's last one. */
+    int workers = plan->config.workers, last = plan->batches - (alone ? workers : 1);
     for (int b = plan->stages; b < plan->partition->bundle_count; b++) {
         const car_bundle *tied = &plan->partition->bundles[b];
         if (tied->bytes == 0) {
@@ -205,7 +207,7 @@ void car_window_ties(car_window *window, const car_task *task, int64_t n) {
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* All micro-batches of one rank are reduced together, when the last of them is done. */
+/* All micro-batches of one rank are reduced together when the last of them is done. */
 static bool is_last_on_device(const car_window *window, int64_t n, int stage) {
     const car_plan *plan = window->plan;
     int64_t end = (car_plan_step_of(plan, n) + 1) * plan->batches;
@@ -217,7 +219,7 @@ static bool is_last_on_device(const car_window *window, int64_t n, int stage) {
     return true;
 }
 
-/* A collective for a bundle, as soon as its backward is done: to its owner, or to all if there is none. */
+/* Adds a collective for a bundle as soon as its backward is done: to its owner, or to all ranks if it has none. */
 static void reduce(car_window *window, const car_task *task, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     const car_bundle *b = &plan->partition->bundles[bundle];

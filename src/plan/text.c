@@ -1,12 +1,12 @@
-/* The plan as text: one task, and the table of a run.
+/* Writes a plan as text: single tasks, and the table of a run.
  *
  *     carousel-plan 2 rule=cdp-v2 placement=replica ... steps=4
  *     device 1
  *     7: Rp1.0<0 F2.1@1 Sw2@1>2
  *
- * A line is a device's slot with its tasks in order. Short, because people read it; complete, because a reader must
- * get the same tasks back: what the notation leaves out follows from the slot (car_task_derive), and a task for which
- * it does not follow carries it in braces. docs/plan.md explains the notation. */
+ * A line is one slot of a device, with its tasks in order. The notation is short, because people read it, and
+ * complete, because the reader must get the same tasks back. What it leaves out follows from the slot
+ * (car_task_derive); where it does not follow, a task carries it in braces. docs/plan.md explains the notation. */
 #include "plan/text.h"
 
 #include <stdarg.h>
@@ -28,13 +28,13 @@ bool car_task_equals(const car_task *a, const car_task *b) {
            a->slot == b->slot;
 }
 
-/* ---- what follows from the rest -------------------------------------------------------------- */
+/* ---- fields that follow from the rest ----------------------------------------------------------- */
 
 static int64_t floor_divide(int64_t value, int64_t by) {
     return value / by - (value % by < 0);
 }
 
-/* The last step whose forward (or backward) of `stage` by `worker` is not after `slot`. */
+/* The last step whose forward (or backward) of a stage by a micro-batch is not after `slot`. */
 static int64_t last_step(const car_plan *plan, int64_t slot, int micro_batch, int stage, bool backward) {
     if (stage < 0 || stage >= car_plan_partition(plan)->stage_count) {
         return 0;
@@ -49,8 +49,8 @@ static bool is_custom(const car_plan *plan) {
     return car_plan_config_of(plan)->rule == CAR_RULE_CUSTOM;
 }
 
-/* Whether the text names the task's step, because it does not follow from slot or version: a finished sum may
- * travel for longer than a step, and a custom plan has no clock. */
+/* True if the text names the task's step, because it does not follow from slot or version: a finished sum may travel
+ * for longer than a step, and a custom plan has no clock. */
 static bool says_step(const car_plan *plan, const car_task *task) {
     bool versioned = task->kind == CAR_TASK_UPDATE || car_cargo_is_weights(task->cargo);
     return task->cargo == CAR_CARGO_FINISHED || (is_custom(plan) && !versioned);
@@ -89,7 +89,7 @@ void car_task_derive(const car_plan *plan, car_task *task) {
     task->tag = message ? (int)tag : CAR_NONE;
 }
 
-/* Whether the text names the piece: of sums that are cut. */
+/* True if the text names the piece: only for sums that are cut. */
 static bool has_piece(const car_plan *plan, const car_task *task) {
     bool known = task->bundle >= 0 && task->bundle < car_plan_partition(plan)->bundle_count;
     bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
@@ -114,7 +114,7 @@ static void add(writer *w, const char *format, ...) {
     va_end(arguments);
 }
 
-/* A bundle of a tied parameter is "~0", "~1", ...; others are named after their stage. */
+/* A tied bundle is "~0", "~1", ...; others are named by their stage. */
 static void add_name(writer *w, const car_plan *plan, const car_task *task) {
     int stages = car_plan_partition(plan)->stage_count;
     bool tied = car_task_names_bundle(task) && task->bundle >= stages;
@@ -182,7 +182,7 @@ int car_task_format(const car_plan *plan, const car_task *task, char *text, size
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* The size of pieces, unless it is the one that is chosen if nobody says, and cuts nothing. */
+/* Writes the piece size, unless it is the default and cuts nothing. */
 static void format_pieces(const car_plan *plan, char *text, size_t capacity) {
     bool cut = plan->config.piece_bytes != car_plan_default_piece_bytes(plan->partition);
     for (int b = 0; b < plan->partition->bundle_count; b++) {
@@ -219,7 +219,7 @@ int car_plan_format_header(const car_plan *plan, int64_t steps, char *text, size
                     (long long)steps, more, period);
 }
 
-/* Tied parameters, so that "~0" can be understood without the model. */
+/* Explains tied parameters, so that "~0" is clear without the model. */
 static void add_ties(car_text *text, const car_partition *partition) {
     for (int b = partition->stage_count; b < partition->bundle_count; b++) {
         const car_bundle *bundle = &partition->bundles[b];
@@ -262,7 +262,7 @@ done:
     return car_text_finish(&text, out);
 }
 
-enum { MOST_TASKS = 200000 }; /* of a custom plan's text: beyond, nobody would edit it */
+enum { MOST_TASKS = 200000 }; /* of a custom plan's text: nobody would edit more */
 
 static car_status fail_too_long(const car_plan *plan) {
     return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
@@ -271,7 +271,7 @@ static car_status fail_too_long(const car_plan *plan) {
                             MOST_TASKS);
 }
 
-/* The steps after which every device does the same again. Each has some task in every step. */
+/* The number of steps after which every device repeats itself. */
 static car_status common_pattern(const car_plan *plan, int64_t *out) {
     *out = 1;
     for (int device = 0; device < plan->devices; device++) {
@@ -287,9 +287,9 @@ static car_status common_pattern(const car_plan *plan, int64_t *out) {
     return CAR_OK;
 }
 
-enum { LONG_RUN = 1000 }; /* steps beyond those that are looked at */
+enum { LONG_RUN = 1000 }; /* steps beyond those that are examined */
 
-/* Whether a device does in a window what it does a period later. */
+/* True if a device does in a window what it does one period later. */
 static car_status repeats(const car_plan *plan, int device, int64_t window, int64_t pattern, bool *out) {
     const car_script period = {.end = pattern * plan->period, .repeated = pattern};
     car_task_list now = {0}, later = {0};
@@ -307,9 +307,9 @@ done:
     return status;
 }
 
-/* The first window from which on all devices repeat themselves. */
+/* The first window from which all devices repeat themselves. */
 static car_status find_steady(const car_plan *plan, int64_t pattern, int64_t *out) {
-    enum { LATEST = 8 }; /* the cycle's last worker comes to its last version in the third */
+    enum { LATEST = 8 }; /* in the cycle, the last worker first uses a steady version in the third */
     car_status status = CAR_OK;
     for (*out = 1; *out < LATEST; ++*out) {
         bool steady = true;
@@ -331,7 +331,7 @@ done:
 
 car_status car_plan_print_custom(const car_plan *plan, char **out) {
     car_text text = {.context = car_plan_context(plan)};
-    car_plan custom = *plan; /* so that what the clock says is written */
+    car_plan custom = *plan; /* a copy marked as custom, so that the text includes what follows from the clock */
     car_task_list list = {0};
     char header[CAR_HEADER_TEXT];
     int64_t pattern = 1, steady = 1, tasks = 0;

@@ -1,27 +1,28 @@
-/* The text form's inside: what its writer and its reader share. The notation is in docs/plan.md. */
+/* What the writer (text.c) and the reader (parse.c) of a plan's text form share. docs/plan.md describes the
+ * notation. */
 #ifndef CAR_PLAN_TEXT_H
 #define CAR_PLAN_TEXT_H
 
 #include "carousel/plan.h"
 
-enum { CAR_TASK_TEXT = 192, CAR_HEADER_TEXT = 512 }; /* room for any task as text, for any header */
+enum { CAR_TASK_TEXT = 192, CAR_HEADER_TEXT = 512 }; /* buffer sizes that fit any task, any header */
 
-/* Whether a task is named after a bundle (sums, weights, updates) or after a stage. */
+/* True if the text names a task by its bundle (sums, weights, updates); otherwise it names it by its stage. */
 bool car_task_names_bundle(const car_task *task);
 
-/* In all that is in the text: not in `due`. */
+/* Compares everything that the text form has, so not `due`. */
 bool car_task_equals(const car_task *a, const car_task *b);
 
-/* Fills in what the notation leaves out because it follows from the rest and the slot: stage or bundle, step
- * and tag. Where a task differs from this, its text says so. Kind, cargo, the stage or bundle that it is named after,
- * worker, version and slot must be there, and the step of a finished sum. */
+/* Fills in what the notation leaves out because it follows from the rest: stage or bundle, step and tag. A task that
+ * differs from this says so in its text. The caller must have set kind, cargo, the stage or bundle it is named by,
+ * micro-batch, version and slot, and the step of a finished sum. */
 void car_task_derive(const car_plan *plan, car_task *task);
 
-/* CAR_ERROR_FORMAT with a message that ends in the grid with a task's cell marked. */
+/* CAR_ERROR_FORMAT with a message that ends in the grid, with the task's cell marked. */
 car_status car_plan_fail_at(const car_plan *plan, int64_t steps, const car_task *task, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* As car_plan_parse; `name` is of the text, for messages. */
+/* Like car_plan_parse; `name` names the text in error messages. */
 car_status car_plan_parse_named(const car_plan *plan, const char *name, const char *text, car_task_list *devices,
                                 int count);
 

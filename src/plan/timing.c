@@ -1,14 +1,14 @@
-/* How long a step of a plan takes on a described cluster: the table is run on it, see machine.h. */
+/* Predicts how long a step of a plan takes on a described cluster, by running the table on the simulated machine
+ * (machine.h). */
 #include <math.h>
 
 #include "plan/machine.h"
 
-/* Steps of the run. Delayed rules repeat after two steps at the earliest, so an even number is counted; the fewer
- * tasks a step has, the more. */
+/* The number of steps to run: the fewer tasks a step has, the more. Delayed rules repeat after two steps at the
+ * earliest, so the number of counted steps is even. */
 enum { MANY_STEPS = 19, STEPS = 7, FEW_STEPS = 5, FEW_TASKS = 1 << 12, MANY_TASKS = 1 << 17 };
 
-/* All-reduces go together until they are worth a ring: as DDP's buckets, but never so small that a round's latency is
- * more than a fifth of it. */
+/* The size of all-reduce buckets: as DDP's, but never so small that latency is more than a fifth of a round. */
 static const double least_bucket = 25e6, parts_in_latency = 4;
 
 static double busiest_wire(const car_machine *m, double seconds) {
@@ -20,10 +20,10 @@ static double busiest_wire(const car_machine *m, double seconds) {
     for (int r = 0; m->config.cluster && r < m->group_count; r++) {
         most = m->groups[r].carried > 0 ? fmax(most, m->groups[r].carried / m->groups[r].bandwidth) : most;
     }
-    return fmin(1, most / seconds); /* what was under way when counting began counts whole */
+    return fmin(1, most / seconds); /* what was in flight when counting began counts in full */
 }
 
-/* One run; fills everything but what compares two. */
+/* One run; fills everything except what compares two runs. */
 static car_status time_run(const car_plan *plan, const car_machine_config *config, car_timing *out) {
     car_machine m;
     car_status status = CAR_OK;
@@ -44,7 +44,7 @@ done:
     return status;
 }
 
-/* The ranks that meet in a collective. */
+/* The number of ranks in a collective. */
 static int ranks_of_ring(const car_plan *plan) {
     return plan->placement->info.by_stage ? plan->config.workers : plan->devices;
 }

@@ -1,22 +1,22 @@
-/* What the tasks of a rank do to sums and weights: which of them they use, and when these end. See usage.h. */
+/* Answers how the tasks of a rank use sums and weights, and when those are used for the last time. See usage.h. */
 #include "plan/script.h"
 #include "plan/usage_internal.h"
 
 /* ---- facts of custom plans ----------------------------------------------------------------------- */
 
-/* What was found out of a custom plan's task. Numbers of steps in it count from *since. */
+/* What script_facts.c found out about a task of a custom plan. Step numbers in a fact are relative to *since. */
 static const car_script_fact *fact_of(const car_usage *usage, const car_task *task, int64_t *since) {
     return car_script_fact_of(usage->plan, usage->rank, task, since);
 }
 
-/* Whether a run of this length ends before what is so in runs of more than `least` steps. */
+/* True if the run is too short for something that happens only in runs of more than `least` steps. */
 static bool is_not_in(const car_usage *usage, int64_t least, int64_t since) {
     return least == INT64_MAX || usage->steps <= least + since;
 }
 
 /* ---- sums ---------------------------------------------------------------------------------------- */
 
-/* Whether micro-batch n is computed here, at a stage. */
+/* True if this rank computes the stage for micro-batch n. */
 static bool is_here(const car_usage *usage, int64_t n, int stage) {
     return car_plan_rank_of(usage->plan, car_plan_device_of(usage->plan, n, stage)) == usage->rank;
 }
@@ -25,7 +25,8 @@ int car_usage_tapes(const car_usage *usage) {
     return usage->tapes;
 }
 
-/* Ranks with stages take micro-batches in turn. Workers in turns wait for the one before them on their tape. */
+/* Ranks of a pipeline or grid give out tapes by micro-batch, in turn. Workers that share a tape wait for the one
+ * before them. */
 int car_usage_tape_of(const car_usage *usage, const car_task *task) {
     bool by_stage = usage->plan->placement->info.by_stage;
     return by_stage ? (int)(car_plan_batch_of(usage->plan, task) % usage->tapes) : task->micro_batch % usage->tapes;
@@ -81,7 +82,7 @@ int car_usage_leg(const car_usage *usage, const car_task *task) {
     if (usage->shared || !car_usage_is_ring(usage)) {
         return 0;
     }
-    /* By worker, it is the last micro-batch of each that adds to the sum over all. */
+    /* By worker, only the last micro-batch of each worker adds to the sum over all workers. */
     int last_round = usage->plan->batches - usage->plan->config.workers;
     int leg = usage->by_worker ? last_round + car_usage_worker_of(usage, task) : task->micro_batch;
     int64_t first = task->step * usage->plan->batches;
@@ -97,7 +98,7 @@ bool car_usage_keeps_apart(const car_usage *usage) {
 
 /* ---- weights ------------------------------------------------------------------------------------- */
 
-/* The version of a bundle that a micro-batch of the first step uses. */
+/* The version of a bundle that a micro-batch of the first step uses after a restart. */
 static int64_t first_version(const car_usage *usage, int micro_batch, int bundle, int64_t version) {
     const car_bundle *b = &usage->plan->partition->bundles[bundle];
     bool held = b->bytes == 0 || usage->holdings[usage->holdings[bundle].block].places > 0;
@@ -123,7 +124,7 @@ bool car_usage_adds_ties_early(const car_usage *usage) {
     return car_usage_is_ring(usage) && usage->plan->placement->info.repeated;
 }
 
-/* Whether a forward or backward uses a bundle beside its stage's own. */
+/* True if a forward or backward uses `bundle` as a tied bundle, not as its stage's own. */
 static bool is_tied_use(const car_usage *usage, const car_task *task, int bundle) {
     return car_task_computes(task) && bundle >= usage->plan->stages;
 }
@@ -160,8 +161,8 @@ bool car_usage_is_renewed(const car_usage *usage, const car_task *task) {
                            : task->slot >= car_plan_forward_slot(plan, task->version + 1, usage->rank, task->stage);
 }
 
-/* Of a custom plan, where weights move. A single copy goes with its message; what an owner keeps beside copies, with
- * the update that makes the next of it. */
+/* Custom plans where weights move. The only copy leaves with its message. What an owner keeps beside the copies ends
+ * with the update that makes the next version. */
 static bool ends_scripted(const car_usage *usage, const car_task *task, int bundle) {
     int64_t since = 0;
     const car_script_fact *fact = fact_of(usage, task, &since);
@@ -187,8 +188,8 @@ bool car_usage_ends_weights(const car_usage *usage, const car_task *task, int bu
 
 /* ---- the end of a sum ------------------------------------------------------------------------------ */
 
-/* A sum whose last piece was sent, or that was made into weights, is gone, unless the rank passes it on. A collective
- * leaves it with its peer, or with all. */
+/* A sum ends when its last piece was sent or when it was made into weights, unless the rank passes it on. A
+ * collective leaves the sum on its peer, or on all ranks. */
 bool car_usage_ends_sum(const car_usage *usage, const car_task *task) {
     const car_plan *plan = usage->plan;
     bool sends = task->kind == CAR_TASK_SEND && (task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED);

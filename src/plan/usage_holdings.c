@@ -1,10 +1,11 @@
-/* What a rank holds for good of each bundle: how many versions of its weights at once, in whose block they lie, how
- * many sums. See usage.h. */
+/* Finds what a rank permanently holds of each bundle: how many versions of its weights at once, in whose block they
+ * lie, and how many sums. See usage.h. */
 #include "plan/usage_internal.h"
 
 /* ---- blocks and owners --------------------------------------------------------------------------- */
 
-/* Whether a stage is computed here. Ranks of whole workers compute all of them; else groups of k follow each other. */
+/* True if the rank computes the stage. Ranks of whole workers compute every stage; other ranks have groups of k
+ * consecutive stages. */
 bool car_usage_has_stage(const car_usage *usage, int stage) {
     const car_plan *plan = usage->plan;
     int next = stage + plan->per_worker;
@@ -13,7 +14,7 @@ bool car_usage_has_stage(const car_usage *usage, int stage) {
             (next >= plan->stages || car_plan_device_of(plan, 0, next) > usage->rank));
 }
 
-/* A tied bundle has a place of its own only where its home has none. */
+/* A tied bundle has its own place only if its home has none on this rank. */
 static void find_blocks(car_usage *usage) {
     const car_plan *plan = usage->plan;
     for (int j = 0; j < plan->stages; j++) {
@@ -25,34 +26,35 @@ static void find_blocks(car_usage *usage) {
     }
 }
 
-/* Where stages are owned: what this rank makes the versions of. Under dp it keeps them, and others get copies. */
+/* For placements with owners: finds the bundles whose versions this rank makes. Under dp it keeps them, and others
+ * get copies. */
 static void find_owned(car_usage *usage) {
     for (int b = 0; b < usage->bundles; b++) {
         const car_bundle *bundle = &usage->plan->partition->bundles[b];
         bool owned = bundle->bytes > 0 && car_plan_owner(usage->plan, 0, bundle->home) == usage->rank;
-        owned =
-            owned && (b < usage->plan->stages || !car_plan_has_chains(usage->plan)); /* a tied one lies in its home */
+        /* With chains, a tied bundle lies in its home's block. */
+        owned = owned && (b < usage->plan->stages || !car_plan_has_chains(usage->plan));
         usage->holdings[b] = (car_holding){.places = owned && !usage->moves ? 1 : 0, .block = b, .owned = owned};
     }
 }
 
-/* ---- versions at once: found by walking the table -------------------------------------------------- */
+/* ---- versions alive at once, found by walking the table ------------------------------------------ */
 
-/* The versions of each bundle that are alive here at once, while they are counted. */
+/* Counts how many versions of each bundle are alive at once. */
 typedef struct counting {
     car_usage *usage;
-    int64_t *newest; /* by bundle: the newest version that was made or came */
-    int left;        /* blocks that may still turn out to have two; nothing has more */
+    int64_t *newest; /* by bundle: the newest version that was made or received */
+    int left;        /* blocks that may still turn out to hold two versions; none holds more */
 } counting;
 
-/* Whether a bundle has a block of its own here. */
+/* True if a bundle has its own block on this rank. */
 static bool has_block(const car_usage *usage, int bundle) {
     const car_bundle *b = &usage->plan->partition->bundles[bundle];
     return usage->holdings[bundle].block == bundle && b->bytes > 0 && car_usage_has_stage(usage, b->stage);
 }
 
-/* There are two if one is used after the next was made. */
-static void note_use(counting *c, int bundle, int64_t version) {
+/* Two versions are needed if one is used after the next was made. */
+static void count_use(counting *c, int bundle, int64_t version) {
     int block = c->usage->holdings[bundle].block;
     car_holding *holding = &c->usage->holdings[block];
     holding->places = holding->places > 0 ? holding->places : 1;
@@ -62,11 +64,11 @@ static void note_use(counting *c, int bundle, int64_t version) {
     }
 }
 
-static void note_task(counting *c, const car_task *task) {
+static void count_task(counting *c, const car_task *task) {
     const car_partition *partition = c->usage->plan->partition;
     if (task->kind == CAR_TASK_UPDATE || (task->kind == CAR_TASK_RECEIVE && task->cargo == CAR_CARGO_WEIGHTS)) {
         int64_t *newest = &c->newest[task->bundle];
-        note_use(c, task->bundle, *newest);
+        count_use(c, task->bundle, *newest);
         *newest = task->version > *newest ? task->version : *newest;
     }
     if (!car_task_computes(task)) {
@@ -74,11 +76,12 @@ static void note_task(counting *c, const car_task *task) {
     }
     for (int b = car_bundle_of_stage(partition, task->stage, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_stage(partition, task->stage, b)) {
-        note_use(c, b, b == task->stage ? task->version : task->tied_version);
+        count_use(c, b, b == task->stage ? task->version : task->tied_version);
     }
 }
 
-/* Looks at as many windows of a long run as the pattern has, and at the one before, in which the newest are found. */
+/* Walks as many windows of a long run as the pattern has steps, and the window before, which gives the newest
+ * versions. */
 static car_status count_places(car_usage *usage) {
     enum { STEADY = 2, LONG_RUN = 1000 };
     const car_plan *plan = usage->plan;
@@ -95,7 +98,7 @@ static car_status count_places(car_usage *usage) {
         int64_t next = car_plan_stretch_end(plan, slot);
         CAR_TRY(car_plan_expand_rank_slots(plan, usage->rank, slot, next, steps, &list));
         for (int k = 0; k < list.count; k++) {
-            note_task(&c, &list.tasks[k]);
+            count_task(&c, &list.tasks[k]);
         }
         slot = next;
     }
@@ -105,10 +108,10 @@ done:
     return status;
 }
 
-/* ---- sums at once -------------------------------------------------------------------------------- */
+/* ---- number of sums ------------------------------------------------------------------------------ */
 
-/* In one process a step's sum takes the place of the one before. In the cycle those that wait for others have a second:
- * a tied one's waits for its home's. */
+/* In one process a step's sum reuses the memory of the previous one. In the cycle, sums that wait for others need a
+ * second place: a tied bundle's sum waits for its home's. */
 static void count_sums(car_usage *usage, bool deferred) {
     for (int b = 0; usage->shared && !usage->plan->script && b < usage->bundles; b++) {
         bool waits = deferred || b >= usage->plan->stages;

@@ -1,7 +1,7 @@
-/* The uses of a task: which resources, how, and whether for the last time. See usage.h. */
+/* Lists the uses of a task: which resources it needs, in which mode, and whether for the last time. See usage.h. */
 #include "plan/usage_internal.h"
 
-/* The list of one task's uses, while it is made. */
+/* The list of one task's uses, while it is built. */
 typedef struct listing {
     const car_usage *usage;
     const car_task *task;
@@ -24,7 +24,8 @@ static void add(listing *l, car_resource_kind kind, int64_t a, int64_t b, car_us
     add_use(l, (car_use){.resource = car_resource(kind, a, b), .mode = mode, .bundle = CAR_NONE});
 }
 
-/* A micro-batch leaves its tape with the backward of the first stage, or when its gradient goes to the rank before. */
+/* A micro-batch gives up its tape with the backward of the first stage, or when its gradient is sent to the previous
+ * rank. */
 static void use_tape(listing *l) {
     const car_task *task = l->task;
     bool last = task->kind == CAR_TASK_SEND ? task->cargo == CAR_CARGO_GRADIENT
@@ -39,7 +40,7 @@ static void use_weights(listing *l, int bundle, int64_t version, car_use_mode mo
     car_copy copy = car_usage_copy(l->usage, l->task, bundle);
     int block = copy == CAR_COPY_KEPT ? car_usage_kept_block(l->usage, bundle) : bundle;
     int place = car_holding_place(l->usage->holdings[block].places, version);
-    place = copy == CAR_COPY_KEPT ? place : 1 + (int)copy; /* behind the two places of what is kept */
+    place = copy == CAR_COPY_KEPT ? place : 1 + (int)copy; /* after the two places of the kept copy */
     add_use(l, (car_use){.resource = car_resource(CAR_RESOURCE_WEIGHTS, block, place),
                          .mode = mode,
                          .last = last,
@@ -48,7 +49,7 @@ static void use_weights(listing *l, int bundle, int64_t version, car_use_mode mo
                          .copy = copy});
 }
 
-/* zero: the same for the update that makes the next version of it. */
+/* zero: the version as the source from which an update makes the next one. */
 static void use_source(listing *l, int bundle, int64_t version, car_use_mode mode) {
     add_use(l, (car_use){.resource = car_resource(CAR_RESOURCE_SOURCE, bundle, version % 2),
                          .mode = mode,
@@ -56,15 +57,15 @@ static void use_source(listing *l, int bundle, int64_t version, car_use_mode mod
                          .id = version});
 }
 
-/* A piece of a part of a sum: of what came, or of what the next worker adds. By worker, each has a sum of its own,
- * which ends where it joins that over all. */
+/* Uses one piece of a part of a sum: of what was received, or of what the next worker adds. When sums are kept by
+ * worker, each worker's own sum ends where it joins the one over all workers. */
 static void use_piece(listing *l, car_resource_kind part, int bundle, int piece, car_use_mode mode) {
     const car_usage *usage = l->usage;
     const car_task *task = l->task;
     const car_bundle *b = &usage->plan->partition->bundles[bundle];
     int sums = usage->holdings[bundle].sums, own = 0;
     int64_t number = sums > 0 ? task->step % sums : task->step;
-    bool tied = b->home == task->bundle && bundle != task->bundle; /* it went into its home's */
+    bool tied = b->home == task->bundle && bundle != task->bundle; /* it was added to its home's sum */
     bool last = tied || car_usage_ends_sum(usage, task);
     if (usage->by_worker && part == CAR_RESOURCE_OWN) {
         own = 1 + car_usage_worker_of(usage, task);
@@ -79,7 +80,7 @@ static void use_piece(listing *l, car_resource_kind part, int bundle, int piece,
                          .id = task->step});
 }
 
-/* All pieces. */
+/* All pieces of a part of a sum. */
 static void use_part(listing *l, car_resource_kind part, int bundle, car_use_mode mode) {
     int pieces = car_plan_pieces(l->usage->plan, bundle);
     for (int piece = 0; piece < pieces; piece++) {
@@ -101,7 +102,7 @@ static void use_ties(listing *l, int home) {
     }
 }
 
-/* dp in one process begins no backward before the forwards of all workers are done, as N devices would. */
+/* dp in one process starts no backward before the forwards of all workers are done, as N devices would. */
 static void use_gate(listing *l) {
     const car_task *task = l->task;
     bool last = task->stage == l->usage->plan->stages - 1;
@@ -112,8 +113,8 @@ static void use_gate(listing *l) {
     add(l, CAR_RESOURCE_GATE, round, 0, task->kind == CAR_TASK_FORWARD ? CAR_USE_READ : CAR_USE_FOLLOW);
 }
 
-/* A backward's gradients of a bundle. Where the sum that they are added to comes by a message, they do not wait for
- * it. Until they join it, a worker's own gradients are used by nobody else; the sum begins with worker 0's. */
+/* The gradients that a backward makes for a bundle. If their sum arrives in a message, the backward does not wait
+ * for it. Nobody else uses a worker's own gradients until they join the sum, which begins with worker 0's. */
 static void add_gradients(listing *l, int bundle) {
     const car_usage *usage = l->usage;
     bool kept = usage->by_worker && car_usage_worker_of(usage, l->task) > 0 && !car_usage_joins(usage, l->task);
@@ -134,12 +135,12 @@ static void list_compute(listing *l) {
     use_gate(l);
     for (int b = car_bundle_of_stage(usage->plan->partition, task->stage, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_stage(usage->plan->partition, task->stage, b)) {
-        /* Where weights move, what came for one use may go with it. */
+        /* Where weights move, a copy that was received for one use may end with it. */
         bool last = car_usage_ends_weights(usage, task, b);
         use_weights(l, b, b == task->stage ? task->version : task->tied_version, last ? CAR_USE_WRITE : CAR_USE_READ,
                     last);
         if (last && b == task->stage && usage->moves && usage->holdings[b].owned) {
-            use_source(l, b, task->version, CAR_USE_WRITE); /* the next is made of it before it goes */
+            use_source(l, b, task->version, CAR_USE_WRITE); /* the next version is made from it first */
         }
         if (backward) {
             add_gradients(l, b);
@@ -178,7 +179,8 @@ static void list_update(listing *l) {
     }
 }
 
-/* A message with weights. A copy may be sent on while its user still reads it; what moves on as a whole may not. */
+/* A message with weights. A copy may be sent on while its user still reads it; the only copy (--zero-copies 1) may
+ * not. */
 static void move_weights(listing *l, bool sends) {
     const car_task *task = l->task;
     bool chains = car_plan_has_chains(l->usage->plan), last = car_usage_ends_weights(l->usage, task, task->bundle);

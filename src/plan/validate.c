@@ -1,9 +1,9 @@
-/* The validator: proves on the finished table what docs/design.md claims of the cycle.
+/* The validator: proves on the finished table what docs/design.md claims about the cycle.
  *
- * It reads the whole table of a run, puts the tasks of all devices in one order (by slot, and inside a slot by subslot)
- * and then makes one check after the other. That order is a legal execution: a message is received in a later slot than
- * it is sent (validate_messages.c proves it), and nothing else passes between devices but collectives, which have a
- * subslot of their own. */
+ * It reads the whole table of a run, sorts the tasks of all devices into one order (by slot, then by subslot), and
+ * runs one check after another. That order is a legal execution. A message is received in a later slot than it is
+ * sent (validate_messages.c proves this), and nothing else passes between devices except collectives, which have
+ * their own subslot. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 /* ---- failing ------------------------------------------------------------------------------------ */
 
-/* A context keeps about a thousand characters; a grid that would be cut off is left out. */
+/* A context keeps about a thousand characters. A grid that would be cut off is left out. */
 enum { MESSAGE = 1024 };
 
 static void append(char *message, size_t *length, const char *text) {
@@ -70,7 +70,7 @@ static car_status expand(const car_validation *v, const car_task_source *source,
                                     : car_plan_expand(v->plan, device, window, v->steps, list);
 }
 
-/* Slots before the first are part of the first window. */
+/* Slots before slot 0 belong to the first window. */
 static bool lies_in(const car_validation *v, int64_t slot, int64_t window) {
     int64_t begin = window == 0 ? -v->period : window * v->period;
     return slot >= begin && slot < (window + 1) * v->period;
@@ -102,10 +102,10 @@ done:
 static int compare_pointers(const void *left, const void *right) {
     const car_task *const *a = left, *const *b = right;
     int order = car_task_compare(*a, *b);
-    return order ? order : (*a > *b) - (*a < *b); /* what is there twice keeps its order */
+    return order ? order : (*a > *b) - (*a < *b); /* duplicates keep their order */
 }
 
-/* The places of all tasks. Several devices of one rank are merged as an executor does it. */
+/* Fills in the places of all tasks. The devices of one rank are merged as an executor merges them. */
 static car_status order_ranks(car_validation *v) {
     const car_task **sorted = NULL;
     car_status status = CAR_OK;

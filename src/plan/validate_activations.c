@@ -1,29 +1,29 @@
-/* The validator: activations. A forward makes them, its backward, which comes later (validate_order.c), is their end;
- * where the next stage is on another device, they cross to it in a message, and their gradient comes back in one.
- * Which tape they are on, and until when, is in validate_touch.c. */
+/* The validator: activations. A forward makes them and its backward, which comes later (validate_order.c), ends
+ * them. Where the next stage is on another device, they cross to it in a message and their gradient comes back in
+ * one. validate_touch.c checks which tape they are on, and until when. */
 #include "plan/validate_internal.h"
 
-/* What has happened to one stage of one micro-batch. */
+/* What has happened so far to one stage of one micro-batch. */
 enum {
     MADE = 1,
     OVER = 2,
-    SENT_UP = 4,    /* across the cut before it: activations left the stage below */
-    ARRIVED_UP = 8, /* and are here */
-    SENT_DOWN = 16, /* their gradient left */
+    SENT_UP = 4,    /* activations were sent across the cut before this stage */
+    ARRIVED_UP = 8, /* and have been received */
+    SENT_DOWN = 16, /* their gradient was sent back */
     ARRIVED_DOWN = 32
 };
 
 typedef struct replay {
     const car_validation *v;
     unsigned char *state; /* [step][worker][stage] */
-    int *alive;           /* pipelines and grids: [device][stage of its group]: micro-batches held */
+    int *alive;           /* pipelines and grids: [device][stage of its group]: number of micro-batches held */
 } replay;
 
 static unsigned char *state_of(const replay *r, int64_t step, int worker, int stage) {
     return &r->state[car_validate_compute(r->v, step, worker, stage, false) / 2];
 }
 
-/* Index of the device's stage among those of all groups. */
+/* Index of a device's stage in `alive`. */
 static size_t local_stage(const car_validation *v, int index) {
     return (size_t)v->device_of[index] * (size_t)v->per_worker + (size_t)(v->tasks[index].stage % v->per_worker);
 }
@@ -34,7 +34,7 @@ static bool crosses(const car_validation *v, const car_task *task, int stage) {
                car_validate_device(v, task->step, task->micro_batch, stage);
 }
 
-/* How many micro-batches a rank may hold of a stage: what a pipeline is good for. */
+/* The most micro-batches that a rank may hold of a stage: this is the benefit of a pipeline schedule. */
 static int most_alive(const car_validation *v, int group) {
     if (v->config.placement == CAR_PLACEMENT_GRID) {
         return 1;
@@ -78,7 +78,7 @@ static car_status backward(replay *r, int index) {
     return hold(r, index, -1);
 }
 
-/* Activations leave after the forward below the cut, their gradient after the backward above it. */
+/* Activations are sent after the forward below the cut, their gradient after the backward above it. */
 static car_status message(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];

@@ -1,20 +1,21 @@
-/* The validator: how many messages, and to whom. The cycle's promise is that nothing bursts: after a forward or
- * backward at most one message of a kind leaves, to a neighbour. Tied parameters are the exception that the plan
- * names: they jump between the two stages that use them, one message of a kind for each.
+/* The validator: how many messages are sent, and to whom. The cycle promises that nothing bursts: after a forward or
+ * backward at most one message of a kind is sent, to a neighbour. Tied parameters are the exception that the plan
+ * names: one message of each kind jumps between the two stages that use them.
  *
  *   shared    none
- *   replica   sums to the next rank, and the jump of cdp-v2: from worker N-1 to the first worker that is fresh
- *   zero      weights to the next rank, or from their owner to the rank that a chain begins with; sums to the next worker
- *             or the owner: three in a slot, five if L is not 2k. With one copy of a version: to its next user, wherever it is: two in a slot
- *   pipeline  the rank before and the rank behind
- *   grid      activations and gradients to the group before and behind, sums and weights to the next rank of the ring
+ *   replica   sums to the next rank, and the jump of cdp-v2: from worker N-1 to the first fresh worker
+ *   zero      weights to the next rank, or from their owner to the rank where a chain begins; sums to the next worker or
+ *             to the owner: three per slot, five if L is not 2k. With one copy of a version: to its next user,
+ *             wherever that is: two per slot
+ *   pipeline  to the previous and the next rank
+ *   grid      activations and gradients to the neighbouring groups, sums and weights to the next rank of the ring
  *   dp        collectives instead of messages */
 #include "plan/validate_internal.h"
 
 enum { ZERO_MESSAGES = 2, CHAIN_MESSAGES = 3, UNEVEN_CHAIN_MESSAGES = 5 };
 
-/* zero: those of all kinds together. With chains: what the next rank needs in one slot, what an owner starts, and a
- * sum. If L is not 2k, forwards, backwards and what an owner starts may be sent for different slots. */
+/* zero: the most messages of all kinds per slot. With chains: what the next rank needs in one slot, what an owner
+ * starts, and a sum. If L is not 2k, forwards, backwards and what an owner starts may be sent for different slots. */
 static int most_of_zero(const car_validation *v) {
     bool even = v->config.zero_ahead == 2 * v->per_worker;
     return !v->chains ? ZERO_MESSAGES : even ? CHAIN_MESSAGES : UNEVEN_CHAIN_MESSAGES;
@@ -54,7 +55,7 @@ static bool is_neighbour(const car_validation *v, const car_task *task, int devi
         return !along_ring && (task->peer == device + 1 || task->peer == device - 1);
     case CAR_PLACEMENT_GRID:
         car_validate_group(v, v->groups[device], &first, &ranks);
-        /* Activations: their devices were checked with the tasks that they belong to. */
+        /* Activations: their devices were checked with their forwards and backwards. */
         return !along_ring || task->peer == first + (device - first + 1) % ranks;
     default:
         return false;
@@ -69,7 +70,7 @@ static car_status check_peer(const car_validation *v, int index) {
         return car_validate_fail(v, index, "there are no messages here");
     }
     if (v->custom) {
-        return CAR_OK; /* who sends activations to whom was checked with the tasks that they belong to */
+        return CAR_OK; /* who sends activations to whom was checked with the forwards and backwards */
     }
     bool jumps = is_tied(v, task) && task->cargo != CAR_CARGO_PARTIAL;
     if (!jumps && !is_neighbour(v, task, v->device_of[index])) {
@@ -80,7 +81,7 @@ static car_status check_peer(const car_validation *v, int index) {
 
 /* ---- how many ----------------------------------------------------------------------------------- */
 
-/* Tasks begin .. end - 1 of a device are those of one slot. */
+/* The tasks begin .. end - 1 of a device are in one slot. */
 typedef struct slot {
     int begin, end;
 } slot;
@@ -93,13 +94,13 @@ static int computes_in(const car_validation *v, slot s) {
     return count;
 }
 
-/* Messages of one kind. Those of ties count apart, each bundle for itself. */
+/* True if two messages are of one kind. Those of ties are counted separately for each bundle. */
 static bool is_alike(const car_validation *v, const car_task *a, const car_task *b) {
     bool apart = is_tied(v, a) || is_tied(v, b);
     return a->kind == b->kind && a->cargo == b->cargo && (!apart || a->bundle == b->bundle);
 }
 
-/* Pieces of a sum stand one behind another, and count as one message. */
+/* The pieces of a sum follow each other and count as one message. */
 static bool goes_on(const car_validation *v, slot s, int index) {
     const car_task *task = &v->tasks[index], *before = task - 1;
     return index > s.begin && before->kind == task->kind && before->cargo == task->cargo &&
@@ -107,8 +108,9 @@ static bool goes_on(const car_validation *v, slot s, int index) {
            before->peer == task->peer && before->piece + 1 == task->piece;
 }
 
-/* One of a kind for each worker that is at work; of partial sums the worker is known. zero's weights may meet those
- * that their owner has just made: there, all messages are counted together. */
+/* Allows one message of a kind for each worker that computes; for partial sums the worker is known. Under zero,
+ * weights on their way may coincide with those that an owner has just made, so there all messages are counted
+ * together. */
 static car_status check_count(const car_validation *v, slot s, int index) {
     const car_task *task = &v->tasks[index];
     bool partial = task->cargo == CAR_CARGO_PARTIAL, zero = v->config.placement == CAR_PLACEMENT_ZERO;

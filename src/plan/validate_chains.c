@@ -1,15 +1,15 @@
-/* The validator: weights of zero, where two copies of each version go from user to user.
+/* The validator: the weights of zero, where two copies of each version travel from user to user.
  *
- *   owner     keeps a version from the update that makes it to the one that makes the next of it
- *   copies    of each bundle a rank has at most one that came for a forward and one that came for a backward. A copy comes
- *             from the user before, or from the owner to the first, at most L slots before it is used
- *   the end   of a copy is when it was used and sent on to the next user, if there is one in the run */
+ *   owner     keeps a version from the update that makes it to the one that makes the next from it
+ *   copies    of each bundle a rank has at most one copy received for a forward and one for a backward. A copy comes
+ *             from the previous user, or from the owner to the first user, at most L slots before it is used
+ *   the end   a copy ends when it was used and was sent on to the next user, if the run has one */
 #include "plan/validate_internal.h"
 
 enum { KEPT = 2, CHAINS = 2, NOTHING = -1 };
 
 typedef struct copy {
-    int64_t version; /* NOTHING: there is none */
+    int64_t version; /* NOTHING: there is no copy */
     bool used, sent;
 } copy;
 
@@ -41,8 +41,8 @@ static int64_t slot_of(const car_validation *v, int64_t n, int stage, bool backw
     return car_validate_slot(v, n / v->batches, (int)(n % v->batches), stage, backward);
 }
 
-/* The first one of this number in its step that uses the version behind the message: at the receiver it is used in the
- * slot of the receive at the earliest, and what is sent in its own. */
+/* A message carries only the number within a step. Finds the first micro-batch with that number that can use the
+ * version: not before the slot of a receive, and only after the slot of a send. */
 int64_t car_validate_weights_user(const car_validation *v, const car_task *task) {
     bool backward = task->cargo == CAR_CARGO_BACKWARD_WEIGHTS;
     int64_t earliest = task->slot + (task->kind == CAR_TASK_SEND), n = task->micro_batch;
@@ -64,7 +64,7 @@ static bool keeps(const replay *r, int device, int home, int64_t version) {
     return at(r, device, home)->kept[version % KEPT] == version;
 }
 
-/* A copy was used or sent on. Executors must be told of its end, and not before. */
+/* Called when a copy was used or sent on. Executors must be told when it ends, and not earlier. */
 static car_status end_if_over(const car_validation *v, int index, int bundle, copy *c, bool passed_on) {
     bool over = c->used && (c->sent || !passed_on);
     if (over != car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, bundle, c->version)) {
@@ -77,15 +77,15 @@ static car_status end_if_over(const car_validation *v, int index, int bundle, co
     return CAR_OK;
 }
 
-/* A custom plan may send a copy on after its use or before. What ends too early is missed then, what does not end is
- * left. */
+/* A custom plan may send a copy on before or after its use. If a copy ends too early, a later use fails; if it never
+ * ends, it is found at the end of the replay. */
 static car_status end_if_said(const car_validation *v, int index, int bundle, copy *c) {
     bool ends = car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, bundle, c->version);
     *c = ends ? (copy){.version = NOTHING} : *c;
     return CAR_OK;
 }
 
-/* What is kept ends when the next is made of it. */
+/* A kept version ends only when the next one is made from it. */
 static car_status check_kept(const car_validation *v, int index, int home, int64_t version) {
     return car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, home, version)
                ? car_validate_fail(v, index, "frees version %lld of bundle %d, which its owner keeps",
@@ -93,7 +93,7 @@ static car_status check_kept(const car_validation *v, int index, int home, int64
                : CAR_OK;
 }
 
-/* Whether another micro-batch of the run gets the copy after n. */
+/* True if another micro-batch of the run gets the copy after n. */
 static bool is_passed_on(const car_validation *v, int64_t n, int64_t version, int home) {
     return n < car_validate_last_user(v, version, home) && n + 1 < v->steps * v->batches;
 }
@@ -122,7 +122,8 @@ static car_status use(void *held, int index, int bundle, int64_t version) {
                      : end_if_over(v, index, bundle, c, is_passed_on(v, n, version, home));
 }
 
-/* Not earlier than L slots before its use. What an owner keeps it may send before it makes the next of it. */
+/* Not earlier than L slots before its use. An owner may send a kept version earlier, before it makes the next one
+ * from it. */
 static car_status check_time(const car_validation *v, int index, int64_t n, bool kept) {
     const car_task *task = &v->tasks[index];
     int64_t used = slot_of(v, n, task->stage, task->cargo == CAR_CARGO_BACKWARD_WEIGHTS);
@@ -132,7 +133,7 @@ static car_status check_time(const car_validation *v, int index, int64_t n, bool
                  : CAR_OK;
 }
 
-/* A copy is for one worker, which is at the end where it is received. */
+/* A copy is for one worker, which must be on the receiving device. */
 static car_status check_worker(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     int receiver = task->kind == CAR_TASK_SEND ? task->peer : v->device_of[index];
@@ -140,7 +141,7 @@ static car_status check_worker(const car_validation *v, int index) {
                                                       : car_validate_fail(v, index, "a copy for another rank's worker");
 }
 
-/* A custom plan: what came and was not sent yet, or else what is kept here. */
+/* A custom plan: sends the received copy if it was not sent yet, otherwise the kept version. */
 static car_status send_any(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
@@ -202,7 +203,7 @@ static car_status receive(void *held, int index) {
                                  task->bundle);
     }
     *c = (copy){.version = task->version};
-    status = check_kept(v, index, task->bundle, task->version); /* it only comes */
+    status = check_kept(v, index, task->bundle, task->version); /* receiving does not end it */
     return status == CAR_OK && !v->custom ? check_time(v, index, n, false) : status;
 }
 
@@ -237,7 +238,7 @@ static void begin(replay *r) {
     }
 }
 
-/* Every copy has ended, and owners have the last version. */
+/* At the end every copy must have ended, and owners must have the last version. */
 static car_status check_left(const replay *r) {
     const car_validation *v = r->v;
     for (int device = 0; device < v->devices; device++) {

@@ -1,30 +1,31 @@
-/* The validator: the dry run. All ranks run what an executor would, with its freedom and its limits, and must come to
- * the end. Slots decide nothing here but how far ahead a message is asked for.
+/* The validator: the dry run. It simulates all ranks with an executor's freedom and limits, and they must reach the
+ * end. Slots only decide how early a receive is posted.
  *
  *   any order      a task runs when those that it waits for are over, whatever its slot
- *   windows        only the window of the first task that is not over, and the next one, are known to a rank
+ *   windows        a rank knows only the window of its first unfinished task, and the next one
  *   receives       are posted car_plan_slots_ahead before their slot; a message arrives when both ends are there
- *   sends          do not wait. Where sums queue up for one way, only the one that is asked for first goes: an executor has two
- *                  under way, so this is harder
- *   collectives    start in the plan's order on each rank, and end when all have started
- *   moving weights are made in the plan's order, after all that is computed before
- *   beats          a micro-batch of a replica, or over zero's chains, begins when the one before is 2k slots on its way
+ *   sends          do not wait. Where sums queue up for one link, only the one whose receive is posted first goes. An
+ *                  executor has two in flight, so this is stricter
+ *   collectives    start in the plan's order on each rank, and end when all ranks have started
+ *   moving weights are made in the plan's order, after all forwards and backwards before
+ *   beats          a micro-batch of a replica, or over zero's chains, begins when the one before is 2k slots ahead
  *
- * All conditions stay true once they are, so the order in which tasks are tried does not matter; but which sums wait
- * for one way does. Those go last, when nothing else can run, so that as many as possible are in each other's way.
+ * A condition that is true stays true, so the order in which tasks are tried does not matter. But it does matter
+ * which sums wait for one link. Those go last, when nothing else can run, so that as many as possible block each
+ * other.
  *
- * Not part of it, because options bring it: norms of gradients that updates wait for (--clip-norm). */
+ * Options that add waiting are not covered: norms of gradients that updates wait for (--clip-norm). */
 #include <stdio.h>
 
 #include "plan/validate_internal.h"
 
 typedef struct rank_state {
-    int first, end;     /* places; first: the first that is not over */
-    int arrival;        /* the first arrival that may not have been started */
-    int computing;      /* the first compute that is not over */
-    int started[2];     /* collectives, of each kind */
-    int ready, waiting; /* lists of places: nothing blocks them; of those, what could not run */
-    int sums;           /* list of sends that wait for the one way */
+    int first, end;     /* places; first: the first unfinished one */
+    int arrival;        /* the first receive or collective that may not have been started */
+    int computing;      /* the first unfinished forward or backward */
+    int started[2];     /* number of collectives of each kind */
+    int ready, waiting; /* lists of places: ready: nothing blocks them; waiting: ready ones that could not run */
+    int sums;           /* list of sends that wait for the one link */
     bool queued;
 } rank_state;
 
@@ -32,15 +33,15 @@ typedef struct walk {
     car_validation *v;
     rank_state *ranks;
     int *place_of; /* task -> place */
-    int *blockers; /* place -> tasks that it waits for and that are not over */
+    int *blockers; /* place -> number of unfinished tasks that it waits for */
     int *dependent_first, *dependents;
     int *next; /* place -> the next in its list */
     bool *started, *arrived, *over;
     int *turns;   /* place of a collective -> its number on its rank */
-    int *meeting; /* place of a collective of a group's first rank -> how many of the group have started it */
-    int *of_turn; /* [place of a rank's first task + turn, of each kind] -> place */
-    bool *beats;  /* micro-batch -> it may begin */
-    int *queue;   /* ranks that may be able to go on */
+    int *meeting; /* place of a collective on a group's first rank -> how many of the group have started it */
+    int *of_turn; /* [place of a rank's first task + number of a collective][kind] -> place */
+    bool *beats;  /* micro-batch -> true if it may begin */
+    int *queue;   /* ranks that may be able to continue */
     int head, length;
     bool has_beats, orders_sums;
 } walk;
@@ -80,7 +81,7 @@ static void arrive(walk *w, int place) {
     enqueue(w, rank_at(w, place));
 }
 
-/* The devices that meet in a collective: first .. first + size - 1. */
+/* The devices that take part in a collective: first .. first + size - 1. */
 static void find_party(const walk *w, int rank, int *first, int *size) {
     const car_validation *v = w->v;
     *first = 0;
@@ -94,13 +95,14 @@ static int kind_of(const car_task *task) {
     return task->kind == CAR_TASK_BROADCAST;
 }
 
-/* The place of a rank's collective of a kind with that number; CAR_NONE if it has no such. */
+/* The place of a rank's collective of a kind by its number; CAR_NONE if there is none. */
 static int place_of_turn(const walk *w, int rank, int kind, int turn) {
     int first = w->v->rank_first[rank], end = w->v->rank_first[rank + 1];
     return turn < end - first ? w->of_turn[2 * (first + turn) + kind] : CAR_NONE;
 }
 
-/* The last one to come lets all go on. What they meet for must be one thing: collectives are matched by their order. */
+/* A rank reaches a collective; the last one to reach it lets all go on. Collectives are matched by their order, so
+ * all must mean the same one. */
 static car_status meet(walk *w, int rank, int place) {
     const car_validation *v = w->v;
     const car_task *task = task_at(w, place);
@@ -136,11 +138,11 @@ static bool may_start(const walk *w, int rank, int place, int64_t now) {
     return w->turns[place] == w->ranks[rank].started[kind_of(task)] && (takes ? soon : w->blockers[place] == 0);
 }
 
-/* Posts receives and starts collectives, as far as they may be. */
+/* Posts receives and starts collectives as far as allowed. */
 static car_status start_arrivals(walk *w, int rank) {
     rank_state *r = &w->ranks[rank];
     int64_t window = w->v->period, now = task_at(w, r->first)->slot;
-    int64_t known = now < 0 ? 2 * window : (now / window + 2) * window; /* tasks below this slot are listed */
+    int64_t known = now < 0 ? 2 * window : (now / window + 2) * window; /* tasks below this slot are known */
     car_status status = CAR_OK;
     while (r->arrival < r->end &&
            (w->started[r->arrival] || task_at(w, r->arrival)->kind == CAR_TASK_SEND ||
@@ -199,7 +201,7 @@ static bool may_run(walk *w, int rank, int place) {
     return has_beat(w, rank, task);
 }
 
-/* What a rank tells the next one with a task that it begins. */
+/* A rank that begins a task may send the beat for the next micro-batch. */
 static void note_beat(walk *w, const car_task *task) {
     const car_validation *v = w->v;
     int64_t n = task->step * v->batches + task->micro_batch;
@@ -227,7 +229,7 @@ static void run(walk *w, int rank, int place) {
     }
 }
 
-/* Runs what can run on a rank until nothing can. */
+/* Runs tasks on a rank until none can run. */
 static car_status advance(walk *w, int rank) {
     rank_state *r = &w->ranks[rank];
     car_status status = CAR_OK;
@@ -257,13 +259,13 @@ done:
     return status;
 }
 
-/* The slot in which a sum is asked for. */
+/* The slot in which a sum's receive is posted. */
 static int64_t posted(const walk *w, int place) {
     const car_task *receive = task_at(w, other_end(w, place));
     return receive->slot - car_plan_slots_ahead(w->v->plan, receive);
 }
 
-/* Of the sums that wait for a rank's way, the one that is asked for first. */
+/* Of the sums that wait for a rank's link, sends the one whose receive is posted first. */
 static bool pass_sum(walk *w, int rank) {
     int *best = NULL;
     for (int *at = &w->ranks[rank].sums; *at != CAR_NONE; at = &w->next[*at]) {
@@ -298,7 +300,7 @@ done:
     return status;
 }
 
-/* ---- the end ------------------------------------------------------------------------------------ */
+/* ---- after the run ------------------------------------------------------------------------------ */
 
 static void explain(const walk *w, int place, char *text, size_t capacity) {
     const car_task *task = task_at(w, place);
@@ -340,7 +342,7 @@ static void reverse_edges(walk *w) {
     }
     for (int p = 0; p < v->count; p++) {
         w->dependent_first[p + 1] += w->dependent_first[p];
-        w->next[p] = w->dependent_first[p]; /* where the next one goes */
+        w->next[p] = w->dependent_first[p]; /* where the next dependent goes */
     }
     for (int p = 0; p < v->count; p++) {
         w->blockers[p] = v->edge_first[p + 1] - v->edge_first[p];

@@ -1,12 +1,12 @@
-/* The validator: edges. An executor runs tasks in any order that the edges allow, so they have to keep apart what must
- * not meet. Whatever two tasks of a rank touch, one of them writing, they must be joined by edges in the plan's order,
- * directly or over others.
+/* The validator: edges. An executor runs tasks in any order that the edges allow, so the edges must prevent races.
+ * If two tasks of a rank touch the same thing and one of them writes it, they must be connected by edges in the
+ * plan's order, directly or through other tasks.
  *
- * What a task touches, and what lies in each place meanwhile, is in validate_touch.c: so it is also shown that the
- * places of a rank are enough. */
+ * validate_touch.c derives what a task touches and follows the content of each place. This also shows that a rank
+ * has enough places. */
 #include "plan/validate_touch.h"
 
-/* A task that waited for itself or for one after it would wait forever, and an edge is there once. */
+/* A task must not wait for itself or a later one, which would be a deadlock, and each edge must be there once. */
 static car_status check_edges(const car_validation *v, car_toucher *c, int place) {
     c->stamp++;
     for (int e = v->edge_first[place]; e < v->edge_first[place + 1]; e++) {
@@ -22,7 +22,8 @@ static car_status check_edges(const car_validation *v, car_toucher *c, int place
     return CAR_OK;
 }
 
-/* The edges that executors have, of the tasks of a rank up to a place. `tasks`: instead of the table's. */
+/* Lists the edges that executors get, for the tasks of a rank up to a place. `tasks`: use these instead of the
+ * table's. */
 static car_status list_edges(car_validation *v, car_toucher *c, const car_task *tasks, int end) {
     int rank = c->rank;
     car_edges *edges = NULL;
@@ -69,8 +70,8 @@ done:
     return status;
 }
 
-/* After a drain, those that are stale in the first step use the version before it: the same once more with that, as
- * far as it can matter. */
+/* After a drain, the stale micro-batches of the first step use the version before it. Repeats the check with that
+ * version, for as many tasks as it can matter. */
 static car_status check_going_on(car_validation *v, car_toucher *c) {
     int first = v->rank_first[c->rank], end = first, stale = 0;
     car_task_list list = {0};
@@ -100,7 +101,7 @@ static car_status check_rank(car_validation *v, car_toucher *c, bool from_start)
     CAR_TRY(car_validate_usage(v, c->rank, &c->usage));
     c->from_start = from_start;
     if (from_start && !v->spread) {
-        CAR_TRY(check_going_on(v, c)); /* first: the edges that stay are those of the whole run */
+        CAR_TRY(check_going_on(v, c)); /* first, so that the edges of the whole run remain */
     }
     CAR_TRY(list_edges(v, c, NULL, end));
     CAR_TRY(check_touches(v, c, NULL, end));

@@ -1,12 +1,12 @@
-/* The validator: messages. Every SEND has its RECEIVE with the same cargo, in a later slot; between two devices, what
- * has one tag is received in the order of sending. */
+/* The validator: messages. Every SEND has a RECEIVE with the same cargo in a later slot. Between two devices,
+ * messages with one tag are received in the order of sending. */
 #include <stdlib.h>
 
 #include "plan/validate_internal.h"
 
-/* ---- ends that belong together ------------------------------------------------------------------ */
+/* ---- matching the ends ---------------------------------------------------------------------------- */
 
-/* One end of a message. Ends of a kind on one channel keep the order of their device. */
+/* One end of a message. On one channel, the ends of a kind keep the order of their device. */
 typedef struct end {
     int sender, receiver, tag, index;
 } end;
@@ -45,7 +45,7 @@ static int collect(const car_validation *v, car_task_kind kind, end *ends) {
     return count;
 }
 
-/* The same thing at both ends, and time to travel. */
+/* Checks that both ends carry the same thing, and that the message has time to travel. */
 static car_status join(car_validation *v, int sent, int received) {
     const car_task *a = &v->tasks[sent], *b = &v->tasks[received];
     if (a->cargo != b->cargo || a->micro_batch != b->micro_batch || a->stage != b->stage || a->bundle != b->bundle ||
@@ -68,7 +68,7 @@ static car_status join_all(car_validation *v, const end *sends, int send_count, 
     for (int n = 0; n < send_count || n < receive_count; n++) {
         bool paired = n < send_count && n < receive_count && same_channel(&sends[n], &receives[n]);
         if (!paired) {
-            /* Both lists are in order: the smaller end has no partner. */
+            /* Both lists are sorted, so the smaller end has no partner. */
             bool lone_send = n >= receive_count || (n < send_count && compare_ends(&sends[n], &receives[n]) < 0);
             return lone_send ? car_validate_fail(v, sends[n].index, "sent, but never received")
                              : car_validate_fail(v, receives[n].index, "awaited, but never sent");

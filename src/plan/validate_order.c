@@ -1,4 +1,4 @@
-/* The validator: single tasks, and the order of forwards and backwards. */
+/* The validator: the fields of single tasks, and the order of forwards and backwards. */
 #include "plan/validate_internal.h"
 
 /* ---- fields ------------------------------------------------------------------------------------- */
@@ -42,7 +42,7 @@ static car_status check_range(const car_validation *v, int index) {
     return CAR_OK;
 }
 
-/* Fields that say the same thing twice must agree. */
+/* Fields that say the same thing must agree. */
 static car_status check_agreement(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     bool versioned = car_task_computes(task) || task->kind == CAR_TASK_UPDATE || task->kind == CAR_TASK_BROADCAST ||
@@ -77,10 +77,11 @@ static car_validate_subslot subslot_of(const car_validation *v, const car_task *
     case CAR_TASK_REDUCE:
         return CAR_VALIDATE_REDUCE;
     case CAR_TASK_UPDATE:
-        if (v->custom) { /* the text says it: after a worker's backward, or before what uses it */
+        /* The text tells: with a micro-batch it comes after that one's backward, else before its first use. */
+        if (v->custom) {
             return task->micro_batch == CAR_NONE ? CAR_VALIDATE_UPDATE_BEFORE : CAR_VALIDATE_UPDATE_AFTER;
         }
-        /* The devices of `shared` update a store in common, after the backwards of all. */
+        /* The devices of `shared` update one common store, after the backwards of all. */
         return before >= CAR_VALIDATE_COMPUTE || v->config.placement == CAR_PLACEMENT_SHARED
                    ? CAR_VALIDATE_UPDATE_AFTER
                    : CAR_VALIDATE_UPDATE_BEFORE;
@@ -106,7 +107,7 @@ static car_status check_ascending(car_validation *v, int device) {
     return CAR_OK;
 }
 
-/* Sorts by slot and subslot by counting; devices and their tasks keep their order inside of both. */
+/* Counting sort by slot and subslot. Devices and their tasks keep their order. */
 static car_status sort_tasks(car_validation *v) {
     car_status status = CAR_OK;
     size_t keys = (size_t)(v->period * (car_plan_windows(v->plan, v->steps) + 1)) * CAR_VALIDATE_SUBSLOTS + 1;
@@ -170,10 +171,10 @@ static car_status enter(car_validation *v, int index) {
     return car_validate_compute_task(v, index);
 }
 
-/* Up through the forwards, down through the backwards, each after the one before. */
+/* The forwards go up through the stages and the backwards go down, each after the one before. */
 static car_status check_micro_batch(const car_validation *v, int64_t step, int micro_batch) {
     int64_t last = INT64_MIN;
-    int before = CAR_NONE; /* what a missing one should follow */
+    int before = CAR_NONE; /* the task that a missing one should follow */
     for (int e = 0; e < 2 * v->stages; e++) {
         bool backward = e >= v->stages;
         int stage = backward ? 2 * v->stages - 1 - e : e;
@@ -192,9 +193,9 @@ static car_status check_micro_batch(const car_validation *v, int64_t step, int m
     return CAR_OK;
 }
 
-/* A custom plan: the micro-batch that a tape is taken over from has ended on the device: a worker's one before, in a
- * pipeline the same of the step before. In a grid all of a rank's follow each other on one, which validate_touch.c
- * sees. */
+/* A custom plan: before a micro-batch takes over a tape, the tape's previous micro-batch must have ended on the
+ * device: the worker's previous one, or in a pipeline the same number of the step before. In a grid all micro-batches
+ * of a rank share one tape, which validate_touch.c checks. */
 static car_status check_turns(const car_validation *v, int64_t step, int micro_batch) {
     int64_t before = step * v->batches + micro_batch - (car_validate_in_groups(v) ? v->batches : v->workers);
     for (int j = 0; before >= 0 && v->config.placement != CAR_PLACEMENT_GRID && j < v->stages; j++) {
@@ -212,7 +213,8 @@ static car_status check_turns(const car_validation *v, int64_t step, int micro_b
     return CAR_OK;
 }
 
-/* A rank of a pipeline or grid does one thing at a time; elsewhere a worker does, which its clock says. */
+/* A rank of a pipeline or grid computes one task at a time. Elsewhere each worker does, which follows from its
+ * clock. */
 static car_status check_conflicts(const car_validation *v) {
     int last = CAR_NONE;
     for (int n = 0; n < v->count; n++) {

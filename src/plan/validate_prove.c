@@ -1,4 +1,5 @@
-/* How much of a plan is proven: a whole period of its table where that is quick, else its beginning and samples.
+/* Decides how much of a plan to prove: a whole period of its table where that is quick, otherwise its beginning and
+ * samples.
  *
  *   cells times steps   proven
  *   few                 a run of a whole period, with filling and draining
@@ -9,8 +10,7 @@
 #include "plan/script.h"
 #include "plan/validate_internal.h"
 
-static const int64_t affordable =
-    28672; /* micro-batches of a step times stages times steps that take less than a second */
+static const int64_t affordable = 28672; /* micro-batches per step * stages * steps that take less than a second */
 static const int64_t most_cells = (int64_t)1 << 22;
 
 enum { FILL_AND_DRAIN = 4, PLACES = 2, LEAST_STEPS = 4, SAMPLES = 12 };
@@ -25,7 +25,7 @@ static int64_t divisor(int64_t a, int64_t b) {
     return a > 0 ? a : 1;
 }
 
-/* Steps after which the table does the same again. In group r of a grid micro-batches take turns on N-r ranks. */
+/* The number of steps after which the table repeats. In group r of a grid micro-batches take turns on N-r ranks. */
 static int64_t period_of(const car_plan *plan) {
     const car_plan_config *config = car_plan_config_of(plan);
     int64_t N = config->workers, MN = N * config->accumulate, period = 1, most = INT64_MAX / (1 << 20);
@@ -37,7 +37,7 @@ static int64_t period_of(const car_plan *plan) {
     return period;
 }
 
-/* Runs of all lengths up to where a custom plan only repeats itself. */
+/* Validates runs of all lengths up to where a custom plan only repeats itself. */
 static car_status prove_script(car_plan *plan, int64_t cells, car_proof *out) {
     const car_script *script = plan->script;
     int64_t longest = script->end > 0 ? script->steps + 2 * script->repeated : script->steps, spent = 0;
@@ -46,7 +46,7 @@ static car_status prove_script(car_plan *plan, int64_t cells, car_proof *out) {
     out->whole = true;
     out->steps = longest;
     CAR_TRY(car_plan_validate(plan, longest));
-    for (int64_t steps = 1; steps < longest; steps++) { /* they end in different ways */
+    for (int64_t steps = 1; steps < longest; steps++) { /* runs of different lengths end differently */
         spent += cells * steps;
         if (spent <= affordable) {
             CAR_TRY(car_plan_validate(plan, steps));
@@ -56,7 +56,7 @@ done:
     return status;
 }
 
-/* Spread over ranks and the period, always the same. */
+/* Checks samples spread over ranks and the period, always the same ones. */
 static car_status prove_samples(car_plan *plan, int64_t cells, car_proof *out) {
     int devices = car_plan_devices(plan), samples = cells <= 65536 ? SAMPLES : cells <= 1 << 20 ? SAMPLES / 3 : 2;
     car_status status = CAR_OK;
@@ -78,7 +78,7 @@ car_status car_plan_prove(car_plan *plan, car_proof *out) {
     if (plan->script) {
         return prove_script(plan, cells, out);
     }
-    /* Weights have two places: an odd number of steps goes through them twice. */
+    /* Weights have two places, so an odd number of steps goes through them twice. */
     int64_t whole = out->period % PLACES == 0 ? out->period : PLACES * out->period;
     whole += FILL_AND_DRAIN;
     out->whole = whole <= affordable / cells;
@@ -90,7 +90,7 @@ car_status car_plan_prove(car_plan *plan, car_proof *out) {
     if (!out->whole && cells <= most_cells) {
         CAR_TRY(prove_samples(plan, cells, out));
     }
-    plan->proven = true; /* as far as it can be: the text says how far */
+    plan->proven = true; /* as far as possible: car_proof_text says how far */
 done:
     return status;
 }

@@ -1,16 +1,18 @@
-/* The definition of rules and placements, as the validator reads it: slots, versions, devices, and who updates what.
+/* The definition of rules and placements as the validator implements it: slots, versions, devices, and who updates
+ * what.
  *
- *   F(n,j) = 2k*n + j, B(n,j) = 2k*n + 2S-1-j, micro-batch n = t*M*N + i being number i of step t      cyclic
- *   it uses theta_t where k*(i+1) + j >= S + slack, else theta_{t-1}      cdp-v2
+ *   F(n,j) = 2k*n + j, B(n,j) = 2k*n + 2S-1-j, where micro-batch n = t*M*N + i is number i of step t     cyclic
+ *   it uses theta_t where k*(i+1) + j >= S + slack, else theta_{t-1}                                     cdp-v2
  *
- * The generator has its own words for all this, on purpose. */
+ * The generator has its own implementation of all this. The duplication is deliberate. */
 #include "plan/validate_internal.h"
 
 /* ---- the clock ---------------------------------------------------------------------------------- */
 
 int64_t car_validate_slot(const car_validation *v, int64_t step, int micro_batch, int stage, bool backward) {
     int64_t S = v->stages, N = v->workers, k = v->per_worker, i = micro_batch, MN = v->batches, n = step * MN + i;
-    int64_t inside = backward ? 2 * S - 1 - stage : stage; /* of a worker that never waits */
+    /* Position within a worker's micro-batch, if it never waits. */
+    int64_t inside = backward ? 2 * S - 1 - stage : stage;
     bool flush = v->config.rule == CAR_RULE_GPIPE ||
                  (v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_PIPELINE);
     bool one_by_one = v->config.rule == CAR_RULE_1F1B || (v->config.rule == CAR_RULE_STAGGER && !v->spaced);
@@ -18,14 +20,14 @@ int64_t car_validate_slot(const car_validation *v, int64_t step, int micro_batch
         return CAR_NONE;
     }
     if (flush) {
-        /* A rank turns to the next micro-batch after its k stages; backwards begin when all forwards are done. */
+        /* A rank moves on to the next micro-batch after its k stages; backwards begin when all forwards are done. */
         return 2 * (S + k * (MN - 1)) * step + k * i + inside + (backward ? k * (MN - 1) : 0);
     }
     if (v->config.rule == CAR_RULE_ACCUMULATE) {
         int64_t P = v->config.threads < N ? v->config.threads : N, groups = (MN + P - 1) / P;
         return 2 * S * (groups * step + i / P) + inside;
     }
-    if (v->spaced) { /* without the cycle a step begins when the last of the one before has ended */
+    if (v->spaced) { /* without the cycle, a step begins when the last micro-batch of the one before has ended */
         return 2 * k * n + (v->cyclic ? 0 : (2 * S - 2 * k) * step) + inside;
     }
     return 2 * S * (n / N) + inside;
@@ -36,8 +38,8 @@ int64_t car_validate_slot(const car_validation *v, int64_t step, int micro_batch
 int64_t car_validate_version(const car_validation *v, int64_t step, int micro_batch, int home) {
     bool stale = false;
     if (v->config.rule == CAR_RULE_CDP_V1 || v->config.rule == CAR_RULE_2BW) {
-        stale =
-            micro_batch < v->workers; /* a worker's first of the step; it begins the others when the update is made */
+        /* Only a worker's first one of the step: the update is made before it begins the others. */
+        stale = micro_batch < v->workers;
     } else if (v->config.rule == CAR_RULE_CDP_V2) {
         stale = micro_batch < v->workers &&
                 v->per_worker * (micro_batch + 1) + home < v->stages + v->config.freshness_slack;
@@ -60,7 +62,7 @@ void car_validate_group(const car_validation *v, int group, int *first, int *ran
     *first = group;
     *ranks = 1;
     if (v->config.placement == CAR_PLACEMENT_GRID) {
-        /* Cyclic: N + (N-1) + ... ranks before group r. */
+        /* In the cycle there are N + (N-1) + ... ranks before group r. */
         *ranks = v->passes ? N - group : N;
         *first = v->passes ? group * (2 * N - group + 1) / 2 : group * N;
     }
@@ -84,7 +86,7 @@ int car_validate_owner(const car_validation *v, int stage) {
     return v->workers - 1 - stage / v->per_worker;
 }
 
-/* Of the size that the config wants, as few as that takes, and equal but for what 64 bytes do not divide. */
+/* As few pieces as the configured size allows, equal except for rounding to 64 bytes. */
 int car_validate_pieces(const car_validation *v, int bundle) {
     const car_bundle *b = &v->partition->bundles[bundle];
     int first = 0, ranks = v->devices, count = 1;
@@ -107,7 +109,7 @@ bool car_validate_updates(const car_validation *v, int64_t step, int bundle, int
         return device == car_validate_owner(v, bundle);
     case CAR_PLACEMENT_PIPELINE:
     case CAR_PLACEMENT_GRID:
-        /* The last version of a run stays with the rank that makes it. */
+        /* The last version of a run is made only by the rank that finishes its sum. */
         return v->groups[device] == bundle / v->per_worker &&
                (v->spread || v->custom || step + 1 < v->steps ||
                 device == car_validate_device(v, step, v->batches - 1, bundle));
@@ -137,7 +139,7 @@ size_t car_validate_rows(const car_validation *v) {
 int64_t car_validate_row(const car_validation *v, int device, int bundle) {
     int64_t row = bundle;
     if (car_validate_in_groups(v)) {
-        /* A device's own stages, then all ties: they pass through homes as well as users. */
+        /* A device's own stages, then all ties: these pass through homes as well as users. */
         if (bundle < v->stages && bundle / v->per_worker != v->groups[device]) {
             return CAR_NONE;
         }

@@ -1,6 +1,6 @@
-/* The validator: samples of plans that are too large to be proven as a whole. Of one device and three windows in a
- * row: every task by itself, both ends of some of its messages, and that its edges allow no race. What needs the whole
- * table is not shown by it: that each gradient is summed once, and that nobody waits forever. */
+/* The validator: samples of plans that are too large to prove completely. For one device and three consecutive
+ * windows it checks every task by itself, both ends of some messages, and that the edges allow no race. It cannot
+ * show what needs the whole table: that each gradient is summed once, and that there is no deadlock. */
 #include <string.h>
 
 #include "plan/validate_internal.h"
@@ -15,7 +15,7 @@ static bool is_other_end(const car_task *task, int device, const car_task *other
            other->step == task->step && other->version == task->version && other->piece == task->piece;
 }
 
-/* Looks for it where it can be: a message is received after it was sent, and not many windows later. */
+/* Looks for the other end where it can be: a message is received after it was sent, and not many windows later. */
 static car_status check_message(const car_validation *v, int index, car_task_list *list) {
     const car_task *task = &v->tasks[index];
     bool sends = task->kind == CAR_TASK_SEND;
@@ -75,7 +75,7 @@ car_status car_validate_sample(car_plan *plan, int device, int64_t window) {
     }
     CAR_TRY(car_validate_arrange(&v));
     CAR_TRY(check_tasks(&v));
-    /* The devices of one process are one rank: one of them says nothing about its edges. */
+    /* The devices of one process form one rank, so a single one tells nothing about edges. */
     CAR_TRY(v.ranks == v.devices ? car_validate_uses(&v) : CAR_OK);
     CAR_TRY(v.ranks == v.devices ? car_validate_edges(&v, false) : CAR_OK);
 done:

@@ -1,34 +1,34 @@
-/* The validator: gradients. The sums are replayed with names instead of numbers: what counts is who was added, in which
- * order, and where the sum is.
+/* The validator: gradients. This replays the sums with names instead of numbers: it follows which gradients were
+ * added, in which order, and where each sum is.
  *
- * Cyclic rules and pipelines: worker i adds its own to the sum over workers 0 .. i-1, which must be on its device,
- * either in place or by message. With several micro-batches for each worker in a step these are numbered as if each
- * were a worker of its own; or, by worker, each has a sum of its own first, and its last micro-batch adds that. dp
- * over ranks: every device adds its own workers', a collective joins them. dp and accumulate in one process: all are
- * in one place, and added in worker order when all are there. */
+ * Cyclic rules and pipelines: worker i adds its gradient to the sum over workers 0 .. i-1, which must be on its
+ * device, in place or received. With several micro-batches per worker, either each micro-batch counts like a worker,
+ * or (by worker) each worker first adds up its own and its last micro-batch adds that to the sum. dp over ranks:
+ * every device adds up its own workers, and a collective combines them. dp and accumulate in one process: all
+ * gradients are in one place and are added in worker order when all are there. */
 #include <string.h>
 
 #include "plan/validate_internal.h"
 
 typedef struct sum {
     int64_t step;
-    int added;     /* micro-batches 0 .. added - 1, or that many of a device's own or of a custom plan's; 0: no sum */
-    int last;      /* the last of them, in a custom plan */
-    bool complete; /* over all workers; where ranks share the work, only a collective makes it so */
-    int missing;   /* pieces that are still to come */
-    int sent;      /* that went on */
+    int added;     /* micro-batches 0 .. added - 1, or just how many (a device's own, a custom plan's); 0: no sum */
+    int last;      /* custom plans: the last one added */
+    bool complete; /* over all workers; where ranks share the work, only a collective completes it */
+    int missing;   /* pieces that have not arrived */
+    int sent;      /* pieces that were sent on */
 } sum;
 
 typedef struct replay {
     const car_validation *v;
     sum *sums;    /* [row][CAR_VALIDATE_SUMS] */
-    sum *own;     /* [bundle][worker]: by worker, what it has added of its own */
-    int *updates; /* [bundle][step]: how many devices have made it */
-    int *marks;   /* device -> the last question for which it was counted */
-    sum *carried; /* custom: task -> the sum that it sends */
+    sum *own;     /* [bundle][worker]: by worker, the sum of its own gradients */
+    int *updates; /* [bundle][step]: number of devices that have made the update */
+    int *marks;   /* device -> the last query in which it was counted */
+    sum *carried; /* custom plans: task -> the sum that it sends */
 } replay;
 
-/* A bundle without parameters has no sum, and nothing may speak of one. */
+/* A bundle without parameters has no sum, and no task may mention one. */
 static bool has_sum(const car_validation *v, int bundle) {
     return v->partition->bundles[bundle].bytes > 0;
 }
@@ -44,7 +44,7 @@ static sum *find(const replay *r, int device, int bundle, int64_t step) {
     return NULL;
 }
 
-/* A new sum on the device of a task. */
+/* Begins a new sum on the device of a task. */
 static car_status begin(replay *r, int index, int bundle, sum begun) {
     int64_t row = car_validate_row(r->v, r->v->device_of[index], bundle);
     if (row == CAR_NONE) {
@@ -65,12 +65,13 @@ static car_status begin(replay *r, int index, int bundle, sum begun) {
 
 /* ---- adding ------------------------------------------------------------------------------------- */
 
-/* Whether workers must add in ring order; if not, each has a buffer of its own and they are counted. */
+/* True if workers must add in ring order. Otherwise each has its own buffer, and only their number counts. */
 static bool in_ring_order(const car_validation *v) {
     return v->spaced || (v->custom && v->by_worker) || (v->config.placement == CAR_PLACEMENT_PIPELINE && !v->custom);
 }
 
-/* By worker: one of worker i's own, i > 0. The last one joins the sum over all of workers 0 .. i-1. */
+/* By worker: adds a gradient of worker i > 0 to its own sum. Its last micro-batch joins that to the sum over workers
+ * 0 .. i-1. */
 static car_status add_own(replay *r, int index, int bundle) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
@@ -96,7 +97,7 @@ static car_status add_own(replay *r, int index, int bundle) {
     return CAR_OK;
 }
 
-/* The sum of a task's step. */
+/* True if the task ends the sum of its step. */
 static bool ends_sum(const replay *r, int index, int bundle) {
     return car_validate_ends(r->v, index, CAR_RESOURCE_SUM, bundle, r->v->tasks[index].step);
 }
@@ -136,7 +137,7 @@ static car_status add_gradient(replay *r, int index, int bundle) {
     return CAR_OK;
 }
 
-/* By the device that finishes the sum, which must have those of the ties by then. */
+/* The device that finishes the sum adds the sums of the ties, which must be there by then. */
 bool car_validate_carries_ties(const car_validation *v) {
     return v->passes && (v->config.placement == CAR_PLACEMENT_REPLICA || v->config.placement == CAR_PLACEMENT_GRID);
 }
@@ -153,7 +154,7 @@ static car_status add_ties(replay *r, int index) {
             return car_validate_fail(v, index, "finishes a sum, but that of the tied bundle %d is over %d workers", b,
                                      s ? s->added : 0);
         }
-        if (ends_sum(r, index, b)) { /* if not, it is found at the end */
+        if (ends_sum(r, index, b)) { /* otherwise check_left finds it */
             *s = (sum){0};
         }
     }
@@ -177,22 +178,23 @@ done:
     return status;
 }
 
-/* ---- handing on --------------------------------------------------------------------------------- */
+/* ---- passing on --------------------------------------------------------------------------------- */
 
-/* What a sum is over that goes on from a micro-batch. */
+/* How many gradients a sum contains that is sent after a micro-batch. */
 static int added_by(const car_validation *v, const car_task *task) {
     int M = v->config.accumulate;
     return v->by_worker ? M * (task->micro_batch + 1 - (M - 1) * v->workers) : task->micro_batch + 1;
 }
 
-/* Whether what a task says of a sum is so. A custom plan names who was added last. */
+/* True if a sum is what the task says it is. A custom plan names the last one added. */
 static bool is_as_said(const car_validation *v, const car_task *task, const sum *s) {
     bool finished = task->cargo == CAR_CARGO_FINISHED;
     if (v->custom && !v->by_worker) {
         return s->complete == finished && s->last == task->micro_batch;
     }
     if (v->spread) {
-        return finished && s->complete && task->micro_batch != CAR_NONE; /* made by a collective, no one was the last */
+        /* A collective made it, so no micro-batch was the last. */
+        return finished && s->complete && task->micro_batch != CAR_NONE;
     }
     return s->complete == finished && s->added == added_by(v, task);
 }
@@ -212,7 +214,7 @@ static car_status send(replay *r, int index) {
         return car_validate_fail(v, index, "piece %d is the next to be sent, of a sum that has %d still to come",
                                  s->sent, s->missing);
     }
-    /* A partial sum goes on growing elsewhere: here it would be a second one. */
+    /* A partial sum continues elsewhere. If it were kept here, there would be two. */
     bool last = ++s->sent == pieces, frees = ends_sum(r, index, task->bundle);
     if (task->cargo == CAR_CARGO_PARTIAL && last && !frees) {
         return car_validate_fail(v, index, "a partial sum that was handed on is kept");
@@ -254,8 +256,8 @@ static car_status receive(replay *r, int index) {
 
 /* ---- collectives -------------------------------------------------------------------------------- */
 
-/* The dry run shows that all ranks take part and that the owner is meant by all. So each needs only show that its
- * own workers are in. */
+/* The dry run shows that all ranks take part and agree on the owner. So here each rank only has to show that its own
+ * workers are included. */
 static car_status reduce(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
@@ -281,8 +283,8 @@ static car_status reduce(replay *r, int index) {
 
 /* ---- updates ------------------------------------------------------------------------------------ */
 
-/* Where sums are made into weights on the spot, that is right after the last worker's backward. In a grid the others
- * follow when the sum comes round. */
+/* Where the sum is used on the device that finishes it, the update must come right after the last worker's backward.
+ * In a grid the other ranks follow when the sum arrives. */
 static bool is_on_time(const car_validation *v, const car_task *task, int device) {
     bool waits = v->custom || v->spread || v->config.placement == CAR_PLACEMENT_REPLICA ||
                  v->config.placement == CAR_PLACEMENT_ZERO;
@@ -292,7 +294,8 @@ static bool is_on_time(const car_validation *v, const car_task *task, int device
     return waits || follows || task->slot == v->tasks[v->computes[last]].slot;
 }
 
-/* A bundle and those tied to it make one update; all their sums must be complete here, if they do not come as one. */
+/* A bundle and those tied to it are updated together. All their sums must be complete here, unless they travel as
+ * one. */
 static car_status update(replay *r, int index) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
@@ -320,16 +323,17 @@ static car_status update(replay *r, int index) {
     return CAR_OK;
 }
 
-/* Whether worker i computes with what a step makes in this run. The worker that makes it counts as one who does, so
- * that the last version exists. */
+/* True if worker i computes with the version that a step makes. The worker that makes it always counts, so that the
+ * last version exists. */
 static bool is_wanted_by(const car_validation *v, int64_t step, int bundle, int worker) {
     bool fresh = car_validate_version(v, step + 1, worker, bundle) == step + 1;
-    bool later = v->config.accumulate > 1; /* if not by its first micro-batch of the next step, by its second */
+    /* If its first micro-batch of the next step does not use it, its second one does. */
+    bool later = v->config.accumulate > 1;
     return step + (fresh || later ? 1 : 2) < v->steps || worker == v->workers - 1;
 }
 
-/* A sum that travels makes weights on every rank. replica: as long as one of its workers wants them; grid: but for the
- * last version, since workers change ranks. */
+/* A sum that travels is made into weights on every rank. replica: as long as one of its workers needs them. grid:
+ * except for the last version, because workers change ranks. */
 static int expected_updates(replay *r, int64_t step, int bundle) {
     const car_validation *v = r->v;
     if (v->custom) {
@@ -358,7 +362,7 @@ static car_status check_updates(replay *r) {
         for (int bundle = 0; bundle < v->stages; bundle++) {
             int made = r->updates[(size_t)bundle * (size_t)v->steps + (size_t)step];
             int expected = has_sum(v, bundle) ? expected_updates(r, step, bundle) : 0;
-            bool several = v->custom && car_validate_carries_ties(v); /* as many ranks as the plan says */
+            bool several = v->custom && car_validate_carries_ties(v); /* as many ranks as the custom plan says */
             if (several && expected > 0 ? made < 1 : made != expected) {
                 size_t last = car_validate_compute(v, step, v->batches - 1, bundle, true);
                 return car_validate_fail(v, v->computes[last],
@@ -395,7 +399,7 @@ static car_status step_replay(replay *r, int index) {
     }
 }
 
-/* The last backward that added to a bundle whose sums are in a row. */
+/* The last backward that added to the bundle of a row. */
 static int find_last(const car_validation *v, int64_t row, int64_t step) {
     for (int device = 0; device < v->devices; device++) {
         for (int b = 0; b < v->bundles; b++) {

@@ -1,5 +1,5 @@
-/* The validator: things that tasks of a rank touch, and whether edges keep those apart that must not touch one at
- * once. What is touched is in validate_touch.c. */
+/* The validator: the table of things that a rank's tasks touch. For each thing it checks that edges order the tasks
+ * that must not touch it at the same time. validate_touch.c says what each task touches. */
 #include "plan/validate_touch.h"
 
 enum { NOBODY = -1 };
@@ -56,7 +56,7 @@ car_status car_touch_find(checker *c, int kind, int64_t a, int64_t b, thing **ou
 
 /* ---- order -------------------------------------------------------------------------------------- */
 
-/* Whether a task comes after another by edges. Nearly always one of its own says so, which `seen` knows. */
+/* True if edges put the current task after another one. Nearly always a direct edge does, which `seen` tells. */
 static bool comes_after(checker *c, int other) {
     const car_validation *v = c->v;
     int count = 0;

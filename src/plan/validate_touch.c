@@ -1,6 +1,6 @@
-/* The validator: what a task touches, and in which order. Derived from what an executor does with it, not from
- * usage.c, which says it once more for the edges. Besides the order, the replay follows what lies in each place: the
- * version in a place of weights, the micro-batch on a tape. */
+/* The validator: what a task touches, derived from what an executor does with it. usage.c says the same for the
+ * edges and is not used here. Besides the order, this follows what each place contains: the version in a place of
+ * weights, the micro-batch on a tape. */
 #include "plan/validate_touch.h"
 
 #include <string.h>
@@ -8,14 +8,14 @@
 enum { EMPTY = CAR_TOUCH_EMPTY, UNKNOWN = CAR_TOUCH_UNKNOWN, CAME = -5 };
 
 typedef enum thing_kind {
-    WEIGHTS = 1, /* bundle, place; of zero's chains: what an owner keeps in 0 and 1, copies in 2 and 3 */
-    STOCK,       /* zero's owner: the version that the next is made of; it may be sent on before */
+    WEIGHTS = 1, /* bundle, place; zero's chains: places 0 and 1 are the owner's kept versions, 2 and 3 the copies */
+    STOCK,       /* zero's owner: the version from which the next is made; it may be sent on before */
     SUM,         /* bundle and piece, step */
-    OWN,         /* the same of a gradient that waits for the sum it is added to */
+    OWN,         /* the same for a gradient that waits for the sum it is added to */
     TAPE,        /* number of the tape */
     CHANNEL,     /* device, tag */
-    OPTIMIZER,   /* bundle: its state */
-    FORWARDS     /* step and round: dp in one process begins no backward before all forwards are done */
+    OPTIMIZER,   /* the bundle's optimizer state */
+    FORWARDS     /* step and round: dp in one process starts no backward before all forwards are done */
 } thing_kind;
 
 typedef car_touch_thing thing;
@@ -39,13 +39,13 @@ static bool has_bytes(const car_validation *v, int bundle) {
     return v->partition->bundles[bundle].bytes > 0;
 }
 
-/* zero's chains: where the weights are that a task uses, sends or brings. */
+/* zero's chains: the place of the weights that a task uses, sends or brings. */
 static car_status find_copy(checker *c, int bundle, int64_t version, thing **out) {
     const car_validation *v = c->v;
     const car_task *task = c->task;
     int home = v->partition->bundles[bundle].home;
     bool backward = task->kind == CAR_TASK_BACKWARD || task->cargo == CAR_CARGO_BACKWARD_WEIGHTS, kept = false;
-    if (v->custom && task->kind != CAR_TASK_RECEIVE) { /* what came for it, if something did */
+    if (v->custom && task->kind != CAR_TASK_RECEIVE) { /* the received copy, if there is one */
         car_status status = car_touch_find(c, WEIGHTS, bundle, 2 + backward, out);
         kept = status == CAR_OK && (*out)->content != version;
     } else if (car_task_computes(task)) {
@@ -66,7 +66,7 @@ static car_status find_place(checker *c, int bundle, int64_t version, thing **ou
     return car_touch_find(c, WEIGHTS, block, car_holding_place(places, version), out);
 }
 
-/* What a rank begins with: theta_0, and after a drain the version before it where there are two places. */
+/* Fills in what a rank begins with: theta_0, and after a drain the version before it if there are two places. */
 static car_status fill_places(checker *c) {
     const car_validation *v = c->v;
     thing *t = NULL;
@@ -90,7 +90,8 @@ static bool ends_weights(const checker *c, int bundle, int64_t version) {
     return car_validate_ends(c->v, c->v->sequence[c->place], CAR_RESOURCE_WEIGHTS, bundle, version);
 }
 
-/* A use of a version: it must be what lies in its place. With one place, the version before a drain is kept aside. */
+/* Uses a version, which must be what its place contains. A rank with one place keeps the version before a drain
+ * separately. */
 static car_status use_weights(checker *c, int bundle, int64_t version, touch_mode mode) {
     thing *t = NULL;
     car_status status = CAR_OK;
@@ -137,8 +138,8 @@ static car_status touch_part(checker *c, thing_kind part, int bundle, touch_mode
     return status;
 }
 
-/* By worker each has a sum of its own, which others touch only when it has joined that over all. Then nothing is cut.
- */
+/* By worker, each worker has its own sum, which others touch only after it has joined the sum over all. Nothing is
+ * cut into pieces then. */
 static car_status touch_own(checker *c, int bundle, touch_mode mode) {
     const car_validation *v = c->v;
     int worker = c->task->micro_batch == CAR_NONE ? v->workers - 1 : c->task->micro_batch % v->workers;
@@ -146,13 +147,13 @@ static car_status touch_own(checker *c, int bundle, touch_mode mode) {
                         : touch_part(c, OWN, bundle, mode);
 }
 
-/* Sum and gradient together: all that was added so far. */
+/* Sum and own gradient together: everything added so far. */
 static car_status touch_sum(checker *c, int bundle, touch_mode mode) {
     car_status status = touch_part(c, SUM, bundle, mode);
     return status == CAR_OK ? touch_own(c, bundle, mode) : status;
 }
 
-/* A message takes one piece of it. What arrives touches nobody's gradient. */
+/* A message carries one piece. A receive touches no worker's own gradient. */
 static car_status touch_carried(checker *c, touch_mode mode) {
     const car_task *task = c->task;
     car_status status = touch_piece(c, SUM, task->bundle, task->piece, mode);
@@ -174,8 +175,8 @@ done:
     return status;
 }
 
-/* Where the sum comes by a message, a backward keeps its gradient apart until it is there. In a custom plan this is
- * the first backward behind the message, which leaves a mark in its first piece. */
+/* If the sum arrives in a message, a backward keeps its gradient separate until then. In a custom plan that is the
+ * first backward after the message, which leaves a mark in its first piece. */
 static car_status find_late(checker *c, int bundle, bool *late) {
     const car_task *task = c->task;
     thing *t = NULL;
@@ -201,8 +202,8 @@ static car_status mark_arrival(checker *c) {
     return status;
 }
 
-/* By worker: worker 0 begins the sum over all and adds all of its own to it. The others have one of their own until
- * their last micro-batch, which joins the two. */
+/* By worker: worker 0 begins the sum over all workers and adds all its gradients to it. The others have their own
+ * sum until their last micro-batch, which joins the two. */
 static car_status add_by_worker(checker *c, int bundle) {
     const car_validation *v = c->v;
     const car_task *task = c->task;
@@ -222,7 +223,7 @@ done:
 
 static car_status add_gradients(checker *c, int bundle) {
     const car_validation *v = c->v;
-    /* dp in one process keeps each worker's apart. */
+    /* dp in one process keeps each worker's gradients separate. */
     bool apart = v->config.rule == CAR_RULE_DP && v->config.placement == CAR_PLACEMENT_SHARED, late = false;
     car_status status = CAR_OK;
     if (v->by_worker && c->ring && !apart) {
@@ -243,7 +244,7 @@ static bool begins_here(const checker *c) {
     return arrives || (task->kind == CAR_TASK_FORWARD && task->stage == 0);
 }
 
-/* One micro-batch after the other: content is its number, and nothing after its last use. */
+/* A tape has one micro-batch at a time: the content is its number, and EMPTY after its last use. */
 static car_status touch_tape(checker *c) {
     const car_validation *v = c->v;
     const car_task *task = c->task;
@@ -276,7 +277,7 @@ static car_status touch_bundle(checker *c, int b) {
     bool ends = !v->chains && ends_weights(c, b, version);
     CAR_TRY(use_weights(c, b, version, ends ? CAR_TOUCH_WRITE : CAR_TOUCH_READ));
     if (ends && v->passes && b < v->stages && car_usage_holding(c->usage, b)->owned) {
-        CAR_TRY(touch_thing(c, STOCK, b, version % 2, CAR_TOUCH_WRITE)); /* the next was made of it before it goes */
+        CAR_TRY(touch_thing(c, STOCK, b, version % 2, CAR_TOUCH_WRITE)); /* the next version was made from it first */
     }
     if (task->kind == CAR_TASK_BACKWARD) {
         CAR_TRY(add_gradients(c, b));
@@ -336,7 +337,7 @@ done:
     return status;
 }
 
-/* zero's chains: whether the next user gets the copy that a message brings. */
+/* zero's chains: true if the next user gets the copy that a message brings. */
 static bool is_passed_on(const checker *c) {
     const car_validation *v = c->v;
     const car_task *task = c->task;
@@ -345,7 +346,7 @@ static bool is_passed_on(const checker *c) {
            n + 1 < v->steps * v->batches;
 }
 
-/* The same in a custom plan: it is sent before another of its kind comes. */
+/* The same for a custom plan: the copy is sent before another of its kind arrives. */
 static bool is_sent_on(const checker *c) {
     const car_validation *v = c->v;
     for (int place = c->place + 1; place < v->rank_first[c->rank + 1]; place++) {
@@ -358,7 +359,7 @@ static bool is_sent_on(const checker *c) {
     return false;
 }
 
-/* An executor drops a copy after as many reads as this says. */
+/* An executor drops a copy after the number of reads that this implies. */
 static car_status check_reads(const checker *c) {
     const car_validation *v = c->v;
     const car_task *task = c->task;
@@ -404,7 +405,7 @@ static car_status touch_message(checker *c) {
         return touch_moved(c);
     default:
         CAR_TRY(sends ? CAR_OK : mark_arrival(c));
-        /* a finished sum is read by those who pass it on and by those who make weights of it, in any order */
+        /* A finished sum is read by those who pass it on and by updates, in any order. */
         return touch_carried(c, sends && task->cargo == CAR_CARGO_FINISHED ? CAR_TOUCH_READ : CAR_TOUCH_WRITE);
     }
 done:

@@ -1,5 +1,5 @@
-/* What tasks touch (validate_touch.c), and whether edges keep apart those that must not meet (validate_things.c): for
- * validate_edges.c. */
+/* What tasks touch (validate_touch.c), and whether edges order those that must not touch the same thing at once
+ * (validate_things.c). validate_edges.c uses both. */
 #ifndef CAR_VALIDATE_TOUCH_H
 #define CAR_VALIDATE_TOUCH_H
 
@@ -9,16 +9,16 @@ typedef enum car_touch_mode {
     CAR_TOUCH_READ,
     CAR_TOUCH_FOLLOW,
     CAR_TOUCH_WRITE
-} car_touch_mode; /* FOLLOW: after those who read, beside each other */
+} car_touch_mode; /* FOLLOW: after all readers, concurrent with each other */
 
-/* A task that touched a thing, in a list. */
+/* A task that touched a thing, as a list entry. */
 typedef struct car_touch_mark {
     int place, next;
 } car_touch_mark;
 
-/* Touches that need not keep an order among themselves make a round. */
+/* Touches that need no order among themselves form a round. */
 typedef struct car_touch_thing {
-    uint64_t key; /* 0: free */
+    uint64_t key; /* 0: this entry is free */
     int current, before;
     car_touch_mode mode;
     int64_t content;
@@ -27,32 +27,32 @@ typedef struct car_touch_thing {
 typedef struct car_toucher {
     const car_validation *v;
     const car_usage *usage;
-    int rank, place; /* the task at hand, in the rank's order */
+    int rank, place; /* place: the current task, in the rank's order */
     const car_task *task;
-    bool from_start;  /* the table begins with the run: what lies in each place is known */
+    bool from_start;  /* the table begins with the run, so the content of each place is known */
     bool goes_on;     /* the run goes on after a drain */
-    bool ring, moves; /* sums in ring order; weights that move with their users */
+    bool ring, moves; /* ring: sums are added in ring order; moves: weights move with their users */
     car_touch_thing *things;
     size_t capacity, used; /* capacity: a power of two */
     car_touch_mark *marks;
     int mark_count, mark_capacity;
-    int *seen, *visited, *stack; /* per place: see comes_after */
+    int *seen, *visited, *stack; /* by place: see comes_after */
     int stamp, query;
 } car_toucher;
 
-/* What lies in a thing, if it is no number: nothing, or something from before the table. */
+/* Special contents of a thing: empty, or unknown because it is from before the table. */
 enum { CAR_TOUCH_EMPTY = -3, CAR_TOUCH_UNKNOWN = -4 };
 
-/* A thing by its kind, from 1 to 15, and two numbers. Valid until the next call. */
+/* Finds a thing by its kind (1 to 15) and two numbers. Valid until the next call. */
 car_status car_touch_find(car_toucher *c, int kind, int64_t a, int64_t b, car_touch_thing **out);
-/* The task at hand touches it: it must come after all that touched it in another way, or wrote it. */
+/* The current task touches a thing. Fails unless edges put it after every conflicting touch. */
 car_status car_touch_order(car_toucher *c, car_touch_thing *t, car_touch_mode mode);
 
-/* Before the first task of a rank: nothing was touched, and its places hold what a run begins with. */
+/* Starts a rank: nothing was touched, and its places hold what a run begins with. */
 car_status car_touch_begin(car_toucher *c);
-/* What the task at hand touches comes after all that must be before it. */
+/* Checks everything that the current task touches. */
 car_status car_touch_all(car_toucher *c);
-/* After the last task of a rank, if the table is a whole run: no micro-batch is left on a tape. */
+/* After the last task of a rank, if the table is a whole run: checks that no micro-batch is left on a tape. */
 car_status car_touch_end(car_toucher *c);
 
 #endif

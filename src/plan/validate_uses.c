@@ -1,6 +1,6 @@
 /* The validator: last uses. Executors drop weights, sums and tapes when the table says that a use is the last on its
- * rank. Here these uses are collected, as executors get them; what follows from them is replayed by the other checks:
- * what was dropped must not be used again, and what is not used again must have been dropped. */
+ * rank. This collects these uses as executors see them. The other checks replay the consequences: what was dropped
+ * must not be used again, and what is not used again must have been dropped. */
 #include "plan/validate_internal.h"
 
 car_status car_validate_usage(car_validation *v, int rank, const car_usage **out) {
@@ -40,7 +40,7 @@ bool car_validate_ends(const car_validation *v, int index, car_resource_kind kin
     return false;
 }
 
-/* The two parts of a sum go together. */
+/* Both parts of a sum must end together. */
 static car_status check_parts(const car_validation *v, int index, const car_use_list *uses, const car_use *use) {
     for (int u = 0; u < uses->count; u++) {
         const car_use *other = &uses->uses[u];
@@ -53,7 +53,7 @@ static car_status check_parts(const car_validation *v, int index, const car_use_
     return CAR_OK;
 }
 
-/* Weights end only where they move. dp: those of the owner never do. */
+/* Weights end only where they move. Under dp the owner's never end. */
 static car_status check_weights(const car_validation *v, int index, const car_use *use) {
     bool moves = v->config.placement == CAR_PLACEMENT_ZERO;
     if (!moves ||
@@ -66,7 +66,7 @@ static car_status check_weights(const car_validation *v, int index, const car_us
 static car_status note_end(car_validation *v, int index, const car_use_list *uses, const car_use *use) {
     car_resource_kind kind = car_use_kind(use);
     car_status status = CAR_OK;
-    if (use->part > 0) { /* a worker's own, which is not the sum over all */
+    if (use->part > 0) { /* a worker's own sum, which is not the one over all */
         CAR_TRY(v->tasks[index].kind == CAR_TASK_BACKWARD ? CAR_OK
                                                           : car_validate_fail(v, index, "frees what it cannot free"));
     } else if (is_part_of_sum(kind)) {

@@ -1,6 +1,7 @@
-/* The validator: weights, in every placement but zero with two copies (validate_chains.c). The version that a task
- * uses is on its device: there from the start, made by an UPDATE, or received, and not freed or overwritten since.
- * Version v lives in place v mod 2, so a device has at most two of a bundle; the replay shows that two are enough. */
+/* The validator: weights, in every placement except zero with two copies (validate_chains.c). The version that a
+ * task uses must be on its device: there from the start, made by an UPDATE, or received, and not freed or
+ * overwritten since. Version v is in place v mod 2, so a device has at most two of a bundle; the replay shows that
+ * two are enough. */
 #include "plan/validate_internal.h"
 
 enum { BUFFERS = 2, NOTHING = -1 };
@@ -24,7 +25,7 @@ static bool moves(const car_validation *v) {
     return v->config.placement == CAR_PLACEMENT_ZERO;
 }
 
-/* Where zero keeps weights that nobody uses: each bundle at the owner of its home. */
+/* zero keeps weights that nobody uses at the owner of their home. */
 static bool is_owner(const car_validation *v, int device, int bundle) {
     return moves(v) && device == car_validate_owner(v, v->partition->bundles[bundle].home);
 }
@@ -33,8 +34,8 @@ static bool ends_weights(const car_validation *v, int index, int bundle, int64_t
     return car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, bundle, version);
 }
 
-/* A version comes to a device. It may replace what no one needs any longer (whether it was needed shows later), but
- * where weights move, what is not needed was to be freed. */
+/* A version is made or arrives on a device. It may replace one that nobody needs any more (a later use would show
+ * otherwise). Where weights move, the old one must have been freed. */
 static car_status put(replay *r, int index, int bundle, int64_t version) {
     const car_validation *v = r->v;
     int device = v->device_of[index];
@@ -65,7 +66,7 @@ static void take(const replay *r, int device, int bundle, int64_t version) {
 
 /* ---- uses --------------------------------------------------------------------------------------- */
 
-/* In the cycle a forward or backward ends a version only if it is the last user of all: others send it on. */
+/* In the cycle a forward or backward ends a version only if it is the version's last user; others send it on. */
 static car_status end(replay *r, int index, int bundle, int64_t version) {
     const car_validation *v = r->v;
     const car_task *task = &v->tasks[index];
@@ -89,7 +90,7 @@ static car_status use(void *held, int index, int bundle, int64_t version) {
     return ends_weights(v, index, bundle, version) ? end(r, index, bundle, version) : CAR_OK;
 }
 
-/* ---- comings and goings ------------------------------------------------------------------------- */
+/* ---- sending and receiving ---------------------------------------------------------------------- */
 
 static car_status send(void *held, int index) {
     replay *r = held;
@@ -109,7 +110,7 @@ static car_status send(void *held, int index) {
     return CAR_OK;
 }
 
-/* theta_{t+1} is made of theta_t, which must be here, and may end with it where weights move. */
+/* theta_{t+1} is made from theta_t, which must be here and may end with the update where weights move. */
 static car_status update(void *held, int index) {
     replay *r = held;
     const car_validation *v = r->v;
@@ -152,7 +153,7 @@ static car_status receive(void *held, int index) {
 
 /* ---- beginning and end -------------------------------------------------------------------------- */
 
-/* theta_0 is on every device that computes with it or that makes theta_1 of it; zero: on its owner. */
+/* theta_0 is on every device that computes with it or makes theta_1 from it; zero: on its owner. */
 static void begin(replay *r) {
     const car_validation *v = r->v;
     for (int device = 0; device < v->devices; device++) {
@@ -167,18 +168,18 @@ static void begin(replay *r) {
     }
 }
 
-/* The last version stays with its owner; of a tied bundle others, too, whose last user is not in this run. An owner
- * that broadcasts keeps what it has. */
+/* At the end, the last version stays on its owner. Of a tied bundle other versions may stay, too, if their last user
+ * is not in this run. An owner that broadcasts keeps what it has. */
 static bool may_stay(const car_validation *v, int device, int bundle, int64_t version) {
     int64_t last = car_validate_last_user(v, version, v->partition->bundles[bundle].home);
     bool newest = version == v->steps && is_owner(v, device, bundle);
-    if (v->custom) { /* an owner makes a tied one with its home, whether anybody asks for it or not */
+    if (v->custom) { /* an owner makes a tied bundle with its home, whether or not anybody needs it */
         return newest || (bundle >= v->stages && is_owner(v, device, bundle));
     }
     return v->spread ? is_owner(v, device, bundle) : newest || (bundle >= v->stages && last >= v->steps * v->batches);
 }
 
-/* zero: what will not be used again has been freed everywhere. */
+/* zero: what will not be used again must have been freed everywhere. */
 static car_status check_left(const replay *r) {
     const car_validation *v = r->v;
     for (int device = 0; moves(v) && device < v->devices; device++) {

@@ -1,6 +1,6 @@
-/* The validator: a replay of all that tasks do to weights, in the order of the table. Every forward and backward uses
- * the rule's version, and a backward that of its forward; this is checked here. Whether that version is there is left
- * to who keeps the books (car_weights_holding): validate_versions.c, or validate_chains.c for zero's two copies. */
+/* The validator: replays everything that tasks do to weights, in the table's order. This file checks that every
+ * forward and backward uses the rule's version, and a backward that of its forward. Whether that version is there is
+ * checked by a car_weights_holding: validate_versions.c, or validate_chains.c for zero's two copies. */
 #include "plan/validate_internal.h"
 
 /* ---- which version ------------------------------------------------------------------------------ */
@@ -14,7 +14,8 @@ static int first_tied(const car_validation *v, int stage) {
     return CAR_NONE;
 }
 
-/* A custom plan: weights of its own step or of at most so many before it, and in backward those of the forward. */
+/* A custom plan: the weights must be of the task's own step or at most max_delay steps older, and a backward must
+ * use those of its forward. */
 static car_status check_age(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     const car_task *forward =

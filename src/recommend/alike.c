@@ -1,4 +1,4 @@
-/* What is known of a choice from others that were looked at before, and that differ from it in one thing only. */
+/* Deduces facts about a choice from others that were tried before and differ in one thing only. */
 #include <math.h>
 
 #include "recommend/search.h"
@@ -7,7 +7,7 @@ bool car_search_is_same_kind(const car_choice *a, const car_choice *b) {
     return a->plan.rule == b->plan.rule && a->plan.placement == b->plan.placement;
 }
 
-/* But for recomputation, and how early copies of weights go. */
+/* True if they differ at most in recomputation, and in how early copies of weights are sent. */
 static bool is_same_plan(const car_choice *a, const car_choice *b) {
     const car_plan_config *p = &a->plan, *q = &b->plan;
     return car_search_is_same_kind(a, b) && p->workers == q->workers && p->accumulate == q->accumulate &&
@@ -20,7 +20,8 @@ bool car_search_is_same_but_recomputed(const car_choice *a, const car_choice *b)
     return is_same_plan(a, b) && a->batch == b->batch && a->plan.zero_ahead == b->plan.zero_ahead;
 }
 
-/* Copies that go later, and sums that have less time, need less: whether the same plan with such is known not to fit. */
+/* A plan needs less memory if copies are sent later and sums have less time. So if that variant does not fit, this
+ * one cannot. */
 const car_candidate *car_search_find_over_memory(const car_search *search, const car_candidate *c) {
     for (int n = 0; n < search->tried_count; n++) {
         const car_candidate *other = search->tried[n];
@@ -37,7 +38,8 @@ const car_candidate *car_search_find_over_memory(const car_search *search, const
     return NULL;
 }
 
-/* What of a device does not depend on recomputation is known once the same plan was predicted with another. */
+/* The memory that does not depend on recomputation is known once the same plan was predicted with another amount of
+ * it. */
 double car_search_least_memory(const car_search *search, const car_candidate *c) {
     double least = c->memory;
     for (int n = 0; n < search->tried_count; n++) {
@@ -50,7 +52,7 @@ double car_search_least_memory(const car_search *search, const car_candidate *c)
     return least;
 }
 
-/* Whether the same plan with less recomputed is known to fit, or to be too slow: then this one cannot win. */
+/* True if the same plan with less recomputation was timed and fits: then this one cannot win. */
 bool car_search_is_needless(const car_search *search, const car_candidate *c) {
     for (int n = 0; n < search->tried_count && c->choice.recompute.how != CAR_RECOMPUTE_OFF; n++) {
         const car_candidate *other = search->tried[n];

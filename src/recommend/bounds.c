@@ -1,18 +1,18 @@
-/* What a plan takes at least, in closed form: seconds of its busiest device, seconds of its busiest link, bytes of the
- * device that needs most. None is more than what the machine (plan/machine.h) and the ledger find, so what a bound
- * rules out need not be timed. */
+/* Lower bounds for a plan in closed form: seconds of its busiest device, seconds of its busiest link, and bytes of
+ * the device that needs most. No bound exceeds what the machine (plan/machine.h) and the ledger find, so a plan that
+ * a bound rules out need not be timed. */
 #include <math.h>
 
 #include "plan/internal.h"
 #include "plan/machine.h"
 #include "recommend/search.h"
 
-/* What is certain of an estimate over all devices or in the steady state.
+/* The certain part of an estimate that holds on average, over all devices or in steady state.
  *
- * A device that has some stages has as many micro-batches of them alive, on average, as are computed in the time from a
- * forward to its backward. A network that makes the step longer makes them fewer. */
+ * A device with some stages has, on average, as many of their micro-batches alive as are computed in the time from a
+ * forward to its backward. A network that makes the step longer reduces that number. */
 static const double certain_share = 0.9;
-/* Of the activations, what is held even if all that can be made again is. */
+/* The share of activations that is held even if everything possible is recomputed. */
 static const double least_held = 0.1;
 
 /* ---- seconds --------------------------------------------------------------------------------- */
@@ -21,7 +21,7 @@ static double stage_cost(const car_partition *p, int stage) {
     return p->stages[stage].forward + p->stages[stage].backward;
 }
 
-/* Of the stages from `first` up to the one before `end`. */
+/* The cost of stages first .. end - 1. */
 static double cost_of(const car_partition *p, int first, int end) {
     double cost = 0;
     for (int j = first; j < end; j++) {
@@ -30,12 +30,12 @@ static double cost_of(const car_partition *p, int first, int end) {
     return cost;
 }
 
-/* Micro-batches that each rank of a stage computes in a step. */
+/* How many micro-batches each rank of a stage computes per step. */
 static double passes_of(const car_plan *plan, int stage) {
     return (double)plan->batches / car_plan_stage_ranks(plan, stage);
 }
 
-/* In micro-batches. A flush adds to a device's own work what the stages before it take, once in each direction. */
+/* In micro-batches. A flush adds the time of the stages before a device to its own work, once in each direction. */
 static double bound_groups(const car_plan *plan) {
     const car_partition *p = plan->partition;
     int k = plan->per_worker;
@@ -61,7 +61,7 @@ static double bound_compute(const car_plan *plan) {
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* Bytes of all parameters: of their sums, and of the weights as they travel. */
+/* Bytes of all parameters: of their sums, and of the weights in the precision in which they travel. */
 typedef struct parameters {
     double sums, copies;
 } parameters;
@@ -75,12 +75,12 @@ static parameters count_parameters(const car_partition *p) {
     return all;
 }
 
-/* Bytes a second of the first link that a message takes. */
+/* Bytes per second of the first link on a message's path. */
 static double own_bandwidth(const car_cluster *cluster) {
     return cluster->devices_per_node > 1 ? cluster->inside.bandwidth : cluster->between.bandwidth;
 }
 
-/* Activations leave a group forward, their gradients backward. */
+/* Activations leave a group in forward, their gradients in backward. */
 static double bound_boundaries(const car_plan *plan, const car_cluster *cluster) {
     const car_partition *p = plan->partition;
     int k = plan->per_worker;
@@ -93,9 +93,9 @@ static double bound_boundaries(const car_plan *plan, const car_cluster *cluster)
     return most / own_bandwidth(cluster);
 }
 
-/* What a step takes round the devices, at least. Sums, or the weights made of them, go to each of the others and come
- * back. A sum by micro-batch goes round once for each of a worker's. Owned weights are fetched, or passed on in two copies,
- * for each forward and each backward. */
+/* The least bytes that travel round the devices in a step. Sums go out to every other device and come back, as sums
+ * or as weights. A sum by micro-batch goes round once for each of a worker's micro-batches. Owned weights are
+ * fetched, or passed on in two copies, for each forward and each backward. */
 static double round_bytes(const car_plan *plan) {
     int M = plan->config.accumulate;
     parameters all = count_parameters(plan->partition);
@@ -105,7 +105,7 @@ static double round_bytes(const car_plan *plan) {
     return out * all.sums + back;
 }
 
-/* Where devices have whole workers: round all devices, and round all nodes. */
+/* For devices with whole workers: round all devices, and round all nodes. */
 static double bound_rounds(const car_plan *plan, const car_cluster *cluster) {
     double bytes = round_bytes(plan), devices = plan->devices;
     double nodes = ceil(devices / cluster->devices_per_node);
@@ -113,14 +113,14 @@ static double bound_rounds(const car_plan *plan, const car_cluster *cluster) {
     return fmax(inside, bytes * (nodes - 1) / nodes / cluster->between.bandwidth);
 }
 
-/* Share of the hops between workers `distance` apart on their ring that leave a node. */
+/* The share of hops between workers `distance` apart on the ring that leave a node. */
 static double crossing(const car_plan *plan, int distance, int per_node) {
     int other = plan->config.workers - distance;
     return fmin(1, (double)(distance < other ? distance : other) / per_node);
 }
 
-/* One copy of owned weights goes to whoever is next by the clock. At a stage forwards take turns with the backwards of the
- * worker that is `behind` workers before; a hop from a worker to itself sends nothing. */
+/* A single copy of owned weights goes to whoever is next in the clock. At a stage, forwards alternate with the
+ * backwards of the worker that is `behind` workers before. A hop from a worker to itself sends nothing. */
 static double bound_hops(const car_plan *plan, const car_cluster *cluster) {
     const car_partition *p = plan->partition;
     double inside = 0, between = 0, nodes = ceil((double)plan->devices / cluster->devices_per_node);
@@ -152,8 +152,8 @@ static double bound_links(const car_plan *plan, const car_cluster *cluster) {
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* What a device holds at least: what training a weight takes (weights, a sum of gradients, the optimizer's state), and
- * activations. */
+/* The least bytes of a device. weights: everything that training a weight takes (weights, a sum of gradients,
+ * optimizer state). */
 typedef struct bytes {
     double weights, activations;
 } bytes;
@@ -162,8 +162,8 @@ static double sum_of(bytes b) {
     return b.weights + b.activations;
 }
 
-/* Whether a rank adds up all its micro-batches of a step before their sum leaves: then sums of all its stages are there at
- * once. Otherwise a backward has that of its own stage. */
+/* True if a rank adds up all its micro-batches of a step before their sum leaves. Then it has the sums of all its
+ * stages at once; otherwise a backward has only that of its own stage. */
 static bool sums_stay(const car_plan *plan, int stage) {
     const car_placement_info *placement = &plan->placement->info;
     if (placement->one_process) {
@@ -176,7 +176,7 @@ static bool sums_stay(const car_plan *plan, int stage) {
     return plan->config.accumulate >= 2 && (car_plan_reduces(plan) || car_plan_sums_by_worker(plan));
 }
 
-/* Of a rank that has some stages. */
+/* For a rank with some of the stages. */
 static bytes group_bytes(const car_plan *plan, int first, double slowest, int states) {
     const car_partition *p = plan->partition;
     int end = first + plan->per_worker;
@@ -186,13 +186,14 @@ static bytes group_bytes(const car_plan *plan, int first, double slowest, int st
         largest = fmax(largest, (double)p->stages[j].weight_bytes);
         held += (double)p->stages[j].held_bytes;
     }
-    bool one_each = plan->placement->info.repeated; /* as many ranks as micro-batches are alive */
+    bool one_each = plan->placement->info.repeated; /* there are as many ranks as micro-batches alive */
     double waiting = certain_share * cost_of(p, first, plan->stages) / slowest;
     double alive = one_each ? 1 : plan->rule->clock->forwards_first ? passes_of(plan, first) : fmax(1, waiting);
     return (bytes){(1 + states) * weights + (sums_stay(plan, first) ? weights : largest), alive * held};
 }
 
-/* Of a rank that has all stages, and owns some of them. An owner that keeps its weights has another's copy beside them. */
+/* For a rank that computes all stages and owns some of them. An owner that keeps its weights also has a copy of
+ * another's. */
 static double owner_bytes(const car_plan *plan, int first, int states) {
     const car_partition *p = plan->partition;
     int end = first + plan->per_worker;
@@ -208,7 +209,7 @@ static double owner_bytes(const car_plan *plan, int first, int states) {
     return states * own + (keeps ? own + outside : fmax(inside, outside));
 }
 
-/* Of a rank that has all stages: weights, sums and states. */
+/* For a rank with all stages: weights, sums and optimizer state. */
 static double worker_bytes(const car_plan *plan, int states) {
     const car_partition *p = plan->partition;
     double all = count_parameters(p).sums, largest = 0, most = 0;
@@ -234,7 +235,7 @@ static bytes bound_memory(const car_plan *plan, int states) {
     }
     for (int first = 0; first < plan->stages; first += plan->per_worker) {
         bytes group = group_bytes(plan, first, slowest, states);
-        most.weights = fmax(most.weights, group.weights); /* a prediction adds up the most of each, too */
+        most.weights = fmax(most.weights, group.weights); /* a prediction, too, adds up the maximum of each */
         most.activations = fmax(most.activations, group.activations);
     }
     return most;
@@ -245,7 +246,7 @@ static bytes bound_memory(const car_plan *plan, int states) {
 static int late_steps(const car_plan *plan) {
     int delay = 0;
     for (int j = 0; j < plan->stages; j++) {
-        int here = car_plan_delay(plan, 0, j); /* no worker's is larger than the first's */
+        int here = car_plan_delay(plan, 0, j); /* no worker is later than the first */
         delay = here > delay ? here : delay;
     }
     return delay;
@@ -264,14 +265,16 @@ static car_status bound(car_search *search, const car_choice *choice, car_candid
     CAR_TRY(car_search_find_subject(search, choice, &subject));
     double compute = car_search_compute(subject, partition);
     status = car_search_plan(search, choice, subject, partition, &plan);
-    if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) { /* these do not go together, or too large */
+    /* Settings that exclude each other, or a plan that is too large. */
+    if (status == CAR_ERROR_ARGUMENT || status == CAR_ERROR_UNSUPPORTED) {
         car_context_clear_error(search->context);
         status = CAR_OK;
         goto done;
     }
     CAR_TRY(status);
     car_optimizer_config optimizer = car_search_optimizer(search, &choice->plan);
-    /* An optimizer that keeps fewer states of some parameters is counted with none. */
+    /* An optimizer that keeps fewer states for some parameters is counted with none, so that this stays a lower
+     * bound. */
     bool uneven = car_optimizer_info_of(optimizer.kind)->uneven;
     int states = uneven ? 0 : car_optimizer_config_states(&optimizer);
     bool alike = car_plan_reduces(plan) && !plan->placement->info.by_stage;
@@ -290,7 +293,8 @@ done:
     return status;
 }
 
-/* As much as can be made again, as a share that can be typed. Off if that is nothing, or as good as a share that is listed. */
+/* The most recomputation that is possible, as a share that a user can type. Off if nothing can be recomputed, or if
+ * a listed share does nearly as much. */
 static car_status find_least_share(car_search *search, const car_choice *choice, car_recompute_config *out) {
     const double fineness = 1000, near = 0.95;
     const car_partition *partition = NULL;
@@ -308,7 +312,7 @@ done:
     return status;
 }
 
-/* Choices that differ in recomputation alone come one after another. */
+/* Reuses the last bound: choices that differ in recomputation only come one after another. */
 static car_status bound_plain(car_search *search, const car_choice *choice, car_candidate *out) {
     car_choice plain = *choice;
     car_status status = CAR_OK;
@@ -324,7 +328,7 @@ done:
     return status;
 }
 
-/* To find out what is made again takes a while: only where it may help. */
+/* Finding out what is recomputed takes time, so it is done only where it may help. */
 car_status car_search_bound(car_search *search, const car_choice *choice, car_candidate *out) {
     car_status status = CAR_OK;
     CAR_TRY(bound_plain(search, choice, out));

@@ -1,6 +1,7 @@
-/* What can be chosen, a row each: which values there are, given what rows above have chosen, and how one is applied.
+/* The dimensions of the search, one row each. A row lists the possible values, given what the rows above have
+ * chosen, and applies one of them.
  *
- * A row whose dimension means nothing for a choice gives one value, the neutral one. */
+ * If a dimension means nothing for a choice, its row lists a single neutral value. */
 #include <limits.h>
 
 #include "plan/internal.h"
@@ -10,7 +11,7 @@
 enum { MOST_VALUES = 256, MOST_WORKERS = 1 << 16, MOST_ACCUMULATED = 1 << 16 };
 
 typedef struct dimension {
-    /* Returns how many. */
+    /* Returns the number of values. */
     int (*values)(car_search *search, const car_choice *choice, int *values);
     void (*apply)(car_choice *choice, int value);
 } dimension;
@@ -22,8 +23,8 @@ static int one(int value, int *values) {
 
 /* ---- rule and placement ---------------------------------------------------------------------- */
 
-/* Whether another rule makes the same table in the one placement that this one is for. */
-static bool is_double(car_rule rule) {
+/* True if another rule makes the same table in the only placement that this one runs on. */
+static bool is_duplicate(car_rule rule) {
     const car_rule_entry *entry = car_rule_entry_of(rule);
     bool found = false;
     for (int r = 0; r < CAR_RULES; r++) {
@@ -42,7 +43,7 @@ static int list_rules(car_search *s, const car_choice *choice, int *values) {
     }
     for (int r = 0; r < CAR_RULES; r++) {
         bool late = car_rule_info_of((car_rule)r)->late != CAR_LATE_NEVER;
-        if (!(late && s->config->exact) && !is_double((car_rule)r)) {
+        if (!(late && s->config->exact) && !is_duplicate((car_rule)r)) {
             values[count++] = r;
         }
     }
@@ -57,9 +58,9 @@ static bool go_together(const car_search *s, car_rule rule, car_placement placem
     const car_rule_entry *entry = car_rule_entry_of(rule);
     const car_placement_class *class = car_placement_class_of(placement);
     if (class->info.one_process && s->config->cluster && !entry->info.in_turns) {
-        return false; /* one device has one micro-batch at a time */
+        return false; /* a device has one micro-batch at a time */
     }
-    /* It is another rule there, which is looked at under its own name. */
+    /* There it becomes another rule, which is tried under its own name. */
     bool renamed = class->in_line && entry->in_line && !s->config->fixed.rule;
     return (class->info.one_process || s->config->cluster) && (!entry->only || entry->only == class) && !renamed;
 }
@@ -88,8 +89,8 @@ static bool is_open(bool fixed, int given, int value) {
     return !fixed || given == value;
 }
 
-/* Divisors of the global batch for which there are enough devices. Where a rank may host several workers, the ranks
- * decide about that. */
+/* Divisors of the global batch for which there are enough devices. Where a rank may host several workers, list_ranks
+ * decides about that. */
 static int list_workers(car_search *s, const car_choice *choice, int *values) {
     const car_recommend_config *c = s->config;
     const car_placement_info *placement = car_placement_info_of(choice->plan.placement);
@@ -111,8 +112,8 @@ static void apply_workers(car_choice *choice, int value) {
     choice->plan.workers = value;
 }
 
-/* Whether to time a plan of so many micro-batches, with as many stages as workers, is more than a whole search may take. Where
- * all workers do the same at once one of them is simulated. */
+/* True if timing a plan with so many micro-batches, and as many stages as workers, would exceed the budget of a
+ * whole search. Where all workers do the same at once, only one is simulated. */
 static bool is_too_much(const car_choice *choice, int accumulated) {
     const double passes = 2, steps = 5;
     double workers = choice->plan.workers;
@@ -121,8 +122,8 @@ static bool is_too_much(const car_choice *choice, int accumulated) {
     return !alike && passes * steps * accumulated * workers * workers > CAR_SEARCH_EFFORT;
 }
 
-/* Divisors of a worker's samples of a step, each at least half as large again as the one before: plans in between differ
- * little. Where micro-batches take turns anyway, more workers are the same plan. */
+/* Divisors of a worker's samples per step, each at least half as large again as the one before, because plans in
+ * between differ little. Where micro-batches take turns anyway, this is the same plan with more workers. */
 static int list_accumulated(car_search *s, const car_choice *choice, int *values) {
     const car_recommend_config *c = s->config;
     int64_t samples = c->global_batch / choice->plan.workers;
@@ -148,8 +149,8 @@ static void apply_accumulated(car_choice *choice, int value) {
     choice->plan.accumulate = value;
 }
 
-/* Sums that travel do so once for each micro-batch, or once a step at the price of one more sum: where a plan can have
- * either, both are looked at. */
+/* Sums travel once per micro-batch, or once per step at the price of one more sum. Where a plan can have either,
+ * both are tried. */
 static int list_sum_orders(car_search *s, const car_choice *choice, int *values) {
     const car_recommend_config *c = s->config;
     const car_placement_info *placement = car_placement_info_of(choice->plan.placement);
@@ -174,7 +175,7 @@ static void apply_batch(car_choice *choice, int value) {
     choice->batch = value;
 }
 
-/* bf16 where it is known how fast that is; or where memory may ask for it, see car_search_is_waiting. */
+/* bf16 where its speed is known, or where memory may require it (see guesses_bf16). */
 static int list_precisions(car_search *s, const car_choice *choice, int *values) {
     const car_recommend_config *c = s->config;
     (void)choice;
@@ -190,8 +191,8 @@ static void apply_precision(car_choice *choice, int value) {
     choice->precision = (car_precision)value;
 }
 
-/* Up to four workers a rank: more of them is more to simulate and gains nothing. All of them on one rank is what
- * accumulation is for. */
+/* Up to four workers per rank: more would take longer to simulate and gain nothing. For all workers on one rank
+ * there is accumulation. */
 static int list_ranks(car_search *s, const car_choice *choice, int *values) {
     const car_recommend_config *c = s->config;
     int count = 0, workers = choice->plan.workers;
@@ -213,7 +214,7 @@ static void apply_ranks(car_choice *choice, int value) {
     choice->plan.ranks = value;
 }
 
-/* With one worker a rank neighbours are beside each other, as a cluster's devices are numbered. */
+/* With one worker per rank, neighbours are on neighbouring devices, as the cluster numbers them. */
 static int list_mappings(car_search *s, const car_choice *choice, int *values) {
     const car_recommend_config *c = s->config;
     if (!car_placement_maps_workers(choice->plan.placement)) {
@@ -236,14 +237,14 @@ const double car_search_shares[] = {0.5, 0.35, 0.25, 0.15};
 enum { SHARES = sizeof car_search_shares / sizeof car_search_shares[0] };
 const int car_search_share_count = SHARES;
 
-/* How activations are made again: nothing, what is cheap, as much as the stages allow, shares. */
+/* What is recomputed: nothing, what is cheap, as much as the stages allow, or down to one of the shares. */
 enum { RECOMPUTE_NOTHING, RECOMPUTE_CHEAP, RECOMPUTE_MOST, RECOMPUTE_SHARES };
 
 static int list_recomputations(car_search *s, const car_choice *choice, int *values) {
     int count = RECOMPUTE_SHARES + SHARES;
     (void)choice;
     if (s->config->fixed.recompute || s->available == 0) {
-        return one(0, values); /* where memory is enough, it only costs */
+        return one(0, values); /* if memory suffices, recomputation only costs time */
     }
     for (int n = 0; n < count; n++) {
         values[n] = n;
@@ -262,7 +263,7 @@ static void apply_recomputation(car_choice *choice, int value) {
     }
 }
 
-/* 1, 2, 4 and 8 stages a worker, as long as there are operations for them. */
+/* 1, 2, 4 and 8 stages per worker, as long as there are enough operations. */
 static int list_stages(car_search *s, const car_choice *choice, int *values) {
     const car_recommend_config *c = s->config;
     const car_subject *subject = NULL;
@@ -271,7 +272,7 @@ static int list_stages(car_search *s, const car_choice *choice, int *values) {
         return c->given.stages % workers == 0 ? one(c->given.stages, values) : 0;
     }
     if (car_search_find_subject(s, choice, &subject) != CAR_OK) {
-        return 0; /* the failure is found again where it is reported */
+        return 0; /* the failure occurs again where it is reported */
     }
     for (int k = 1; k <= 8; k *= 2) {
         if (k == 1 || (int64_t)k * workers <= subject->costs.count) {
@@ -305,7 +306,7 @@ static void apply_slack(car_choice *choice, int value) {
     choice->plan.freshness_slack = value;
 }
 
-/* ---- weights that go round ------------------------------------------------------------------- */
+/* ---- weights that travel --------------------------------------------------------------------- */
 
 static bool moves_weights(const car_choice *choice) {
     return car_placement_info_of(choice->plan.placement)->owned && car_rule_info_of(choice->plan.rule)->spaced &&
@@ -316,12 +317,13 @@ static int64_t size_of(const car_choice *choice) {
     return (int64_t)choice->plan.workers * choice->plan.accumulate * choice->stages;
 }
 
-/* Of a large plan only the ordinary form is looked at: to time or predict one takes a good part of the search. */
+/* For a large plan only the ordinary form is tried, because timing or predicting one takes a good part of the
+ * search. */
 static bool is_large(const car_choice *choice) {
     return size_of(choice) > 1 << 14;
 }
 
-/* One copy of a version takes longer and needs less. A slack would make it no smaller. */
+/* A single copy of each version is slower and needs less memory. A slack would not make it smaller. */
 static int list_copies(car_search *s, const car_choice *choice, int *values) {
     const car_recommend_config *c = s->config;
     if (!moves_weights(choice)) {
@@ -340,7 +342,7 @@ static void apply_copies(car_choice *choice, int value) {
     choice->plan.zero_copies = value;
 }
 
-/* How early two copies go: the least and its doubles. */
+/* How early two copies are sent: the smallest value and its doubles. */
 static int list_aheads(car_search *s, const car_choice *choice, int *values) {
     const car_recommend_config *c = s->config;
     int k = choice->stages / choice->plan.workers;

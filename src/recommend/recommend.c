@@ -1,4 +1,5 @@
-/* The search itself: bounds for all choices, times for those that may win, and which is the best of each kind. */
+/* The search itself. It bounds all choices, times those that may win, and finds the best of each kind (rule and
+ * placement). */
 #include "carousel/recommend.h"
 
 #include <math.h>
@@ -7,9 +8,10 @@
 #include "plan/machine.h"
 #include "recommend/search.h"
 
-/* Steps that differ by less are equally long: then other things decide. What could gain less is not timed. */
+/* Steps that differ by less than 1 % count as equally long, and other things decide. A choice that cannot gain more
+ * is not timed. */
 static const double worth = 0.99;
-static const double little_effort = 2e6; /* of all that is timed only to compare with */
+static const double little_effort = 2e6; /* for everything that is timed only for comparison */
 static const double far = 1.5;           /* times the best step */
 
 car_recommend_config car_recommend_config_default(void) {
@@ -51,14 +53,14 @@ static int compare_numbers(double a, double b) {
     return (a > b) - (a < b);
 }
 
-/* Bounds that differ by rounding only are equal. */
+/* Makes bounds equal that differ only by rounding. */
 static double round_bound(const car_candidate *c) {
     const double fineness = 1e6;
     return floor(fineness * log(car_candidate_bound(c)) + 0.5);
 }
 
-/* The most promising first. Of equal bounds the simplest: few workers, few micro-batches, few
- * stages, no slack. */
+/* The most promising first. Of equal bounds, the simplest comes first: few workers, few micro-batches, few stages,
+ * no slack. */
 static int compare_promise(const void *left, const void *right) {
     const car_candidate *a = left, *b = right;
     int order = compare_numbers(round_bound(a), round_bound(b));
@@ -105,8 +107,8 @@ done:
     return status;
 }
 
-/* How long a step takes, and what a device needs. Without a `rival` it is memory first, since nothing else of its kind is
- * known to fit; else time, and memory only if it is faster. */
+/* Finds how long a step takes and what a device needs. Without a `rival`, memory comes first, because nothing of
+ * this kind is known to fit. With one, time comes first, and memory only if the candidate is faster. */
 static car_status time_candidate(car_search *search, car_candidate *c, const car_candidate *rival) {
     bool one_process = car_placement_info_of(c->choice.plan.placement)->one_process;
     const car_subject *subject = NULL;
@@ -117,11 +119,11 @@ static car_status time_candidate(car_search *search, car_candidate *c, const car
     CAR_TRY(car_search_find_partition(search, &c->choice, &partition));
     CAR_TRY(car_search_find_subject(search, &c->choice, &subject));
     CAR_TRY(car_search_plan(search, &c->choice, subject, partition, &plan));
-    c->choice.plan.piece_bytes = car_plan_config_of(plan)->piece_bytes; /* what is timed is what is recommended */
+    c->choice.plan.piece_bytes = car_plan_config_of(plan)->piece_bytes; /* recommend exactly what was timed */
     if (one_process || !rival) {
         CAR_TRY(predict(search, plan, c, &step));
     }
-    if (one_process) { /* its time is part of the prediction */
+    if (one_process) { /* the prediction includes its time */
         c->timed = true;
         c->step = car_search_compute(subject, partition) * step;
         search->timed++;
@@ -136,7 +138,7 @@ done:
     return status;
 }
 
-/* The best of a kind so far, or of all; NULL if there is none that fits. */
+/* The best candidate of a kind so far, or (`kind` NULL) of all; NULL if none fits. */
 static const car_candidate *best_of(const car_search *search, const car_candidate *kind) {
     return kind ? search->best_of_kind[kind->choice.plan.rule][kind->choice.plan.placement] : search->best;
 }
@@ -146,12 +148,12 @@ static void keep_if_better(const car_candidate **best, const car_candidate *c) {
     *best = known && (!*best || c->step < (*best)->step) ? c : *best;
 }
 
-/* Whether bf16 is open, and nobody says how fast it is. */
+/* True if bf16 may be chosen and its speed is unknown. */
 static bool is_bf16_unknown(const car_recommend_config *config) {
     return config->cluster && config->cluster->bf16_flops <= 0 && !config->fixed.precision && !config->costs;
 }
 
-/* In bf16, of which nobody says how fast it is: looked at only if memory asks for it. */
+/* True for bf16 of unknown speed, which is tried only if memory requires it. */
 static bool is_unwanted(const car_search *search, const car_candidate *c) {
     return is_bf16_unknown(search->config) && !search->guesses_bf16 && c->choice.precision == CAR_PRECISION_BF16;
 }
@@ -189,16 +191,17 @@ done:
     return status;
 }
 
-/* `share`: of the effort of the whole search. */
+/* `share`: the share of the whole search's budget that may be spent. */
 static bool can_afford(const car_search *search, const car_candidate *c, double share) {
     bool smallest = search->effort <= 0 && c->effort <= search->least_effort;
-    bool more = is_bf16_unknown(search->config) && !search->guesses_bf16 && search->available > 0; /* may follow */
+    /* A second round may follow. */
+    bool more = is_bf16_unknown(search->config) && !search->guesses_bf16 && search->available > 0;
     double most = (more ? 0.5 : 1) * share * CAR_SEARCH_EFFORT;
     return search->config->thorough || smallest || search->effort + c->effort <= most;
 }
 
-/* First one of each kind, so that all can be compared: the first that fits, in the order of their promise. Of a kind that
- * cannot come near the best its bound says enough, unless it is timed at once. */
+/* First times one candidate of each kind, so that all can be compared: the first that fits, in order of promise. A
+ * kind that cannot come near the best is represented by its bound, unless timing it costs next to nothing. */
 static car_status time_kinds(car_search *search) {
     const double share = 0.5;
     car_status status = CAR_OK;
@@ -213,7 +216,7 @@ static car_status time_kinds(car_search *search) {
     return status;
 }
 
-/* Nothing that was looked at fits: what needs least by its bound may. */
+/* Nothing that was tried fits: tries the candidates with the lowest memory bounds. */
 static car_status time_smallest(car_search *search) {
     enum { TRIES = 4 };
     car_status status = CAR_OK;
@@ -232,7 +235,7 @@ static car_status time_smallest(car_search *search) {
     return status;
 }
 
-/* Then all that may gain something over the best. */
+/* Then times everything that may gain something over the best. */
 static car_status time_rest(car_search *search) {
     car_status status = CAR_OK;
     for (int n = 0; n < search->count && status == CAR_OK; n++) {
@@ -247,7 +250,7 @@ static car_status time_rest(car_search *search) {
     return status;
 }
 
-/* Last what may make a kind look better beside the best, while that costs little. */
+/* Finally times what may improve the best of another kind, while that costs little. */
 static car_status time_rivals(car_search *search) {
     double begun = search->effort;
     car_status status = CAR_OK;
@@ -289,17 +292,18 @@ static car_recommended row_of(const car_candidate *c) {
                              .gradient_delay = c->gradient_delay};
 }
 
-/* What speaks for a kind: a plan that fits and is timed, else one that was not timed, else the one that misses least. */
-static const car_candidate *face_of(const car_search *search, const car_candidate *kind) {
-    const car_candidate *face = best_of(search, kind), *open = NULL, *least = NULL;
-    for (int n = 0; n < search->count && !face; n++) {
+/* The candidate that represents a kind: one that fits and is timed, else one that was not timed, else the one that
+ * exceeds memory least. */
+static const car_candidate *representative_of(const car_search *search, const car_candidate *kind) {
+    const car_candidate *found = best_of(search, kind), *open = NULL, *least = NULL;
+    for (int n = 0; n < search->count && !found; n++) {
         const car_candidate *c = &search->candidates[n];
         if (car_search_is_same_kind(&c->choice, &kind->choice)) {
             open = is_left(search, c) && !open ? c : open;
             least = c->over_memory && !is_unwanted(search, c) && (!least || c->memory < least->memory) ? c : least;
         }
     }
-    return face ? face : open ? open : least;
+    return found ? found : open ? open : least;
 }
 
 static int lateness(const car_recommended *r) {
@@ -307,7 +311,7 @@ static int lateness(const car_recommended *r) {
     return late == CAR_LATE_NEVER ? 0 : late == CAR_LATE_PARTLY ? 1 : 2;
 }
 
-/* Whether `a` is to be preferred to `b`, both of which fit and are timed, and as fast as each other. */
+/* True if `a` is preferable to `b`, where both fit, are timed, and are equally fast. */
 static bool is_preferred(const car_recommended *a, const car_recommended *b) {
     if (lateness(a) != lateness(b)) {
         return lateness(a) < lateness(b);
@@ -315,7 +319,7 @@ static bool is_preferred(const car_recommended *a, const car_recommended *b) {
     if (a->choice.precision != b->choice.precision) {
         return a->choice.precision == CAR_PRECISION_FP32;
     }
-    if (a->choice.batch != b->choice.batch) { /* costs do not show it, but kernels are faster on larger ones */
+    if (a->choice.batch != b->choice.batch) { /* costs do not show it, but kernels are faster on larger micro-batches */
         return a->choice.batch > b->choice.batch;
     }
     return a->memory != b->memory ? a->memory < b->memory : a->devices < b->devices;
@@ -339,12 +343,12 @@ static car_reason reason_of(const car_recommendation *r, const car_recommended *
     if (!row->timed && worth * row->step <= best->step) {
         return CAR_REASON_SKIPPED;
     }
-    /* What makes it longer than the best: what it computes and carries at least, or what it waits on top. */
+    /* The reason why it is slower than the best: what it computes and sends at least, or the waiting on top of that. */
     double least = fmax(row->computes, row->links);
     if (!row->timed || row->step - least <= least - best->step) {
         return row->computes >= row->links ? CAR_REASON_COMPUTES : CAR_REASON_LINKS;
     }
-    const double busy = 0.5; /* of the busiest link: then it is what is waited for */
+    const double busy = 0.5; /* if the busiest link is busier than this, the wait is for it */
     return row->busiest > busy ? CAR_REASON_WAITS : CAR_REASON_IDLES;
 }
 
@@ -357,14 +361,14 @@ static int compare_rows(const void *left, const void *right) {
     return over_a ? compare_numbers(a->memory, b->memory) : compare_numbers(a->step, b->step);
 }
 
-/* The recommended one goes to the front. */
+/* Moves the recommended row to the front. */
 static void choose(car_recommendation *r) {
     int chosen = 0;
     for (int n = 0; n < r->count; n++) {
         r->rows[n].reason = is_over_memory(r, &r->rows[n]) ? CAR_REASON_MEMORY : CAR_REASON_BEST;
     }
     car_sort(r->rows, (size_t)r->count, sizeof *r->rows, compare_rows);
-    while (chosen + 1 < r->count && !r->rows[chosen].timed) { /* a bound is nothing to recommend */
+    while (chosen + 1 < r->count && !r->rows[chosen].timed) { /* a mere bound is not recommended */
         chosen++;
     }
     r->fits = r->rows[chosen].timed && r->rows[chosen].reason == CAR_REASON_BEST;
@@ -402,7 +406,7 @@ static car_status conclude(car_search *search, car_recommendation *out) {
         out->skipped += is_left(search, c) && may_win && !car_search_is_needless(search, c);
         if (first) {
             CAR_TRY(car_search_grow(search->context, &out->rows, out->count, &out->capacity, sizeof *out->rows));
-            out->rows[out->count++] = row_of(face_of(search, c));
+            out->rows[out->count++] = row_of(representative_of(search, c));
         }
     }
     out->timed = search->timed;

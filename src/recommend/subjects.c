@@ -1,5 +1,5 @@
-/* Models and partitions of a search: one graph for each size of micro-batch and precision, one partition for each of these and number of
- * stages. */
+/* The models and partitions of a search, cached: one graph for each micro-batch size and precision, one partition
+ * for each of these and number of stages. */
 #include <string.h>
 
 #include "carousel/correction.h"
@@ -98,7 +98,7 @@ car_status car_search_find_partition(car_search *search, const car_choice *choic
         .stages = choice->stages, .costs = &subject->costs, .recompute = choice->recompute};
     status = car_partition_create(subject->graph, &cut, &made);
     if (status == CAR_ERROR_ARGUMENT && choice->recompute.how == CAR_RECOMPUTE_SHARE &&
-        !search->config->fixed.recompute) { /* so little cannot be held with these stages: that is kept, too */
+        !search->config->fixed.recompute) { /* these stages cannot hold so little; that result is cached, too */
         car_context_clear_error(search->context);
         status = CAR_OK;
     }

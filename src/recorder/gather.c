@@ -1,8 +1,7 @@
-/* Records of several ranks come together: one clock, one place.
+/* Collects the records of several ranks on rank 0, and aligns their clocks.
  *
  *   rank 0   ---ask----o-----------now--->        offset = r's time - middle of (asked, answered)
- *   rank r             |answers with its time     known to half of the round trip; the fastest exchange counts
- */
+ *   rank r             |answers with its time     known to half of the round trip; the fastest exchange counts */
 #include <math.h>
 #include <string.h>
 
@@ -11,9 +10,9 @@
 
 enum { EXCHANGES = 32 };
 
-/* ---- one clock ------------------------------------------------------------------------------- */
+/* ---- aligning the clocks ---------------------------------------------------------------------- */
 
-/* Called by rank 0 and by rank `other`; rank 0 sees how far the other's clock is. */
+/* Called by rank 0 and by rank `other`; rank 0 measures the offset of the other's clock. */
 static car_status exchange(car_transport *transport, int other, double *offset, double *round_trip) {
     car_status status = CAR_OK;
     for (int e = 0; e < EXCHANGES; e++) {
@@ -42,7 +41,7 @@ car_status car_recorder_align(car_recorder *recorder, car_transport *transport) 
             CAR_TRY(exchange(transport, r, &known[0], &known[1]));
         }
         CAR_TRY(car_transport_hand_over(transport, 0, r, known, sizeof known));
-        if (rank == r) { /* what may as well be none is none: on one machine it is */
+        if (rank == r) { /* an offset within the error counts as none: on one machine there is none */
             own->offset = fabs(known[0]) > known[1] / 2 ? known[0] : 0;
             own->round_trip = known[1];
         }
@@ -51,9 +50,9 @@ done:
     return status;
 }
 
-/* ---- one place ------------------------------------------------------------------------------- */
+/* ---- gathering -------------------------------------------------------------------------------- */
 
-/* Sent before a journal: all ranks run the same program, so what follows is copied as it lies in memory. */
+/* Sent before a journal. All ranks run the same program, so the arrays that follow are copied as they are in memory. */
 typedef struct header {
     int tracks;
     int64_t lost;
@@ -80,7 +79,7 @@ static void shift(car_journal *journal) {
     }
 }
 
-/* Called by rank 0 and by `from`: an array that grows, the sender's or rank 0's empty one. */
+/* Called by rank 0 and by `from`: hands over an array, the sender's to an empty one of rank 0's. */
 static car_status hand_over_array(car_recorder *recorder, car_transport *transport, int from, void *array, int *count,
                                   int *capacity, size_t size) {
     void *data = NULL;

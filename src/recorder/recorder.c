@@ -1,11 +1,11 @@
-/* Notes what the threads of a process do; see recorder.h. */
+/* Records what the threads of a process do; see recorder.h. */
 #include "recorder/recorder.h"
 
 static const size_t default_bytes = (size_t)256 << 20;
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and destroying ------------------------------------------------------------------ */
 
-/* Of a track's share of memory most goes to operations; there are several in a task. */
+/* Most of a track's share of memory goes to operations, because a task has several. */
 static void set_bounds(car_recorder *recorder) {
     size_t all = recorder->config.most_bytes ? recorder->config.most_bytes : default_bytes;
     size_t share = all / (size_t)(recorder->journals[0].track_count + 1);
@@ -89,9 +89,9 @@ int64_t car_recorder_lost(const car_recorder *recorder) {
     return lost;
 }
 
-/* ---- noting ---------------------------------------------------------------------------------- */
+/* ---- recording -------------------------------------------------------------------------------- */
 
-/* With the arena's lock, which guards the changes. */
+/* Called with the arena's lock, which guards the changes. */
 static void note_change(void *user, car_memory category, double when, size_t live) {
     car_recorder *recorder = user;
     car_journal *own = recorder->journals;
@@ -108,8 +108,8 @@ car_track *car_recorder_track(car_recorder *recorder, int thread) {
     return recorder && thread < recorder->journals[0].track_count ? &recorder->journals[0].tracks[thread] : NULL;
 }
 
-/* By slots rather than steps: the sum of a step may still be on its way two steps later. A step's forwards and backwards
- * take two periods of the clock. */
+/* Decides by slots instead of steps, because the sum of a step may still be in flight two steps later. A step's
+ * forwards and backwards take two periods of the clock. */
 bool car_recorder_wants(car_recorder *recorder, const car_plan *plan, int64_t slot) {
     if (!recorder || recorder->first_step >= recorder->end_step) {
         return false;
@@ -127,7 +127,7 @@ static bool is_same(const car_task *a, const car_task *b) {
     return a->kind == b->kind && a->micro_batch == b->micro_batch && a->stage == b->stage && a->step == b->step;
 }
 
-/* A record with holes would mislead: what has no room once ends the track. */
+/* A record with holes would mislead, so a track ends with the first task that does not fit. */
 static bool has_room(car_track *track) {
     car_recorder *recorder = track->recorder;
     track->full = track->full || (size_t)track->span_count >= recorder->most_spans ||

@@ -1,16 +1,16 @@
-/* TensorBoard's event files; see carousel/events.h.
+/* Writes TensorBoard's event files; see carousel/events.h.
  *
  *   record   length as 8 bytes, checksum of those 8, the message, checksum of the message; little endian
  *   Event    1: wall time (double), 2: step (int64), 3: version (string), 5: summary, 7: session log
  *   Summary  1: value, repeated: 1: tag (string), 2: the number (float)
- *   Session  1: status, 1 being "start" */
+ *   Session  1: status, where 1 means "start" */
 #include "carousel/events.h"
 
 #include <string.h>
 
 #include "carousel/convention.h"
 
-enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* how a field is stored */
+enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* the storage type of a field */
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
@@ -52,7 +52,7 @@ static size_t put_head(uint8_t *out, double seconds, int64_t step) {
 
 /* ---- the handle ------------------------------------------------------------------------------ */
 
-/* A record begins with a length and its checksum; fields other than the summary take less than SMALL bytes. */
+/* A record begins with a length and its checksum. All fields except the summary together take less than SMALL bytes. */
 enum { HEAD = 12, TAIL = 4, SMALL = 64 };
 
 struct car_events {
@@ -100,7 +100,7 @@ done:
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* CRC-32C, then rotated and shifted, as the format wants it. */
+/* CRC-32C, then rotated and shifted as the format requires. */
 static uint32_t checksum(const uint8_t *bytes, size_t count) {
     uint32_t crc = 0xffffffffu;
     for (size_t b = 0; b < count; b++) {
@@ -113,7 +113,7 @@ static uint32_t checksum(const uint8_t *bytes, size_t count) {
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* Around a message that lies HEAD bytes into the record. */
+/* Completes a record around a message that starts HEAD bytes into it. */
 static size_t close_record(uint8_t *record, size_t length) {
     put_fixed(record, length, 8);
     put_fixed(record + 8, checksum(record, 8), 4);

@@ -1,4 +1,4 @@
-/* A stream of JSON; see json.h. */
+/* Writes JSON as a stream; see json.h. */
 #include "report/json.h"
 
 #include <stdarg.h>

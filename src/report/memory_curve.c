@@ -1,4 +1,4 @@
-/* Live bytes over time; see memory_curve.h. */
+/* Computes live activation bytes over time; see memory_curve.h. */
 #include "report/memory_curve.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static int compare_samples(const void *left, const void *right) {
     return (a->when > b->when) - (a->when < b->when);
 }
 
-/* An operation's buffers are there when it starts, and what nobody reads again is gone when it ends. */
+/* An operation's buffers exist from its start. What nobody reads again is gone at its end. */
 static car_status add_track(car_context *context, const car_track *track, int rank, car_samples *out) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_grow(context, &out->samples, &out->capacity,
@@ -64,7 +64,8 @@ done:
     return status;
 }
 
-/* Of the levels from..to-1 the first, the least, the greatest and the last, in their order; returns how many. */
+/* Of the levels from .. to-1, keeps the first, the smallest, the largest and the last, in their order. Returns how
+ * many. */
 static int keep_extremes(const car_level *levels, int from, int to, car_level *out) {
     int least = from, greatest = from, kept = 0;
     for (int k = from; k < to; k++) {
@@ -80,7 +81,7 @@ static int keep_extremes(const car_level *levels, int from, int to, car_level *o
     return kept;
 }
 
-/* In place: what is kept of a piece is never more than the piece. */
+/* Works in place: a piece never keeps more levels than it has. */
 static void thin(car_levels *levels, int most) {
     int pieces = most / 4, kept = 0, count = levels->count;
     for (int p = 0; p < pieces; p++) {
@@ -98,7 +99,7 @@ car_status car_levels_create(const car_record *record, const car_samples *sample
                              car_levels *out) {
     car_context *context = record->recorder->context;
     size_t ranks = (size_t)record->recorder->journal_count;
-    size_t batches = (size_t)car_plan_micro_batches(record->plan); /* gpipe holds several of a worker's */
+    size_t batches = (size_t)car_plan_micro_batches(record->plan); /* gpipe holds several of a worker's micro-batches */
     size_t *held = NULL, sum = 0;
     car_status status = CAR_OK;
     *out = (car_levels){0};

@@ -1,22 +1,22 @@
-/* Live activation bytes over time, from what micro-batches held at their operations. */
+/* Live activation bytes over time, from what micro-batches held at each recorded operation. */
 #ifndef CAR_REPORT_MEMORY_CURVE_H
 #define CAR_REPORT_MEMORY_CURVE_H
 
 #include "report/record.h"
 
-/* From `when` on, a micro-batch holds so much on a rank. */
+/* From `when` on, a micro-batch holds this many bytes on a rank. */
 typedef struct car_sample {
     double when;
     size_t bytes;
-    int number, rank; /* of a micro-batch in its step */
+    int number, rank; /* number: the micro-batch's number in its step */
 } car_sample;
 
 typedef struct car_samples {
-    car_sample *samples; /* in order of time */
+    car_sample *samples; /* sorted by time */
     int count, capacity;
 } car_samples;
 
-/* From `when` on, so many bytes are alive. */
+/* From `when` on, this many bytes are alive. */
 typedef struct car_level {
     double when;
     size_t bytes;
@@ -31,8 +31,9 @@ typedef struct car_levels {
 car_status car_samples_create(const car_record *record, car_samples *out);
 void car_samples_release(const car_record *record, car_samples *samples);
 
-/* What was held in the time that is shown: by one worker over all ranks, on one rank, or (both CAR_NONE) altogether.
- * Begins with what was alive at the zero. At most `most` levels: of what lies close together the extremes stay. */
+/* The bytes held during the time that is shown: by one worker over all ranks, on one rank, or (both CAR_NONE) by
+ * everything. Begins with what was alive at the zero. Has at most `most` levels; where they are dense, only the
+ * extremes remain. */
 car_status car_levels_create(const car_record *record, const car_samples *samples, int worker, int rank, int most,
                              car_levels *out);
 void car_levels_release(const car_record *record, car_levels *levels);

@@ -1,8 +1,8 @@
-/* The page of runs: reads their directories, puts what they hold into the template as one JSON object, and writes it.
+/* Writes the report page: reads the run directories, puts their content into the template as one JSON object, and
+ * writes the file.
  *
- * The template has two places to fill, {{title}} and {{data}}. The data stands in a script element that browsers do
- * not execute; the only text that could end such an element begins with '<', so that character is written as an
- * escape of JSON, which means the same. */
+ * The template has two placeholders, {{title}} and {{data}}. The data is in a script element that browsers do not
+ * execute. Only text that begins with '<' could end such an element, so that character is written as a JSON escape. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,10 +22,10 @@ typedef struct run_reader {
     car_context *context;
     const char *directory;
     cJSON *run, *notes;
-    int found; /* files */
+    int found; /* number of files found */
 } run_reader;
 
-/* Says it in the page, and to who asked for the report. */
+/* Adds a note to the page, and logs it as a warning. */
 static car_status note(run_reader *r, const char *file, const char *what) {
     char line[512];
     snprintf(line, sizeof line, "%s %s", file, what);
@@ -33,7 +33,7 @@ static car_status note(run_reader *r, const char *file, const char *what) {
     return car_run_append(r->context, r->notes, cJSON_CreateString(line));
 }
 
-/* `without` is what to say if the file is missing; NULL: nothing. */
+/* `without`: the note to add if the file is missing; NULL: none. */
 static car_status read_object(run_reader *r, const char *file, const char *key, const char *without) {
     bool timeline = strcmp(key, "timeline") == 0;
     char *path = NULL;
@@ -60,7 +60,7 @@ done:
     return status;
 }
 
-/* Lines that cannot be read do not keep the others from being shown. */
+/* Damaged lines do not keep the others from being shown. */
 static car_status note_damage(run_reader *r, const char *file, const car_run_lines *lines) {
     char what[160];
     snprintf(what, sizeof what, "has %lld damaged %s, left out; the first is line %lld", (long long)lines->damaged,
@@ -70,7 +70,7 @@ static car_status note_damage(run_reader *r, const char *file, const car_run_lin
 
 typedef car_status (*lines_function)(car_context *context, const char *path, car_run_lines *lines, cJSON **out);
 
-/* `without` is what to say if the file is missing; NULL: nothing. */
+/* `without`: the note to add if the file is missing; NULL: none. */
 static car_status read_lines(run_reader *r, const char *file, const char *key, lines_function read,
                              const char *without) {
     char *path = NULL;
@@ -120,7 +120,7 @@ static car_status read_files(run_reader *r) {
     CAR_TRY(read_object(r, "summary.json", "summary", "is missing: the run has not ended yet, or was killed"));
     CAR_TRY(read_lines(r, "metrics.jsonl", "metrics", car_run_read_metrics, "is missing: no curves"));
     CAR_TRY(read_lines(r, "evaluations.jsonl", "evaluations", car_run_read_evaluations, NULL));
-    CAR_TRY(read_object(r, "confusion.json", "confusion", NULL)); /* only image models that were evaluated have it */
+    CAR_TRY(read_object(r, "confusion.json", "confusion", NULL)); /* only evaluated image models have it */
     CAR_TRY(read_object(r, "timeline.json", "timeline",
                         "is missing: no schedule, memory over time, bytes per slot or partition"));
     if (r->found == 0) {
@@ -152,7 +152,7 @@ done:
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* A path's last part, without slashes at its end. Paths like ".." have none that says anything. */
+/* The last part of a path, without trailing slashes. For paths like ".." it says nothing. */
 static const char *last_part(const char *path, int *length) {
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/') {
@@ -166,7 +166,7 @@ static const char *last_part(const char *path, int *length) {
     return path + begin;
 }
 
-/* Whether last parts tell all directories apart; else they are called by their paths. */
+/* True if the last parts tell all directories apart. Otherwise runs are named by their paths. */
 static bool last_parts_differ(const char *const *directories, int count) {
     for (int a = 0; a < count; a++) {
         int length = 0;
@@ -287,7 +287,7 @@ car_status car_report_live_page(car_context *context, const char *const *directo
         goto done;
     }
     status = read_runs(context, directories, count, runs, &names);
-    car_status named = car_text_finish(&names, &all_names); /* in any case: it also releases */
+    car_status named = car_text_finish(&names, &all_names); /* always, because it also releases */
     CAR_TRY(status);
     CAR_TRY(named);
     CAR_TRY(car_run_add(context, root, "carousel_report", cJSON_CreateNumber(PAGE_VERSION)));

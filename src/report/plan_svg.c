@@ -1,4 +1,5 @@
-/* The figure of a plan: grids above, activation memory below, data parallelism beside the cycle on one scale. */
+/* Draws the figure of a plan: grids above, activation memory below, with data parallelism beside the cycle on one
+ * scale. */
 #include "carousel/report.h"
 
 #include <math.h>
@@ -8,19 +9,19 @@
 #include "carousel/predict.h"
 #include "report/svg.h"
 
-/* Where things are, in units of the viewBox. */
+/* The layout, in units of the viewBox. */
 enum {
     WIDTH = 1200,
     HEIGHT = 760,
-    LEFT = 92,   /* of the first panel's chart */
-    RIGHT = 676, /* of the second's */
+    LEFT = 92,   /* left edge of the first panel's chart */
+    RIGHT = 676, /* left edge of the second panel's chart */
     CHART_WIDTH = 484,
     GRID_TOP = 124,
-    GRID_MOST = 184, /* height of a grid */
+    GRID_MOST = 184, /* the largest height of a grid */
     MEMORY_BOTTOM = 648,
-    LEAST_PASSES = 2, /* micro-batches of a worker that are shown: those of a step, within these bounds */
+    LEAST_PASSES = 2, /* bounds on the micro-batches of a worker that are shown: normally those of a step */
     MOST_PASSES = 4,
-    FROM_STEP = 2 /* the first steps fill the cycle */
+    FROM_STEP = 2 /* the first steps only fill the cycle */
 };
 
 enum { MOST_WORKERS = 32, MOST_STAGES = 128, SAMPLES = 960 };
@@ -30,12 +31,12 @@ typedef struct figure {
     const car_partition *partition;
     const car_plan *cycle;
     const car_plan *dp;
-    int workers, stages, each; /* each: micro-batches of a worker in a step */
-    int passes;                /* micro-batches of a worker that are shown */
+    int workers, stages, each; /* each: micro-batches of a worker per step */
+    int passes;                /* number of micro-batches of a worker that are shown */
     double row_height, grid_bottom, memory_top;
     double dp_peak, cycle_peak, limit; /* bytes */
-    double limit_without;              /* recomputation; 0: there is none */
-    double unit, top, tick;            /* of the axis: bytes in its unit, its end and its ticks in that unit */
+    double limit_without;              /* the limit without recomputation; 0: nothing is recomputed */
+    double unit, top, tick;            /* the axis: bytes per unit; its end and its tick distance in that unit */
     const char *unit_name;
 } figure;
 
@@ -66,7 +67,7 @@ static double slot_width(const figure *f) {
     return (double)CHART_WIDTH / (double)slots_shown(f);
 }
 
-/* `number`: of the micro-batch in its step. */
+/* `number`: the micro-batch's number in its step. */
 static void draw_cell(const figure *f, const panel *p, int64_t slot, int number, int stage, bool backward) {
     double wide = slot_width(f), x = p->left + (double)(slot - FROM_STEP * car_plan_period(p->plan)) * wide;
     double y = GRID_TOP + number % f->workers * f->row_height;
@@ -82,7 +83,7 @@ static void draw_cell(const figure *f, const panel *p, int64_t slot, int number,
         car_svg_label(f->svg, x + wide / 2, y + f->row_height / 2 + size * 0.36, style, "%d%s", stage,
                       backward ? "′" : "");
     }
-    /* A corner for weights of the step before: what the rules differ in. */
+    /* A corner marks weights of the previous step: this is where the rules differ. */
     if (car_plan_delay(p->plan, number, stage) && wide >= 5) {
         double side = fmin(wide / 3, 7), inset = wide >= 14 ? 2 : 0;
         car_text_add(f->svg, "<path d=\"M%.2f %.2fh%.2fv%.2fz\" fill=\"#%06x\"/>\n", x + wide - gap / 2 - side - inset,
@@ -121,7 +122,7 @@ static void draw_grid(const figure *f, const panel *p) {
     draw_axis(f, p);
 }
 
-/* Stages as a strip of swatches, forward above backward. */
+/* Draws the stages as a strip of swatches, forward above backward. */
 static void draw_stage_legend(const figure *f) {
     double y = f->grid_bottom + 50, x = LEFT, wide = fmin(26, 430.0 / f->stages);
     car_svg_label(f->svg, x - 10, y + 11, at_end, "forward");
@@ -145,7 +146,7 @@ static void draw_stage_legend(const figure *f) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* The last event that begins not after a share of the step. */
+/* The last event that begins at or before a point of the step. */
 static int event_at(const car_curve *curve, double share) {
     int low = 0, high = curve->events - 1;
     while (low < high) {
@@ -159,7 +160,7 @@ static int event_at(const car_curve *curve, double share) {
     return low;
 }
 
-/* The most that a micro-batch holds in a small interval, given as shares of its step: some events are shorter than a
+/* The most that a micro-batch holds in a small interval, given as shares of its step. Some events are shorter than a
  * point of the drawing, and the peak may be among them. */
 static double most_bytes(const car_curve *curve, double from, double to) {
     size_t most = 0;
@@ -184,7 +185,7 @@ static double bytes_in_sample(const figure *f, const panel *p, int count, int sa
         all += most_bytes(&f->partition->curve, share, share + wide * (1 - 1e-9));
         sum = i < count ? all : sum;
     }
-    /* Peaks of two workers in one sample need not coincide; the sum never exceeds the exact peak. */
+    /* The peaks of two workers in one sample need not coincide, but the sum never exceeds the exact peak. */
     return all > peak ? sum * peak / all : sum;
 }
 
@@ -192,7 +193,7 @@ static double y_of(const figure *f, double bytes) {
     return MEMORY_BOTTOM - bytes / f->unit / f->top * (MEMORY_BOTTOM - f->memory_top);
 }
 
-/* The sum over workers 0 .. count-1 as the outline of an area, from left to right. */
+/* Draws the sum over workers 0 .. count-1 as the outline of an area, from left to right. */
 static void add_outline(const figure *f, const panel *p, int count) {
     double last = NAN;
     for (int s = 0; s < SAMPLES; s++) {
@@ -208,7 +209,7 @@ static void add_outline(const figure *f, const panel *p, int count) {
 }
 
 static void draw_areas(const figure *f, const panel *p) {
-    /* From the whole down, so that each worker covers what is not its own. */
+    /* From the whole sum down, so that each worker's area covers the ones above it. */
     for (int count = f->workers; count >= 1; count--) {
         car_colour fill = car_colour_worker(f->workers > 1 ? (count - 1.0) / (f->workers - 1) : 0);
         car_text_add(f->svg, "<path d=\"");
@@ -240,7 +241,7 @@ static void draw_scale(const figure *f, const panel *p) {
                  p->left - 56, (f->memory_top + MEMORY_BOTTOM) / 2, CAR_FAINT, f->unit_name);
 }
 
-/* A level with its label, which stands on paper of its own below the line: areas are there. */
+/* Draws a level with its label. Below the line the label gets a white background, because there are areas behind it. */
 static void draw_level(const figure *f, const panel *p, double bytes, const char *dash, bool below, const char *label) {
     double y = y_of(f, bytes), text_y = below ? y + 18 : y - 7;
     car_svg_style style = {12.5, CAR_INK, CAR_ANCHOR_END, true};
@@ -298,7 +299,7 @@ static void draw_worker_legend(const figure *f) {
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-/* The unit that keeps a number of bytes short. */
+/* Chooses the unit that keeps a number of bytes short. */
 static const char *choose_unit(double bytes, double *unit) {
     static const char *const names[] = {"B", "kB", "MB", "GB", "TB"};
     int name = 0;
@@ -308,7 +309,7 @@ static const char *choose_unit(double bytes, double *unit) {
     return names[name];
 }
 
-/* About four ticks of 1, 2 or 5 times a power of ten. */
+/* Chooses about four ticks at 1, 2 or 5 times a power of ten. */
 static void choose_scale(figure *f) {
     double highest = fmax(fmax(f->dp_peak, f->limit_without), 1);
     f->unit_name = choose_unit(highest, &f->unit);

@@ -1,21 +1,21 @@
-/* Reads a recorder; see record.h. */
+/* Extracts from a recorder what the reports need; see record.h. */
 #include "report/record.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- which part ------------------------------------------------------------------------------ */
+/* ---- choosing the part to show ------------------------------------------------------------------ */
 
 bool car_record_shows(const car_record *record, const car_span *span) {
     return span->end > record->begin && span->start < record->end;
 }
 
-/* What is looked for in all tasks that were recorded. */
+/* What is collected over all recorded tasks. */
 typedef struct extent {
     double begin, end;             /* of the tasks that count */
-    bool has_earlier, has_later;   /* forwards and backwards of other steps */
-    int64_t first_slot, last_slot; /* of the steps' forwards and backwards */
+    bool has_earlier, has_later;   /* true if there are forwards and backwards of other steps */
+    int64_t first_slot, last_slot; /* of the forwards and backwards of the shown steps */
 } extent;
 
 static void note_steps(const car_record *record, const car_span *span, extent *e) {
@@ -31,8 +31,8 @@ static void note_steps(const car_record *record, const car_span *span, extent *e
     }
 }
 
-/* Forwards and backwards belong to their step, all else to its slot: a sum that is still on its way does not make the
- * time longer. Where a run begins or ends, what comes before or after belongs to it too. */
+/* A forward or backward belongs to its step. Any other task belongs to its slot, so that a sum still in flight does
+ * not extend the time. At the beginning or end of a run, everything before or after belongs to it, too. */
 static void note_times(const car_record *record, const car_span *span, extent *e) {
     const car_task *task = &span->task;
     bool own = car_task_computes(task)
@@ -119,7 +119,7 @@ static int compare(int64_t a, int64_t b) {
     return (a > b) - (a < b);
 }
 
-/* By what is carried and between whom; the same cargo may go the same way twice, first in first out. */
+/* Compares what is carried and between whom. The same cargo may go the same way twice, first in, first out. */
 static int compare_messages(const end_of_message *a, const end_of_message *b) {
     const car_task *s = &a->span->task, *t = &b->span->task;
     const int64_t left[] = {a->from, a->to, s->tag, s->cargo, s->bundle, s->stage, s->micro_batch, s->step, s->version};
@@ -143,7 +143,7 @@ static int compare_flights(const void *left, const void *right) {
     return (a->sent > b->sent) - (a->sent < b->sent);
 }
 
-/* All sends, or all receives, that were recorded. */
+/* Lists all recorded sends, or all receives. */
 static car_status list_ends(const car_recorder *recorder, car_task_kind kind, end_list *list) {
     car_status status = CAR_OK;
     for (int r = 0; r < recorder->journal_count; r++) {
@@ -169,7 +169,7 @@ done:
     return status;
 }
 
-/* Clocks agree to some microseconds; what arrives does not arrive before it was sent. */
+/* Clocks agree only to some microseconds, but nothing arrives before it was sent. */
 static double arrival_of(const end_of_message *send, const end_of_message *receive) {
     return receive ? fmax(receive->span->arrived, send->span->end) : 0;
 }

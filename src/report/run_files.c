@@ -1,4 +1,4 @@
-/* Files of JSON in a run directory, with errors that say where: see page.h. */
+/* Reads JSON files of a run directory, with errors that say where the mistake is: see page.h. */
 #include <ctype.h>
 #include <errno.h>
 #include <string.h>
@@ -15,7 +15,7 @@ car_status car_run_path(car_context *context, const char *directory, const char 
     return car_text_finish(&text, out);
 }
 
-/* Maps a file that may be missing; then `out` is all zero. */
+/* Maps a file. If it is missing, `out` is all zero. */
 static car_status open_if_there(car_context *context, const char *path, car_mapped *out) {
     *out = (car_mapped){0};
     if (access(path, F_OK) != 0 && errno == ENOENT) {
@@ -24,7 +24,7 @@ static car_status open_if_there(car_context *context, const char *path, car_mapp
     return car_mapped_open(context, path, out);
 }
 
-/* ---- where it ceases to be JSON -------------------------------------------------------------- */
+/* ---- finding the mistake in JSON ---------------------------------------------------------------- */
 
 typedef struct place {
     int64_t line, column; /* from 1 */
@@ -39,7 +39,8 @@ static place place_of(const char *text, size_t offset) {
     return at;
 }
 
-/* `text` has `size` bytes, and the mistake is about `offset` of it. cJSON stops in the middle of words that it does not know, and at the last character of what ends too early. */
+/* Fails with the position of a mistake near `offset` in the text. cJSON stops in the middle of an unknown word, and
+ * at the last character of a text that ends too early, so the offset is corrected for both. */
 static car_status fail_at(car_context *context, const char *path, const char *text, size_t size, size_t offset) {
     char near[24] = "";
     bool end = offset + 1 >= size;
@@ -64,7 +65,7 @@ static size_t skip_blanks(const char *text, size_t size, size_t offset) {
     return offset;
 }
 
-/* The value that `text` is, with nothing but blanks behind it; NULL with the offset of the mistake. */
+/* Parses a value that only blanks may follow. Returns NULL and the offset of the mistake if it cannot. */
 static cJSON *parse(const char *text, size_t size, size_t *mistake) {
     const char *end = NULL;
     cJSON *value = cJSON_ParseWithLengthOpts(text, size, &end, false);
@@ -77,7 +78,7 @@ static cJSON *parse(const char *text, size_t size, size_t *mistake) {
     return value;
 }
 
-/* ---- whole files and lines ------------------------------------------------------------------- */
+/* ---- files and lines -------------------------------------------------------------------------- */
 
 car_status car_run_read_object(car_context *context, const char *path, cJSON **out) {
     car_mapped file = {0};
@@ -109,7 +110,7 @@ typedef struct line_reader {
     car_run_lines *result;
 } line_reader;
 
-/* `whole`: the line has its end. */
+/* `whole`: the line ends with a newline. */
 static car_status read_line(line_reader *reader, const char *text, size_t size, int64_t number, bool whole) {
     size_t mistake = 0;
     if (skip_blanks(text, size, 0) == size) {
@@ -165,7 +166,7 @@ done:
     return status;
 }
 
-/* ---- putting together ------------------------------------------------------------------------ */
+/* ---- building the result ---------------------------------------------------------------------- */
 
 static car_status settle(car_context *context, bool taken, cJSON *item) {
     if (taken) {

@@ -1,8 +1,8 @@
-/* metrics.jsonl and evaluations.jsonl for the page: see page.h.
+/* Reads metrics.jsonl and evaluations.jsonl for the page: see page.h.
  *
- * A long run has more steps than a chart has pixels. So neighbouring steps make one point, with the mean, the least
- * and the largest of their losses: the mean is what a curve shows, and no outlier is lost. A point's step is the mean
- * of its steps; the first and the last step of the run stand beside the points. */
+ * A long run has more steps than a chart has pixels. So consecutive steps are combined into one point with the mean,
+ * the minimum and the maximum of their losses: the curve shows the mean, and no outlier is lost. The step of a point
+ * is the mean of its steps. The first and last step of the run are stored besides the points. */
 #include <math.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ enum { STEP, LOSS, LOSS_MIN, LOSS_MAX, LR, NORM, SECONDS, SERIES };
 static const char *const series_names[SERIES] = {"step", "loss",          "loss_min", "loss_max",
                                                  "lr",   "gradient_norm", "seconds"};
 
-/* One point to be. */
+/* A point while it is being accumulated. */
 typedef struct bucket {
     int64_t lines, losses, norms;
     double steps, loss, least, most, norm, lr, seconds;
@@ -20,12 +20,12 @@ typedef struct bucket {
 
 typedef struct metrics_reader {
     car_context *context;
-    int64_t width, lines; /* lines in a point; lines read */
+    int64_t width, lines; /* width: lines per point; lines: lines read */
     double first_step, last_step;
     int64_t skipped, not_finite;
     bucket now;
     int points;
-    double *values; /* SERIES rows of CAR_RUN_POINTS; what is not finite becomes null */
+    double *values; /* SERIES rows of CAR_RUN_POINTS; values that are not finite become null */
 } metrics_reader;
 
 /* ---- metrics --------------------------------------------------------------------------------- */
@@ -143,7 +143,7 @@ done:
 
 typedef struct evaluations_reader {
     car_context *context;
-    cJSON *array, *last; /* last: the newest, if it is not in the array */
+    cJSON *array, *last; /* last: the newest one, if it is not in the array */
     int64_t lines, width;
 } evaluations_reader;
 
@@ -152,7 +152,7 @@ static void begin_evaluations(void *user, int64_t lines) {
     reader->width = width_for(lines);
 }
 
-/* Of very many, every so many-th; and the last, which is the result. */
+/* Of very many evaluations, keeps every width-th and the last, which is the result. */
 static car_status take_evaluation(void *user, const cJSON *object, bool *sound) {
     evaluations_reader *reader = user;
     if (!isfinite(number_of(object, "step"))) {
@@ -165,7 +165,7 @@ static car_status take_evaluation(void *user, const cJSON *object, bool *sound) 
     if (reader->lines++ % reader->width == 0 || !copy) {
         return car_run_append(reader->context, reader->array, copy);
     }
-    reader->last = copy; /* which one is the last is known at the end: damaged lines may follow */
+    reader->last = copy; /* only at the end is it known to be the last: damaged lines may follow */
     return CAR_OK;
 }
 

@@ -1,8 +1,8 @@
-/* Whether timeline.json is one that the page can draw: see page.h.
+/* Checks that the page can draw a timeline.json: see page.h.
  *
- * The page's script trusts what it is given, so everything that it indexes by or loops over is looked at here, where
- * there is somebody to tell. Fields that are missing are fine, the page leaves out what it cannot draw; fields of
- * another kind are not. */
+ * The page's script trusts its data. So everything that it uses as an index or loops over is checked here, where an
+ * error can be reported. Missing fields are fine, because the page leaves out what it cannot draw; fields of the
+ * wrong type are not. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,11 +11,11 @@
 
 enum { KNOWN_VERSION = 1 };
 
-/* Places in a task and in a message. */
+/* Indices in a task and in a message. */
 enum { TASK_START, TASK_END, TASK_LANE, TASK_KIND, TASK_WORKER, TASK_STAGE, TASK_STEP, TASK_VERSION, TASK_FIELDS = 9 };
 enum { MESSAGE_FIELDS = 7, POINT_FIELDS = 2 };
 
-/* So that a mistake in a file cannot make a page that no browser opens. */
+/* Limits the size, so that a mistake in a file cannot make a page that no browser opens. */
 static const double most_lanes = 4096;
 
 typedef struct checker {
@@ -44,7 +44,7 @@ static bool is_finite(const cJSON *item) {
     return cJSON_IsNumber(item) && isfinite(item->valuedouble);
 }
 
-/* An array of at least `fields` numbers; the first eight of them are put into `values`. */
+/* Reads an array of at least `fields` numbers; puts the first eight into `values`. */
 static bool read_row(const cJSON *row, int fields, double values[8]) {
     int f = 0;
     const cJSON *item = NULL;
@@ -115,7 +115,7 @@ static car_status check_tasks(const checker *c, const cJSON *tasks) {
     return CAR_OK;
 }
 
-/* A list of lists of rows of `fields` numbers, or of such rows if `depth` is 1. */
+/* Checks a list of rows of `fields` numbers (`depth` 1), or a list of such lists. */
 static car_status check_rows(const checker *c, const cJSON *list, const char *name, int depth, int fields) {
     const cJSON *item = NULL;
     double values[8];

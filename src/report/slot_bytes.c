@@ -1,13 +1,14 @@
-/* Bytes per slot; see slot_bytes.h. */
+/* Computes the bytes sent in each slot; see slot_bytes.h. */
 #include "report/slot_bytes.h"
 
 #include <math.h>
 
 enum { STEADY_WINDOW = 3, STEADY_STEPS = 1000 };
 
-static const int64_t few_enough = 1 << 22; /* devices times stages, to be walked */
+static const int64_t few_enough = 1 << 22; /* devices times stages: larger plans are not walked */
 
-/* A collective of b bytes over g ranks makes each send b * (g-1)/g, to all twice that: the least there is. */
+/* In a collective of b bytes over g ranks each rank sends b * (g-1)/g, twice that if all get the result: the
+ * minimum. */
 static double bytes_sent(const car_plan *plan, const car_task *task) {
     double bytes = (double)car_plan_task_bytes(plan, task);
     int group = car_plan_stage_ranks(plan, task->stage);
@@ -40,7 +41,7 @@ done:
     return status;
 }
 
-/* When worker 0 began a step; NaN if that was not recorded. */
+/* The time when worker 0 began a step; NaN if that was not recorded. */
 static double start_of(const car_record *record, int64_t step) {
     for (int r = 0; r < record->recorder->journal_count; r++) {
         const car_journal *journal = &record->recorder->journals[r];
@@ -57,7 +58,7 @@ static double start_of(const car_record *record, int64_t step) {
     return NAN;
 }
 
-/* Adds what was sent between the starts of a step and of the next one. */
+/* Adds what was sent between the start of a step and that of the next. */
 static bool add_step(const car_record *record, int64_t step, car_slot_bytes *out) {
     const car_recorder *recorder = record->recorder;
     double start = start_of(record, step), length = start_of(record, step + 1) - start;

@@ -1,4 +1,4 @@
-/* Shapes and colours of the figures: see svg.h. */
+/* Draws shapes and text into SVG figures, and defines their colours: see svg.h. */
 #include "report/svg.h"
 
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static car_colour along(const car_colour *scale, int count, double at) {
     return mix(scale[below], scale[below + 1], place - below);
 }
 
-/* Both scales fall in lightness from end to end, so they also work in grey. */
+/* Both scales change steadily in lightness, so they also work in grey. */
 car_colour car_colour_stage(double at) {
     static const car_colour scale[] = {0x472d7b, 0x3b528b, 0x2c728e, 0x21918c, 0x27ad81, 0x5ec962};
     return along(scale, (int)(sizeof scale / sizeof scale[0]), at);

@@ -1,4 +1,4 @@
-/* timeline.json of a run directory: what was executed in a few steps, for the report (docs/formats.md). */
+/* Writes timeline.json of a run directory: what was executed in a few steps, for the report (docs/formats.md). */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -11,7 +11,7 @@
 
 enum { MOST_LEVELS = 2000, MOST_MESSAGES = 20000 };
 
-static const int64_t few_enough = 20000; /* workers times stages, to be simulated for a prediction */
+static const int64_t few_enough = 20000; /* workers times stages: larger plans are not simulated for a prediction */
 
 static double microseconds(const car_record *record, double when) {
     return (double)car_record_ns(record, when) / 1e3;

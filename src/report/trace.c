@@ -1,9 +1,9 @@
-/* A record as a trace that Perfetto and chrome://tracing open (docs/formats.md).
+/* Writes a record as a trace for Perfetto and chrome://tracing (docs/formats.md).
  *
- *   process 1 .. R    the threads of a rank: tasks, in them operations, between them waiting; counters
- *   process R + 1     the workers, a row for each (and rank that it is on): their tasks again
+ *   process 1 .. R    the threads of a rank: tasks, their operations, the waiting between them; counters
+ *   process R + 1     the workers: their tasks again, in one row per worker and rank
  *
- * Times are written in whole nanoseconds, so that what is inside of something stays there. */
+ * Times are written in whole nanoseconds, so that nested slices stay nested after rounding. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,16 +17,16 @@ typedef struct writer {
     const car_record *record;
     const car_graph *graph;
     int ranks;
-    int stride; /* of the numbers of rows, from one process to the next */
-    bool *rows; /* of the workers' process: which there are */
+    int stride; /* distance of row numbers between processes */
+    bool *rows; /* the workers' process: which rows exist */
     bool begun; /* an event was written */
     int collectives;
 } writer;
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* The beginning that all events share; its braces are closed by whoever goes on. No two rows have one number, none
- * has 0 or its process's: viewers take these for something else. */
+/* Writes the beginning that all events share; the caller closes the brace. Row numbers are unique, and never 0 or
+ * the process's number, because viewers treat those specially. */
 static void begin_event(writer *w, const char *kind, int process, int row) {
     car_json_add(w->json, "%s\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", w->begun ? "," : "", kind, process,
                  process * w->stride + row);
@@ -45,7 +45,7 @@ static void begin_slice(writer *w, int process, int row, const char *category, d
     car_json_add(w->json, ",\"dur\":%" PRId64 ".%03d,\"cat\":\"%s\",\"name\":", ns / 1000, (int)(ns % 1000), category);
 }
 
-/* A task as in docs/plan.md, but for what ends with it: F3.1@v2. */
+/* Names a task as in docs/plan.md, without the suffix: F3.1@v2. */
 static void add_name(writer *w, const car_task *task) {
     char text[128], name[160];
     size_t length = 0;
@@ -179,7 +179,7 @@ static void add_counter(writer *w, int process, double when, const char *name, c
     car_json_add(w->json, ",\"name\":\"%s\",\"args\":{\"%s\":%" PRId64 "}}", name, unit, value);
 }
 
-/* Before the time that is shown, only the last change of a category counts, as what it begins with. */
+/* Of the changes before the shown time, only each category's last one counts, as its initial value. */
 static void add_memory(writer *w, const car_journal *journal) {
     const car_record *record = w->record;
     const car_change_of_memory *at_first[CAR_MEMORY_CATEGORIES] = {NULL};
@@ -231,7 +231,7 @@ static int compare_changes(const void *left, const void *right) {
     return order ? order : b->change - a->change;
 }
 
-/* How many messages of each rank were on their way. Those whose arrival was not recorded are left out. */
+/* Counts how many messages of each rank were in flight. Those whose arrival was not recorded are left out. */
 static car_status add_flights(writer *w) {
     const car_record *record = w->record;
     car_context *context = record->recorder->context;
@@ -260,7 +260,7 @@ done:
     return status;
 }
 
-/* A collective is under way from when it was posted; its task is only what is done with the result. */
+/* A collective is in flight from when it was posted; its task is only the work on the result. */
 static void add_collectives(writer *w, const car_journal *journal) {
     for (int p = 0; p < journal->track_count; p++) {
         for (int s = 0; s < journal->tracks[p].span_count; s++) {

@@ -1,5 +1,5 @@
-/* Evaluation by several threads, each taking the next micro-batch. Results are kept per batch and added
- * in order, so the sum does not depend on who computed what. */
+/* Evaluates a model with several threads, each taking the next micro-batch. Results are kept by batch and added in
+ * order, so that the sum does not depend on which thread computed what. */
 #include "carousel/evaluate.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 typedef struct batch_result {
     double loss;
     int64_t rows, top1, top5;
-    double metric, weight; /* of one's own */
+    double metric, weight; /* of the user's own metric */
 } batch_result;
 
 typedef struct evaluation {
@@ -23,14 +23,14 @@ typedef struct evaluation {
     car_arena *arena;
     const car_weights *weights;
     car_evaluate_config config;
-    pthread_mutex_t *lock; /* of the counts */
+    pthread_mutex_t *lock; /* guards the counts */
     batch_result *results;
     atomic_llong next;
-    atomic_int status;           /* the first failure's */
+    atomic_int status;           /* of the first failure */
     char error[CAR_ERROR_BYTES]; /* its message */
 } evaluation;
 
-/* Labels are the feed's, which may be anybody's: they choose a logit, so they are looked at before anything is. */
+/* Labels come from the caller's feed and select a logit, so they are checked before use. */
 static car_status check_labels(const evaluation *e, const car_tape *tape, int64_t batch) {
     const car_graph *graph = car_program_graph(e->program);
     const car_op *loss = car_graph_op(graph, car_graph_op_count(graph) - 1);
@@ -52,7 +52,7 @@ static car_status check_labels(const evaluation *e, const car_tape *tape, int64_
     return CAR_OK;
 }
 
-/* Row r of the logits as floats; `room` holds one. */
+/* Row r of the logits as floats; `room` holds one row. */
 static const float *logits_at(const evaluation *e, const car_tape *tape, int64_t classes, int64_t r, float *room) {
     const car_graph *graph = car_program_graph(e->program);
     const void *values = car_tape_tensor(tape, car_graph_logits(graph));
@@ -63,7 +63,7 @@ static const float *logits_at(const evaluation *e, const car_tape *tape, int64_t
     return room;
 }
 
-/* Of one row that counts: the rank of its label, and the answer. */
+/* For one counted row: the rank of its label, and the model's answer. */
 typedef struct verdict {
     int rank;
     int64_t answer;
@@ -73,7 +73,7 @@ static verdict judge(const evaluation *e, const car_tape *tape, int64_t row, int
     const car_graph *graph = car_program_graph(e->program);
     int64_t classes = car_graph_classes(graph);
     int logits = car_graph_logits(graph);
-    if (logits == CAR_NONE) { /* the head has looked already, chunk by chunk */
+    if (logits == CAR_NONE) { /* the fused head has computed this already, chunk by chunk */
         int aux = car_graph_op(graph, car_graph_op_count(graph) - 1)->aux;
         const float *found = (const float *)car_tape_tensor(tape, aux) + row * CAR_HEAD_AUX;
         return (verdict){(int)found[CAR_HEAD_RANK], (int64_t)found[CAR_HEAD_ANSWER]};
@@ -106,7 +106,7 @@ static void count_rows(const evaluation *e, const car_tape *tape, float *room, b
     }
 }
 
-/* With room for all rows, if these are not floats already. */
+/* `room` must hold all rows if the logits are not floats. */
 static car_status measure(const evaluation *e, const car_tape *tape, int64_t batch, float *room, batch_result *result) {
     const car_graph *graph = car_program_graph(e->program);
     const car_op *loss = car_graph_op(graph, car_graph_op_count(graph) - 1);
@@ -132,7 +132,7 @@ static car_status measure(const evaluation *e, const car_tape *tape, int64_t bat
                                   (long long)batch, car_status_text(status));
 }
 
-/* The sum over rows; the loss of a batch is their mean. */
+/* The loss summed over rows; the loss of a batch is their mean. */
 static double weigh_loss(const car_tape *tape, const batch_result *result) {
     return result->rows ? (double)car_tape_loss(tape) * (double)result->rows : 0;
 }
@@ -160,7 +160,7 @@ static car_status run_batches(evaluation *e) {
         car_tape_begin(tape, 0, false);
         CAR_TRY(e->config.feed(e->config.feed_user, batch, 0, tape));
         CAR_TRY(check_labels(e, tape, batch));
-        /* Labels are alive until the loss has read them; after a head with its loss they stay. */
+        /* Labels are alive until the loss has read them; after a fused head and loss they stay. */
         bool fused = car_graph_logits(car_program_graph(e->program)) == CAR_NONE;
         int before = fused ? ops : ops - 1;
         CAR_TRY(car_tape_forward(tape, lane, e->weights, 0, before));
@@ -178,7 +178,7 @@ done:
     return status;
 }
 
-/* A failure belongs to whoever evaluates, not to a training that goes on beside it. */
+/* A failure belongs to the caller of the evaluation, not to a training that runs at the same time. */
 static void *evaluate_thread(void *argument) {
     evaluation *e = argument;
     car_context *context = car_program_context(e->program);

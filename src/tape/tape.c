@@ -1,4 +1,4 @@
-/* One micro-batch on its way: binds tensors to kernels, and frees each at its last use. */
+/* Runs one micro-batch: binds tensors to kernels, and frees each tensor at its last use. */
 #include "carousel/tape.h"
 
 #include <assert.h>
@@ -10,7 +10,7 @@
 #include "recorder/recorder.h"
 #include "tape/internal.h"
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating, making and dropping ----------------------------------------------------------- */
 
 car_status car_tape_create(const car_program *program, car_arena *arena, car_tape **out) {
     CAR_REQUIRE(NULL, program);
@@ -86,7 +86,7 @@ static car_status make_tensor(car_tape *tape, int tensor) {
     return car_tape_make(tape, car_program_tensor_bytes(tape->program, tensor), &tape->tensors[tensor]);
 }
 
-/* The inputs of a graph, as many as find room: "images (0), labels (1)". */
+/* Lists as many of the graph's inputs as fit: "images (0), labels (1)". */
 static void list_inputs(const car_graph *graph, char *text, size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
@@ -99,7 +99,7 @@ static void list_inputs(const car_graph *graph, char *text, size_t capacity) {
     }
 }
 
-/* Anything but an input, such as the CAR_NONE of a name that was not found. */
+/* Refuses anything that is not an input, such as the CAR_NONE of a name that was not found. */
 static car_status refuse_feed(const car_tape *tape, int tensor) {
     const car_graph *graph = car_program_graph(tape->program);
     const car_tensor *t = car_graph_tensor(graph, tensor);
@@ -121,7 +121,7 @@ car_status car_tape_feed(car_tape *tape, int tensor, const void *data) {
         return refuse_feed(tape, tensor);
     }
     if (tape->range && tape->range->last_forward[tensor] == CAR_NONE) {
-        return CAR_OK; /* another rank's business */
+        return CAR_OK; /* another rank needs it */
     }
     car_status status = tape->tensors[tensor] ? CAR_OK : make_tensor(tape, tensor);
     if (status == CAR_OK) {
@@ -184,7 +184,8 @@ static void note(const car_tape *tape, int l, bool again, double start, size_t d
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* The loss and, for evaluation, the logits stay for their reader; or what a head with its loss read and left. */
+/* The loss stays for its reader. In evaluation the logits stay, too, or what a fused head and loss has read and
+ * saved. */
 static bool stays_to_the_end(const car_tape *tape, int tensor) {
     const car_graph *graph = car_program_graph(tape->program);
     const car_op *last = car_graph_op(graph, car_graph_op_count(graph) - 1);
@@ -207,7 +208,7 @@ static bool is_held(const car_tape *tape, int tensor) {
     return tape->range ? tape->range->held[tensor] : last_backward(tape, tensor) != CAR_NONE;
 }
 
-/* After the forward of operation l: whoever has no further reader goes, unless backward wants it. */
+/* After the forward of operation l: drops a tensor that has no further reader, unless backward needs it. */
 static void drop_after_forward(car_tape *tape, int l, int tensor) {
     bool held = tape->training && is_held(tape, tensor);
     bool leaves = tape->range && tape->range->crosses[tensor];
@@ -246,7 +247,8 @@ static void note_loss(car_tape *tape, const car_op *op) {
     tape->loss = op->kind == CAR_OP_STAGE ? tape->added : loss + tape->added;
 }
 
-/* Makes an operation's output, and what it leaves for backward unless that is held; `during` gets the live bytes. */
+/* Computes an operation's output, and what it saves for backward unless that is still held; *during is the bytes
+ * alive. */
 static car_status compute_output(car_tape *tape, car_lane *lane, const car_weights *weights, int l, size_t *during) {
     const car_op *op = car_graph_op(car_program_graph(tape->program), l);
     car_kernel_io io = io_of(tape, weights, l);
@@ -310,7 +312,7 @@ car_status car_tape_forward(car_tape *tape, car_lane *lane, const car_weights *w
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The buffer for the gradient of an input: made when its first contributor comes to it. */
+/* Allocates the buffer for the gradient of an input when its first contributor runs. */
 static car_status make_grad_buffer(car_tape *tape, int l, int buffer) {
     const car_grad_buffer *s = car_graph_grad_buffer(car_program_graph(tape->program), buffer);
     if (tape->grad_buffers[buffer] || s->born != l) {
@@ -324,7 +326,7 @@ static car_status make_grad_buffer(car_tape *tape, int l, int buffer) {
     return car_tape_make(tape, car_program_grad_buffer_bytes(tape->program, buffer), &tape->grad_buffers[buffer]);
 }
 
-/* What the operation saved must still be there; then its gradients get their buffers. */
+/* Checks that what the operation saved is still there, and gives its gradients their buffers. */
 static car_status bind_backward(car_tape *tape, int l, car_kernel_io *io) {
     const car_graph *graph = car_program_graph(tape->program);
     const car_op *op = car_graph_op(graph, l);
@@ -386,7 +388,8 @@ static void spoil(void *first, car_dtype dtype) {
     }
 }
 
-/* A stage of one's own knows nothing of a loss that is not finite: nor may its gradients be, in whatever stage. */
+/* A user's own stage does not know that the loss is not finite. So its gradients are made not finite here, in every
+ * stage. */
 static void spoil_gradients(const car_tape *tape, car_gradients *gradients, const car_kernel_io *io, const car_op *op) {
     for (int p = 0; p < op->param_count; p++) {
         spoil(gradients->use[op->first_use + p],
@@ -398,7 +401,7 @@ static void spoil_gradients(const car_tape *tape, car_gradients *gradients, cons
     }
 }
 
-/* What forward dropped and the backward of l needs; the same weights and keys make the same bits. */
+/* Recomputes what forward dropped and the backward of l needs. The same weights and keys make the same bits. */
 static car_status run_again(car_tape *tape, car_lane *lane, const car_weights *weights, int l) {
     const car_graph_range *range = tape->range;
     int first = 0, count = range ? car_graph_range_again(range, l, &first) : 0;
@@ -409,7 +412,7 @@ static car_status run_again(car_tape *tape, car_lane *lane, const car_weights *w
         double start = tape->track ? car_clock_seconds() : 0;
         size_t during = 0;
         CAR_TRY(compute_output(tape, lane, weights, m, &during));
-        if (op->aux != CAR_NONE && !range->held[op->aux]) { /* it has no backward */
+        if (op->aux != CAR_NONE && !range->held[op->aux]) { /* it has no backward to free it */
             car_tape_drop(tape, &tape->tensors[op->aux]);
         }
         for (int q = 0; q < op->input_count; q++) {
@@ -449,7 +452,7 @@ static car_status backward_op(car_tape *tape, car_lane *lane, const car_weights 
     car_status status = CAR_OK;
     void *rebuilt = NULL;
     if (buffer == CAR_NONE) {
-        return CAR_OK; /* nothing with parameters before it */
+        return CAR_OK; /* there are no parameters before it */
     }
     CAR_TRY(run_again(tape, lane, weights, l));
     double start = tape->track ? car_clock_seconds() : 0;

@@ -1,4 +1,4 @@
-/* What crosses between the tapes of two ranks that have neighbouring parts of the graph (graph/range.h). */
+/* Copies what crosses between the tapes of two ranks that run neighbouring parts of the graph (graph/range.h). */
 #include <string.h>
 
 #include "base/base.h"
@@ -74,7 +74,8 @@ void car_tape_export(car_tape *tape, bool gradient, void *data) {
         at += bytes;
     }
     if (car_graph_crossing_loss(graph, gradient ? range->first : range->end) > 0) {
-        /* What was added so far; and down again the whole loss, which says whether gradients count. */
+        /* Forward carries what was added so far. Backward carries the whole loss, which tells whether gradients are
+         * finite. */
         memcpy(at, gradient ? &tape->loss : &tape->added, sizeof tape->added);
     }
     for (int c = 0; c < count; c++) {

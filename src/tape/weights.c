@@ -1,4 +1,4 @@
-/* One version of all parameters with the forms derived from them, and gradients for each use. */
+/* One version of all parameters with the forms derived from them, and one gradient per use of a parameter. */
 #include <string.h>
 
 #include "base/base.h"
@@ -7,7 +7,7 @@
 #include "kernels/vector/vector.h"
 #include "tape/internal.h"
 
-/* ---- copies that are computed with ----------------------------------------------------------------- */
+/* ---- copies used for computing --------------------------------------------------------------------- */
 
 void car_engine_round(const car_program *program, int param, const void *from, void *to) {
     size_t bytes = car_program_param_bytes(program, param);
@@ -36,7 +36,7 @@ void car_engine_unround(const car_program *program, int param, const void *from,
     }
 }
 
-/* ---- ids that callers give ------------------------------------------------------------------- */
+/* ---- checking ids from callers --------------------------------------------------------------- */
 
 car_status car_engine_check_range(const car_program *program, int begin, int end) {
     int count = car_graph_op_count(car_program_graph(program));
@@ -130,14 +130,14 @@ void car_weights_destroy(car_weights *weights) {
     car_context_release(context, weights, 1, sizeof *weights);
 }
 
-/* Kernels' parameters are gathered per operation, in its order. */
+/* Kernels get the parameters of an operation, in its order. */
 void car_engine_bind_params(const car_weights *weights, const car_op *op, const void **param) {
     for (int p = 0; p < op->param_count; p++) {
         param[p] = weights->param[op->params[p]];
     }
 }
 
-/* Where the floats are here too, the copies are made of them again. */
+/* If the fp32 values are kept here too, rounds the copy from them again. */
 static void round_param(car_weights *weights, int param) {
     if (weights->master[param]) {
         car_engine_round(weights->program, param, weights->master[param], weights->param[param]);
@@ -175,7 +175,7 @@ car_status car_weights_refresh(car_weights *weights, car_lane *lane, int begin, 
     return status;
 }
 
-/* Remakes what depends on one parameter; for setting weights, where speed does not matter. */
+/* Recomputes everything that depends on one parameter. Used for setting weights, where speed does not matter. */
 static car_status refresh_param(car_weights *weights, int param) {
     const car_program *program = weights->program;
     const car_graph *graph = car_program_graph(program);

@@ -1,9 +1,10 @@
-/* grid: group r of stages on N-r ranks, which take micro-batches in turn. At most N-r consecutive ones are alive in
- * group r, so that no two meet on a rank. Under dp every worker has a rank of its own in each group.
+/* grid: group r of stages is on N-r ranks, which take micro-batches in turn. At most N-r consecutive micro-batches
+ * are alive in group r, so no two meet on a rank. Under dp every worker has its own rank in each group.
  *
- * As in a pipeline activations and their gradients cross between groups. Partial sums go to the rank of the next
- * micro-batch. The maker of an update changes from step to step, and each rank needs the last version to make the
- * next: so the finished sum goes round the ring of the group's ranks, 2k slots a hop, and each updates for itself. */
+ * As in a pipeline, activations and their gradients cross between groups. Partial sums go to the rank of the next
+ * micro-batch. The rank that finishes a sum changes from step to step, and each rank needs the previous version to
+ * make the next. So the finished sum goes round the ring of the group's ranks, one hop every 2k slots, and each rank
+ * updates for itself. */
 #include "plan/placement.h"
 
 /* ---- which device ---------------------------------------------------------------------------- */
@@ -56,7 +57,7 @@ static int tapes(const car_plan *plan, int rank) {
     return 1;
 }
 
-/* At least 1. */
+/* The greatest common divisor, at least 1. */
 static int common_divisor(int a, int b) {
     while (b > 0) {
         int rest = a % b;
@@ -66,13 +67,13 @@ static int common_divisor(int a, int b) {
     return a > 0 ? a : 1;
 }
 
-/* In group r the turns are the same again after so many steps. */
+/* The number of steps after which the ranks of a group take the same turns again. */
 static int pattern_steps(const car_plan *plan, int rank) {
     int ranks = car_plan_group_ranks(plan, group_of_device(plan, rank));
     return ranks / common_divisor(plan->batches, ranks);
 }
 
-/* Over the steps, every so-many-th rank of a group comes to the same turns. */
+/* Ranks of a group whose distance is a multiple of `apart` take the same turns over the steps. */
 static int like(const car_plan *plan, int rank) {
     int group = group_of_device(plan, rank), first = car_plan_group_first(plan, group);
     int apart = common_divisor(plan->batches, car_plan_group_ranks(plan, group));
@@ -93,11 +94,12 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
     car_window_make(window, task);
 }
 
-/* The way round a group's ring: from the rank of micro-batch `start` in slot `slot`, one hop every 2k slots. Where the
- * next step waits for its end, the sum comes to each rank with the first forward that wants it.
+/* A trip round the ring of a group's ranks. It starts at the rank of micro-batch `start` in slot `slot` and makes
+ * one hop every 2k slots. Where the next step waits for the end of this one, the sum instead reaches each rank with
+ * its first forward that needs it.
  *
- * A stage's own: the finished sum, from the maker. The last version of a run stays with its maker. A tie's: new
- * weights, from the rank that uses them first. */
+ * For a stage's own bundle, the finished sum travels, starting at the rank that finished it; the last version of a
+ * run stays there. For a tied bundle (`tied`), new weights travel, starting at the rank that uses them first. */
 typedef struct ring {
     int bundle, ranks, first_rank;
     int64_t version, start, slot, first_user;
@@ -108,23 +110,24 @@ static int ring_device(const ring *r, int64_t offset) {
     return r->first_rank + (int)((r->start + offset) % r->ranks);
 }
 
-/* How many hops a device is behind the ring's first. */
+/* The number of hops from the first rank of the trip to a device. */
 static int64_t ring_offset(const ring *r, int device) {
     return ((device - r->first_rank - r->start) % r->ranks + r->ranks) % r->ranks;
 }
 
-/* Whether the rank at `offset`, or one behind it, uses a tied version in this run. */
+/* True if the rank at `offset`, or one after it, uses a tied version in this run. */
 static bool tie_is_wanted(const car_window *window, const ring *r, int64_t offset) {
     for (int64_t o = offset; o < r->ranks; o++) {
         int64_t n = r->first_user + ((r->start + o - r->first_user) % r->ranks + r->ranks) % r->ranks;
-        if (car_window_runs(window, n)) { /* a group has no more ranks than a version has users */
+        /* Each rank's first user is enough: a group has no more ranks than a version has users. */
+        if (car_window_runs(window, n)) {
             return true;
         }
     }
     return false;
 }
 
-/* When the rank at `offset` gets what goes round. */
+/* The slot in which the rank at `offset` gets the message. */
 static int64_t hop_slot(const car_plan *plan, const ring *r, int64_t offset) {
     int stage = plan->partition->bundles[r->bundle].stage;
     bool waits = !car_plan_is_cyclic(plan) && !r->tied && offset > 0;
@@ -137,7 +140,8 @@ static void add_hops(car_window *window, const ring *r) {
     int64_t mine = ring_offset(r, window->device);
     car_task what = r->tied ? car_window_weights_message(plan, r->bundle, r->version, CAR_NONE)
                             : car_window_finished_sum(plan, r->bundle, r->version);
-    for (int64_t o = mine > 0 ? mine : 1; o <= mine + 1 && o < r->ranks; o++) { /* the hop to me, the hop from me */
+    /* The hop to this device and the hop from it. */
+    for (int64_t o = mine > 0 ? mine : 1; o <= mine + 1 && o < r->ranks; o++) {
         if (!r->tied || tie_is_wanted(window, r, o)) {
             car_window_message(window, what, ring_device(r, o - 1), hop_slot(plan, r, o - 1), ring_device(r, o),
                                hop_slot(plan, r, o));
@@ -153,7 +157,7 @@ static ring ring_of(const car_plan *plan, int bundle, int group) {
         .bundle = bundle, .ranks = car_plan_group_ranks(plan, group), .first_rank = car_plan_group_first(plan, group)};
 }
 
-/* The last on the ring keeps the sum to itself, and so does the maker of the run's last version. */
+/* The last rank on the trip does not pass the sum on, and neither does the maker of the run's last version. */
 static bool passes_sum_on(const car_plan *plan, int device, const car_task *task, int64_t steps) {
     if (task->kind != CAR_TASK_UPDATE || !car_plan_is_spaced(plan) || task->version >= steps) {
         return false;
@@ -172,7 +176,7 @@ static void relay_bundle(car_window *window, int bundle, int group) {
     if (r.tied && group == car_plan_group(plan, b->home)) {
         return; /* every rank of the group makes them with the home's update */
     }
-    /* A ring takes less than a period, and begins at most two periods after its step does. */
+    /* A trip takes less than a period and begins at most two periods after its step. */
     for (int64_t version = around - 3; version <= around + 1; version++) {
         if (version < 1 || version >= window->steps) {
             continue;
@@ -191,7 +195,7 @@ static void relay(car_window *window) {
     if (!car_plan_is_spaced(plan)) {
         return;
     }
-    /* Of the group's own stages, then of the ties. */
+    /* First the group's own stages, then the ties. */
     int group = group_of_device(plan, window->device), k = plan->per_worker;
     for (int b = group * k; b < plan->partition->bundle_count; b = b + 1 == (group + 1) * k ? plan->stages : b + 1) {
         const car_bundle *bundle = &plan->partition->bundles[b];

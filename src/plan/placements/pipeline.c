@@ -1,5 +1,5 @@
-/* pipeline: rank r has stages r*k .. r*k+k-1, for all workers. Activations and their gradients cross between ranks;
- * sums and weights stay where they are, but for those of parameters that are used on several ranks. */
+/* pipeline: rank r computes stages r*k .. r*k+k-1 for all workers. Activations and their gradients cross between
+ * ranks. Sums and weights stay where they are, except those of parameters that are used on several ranks. */
 #include "plan/placement.h"
 
 static int64_t devices(const car_plan_config *config, bool spaced) {

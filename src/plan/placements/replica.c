@@ -1,14 +1,14 @@
-/* replica: every rank has all weights, and hosts one worker or several.
+/* replica: every rank has all weights and hosts one or more workers.
  *
- * Partial sums go to the rank of the next micro-batch. The finished sum goes from the maker (the rank of worker N-1)
- * to the first user of the version that is made of it, and from each rank, after its first forward with the result, to
- * the next in order of first use. Each rank updates for itself, right before that forward: so with one worker on a
- * rank one version is enough. */
+ * Partial sums go to the rank of the next micro-batch. The finished sum goes from its maker (the rank of worker N-1)
+ * to the first user of the version that is made from it. Each rank passes it on, after its first forward with the
+ * new version, to the next rank in order of first use. Each rank updates right before that forward, so a rank with
+ * one worker needs only one version. */
 #include "plan/placement.h"
 
 /* ---- which device ---------------------------------------------------------------------------- */
 
-/* How many consecutive micro-batches share a rank. */
+/* How many consecutive micro-batches are on the same rank: the length of a run. */
 static int64_t run_length(const car_plan *plan) {
     return plan->config.mapping == CAR_MAPPING_CONTIGUOUS ? plan->config.workers / plan->config.ranks : 1;
 }
@@ -57,14 +57,14 @@ car_plan_config car_plan_config_hosted(const car_plan_config *config, int hosts)
 
 /* ---- the finished sum ------------------------------------------------------------------------ */
 
-/* The first user of a version on `device`, given the first of all. Runs go round the ranks. */
+/* The first user of a version on `device`, given its first user overall. Runs are given to the ranks in turn. */
 static int64_t first_on_device(const car_plan *plan, int device, int64_t first) {
     int64_t length = run_length(plan), ranks = plan->config.ranks, run = first / length;
     int64_t further = ((device - run) % ranks + ranks) % ranks;
     return further == 0 ? first : (run + further) * length;
 }
 
-/* The next rank's first user after n, CAR_NONE if all ranks have had theirs. */
+/* The first user on the next rank after that of n; CAR_NONE if every rank has had its first. */
 static int64_t next_rank(const car_plan *plan, int64_t first, int64_t n) {
     int64_t length = run_length(plan), next = (n / length + 1) * length;
     return next < (first / length + plan->config.ranks) * length ? next : CAR_NONE;
@@ -75,8 +75,9 @@ static int64_t previous_rank(const car_plan *plan, int64_t first, int64_t n) {
     return previous > first ? previous : first;
 }
 
-/* Whom the rank of n, which makes a version for it, passes the sum on to in a run of so many steps: the next rank's
- * first user; CAR_NONE if it is the last, or the maker comes next, who has the sum. */
+/* The rank of n makes a version for n. Returns the micro-batch to whose rank it passes the sum on: the next rank's
+ * first user. CAR_NONE if it is the last rank, if the run ends before, or if the maker, which has the sum, comes
+ * next. */
 static int64_t next_taker(const car_plan *plan, int64_t version, int stage, int64_t n, int64_t steps) {
     int64_t to = next_rank(plan, car_plan_first_user(plan, version, stage), n);
     int maker = car_plan_device_of(plan, version * plan->batches - 1, stage);
@@ -84,14 +85,14 @@ static int64_t next_taker(const car_plan *plan, int64_t version, int stage, int6
     return taken ? to : CAR_NONE;
 }
 
-/* Whether this rank makes a version before a forward of this run. */
+/* True if this rank makes the version for a forward of this run. */
 static bool is_used_here(const car_window *window, int home, int64_t version) {
     int64_t first = car_plan_first_user(window->plan, version, home);
     return car_window_runs(window, first_on_device(window->plan, window->device, first));
 }
 
-/* What the maker is not going to use in this run it makes all the same, so that the last version exists:
- * after its last backward, one version after the other, because each is made from the one before. */
+/* The maker also makes the versions it will not use in this run, so that the last version exists. It does so after
+ * its last backward, in order, because each version is made from the one before. */
 static void last_updates(car_window *window, const car_task *task) {
     for (int64_t version = task->step > 0 ? task->step : 1; version <= task->step + 1; version++) {
         if (!is_used_here(window, task->stage, version)) {
@@ -105,8 +106,8 @@ static void last_updates(car_window *window, const car_task *task) {
     }
 }
 
-/* The maker's jump to the first user, right after its backward. */
-static void jump(car_window *window, const car_task *task) {
+/* The maker sends the sum to the first user, right after its backward. */
+static void send_to_first_user(car_window *window, const car_task *task) {
     const car_plan *plan = window->plan;
     int64_t version = task->step + 1, first = car_plan_first_user(plan, version, task->stage);
     if (car_window_runs(window, first)) {
@@ -119,7 +120,7 @@ static void jump(car_window *window, const car_task *task) {
     }
 }
 
-/* The first forward of a rank with a new version: receive the sum, update, pass the sum on. */
+/* A rank's first forward with a new version: receive the sum, update, pass the sum on. */
 static void first_use(car_window *window, const car_task *task, int64_t n) {
     const car_plan *plan = window->plan;
     int64_t first = car_plan_first_user(plan, task->version, task->stage);
@@ -145,7 +146,7 @@ static void first_use(car_window *window, const car_task *task, int64_t n) {
     }
 }
 
-/* After its update a rank passes the sum on; the maker sends it off first, and keeps it for its own. */
+/* A rank passes the sum on after its update. The maker sends it first and keeps it for its own update. */
 static bool passes_sum_on(const car_plan *plan, int device, const car_task *task, int64_t steps) {
     int64_t version = task->step + 1, made = version * plan->batches - 1;
     if (car_plan_reduces(plan)) {
@@ -173,14 +174,14 @@ static void attach(car_window *window, const car_task *task, int64_t n) {
     if (task->kind == CAR_TASK_FORWARD) {
         first_use(window, task, n);
     } else if (task->micro_batch == plan->batches - 1) {
-        jump(window, task);
+        send_to_first_user(window, task);
     }
 }
 
 /* ---- the executor ---------------------------------------------------------------------------- */
 
-/* Finished sums come before forwards, which take half as long as backwards, and there may be most of the weights behind
- * each other. */
+/* Finished sums are needed before forwards, which take half as long as backwards, and the sums of most of the
+ * weights may be queued one after another. So they are posted twice as early. */
 static int64_t slots_ahead(const car_plan *plan, const car_task *task) {
     return (task->cargo == CAR_CARGO_FINISHED ? 4 : 2) * (int64_t)plan->per_worker;
 }

@@ -1,5 +1,5 @@
-/* shared: one process. A device is a worker, all share one store of weights, and buffers change hands without a
- * message. The update of a stage is made right after the backward that finishes its sum. */
+/* shared: one process. Each device is a worker, all workers share one store of weights, and buffers change hands
+ * without a message. The update of a stage comes right after the backward that finishes its sum. */
 #include "plan/rules.h"
 
 static int64_t devices(const car_plan_config *config, bool spaced) {

@@ -1,20 +1,22 @@
-/* zero: weights go from user to user, and no rank keeps more of them than the stages that it owns.
+/* zero: weights go from user to user, and no rank keeps more than the stages that it owns.
  *
- * In the cycle each version of a bundle goes along two chains (zero_chains.c), or, with --zero-copies 1, exists once
- * and serves forwards and backwards in clock order, which is what this file does. Under dp owners broadcast.
+ * In the cycle each version of a bundle travels along two chains (zero_chains.c). With --zero-copies 1 it exists
+ * only once and serves forwards and backwards in clock order; that form is in this file. Under dp the owners
+ * broadcast.
  *
- * A stage belongs to the rank that can be the first to use a new version: rank N-1-floor(j/k). In the slot of that
- * rank's own forward the version before is there, or comes by, and the next is made of it. With a single copy no rank
- * keeps any: of each stage there are two versions, the one that is made there and the one that it is made of. For
- * stage 1 of three workers, under cdp-v2:
+ * The owner of a stage is the rank that can be the first to use a new version: rank N-1-floor(j/k). In the slot of
+ * the owner's own forward the previous version is on the owner, and the next one is made from it. With a single copy
+ * no rank keeps any version: of each stage there are two, the one being made and the one it is made from. For stage
+ * 1 of three workers, under cdp-v2:
  *
  *   slot        9   10   11   12   13   14   15   16   17
  *   version 1   1F       2F   1B   0F   2B   1U   0B          rank, and what it does with this version
  *   version 2                                1F        2F
  *
- * The owner's forward uses the older version under cdp-v1 (and with a slack), so there it is anyway. Where it uses the
- * new one, as here in slot 15, the older one is between the backwards of two steps, for 2k slots that nobody uses it
- * in, and goes by the owner: its visit. A tied bundle is a copy that is made with its home's, so it has no visits. */
+ * Under cdp-v1 (and with a slack) the owner's forward uses the older version, so that version is there anyway. Where
+ * the forward uses the new version, as here in slot 15, the older one is between the backwards of two steps. Nobody
+ * uses it for 2k slots, so it goes to the owner and on again: its visit. A tied bundle is a copy that is made
+ * together with its home, so it has no visits. */
 #include "plan/placements/zero.h"
 
 /* ---- which device ---------------------------------------------------------------------------- */
@@ -47,8 +49,8 @@ static int tapes(const car_plan *plan, int rank) {
     return plan->config.workers;
 }
 
-/* dp: the copy that was broadcast serves one task. In the cycle a version is sent on after each use. It ends with its
- * last user, or, if the next one is made of it after that, with the update; a tied bundle is not made of it. */
+/* dp: a broadcast copy serves one task. In the cycle a version is sent on after each use. It ends with its last
+ * user, or with the update if the next version is made from it after that. Nothing is made from a tied bundle. */
 static bool ends_weights(const car_plan *plan, int device, const car_task *task, int bundle, int64_t steps) {
     int home = plan->partition->bundles[bundle].home;
     if (car_plan_has_chains(plan)) {
@@ -82,18 +84,18 @@ static int64_t use_slot(const car_plan *plan, use u, int stage) {
     return u.backward ? car_plan_backward_slot_of(plan, u.n, stage) : car_plan_forward_slot_of(plan, u.n, stage);
 }
 
-/* The use before or after u among the forwards and backwards of micro-batches first .. last, in clock
- * order. Forwards come every 2k slots and so do backwards, an odd number of slots apart: the
- * neighbour is of the same kind, one micro-batch away, or of the other kind, and nearer. */
+/* Finds the use before or after u, in clock order, among the forwards and backwards of micro-batches first .. last.
+ * Forwards come every 2k slots, and so do backwards, an odd number of slots apart. So the neighbour is either of the
+ * same kind, one micro-batch away, or of the other kind and nearer. */
 static bool neighbour(const car_plan *plan, use u, int stage, int64_t first, int64_t last, int direction, use *out) {
     int64_t spacing = 2 * (int64_t)plan->per_worker,
-            lag = 2 * (int64_t)(plan->stages - stage) - 1; /* backward after forward */
-    int64_t relative = u.backward ? lag : -lag; /* the other kind's micro-batch: n + relative / spacing, rounded */
+            lag = 2 * (int64_t)(plan->stages - stage) - 1; /* slots from forward to backward */
+    int64_t relative = u.backward ? lag : -lag; /* the other kind's micro-batch is n + relative / spacing, rounded */
     int64_t other =
         u.n + (direction > 0 ? car_plan_floor_div(relative, spacing) + 1 : -car_plan_floor_div(-relative, spacing) - 1);
     use same = {u.n + direction, u.backward}, crossed = {other, !u.backward};
     bool same_valid = same.n >= first && same.n <= last;
-    /* The other kind's run may begin later or end earlier. */
+    /* The uses of the other kind may begin later or end earlier. */
     if (direction > 0 && crossed.n < first) {
         crossed.n = first;
     } else if (direction < 0 && crossed.n > last) {
@@ -113,13 +115,13 @@ static int64_t owners_turn(const car_plan *plan, int64_t step, int home) {
     return step * plan->batches + car_plan_owner(plan, step, home);
 }
 
-/* Whether a step's last backward of a home is on its owner. */
+/* True if the last backward of a step, for this home, is on the owner. */
 static bool ends_on_owner(const car_plan *plan, int64_t step, int home) {
     return car_plan_device_of(plan, (step + 1) * plan->batches - 1, home) == car_plan_owner(plan, step, home);
 }
 
-/* When the update of a step is made: in the cycle with the owner's first forward of the next, else as soon as the sum
- * is there and before that begins. */
+/* The slot of a step's update. In the cycle it is that of the owner's first forward of the next step. Otherwise it
+ * is as soon as the sum is there, before the next step begins. */
 int64_t car_zero_renewal_slot(const car_plan *plan, int64_t step, int home) {
     if (!car_plan_is_cyclic(plan)) {
         int64_t last = car_plan_backward_slot_of(plan, (step + 1) * plan->batches - 1, home);
@@ -128,12 +130,13 @@ int64_t car_zero_renewal_slot(const car_plan *plan, int64_t step, int home) {
     return car_plan_forward_slot_of(plan, owners_turn(plan, step + 1, home), home);
 }
 
-/* Whether micro-batch n of this run uses a version. */
+/* True if micro-batch n is part of the run and uses the version. */
 static bool is_user(const car_window *window, int64_t n, int64_t version, int home) {
     return car_window_runs(window, n) && car_plan_version(window->plan, n, home) == version;
 }
 
-/* Whether the owner does not use a version when it makes the next of it, so that it is there for that alone. */
+/* True if the owner does not compute with the version when it makes the next one, so that the version comes only for
+ * the update. */
 static bool is_visit(const car_window *window, const car_bundle *b, int64_t version) {
     return b->home == b->stage && version < window->steps &&
            !is_user(window, owners_turn(window->plan, version + 1, b->home), version, b->home);
@@ -141,20 +144,20 @@ static bool is_visit(const car_window *window, const car_bundle *b, int64_t vers
 
 /* ---- moves ------------------------------------------------------------------------------------ */
 
-/* The message for a micro-batch; CAR_NONE: for a visit. */
-static car_task moving(const car_plan *plan, int bundle, int64_t version, int64_t n) {
+/* The message that brings weights to micro-batch n, or to a visit (CAR_NONE). */
+static car_task message_for(const car_plan *plan, int bundle, int64_t version, int64_t n) {
     return car_window_weights_message(plan, bundle, version, n == CAR_NONE ? CAR_NONE : car_plan_number_of(plan, n));
 }
 
-/* The move of a version of a bundle from one use to the next. */
+/* Moves a version of a bundle from one use to the next. */
 static void move_weights(car_window *window, int bundle, int64_t version, use from, use to) {
     const car_plan *plan = window->plan;
     int stage = plan->partition->bundles[bundle].stage;
-    car_window_message(window, moving(plan, bundle, version, to.n), car_plan_device_of(plan, from.n, stage),
+    car_window_message(window, message_for(plan, bundle, version, to.n), car_plan_device_of(plan, from.n, stage),
                        use_slot(plan, from, stage), car_plan_device_of(plan, to.n, stage), use_slot(plan, to, stage));
 }
 
-/* From the owner to the first user: after the update, or (version 0) in the slot before the use. */
+/* Moves a version from the owner to its first user: after the update, or (version 0) in the slot before the use. */
 static void move_from_owner(car_window *window, int bundle, int64_t version) {
     const car_plan *plan = window->plan;
     const car_bundle *b = &plan->partition->bundles[bundle];
@@ -164,32 +167,33 @@ static void move_from_owner(car_window *window, int bundle, int64_t version) {
     }
     int64_t used = car_plan_forward_slot_of(plan, first, b->stage);
     int64_t sent = version == 0 ? used - 1 : car_zero_renewal_slot(plan, version - 1, b->home);
-    car_window_message(window, moving(plan, bundle, version, first), car_plan_owner(plan, version, b->home), sent,
+    car_window_message(window, message_for(plan, bundle, version, first), car_plan_owner(plan, version, b->home), sent,
                        car_plan_device_of(plan, first, b->stage), used);
 }
 
-/* To the owner and on, between the last backward of the version's step and the first one of the next. */
+/* Moves a version to the owner and on, between the last backward of its step and the first one of the next. */
 static void move_by_owner(car_window *window, int bundle, int64_t version) {
     const car_plan *plan = window->plan;
     int stage = plan->partition->bundles[bundle].stage, owner = car_plan_owner(plan, version, stage);
     int64_t next = (version + 1) * plan->batches, visit = car_zero_renewal_slot(plan, version, stage);
     if (is_user(window, next - 1, version, stage)) {
-        car_window_message(window, moving(plan, bundle, version, CAR_NONE), car_plan_device_of(plan, next - 1, stage),
-                           car_plan_backward_slot_of(plan, next - 1, stage), owner, visit);
+        car_window_message(window, message_for(plan, bundle, version, CAR_NONE),
+                           car_plan_device_of(plan, next - 1, stage), car_plan_backward_slot_of(plan, next - 1, stage),
+                           owner, visit);
     }
     if (is_user(window, next, version, stage)) {
-        car_window_message(window, moving(plan, bundle, version, next), owner, visit,
+        car_window_message(window, message_for(plan, bundle, version, next), owner, visit,
                            car_plan_device_of(plan, next, stage), car_plan_backward_slot_of(plan, next, stage));
     }
 }
 
-/* The messages before and after a use. Of those that concern the owner, its end is added by update_owned. */
+/* Adds the messages before and after a use. Where one end is the owner's, update_owned adds that end. */
 static void move_for_use(car_window *window, const car_task *task, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     const car_bundle *b = &plan->partition->bundles[bundle];
     int64_t version = car_plan_version(plan, n, b->home), next_step = (version + 1) * plan->batches;
     int64_t first = car_plan_first_user(plan, version, b->home), last = car_plan_last_user(plan, version, b->home);
-    int64_t end = window->steps * plan->batches; /* the run's last micro-batch may come before the version's */
+    int64_t end = window->steps * plan->batches; /* the run may end before the version's last user */
     last = last < end ? last : end - 1;
     use here = {n, task->kind == CAR_TASK_BACKWARD}, other;
     bool visit = here.backward && is_visit(window, b, version),
@@ -209,7 +213,7 @@ static void move_for_use(car_window *window, const car_task *task, int bundle, i
     }
 }
 
-/* dp: everyone gets the weights from their owner, for one forward or backward. */
+/* dp: all ranks get the weights from their owner, for one forward or backward. */
 static void broadcast(car_window *window, const car_task *task, int bundle) {
     const car_plan *plan = window->plan;
     car_task collective = car_window_weights_message(plan, bundle, task->version, task->micro_batch);
@@ -233,7 +237,7 @@ void car_zero_finished_to_owner(car_window *window, int bundle, int64_t step, in
                        car_plan_backward_slot_of(plan, made, b->stage), car_plan_owner(plan, step, b->home), used);
 }
 
-/* What a forward or backward needs of one bundle of its stage. */
+/* Adds what a forward or backward needs of one bundle of its stage. */
 static void serve(car_window *window, const car_task *task, int bundle, int64_t n) {
     const car_plan *plan = window->plan;
     bool last = task->micro_batch == plan->batches - 1 && task->kind == CAR_TASK_BACKWARD;
@@ -276,7 +280,8 @@ void car_zero_update(car_window *window, int home, int64_t step, int64_t slot) {
     }
 }
 
-/* The owner's part for one home: sums and the version before come in, the new one is made, both go out. */
+/* The owner's part for one home: it receives the sums and the previous version, makes the new one, and sends both
+ * on. */
 static void owner_updates(car_window *window, int home, int64_t step) {
     const car_plan *plan = window->plan;
     const car_bundle *bundle = &plan->partition->bundles[home];
@@ -305,7 +310,7 @@ static void update_owned(car_window *window) {
     }
     int k = plan->per_worker, first = (plan->config.workers - 1 - window->device) * k; /* see owner_of */
     for (int home = first; home < first + k; home++) {
-        /* One update of each home falls into a window. */
+        /* A window has one update of each home. */
         int64_t step = -car_plan_floor_div(-(window->begin - car_zero_renewal_slot(plan, 0, home)), plan->period);
         if (step >= 0 && step < window->steps) {
             owner_updates(window, home, step);
@@ -322,7 +327,7 @@ static void update_owned(car_window *window) {
 
 /* ---- the executor ---------------------------------------------------------------------------- */
 
-/* A single copy has to arrive in one slot: earlier would only hold memory. */
+/* A single copy has one slot to travel. Posting its receive earlier would only hold memory. */
 static int64_t slots_ahead(const car_plan *plan, const car_task *task) {
     bool weights = car_cargo_is_weights(task->cargo) || task->kind == CAR_TASK_BROADCAST;
     return !weights ? 2 * (int64_t)plan->per_worker : car_plan_has_chains(plan) ? car_zero_slots_ahead(plan) : 1;

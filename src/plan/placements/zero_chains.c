@@ -1,30 +1,30 @@
-/* zero with two copies of each version: one goes along the forwards that use it, one along the backwards.
+/* zero with two copies of each version: one travels along the forwards that use it, the other along the backwards.
  *
- * The users of a version are M*N micro-batches in a row, so both chains visit the ranks in ring order, M times. The
- * owner keeps the version and starts both chains; the next is made of what it keeps. Weights are read only: a copy is
- * passed on while its holder still computes with it, and each holder frees its own. Stage 1 of three workers, cdp-v2,
- * L = 2 (zero_ahead):
+ * The users of a version are M*N consecutive micro-batches, so both chains visit the ranks in ring order, M times.
+ * The owner keeps the version, starts both chains, and later makes the next version from what it kept. Weights are
+ * read only: a holder sends its copy on while it still computes with it, and each holder frees its own. Stage 1 of
+ * three workers, cdp-v2, L = 2 (zero_ahead):
  *
  *   slot        9    10   11   12   13   14   15   16   17
  *   forwards    1F ──────► 2F ──────► 0F        1F ──────► 2F     version 1, from slot 15 on version 2
  *   backwards        0B        1B ──────► 2B ──────► 0B           version 0, from slot 12 on version 1
- *   owner       1U ─────────────────────────── 1U                 rank 1 keeps version 1, then makes version 2 of it
+ *   owner       1U ─────────────────────────── 1U                 rank 1 keeps version 1, then makes version 2 from it
  *
- * A rank gives the next one in slot s what that needs in slot s + L. At most 2k of these slots are the message's way.
- * If L is more, a copy comes L - 2k slots before its use, and may be sent on before it. Forwards may use a version so
- * soon after it was made that it cannot be that early: then its whole chain is as early as its first user can be.
+ * In slot s a rank sends the next one what that needs in slot s + L. The message has at most 2k of these slots. If L
+ * is more, the copy arrives L - 2k slots before its use and may be sent on before it. A version may be needed so
+ * soon after it was made that it cannot be that early; then its whole chain is as early as its first user can be.
  *
- * The owner uses what it keeps if it is the first user; otherwise, as under cdp-v1, the chain begins with a message
- * from it and passes it like any other rank. Under stagger the first user is worker 0, in a step that begins when the
- * one before has ended: the owner updates as soon as it has the sum. */
+ * If the owner is the first user it uses the version it keeps. Otherwise (under cdp-v1, for example) the chain
+ * begins with a message from the owner, and later passes the owner like any other rank. Under stagger the first user
+ * is worker 0, and a step begins when the one before has ended, so the owner updates as soon as it has the sum. */
 #include "plan/placements/zero.h"
 
-/* One of the two copies of a version of a bundle. */
+/* The path of one of the two copies of a version of a bundle. */
 typedef struct chain {
     const car_plan *plan;
     int bundle, stage, home, owner;
     bool backward;
-    int64_t version, first, last; /* micro-batches that use it */
+    int64_t version, first, last; /* first, last: the micro-batches that use it */
 } chain;
 
 static chain chain_of(const car_plan *plan, int bundle, int64_t version, bool backward) {
@@ -62,9 +62,9 @@ static bool begins_at_owner(const car_plan *plan, int64_t first, int home) {
     return car_plan_worker_of(plan, first) == car_plan_owner(plan, 0, home);
 }
 
-/* After the sum came, for which there are 2k slots if there is time, and before the version goes out. By then both
- * chains of the version before have been started, and its first user is done with it, if that is the owner itself.
- * Where steps do not overlap, as soon as it can be. */
+/* The update comes after the sum arrives, which gets 2k slots if there is time, and before the version is sent. By
+ * then both chains of the version before have started, and if the owner was its first user, it is done with it.
+ * Where steps do not overlap, the update comes as soon as possible. */
 int64_t car_zero_update_slot(const car_plan *plan, int64_t version, int home) {
     int64_t summed = car_plan_backward_slot_of(plan, version * plan->batches - 1, home);
     if (!car_plan_is_cyclic(plan)) {
@@ -81,12 +81,12 @@ static int64_t use_slot(const chain *c, int64_t n) {
                        : car_plan_forward_slot_of(c->plan, n, c->stage);
 }
 
-/* Whether a user computes with what the owner keeps. */
+/* True if a user computes with the version that the owner keeps. */
 static bool uses_kept(const chain *c, int64_t n) {
     return n == c->first && car_plan_worker_of(c->plan, n) == c->owner;
 }
 
-/* How many slots before their use copies are received. */
+/* How many slots before their use the chain's copies are received. */
 static int64_t lead(const chain *c) {
     int64_t wanted = most(0, c->plan->config.zero_ahead - spacing(c->plan));
     if (wanted == 0 || c->version == 0) {
@@ -101,8 +101,8 @@ static int64_t receive_slot(const chain *c, int64_t n) {
     return use_slot(c, n) - lead(c);
 }
 
-/* When the copy of micro-batch n leaves where it comes from. The owner has sent what it keeps before it makes the next.
- */
+/* The slot in which the copy for micro-batch n is sent. The owner sends what it keeps before it makes the next
+ * version. */
 static int64_t send_slot(const chain *c, int64_t n) {
     int64_t slot = use_slot(c, n) - c->plan->config.zero_ahead;
     bool kept = n == c->first || uses_kept(c, n - 1);
@@ -115,7 +115,7 @@ static int64_t send_slot(const chain *c, int64_t n) {
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* The message that brings micro-batch n its copy, seen from this device. */
+/* Adds this device's end of the message that brings micro-batch n its copy. */
 static void bring(car_window *window, const chain *c, int64_t n) {
     const car_plan *plan = window->plan;
     if (!car_window_runs(window, n) || uses_kept(c, n)) {
@@ -127,9 +127,9 @@ static void bring(car_window *window, const chain *c, int64_t n) {
     car_window_message(window, what, from, send_slot(c, n), car_plan_worker_of(plan, n), receive_slot(c, n));
 }
 
-/* The copies that a worker's forward or backward in a slot needs, but for those that their owner sends if they are not
- * this device's own. A worker takes its micro-batches of a step one after another, and in the cycle the next step's
- * behind them. */
+/* Adds the copies that a worker's forward or backward in a slot needs. For another worker, leaves out those that
+ * come straight from their owner (see keep_version). A worker takes its micro-batches one after another, in the
+ * cycle without a gap between steps. */
 static void bring_for_slot(car_window *window, int worker, int64_t slot) {
     const car_plan *plan = window->plan;
     int64_t pass = 2 * (int64_t)plan->stages, since = slot - spacing(plan) * worker, position = since % plan->period;
@@ -149,7 +149,8 @@ static void bring_for_slot(car_window *window, int worker, int64_t slot) {
     }
 }
 
-/* What the owner does with a version of a home: makes it, and starts the chains of it and of what is tied to it. */
+/* What the owner does with a version of a home: it makes it, and starts its chains and those of the bundles tied to
+ * it. */
 static void keep_version(car_window *window, int home, int64_t version) {
     const car_plan *plan = window->plan;
     for (int b = car_bundle_of_home(plan->partition, home, CAR_NONE); b != CAR_NONE;
@@ -170,7 +171,7 @@ static void keep_version(car_window *window, int home, int64_t version) {
 }
 
 void car_zero_pass_weights(car_window *window) {
-    enum { BEFORE = 3 }; /* windows before that of its last message, that a version may be made in */
+    enum { BEFORE = 3 }; /* how many windows before that of its last message a version may be made */
     const car_plan *plan = window->plan;
     int next = (window->device + 1) % plan->config.workers, k = plan->per_worker;
     int64_t early = most(0, plan->config.zero_ahead - spacing(plan)), now = window->begin / plan->period;
@@ -190,15 +191,15 @@ void car_zero_pass_weights(car_window *window) {
 
 /* ---- what ranks hold ------------------------------------------------------------------------- */
 
-/* The micro-batch that a task's weights are for. The next use of a version by its number in the step is the one that a
- * message is about. */
+/* The micro-batch that a task's weights are for. A message has only the number within a step; it is about the next
+ * use with that number. */
 static int64_t user_of(const chain *c, const car_task *task, bool sends) {
     int64_t batches = c->plan->batches, n = c->first + (task->micro_batch - c->first % batches + batches) % batches;
     if (car_task_computes(task)) {
         return car_plan_batch_of(c->plan, task);
     }
     while (n + batches <= c->last && (sends ? send_slot(c, n) : receive_slot(c, n)) < task->slot) {
-        n += batches; /* version 0 comes by twice */
+        n += batches; /* version 0 may pass twice */
     }
     return n;
 }
@@ -227,8 +228,8 @@ car_passing car_zero_passing(const car_plan *plan, const car_task *task, int bun
     return send_slot(&c, n + 1) < use_slot(&c, n) ? CAR_PASSING_BEFORE : CAR_PASSING_AFTER;
 }
 
-/* A copy ends with its use, or with its being sent on if that comes later; what the owner keeps, when the next is made
- * of it. */
+/* A copy ends with its use, or when it is sent on if that is later. What the owner keeps ends when the next version
+ * is made from it. */
 bool car_zero_ends_copy(const car_plan *plan, int rank, const car_task *task, int bundle, int64_t steps) {
     bool sends = task->kind == CAR_TASK_SEND;
     if (task->kind == CAR_TASK_UPDATE || !(sends || car_task_computes(task)) ||

@@ -1,4 +1,4 @@
-// What all parts of the page use: elements, numbers as text, and a range of an axis that several charts can share.
+// Helpers that all parts of the page use: elements, numbers as text, and a range of an axis that several charts can share.
 
 // el("p", { class: "note" }, "text", child): an element. Attributes that are null or false are left out.
 function el(tag, attributes, ...children) {
@@ -19,7 +19,7 @@ function fillElement(element, attributes, children) {
     return element;
 }
 
-// A row of buttons of which one is chosen; choose(value) is called when another one is.
+// A row of buttons of which one is selected; choose(value) is called when the selection changes.
 function choice(label, options, chosen, choose) {
     const buttons = options.map(([value, text]) => {
         const button = el("button", { type: "button", "aria-pressed": String(value === chosen) }, text);
@@ -76,7 +76,7 @@ function bytes(value) {
 const percent = (share, digits = 1) => (isNumber(share) ? `${(100 * share).toFixed(digits)} %` : "–");
 const ratio = (value) => (isNumber(value) ? value.toFixed(2) : "–");
 
-// As many digits behind the point as tell neighbouring labels of an axis apart.
+// As many decimals as needed to tell neighbouring labels of an axis apart.
 function tickNumber(value, step) {
     const size = Math.max(Math.abs(value), step);
     if (size >= 1e6 || (size > 0 && size < 1e-3)) {
@@ -141,7 +141,7 @@ class View {
         View.all.push(this);
     }
 
-    // Whether the reader looks at a part of any chart.
+    // True if the reader has zoomed into any chart.
     static zoomed() {
         return View.all.some((view) => !view.isWhole);
     }
@@ -170,12 +170,12 @@ class View {
         this.set(this.full.min, this.full.max);
     }
 
-    // Keeps `centre` where it is.
+    // Zooms and keeps `centre` in place.
     zoom(factor, centre = (this.min + this.max) / 2) {
         this.set(centre - (centre - this.min) * factor, centre + (this.max - centre) * factor);
     }
 
-    // By a share of what is shown.
+    // Moves by a share of what is shown.
     pan(share) {
         const move = share * (this.max - this.min);
         this.set(clamp(this.min + move, this.full.min, this.full.max - (this.max - this.min)),
@@ -187,7 +187,7 @@ View.all = [];
 
 const keyHelp = "Click it, then: wheel or + and − zoom, arrow keys move, 0 or a double click shows all.";
 
-// Keys for whoever has the focus.
+// Keys for the chart that has the focus.
 function bindKeys(element, view) {
     const actions = {
         "+": () => view.zoom(0.7), "=": () => view.zoom(0.7), "-": () => view.zoom(1 / 0.7), "_": () => view.zoom(1 / 0.7),
@@ -218,7 +218,7 @@ function bindWheel(element, view, valueAt) {
     }, { passive: false });
 }
 
-// The buttons for those who would rather press them.
+// The same as buttons.
 function zoomButtons(view) {
     const button = (text, title, action) => {
         const made = el("button", { type: "button", title, "aria-label": title }, text);

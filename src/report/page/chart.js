@@ -1,5 +1,5 @@
 // A chart of lines: uPlot in a figure, with the page's colours, keys, a box that tells what is under the pointer, and
-// the extents of its data as attributes (which is what tests look at).
+// the extents of its data as attributes (for tests).
 
 const printWidth = 680; // pixels of a page of paper between its margins
 const chartFont = '12px system-ui, "Segoe UI", Helvetica, Arial, sans-serif';
@@ -41,7 +41,7 @@ function keepDrawn(body, draw) {
             draw(wanted);
         }
     };
-    // Not at once: what is drawn may change the page's height, which the observer must not see while it reports.
+    // Not at once: drawing may change the page's height, which must not happen while the observer reports.
     new ResizeObserver(() => requestAnimationFrame(() => {
         if (!theme.isPrinting() && body.clientWidth !== width) {
             redraw();

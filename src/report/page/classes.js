@@ -1,9 +1,9 @@
-// Which classes were taken for which in the last evaluation: a matrix of few classes, else the worst ones in a list.
+// Which classes were mistaken for which in the last evaluation: a matrix if there are few classes, else a list of the worst.
 
 const mostColumns = 24;
 const worstShown = 20;
 
-// The file may be anybody's: only what is what it should be is shown.
+// The file can come from anywhere, so only valid content is shown.
 function classesOf(run) {
     const list = run.confusion && Array.isArray(run.confusion.per_class) ? run.confusion.per_class : [];
     return list.map((one, index) => {

@@ -2,7 +2,7 @@
 
 // ---- what can be shown ------------------------------------------------------------------------
 
-// Speed between neighbouring points; `seconds` begins anew where a run was taken up again.
+// Speed between neighbouring points; `seconds` starts again from 0 where a run was resumed.
 function speedsOf(run) {
     const { step, seconds } = run.metrics;
     const samples = run.workers * run.batch;
@@ -35,7 +35,7 @@ function smoothed(values, width) {
     });
 }
 
-// Where time runs forward only; a run that was taken up again has no such axis.
+// Only if time increases steadily; a resumed run has no such axis.
 function hasSeconds(run) {
     const { seconds } = run.metrics;
     return seconds.every((value, n) => isNumber(value) && (n === 0 || value > seconds[n - 1]));
@@ -72,7 +72,7 @@ function metricSpec(runs, state) {
     };
 }
 
-// The steps of a run are those of the file, though points may stand for several.
+// The steps of a run are those in the file, although a point may represent several.
 function stepRange(runs) {
     return extentOf(runs.flatMap((run) => [run.metrics.first_step, run.metrics.last_step]));
 }
@@ -124,7 +124,7 @@ function badSteps(runs) {
 
 // ---- evaluations ------------------------------------------------------------------------------
 
-// All that were made; of older runs the last one, which the summary has.
+// All evaluations; of older runs only the last one, from the summary.
 function evaluationsOf(run) {
     if (run.evaluations && run.evaluations.length) {
         return run.evaluations;

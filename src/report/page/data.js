@@ -1,6 +1,6 @@
-// The runs, as the other parts want them: what was set, what came out, and the record of a few steps.
+// The runs in the form that the other parts use: settings, results, and the record of a few steps.
 
-// Places in a task and in a message of timeline.json.
+// Indices in a task and in a message of timeline.json.
 const Task = { start: 0, end: 1, lane: 2, kind: 3, worker: 4, stage: 5, step: 6, version: 7, waited: 8 };
 const Message = { sent: 0, arrived: 1, from: 2, to: 3, kind: 4, bytes: 5, slot: 6 };
 
@@ -16,7 +16,7 @@ function readReport() {
 function prepareRun(raw, index) {
     renameAccuracy(raw);
     const sources = [raw.summary, raw.timeline, raw.config].filter(Boolean);
-    // The first that knows: the summary, the record, the configuration.
+    // The first source that has it: the summary, the record, the configuration.
     const get = (name) => sources.map((source) => source[name]).find((value) => value !== undefined && value !== null);
     const run = { ...raw, index, get, notes: raw.notes || [] };
     for (const name of ["model", "data", "rule", "placement", "workers", "stages", "batch", "threads", "optimizer", "seed", "steps"]) {
@@ -59,7 +59,7 @@ function memoryOf(run) {
     };
 }
 
-// The dp run beside which this one can be held: same model, workers and batch.
+// The dp run that this one can be compared with: same model, workers and batch.
 function baselineOf(run, runs) {
     if (run.isDp) {
         return null;
@@ -96,7 +96,7 @@ function stepStarts(tasks, kinds) {
         .map((task) => ({ step: task[Task.step], start: task[Task.start] })).sort((a, b) => a.start - b.start);
 }
 
-// The workers' bytes at all moments at which any of them changed, piled up: sums[i] is of workers 0 to i.
+// The workers' bytes whenever any of them changed, stacked: sums[i] is over workers 0 to i.
 function stackMemory(series) {
     const moments = [...new Set(series.flatMap((points) => points.map((point) => point[0])))].sort((a, b) => a - b);
     if (!moments.length) {

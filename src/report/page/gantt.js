@@ -1,4 +1,4 @@
-// The executed schedule of a run as a chart to look around in.
+// The executed schedule of a run as an interactive chart.
 
 // The box under a point; rows are in order of time.
 function boxAt(row, time) {
@@ -94,7 +94,7 @@ function stageLegend(record) {
 // A rank's thread that carries messages computes nothing.
 const computes = (lane) => !/messages$/.test(lane);
 
-// Share of the lanes' time in which they worked on a task.
+// The share of the lanes' time that they spent on tasks.
 function busyShare(record) {
     const whole = (record.times.max - record.times.min) * record.lanes.filter(computes).length;
     const busy = record.tasks.filter((task) => computes(record.lanes[task[Task.lane]]))

@@ -10,7 +10,7 @@ const ganttBottom = 26;
 const rowHeightFor = (rows) => clamp(Math.round(320 / rows), 12, 38);
 const ganttHeight = (rows) => ganttTop + rows * rowHeightFor(rows) + ganttBottom;
 
-// From time to pixels and back, for what is shown of a record.
+// Converts time to pixels and back for the shown part of a record.
 function ganttScale(view, width) {
     const wide = Math.max(width - ganttLeft - ganttRight, 1);
     return {

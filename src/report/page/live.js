@@ -1,4 +1,4 @@
-// A page of runs that go on loads itself again now and then. It holds still while its reader zooms, or has paused it, and
+// A page of runs in progress reloads itself from time to time. It pauses while the reader zooms or has paused it, and
 // stays where it was scrolled to.
 
 const live = (() => {

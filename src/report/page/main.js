@@ -1,4 +1,4 @@
-// Puts the page together: a section for each thing that the runs have something to show of.
+// Puts the page together: a section for everything that the runs have data for.
 
 function section(id, title, lead, ...content) {
     const shown = content.flat(2).filter(Boolean);

@@ -1,6 +1,6 @@
-// Activation bytes over time: the workers of a run piled up, their sum, and what the plan says of it.
+// Activation bytes over time: the workers of a run stacked, their sum, and the plan's prediction.
 
-// Runs that can be held beside one another have one scale.
+// Comparable runs share one scale.
 function memoryTop(run, runs) {
     const beside = runs.filter((other) => other.record && other.record.memory && isComparable(run, other));
     return 1.1 * Math.max(...beside.map((other) => Math.max(other.record.memory.peak, other.memory.dp || 0,
@@ -41,7 +41,7 @@ function drawLevels(run) {
     };
 }
 
-// On a ground of the page's colour, because it stands on the areas.
+// With a background in the page's colour, because it is drawn over the areas.
 function labelLevel(ctx, text, x, y, dots) {
     const width = ctx.measureText(text).width;
     ctx.fillStyle = theme.colour("panel");
@@ -56,7 +56,7 @@ function memorySpec(run, top) {
     const { memory, workers } = run.record;
     const unit = byteUnit(top);
     const stepped = uPlot.paths.stepped({ align: 1 });
-    // The highest pile first: each is painted over by the next lower one.
+    // The highest stack first: each is painted over by the next lower one.
     const piles = memory.sums.map((sums, worker) => ({ sums, worker })).reverse();
     const series = piles.map(({ worker }) => ({
         label: `worker ${worker}`, paths: stepped, width: 0.5, stroke: () => theme.colour("panel"),

@@ -14,7 +14,7 @@ function describeRun(run) {
 
 const times = (a, b) => (isNumber(a) && isNumber(b) && b > 0 ? a / b : null);
 
-// What a reader would ask first, one sentence a run.
+// What a reader would ask first, in one sentence per run.
 function sentenceOf(run) {
     const { memory, baseline } = run;
     const held = [];
@@ -83,7 +83,7 @@ function waitingShare(run) {
     return whole > 0 ? executor.waiting_s / whole : undefined;
 }
 
-// Rows: what it is, where it is, how it is written, and whether a bar and the best are shown ("low" or "high" is best).
+// Rows: the name, the source, the format, and whether a bar and the best are shown ("low" or "high" is best).
 const tableGroups = [
     ["Setting", [
         ["model", text("model"), plain], ["data", text("data"), plain], ["rule", text("rule"), plain],
@@ -151,7 +151,7 @@ function tableCell(value, format, best, most) {
     return cell;
 }
 
-// Settings that are the same in several runs are said once, above the table.
+// Settings that all runs share are listed once, above the table.
 const commonGroups = ["Setting", "Machine"];
 
 function isCommon(runs, group, get) {

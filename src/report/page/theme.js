@@ -90,7 +90,7 @@ function mix(a, b, share) {
 
 const css = (rgb) => `rgb(${rgb.join(",")})`;
 
-// As parts; `at` from 0 to 1.
+// As colour components; `at` from 0 to 1.
 function along(name, at) {
     const scale = scales[name][theme.isDark() ? "dark" : "light"];
     const place = clamp(at, 0, 1) * (scale.length - 1);
@@ -109,14 +109,14 @@ function pale(rgb, share) {
     return mix(rgb, paper.startsWith("#") ? parts(paper.slice(1)) : [255, 255, 255], share);
 }
 
-// Text on it that can be read.
+// A readable text colour on it.
 function inkOn(rgb) {
     const light = 0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2];
     return light > 140 ? "#1f2933" : "#ffffff";
 }
 
 const runColour = (run) => theme.colour(`run-${run.index % runColours}`);
-// Runs beyond the eighth have the first ones' colours, in other dashes.
+// Runs beyond the eighth reuse the first ones' colours with other dashes.
 const runDash = (run) => runDashes[Math.floor(run.index / runColours) % runDashes.length];
 
 // A swatch in front of a name; its colour follows the theme.

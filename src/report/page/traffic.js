@@ -61,7 +61,7 @@ function trafficFigures(runs) {
     return sending.map((run) => trafficFigure(run, top));
 }
 
-// Those that sent nothing, in a sentence.
+// A sentence that lists the runs that sent nothing.
 function silentRuns(runs) {
     const silent = runs.filter((run) => run.record && !sendsSomething(run));
     if (!silent.length) {
