@@ -34,7 +34,7 @@ typedef struct car_kernel_io {
     void *stream;                      /* the lane's dnnl_stream_t */
     bool training;
     bool makes_loss; /* in backward of a head with its loss: forward was left out, so write the loss to `out`, too */
-    uint64_t key; /* for random numbers: of this micro-batch and operation */
+    uint64_t key;    /* for random numbers: of this micro-batch and operation */
 } car_kernel_io;
 
 typedef struct car_kernel_class {
