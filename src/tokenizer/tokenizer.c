@@ -1,4 +1,4 @@
-/* Tokenizers: what they hold, and tokens back to bytes. */
+/* The contents of a tokenizer, and decoding tokens to bytes. */
 #include <string.h>
 
 #include "tokenizer/internal.h"
@@ -68,7 +68,7 @@ car_status car_tokenizer_add_token(car_tokenizer *t, const unsigned char *bytes,
         return car_context_fail(t->context, CAR_ERROR_UNSUPPORTED, "a tokenizer of more than %d tokens, or 512 MB",
                                 CAR_TOKENIZER_MOST);
     }
-    /* Growing moves the bytes, maybe these. */
+    /* Growing may move the bytes that `bytes` points to. */
     bool own = t->byte_count > 0 && bytes >= t->bytes && bytes < t->bytes + t->byte_count;
     ptrdiff_t place = own ? bytes - t->bytes : 0;
     CAR_TRY(car_context_grow(t->context, &t->bytes, &t->byte_capacity, t->byte_count + length, 1));
