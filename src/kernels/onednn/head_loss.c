@@ -1,14 +1,14 @@
-/* A head with its loss, a chunk of rows at a time: logits are made in scratch space, used and forgotten.
+/* A head with its loss, one chunk of rows at a time: logits are computed in scratch space, used and dropped.
  *
  *   forward    for each chunk:  logits = x W'    loss and log-sum-exp of its rows
  *   backward   for each chunk:  logits = x W'    their gradient in place    dW += g' x    dx = g W
  *
- * Backward makes the logits once more, a fourth product beside three: that is 10 % of the FLOPs of gpt2's step. To compute
- * both gradients in forward instead would save it, but then dW, as large as the embedding, would wait for backward beside
- * every micro-batch: 154 MB for gpt2, where the logits of 4 x 256 tokens are 206 MB. */
+ * Backward recomputes the logits, a fourth product besides three: 10 % of the FLOPs of gpt2's step. Computing both
+ * gradients in forward would save that. But then each micro-batch would keep a dW, as large as the embedding, until
+ * its backward: 154 MB for gpt2, while the logits of 4 x 256 tokens are 206 MB. */
 #include "kernels/onednn/onednn.h"
 
-/* Of logits in scratch space. More rows read the weights less often, but every thread has its scratch space. */
+/* Bytes of logits in scratch space. More rows read the weights less often, but each thread has its own scratch. */
 static const int64_t chunk_bytes = 32 << 20;
 
 typedef struct sizes {
@@ -71,7 +71,7 @@ done:
     return status;
 }
 
-/* The gradient of the input is written last, so it may take the input's place. */
+/* Writes the input's gradient last, because it may share the input's buffer. */
 static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     sizes s = sizes_of(kernel);
     const int32_t *labels = io->in[1];
