@@ -54,8 +54,9 @@ void car_arena_return_pages(car_arena *arena, size_t piece);
 /* Counts a block under another category from now on, e.g. when a message has arrived and becomes a weight. */
 void car_arena_assign(car_arena *arena, void *memory, car_memory category);
 
-/* Bytes allocated now, and the most so far. */
+/* Bytes allocated now. */
 size_t car_arena_live(const car_arena *arena, car_memory category);
+/* The most bytes allocated at once so far. */
 size_t car_arena_peak(const car_arena *arena, car_memory category);
 /* Bytes of the range ever touched: an upper bound for the arena's resident memory. */
 size_t car_arena_extent(const car_arena *arena);

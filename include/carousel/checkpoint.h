@@ -65,10 +65,11 @@ car_status car_checkpoint_write(car_context *context, const car_checkpoint_confi
 /* Finds the newest complete checkpoint; *step is -1 if there is none. Looks at names only, not at checksums. */
 car_status car_checkpoint_newest(car_context *context, const char *directory, int64_t *step);
 
+/* An open checkpoint. For one thread at a time. */
+typedef struct car_checkpoint car_checkpoint;
 /* Opens a checkpoint and verifies its checksums. CAR_ERROR_FORMAT if it is damaged; the message names the file, and
  * how to continue from the newest older checkpoint that is sound. CAR_ERROR_IO if there is no checkpoint of this
  * step, or it cannot be read. */
-typedef struct car_checkpoint car_checkpoint;
 car_status car_checkpoint_open(car_context *context, const char *directory, int64_t step, car_checkpoint **out);
 void car_checkpoint_close(car_checkpoint *checkpoint);
 int64_t car_checkpoint_step(const car_checkpoint *checkpoint);

@@ -41,12 +41,14 @@ car_context_config car_context_config_default(void);
 
 /* `config` may be NULL for the defaults. On failure *out is NULL. */
 car_status car_context_create(const car_context_config *config, car_context **out);
+/* Destroy all objects created with the context first. NULL is allowed. */
 void car_context_destroy(car_context *context);
 
 /* The message of the first failure since creation or the last clear; "" if there was none, or if `context` is NULL.
  * It stays valid and unchanged until car_context_clear_error or destroy. The functions of run.h clear it when they
  * start, so give each thread its own context if their messages must not mix. */
 const char *car_context_error(const car_context *context);
+/* Forgets the message, so that the next failure can leave one. */
 void car_context_clear_error(car_context *context);
 
 /* For user callbacks (feeds, optimizers, datasets, ...): stores a message and returns CAR_ERROR_CALLBACK. Return

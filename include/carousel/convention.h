@@ -47,9 +47,11 @@ car_status car_context_fail(car_context *context, car_status status, const char 
 /* Allocates count * size zeroed bytes into *out_pointer; release them with the same numbers. CAR_ERROR_MEMORY, with
  * a message, on failure. */
 car_status car_context_allocate(car_context *context, size_t count, size_t size, void *out_pointer);
+/* Releases memory of car_context_allocate. `count` and `size` must be those it was allocated with. NULL is allowed. */
 void car_context_release(car_context *context, void *block, size_t count, size_t size);
 /* Copies `text`. Release the copy with car_context_release_text. */
 car_status car_context_copy_text(car_context *context, const char *text, char **out);
+/* NULL is allowed. */
 void car_context_release_text(car_context *context, char *text);
 /* Grows an array until it holds at least `needed` elements; *capacity doubles. */
 car_status car_context_grow(car_context *context, void *array_pointer, int *capacity, int needed, size_t size);

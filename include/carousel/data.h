@@ -112,6 +112,7 @@ const char *car_dataset_labels_name(const car_dataset *dataset);
 size_t car_dataset_input_bytes(const car_dataset *dataset); /* of one sample; 0 if opened without a config */
 int car_dataset_label_count(const car_dataset *dataset);    /* of one sample */
 
+/* Describes the dataset. */
 car_dataset_info car_dataset_get_info(const car_dataset *dataset);
 const char *car_dataset_class_name(const car_dataset *dataset, int index); /* NULL if the class has no name */
 /* SHA-256 over the names and sizes of the files, or their headers, to check that two processes use the same data.
@@ -125,6 +126,7 @@ typedef struct car_dataset_problems {
     int name_count;
     char names[8][256]; /* the first ones, with the reason */
 } car_dataset_problems;
+/* The problems found so far. Thread-safe. */
 void car_dataset_get_problems(const car_dataset *dataset, car_dataset_problems *out);
 
 /* Reasons why something in a dataset's folder is not used: a code, a name for machines, and a text that reads well
@@ -146,7 +148,9 @@ typedef enum car_unused {
         CAR_UNUSED_REASONS
 } car_unused;
 
+/* The reason's name for machines, e.g. "hidden". */
 const char *car_unused_name(car_unused reason);
+/* The reason in words. */
 const char *car_unused_text(car_unused reason);
 
 /* What was found but not used when the dataset was opened. A hidden folder, or one beside the splits, counts as one
@@ -155,6 +159,7 @@ typedef struct car_dataset_unused {
     int64_t count[CAR_UNUSED_REASONS];
     char first[CAR_UNUSED_REASONS][256]; /* for each reason, the path that sorts first */
 } car_dataset_unused;
+/* Copies the counts; all zero for kinds without folders. */
 void car_dataset_get_unused(const car_dataset *dataset, car_dataset_unused *out);
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -162,6 +167,7 @@ void car_dataset_get_unused(const car_dataset *dataset, car_dataset_unused *out)
 /* Reads samples. A reader is for one thread at a time; create one per thread. */
 typedef struct car_reader car_reader;
 
+/* The dataset must outlive the reader. */
 car_status car_reader_create(car_dataset *dataset, car_reader **out);
 void car_reader_destroy(car_reader *reader);
 

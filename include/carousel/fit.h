@@ -23,6 +23,7 @@ typedef struct car_need {
  * snapshot is taken, during training if config->snapshot_every is set, else at its end. */
 car_status car_need_predict(const car_plan *plan, const car_program *program, const car_trainer_config *config,
                             bool saves, car_need *out);
+/* The sum of all categories. */
 double car_need_total(const car_need *need);
 /* The `tasks` part alone, before there is a plan: for `workers` lists over `stages` stages. */
 double car_need_task_bytes(double workers, double stages);

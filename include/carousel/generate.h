@@ -37,6 +37,7 @@ typedef struct car_gpt2_sizes {
 car_status car_generator_open(car_context *context, const char *path, const car_generator_config *config,
                               car_generator **out);
 void car_generator_close(car_generator *generator);
+/* The model's sizes. */
 car_gpt2_sizes car_generator_sizes(const car_generator *generator);
 
 /* Appends tokens to the sequence. `logits` receives the prediction for the token after the last: vocabulary floats,
@@ -61,6 +62,7 @@ typedef struct car_sampling {
 
 typedef struct car_sampler car_sampler;
 
+/* The settings are copied. CAR_ERROR_ARGUMENT if they are out of range. */
 car_status car_sampler_create(car_context *context, int vocabulary, const car_sampling *sampling, car_sampler **out);
 void car_sampler_destroy(car_sampler *sampler);
 /* Chooses a token. The result depends only on the seed, the number `draw` and the logits. CAR_ERROR_NOT_FINITE if a

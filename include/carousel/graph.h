@@ -39,6 +39,7 @@ typedef enum car_precision { CAR_PRECISION_FP32, CAR_PRECISION_BF16 } car_precis
 
 /* "fp32" or "bf16"; CAR_ERROR_UNKNOWN_NAME for anything else. */
 car_status car_precision_find(car_context *context, const char *name, car_precision *out);
+/* "fp32" or "bf16". */
 const char *car_precision_text(car_precision precision);
 
 #define CAR_OP_LIST(X)                         \
@@ -71,6 +72,7 @@ typedef enum car_op_kind {
         CAR_OP_KINDS
 } car_op_kind;
 
+/* The kind's name, e.g. "conv". */
 const char *car_op_kind_text(car_op_kind kind);
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -246,7 +248,9 @@ car_status car_graph_finish(car_graph *graph, int loss);
 
 /* Builders. Names are copied. Images are [batch, channels, height, width], sequences [batch, tokens, width]. */
 int car_graph_input(car_graph *graph, const char *name, car_shape shape, car_dtype dtype);
+/* A 2-D convolution. Parameters are NAME.weight and NAME.bias. */
 int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_config *config);
+/* Batch normalisation, then optionally a residual and ReLU. Also has the running statistics as parameters. */
 int car_graph_batchnorm(car_graph *graph, const char *name, int x, const car_batchnorm_config *config);
 int car_graph_relu(car_graph *graph, const char *name, int x);
 int car_graph_maxpool(car_graph *graph, const char *name, int x, const car_pool_config *config);
@@ -254,10 +258,12 @@ int car_graph_avgpool(car_graph *graph, const char *name, int x, const car_pool_
 int car_graph_global_avgpool(car_graph *graph, const char *name, int x); /* -> [batch, channels] */
 /* A shortcut without parameters: takes every stride-th pixel and fills channels beyond those of x with zeros. */
 int car_graph_shortcut(car_graph *graph, const char *name, int x, int out_channels, int stride);
+/* a + b, of the same shape. */
 int car_graph_add(car_graph *graph, const char *name, int a, int b);
 int car_graph_flatten(car_graph *graph, const char *name, int x); /* -> [batch, rest] */
 /* Acts on the last dimension. Parameters are NAME.weight (or `tied`) and NAME.bias. */
 int car_graph_linear(car_graph *graph, const char *name, int x, const car_linear_config *config);
+/* Over the last dimension. Parameters are NAME.weight and NAME.bias. */
 int car_graph_layernorm(car_graph *graph, const char *name, int x, double eps);
 int car_graph_gelu(car_graph *graph, const char *name, int x, bool tanh);
 /* x is [batch, tokens, 3*width]: queries, keys and values side by side, each split into heads. */
@@ -268,6 +274,7 @@ int car_graph_embedding(car_graph *graph, const char *token_name, const char *po
 /* x [batch, width, h, w] -> [batch, 1 + h*w, width]: puts the class token first and adds the position embedding. */
 int car_graph_patch_tokens(car_graph *graph, const char *class_name, const char *position_name, int x);
 int car_graph_select_token(car_graph *graph, const char *name, int x, int index); /* -> [batch, width] */
+/* Zeroes elements with probability p in training, and scales the others by 1 / (1 - p). */
 int car_graph_dropout(car_graph *graph, const char *name, int x, double p);
 /* Mean over rows of the cross-entropy of softmax(logits) with labels of CAR_I32, [rows] or [batch, T]. Rows with a
  * negative label are ignored. -> [1] */
@@ -290,6 +297,7 @@ int car_graph_tensor_count(const car_graph *graph);
 int car_graph_param_count(const car_graph *graph);
 int car_graph_use_count(const car_graph *graph);
 int car_graph_grad_buffer_count(const car_graph *graph);
+/* Descriptions, owned by the graph. */
 const car_op *car_graph_op(const car_graph *graph, int op);
 const car_tensor *car_graph_tensor(const car_graph *graph, int tensor);
 const car_param *car_graph_param(const car_graph *graph, int param);

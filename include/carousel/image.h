@@ -23,6 +23,7 @@ car_image_recipe car_image_recipe_for(int size); /* what training does for this 
 /* Reads image files one after the other. For one thread at a time. */
 typedef struct car_image_opener car_image_opener;
 
+/* The recipe is copied. */
 car_status car_image_opener_create(car_context *context, const car_image_recipe *recipe, car_image_opener **out);
 void car_image_opener_destroy(car_image_opener *opener);
 

@@ -49,6 +49,7 @@ int64_t car_loader_epoch_steps(const car_loader *loader);
  * and in any order. Give the micro-batch back as soon as it has been used. */
 car_status car_loader_take(car_loader *loader, int64_t step, int micro_batch, const void **inputs,
                            const int32_t **labels);
+/* Gives back a micro-batch of car_loader_take. */
 void car_loader_give_back(car_loader *loader, int64_t step, int micro_batch);
 
 /* Seconds that callers of car_loader_take have waited or read, in all. */

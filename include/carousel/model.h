@@ -40,6 +40,7 @@ typedef struct car_model_info {
 
 car_model_config car_model_config_default(void); /* all zero, except batch = 1 */
 
+/* The models that can be trained, by index. */
 int car_model_count(void);
 const car_model_info *car_model_info_at(int index);
 int car_model_paper_count(void); /* models for planning only, which the other list does not contain */

@@ -20,6 +20,7 @@ typedef struct car_muon_matrix {
     int64_t rows, columns;
     bool out_by_in;
 } car_muon_matrix;
+/* For a parameter that car_muon_takes. */
 car_muon_matrix car_muon_matrix_of(const car_graph *graph, int param);
 
 /* Floating-point operations of the Newton-Schulz iteration in one update of a stage. `done`: as computed, using

@@ -131,6 +131,7 @@ car_optimizer_config car_optimizer_config_default(void);
 /* Selects an optimizer by name: one of the list, or a registered one. CAR_ERROR_UNKNOWN_NAME, with the known names,
  * for any other. */
 car_status car_optimizer_find(car_context *context, const char *name, car_optimizer_config *config);
+/* The optimizer's name, also of a user-defined one. */
 const char *car_optimizer_config_name(const car_optimizer_config *config);
 /* The most values of state kept for a weight: 0 to 4. */
 int car_optimizer_config_states(const car_optimizer_config *config);
@@ -195,6 +196,7 @@ typedef struct car_schedule {
     const void *own_user;
 } car_schedule;
 
+/* The learning rate of a step, counted from 0. */
 double car_schedule_lr(const car_schedule *schedule, int64_t step);
 
 #pragma GCC visibility pop

@@ -70,6 +70,7 @@ bool car_plan_is_proven(const car_plan *plan);
 void car_plan_trust(car_plan *plan);
 
 car_context *car_plan_context(const car_plan *plan);
+/* The partition given to car_plan_create. */
 const car_partition *car_plan_partition(const car_plan *plan);
 const car_plan_config *car_plan_config_of(const car_plan *plan); /* with zeros replaced */
 int car_plan_devices(const car_plan *plan);
@@ -187,11 +188,14 @@ typedef struct car_task_list {
  * 1. Filling and draining need no special case: tasks of steps outside 0 .. T-1 do not exist. Windows from 2 on,
  * except the last two, are in steady state. */
 int64_t car_plan_windows(const car_plan *plan, int64_t steps);
+/* Fills `list` with the tasks of one device in one window of a run of `steps` steps. */
 car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list);
 /* A rank is what one executor runs: one device, or all devices under `shared`. Its tasks are listed in an order in
  * which they could run one after another. */
 int car_plan_ranks(const car_plan *plan);
+/* The rank that a device belongs to. */
 int car_plan_rank_of(const car_plan *plan, int device);
+/* As car_plan_expand, for all devices of a rank. */
 car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, int64_t steps, car_task_list *list);
 void car_task_list_release(const car_plan *plan, car_task_list *list);
 
@@ -251,6 +255,7 @@ car_status car_plan_print(const car_plan *plan, int64_t steps, char **out);
 car_status car_plan_print_custom(const car_plan *plan, char **out);
 /* Prints which task waits for which on each rank, as comments that may follow such a text (docs/plan.md). */
 car_status car_plan_print_edges(const car_plan *plan, int64_t steps, char **out);
+/* Releases a text that these functions returned. */
 void car_plan_release_text(const car_plan *plan, char *text);
 /* What the first line of a text says. */
 typedef struct car_plan_header {

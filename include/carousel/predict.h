@@ -76,6 +76,7 @@ typedef struct car_optimizer_sizes {
 /* Predicts a plan. `optimizer_states` is the number of floats kept for each weight; use the second form if that
  * differs between parameters. */
 car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_prediction *out);
+/* As car_plan_predict, for any optimizer. */
 car_status car_plan_predict_sized(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out);
 
 /* Peak bytes of one rank over a whole run, if no message is late. Messages in flight (arriving or leaving) are
@@ -90,6 +91,7 @@ typedef struct car_device_prediction {
 
 /* CAR_ERROR_UNSUPPORTED for placement shared, whose devices share memory, and for partitions without a graph. */
 car_status car_plan_predict_device(const car_plan *plan, int device, int optimizer_states, car_device_prediction *out);
+/* As car_plan_predict_device, for any optimizer. */
 car_status car_plan_predict_device_sized(const car_plan *plan, int device, const car_optimizer_sizes *optimizer,
                                          car_device_prediction *out);
 

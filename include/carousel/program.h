@@ -77,9 +77,10 @@ const char *car_program_kernel_name(const car_program *program, int op);
  * train together compare it. Covers the names above and the configuration. */
 uint64_t car_program_fingerprint(const car_program *program);
 
-/* Converts between PyTorch's row-major layout and the program's. The buffers must not overlap. Padding in `stored`
- * is zeroed. Values are floats, or doubles if the parameter holds doubles. */
+/* Converts a parameter from PyTorch's row-major layout to the program's. The buffers must not overlap. Padding in
+ * `stored` is zeroed. Values are floats, or doubles if the parameter holds doubles. */
 car_status car_program_import_param(const car_program *program, int param, const void *canonical, void *stored);
+/* The reverse. */
 car_status car_program_export_param(const car_program *program, int param, const void *stored, void *canonical);
 /* The same for a tensor of floats, to look at activations. */
 car_status car_program_export_tensor(const car_program *program, int tensor, const void *stored, float *canonical);

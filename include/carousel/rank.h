@@ -45,6 +45,7 @@ typedef struct car_rank_loop {
     car_status (*end)(void *user); /* after each part; may be NULL */
     void *user;
 } car_rank_loop;
+/* Runs a loop. All ranks call it with the same numbers. */
 car_status car_rank_drive(car_rank *rank, const car_rank_loop *loop);
 
 /* Makes all ranks end soon, after the same step, as car_trainer_stop does. Where a rank keeps two versions in one
@@ -56,14 +57,15 @@ int64_t car_rank_steps(const car_rank *rank); /* made so far */
  * without a final newline. Any thread may call it during a run. Returns the length. */
 size_t car_rank_explain(car_rank *rank, char *text, size_t capacity);
 
-/* Between runs, called by all ranks: gathers the training state on rank 0 (`snapshot` may be NULL elsewhere), or
- * distributes it from there. The snapshot's parts decide what is gathered. */
+/* Between runs, called by all ranks: gathers the training state on rank 0. `snapshot` may be NULL on other ranks.
+ * The snapshot's parts decide what is gathered. */
 car_status car_rank_gather(car_rank *rank, car_snapshot *snapshot);
+/* Between runs, called by all ranks: distributes the snapshot of rank 0 to all. */
 car_status car_rank_spread(car_rank *rank, car_snapshot *snapshot);
 
+typedef car_status (*car_rank_work)(void *user);
 /* Between runs, called by all ranks: rank 0 runs `work` (evaluating, writing files), while heartbeats tell the
  * others that it is alive. */
-typedef car_status (*car_rank_work)(void *user);
 car_status car_rank_attend(car_rank *rank, car_rank_work work, void *user);
 
 /* Checks that a setting is the same on all ranks, which all call it with the same `what`. `text` is this rank's

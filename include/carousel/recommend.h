@@ -54,6 +54,7 @@ typedef struct car_recommend_config {
     void *user;
 } car_recommend_config;
 
+/* A global batch of 32 on one thread, with the default optimizer and the correction for the rule. */
 car_recommend_config car_recommend_config_default(void);
 
 /* Why a rule under a placement is, or is not, recommended. */

@@ -54,12 +54,14 @@ const char *car_snapshot_state_name(const car_snapshot *snapshot, car_snapshot_p
 
 /* Whether the snapshot has this part of a parameter. Running statistics have no optimizer state. */
 bool car_snapshot_has(const car_snapshot *snapshot, car_snapshot_part part, int param);
-/* Reads or writes a part of a parameter in canonical layout: car_shape_elements values of its type, floats or (in
- * user-defined stages) doubles. */
+/* Reads a part of a parameter in canonical layout: car_shape_elements values of its type, floats or (in user-defined
+ * stages) doubles. */
 car_status car_snapshot_get(const car_snapshot *snapshot, car_snapshot_part part, int param, void *canonical);
+/* Writes a part of a parameter in the same form. */
 car_status car_snapshot_set(car_snapshot *snapshot, car_snapshot_part part, int param, const void *canonical);
-/* Copies all weights out of the snapshot, or into it. */
+/* Copies all weights out of the snapshot. */
 car_status car_snapshot_get_weights(const car_snapshot *snapshot, car_weights *weights);
+/* Copies all weights into the snapshot. */
 car_status car_snapshot_set_weights(car_snapshot *snapshot, const car_weights *weights);
 
 #pragma GCC visibility pop

@@ -25,9 +25,10 @@ void car_weights_destroy(car_weights *weights);
 /* Draws each parameter from its initial distribution. The values depend only on the seed and the parameter's name. */
 car_status car_weights_initialize(car_weights *weights, uint64_t seed);
 
-/* Sets or reads a parameter in canonical layout: car_shape_elements values of its type, floats or (in user-defined
+/* Sets a parameter from its canonical layout: car_shape_elements values of its type, floats or (in user-defined
  * stages) doubles. */
 car_status car_weights_set(car_weights *weights, int param, const void *canonical);
+/* Reads a parameter in the same form. */
 car_status car_weights_get(const car_weights *weights, int param, void *canonical);
 
 /* Rebuilds the forms derived from the weights of operations begin..end-1. Call it after changing weights through
@@ -41,6 +42,7 @@ float *car_weights_data(car_weights *weights, int param);
 
 typedef struct car_gradients car_gradients;
 
+/* One buffer for each use of a parameter, in the arena, with undefined contents. */
 car_status car_gradients_create(const car_program *program, car_arena *arena, car_gradients **out);
 void car_gradients_destroy(car_gradients *gradients);
 float *car_gradients_data(car_gradients *gradients, int use); /* stored layout of its parameter */
@@ -51,6 +53,7 @@ car_status car_gradients_get(const car_gradients *gradients, int param, void *ca
 
 typedef struct car_tape car_tape;
 
+/* A tape has its own tensors, so each micro-batch in flight needs one. For one thread at a time. */
 car_status car_tape_create(const car_program *program, car_arena *arena, car_tape **out);
 void car_tape_destroy(car_tape *tape);
 

@@ -35,17 +35,19 @@ car_status car_tokenizer_train(car_context *context, const void *text, size_t by
 /* The same from a file. CAR_ERROR_FORMAT if it is empty. */
 car_status car_tokenizer_train_file(car_context *context, const char *path, int vocabulary, car_tokenizer **out);
 
-/* Reads Hugging Face's tokenizer.json, if it is a byte-level BPE with GPT-2's way of splitting words; or GPT-2's own
- * two files. CAR_ERROR_FORMAT for malformed files, CAR_ERROR_UNSUPPORTED for other kinds of tokenizers. */
+/* Reads Hugging Face's tokenizer.json, if it is a byte-level BPE with GPT-2's way of splitting words.
+ * CAR_ERROR_FORMAT for malformed files, CAR_ERROR_UNSUPPORTED for other kinds of tokenizers. */
 car_status car_tokenizer_read(car_context *context, const char *path, car_tokenizer **out);
+/* Reads GPT-2's vocab.json and merges.txt. */
 car_status car_tokenizer_read_gpt2(car_context *context, const char *vocabulary, const char *merges,
                                    car_tokenizer **out);
 /* Finds the tokenizer in a directory: tokenizer.json, or vocab.json with merges.txt. *out is NULL if there is
  * neither. */
 car_status car_tokenizer_find(car_context *context, const char *directory, car_tokenizer **out);
 
-/* Write the same files. Each appears only when complete. */
+/* Writes tokenizer.json. The file appears only when complete. */
 car_status car_tokenizer_write(const car_tokenizer *tokenizer, const char *path);
+/* Writes GPT-2's vocab.json and merges.txt. */
 car_status car_tokenizer_write_gpt2(const car_tokenizer *tokenizer, const char *vocabulary, const char *merges);
 void car_tokenizer_destroy(car_tokenizer *tokenizer);
 
@@ -55,6 +57,7 @@ int car_tokenizer_end_of_text(const car_tokenizer *tokenizer);
 
 /* Receives tokens in order, some at a time. Any result but CAR_OK ends the encoding and becomes its result. */
 typedef car_status (*car_token_sink)(void *user, const int32_t *tokens, int count);
+/* Encodes a text. Any bytes can be encoded. */
 car_status car_tokenizer_encode(const car_tokenizer *tokenizer, const void *text, size_t bytes, car_token_sink sink,
                                 void *user);
 

@@ -126,6 +126,7 @@ int64_t car_trainer_steps(const car_trainer *trainer);
 car_weights *car_trainer_weights(car_trainer *trainer);
 /* The weights one version older; the same if there is only one. */
 car_weights *car_trainer_previous_weights(car_trainer *trainer);
+/* The optimizer with its state, owned by the trainer. */
 car_optimizer *car_trainer_optimizer(car_trainer *trainer);
 
 /* Gives back the snapshot that on_snapshot received. Any thread may call it. */

@@ -38,6 +38,7 @@ void car_transport_abort(car_transport *transport, int code);
 
 /* Ranks in one process, each a group of threads: a hub connects one transport per rank. */
 typedef struct car_hub car_hub;
+/* Creates a hub for `ranks` ranks. */
 car_status car_hub_create(car_context *context, int ranks, car_hub **out);
 void car_hub_destroy(car_hub *hub); /* after all transports are closed */
 /* Makes the transport of one rank, with a context of its own. Waits until all ranks have joined, so call it from a
@@ -46,8 +47,8 @@ car_status car_hub_join(car_hub *hub, car_context *context, int rank, car_transp
 /* Makes all ranks that wait for another rank fail soon, because one will not come. Any thread may call it. */
 void car_hub_give_up(car_hub *hub);
 
-int car_transport_rank(const car_transport *transport);
-int car_transport_size(const car_transport *transport);
+int car_transport_rank(const car_transport *transport);       /* this process's number, from 0 */
+int car_transport_size(const car_transport *transport);       /* number of ranks */
 int car_transport_local_size(const car_transport *transport); /* ranks on this machine */
 int car_transport_machines(const car_transport *transport);
 /* The machine of a rank. Machines are numbered in the order of their lowest rank. */
