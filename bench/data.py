@@ -135,7 +135,7 @@ def print_results(summary, facts):
         print("\nThe machine was NOT QUIET: this is no evidence.")
 
 
-# ---- the whole --------------------------------------------------------------------------------------------
+# ---- main -------------------------------------------------------------------------------------------------
 
 
 def read_all(directory):

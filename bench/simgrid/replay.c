@@ -252,7 +252,7 @@ static void carry(state *s) {
     MPI_Waitall(s->sent, s->sends, MPI_STATUSES_IGNORE);
 }
 
-/* ---- beside it ------------------------------------------------------------------------------- */
+/* ---- the helpers ----------------------------------------------------------------------------- */
 
 /* A ring: parts go round twice, first to be added up, then to be distributed. (SMPI's own ring would copy data that
  * nobody reads.) */

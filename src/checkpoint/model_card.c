@@ -21,7 +21,7 @@ struct car_card {
     cJSON *lists; /* an object of arrays of texts; a key is in one of the two, or in both if the card was read */
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and reading -------------------------------------------------------------------- */
 
 static car_status fail_memory(car_context *context) {
     return car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for the card of a weights file");
@@ -197,7 +197,7 @@ void car_card_release_pairs(car_context *context, car_card_pairs *pairs) {
     car_context_release(context, pairs->texts, pairs->texts ? (size_t)pairs->capacity : 0, sizeof *pairs->texts);
 }
 
-/* ---- what is on it --------------------------------------------------------------------------- */
+/* ---- model and recipe ------------------------------------------------------------------------ */
 
 /* The model settings that its weights depend on. */
 static const struct {

@@ -184,7 +184,7 @@ static void match(loading *load) {
     }
 }
 
-/* ---- what is left over ----------------------------------------------------------------------- */
+/* ---- tensors that the model lacks ------------------------------------------------------------ */
 
 static bool ends_with(const char *text, const char *end) {
     size_t length = strlen(text), tail = strlen(end);
@@ -257,7 +257,7 @@ done:
     return status;
 }
 
-/* ---- all together ---------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 static car_status check(const loading *load) {
     if (load->missing.count > 0) {

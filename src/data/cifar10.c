@@ -134,7 +134,7 @@ done:
     return status;
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- inspecting ------------------------------------------------------------------------------ */
 
 static const char *name_class(const void *state, int index) {
     const cifar *c = state;

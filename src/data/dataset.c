@@ -205,7 +205,7 @@ void car_dataset_close(car_dataset *dataset) {
     car_context_release(dataset->context, dataset, 1, sizeof *dataset);
 }
 
-/* ---- what is known --------------------------------------------------------------------------- */
+/* ---- information ----------------------------------------------------------------------------- */
 
 const char *car_dataset_name(const car_dataset *dataset) {
     return dataset->name;

@@ -175,7 +175,7 @@ static void write_sample(const car_image_pipeline *p, const uint8_t *pixels, flo
     }
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the pipeline ---------------------------------------------------------------------------- */
 
 car_image_recipe car_image_recipe_for(int size) {
     bool small = size <= CAR_IMAGE_SMALL;

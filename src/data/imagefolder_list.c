@@ -19,7 +19,7 @@
 #include "base/shown.h"
 #include "carousel/image.h"
 
-/* ---- what is not used ------------------------------------------------------------------------ */
+/* ---- unused entries -------------------------------------------------------------------------- */
 
 /* Counts an entry, and keeps the name that sorts first for each reason. A long name is shortened at its start. */
 static void count_unused(car_imagefolder *folder, car_unused reason, const char *name) {

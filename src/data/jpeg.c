@@ -31,7 +31,7 @@ typedef struct decoder {
     char reason[JMSG_LENGTH_MAX];
 } decoder;
 
-/* ---- what libjpeg calls ---------------------------------------------------------------------- */
+/* ---- callbacks of libjpeg -------------------------------------------------------------------- */
 
 static decoder *decoder_of(j_common_ptr jpeg) {
     return jpeg->client_data;

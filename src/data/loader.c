@@ -344,7 +344,7 @@ int64_t car_loader_epoch_steps(const car_loader *loader) {
     return loader->batches.epoch_steps;
 }
 
-/* ---- making and destroying -------------------------------------------------------------------- */
+/* ---- creating and destroying ------------------------------------------------------------------ */
 
 static car_status check(const car_loader_source *source, const car_loader_config *config) {
     if (config->threads < 0 || config->threads > MOST_THREADS || config->depth < 0 || config->depth > MOST_DEPTH ||

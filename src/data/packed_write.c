@@ -265,7 +265,7 @@ done:
     return status;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- packing --------------------------------------------------------------------------------- */
 
 static car_status set_up(packing *p, car_dataset *dataset, int size, const char *path, int threads) {
     car_dataset_info info = car_dataset_get_info(dataset);

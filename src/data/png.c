@@ -30,7 +30,7 @@ typedef struct decoder {
     char reason[128];
 } decoder;
 
-/* ---- what libpng calls ----------------------------------------------------------------------- */
+/* ---- callbacks of libpng --------------------------------------------------------------------- */
 
 static void on_error(png_structp png, png_const_charp message) {
     decoder *d = png_get_error_ptr(png);

@@ -14,7 +14,7 @@ struct car_reader {
     car_image_pipeline pipeline;
 };
 
-/* ---- what the kinds use ---------------------------------------------------------------------------------- */
+/* ---- helpers for the kinds ------------------------------------------------------------------------------- */
 
 car_status car_source_reserve(car_source_buffer *buffer, size_t bytes) {
     if (bytes <= buffer->capacity) {

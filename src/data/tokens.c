@@ -143,7 +143,7 @@ done:
     return status;
 }
 
-/* ---- looking at all tokens once -------------------------------------------------------------- */
+/* ---- scanning all tokens --------------------------------------------------------------------- */
 
 /* Plain loops, one per width, so that compilers vectorise them: this runs as fast as the file is read. */
 static int largest_token(const sequence *sequence, int width) {

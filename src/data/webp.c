@@ -37,7 +37,7 @@ static const char *reason_of(VP8StatusCode code) {
     }
 }
 
-/* ---- what is in the file ---------------------------------------------------------------------- */
+/* ---- the file --------------------------------------------------------------------------------- */
 
 static bool find_frame(const char *name, WebPDemuxer *demuxer, picture *p, car_source_image *out) {
     WebPIterator frame;

@@ -40,7 +40,7 @@ void car_alphabet_order(unsigned char bytes[256]) {
     }
 }
 
-/* ---- making one ------------------------------------------------------------------------------ */
+/* ---- creating -------------------------------------------------------------------------------- */
 
 car_status car_tokenizer_create(car_context *context, car_tokenizer **out) {
     car_status status = car_context_allocate(context, 1, sizeof **out, out);
@@ -132,7 +132,7 @@ done:
     return status;
 }
 
-/* ---- what it says ---------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 int car_tokenizer_size(const car_tokenizer *tokenizer) {
     return tokenizer->count;

@@ -185,7 +185,7 @@ done:
     return status;
 }
 
-/* ---- all together ---------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------- */
 
 static car_status add_bytes(car_tokenizer *tokenizer) {
     unsigned char order[256];

@@ -318,7 +318,7 @@ void car_amx_conv_by_weights(const car_amx_conv_shape *shape, const car_bf16 *in
     turn_gradient(grad_weights, count);
 }
 
-/* ---- around ---------------------------------------------------------------------------------- */
+/* ---- scratch and weights --------------------------------------------------------------------- */
 
 static size_t pass_scratch(const pass *p) {
     int64_t rows = p->tap_count > 0 && pass_rows(p) > 0 ? chunk_rows(p) : 0;

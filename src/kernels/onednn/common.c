@@ -38,7 +38,7 @@ static bool isa_has(unsigned wanted) {
     return (effective_isa() & wanted) == wanted;
 }
 
-/* ---- around the table ------------------------------------------------------------------------ */
+/* ---- engine and streams ---------------------------------------------------------------------- */
 
 car_status car_kernels_onednn_open(car_context *context, void **engine) {
     dnnl_engine_t handle = NULL;
