@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What do several micro-batches a worker make of the delay? Accuracy and loss against M. See README.md.
+"""How do several micro-batches per worker change the cost of the delay? Accuracy and loss against M. See README.md.
 
     BUILD_DIR=build bench/accumulate.py FILE.svg [--results DIR] [--steps T] [--only TEXT]
 
-The global batch is the same for every M, so only the share of late gradients changes: 1/M of what it is with M = 1. Each run
-that is done is kept in the results, and is not made again.
+The global batch is the same for every M, so only the share of late gradients changes: 1/M of that with M = 1. Finished
+runs are kept in the results and not repeated.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SEVERAL = (1, 2, 4, 8)
 RULES = {"cdp-v1, off": {"rule": "cdp-v1", "delay-correction": "off"}, "cdp-v1": {"rule": "cdp-v1"},
          "cdp-v2": {"rule": "cdp-v2"}, "stagger": {"rule": "stagger"}}  # fmt: skip
 WORKERS, THREADS = 4, 2
-# Settings of a model, its global batch, what is drawn of the summary, and its name in the figure.
+# Settings of a model, its global batch, which figure of the summary to draw, and its name in the chart.
 MODELS = {
     "resnet20": (
         {"data": "CAROUSEL_CIFAR10_JPEG", "lr": 0.1, "weight-decay": 5e-4, "lr-schedule": "cosine", "warmup": 65},
@@ -39,7 +39,7 @@ SOURCES = {"CAROUSEL_CIFAR10_JPEG": "imagefolder", "CAROUSEL_TINYSHAKESPEARE": "
 
 
 def settings_of(model, rule, several, steps):
-    """None if the data is not there."""
+    """The settings of a run; None if its data is missing."""
     settings, batch, _, _ = MODELS[model]
     variable = settings["data"]
     if variable not in os.environ:
@@ -54,7 +54,7 @@ def name_of(model, rule, several, steps):
 
 
 def measure(settings, key):
-    """What the summary says of a run; None if it ended because a loss is not finite, which is a result, too."""
+    """The figures from a run's summary; None if a loss was not finite, which is a result, too."""
     try:
         return train(settings)[key]
     except WorkerError as error:
@@ -102,7 +102,7 @@ def main():
                 try:
                     store.add(name, shown_command("train", settings), {key: measure(settings, key)})
                     print(f"{name}: {store.runs[name][key]}", flush=True)
-                except WorkerError as error:  # the other runs can still be had
+                except WorkerError as error:  # go on with the other runs
                     print(f"{name}: {error}", file=sys.stderr)
                     failed = True
     panels = [panel for panel in (panel_of(model, store.runs, options.steps) for model in MODELS) if panel["marks"]]

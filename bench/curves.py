@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the loss curves of runs into one figure, and says how far they are apart.
+"""Draws the loss curves of runs in one figure, and prints how far apart they are.
 
     bench/curves.py RUN_DIR... -o FILE.svg [--title TEXT] [--mean STEPS]
 
@@ -24,7 +24,7 @@ def read_losses(directory):
 
 
 def smooth(losses, count):
-    """The mean of the last `count` losses, or of as many as there are."""
+    """The mean of the last `count` losses, or of all if there are fewer."""
     result, total = [], 0.0
     for step, loss in enumerate(losses):
         total += loss - (losses[step - count] if step >= count else 0)
@@ -33,7 +33,7 @@ def smooth(losses, count):
 
 
 def draw(curves, title, mean):
-    """The first steps have losses far above the rest: the chart begins below the lowest of the others."""
+    """The first losses are far above the rest, so the chart is scaled to the others."""
     marks = [
         {"kind": "line", "points": list(enumerate(values)), "name": name, "colour": n, "dash": DASHES[n % len(DASHES)]}
         for n, (name, values) in enumerate(curves.items())

@@ -1,11 +1,11 @@
-/* How fast is data read, without a model? The worker that data.py drives: it reads commands, one to a line, and answers
- * each with one line of JSON, {"error": ...} if it failed.
+/* How fast is data read, without a model? The worker that data.py drives. It reads commands, one per line, and
+ * answers each with one line of JSON: {"error": ...} if it failed.
  *
- *     check COUNT DATA                   mean, and mean square, of the first images to evaluate on
- *     run BATCH THREADS SECONDS DATA     reads augmented images to train on, for at least that long
+ *     check COUNT DATA                   mean and mean square of the first evaluation images
+ *     run BATCH THREADS SECONDS DATA     reads augmented training images, for at least that long
  *
- * THREADS read ahead for the main thread, which reads itself whatever is not there yet: so there are THREADS + 1 that
- * read. Each combination goes on where its latest run ended, through one shuffled epoch after the other. */
+ * THREADS read ahead for the main thread, which reads whatever is not there yet: so THREADS + 1 threads read. Each
+ * combination continues where its last run ended, through one shuffled epoch after the other. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -36,7 +36,7 @@ static car_status open_images(car_context *context, const char *name, car_datase
     return car_dataset_open(context, name, &config, out);
 }
 
-/* The session of these settings, made if it is not there. */
+/* The session with these settings, created if necessary. */
 static car_status find_session(bench *b, const char *name, int batch, int threads, session **out) {
     car_status status = CAR_OK;
     for (int i = 0; i < b->count; i++) {

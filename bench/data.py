@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How fast are images read and augmented, without a model, beside torchvision? See README.md.
+"""How fast are images read and augmented, without a model, compared with torchvision? See README.md.
 
     BUILD_DIR=build bench/data.py --data DIR [--rounds N] [--seconds S] [--minutes M] [--quick] [--json FILE]
 
 DIR (or the environment's CAROUSEL_CIFAR10_JPEG) has CIFAR-10 as JPEG files, train/CLASS/*.jpg and test/CLASS/*.jpg.
-Our worker (data.c) and one of torchvision (torch_data.py) take turns in rounds; rounds in which the machine was not
-quiet are thrown away and repeated as long as there is time. Without the data nothing is measured, and it is said so;
-the exit code is 1 only if something could not be measured.
+Our worker (data.c) and torchvision's (torch_data.py) take turns in rounds. Rounds in which the machine was not quiet
+are discarded and repeated while there is time. Without the data nothing is measured, and a message says so. The exit
+code is 1 only if something could not be measured.
 """
 
 import argparse
@@ -26,21 +26,21 @@ from training import TrainingBench  # noqa: E402
 
 VARIABLE = "CAROUSEL_CIFAR10_JPEG"
 BATCH = 32
-CHECKED = 1000  # images that both must see alike
+CHECKED = 1000  # images on which both must agree
 ALIKE = 1e-3
 
-# Who reads: from what, threads or processes that read ahead.
+# Contenders: the source, and the number of threads or processes that read ahead.
 OURS = {"ours, JPEG": ("jpeg", 0), "ours, packed": ("packed", 0),
         "ours, JPEG, 2 threads": ("jpeg", 1), "ours, packed, 2 threads": ("packed", 1)}  # fmt: skip
 THEIRS = {"torchvision, JPEG": ("files", 0), "torchvision, JPEG, 1 worker": ("files", 1),
           "torchvision, in memory": ("memory", 0), "torchvision, in memory, 1 worker": ("memory", 1)}  # fmt: skip
-# Ours on one thread, and who of the others is its rival: the better one.
+# Ours on one thread, and its rivals, of which the better one counts.
 RIVALS = {"ours, JPEG": ("torchvision, JPEG", "torchvision, JPEG, 1 worker"),
           "ours, packed": ("torchvision, in memory", "torchvision, in memory, 1 worker")}  # fmt: skip
 
 
 class FamilyWitness(Witness):
-    """A witness that knows the children of our processes, too: a DataLoader has some."""
+    """A witness that also counts the children of our processes, such as those of a DataLoader."""
 
     def others(self):
         return super().others() - sum(process_seconds(child) for pid in self.pids[:-1] for child in children(pid))
@@ -77,7 +77,7 @@ class DataBench(TrainingBench):
         return [self.ours.ask("fma", threads, models.SGEMM_SECONDS)["gflops"] for threads in (1, models.THREADS)]
 
     def check(self):
-        """All must see the same images."""
+        """Checks that all workers see the same images."""
         found = {source: self.reader.ask("check", CHECKED, name) for source, name in self.sources.items()}
         if self.peer:
             found["torchvision"] = self.peer.ask("check", CHECKED, self.options.data)
@@ -94,7 +94,7 @@ class DataBench(TrainingBench):
         return self.repeat("data", self.options.rounds, self.round, workers)
 
     def round(self, number):
-        # Whoever comes first would always find the machine as the check left it: so all take turns.
+        # Rotate the order: the first one always finds the machine as the check left it.
         order = list(self.tasks)
         turn = number % len(order)
         result = {}
@@ -135,11 +135,11 @@ def print_results(summary, facts):
         print("\nThe machine was NOT QUIET: this is no evidence.")
 
 
-# ---- the whole --------------------------------------------------------------------------------------------
+# ---- main -------------------------------------------------------------------------------------------------
 
 
 def read_all(directory):
-    """So that the files are in memory before anybody is measured."""
+    """Reads all files once, so that they are in memory before anything is measured."""
     for folder, _, names in os.walk(directory):
         for name in names:
             with open(os.path.join(folder, name), "rb") as file:

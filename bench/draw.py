@@ -1,4 +1,4 @@
-"""Charts as SVG, by hand: panels with lines, bands and stacked areas. Used by curves.py and the figures of results.
+"""Draws charts as SVG: panels with lines, bands and stacked areas. Used by curves.py and the figures of results.
 
 A panel is a dictionary: title, x and y (labels), marks (a list), and if wanted x_range, y_range, x_ticks with x_names, log (a
 logarithmic y, without bars), legend (True, or "left").
@@ -15,7 +15,7 @@ Bands of constant fade on top of each other are stacked areas.
 import html
 import math
 
-# Told apart by eyes of all kinds, on white and in print; dashes help where colours do not.
+# Colours that are safe for colour-blind readers, on white and in print; dashes help where colours do not.
 COLOURS = ("#1f6fb4", "#d1570a", "#2a8a3e", "#7b4fb3", "#b3264b", "#5c6670", "#0f8b8d", "#a67c00")
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "", "7 4", "2 3", "9 3 2 3")
 INK, SOFT, GRID = "#1a1a1a", "#444444", "#dddddd"
@@ -28,7 +28,7 @@ def colour_of(mark):
 
 
 def nice_step(extent):
-    """A distance between ticks: 1, 2 or 5 times a power of ten, four to nine of them."""
+    """The distance between ticks, 1, 2 or 5 times a power of ten, for four to nine ticks."""
     step = 10.0 ** math.floor(math.log10(extent / 8)) if extent > 0 else 1.0
     for factor in (1, 2, 5, 10):
         if extent / (step * factor) <= 8:
@@ -132,7 +132,7 @@ def draw_panel(panel, at_x, at_y, width, height):
 
 
 def figure(panels, columns=1, width=760, height=360, title=None):
-    """Panels in rows of so many columns, as the text of an SVG file."""
+    """Arranges panels in rows of `columns` and returns the text of an SVG file."""
     rows, head = -(-len(panels) // columns), 30 if title else 0
     total = head + rows * height
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {total}" font-family="sans-serif" '

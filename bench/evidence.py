@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One command for each claim: measures it, keeps the raw figures, and renders tables and charts from them.
+"""Measures each claim, keeps the raw figures, and renders tables and charts from them.
 
     BUILD_DIR=build bench/evidence.py [CLAIM...]              the short form: minutes, prints its tables
     BUILD_DIR=build bench/evidence.py [CLAIM...] --long       the long form: hours, into results/CLAIM.json; can be
@@ -7,7 +7,7 @@
     bench/evidence.py --render                                docs/results.md and docs/figures from results/*.json
     bench/evidence.py --check                                 whether that would change anything
 
-A claim is a module in claims/; see README.md for what it has to offer. The exit code is 1 only if something could
+A claim is a module in claims/; README.md describes its interface. The exit code is 1 only if something could
 not be measured.
 """
 
@@ -29,7 +29,7 @@ CLAIMS = ("memory", "communication", "network", "devices", "scale", "speed", "de
 
 
 def modules(names):
-    """The claims that there are, by name."""
+    """All claims, by name."""
     there = os.path.join(ROOT, "bench", "claims")
     return {name: importlib.import_module(f"claims.{name}") for name in names
             if os.path.exists(os.path.join(there, f"{name}.py"))}  # fmt: skip
@@ -84,7 +84,7 @@ def main():
     if options.render:
         return render.render(claims, options.results, options.check)
     if not options.long:
-        shutil.rmtree(options.work, ignore_errors=True)  # a short form measures anew
+        shutil.rmtree(options.work, ignore_errors=True)  # a short form always measures again
     good = [measure(name, claim, options) for name, claim in claims.items()]
     return 0 if all(good) else 1
 

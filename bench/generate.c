@@ -1,9 +1,9 @@
-/* How much faster is generating with kept keys and values than computing the whole text anew for each token? GPT-2 of
- * 124 million parameters, both by the same code and threads, in turns.
+/* How much faster is generating with a KV cache than recomputing the whole text for each token? GPT-2 with 124
+ * million parameters, both with the same code and threads, in turns.
  *
- *     generate [TOKENS [THREADS [PROMPT]]]     default: 256 tokens, 2 threads, behind a prompt of 16
+ *     generate [TOKENS [THREADS [PROMPT]]]     default: 256 tokens, 2 threads, after a prompt of 16
  *
- * Needs 1.1 GB of memory and 0.5 GB in TMPDIR for a while. */
+ * Needs 1.1 GB of memory, and temporarily 0.5 GB in TMPDIR. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 enum { HEADS = 12, BLOCK = 16 };
 
-/* Seeded weights in a file, which the generator reads. */
+/* Writes seeded weights to a file for the generator. */
 static car_status write_weights(car_context *context, const char *path) {
     const car_model_config config = {.batch = 1, .seq_len = 8};
     car_graph *graph = NULL;
@@ -38,7 +38,8 @@ done:
     return status;
 }
 
-/* Seconds for tokens `from` to `to` - 1, each from the logits before it: with what is kept, or from the beginning. */
+/* Seconds for tokens `from` to `to` - 1, each from the logits before it: with the cache, or (`anew`) from the
+ * beginning. */
 static car_status measure(car_generator *g, const int32_t *tokens, int from, int to, bool anew, float *logits,
                           double *seconds) {
     car_status status = CAR_OK;

@@ -1,10 +1,10 @@
-/* How fast is each kernel? One thread, forward and backward, beside the rate of SGEMM.
+/* How fast is each kernel? One thread, forward and backward, compared with the rate of SGEMM.
  *
  *     kernels [PART OF A NAME]
  *
- * The cases are those of tests/kernels that are marked for speed, so that what is timed is also checked. A convolution
- * that can be computed by Winograd's algorithm is timed both ways; its FLOPs are those of the direct one. Every case is
- * timed in fp32 and in bf16, beside the same SGEMM. */
+ * The cases are those of tests/kernels that are marked for speed, so everything timed is also tested. A convolution
+ * that can use Winograd's algorithm is timed both ways; its FLOPs are those of the direct one. Every case is timed
+ * in fp32 and in bf16, against the same SGEMM. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,14 +26,14 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median over samples of the time that one call takes; short calls are repeated to fill a sample. */
+/* The median time of one call. Short calls are repeated to fill a sample. */
 static car_status time_pass(car_trial *trial, bool backward, double *seconds) {
     car_status status = CAR_OK;
     double samples[MAX_SAMPLES];
     int count = 0;
-    CAR_TRY(run_pass(trial, backward)); /* the warm-up */
+    CAR_TRY(run_pass(trial, backward)); /* warm-up */
     double begin = car_clock_seconds();
-    CAR_TRY(run_pass(trial, backward)); /* how many calls make a sample */
+    CAR_TRY(run_pass(trial, backward)); /* finds how many calls make a sample */
     double start = car_clock_seconds();
     int calls = (int)fmax(1, ceil(sample_seconds / (start - begin)));
     while (count < MAX_SAMPLES && (count == 0 || car_clock_seconds() - start < pass_seconds)) {
@@ -49,14 +49,14 @@ done:
     return status;
 }
 
-/* As a finished graph would count them: a case's graph is not finished. */
+/* As a finished graph would count them, since a case's graph is not finished. */
 static double backward_flops(const car_trial *trial) {
     const car_op *op = &trial->op;
     bool by_weights_only = op->grad_mode[0] == CAR_GRAD_NONE && (op->kind == CAR_OP_CONV || op->kind == CAR_OP_LINEAR);
     return by_weights_only ? op->flops_backward / 2 : op->flops_backward;
 }
 
-/* The share of the SGEMM rate is of interest where the work is matrix products of some kind. */
+/* The share of the SGEMM rate is only meaningful for matrix products. */
 static void print_pass(car_op_kind kind, double flops, double seconds, double sgemm) {
     bool products = kind == CAR_OP_CONV || kind == CAR_OP_LINEAR || kind == CAR_OP_ATTENTION;
     double rate = flops / seconds / 1e9;
@@ -83,7 +83,7 @@ static car_status time_case(car_context *context, const car_trial_table *table, 
     CAR_TRY(car_trial_load(trial));
     CAR_TRY(time_pass(trial, false, &forward));
     CAR_TRY(time_pass(trial, true, &backward));
-    /* A shared machine changes its speed from one second to the next: each case has an SGEMM before and after it. */
+    /* The speed of a shared machine changes from second to second, so an SGEMM is timed before and after each case. */
     double before = *sgemm;
     *sgemm = measure_sgemm(&rate, 1, 0);
     double around = (before > 0 ? before + *sgemm : 2 * *sgemm) / 2;
@@ -97,7 +97,7 @@ done:
     return status;
 }
 
-/* Whether the table's convolution of a case is another one than oneDNN's. */
+/* Whether the table's convolution for a case is Winograd's rather than oneDNN's. */
 static car_status is_winograd(car_context *context, const car_trial_table *table, const car_case *test, bool *out) {
     car_trial *trial = NULL;
     car_trial_config config = car_trial_config_default(table, test);
@@ -112,7 +112,7 @@ static car_status is_winograd(car_context *context, const car_trial_table *table
     return status;
 }
 
-/* In one precision: as it is, and by Winograd's algorithm if it can be. */
+/* Times one precision: the default and, if possible, Winograd's algorithm. */
 static car_status time_both(car_context *context, const car_trial_table *table, const car_trial_table *winograd,
                             const car_case *test, double *sgemm) {
     bool both = false;

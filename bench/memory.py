@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How much memory does training take under each rule? Measured beside the plan's prediction. See README.md.
+"""How much memory does training take under each rule? Compared with the plan's prediction. See README.md.
 
     BUILD_DIR=build bench/memory.py [--models a,b] [--rounds N] [--steps T] [--quick] [--json FILE]
 
-Runs the program itself, each setting as a process of its own. Peaks depend on the timing of the threads, so each
-setting is run several times and the worst figure counts. A missed bar is printed as such and is no error; the exit
-code is 1 only if something could not be measured.
+Runs the program itself, each setting in its own process. Peaks depend on the timing of the threads, so each setting
+is run several times and the worst figure counts. A missed target is printed as such and is not an error; the exit code
+is 1 only if something could not be measured.
 """
 
 import argparse
@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 from models import WorkerError, cpu_name, may_use, print_table  # noqa: E402
 from runs import RunWitness, plan, train  # noqa: E402
 
-# Name: options of the model, and of its size in this bench. A small micro-batch: ratios do not depend on it.
+# Name: the model's options in this bench. Micro-batches are small, as ratios do not depend on their size.
 MODELS = {
     "vit-tiny": {"model": "vit-tiny", "batch": 4},
     "resnet18": {"model": "resnet18", "batch": 4, "image-size": 32, "classes": 10},
@@ -27,20 +27,20 @@ MODELS = {
 CYCLIC = ("cdp-v2", "cdp-v1")
 RULES = ("dp", *CYCLIC, "accumulate")
 UNPACED = "cdp-v2 unpaced"
-# Of the arena, beside activations.
+# Categories of the arena besides activations.
 CATEGORIES = ("weights", "gradients", "optimizer", "messages", "workspace", "snapshot")
 
-# What the project asks of itself: cyclic over dp at most, for (model, workers, stages for each worker).
+# Our targets: the largest ratio of cyclic to dp, for (model, workers, stages per worker).
 RATIO_BARS = {
     ("vit-tiny", 4, 1): 0.58,
     ("resnet18", 4, 1): 0.76,
     ("gpt2-nano", 4, 1): 0.62,
     ("vit-tiny", 2, 8): 0.68,
 }
-ABOVE_PREDICTION = 0.04  # of what was predicted, at most
-UNPACED_WORSE = 1.15  # over paced, at least: otherwise pacing would not matter and the ratios prove nothing
-FRAGMENTATION = 0.05  # of the arena's extent, at most
-RESIDENT = 0.05  # of dp's resident memory: what the savings may differ by between arena and resident memory
+ABOVE_PREDICTION = 0.04  # the most above the prediction, as a share of it
+UNPACED_WORSE = 1.15  # the least over paced: otherwise pacing would not matter, and the ratios would prove nothing
+FRAGMENTATION = 0.05  # the most, as a share of the arena's extent
+RESIDENT = 0.05  # how much savings in the arena and in resident memory may differ, as a share of dp's resident memory
 
 
 # ---- measuring --------------------------------------------------------------------------------------------
@@ -81,15 +81,15 @@ def measure(case, steps, rounds):
 
 
 def fragmentation(memory):
-    """The part of the arena's extent that its categories together did not need at their peaks.
+    """The share of the arena's extent that exceeds the sum of its categories' peaks.
 
-    Categories need not peak at the same time, so this is what fragmentation is at least."""
+    Categories need not peak at the same time, so this is a lower bound of the fragmentation."""
     asked = sum(memory[f"{category}_bytes"] for category in CATEGORIES) + memory["activations_peak_bytes"]
     return 1 - asked / memory["arena_extent_bytes"]
 
 
 def relate(results):
-    """Ratios between settings: the worst figure over the smallest of dp, or of the paced run."""
+    """Ratios between settings: the worst figure over the smallest one of dp, or of the paced run."""
     for (*setting, rule), figures in results.items():
         dp, paced = results.get((*setting, "dp")), results.get((*setting, "cdp-v2"))
         if dp:
@@ -155,7 +155,7 @@ def print_resident(results):
 
 
 def bars_of(case, f):
-    """For each kind of bar that there is for a setting: the value, how it is written, the bound, whether it holds."""
+    """For each target of a setting: the value, its text, the bound, and whether it holds."""
     if case[-1] == UNPACED:
         value = f.get("over_paced")
         return {"unpaced": value and (f"{value:.2f}", f"above {UNPACED_WORSE}", value > UNPACED_WORSE)}
@@ -191,7 +191,7 @@ def print_bars(results):
     return outcome
 
 
-# ---- the whole --------------------------------------------------------------------------------------------
+# ---- main -------------------------------------------------------------------------------------------------
 
 
 def parse_options():

@@ -1,18 +1,18 @@
-/* How fast do whole models run forward and backward? The worker that models.py drives: it reads commands, one to a
- * line, and answers each with one line of JSON, {"error": ...} if it failed. Its only argument, if any, is the precision
- * of all models: fp32 (the default) or bf16.
+/* How fast do whole models run forward and backward? The worker that models.py drives. It reads commands, one per
+ * line, and answers each with one line of JSON: {"error": ...} if it failed. Its only argument, if any, is the
+ * precision of all models: fp32 (the default) or bf16.
  *
  *     about                                                     versions of what is measured
  *     warm MODEL BATCH IMAGE CLASSES SEQ THREADS                builds the model and runs its first steps
- *     run MODEL BATCH IMAGE CLASSES SEQ THREADS MIN_SECONDS     measures (and warms up if need be)
- *     sgemm THREADS SECONDS, fma THREADS SECONDS                what the machine has to give, in GFLOP/s
+ *     run MODEL BATCH IMAGE CLASSES SEQ THREADS MIN_SECONDS     measures (and warms up if necessary)
+ *     sgemm THREADS SECONDS, fma THREADS SECONDS                the machine's peak rates, in GFLOP/s
  *
- * BATCH is of one thread. IMAGE, CLASSES and SEQ may be 0 for the model's own. Each thread has a micro-batch, lane,
- * tape and gradients of its own; the weights are shared. The latest model is kept, so that it is warm in later rounds.
+ * BATCH is per thread. IMAGE, CLASSES and SEQ may be 0 for the model's own. Each thread has its own micro-batch,
+ * lane, tape and gradients; the weights are shared. The latest model is kept, so that it is warm in later rounds.
  *
- * A step is what training needs of it but the optimizer: feeding the batch, forward, backward, and the thread's share
- * of remaking the forms derived from weights, as every update makes them stale. That last part works on a second
- * version of the weights, as the first is being read. */
+ * A step is training without the optimizer: feeding the batch, forward, backward, and the thread's share of
+ * rebuilding the forms derived from weights, as each update makes necessary. That last part works on a second
+ * version of the weights, while the first is being read. */
 #include <cblas.h>
 #include <dnnl.h>
 #include <stdio.h>
@@ -36,12 +36,12 @@ typedef struct member {
     car_lane *lane;
     car_tape *tape;
     car_gradients *gradients;
-    void **inputs;                  /* per tensor: what is fed, NULL for those that are computed */
-    int refresh_begin, refresh_end; /* operations whose derived forms this thread remakes */
+    void **inputs;                  /* per tensor: data to feed, NULL for computed tensors */
+    int refresh_begin, refresh_end; /* operations whose derived forms this thread rebuilds */
     car_status status;              /* the first failure */
 } member;
 
-/* The threads of one count, with an arena of their own so that its peak is theirs. */
+/* The threads for one thread count, with an arena of their own to measure its peak. */
 typedef struct crew {
     struct session *session;
     car_arena *arena;
@@ -50,16 +50,16 @@ typedef struct crew {
     member members[MAX_THREADS];
 } crew;
 
-/* A model made ready. */
+/* A model that is ready to run. */
 typedef struct session {
     request asked;
-    car_model_config config; /* resolved: nothing is zero that the model has */
+    car_model_config config; /* with all of the model's sizes set */
     car_graph *graph;
     car_program *program;
     car_arena *arena;
-    car_weights *weights, *next; /* next: the version whose derived forms are remade; NULL if there are none */
+    car_weights *weights, *next; /* next: the version whose derived forms are rebuilt; NULL if there are none */
     double flops, conv_flops;    /* of one micro-batch, forward and backward */
-    double inner_flops;          /* conv_flops without the products with padding, which good kernels leave out */
+    double inner_flops;          /* conv_flops without products with padding, which good kernels skip */
     int64_t parameters;
     crew *crews[MAX_THREADS + 1];
 } session;
@@ -113,7 +113,7 @@ static void destroy_crew(crew *c) {
     free(c);
 }
 
-/* Shares the derived forms out by their bytes. */
+/* Distributes the derived forms over threads by their bytes. */
 static void share_refresh(crew *c) {
     const session *s = c->session;
     int ops = car_graph_op_count(s->graph);
@@ -196,7 +196,7 @@ static void destroy_session(session *s) {
     free(s);
 }
 
-/* How many pairs of output and kernel element along one side meet the input, over all pairs. */
+/* The share of pairs of output and kernel elements, along one side, that are inside the input. */
 static double inner_share(int64_t in, int64_t out, const car_conv_config *conv) {
     int64_t inside = 0;
     for (int64_t o = 0; o < out; o++) {
@@ -275,7 +275,7 @@ static bool same_model(const request *a, const request *b) {
            a->config.seq_len == b->config.seq_len;
 }
 
-/* The session and crew that a request asks for, made if they are not there; another model's session goes first. */
+/* The session and crew for a request, created if necessary. The session of another model is destroyed first. */
 static car_status find_crew(car_context *context, const request *r, session **kept, crew **out) {
     car_status status = CAR_OK;
     if (!*kept || !same_model(&(*kept)->asked, r)) {
@@ -384,7 +384,7 @@ static void answer(car_context *context, const char *line, car_precision precisi
     if (status != CAR_OK) {
         print_error(car_context_error(context)[0] ? car_context_error(context) : car_status_text(status));
         car_context_clear_error(context);
-        /* What failed once is not measured again half-made. */
+        /* Do not measure a half-built session after a failure. */
         destroy_session(*kept);
         *kept = NULL;
     }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How fast do our models run forward and backward, beside SGEMM and beside PyTorch? See README.md.
+"""How fast do our models run forward and backward, compared with SGEMM and PyTorch? See README.md.
 
     BUILD_DIR=build bench/models.py [--models a,b] [--rounds N] [--seconds S] [--minutes M] [--json FILE]
 
-Drives the worker (models.c) and processes of PyTorch (torch_peer.py), one for each setting, in interleaved rounds; some
-models in bf16, too, by a second worker and beside PyTorch's autocast. Rounds in which the machine was not quiet are
-thrown away and repeated as long as there is time. A missed bar is printed as such and is no error; the exit code is 1
+Drives the worker (models.c) and PyTorch processes (torch_peer.py), one for each setting, in interleaved rounds. Some
+models also run in bf16, with a second worker and PyTorch's autocast. Rounds in which the machine was not quiet are
+discarded and repeated while there is time. A missed target is printed as such and is not an error; the exit code is 1
 only if something could not be measured.
 """
 
@@ -21,11 +21,11 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 THREADS = 2
-QUIET = 1.8  # what two threads of SGEMM must reach of one thread's rate
+QUIET = 1.8  # rate of SGEMM with two threads over one thread, at least
 SGEMM_SECONDS = 0.3
-OTHERS = 0.1  # cores that anybody else may use meanwhile
+OTHERS = 0.1  # cores that other processes may use meanwhile
 SETTLE_SECONDS = 0.1  # idle threads of OpenMP and OpenBLAS spin for a while before they sleep
-ENOUGH_QUIET = 3  # rounds; with fewer, the figures are from all rounds
+ENOUGH_QUIET = 3  # rounds; with fewer, all rounds count
 
 # Name: micro-batch, image size, classes, sequence length; 0 stands for the model's own.
 MODELS = {
@@ -39,7 +39,7 @@ MODELS = {
     "gpt2": (1, 0, 0, 256),
 }
 
-# What the project asks of itself. Model, figure, at least.
+# Our targets: model, figure, and the least value.
 BARS = [
     ("resnet18", "ratio", 1.15),
     ("resnet18", "conv_share", 0.75),
@@ -61,7 +61,7 @@ BAR_TEXT = {
     "conv_share": "convolutions' FLOPs over two-thread SGEMM",
 }
 
-# The peer's settings: what is added to its environment.
+# The peer's settings: additions to its environment.
 SETTINGS = {"default": {}, "passive": {"OMP_WAIT_POLICY": "passive"}}
 AUTOCAST = {f"bf16 autocast, {name}": {**extra, "CAROUSEL_PEER_AUTOCAST": "bf16"} for name, extra in SETTINGS.items()}
 
@@ -119,13 +119,13 @@ def find_python(asked):
     return None
 
 
-# On some virtual machines oneDNN 2.6 finds AMX but not its tiles, and dies at the first product of bf16.
+# On some virtual machines oneDNN 2.6 finds AMX but not its tiles, and crashes at the first bf16 product.
 WITHOUT_AMX = {"DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 PRODUCT = "import torch; a = torch.ones(64, 64).bfloat16(); a @ a"
 
 
 def survivable(python, settings):
-    """The settings, with what autocast needs on this machine to survive."""
+    """The settings, with what autocast needs on this machine not to crash."""
     done = subprocess.run([python, "-c", PRODUCT], capture_output=True)
     extra = WITHOUT_AMX if done.returncode == -signal.SIGILL else {}
     return {name: {**env, **(extra if name in AUTOCAST else {})} for name, env in settings.items()}
@@ -137,7 +137,7 @@ def start_peers(options, settings):
         return {}
     settings = survivable(python, settings)
     command = [python, os.path.join(HERE, "torch_peer.py")] + ["--channels-last"] * options.channels_last
-    # Debian's build of PyTorch takes half of the processors for its own, so the count is said aloud.
+    # Debian's build of PyTorch uses only half of the processors by default, so set the number explicitly.
     threads = {"OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
     return {setting: Worker(command, {**threads, **extra}) for setting, extra in settings.items()}
 
@@ -152,11 +152,11 @@ def say_peer_is_missing():
         print(line)
 
 
-# ---- who else is here -------------------------------------------------------------------------------------
+# ---- other load on the machine ----------------------------------------------------------------------------
 
 
 def machine_seconds():
-    """Processor time that anybody used, or the host took away, since the machine was started."""
+    """Processor time used by all processes, or taken by the host, since the machine was started."""
     with open("/proc/stat") as file:
         user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
@@ -169,10 +169,10 @@ def process_seconds(pid):
 
 
 class Witness:
-    """Tells how many cores were used since it was made by others than our own processes.
+    """Measures how many cores other processes have used since it was created.
 
-    A disturbance between the two checks with SGEMM would go unseen otherwise, and it would hurt PyTorch more than
-    us: its threads wait for each other at every operation."""
+    Otherwise a disturbance between the two checks with SGEMM would go unnoticed. It would hurt PyTorch more than us,
+    because its threads wait for each other at every operation."""
 
     def __init__(self, workers):
         self.pids = [worker.process.pid for worker in workers] + [os.getpid()]
@@ -181,7 +181,7 @@ class Witness:
     def others(self):
         try:
             return machine_seconds() - sum(process_seconds(pid) for pid in self.pids)
-        except OSError:  # no such files on this system: SGEMM alone has to tell
+        except OSError:  # not available on this system: rely on SGEMM alone
             return 0.0
 
     def cores(self):
@@ -189,7 +189,7 @@ class Witness:
 
 
 def may_use(cores):
-    """What others may use: next to nothing, unless there are cores to spare."""
+    """How many cores others may use: almost none, unless there are cores to spare."""
     return OTHERS + 0.5 * max(0, cores - THREADS)
 
 
@@ -198,7 +198,7 @@ def may_use(cores):
 
 class Bench:
     def __init__(self, ours, peers, options, half=None, autocast=()):
-        """half: ours in bf16, and autocast its peers, if there are any."""
+        """half: our worker in bf16, with autocast peers, if there are any."""
         self.ours, self.peers, self.options = ours, peers, options
         self.half, self.autocast = half, dict(autocast)
         self.deadline = time.monotonic() + 60 * options.minutes
@@ -208,7 +208,7 @@ class Bench:
         return [self.ours.ask("sgemm", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]
 
     def warm(self, name):
-        """The first steps of all, outside of the rounds, and a check that all run the same network."""
+        """Runs everyone's first steps outside of the rounds, and checks that all run the same network."""
         batch, *shape = MODELS[name]
         self.ours.ask("warm", name, batch, *shape, 1)
         facts = self.ours.ask("warm", name, batch, *shape, THREADS)
@@ -234,7 +234,7 @@ class Bench:
             tasks.append(("ours_bf16", self.half, (name, batch, *shape, THREADS, seconds)))
         for setting, peer in self.peers_of(name).items():
             tasks.append((setting, peer, (name, batch * THREADS, *shape, THREADS, seconds)))
-        # Whoever comes first would always find the machine as the check left it: so all take turns.
+        # Rotate the order: the first one always finds the machine as the check left it.
         turn = number % len(tasks)
         witness = Witness([self.ours, *filter(None, [self.half]), *self.peers.values(), *self.autocast.values()])
         result = {"before": self.sgemm()}
@@ -248,7 +248,7 @@ class Bench:
         return result
 
     def model(self, name):
-        """All rounds of a model, with the summary of those that count."""
+        """Runs all rounds of a model and summarises those that count."""
         facts = self.warm(name)
         quiet, loud = [], []
         while len(quiet) < self.options.rounds:
@@ -327,7 +327,7 @@ def summarize(facts, rounds, settings):
 
 
 def text(figure, digits=None, scale=1, unit=""):
-    """A median with its spread; nothing for a figure that there is not."""
+    """A median with its spread; empty for a missing figure."""
     if figure is None:
         return "–"
     values = [figure[k] * scale for k in ("median", "min", "max")]
@@ -404,7 +404,7 @@ def print_bf16(results):
 
 
 def print_bars(results):
-    """Returns the bars' outcome. A miss is for the reader to see, not an error of the bench."""
+    """Prints and returns the results of the targets. A miss is for the reader to see, not an error of the bench."""
     outcome = []
     print("\nBars\n")
     for name, figure, least in BARS:
@@ -452,7 +452,7 @@ def print_machine(m, fma_before, fma_after):
         print(f"Multiply-adds {when}: 1 thread {one:.0f}, 2 threads {two:.0f} GFLOP/s{mark}")
 
 
-# ---- the whole --------------------------------------------------------------------------------------------
+# ---- main -------------------------------------------------------------------------------------------------
 
 
 def parse_options():
@@ -489,7 +489,7 @@ def main():
         fma = [[ours.ask("fma", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]]
         bench = Bench(ours, peers, options, half, autocast)
         results, failed = {}, False
-        # Models with a bar come first, as long as there is time to repeat rounds.
+        # Models with a target come first, while there is time to repeat rounds.
         for name in sorted(options.models, key=lambda name: name not in {bar[0] for bar in BARS}):
             try:
                 results[name] = bench.model(name)

@@ -5,8 +5,8 @@
                                           [--json FILE]
 
 Trains with placement replica and one rank for each worker, under dp and under the cyclic rules, and samples the sum of
-the ranks' proportional set sizes (PSS of /proc/PID/smaps_rollup), in which a page that several share counts once. The
-peaks of the arenas are beside it: each rank's own, which no rule makes smaller, since a rank has one micro-batch.
+the ranks' proportional set sizes (PSS of /proc/PID/smaps_rollup), which counts shared pages once. It also prints the
+peak of each rank's arena, which no rule reduces, since a rank has one micro-batch.
 """
 
 import argparse
@@ -29,7 +29,7 @@ RULES = ("dp", "cdp-v2", "cdp-v1")
 
 
 def children(parent):
-    """Processes below one, by the table of all."""
+    """All descendants of a process, from a table of all processes."""
     found, parents = [], {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -63,7 +63,7 @@ def pss(pid):
 
 
 def cpu_seconds(pids):
-    """Of all threads, in the program and in the system: page faults are among the latter."""
+    """User and system time of all threads; page faults are part of the latter."""
     ticks = 0
     for pid in pids:
         try:
@@ -84,7 +84,7 @@ def steps_made(out):
 
 
 def measure(settings, ranks, steps):
-    """Samples while steps 3 to the last but one are made: neither the fill nor the gathering at the end."""
+    """Samples from step 3 to the last but one, to leave out the fill and the gathering at the end."""
     with tempfile.TemporaryDirectory() as out:
         words = command(ranks, {**settings, "steps": steps, "threads": 1, "lr": 0.001, "out": out, "keep": 0})
         process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -145,7 +145,7 @@ def main():
         with open(options.json, "w") as file:
             json.dump(results, file, indent=2)
     above = [rule for rule, r in results.items() if options.most and rule != "dp"
-             and r["pss_mean"] > options.most * dp["pss_mean"]]  # peaks depend on how ranks happen to meet
+             and r["pss_mean"] > options.most * dp["pss_mean"]]  # not the peaks, which depend on chance
     if above:
         sys.exit(f"above {options.most} of dp's resident memory: {', '.join(above)}")
 

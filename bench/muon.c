@@ -1,6 +1,6 @@
-/* How fast is Muon's Newton-Schulz iteration beside SGEMM, on the matrices of our models? One thread, the best of several
- * rounds in turn. The rate counts operations of plain products, so that symmetry counts as speed; the one behind it those
- * that are computed. */
+/* How fast is Muon's Newton-Schulz iteration compared with SGEMM, on the matrices of our models? One thread, the
+ * best of several rounds in turn. The first rate counts operations of plain products, so using symmetry counts as
+ * speed; the second counts those actually computed. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,11 +27,11 @@ static const matrix matrices[] = {
 
 enum { MATRICES = sizeof matrices / sizeof matrices[0] };
 
-/* Seconds of one call of each, the best of some rounds. */
+/* Seconds of one call of each, the best of several rounds. */
 static void measure(const matrix *m, const float *source, float *x, float *scratch, double best[2]) {
     int64_t count = m->rows * m->columns, side = m->rows < m->columns ? m->rows : m->columns;
     int calls = count < 200000 ? 10 : 1;
-    for (int round = 0; round <= ROUNDS; round++) { /* the first warms up */
+    for (int round = 0; round <= ROUNDS; round++) { /* the first round warms up */
         double seconds[2] = {0, 0};
         for (int call = 0; call < calls; call++) {
             for (int64_t i = 0; i < count; i++) {

@@ -1,11 +1,11 @@
-/* What does the executor itself cost? Plans whose tasks do next to nothing (an mlp of width 1, a hidden layer for each stage)
- * with 2 to 64 workers and as many stages, and resnet18, in one process.
+/* What does the executor itself cost? Runs plans whose tasks do almost nothing (an mlp of width 1, with a hidden
+ * layer for each stage) with 2 to 64 workers and as many stages, and resnet18, in one process.
  *
  *     overhead [SECONDS]     for each line, about (default 2)
  *
- * Counted is the threads' time outside of tasks and waiting: choosing what to run, listing and retiring tasks, and the lock.
- * The best of some rounds: whoever else uses the machine shows in it, as a thread that holds the lock and is put aside makes
- * others wait. */
+ * It measures the threads' time outside of tasks and waiting: choosing what to run, listing and retiring tasks, and
+ * the lock. It reports the best of several rounds, because other load shows: a preempted thread that holds the lock
+ * makes others wait. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ typedef struct setting {
     car_model_config config;
     int workers, threads;
     car_rule rule;
-    bool empty; /* its tasks do next to nothing */
+    bool empty; /* tasks do almost nothing */
 } setting;
 
 typedef struct session {
@@ -37,8 +37,8 @@ typedef struct session {
 } session;
 
 typedef struct figures {
-    double tasks;          /* of a step */
-    double microseconds;   /* for each */
+    double tasks;          /* per step */
+    double microseconds;   /* per task */
     double share, waiting; /* of the threads' time */
 } figures;
 
@@ -72,7 +72,7 @@ static car_status open_session(session *s, const setting *what) {
     CAR_TRY(car_model_build(s->context, what->model, &what->config, &s->graph));
     s->zeros = calloc(1, car_graph_tensor(s->graph, car_graph_find_tensor(s->graph, "images"))->bytes);
     CAR_TRY(s->zeros ? CAR_OK : CAR_ERROR_MEMORY);
-    for (int j = 1; j < what->workers; j++) { /* of operations that do nothing, none is longer than another */
+    for (int j = 1; j < what->workers; j++) { /* cut by number, as all operations cost the same: nothing */
         cuts[j - 1] = j * car_graph_op_count(s->graph) / what->workers;
     }
     if (!what->empty) {
@@ -102,7 +102,7 @@ static void close_session(session *s) {
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* Forwards, backwards and updates. */
+/* Number of forwards, backwards and updates. */
 static double tasks_of(const session *s, const setting *what) {
     int updates = 0;
     for (int j = 0; j < s->partition->stage_count; j++) {
@@ -111,7 +111,7 @@ static double tasks_of(const session *s, const setting *what) {
     return 2.0 * what->workers * s->partition->stage_count + updates;
 }
 
-/* One run to more steps. It begins and ends with less than all workers, which a long one hides. */
+/* Measures one run of more steps. At its start and end not all workers are busy, which a long run hides. */
 static car_status measure(session *s, int64_t steps, double tasks, figures *out) {
     car_trainer_times before = car_trainer_time(s->trainer);
     car_status status = car_trainer_run(s->trainer, car_trainer_steps(s->trainer) + steps);
@@ -127,7 +127,7 @@ static car_status measure_best(const setting *what, double seconds, figures *out
     car_status status = CAR_OK;
     CAR_TRY(open_session(&s, what));
     double tasks = tasks_of(&s, what), start = car_clock_seconds();
-    CAR_TRY(measure(&s, 2, tasks, out)); /* warms up */
+    CAR_TRY(measure(&s, 2, tasks, out)); /* warm-up */
     double step = (car_clock_seconds() - start) / 2;
     int64_t steps = (int64_t)(seconds / ROUNDS / step) + 2;
     for (int round = 0; round < ROUNDS; round++) {
@@ -168,7 +168,7 @@ int main(int argc, char **argv) {
     printf("The executor's own time, the best of %d rounds\n%-10s %-8s %7s %7s %9s %12s %9s %9s\n", ROUNDS, "model",
            "rule", "workers", "threads", "tasks", "us a task", "of all", "waiting");
     for (int workers = 2; workers <= MOST_WORKERS; workers *= 2) {
-        for (int n = 0; n < 4; n++) { /* one thread has the lock for itself */
+        for (int n = 0; n < 4; n++) { /* one thread never waits for the lock */
             int threads = n % 2 == 0 ? 1 : workers < cores ? workers : cores;
             const setting empty = {
                 "mlp",        {.batch = 1, .classes = 2, .image_size = 1, .channels = 1, .width = 1, .depth = workers},

@@ -1,5 +1,5 @@
-/* What the programs of this folder measure with: threads that start together, the two rates that tell what the machine
- * has to give (OpenBLAS's SGEMM and bare multiply-adds), and how a failure is answered. */
+/* Measuring tools for the programs of this folder: threads that start together, the two rates that show what the
+ * machine can do (OpenBLAS's SGEMM and bare multiply-adds), and error output. */
 #ifndef CAR_BENCH_RATES_H
 #define CAR_BENCH_RATES_H
 
@@ -17,7 +17,7 @@
 
 enum { MAX_THREADS = 64 };
 
-/* Does `steps` steps of a thread's own work. */
+/* Runs `steps` steps of one thread's work. */
 typedef void work_function(void *state, int thread, int steps);
 
 static inline void *allocate_or_exit(size_t bytes) {
@@ -29,7 +29,8 @@ static inline void *allocate_or_exit(size_t bytes) {
     return memory;
 }
 
-/* A line of JSON. The message may quote a name or a path, so quotes and backslashes must not break it. */
+/* Prints an error as a line of JSON. The message may contain names and paths, so quotes and backslashes are
+ * replaced. */
 static inline void print_error(const char *text) {
     printf("{\"error\": \"");
     for (; *text; text++) {
@@ -58,7 +59,7 @@ static inline void *run_one(void *argument) {
     return NULL;
 }
 
-/* Seconds from the common start until the last thread is done: whoever is slower counts. */
+/* Seconds from the common start until the last thread is done: the slowest counts. */
 static inline double run_together(int threads, work_function *work, void *state, int steps) {
     runner runners[MAX_THREADS];
     pthread_barrier_t start;
@@ -80,12 +81,12 @@ static inline double run_together(int threads, work_function *work, void *state,
     return end - begin;
 }
 
-/* How long a step takes, as far as is known: zero before the warm-up. */
+/* The known duration of a step; zero before the warm-up. */
 typedef struct pace {
     double step_seconds;
 } pace;
 
-/* The first step touches memory for the first time; the second tells how long steps take. */
+/* The first step touches memory for the first time; the second one is timed. */
 static inline void warm_up(pace *known, int threads, work_function *work, void *state) {
     if (known->step_seconds == 0) {
         run_together(threads, work, state, 1);
@@ -93,7 +94,7 @@ static inline void warm_up(pace *known, int threads, work_function *work, void *
     }
 }
 
-/* Runs for about `seconds`, at least one step, after a warm-up if there was none. Every thread does the same count of
+/* Runs for about `seconds`, at least one step, after a warm-up if necessary. All threads make the same number of
  * steps, so that none runs alone for long at the end. */
 static inline double measure(pace *known, int threads, work_function *work, void *state, double seconds, int *steps) {
     warm_up(known, threads, work, state);
@@ -109,7 +110,7 @@ enum { SGEMM_SIZE = 2048 };
 
 typedef struct sgemm_rate {
     float *a[MAX_THREADS], *b[MAX_THREADS], *c[MAX_THREADS];
-    pace known[MAX_THREADS + 1]; /* for each count of threads */
+    pace known[MAX_THREADS + 1]; /* for each number of threads */
 } sgemm_rate;
 
 static inline void sgemm_work(void *state, int thread, int steps) {
@@ -121,7 +122,7 @@ static inline void sgemm_work(void *state, int thread, int steps) {
     }
 }
 
-/* GFLOP/s of all threads together, each with matrices and single-threaded calls of its own. */
+/* GFLOP/s of all threads together, each with its own matrices and single-threaded calls. */
 static inline double measure_sgemm(sgemm_rate *rate, int threads, double seconds) {
     const size_t elements = (size_t)SGEMM_SIZE * SGEMM_SIZE;
     openblas_set_num_threads(1);
@@ -144,13 +145,13 @@ static inline double measure_sgemm(sgemm_rate *rate, int threads, double seconds
 
 /* ---- multiply-adds ------------------------------------------------------------------------------------- */
 
-/* Chains that do not wait for each other: enough to hide the latency of two units. */
+/* Independent chains: enough to hide the latency of two units. */
 enum { FMA_CHAINS = 12, FMA_ROUNDS = 1 << 20 };
 
 typedef struct fma_rate {
-    int width; /* floats in a vector; 1: what the compiler makes of plain C */
+    int width; /* floats per vector; 1: plain C, as compiled */
     pace known[MAX_THREADS + 1];
-    float sink[MAX_THREADS]; /* so that the work is not thrown out */
+    float sink[MAX_THREADS]; /* keeps the compiler from removing the work */
 } fma_rate;
 
 #if defined(__x86_64__)

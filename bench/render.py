@@ -1,13 +1,14 @@
 """Renders docs/results.md, the README's table and docs/figures from the raw files in results/.
 
-The text is written by hand. What comes from a raw file stands between two comments,
+The text is written by hand. Parts that come from a raw file are between two comments,
 
     <!-- results: CLAIM.PART -->
     <!-- /results -->
 
-and is made anew: PART is a key of what the claim's tables() returns, or the name of a file that its figures() draws,
-which goes to docs/figures and is shown there. README.md has one such place, for the claims' headlines. Tables too long for
-the page are files of their own in results/, made by a claim's files(); the page has a short one with a verdict."""
+and are regenerated. PART is a key of the dictionary that the claim's tables() returns, or the name of a file that its
+figures() draws, which goes to docs/figures and is shown there. README.md has one such place, for the claims' headlines.
+Tables too long for the page are separate files in results/, made by a claim's files(); the page has a short one with a
+verdict."""
 
 import html
 import os
@@ -16,14 +17,14 @@ import re
 from store import ROOT, read_json, say
 
 DOCUMENTS = (("docs", "results.md"), ("README.md",))
-HEADLINES = "all.headlines"  # a line or two of each claim, for the README
+HEADLINES = "all.headlines"  # a line or two per claim, for the README
 VERDICTS = "all.verdicts"  # each claim's question, and how often its tables say PASS and MISS
 JUDGED = re.compile(r"\b(PASS|MISS)\b(\?)?|: (met|missed)\b")
 PATTERN = re.compile(r"(<!-- results: ([\w.-]+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
 
 
 def table(header, rows):
-    """Markdown, with columns as wide as their widest cell."""
+    """A Markdown table, with columns as wide as their widest cell."""
     widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
     lines = ["| " + " | ".join(str(cell).ljust(width) for cell, width in zip(row, widths)) + " |"
              for row in [header, *rows]]  # fmt: skip
@@ -31,7 +32,7 @@ def table(header, rows):
 
 
 def setup_line(raw):
-    """Where, when and with what the runs of a file were measured; a sentence for each machine and set of libraries."""
+    """Where, when and with which versions the runs of a file were measured; a sentence for each setup."""
     groups = {}
     for number, setup in enumerate(raw["setups"]):
         dates = [run["date"][:10] for run in raw["runs"].values() if run["setup"] == number]
@@ -64,7 +65,7 @@ def page(raw, title, about, *tables_):
 
 
 def count_verdicts(texts):
-    """Passed, missed, and those of machines that were not quiet, which are no evidence."""
+    """Counts passes, misses, and results from machines that were not quiet, which are no evidence."""
     found = [match for text in texts for match in JUDGED.findall(text)]
     sure = [word for word, doubt, target in found if not doubt for word in (word or target,)]
     passed = sum(word in ("PASS", "met") for word in sure)
@@ -76,7 +77,7 @@ def title_of(svg):
 
 
 def made(claims, results):
-    """Everything that the raw files give: parts of the text, and whole files by their path."""
+    """Everything rendered from the raw files: parts of the text, and whole files by path."""
     parts, files, lines, judged = {}, {}, [], []
     for name, claim in claims.items():
         path = os.path.join(results, f"{name}.json")
@@ -98,7 +99,7 @@ def made(claims, results):
 
 
 def filled(text, parts, missing):
-    """The text with its parts made anew. Of what no raw file gives yet the text says so; it is named in `missing`."""
+    """The text with regenerated parts. Parts without a raw file are marked as such and added to `missing`."""
 
     def fill(found):
         opening, part, _, closing = found.groups()
@@ -120,8 +121,8 @@ def read_text(path):
 
 
 def render(claims, results, check=False):
-    """Writes what has changed, or only says so. Returns an exit code: 1 if something would change that is only to be
-    checked. What has not been measured yet is said, and no error."""
+    """Writes what has changed or, for a check, only reports it. Returns the exit code: 1 if a check finds a change. Missing
+    measurements are reported, but no error."""
     parts, whole = made(claims, results)
     missing, changed = [], []
     texts = [os.path.join(ROOT, *path) for path in DOCUMENTS]

@@ -1,4 +1,4 @@
-"""Runs the real program for the benches of training: `carousel train` to its end, `carousel plan` for what it predicts.
+"""Runs the program for the training benches: `carousel train` to its end, `carousel plan` for predictions.
 
 Used by memory.py, training.py and the claims."""
 
@@ -20,7 +20,7 @@ def program():
 
 
 def command_words(command, settings):
-    """A command of the program with {option: value}; True stands for an option without a value."""
+    """The words of a command with {option: value}; True stands for an option without a value."""
     words = [program(), command]
     for option, value in settings.items():
         words += [f"--{option}"] if value is True else [f"--{option}", str(value)]
@@ -28,16 +28,16 @@ def command_words(command, settings):
 
 
 def clean_environment():
-    """Nothing of the caller's environment may change how many threads compute, or how they wait.
+    """An environment in which the caller's settings cannot change how many threads compute, or how they wait.
 
-    Open MPI wants to be told that more ranks than cores, and root, are meant."""
+    Open MPI has to be told to allow more ranks than cores, and root."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_", "OPENBLAS_"))}
     return {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_base_warn_component_unused": "0"}  # fmt: skip
 
 
 def run_program(command, settings, launcher=()):
-    """Runs a command of the program to its end, behind the words of a launcher if there is one (mpirun)."""
+    """Runs a command of the program to its end, with a launcher's words before it if there is one (mpirun)."""
     words = [*launcher, *command_words(command, settings)]
     done = subprocess.run(words, capture_output=True, text=True, env=clean_environment())
     if done.returncode != 0:
@@ -48,7 +48,7 @@ def run_program(command, settings, launcher=()):
 
 
 def launcher(ranks):
-    """What starts so many ranks; nothing for a process of its own."""
+    """The launcher's words for this many ranks; none for a single process."""
     return [os.environ.get("MPIRUN", "mpirun"), "-n", str(ranks)] if ranks else []
 
 
@@ -58,12 +58,11 @@ def read_object(directory, name):
 
 
 def train_in(directory, settings, ranks=0):
-    """Trains in a process of its own, or over MPI ranks. Returns its summary.json, with `step_s`: seconds of a step in
-    full swing, and `timeline` if the program wrote one.
+    """Trains in a separate process, or over MPI ranks. Returns its summary.json, with `step_s`, the seconds of a step in
+    steady state, and `timeline` if the program wrote one.
 
-    The first step fills the cycle and warms everything up, the last one drains it and so has less work than others:
-    both are left out."""
-    # A checkpoint at the end is no training.
+    Leaves out the first step, which fills the cycle and warms up, and the last one, which drains it and has less work."""
+    # Do not time a checkpoint at the end.
     run_program("train", {**settings, "out": directory, "keep": 0}, launcher(ranks))
     summary = read_object(directory, "summary.json")
     if os.path.exists(os.path.join(directory, "timeline.json")):
@@ -77,18 +76,18 @@ def train_in(directory, settings, ranks=0):
 
 
 def train(settings, ranks=0):
-    """The same, in a directory that nobody needs afterwards."""
+    """The same, in a temporary directory."""
     with tempfile.TemporaryDirectory() as directory:
         return train_in(directory, settings, ranks)
 
 
 def plan(settings):
-    """What the planner says of a run with these settings."""
+    """The plan of a run with these settings, as JSON."""
     return json.loads(run_program("plan", {**settings, "json": True}))
 
 
 class RunWitness(Witness):
-    """A witness that knows the processes which ended meanwhile, too, as they were ours."""
+    """A witness that also counts our processes that have ended meanwhile."""
 
     def others(self):
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)

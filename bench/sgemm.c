@@ -1,5 +1,5 @@
-/* Which SGEMM is faster here, oneDNN's or OpenBLAS's, on the matrix products of our transformers? One thread,
- * the best of several calls in turn. docs/kernels.md has a result. */
+/* Which SGEMM is faster here, oneDNN's or OpenBLAS's, on the matrix products of our transformers? One thread, the
+ * best of several calls in turn. docs/kernels.md has a result. */
 #include <cblas.h>
 #include <dnnl.h>
 #include <stdio.h>
@@ -41,11 +41,11 @@ static void multiply(int onednn, const product *p, const float *a, const float *
     }
 }
 
-/* GFLOP/s of both, in turn. */
+/* GFLOP/s of both, measured in turn. */
 static void measure(const product *p, const float *a, const float *b, float *c, double rate[2]) {
     double flops = 2.0 * p->m * p->n * p->k;
     int calls = flops < 2e8 ? (int)(2e8 / flops) + 1 : 1;
-    for (int round = 0; round <= ROUNDS; round++) { /* the first warms up */
+    for (int round = 0; round <= ROUNDS; round++) { /* the first round warms up */
         for (int onednn = 0; onednn < 2; onednn++) {
             double start = now();
             for (int call = 0; call < calls; call++) {

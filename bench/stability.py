@@ -1,11 +1,11 @@
-"""How large a rate is stable under the delay: momentum SGD on a quadratic, for docs/delay.md and its figure.
+"""Which learning rates are stable under the delay: momentum SGD on a quadratic, for docs/delay.md and its figure.
 
 With x = rate times curvature, momentum mu, a share s of workers one step late and the correction (c, a), the weights
 obey a recursion whose roots are those of
 
     (z - 1) (z - mu) z^2 + x ((1 - s) z + s) ((1 + c) z^2 - c z + a (z - 1) (z - mu))
 
-It is stable as long as all of them lie within the unit circle.
+It is stable while all of them are inside the unit circle.
 """
 
 import sys
@@ -21,7 +21,7 @@ CORRECTIONS = [("none", lambda s: (0, 0)), ("c 0.9, a 0", lambda s: (0.9, 0)), (
 
 
 def product(p, q):
-    """Polynomials as lists of coefficients, the highest power first."""
+    """Multiplies polynomials: lists of coefficients, highest power first."""
     out = [0.0] * (len(p) + len(q) - 1)
     for i, a in enumerate(p):
         for j, b in enumerate(q):
@@ -38,7 +38,7 @@ def polynomial(x, s, c, a, mu=MOMENTUM):
 
 
 def radius(coefficients):
-    """The largest root's absolute value, by Durand and Kerner's iteration."""
+    """The absolute value of the largest root, by the Durand-Kerner method."""
     roots = [complex(0.4, 0.9) ** n for n in range(len(coefficients) - 1)]
     for _ in range(400):
         moved = 0.0
@@ -56,7 +56,7 @@ def radius(coefficients):
 
 
 def limit(s, c, a, most=4.0):
-    """The x from which on it is not stable. Stable below, so halving finds it; the first crossing is what counts."""
+    """The smallest x that is not stable, found by bisection; only the first crossing counts."""
     low, step = 0.0, 0.02
     while low < most and radius(polynomial(low + step, s, c, a)) <= 1 + 1e-9:
         low += step

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What does --rule stagger hold and cost beside accumulate and dp? Measured beside the plan. See README.md.
+"""How much memory and time does --rule stagger take, compared with accumulate, dp and the plan? See README.md.
 
     BUILD_DIR=build bench/stagger.py [--models a,b] [--rounds N] [--steps T] [--json FILE]
 
-Beside accumulate, which is the fair peer on one machine: two workers of 16 micro-batches on two threads. Beside dp: four
-workers on four threads. The waveform is examples/waveform, a gradient of 32 shots. Rules take turns, and of each the best round's time and the worst round's peak count. A missed bar
-is printed as such and is no error; the exit code is 1 only if something could not be measured.
+Against accumulate, the fair peer on one machine: two workers with 16 micro-batches on two threads. Against dp: four
+workers on four threads. The waveform is examples/waveform, a gradient of 32 shots. Rules take turns; the best round's
+time and the worst round's peak count. A missed target is printed as such and is not an error; the exit code is 1 only
+if something could not be measured.
 """
 
 import argparse
@@ -22,15 +23,15 @@ from runs import RunWitness, plan, train  # noqa: E402
 MODELS = {
     "vit-b16": {"model": "vit-b16", "batch": 1},
     "gpt2": {"model": "gpt2", "batch": 1, "seq-len": 128},
-    "waveform": None,  # no model of the program: see measure_waveform
+    "waveform": None,  # not a model of the program: see measure_waveform
 }
 STAGES = 16
-# The peer: its settings, and what the project asks of itself: peak and time over the peer's, at most.
+# The peer: its settings, and our targets: the largest peak and time relative to it.
 PEERS = {
     "accumulate": ({"workers": 2, "threads": 2, "accumulate": 16}, 0.70, 1.06),
     "dp": ({"workers": 4, "threads": 4, "accumulate": 1}, 0.60, None),
 }
-OF_PLAN = 0.03  # that a peak may be off the plan's, of it
+OF_PLAN = 0.03  # how far a peak may be from the plan's, as a share of it
 
 
 def settings_of(model, peer, rule):
@@ -52,7 +53,7 @@ def run_waveform(program, peer, rule):
 
 
 def measure(peer, rounds, run):
-    """{rule: figures} beside a peer; `run(rule)` has the figures of one round."""
+    """{rule: figures} for a rule and its peer; `run(rule)` returns the figures of one round."""
     out = {}
     for _ in range(rounds):
         for rule in (peer, "stagger"):

@@ -5,8 +5,8 @@ results/NAME.json belongs to one claim and holds all its runs:
     {"carousel_results": 1, "name": NAME, "question": ..., "setups": [SETUP, ...],
      "runs": {KEY: {"setup": index, "date": ..., "command": ..., figures ...}, ...}}
 
-A run that is in the file is not repeated. A run of hours has a directory of its own under the directory of work and
-goes on from its last checkpoint, so everything may be stopped, or killed, and started again at any time.
+Runs in the file are not repeated. A long run has its own directory below the work directory and continues from its
+last checkpoint, so everything can be stopped, or killed, and started again at any time.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from runs import clean_environment, command_words, program
 
 ROOT = os.path.dirname(HERE)
 WORK_VARIABLE = "CAROUSEL_RESULTS_DIR"
-COMMIT_VARIABLE = "CAROUSEL_COMMIT"  # for a program that is not where it was built
+COMMIT_VARIABLE = "CAROUSEL_COMMIT"  # for a program that has been moved from its build directory
 FORMAT = 1
 
 
@@ -32,7 +32,7 @@ FORMAT = 1
 
 
 def output_of(*words):
-    """What a command prints, or nothing if there is none such or it fails."""
+    """The output of a command; empty if it does not exist or fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True)
     except OSError:
@@ -41,7 +41,7 @@ def output_of(*words):
 
 
 def commit():
-    """The state of the sources that the program was built from."""
+    """The commit that the program was built from."""
     if COMMIT_VARIABLE in os.environ:
         return os.environ[COMMIT_VARIABLE]
     source = ROOT
@@ -54,7 +54,7 @@ def commit():
 
 
 def compiler():
-    """What the compiler wrote into the program about itself."""
+    """The compiler's version, as recorded in the program."""
     with open(program(), "rb") as file:
         found = re.search(rb"(GCC: \([^)]*\) [\d.]+|[\w ]*clang version [\d.]+)", file.read())
     return found.group(1).decode() if found else "unknown"
@@ -75,7 +75,7 @@ def torch_version():
 
 
 def setup():
-    """The machine and everything on it that has a version."""
+    """The machine, and the versions of all software involved."""
     return {
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
@@ -97,10 +97,10 @@ def now():
 
 
 def write_json(path, value):
-    """Whole or not at all: a reader, or a run that is killed, never leaves half a file."""
+    """Writes a file atomically, so that it is complete even if the script is killed."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path + ".tmp", "w") as file:
-        # A line for each run: such a file can be read, and its changes can be reviewed.
+        # One line per run keeps the file readable and its changes reviewable.
         file.write("{\n")
         for n, (key, part) in enumerate(value.items()):
             if isinstance(part, dict) and key == "runs":
@@ -119,14 +119,14 @@ def read_json(path):
 
 
 def thin(values, most=200):
-    """At most so many of the values, evenly, with the first and the last."""
+    """At most `count` values, evenly spaced, including the first and the last."""
     if len(values) <= most:
         return list(values)
     return [values[round(n * (len(values) - 1) / (most - 1))] for n in range(most)]
 
 
 class Store:
-    """The raw file of one claim, and the directory in which its runs are at work."""
+    """The raw file of one claim, and the work directory of its runs."""
 
     def __init__(self, name, question, results, work):
         self.path, self.work = os.path.join(results, f"{name}.json"), os.path.join(work, name)
@@ -135,7 +135,7 @@ class Store:
         self.load()
 
     def load(self):
-        """What the file holds by now: another process may have added runs."""
+        """Reads the file again, as another process may have added runs."""
         if os.path.exists(self.path):
             self.raw = {**self.raw, **read_json(self.path), "question": self.raw["question"]}
 
@@ -144,7 +144,7 @@ class Store:
         return self.raw["runs"]
 
     def add(self, key, command, figures, about=None, date=None):
-        """A run and what it measured, written at once."""
+        """Adds a run and its figures, and writes the file at once."""
         if about is None:
             self.setup = about = self.setup or setup()
         self.load()
@@ -155,7 +155,7 @@ class Store:
         write_json(self.path, self.raw)
 
     def once(self, key, command, measure):
-        """Measures what is not in the file yet."""
+        """Measures a run unless it is in the file."""
         if key not in self.runs:
             self.add(key, command, measure())
             say(self.raw["name"], key, "measured")
@@ -167,16 +167,16 @@ class Store:
         return os.path.join(self.work, key)
 
     def train(self, key, settings, figures_of):
-        """Trains to the end, in the run's directory, and takes figures_of(directory) into the file.
+        """Trains to the end, in the run's directory, and adds figures_of(directory) to the file.
 
-        Where an earlier try was stopped it goes on from the last checkpoint, to the bit."""
+        Continues a stopped run from its last checkpoint, to the bit."""
         if key in self.runs:
             return self.runs[key]
         directory = self.directory(key)
         os.makedirs(directory, exist_ok=True)
         try:
             self.train_on(key, directory, settings)
-        except WorkerError as error:  # the other runs can still be had
+        except WorkerError as error:  # go on with the other runs
             self.failed.append(str(error))
             return None
         known = os.path.join(directory, "setup.json")
@@ -191,10 +191,10 @@ class Store:
         return self.runs[key]
 
     def train_on(self, key, directory, settings):
-        """One try. The lock is inherited: it is held as long as the program runs, even if this script was killed."""
+        """One attempt. The program inherits the lock, which is held while it runs, even if this script is killed."""
         with open(os.path.join(directory, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if finished(directory):  # whom we waited for has done it
+            if finished(directory):  # the process that held the lock has finished it
                 return
             resume = any(name.startswith("step-") for name in list_names(os.path.join(directory, "checkpoints")))
             if not os.path.exists(os.path.join(directory, "setup.json")):
@@ -219,7 +219,7 @@ def finished(directory):
 
 
 def shown_command(command, settings):
-    """As the reader would type it: without the directories of this machine."""
+    """The command as a reader would type it, without this machine's directories."""
     words = command_words(command, settings)[1:]
     return " ".join(["carousel", *(re.sub(r"(^|:)/\S*/", r"\1", word) for word in words)])
 
@@ -237,7 +237,7 @@ def read_losses(directory):
 
 
 def read_evaluations(directory):
-    """[step, loss, top-1 in percent (None for tokens)] of each evaluation on the way."""
+    """[step, loss, top-1 in percent (None for tokens)] of each evaluation during training."""
     path = os.path.join(directory, "evaluations.jsonl")
     if not os.path.exists(path):
         return []  # there was none

@@ -7,7 +7,7 @@ each with one line of JSON.
     run SOURCE BATCH WORKERS SECONDS DIR     reads augmented images to train on, for at least that long
 
 SOURCE is `files`, the folder, or `memory`: the same images, decoded once and kept as arrays, which is how torchvision's
-own CIFAR10 has them. With 0 workers the process reads itself; with 1 a process of its own reads ahead."""
+own CIFAR10 has them. With 0 workers the process reads itself; with 1 a separate process reads ahead."""
 
 import json
 import multiprocessing
@@ -27,7 +27,7 @@ AUGMENT = [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip
 
 
 class Memory(torch.utils.data.Dataset):
-    """Images that are decoded already."""
+    """Images that have already been decoded."""
 
     def __init__(self, folder, transform):
         self.images = numpy.stack([numpy.asarray(folder.loader(path)) for path, _ in folder.samples])
@@ -46,7 +46,7 @@ def endless(loader):
 
 
 def processor_seconds():
-    """Of this process and those that read for it."""
+    """Processor time of this process and its readers."""
     own = os.times()
     seconds = own.user + own.system
     for child in multiprocessing.active_children():
@@ -109,7 +109,7 @@ def main():
     for line in sys.stdin:
         try:
             answer = peer.answer(line.rstrip("\n"))
-        except Exception as error:  # whatever it is, the driver is to hear of it
+        except Exception as error:  # report any error to the driver
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

@@ -82,7 +82,7 @@ class GPT2(nn.Module):
         return F.linear(self.ln_f(x), self.wte.weight)
 
 
-# Name: how to build it, and the values that stand for a zero in a command: image and classes, or SEQ and vocabulary.
+# Name: how to build it, and the defaults for zeros in a command: image and classes, or SEQ and vocabulary.
 IMAGE_MODELS = {
     "mlp": (lambda image, classes: make_golden.mlp(image_size=image, classes=classes), 32, 10),
     "resnet20": (lambda image, classes: make_golden.resnet20(image_size=image, classes=classes), 32, 10),
@@ -171,7 +171,7 @@ def main():
     for line in sys.stdin:
         try:
             answer = peer.answer(line.split())
-        except Exception as error:  # whatever it is, the driver is to hear of it
+        except Exception as error:  # report any error to the driver
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

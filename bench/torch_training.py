@@ -4,9 +4,9 @@
     torch_training.py                                                               about, warm, run: see torch_peer.py
     torch_training.py RANK RANKS FILE MODEL BATCH IMAGE CLASSES SEQ THREADS STEPS   one of DDP's processes
 
-A step is forward, loss, backward and SGD with momentum. The batch is made once and used in every step: no time goes
-into data. Answers of `run` have the process's peak of resident memory. A process of DDP meets the others through
-FILE, which must not exist before, and answers once; its BATCH is its own, not the whole.
+A step is forward, loss, backward and SGD with momentum. The same batch is used in every step, so no time goes into
+data. Answers of `run` include the process's peak resident memory. A DDP process meets the others through FILE, which
+must not exist before, and answers once; its BATCH is per process.
 """
 
 import inspect
@@ -21,11 +21,11 @@ from torch.nn.parallel import DistributedDataParallel
 sys.dont_write_bytecode = True
 import torch_peer  # noqa: E402
 
-LR, MOMENTUM = 0.001, 0.9  # a small rate: nothing may overflow, as that would change the speed of arithmetic
+LR, MOMENTUM = 0.001, 0.9  # a small rate, because overflows would change the speed of arithmetic
 
 
 def make_optimizer(parameters):
-    # Whole lists of tensors in one call, where this version of PyTorch can.
+    # Update whole lists of tensors in one call, if this version of PyTorch can.
     lists = {"foreach": True} if "foreach" in inspect.signature(torch.optim.SGD).parameters else {}
     return torch.optim.SGD(parameters, lr=LR, momentum=MOMENTUM, **lists)
 
@@ -80,7 +80,7 @@ def main():
     for line in sys.stdin:
         try:
             answer = peer.answer(line.split())
-        except Exception as error:  # whatever it is, the driver is to hear of it
+        except Exception as error:  # report any error to the driver
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How fast is a whole step of training, under each rule and beside PyTorch? See README.md.
+"""How fast is a whole training step, under each rule and compared with PyTorch? See README.md.
 
     BUILD_DIR=build bench/training.py [--rounds N] [--steps T] [--minutes M] [--quick] [--json FILE]
 
-Ours is the program itself, a process for each measurement; PyTorch's processes (torch_training.py) stay, one for each
-setting. All take turns in rounds; rounds in which the machine was not quiet are thrown away and repeated as long as
-there is time. A missed bar is printed as such and is no error; the exit code is 1 only if something could not be
+Ours is the program itself, a new process for each measurement. PyTorch's processes (torch_training.py), one for each
+setting, stay alive. All take turns in rounds. Rounds in which the machine was not quiet are discarded and repeated while
+there is time. A missed target is printed as such and is not an error; the exit code is 1 only if something could not be
 measured.
 """
 
@@ -26,13 +26,13 @@ from models import say_peer_is_missing, spread, survivable, text  # noqa: E402
 from runs import RunWitness, plan, train  # noqa: E402
 
 MAIN = "cdp-v2"
-DIRECT = "cdp-v2, direct convolutions"  # what Winograd's algorithm brings
-BF16 = "cdp-v2, bf16"  # beside PyTorch's autocast, too
+DIRECT = "cdp-v2, direct convolutions"  # shows the gain of Winograd's algorithm
+BF16 = "cdp-v2, bf16"  # also compared with PyTorch's autocast
 WORKERS = 4
 LR = 0.001  # as torch_training.py
 
-# Name: micro-batch, image size and classes, or length of sequences; steps of a run of ours, of which the first and the
-# last do not count; rules.
+# Name: micro-batch, image size and classes, or sequence length; steps of a run of ours (without the first and the last);
+# rules.
 TASKS = {
     "resnet18": {"batch": 16, "image": 32, "classes": 10, "steps": 6,
                  "rules": (MAIN, DIRECT, "dp", "accumulate", BF16)},
@@ -45,7 +45,7 @@ DDP_STEPS = 2
 # How the time of a step grows with the number of workers, at a fixed micro-batch.
 GROWTH_TASK, GROWTH_WORKERS, GROWTH_ROUNDS = "resnet18", (2, 4, 8), 2
 
-# What the project asks of itself. Task, figure, bound, whether that is the most (else the least), what it says.
+# Our targets: task, figure, bound, whether that is a maximum (else a minimum), description.
 BARS = [
     ("resnet18", "own_ratio", 0.97, False, "cdp-v2 over the faster of dp and accumulate"),
     ("resnet18", "ratio", 2.0, False, "cdp-v2 over PyTorch"),
@@ -99,7 +99,7 @@ def peer_command(python):
 
 
 def start_peers(python, name):
-    # Debian's build of PyTorch takes half of the processors for its own, so the count is said aloud.
+    # Debian's build of PyTorch uses only half of the processors by default, so set the number explicitly.
     threads = {"OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
     settings = survivable(python, {**SETTINGS, **(AUTOCAST if BF16 in TASKS[name]["rules"] else {})})
     return {setting: Worker(peer_command(python), {**threads, **extra}) for setting, extra in settings.items()}
@@ -111,10 +111,10 @@ def peer_words(name, batch, threads):
 
 
 def check_parameters(name, warm):
-    """Both sides must train the same network."""
+    """Checks that both sides train the same network."""
     settings = settings_of(name, MAIN, WORKERS, 0)
     asked = {key: value for key, value in settings.items() if key not in ("steps", "lr", "rule")}
-    # The plan's list has running statistics too, which PyTorch does not call parameters.
+    # The plan's list includes running statistics, which PyTorch does not count as parameters.
     trained = [p for p in plan(asked)["parameters"] if not p["name"].endswith(("running_mean", "running_var"))]
     parameters = sum(p["bytes"] for p in trained) // 4
     for setting, theirs in warm.items():
@@ -123,7 +123,7 @@ def check_parameters(name, warm):
 
 
 def run_ddp(python, name, steps):
-    """For the record: a process for each worker, as DDP has them, with one thread each, as its launcher sets it."""
+    """DDP for comparison: a process for each worker, with one thread each, as its launcher sets it."""
     task = TASKS[name]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryDirectory() as directory:
@@ -147,10 +147,10 @@ def run_ddp(python, name, steps):
 
 
 class TrainingBench(Bench):
-    """Rounds of training, judged quiet or not as those of models.py are."""
+    """Rounds of training, judged quiet or not as in models.py."""
 
     def watched(self, workers, measure):
-        """What `measure` returns, a dictionary, together with what the machine was like meanwhile."""
+        """The dictionary that `measure` returns, with the state of the machine meanwhile."""
         witness = self.witness(workers)
         before = self.sgemm()
         result = {**measure(), "before": before, "after": self.sgemm(), "others": witness.cores()}
@@ -162,7 +162,7 @@ class TrainingBench(Bench):
         return RunWitness([self.ours, *workers])
 
     def repeat(self, what, rounds, measure, workers=()):
-        """Rounds until enough were quiet or there is no time; those that count, and how many they were."""
+        """Runs rounds until enough were quiet or time is up. Returns those that count, and their number."""
         quiet, loud = [], []
         while len(quiet) < rounds:
             count = len(quiet) + len(loud)
@@ -176,7 +176,7 @@ class TrainingBench(Bench):
         return kept, {**facts, "quiet": len(quiet) >= rounds}
 
     def compare(self, name):
-        """Our rules and PyTorch in turn."""
+        """Measures our rules and PyTorch in turn."""
         steps = self.options.steps or TASKS[name]["steps"]
         self.peers = start_peers(self.options.torch, name) if self.options.torch else {}
         try:
@@ -195,7 +195,7 @@ class TrainingBench(Bench):
         tasks = {rule: lambda rule=rule: train_ours(name, rule, WORKERS, steps) for rule in TASKS[name]["rules"]}
         for setting, peer in self.peers.items():
             tasks[setting] = lambda peer=peer: self.ask_peer(name, peer)
-        # Whoever comes first would always find the machine as the check left it: so all take turns.
+        # Rotate the order: the first one always finds the machine as the check left it.
         order = list(tasks)
         turn = number % len(order)
         return {key: tasks[key]() for key in order[turn:] + order[:turn]}
@@ -333,7 +333,7 @@ def print_bars(summaries):
     return outcome
 
 
-# ---- the whole --------------------------------------------------------------------------------------------
+# ---- main -------------------------------------------------------------------------------------------------
 
 
 def parse_options():
@@ -361,7 +361,7 @@ def parse_options():
 
 
 def attempt(errors, measure, *arguments):
-    """What could be measured; what could not is said, and does not end the bench."""
+    """Runs a measurement; a failure is reported, but does not end the bench."""
     try:
         return measure(*arguments)
     except WorkerError as error:

@@ -1,11 +1,10 @@
-/* The same training in one process, and over ranks: a pipeline whose ranks are threads of this process or, under mpirun, the
- * processes that it started. The weights come out the same, to the bit.
+/* The same training in one process, and over ranks: a pipeline whose ranks are threads of this process or, under
+ * mpirun, the processes that it started. The weights are the same, to the bit.
  *
  *     cc over-ranks.c $(pkg-config --cflags --libs carousel) -o over-ranks
  *     ./over-ranks shared
  *     ./over-ranks pipeline
- *     mpirun -n 4 ./over-ranks pipeline
- */
+ *     mpirun -n 4 ./over-ranks pipeline */
 #include <stdio.h>
 
 #include <carousel/carousel.h>
@@ -28,7 +27,8 @@ int main(int argc, char **argv) {
     status = status == CAR_OK ? car_run_digest(run, digest) : status;
     if (status != CAR_OK) {
         fprintf(stderr, "over-ranks: %s: %s\n", car_status_text(status), context ? car_context_error(context) : "");
-        return 1; /* without car_run_destroy: over MPI it waits for ranks that may wait for this one; mpirun ends them */
+        /* No car_run_destroy: over MPI it waits for ranks that may be waiting for this one. mpirun ends them. */
+        return 1;
     }
     if (car_run_rank(run) == 0) {
         printf("%d ranks: loss %.4f, weights %.16s\n", car_run_ranks(run), result.loss, digest);

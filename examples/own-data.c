@@ -1,8 +1,7 @@
-/* Data of one's own, with a learning-rate schedule and a metric of one's own: images of bars, lying or standing. The loader
- * shuffles the samples and reads them ahead with its threads.
+/* Your own data, learning-rate schedule and metric: images of horizontal or vertical bars. The loader shuffles the
+ * samples and its threads read them ahead.
  *
- *     cc own-data.c $(pkg-config --cflags --libs carousel) -lm -o own-data
- */
+ *     cc own-data.c $(pkg-config --cflags --libs carousel) -lm -o own-data */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +10,7 @@
 
 enum { SIZE = 16, CHANNELS = 3, TRAINED = 640, HELD_OUT = 100 };
 
-/* Called by several threads at once; the sample depends on its number alone. */
+/* Called by several threads at once. A sample depends on its number alone. */
 static car_status read(const car_sample_io *io) {
     float *image = io->input;
     int64_t number = io->sample + (io->split == CAR_SPLIT_EVALUATION ? TRAINED : 0);
@@ -29,13 +28,13 @@ static car_status read(const car_sample_io *io) {
     return CAR_OK;
 }
 
-/* A warm-up, then one over the square root. */
+/* A warm-up, then a decay with the inverse square root. */
 static double rate(const void *user, int64_t step) {
     const double *peak = user;
     return step < 10 ? *peak * (double)(step + 1) / 10 : *peak * sqrt(10.0 / (double)(step + 1));
 }
 
-/* The mean probability of the right class. */
+/* The mean probability of the correct class. */
 static car_status certainty(const car_metric_io *io) {
     for (int64_t r = 0; r < io->rows; r++) {
         const float *row = io->logits + r * io->classes;

@@ -1,7 +1,6 @@
-/* A network of one's own, fed by hand: it learns which quadrant of the plane a point lies in.
+/* Your own network, fed by hand: it learns which quadrant of the plane a point is in.
  *
- *     cc own-graph.c $(pkg-config --cflags --libs carousel) -o own-graph
- */
+ *     cc own-graph.c $(pkg-config --cflags --libs carousel) -o own-graph */
 #include <stdio.h>
 
 #include <carousel/carousel.h>
@@ -25,11 +24,11 @@ static car_status build(car_context *context, car_graph **graph) {
         x = car_graph_relu(*graph, name, x);
     }
     x = car_graph_linear(*graph, "head", x, &(car_linear_config){.out_features = 4, .bias = true, .tied = CAR_NONE});
-    /* A mistake in any of these comes out here, with its message. */
+    /* Any mistake above is reported here, with its message. */
     return car_graph_finish(*graph, car_graph_cross_entropy(*graph, "loss", x, labels, 0));
 }
 
-/* One micro-batch. What it is depends on its number alone, never on who asks, or when. */
+/* Feeds one micro-batch. Its contents depend on its number alone, never on who asks, or when. */
 static car_status feed(void *user, int64_t step, int worker, car_tape *tape) {
     const car_graph *graph = user;
     float points[BATCH][2];

@@ -1,9 +1,8 @@
-/* An optimizer of one's own: Lion, which goes along the sign of a mix of momentum and gradient. The runtime keeps its
+/* Your own optimizer: Lion, which follows the sign of a mix of momentum and gradient. The runtime keeps its
  * momentum, in memory and in checkpoints, and calls it for every parameter and step.
  *
  *     cc own-optimizer.c $(pkg-config --cflags --libs carousel) -o own-optimizer
- *     ./own-optimizer [DIRECTORY FOR CHECKPOINTS]
- */
+ *     ./own-optimizer [DIRECTORY FOR CHECKPOINTS] */
 #include <stdio.h>
 
 #include <carousel/carousel.h>
@@ -12,7 +11,7 @@ typedef struct settings {
     float beta1, beta2;
 } settings;
 
-/* The same for any part of a parameter, so the class says `elementwise`, and threads share large parameters. */
+/* Works on any part of a parameter, so the class is `elementwise`, and threads share large parameters. */
 static car_status lion(const car_optimizer_io *io) {
     const settings *s = io->user;
     const float *g = io->gradient, lr = (float)io->lr, decay = (float)io->weight_decay;
@@ -34,13 +33,13 @@ static const car_optimizer_class lion_class = {.name = "lion",
                                                .elementwise = true,
                                                .user = &betas};
 
-/* Trains up to a step, or on from where the run in the directory stands, and tells the loss of an evaluation. */
+/* Trains up to a step, or continues the run in the directory, and evaluates the loss. */
 static car_status train(car_context *context, const char *directory, int64_t steps, double *loss, char *digest) {
     car_run *run = NULL;
     car_evaluation result = {0};
     const car_run_options options = {.model = "mlp",
                                      .shape = {.batch = 8, .image_size = 16, .classes = 4, .width = 32},
-                                     .optimizer = "lion", /* as it was registered */
+                                     .optimizer = "lion", /* its registered name */
                                      .schedule = {.lr = 0.001},
                                      .steps = 60,
                                      .directory = directory,

@@ -1,22 +1,21 @@
-/* Stages of one's own: logistic regression whose stages are blocks of features. Stage j adds X_j w_j to the scores that come
- * from the stage before; the last one takes the loss. Over ranks, each has its own features and their weights:
+/* Your own stages: logistic regression whose stages are blocks of features. Stage j adds X_j w_j to the scores of
+ * the stage before; the last one computes the loss. Over ranks, each rank has its own features and weights:
  *
  *     cc own-stage.c $(pkg-config --cflags --libs carousel) -lm -o own-stage
  *     ./own-stage
- *     mpirun -n 4 ./own-stage
- */
+ *     mpirun -n 4 ./own-stage */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <carousel/stage.h>
 
-enum { WORKERS = 4, BATCH = 32, FEATURES = 8, STEPS = 40 }; /* features: of a block */
+enum { WORKERS = 4, BATCH = 32, FEATURES = 8, STEPS = 40 }; /* FEATURES: per block */
 
-/* data[0] are the block's features, data[1] of the last stage are the labels. */
+/* data[0] is the block's features; in the last stage data[1] is the labels. */
 static car_status forward(const car_stage_io *io) {
     const double *x = io->data[0], *w = io->params, *before = io->input, *label = io->data[1];
-    double *score = label ? io->held : io->output; /* NULL for the last stage if no backward follows */
+    double *score = label ? io->held : io->output; /* NULL in the last stage if there is no backward */
     for (int r = 0; r < BATCH; r++) {
         double s = before ? before[r] : 0;
         for (int f = 0; f < FEATURES; f++) {
@@ -45,7 +44,7 @@ static car_status backward(const car_stage_io *io) {
     return CAR_OK;
 }
 
-/* Samples whose labels follow from their features. A rank is fed the blocks of its stages only. */
+/* Samples whose labels follow from their features. A rank is fed only the blocks of its stages. */
 static car_status feed(void *user, int64_t step, int worker, car_tape *tape) {
     const int *inputs = user;
     static const double scale = 1.0 / 2147483648.0;
@@ -89,8 +88,8 @@ int main(void) {
     car_transport *transport = NULL;
     car_rank *rank = NULL;
 
-    /* The class says what a stage computes and how large everything is; the last one keeps its scores and hands on
-     * nothing. */
+    /* The class says what a stage computes and how large its buffers are. The last one keeps its scores and hands
+     * nothing on. */
     const size_t scores = BATCH * sizeof(double);
     const car_stage_class block = {.forward = forward, .backward = backward, .param_count = FEATURES, .dtype = CAR_F64};
     car_stage_class classes[WORKERS];

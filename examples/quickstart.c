@@ -1,15 +1,14 @@
-/* Quickstart: trains a small network by cyclic data parallelism, and checks that the loss went down. Build it against an
- * installed Carousel:
+/* Quickstart: trains a small network with cyclic data parallelism, and checks that the loss went down. Build it with
+ * an installed Carousel:
  *
- *     cc quickstart.c $(pkg-config --cflags --libs carousel) -o quickstart
- */
+ *     cc quickstart.c $(pkg-config --cflags --libs carousel) -o quickstart */
 #include <stdio.h>
 
 #include <carousel/carousel.h>
 
 static void on_step(void *user, const car_step_report *report) {
     double *losses = user;
-    losses[report->step > 0] = report->loss; /* the first one's, the last one's */
+    losses[report->step > 0] = report->loss; /* keep the first and the last */
 }
 
 int main(void) {
@@ -17,8 +16,8 @@ int main(void) {
     car_context *context = NULL;
     car_run *run = NULL;
     car_evaluation result = {0};
-    /* What is left out has a default: 4 workers under cdp-v2, SGD, all cores. Data would be "cifar10:DIR" or
-     * "imagefolder:DIR"; synthetic samples need no files. */
+    /* Everything else has a default: 4 workers with cdp-v2, SGD, all cores. Use "cifar10:DIR" or "imagefolder:DIR"
+     * for real data; synthetic samples need no files. */
     const car_run_options options = {.model = "mlp",
                                      .shape = {.batch = 8, .image_size = 16, .classes = 4, .width = 64},
                                      .data = "synthetic",

@@ -1,1 +1,1 @@
-"""What the project claims, a module each: see README.md beside this directory."""
+"""The project's claims, one module each: see bench/README.md."""

@@ -1,4 +1,4 @@
-"""What ranks send: messages, rounds, bytes in a slot, dp beside the cycle, for replica and zero over real ranks."""
+"""What ranks send: messages, rounds and bytes per slot, dp compared with the cycle, for replica and zero over real ranks."""
 
 from draw import figure
 from render import page, table, verdict
@@ -8,7 +8,7 @@ from store import shown_command
 QUESTION = "How many messages and bytes do ranks send, and how evenly over time?"
 RULES = ("dp", "cdp-v2", "cdp-v1")
 PLACEMENTS = ("replica", "zero")
-STEPS = (5, 9)  # of two runs: what the longer one sends more is the traffic of steps in full swing
+STEPS = (5, 9)  # of two runs: their difference is the traffic of steps in steady state
 MODELS = {
     "resnet20": {"model": "resnet20", "image-size": 16, "batch": 2},
     "gpt2-nano": {"model": "gpt2-nano", "seq-len": 32, "batch": 1},
@@ -63,7 +63,7 @@ def found(raw):
 
 
 def short(raw):
-    """cdp-v2 beside dp: as many bytes, in smaller portions, and what was sent is what was planned."""
+    """cdp-v2 against dp: as many bytes, in smaller portions, and exactly what was planned."""
     runs, rows = dict(found(raw)), []
     for (model, workers, placement, rule), run in runs.items():
         dp = runs.get((model, workers, placement, "dp"))
@@ -83,8 +83,8 @@ def listing(raw):
     for (model, workers, placement, rule), run in found(raw):
         planned = run["plan"]
         mean = planned["bytes_sent"] / run["slots"]
-        # What the collectives of dp over zero send is the library's own affair. Over replica they are a ring of ours,
-        # whose messages are as many as it has pieces: the plan counts bytes.
+        # MPI decides what the collectives of dp over zero send. Over replica they are our own ring, whose number of messages
+        # depends on its parts; so the plan counts bytes.
         counted = placement == "replica" or planned["collectives"] == 0
         cyclic = planned["collectives"] == 0
         rows.append([

@@ -1,5 +1,6 @@
 """What the delay costs with and without its correction: resnet20 and the paper's networks on CIFAR-10 by SGD, gpt2-nano
-and vit-tiny by AdamW and Muon. Every rule is beside dp with the same correction: Nesterov's momentum helps dp, too."""
+and vit-tiny by AdamW and Muon. Each rule is compared with dp with the same correction, since Nesterov's
+momentum helps dp, too."""
 
 import os
 import statistics
@@ -13,10 +14,10 @@ from store import output_of, read_evaluations, read_json, read_losses, say, thin
 
 QUESTION = "What does the delay cost in accuracy, and what is left of that with the correction?"
 IMAGES_VARIABLE, TEXT_VARIABLE = "CAROUSEL_CIFAR10_JPEG", "CAROUSEL_TINYSHAKESPEARE"
-MEAN = 50  # steps that a point of a curve of losses is the mean of
+MEAN = 50  # each point of a loss curve is the mean over this many steps
 EPOCH = 390  # steps of 128 samples
 
-# How a run is named in tables, and its options. What --delay-correction auto is, the program says.
+# The name of a run in tables, and its options. The program reports what --delay-correction auto chose.
 SGD_RULES = {
     "dp": {"rule": "dp"},
     "dp, Nesterov": {"rule": "dp", "nesterov": True},
@@ -24,18 +25,18 @@ SGD_RULES = {
     "cdp-v2": {"rule": "cdp-v2"},
     "cdp-v1, off": {"rule": "cdp-v1", "delay-correction": "off"},
     "cdp-v1": {"rule": "cdp-v1"},
-    # The same samples in twice as many micro-batches: half of the gradients are late.
+    # The same samples in twice as many micro-batches, so that half as many gradients are late.
     "cdp-v1, M 2": {"rule": "cdp-v1", "accumulate": 2, "batch": 16},
 }
 RULES = {
     "dp": {"rule": "dp"},
-    "dp, corrected": {"rule": "dp", "delay-correction": "0.9,0"},  # what is left of it where nobody is late
+    "dp, corrected": {"rule": "dp", "delay-correction": "0.9,0"},  # what remains of the correction without late gradients
     "cdp-v2, off": {"rule": "cdp-v2", "delay-correction": "off"},
     "cdp-v2": {"rule": "cdp-v2"},
     "cdp-v1, off": {"rule": "cdp-v1", "delay-correction": "off"},
     "cdp-v1": {"rule": "cdp-v1"},
 }
-OFF = ("cdp-v2, off", "cdp-v1, off")  # of AdamW and Muon at dp's best rate only
+OFF = ("cdp-v2, off", "cdp-v1, off")  # for AdamW and Muon at dp's best rate only
 PAPER_RULES = ("dp", "cdp-v2, off", "cdp-v2", "cdp-v1")
 
 IMAGES = {"workers": 4, "batch": 32, "threads": 2, "lr": 0.1, "momentum": 0.9, "weight-decay": 5e-4,
@@ -55,7 +56,7 @@ LOSS_TARGETS = {"cdp-v2": 0.02, "cdp-v1": 0.10}
 
 
 def warmup_of(steps, optimizer="sgd"):
-    """The same for all rules: what the program gives cdp-v1 by itself (src/engine/correction.c)."""
+    """The warm-up for all rules: the program's default for cdp-v1 (src/engine/correction.c)."""
     part, of = {"sgd": (1, 6), "adamw": (3, 8), "muon": (1, 4)}[optimizer]
     return min(steps * part // of, 2000)
 
@@ -72,7 +73,7 @@ def image_key(model, epochs, name, seed):
 
 
 def resnet20_runs(lengths):
-    """Key and settings, seed by seed: whoever stops early has whole sets."""
+    """Keys and settings, seed by seed, so that complete sets exist if it is stopped early."""
     for epochs in lengths:
         for seed in range(1, SEEDS[epochs] + 1):
             for name, settings in SGD_RULES.items():
@@ -101,7 +102,7 @@ def sweep_settings(model, optimizer, name, rate, seed=1, steps=None):
 
 
 def best_rate(runs, model, optimizer, name):
-    """Of those with the first seed that are there; None before there is any. Rules without a correction have dp's."""
+    """The best rate among the runs with the first seed, or None if there are none. Rules without a correction use dp's."""
     found = []
     for rate in RATES[optimizer]:
         run = runs.get(sweep_key(model, optimizer, "dp" if name in OFF else name, rate))
@@ -114,7 +115,7 @@ def best_rate(runs, model, optimizer, name):
 
 
 def packed_cifar10(work):
-    """The images, decoded once for all runs. None if nobody said where they are."""
+    """The images, decoded once for all runs. None if their location is not set."""
     directory = os.environ.get(IMAGES_VARIABLE)
     if not directory or not os.path.isdir(os.path.join(directory, "train")):
         say(f"* CIFAR-10 is MISSING: set {IMAGES_VARIABLE} to a folder with train/CLASS/*.jpg and test/CLASS/*.jpg.")
@@ -151,12 +152,12 @@ def figures_of(directory):
         "loss_last": curve[-1][1],
         "weights_sha256": summary["weights_sha256"],
         "evaluations": evaluations,
-        "losses": thin(curve, 40),  # there are many runs
+        "losses": thin(curve, 40),  # keep the file small, as there are many runs
     }
 
 
 def measure_sweeps(store, options, model, data):
-    """Rates with one seed; then two more seeds at each rule's best rate, and a long run."""
+    """Measures all rates with one seed; then two more seeds at each rule's best rate, and a long run."""
 
     def train(key, settings):
         if options.only in key:
@@ -177,7 +178,7 @@ def measure_sweeps(store, options, model, data):
 
 
 def measure_short(store, options, images, text):
-    """Whether it works, in minutes: the first steps of each rule."""
+    """Checks in minutes that everything works: the first steps of each rule."""
     few = {"steps": 60, "warmup": 15, "eval-every": 0, "checkpoint-every": 0, "eval-batches": 8}
     for name, settings in SGD_RULES.items() if images else ():
         key = image_key("resnet20", 3, name, 1)
@@ -229,7 +230,7 @@ def better_dp(raw, epochs):
 
 
 def difference(raw, epochs, name, base):
-    """Mean of the paired differences and its standard error (0 with one pair); None without a pair."""
+    """The mean of paired differences and its standard error (0 with one pair); None without pairs."""
     ours, theirs = accuracies(raw, epochs, name), accuracies(raw, epochs, base)
     pairs = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     if not pairs:
@@ -287,13 +288,13 @@ def best_losses(raw, model, optimizer, name):
 
 
 def is_swept(raw, model, optimizer, name):
-    """Whether all rates of a rule were tried: before that none of them is its best."""
+    """Whether all rates of a rule were tried; before that, the best one is unknown."""
     keys = [sweep_key(model, optimizer, name, rate, 1, STEPS[model]) for rate in RATES[optimizer]]
     return all(key in raw["runs"] for key in keys)
 
 
 def losses_table(raw):
-    """Three seeds at each rule's best rate, beside dp's best."""
+    """Three seeds at each rule's best rate, compared with dp at its best."""
     rows = []
     for model in MODELS:
         for optimizer in RATES:

@@ -11,9 +11,9 @@ from runs import train_in
 from store import shown_command
 
 QUESTION = "Do N(N+1)/2 devices that hold one stage's activations each train what N² devices train?"
-# A network without kinks: where a ReLU's input is all but zero, a rounding more or less decides about its gradient.
+# A smooth network: where a ReLU's input is almost zero, rounding decides about its gradient.
 COMMON = {"model": "gpt2-nano", "seq-len": 32, "batch": 2, "steps": 8, "lr": 0.05, "threads": 1}
-ALIKE = 1e-5  # under dp, whose collectives add in an order of their own
+ALIKE = 1e-5  # tolerance for dp, whose collectives add in an order of their own
 RULES = ("cdp-v2", "cdp-v1", "dp")
 
 

@@ -1,4 +1,4 @@
-"""Activations of all workers over time: dp beside the cycle, with a thread for every worker."""
+"""Activations of all workers over time: dp compared with the cycle, with a thread for each worker."""
 
 from draw import figure
 from memory import ABOVE_PREDICTION
@@ -10,10 +10,10 @@ QUESTION = "How many bytes of activations are alive, over time, under dp and in 
 RULES = ("dp", "cdp-v2", "cdp-v1")
 DRAWN = RULES[:2]
 STEPS = 10
-ROUNDS = {4: 2, 8: 1}  # of the long form, by workers; the worst counts
+ROUNDS = {4: 2, 8: 1}  # of the long form, by number of workers; the worst counts
 BINS = 240  # points of a curve
 
-# Name: its settings, the workers of the long form, and what the paper says is saved of dp's memory.
+# Name: settings, numbers of workers of the long form, and the paper's savings relative to dp.
 MODELS = {
     "resnet18": ({"model": "resnet18", "batch": 2, "image-size": 32, "classes": 10}, (4, 8), None),
     "resnet50": ({"model": "resnet50", "batch": 1, "image-size": 224}, (4, 8), 0.30),
@@ -22,7 +22,7 @@ MODELS = {
 
 
 def settings_of(model, workers, rule):
-    # A thread for every worker, as if each had a device: on fewer cores nothing but pacing keeps them apart.
+    # A thread for each worker, as if each had a device: on fewer cores only pacing keeps them apart.
     return {**MODELS[model][0], "workers": workers, "threads": workers, "rule": rule}
 
 
@@ -37,9 +37,9 @@ def cases(long):
 
 
 def over_time(timeline):
-    """Milliseconds and each worker's bytes, in units of 10 kB, at the highest moment of each of BINS spans of time.
+    """Milliseconds and each worker's bytes, in units of 10 kB, at the highest point of each of BINS time spans.
 
-    Of the steps that were recorded, two."""
+    Covers two of the recorded steps."""
     events = sorted((us, worker, size) for worker, points in enumerate(timeline["memory"]["workers"])
                     for us, size in points)  # fmt: skip
     if not events:
@@ -97,11 +97,11 @@ def found(raw):
                 yield model, workers, runs
 
 
-BAR = 1 + ABOVE_PREDICTION  # as make bench-memory has it
+BAR = 1 + ABOVE_PREDICTION  # as in make bench-memory
 
 
 def short(raw):
-    """What is claimed of the cycle: the peak is where the plan says."""
+    """Checks the claim about the cycle: the peak is as planned."""
     rows = []
     for model, workers, runs in found(raw):
         if run := runs.get("cdp-v2"):
@@ -154,7 +154,7 @@ def headline(raw):
 
 
 def panel(model, workers, rule, run, height):
-    """Workers stacked upon each other."""
+    """A panel with the workers stacked."""
     curve, marks = run["over_time"], []
     base = [0.0] * len(curve)
     for worker in range(workers):

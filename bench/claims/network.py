@@ -1,6 +1,6 @@
-"""A network of a limited rate: what of a step the cycle's messages cost, beside an overlapped all-reduce and DDP.
+"""A network of limited rate: the cost of the cycle's messages in a step, compared with an overlapped all-reduce and DDP.
 
-Measured by network/run.py, which has the contenders, the rates and the bars; here its runs are kept and shown."""
+network/run.py measures it and has the contenders, rates and targets; this module keeps and shows the runs."""
 
 import os
 import sys
@@ -18,13 +18,13 @@ from links import Links, obstacle  # noqa: E402
 
 QUESTION = "What of a step does a network of a limited rate cost, and how large are the bursts?"
 KEPT = ("step_s", "compute_s", "exposed_s", "carried_burst", "handed_burst", "handed_slot", "rate", "sgemm", "quiet")
-ALSO_KEPT = ("held", "goodput", "predicted_s")  # where there is one
+ALSO_KEPT = ("held", "goodput", "predicted_s")  # if present
 CONTENDERS = [*network.OURS, *network.UNPACED, network.DDP]
 COMMAND = "bench/network/run.py --rounds 3"
 
 
 class Kept(network.Bench):
-    """Its runs go into the raw file, each as it is done."""
+    """A bench that writes each finished run to the raw file."""
 
     store = None
 
@@ -70,7 +70,7 @@ def values(raw, name, label, who, figure_):
 
 
 def cell(found, scale, digits=0):
-    """Median, and the extremes if there are several."""
+    """The median, with the extremes if there are several values."""
     if not found:
         return "–"
     s = spread(found.values())
@@ -96,7 +96,7 @@ def curve(raw, name):
 
 
 def ratios(raw, name, who, figure_):
-    """Over dp's, in the same round."""
+    """Ratios to dp in the same round."""
     ours, dp = (values(raw, name, network.MATCHED, w, figure_) for w in (who, "dp"))
     return {number: ours[number] / dp[number] for number in ours if number in dp}
 
@@ -114,7 +114,7 @@ def bars(raw):
 
 
 def paced(raw):
-    """Beside links that are not paced, in the same round."""
+    """Ratios to unpaced links in the same round."""
     rows = []
     for name in network.TASKS:
         for who in network.JUDGED:
@@ -173,7 +173,7 @@ def headline(raw):
              f"cdp-v1, cdp-v2 with slack", "; ".join(said)]] if said else []  # fmt: skip
 
 
-DRAWN = (network.MATCHED, "1 Gbit/s", "unlimited")  # far slower ones would hide the others
+DRAWN = (network.MATCHED, "1 Gbit/s", "unlimited")  # much slower ones would dwarf the others
 
 
 def panel(raw, name):

@@ -1,5 +1,5 @@
-"""What bf16 costs in accuracy: resnet20 on CIFAR-10 and gpt2-nano on a text, each seed in fp32 and in bf16. All else is
-as the claim `delay` has it for cdp-v2."""
+"""What bf16 costs in accuracy: resnet20 on CIFAR-10 and gpt2-nano on a text, each seed in fp32 and in bf16. Other
+settings are those of the claim `delay` for cdp-v2."""
 
 import statistics
 
@@ -10,8 +10,8 @@ QUESTION = "Does training in bf16 reach what training in fp32 does?"
 PRECISIONS = ("fp32", "bf16")
 EPOCHS, RATE = 3, 1e-3
 
-# Name: seeds; figure, its unit, how many digits; how much worse bf16 may be, beside one standard error, and whether
-# less is better.
+# Name: seeds; figure, unit, number of digits; how much worse bf16 may be, besides one standard error; and whether less
+# is better.
 MODELS = {
     "resnet20": {"seeds": 6, "figure": "accuracy", "what": "test accuracy, %", "scale": 100, "digits": 2,
                  "may_lose": 0.5, "less_is_better": False},
@@ -50,7 +50,7 @@ def measure(store, options):
 
 
 def pairs_of(raw, model):
-    """Both figures of each seed that has both."""
+    """The figures of each seed that has both."""
     facts = MODELS[model]
     for seed in range(1, facts["seeds"] + 1):
         runs = [raw["runs"].get(key_of(model, precision, seed)) for precision in PRECISIONS]

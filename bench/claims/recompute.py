@@ -1,4 +1,4 @@
-"""Recomputation: seconds of a step against bytes of activations, cdp-v2 beside dp."""
+"""Recomputation: seconds per step against bytes of activations, cdp-v2 compared with dp."""
 
 from draw import DASHES, figure
 from render import page, table, verdict
@@ -7,13 +7,13 @@ from store import shown_command
 
 QUESTION = "How much memory does recomputation spare, and how much time does it cost?"
 RULES = ("dp", "cdp-v2")
-# How much is held, as --recompute has it: the frontier, from left to right.
+# Values of --recompute: the frontier, from left to right.
 POINTS = ("off", "auto", "0.45", "0.3", "0.25")
 SHORT_POINTS = ("off", "auto", "0.3")
 OF_PREDICTION = 0.03
-ROUNDS = 2  # of the long form, points in turn; the fastest counts
+ROUNDS = 2  # of the long form; the fastest counts
 
-# Name: settings of the long form, what the short form has instead, and the targets: shares of activations and of time.
+# Name: settings of the long form, replacements for the short form, and targets: shares of activations and of time.
 MODELS = {
     "vit-b16": ({"model": "vit-b16", "batch": 2}, {"depth": 4, "batch": 1}, (0.3, 1.25)),
     "gpt2": ({"model": "gpt2", "batch": 1, "seq-len": 256}, {"depth": 4, "vocabulary": 5000}, (0.3, 1.25)),
@@ -35,7 +35,7 @@ def measure_once(settings):
 
 
 def measure_case(model, rule, long):
-    """All points of a model and a rule, in turn, so that what else the machine does meets all of them."""
+    """Measures all points of a model and a rule in turn, so that other load on the machine affects all of them."""
     points = POINTS if long else SHORT_POINTS
     runs = {point: [] for point in points}
     for _ in range(ROUNDS if long else 1):
@@ -77,7 +77,7 @@ def found_in(raw):
 
 
 def bars(raw):
-    """The fastest point that holds no more than the target's share, and how far any peak is from its prediction."""
+    """The fastest point within the target's share of memory, and the largest deviation of a peak from its prediction."""
     rows = []
     for model, rule, points in found_in(raw):
         base, (share, time) = points[0], MODELS[model][2]

@@ -1,5 +1,5 @@
-"""Many workers, on clusters that are only described: what `carousel plan --cluster` predicts for a step, against targets, and
-what SimGrid's SMPI finds when it runs the same tables."""
+"""Many workers on described clusters: the step time that `carousel plan --cluster` predicts, compared with targets and with
+SimGrid's SMPI, which runs the same tables."""
 
 import os
 
@@ -16,18 +16,18 @@ RULES = ("dp", "cdp-v1", "cdp-v2")
 CLUSTERS = ("ethernet", "eight-a-node")
 BEFORE = "before"
 SLACK, SLOTS = "cdp-v2, slack", 8  # fresh weights have 16 slots to arrive
-WHOLE = 10**15  # bytes of a piece: no sum is cut
+WHOLE = 10**15  # bytes of a piece: so large that no sum is cut
 MOST_OVER_COMPUTE = 1.05
 MOST_OVER_DP = {"replica": 1.0, "zero": 1.05}
-MOST_APART = 0.05  # the plan and SMPI
+MOST_APART = 0.05  # largest deviation of the plan from SMPI
 
-# (cluster, model, samples in a micro-batch, placement, numbers of workers): what the figure shows, in its order.
+# (cluster, model, samples per micro-batch, placement, numbers of workers): the figure's contents, in order.
 CURVES = (
     ("ethernet", "gpt2", 16, "replica", (16, 64, 256, 1024)),
     ("eight-a-node", "gpt2", 8, "replica", (16, 64, 256, 1024)),
     ("eight-a-node", "gpt2-medium", 4, "zero", (16, 64, 256)),
 )
-# The same, with the numbers of workers that have a target. These come first.
+# The same for numbers of workers with a target, which are measured first.
 JUDGED = (
     ("ethernet", "gpt2", 16, "replica", (64, 256)),
     ("eight-a-node", "gpt2-medium", 4, "zero", (16, 64)),
@@ -37,13 +37,13 @@ JUDGED = (
     ("eight-a-node", "gpt3-6.7b", 1, "replica", (1024,)),
 )
 WHO = {"replica": ("dp", "cdp-v1", SLACK), "zero": RULES}
-# What SMPI replays: a network that is fast for what is computed, and one that is not. dp over zero is not replayed.
+# What SMPI replays: a network that is fast compared with computing, and one that is slow. Not dp over zero.
 REPLAYED = {"eight-a-node": ("gpt2-medium", 4), "ethernet": ("gpt2", 16)}
 REPLAYED_WORKERS = (16, 64, 256)
-# The same over replica, with tasks that take longer or shorter than planned.
+# The same over replica, with task times that vary.
 DISTURBED_WORKERS, DISTURBED_STEPS = (16, 64), 12
 DISTURBANCES = {"undisturbed": {}, "times of tasks ±20 %": {"jitter": 0.2}, "a device pauses for 1 s": {"pause": 1.0, "step": 5}}
-# Plans in full, for results/scale-plans.md.
+# All plans, for results/scale-plans.md.
 MODELS = {"gpt2": 8, "gpt3-6.7b": 1, "gpt3-175b": 1, "mt-nlg-530b": 1}
 LISTED_WORKERS = (64, 256)
 LISTED_PLACEMENTS = ("replica", "zero", "pipeline")
@@ -60,13 +60,13 @@ def cluster_file(name):
 
 
 def rounded(value):
-    """Six digits are more than a prediction is worth."""
+    """Rounds to six digits, more than a prediction is worth."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def settings_of(cluster, model, batch, placement, workers, who):
-    """The options of a plan. `who` is a rule, with or without slack, and may end in BEFORE: as plans were without pieces of
-    sums and, over zero, with one copy of a version."""
+    """The options of a plan. `who` is a rule, with or without slack. If it ends in BEFORE, sums are not cut into pieces and
+    zero has one copy of a version, as in earlier plans."""
     rule = who.removesuffix(f" {BEFORE}")
     settings = {"model": model, "batch": batch, "workers": workers, "placement": placement,
                 "rule": "cdp-v2" if rule == SLACK else rule, "cluster": cluster_file(cluster)}  # fmt: skip
@@ -102,7 +102,7 @@ def curve_cases(long):
 
 
 def printed_table(settings, asked, steps):
-    # What was chosen for the cluster is said, where there is none.
+    # Without a cluster, repeat what was chosen for it.
     chosen = {"piece-bytes": asked["piece_bytes"], **({"zero-ahead": asked["zero_ahead"]} if asked["zero_ahead"] else {})}
     dumped = {key: value for key, value in settings.items() if key != "cluster"}
     return run_program("plan", {**dumped, **chosen, "dump": True, "edges": True, "steps": steps})
@@ -130,7 +130,7 @@ def disturbed_key(cluster, workers, who):
 
 
 def disturb(settings, program):
-    """Seconds of a step by SMPI, undisturbed and not."""
+    """Seconds of a step by SMPI, undisturbed and disturbed."""
     asked, found = plan(settings), {}
     printed = printed_table(settings, asked, DISTURBED_STEPS)
     for name, how in DISTURBANCES.items():
@@ -152,7 +152,7 @@ def replays(numbers, placements):
 
 
 def listed(model, workers):
-    """All rules and placements of a model and a number of workers."""
+    """Plans of all rules and placements for a model and a number of workers."""
     found = []
     for placement in LISTED_PLACEMENTS:
         for rule in RULES:
@@ -305,7 +305,7 @@ def tables(raw):
 
 
 def listing(raw):
-    """The plans in full, as a page of its own."""
+    """All plans, as a separate page."""
     header = ["model", "placement", "rule", "devices", "weights", "sums", "optimizer", "activations", "of all", "memory",
               "sent", "burst", "step", "over compute", "exposed"]  # fmt: skip
     about = ("fp32, AdamW, nothing recomputed. Memory is of the device that needs most, a ! says that it does not fit; *of all* is "
@@ -320,7 +320,7 @@ def files(raw):
 
 
 def panel(raw, cluster, model, placement, numbers):
-    """Steps over computing against workers, dp beside the cycle, before and after."""
+    """Step time over computing time against workers, for dp and the cycle, before and after."""
     marks = []
     drawn = [("dp", 5, ""), *((who, n, "") for n, who in enumerate(WHO[placement][1:])),
              *((f"{rule} {BEFORE}", n, DASHES[1]) for n, rule in enumerate(RULES[1:]))]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whole steps of training beside PyTorch, in one process and by DDP over gloo: samples/s and resident memory."""
+"""Whole training steps compared with PyTorch, in one process and with DDP over gloo: samples/s and resident memory."""
 
 import argparse
 import contextlib
@@ -19,12 +19,12 @@ SHORT = {"rounds": 1, "steps": None, "seconds": 0.1, "minutes": 0}
 
 
 def rounded(value):
-    """Six digits tell more than any clock here knows."""
+    """Rounds to six digits, more than the clocks can resolve."""
     return json.loads(json.dumps(value), parse_float=lambda number: float(f"{float(number):.6g}"))
 
 
 def compare(options, worker, name):
-    return rounded(training.TrainingBench(worker, {}, options).compare(name))  # its time begins now
+    return rounded(training.TrainingBench(worker, {}, options).compare(name))  # starts its clock
 
 
 def ddp(python, name):
@@ -76,7 +76,7 @@ def rows_of(name, run, ddp):
 
 
 def bars(runs):
-    """What the project asks of itself, as training.py prints it."""
+    """Our targets, as training.py prints them."""
     summaries = {(name, bar[1]): runs[name]["summary"] for bar in training.BARS if (name := bar[0]) in runs}
     if GROWTH in runs:
         summaries[training.GROWTH_TASK, "growth"] = runs[GROWTH]["summary"]
@@ -88,7 +88,7 @@ def bars(runs):
 
 
 def short(runs):
-    """Of each model, ours beside the better of PyTorch's two settings."""
+    """For each model, ours against the better of PyTorch's two settings."""
     rows = []
     for name in MODELS:
         s = runs.get(name, {}).get("summary", {})

@@ -1,4 +1,4 @@
-"""Full waveform inversion (examples/waveform): memory against time of a gradient, staggered shots beside accumulation."""
+"""Full waveform inversion (examples/waveform): memory and time of a gradient, staggered shots against accumulation."""
 
 import glob
 import os
@@ -18,7 +18,7 @@ ROUNDS = {True: 5, False: 2}
 
 
 def build(work):
-    """The example, as its first lines say, with the library of the build."""
+    """Builds the example with the command in its first lines and the library of the build."""
     library = os.path.abspath(os.environ.get("BUILD_DIR", os.path.join(ROOT, "build")))
     program = os.path.join(work, "waveform")
     os.makedirs(work, exist_ok=True)
@@ -47,7 +47,7 @@ def once(program, settings, rule, checkpoints):
 
 
 def rounds(program, settings, checkpoints, count):
-    """Rules in turn, so that both see the same machine. All rounds of each."""
+    """Runs the rules in turn, so that both see the same machine. Returns all rounds of each."""
     found = {rule: [] for rule in RULES}
     for _ in range(count):
         for rule in RULES:
@@ -67,7 +67,7 @@ def measure(store, options):
 
 
 def best(run, rule):
-    """Of the rounds: the fastest, and the most memory."""
+    """The shortest time and the most memory of all rounds."""
     return {name: (min if name == "seconds" else max)(one[name] for one in run[rule]) for name in run[rule][0]}
 
 

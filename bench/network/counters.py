@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Samples how many bytes came in through each interface of a namespace, until its input ends. Used by links.py.
+"""Samples the bytes received by each interface of a namespace, until its standard input ends. Used by links.py.
 
     counters.py PREFIX SECONDS
 

@@ -3,13 +3,13 @@
 
     ddp.py RANK RANKS FILE MODEL BATCH IMAGE CLASSES WIDTH DEPTH SECONDS STEPS
 
-BATCH is this process's own; WIDTH and DEPTH are mlp's, 0 for its own. It meets the others through FILE. Forward and
-backward take SECONDS, as with the program's --step-seconds: each piece (a layer's forward; backward from one parameter's
-gradient to the next) takes its share of them, by its processor time in the steps that warm up, asleep once it is done.
-Prints one line of JSON: `ends`, the times at which steps ended, `sends`, [when, bytes] of each bucket of gradients that
-was given to the all-reduce, both by the monotonic clock, which all processes of the machine share, and `compute_s`, what
-a step's computation took, the update included. The first steps warm up, and let DDP arrange its buckets: they are not in
-it."""
+BATCH is per process; WIDTH and DEPTH are mlp's, 0 for its defaults. The processes meet through FILE. Forward and
+backward take SECONDS, as with the program's --step-seconds: each portion (a layer's forward; backward from one
+parameter's gradient to the next) takes its share, by its processor time in the warm-up steps, and sleeps for the rest.
+Prints one line of JSON: `ends`, the times at which steps ended; `sends`, [when, bytes] of each bucket of gradients given
+to the all-reduce; and `compute_s`, the time of a step's computation, including the update. Times are of the monotonic
+clock, which all processes of the machine share. The first steps, which warm up and let DDP arrange its buckets, are left
+out."""
 
 import json
 import os
@@ -32,8 +32,8 @@ WARM_STEPS = 5
 
 
 class Pace:
-    """Makes pieces of this thread's computation take their share of a step. On a processor backward runs in the thread
-    that calls it."""
+    """Makes portions of this thread's computation take their share of a step. On a CPU, backward runs in the thread that
+    calls it."""
 
     def __init__(self, seconds):
         self.seconds, self.measured, self.shares = seconds, [], None
@@ -55,7 +55,7 @@ class Pace:
         self.wall, self.processor = time.monotonic(), time.thread_time()
 
     def settle(self):
-        """From the steps so far: the median of each piece."""
+        """Computes the shares: the median of each portion over the steps so far."""
         pieces = [statistics.median(times) for times in zip(*self.measured)]
         self.shares = [piece / sum(pieces) for piece in pieces]
 
@@ -70,7 +70,7 @@ class Peer(torch_training.TrainingPeer):
             if not list(module.children()):
                 module.register_forward_hook(self.pace.end)
         for parameter in model.parameters():
-            parameter.register_hook(self.pace.end)  # before DDP hears of the gradient
+            parameter.register_hook(self.pace.end)  # before DDP gets the gradient
         model = DistributedDataParallel(model)
         model.register_comm_hook(None, self.give)
         return model
@@ -118,7 +118,7 @@ def main():
     peer = Peer(pace, sends)
     peer.warm(name, batch, image, classes, 0, 1)
     peer.timed(WARM_STEPS)
-    pace.measured = pace.measured[2:]  # the first make memory and buckets
+    pace.measured = pace.measured[2:]  # the first ones allocate memory and buckets
     pace.settle()
     peer.timed(1)
     sends.clear()

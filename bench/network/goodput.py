@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How many bytes of a program's own a link carries in a second, with TCP. Used by links.py, an end in each namespace.
+"""How many payload bytes per second a link carries, with TCP. Used by links.py, with one end in each namespace.
 
-    goodput.py receive ADDRESS PORT SECONDS      prints bytes a second, once the sender has ended
-    goodput.py send ADDRESS PORT SECONDS         sends for so long
+    goodput.py receive ADDRESS PORT SECONDS      prints bytes per second, once the sender has ended
+    goodput.py send ADDRESS PORT SECONDS         sends for SECONDS
 
-The first half is left out: in it the link's own bucket, and those of the sockets, fill up."""
+The first half is left out, because the buffers of the link and of the sockets fill up during it."""
 
 import socket
 import sys

@@ -1,9 +1,9 @@
-"""Namespaces joined by links of a limited rate: a network of several hosts, inside of one.
+"""Network namespaces connected by links of limited rate: a network of several hosts on one machine.
 
     NAME-hub   the bridge, and mpirun
     NAME-0 ..  one for each rank: eth0, a veth pair whose other end is a port of the bridge
 
-Nothing is made outside of these namespaces, so that deleting them leaves no trace. Used by run.py."""
+Nothing is created outside of these namespaces, so deleting them leaves no trace. Used by run.py."""
 
 import json
 import os
@@ -15,8 +15,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 FAMILY = "carousel-net-"
 NETWORK = "198.18.0"  # set aside for benchmarks (RFC 2544)
 SAMPLE_SECONDS = 0.004
-# What tbf lets through at once, and holds back at most. The first must exceed a segment that TCP hands down whole
-# (64 KiB); the second must be enough that nothing is dropped.
+# tbf's burst and buffer. The first must exceed a segment that TCP hands over as a whole (64 KiB); the second must be
+# large enough that nothing is dropped.
 BURST_BYTES, QUEUE_BYTES = 131072, 1 << 24
 
 
@@ -32,7 +32,7 @@ def call(*words):
 
 
 def obstacle():
-    """Why there can be no namespaces here; None if there can."""
+    """Why namespaces cannot be created here, or None if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     name = f"{FAMILY}{os.getpid()}-try"
@@ -49,7 +49,7 @@ def obstacle():
 
 
 def remove(name):
-    """A namespace and the processes in it."""
+    """Removes a namespace and the processes in it."""
     try:
         pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
         for pid in pids:
@@ -60,7 +60,7 @@ def remove(name):
 
 
 def sweep():
-    """What benches that were killed have left."""
+    """Removes what killed benches have left behind."""
     for line in call("ip", "netns", "list").splitlines():
         name = line.split()[0]
         owner = name[len(FAMILY) :].split("-")[0] if name.startswith(FAMILY) else ""
@@ -111,7 +111,7 @@ class Links:
             call("ip", "-n", space, "link", "set", "eth0", "up")
 
     def limit(self, rate):
-        """Bits in a second, in each direction of each link; None: as fast as it goes."""
+        """Sets the bits per second in each direction of each link; None: unlimited."""
         for rank in range(self.ranks):
             for space, device in ((self.space(rank), "eth0"), (self.hub, f"port{rank}")):
                 if self.rate:
@@ -122,7 +122,7 @@ class Links:
         self.rate = rate
 
     def inside(self, where):
-        """The beginning of a command that runs in a namespace: a rank's, or "hub"."""
+        """The start of a command that runs in the namespace of a rank, or of "hub"."""
         return ["ip", "netns", "exec", self.hub if where == "hub" else self.space(where)]
 
     def processes(self, rank, name):
@@ -137,7 +137,7 @@ class Links:
         return found
 
     def goodput(self, seconds=4):
-        """Bytes a second that a program gets through a link, with TCP: less than the link's rate by the headers."""
+        """Bytes per second that a program can send through a link with TCP: the link's rate without headers."""
         words = [[*self.inside(rank), sys.executable, os.path.join(HERE, "goodput.py"), what, self.address(1), "5001",
                   str(seconds)] for rank, what in ((1, "receive"), (0, "send"))]  # fmt: skip
         receiver = subprocess.Popen(words[0], stdout=subprocess.PIPE, text=True)
@@ -154,7 +154,7 @@ class Links:
 
 
 class Watch:
-    """What ranks send, by the counters of the bridge's ports. `samples` once the `with` is over: [[when, rank 0's
+    """Records what ranks send, with the counters of the bridge's ports. After the `with`, `samples` is [[when, rank 0's
     bytes so far, ...], ...]."""
 
     def __init__(self, links):

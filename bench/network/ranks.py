@@ -1,16 +1,16 @@
-"""Trains with a rank in each namespace, by the program or by PyTorch, and finds out what went over the network.
+"""Trains with a rank in each namespace, with the program or PyTorch, and measures what went over the network.
 
-A run's result is a dictionary, of the steps in full swing: the first ones fill the cycle, the last one drains it, so
-they are left out.
+A run's result is a dictionary about steps in steady state. The first steps, which fill the cycle, and the last one,
+which drains it, are left out.
 
     step_s      seconds of a step
-    compute_s   what its computation took, mean over ranks
-    exposed_s   the rest of it
-    waited_s    the same by the program's own account, for the whole run (not of DDP)
-    held        messages of a step, over all ranks, that were held back to pace their links (not of DDP)
-    carried_burst  the most bytes by which what left all ranks ran ahead of its own mean rate (see largest_burst)
-    handed_burst   the same of what ranks handed to the network. A sum over all counts in the moment it begins, with all
-                   that its rank must send for it.
+    compute_s   seconds of its computation, mean over ranks
+    exposed_s   the rest of the step
+    waited_s    the same as reported by the program, for the whole run (not for DDP)
+    held        messages per step, over all ranks, that were delayed to pace their links (not for DDP)
+    carried_burst  the most bytes by which the ranks' traffic was ahead of its mean rate (see largest_burst)
+    handed_burst   the same for what ranks handed to the network. A sum over all ranks counts when it begins, with all
+                   that a rank must send for it.
     handed_slot    the most bytes that all ranks handed over within a slot, the time of a step over 2 S
 """
 
@@ -30,21 +30,21 @@ sys.path.insert(0, os.path.join(HERE, ".."))
 from models import WorkerError  # noqa: E402
 from runs import program  # noqa: E402
 
-FILLING = 4  # steps until ranks have found the distances that their messages ask for
+FILLING = 4  # steps until the distances between ranks have settled
 LEAST_STEPS = FILLING + 5
-RUN_SECONDS = 600  # whoever takes longer has stopped moving
+RUN_SECONDS = 600  # a run that takes longer hangs
 SLOTS = 32  # of a step: forwards and backwards of 16 stages
 STEP_SECONDS = 1.0  # of forwards and backwards in a step: see README.md
 
 
 def clean_environment(**more):
-    """Nothing of the caller's may change how many threads compute, or how ranks are started."""
+    """An environment in which the caller's settings cannot change how many threads compute, or how ranks start."""
     prefixes = ("OMP_", "GOMP_", "KMP_", "OPENBLAS_", "OMPI_", "PMIX_")
     return {**{k: v for k, v in os.environ.items() if not k.startswith(prefixes)}, **more}
 
 
 def all_reduce_bytes(size, ranks):
-    """What each rank must send of an all-reduce, at least; rings and halving with doubling do no more."""
+    """The least bytes that each rank must send for an all-reduce; rings and halving-doubling send no more."""
     return 2 * (ranks - 1) / ranks * size
 
 
@@ -59,7 +59,7 @@ def mpirun(links, sends):
         "oob_tcp_if_include": "198.18.0.0/24",
         "btl_tcp_if_include": "198.18.0.0/24",
         "pml": "ob1",
-        "btl": "tcp,self",  # no shared memory: it would go around the network
+        "btl": "tcp,self",  # no shared memory, which would bypass the network
     }
     words = links.inside("hub") + ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     words += ["--host", hosts, "-x", f"CAROUSEL_SENDS={sends}"]
@@ -86,12 +86,12 @@ def read_sends(path, ranks):
 
 
 def full_swing(by_rank, steps):
-    """Seconds of a step, by the times between two sends of the same thing once the cycle has filled, and when the first
-    of them began and the last one ended. Over an even number of steps: where the network is what they wait for, a long
-    one and a short one take turns, since two versions do.
+    """Seconds of a step, from the times between two sends of the same message once the cycle has filled, and when the first
+    of these steps began and the last one ended. Uses an even number of steps: if the network limits them, long and
+    short steps alternate, like the two versions of the weights.
 
-    A tag belongs to one message of the plan, which every step has, but for new weights that nobody needs any more at
-    the end of the run; sums over all have no tags, but are as many in every step."""
+    A tag belongs to one message of the plan, which every step has, except for new weights that nobody needs at the end
+    of the run. Sums over all ranks have no tags, but every step has the same number of them."""
     times, begins, ends = [], [], []
     for sends in by_rank:
         same = [when for when, _, tag in sends if tag == sends[0][2]]
@@ -107,7 +107,7 @@ def full_swing(by_rank, steps):
 
 
 class Pause(threading.Thread):
-    """Stops a rank's process for a while, once so many steps have been reported."""
+    """Stops a rank's process for a while, once a number of steps have been reported."""
 
     def __init__(self, links, metrics, rank=1, steps=FILLING + 3, seconds=1.0):
         super().__init__(daemon=True)
@@ -140,7 +140,7 @@ class Pause(threading.Thread):
 
 
 def train_ours(links, settings, steps, pause=False):
-    """With `pause` one rank stands still for a second on the way."""
+    """Trains with the program. With `pause`, one rank stops for a second during the run."""
     with tempfile.TemporaryDirectory() as directory:
         sends, out = os.path.join(directory, "sends"), os.path.join(directory, "out")
         fixed = {"placement": "replica", "threads": 1, "keep": 0, "step-seconds": STEP_SECONDS}
@@ -224,8 +224,8 @@ def bursts(events, samples, begin, end, window):
 
 
 def largest_burst(events, seconds):
-    """By how many bytes [[when, bytes], ...] ran ahead of its own mean rate, at most: the bucket that a token bucket of
-    that rate would need, as `burst` of tc's tbf is one."""
+    """The most bytes by which [[when, bytes], ...] was ahead of its mean rate: the size that a token bucket of that rate
+    would need, like `burst` of tc's tbf."""
     rate = sum(size for _, size in events) / seconds
     level, most, last = 0, 0, events[0][0]
     for when, size in events:
@@ -235,7 +235,7 @@ def largest_burst(events, seconds):
 
 
 def largest_within(events, window):
-    """The most bytes of any window of that many seconds."""
+    """The most bytes in any interval of that many seconds."""
     most = total = first = 0
     for when, size in events:
         total += size

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What does a network of a given rate cost each rule, beside an overlapped all-reduce and PyTorch's DDP? See README.md.
+"""What does a network of a given rate cost each rule, an overlapped all-reduce and PyTorch's DDP? See README.md.
 
     BUILD_DIR=build bench/network/run.py [--models a,b] [--only NAME] [--who A;B] [--rounds N] [--quick] [--json FILE] [--minutes M]
 
-Four ranks in network namespaces whose links are limited by tc's tbf, see links.py; needs root. A missed bar is printed
-as such and is no error; the exit code is 1 only if something could not be measured.
+Runs four ranks in network namespaces whose links are limited by tc's tbf, see links.py; needs root. A missed target is
+printed as such and is not an error; the exit code is 1 only if something could not be measured.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from ranks import LEAST_STEPS, STEP_SECONDS, train_ddp, train_ours  # noqa: E402
 from runs import plan, program  # noqa: E402
 
 RANKS = 4
-STAGES = 16  # k = 4 for each worker: smaller messages, which leave sooner; dp's buckets are as many
-SLACK = 2 * STAGES // RANKS  # 2k: what is fresh has as long to arrive as all else
-SHARE = 0.9  # of a step's forwards and backwards that sending twice the weights takes, at the rate of the bars
+STAGES = 16  # k = 4 for each worker: smaller messages, which leave earlier; dp has as many buckets
+SLACK = 2 * STAGES // RANKS  # 2k: fresh weights have as long to arrive as everything else
+SHARE = 0.9  # at the rate of the targets, sending the weights twice takes this share of a step's computation
 LR = 0.001  # as torch_training.py
 
 TASKS = {
@@ -45,12 +45,12 @@ OURS = {
 }
 DDP = "PyTorch DDP, gloo"
 JUDGED = ["cdp-v1", f"cdp-v2, slack {SLACK}"]
-# The same with links that are not paced: what pacing is worth, at the matched rate.
+# The same with unpaced links at the matched rate, to show what pacing is worth.
 UNPACED = {f"{who}, not paced": {**OURS[who], "pace-links": "off"} for who in JUDGED}
-# Bits in a second (None: as MATCHED says, or no limit), steps of a run, whether it is measured in every round or in the
-# first; and of those that are varied, options of the program, and whether a rank pauses for a second.
+# Bits per second (None: the matched rate, or no limit), steps of a run, and whether it is measured in every round or only
+# in the first; for the varied ones, options of the program, and whether a rank pauses for a second.
 Condition = collections.namedtuple("Condition", "rate steps always settings pause", defaults=({}, False))
-MATCHED = "matched"  # the rate that SHARE says
+MATCHED = "matched"  # the rate that follows from SHARE
 SATURATED = "100 Mbit/s"
 RATES = {
     MATCHED: Condition(None, LEAST_STEPS + 4, True),
@@ -58,7 +58,7 @@ RATES = {
     "1 Gbit/s": Condition(1e9, LEAST_STEPS + 2, False),
     SATURATED: Condition(1e8, LEAST_STEPS - 2, False),
 }
-VARIED = {  # at the matched rate; dp and the judged
+VARIED = {  # at the matched rate; dp and the judged rules
     "times of tasks ±20 %": Condition(None, LEAST_STEPS + 8, True, {"step-jitter": 0.2}),
     "a rank pauses for 1 s": Condition(None, LEAST_STEPS + 4, True, {}, True),
 }
@@ -74,7 +74,7 @@ class OutOfTime(Exception):
 
 
 class Bench:
-    """Keeps each run's figures under its key, and makes only those runs that are missing."""
+    """Keeps the figures of each run by key, and makes only the missing runs."""
 
     def __init__(self, links, worker, options, state):
         self.links, self.worker, self.options, self.state = links, worker, options, state
@@ -118,7 +118,7 @@ class Bench:
               f"burst {1e-6 * result['carried_burst']:.1f} MB", file=sys.stderr, flush=True)  # fmt: skip
 
     def round(self, name, number, label, contenders):
-        """All contenders in turn; who begins changes from round to round."""
+        """Runs all contenders in turn, starting with another one in each round."""
         condition = {**RATES, **VARIED}[label]
         if not condition.always and number > 0:
             return
@@ -147,11 +147,11 @@ def choose(label, contenders):
 
 
 def predict(name, who, rate):
-    """Seconds of a step that `carousel plan` says beforehand, for devices that compute one in STEP_SECONDS."""
+    """The step time that `carousel plan` predicts for devices that compute a step in STEP_SECONDS."""
     cluster = {"name": "the bench's network", "flops": 1e9, "memory": 1e12,
                "between": {"bandwidth": rate / 8, "latency": 1e-4}}  # fmt: skip
     with tempfile.NamedTemporaryFile("w+", suffix=".json") as file:
-        for _ in range(2):  # the first time says how much there is to compute
+        for _ in range(2):  # the first pass finds how much there is to compute
             file.seek(0)
             file.truncate()
             json.dump(cluster, file)
@@ -210,13 +210,13 @@ def print_conditions(state):
 
 
 def growth(state, name, label, who):
-    """Seconds by which a step is longer than undisturbed ones, by rounds."""
+    """Seconds by which a step is longer than undisturbed ones, by round."""
     calm, varied = runs_of(state, name, MATCHED, who), runs_of(state, name, label, who)
     return {n: varied[n]["step_s"] - calm[n]["step_s"] for n in sorted(set(calm) & set(varied))}
 
 
 def print_varied(state, names):
-    """Returns what it finds, as print_bars."""
+    """Prints and returns the results, as print_bars does."""
     rows, outcome = [], []
     for name in names:
         for label in VARIED:
@@ -238,7 +238,7 @@ def print_varied(state, names):
 
 
 def print_saturated(state, names):
-    """Where the network is full: the cycle's step beside what its busiest links must carry, and what the plan says."""
+    """Saturated networks: the cycle's step compared with the traffic of its busiest links, and with the plan."""
     rows, outcome = [], []
     for name in names:
         measured = {who: runs_of(state, name, SATURATED, who).get(0) for who in ["dp", *JUDGED]}
@@ -294,7 +294,7 @@ def print_bars(state, names):
     return outcome
 
 
-# ---- the whole --------------------------------------------------------------------------------------------
+# ---- main -------------------------------------------------------------------------------------------------
 
 
 def plan_settings(name):
@@ -302,7 +302,7 @@ def plan_settings(name):
 
 
 def only_small():
-    """Of the models and rates what shows whether all works. Returns the models."""
+    """Reduces models and rates to what shows that everything works. Returns the models."""
     TASKS["mlp"] = QUICK_TASK
     del RATES["1 Gbit/s"], RATES[SATURATED]
     return ["mlp"]
@@ -340,7 +340,7 @@ def versions_of(python):
 
 
 def check():
-    """Skips, loudly, where there can be no such network; the exit code 77 says skipped, as test runners have it."""
+    """Skips with a message if such a network cannot be created. Exit code 77 means skipped to test runners."""
     worker = os.path.join(os.path.dirname(program()), "bench", "models")
     if not os.access(worker, os.X_OK):
         sys.exit(f"{worker} is not there: `make bench-network` builds it")
@@ -374,7 +374,7 @@ def measure(bench, options, contenders):
 def main():
     options = parse_options()
     path = check()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that namespaces are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that namespaces are removed on exit
     contenders = [*OURS, *UNPACED, *([DDP] if options.torch else [])]
     if options.who:
         contenders = [who for who in contenders if who in options.who.split(";")]

@@ -1,12 +1,13 @@
-/* Writes down what a program hands to its transport over MPI, and when: loaded before MPI's library (LD_PRELOAD), around
- * the unchanged program. A line for each message and each sum over all ranks of the training loop:
+/* Records what a program hands to MPI, and when. It is loaded before MPI's library (LD_PRELOAD) and needs no change
+ * of the program. It writes a line for each message and each sum over all ranks of the training loop to the file
+ * $CAROUSEL_SENDS.RANK:
  *
- *   SECONDS KIND BYTES TAG   by the monotonic clock, which all ranks of one machine share; KIND is s (a message), a (a
- *                            sum over all begins: its size) or o (another collective); TAG is -1 but for messages
+ *   SECONDS KIND BYTES TAG   by the monotonic clock, which all ranks of one machine share; KIND is s (a message), a
+ * (a
+ *                            sum over all ranks starts) or o (another collective); TAG is -1 except for messages
  *
- * in the file $CAROUSEL_SENDS.RANK. The program says so itself, through the call that MPI has for profilers:
- * MPI_Pcontrol(1) and (0) where the loop begins and ends, MPI_Pcontrol(2, bytes, tag) when it hands in a message, or with
- * tag -1 a sum over all. */
+ * The program announces these itself, through MPI's call for profilers: MPI_Pcontrol(1) and (0) at the start and end
+ * of the loop, and MPI_Pcontrol(2, bytes, tag) for a message or, with tag -1, a sum over all ranks. */
 #include <mpi.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -21,7 +22,8 @@ typedef struct entry {
     int tag;
 } entry;
 
-/* One thread at a time calls MPI, so no lock. A bench's own file: here globals are the only way to keep anything. */
+/* Only one thread at a time calls MPI, so no lock is needed. An interposed library has no context: globals are the
+ * only place for state. */
 static entry *entries;
 static size_t count, capacity;
 static bool looping;

@@ -1,23 +1,25 @@
-/* Replays a plan on SimGrid's SMPI: tasks that wait for each other, as schedule.py writes them from what
- * `carousel plan --dump --edges` prints. Nothing here knows about plans.
+/* Replays a plan on SimGrid's SMPI: tasks that wait for each other, as schedule.py writes them from the output of
+ * `carousel plan --dump --edges`. Nothing here knows about plans.
  *
- * A device is up to three ranks on one host. Rank d, its carrier, has the list: it posts receives, sends, and says to the
- * others what may begin. Rank DEVICES + d computes, rank 2*DEVICES + d all-reduces, each in the list's order. What they
- * tell each other takes no time.
+ * A device is up to three ranks on one host. Rank d, the carrier, has the list: it posts receives, sends, and tells
+ * the others what may begin. Rank DEVICES + d computes, rank 2*DEVICES + d all-reduces, each in the list's order.
+ * Messages between them take no time.
  *
- *   DIRECTORY/d.txt, a task to a line:   KIND SLOT AHEAD WHO TAG AMOUNT COUNT OTHER...
+ *   DIRECTORY/d.txt, one task per line:   KIND SLOT AHEAD WHO TAG AMOUNT COUNT OTHER...
  *
- *   c    computes AMOUNT flops; the end of step WHO, if that is not negative, is noted
+ *   c    computes AMOUNT flops; if WHO is not negative, records the time as the end of step WHO
  *   s    sends AMOUNT bytes to device WHO
- *   q    the same, but at most WAYS of these are under way at once, those with the smallest AHEAD first: there it is the slot
- *        in which the other end posts the receive
- *   r    receives them; posted when the first task that is not over is at most AHEAD slots before SLOT
+ *   q    the same, but at most WAYS of these are in flight at once, those with the smallest AHEAD first: for these
+ * AHEAD is
+ *        the slot in which the other end posts the receive
+ *   r    receives them; posted when the first unfinished task is at most AHEAD slots before SLOT
  *   a    all-reduces AMOUNT bytes with all other devices
  *   u    takes no time
- *   w    computes AMOUNT flops before everything, and is no task
+ *   w    computes AMOUNT flops before everything else; not a task
  *
- * A task begins when the COUNT others that it names, counted from 0, are over. At the end "mark STEP SECONDS" is printed for what
- * was noted. Usage: smpirun ... replay DIRECTORY DEVICES BYTES, with the bytes of the largest message. */
+ * A task begins when the COUNT others that it lists, counted from 0, are finished. At the end it prints "mark STEP
+ * SECONDS" for each recorded step. Usage: smpirun ... replay DIRECTORY DEVICES BYTES, with the bytes of the largest
+ * message. */
 #include <mpi.h>
 #include <smpi/smpi.h>
 #include <stdbool.h>
@@ -39,10 +41,10 @@ typedef struct state {
     task *tasks;
     int count, capacity, first, most_ahead;
     int *ready, ready_count;
-    MPI_Request *sends, *waits;  /* waits: for the tasks in `waiting` */
-    int *held, held_count, ways; /* sums that wait for their turn, by number; under way */
+    MPI_Request *sends, *waits;  /* waits: requests of the tasks in `waiting` */
+    int *held, held_count, ways; /* tasks of kind q that wait for their turn, and how many are in flight */
     int *waiting, sent, send_capacity, wait_count;
-    double *buffer; /* of all messages, in and out: nobody looks at their content */
+    double *buffer; /* for all messages, in and out: their contents do not matter */
     double delay;   /* flops */
 } state;
 
@@ -109,7 +111,7 @@ static void read_tasks(state *s, const char *path) {
 
 /* ---- the carrier ----------------------------------------------------------------------------- */
 
-/* Messages are counted in doubles: a count of bytes would not fit an int. */
+/* Messages are counted in doubles, because a number of bytes might not fit an int. */
 static int elements(double bytes) {
     return (int)((bytes + 7) / 8);
 }
@@ -125,7 +127,7 @@ static void wait_for(state *s, int number, int rank, int tag, double bytes) {
     s->waiting[at] = number;
 }
 
-/* Sums in order. A smaller number was ready before. */
+/* The order of tasks of kind q. Of equal ones, the smaller number was ready first. */
 static bool goes_before(const state *s, int a, int b) {
     return s->tasks[a].ahead < s->tasks[b].ahead || (s->tasks[a].ahead == s->tasks[b].ahead && a < b);
 }
@@ -229,7 +231,7 @@ static void carry(state *s) {
         int number = s->waiting[came];
         s->waits[came] = s->waits[--s->wait_count];
         s->waiting[came] = s->waiting[s->wait_count];
-        if (s->tasks[number].kind == 'q') { /* it is over since it was handed in */
+        if (s->tasks[number].kind == 'q') { /* it already counted as finished when it was handed in */
             s->ways--;
             continue;
         }
@@ -238,7 +240,7 @@ static void carry(state *s) {
             end_task(s, number);
         }
     }
-    while (s->held_count > 0) { /* of the last tasks */
+    while (s->held_count > 0) { /* those of the last tasks */
         int came = MPI_UNDEFINED;
         MPI_Waitany(s->wait_count, s->waits, &came, MPI_STATUS_IGNORE);
         s->waits[came] = s->waits[--s->wait_count];
@@ -250,10 +252,10 @@ static void carry(state *s) {
     MPI_Waitall(s->sent, s->sends, MPI_STATUSES_IGNORE);
 }
 
-/* ---- beside it ------------------------------------------------------------------------------- */
+/* ---- the helpers ----------------------------------------------------------------------------- */
 
-/* As a ring: parts of it go round twice, first to be added up, then to be known to all. (SMPI's own ring would copy
- * what nobody looks at.) */
+/* A ring: parts go round twice, first to be added up, then to be distributed. (SMPI's own ring would copy data that
+ * nobody reads.) */
 static void all_reduce(state *s, MPI_Comm reducers, double bytes) {
     int ranks, rank;
     MPI_Comm_size(reducers, &ranks);
@@ -265,7 +267,7 @@ static void all_reduce(state *s, MPI_Comm reducers, double bytes) {
     }
 }
 
-/* Does the list's tasks of one kind, each when the carrier says so. */
+/* Runs the list's tasks of one kind, each when the carrier says so. */
 static void serve(state *s, char kind, MPI_Comm reducers, double *marks) {
     double begin = MPI_Wtime();
     if (kind == 'c' && s->delay > 0) {
@@ -312,7 +314,7 @@ int main(int argc, char **argv) {
     } else {
         serve(&s, rank < 2 * s.devices ? 'c' : 'a', reducers, marks);
     }
-    MPI_Barrier(MPI_COMM_WORLD); /* what is sent at the end must find its rank */
+    MPI_Barrier(MPI_COMM_WORLD); /* the last messages must still find their rank */
     for (int step = 0; step < MOST_MARKS; step++) {
         if (marks[step] > 0) {
             printf("mark %d %.9f\n", step, marks[step]);

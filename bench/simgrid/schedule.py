@@ -1,8 +1,8 @@
-"""From the table of a plan and its edges, as `carousel plan --dump --edges` prints them, to what each device of replay.c
-does.
+"""Translates the table and edges of a plan, as `carousel plan --dump --edges` prints them, to the task lists of replay.c.
 
-Who waits for whom, and how early a receive is posted, is what was printed; nothing of it is derived here. Besides, a device
-computes one thing at a time, in the table's order, and dp's all-reduces go together in the buckets of the plan's timing.
+Which task waits for which, and how early a receive is posted, is taken from that output; nothing is derived here. In
+addition, a device computes one task at a time, in the table's order, and dp's all-reduces are grouped into the buckets
+of the plan's timing.
 Bytes and times are those of `carousel plan --json`. Broadcasts and reductions to one rank (dp over zero) are not replayed.
 """
 
@@ -32,7 +32,7 @@ def read_task(text, slot):
 
 
 class Table:
-    """What was printed: for each device its tasks in order, and for each of them those that it waits for."""
+    """The printed table: the tasks of each device in order, and for each task those that it waits for."""
 
     def __init__(self, text):
         lines = text.splitlines()
@@ -57,14 +57,14 @@ class Table:
 
 
 class Disturbance:
-    """What makes a device's tasks take other times than planned: each varies at random by a part of it, up or down; and
-    one device pauses for some seconds in the given step. Rules of one placement draw the same, task for task."""
+    """Deviations from planned times: each task varies at random by a share, up or down, and one device pauses for some
+    seconds in a given step. Rules of one placement get the same random numbers, task for task."""
 
     def __init__(self, jitter=0.0, pause=0.0, step=0, seed=1):
         self.jitter, self.pause, self.step, self.seed = jitter, pause, step, seed
 
     def times(self, device, devices, per_step):
-        """For the device's computing tasks in turn, what each takes over what is planned, and seconds besides."""
+        """For each computing task of the device in turn: the factor of its planned time, and additional seconds."""
         draws = random.Random(f"{self.seed}.{device}")
         pauses_at = self.step * per_step if device == devices // 2 else None
         number = 0
@@ -74,7 +74,7 @@ class Disturbance:
 
 
 class Schedule:
-    """All devices' lines."""
+    """The lines of all devices."""
 
     def __init__(self, text, plan, disturbance=None):
         self.table = Table(text)
@@ -103,7 +103,7 @@ class Schedule:
         size = self.bytes[task.name]
         if task.piece is None:
             return size
-        # At most 64 equal pieces but for the last, in steps of 64 bytes.
+        # At most 64 pieces, multiples of 64 bytes, all equal except for the last.
         length = -(-size // (64 * min(64, -(-size // self.plan["piece_bytes"])))) * 64
         return min(length, size - task.piece * length)
 
@@ -111,8 +111,8 @@ class Schedule:
         return self.table.ahead[task.cargo if task.piece is None else task.cargo.upper()]
 
     def send_keys(self):
-        """For each device, the slot in which each of its sends with sums is posted at the other end: they go in that order,
-        where the placement says so. Messages between two devices with one tag follow each other."""
+        """For each device, the slot in which the other end posts the receive of each send with sums: they are sent in that order,
+        if the placement says so. Messages between two devices with one tag follow each other."""
         if not self.cyclic or not (self.table.header["placement"] == "replica" or "P" in self.table.ahead):
             return [{} for _ in range(self.devices)]
         posted = collections.defaultdict(collections.deque)
@@ -125,15 +125,15 @@ class Schedule:
                 for device, tasks in enumerate(self.table.devices)]  # fmt: skip
 
     def step_of(self, task):
-        """Of a backward."""
+        """The step of a backward."""
         slot = task.slot
         if self.cyclic:
             slot -= 2 * self.per_worker * task.worker + 2 * len(self.stages) - 1 - int(task.name)
         return slot // self.plan["period_slots"]
 
     def buckets(self, tasks):
-        """Reductions go together, as the plan's timing has them: for each the number of the last of its bucket, and for
-        that the bytes of all."""
+        """Groups reductions as the plan's timing does: for each, the number of the last one in its bucket, and for that one the
+        bytes of all."""
         last_of, filled, bucket = {}, {}, []
         reductions = [number for number, task in enumerate(tasks) if task.kind == "D"]
         if any(task.kind in "CD" and task.peer is not None for task in tasks):
@@ -182,7 +182,7 @@ class Schedule:
         if first > 0 and self.cyclic:  # devices begin one after another
             lines.append(["w", 0, 0, 0, 0, self.flops / self.plan["period_slots"] * first, 0])
         for number, task in enumerate(tasks):
-            # Who waits for a reduction waits for the last of its bucket, and that for all of them.
+            # Tasks that wait for a reduction wait for the last one of its bucket, which waits for all of them.
             before = {last_of.get(n, n) for n in edges[number]}
             before |= {n for n in members[number] if n != number}
             if task.kind in "FB":
@@ -236,5 +236,5 @@ def platform_of(cluster, devices):
 
 
 def hosts_of(devices, ranks):
-    """A line for each rank: those beside rank r are on its host."""
+    """A line for each rank with its host; ranks of one device share a host."""
     return "".join(f"d{rank % devices}\n" for rank in range(ranks))

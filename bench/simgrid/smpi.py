@@ -1,4 +1,4 @@
-"""Replays plans on SimGrid's SMPI and says how long their steps take there."""
+"""Replays plans on SimGrid's SMPI and returns how long their steps take there."""
 
 import collections
 import os
@@ -11,16 +11,16 @@ from simgrid.schedule import ReplayError, Schedule, hosts_of, platform_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FILL = 2  # steps, as the plan's timing: they fill the cycle, and the last drains it
-# Plain links, as the cluster's description has them: no factors for protocols, no windows, full duplex. Nothing that
-# the program computes itself takes simulated time. All buffers are the same pages, in blocks so large that many ranks do
-# not need more mappings than a process may have.
+# Plain links, as described in the cluster: no protocol factors, no windows, full duplex. The program's own computation
+# takes no simulated time. All buffers share the same pages, in blocks so large that many ranks do not exceed a process's
+# limit of mappings.
 SETTINGS = ("network/model:CM02", "network/TCP-gamma:0", "network/weight-S:0", "network/crosstraffic:no",
             "smpi/simulate-computation:no", "smpi/shared-malloc:global", "smpi/privatization:no",
             "smpi/shared-malloc-blocksize:16777216")  # fmt: skip
 
 
 def missing():
-    """What SimGrid lacks here, or nothing."""
+    """What is missing for SimGrid on this machine, or nothing."""
     return [name for name in ("smpicc", "smpirun") if not shutil.which(name)]
 
 
@@ -30,7 +30,7 @@ def version():
 
 
 def compile_replay(directory):
-    """The program, compiled if it is older than its source."""
+    """The path of the program, which is compiled if it is older than its source."""
     source, target = os.path.join(HERE, "replay.c"), os.path.join(directory, "replay")
     if not os.path.exists(target) or os.path.getmtime(target) < os.path.getmtime(source):
         os.makedirs(directory, exist_ok=True)
@@ -39,10 +39,10 @@ def compile_replay(directory):
 
 
 def replay(table, plan, program, timeout=None, disturbance=None, steps=None):
-    """The table (`carousel plan --dump --edges`) of a plan (`carousel plan --json --cluster`), of `steps` steps (as many as its
-    timing has), run by SMPI.
+    """Runs the table (`carousel plan --dump --edges`) of a plan (`carousel plan --json --cluster`) on SMPI, for `steps` steps
+    (as many as its timing has).
 
-    Returns seconds of a step in steady state, and what was run."""
+    Returns the seconds of a step in steady state, and what was run."""
     schedule = Schedule(table, plan, disturbance)
     steps = steps or plan["timing"]["steps"]
     with tempfile.TemporaryDirectory(prefix="carousel-simgrid-") as directory:

@@ -1,5 +1,5 @@
-/* See invert.h. L-BFGS keeps the last changes of x and of the gradient, and turns the gradient by what they say of the
- * curvature (Nocedal and Wright, Numerical Optimization, algorithm 7.4). */
+/* See invert.h. L-BFGS keeps the last changes of x and of the gradient, which estimate the curvature (Nocedal and
+ * Wright, Numerical Optimization, algorithm 7.4). */
 #include "invert.h"
 
 #include <math.h>
@@ -11,9 +11,9 @@ enum { KEPT = 6, MOST_TRIALS = 12 };
 typedef struct state {
     size_t count;
     real *gradient, *direction, *trial, *next;
-    real *moves[KEPT], *turns[KEPT]; /* by iteration mod KEPT */
-    double product[KEPT];            /* of the two */
-    int first, end;                  /* iterations that are kept */
+    real *moves[KEPT], *turns[KEPT]; /* changes of x and of the gradient, by iteration mod KEPT */
+    double product[KEPT];            /* dot products of the two */
+    int first, end;                  /* the iterations kept */
 } state;
 
 static double dot(const real *a, const real *b, size_t count) {
@@ -64,7 +64,7 @@ static void release(state *s) {
     free(s->gradient);
 }
 
-/* Minus the gradient, multiplied by an estimate of the inverse Hessian. */
+/* Computes the direction: minus the gradient, times an estimate of the inverse Hessian. */
 static void aim(state *s) {
     double part[KEPT];
     memset(s->direction, 0, s->count * sizeof *s->direction);
@@ -86,7 +86,7 @@ static void aim(state *s) {
     }
 }
 
-/* Notes what the last step was and what it did to the gradient, unless the curvature is not positive. */
+/* Stores the last step and its change of the gradient, unless the curvature is not positive. */
 static void learn(state *s, double step) {
     int k = s->end % KEPT;
     for (size_t i = 0; i < s->count; i++) {
@@ -100,7 +100,8 @@ static void learn(state *s, double step) {
     }
 }
 
-/* Halves the step until the loss falls by a share of what the slope promises. 0: it does not. */
+/* Line search: halves the step until the loss falls by a share of what the slope promises. Returns 0 if it never
+ * does. */
 static double look(const objective *o, state *s, const real *x, double loss, double step, bool *good,
                    int *evaluations) {
     double slope = dot(s->gradient, s->direction, s->count), trial = 0;
@@ -123,7 +124,8 @@ bool minimise(const search *config, const objective *o, real *x, double *loss) {
     int evaluations = 1;
     for (int i = 1; good && i <= config->iterations; i++) {
         aim(&s);
-        bool scaled = config->lbfgs && s.end > 0; /* by what it has learned; else by the largest change that is tried */
+        /* Else the first step is limited by the largest change of a variable. */
+        bool scaled = config->lbfgs && s.end > 0;
         double first = config->first_step / fmax(largest(s.direction, s.count), 1e-300);
         step = scaled ? 1 : i == 1 ? first : fmin(2 * step, first);
         step = look(o, &s, x, *loss, step, &good, &evaluations);

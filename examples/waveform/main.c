@@ -1,11 +1,10 @@
-/* Full waveform inversion: finds a velocity model whose simulated seismograms are those that were recorded.
+/* Full waveform inversion: finds a velocity model whose simulated seismograms match the recorded ones.
  *
- * A shot is a micro-batch, a run of time steps is a stage, the velocity is carried through all of them, and the optimizer
- * stands on top: it asks for losses and gradients, and puts models in their place. Alone, or over the ranks of mpirun; see
- * --help.
+ * A shot is a micro-batch, a run of time steps is a stage, and the velocity is carried through all of them. The
+ * optimizer is on top: it asks for losses and gradients, and sets models. Runs alone, or over the ranks of mpirun;
+ * see --help.
  *
- *     cc -O3 *.c $(pkg-config --cflags --libs carousel libpng) -lm -o waveform
- */
+ *     cc -O3 *.c $(pkg-config --cflags --libs carousel libpng) -lm -o waveform */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,13 +23,13 @@
 #include "picture.h"
 #include "stages.h"
 
-static const double fastest = 2.8; /* km/s: what the time step is chosen for */
+static const double fastest = 2.8; /* km/s: the time step is chosen for it */
 
 typedef struct run {
     options o;
     wave w;
     chain chain;
-    bool first; /* this process is the first rank: it prints */
+    bool first; /* this process is rank 0, which prints */
     car_context *context;
     car_partition *partition;
     car_plan *plan;
@@ -65,7 +64,7 @@ static double seconds(void) {
 
 static car_status feed(void *user, int64_t step, int number, car_tape *tape) {
     const run *r = user;
-    (void)step; /* each has all shots */
+    (void)step; /* each step has all shots */
     return chain_feed(&r->chain, number, tape);
 }
 
@@ -148,7 +147,7 @@ static void progress(void *user, int iteration, double loss, double step, int ev
 
 /* ---- tests ------------------------------------------------------------------------------------------------ */
 
-/* As the runtime does while stages run. */
+/* As the runtime does while stages run, so that results are comparable. */
 static void flush_denormals(void) {
 #ifdef __SSE2__
     _mm_setcsr(_mm_getcsr() | 0x8040);
@@ -185,7 +184,7 @@ static bool compare(run *r, const real *v) {
     return same;
 }
 
-/* J(v + h d) - J(v) - h <g, d> must fall by the square of h. */
+/* Taylor test: J(v + h d) - J(v) - h <g, d> must fall with the square of h. */
 static bool taylor(run *r, const real *v) {
     size_t cells = wave_cells(&r->w);
     real *gradient = calloc(cells, sizeof *gradient), *at = calloc(cells, sizeof *at);
@@ -248,7 +247,7 @@ static void draw_plan(const run *r) {
 
 /* ---- the inversion ---------------------------------------------------------------------------------------------- */
 
-/* Root of the mean square of what is off, over the cells that the search may change. */
+/* Root mean square of the difference, over the cells that the search may change. */
 static double distance(const wave *w, const real *a, const real *b) {
     double square = 0, count = 0;
     for (size_t c = 0; c < wave_cells(w); c++) {
@@ -258,7 +257,7 @@ static double distance(const wave *w, const real *a, const real *b) {
     return sqrt(square / count);
 }
 
-/* Better now than after the search. */
+/* Checks that the file is writable, before the search rather than after it. */
 static void try_out(const char *path) {
     FILE *file = fopen(path, "ab");
     if (!file || fclose(file) != 0) {

@@ -1,4 +1,4 @@
-/* What the command line says. */
+/* The command line. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
@@ -12,10 +12,10 @@ typedef struct options {
     int iterations;
     const char *out, *plan; /* files, NULL: none */
     bool check, taylor;
-    int repeat; /* gradients that are timed; 0: none */
+    int repeat; /* number of gradients to time; 0: none */
 } options;
 
-/* 0 to go on; otherwise an answer was printed, and this plus -1 is the exit code. */
+/* Returns 0 to continue. Otherwise an answer was printed, and the result minus 1 is the exit code. */
 int options_read(int count, char **arguments, options *out);
 
 #endif

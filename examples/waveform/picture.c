@@ -17,7 +17,7 @@ typedef struct canvas {
 
 /* ---- text ------------------------------------------------------------------------------------- */
 
-/* Of what is written here, rows of five bits from the top. */
+/* Bitmaps of the characters used here: rows of five bits, from the top. */
 static const struct glyph {
     char code;
     unsigned char rows[GLYPH_ROWS];
@@ -61,7 +61,7 @@ static void write_text(const canvas *c, const char *text, int left, int top) {
 
 /* ---- panels ------------------------------------------------------------------------------------- */
 
-/* From blue over white to red; `share` from 0 to 1. */
+/* A colour from blue over white to red, for a share from 0 to 1. */
 static void shade(double share, unsigned char *colour) {
     static const double ends[3][3] = {{33, 80, 160}, {245, 245, 240}, {178, 34, 40}};
     double at = 2 * fmin(fmax(share, 0), 1);

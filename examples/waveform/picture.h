@@ -1,4 +1,4 @@
-/* Models side by side in a PNG. */
+/* Writes models side by side to a PNG. */
 #ifndef PICTURE_H
 #define PICTURE_H
 
@@ -6,7 +6,8 @@
 
 enum { PICTURE_PANELS = 3 };
 
-/* The part of each that is not absorbing, with its title, in one scale of colours. False with errno, or 0 if libpng failed. */
+/* Draws each model without its absorbing layer, with its title, in one colour scale. Returns false with errno set,
+ * or 0 if libpng failed. */
 bool picture_write(const char *path, const wave *w, const real *const *models, const char *const *titles);
 
 #endif

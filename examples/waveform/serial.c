@@ -1,4 +1,4 @@
-/* A shot without the runtime: one loop forward, one back, every field in memory. What the runtime is compared with. */
+/* A shot without the runtime, to compare with: one loop forward, one back, with every field in memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ bool wave_observe(const wave *w, const real *v, int shot, real *seismogram) {
 bool wave_serial(const wave *w, const real *v, int shot, double *loss, real *gradient) {
     size_t cells = wave_cells(w), receivers = (size_t)w->receivers;
     const real *observed = w->observed + (size_t)shot * (size_t)w->steps * receivers;
-    real *fields = calloc(((size_t)w->steps + 2) * cells, sizeof *fields); /* field n + 2 is made by step n */
+    real *fields = calloc(((size_t)w->steps + 2) * cells, sizeof *fields); /* step n makes field n + 2 */
     real *residuals = malloc((size_t)w->steps * receivers * sizeof *residuals);
     real *adjoint = calloc(3 * cells, sizeof *adjoint), *later = adjoint + cells, *room = later + cells;
     bool good = fields && residuals && adjoint;

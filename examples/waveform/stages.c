@@ -1,9 +1,8 @@
 /* See stages.h.
  *
- *     without checkpoints                 with 2 of them
- *     held     u0 u1 u2 u3 u4 u5 ...      held     (u-1 u0)          (u3 u4)      and what receivers have to say
- *                                         rebuilt   u0 u1 u2 u3 | adjoint         the second half first, then the first
- */
+ *     without checkpoints                 with 2 checkpoints
+ *     held     u0 u1 u2 u3 u4 u5 ...      held     (u-1 u0)          (u3 u4)      and the receivers' residuals
+ *                                         rebuilt   u0 u1 u2 u3 | adjoint         the second half first, then the first */
 #include "stages.h"
 
 #include <stdio.h>
@@ -20,12 +19,12 @@ static size_t field_bytes(const wave *w) {
 
 /* ---- what a stage computes ---------------------------------------------------------------------- */
 
-/* Fields in `held`, and behind them the residuals. */
+/* Number of fields in `held`; residuals follow them. */
 static size_t held_fields(const stage_user *s) {
     return s->pieces > 0 ? 2 * (size_t)s->pieces : (size_t)s->steps;
 }
 
-/* What backward needs of the fields before and at step n. */
+/* Stores what backward needs from the fields before and at step n. */
 static void keep(const stage_user *s, void *held, int n, const real *before, const real *now) {
     int length = s->pieces > 0 ? s->steps / s->pieces : 1;
     if (s->pieces == 0) {
@@ -67,7 +66,7 @@ static car_status forward(const car_stage_io *io) {
     return CAR_OK;
 }
 
-/* The fields of one piece. */
+/* Rebuilds the fields of one segment. */
 static car_status rebuild(const car_stage_io *io) {
     const stage_user *s = io->user;
     const wave *w = s->w;
@@ -104,7 +103,7 @@ static car_status backward(const car_stage_io *io) {
         later = adjoint;
         adjoint = swap;
     }
-    if (io->segment > 0 && adjoint > later) { /* where the next piece looks for them */
+    if (io->segment > 0 && adjoint > later) { /* where the next segment expects them */
         memcpy(io->scratch, later, field_bytes(w));
         memcpy(later, adjoint, field_bytes(w));
         memcpy(adjoint, io->scratch, field_bytes(w));

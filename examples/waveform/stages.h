@@ -9,8 +9,10 @@
 /* A run of time steps. */
 typedef struct stage_user {
     const wave *w;
-    int first, steps; /* of time */
-    int pieces; /* 0: fields are held from forward to backward; else checkpoints, between which they are rebuilt */
+    int first, steps; /* first time step, and how many */
+    /* 0: fields are held from forward to backward. Otherwise the number of checkpoints, between which fields are
+     * rebuilt. */
+    int pieces;
 } stage_user;
 
 typedef struct chain {
@@ -18,11 +20,12 @@ typedef struct chain {
     int stages;
     stage_user *users;
     car_stage_class *classes;
-    int source, *observed; /* inputs of the graph: of the shot, of each stage */
+    int source, *observed; /* inputs of the graph: one for the shot, one for each stage */
     car_graph *graph;
 } chain;
 
-/* `checkpoints` of a stage, 0: none. The number of stages must divide the time steps, that of checkpoints a stage's. */
+/* Builds the chain. `checkpoints` is per stage, 0 for none. The number of stages must divide the time steps, and the
+ * number of checkpoints a stage's time steps. */
 car_status chain_open(chain *c, car_context *context, const wave *w, int stages, int checkpoints);
 void chain_close(chain *c);
 

@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* In cells. */
 enum {
-    LAYER = 20,
-    DEPTH = 3,
-    MARGIN = 7
-}; /* cells: that absorb; of sources and receivers; around those, kept as it is */
+    LAYER = 20, /* that absorb, on each side */
+    DEPTH = 3,  /* of sources and receivers */
+    MARGIN = 7  /* around those, which the search leaves alone */
+};
 
 static const double pi = 3.14159265358979323846;
 
@@ -19,7 +20,7 @@ static size_t cell_at(const wave *w, int z, int x) {
 
 /* ---- the model --------------------------------------------------------------------------------- */
 
-/* Deeper is faster, also where it absorbs. */
+/* Velocity grows with depth, also in the absorbing layer. */
 void wave_first_model(const wave *w, real *v) {
     for (int z = 0; z < w->width; z++) {
         double depth = (double)(z - LAYER - WAVE_HALO) / w->size;
@@ -53,7 +54,8 @@ bool wave_is_free(const wave *w, size_t cell) {
 
 /* ---- setting up --------------------------------------------------------------------------------- */
 
-/* Sources in turn along the top and the bottom, receivers along all four sides: waves pass through from everywhere. */
+/* Sources alternate between top and bottom, receivers are on all four sides, so waves cross the model in all
+ * directions. */
 static void place(wave *w) {
     int side = w->receivers / 4, far = w->size - 1 - DEPTH;
     for (int s = 0; s < w->shots; s++) {
@@ -103,7 +105,7 @@ bool wave_open(wave *w, int size, int steps, int shots, double fastest) {
         damp(w);
         wave_true_model(w, v);
     }
-    for (int n = 0; good && n < steps; n++) { /* Ricker's wavelet */
+    for (int n = 0; good && n < steps; n++) { /* Ricker wavelet */
         double t = pi * w->frequency * (n * w->dt - 1.2 / w->frequency);
         w->wavelet[n] = (real)(1e3 * w->dt * w->dt * (1 - 2 * t * t) * exp(-t * t));
     }

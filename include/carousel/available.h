@@ -1,4 +1,4 @@
-/* How much memory there is for this process to take: what the machine has left, and what its control group leaves it. */
+/* How much memory this process can still take: what the machine has free, and what its control group allows. */
 #ifndef CAROUSEL_AVAILABLE_H
 #define CAROUSEL_AVAILABLE_H
 
@@ -10,18 +10,19 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 typedef struct car_available {
-    uint64_t machine;  /* bytes, without swapping; UINT64_MAX: not known */
-    uint64_t group;    /* bytes that the tightest control group leaves, caches counted as free; UINT64_MAX: no limit */
-    uint64_t group_id; /* which group that is: equal for processes that share it; 0: none */
+    uint64_t machine; /* bytes free without swapping; UINT64_MAX if unknown */
+    /* Bytes left in the tightest control group, counting its caches as free; UINT64_MAX if unlimited. */
+    uint64_t group;
+    uint64_t group_id; /* identifies that group: equal for processes that share it; 0 if none */
 } car_available;
 
-/* As it is now: from /proc and the mounted control groups, version 1 and 2. */
+/* Reads the current state from /proc and the mounted control groups (version 1 and 2). */
 car_available car_available_find(void);
 
-/* Bytes of memory that the machine has, free or not; 0: not known. */
+/* Bytes of memory installed in the machine, free or not; 0 if unknown. */
 uint64_t car_available_physical(void);
 
-/* Bytes of addresses that ulimit -v leaves this process; UINT64_MAX: no limit. */
+/* Bytes of address space that `ulimit -v` leaves this process; UINT64_MAX if unlimited. */
 uint64_t car_available_addresses(void);
 
 #pragma GCC visibility pop

@@ -2,20 +2,20 @@
  *
  * @mainpage
  *
- * A car_run (run.h) goes from model and data to trained weights, in one process or over ranks. It is made of handles
- * that can be used on their own, too, made in this order and destroyed in reverse:
+ * A car_run (run.h) goes from model and data to trained weights, in one process or over ranks. It is made of smaller
+ * handles, which you can also use directly. Create them in this order, and destroy them in reverse:
  *
- * - car_context: where errors, logs and the allocator live
- * - car_graph: a model: car_model_build(), or one's own by the builders of graph.h
+ * - car_context: errors, logging and the allocator
+ * - car_graph: a model, from car_model_build() or from the builders in graph.h
  * - car_partition: the graph cut into stages
- * - car_plan: who computes what when, with which weights; car_plan_validate() proves it
+ * - car_plan: who computes what, when, and with which weights; car_plan_validate() proves it
  * - car_program: the graph with kernels chosen for this machine
- * - car_arena: the memory of all of it
- * - car_trainer: executes the plan, in one process; car_rank, over ranks of a car_transport
+ * - car_arena: the memory
+ * - car_trainer: executes the plan in one process; car_rank does so over the ranks of a car_transport
  *
- * Functions that can fail return a car_status and leave a message in the context: car_context_error(). Every header
- * stands on its own. examples/quickstart.c is a whole program; installed,
- * it is in share/doc/carousel/examples. */
+ * Functions that can fail return a car_status and leave a message in the context, see car_context_error(). Each
+ * header can be included alone. examples/quickstart.c is a complete program; it is installed in
+ * share/doc/carousel/examples. */
 #ifndef CAROUSEL_CAROUSEL_H
 #define CAROUSEL_CAROUSEL_H
 

@@ -1,7 +1,8 @@
-/* A described cluster, and how long a plan's step takes on it: for machines that nobody here owns.
+/* A described cluster, and how long a step of a plan would take on it. For planning runs on machines you do not
+ * have.
  *
- * A cluster is nodes of equal devices. Each device has a link into its node, each node one into the network; a link
- * carries `bandwidth` bytes a second in each direction, shared by what is under way on it. */
+ * A cluster has nodes of equal devices. Each device has a link to its node, and each node has a link to the network.
+ * A link carries `bandwidth` bytes per second in each direction, shared by the messages on it. */
 #ifndef CAROUSEL_CLUSTER_H
 #define CAROUSEL_CLUSTER_H
 
@@ -14,75 +15,80 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 typedef struct car_link {
-    double bandwidth; /* bytes a second, in each direction */
-    double latency;   /* seconds from device to device, whatever is sent */
+    double bandwidth; /* bytes per second, in each direction */
+    double latency;   /* seconds from device to device, for any size */
 } car_link;
 
 typedef struct car_cluster {
     char name[64];
-    int64_t devices; /* that there are; 0: as many as a plan needs */
+    int64_t devices; /* number of devices; 0: as many as a plan needs */
     int devices_per_node;
-    double flops;      /* a second, that one device sustains */
-    double bf16_flops; /* the same with --precision bf16; 0: not said */
-    double memory;     /* bytes of one device; 0: not said */
-    car_link inside;   /* a device's, to the others of its node; all zero if a node has one device */
-    car_link between;  /* a node's, to the others; messages between nodes take the devices' links too */
+    double flops;      /* per second, sustained by one device */
+    double bf16_flops; /* the same with --precision bf16; 0: unknown */
+    double memory;     /* bytes of one device; 0: unknown */
+    car_link inside;   /* from a device to the others of its node; all zero if a node has one device */
+    car_link between;  /* from a node to the others; messages between nodes pass the devices' links as well */
 } car_cluster;
 
-/* A JSON object with the fields above under their names ("inside" and "between" are objects); docs/plan.md has an
- * example. CAR_ERROR_FORMAT names the field and what it should be; `origin` is what the message calls the text. */
+/* Reads a JSON object with the fields above ("inside" and "between" are objects); docs/plan.md has an example.
+ * CAR_ERROR_FORMAT names the field and what is expected. `origin` names the text in messages, e.g. its path. */
 car_status car_cluster_parse(car_context *context, const char *origin, const char *text, size_t length,
                              car_cluster *out);
+/* The same from a file. */
 car_status car_cluster_load(car_context *context, const char *path, car_cluster *out);
 
-/* What a device sustains in a precision. What is not said about bf16 is taken to be as fast as fp32. */
+/* FLOP/s of a device in a precision. Without a figure for bf16, it counts as fast as fp32. */
 double car_cluster_flops(const car_cluster *cluster, car_precision precision);
 
-/* What a step takes if every device runs its part of the table as a rank of the engine does, with one thread: each
- * task when those that it waits for are over, receives posted as far ahead as there. A message goes when it is sent
- * and posted: it takes its latency, then bytes over the smallest of its shares of the links on its way. Collectives
- * are rings: of b bytes over g ranks 2(g-1) rounds to all, g-1 to or from one, each the latency and b/g bytes; one
- * after another in a group, beside what is computed. All-reduces go together in buckets of 25 MB, or more where a
- * round's part would take less than four latencies. dp over zero fetches the next stage's weights while it computes.
- * Updates take no time. In the cycle devices begin one after another, as the clock has it. */
+/* The predicted time of a step, if each device runs its part of the table as a rank of the engine does, with one
+ * thread.
+ *
+ * - A task runs when those that it waits for have finished. Receives are posted as early as the engine posts them.
+ * - A message starts once it is both sent and posted. It takes its latency, then its bytes over the smallest of its
+ *   shares of the links on its way.
+ * - Collectives are rings. For b bytes over g ranks, an all-reduce takes 2(g-1) rounds, one to or from a single rank
+ *   g-1; each round takes the latency and b/g bytes. A group runs one at a time, in parallel with computing.
+ * - All-reduces are grouped into buckets of 25 MB, or more if a round would otherwise take less than four latencies.
+ * - dp over zero fetches the next stage's weights while it computes.
+ * - Updates take no time. In the cycle, devices start one after another, by the clock. */
 typedef struct car_timing {
-    double compute;   /* seconds: one worker's forwards and backwards */
-    double step;      /* seconds from step to step, in steady state */
+    double compute;   /* seconds of one worker's forwards and backwards in a step */
+    double step;      /* seconds per step, in steady state */
     double free_step; /* the same if messages took no time */
     double exposed;   /* step - free_step: what the network adds */
-    double bytes;     /* sent in a step, by all devices */
-    double mean_rate; /* bytes a second, all devices together, over a step */
-    double peak_rate; /* at most */
-    double busiest;   /* bytes of a step through the busiest link over what it could carry */
-    double bucket;    /* dp: bytes that go together in an all-reduce */
-    int steps;        /* simulated */
+    double bytes;     /* sent in a step by all devices */
+    double mean_rate; /* bytes per second by all devices together, averaged over a step */
+    double peak_rate; /* the highest such rate */
+    double busiest;   /* busiest link: bytes of a step over what it could carry in that time */
+    double bucket;    /* dp: bytes of an all-reduce bucket */
+    int steps;        /* how many were simulated */
 } car_timing;
 
-/* The size of pieces (car_plan_config) that suits a cluster: a hop of one takes a fraction of the time from one
- * worker's backward to the next one's, so that the ring keeps up with them, but no less than some latencies. `compute`
- * as below. */
+/* A good size of pieces (car_plan_config.piece_bytes) for a cluster. One hop then takes a fraction of the time
+ * between two workers' backwards, so that the ring keeps up, but at least a few latencies. `compute` as below. */
 int64_t car_cluster_piece_bytes(const car_cluster *cluster, int workers, double compute);
 
-/* `compute`: seconds of one worker's forwards and backwards. Not for `shared`: CAR_ERROR_ARGUMENT. */
+/* Predicts the time of a step. `compute` is the seconds of one worker's forwards and backwards. CAR_ERROR_ARGUMENT
+ * for placement `shared`, which has no network. */
 car_status car_plan_time(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out);
 
-/* zero with two copies: how many slots before their use they are best passed on (car_plan_config.zero_ahead). Several
- * are timed: k, 2k, 3k, 4k, 6k and 8k, and then twice as many each time, up to 2S, while that gains more than 1 %.
- * Taken is the smallest, which needs least memory, of those that are as fast as the fastest to 1 % and fit. */
+/* Chooses car_plan_config.zero_ahead for `zero` with two copies: how many slots before their use weights are passed
+ * on. It times k, 2k, 3k, 4k, 6k and 8k, then keeps doubling up to 2S while that gains more than 1 %. Of those that
+ * fit and are within 1 % of the fastest it takes the smallest, which needs the least memory. */
 enum { CAR_AHEAD_TRIALS = 24 };
 typedef struct car_ahead_trial {
     int ahead;
     double step;   /* seconds */
-    double memory; /* bytes of the device that needs most; 0: not looked at */
+    double memory; /* bytes of the device that needs most; 0: not computed */
 } car_ahead_trial;
 
 typedef struct car_ahead_choice {
     int ahead;
-    int count; /* 0: the plan is too large to time several; `ahead` is 2k */
+    int count; /* 0 if the plan is too large for trials; `ahead` is then 2k */
     car_ahead_trial trials[CAR_AHEAD_TRIALS];
 } car_ahead_choice;
 
-/* `memory`: bytes that a device may need, 0 for any. If none fits, it is the one that needs least. */
+/* `memory` is the limit of a device in bytes, 0 for none. If no trial fits, the one that needs least is chosen. */
 car_status car_plan_choose_ahead(car_context *context, const car_partition *partition, const car_plan_config *config,
                                  const car_cluster *cluster, double compute, const car_optimizer_config *optimizer,
                                  double memory, car_ahead_choice *out);

@@ -1,4 +1,4 @@
-/* The convention that the library is written in, for programs that want to keep to it: errors, memory, time.
+/* The conventions of the library for errors, memory and time, for programs that want to follow them:
  *
  *     car_status load(car_context *context, const char *path) {
  *         car_status status = CAR_OK;
@@ -21,8 +21,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* Errors: a function that can fail has a local `car_status status = CAR_OK` and one exit labelled
- * `done` that releases in reverse. CAR_TRY jumps there with the status of the call that failed. */
+/* A function that can fail has a local `car_status status = CAR_OK` and one exit, labelled `done`, that releases
+ * everything in reverse order. CAR_TRY jumps there if the call fails. */
 #define CAR_TRY(call)           \
     do {                        \
         status = (call);        \
@@ -31,8 +31,8 @@ extern "C" {
         }                       \
     } while (0)
 
-/* At the top of a public function: fails with CAR_ERROR_ARGUMENT if an argument is NULL that must not be. The message
- * names it, if there is a context to leave it in: `context` may be NULL. */
+/* For the top of a public function: returns CAR_ERROR_ARGUMENT if an argument is NULL. The message names the
+ * argument; `context` may be NULL, then there is no message. */
 #define CAR_REQUIRE(context, argument)                                                                     \
     do {                                                                                                   \
         if (!(argument)) {                                                                                 \
@@ -40,21 +40,23 @@ extern "C" {
         }                                                                                                  \
     } while (0)
 
-/* Records the particulars (the first failure wins) and returns `status`. Without a context (NULL) there is nothing to
- * record them in. */
+/* Stores a message, unless an earlier failure has left one, and returns `status`. `context` may be NULL. */
 car_status car_context_fail(car_context *context, car_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Zeroed memory from the context's allocator; the size must be given back. Fails with a message. */
+/* Allocates count * size zeroed bytes into *out_pointer; release them with the same numbers. CAR_ERROR_MEMORY, with
+ * a message, on failure. */
 car_status car_context_allocate(car_context *context, size_t count, size_t size, void *out_pointer);
+/* Releases memory of car_context_allocate. `count` and `size` must be those it was allocated with. NULL is allowed. */
 void car_context_release(car_context *context, void *block, size_t count, size_t size);
-/* A copy of `text`, to be released with car_context_release_text. */
+/* Copies `text`. Release the copy with car_context_release_text. */
 car_status car_context_copy_text(car_context *context, const char *text, char **out);
+/* NULL is allowed. */
 void car_context_release_text(car_context *context, char *text);
-/* Makes room for one more element; *capacity grows by doubling. */
+/* Grows an array until it holds at least `needed` elements; *capacity doubles. */
 car_status car_context_grow(car_context *context, void *array_pointer, int *capacity, int needed, size_t size);
 
-double car_clock_seconds(void); /* monotonic */
+double car_clock_seconds(void); /* seconds of a monotonic clock */
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -12,28 +12,31 @@ extern "C" {
 typedef struct car_evaluation {
     double loss; /* mean over rows */
     double top1,
-        top5;      /* shares of rows whose label is the best, or among the best five; of tokens: next-token accuracy */
-    int64_t rows;  /* samples, or tokens; those with a negative label do not count */
-    double metric; /* of one's own; 0 without */
+        /* Shares of rows whose label has the largest logit, or is among the top five. For tokens: next-token
+         * accuracy. */
+        top5;
+    int64_t rows;  /* samples, or tokens; without those that have a negative label */
+    double metric; /* result of the user's metric; 0 if there is none */
 } car_evaluation;
 
-/* Runs `batches` micro-batches forward on `threads` threads; `feed` is called with step = the batch's number and
- * worker 0. The result does not depend on the number of threads. CAR_ERROR_ARGUMENT for a label that is no class. */
+/* Runs the forwards of `batches` micro-batches on `threads` threads. Calls `feed` with the micro-batch's number as
+ * step, and micro_batch 0. The result does not depend on the number of threads. CAR_ERROR_ARGUMENT for a label that
+ * is not a class. */
 car_status car_evaluate(const car_program *program, car_arena *arena, const car_weights *weights, int threads,
                         int64_t batches, car_feed_function feed, void *feed_user, car_evaluation *out);
 
-/* A metric of one's own, of one micro-batch whose forward is done. Called from any thread, for several at once. It
- * adds to *sum and *weight, which begin at 0; the evaluation's metric is the sum over the weight, of all micro-batches
- * in order. */
+/* What a user-defined metric works on: one micro-batch after its forward. The metric adds to *sum and *weight, which
+ * start at 0. The result is the total sum over the total weight, added up in the order of micro-batches. */
 typedef struct car_metric_io {
     const void *user;
-    int64_t batch;         /* which micro-batch */
-    int64_t rows, classes; /* samples, or tokens */
+    int64_t batch;         /* number of the micro-batch */
+    int64_t rows, classes; /* rows: samples, or tokens */
     const float *logits;   /* [rows, classes] */
-    const int32_t *labels; /* [rows]; negative: the row does not count */
+    const int32_t *labels; /* [rows]; ignore rows with a negative label */
     double *sum, *weight;
     car_context *context; /* for car_callback_fail */
 } car_metric_io;
+/* Called from any thread, for several micro-batches at once. */
 typedef car_status (*car_metric_function)(const car_metric_io *io);
 
 typedef struct car_evaluate_config {
@@ -41,18 +44,19 @@ typedef struct car_evaluate_config {
     int64_t batches;
     car_feed_function feed;
     void *feed_user;
-    /* How often each label was answered with each class: counts[label * classes + answer], which is added to. The answer is
-     * the class with the largest logit, the first of several; rows that have none (not a number) count as class 0. NULL:
-     * nobody wants to know. */
+    /* Confusion counts, which are added to: counts[label * classes + answer]. The answer is the class with the
+     * largest logit, the first of equals; a row of NaNs counts as class 0. NULL: not counted. */
     int64_t *counts;
-    car_metric_function metric; /* NULL: none. CAR_ERROR_UNSUPPORTED where the head never has all logits at once */
+    /* NULL: none. CAR_ERROR_UNSUPPORTED for a head that never holds all logits at once. */
+    car_metric_function metric;
     const void *metric_user;
 } car_evaluate_config;
 
+/* As car_evaluate, with all settings. */
 car_status car_evaluate_with(const car_program *program, car_arena *arena, const car_weights *weights,
                              const car_evaluate_config *config, car_evaluation *out);
 
-/* SHA-256 over all parameters in canonical layout, in the graph's order; `text` gets 65 characters. */
+/* SHA-256 over all parameters in canonical layout, in the graph's order. `text` receives 65 characters. */
 car_status car_weights_digest(const car_weights *weights, char *text);
 
 #pragma GCC visibility pop

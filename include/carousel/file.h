@@ -1,7 +1,7 @@
-/* Files that appear whole or not at all, and small ones read at once.
+/* Files that appear complete or not at all, and small files read in one call.
  *
- * What is written lies beside its name, as .NAME.PID.tmp, until it is finished and on the disk. Whoever looks finds the
- * file from before, or the whole new one, also after a crash. */
+ * A file is written as .NAME.PID.tmp in the same folder, flushed to disk and renamed. So readers see either the old
+ * file or the complete new one, even after a crash. */
 #ifndef CAROUSEL_FILE_H
 #define CAROUSEL_FILE_H
 
@@ -14,27 +14,27 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* A file that is being written. One thread at a time may use it. */
+/* A file being written. For one thread at a time. */
 typedef struct car_file car_file;
 
-/* Begins a file; CAR_ERROR_IO if that is not possible there, or if `path` is there and no regular file. Removes what
- * interrupted writers of the same path left. A link is followed: what it leads to is written. */
+/* Starts a file. Removes leftovers of interrupted writers of the same path. A symbolic link is followed: its target
+ * is written. CAR_ERROR_IO if the folder is not writable, or `path` exists and is not a regular file. */
 car_status car_file_create(car_context *context, const char *path, car_file **out);
 /* Appends. */
 car_status car_file_write(car_file *file, const void *data, size_t bytes);
-/* Flushes it to the disk and gives it its name. Nothing can be written afterwards. */
+/* Flushes the file to disk and renames it to `path`. Nothing can be written after that. */
 car_status car_file_finish(car_file *file);
-/* Releases the handle, and removes what was not finished. NULL is allowed. */
+/* Releases the handle. An unfinished file is removed. NULL is allowed. */
 void car_file_close(car_file *file);
 
-/* All of it at once: a file with this text. */
+/* Writes a whole file with this text. */
 car_status car_file_write_text(car_context *context, const char *path, const char *text);
-/* The whole of a file with a zero behind it, to be released with car_context_release_text. CAR_ERROR_FORMAT if it has more
- * than `most` bytes, or is no text because there is a zero in it. */
+/* Reads a whole file and adds a terminating zero. Release *out with car_context_release_text. CAR_ERROR_FORMAT if
+ * the file has more than `most` bytes, or contains a zero and so is not text. */
 car_status car_file_read_text(car_context *context, const char *path, size_t most, char **out);
 
-enum { CAR_FILE_DIGEST = 65 }; /* 64 hexadecimal digits and the end */
-/* SHA-256 of what a file holds. */
+enum { CAR_FILE_DIGEST = 65 }; /* 64 hexadecimal digits and the terminating zero */
+/* SHA-256 of a file's contents. */
 car_status car_file_digest(car_context *context, const char *path, char text[CAR_FILE_DIGEST]);
 
 #pragma GCC visibility pop

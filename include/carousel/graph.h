@@ -1,13 +1,12 @@
 /* The graph: a model as a static list of operations in topological order.
  *
- * Everything is known before anything runs: shapes, parameters, FLOPs, and for each operation
- * exactly which tensors its backward needs. The backward pass and all lifetimes are derived from
- * that in car_graph_finish; no model writes a backward of its own. The micro-batch size is part of
- * the shapes.
+ * Everything is known before anything runs: shapes, parameters, FLOPs, and which tensors each operation's backward
+ * needs. car_graph_finish derives the backward pass and all lifetimes from that, so models never write their own
+ * backward. The micro-batch size is part of the shapes.
  *
- * Building: each car_graph_<operation> appends one operation and returns the id of its output.
- * Failure is sticky: after the first one every call returns CAR_NONE and changes nothing, and
- * car_graph_finish returns that first failure. So a builder reads like the network it builds. */
+ * Building: each car_graph_<operation> appends one operation and returns the id of its output tensor. Failure is
+ * sticky: after the first one, every call returns CAR_NONE and changes nothing, and car_graph_finish reports it. So
+ * a builder reads like the network it builds. */
 #ifndef CAROUSEL_GRAPH_H
 #define CAROUSEL_GRAPH_H
 
@@ -40,6 +39,7 @@ typedef enum car_precision { CAR_PRECISION_FP32, CAR_PRECISION_BF16 } car_precis
 
 /* "fp32" or "bf16"; CAR_ERROR_UNKNOWN_NAME for anything else. */
 car_status car_precision_find(car_context *context, const char *name, car_precision *out);
+/* "fp32" or "bf16". */
 const char *car_precision_text(car_precision precision);
 
 #define CAR_OP_LIST(X)                         \
@@ -72,6 +72,7 @@ typedef enum car_op_kind {
         CAR_OP_KINDS
 } car_op_kind;
 
+/* The kind's name, e.g. "conv". */
 const char *car_op_kind_text(car_op_kind kind);
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -81,12 +82,12 @@ typedef enum car_param_role {
     CAR_PARAM_BIAS,
     CAR_PARAM_NORM, /* scale or shift of a normalisation */
     CAR_PARAM_EMBEDDING,
-    CAR_PARAM_STATISTIC /* BatchNorm running mean or variance: its "gradient" is the batch's statistic */
+    CAR_PARAM_STATISTIC /* running mean or variance of BatchNorm; its "gradient" is the batch's statistic */
 } car_param_role;
 
 typedef enum car_init_kind {
-    CAR_INIT_CONSTANT, /* a */
-    CAR_INIT_NORMAL,   /* mean 0, deviation a */
+    CAR_INIT_CONSTANT, /* the value a */
+    CAR_INIT_NORMAL,   /* mean 0, standard deviation a */
     CAR_INIT_UNIFORM   /* in [-a, a) */
 } car_init_kind;
 
@@ -96,14 +97,15 @@ typedef struct car_init {
 } car_init;
 
 typedef struct car_param {
-    const char *name; /* as in the PyTorch state dict */
-    car_shape shape;  /* canonical layout: PyTorch's, row-major */
+    const char *name; /* as in PyTorch's state dict */
+    car_shape shape;  /* canonical: PyTorch's, row-major */
     car_param_role role;
     car_init init;
-    car_dtype dtype; /* CAR_F32; stages of one's own may have CAR_F64 */
-    /* What forwards and backwards read: `dtype`, or CAR_BF16: a copy, rounded from the floats that updates work on. */
+    car_dtype dtype; /* CAR_F32; user-defined stages may have CAR_F64 */
+    /* Type of the copy that forwards and backwards read: `dtype`, or CAR_BF16 if it is rounded from the floats that
+     * updates work on. */
     car_dtype copy;
-    bool filled; /* its bytes are a multiple of 64, so that what follows is aligned: of stages of one's own */
+    bool filled; /* user-defined stages: padded to a multiple of 64 bytes, so that the next parameter is aligned */
 } car_param;
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -118,19 +120,19 @@ typedef struct car_pool_config {
 } car_pool_config;
 
 typedef struct car_batchnorm_config {
-    int residual; /* a tensor added after the normalisation, or CAR_NONE */
-    bool relu;    /* ReLU after that */
+    int residual; /* a tensor to add after the normalisation, or CAR_NONE */
+    bool relu;    /* apply ReLU after that */
     double eps, momentum;
 } car_batchnorm_config;
 
 typedef struct car_linear_config {
     int out_features;
     bool bias;
-    bool in_by_out; /* weight stored [in, out] (Hugging Face's Conv1D) instead of [out, in] */
-    int tied;       /* a parameter of shape [out, in] to use as weight, or CAR_NONE */
+    bool in_by_out; /* weight is stored [in, out] (Hugging Face's Conv1D) instead of [out, in] */
+    int tied;       /* parameter of shape [out, in] to use as the weight, or CAR_NONE */
 } car_linear_config;
 
-/* The attributes that kernels read; which member is valid follows from the kind. */
+/* The attributes that kernels read. The operation's kind says which member is valid. */
 typedef union car_op_config {
     car_conv_config conv;
     car_pool_config pool;
@@ -150,7 +152,7 @@ typedef union car_op_config {
         int index;
     } select_token;
     struct {
-        int stride; /* every stride-th pixel; new channels, if any, are zero and come last */
+        int stride; /* takes every stride-th pixel; additional channels are zero and come last */
     } shortcut;
     struct {
         double p;
@@ -160,31 +162,32 @@ typedef union car_op_config {
     } cross_entropy;
     struct {
         int classes;
-        int chunk; /* rows at a time; 0: as the kernel likes */
+        int chunk; /* rows at a time; 0: the kernel chooses */
         double smoothing;
     } head_loss;
     struct {
         const struct car_stage_class *own; /* stage.h */
         const void *user;
-        /* Of the inputs: 1 or 0 from the stage before, then what is carried, then data. */
+        /* How many inputs are: the previous stage's output (0 or 1), carried tensors, data. They come in this order. */
         int states, carried, data;
     } stage;
 } car_op_config;
 
-/* What a head with its loss leaves for every row. */
+/* The values that a head with its loss stores for each row. */
 enum {
-    CAR_HEAD_LSE,  /* the logarithm of the sum of the exponentials of its logits, for backward */
-    CAR_HEAD_RANK, /* evaluation: how many classes come before the label (car_head_rank); -1: the row does not count */
+    CAR_HEAD_LSE, /* log-sum-exp of its logits, for backward */
+    /* Evaluation: how many classes rank above the label (car_head_rank); -1 if the row is ignored. */
+    CAR_HEAD_RANK,
     CAR_HEAD_ANSWER, /* evaluation: the class with the largest logit */
-    CAR_HEAD_AUX     /* how many numbers that are */
+    CAR_HEAD_AUX     /* number of values */
 };
 
-/* How the backward of an operation treats the gradient of one input. */
+/* How an operation's backward treats the gradient of one input. */
 typedef enum car_grad_mode {
-    CAR_GRAD_NONE,  /* nobody needs it */
+    CAR_GRAD_NONE,  /* not needed */
     CAR_GRAD_WRITE, /* first contribution: the kernel overwrites the buffer */
-    CAR_GRAD_ADD,   /* a later contribution: the kernel adds to the buffer */
-    CAR_GRAD_SHARED /* it equals the output's gradient and lives in the same buffer: nothing to do */
+    CAR_GRAD_ADD,   /* later contribution: the kernel adds to the buffer */
+    CAR_GRAD_SHARED /* equal to the output's gradient, in the same buffer: nothing to do */
 } car_grad_mode;
 
 typedef struct car_op {
@@ -193,13 +196,13 @@ typedef struct car_op {
     car_op_config config;
     int input_count, inputs[CAR_MAX_INPUTS]; /* tensor ids */
     int output;                              /* tensor id */
-    int aux;                                 /* tensor id of what forward leaves for backward only, or CAR_NONE */
+    int aux;                                 /* tensor id of what forward stores for backward only, or CAR_NONE */
     int param_count, params[CAR_MAX_PARAMS]; /* parameter ids */
-    int first_use; /* uses of parameters are numbered through the graph: params[p] is use first_use + p */
-    /* What the backward reads besides the output's gradient, parameters and aux. */
+    int first_use; /* parameter uses are numbered through the graph: params[p] is use first_use + p */
+    /* What backward reads besides the output's gradient, the parameters and aux. */
     bool saves_input[CAR_MAX_INPUTS], saves_output;
-    double flops_forward, flops_backward; /* multiply and add count as two */
-    /* Derived by car_graph_finish. */
+    double flops_forward, flops_backward; /* a multiplication and an addition count as two */
+    /* Set by car_graph_finish. */
     car_grad_mode grad_mode[CAR_MAX_INPUTS];
 } car_op;
 
@@ -209,77 +212,84 @@ typedef struct car_tensor {
     const char *name;
     car_shape shape;
     car_dtype dtype;
-    size_t bytes; /* of the logical shape; bf16: a multiple of 4 */
+    size_t bytes; /* of the logical shape; for bf16 rounded up to a multiple of 4 */
     int producer; /* operation, or CAR_NONE for an input of the graph */
-    /* Derived by car_graph_finish. */
+    /* Set by car_graph_finish. */
     bool needs_grad;
-    int last_forward;  /* last operation whose forward reads it (its producer if none does) */
-    int last_backward; /* it is held for backward until the backward of this operation; CAR_NONE: not held */
-    int grad_buffer;   /* buffer of its gradient, CAR_NONE if it has none; several may share one */
+    int last_forward;  /* last operation whose forward reads it, or its producer */
+    int last_backward; /* held until the backward of this operation; CAR_NONE: not held */
+    int grad_buffer;   /* buffer of its gradient, or CAR_NONE; tensors may share one */
 } car_tensor;
 
-/* A buffer for gradients of activations. It is alive from the start of the backward of `born` to
- * the end of the backward of `dies` (born >= dies: backward runs downwards). */
+/* A buffer for gradients of activations. It lives from the start of the backward of operation `born` to the end of
+ * the backward of `dies`; born >= dies, as backward runs downwards. */
 typedef struct car_grad_buffer {
     size_t bytes;
     int born, dies;
-    int over_tensor; /* it takes over the buffer of this tensor, which is dead by then; CAR_NONE: a new one */
+    int over_tensor; /* reuses the memory of this tensor, which is dead by then; CAR_NONE: new memory */
 } car_grad_buffer;
 
 /* ---- building -------------------------------------------------------------------------------- */
 
+/* Creates an empty graph. A graph is built by one thread. */
 car_status car_graph_create(car_context *context, car_graph **out);
 void car_graph_destroy(car_graph *graph);
 
-/* Before car_graph_finish; CAR_PRECISION_FP32 is the default. With bf16 all outputs of operations but the loss, their
- * gradients, and the copies of weights and embeddings that are computed with are bf16. What operations keep for their
- * backward (statistics, log-sum-exps), biases, parameters of norms and inputs of the graph stay floats. */
+/* Sets the precision; call it before car_graph_finish. The default is CAR_PRECISION_FP32. With bf16, outputs of
+ * operations except the loss, their gradients, and the copies of weights and embeddings used for computing are bf16.
+ * Biases, norm parameters, inputs of the graph and what operations store for backward (statistics, log-sum-exps)
+ * stay floats. */
 void car_graph_set_precision(car_graph *graph, car_precision precision);
 
-/* Checks the whole and derives the backward pass and the lifetimes. `loss` is the scalar output of a
- * cross-entropy, alone or with the head, or of a stage of one's own that hands nothing on (stage.h). After success the
- * graph is immutable and may be read from any thread. */
+/* Checks the graph and derives the backward pass and the lifetimes. `loss` is the scalar output of a cross-entropy,
+ * of a head with its loss, or of a user-defined stage that hands nothing on (stage.h). After success the graph is
+ * immutable and any thread may read it. */
 car_status car_graph_finish(car_graph *graph, int loss);
 
-/* Names are copied. Images are [batch, channels, height, width], sequences [batch, tokens, width]. */
+/* Builders. Names are copied. Images are [batch, channels, height, width], sequences [batch, tokens, width]. */
 int car_graph_input(car_graph *graph, const char *name, car_shape shape, car_dtype dtype);
+/* A 2-D convolution. Parameters are NAME.weight and NAME.bias. */
 int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_config *config);
+/* Batch normalisation, then optionally a residual and ReLU. Also has the running statistics as parameters. */
 int car_graph_batchnorm(car_graph *graph, const char *name, int x, const car_batchnorm_config *config);
 int car_graph_relu(car_graph *graph, const char *name, int x);
 int car_graph_maxpool(car_graph *graph, const char *name, int x, const car_pool_config *config);
 int car_graph_avgpool(car_graph *graph, const char *name, int x, const car_pool_config *config);
 int car_graph_global_avgpool(car_graph *graph, const char *name, int x); /* -> [batch, channels] */
-/* A parameter-free shortcut: every stride-th pixel, and zeros for channels beyond x's. */
+/* A shortcut without parameters: takes every stride-th pixel and fills channels beyond those of x with zeros. */
 int car_graph_shortcut(car_graph *graph, const char *name, int x, int out_channels, int stride);
+/* a + b, of the same shape. */
 int car_graph_add(car_graph *graph, const char *name, int a, int b);
 int car_graph_flatten(car_graph *graph, const char *name, int x); /* -> [batch, rest] */
-/* Acts on the last dimension. Parameters NAME.weight, NAME.bias (or `tied`). */
+/* Acts on the last dimension. Parameters are NAME.weight (or `tied`) and NAME.bias. */
 int car_graph_linear(car_graph *graph, const char *name, int x, const car_linear_config *config);
+/* Over the last dimension. Parameters are NAME.weight and NAME.bias. */
 int car_graph_layernorm(car_graph *graph, const char *name, int x, double eps);
 int car_graph_gelu(car_graph *graph, const char *name, int x, bool tanh);
-/* x is [batch, tokens, 3*width]: queries, keys, values side by side, each split into heads. */
+/* x is [batch, tokens, 3*width]: queries, keys and values side by side, each split into heads. */
 int car_graph_attention(car_graph *graph, const char *name, int x, int heads, bool causal);
-/* tokens [batch, T] of CAR_I32 -> [batch, T, width]: row of TOKEN_NAME.weight plus row of POSITION_NAME.weight. */
+/* tokens [batch, T] of CAR_I32 -> [batch, T, width]: a row of TOKEN_NAME.weight plus a row of POSITION_NAME.weight. */
 int car_graph_embedding(car_graph *graph, const char *token_name, const char *position_name, int tokens, int vocabulary,
                         int positions, int width);
-/* x [batch, width, h, w] -> [batch, 1 + h*w, width]: class token first, position embedding added. */
+/* x [batch, width, h, w] -> [batch, 1 + h*w, width]: puts the class token first and adds the position embedding. */
 int car_graph_patch_tokens(car_graph *graph, const char *class_name, const char *position_name, int x);
 int car_graph_select_token(car_graph *graph, const char *name, int x, int index); /* -> [batch, width] */
+/* Zeroes elements with probability p in training, and scales the others by 1 / (1 - p). */
 int car_graph_dropout(car_graph *graph, const char *name, int x, double p);
-/* Mean over rows of the cross-entropy of softmax(logits) with labels [rows] (or [batch, T]) of
- * CAR_I32; rows with a negative label do not count. -> [1] */
+/* Mean over rows of the cross-entropy of softmax(logits) with labels of CAR_I32, [rows] or [batch, T]. Rows with a
+ * negative label are ignored. -> [1] */
 int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int labels, double smoothing);
 
-/* A linear layer without bias and the cross-entropy of its outputs as one operation: logits exist a chunk of rows at a
- * time. `tied` is a parameter of shape [classes, width] to use as weight, or CAR_NONE. -> [1] */
+/* A linear layer without bias and its cross-entropy in one operation, which computes the logits one chunk of rows at
+ * a time. `tied` is a parameter of shape [classes, width] to use as the weight, or CAR_NONE. -> [1] */
 int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, int classes, int tied, double smoothing);
 
-/* Replaces the initial distribution of a parameter; the defaults are PyTorch's for the operation. */
+/* Replaces the initial distribution of a parameter. The defaults are PyTorch's. */
 void car_graph_set_init(car_graph *graph, const char *param_name, car_init init);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Of a graph that is NULL, or an id that it does not have: 0, NULL or CAR_NONE. */
+/* For a NULL graph, or an id that does not exist, these return 0, NULL or CAR_NONE. */
 car_context *car_graph_context(const car_graph *graph);
 car_precision car_graph_precision(const car_graph *graph);
 int car_graph_op_count(const car_graph *graph);
@@ -287,39 +297,41 @@ int car_graph_tensor_count(const car_graph *graph);
 int car_graph_param_count(const car_graph *graph);
 int car_graph_use_count(const car_graph *graph);
 int car_graph_grad_buffer_count(const car_graph *graph);
+/* Descriptions, owned by the graph. */
 const car_op *car_graph_op(const car_graph *graph, int op);
 const car_tensor *car_graph_tensor(const car_graph *graph, int tensor);
 const car_param *car_graph_param(const car_graph *graph, int param);
 const car_grad_buffer *car_graph_grad_buffer(const car_graph *graph, int buffer);
-int car_graph_use_param(const car_graph *graph, int use);            /* the parameter that a use refers to */
+int car_graph_use_param(const car_graph *graph, int use);            /* the parameter of a use */
 int car_graph_find_param(const car_graph *graph, const char *name);  /* CAR_NONE if absent */
 int car_graph_find_tensor(const car_graph *graph, const char *name); /* CAR_NONE if absent */
 int car_graph_loss(const car_graph *graph);                          /* tensor id */
-/* Tensor id: what the loss is taken of; CAR_NONE if that is never there as a whole, or a stage of one's own. */
+/* Tensor id of the logits; CAR_NONE if they never exist as a whole, or the loss is a user-defined stage's. */
 int car_graph_logits(const car_graph *graph);
-int car_graph_head(const car_graph *graph);        /* the operation that makes the logits; CAR_NONE: there is none */
-int64_t car_graph_classes(const car_graph *graph); /* that the loss chooses from; 0 for a stage of one's own */
+int car_graph_head(const car_graph *graph);        /* operation that makes the logits, or CAR_NONE */
+int64_t car_graph_classes(const car_graph *graph); /* of the loss; 0 for a user-defined stage */
 
 int64_t car_shape_elements(car_shape shape);
 size_t car_dtype_bytes(car_dtype dtype);
-size_t car_dtype_size(car_dtype dtype, int64_t elements); /* of so many elements; bf16: as a multiple of 4 */
-/* Row-major. Parameters of doubles are filled up to a multiple of 64, so that they are aligned wherever they lie. */
+/* Bytes of `elements` elements; for bf16 rounded up to a multiple of 4. */
+size_t car_dtype_size(car_dtype dtype, int64_t elements);
+/* Bytes in row-major layout. Parameters of doubles are padded to a multiple of 64, so that they are always aligned. */
 size_t car_param_bytes(const car_param *param);
-size_t car_param_copy_bytes(const car_param *param); /* of what forwards and backwards read */
+size_t car_param_copy_bytes(const car_param *param); /* of the copy that forwards and backwards read */
 
-/* Tensors that a cut before operation `cut` separates from a use in forward: produced (or fed) below
- * it, read at or above it. Inputs of the graph do not count: they are fed where they are used.
- * Writes at most `capacity` ids, returns how many there are. */
+/* The tensors that cross a cut before operation `cut` in forward: produced before it and read at or after it. Inputs
+ * of the graph do not count, as they are fed where they are used. Writes at most `capacity` ids and returns how many
+ * there are. */
 int car_graph_crossing(const car_graph *graph, int cut, int *tensors, int capacity);
 
-/* Bytes that the forward of operations begin..end-1 leaves held for backward, each tensor counted
- * where it is produced (inputs of the graph: where first used). */
+/* Bytes that the forward of operations begin..end-1 leaves held for backward. A tensor counts where it is produced;
+ * an input of the graph counts where it is first used. */
 size_t car_graph_held_bytes(const car_graph *graph, int begin, int end);
 
-/* Sums over the graph. */
+/* Totals over the graph. */
 double car_graph_flops(const car_graph *graph, bool backward);
-size_t car_graph_param_bytes(const car_graph *graph); /* as floats, each parameter once, statistics included */
-size_t car_graph_copy_bytes(const car_graph *graph);  /* the same as they are read */
+size_t car_graph_param_bytes(const car_graph *graph); /* as floats, each parameter once, with statistics */
+size_t car_graph_copy_bytes(const car_graph *graph);  /* the same for the copies that forwards and backwards read */
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* A profile: what the operations of a model cost on this machine, measured. */
+/* A profile: the measured cost of a model's operations on this machine. */
 #ifndef CAROUSEL_PROFILE_H
 #define CAROUSEL_PROFILE_H
 
@@ -13,9 +13,9 @@ extern "C" {
 /* Called by the measuring thread before each round. */
 typedef void (*car_profile_function)(void *user, int round, int rounds);
 
-/* Seconds of every forward and backward: each operation alone, several rounds, the median of them; by one thread, with weights
- * and inputs of its own. `program` may be NULL for the defaults, and so may `progress`. *out is to be released with
- * car_costs_release, and saved with car_costs_save. */
+/* Measures the seconds of each forward and backward: each operation alone, on one thread, the median of several
+ * rounds. It uses weights and inputs of its own. `program` and `progress` may be NULL. Release *out with
+ * car_costs_release; save it with car_costs_save. */
 car_status car_costs_measure(const car_graph *graph, const car_program_config *program, car_profile_function progress,
                              void *user, car_costs *out);
 

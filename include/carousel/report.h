@@ -1,4 +1,4 @@
-/* Reports: what is known of plans and runs, as figures and pages. */
+/* Reports about plans and runs: figures, pages and traces. */
 #ifndef CAROUSEL_REPORT_H
 #define CAROUSEL_REPORT_H
 
@@ -10,40 +10,41 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* A figure as SVG: data parallelism on the left, the plan's cyclic rule on the right; above, who computes what in
- * which slot; below, the activation bytes of every worker and their sum over the same two steps, from the partition's
- * curve with workers aligned (dp) and evenly spaced (the cycle). `title` is what the figure says it is of.
+/* Draws a figure as SVG: data parallelism on the left, the plan's cyclic rule on the right. Above: who computes what
+ * in which slot. Below: the activation bytes of each worker and their sum over the same two steps, from the
+ * partition's curve, with workers aligned (dp) and evenly spaced (the cycle). `title` names the model in the figure.
  *
- * CAR_ERROR_ARGUMENT if the rule is not cyclic, or if there are more than 32 workers or 128 stages, which nobody
- * could read. To be released with car_plan_release_text. */
+ * CAR_ERROR_ARGUMENT if the rule is not cyclic, or if there are more than 32 workers or 128 stages, which would be
+ * unreadable. Release *out with car_plan_release_text. */
 car_status car_report_plan_svg(const car_plan *plan, const char *title, char **out);
 
-/* A page about runs, beside one another: their curves, memory over time, executed schedule, traffic, partition and
- * summaries, out of the directories that `carousel train --out` wrote. One HTML file that needs nothing else; it
- * replaces `path` when it is whole. `title` may be NULL: the names of the runs.
+/* Writes an HTML page that compares runs: curves, memory over time, executed schedule, traffic, partition and
+ * summaries. It reads the directories that `carousel train --out` wrote. The page is one self-contained file and
+ * replaces `path` only when complete. `title` may be NULL for the names of the runs.
  *
- * Files that a directory lacks are left out, with a note in the page and a warning in the log. CAR_ERROR_FORMAT with
- * the place if a file is malformed, CAR_ERROR_ARGUMENT if a directory holds no run at all, CAR_ERROR_IO if something
- * cannot be read or written. */
+ * Files missing from a directory are left out, with a remark in the page and a warning in the log. CAR_ERROR_FORMAT,
+ * with the position, if a file is malformed; CAR_ERROR_ARGUMENT if a directory contains no run; CAR_ERROR_IO if
+ * something cannot be read or written. */
 car_status car_report_page(car_context *context, const char *const *directories, int count, const char *title,
                            const char *path);
 
-/* The same for runs that go on: the page loads itself again every `seconds`, to show what has been written since,
- * unless its reader has zoomed or paused it. 0: it does not. */
+/* The same for runs in progress: the page reloads itself every `seconds`, unless its reader has zoomed or paused it.
+ * 0: never. */
 car_status car_report_live_page(car_context *context, const char *const *directories, int count, const char *title,
                                 double seconds, const char *path);
 
-/* What a run did, in Chrome's trace format, which Perfetto opens: a row for each thread and for each worker, counters
- * of memory by category and of messages in flight. The recorder is one that noted the categories, and over ranks has
- * gathered all records; the plan is the run's. The file appears when it is whole. */
+/* Writes what a run did in Chrome's trace format, for Perfetto: a row for each thread and each worker, counters for
+ * memory by category and for messages in flight. The recorder must have recorded categories and, over ranks,
+ * gathered all records; `plan` is the run's. The file appears only when complete. */
 car_status car_report_trace(const car_recorder *recorder, const car_plan *plan, const char *path);
 
-/* The same in the form that `carousel report` draws: tasks, what every worker held, messages, the partition. At most
- * `steps` of the steps that were recorded. */
+/* Settings of car_report_timeline. At most `steps` of the recorded steps are written. */
 typedef struct car_timeline_config {
     const char *model;
     int steps;
 } car_timeline_config;
+/* The same as car_report_trace in the form that `carousel report` reads: tasks, what each worker held, messages, the
+ * partition. */
 car_status car_report_timeline(const car_recorder *recorder, const car_plan *plan, const car_timeline_config *config,
                                const char *path);
 

@@ -1,7 +1,7 @@
-/* What every fallible function of Carousel returns.
+/* The status that every function that can fail returns.
  *
- * The code says what kind of failure it was; the particulars (which tensor, which sizes, what to do)
- * travel as a message in the car_context, see context.h. */
+ * The code is the kind of failure. The details (which tensor, which sizes, what to do) are in the message of the
+ * car_context, see context.h. */
 #ifndef CAROUSEL_STATUS_H
 #define CAROUSEL_STATUS_H
 
@@ -10,7 +10,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* One list for codes and texts, so that they cannot drift apart. */
+/* One list for codes and texts, so that they stay in step. */
 #define CAR_STATUS_LIST(X)                                             \
     X(CAR_OK, "ok")                                                    \
     X(CAR_ERROR_ARGUMENT, "invalid argument")                          \
@@ -32,7 +32,7 @@ typedef enum car_status {
 #undef CAR_STATUS_ENUM
 } car_status;
 
-/* The code in words; never NULL, also for a value outside the list. */
+/* The code in words; never NULL, even for an invalid code. */
 const char *car_status_text(car_status status);
 
 #pragma GCC visibility pop

@@ -1,7 +1,7 @@
-/* The transport: what carries the messages of a run between ranks.
+/* The transport: carries the messages of a run between ranks.
  *
- * A rank is a process that mpirun started, or a group of threads of one process. Nothing of MPI shows here, and
- * outside of mpirun nothing of it is touched. A library that was built without MPI has these functions too: opening
+ * A rank is a process that mpirun started, or a group of threads of one process. This header does not expose MPI,
+ * and without mpirun MPI is never initialised. A library built without MPI has the same functions, but opening
  * fails. */
 #ifndef CAROUSEL_TRANSPORT_H
 #define CAROUSEL_TRANSPORT_H
@@ -18,48 +18,49 @@ extern "C" {
 
 typedef struct car_transport car_transport;
 
-/* Whether a launcher of MPI (mpirun, mpiexec, srun) started this process, by what it leaves in the environment. */
+/* Whether an MPI launcher (mpirun, mpiexec, srun) started this process, judging by the environment. */
 bool car_transport_is_launched(void);
 
-/* How many processes the launcher says that it started, and the variable that says so (NULL: none does). That MPI
- * finds as many is not certain: it may be another launcher than MPI's own. */
+/* The number of processes that the launcher says it started, and the environment variable that says so (NULL: none).
+ * MPI may find a different number if the launcher is not its own. */
 int64_t car_transport_launched_processes(const char **variable);
 
-/* Joins the other ranks; every rank must do it. CAR_ERROR_UNSUPPORTED without MPI. A process may do it again, also while
- * another transport is open: all ranks open, use and close them in the same order, from one thread at a time. MPI itself
- * is left when the process exits, if all transports were closed. A program that has called MPI_Init_thread with
- * MPI_THREAD_SERIALIZED leaves it itself. */
+/* Joins the other ranks; all ranks must call it. CAR_ERROR_UNSUPPORTED without MPI. A process may open several
+ * transports, one after the other or at once: all ranks open, use and close them in the same order, from one thread
+ * at a time. MPI is finalised when the process exits, if all transports are closed. A program that called
+ * MPI_Init_thread itself (with MPI_THREAD_SERIALIZED) also finalises MPI itself. */
 car_status car_transport_open(car_context *context, car_transport **out);
-/* Leaves them; every rank must do it, and waits for the others to. */
+/* Leaves the others. All ranks must call it; it waits for them. */
 void car_transport_close(car_transport *transport);
-/* Ends all ranks of the job, this one included, without waiting for anybody. Does not return, except in one process,
- * where the others fail with their next call. */
+/* Ends all ranks of the job, including this one, without waiting. Does not return, except with ranks in one process:
+ * there the other ranks fail in their next call. */
 void car_transport_abort(car_transport *transport, int code);
 
-/* Ranks in one process, each a group of threads: a hub, and a transport for each rank. */
+/* Ranks in one process, each a group of threads: a hub connects one transport per rank. */
 typedef struct car_hub car_hub;
+/* Creates a hub for `ranks` ranks. */
 car_status car_hub_create(car_context *context, int ranks, car_hub **out);
-void car_hub_destroy(car_hub *hub); /* after all transports were closed */
-/* The transport of one rank, with a context of the rank's own. Waits until all ranks have joined, so each does it from
- * a thread of its own. */
+void car_hub_destroy(car_hub *hub); /* after all transports are closed */
+/* Makes the transport of one rank, with a context of its own. Waits until all ranks have joined, so call it from a
+ * separate thread for each rank. */
 car_status car_hub_join(car_hub *hub, car_context *context, int rank, car_transport **out);
-/* Makes whoever waits for another rank fail soon: one of them will not come. From any thread. */
+/* Makes all ranks that wait for another rank fail soon, because one will not come. Any thread may call it. */
 void car_hub_give_up(car_hub *hub);
 
-int car_transport_rank(const car_transport *transport);
-int car_transport_size(const car_transport *transport);
+int car_transport_rank(const car_transport *transport);       /* this process's number, from 0 */
+int car_transport_size(const car_transport *transport);       /* number of ranks */
 int car_transport_local_size(const car_transport *transport); /* ranks on this machine */
 int car_transport_machines(const car_transport *transport);
-int car_transport_machine(const car_transport *transport, int rank); /* of a rank; they are numbered by their lowest */
-const char *car_transport_name(const car_transport *transport);      /* of the library, with its version */
+/* The machine of a rank. Machines are numbered in the order of their lowest rank. */
+int car_transport_machine(const car_transport *transport, int rank);
+const char *car_transport_name(const car_transport *transport); /* of the MPI library, with its version */
 
-/* Between runs, called by all ranks. `out` gets size() pieces of `bytes` bytes, in order of ranks; or `data` becomes
- * that of rank `from`. */
+/* Between runs, called by all ranks: `out` receives size() blocks of `bytes` bytes, in the order of ranks. */
 car_status car_transport_all_gather(car_transport *transport, const void *in, size_t bytes, void *out);
+/* Between runs, called by all ranks: copies `data` from rank `from` to all. */
 car_status car_transport_broadcast(car_transport *transport, int from, void *data, size_t bytes);
-/* Numbers the ranks anew: machine after machine, or in turn over the machines. The first stays the first. All ranks
- * call it, before any car_rank is created. Other numbers than the launcher's are only given where that makes a
- * difference. */
+/* Renumbers the ranks: machine after machine or, with `in_turn`, round-robin over the machines. Rank 0 stays rank 0.
+ * All ranks call it before any car_rank is created. Numbers change only where it makes a difference. */
 car_status car_transport_renumber(car_transport *transport, bool in_turn);
 
 #pragma GCC visibility pop

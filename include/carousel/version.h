@@ -1,4 +1,4 @@
-/* Which Carousel this is. The build reads its version from here. */
+/* The version of Carousel. The build reads it from here. */
 #ifndef CAROUSEL_VERSION_H
 #define CAROUSEL_VERSION_H
 
@@ -13,7 +13,7 @@ extern "C" {
 /* The version of these headers as text, "MAJOR.MINOR.PATCH". */
 #define CAR_VERSION "0.1.0"
 
-/* That of the library in use. Before 1.0 another minor version may have another interface. */
+/* The version of the library in use. Before 1.0, minor versions may have incompatible interfaces. */
 const char *car_version(void);
 
 #pragma GCC visibility pop

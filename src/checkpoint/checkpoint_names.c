@@ -1,4 +1,4 @@
-/* The names of checkpoints and of what is in them. */
+/* The names of checkpoints and of their parts. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ car_status car_checkpoint_join(car_context *context, const char *directory, cons
     return car_text_finish(&text, out);
 }
 
-/* The step in a name, -1 if it is none: only the one spelling counts. */
+/* The step in a name, or -1. Only the exact spelling that we write counts. */
 static int64_t step_of(const char *name) {
     if (strncmp(name, "step-", 5) != 0) {
         return -1;

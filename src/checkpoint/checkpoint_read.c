@@ -1,4 +1,4 @@
-/* Opening a checkpoint, which proves it whole, and filling a snapshot from it. */
+/* Opens a checkpoint, which proves it complete, and fills a snapshot from it. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@ struct car_checkpoint {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* A checkpoint looked at: its manifest agrees with its files and with its own name. */
+/* Checks a checkpoint: its manifest must match its files and its name. */
 static car_status look_at(car_context *context, const char *directory, int64_t step, car_manifest *manifest, char **run,
                           car_manifest_reason *why) {
     char *path = NULL;
@@ -37,7 +37,7 @@ done:
     return status;
 }
 
-/* The newest sound one before `step`, -1 if there is none. */
+/* The newest valid checkpoint before `step`, or -1. */
 static int64_t find_sound(car_context *context, const car_checkpoint_list *list, const char *directory, int64_t step) {
     for (int i = list->count - 1; i >= 0; i--) {
         car_manifest manifest;
@@ -49,7 +49,7 @@ static int64_t find_sound(car_context *context, const car_checkpoint_list *list,
     return -1;
 }
 
-/* The failure of opening `step`, with a way out of it. */
+/* Fails to open `step`, and advises what to do. */
 static car_status refuse(car_context *context, const char *directory, int64_t step, car_status status,
                          const car_manifest_reason *why) {
     car_checkpoint_list list = {0};
@@ -69,7 +69,7 @@ done:
     return car_context_fail(context, status, "%s/%s cannot be used: %s; %s", directory, name.text, why->text, advice);
 }
 
-/* There is no such directory: which are there? */
+/* There is no checkpoint of this step: list those that exist. */
 static car_status fail_absent(car_context *context, const char *directory, int64_t step) {
     car_checkpoint_list list = {0};
     car_text text = {.context = context};
@@ -154,7 +154,7 @@ const char *car_checkpoint_weights_path(const car_checkpoint *checkpoint) {
 
 /* ---- filling a snapshot --------------------------------------------------------------------------- */
 
-/* A part of a parameter in the files; NULL if the checkpoint has not got it. */
+/* A part of a parameter in the files, or NULL if the checkpoint lacks it. */
 static const car_safetensors_tensor *find_part(const car_checkpoint *checkpoint, const car_snapshot *snapshot,
                                                car_snapshot_part part, const char *param,
                                                const car_safetensors **file) {
@@ -164,7 +164,7 @@ static const car_safetensors_tensor *find_part(const car_checkpoint *checkpoint,
     return length < (int)sizeof name ? car_safetensors_find(*file, name) : NULL;
 }
 
-/* Weights that are not the model's are an error; the first that differs is named. */
+/* Fails if the weights are not the model's, and names the first difference. */
 static car_status check_model(const car_checkpoint *checkpoint, const car_graph *graph) {
     const car_safetensors *weights = checkpoint->files[CAR_CHECKPOINT_WEIGHTS];
     const char *path = checkpoint->paths[CAR_CHECKPOINT_WEIGHTS];
@@ -199,7 +199,7 @@ static car_status check_model(const car_checkpoint *checkpoint, const car_graph 
     return CAR_OK;
 }
 
-/* One part of a parameter, or what stands for it. */
+/* Reads one part of a parameter, or substitutes it. */
 static car_status read_part(const car_checkpoint *checkpoint, car_snapshot *snapshot, car_snapshot_part part, int param,
                             void *values, bool *exact) {
     const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
@@ -226,7 +226,7 @@ done:
     return status;
 }
 
-/* Whether the files have every state of the optimizer that the snapshot wants. */
+/* Whether the files contain every optimizer state that the snapshot wants. */
 static bool has_states(const car_checkpoint *checkpoint, const car_snapshot *snapshot) {
     const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
     const car_safetensors *file = NULL;

@@ -1,4 +1,4 @@
-/* Writing a checkpoint: all of it under another name, flushed, and only then renamed. */
+/* Writes a checkpoint: everything goes to a temporary folder, which is flushed and then renamed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 /* ---- the files ------------------------------------------------------------------------------- */
 
-/* What one file holds: some parts of a snapshot, one behind the other. */
+/* The parts of a snapshot that one file holds, in order. */
 typedef struct part_range {
     car_snapshot_part first, end;
 } part_range;
@@ -33,7 +33,7 @@ typedef struct item {
 
 typedef struct item_list {
     item *items;
-    char **names; /* with their prefixes */
+    char **names; /* including prefixes */
     car_safetensors_entry *entries;
     int count, capacity;
 } item_list;
@@ -96,7 +96,7 @@ done:
     return status;
 }
 
-/* All files of the checkpoint, in a directory that is there. */
+/* Writes all files of the checkpoint to an existing directory. */
 static car_status write_files(car_context *context, const car_snapshot *snapshot, const car_card *card, const char *run,
                               const char *directory) {
     const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
@@ -123,14 +123,14 @@ done:
 
 /* ---- the directory --------------------------------------------------------------------------- */
 
-/* Gives a finished directory its name. If there is one of that name, as after going back to an earlier step, the two
- * change names, so that there is always one; the old one is then removed as what is left under the temporary name. */
+/* Renames a finished directory. If one of that name exists, as after going back to an earlier step, the two swap
+ * names, so that one always exists. The caller then removes the old one, which has the temporary name. */
 static car_status put_in_place(car_context *context, const char *temporary, const char *path) {
     bool placed = rename(temporary, path) == 0;
     if (!placed && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)) {
         placed = renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) == 0;
         if (!placed && (errno == EINVAL || errno == ENOSYS)) {
-            /* Not every file system can exchange names: without it there is a moment with none. */
+            /* Some file systems cannot swap names. Then for a moment there is none. */
             placed = car_folder_remove(path) && rename(temporary, path) == 0;
         }
     }
@@ -139,7 +139,7 @@ static car_status put_in_place(car_context *context, const char *temporary, cons
                                      strerror(errno));
 }
 
-/* Out of sight first, so that a half removed one is never taken for one. */
+/* Renames it first, so that a half-removed checkpoint is never mistaken for a complete one. */
 static void remove_checkpoint(car_context *context, const char *directory, int64_t step) {
     car_checkpoint_name name = car_checkpoint_name_of(step);
     char *path = NULL, *temporary = NULL;
@@ -155,8 +155,8 @@ done:
     car_context_release_text(context, path);
 }
 
-/* The newest `keep` up to this step stay. Later ones, of a run that went further before it was taken up again from an
- * earlier step, are not ours to remove. */
+/* Keeps the newest `keep` up to this step. Later ones come from a run that went further before it was resumed from
+ * an earlier step; they are not ours to remove. */
 static car_status prune(car_context *context, const car_checkpoint_config *config, int64_t step) {
     car_checkpoint_list list;
     car_status status = CAR_OK;

@@ -1,7 +1,7 @@
-/* run.json: what a checkpoint is, what its files must be like, and the caller's own JSON.
+/* run.json: describes a checkpoint, its files, and the caller's own JSON.
  *
- * Its last lines are the caller's object, letter by letter, and the SHA-256 of everything before the digest itself. So
- * the file is ordinary JSON, no byte of it can change unnoticed, and the caller's numbers are not printed anew. */
+ * It ends with the caller's object, verbatim, and the SHA-256 of everything before that digest. So the file is
+ * ordinary JSON, any change is detected, and the caller's numbers are not reformatted. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ car_status car_manifest_check_run(car_context *context, const char *run) {
     return CAR_OK;
 }
 
-/* To the bit, which a decimal would only be with care. */
+/* The bits of a double, since decimals would need care to be exact. */
 static uint64_t bits_of(double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -113,7 +113,7 @@ static car_status open_file(const char *path, const char *name, car_manifest_rea
     return CAR_OK;
 }
 
-/* Up to `bytes` bytes; fewer only at the end of the file, -1 on an error. */
+/* Reads up to `bytes` bytes: fewer only at the end of the file, -1 on an error. */
 static ssize_t read_bytes(int descriptor, char *to, size_t bytes) {
     size_t done = 0;
     while (done < bytes) {
@@ -126,7 +126,7 @@ static ssize_t read_bytes(int descriptor, char *to, size_t bytes) {
     return (ssize_t)done;
 }
 
-/* The whole of run.json, with a zero character behind it; `bytes` are to be given back, and one more. */
+/* Reads all of run.json and adds a terminating zero. The caller releases *bytes + 1 bytes. */
 static car_status read_run_file(car_context *context, const char *path, car_manifest_reason *why, char **text,
                                 size_t *bytes) {
     int descriptor = -1;
@@ -150,7 +150,7 @@ done:
     return status;
 }
 
-/* Checks the text's own digest and finds the caller's part: from *run on, *run_bytes long. */
+/* Checks the text's own digest and finds the caller's part: *run_bytes bytes at *run. */
 static car_status check_text(const char *text, size_t bytes, car_manifest_reason *why, const char **run,
                              size_t *run_bytes) {
     size_t digest_bytes = CAR_SHA256_TEXT - 1, tail = digest_bytes + strlen(ending);
@@ -176,7 +176,7 @@ static car_status check_text(const char *text, size_t bytes, car_manifest_reason
     return CAR_OK;
 }
 
-/* A count out of JSON. */
+/* Reads a non-negative integer from JSON. */
 static bool read_count(const cJSON *object, const char *name, int64_t *out) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= (double)car_checkpoint_max_step) ||

@@ -18,10 +18,10 @@ static const char prefix[] = "carousel.";
 struct car_card {
     car_context *context;
     cJSON *texts; /* an object of texts */
-    cJSON *lists; /* an object of arrays of texts; a key is in one of the two, or of a card that was read in both */
+    cJSON *lists; /* an object of arrays of texts; a key is in one of the two, or in both if the card was read */
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and reading -------------------------------------------------------------------- */
 
 static car_status fail_memory(car_context *context) {
     return car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for the card of a weights file");
@@ -51,7 +51,7 @@ void car_card_destroy(car_card *card) {
     }
 }
 
-/* The value as a list, NULL if it is none. */
+/* Parses a value as a list of texts; NULL if it is not one. */
 static cJSON *parse_list(const char *value) {
     cJSON *list = value[0] == '[' ? cJSON_ParseWithOpts(value, NULL, true) : NULL;
     const cJSON *item = NULL;
@@ -121,7 +121,7 @@ const char *car_card_get(const car_card *card, const char *key) {
 
 car_status car_card_add_to_list(car_card *card, const char *key, const char *text) {
     cJSON *list = cJSON_GetObjectItemCaseSensitive(card->lists, key);
-    cJSON_DeleteItemFromObjectCaseSensitive(card->texts, key); /* what it was read from */
+    cJSON_DeleteItemFromObjectCaseSensitive(card->texts, key); /* the text that the list was read from */
     list = list != NULL ? list : cJSON_AddArrayToObject(card->lists, key);
     cJSON *item = cJSON_CreateString(text != NULL ? text : "");
     if (list == NULL || !cJSON_AddItemToArray(list, item)) {
@@ -197,9 +197,9 @@ void car_card_release_pairs(car_context *context, car_card_pairs *pairs) {
     car_context_release(context, pairs->texts, pairs->texts ? (size_t)pairs->capacity : 0, sizeof *pairs->texts);
 }
 
-/* ---- what is on it --------------------------------------------------------------------------- */
+/* ---- model and recipe ------------------------------------------------------------------------ */
 
-/* The numbers of a model's configuration that its weights depend on. */
+/* The model settings that its weights depend on. */
 static const struct {
     const char *key;
     size_t offset;
@@ -229,7 +229,7 @@ const char *car_card_model(const car_card *card, car_model_config *config) {
         const char *text = car_card_get(card, settings[s].key);
         int *value = (int *)((char *)config + settings[s].offset);
         long number = text != NULL ? strtol(text, NULL, 10) : 0;
-        /* A number that no model can have is refused where the model is built. */
+        /* Building the model rejects values that are impossible for it. */
         *value = *value == 0 && number >= -1 && number <= 1 << 30 ? (int)number : *value;
     }
     return car_card_get(card, "model");

@@ -66,7 +66,8 @@ void car_params_digest(const car_graph *graph, char text[CAR_SHA256_TEXT]) {
         if (param->dtype == CAR_F64) {
             car_sha256_add(&sha, "F64", 3);
         }
-        car_sha256_add(&sha, shape.text, strlen(shape.text) + 1); /* with its end, which tells one from the next */
+        /* Including the zero, which separates it from the next. */
+        car_sha256_add(&sha, shape.text, strlen(shape.text) + 1);
     }
     car_sha256_end(&sha, text);
 }

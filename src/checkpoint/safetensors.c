@@ -4,9 +4,8 @@
  *   n bytes   JSON: {"NAME": {"dtype": "F32", "shape": [2,3], "data_offsets": [begin, end]}, ...}
  *   the rest  data; offsets count from here
  *
- * Files come from anywhere, so nothing in them is believed: every size is checked against the file
- * before it is used, and the data of the tensors must cover the rest of the file exactly, without
- * gaps and overlaps, as the format demands. */
+ * Files come from anywhere and are not trusted: each size is checked against the file before it is used. As the
+ * format demands, the data of the tensors must cover the rest of the file exactly, without gaps or overlaps. */
 #include "carousel/safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -21,19 +20,19 @@
 #include "checkpoint/safetensors_internal.h"
 
 enum { LENGTH_BYTES = 8 };
-static const uint64_t max_header = 100000000; /* the format's own limit; it bounds the parsed tree too */
-static const double max_integer = 0x1p53;     /* JSON's numbers are doubles: beyond this they are not exact */
+static const uint64_t max_header = 100000000; /* the format's own limit, which also bounds the parsed tree */
+static const double max_integer = 0x1p53;     /* JSON's numbers are doubles: larger integers are not exact */
 
 struct car_safetensors {
     car_context *context;
     car_mapped map;
     cJSON *header;    /* owns all names */
     cJSON *metadata;  /* inside header, or NULL */
-    const char *data; /* what offsets count from */
+    const char *data; /* where offsets start */
     size_t data_bytes;
-    int count, capacity;                    /* tensors, and room for them */
+    int count, capacity;                    /* tensors, and capacity of the arrays */
     car_safetensors_tensor *tensors;        /* in the order of their data */
-    const car_safetensors_tensor **by_name; /* sorted, for finding */
+    const car_safetensors_tensor **by_name; /* sorted, for searching */
 };
 
 static const struct {
@@ -60,7 +59,7 @@ static car_status map_file(car_safetensors *file, const char *path) {
     return status;
 }
 
-/* A zero character would cut names short without a trace. */
+/* A zero character would silently shorten names. */
 static bool has_zero_character(const char *text, size_t length) {
     const char *end = text + length;
     if (memchr(text, 0, length) != NULL) {
@@ -109,7 +108,7 @@ static car_status parse_header(car_safetensors *file, const char *path) {
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* A non-negative integer out of JSON. */
+/* Reads a non-negative integer from JSON. */
 static bool read_integer(const cJSON *item, int64_t *out) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= max_integer) ||
         item->valuedouble != floor(item->valuedouble)) {
@@ -135,7 +134,7 @@ static car_status read_dtype(car_context *context, const char *path, const cJSON
                             tensor->name, dtype->valuestring);
 }
 
-/* The shape, and from it elements and bytes, without overflow: all products stay below max_integer. */
+/* Reads the shape and computes elements and bytes. Nothing can overflow, as all products stay below max_integer. */
 static car_status read_shape(car_context *context, const char *path, const cJSON *item,
                              car_safetensors_tensor *tensor) {
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(item, "shape"), *side = NULL;
@@ -191,7 +190,7 @@ static car_status read_offsets(const car_safetensors *file, const char *path, co
 
 /* ---- all tensors ----------------------------------------------------------------------------- */
 
-/* Empty tensors come before the one that starts at the same place; names make the order total. */
+/* An empty tensor comes before one that starts at the same offset; ties are broken by name. */
 static int compare_places(const void *a, const void *b) {
     const car_safetensors_tensor *left = a, *right = b;
     const char *left_data = left->data, *right_data = right->data;
@@ -245,7 +244,7 @@ static car_status read_metadata(car_safetensors *file, const char *path, cJSON *
 static car_status read_tensors(car_safetensors *file, const char *path) {
     car_status status = CAR_OK;
     cJSON *item = NULL;
-    file->capacity = cJSON_GetArraySize(file->header) + 1; /* never zero, so there is always something to sort */
+    file->capacity = cJSON_GetArraySize(file->header) + 1; /* at least one, so that there is an array to sort */
     CAR_TRY(car_context_allocate(file->context, (size_t)file->capacity, sizeof *file->tensors, &file->tensors));
     CAR_TRY(car_context_allocate(file->context, (size_t)file->capacity, sizeof(void *), &file->by_name));
     cJSON_ArrayForEach(item, file->header) {

@@ -1,10 +1,10 @@
-/* Tensors of half precision as floats. */
+/* Converts half-precision tensors to floats. */
 #include <string.h>
 
 #include "base/base.h"
 #include "checkpoint/safetensors_internal.h"
 
-/* IEEE 754's binary16: 1 bit of sign, 5 of exponent, 10 of fraction. */
+/* IEEE 754 binary16: 1 sign bit, 5 exponent bits, 10 fraction bits. */
 static uint32_t widen_f16(uint16_t half) {
     enum { FRACTION = 10, WIDER = 23 - FRACTION, TOP = 31, SHIFT_OF_BIAS = 127 - 15 };
     uint32_t sign = (uint32_t)(half >> 15) << 31, exponent = half >> FRACTION & TOP, fraction = half & 0x3ffu;
@@ -17,7 +17,7 @@ static uint32_t widen_f16(uint16_t half) {
     if (fraction == 0) {
         return sign;
     }
-    /* Below the normal ones of half precision, but normal among floats: the highest bit becomes the implied one. */
+    /* Subnormal in half precision, but normal as a float: the highest bit becomes the implied one. */
     int places = 0;
     while (!(fraction << places & 0x400u)) {
         places++;
@@ -29,8 +29,8 @@ static uint32_t widen_bf16(uint16_t half) {
     return (uint32_t)half << 16;
 }
 
-/* The elements are read to the second half of the floats' place and widened from the front: a float never reaches an
- * element that is still to come. */
+/* Reads the elements into the second half of the output and widens them from the front: writing a float never
+ * overwrites an element that is still needed. */
 static car_status copy_halves(const car_safetensors *file, const car_safetensors_tensor *tensor,
                               uint32_t (*widen)(uint16_t), float *to) {
     const char *halves = (const char *)to + tensor->bytes;

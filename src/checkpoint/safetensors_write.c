@@ -1,6 +1,6 @@
-/* The writer of safetensors files: see safetensors.c for the format.
+/* The writer of safetensors files; safetensors.c describes the format.
  *
- * Offsets are known from the shapes, so the header goes first and the data follow as they come. */
+ * Shapes determine all offsets, so the header is written first, and data follow as they arrive. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -9,16 +9,16 @@
 #include "base/output.h"
 #include "carousel/safetensors.h"
 
-/* The header is padded with spaces to this, as the reference implementation does, so that data are aligned. */
+/* The header is padded with spaces to this, as in the reference implementation, to align the data. */
 enum { LENGTH_BYTES = 8, ALIGNMENT = 8 };
-static const int64_t max_elements = 1LL << 50; /* in all; keeps offsets exact in JSON's doubles */
+static const int64_t max_elements = 1LL << 50; /* in total; keeps offsets exact as JSON's doubles */
 
 struct car_safetensors_writer {
     car_context *context;
     car_output output;
     int count, added;
     int64_t *elements;            /* per tensor */
-    car_safetensors_dtype *types; /* the same, in the file */
+    car_safetensors_dtype *types; /* per tensor, as stored in the file */
 };
 
 /* ---- the header ------------------------------------------------------------------------------ */
@@ -47,7 +47,7 @@ static car_status check_entry(car_context *context, const char *path, const car_
     return CAR_OK;
 }
 
-/* Elements of a shape, or more than max_elements if they are too many. */
+/* Elements of a shape, or more than max_elements if there are too many. */
 static int64_t count_elements(const car_safetensors_entry *entry) {
     double elements = 1;
     for (int d = 0; d < entry->rank; d++) {
@@ -67,7 +67,7 @@ static int64_t bytes_of(car_safetensors_dtype type, int64_t elements) {
     return elements * (int64_t)size;
 }
 
-/* `begin` in bytes. */
+/* Adds an entry to the header. `begin` is in bytes. */
 static bool describe(cJSON *header, const car_safetensors_entry *entry, int64_t begin, int64_t elements) {
     cJSON *item = cJSON_AddObjectToObject(header, entry->name);
     car_safetensors_dtype type = type_of(entry);
@@ -91,7 +91,7 @@ static bool describe_metadata(cJSON *header, const char *const *metadata) {
     return made;
 }
 
-/* Checks the entries, notes their sizes, and puts all of it into JSON. */
+/* Checks the entries, stores their sizes, and formats the header as JSON. */
 static car_status make_header(car_safetensors_writer *writer, const char *path, const car_safetensors_entry *entries,
                               const char *const *metadata, char **text) {
     cJSON *header = cJSON_CreateObject();

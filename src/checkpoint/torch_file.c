@@ -1,7 +1,7 @@
-/* Recognises files of torch.save, which are given in place of safetensors files again and again.
+/* Recognises files of torch.save, which users often pass instead of safetensors files.
  *
- * Since 1.6 they are zip archives with an entry NAME/data.pkl, which comes first; before, several pickles, the first of
- * which is a magic number. A pickle is a program, so we do not read it: we say how to convert it. */
+ * Since 1.6 they are zip archives whose first entry is NAME/data.pkl. Before, they were several pickles, the first
+ * of which is a magic number. A pickle is a program, so we do not read it, but say how to convert it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static bool is_archive(const unsigned char *bytes, size_t size) {
     return length <= size - ZIP_NAME && length >= tail && memcmp(bytes + ZIP_NAME + length - tail, wanted, tail) == 0;
 }
 
-/* The long integer 0x1950a86a20f9469cfc6c, pickled by protocol 2. */
+/* The long integer 0x1950a86a20f9469cfc6c, pickled with protocol 2. */
 static bool is_old_pickle(const unsigned char *bytes, size_t size) {
     static const unsigned char magic[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
                                           0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
@@ -30,7 +30,7 @@ bool car_torch_file_recognize(const void *bytes, size_t size) {
     return is_archive(bytes, size) || is_old_pickle(bytes, size);
 }
 
-/* `path` as it stands between double quotes in Python; a path that has no room is cut. */
+/* Escapes `path` for a Python string in double quotes; cuts it if it is too long. */
 static void quote(const char *path, size_t length, char *text, size_t capacity) {
     size_t used = 0;
     for (size_t i = 0; i < length && used + 2 < capacity; i++) {
@@ -42,7 +42,7 @@ static void quote(const char *path, size_t length, char *text, size_t capacity) 
     text[used] = '\0';
 }
 
-/* How much of a path is left without an ending that PyTorch's files have. */
+/* The length of a path without PyTorch's usual endings. */
 static size_t stem_of(const char *path) {
     static const char *const endings[] = {".pth", ".pt", ".bin", ".ckpt"};
     size_t length = strlen(path);
@@ -58,7 +58,7 @@ static size_t stem_of(const char *path) {
 car_status car_torch_file_refuse(car_context *context, const char *path) {
     char from[PATH_SHOWN], to[PATH_SHOWN];
     const char *name = strrchr(path, '/');
-    path = name && strlen(path) > PATH_SHOWN - 16 ? name + 1 : path; /* messages have an end */
+    path = name && strlen(path) > PATH_SHOWN - 16 ? name + 1 : path; /* keep the message short */
     quote(path, strlen(path), from, sizeof from);
     quote(path, stem_of(path), to, sizeof to);
     return car_context_fail(

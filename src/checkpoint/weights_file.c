@@ -1,8 +1,8 @@
 /* Weights in safetensors files, ours and PyTorch's.
  *
- * Parameters have the names and layouts of PyTorch's state dicts, so there is little to translate: a prefix that
- * Hugging Face leaves out of some files, and two names that torchvision has changed. Everything is looked at first and
- * read into one buffer before the first parameter is set, so a file that is unsound in any way changes nothing. */
+ * Parameters have the names and layouts of PyTorch's state dicts. Only a few names need translating: a prefix that
+ * Hugging Face omits in some files, and two names that torchvision has changed. Everything is checked and read into
+ * one buffer before the first parameter is set, so an invalid file changes nothing. */
 #include <stdio.h>
 #include <string.h>
 
@@ -56,7 +56,7 @@ done:
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* A line of names; those that have no room are only counted. */
+/* A line of names; those that do not fit are only counted. */
 typedef struct name_list {
     char *line;
     size_t capacity;
@@ -73,7 +73,7 @@ typedef struct loading {
     const car_safetensors_tensor **found; /* per parameter */
     int loaded;
     name_list missing, left_over, reset;
-    char shape_error[512]; /* the first that does not fit, "" if all do */
+    char shape_error[512]; /* the first mismatch, or "" */
 } loading;
 
 static void list_name(name_list *list, const char *name) {
@@ -93,7 +93,7 @@ static void end_list(name_list *list) {
     }
 }
 
-/* NAME with `part` replaced, if it is in there and the file has it so. */
+/* Finds NAME with `part` replaced by `replacement`. */
 static const car_safetensors_tensor *find_renamed(const car_safetensors *file, const char *name, const char *part,
                                                   const char *replacement) {
     char other[256];
@@ -110,8 +110,8 @@ static const car_safetensors_tensor *find_tensor(const car_safetensors *file, co
     static const struct {
         const char *ours, *theirs;
     } renamed[] = {
-        {"transformer.", ""},          /* Hugging Face's GPT2Model, without the head */
-        {".mlp.0.", ".mlp.linear_1."}, /* torchvision's vision transformers until 0.12 */
+        {"transformer.", ""},          /* Hugging Face's GPT2Model, which has no head */
+        {".mlp.0.", ".mlp.linear_1."}, /* torchvision's vision transformers up to 0.12 */
         {".mlp.3.", ".mlp.linear_2."},
     };
     const car_safetensors_tensor *tensor = car_safetensors_find(file, name);
@@ -121,7 +121,8 @@ static const car_safetensors_tensor *find_tensor(const car_safetensors *file, co
     return tensor;
 }
 
-/* The operation that makes the logits has the head's parameters, be it a classifier or a tied embedding. */
+/* Whether a parameter belongs to the head: the operation that makes the logits, with a classifier or a tied
+ * embedding. */
 static bool is_head(const car_graph *graph, int param) {
     const car_op *op = car_graph_head(graph) != CAR_NONE ? car_graph_op(graph, car_graph_head(graph)) : NULL;
     for (int q = 0; op != NULL && q < op->param_count; q++) {
@@ -148,7 +149,7 @@ static void note_shape(loading *load, int param) {
     }
 }
 
-/* Whether other operations use it, too: a tied embedding is no head that could be replaced alone. */
+/* Whether other operations use it as well: a tied embedding cannot be replaced as a head alone. */
 static bool is_tied(const car_graph *graph, int param) {
     int users = 0;
     for (int l = 0; l < car_graph_op_count(graph); l++) {
@@ -160,8 +161,8 @@ static bool is_tied(const car_graph *graph, int param) {
     return users > 1;
 }
 
-/* Finds every parameter. A head is one thing: all of it keeps its values, or none. Where it is an embedding as well, it
- * does so only if it does not fit. */
+/* Finds all parameters. A head is reset as a whole or not at all. If it is also an embedding, it is reset only if
+ * its shape differs. */
 static void match(loading *load) {
     int params = car_graph_param_count(load->graph);
     bool resets = false;
@@ -183,14 +184,14 @@ static void match(loading *load) {
     }
 }
 
-/* ---- what is left over ----------------------------------------------------------------------- */
+/* ---- tensors that the model lacks ------------------------------------------------------------ */
 
 static bool ends_with(const char *text, const char *end) {
     size_t length = strlen(text), tail = strlen(end);
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-/* What PyTorch stores and training does not need: counters, and the constant masks of older GPT-2 files. */
+/* What PyTorch stores but training does not need: counters, and the constant masks of older GPT-2 files. */
 static bool is_buffer(const char *name) {
     return ends_with(name, ".num_batches_tracked") || ends_with(name, ".attn.bias") ||
            ends_with(name, ".attn.masked_bias");
@@ -205,7 +206,7 @@ static bool is_used(const loading *load, const car_safetensors_tensor *tensor) {
     return false;
 }
 
-/* The tied head of GPT-2 may be stored a second time. Another one would be a model that ours is not. */
+/* Some files store GPT-2's tied head a second time. If it differs from the embedding, the model is not ours. */
 static car_status compare_with_embedding(const loading *load, const car_safetensors_tensor *head, bool *same) {
     const car_safetensors_tensor *embedding = find_tensor(load->file, "transformer.wte.weight");
     bool comparable = embedding != NULL && embedding->elements == head->elements;
@@ -231,7 +232,7 @@ done:
     return status;
 }
 
-/* Whether the model has a head of this name that is not a parameter of its own. */
+/* Whether this name is the model's head, which is no parameter of its own. */
 static bool is_tied_head(const loading *load, const char *name) {
     return strcmp(name, "lm_head.weight") == 0 &&
            car_graph_find_param(load->graph, "transformer.wte.weight") != CAR_NONE;
@@ -256,7 +257,7 @@ done:
     return status;
 }
 
-/* ---- all together ---------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 static car_status check(const loading *load) {
     if (load->missing.count > 0) {
@@ -272,12 +273,12 @@ static car_status check(const loading *load) {
     return CAR_OK;
 }
 
-/* Doubles may follow floats. */
+/* Doubles may follow floats, so align them. */
 static size_t room_of(const loading *load, int param) {
     return car_round_up(car_params_bytes(load->graph, param), sizeof(double));
 }
 
-/* Reads all that was found, one behind the other, and only then sets the first. */
+/* Reads everything that was found into one block, and only then sets the first parameter. */
 static car_status transfer(const loading *load) {
     int params = car_graph_param_count(load->graph);
     size_t total = 0, place = 0;
@@ -315,7 +316,7 @@ static void fill_report(loading *load, car_weights_load_report *report) {
     report->reset = load->reset.count;
 }
 
-/* With everything that loading needs, and the lists in the report. */
+/* Loads with a prepared `load`; the report holds the lists. */
 static car_status load_into(loading *load, car_weights_load_report *report) {
     car_status status = CAR_OK;
     load->missing = (name_list){.line = report->missing_names, .capacity = sizeof report->missing_names};

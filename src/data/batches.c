@@ -1,4 +1,4 @@
-/* Micro-batches: which samples they are made of, and reading them. */
+/* Micro-batches: which samples they contain, and reading them. */
 #include <string.h>
 
 #include "data/loader_internal.h"
@@ -83,13 +83,14 @@ done:
     return status;
 }
 
-/* The place of sample `position` of those that are spread over all: both are below 2^31 when they are multiplied. */
+/* The sample at `position` when batches->spread samples are spread over the split. Both factors of each product are
+ * below 2^31. */
 static int64_t spread(const car_batches *batches, int64_t position) {
     int64_t apart = batches->source.samples / batches->spread, rest = batches->source.samples % batches->spread;
     return position * apart + position * rest / batches->spread;
 }
 
-/* `count` is less than the batch only at the end of an evaluation. */
+/* *count is less than the batch only at the end of an evaluation. */
 static car_status find_samples(car_batches *batches, int64_t number, int64_t *samples, int64_t *epoch, int *count) {
     int64_t step = number / batches->micro_batches, within = number % batches->micro_batches;
     int64_t first = (step % batches->epoch_steps * batches->micro_batches + within) * batches->batch;

@@ -1,7 +1,7 @@
-/* CIFAR-10 as it is published: files of records, each a byte of label and 32 x 32 pixels, a plane for each colour.
+/* CIFAR-10 in its published form: files of records, each a label byte and 32 x 32 pixels, one plane per colour.
  *
- * Read by pread, a record at a time: that is a copy out of the page cache, and unlike a mapping it ends in a message if
- * a file becomes shorter underneath. */
+ * Records are read by pread, which copies from the page cache. Unlike with a mapping, a truncated file gives an
+ * error message instead of a crash. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "data/source.h"
 
 enum { SIDE = 32, PLANE = SIDE * SIDE, RECORD = 1 + 3 * PLANE, CLASSES = 10, FILES = 6, NAME_CAPACITY = 64 };
-enum { HEAD = 4096 }; /* bytes of each file in the digest */
+enum { HEAD = 4096 }; /* bytes of each file that go into the digest */
 
 static const char folder[] = "cifar-10-batches-bin";
 static const struct {
@@ -26,8 +26,8 @@ static const struct {
 
 typedef struct cifar {
     car_context *context;
-    int handles[FILES];     /* -1: there is none */
-    int64_t records[FILES]; /* samples of a split are numbered through its files */
+    int handles[FILES];     /* -1: the file does not exist */
+    int64_t records[FILES]; /* samples of a split are numbered across its files */
     char names[CLASSES][NAME_CAPACITY];
 } cifar;
 
@@ -43,7 +43,7 @@ static void close_cifar(void *state) {
     car_context_release(c->context, c, 1, sizeof *c);
 }
 
-/* A file that does not exist is no failure here. */
+/* A missing file is not a failure here. */
 static car_status open_file(cifar *c, int directory, const char *path, int f) {
     struct stat found;
     c->handles[f] = openat(directory, files[f].name, O_RDONLY | O_CLOEXEC);
@@ -64,7 +64,7 @@ static car_status open_file(cifar *c, int directory, const char *path, int f) {
     return CAR_OK;
 }
 
-/* Names of classes, a line each, if the file is there. */
+/* Reads the names of the classes, one per line, if the file exists. */
 static void read_names(cifar *c, int directory) {
     int handle = openat(directory, "batches.meta.txt", O_RDONLY | O_CLOEXEC);
     FILE *file = handle >= 0 ? fdopen(handle, "r") : NULL;
@@ -134,14 +134,14 @@ done:
     return status;
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- inspecting ------------------------------------------------------------------------------ */
 
 static const char *name_class(const void *state, int index) {
     const cifar *c = state;
     return *c->names[index] ? c->names[index] : NULL;
 }
 
-/* Exactly `bytes` bytes. */
+/* Reads exactly `bytes` bytes. */
 static car_status read_at(const cifar *c, int f, uint8_t *to, size_t bytes, int64_t offset) {
     while (bytes > 0) {
         ssize_t got = pread(c->handles[f], to, bytes, offset);

@@ -1,4 +1,4 @@
-/* Datasets: found by name, checked against the model, and what is known about them. */
+/* Datasets: opening by name, checking against the model, and information about them. */
 #include "data/dataset.h"
 
 #include <string.h>
@@ -37,7 +37,7 @@ static car_status fail_with_kinds(car_context *context, const char *name) {
     return status;
 }
 
-/* Takes KIND:PATH apart. */
+/* Splits KIND:PATH. */
 static car_status parse_name(car_context *context, const char *name, car_dataset_kind *kind, const char **path) {
     size_t length = strcspn(name, ":");
     *path = name[length] ? name + length + 1 : name + length;
@@ -91,7 +91,7 @@ static car_status check_fit(const car_dataset *dataset) {
     return CAR_OK;
 }
 
-/* Names of classes go into JSON, into weights and to terminals. */
+/* Class names end up in JSON, in weight files and on terminals, so they must be safe to show. */
 static car_status check_class_names(const car_dataset *dataset) {
     for (int c = 0; c < dataset->info.classes; c++) {
         const char *name = car_dataset_class_name(dataset, c);
@@ -123,7 +123,7 @@ done:
     return status;
 }
 
-/* What samples of a model's sizes look like. */
+/* Sizes of a sample, from the model's. */
 static void find_sizes(car_dataset *dataset) {
     const car_model_config *model = &dataset->config.model;
     bool images = dataset->config.domain == CAR_DOMAIN_IMAGES;
@@ -205,7 +205,7 @@ void car_dataset_close(car_dataset *dataset) {
     car_context_release(dataset->context, dataset, 1, sizeof *dataset);
 }
 
-/* ---- what is known --------------------------------------------------------------------------- */
+/* ---- information ----------------------------------------------------------------------------- */
 
 const char *car_dataset_name(const car_dataset *dataset) {
     return dataset->name;

@@ -1,15 +1,15 @@
 /* From a stored image to a sample.
  *
- * Small models (CIFAR): the shorter side is resized to the model's size if it is not of it already, and the middle
- * taken. Training pads by an eighth of the size with black, crops at random, and mirrors every other image.
+ * Small models (CIFAR): the shorter side is resized to the model's size, if necessary, and the middle is cut out.
+ * Training pads it by an eighth of the size with black, crops at random, and mirrors every other image.
  *
- * Others (ImageNet): training crops a region of random area (8 to 100 %) and shape (3:4 to 4:3), resizes it and
- * mirrors every other one. Evaluation resizes the shorter side to 256/224 of the size, and takes the middle.
+ * Larger models (ImageNet): training crops a region of random area (8 to 100 %) and shape (3:4 to 4:3), resizes it
+ * and mirrors every other one. Evaluation resizes the shorter side to 256/224 of the size, and cuts out the middle.
  *
- * Which of the two ways training goes can be chosen (car_augmentation).
+ * car_augmentation can select either kind of training crop for any size.
  *
- * The definitions are those of torchvision's transforms; the random numbers are not its own. Each draw has its own
- * counter, so that none depends on how many others there were. */
+ * The definitions are those of torchvision's transforms, with other random numbers. Each draw has its own counter,
+ * so that none depends on how many others there were. */
 #include <math.h>
 #include <string.h>
 
@@ -18,13 +18,14 @@
 enum { DRAW_FLIP, DRAW_TOP, DRAW_LEFT, DRAW_ATTEMPTS = 16, DRAWS_OF_ATTEMPT = 4, ATTEMPTS = 10 };
 
 static const double least_area = 0.08, most_area = 1, least_ratio = 3.0 / 4, most_ratio = 4.0 / 3;
-/* A shrunk image still has twice the pixels that are wanted on each side, so that the filter decides, not the decoder. */
+/* The decoder may shrink an image to no less than twice the wanted pixels per side, so that our filter determines
+ * the result. */
 static const double shrunk_surplus = 2;
 
 static const float small_mean[3] = {0.4914f, 0.4822f, 0.4465f}, small_deviation[3] = {0.2023f, 0.1994f, 0.2010f};
 static const float mean[3] = {0.485f, 0.456f, 0.406f}, deviation[3] = {0.229f, 0.224f, 0.225f};
 
-/* A region of the stored image, and whether what is around it may be looked at. */
+/* A region of the stored image. `alone`: pixels around it must not be read. */
 typedef struct region {
     car_image_box box;
     bool alone;
@@ -32,7 +33,7 @@ typedef struct region {
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-/* Resizes the shorter side to `shorter`, and takes the middle. */
+/* Resizes the shorter side to `shorter`, and cuts out the middle. */
 static region middle_region(int width, int height, int shorter, int size) {
     int64_t resized_width = width <= height ? shorter : (int64_t)shorter * width / height;
     int64_t resized_height = height <= width ? shorter : (int64_t)shorter * height / width;
@@ -53,7 +54,7 @@ static int64_t draw_below(uint64_t key, uint64_t counter, int64_t end) {
     return (int64_t)(car_random_u64(key, counter) % (uint64_t)end);
 }
 
-/* A random area and shape, as soon as one fits. */
+/* A random area and shape: the first attempt that fits. */
 static region random_region(uint64_t key, int width, int height) {
     for (int a = 0; a < ATTEMPTS; a++) {
         uint64_t draw = DRAW_ATTEMPTS + DRAWS_OF_ATTEMPT * (uint64_t)a;
@@ -65,7 +66,7 @@ static region random_region(uint64_t key, int width, int height) {
                                 h);
         }
     }
-    /* The middle, as much as the shape allows. */
+    /* No attempt fits: take the middle, as much as the shape allows. */
     int64_t w = width, h = height;
     if ((double)width / height < least_ratio) {
         h = (int64_t)rint(width / least_ratio);
@@ -98,8 +99,8 @@ static int shrink(void *user, int width, int height) {
 
 /* ---- the steps ------------------------------------------------------------------------------- */
 
-/* Each pixel of a shrunk image stands for as many of the stored one, but for the last ones, which stand for the rest. So
- * the quotient of the sizes is not quite it. */
+/* By what factor an image was shrunk. The last row and column may stand for fewer stored pixels, so the quotient of
+ * the sizes is not exact. */
 static int times_shrunk(const car_source_image *stored) {
     int times = 1;
     while (times < 8 && ((stored->stored_width + times - 1) / times != stored->image.width ||
@@ -135,8 +136,8 @@ done:
     return status;
 }
 
-/* One row of one channel. Pixel x is pixel left + x of the input, black where there is none, and goes to the place x, or
- * as far from the end. */
+/* Writes one row of one channel. Output pixel x is input pixel left + x, or black where there is none; mirrored rows
+ * are written from the end. */
 static void write_row(const uint8_t *row, const float *levels, int size, int left, bool mirrored, float *out) {
     int begin = left < 0 ? -left : 0, end = left > 0 ? size - left : size, step = mirrored ? -1 : 1;
     float *to = mirrored ? out + size - 1 : out;
@@ -174,7 +175,7 @@ static void write_sample(const car_image_pipeline *p, const uint8_t *pixels, flo
     }
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the pipeline ---------------------------------------------------------------------------- */
 
 car_image_recipe car_image_recipe_for(int size) {
     bool small = size <= CAR_IMAGE_SMALL;

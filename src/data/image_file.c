@@ -1,4 +1,4 @@
-/* Image files: read, told apart, decoded; and the way of one file to a model's input. */
+/* Image files: reading, detecting the type, decoding, and preparing one file for a model. */
 #include "data/image_file.h"
 
 #include <errno.h>
@@ -36,7 +36,7 @@ bool car_image_has_known_ending(const char *name) {
     return type_by_name(name) != TYPE_NONE;
 }
 
-/* By the first bytes. Anything else is left to the decoder that the name promises, which will refuse it. */
+/* By the first bytes. If they are unknown, the decoder for the file's ending gets it, and will refuse it. */
 static file_type find_type(const char *name, const uint8_t *file, size_t bytes) {
     if (bytes >= 3 && memcmp(file, "\xff\xd8\xff", 3) == 0) {
         return TYPE_JPEG;
@@ -76,7 +76,7 @@ static bool read_all(int handle, int64_t size, uint8_t *to, int64_t *bytes) {
             return false;
         }
         if (got == 0) {
-            break; /* it became shorter: decoded as far as it goes */
+            break; /* it was truncated meanwhile: decode what is there */
         }
         have += got;
     }

@@ -1,7 +1,7 @@
-/* A folder of image files, a folder for each class; files lie in it at any depth.
+/* A folder of image files, with one folder per class; files may be at any depth in it.
  *
- *   train/CLASS/NAME.jpg with val/ or test/ beside it (val is taken if both are there), or
- *   CLASS/NAME.jpg, or only train/: then every tenth file of them all is held out for evaluation.
+ *   train/CLASS/NAME.jpg, with val/ or test/ beside it (val/ if both exist), or
+ *   CLASS/NAME.jpg, or only train/: then every tenth file is held out for evaluation.
  *
  * imagefolder_list.c finds the files and numbers them as torchvision does; this file reads them. */
 #include "data/imagefolder.h"
@@ -18,7 +18,8 @@
 #include "data/source.h"
 
 enum { HELD_OUT = CAR_IMAGEFOLDER_HELD_OUT };
-enum { SIZES_IN_DIGEST = 1024 }; /* files whose sizes are looked up: asking for all takes minutes on some networks */
+/* Number of files whose sizes go into the digest: looking up all takes minutes on some network file systems. */
+enum { SIZES_IN_DIGEST = 1024 };
 
 static void close_folder(void *state) {
     car_imagefolder *folder = state;
@@ -61,14 +62,14 @@ done:
     return status;
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- inspecting ------------------------------------------------------------------------------ */
 
 enum { PATH_CAPACITY = PATH_MAX };
 
-/* A file by its number in a listing: its path below the root, and its class. */
+/* Finds a file by its number in a list: its path below the root, and its class. */
 static int32_t locate(const car_imagefolder *folder, const car_imagefolder_files *list, int64_t file,
                       char path[PATH_CAPACITY]) {
-    int low = 0, high = folder->class_count; /* the last class whose first file is not behind this one */
+    int low = 0, high = folder->class_count; /* find the last class that begins at or before this file */
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
         *(list->firsts[middle] <= file ? &low : &high) = middle;

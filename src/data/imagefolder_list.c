@@ -1,7 +1,8 @@
-/* Finds the files of an image folder: layout, classes, the files of each class at any depth, and what is not used.
+/* Finds the files of an image folder: its layout, its classes, the files of each class at any depth, and what is not
+ * used.
  *
- * Order is torchvision's: classes by the bytes of their names; in a class by the path of the folder, and in a folder by
- * the file's name. So the files of a class's own folder come before those of its subfolders. */
+ * The order is torchvision's: classes by the bytes of their names; within a class by the path of the folder; within
+ * a folder by the name of the file. So files directly in a class's folder come before those of its subfolders. */
 #include "data/imagefolder.h"
 
 #include <dirent.h>
@@ -18,15 +19,15 @@
 #include "base/shown.h"
 #include "carousel/image.h"
 
-/* ---- what is not used ------------------------------------------------------------------------ */
+/* ---- unused entries -------------------------------------------------------------------------- */
 
-/* Counts an entry; of each reason the name that sorts first is kept. Of a long name the end is kept. */
+/* Counts an entry, and keeps the name that sorts first for each reason. A long name is shortened at its start. */
 static void count_unused(car_imagefolder *folder, car_unused reason, const char *name) {
     char shown[sizeof folder->unused.first[0]];
     char *first = folder->unused.first[reason];
     size_t length = strlen(name), room = sizeof shown - sizeof "...";
     size_t left_out = length > room ? length - room : 0;
-    while ((name[left_out] & 0xC0) == 0x80) { /* in the middle of a character */
+    while ((name[left_out] & 0xC0) == 0x80) { /* do not cut a character in two */
         left_out++;
     }
     size_t dots = (size_t)snprintf(shown, sizeof shown, "%s", left_out ? "..." : "");
@@ -56,8 +57,8 @@ static bool is_other_image(const char *name) {
 
 typedef enum entry_type { ENTRY_FILE, ENTRY_FOLDER, ENTRY_SPECIAL } entry_type;
 
-/* What an entry is, itself or what it links to. A link to nothing counts as a file: it will be among the unreadable
- * ones rather than go unnoticed. */
+/* The type of an entry, or of what it links to. A broken link counts as a file, so that it shows up among the
+ * unreadable ones. */
 static entry_type type_of(int directory, const struct dirent *entry) {
     struct stat found;
     mode_t mode = (mode_t)DTTOIF(entry->d_type);
@@ -77,7 +78,7 @@ static int is_entry(const struct dirent *entry) {
     return strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
 }
 
-/* Calls `visit` for every entry of a folder, in the order of their names. */
+/* Calls `visit` for each entry of a folder, in the order of names. */
 static car_status visit_entries(car_imagefolder *folder, const char *path, entry_visitor visit, void *user) {
     struct dirent **entries = NULL;
     car_status status = CAR_OK;
@@ -103,7 +104,7 @@ done:
 
 /* ---- classes --------------------------------------------------------------------------------- */
 
-/* Of a split's folder: what is not a class. Says whether the entry may be one. */
+/* Whether an entry of a split's folder may be a class; counts it as unused if not. */
 static bool may_be_class(car_imagefolder *folder, const char *place, const char *name, entry_type type) {
     char path[NAME_MAX + sizeof folder->files[0].place];
     snprintf(path, sizeof path, "%s%s", place, name);
@@ -132,7 +133,7 @@ static int compare_texts(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* A class that only evaluation has could not be learnt, and would shift the numbers of the others. */
+/* A class that only evaluation has cannot be learnt, and would shift the numbers of the others. */
 static car_status check_class(car_imagefolder *folder, void *user, const char *name, entry_type type) {
     const car_imagefolder_files *files = user;
     if (may_be_class(folder, files->place, name, type) &&
@@ -146,20 +147,20 @@ static car_status check_class(car_imagefolder *folder, void *user, const char *n
 
 /* ---- the files of a class -------------------------------------------------------------------- */
 
-/* A folder on the way. Its ancestors are known by device and inode, so that a link back to one is noticed. */
+/* A folder to visit. Ancestors are identified by device and inode, to detect links back to one of them. */
 typedef struct node {
-    char *path; /* below the root */
-    int parent; /* CAR_NONE: of the root */
+    char *path; /* relative to the root */
+    int parent; /* CAR_NONE for the root */
     dev_t device;
     ino_t inode;
 } node;
 
 typedef struct walk {
     car_imagefolder_files *files;
-    size_t prefix; /* bytes of "train/CLASS/" */
+    size_t prefix; /* length of "train/CLASS/" */
     node *nodes;
     int count, capacity;
-    int current; /* the node that is being looked at */
+    int current; /* the node being visited */
     int64_t others;
 } walk;
 
@@ -172,7 +173,7 @@ static bool leads_back(const walk *w, int parent, const struct stat *found) {
     return false;
 }
 
-/* Remembers a folder to look at later: one at a time is open, however deep they lie. */
+/* Queues a folder to visit later, so that only one folder is open at a time, however deep they are nested. */
 static car_status add_node(car_imagefolder *folder, walk *w, const char *path, int parent) {
     struct stat found;
     car_status status = CAR_OK;
@@ -195,7 +196,7 @@ done:
 static car_status add_file(car_imagefolder *folder, car_imagefolder_files *files, const char *name) {
     size_t bytes = strlen(name) + 1;
     car_status status = CAR_OK;
-    /* Capacities double, and are ints. */
+    /* Capacities are ints, and double. */
     if (bytes > (size_t)(INT_MAX / 2 - files->name_bytes) || files->count >= INT_MAX / 2) {
         CAR_TRY(car_context_fail(folder->context, CAR_ERROR_UNSUPPORTED, "data imagefolder: more than %d files",
                                  files->count));
@@ -233,7 +234,7 @@ static car_status take_entry(car_imagefolder *folder, void *user, const char *na
     return CAR_OK;
 }
 
-/* By the folder's path, then by the name. */
+/* Compares by the folder's path, then by the name. */
 static int compare_files(const void *a, const void *b, void *names) {
     const char *left = (const char *)names + *(const int32_t *)a, *right = (const char *)names + *(const int32_t *)b;
     const char *left_slash = strrchr(left, '/'), *right_slash = strrchr(right, '/');
@@ -246,7 +247,7 @@ static int compare_files(const void *a, const void *b, void *names) {
     return order ? order : strcmp(left + left_bytes, right + right_bytes);
 }
 
-/* Folders are found while others are looked at, until none is left. */
+/* Visiting folders adds their subfolders, until none is left. */
 static car_status walk_class(car_imagefolder *folder, walk *w, const char *path) {
     car_imagefolder_files *files = w->files;
     int first = files->count, above = 0;
@@ -328,7 +329,7 @@ static car_status count_folder(car_imagefolder *folder, void *user, const char *
     return CAR_OK;
 }
 
-/* What lies beside train/ and the folder for evaluation. */
+/* Counts what is neither train/ nor the folder for evaluation. */
 static car_status count_beside(car_imagefolder *folder, void *user, const char *name, entry_type type) {
     (void)user;
     size_t length = strlen(name);
@@ -344,7 +345,7 @@ static car_status count_beside(car_imagefolder *folder, void *user, const char *
     return CAR_OK;
 }
 
-/* Finds out which layout it is. A folder train/ without folders in it is a class of its own: pictures of trains. */
+/* Detects the layout. A folder train/ without subfolders is a class itself: pictures of trains. */
 static car_status find_layout(car_imagefolder *folder) {
     car_imagefolder_files *train = &folder->files[CAR_SPLIT_TRAIN], *evaluation = &folder->files[CAR_SPLIT_EVALUATION];
     int below = 0;

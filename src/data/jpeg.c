@@ -1,5 +1,5 @@
-/* Decoding by libjpeg. Its errors come back here by longjmp and its warnings are kept as text: nothing is printed,
- * and whatever is in a file, the worst outcome is an unreadable sample. */
+/* JPEG decoding with libjpeg. Errors arrive by longjmp, and warnings are kept as text; nothing is printed. Whatever
+ * a file contains, the worst outcome is an unreadable sample. */
 #include "data/jpeg.h"
 
 #include <setjmp.h>
@@ -9,10 +9,10 @@
 
 #include <jerror.h>
 
-/* A block of 64 pixels takes a bit of the file at the least, which makes 512 pixels for a byte; some are free, for
- * small files. So a header alone cannot ask for much memory. */
+/* A block of 64 pixels takes at least one bit of the file: at most 512 pixels per byte. Small files get some pixels
+ * for free. So a forged header cannot request much memory. */
 enum { MOST_PIXELS_PER_BYTE = 1024, FREE_PIXELS = 1 << 16, MOST_PIXELS = 1 << 28 };
-/* Each scan of a progressive file goes over the whole image, and takes but a few bytes of the file. */
+/* Each scan of a progressive file passes over the whole image, but can be a few bytes long: limit the time. */
 enum { MOST_SCANS = 200 };
 enum { ROWS_AT_ONCE = 16 };
 
@@ -26,12 +26,12 @@ typedef struct decoder {
     const car_source_wish *wish;
     int stored_width, stored_height, width, height;
     uint8_t *pixels, *cmyk;
-    int rows; /* decoded */
+    int rows; /* decoded so far */
     bool damaged, ended, out_of_memory;
     char reason[JMSG_LENGTH_MAX];
 } decoder;
 
-/* ---- what libjpeg calls ---------------------------------------------------------------------- */
+/* ---- callbacks of libjpeg -------------------------------------------------------------------- */
 
 static decoder *decoder_of(j_common_ptr jpeg) {
     return jpeg->client_data;
@@ -44,11 +44,11 @@ static void on_error(j_common_ptr jpeg) {
     longjmp(d->escape, 1);
 }
 
-/* Level -1 is a warning, others are chatter. */
+/* Level -1 is a warning; others are only informative. */
 static void on_message(j_common_ptr jpeg, int level) {
     decoder *d = decoder_of(jpeg);
     int code = d->errors.msg_code;
-    /* Unusual headers do not make the image worse. */
+    /* Unusual headers do not affect the image. */
     if (level >= 0 || code == JWRN_JFIF_MAJOR || code == JWRN_ADOBE_XFORM || code == JWRN_NOT_SEQUENTIAL) {
         return;
     }
@@ -56,7 +56,8 @@ static void on_message(j_common_ptr jpeg, int level) {
         d->errors.format_message(jpeg, d->reason);
         d->damaged = true;
     }
-    /* The end is met again and again once it is met; what counts is how far it was when it came first. */
+    /* Once the end of the file is reached, it is reported repeatedly. Only the first time tells how far decoding
+     * got. */
     if (code == JWRN_JPEG_EOF && !d->ended) {
         d->ended = true;
         if (d->jpeg.input_scan_number <= 1 && d->jpeg.input_iMCU_row == 0) {
@@ -116,7 +117,7 @@ static void read_header(decoder *d) {
     d->errors.error_exit = on_error;
     d->errors.emit_message = on_message;
     d->errors.output_message = on_print;
-    jpeg->client_data = d; /* creating keeps it */
+    jpeg->client_data = d; /* jpeg_create_decompress preserves it */
     jpeg_create_decompress(jpeg);
     d->progress.progress_monitor = on_progress;
     jpeg->progress = &d->progress;
@@ -135,7 +136,8 @@ static void read_header(decoder *d) {
     d->height = (int)jpeg->output_height;
 }
 
-/* CMYK as Adobe's programs store it and hence everybody reads it: upside down, 255 is no ink. Rounded as Pillow does. */
+/* CMYK as Adobe's programs store it, and as everyone therefore reads it: inverted, 255 means no ink. Rounded as in
+ * Pillow. */
 static void convert_cmyk(const uint8_t *cmyk, int width, uint8_t *rgb) {
     for (int x = 0; x < width; x++) {
         int key = cmyk[4 * x + 3];
@@ -168,7 +170,7 @@ static void decode_rows(decoder *d) {
     }
 }
 
-/* False if libjpeg gave up. */
+/* Runs a part; false if libjpeg gave up. */
 static bool carry_out(decoder *d, void (*part)(decoder *)) {
     if (setjmp(d->escape)) {
         return false;

@@ -1,12 +1,13 @@
-/* The loader: threads that read micro-batches ahead of those who take them.
+/* The loader: threads that read micro-batches ahead of their consumers.
  *
- * Micro-batches are numbered n = step * MN + m, m being the number in the step: about the order in which they are taken.
- * Each that is in memory has a buffer. As long as a buffer is free, threads read the lowest number in a range that nobody
- * has taken or is reading. The range begins at the first number that was not taken yet, so it moves on as numbers are taken.
+ * Micro-batches are numbered n = step * MN + m, where m is the number in the step; this is roughly the order in
+ * which they are taken. Each one in memory has a buffer. While a buffer is free, threads read the lowest number in a
+ * range that is neither taken nor being read. The range starts at the first number not yet taken, so it moves on as
+ * numbers are taken.
  *
- * Whoever takes a micro-batch that is neither there nor being read reads it itself, on a buffer that it finds free or
- * takes from what was read furthest ahead. So nobody waits for anything but the end of a read that is under way, and
- * threads may be slow, few or none: that costs time, and never changes what is read. */
+ * A consumer whose micro-batch is neither in memory nor being read reads it itself, into a free buffer or into the
+ * one that was read furthest ahead. So consumers only ever wait for a read in progress. Threads may be slow, few or
+ * none: that costs time, but never changes what is read. */
 #include "carousel/loader.h"
 
 #include <pthread.h>
@@ -23,7 +24,7 @@ typedef enum buffer_state { FREE, READING, READY, TAKEN } buffer_state;
 typedef struct buffer {
     buffer_state state;
     int64_t number;
-    int holders; /* who took it and has not given it back */
+    int holders; /* consumers that have not given it back yet */
     char *inputs;
     int32_t *labels;
     struct buffer *next;
@@ -37,20 +38,21 @@ typedef struct reading_thread {
 
 struct car_loader {
     car_batches batches;
-    car_loader_config config; /* depth is set */
+    car_loader_config config; /* with depth set */
     car_context *context;
     int64_t begin, end;      /* numbers that may be read ahead */
     reading_thread *threads; /* config.threads of them */
     int started;
     bool has_locks;
-    pthread_cond_t ready, room; /* for those who take: a read is over, a buffer free; for threads: something to do */
-    pthread_mutex_t lock;       /* guards all below */
-    buffer *buffers;            /* config.depth of them, and some for a while if all of those are taken */
+    /* `ready` wakes consumers: a read has finished, or a buffer is free. `room` wakes threads: there is work. */
+    pthread_cond_t ready, room;
+    pthread_mutex_t lock; /* guards the fields below */
+    buffer *buffers;      /* config.depth of them, plus temporary ones if all are taken */
     int buffer_count;
-    car_batch_reader *idle; /* of those who read themselves */
-    int64_t low;            /* lower end of the range */
-    bool *given;            /* [range]: whether number n of the range was taken or needs no thread, at n % range */
-    int range;              /* numbers in it */
+    car_batch_reader *idle; /* for consumers that read themselves */
+    int64_t low;            /* start of the range */
+    bool *given;            /* [range]: whether number n was taken, or no thread should read it; at index n % range */
+    int range;              /* length of the range */
     double waited;          /* seconds */
 };
 
@@ -65,17 +67,17 @@ static bool in_range(const car_loader *loader, int64_t number) {
     return number >= loader->low && number - loader->low < loader->range;
 }
 
-/* Whether threads read it at all. */
+/* Whether threads should read it at all. */
 static bool is_wanted(const car_loader *loader, int64_t number) {
     return !loader->config.wanted || loader->config.wanted[number % loader->config.micro_batches];
 }
 
-/* Threads need not read it any more. */
+/* Marks a number as one that threads need not read any more, and moves the range. */
 static void mark_given(car_loader *loader, int64_t number) {
     if (in_range(loader, number)) {
         loader->given[number % loader->range] = true;
     }
-    /* At most once around: there may be nothing that is wanted. */
+    /* At most once around, since nothing may be wanted. */
     for (int n = 0; n < loader->range; n++) {
         bool *given = &loader->given[loader->low % loader->range];
         if (!*given && is_wanted(loader, loader->low)) {
@@ -86,8 +88,8 @@ static void mark_given(car_loader *loader, int64_t number) {
     }
 }
 
-/* Someone takes this one. Far away from all that was taken before, it is the start of another series: the range
- * follows. A little behind the range, it is only taken once more. */
+/* Notes that a number is being taken. If it is far from the range, a new series begins and the range moves there. A
+ * number a little before the range is merely taken a second time. */
 static void note_taken(car_loader *loader, int64_t number) {
     int64_t ahead = number - loader->low;
     if (ahead >= loader->range || ahead < -(int64_t)loader->range) {
@@ -109,8 +111,8 @@ static buffer *find_buffer(const car_loader *loader, int64_t number) {
     return NULL;
 }
 
-/* A buffer that is free, or holds what the range has left behind. Failing that, and if `seize`, the one that was read
- * furthest ahead, which a thread will read again. */
+/* A buffer that is free, or whose number is before the range. If there is none and `seize` is set, the buffer that
+ * was read furthest ahead, which a thread will read again. */
 static buffer *find_room(car_loader *loader, bool seize) {
     buffer *furthest = NULL;
     for (buffer *s = loader->buffers; s; s = s->next) {
@@ -160,7 +162,7 @@ done:
     return status;
 }
 
-/* Nobody needs it any more. */
+/* Frees a buffer that is no longer needed; temporary ones are released. */
 static void free_buffer(car_loader *loader, buffer *s) {
     s->state = FREE;
     if (loader->buffer_count > loader->config.depth) {
@@ -178,7 +180,7 @@ static void free_buffer(car_loader *loader, buffer *s) {
 
 /* ---- the threads ------------------------------------------------------------------------------ */
 
-/* The lowest number that somebody should read ahead; -1: none. The lock is held. */
+/* The lowest number to read ahead, or -1. The lock is held. */
 static int64_t find_work(const car_loader *loader) {
     int64_t first = loader->low > loader->begin ? loader->low : loader->begin;
     for (int64_t n = first; in_range(loader, n) && n < loader->end; n++) {
@@ -211,7 +213,7 @@ static void *read_ahead(void *argument) {
             s->state = READY;
             pthread_cond_broadcast(&loader->ready);
         } else {
-            /* Whoever takes it will read it again, so that the failure is theirs, with its message. */
+            /* The consumer will read it again, and so gets the failure and its message. */
             car_context_clear_error(loader->context);
             mark_given(loader, number);
             free_buffer(loader, s);
@@ -224,7 +226,7 @@ static void *read_ahead(void *argument) {
 
 /* ---- taking ----------------------------------------------------------------------------------- */
 
-/* Lends a reader to whoever reads itself. The lock is held. */
+/* Lends a reader to a consumer that reads itself. The lock is held. */
 static car_status borrow_reader(car_loader *loader, car_batch_reader **out) {
     *out = loader->idle;
     if (loader->idle) {
@@ -234,7 +236,8 @@ static car_status borrow_reader(car_loader *loader, car_batch_reader **out) {
     return car_batches_create_reader(&loader->batches, out);
 }
 
-/* Reads a micro-batch that nobody else reads, on a buffer that nobody else uses. The lock is held, but not meanwhile. */
+/* Reads a micro-batch into a buffer that nobody else uses. The lock is held on entry and exit, but not while
+ * reading. */
 static car_status read_myself(car_loader *loader, int64_t number, buffer *s) {
     car_batch_reader *reader = NULL;
     s->number = number;
@@ -256,7 +259,7 @@ static car_status read_myself(car_loader *loader, int64_t number, buffer *s) {
     return status;
 }
 
-/* Waits for the micro-batch, or reads it. The lock is held, but not all the time. */
+/* Waits for the micro-batch, or reads it. The lock is held on entry and exit, but not throughout. */
 static car_status obtain(car_loader *loader, int64_t number, buffer **out) {
     car_status status = CAR_OK;
     for (;;) {
@@ -267,7 +270,7 @@ static car_status obtain(car_loader *loader, int64_t number, buffer **out) {
         }
         buffer *room = s ? NULL : find_room(loader, true);
         if (!s && !room && !any_reading(loader)) {
-            /* All are taken, perhaps by the caller: to wait could be forever. */
+            /* All buffers are taken, perhaps by the caller itself: waiting could take forever. */
             CAR_TRY(add_buffer(loader, &room));
         }
         if (room) {
@@ -305,7 +308,7 @@ car_status car_loader_take(car_loader *loader, int64_t step, int micro_batch, co
         *inputs = s->inputs;
         *labels = s->labels;
     }
-    /* Only now: what the range has left behind is anybody's. */
+    /* Not earlier: numbers before the range may be evicted by anyone. */
     note_taken(loader, number);
     pthread_mutex_unlock(&loader->lock);
     return status;
@@ -341,7 +344,7 @@ int64_t car_loader_epoch_steps(const car_loader *loader) {
     return loader->batches.epoch_steps;
 }
 
-/* ---- making and destroying -------------------------------------------------------------------- */
+/* ---- creating and destroying ------------------------------------------------------------------ */
 
 static car_status check(const car_loader_source *source, const car_loader_config *config) {
     if (config->threads < 0 || config->threads > MOST_THREADS || config->depth < 0 || config->depth > MOST_DEPTH ||
@@ -365,7 +368,7 @@ static void set_range(car_loader *loader) {
     config->depth = config->depth > 0 ? config->depth : config->micro_batches + config->threads;
     loader->begin = loader->low = first_number_of(loader, config->first_step);
     loader->end = first_number_of(loader, config->steps);
-    /* Threads must find work for all buffers, even if some workers are ahead of the others by a step or two. */
+    /* Threads must find work for all buffers, even if some workers are a step or two ahead of others. */
     loader->range = config->depth + 2 * config->micro_batches;
 }
 
@@ -385,7 +388,7 @@ static car_status create_locks(car_loader *loader) {
     return car_context_fail(loader->context, CAR_ERROR_MEMORY, "could not create a mutex and conditions");
 }
 
-/* With fewer threads than asked for, if the system has no more, those who take read the rest. */
+/* If the system cannot start as many threads as requested, consumers read the rest. */
 static car_status start_threads(car_loader *loader) {
     car_status status = CAR_OK;
     for (int i = 0; i < loader->config.threads; i++) {

@@ -1,20 +1,20 @@
-/* The order of an epoch: shuffled by Fisher and Yates, with the random numbers of (seed, epoch). */
+/* The order of samples in an epoch: a Fisher-Yates shuffle, with random numbers of (seed, epoch). */
 #include "data/order.h"
 
 #include <assert.h>
 #include <pthread.h>
 
 typedef struct permutation {
-    uint32_t *samples; /* NULL: not there yet */
+    uint32_t *samples; /* NULL: not made yet */
     int64_t epoch;
-    uint64_t used; /* by which request last */
+    uint64_t used; /* the last request that used it */
 } permutation;
 
 struct car_order {
     car_context *context;
     uint64_t key;
     int64_t samples;
-    pthread_mutex_t lock; /* guards all below */
+    pthread_mutex_t lock; /* guards the fields below */
     uint64_t requests;
     permutation kept[CAR_ORDER_EPOCHS];
 };
@@ -52,8 +52,8 @@ void car_order_destroy(car_order *order) {
     car_context_release(order->context, order, 1, sizeof *order);
 }
 
-/* Below `range`, all alike: the upper half of a product with 32 random bits, drawn again in the few cases that would
- * make some values more likely. */
+/* A uniform number below `range`: the upper half of a product with 32 random bits, drawn again in the few cases that
+ * would bias the result. */
 static uint32_t draw_below(uint64_t key, uint64_t *counter, uint32_t range) {
     uint32_t excess = (uint32_t)-range % range; /* 2^32 modulo range */
     for (;;) {
@@ -77,7 +77,7 @@ static void shuffle(const car_order *order, permutation *p) {
     }
 }
 
-/* The epoch's permutation, made in place of the one that was not asked for longest. The lock is held. */
+/* The epoch's permutation. A new one replaces the least recently used. The lock is held. */
 static car_status find_permutation(car_order *order, int64_t epoch, permutation **out) {
     permutation *oldest = &order->kept[0];
     car_status status = CAR_OK;

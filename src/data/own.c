@@ -1,4 +1,4 @@
-/* Datasets of one's own: a kind whose samples are read by a callback. */
+/* User-defined datasets: a kind whose samples are read by a callback. */
 #include <string.h>
 
 #include "data/source.h"
@@ -46,7 +46,7 @@ static void close_own(void *state) {
     car_context_release(s->context, s, 1, sizeof *s);
 }
 
-/* What the samples are nobody knows but the caller: the sizes have to do. */
+/* The samples themselves are unknown, so the digest covers only name and sizes. */
 static car_status digest_own(const void *state, car_sha256 *sha) {
     const car_dataset_class *class = &((const own_state *)state)->class;
     const int64_t numbers[] = {class->samples[0], class->samples[1], (int64_t) class->input_bytes, class->label_count,

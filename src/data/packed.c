@@ -1,7 +1,7 @@
 /* packed:FILE: decoded images in one mapped file.
  *
- * Nothing in the file is believed: when it is opened, everything that it claims about sizes and places is held against
- * its length, and its tables against their checksum. Pixels are not looked at; any byte is a pixel. */
+ * The file is not trusted. Opening it checks all sizes and offsets against its length, and its tables against their
+ * checksum. Pixels need no check: any byte is a valid one. */
 #include "data/packed.h"
 
 #include <stdio.h>
@@ -10,15 +10,15 @@
 #include "base/bytes.h"
 #include "base/mapped.h"
 
-/* As in PNG: what a transfer as text would spoil stands in front. */
+/* As in PNG, the magic number contains bytes that a transfer in text mode would change. */
 static const unsigned char magic[] = {0x89, 'C', 'A', 'R', 'P', '\r', '\n', 0x1a};
 
 typedef struct packed {
     car_context *context;
     car_mapped file;
     car_packed_header header;
-    const unsigned char *index, *labels, *names; /* inside the file; no index: NULL */
-    const char **class_names;                    /* inside the file; NULL if there are none */
+    const unsigned char *index, *labels, *names; /* pointers into the file; `index` may be NULL */
+    const char **class_names;                    /* pointers into the file; NULL if there are none */
 } packed;
 
 /* ---- the header ------------------------------------------------------------------------------ */
@@ -79,7 +79,7 @@ static car_status check_kind(const packed *p) {
     return CAR_OK;
 }
 
-/* That the parts, as the header has them, fill the file exactly. */
+/* Checks that the parts described by the header fill the file exactly. */
 static car_status check_layout(packed *p) {
     const car_packed_header *h = &p->header;
     uint64_t size = p->file.size, pixels = 0;
@@ -88,7 +88,8 @@ static car_status check_layout(packed *p) {
     if (h->tables < CAR_PACKED_HEADER || h->tables > size || h->names_bytes > size - h->tables) {
         return fail(p, "its tables do not lie inside it");
     }
-    uint64_t rows = (size - h->tables - h->names_bytes) / each; /* no sum below can be larger than the file */
+    /* So that no sum below can overflow: each is at most the file's size. */
+    uint64_t rows = (size - h->tables - h->names_bytes) / each;
     if (h->samples[0] > rows || h->samples[1] > rows - h->samples[0] ||
         (h->samples[0] + h->samples[1]) * each != size - h->tables - h->names_bytes) {
         return fail(p, "its length is not what its header says");
@@ -121,8 +122,8 @@ static car_status check_checksum(const packed *p) {
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-/* Where an image is, and its class. A size of zero and the label -1: it could not be read when it was packed. False: the
- * tables are not sound. */
+/* Finds an image and its class. Size zero and label -1 mean that it was unreadable when packed. False if the tables
+ * are invalid. */
 static bool find_image(const packed *p, uint64_t number, car_packed_entry *out, int32_t *label) {
     const car_packed_header *h = &p->header;
     *label = (int32_t)car_bytes_get_u32(p->labels + number * CAR_PACKED_LABEL);
@@ -153,7 +154,7 @@ static car_status check_tables(const packed *p) {
     return CAR_OK;
 }
 
-/* Names are texts one behind the other, each with a zero at its end. */
+/* Names are consecutive texts, each ending in a zero. */
 static car_status find_names(packed *p) {
     const char *name = (const char *)p->names, *end = name + p->header.names_bytes;
     car_status status = CAR_OK;
@@ -161,7 +162,7 @@ static car_status find_names(packed *p) {
         return CAR_OK;
     }
     if (p->header.classes > p->header.names_bytes) {
-        return fail(p, "its classes do not have a name each"); /* before memory for them is asked for */
+        return fail(p, "its classes do not have a name each"); /* checked before memory for them is allocated */
     }
     CAR_TRY(car_context_allocate(p->context, p->header.classes, sizeof *p->class_names, &p->class_names));
     for (uint32_t c = 0; c < p->header.classes; c++) {
@@ -192,7 +193,7 @@ static car_status open_packed(car_context *context, const char *path, const car_
                               car_dataset_info *info, void **state) {
     car_status status = CAR_OK;
     packed *p = NULL;
-    (void)config; /* images of any size serve any model */
+    (void)config; /* any model can use images of any size */
     *state = NULL;
     CAR_TRY(car_context_allocate(context, 1, sizeof *p, &p));
     p->context = context;
@@ -224,7 +225,7 @@ static const char *class_name(const void *state, int index) {
     return p->class_names != NULL && p->class_names[index][0] != '\0' ? p->class_names[index] : NULL;
 }
 
-/* The header has the checksum of the tables in it, hence of all labels and sizes. */
+/* The header contains the checksum of the tables, and so covers all labels and sizes. */
 static car_status digest_packed(const void *state, car_sha256 *sha) {
     const packed *p = state;
     car_status status = car_mapped_check(&p->file);
@@ -245,7 +246,7 @@ static car_status read_packed(void *state, car_source_scratch *scratch, car_spli
     if (status != CAR_OK) {
         return status;
     }
-    if (!find_image(p, number, &entry, &out->image.label)) { /* it was sound when the file was opened */
+    if (!find_image(p, number, &entry, &out->image.label)) { /* it was valid when the file was opened */
         return car_context_fail(p->context, CAR_ERROR_IO, "%s was overwritten while it was in use", p->file.path);
     }
     if (entry.width == 0) {

@@ -1,7 +1,7 @@
-/* Packing: reads all images of a dataset, makes them small, and writes them into one file.
+/* Packing: reads all images of a dataset, resizes them, and writes them to one file.
  *
- * Threads decode and resize; the caller writes, in the order of the samples. A thread may be ahead of the writer by a
- * few images only, so memory does not grow with the dataset but for 20 bytes an image, the tables. */
+ * Threads decode and resize; the caller writes, in the order of samples. Threads stay at most a few images ahead of
+ * the writer, so memory grows with the dataset only by the tables, 20 bytes per image. */
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ enum { MOST_THREADS = 8, ITEMS_PER_THREAD = 4, PROGRESS_EVERY = 64 };
 /* One image on its way from a thread to the writer. */
 typedef struct item {
     car_source_buffer pixels;
-    int width, height; /* 0: it could not be read */
+    int width, height; /* 0 if it is unreadable */
     int32_t label;
     bool ready;
 } item;
@@ -27,21 +27,21 @@ typedef struct packing {
     car_dataset *dataset;
     car_packed_header header;
     int64_t samples;
-    unsigned char *index, *labels; /* the tables as they will stand in the file */
-    bool alike;                    /* all so far are there, and of the first one's size */
+    unsigned char *index, *labels; /* the tables in the file's format */
+    bool alike;                    /* so far all images are readable and of equal size */
     car_output output;
 
     int item_count;
     item *items;
-    pthread_mutex_t lock; /* guards what follows, and the items' `ready` */
+    pthread_mutex_t lock; /* guards the fields below, and `ready` of the items */
     pthread_cond_t changed;
-    int64_t taken, written; /* samples that threads have begun with; that are in the file */
-    car_status status;      /* of the first failure; ends everybody */
+    int64_t taken, written; /* samples that threads have started, and that are in the file */
+    car_status status;      /* of the first failure, which stops all threads */
 } packing;
 
 /* ---- threads: one image ---------------------------------------------------------------------- */
 
-/* The shorter side becomes `size`; as torchvision does it, the longer one is rounded down. */
+/* The shorter side becomes `size`; the longer one is rounded down, as in torchvision. */
 static void choose_size(int size, const car_image *image, int *width, int *height) {
     int shorter = image->width < image->height ? image->width : image->height;
     int64_t across = (int64_t)image->width * size / shorter, down = (int64_t)image->height * size / shorter;
@@ -78,7 +78,7 @@ static car_split split_of(const packing *p, int64_t number, int64_t *sample) {
     return number < train ? CAR_SPLIT_TRAIN : CAR_SPLIT_EVALUATION;
 }
 
-/* The next sample to read, or -1 if there is no more to do. Waits for a free item. */
+/* The next sample to read, or -1 if none is left. Waits for a free item. */
 static int64_t take_sample(packing *p) {
     int64_t number = -1;
     pthread_mutex_lock(&p->lock);
@@ -170,7 +170,7 @@ done:
     return status;
 }
 
-/* Writes samples in their order as they come in. */
+/* Writes samples in order, as they arrive. */
 static car_status write_images(packing *p, car_pack_progress progress, void *user) {
     for (int64_t number = 0; number < p->samples; number++) {
         item *item = &p->items[number % p->item_count];
@@ -219,7 +219,7 @@ static car_status run_threads(packing *p, int threads, car_pack_progress progres
 
 /* ---- tables and header ----------------------------------------------------------------------- */
 
-/* Index, labels and names, one behind the other, as they stand in the file; released by the caller. */
+/* Joins index, labels and names in the file's format. The caller releases the result. */
 static car_status join_tables(packing *p, unsigned char **out, size_t *out_bytes) {
     car_packed_header *h = &p->header;
     size_t index_bytes = p->alike ? 0 : (size_t)p->samples * CAR_PACKED_ENTRY;
@@ -265,11 +265,11 @@ done:
     return status;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- packing --------------------------------------------------------------------------------- */
 
 static car_status set_up(packing *p, car_dataset *dataset, int size, const char *path, int threads) {
     car_dataset_info info = car_dataset_get_info(dataset);
-    unsigned char nothing[CAR_PACKED_HEADER] = {0}; /* a file that was not finished has no magic number */
+    unsigned char nothing[CAR_PACKED_HEADER] = {0}; /* an unfinished file has no magic number */
     car_status status = CAR_OK;
     if (info.domain != CAR_DOMAIN_IMAGES || info.samples[CAR_SPLIT_TRAIN] <= 0) { /* or endless */
         return car_context_fail(p->context, CAR_ERROR_UNSUPPORTED, "data %s: only stored images can be packed",

@@ -1,8 +1,8 @@
-/* Decoding by libpng. Its errors come back here by longjmp and its warnings are not printed: whatever is in a file, the
+/* PNG decoding with libpng. Errors arrive by longjmp, and warnings are not printed. Whatever a file contains, the
  * worst outcome is an unreadable sample.
  *
- * Rows are taken from libpng as they are stored but for packed bits, and turned into RGB here: Pillow's rules for
- * palettes and 16 bits are not among libpng's own. */
+ * libpng only unpacks bits; conversion to RGB happens here, because libpng lacks Pillow's rules for palettes and 16
+ * bits. */
 #include "data/png.h"
 
 #include <setjmp.h>
@@ -11,8 +11,8 @@
 
 #include <png.h>
 
-/* Deflate makes 1032 bytes of one at most. A few pixels are free, for small files; none has more than MOST_PIXELS. So a
- * header alone cannot ask for much memory. */
+/* Deflate expands one byte to at most 1032. Small files get some bytes for free, and no image has more than
+ * MOST_PIXELS. So a forged header cannot request much memory. */
 enum { MOST_BYTES_PER_BYTE = 1032, FREE_BYTES = 1 << 18, MOST_PIXELS = 1 << 28 };
 enum { RGB = 3, PALETTE = 256 };
 
@@ -25,12 +25,12 @@ typedef struct decoder {
     int width, height, depth, kind, channels, passes;
     uint8_t *pixels, *row;
     uint8_t palette[PALETTE][RGB];
-    int rows; /* of the first pass, decoded */
+    int rows; /* rows of the first pass decoded so far */
     int pass;
     char reason[128];
 } decoder;
 
-/* ---- what libpng calls ----------------------------------------------------------------------- */
+/* ---- callbacks of libpng --------------------------------------------------------------------- */
 
 static void on_error(png_structp png, png_const_charp message) {
     decoder *d = png_get_error_ptr(png);
@@ -39,7 +39,7 @@ static void on_error(png_structp png, png_const_charp message) {
 }
 
 static void on_warning(png_structp png, png_const_charp message) {
-    (void)png, (void)message; /* unusual ancillary chunks do not make the image worse */
+    (void)png, (void)message; /* unusual ancillary chunks do not affect the image */
 }
 
 static void on_read(png_structp png, png_bytep to, size_t bytes) {
@@ -63,7 +63,7 @@ static void check_size(decoder *d) {
     }
 }
 
-/* Entries that a palette lacks are grey, as Pillow's are. */
+/* Missing palette entries are grey, as in Pillow. */
 static void read_palette(decoder *d) {
     png_colorp colours = NULL;
     int count = 0;
@@ -81,7 +81,7 @@ static void read_palette(decoder *d) {
 static void read_header(decoder *d) {
     png_structp png = d->png;
     png_set_read_fn(png, d, on_read);
-    png_set_user_limits(png, 1 << 24, 1 << 24); /* sides; pixels are counted below */
+    png_set_user_limits(png, 1 << 24, 1 << 24); /* limits each side; pixels are counted below */
     png_set_chunk_malloc_max(png, 1 << 22);
     png_set_chunk_cache_max(png, 64);
     png_read_info(png, d->info);
@@ -101,7 +101,7 @@ static void read_header(decoder *d) {
     png_read_update_info(png, d->info);
 }
 
-/* One number of a row, from 0 to 255. Grey of 16 bits is the exception that Pillow makes of it: cut off, not scaled. */
+/* One value of a row, 0 to 255. As in Pillow, 16-bit grey is clamped, not scaled. */
 static uint8_t level_of(const decoder *d, const uint8_t *row, size_t index) {
     if (d->depth == 16) {
         bool grey = d->kind == PNG_COLOR_TYPE_GRAY;
@@ -121,8 +121,8 @@ static void convert_row(const decoder *d, const uint8_t *row, uint8_t *rgb) {
     }
 }
 
-/* Interlaced: all passes write over the same stored rows, which are converted when the last one is done or fails. The
- * blocks of a pass stand for the pixels that later ones bring. */
+/* In an interlaced image, all passes write to the same stored rows, which are converted after the last pass or a
+ * failure. Blocks of an earlier pass then stand in for pixels of missing later ones. */
 static void decode_rows(decoder *d) {
     size_t stride = png_get_rowbytes(d->png, d->info);
     for (d->pass = 0; d->pass < d->passes; d->pass++) {
@@ -145,7 +145,7 @@ static bool carry_out(decoder *d, void (*part)(decoder *)) {
     return true;
 }
 
-/* With a header that was read. */
+/* Decodes the image after its header has been read. */
 static car_status decode_image(decoder *d, car_source_buffer *pixels, bool *whole) {
     size_t size = RGB * (size_t)d->width * (size_t)d->height, stride = png_get_rowbytes(d->png, d->info);
     size_t stored = d->passes > 1 ? stride * (size_t)d->height : stride;
@@ -179,7 +179,7 @@ car_status car_png_decode(const char *name, const uint8_t *file, size_t bytes, c
         out->stored_height = d.height;
     }
     if (!whole) {
-        /* Of an interlaced image the first pass must be there, of another one a row. */
+        /* Usable if the first pass of an interlaced image is complete, or a row of another one. */
         bool some = d.passes > 1 ? d.pass > 0 : d.rows > 0;
         car_source_describe(out, some ? CAR_SOURCE_DAMAGED : CAR_SOURCE_UNREADABLE, name, d.reason);
     }

@@ -1,11 +1,11 @@
-/* Readers: one sample at a time, ready for the model. */
+/* Readers: read one sample at a time, ready for the model. */
 #include <stdio.h>
 #include <string.h>
 
 #include "data/dataset.h"
 #include "data/image.h"
 
-/* Beyond that it is not samples that are broken, but the disk, or the mount. */
+/* With more unreadable samples in a row, the disk or the mount is broken rather than the samples. */
 enum { MOST_UNREADABLE_IN_A_ROW = 1000 };
 
 struct car_reader {
@@ -14,7 +14,7 @@ struct car_reader {
     car_image_pipeline pipeline;
 };
 
-/* ---- what the kinds use ---------------------------------------------------------------------------------- */
+/* ---- helpers for the kinds ------------------------------------------------------------------------------- */
 
 car_status car_source_reserve(car_source_buffer *buffer, size_t bytes) {
     if (bytes <= buffer->capacity) {
@@ -77,7 +77,7 @@ static car_status check_sample(const car_dataset *dataset, car_split split, int6
     return CAR_OK;
 }
 
-/* Reads a stored image, and counts it if it is not whole. */
+/* Reads a stored image, and counts it as a problem if it is damaged or unreadable. */
 static car_status read_image(car_reader *reader, car_split split, int64_t sample, const car_source_wish *wish,
                              car_source_image *out) {
     car_dataset *dataset = reader->dataset;
@@ -107,7 +107,7 @@ done:
     return status;
 }
 
-/* The sample, or in its place the next one that can be read. Which one that is does not depend on the reader. */
+/* Reads the sample or, if it is unreadable, the next one that is not. All readers choose the same one. */
 static car_status read_next_image(car_reader *reader, car_split split, int64_t sample, const car_source_wish *wish,
                                   car_source_image *out) {
     const car_dataset *dataset = reader->dataset;

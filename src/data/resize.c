@@ -1,9 +1,9 @@
-/* Resizing by a triangle filter, only where the result is wanted.
+/* Resizing with a triangle filter, computing only the wanted region.
  *
- * For each row of the output, the input's rows under the filter are blended into one row of floats (every loop runs
- * along bytes that lie side by side), and that row is then blended across. The order of the additions is fixed, so the
- * result is the same everywhere but for the last bit of a compiler that fuses; it is within a level of PIL's, which
- * rounds between the two directions. */
+ * For each output row, the input rows under the filter are blended into one row of floats, in loops over contiguous
+ * bytes. That row is then blended across. The order of additions is fixed, so results are the same everywhere, up to
+ * the last bit where compilers fuse operations. They are within one level of PIL's, which rounds between the two
+ * directions. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,8 @@
 
 enum { CHUNK = 32 };
 
-/* One direction: output i is the sum over k < counts[i] of weights[i * most + k] * input[firsts[i] + k]. */
+/* The filter in one direction: output i is the sum over k < counts[i] of weights[i * most + k] * input[firsts[i] +
+ * k]. */
 typedef struct blend {
     int32_t *firsts, *counts;
     float *weights;
@@ -28,7 +29,7 @@ static int filter_most(double scale) {
     return 2 * (int)ceil(filter_radius(scale)) + 1;
 }
 
-/* Output i looks at `from` + (i + 1/2) * scale, and at nothing outside first .. end - 1. */
+/* Centres output i at `from` + (i + 1/2) * scale, and uses only inputs first .. end - 1. */
 static void fill_blend(blend *b, double from, double scale, int out, int first, int end) {
     double radius = filter_radius(scale);
     for (int i = 0; i < out; i++) {
@@ -43,7 +44,7 @@ static void fill_blend(blend *b, double from, double scale, int out, int first, 
         }
         for (int x = begin; x < stop; x++) {
             double weight = 1 - fabs(x + 0.5 - centre) / radius;
-            /* Only a box narrower than a pixel leaves nothing under the filter. */
+            /* A box narrower than a pixel may have nothing under the filter. */
             weights[x - begin] = (float)(sum > 0 ? (weight > 0 ? weight / sum : 0) : x == begin);
         }
         b->firsts[i] = begin;
@@ -75,8 +76,8 @@ static void blend_rows(const uint8_t *rows, size_t stride, const float *weights,
     }
 }
 
-/* A row of RGB floats, blended across and rounded. Four floats are taken for three: one beyond the end of the row must
- * be there to be read. */
+/* Blends a row of RGB floats across and rounds it. It loads four floats for three, so one float after the row's end
+ * must be readable. */
 static void blend_across(const float *row, const blend *b, int left, int width, uint8_t *out) {
     for (int x = 0; x < width; x++) {
         const float *from = row + 3 * (size_t)(b->firsts[x] - left),
@@ -93,7 +94,7 @@ static void blend_across(const float *row, const blend *b, int left, int width, 
     }
 }
 
-/* Cuts a piece off the scratch space. */
+/* Takes a block from the scratch memory. */
 static void *take(uint8_t **memory, size_t count, size_t size) {
     void *piece = *memory;
     *memory += car_round_up(count * size, 64);

@@ -1,8 +1,8 @@
-/* The kinds of datasets: what one of them has to offer to dataset.c.
+/* The interface that each kind of dataset implements for dataset.c.
  *
- * A kind is one file with one table of functions. It finds its samples and reads them as they are stored; names,
- * checks against the model, augmentation, normalisation, the replacement of unreadable samples and the count of
- * problems are dataset.c's business. */
+ * A kind is one file with one table of functions. It finds its samples and reads them as they are stored. dataset.c
+ * and reader.c do the rest: names, checks against the model, augmentation, normalisation, replacing unreadable
+ * samples, counting problems. */
 #ifndef CAR_SOURCE_H
 #define CAR_SOURCE_H
 
@@ -10,25 +10,25 @@
 #include "base/sha256.h"
 #include "carousel/data.h"
 
-/* Memory that a reader keeps from one sample to the next. Begins as {.context = context}. */
+/* Memory that a reader reuses from sample to sample. Starts as {.context = context}. */
 typedef struct car_source_buffer {
     car_context *context;
     uint8_t *data;
     size_t capacity;
 } car_source_buffer;
 
-/* Makes room for `bytes`; what was in it is lost if it has to grow. */
+/* Makes room for `bytes`. If the buffer has to grow, its contents are lost. */
 car_status car_source_reserve(car_source_buffer *buffer, size_t bytes);
 void car_source_free(car_source_buffer *buffer);
 
-/* What belongs to one reader, hence to one thread. A kind uses it as it likes. */
+/* Memory of one reader, hence of one thread. A kind may use it freely. */
 typedef struct car_source_scratch {
     car_source_buffer file, pixels;
 } car_source_scratch;
 
-/* How an image may be given. For a kind that decodes it can be cheaper to give a smaller one: once it knows the stored
- * size, it asks how many times smaller the image may become, both sides divided and rounded up. The answer is 1, 2, 4
- * or 8. A NULL function means 1, and whoever cannot do so does not ask. */
+/* Whether a kind may return a smaller image, which can be cheaper to decode. Once it knows the stored size, it calls
+ * `shrink` for the factor by which both sides may be divided (rounding up): 1, 2, 4 or 8. NULL means 1. Kinds that
+ * cannot shrink need not call it. */
 typedef struct car_source_wish {
     int (*shrink)(void *user, int width, int height);
     void *user;
@@ -36,47 +36,48 @@ typedef struct car_source_wish {
 
 typedef enum car_source_state {
     CAR_SOURCE_WHOLE,
-    CAR_SOURCE_DAMAGED,   /* decoded as far as it goes */
-    CAR_SOURCE_UNREADABLE /* the image is not set */
+    CAR_SOURCE_DAMAGED,   /* decoded as far as possible */
+    CAR_SOURCE_UNREADABLE /* there is no image */
 } car_source_state;
 
 typedef struct car_source_image {
-    car_image image;                 /* the label is set in any case; pixels are valid until the reader's next call */
-    int stored_width, stored_height; /* the image's own are smaller if it was shrunk */
+    car_image image;                 /* the label is always set; pixels are valid until the reader's next call */
+    int stored_width, stored_height; /* larger than the image's own size if it was shrunk */
     car_source_state state;
-    char problem[256]; /* unless whole: the sample's name and what is wrong, "train/cat/7.jpg: ends too early" */
+    /* Unless whole: the sample's name and the reason, e.g. "train/cat/7.jpg: ends too early". */
+    char problem[256];
 } car_source_image;
 
-/* Sets state and problem. Of a long name the end is kept. */
+/* Sets state and problem. A long name is shortened at its start. */
 void car_source_describe(car_source_image *image, car_source_state state, const char *name, const char *reason);
 
 typedef struct car_source_methods {
-    /* `path` is what stands behind the colon, "" if nothing. Fills all of `info` but the kind, which is set already.
-     * Without a config (NULL) it is opened to be looked at. Whether domain, classes (or vocabulary) and channels fit
-     * the config is checked by the caller afterwards; what else must fit is checked here. On failure *state is NULL
-     * and nothing is left behind. */
+    /* Opens the data. `path` is what follows the colon, or "". Fills `info` except for the kind, which is already
+     * set. Without a config (NULL) the data is only inspected. The caller then checks that domain, classes (or
+     * vocabulary) and channels match the config; anything else is checked here. On failure *state is NULL and
+     * nothing is left allocated. */
     car_status (*open)(car_context *context, const char *path, const car_dataset_config *config, car_dataset_info *info,
                        void **state);
     void (*close)(void *state); /* never called with NULL */
 
-    /* NULL if classes have no names; else the name, or NULL for one that has none. 0 <= index < info.classes */
+    /* The name of a class, or NULL if it has none; the function is NULL if classes have no names. 0 <= index <
+     * info.classes */
     const char *(*class_name)(const void *state, int index);
 
-    /* Adds to `sha` what tells this data from other data: names and sizes of files, and their heads. The kind's name
-     * is in it already. Must not depend on where the data lies. */
+    /* Adds to `sha` what identifies the data: names, sizes and first bytes of files. The kind's name has already
+     * been added. Must not depend on the data's location. */
     car_status (*digest)(const void *state, car_sha256 *sha);
 
-    /* What was found beside the samples and is not used; NULL: nothing ever is. `out` comes zeroed. */
+    /* Reports what was found but is not used; NULL: nothing. `out` is zeroed. */
     void (*unused)(const void *state, car_dataset_unused *out);
 
-    /* Exactly one of the two is not NULL. Both are called from several threads at once, with 0 <= sample < the number
-     * of samples of the split (any number that is not negative, if it is endless). A failure that is not one sample's
-     * own (no memory, no file handles, a file that everything is in has become shorter) is a status, and ends the
-     * run.
+    /* Exactly one of the two is not NULL. Both are called from several threads at once, with 0 <= sample < the
+     * split's number of samples (no upper limit if endless). A failure that is not the sample's own (no memory, no
+     * file handles, a shared file was truncated) is returned as a status and ends the run.
      *
-     * Samples that are ready to be used, as car_reader_sample gives them. Not called without a config. */
+     * This one returns ready samples, as car_reader_sample does. Not called without a config. */
     car_status (*sample)(void *state, car_split split, int64_t epoch, int64_t sample, void *input, int32_t *labels);
-    /* Images as they are stored. A sample that cannot be read is not a failure: see car_source_state. `out` comes
+    /* Returns images as they are stored. An unreadable sample is not a failure: see car_source_state. `out` is
      * zeroed. */
     car_status (*image)(void *state, car_source_scratch *scratch, car_split split, int64_t sample,
                         const car_source_wish *wish, car_source_image *out);
@@ -85,7 +86,7 @@ typedef struct car_source_methods {
 extern const car_source_methods car_source_synthetic, car_source_cifar10, car_source_imagefolder, car_source_tokens,
     car_source_packed;
 
-/* ---- own.c: datasets of one's own, which are not opened by a name ------------------------------ */
+/* ---- own.c: user-defined datasets, which are not opened by name ----------------------------------- */
 
 extern const car_source_methods car_source_own;
 car_status car_source_check_own(car_context *context, const car_dataset_class *own);

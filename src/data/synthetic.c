@@ -1,10 +1,10 @@
-/* Synthetic samples: see data.h for what they are. */
+/* Synthetic samples; data.h describes them. */
 #include <math.h>
 
 #include "data/source.h"
 
 enum { WAVES = 3, FREQUENCIES = 3, SHIFTS = 4 };
-/* Larger images are made without tables. */
+/* Larger images are computed without tables. */
 enum { MOST_SIZE = 512, MOST_VALUES = 2 * FREQUENCIES * (MOST_SIZE + SHIFTS - 2) + 1 };
 
 static const double two_pi = 6.283185307179586;
@@ -13,10 +13,10 @@ static const float follow_rate = 0.8f;
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* A wave of a class's pattern. Frequencies are whole numbers, so its argument at a pixel is one of few: its values are
- * computed once for an image, not once for a pixel. */
+/* A wave of a class's pattern. Frequencies are integers, so its argument takes few different values. These are
+ * computed once per image, not once per pixel. */
 typedef struct wave {
-    int across, down; /* down may be negative */
+    int across, down; /* `down` may be negative */
     int size;
     double offset;
     int lowest; /* across * x + down * y of the first value */
@@ -27,7 +27,7 @@ static double compute_value(const wave *w, int at) {
     return cos(two_pi * ((double)at / w->size + w->offset));
 }
 
-/* Waves of low frequency, so that a shift keeps a pattern recognisable. */
+/* Frequencies are low, so that a shifted pattern stays recognisable. */
 static void make_wave(wave *out, uint64_t key, int label, int channel, int number, int size) {
     uint64_t at = (uint64_t)((label * 64 + channel) * WAVES + number) * 4;
     int across = 1 + (int)(car_random_u64(key, at) % FREQUENCIES);
@@ -47,7 +47,7 @@ static double value_at(const wave *w, int y, int x) {
     return w->size <= MOST_SIZE ? w->values[at - w->lowest] : compute_value(w, at);
 }
 
-/* A channel of a class's pattern with the sample's noise. */
+/* Writes a channel of a class's pattern, with the sample's noise. */
 static void write_channel(const car_synthetic *source, uint64_t own, int label, int channel, float *image) {
     uint64_t patterns = car_random_key(source->seed, "patterns");
     int size = source->config.image_size;
@@ -112,7 +112,7 @@ void car_synthetic_batch(const car_synthetic *source, uint64_t first, void *inpu
 
 /* ---- as a dataset ---------------------------------------------------------------------------- */
 
-/* Evaluation takes samples that training never reaches. */
+/* Evaluation uses samples that training never reaches. */
 static const uint64_t first_held_out_sample = (uint64_t)1 << 48;
 
 typedef struct synthetic_state {

@@ -1,11 +1,11 @@
 /* tokens:FILE: one long sequence of tokens, cut into samples.
  *
- * A file whose name ends in .bin holds tokens of 16 bits, little-endian: bare, as nanoGPT writes them, or behind the
- * header of llm.c, 256 numbers of 32 bits (magic, version, how many tokens; the rest unused). In any other file every
- * byte is a token.
+ * A file whose name ends in .bin contains 16-bit little-endian tokens: bare, as nanoGPT writes them, or after
+ * llm.c's header of 256 32-bit numbers (magic, version, number of tokens; the rest is unused). In any other file
+ * each byte is a token.
  *
- * Where the file's name says "train" and there is one beside it that says "val" instead, that is what is evaluated on;
- * else it is the last tenth of the tokens. */
+ * If the file's name contains "train" and a file with "val" in its place exists, that file is used for evaluation.
+ * Otherwise the last tenth of the tokens is. */
 #include <string.h>
 #include <unistd.h>
 
@@ -18,22 +18,22 @@ enum {
     ALL_TOKENS = 65536,
     HEADER_BYTES = 1024,
     HEADER_VERSION = 1,
-    HEAD_BYTES = 65536 /* what the digest sees of a file */
+    HEAD_BYTES = 65536 /* bytes of each file that go into the digest */
 };
 static const uint32_t header_magic = 20240520, header_magic_wide = 20240801;
 
-/* A run of tokens inside a mapped file. */
+/* A run of tokens in a mapped file. */
 typedef struct sequence {
     const car_mapped *file;
     const unsigned char *data;
-    int64_t first, count; /* place in the file, in tokens */
+    int64_t first, count; /* position in the file, in tokens */
 } sequence;
 
 typedef struct tokens {
     car_context *context;
-    car_mapped files[CAR_SPLITS]; /* the second one only if it is a file of its own */
+    car_mapped files[CAR_SPLITS]; /* the second one only if evaluation has its own file */
     sequence splits[CAR_SPLITS];
-    int width; /* bytes of a token */
+    int width; /* bytes per token */
     car_dataset_config config;
 } tokens;
 
@@ -66,7 +66,7 @@ static car_status check_header(const car_mapped *file) {
     return CAR_OK;
 }
 
-/* Finds the tokens in a mapped file. */
+/* Locates the tokens in a mapped file. */
 static car_status find_tokens(const car_mapped *file, int width, sequence *out) {
     *out = (sequence){.file = file, .data = file->data, .count = (int64_t)file->size / width};
     if (width == 1) {
@@ -91,7 +91,7 @@ static car_status find_tokens(const car_mapped *file, int width, sequence *out) 
     return CAR_OK;
 }
 
-/* The file to evaluate on beside the one to train on; *out is NULL if there is none. */
+/* Finds the evaluation file that belongs to a training file; *out is NULL if there is none. */
 static car_status find_evaluation_file(car_context *context, const char *path, char **out) {
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path, *found = NULL;
     size_t length = strlen(path) + 1, skipped = strlen("train");
@@ -117,7 +117,7 @@ done:
     return status;
 }
 
-/* Both sequences: from two files, or from the one. */
+/* Sets up both sequences, from two files or from one. */
 static car_status find_splits(tokens *t, const char *path) {
     char *evaluation_path = NULL;
     car_status status = CAR_OK;
@@ -143,9 +143,9 @@ done:
     return status;
 }
 
-/* ---- looking at all tokens once -------------------------------------------------------------- */
+/* ---- scanning all tokens --------------------------------------------------------------------- */
 
-/* Plain loops over one width each: compilers make vectors of them, so this runs as fast as the file is read. */
+/* Plain loops, one per width, so that compilers vectorise them: this runs as fast as the file is read. */
 static int largest_token(const sequence *sequence, int width) {
     int largest = 0;
     if (width == 1) {
@@ -188,7 +188,7 @@ static car_status refuse_token(const tokens *t, const sequence *sequence, int64_
                             sequence->file->path, place, token, t->config.model.vocabulary - 1);
 }
 
-/* How far tokens go; with a vocabulary to keep to, names the first one that is outside. */
+/* Finds the number of classes. With a vocabulary, fails and names the first token outside of it. */
 static car_status check_vocabulary(const tokens *t, int vocabulary, int *classes) {
     *classes = 0;
     for (int s = 0; s < CAR_SPLITS; s++) {
@@ -196,7 +196,7 @@ static car_status check_vocabulary(const tokens *t, int vocabulary, int *classes
         int largest = largest_token(sequence, t->width);
         *classes = largest + 1 > *classes ? largest + 1 : *classes;
         if (t->width == 1 || largest < vocabulary) {
-            continue; /* the largest byte that may occur has no place to name: dataset.c compares the numbers */
+            continue; /* a byte has no position to report; dataset.c compares the numbers */
         }
         int64_t position = 0;
         while (token_at(sequence->data, t->width, position) < vocabulary) {
@@ -209,9 +209,9 @@ static car_status check_vocabulary(const tokens *t, int vocabulary, int *classes
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-/* A sample is seq_len tokens and the one behind them, and begins where the one before it ends. In training with
- * augmentation the whole grid moves by less than seq_len tokens from epoch to epoch; the samples are as many as there
- * is room for wherever it stands. */
+/* A sample is seq_len tokens and the token after them, and begins where the previous one ends. In training with
+ * augmentation, the whole grid is shifted by less than seq_len tokens in each epoch. The number of samples is what
+ * fits for every shift. */
 static int64_t count_samples(const tokens *t, car_split split) {
     int64_t length = t->config.model.seq_len, wanted = 1;
     if (split == CAR_SPLIT_TRAIN && t->config.augment) {
@@ -239,7 +239,7 @@ static car_status sample_tokens(void *state, car_split split, int64_t epoch, int
     int token = 0;
     for (int i = 0; status == CAR_OK && i <= length; i++) {
         token = token_at(sequence->data, t->width, first + i);
-        if (token >= t->config.model.vocabulary) { /* the file was changed since it was opened */
+        if (token >= t->config.model.vocabulary) { /* the file has changed since it was opened */
             return refuse_token(t, sequence, first + i, token);
         }
         if (i < length) {

@@ -1,4 +1,5 @@
-/* Decoding by libwebp, row by row as far as the file goes: whatever is in it, the worst outcome is an unreadable sample. */
+/* WebP decoding with libwebp, row by row as far as the file goes. Whatever a file contains, the worst outcome is an
+ * unreadable sample. */
 #include "data/webp.h"
 
 #include <stdio.h>
@@ -7,10 +8,10 @@
 #include <webp/decode.h>
 #include <webp/demux.h>
 
-/* A picture of one colour takes a few bytes whatever its size, so only large ones are compared with their files. */
+/* A picture of one colour takes a few bytes at any size, so only large pictures are checked against their file size. */
 enum { MOST_PIXELS_PER_BYTE = 1 << 12, FREE_PIXELS = 1 << 22, MOST_PIXELS = 1 << 28, RGB = 3 };
 
-/* What is shown of a file: the whole of it, or the first frame of an animation on its canvas. */
+/* What the file shows: the whole picture, or the first frame of an animation on its canvas. */
 typedef struct picture {
     WebPData data; /* of the frame */
     int width, height, left, top;
@@ -36,7 +37,7 @@ static const char *reason_of(VP8StatusCode code) {
     }
 }
 
-/* ---- what is in the file ---------------------------------------------------------------------- */
+/* ---- the file --------------------------------------------------------------------------------- */
 
 static bool find_frame(const char *name, WebPDemuxer *demuxer, picture *p, car_source_image *out) {
     WebPIterator frame;
@@ -82,7 +83,7 @@ static bool find_picture(const char *name, const uint8_t *file, size_t bytes, pi
 
 /* ---- pixels ----------------------------------------------------------------------------------- */
 
-/* Decodes what is there. Returns the rows that were decoded; *code says whether they are all. */
+/* Decodes what is there. Returns the number of decoded rows; *code says whether they are complete. */
 static int decode(const picture *p, WebPDecoderConfig *config, VP8StatusCode *code) {
     int rows = 0;
     WebPIDecoder *decoder = WebPIDecode(NULL, 0, config);

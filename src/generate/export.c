@@ -1,4 +1,4 @@
-/* A GPT-2 as a folder that Hugging Face's library opens. */
+/* Writes a GPT-2 as a folder that Hugging Face's library can open. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
@@ -25,7 +25,7 @@ static cJSON *describe(const car_generator *g, int end_of_text) {
     cJSON_AddNumberToObject(json, "initializer_range", 0.02);
     cJSON_AddBoolToObject(json, "tie_word_embeddings", true);
     cJSON_AddStringToObject(json, "torch_dtype", "float32");
-    /* Without one the library would take GPT-2's 50256. */
+    /* Without an entry the library would assume GPT-2's 50256. */
     cJSON_AddItemToObject(json, "bos_token_id",
                           end_of_text >= 0 ? cJSON_CreateNumber(end_of_text) : cJSON_CreateNull());
     cJSON_AddItemToObject(json, "eos_token_id",
@@ -49,7 +49,7 @@ car_status car_generator_export(const car_generator *g, const char *directory, i
     if (snprintf(weights, sizeof weights, "%s/model.safetensors", directory) >= (int)sizeof weights) {
         return car_context_fail(g->context, CAR_ERROR_IO, "the path %s is too long", directory);
     }
-    snprintf(config, sizeof config, "%s/config.json", directory); /* shorter */
+    snprintf(config, sizeof config, "%s/config.json", directory); /* shorter than the other path, so it fits */
     CAR_TRY(car_gpt2_write(&g->model, weights));
     CAR_TRY(write_config(g, config, end_of_text));
 done:

@@ -1,8 +1,8 @@
-/* One step of a GPT-2 after the other, with keys and values kept.
+/* Runs a GPT-2 step by step, with a cache of keys and values.
  *
- * Rows are positions. Several at once (a prompt) go through matrix products in strips of columns; a single one, which is
- * what generating is, only reads the weights: as fast as memory is. The graph of training computes the same
- * (src/models/gpt2.c); unit.generate compares the two. */
+ * Rows are positions. Several rows at once (a prompt) use matrix products in strips of columns. A single row, the
+ * normal case when generating, is limited by the speed of reading the weights. The training graph computes the same
+ * (src/models/gpt2.c); the test unit.generate compares the two. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ car_generator_config car_generator_config_default(void) {
 
 /* ---- matrix products ------------------------------------------------------------------------- */
 
-/* y = x w + bias, or y += that; w is [out, in]. */
+/* y = x w + bias, or y += x w + bias; w is [out, in]. */
 typedef struct product {
     car_generator *g;
     const float *x, *w, *bias;
@@ -51,8 +51,8 @@ static void run_product(void *user, int piece) {
     }
 }
 
-/* A single row is cut evenly, since each number of it is computed alone; several in strips that do not depend on the
- * number of threads, as how a product rounds may depend on its width. */
+/* A single row is split evenly over threads, as each of its numbers is computed separately. Several rows use strips
+ * that do not depend on the number of threads, because rounding may depend on a product's width. */
 static void multiply(car_generator *g, int64_t rows, const float *x, int64_t in, const float *w, const float *bias,
                      int64_t out, bool add, float *y) {
     product p = {.g = g, .x = x, .w = w, .bias = bias, .y = y, .rows = rows, .in = in, .out = out, .add = add};
@@ -66,7 +66,7 @@ static void multiply(car_generator *g, int64_t rows, const float *x, int64_t in,
 typedef struct attention {
     car_generator *g;
     const float *keys, *values; /* of the layer, [positions, width] */
-    int64_t rows, first;        /* queries; the position of the first */
+    int64_t rows, first;        /* number of queries, and the position of the first */
 } attention;
 
 static void attend_row(const attention *a, const float *query, int64_t place, int64_t columns, float *scores,
@@ -146,7 +146,7 @@ static void run_logits(void *user, int piece) {
     }
 }
 
-/* Of the last row only: nobody asks for the others. */
+/* Computes the logits of the last row only, as no others are needed. */
 static void find_logits(car_generator *g, int64_t rows, float *logits) {
     const car_gpt2_sizes *s = &g->model.sizes;
     int threads = car_team_threads(g->team);
@@ -216,7 +216,7 @@ car_gpt2_sizes car_generator_sizes(const car_generator *generator) {
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-/* The buffers, one behind the other in one block, which goes with the model. */
+/* Allocates all buffers as one block, which is released with the model. */
 static car_status allocate(car_generator *g) {
     const car_gpt2_sizes *s = &g->model.sizes;
     size_t rows = (size_t)(s->positions < MOST_ROWS ? s->positions : MOST_ROWS), width = (size_t)s->width;

@@ -1,5 +1,5 @@
-/* A GPT-2 from a safetensors file, and back: the names are Hugging Face's, with or without "transformer." before them.
- * Weights of the blocks are [in, out], as its Conv1D has them. The head is the token embedding once more. */
+/* Reads and writes a GPT-2 as a safetensors file with Hugging Face's names, with or without the prefix
+ * "transformer.". Weights of the blocks are [in, out] in files, as in Conv1D. The head is the token embedding. */
 #include "generate/gpt2.h"
 
 #include <stdio.h>
@@ -10,13 +10,13 @@
 enum { NAME = 96, MOST_DEPTH = 4096, MOST_SIZE = 1 << 24 };
 static const char prefix[] = "transformer.";
 
-/* What a dimension is, in terms of the sizes. */
+/* What a dimension stands for. */
 typedef enum extent { NONE, WIDTH, THREE_WIDTHS, INNER, VOCABULARY, POSITIONS } extent;
 
 typedef struct row {
     const char *name;
     extent shape[2]; /* in the file */
-    bool turned;     /* kept as [out, in] */
+    bool turned;     /* transposed in memory: kept as [out, in] */
 } row;
 
 static const row outer_rows[CAR_GPT2_OUTER_PARAMS] = {
@@ -51,7 +51,7 @@ static size_t elements_of(const car_gpt2_sizes *s, const row *r) {
     return (size_t)(size_of(s, r->shape[0]) * size_of(s, r->shape[1]));
 }
 
-/* to = from transposed, from being [rows, columns]; tile by tile, so that both stay in the cache. */
+/* Transposes `from`, which is [rows, columns], tile by tile, so that both stay in the cache. */
 static void transpose(float *to, const float *from, int64_t rows, int64_t columns) {
     enum { TILE = 32 };
     for (int64_t top = 0; top < rows; top += TILE) {
@@ -70,7 +70,8 @@ static size_t largest_turned(const car_gpt2_sizes *s) {
     return attention > mlp ? attention : mlp;
 }
 
-/* The row of tensor `index` in the file's order: embeddings, blocks, the last norm. `name` gets its full name. */
+/* The description of tensor `index` in the file's order: embeddings, blocks, last norm. `name` receives its full
+ * name. */
 static const row *row_at(const car_gpt2_sizes *s, int index, char name[NAME]) {
     int first = CAR_GPT2_LN_F, blocks = s->depth * CAR_GPT2_BLOCK_PARAMS;
     if (index >= first && index < first + blocks) {
@@ -94,7 +95,7 @@ static const car_safetensors_tensor *find(const car_safetensors *file, const cha
     return tensor ? tensor : car_safetensors_find(file, name + sizeof prefix - 1);
 }
 
-/* Dimension `d` of a tensor that must have `rank` of them; 0 if it has not. */
+/* Dimension `d` of a tensor of rank `rank`; 0 if it has another rank or size. */
 static int dimension(const car_safetensors *file, const char *name, int rank, int d) {
     const car_safetensors_tensor *tensor = find(file, name);
     return tensor && tensor->rank == rank && tensor->shape[d] > 0 && tensor->shape[d] <= MOST_SIZE
@@ -142,7 +143,7 @@ static car_status check_tensor(const car_gpt2 *model, const char *path, const ch
                                    path, name);
 }
 
-/* A head of its own would be a model that this is not. */
+/* A head that differs from the embedding would be another kind of model. */
 static car_status check_head(const car_gpt2 *model, const car_safetensors *file, const char *path) {
     const car_safetensors_tensor *head = car_safetensors_find(file, "lm_head.weight");
     size_t count = elements_of(&model->sizes, &outer_rows[CAR_GPT2_TOKENS]);
@@ -167,7 +168,7 @@ done:
     return status;
 }
 
-/* Where a tensor of the model is from now on. */
+/* Records where a tensor of the model is stored. */
 static void place_tensor(car_gpt2 *model, int index, const float *values) {
     int place = index - CAR_GPT2_LN_F, inside = model->sizes.depth * CAR_GPT2_BLOCK_PARAMS;
     if (place >= 0 && place < inside) {
@@ -177,7 +178,7 @@ static void place_tensor(car_gpt2 *model, int index, const float *values) {
     }
 }
 
-/* All that are looked at fit before memory is taken: their sizes are then those of the file. */
+/* All tensors are checked before memory is allocated, so the sizes are known to match the file. */
 static car_status read_tensors(car_gpt2 *model, const car_safetensors *file, const char *path) {
     int tensors = tensors_of(&model->sizes);
     size_t total = 0, most = largest_turned(&model->sizes);
@@ -259,7 +260,7 @@ car_status car_gpt2_write(const car_gpt2 *model, const char *path) {
             .name = texts[i].name, .rank = r->shape[1] == NONE ? 1 : 2, .shape = texts[i].shape};
     }
     CAR_TRY(car_safetensors_writer_create(model->context, path, entries, (int)tensors, metadata, &writer));
-    const float *at = model->values; /* they lie in this order */
+    const float *at = model->values; /* they are stored in this order */
     for (size_t i = 0; i < tensors; i++) {
         if (texts[i].turned) {
             transpose(scratch, at, texts[i].shape[1], texts[i].shape[0]);

@@ -1,4 +1,4 @@
-/* The inside of a generator, for the files of this folder. */
+/* Internals of a generator, for the files in this folder. */
 #ifndef CAR_GENERATE_INTERNAL_H
 #define CAR_GENERATE_INTERNAL_H
 
@@ -14,13 +14,13 @@ struct car_generator {
     car_team *team;
     const car_vector *vector;
     double eps;
-    int length;           /* positions whose keys and values are kept */
+    int length;           /* positions whose keys and values are cached */
     float *keys, *values; /* [depth, positions, width] each */
-    /* Of the rows that are being computed: the residual stream, the input of a layer, queries with keys and values,
-     * the hidden layer, and for each head its scores. */
+    /* Buffers for the current rows: residual stream, input of a layer, queries with keys and values, hidden layer,
+     * and scores of each head. */
     float *x, *y, *qkv, *hidden, *scores;
-    int64_t score_count; /* of one head */
-    atomic_bool failed;  /* a product could not be computed */
+    int64_t score_count; /* per head */
+    atomic_bool failed;  /* a product failed */
 };
 
 #endif

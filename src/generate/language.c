@@ -1,4 +1,4 @@
-/* A language model from wherever it lies: see carousel/language.h. */
+/* Opens a language model, wherever it is stored: see carousel/language.h. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdio.h>
@@ -15,10 +15,10 @@
 enum { PATH = CAR_LANGUAGE_PATH };
 
 typedef struct place {
-    char folder[PATH]; /* where settings and tokenizer are */
+    char folder[PATH]; /* folder of settings and tokenizer */
     char weights[PATH];
-    int heads;  /* 0: nothing says */
-    double eps; /* 0: nothing says */
+    int heads;  /* 0: unknown */
+    double eps; /* 0: unknown */
     int trained;
 } place;
 
@@ -41,7 +41,7 @@ static bool says(const cJSON *json, const char *name, const char *text, bool oth
     return found ? strcmp(found, text) == 0 : otherwise;
 }
 
-/* Refuses what would compute something else under the same names. */
+/* Refuses settings that would compute something else with the same tensors. */
 static car_status read_theirs(car_context *context, const char *path, const cJSON *json, place *out) {
     if (!says(json, "model_type", "gpt2", false)) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "%s: its model_type is not gpt2", path);
@@ -89,7 +89,7 @@ done:
     return status;
 }
 
-/* What the file of weights says of itself, if nothing else did. */
+/* Reads the settings from the weights file's card, if nothing else had them. */
 static car_status read_card(car_context *context, place *out) {
     car_safetensors *file = NULL;
     car_status status = CAR_OK;
@@ -132,7 +132,7 @@ done:
     return status;
 }
 
-/* config.json beside the weights, or where a run has it for its checkpoints. */
+/* config.json beside the weights or, for a checkpoint, in its run's folder. */
 static car_status find_settings(car_context *context, place *out) {
     char path[PATH], above[PATH], mark[PATH];
     car_status status = CAR_OK;

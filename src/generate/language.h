@@ -1,4 +1,4 @@
-/* The inside of a language model, for the files of this folder. */
+/* Internals of a language model, for the files in this folder. */
 #ifndef CAR_GENERATE_LANGUAGE_H
 #define CAR_GENERATE_LANGUAGE_H
 
@@ -10,9 +10,9 @@ enum { CAR_LANGUAGE_PATH = 4096 };
 struct car_language {
     car_context *context;
     car_generator *generator;
-    car_tokenizer *tokenizer; /* NULL: the place has none */
+    car_tokenizer *tokenizer; /* NULL if none was found */
     char *folder;             /* where settings and tokenizer are looked for */
-    int sequence;             /* 0: nothing says */
+    int sequence;             /* 0: unknown */
 };
 
 #endif

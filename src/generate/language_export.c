@@ -1,4 +1,4 @@
-/* A language model as a folder that other libraries open: see carousel/language.h. */
+/* Exports a language model as a folder that other libraries can open: see carousel/language.h. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "base/output.h"
 #include "generate/language.h"
 
-/* The library's own class for GPT-2 would add tokens of its own; this one takes tokenizer.json as it is. */
+/* Hugging Face's class for GPT-2 would add tokens of its own; this one uses tokenizer.json as it is. */
 static car_status write_tokenizer(const car_language *language, const char *folder) {
     enum { WHOLE, VOCABULARY, MERGES, SETTINGS, FILES };
     static const char *const names[FILES] = {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"};
@@ -31,7 +31,7 @@ done:
     return status;
 }
 
-/* An empty directory may be there already: it is replaced. Anything else stays as it is. */
+/* An empty directory is replaced. Anything else is an error. */
 static car_status check_output(car_context *context, const char *path) {
     struct stat found;
     DIR *folder = opendir(path);

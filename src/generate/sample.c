@@ -1,5 +1,4 @@
-/* Which token comes next: temperature first, then the best k, then the best that together have probability p, as
- * Hugging Face's library does it. */
+/* Chooses the next token: temperature first, then top-k, then top-p, in the order of Hugging Face's library. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,7 +22,7 @@ car_status car_sampler_create(car_context *context, int vocabulary, const car_sa
     car_sampler *sampler = NULL;
     car_status status = CAR_OK;
     *out = NULL;
-    /* Written so that NaN fails too. */
+    /* Written so that NaN fails, too. */
     if (!(sampling->temperature >= 0) || !isfinite(sampling->temperature) || sampling->top_k < 0 ||
         !(sampling->top_p > 0 && sampling->top_p <= 1) || vocabulary < 1) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
@@ -53,14 +52,14 @@ void car_sampler_destroy(car_sampler *sampler) {
     car_context_release(sampler->context, sampler, 1, sizeof *sampler);
 }
 
-/* More likely first; of equals the smaller token. */
+/* More probable first; among equals the smaller token. */
 static int compare_choices(const void *left, const void *right) {
     const choice *a = left, *b = right;
     return a->weight != b->weight ? (a->weight < b->weight) - (a->weight > b->weight)
                                   : (a->token > b->token) - (a->token < b->token);
 }
 
-/* The first of the largest; -1 if a logit is not a number, or none is finite. */
+/* The first of the largest logits; -1 if a logit is NaN, or none is finite. */
 static int find_best(const float *logits, int count) {
     int best = 0;
     for (int i = 0; i < count; i++) {
@@ -78,7 +77,7 @@ static void swap(choice *a, choice *b) {
     *b = kept;
 }
 
-/* Moves the best `wanted` of `count` choices to the front, in any order: Hoare's selection. */
+/* Moves the best `wanted` of `count` choices to the front, in any order (Hoare's selection). */
 static void select_best(choice *choices, int count, int wanted) {
     int low = 0, high = count - 1;
     while (low < high) {
@@ -113,8 +112,9 @@ static double add_weights(const choice *choices, int count) {
     return sum;
 }
 
-/* Keeps the fewest of the likeliest that have the share `p` of all. To sort all of a large vocabulary would take longer
- * than the model: those below (1 - p) / count of the sum have less than 1 - p of it together, so none is needed. */
+/* Keeps the fewest most probable choices that reach the share `p`. Sorting a large vocabulary would take longer than
+ * the model, so unlikely choices are dropped first: those below (1 - p) / count of the sum have less than 1 - p in
+ * total, so none of them is needed. */
 static int keep_likely(choice *choices, int count, double p) {
     double all = add_weights(choices, count), least = (1 - p) * all / count, sum = 0;
     int left = 0, kept = 0;

@@ -1,7 +1,7 @@
-/* A team: see team.h.
+/* A team of threads: see team.h.
  *
- * A round has a number; helpers look for a new one, for some microseconds without sleeping, because the next round
- * mostly comes at once. Pieces are taken by a counter. The one who called waits until nobody is at work any more. */
+ * Each round has a number. Helpers spin for some microseconds until it changes before they sleep, because the next
+ * round usually starts at once. A counter hands out the parts. The caller waits until no helper is busy. */
 #include "generate/team.h"
 
 #include <stdatomic.h>
@@ -36,7 +36,7 @@ static void take_pieces(car_team *team) {
     }
 }
 
-/* Returns the number of the next round, when it has begun. */
+/* Waits until a new round has begun and returns its number. */
 static int wait_for_round(car_team *team, int known) {
     for (int look = 0; look < LOOKS && atomic_load(&team->round) == known; look++) {
         pause_briefly();

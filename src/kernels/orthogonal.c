@@ -1,13 +1,12 @@
-/* Newton and Schulz's iteration, by SGEMM.
+/* The Newton-Schulz iteration, with SGEMM.
  *
- * The smaller side of the matrix is the one that is squared, so nothing is transposed: for a tall X the square is
- * X^T X and stands on the right. Squares are symmetric. They are computed in strips of rows, each up to the diagonal,
+ * It squares the smaller side of the matrix, so nothing is transposed: for a tall X the square is X^T X and
+ * multiplies from the right. Squares are symmetric. They are computed in strips of rows, each up to the diagonal,
  * and mirrored:
  *
  *   [# . .]
- *   [# # .]     with q strips (1 + 1/q) / 2 of the work
- *   [# # #]
- */
+ *   [# # .]     with q strips, (1 + 1/q) / 2 of the work
+ *   [# # #] */
 #include "kernels/orthogonal.h"
 
 #include <math.h>
@@ -24,7 +23,8 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Rows of a strip: a quarter, whole vectors, and enough that SGEMM is about as fast as on whole matrices. */
+/* Rows of a strip: a quarter of the side, in whole vectors, and enough for SGEMM to be about as fast as on whole
+ * matrices. */
 static int64_t strip_of(int64_t side) {
     enum { LEAST = 48, VECTOR = 16 };
     int64_t rows = (side / 4 + VECTOR - 1) / VECTOR * VECTOR;
@@ -58,7 +58,7 @@ double car_orthogonal_flops_done(int64_t rows, int64_t columns) {
     return CAR_ORTHOGONAL_STEPS * (share * (2 * side * all + 2 * side * side * side) + 2 * side * all);
 }
 
-/* The part above the diagonal from the one below, tile by tile, since one of the two is read or written across rows. */
+/* Copies the lower triangle to the upper one, tile by tile, since one of the two is accessed across rows. */
 static void mirror(float *c, int64_t side) {
     for (int64_t top = 0; top < side; top += TILE) {
         for (int64_t left = top; left < side; left += TILE) {
@@ -72,7 +72,7 @@ static void mirror(float *c, int64_t side) {
     }
 }
 
-/* C = alpha op(X) op(X)^T + beta C, op(X) having `side` rows: X as it is, or transposed. */
+/* C = alpha op(X) op(X)^T + beta C, where op(X), X itself or its transpose, has `side` rows. */
 static bool square(bool tall, int64_t side, int64_t length, float alpha, const float *x, int64_t stride, float beta,
                    float *c) {
     int64_t strip = strip_of(side);
@@ -112,7 +112,7 @@ bool car_orthogonalize(float *x, int64_t rows, int64_t columns, float *scratch) 
         from = to;
         to = swap;
     }
-    return done; /* an odd number of steps: it is in scratch */
+    return done; /* the number of steps is odd, so the result is in scratch */
 }
 
 _Static_assert(CAR_ORTHOGONAL_STEPS % 2 == 1, "the result is to be in scratch");

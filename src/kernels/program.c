@@ -1,4 +1,4 @@
-/* Lowers a graph to a table of kernels: layouts, primitives, scratch space. */
+/* Prepares a graph for a table of kernels: layouts, primitives, scratch space. */
 #include "kernels/program.h"
 
 #include <string.h>
@@ -14,8 +14,8 @@ struct car_program {
     car_program_config config;
     void *engine;
     car_kernel *kernels; /* per operation */
-    int prepared;        /* kernels that must be released */
-    int *blocks;         /* per tensor: channel block if of rank 4, else 1 */
+    int prepared;        /* number of kernels to release */
+    int *blocks;         /* per tensor: channel block if it has rank 4, else 1 */
     int *layout_owner;   /* per parameter: the operation that chose its layout, or CAR_NONE */
     size_t *tensor_bytes, *grad_buffer_bytes, *param_bytes;
     size_t scratch_bytes;
@@ -61,8 +61,8 @@ const char *car_convolutions_text(car_convolutions convolutions) {
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-/* An image that is fed stays as it is if its only readers take it so: first convolutions have few
- * channels and kernels of their own for that. */
+/* A fed image keeps its layout if all its readers accept it: first convolutions have few channels, and special
+ * kernels for that. */
 static bool stays_plain(const car_graph *graph, int tensor, int block) {
     const car_tensor *t = car_graph_tensor(graph, tensor);
     if (t->producer != CAR_NONE) {
@@ -114,7 +114,7 @@ static void choose_layouts(car_program *program) {
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Space for contributions that are added to a gradient by the program, behind the kernel's own. */
+/* Offset in scratch, after the kernel's own, of contributions that the program adds to a gradient. */
 static size_t addend_offset(const car_program *program, int op, int input) {
     const car_kernel *kernel = &program->kernels[op];
     size_t offset = car_round_up(kernel->scratch_bytes, ALIGNMENT);
@@ -126,12 +126,12 @@ static size_t addend_offset(const car_program *program, int op, int input) {
     return offset;
 }
 
-/* Our own convolutions know one thread only; oneDNN's share a kernel among several. */
+/* Our own convolutions use one thread; oneDNN's can use several. */
 static car_convolutions convolutions_of(const car_program_config *config) {
     return config->threads > 1 ? CAR_CONVOLUTIONS_DIRECT : config->convolutions;
 }
 
-/* As much of a convolution's kernel as it takes to say how it is computed. */
+/* As much of a convolution's kernel as is needed to decide how to compute it. */
 static car_kernel sketch(const car_graph *graph, const car_program_config *config, int op) {
     const car_op *o = car_graph_op(graph, op);
     int block = block_of_table(config->kernels);
@@ -152,8 +152,8 @@ static bool suits(const car_graph *graph, const car_program_config *config, int 
     return car_winograd_suits(kernel);
 }
 
-/* With tight memory, all of them or none: they share a lane's scratch space, and each does without the second layout
- * of the weights that direct backward by data wants, in two versions. */
+/* With tight memory, all convolutions use Winograd or none. They share a lane's scratch space, and each saves the
+ * second layout of the weights that direct backward by data needs, in two versions. */
 static void settle_convolutions(const car_graph *graph, car_program_config *config) {
     enum { VERSIONS = 2 };
     size_t scratch = 0, spared = 0;
@@ -345,7 +345,7 @@ bool car_program_is_double(const car_program *program, int param) {
     return car_graph_param(program->graph, param)->dtype == CAR_F64;
 }
 
-/* Without what fills up the values of stages of one's own. */
+/* Without the padding of user-defined stages. */
 static size_t value_bytes(const car_program *program, int param) {
     const car_param *p = car_graph_param(program->graph, param);
     return (size_t)car_shape_elements(p->shape) * car_dtype_bytes(p->dtype);
@@ -383,7 +383,7 @@ car_status car_program_export_param(const car_program *program, int param, const
     return status;
 }
 
-/* Element (n, c, pixel) of a blocked image. */
+/* Index of element (n, c, pixel) in a blocked image. */
 static size_t blocked_index(car_shape shape, int block, int64_t n, int64_t c, int64_t pixel) {
     int64_t blocks = (shape.dim[1] + block - 1) / block, pixels = shape.dim[2] * shape.dim[3];
     return (size_t)(((n * blocks + c / block) * pixels + pixel) * block + c % block);

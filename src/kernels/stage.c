@@ -1,10 +1,10 @@
-/* Kernels of stages of one's own: what a callback works on, put together; and guards around what it may write.
+/* Kernels for user-defined stages: they assemble what a callback works on, and can guard what it may write.
  *
- * With guards a callback gets copies in scratch space, with bytes in front and behind that nobody else writes:
+ * With guards, a callback gets copies in scratch space, surrounded by bytes that nobody else writes:
  *
  *     scratch   [its own][guard][output][guard][held][guard]...
  *
- * They are looked at after each call, so a stage that writes out of bounds is found where it does. */
+ * The guards are checked after each call, so an out-of-bounds write is reported for the stage that did it. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,17 +38,17 @@ static size_t param_bytes(const car_kernel *kernel) {
     return (size_t)stage->param_count * car_dtype_bytes(stage->dtype);
 }
 
-/* Whether the gradient of what it takes in is added to another reader's. */
+/* Whether the gradient of its input is added to another reader's. */
 static bool adds_state(const car_kernel *kernel) {
     return kernel->op->config.stage.states && kernel->op->grad_mode[0] == CAR_GRAD_ADD;
 }
 
 /* ---- guards ---------------------------------------------------------------------------------- */
 
-/* Something that a callback may write. */
+/* A buffer that a callback may write. */
 typedef struct buffer {
     const char *name;
-    void **place; /* in the io */
+    void **place; /* where the io points to it */
     size_t bytes;
     void *real;
 } buffer;
@@ -82,7 +82,7 @@ static size_t guarded_bytes(const car_kernel *kernel) {
     return bytes;
 }
 
-/* Puts copies between guards in the place of what the callback gets. */
+/* Replaces the buffers of the callback by copies between guards. */
 static void raise_guards(buffer *buffers, int count, char *room) {
     for (int b = 0; b < count; b++) {
         buffer *buffer = &buffers[b];
@@ -144,7 +144,7 @@ static car_status call(const car_kernel *kernel, car_stage_io *io, callback func
         guards = lower_guards(io, buffers, count, name);
         io->scratch = room;
     }
-    if (status != CAR_OK) { /* if it left no message of its own */
+    if (status != CAR_OK) { /* used unless the callback left its own message */
         return car_context_fail(kernel->context, status, "stage %s: its %s failed: %s", io->name, name,
                                 car_status_text(status));
     }
@@ -184,7 +184,7 @@ static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
     return status;
 }
 
-/* Gradients begin at zero: the first contributor to one may not find it so. */
+/* Zeroes gradients that this stage is the first to contribute to. */
 static void begin_gradients(const car_kernel *kernel, const car_kernel_io *io, car_stage_io *stage) {
     const car_op *op = kernel->op;
     int states = op->config.stage.states;

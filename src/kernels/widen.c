@@ -1,16 +1,16 @@
-/* How a kernel runs: as it is, or, where tensors are bf16 and the kernel knows floats only, on floats.
+/* Runs a kernel: directly or, if tensors are bf16 and the kernel handles only floats, on floats.
  *
  *   bf16 in, parameters, gradients ──widen──► floats in scratch space ──kernel──► floats ──round──► bf16 out
  *
- * That gives every operation a bf16 form with the rounding that is wanted: once, when a result is stored. A kernel of
- * its own in car_kernels_bf16 is faster. The reference always runs this way, so it rounds where the fast kernels do. */
+ * So every operation works in bf16, with the intended rounding: once, when a result is stored. A kernel in
+ * car_kernels_bf16 is faster. The reference always runs this way, so it rounds where the fast kernels do. */
 #include "base/base.h"
 #include "kernels/kernel.h"
 #include "kernels/vector/vector.h"
 
 enum { ALIGNMENT = 64 };
 
-/* What a kernel may touch that can be bf16. */
+/* The places of a kernel's io that can be bf16. */
 enum {
     IN,
     OUT = IN + CAR_MAX_INPUTS,
@@ -36,7 +36,7 @@ static int64_t param_elements(const car_kernel *kernel, int index) {
     return param->copy == CAR_BF16 ? stored : 0;
 }
 
-/* Elements of a place that has to be widened; 0: it is not there, or has floats anyway. */
+/* Elements of a place to widen; 0 if it does not exist or holds floats. */
 static int64_t elements_of(const car_kernel *kernel, int place) {
     const car_op *op = kernel->op;
     if (place == OUT || place == GRAD_OUT) {
@@ -55,7 +55,7 @@ static size_t bytes_of(const car_kernel *kernel, int place) {
     return car_round_up((size_t)elements_of(kernel, place) * sizeof(float), ALIGNMENT);
 }
 
-/* Behind the kernel's own scratch space. */
+/* Offset in scratch, after the kernel's own. */
 static size_t offset_of(const car_kernel *kernel, int place) {
     size_t offset = car_round_up(kernel->own_scratch_bytes, ALIGNMENT);
     for (int p = 0; p < place; p++) {
@@ -91,8 +91,8 @@ static const car_kernel_class *choose(const car_kernel *kernel, const car_kernel
     return class && class->choose ? class->choose(kernel) : class;
 }
 
-/* The class that takes bf16 as it is, or NULL. A gradient that is added to is rounded once, when the sum is stored: so
- * the class has to add by itself, or work on floats. */
+/* The class that works on bf16 directly, or NULL. A gradient that is added to must be rounded only once, when the
+ * sum is stored. So the class must handle the addition itself, or work on floats. */
 static const car_kernel_class *choose_bf16(const car_kernel *kernel) {
     const car_kernel_class *class = choose(kernel, car_kernels_bf16[kernel->op->kind]);
     bool adds = false;
@@ -120,7 +120,7 @@ car_status car_kernel_prepare(car_kernel *kernel, const car_kernel_class *const 
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Puts the floats of `from` in its room, if it is bf16, and returns where they are. */
+/* Widens `from` into its place in scratch if it is bf16. Returns where the floats are. */
 static const void *widen(const car_kernel *kernel, int place, const void *from, void *scratch) {
     int64_t elements = from ? elements_of(kernel, place) : 0;
     if (elements == 0) {

@@ -1,9 +1,9 @@
 /* Text to tokens.
  *
- * In a word, the neighbours whose merge has the lowest rank are joined first, the leftmost of several, until no merge
- * applies. The tokens of a word are a list in which merged ones are unlinked, and a heap has the merges that may apply,
- * so a word of n bytes takes n log n steps: one of a megabyte is no trap. Words come again and again, so the tokens of
- * those that were seen are kept. */
+ * Within a word, the pair of neighbours whose merge has the lowest rank is joined first, leftmost first among
+ * equals, until no merge applies. The tokens of a word are a linked list, and a heap holds the merges that may
+ * apply. So a word of n bytes takes n log n steps, and even a word of a megabyte is fast. Words repeat, so their
+ * tokens are cached. */
 #include <string.h>
 
 #include "tokenizer/internal.h"
@@ -15,7 +15,7 @@ typedef struct symbol {
     int token, before, behind; /* -1: none */
 } symbol;
 
-/* Where the tokens of a word that was seen are. */
+/* Where the tokens of a cached word are. */
 typedef struct kept_word {
     int first, count;
 } kept_word;
@@ -27,8 +27,8 @@ typedef struct encoder {
     void *user;
     symbol *symbols;
     int symbol_capacity;
-    car_heap heap;   /* merges by rank, then by the place of the left symbol */
-    int32_t *result; /* of one word */
+    car_heap heap;   /* merges by rank, then by position of the left symbol */
+    int32_t *result; /* tokens of one word */
     int result_capacity;
     car_words words;
     kept_word *kept;
@@ -39,7 +39,7 @@ typedef struct encoder {
 
 /* ---- one word -------------------------------------------------------------------------------- */
 
-/* The rank of the merge of a symbol with the one behind it; -1 if there is none. */
+/* The rank of the merge of a symbol with the next one, or -1. */
 static int rank_at(const encoder *e, int place) {
     const symbol *left = &e->symbols[place];
     if (left->token < 0 || left->behind < 0) {
@@ -59,7 +59,7 @@ static car_status apply_merges(encoder *e) {
         car_heap_entry best = car_heap_pop(&e->heap);
         int place = (int)best.second;
         if (rank_at(e, place) != best.first) {
-            continue; /* one of the two was merged since */
+            continue; /* one of the two has been merged meanwhile */
         }
         symbol *left = &e->symbols[place], *right = &e->symbols[left->behind];
         left->token = e->tokenizer->made[best.first];
@@ -75,7 +75,7 @@ done:
     return status;
 }
 
-/* Fills `result`, and says how many tokens it has. */
+/* Encodes a word into `result`; *count is the number of tokens. */
 static car_status encode_word(encoder *e, const unsigned char *bytes, int length, int *count) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_grow(e->context, &e->symbols, &e->symbol_capacity, length, sizeof *e->symbols));
@@ -96,7 +96,7 @@ done:
     return status;
 }
 
-/* ---- words that were seen -------------------------------------------------------------------- */
+/* ---- the cache of words --------------------------------------------------------------------------- */
 
 static car_status keep(encoder *e, int number, int count) {
     car_status status = CAR_OK;
@@ -149,7 +149,7 @@ done:
 
 /* ---- added tokens ---------------------------------------------------------------------------- */
 
-/* The longest added token that the text begins with; -1 if none does. */
+/* The longest added token that the text starts with, or -1. */
 static int added_at(const car_tokenizer *t, const unsigned char *text, size_t bytes) {
     int best = -1;
     for (int i = 0; i < t->count; i++) {
@@ -163,7 +163,7 @@ static int added_at(const car_tokenizer *t, const unsigned char *text, size_t by
     return best;
 }
 
-/* Which bytes added tokens begin with: elsewhere there is nothing to look for. */
+/* Marks the bytes that added tokens start with: only there do we have to search. */
 static bool find_beginnings(const car_tokenizer *t, bool begins[256]) {
     bool any = false;
     memset(begins, 0, 256 * sizeof *begins);

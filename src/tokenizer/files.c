@@ -1,4 +1,4 @@
-/* Files of text and of tokens: what a tokenizer is learnt from, and what it makes to train on. */
+/* Text files and token files: training a tokenizer, and encoding text to train on. */
 #include <string.h>
 #include <unistd.h>
 
@@ -82,7 +82,7 @@ done:
     return status;
 }
 
-/* It says how many tokens follow, which is known when they are there. */
+/* Written last, as it contains the number of tokens. */
 static car_status write_header(encoding *e) {
     static const uint32_t magic = 20240520, version = 1;
     unsigned char header[HEADER_BYTES] = {0};
@@ -114,7 +114,7 @@ done:
     return status;
 }
 
-/* The tokens get their name last: whoever finds them finds their tokenizer. */
+/* The token file gets its name last, so that whoever finds it also finds its tokenizer. */
 car_status car_tokenizer_encode_file(const car_tokenizer *tokenizer, const char *text, const char *tokens, bool header,
                                      car_token_counts *out) {
     car_context *context = tokenizer->context;

@@ -5,11 +5,11 @@
 
 enum { FIRST_SIZE = 64 };
 
-/* Tells whether entry `number` of a table is the key. */
+/* Whether entry `number` of a table equals the key. */
 typedef bool (*same_function)(const void *table, int number, const void *key);
 typedef uint32_t (*hash_function)(const void *table, int number);
 
-/* The bucket that has the key, or the free one where it belongs. The table is never full. */
+/* The bucket that holds the key, or the free one where it belongs. The table is never full. */
 static int seek(const car_buckets *buckets, uint32_t hash, same_function same, const void *table, const void *key) {
     uint32_t mask = (uint32_t)buckets->size - 1, at = hash & mask;
     while (buckets->number[at] >= 0 && !same(table, buckets->number[at], key)) {
@@ -18,7 +18,7 @@ static int seek(const car_buckets *buckets, uint32_t hash, same_function same, c
     return (int)at;
 }
 
-/* Makes room for one more than `count`. */
+/* Makes room for one more than `count` entries. */
 static car_status make_room(car_context *context, car_buckets *buckets, int count, hash_function hash_of,
                             const void *table) {
     if (count < buckets->size / 2) {

@@ -1,6 +1,6 @@
-/* Tokenizers from files: Hugging Face's tokenizer.json, and GPT-2's vocab.json with merges.txt.
+/* Reads tokenizers from files: Hugging Face's tokenizer.json, and GPT-2's vocab.json with merges.txt.
  *
- * Nothing of a file is ignored that would change tokens: what is not supported is refused by its name. */
+ * Nothing that would change tokens is ignored: unsupported settings are refused by name. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { MOST_TOKEN_BYTES = 1 << 20 };
 
-/* What is known of a token: its entry in the vocabulary, or in the list of added tokens. */
+/* Where a token was found: in the vocabulary, or in the list of added tokens. */
 typedef struct origin {
     const cJSON *item;
     bool added;
@@ -23,10 +23,10 @@ typedef struct reading {
     car_tokenizer *tokenizer;
     origin *origins; /* per token */
     int count;
-    car_words words; /* bytes of the tokens that merges are about */
+    car_words words; /* bytes of the tokens that merges may use */
     int *word_token; /* per word */
     int word_token_capacity;
-    unsigned char *scratch[2]; /* a token's bytes each */
+    unsigned char *scratch[2]; /* each holds the bytes of a token */
     int scratch_capacity[2];
 } reading;
 
@@ -46,7 +46,7 @@ static void release(reading *r) {
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* Characters of the alphabet to bytes, in scratch[s]. *length is -1 if one is not of it. */
+/* Converts characters of the alphabet to bytes in scratch[s]. *length is -1 if a character is not in the alphabet. */
 static car_status to_bytes(reading *r, int s, const char *text, size_t bytes, int *length) {
     const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
     car_status status = CAR_OK;
@@ -100,7 +100,8 @@ static car_status check_added(const reading *r, const cJSON *item) {
     return CAR_OK;
 }
 
-/* Added tokens may be in the vocabulary as well. As all numbers up to the largest must be there, it says how many. */
+/* The number of tokens. Added tokens may also be in the vocabulary; since numbers have no gaps, the largest tells
+ * how many there are. */
 static int count_tokens(const cJSON *added, int size) {
     const cJSON *item = NULL;
     int count = size, most = size + cJSON_GetArraySize(added);
@@ -112,7 +113,7 @@ static int count_tokens(const cJSON *added, int size) {
     return count;
 }
 
-/* Finds out which entry each number has. */
+/* Finds the entry of each token number. */
 static car_status find_origins(reading *r, const cJSON *vocabulary, const cJSON *added) {
     const cJSON *item = NULL;
     int size = cJSON_IsObject(vocabulary) ? cJSON_GetArraySize(vocabulary) : 0;
@@ -140,12 +141,12 @@ done:
     return status;
 }
 
-/* One token to the tokenizer; those that merges are about also to the words. */
+/* Adds a token to the tokenizer and, if merges may use it, to the words. */
 static car_status take_token(reading *r, const origin *from) {
     const char *text = from->item->string;
     int length = 0, word = 0, before = r->words.count;
     car_status status = CAR_OK;
-    if (from->added) { /* written as it is, not in the alphabet */
+    if (from->added) { /* written literally, not in the alphabet */
         text = cJSON_GetObjectItemCaseSensitive(from->item, "content")->valuestring;
         return car_tokenizer_add_token(r->tokenizer, (const unsigned char *)text, (int)strlen(text), true);
     }
@@ -156,7 +157,7 @@ static car_status take_token(reading *r, const origin *from) {
                                 r->path, text);
     }
     CAR_TRY(car_tokenizer_add_token(r->tokenizer, r->scratch[0], length, false));
-    /* The name in the JSON stays where it is; equal names have equal bytes. */
+    /* The name in the JSON stays valid, and equal names mean equal bytes. */
     CAR_TRY(car_words_add(&r->words, (const unsigned char *)text, (int)strlen(text), &word));
     if (word < before) {
         return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s: token '%.60s' is there twice", r->path, text);
@@ -196,7 +197,7 @@ static car_status take_merge(reading *r, const char *left, size_t left_bytes, co
     car_status status = CAR_OK;
     CAR_TRY(find_token(r, left, left_bytes, &pair.left));
     CAR_TRY(find_token(r, right, right_bytes, &pair.right));
-    /* What they make, put together. */
+    /* The result of the merge is their concatenation. */
     CAR_TRY(car_context_grow(r->context, &r->scratch[1], &r->scratch_capacity[1], (int)(left_bytes + right_bytes), 1));
     memcpy(r->scratch[1], left, left_bytes);
     memcpy(r->scratch[1] + left_bytes, right, right_bytes);
@@ -206,7 +207,7 @@ done:
     return status;
 }
 
-/* "LEFT RIGHT". */
+/* Reads a merge written as "LEFT RIGHT". */
 static car_status take_merge_line(reading *r, const char *line, size_t bytes) {
     const char *space = memchr(line, ' ', bytes);
     size_t left = space ? (size_t)(space - line) : 0, right = space ? bytes - left - 1 : 0;
@@ -217,7 +218,7 @@ static car_status take_merge_line(reading *r, const char *line, size_t bytes) {
     return take_merge(r, line, left, space + 1, right);
 }
 
-/* Older files have a text for each, newer ones an array of two. */
+/* Older files have a text for each merge, newer ones an array of two. */
 static car_status take_merges(reading *r, const cJSON *merges) {
     const cJSON *item = NULL;
     car_status status = CAR_OK;
@@ -254,7 +255,7 @@ static car_status unsupported(const reading *r, const char *what) {
                             what);
 }
 
-/* Everything in the file that would make other tokens than we do. */
+/* Refuses all settings that would lead to other tokens than ours. */
 static car_status check_kind(const reading *r, const cJSON *root) {
     static const char *const plain[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model");
@@ -291,7 +292,7 @@ static car_status check_kind(const reading *r, const cJSON *root) {
     return CAR_OK;
 }
 
-/* A JSON object in a file. */
+/* Parses the file, which must be a JSON object. */
 static car_status parse(reading *r, cJSON **root) {
     car_mapped file = {0};
     car_status status = CAR_OK;
@@ -352,7 +353,7 @@ done:
     return status;
 }
 
-/* Of the tokens that have several bytes, those that no merge makes: "<|endoftext|>". */
+/* Marks the tokens of several bytes that no merge makes, such as "<|endoftext|>". */
 static car_status mark_added(reading *r) {
     car_tokenizer *t = r->tokenizer;
     bool *is_made = NULL;

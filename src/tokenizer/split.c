@@ -1,4 +1,4 @@
-/* Words: see split.h. */
+/* Splits text into words: see split.h. */
 #include "tokenizer/split.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 static const size_t longest = INT32_MAX / 16;
 
-/* The endings that English puts behind an apostrophe; 0 if there is none. */
+/* Length of an English ending after an apostrophe, or 0. */
 static size_t contraction(const unsigned char *text, size_t bytes) {
     static const char *const endings[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
     for (size_t e = 0; e < sizeof endings / sizeof *endings; e++) {
@@ -19,7 +19,7 @@ static size_t contraction(const unsigned char *text, size_t bytes) {
     return 0;
 }
 
-/* Bytes of the run of one class at the beginning; *last: of its last character. */
+/* Length of the run of one class at the start; *last is the length of its last character. */
 static size_t run_of(car_unicode_class wanted, const unsigned char *text, size_t bytes, size_t *last) {
     size_t end = 0, length = 0;
     *last = 0;
@@ -40,7 +40,7 @@ size_t car_split_next(const unsigned char *text, size_t bytes) {
     if (first != CAR_UNICODE_SPACE) {
         return space + run_of(first, text + space, bytes - space, &last);
     }
-    /* White space, but for its last character if a word follows, which takes that one along if it is a space. */
+    /* White space. If a word follows, leave out the last character: if that is a space, it belongs to the word. */
     size_t run = run_of(CAR_UNICODE_SPACE, text, bytes, &last);
     return run < bytes && run > last ? run - last : run;
 }

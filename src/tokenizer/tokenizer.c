@@ -1,4 +1,4 @@
-/* Tokenizers: what they hold, and tokens back to bytes. */
+/* The contents of a tokenizer, and decoding tokens to bytes. */
 #include <string.h>
 
 #include "tokenizer/internal.h"
@@ -40,7 +40,7 @@ void car_alphabet_order(unsigned char bytes[256]) {
     }
 }
 
-/* ---- making one ------------------------------------------------------------------------------ */
+/* ---- creating -------------------------------------------------------------------------------- */
 
 car_status car_tokenizer_create(car_context *context, car_tokenizer **out) {
     car_status status = car_context_allocate(context, 1, sizeof **out, out);
@@ -68,7 +68,7 @@ car_status car_tokenizer_add_token(car_tokenizer *t, const unsigned char *bytes,
         return car_context_fail(t->context, CAR_ERROR_UNSUPPORTED, "a tokenizer of more than %d tokens, or 512 MB",
                                 CAR_TOKENIZER_MOST);
     }
-    /* Growing moves the bytes, maybe these. */
+    /* Growing may move the bytes that `bytes` points to. */
     bool own = t->byte_count > 0 && bytes >= t->bytes && bytes < t->bytes + t->byte_count;
     ptrdiff_t place = own ? bytes - t->bytes : 0;
     CAR_TRY(car_context_grow(t->context, &t->bytes, &t->byte_capacity, t->byte_count + length, 1));
@@ -132,7 +132,7 @@ done:
     return status;
 }
 
-/* ---- what it says ---------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 int car_tokenizer_size(const car_tokenizer *tokenizer) {
     return tokenizer->count;

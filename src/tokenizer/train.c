@@ -1,21 +1,21 @@
-/* Learning merges.
+/* Learns merges from a text.
  *
- * The text is cut into words; equal words are one with a count. Each pair of neighbours has a count over all words and
- * a list of the words that it occurs in, so that a merge looks at those words only and changes the counts of the
- * neighbours there. A heap has the pairs by count. Its entries may be out of date: a pair that has become rarer is put
- * back with its true count when it comes up, one that has become more frequent has a new entry already. */
+ * The text is split into words, and equal words are counted. Each pair of neighbouring tokens has a count over all
+ * words and a list of the words that contain it. So a merge visits only those words, and updates the counts of the
+ * neighbours there. A heap orders the pairs by count. Its entries may be outdated: a pair that has become rarer is
+ * pushed again with its true count when it comes up; one that has become more frequent already has a newer entry. */
 #include <string.h>
 
 #include "tokenizer/internal.h"
 #include "tokenizer/split.h"
 
-/* A word of the text as tokens: a piece of `symbols`. */
+/* A word of the text as tokens: a range of `symbols`. */
 typedef struct entry {
     int first, length;
     int64_t count;
 } entry;
 
-/* One more word in which a pair occurs; a list from the newest on. */
+/* A word that contains a pair; a linked list, newest first. */
 typedef struct occurrence {
     int word, next;
 } occurrence;
@@ -73,7 +73,7 @@ done:
     return status;
 }
 
-/* More frequent first; then the smaller left token, then the smaller right one. */
+/* More frequent pairs first, then the smaller left token, then the smaller right one. */
 static car_status push(learner *l, int number) {
     const car_pair *pair = &l->pairs.pairs[number];
     return car_heap_push(&l->heap,
@@ -81,7 +81,7 @@ static car_status push(learner *l, int number) {
                                           (int64_t)((uint64_t)pair->left << 32 | (uint32_t)pair->right), number});
 }
 
-/* A pair occurs `change` times more (or less), in this word. */
+/* Changes the count of a pair, which occurs in this word. */
 static car_status note(learner *l, car_pair pair, int64_t change, int word) {
     int number = 0, before = l->pairs.count;
     car_status status = CAR_OK;
@@ -120,7 +120,7 @@ done:
 
 /* ---- merging --------------------------------------------------------------------------------- */
 
-/* Joins the pair wherever it occurs in a word, from the left, and changes the counts of its neighbours. */
+/* Joins the pair wherever it occurs in a word, from left to right, and updates the counts of neighbouring pairs. */
 static car_status merge_in_word(learner *l, int w, car_pair pair, int made) {
     entry *word = &l->entries[w];
     int *symbols = l->symbols + word->first, length = 0;
@@ -131,7 +131,7 @@ static car_status merge_in_word(learner *l, int w, car_pair pair, int made) {
             symbols[length++] = symbols[i];
             continue;
         }
-        if (length > 0) { /* what stands before may have been made just now */
+        if (length > 0) { /* the token before may be a new one */
             CAR_TRY(note(l, (car_pair){symbols[length - 1], pair.left}, -count, w));
             CAR_TRY(note(l, (car_pair){symbols[length - 1], made}, count, w));
         }
@@ -153,7 +153,7 @@ static car_status merge(learner *l, int number) {
     const car_token left = t->tokens[pair.left], right = t->tokens[pair.right];
     int made = t->count;
     car_status status = CAR_OK;
-    /* The two stand apart in `bytes`: first the left one again, then the right one behind it. */
+    /* The two are not adjacent in `bytes`: append a copy of the left one, then of the right one. */
     CAR_TRY(car_tokenizer_add_token(t, t->bytes + left.first, left.length, false));
     CAR_TRY(car_tokenizer_add_token(t, t->bytes + right.first, right.length, false));
     t->count--;
@@ -173,11 +173,11 @@ static car_status learn(learner *l, int vocabulary) {
         car_heap_entry best = car_heap_pop(&l->heap);
         int64_t now = l->tallies[best.value].count;
         if (now < 2) {
-            continue; /* what occurs once is not worth a token */
+            continue; /* a pair that occurs once is not worth a token */
         }
         if (now == -best.first) {
             CAR_TRY(merge(l, best.value));
-        } else if (now < -best.first) { /* more frequent now: an entry with that count exists */
+        } else if (now < -best.first) { /* if it is more frequent now, a newer entry exists */
             CAR_TRY(push(l, best.value));
         }
     }
@@ -185,7 +185,7 @@ done:
     return status;
 }
 
-/* ---- all together ---------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------- */
 
 static car_status add_bytes(car_tokenizer *tokenizer) {
     unsigned char order[256];

@@ -1,4 +1,4 @@
-/* UTF-8, and the classes of characters: see unicode.h. */
+/* UTF-8 and character classes: see unicode.h. */
 #include "tokenizer/unicode.h"
 
 #include <stdbool.h>
@@ -11,12 +11,12 @@ static bool goes_on(unsigned char byte) {
     return (byte & 0xC0) == 0x80;
 }
 
-/* Length by the first byte; 0 if none begins so. */
+/* Length of a character by its first byte, or 0 if that is invalid. */
 static int length_of(unsigned char first) {
     return first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
 }
 
-/* The second byte has fewer values after some first ones: no overlong forms, no surrogates, nothing above 10FFFF. */
+/* Some first bytes restrict the second: no overlong forms, no surrogates, nothing above U+10FFFF. */
 static bool fits(unsigned char first, unsigned char second) {
     return goes_on(second) && !(first == 0xE0 && second < 0xA0) && !(first == 0xED && second >= 0xA0) &&
            !(first == 0xF0 && second < 0x90) && !(first == 0xF4 && second >= 0x90);
@@ -83,7 +83,7 @@ static car_unicode_class class_of(uint32_t code) {
 car_unicode_class car_unicode_next(const unsigned char *text, size_t bytes, size_t *length) {
     unsigned char first = text[0], small = first | 0x20;
     *length = 1;
-    if (first < 0x80) { /* most of most texts */
+    if (first < 0x80) { /* fast path: most text is ASCII */
         return small >= 'a' && small <= 'z'                       ? CAR_UNICODE_LETTER
                : first >= '0' && first <= '9'                     ? CAR_UNICODE_NUMBER
                : first == ' ' || (first >= '\t' && first <= '\r') ? CAR_UNICODE_SPACE

@@ -1,4 +1,4 @@
-/* What the splitting of words needs to know about characters. */
+/* Character classes for splitting words. */
 #ifndef CAR_UNICODE_H
 #define CAR_UNICODE_H
 
@@ -19,12 +19,13 @@ typedef enum car_unicode_class {
     CAR_UNICODE_SPACE
 } car_unicode_class;
 
-/* The class of the character at the beginning of a text of at least one byte, and its length. A byte that is not part
- * of well-formed UTF-8 is a character of its own, of no class. */
+/* The class and the length of the first character of a text of at least one byte. A byte that is not well-formed
+ * UTF-8 counts as a character of class OTHER. */
 car_unicode_class car_unicode_next(const unsigned char *text, size_t bytes, size_t *length);
 
-/* The code point of a well-formed character of this length; and the reverse, which returns the length. */
+/* The code point of a well-formed character of this length. */
 uint32_t car_unicode_get(const unsigned char *text, int length);
+/* Encodes a code point and returns the length. */
 int car_unicode_put(uint32_t code, unsigned char out[4]);
 
 #endif

@@ -1,9 +1,9 @@
-/* Tokenizers to files, as Hugging Face's library reads them. */
+/* Writes tokenizers to files that Hugging Face's library reads. */
 
 #include "base/text.h"
 #include "tokenizer/internal.h"
 
-/* The bytes of a token in the alphabet; as JSON, what must be is escaped. */
+/* Writes the bytes of a token in the alphabet; with `json`, escaped where necessary. */
 static void add_in_alphabet(car_text *text, const car_tokenizer *t, int token, bool json) {
     for (int i = 0; i < t->tokens[token].length; i++) {
         unsigned char character[5] = "";
@@ -13,7 +13,7 @@ static void add_in_alphabet(car_text *text, const car_tokenizer *t, int token, b
     }
 }
 
-/* An added token as it is. What cJSON read is UTF-8. */
+/* Writes an added token literally. It came from cJSON, so it is UTF-8. */
 static void add_raw(car_text *text, const car_tokenizer *t, int token) {
     for (int i = 0; i < t->tokens[token].length; i++) {
         unsigned char byte = t->bytes[t->tokens[token].first + i];
@@ -25,7 +25,7 @@ static void add_raw(car_text *text, const car_tokenizer *t, int token) {
     }
 }
 
-/* An object of all tokens with their numbers. */
+/* Writes an object with all tokens and their numbers. */
 static void add_vocabulary(car_text *text, const car_tokenizer *t) {
     car_text_add(text, "{");
     for (int i = 0; i < t->count; i++) {

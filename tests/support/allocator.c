@@ -1,4 +1,4 @@
-/* The counting allocator: a header of one cache line in front of each block remembers its size. */
+/* The counting allocator: a header of one cache line before each block stores its size. */
 #include "support/allocator.h"
 
 #include <stdint.h>
@@ -27,7 +27,7 @@ static void *allocate(void *user, size_t bytes) {
     *(header *)start = (header){mark, bytes};
     checking->live_blocks++;
     checking->live_bytes += bytes;
-    return memset((char *)start + LINE, SOIL, bytes); /* so that nobody relies on zeros of the system */
+    return memset((char *)start + LINE, SOIL, bytes); /* so that nothing relies on zeroed memory */
 }
 
 static void release(void *user, void *block, size_t bytes) {

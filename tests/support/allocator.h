@@ -1,4 +1,4 @@
-/* An allocator for contexts that counts, checks what it is given back, and fails on demand. */
+/* An allocator for contexts that counts, checks releases, and fails on demand. */
 #ifndef CAR_TESTS_ALLOCATOR_H
 #define CAR_TESTS_ALLOCATOR_H
 
@@ -7,13 +7,13 @@
 #include "carousel/context.h"
 
 typedef struct car_checking {
-    long calls;        /* of allocate, failed ones included */
-    long fail_at;      /* the number of the call that fails, counted from 1; 0: none does */
-    bool fail_onwards; /* and all calls after it */
+    long calls;        /* of allocate, including failed ones */
+    long fail_at;      /* number of the call that fails, from 1; 0: none */
+    bool fail_onwards; /* all later calls fail as well */
     long failures;
     long live_blocks;
     size_t live_bytes;
-    long wrong_sizes; /* releases that gave another size than was allocated, or a block that is none */
+    long wrong_sizes; /* releases with a wrong size, or of something that is not a block */
 } car_checking;
 
 /* Hooks that use `checking`, which must outlive the context. For one thread at a time. */

@@ -1,4 +1,4 @@
-/* A rig with a snapshot of its state, and a directory where that is saved: see checkpoints.h. */
+/* A rig, a snapshot of its state, and a directory to save it in: see checkpoints.h. */
 #include "support/checkpoints.h"
 
 #include <math.h>

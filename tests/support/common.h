@@ -1,4 +1,4 @@
-/* One context for a whole test program, for tests that need no more than that to begin with. */
+/* One context for a whole test program, for tests that need nothing else to start with. */
 #ifndef CAR_TESTS_COMMON_H
 #define CAR_TESTS_COMMON_H
 

@@ -44,7 +44,7 @@ void car_data_rig_close(car_data_rig *rig) {
 
 void car_data_rig_refuse(const car_data_rig *rig, const char *name, const car_dataset_config *config, car_status status,
                          const char *part) {
-    car_dataset *dataset = (car_dataset *)rig->context; /* anything: it must be overwritten */
+    car_dataset *dataset = (car_dataset *)rig->context; /* any pointer, which must be overwritten */
     car_status found = car_dataset_open(rig->context, name, config, &dataset);
     assert_null(dataset);
     car_expect_failure(rig->context, found, status, part);

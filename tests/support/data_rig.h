@@ -1,4 +1,4 @@
-/* A directory for a dataset's files, and the dataset and a reader once it is opened. */
+/* A directory for a dataset's files, and the dataset and a reader once it is open. */
 #ifndef CAR_TESTS_DATA_RIG_H
 #define CAR_TESTS_DATA_RIG_H
 
@@ -13,19 +13,19 @@ typedef struct car_data_rig {
     char name[300]; /* KIND:DIRECTORY */
 } car_data_rig;
 
-/* For the set-up of a cmocka test, given a kind like "cifar10"; *state is a car_data_rig. */
+/* Set-up of a cmocka test, for a kind like "cifar10"; *state is a car_data_rig. */
 int car_data_rig_set_up(void **state, const char *kind);
 int car_data_rig_tear_down(void **state);
 
 /* A failure ends the test. */
 void car_data_rig_open(car_data_rig *rig, const char *name, const car_dataset_config *config);
-void car_data_rig_close(car_data_rig *rig); /* the dataset; another can be opened */
-/* Opening must fail with the status, and with `part` in the message. */
+void car_data_rig_close(car_data_rig *rig); /* closes the dataset; another can be opened */
+/* Expects opening to fail with the status, and with `part` in the message. */
 void car_data_rig_refuse(const car_data_rig *rig, const char *name, const car_dataset_config *config, car_status status,
                          const char *part);
 
-/* Opens what is in the directory and reads training sample 1 into `sample`, with each allocation failing once: that
- * must be said, and leave nothing behind. */
+/* Opens the dataset in the directory and reads training sample 1 into `sample`, failing each allocation once. Each
+ * failure must be reported and leave nothing allocated. */
 void car_data_rig_exhaust(const car_data_rig *rig, const car_dataset_config *config, float *sample);
 
 #endif

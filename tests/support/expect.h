@@ -1,4 +1,4 @@
-/* Assertions: what a call returned and what its context says of it, and numbers that are close. */
+/* Assertions about a call's result, its context's message, and close numbers. */
 #ifndef CAR_TESTS_EXPECT_H
 #define CAR_TESTS_EXPECT_H
 
@@ -6,10 +6,10 @@
 
 /* Ends the test with the context's message unless status is CAR_OK. */
 void car_expect_ok(const car_context *context, car_status status);
-/* Ends the test unless the status is this one and the context's message has `part` in it; clears the message. */
+/* Ends the test unless the status is the expected one and the context's message contains `part`. Clears the message. */
 void car_expect_failure(car_context *context, car_status status, car_status expected, const char *part);
 
-/* Ends the test unless the two are this close. */
+/* Ends the test unless the two are within the tolerance. */
 void car_expect_near(double actual, double expected, double tolerance);
 
 #endif

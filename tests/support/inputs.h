@@ -15,7 +15,7 @@ typedef struct car_inputs {
     int image, rows, tokens, sequence, labels;
 } car_inputs;
 
-/* Creates the graph in the context that is there. */
+/* Creates the graph in the context that is already set. */
 void car_inputs_open(car_inputs *inputs);
 
 #endif

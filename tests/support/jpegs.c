@@ -16,7 +16,7 @@ int car_jpegs_level(const car_jpegs_config *config, int x, int y, int c) {
     return level > 255 ? 255 : level;
 }
 
-/* CMYK upside down, as Adobe's programs store it. */
+/* CMYK is inverted, as Adobe's programs store it. */
 static void write_pixel(const car_jpegs_config *config, int x, int y, uint8_t *pixel) {
     int rgb[3];
     for (int c = 0; c < 3; c++) {

@@ -1,4 +1,4 @@
-/* JPEG files of every kind that the reader has to understand. */
+/* JPEG files of every kind that the reader supports. */
 #ifndef CAR_TESTS_JPEGS_H
 #define CAR_TESTS_JPEGS_H
 
@@ -14,9 +14,9 @@ typedef struct car_jpegs_config {
     int width, height;
     car_jpegs_colours colours;
     bool progressive;
-    int quality;     /* 0: 95 */
-    uint8_t tint[3]; /* RGB in the top left corner */
-    int slope;       /* levels by which it changes for each pixel across and down; 0: one colour all over */
+    int quality;     /* 0 means 95 */
+    uint8_t tint[3]; /* RGB of the top left pixel */
+    int slope;       /* change of level per pixel across and down; 0: one colour */
 } car_jpegs_config;
 
 typedef struct car_jpegs_file {
@@ -24,11 +24,11 @@ typedef struct car_jpegs_file {
     size_t bytes;
 } car_jpegs_file;
 
-/* The file's bytes, to be freed; a failure ends the test. */
+/* The file's bytes, to be freed. A failure ends the test. */
 car_jpegs_file car_jpegs_encode(const car_jpegs_config *config);
-/* The level that was encoded, for files in RGB. */
+/* The encoded level, for RGB files. */
 int car_jpegs_level(const car_jpegs_config *config, int x, int y, int c);
-/* Encodes into a file. */
+/* Encodes to a file. */
 void car_jpegs_write(const car_scratch *folder, const char *name, const car_jpegs_config *config);
 
 #endif

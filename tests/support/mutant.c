@@ -41,7 +41,7 @@ void car_mutant_close(car_mutant *mutant) {
     }
 }
 
-/* A task that was moved out of all windows stays in the last: the validator shall see it. */
+/* A task moved beyond all windows stays in the last one, so that the validator sees it. */
 static int64_t window_of(const car_mutant *mutant, const car_task *task, int64_t windows) {
     int64_t window = task->slot < 0 ? 0 : task->slot / mutant->period;
     return window < windows ? window : windows - 1;
@@ -133,7 +133,7 @@ car_spot car_mutant_find(car_mutant *mutant, car_mutant_wanted wanted) {
 
 car_spot car_mutant_other_end(car_mutant *mutant, car_spot spot) {
     const car_task *task = car_mutant_task(mutant, spot);
-    int before = 0; /* on the same channel */
+    int before = 0; /* earlier messages on the same channel */
     for (int at = 0; at < spot.at; at++) {
         const car_task *other = &mutant->rows[spot.device].tasks[at];
         before += other->kind == task->kind && other->peer == task->peer && other->tag == task->tag;

@@ -1,4 +1,4 @@
-/* Which tasks a mistake wants to change, and small helpers of those who make mistakes. */
+/* Predicates for the tasks that mistakes change, and small helpers for making mistakes. */
 #ifndef CAR_TESTS_MUTATIONS_H
 #define CAR_TESTS_MUTATIONS_H
 
@@ -10,15 +10,15 @@ typedef struct car_mutation {
     bool (*apply)(car_mutant *mutant);
 } car_mutation;
 
-/* With messages and collectives, and with everything else. */
+/* The mistakes with messages and collectives, and all others. */
 const car_mutation *car_mutations_of_messages(int *count);
 const car_mutation *car_mutations_of_tasks(int *count);
 
-/* ---- tasks that are wanted ------------------------------------------------------------------------------ */
+/* ---- predicates of tasks ------------------------------------------------------------------------------------ */
 
 static inline bool is_any(car_mutant *t, car_spot s, const car_task *task) {
     (void)s;
-    return task->kind != CAR_TASK_BROADCAST || t->devices > 1; /* to oneself it says nothing */
+    return task->kind != CAR_TASK_BROADCAST || t->devices > 1; /* a broadcast to oneself has no effect */
 }
 static inline bool is_send(car_mutant *t, car_spot s, const car_task *task) {
     (void)t, (void)s;
@@ -81,7 +81,7 @@ static inline bool is_cut_send(car_mutant *t, car_spot s, const car_task *task) 
 static inline bool has_bytes(car_mutant *t, const car_task *task) {
     return car_plan_partition(t->plan)->bundles[task->bundle].bytes > 0;
 }
-/* zero with two copies: whether a rank sends them on after their use. */
+/* zero with two copies: whether ranks send copies on after their use. */
 static inline bool has_late_copies(const car_mutant *t) {
     const car_plan_config *config = car_plan_config_of(t->plan);
     return config->zero_copies == 2 && config->zero_ahead <= 2 * car_plan_per_worker(t->plan);
@@ -92,41 +92,42 @@ static inline bool is_passed_on_later(const car_mutant *t, const car_task *task)
     int64_t version = step - car_plan_delay(t->plan, (int)(n % t->workers), task->stage);
     return has_late_copies(t) && step < t->steps && (version > 0 ? version : 0) == task->version;
 }
-/* Its weights stay. Under dp, zero's copies do not; in the cycle, if they are sent on later. */
+/* A forward after which the weights stay. Copies of zero do not stay under dp, nor in the cycle if they are sent on
+ * later. */
 static inline bool is_forward_that_keeps(car_mutant *t, car_spot s, const car_task *task) {
     bool copies = t->placement == CAR_PLACEMENT_ZERO && car_plan_reduces(t->plan);
     return is_forward(t, s, task) && has_bytes(t, task) &&
            (car_plan_config_of(t->plan)->zero_copies < 2 || is_passed_on_later(t, task)) &&
            !(copies && s.device != car_plan_owner(t->plan, task->step, task->stage));
 }
-/* zero: with it weights leave their rank. */
+/* zero: the weights leave their rank with this message. */
 static inline bool is_weights_send_that_ends(car_mutant *t, car_spot s, const car_task *task) {
     int home = car_plan_partition(t->plan)->bundles[task->bundle >= 0 ? task->bundle : 0].home;
     return is_send(t, s, task) && car_cargo_is_weights(task->cargo) &&
            (car_plan_config_of(t->plan)->zero_copies == 1 ||
             (has_late_copies(t) && s.device != car_plan_owner(t->plan, 0, home)));
 }
-/* zero with two copies: an owner ends what it has kept. */
+/* zero with two copies: the owner replaces what it has kept. */
 static inline bool is_update_of_kept(car_mutant *t, car_spot s, const car_task *task) {
     return car_plan_config_of(t->plan)->zero_copies == 2 && is_update(t, s, task);
 }
 static inline bool is_backward_with_bytes(car_mutant *t, car_spot s, const car_task *task) {
     return is_backward(t, s, task) && has_bytes(t, task);
 }
-/* What it was made of stays. */
+/* What the update was made from stays. */
 static inline bool is_update_that_keeps(car_mutant *t, car_spot s, const car_task *task) {
     return is_update(t, s, task) && (t->placement != CAR_PLACEMENT_ZERO || car_plan_reduces(t->plan));
 }
-/* Its sum goes with it: it grows elsewhere, or nobody else wants it. */
+/* The sum ends with it: it continues elsewhere, or nobody else needs it. */
 static inline bool ends_sum(car_mutant *t, car_spot s, const car_task *task) {
     bool repeated = t->placement == CAR_PLACEMENT_REPLICA || t->placement == CAR_PLACEMENT_GRID;
     return is_partial_send(t, s, task) || (is_update(t, s, task) && (!repeated || car_plan_reduces(t->plan)));
 }
-/* The last of a micro-batch on its device. */
+/* The last task of a micro-batch on its device. */
 static inline bool ends_activations(car_mutant *t, car_spot s, const car_task *task) {
     return (is_backward(t, s, task) && task->stage == 0) || (is_send(t, s, task) && task->cargo == CAR_CARGO_GRADIENT);
 }
-/* Sent as soon as it is there. */
+/* Sent as soon as it exists. */
 static inline bool is_urgent_send(car_mutant *t, car_spot s, const car_task *task) {
     return is_across_send(t, s, task) || is_partial_send(t, s, task);
 }
@@ -135,12 +136,12 @@ static inline bool is_backward_with_successor(car_mutant *t, car_spot s, const c
     return is_backward(t, s, task) && task->micro_batch + 1 < t->workers &&
            car_plan_partition(t->plan)->bundles[task->bundle].bytes > 0;
 }
-/* zero: messages that may leave a device in a slot, but for those of ties. */
+/* zero: messages that may leave a device in a slot, except those of ties. */
 static inline int most_of_zero(const car_mutant *t) {
     const car_plan_config *config = car_plan_config_of(t->plan);
     return config->zero_copies == 1 ? 2 : config->zero_ahead == 2 * car_plan_per_worker(t->plan) ? 3 : 5;
 }
-/* The first slot from begin to end - 1 that has them; CAR_NONE if there is none. */
+/* The first slot from begin to end - 1 with that many, or CAR_NONE. */
 static inline int64_t full_slot(car_mutant *t, int device, int64_t begin, int64_t end) {
     for (int64_t slot = begin; slot < end; slot++) {
         int count = 0;
@@ -159,11 +160,11 @@ static inline bool has_time_for_another(car_mutant *t, car_spot s, const car_tas
            car_mutant_task(t, car_mutant_other_end(t, s))->slot > task->slot + 1 &&
            full_slot(t, s.device, task->slot + 1, task->slot + 2) != CAR_NONE;
 }
-/* It need not leave at once to be there in time. */
+/* It can leave a slot later and still arrive in time. */
 static inline bool has_slack(car_mutant *t, car_spot s, const car_task *task) {
     return is_partial_send(t, s, task) && car_mutant_task(t, car_mutant_other_end(t, s))->slot > task->slot + 1;
 }
-/* And in the next slot, another one of the worker leaves. */
+/* And in the next slot the worker sends another one. */
 static inline bool would_meet_another(car_mutant *t, car_spot s, const car_task *task) {
     bool tied = task->bundle >= t->stages,
          counts = t->placement != CAR_PLACEMENT_ZERO && !tied && has_slack(t, s, task);
@@ -176,7 +177,7 @@ static inline bool would_meet_another(car_mutant *t, car_spot s, const car_task 
     }
     return false;
 }
-/* The second forward of a step in 1F1B, which has no clock but order. */
+/* The second forward of a step in 1F1B, which has an order but no clock. */
 static inline bool is_second_forward_of_1f1b(car_mutant *t, car_spot s, const car_task *task) {
     return car_plan_config_of(t->plan)->rule == CAR_RULE_1F1B && is_forward(t, s, task) && task->micro_batch == 1 &&
            task->stage == 0;
@@ -203,7 +204,7 @@ static inline bool is_chosen(const car_mutant *t, const car_task *task) {
            task->peer == t->chosen.peer && task->slot == t->chosen.slot;
 }
 
-/* Says of the uses that `ends` picks that they are the last on their rank, or that they are not. */
+/* Marks the uses that `ends` selects as the last on their rank, or as not the last. */
 static inline bool set_last(car_mutant *t, car_mutant_wanted wanted, bool last,
                             bool (*ends)(car_mutant *mutant, const car_task *task, int use_kind)) {
     car_spot s = car_mutant_find(t, wanted);
@@ -228,7 +229,7 @@ static inline bool change_message(car_mutant *t, car_mutant_wanted wanted, chang
     return exists(s);
 }
 
-/* Another of `count` numbers. */
+/* A random other number below `count`. */
 static inline int another(car_mutant *t, int number, int count) {
     return (number + 1 + car_mutant_roll(t, count - 1)) % count;
 }

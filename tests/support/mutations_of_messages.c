@@ -1,6 +1,5 @@
-/* Mistakes with messages and collectives, for a validator of plans to find. Where a change alone would be noticed as
- * nonsense (a message with two different ends), the rest of the table is made to fit, so that what is left is the mistake
- * itself. */
+/* Mistakes with messages and collectives for the validator to find. Where a change alone would be obvious nonsense
+ * (a message with two different ends), the rest of the table is adapted, so that only the intended mistake remains. */
 #include "support/mutations.h"
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
@@ -74,7 +73,7 @@ static bool second_message(car_mutant *t) {
     return exists(s);
 }
 
-/* Into a slot in which the worker sends another of the kind. */
+/* Moves it to a slot in which the worker sends another message of the kind. */
 static bool delayed_message(car_mutant *t) {
     car_spot s = car_mutant_find(t, would_meet_another);
     if (exists(s)) {
@@ -85,7 +84,7 @@ static bool delayed_message(car_mutant *t) {
     return exists(s);
 }
 
-/* By way of a third device: all is as it should be, but for the way. */
+/* Via a third device: everything is right except for the route. */
 static bool detour(car_mutant *t) {
     car_spot s = t->devices > 2 ? car_mutant_find(t, has_slack) : (car_spot){CAR_NONE, CAR_NONE};
     if (!exists(s)) {
@@ -119,7 +118,7 @@ static bool early_message(car_mutant *t) {
     return exists(s);
 }
 
-/* zero: a message that has time waits for a slot that is full already. */
+/* zero: a message with time to spare moves to a slot that is already full. */
 static bool one_too_many(car_mutant *t) {
     car_spot s =
         t->placement == CAR_PLACEMENT_ZERO ? car_mutant_find(t, has_time_for_another) : (car_spot){CAR_NONE, CAR_NONE};
@@ -143,7 +142,7 @@ static bool other_chain(car_mutant *t) {
     return change_message(t, is_copy_send, change_chain);
 }
 
-/* Both ends so early that there is more than L between the receive and its use. */
+/* Both ends are so early that more than L slots are between the receive and its use. */
 static bool too_far_ahead(car_mutant *t) {
     car_spot s = car_mutant_find(t, is_copy_send);
     int64_t more = car_plan_config_of(t->plan)->zero_ahead + 1;
@@ -159,7 +158,7 @@ static bool too_far_ahead(car_mutant *t) {
     return true;
 }
 
-/* By a rank that has no copy to give: the message goes on to the next of the one that should have it. */
+/* From a rank that has no copy: the message goes to the rank after the one that should get it. */
 static bool copy_of_another(car_mutant *t) {
     car_spot s = t->devices > 2 ? car_mutant_find(t, is_copy_send) : (car_spot){CAR_NONE, CAR_NONE};
     if (!exists(s)) {
@@ -176,7 +175,7 @@ static bool copy_of_another(car_mutant *t) {
     return true;
 }
 
-/* A sum that is where it is needed is sent there. */
+/* Sends a sum to where it already is. */
 static bool needless_message(car_mutant *t) {
     if (t->placement != CAR_PLACEMENT_SHARED || !car_plan_is_cyclic(t->plan)) {
         return false;
@@ -204,7 +203,7 @@ static bool needless_message(car_mutant *t) {
     return exists(s);
 }
 
-/* Weights with which a rank computes, sent to a rank of another group as well. */
+/* Also sends weights that a rank computes with to a rank of another group. */
 static bool weights_to_stranger(car_mutant *t) {
     bool groups = t->placement == CAR_PLACEMENT_PIPELINE || t->placement == CAR_PLACEMENT_GRID;
     car_spot s = groups && t->workers > 1 ? car_mutant_find(t, is_forward_that_keeps) : (car_spot){CAR_NONE, CAR_NONE};
@@ -266,7 +265,7 @@ static bool wrong_weights(car_mutant *t) {
 
 /* ---- collectives ---------------------------------------------------------------------------------------- */
 
-/* On all devices that take part in the one that was chosen. */
+/* Makes a change on all devices that take part in the chosen collective. */
 static bool for_collective(car_mutant *t, car_mutant_wanted wanted, bool (*change)(car_mutant *t, car_spot s)) {
     car_spot s = car_mutant_find(t, wanted);
     if (!exists(s)) {
@@ -335,7 +334,7 @@ static bool wrong_broadcast_owner(car_mutant *t) {
     return for_collective(t, is_broadcast, change_goal);
 }
 
-/* One device comes to two collectives in the wrong order. */
+/* One device runs two collectives in the wrong order. */
 static bool swap_collectives(car_mutant *t) {
     car_spot s = t->devices > 1 ? car_mutant_find(t, is_reduce) : (car_spot){CAR_NONE, CAR_NONE};
     for (int at = s.at + 1; exists(s) && at < t->rows[s.device].count; at++) {
@@ -371,7 +370,7 @@ static bool extra_piece(car_mutant *t) {
     return change_message(t, is_sum_send, take_no_piece);
 }
 
-/* Of a sum that is sent, not of what is freed with the last. */
+/* Of a sum that is sent, not of what the last piece frees. */
 static bool swap_pieces(car_mutant *t) {
     car_spot s = car_mutant_find(t, is_cut_send);
     if (!exists(s)) {

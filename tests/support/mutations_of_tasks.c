@@ -1,4 +1,4 @@
-/* Mistakes with forwards, backwards, updates and last uses, for a validator of plans to find. */
+/* Mistakes with forwards, backwards, updates and last uses for the validator to find. */
 #include "support/mutations.h"
 
 /* ---- forwards and backwards ----------------------------------------------------------------------------- */
@@ -10,7 +10,7 @@ static bool drop_backward(car_mutant *t) {
     return drop(t, is_backward);
 }
 
-/* Two of one device and window, and of different slots. (The windows are put in order by who reads them.) */
+/* Two tasks of one device and window, in different slots. (Readers put windows in order themselves.) */
 static bool find_two(car_mutant *t, car_spot *a, car_spot *b) {
     *a = car_mutant_find(t, is_compute);
     for (int tries = 0; tries < 100; tries++) {
@@ -127,7 +127,8 @@ static bool duplicate(car_mutant *t) {
     return true;
 }
 
-/* A rank is given two things to do at once: worker 1's first forward, and what it sends on, in the slot of worker 0's. */
+/* A rank gets two things to do at once: worker 1's first forward, and what it sends on, move to the slot of worker
+ * 0's. */
 static bool busy_slot(car_mutant *t) {
     car_spot s = car_mutant_find(t, is_second_forward_of_1f1b);
     if (!exists(s)) {
@@ -150,7 +151,7 @@ static bool busy_slot(car_mutant *t) {
     return true;
 }
 
-/* A field that says what is not, in one of many ways. */
+/* Sets one of several fields to an invalid value. */
 static bool nonsense(car_mutant *t) {
     car_task *task = car_mutant_task(t, car_mutant_find(t, is_any));
     switch (car_mutant_roll(t, 8)) {
@@ -267,8 +268,8 @@ static bool wrong_worker_in_sum(car_mutant *t) {
     return change_message(t, is_partial_send, change_worker);
 }
 
-/* Two workers that follow each other change places in the order of a stage's backwards, with all that the table says of
- * them there; in place or by message, the sum gets the later one first. */
+/* Two successive workers swap places in the order of a stage's backwards, with everything the table says about them
+ * there. So the sum gets the later one first, in place or by message. */
 static bool out_of_ring_order(car_mutant *t) {
     bool ring = car_plan_is_cyclic(t->plan) || t->placement == CAR_PLACEMENT_PIPELINE;
     if (t->workers < 2 || !ring) {
@@ -287,7 +288,7 @@ static bool out_of_ring_order(car_mutant *t) {
     return true;
 }
 
-/* 1F1B has no clock but order: two workers of a step change their names everywhere, and only their sums notice. */
+/* 1F1B has an order but no clock: two workers of a step swap names everywhere, and only their sums reveal it. */
 static bool exchange_workers(car_mutant *t) {
     if (car_plan_config_of(t->plan)->rule != CAR_RULE_1F1B || t->workers < 2) {
         return false;
@@ -308,7 +309,7 @@ static bool drop_update(car_mutant *t) {
     return drop(t, is_update);
 }
 
-/* In the slot before that of worker N-1's backward. */
+/* In the slot before worker N-1's backward. */
 static bool early_update(car_mutant *t) {
     car_spot s = car_mutant_find(t, is_update);
     if (exists(s)) {

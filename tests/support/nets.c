@@ -32,7 +32,7 @@ int car_net_residual(car_graph *graph) {
     return car_graph_cross_entropy(graph, "loss", x, labels, 0.1);
 }
 
-/* One transformer block; its parameters' names start with `prefix`. */
+/* One transformer block. Names of its parameters start with `prefix`. */
 static int add_block(car_graph *graph, const char *prefix, int x, int width, bool causal) {
     enum { HEADS = 3, CAPACITY = 64 };
     char name[CAPACITY];

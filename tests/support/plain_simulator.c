@@ -1,5 +1,5 @@
-/* What a run has to wait for, written down from the definitions of rules and placements (docs/design.md), without tables,
- * uses or edges: a second opinion on what src/plan/machine.c finds by reading them. */
+/* When tasks may run, written from the definitions of rules and placements (docs/design.md), without tables, uses or
+ * edges. A second opinion on what src/plan/machine.c computes from those. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,11 +12,11 @@
 #include "support/plain_simulator.h"
 
 typedef struct times {
-    double start, end; /* HUGE_VAL while it is not known */
+    double start, end; /* HUGE_VAL until it is known */
 } times;
 
-/* All tasks of a run; task p < S of a micro-batch is the forward of stage p, then backwards follow. Empty stages
- * have tasks too, which take no time. */
+/* All tasks of a run. Task p < S of a micro-batch is the forward of stage p; the backwards follow. Empty stages have
+ * tasks, too, which take no time. */
 typedef struct reference {
     const car_plan *plan;
     const car_partition *partition;
@@ -59,7 +59,8 @@ static int version_of(const reference *r, int n, int home) {
     int k = r->S / r->N, i = n % r->B, t = n / r->B;
     bool stale = r->config->rule == CAR_RULE_CDP_V1 || r->config->rule == CAR_RULE_2BW ||
                  (r->config->rule == CAR_RULE_CDP_V2 && k * (i + 1) + home < r->S);
-    stale = stale && i < r->N; /* a worker begins its second when the update is made */
+    /* Only a worker's first micro-batch is stale: the update is made before its second. */
+    stale = stale && i < r->N;
     return t - stale > 0 ? t - stale : 0;
 }
 
@@ -67,7 +68,7 @@ static bool is_cyclic(const reference *r) {
     return r->config->rule == CAR_RULE_CDP_V1 || r->config->rule == CAR_RULE_CDP_V2 || r->config->rule == CAR_RULE_2BW;
 }
 
-/* Micro-batches follow each other 2k slots apart. */
+/* Micro-batches are 2k slots apart. */
 static bool is_spaced(const reference *r) {
     return is_cyclic(r) || (r->config->rule == CAR_RULE_STAGGER && r->config->placement != CAR_PLACEMENT_PIPELINE);
 }
@@ -80,7 +81,7 @@ static bool has_bytes(const reference *r, int bundle) {
     return r->partition->bundles[bundle].bytes > 0;
 }
 
-/* All gradients of a home are there for a version, also those of its ties. */
+/* All gradients of a home for a version exist, including those of its ties. */
 static bool sum_is_finished(const reference *r, int version, int home) {
     for (int b = 0; b < r->partition->bundle_count && version > 0; b++) {
         for (int i = 0; i < r->B && r->partition->bundles[b].home == home && has_bytes(r, b); i++) {
@@ -105,13 +106,13 @@ static bool is_moving(const reference *r) {
     return r->config->placement == CAR_PLACEMENT_ZERO && is_spaced(r);
 }
 
-/* zero with two copies of a version: they go from rank to rank in no time. */
+/* zero with two copies of a version: they travel in no time. */
 static bool is_copied(const reference *r) {
     return r->config->zero_copies == 2;
 }
 
-/* When the owner makes a version then: at most 2k slots after its sum is there, early enough for the first user
- * if that is another rank, in the slot of its own forward otherwise. */
+/* The slot in which the owner then makes a version: at most 2k slots after its sum exists; early enough for the
+ * first user if that is another rank; otherwise in the slot of its own forward. */
 static int64_t renewal_of(const reference *r, int version, int home, int owner) {
     int k = r->S / r->N, n = 0;
     while (version_of(r, n, home) < version) {
@@ -123,7 +124,7 @@ static int64_t renewal_of(const reference *r, int version, int home, int owner) 
     return latest > summed ? latest : summed + 1;
 }
 
-/* zero: all uses of a version in slots before this one are over. */
+/* zero: all uses of a version in earlier slots are done. */
 static bool is_passed_on(const reference *r, int stage, int version, int home, int64_t slot) {
     for (int m = 0; m < r->B * r->steps; m++) {
         for (int q = stage; q < 2 * r->S; q += 2 * (r->S - stage) - 1) {
@@ -138,8 +139,8 @@ static bool is_passed_on(const reference *r, int stage, int version, int home, i
     return true;
 }
 
-/* zero: the owner makes a version in the slot of its own first forward, or without the cycle right after the step's last
- * backward: of the one before, which has come by, and when it has computed all that comes earlier. */
+/* zero: the owner makes a version in the slot of its own first forward or, without the cycle, right after the step's
+ * last backward. It needs the version before, which must have arrived, and must have finished all earlier work. */
 static bool is_made_by_owner(const reference *r, int version, int home) {
     int owner = r->N - 1 - home / (r->S / r->N), turn = version * r->B + owner;
     int64_t renewal = car_plan_forward_slot(r->plan, version, owner, home);
@@ -167,7 +168,7 @@ static bool weights_are_there(const reference *r, int n, int p, int home) {
                              (version == 0 || is_made_by_owner(r, version, home)));
 }
 
-/* pipeline, grid: all tasks of the device that come before are over. */
+/* pipeline, grid: all earlier tasks of the device are done. */
 static bool is_my_turn(const reference *r, int n, int p) {
     bool ordered = r->config->placement == CAR_PLACEMENT_PIPELINE || r->config->placement == CAR_PLACEMENT_GRID;
     for (int m = 0; m < r->B * r->steps && ordered; m++) {
@@ -181,8 +182,8 @@ static bool is_my_turn(const reference *r, int n, int p) {
     return true;
 }
 
-/* One process has one sum: its workers add to it one after the other, but dp's keep theirs apart. Between ranks what is
- * before comes by a message, and is added when it comes; but a worker whose predecessor is on its own rank waits. */
+/* One process has one sum: its workers add to it in turn, except dp's, which keep separate ones. Between ranks the
+ * sum so far arrives by message and is added on arrival; but a worker whose predecessor is on the same rank waits. */
 static bool may_add(const reference *r, int n, int p) {
     int stage = stage_of(r, p);
     bool adds = false, shared = r->config->placement == CAR_PLACEMENT_SHARED;
@@ -192,7 +193,8 @@ static bool may_add(const reference *r, int n, int p) {
     if (n == 0 || p < r->S || !adds || (r->config->rule == CAR_RULE_DP)) {
         return true;
     }
-    /* By worker only the first of a step, which begins the sum, and the last of each worker, which joins it, look at it. */
+    /* By worker, only the first micro-batch of a step, which starts the sum, and the last of each worker, which
+     * joins it, use the sum. */
     bool by_worker = r->config->sum_order == CAR_SUM_ORDER_WORKER;
     int i = n % r->B, last = r->B - r->N;
     if (by_worker && !(i == 0 && shared) && !(i > last)) {
@@ -209,10 +211,11 @@ static bool may_add(const reference *r, int n, int p) {
     return true;
 }
 
-/* dp in one process turns round when all have; accumulation has a tape for each thread, which workers take in turn. */
+/* dp in one process starts its backwards when all workers have finished their forwards. Accumulation has one tape
+ * per thread, which workers take in turn. */
 static bool passes_gate(const reference *r, int n, int p) {
     if (r->config->rule == CAR_RULE_DP && r->config->placement == CAR_PLACEMENT_SHARED && p == r->S) {
-        for (int i = 0; i < r->N; i++) { /* the same one of each worker's */
+        for (int i = 0; i < r->N; i++) { /* the corresponding micro-batch of each worker */
             if (!has_ended(r, n / r->N * r->N + i, r->S - 1)) {
                 return false;
             }
@@ -244,7 +247,7 @@ static bool device_is_free(const reference *r, int n, int p) {
     return true;
 }
 
-/* The next task of a micro-batch of each step, or -1. */
+/* The next unfinished task of micro-batch `number` of a step, or -1. */
 static int next_task(const reference *r, int number, int *n) {
     for (int t = 0; t < r->steps; t++) {
         *n = t * r->B + number;
@@ -278,7 +281,7 @@ static bool may_start(const reference *r, int n, int p) {
     return is_my_turn(r, n, p) && may_add(r, n, p) && passes_gate(r, n, p) && (shared || device_is_free(r, n, p));
 }
 
-/* Starts the ready task of the smallest phase that the pace allows, if there is one and a free executor. */
+/* Starts the ready task with the smallest phase that pacing allows, if there is one and an executor is free. */
 static bool start_one(reference *r, int executors) {
     int best_n = -1, best_p = -1, computing = 0;
     double best = HUGE_VAL, slowest = HUGE_VAL;
@@ -324,7 +327,7 @@ static void run_reference(reference *r, int executors) {
     }
 }
 
-/* Bytes of a micro-batch at a time that no event falls on. */
+/* Bytes of a micro-batch at a time between events. */
 static double bytes_at(const reference *r, int n, double time) {
     const car_curve *curve = &r->partition->curve;
     for (int p = 2 * r->S - 1; p >= 0; p--) {
@@ -335,7 +338,7 @@ static double bytes_at(const reference *r, int n, double time) {
         }
         int first = first_event(r, p);
         int end = first + stage->end - stage->first;
-        if (t->end <= time) { /* waits: what is alive is alive during both neighbours */
+        if (t->end <= time) { /* waiting: what is alive is alive in both neighbouring events */
             return end == curve->events ? 0 : fmin((double)curve->during[end - 1], (double)curve->during[end]);
         }
         int e = first;

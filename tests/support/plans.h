@@ -1,4 +1,4 @@
-/* Partitions and plans in the common context; a failure to make one ends the test. */
+/* Creates partitions and plans in the common context. A failure ends the test. */
 #ifndef CAR_TESTS_PLANS_H
 #define CAR_TESTS_PLANS_H
 
@@ -8,7 +8,7 @@
 car_partition *car_plans_uniform(int stages, double ratio);
 car_plan *car_plans_make(const car_partition *partition, car_plan_config config);
 
-/* A model, or a network of the tests, and its partition by FLOPs. */
+/* A model or a test network, and its partition by FLOPs. */
 typedef struct car_plans_model {
     car_graph *graph;
     car_partition *partition;

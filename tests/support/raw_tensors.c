@@ -1,4 +1,4 @@
-/* Safetensors files put together by hand: see raw_tensors.h. */
+/* Hand-made safetensors files: see raw_tensors.h. */
 #include "support/raw_tensors.h"
 
 #include <setjmp.h>

@@ -15,7 +15,7 @@ enum { NAN_BYTE = 0xFF, FIRST_TOKENS = 4 };
 
 _Static_assert(FIRST_TOKENS <= (int)CAR_NET_CLASSES, "labels must be classes of every network");
 
-/* ---- life ---------------------------------------------------------------------------------------------- */
+/* ---- opening and closing ------------------------------------------------------------------------------- */
 
 static car_status open_graph(car_rig *rig, const car_rig_config *config) {
     if (config->model) {

@@ -1,4 +1,4 @@
-/* Everything that running a graph takes, in one struct. */
+/* Everything needed to run a graph, in one struct. */
 #ifndef CAR_TESTS_RIG_H
 #define CAR_TESTS_RIG_H
 
@@ -8,9 +8,9 @@
 #include "support/wild.h"
 
 typedef struct car_rig_config {
-    car_net_function build; /* the graph: this one, or else ... */
-    const car_wild *wild;   /* ... this one, or else ... */
-    const char *model;      /* ... that of a model */
+    car_net_function build; /* builds the graph; if NULL, ... */
+    const car_wild *wild;   /* ... builds a wild graph; if NULL, ... */
+    const char *model;      /* ... a model by name */
     car_model_config model_config;
     car_kernels kernels;
     const car_allocator *allocator; /* of the context; NULL: the default */
@@ -29,7 +29,7 @@ typedef struct car_rig {
     car_tape *tape;
 } car_rig;
 
-/* A failure is returned and leaves what was made before it in the rig; car_rig_close is due in any case. */
+/* On failure, what was created so far stays in the rig. Always call car_rig_close. */
 car_status car_rig_try_open(car_rig *rig, const car_rig_config *config);
 /* A failure ends the test. */
 void car_rig_open(car_rig *rig, const car_rig_config *config);
@@ -37,18 +37,18 @@ void car_rig_close(car_rig *rig);
 
 /* Ends the test with the context's message unless status is CAR_OK. */
 void car_rig_expect_ok(const car_rig *rig, car_status status);
-/* Ends the test unless the status is this one and the context's message has `part` in it; clears the message. */
+/* Ends the test unless the status is the expected one and the context's message contains `part`. Clears the message. */
 void car_rig_expect_failure(const car_rig *rig, car_status status, car_status expected, const char *part);
 
-/* Fills the memory that the arena will hand out next with NaNs: whoever reads what nobody wrote shows. */
+/* Fills the arena's next memory with NaNs, to expose reads of uninitialised memory. */
 void car_rig_soil(const car_rig *rig, size_t bytes);
 
 /* Begins a micro-batch and feeds every input with values that depend on `sample` and the input's name. */
 car_status car_rig_feed(const car_rig *rig, car_tape *tape, uint64_t sample, bool training);
-/* A whole training step of a sample: feed, forward, backward. */
+/* A whole training step: feed, forward, backward. */
 car_status car_rig_step(const car_rig *rig, uint64_t sample);
 
-/* The stored gradients of all uses one behind the other, to be freed by the caller. */
+/* The stored gradients of all uses, one after the other. The caller frees them. */
 size_t car_rig_gradient_bytes(const car_rig *rig);
 unsigned char *car_rig_copy_gradients(const car_rig *rig);
 /* Overwrites all gradients with NaNs. */

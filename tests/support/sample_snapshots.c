@@ -1,4 +1,4 @@
-/* Snapshots with values that a key decides: see snapshots.h. */
+/* Snapshots with values derived from a key: see sample_snapshots.h. */
 #include "support/sample_snapshots.h"
 
 #include <setjmp.h>

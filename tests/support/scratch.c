@@ -1,4 +1,4 @@
-/* A directory of a test's own, and a context: see scratch.h. */
+/* A temporary directory for a test, and a context: see scratch.h. */
 #include "support/scratch.h"
 
 #include <dirent.h>
@@ -88,7 +88,7 @@ void car_scratch_put(const car_scratch *scratch, const char *name, const void *d
     car_scratch_path path = car_scratch_in(scratch, "%s", name);
     for (char *slash = path.text + strlen(scratch->directory) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
         *slash = '\0';
-        mkdir(path.text, 0777); /* it may be there already */
+        mkdir(path.text, 0777); /* it may exist already */
         *slash = '/';
     }
     car_scratch_write(path.text, data, bytes);

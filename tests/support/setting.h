@@ -1,8 +1,8 @@
-/* Plans of the cycle for many N and k, in the common context, and the clock by which they are judged:
+/* Plans of the cycle for many N and k, in the common context, and the clock to compare them with:
  *
  *     F(i,j,t) = 2S*t + 2k*i + j        B(i,j,t) = 2S*t + 2k*i + 2S-1-j
  *
- * The clock is searched through by brute force; nothing of it is taken from the code under test. */
+ * The clock is searched by brute force, without using code under test. */
 #ifndef CAR_TESTS_SETTING_H
 #define CAR_TESTS_SETTING_H
 
@@ -20,9 +20,9 @@ car_setting car_setting_open(int N, int k, car_rule rule, car_placement placemen
 void car_setting_close(car_setting *s);
 
 typedef void (*car_setting_check_function)(const car_setting *s);
-/* The same with the slots ahead of zero's two copies; 0: with a single one. */
+/* The same for zero, with the slots ahead of its two copies; 0: with one copy. */
 car_setting car_setting_open_zero(int N, int k, car_rule rule, int ahead);
-/* Checks every N and k up to the most. */
+/* Runs `check` for every N and k up to the limits. */
 void car_setting_for_all(car_rule rule, car_placement placement, car_setting_check_function check);
 
 /* ---- the clock ------------------------------------------------------------------------------------------ */
@@ -35,15 +35,15 @@ static inline int64_t B(const car_setting *s, int i, int j, int64_t t) {
     return 2 * (int64_t)s->S * t + 2 * (int64_t)s->k * i + 2 * (int64_t)s->S - 1 - j;
 }
 
-/* When the last worker is done with a stage, searched for. */
+/* When the last worker has finished a stage, by search. */
 int64_t car_setting_last_backward(const car_setting *s, int j, int64_t t);
-/* Fresh where timing allows: the forward of the next step does not come before the update. */
+/* Fresh where timing allows: the forward of the next step is not before the update. */
 bool car_setting_is_fresh(const car_setting *s, int i, int j);
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
 typedef void (*car_setting_task_function)(const car_setting *s, int device, const car_task *task, void *user);
-/* All tasks of all devices in CAR_SETTING_STEPS steps. */
+/* Calls `function` for all tasks of all devices in CAR_SETTING_STEPS steps. */
 void car_setting_for_tasks(const car_setting *s, car_setting_task_function function, void *user);
 
 #endif

@@ -1,6 +1,6 @@
-/* How a wild graph grows. A pool holds tensors of one shape; each step applies a random operation to random members
- * and puts the result back. In the end everything that nobody has read is added up, and a random head makes
- * logits of the sum. Old members are taken less often than new ones, but often enough for many readers. */
+/* How a wild graph grows: a pool holds tensors of one shape. Each step applies a random operation to random members
+ * and adds the result. At the end all unread tensors are summed, and a random head makes logits of the sum. Old
+ * members are picked less often than new ones, but often enough to have many readers. */
 #include "support/wild.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ typedef struct grower {
     char name[NAME];
     int pool[CAPACITY], count;
     bool read[CAPACITY];
-    int square; /* a parameter of shape [WIDTH, WIDTH] to tie to, or CAR_NONE */
+    int square; /* parameter of shape [WIDTH, WIDTH] to tie to, or CAR_NONE */
 } grower;
 
 static int draw(grower *g, int below) {
@@ -121,7 +121,7 @@ static int grow_images(grower *g) {
 
 /* ---- the end -------------------------------------------------------------------------------------------- */
 
-/* The sum of all that nobody has read: the newest is among it. */
+/* Sums all tensors that nobody has read, which include the newest. */
 static int add_up(grower *g) {
     int sum = CAR_NONE;
     for (int i = 0; i < g->count; i++) {
@@ -147,7 +147,7 @@ static int grow_logits(grower *g, int x) {
     }
     if (g->family == CAR_WILD_SEQUENCES && draw(g, 3) == 0) {
         x = grow_linear(g, x, 3 * WIDTH);
-        return car_graph_attention(g->graph, fresh_name(g), x, 2, true); /* logits can be anybody's output */
+        return car_graph_attention(g->graph, fresh_name(g), x, 2, true); /* any operation may produce the logits */
     }
     if (car_graph_tensor(g->graph, x)->shape.rank == 3 && draw(g, 2) == 0) {
         x = car_graph_select_token(g->graph, fresh_name(g), x, TOKENS - 1);

@@ -1,4 +1,4 @@
-/* Wild graphs: random operations on random tensors, with branches, joins and shared weights that no model has. */
+/* Wild graphs: random operations on random tensors, with branches, joins and shared weights unlike any model's. */
 #ifndef CAR_TESTS_WILD_H
 #define CAR_TESTS_WILD_H
 
@@ -9,7 +9,7 @@ typedef enum car_wild_family { CAR_WILD_ROWS, CAR_WILD_SEQUENCES, CAR_WILD_IMAGE
 typedef struct car_wild {
     car_wild_family family;
     uint64_t seed;
-    int operations; /* about */
+    int operations; /* approximate number */
 } car_wild;
 
 /* Appends the graph and returns its loss. The same arguments give the same graph. */

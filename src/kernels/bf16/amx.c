@@ -15,7 +15,7 @@ static bool has_bits(unsigned value, unsigned bits) {
     return (value & bits) == bits;
 }
 
-/* The processor has tiles and products of bf16, and AVX-512 with bf16 for what surrounds them. */
+/* Whether the processor has tiles with bf16 products, and AVX-512 with bf16 for the code around them. */
 static bool processor_has_amx(void) {
     enum { FEATURES = 7 };
     const unsigned amx = 1u << 22 | 1u << 24, avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31, bf16 = 1u << 5;
@@ -26,7 +26,7 @@ static bool processor_has_amx(void) {
     return __get_cpuid_count(FEATURES, 1, &further, &b, &c, &d) && has_bits(further, bf16);
 }
 
-/* Tiles are 8 KB more to keep for each thread, so Linux wants to be asked. */
+/* Tiles add 8 KB of state to each thread, so Linux requires a request. */
 static bool system_permits(void) {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
@@ -38,7 +38,7 @@ static bool describes_tiles(void) {
     return __get_cpuid_count(TILES, 0, &a, &b, &c, &d) && a > 0;
 }
 
-/* The variable that limits oneDNN limits us, too. */
+/* The environment variable that limits oneDNN also limits us. */
 static bool is_forbidden(void) {
     static const char *const names[] = {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"};
     const char *value = NULL;

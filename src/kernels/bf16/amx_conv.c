@@ -1,4 +1,4 @@
-/* Convolutions by AMX as a class of the table. */
+/* AMX convolutions as a class of the table. */
 #include "kernels/bf16/amx_conv.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
     return CAR_OK;
 }
 
-/* By weights first: the gradient of the input may take the input's place. */
+/* Computes the weights' gradient first, because the input's gradient may share the input's buffer. */
 static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     const car_amx_conv_shape shape = shape_of(kernel);
     car_amx_conv_by_weights(&shape, io->in[0], io->grad_out, io->grad_param[0], io->scratch);
@@ -64,7 +64,7 @@ static car_status derive(const car_kernel *kernel, const float *const *param, vo
     return CAR_OK;
 }
 
-/* Where weight (output o, tap t, input i) is stored. */
+/* Index of weight (output o, tap t, input i) in storage. */
 static size_t stored_at(const car_amx_conv_shape *s, int64_t o, int64_t t, int64_t i) {
     enum { BOTH = 2 * CHANNELS };
     int64_t block = (o / CHANNELS * s->kernel * s->kernel + t) * (s->in_blocks / 2) + i / BOTH;

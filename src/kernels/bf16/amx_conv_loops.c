@@ -1,10 +1,10 @@
-/* Convolutions by AMX: products of tiles, whose rows are gathered from the image as they are needed.
+/* AMX convolutions: products of tiles whose rows are gathered from the image as needed.
  *
  *   forward:    target pixels x outputs  =  source pixels under every tap x (tap, input)  *  weights
  *   by data:    the same from the gradient of the output, once for each phase of the stride
  *   by weights: outputs x (tap, inputs)  =  gradients' pixels  *  source pixels under every tap
  *
- * What lies outside of the image is zero. The order of all sums follows from the shape. */
+ * Pixels outside of the image are zero. The shape alone fixes the order of all sums. */
 #include "kernels/bf16/amx_conv.h"
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
@@ -12,16 +12,16 @@
 
 #include "kernels/bf16/amx_tiles.h"
 
-/* Packed at once: bytes of gathered rows, pixels of a sum over pixels; taps of the largest kernel. */
+/* Limits: bytes of gathered rows, pixels of a sum over pixels, and taps of the largest kernel. */
 enum { MOST_ROWS = 1 << 20, MOST_PIXELS = 1024, MOST_TAPS = 49, OUTSIDE = -1 };
 
-/* An image's layout, and what lies `step` apart in it from `first` on, for each index of a grid. */
+/* An image's layout, and a grid of pixels in it: `step` apart, starting at `first`. */
 typedef struct plane {
     int64_t blocks, height, width, step_y, step_x, first_y, first_x;
 } plane;
 
 typedef struct tap {
-    int64_t y, x, index; /* added to a source position; index among all taps */
+    int64_t y, x, index; /* y and x are added to a source position; index is the number among all taps */
 } tap;
 
 /* A product over the taps that reach a grid of target pixels. */
@@ -35,7 +35,7 @@ typedef struct pass {
 } pass;
 
 typedef struct position {
-    int64_t image, y, x; /* of the grid */
+    int64_t image, y, x; /* in the grid */
 } position;
 
 static int64_t plane_stride(const plane *p) {
@@ -57,7 +57,7 @@ static void advance(const pass *p, position *at) {
     }
 }
 
-/* Where the first block of a pixel stands, or OUTSIDE. */
+/* Offset of a pixel's first block, or OUTSIDE. */
 static int64_t offset_in(const plane *p, const position *at, int64_t dy, int64_t dx) {
     int64_t y = p->first_y + at->y * p->step_y + dy, x = p->first_x + at->x * p->step_x + dx;
     bool inside = y >= 0 && y < p->height && x >= 0 && x < p->width;
@@ -88,7 +88,7 @@ static int64_t chunk_rows(const pass *p) {
     return smaller(padded(pass_rows(p)), most > PAIR ? most : PAIR);
 }
 
-/* Gathers 16 rows: [tap][pair of source blocks] tiles. */
+/* Gathers 16 rows as [tap][pair of source blocks] tiles. */
 static void gather_strip(const pass *p, const car_bf16 *source, int64_t row, int64_t rows, char *to) {
     int64_t pairs = p->source.blocks / 2, stride = plane_stride(&p->source), offsets[SIDE];
     for (int t = 0; t < p->tap_count; t++, to += pairs * BLOCK) {
@@ -106,7 +106,7 @@ static void gather_strip(const pass *p, const car_bf16 *source, int64_t row, int
     }
 }
 
-/* 32 x 32 results; `a` has the taps of the pass, `b` all taps, `strip` bytes from strip to strip. */
+/* Computes 32 x 32 results. `a` has the taps of the pass, `b` all taps; b_strip is the bytes between strips of b. */
 static void multiply_taps(const pass *p, const char *a, const char *b, int64_t b_strip, float *stage) {
     int64_t tap_bytes = p->source.blocks / 2 * BLOCK, a_strip = p->tap_count * tap_bytes;
     _tile_zero(0);
@@ -183,7 +183,8 @@ static pass forward_pass(const car_amx_conv_shape *s) {
     return p;
 }
 
-/* Input pixels at phase + stride * index get what outputs at index + (phase + pad - tap) / stride took of them. */
+/* The input pixel at phase + stride * index receives gradients from the outputs at index + (phase + pad - tap) /
+ * stride. */
 static pass data_pass(const car_amx_conv_shape *s, int64_t phase_y, int64_t phase_x) {
     pass p = {.images = s->images};
     p.grid_height = (s->height - phase_y + s->stride - 1) / s->stride;
@@ -237,7 +238,7 @@ static inline __m256i load_pixel(const car_bf16 *x, int64_t offset) {
     return offset == OUTSIDE ? _mm256_setzero_si256() : _mm256_loadu_si256((const __m256i *)(const void *)(x + offset));
 }
 
-/* A block of channels as tiles of 32 pixels: rows are pairs of pixels, or, turned, channels. */
+/* Packs a block of channels as tiles of 32 pixels: rows are pairs of pixels or, if turned, channels. */
 static void pack_pixels(const car_bf16 *x, const int64_t *offsets, int64_t pixels, bool turned, char *to) {
     for (int64_t p = 0; p < pixels; p += PAIR, to += BLOCK) {
         __m512i w[SIDE];
@@ -251,7 +252,7 @@ static void pack_pixels(const car_bf16 *x, const int64_t *offsets, int64_t pixel
     }
 }
 
-/* 32 outputs x 32 inputs are added to two blocks of the gradient, `next` floats apart. */
+/* Adds 32 outputs x 32 inputs to two blocks of the gradient, `next` floats apart. */
 static void add_products(const char *a, const char *b, int64_t blocks, float *gradient, int64_t next) {
     _tile_loadd(0, gradient, 2 * ROW_BYTES);
     _tile_loadd(1, gradient + SIDE, 2 * ROW_BYTES);
@@ -264,7 +265,7 @@ static void add_products(const char *a, const char *b, int64_t blocks, float *gr
     _tile_stored(3, gradient + next + SIDE, 2 * ROW_BYTES);
 }
 
-/* Adds what a chunk of pixels gives. Blocks of the gradient are [o%16][i%32] until all chunks are in. */
+/* Adds the contribution of a chunk of pixels. Blocks of the gradient are [o%16][i%32] until all chunks are added. */
 static void add_chunk(const car_amx_conv_shape *s, const pass *p, const car_bf16 *in, const car_bf16 *grad_out,
                       float *gradient, int64_t row, char *scratch) {
     enum { FLOATS = SIDE * PAIR };
@@ -290,7 +291,7 @@ static void add_chunk(const car_amx_conv_shape *s, const pass *p, const car_bf16
     }
 }
 
-/* From [o%16][pair of i][2] to the stored [pair of i][o%16][2], block by block. */
+/* Rearranges [o%16][pair of i][2] to the stored [pair of i][o%16][2], block by block. */
 static void turn_gradient(float *gradient, int64_t count) {
     enum { FLOATS = SIDE * PAIR };
     for (float *block = gradient; block < gradient + count; block += FLOATS) {
@@ -317,7 +318,7 @@ void car_amx_conv_by_weights(const car_amx_conv_shape *shape, const car_bf16 *in
     turn_gradient(grad_weights, count);
 }
 
-/* ---- around ---------------------------------------------------------------------------------- */
+/* ---- scratch and weights --------------------------------------------------------------------- */
 
 static size_t pass_scratch(const pass *p) {
     int64_t rows = p->tap_count > 0 && pass_rows(p) > 0 ? chunk_rows(p) : 0;
@@ -338,7 +339,7 @@ size_t car_amx_conv_scratch(const car_amx_conv_shape *shape) {
     return most;
 }
 
-/* 32 x 32 weights of a tap at a time, through rows of 32 inputs. */
+/* Exchanges 32 x 32 weights of a tap at a time, via rows of 32 inputs. */
 void car_amx_conv_exchange(const car_amx_conv_shape *shape, const car_bf16 *weights, car_bf16 *exchanged) {
     enum { WEIGHTS = SIDE * PAIR };
     int64_t taps = shape->kernel * shape->kernel, in_pairs = shape->in_blocks / 2, out_pairs = shape->out_blocks / 2;

@@ -1,35 +1,36 @@
-/* C = A B by AMX: tiles of 16 rows of 64 bytes, and an instruction that multiplies two of them into 16 x 16 floats.
+/* C = A B with AMX: tiles of 16 rows of 64 bytes, and an instruction that multiplies two of them into 16 x 16
+ * floats.
  *
- * Both operands are packed into blocks of 1 KB, each a tile of 16 x 16 words; a word is a pair of numbers that are
- * neighbours in k. A's blocks have a row for each row of A; B's have a row for each pair of k:
+ * Both operands are packed into blocks of 1 KB, each a tile of 16 x 16 words; a word is a pair of numbers adjacent
+ * in k. A's blocks have a row for each row of A, B's have a row for each pair of k:
  *
  *        A [strip of 16 rows][block of 32 k]         B [strip of 16 columns][block of 32 k]
  *
- * Two strips of each make 32 x 32 results, in four tiles, over a chunk of k. Rows, columns and k that only fill up are
- * zero. The order of all sums follows from the shape. */
+ * Two strips of each give 32 x 32 results, in four tiles, over a chunk of k. Padding rows, columns and k are zero.
+ * The shape alone fixes the order of all sums. */
 #include "kernels/bf16/amx.h"
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
 #include "kernels/bf16/amx_tiles.h"
 
-/* How much is packed at once: k, bytes of A and bytes of B, so that B stays in the second-level cache. */
+/* How much is packed at once: k, bytes of A, and bytes of B, so that B stays in the second-level cache. */
 enum { MOST_K = 1024, MOST_A = 4 << 20, MOST_B = 512 << 10 };
 
 typedef struct layout {
     int64_t rows, columns, k;  /* of a chunk; rows and columns are multiples of PAIR, k of 32 */
     bool sums;                 /* there are several chunks of k, and C cannot hold their sum */
     int64_t sum_stride;        /* of `sum`, in floats */
-    size_t b, stage, sum, end; /* offsets in the scratch space; A is at 0 */
+    size_t b, stage, sum, end; /* offsets in scratch; A is at 0 */
 } layout;
 
 /* A or B, packed along `outer`: rows of A, columns of B. One of the strides is 1. */
 typedef struct operand {
     const car_bf16 *data;
     int64_t outer, k, outer_stride, k_stride;
-    bool rows_are_pairs; /* of a block: B */
+    bool rows_are_pairs; /* for B: a row of a block is a pair of k */
 } operand;
 
-/* As many rows or columns of length k as fit, but a pair of strips at least. */
+/* As many rows or columns of length k as fit, but at least a pair of strips. */
 static int64_t fitting(int64_t n, int64_t k, int64_t bytes) {
     int64_t most = bytes / (k * (int64_t)sizeof(car_bf16)) / PAIR * PAIR;
     return smaller(padded(n), most > PAIR ? most : PAIR);
@@ -58,7 +59,7 @@ bool car_amx_is_built(void) {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* Rows that run along k: 32 numbers of each of 16 rows. */
+/* Loads rows that run along k: 32 numbers of each of 16 rows. */
 static inline void load_along_k(__m512i w[SIDE], const operand *o, int64_t outer, int64_t k) {
     __mmask32 mask = first_of(o->k - k, PAIR);
     const car_bf16 *from = o->data + outer * o->outer_stride + k;
@@ -68,7 +69,7 @@ static inline void load_along_k(__m512i w[SIDE], const operand *o, int64_t outer
     }
 }
 
-/* Rows that run across: 16 numbers of each of 32 k, interleaved by pairs. */
+/* Loads rows that run across k: 16 numbers for each of 32 k, interleaved in pairs. */
 static inline void load_across_k(__m512i w[SIDE], const operand *o, int64_t outer, int64_t k) {
     __mmask16 mask = (__mmask16)first_of(o->outer - outer, SIDE);
     const car_bf16 *from = o->data + k * o->k_stride + outer;
@@ -95,7 +96,7 @@ static inline void pack_block(char *to, const operand *o, int64_t outer, int64_t
     store_block(to, w);
 }
 
-/* Packs `outers` from `outer` on, `ks` from `k` on, in the order in which they lie in memory. */
+/* Packs `outers` rows or columns from `outer` on, and `ks` numbers from `k` on, in memory order. */
 static void pack(char *to, const operand *o, int64_t outer, int64_t outers, int64_t k, int64_t ks) {
     int64_t strips = padded(outers) / SIDE, blocks = padded(ks) / PAIR;
     bool along = o->k_stride == 1;
@@ -110,7 +111,7 @@ static void pack(char *to, const operand *o, int64_t outer, int64_t outers, int6
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
-/* 32 x 32 results of two strips of A and of B. */
+/* Computes 32 x 32 results from two strips of A and two of B. */
 static inline void multiply_pairs(const char *a, const char *b, int64_t blocks, float *c, int64_t stride) {
     int64_t bytes = stride * (int64_t)sizeof(float);
     _tile_zero(0);
@@ -127,13 +128,13 @@ static inline void multiply_pairs(const char *a, const char *b, int64_t blocks, 
 /* Where 32 x 32 results go. */
 typedef struct target {
     void *c;           /* floats or bf16 */
-    float *sum;        /* of chunks of k so far; NULL: there is none, or C is it */
+    float *sum;        /* sum of the chunks of k so far; NULL: none, or C itself */
     const float *bias; /* NULL: none, or not in this chunk */
     int64_t stride, sum_stride, rows, columns;
     bool rounds, adds, adds_sum, last;
 } target;
 
-/* 16 results of a row, from column `at` on. */
+/* Finishes 16 results of a row, starting at column `at`. */
 static inline void finish_sixteen(const target *t, __m512 v, int64_t row, int64_t at) {
     __mmask16 mask = (__mmask16)first_of(t->columns - at, SIDE);
     float *sum = t->sum ? t->sum + row * t->sum_stride + at : NULL;
@@ -178,7 +179,8 @@ typedef struct job {
     char *scratch;
 } job;
 
-/* The results at a row and a column for one chunk of k; `in_chunk` is the row's number in the chunk of rows. */
+/* Computes the results at a row and a column for one chunk of k. `in_chunk` is the row's number in the chunk of
+ * rows. */
 static void multiply_at(const job *j, int64_t row, int64_t in_chunk, int64_t column, int64_t k, const char *b) {
     const car_bf16_product_config *config = j->config;
     int64_t stride = config->c.row_stride, ks = smaller(j->l.k, j->a.k - k), blocks = padded(ks) / PAIR;

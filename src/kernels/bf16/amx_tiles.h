@@ -1,4 +1,4 @@
-/* Tiles of AMX, for the files that are compiled for it. */
+/* AMX tiles, for the files that are compiled for them. */
 #ifndef CAR_KERNELS_BF16_AMX_TILES_H
 #define CAR_KERNELS_BF16_AMX_TILES_H
 
@@ -55,13 +55,13 @@ static inline void turn_block(__m512i w[SIDE]) {
     }
 }
 
-/* The first `count` numbers of at most `most`; none where the count is negative, behind the end of a row. */
+/* Mask of the first `count` of at most `most` numbers; empty if the count is negative, after the end of a row. */
 static inline __mmask32 first_of(int64_t count, int64_t most) {
     int64_t taken = count < 0 ? 0 : count < most ? count : most;
     return (__mmask32)(((uint64_t)1 << taken) - 1);
 }
 
-/* Two rows of 16 numbers as 16 words. */
+/* Combines two rows of 16 numbers into 16 words. */
 static inline __m512i pair_up(__m256i even, __m256i odd) {
     return _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
 }
@@ -72,7 +72,7 @@ static inline void store_block(void *to, const __m512i w[SIDE]) {
     }
 }
 
-/* Adds the products of two strips of A and two of B, one behind the other, to the results in tiles 0 to 3. */
+/* Adds the products of two strips of A and two of B, each stored one after the other, to tiles 0 to 3. */
 static inline void add_pairs(const char *a, const char *b, int64_t blocks) {
     const char *a_next = a + blocks * BLOCK, *b_next = b + blocks * BLOCK;
     for (int64_t k = 0; k < blocks * BLOCK; k += BLOCK) {

@@ -1,7 +1,7 @@
-/* Attention in bf16: scores and softmax in floats, a tile of queries at a time, as for floats (onednn/matrix.c).
+/* Attention in bf16: scores and softmax in floats, one tile of queries at a time, as for floats (onednn/matrix.c).
  *
  *   S = Q K'  floats ──softmax──► P, rounded ──► O = P V, rounded
- *   backward: P again from the kept log-sum-exps; gradients of keys and values are summed over tiles in floats. */
+ *   backward: recomputes P from the stored log-sum-exps; sums gradients of keys and values over tiles in floats */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 enum { TILE = 64, PER_TILE = 6 };
 
-/* The products of a tile, which has `rows` queries and as many keys as its last one attends to. */
+/* The products of a tile with `rows` queries and as many keys as its last query attends to. */
 typedef struct tile {
     int64_t rows, columns;
     car_bf16_product scores, weigh, grad_p, grad_value, grad_key, grad_query;
@@ -21,14 +21,14 @@ typedef struct attention_state {
     bool causal;
     int tile_count;
     tile *tiles;
-    size_t offset; /* of the rooms below, behind the products' scratch space */
+    size_t offset; /* of the rooms below, after the products' scratch */
 } attention_state;
 
 /* Scratch of one head. */
 typedef struct rooms {
     float *p, *dp;                /* TILE x tokens */
     float *grad_key, *grad_value; /* tokens x depth, sums over tiles */
-    float *out, *grad_out;        /* a row each */
+    float *out, *grad_out;        /* one row each */
     car_bf16 *p16, *dp16;
     void *scratch;
 } rooms;
@@ -58,7 +58,7 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Keys that a query attends to. */
+/* Number of keys that a query attends to. */
 static int64_t columns_of(const attention_state *s, int64_t row) {
     return s->causal ? row + 1 : s->tokens;
 }
@@ -170,14 +170,14 @@ done:
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* What backward reads of a head, and where its gradients go. */
+/* What backward reads from a head, and where its gradients go. */
 typedef struct head {
     const car_bf16 *query, *out, *grad_out;
     const float *lse;
     car_bf16 *grad_query;
 } head;
 
-/* Makes p again and turns dp into the gradient of the scores, row by row. */
+/* Recomputes p and turns dp into the gradient of the scores, row by row. */
 static void restore_tile(const attention_state *s, const rooms *r, const head *h, const tile *t, int64_t first) {
     const car_vector *vector = car_vector_select();
     for (int64_t row = 0; row < t->rows; row++) {
@@ -220,7 +220,8 @@ static car_status backward_head(const car_kernel *kernel, const car_kernel_io *i
     const car_vector *vector = car_vector_select();
     const rooms r = rooms_of(s, io->scratch);
     car_status status = CAR_OK;
-    memset(r.grad_key, 0, (size_t)(2 * s->tokens * s->depth) * sizeof(float)); /* and the values' */
+    /* Also clears grad_value, which follows. */
+    memset(r.grad_key, 0, (size_t)(2 * s->tokens * s->depth) * sizeof(float));
     for (int n = 0; n < s->tile_count; n++) {
         CAR_TRY(backward_tile(kernel, io, &r, h, n));
     }

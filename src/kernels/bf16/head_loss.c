@@ -1,10 +1,10 @@
-/* A head with its loss in bf16, a chunk of rows at a time, as for floats (onednn/head_loss.c): logits are floats in scratch
- * space; their gradient is rounded for the two products that follow. */
+/* A head with its loss in bf16, one chunk of rows at a time, as for floats (onednn/head_loss.c). Logits are floats
+ * in scratch space; their gradient is rounded for the two products that follow. */
 #include "kernels/bf16/bf16.h"
 
-static const int64_t chunk_bytes = 32 << 20; /* of logits in scratch space, about */
+static const int64_t chunk_bytes = 32 << 20; /* of logits in scratch, approximately */
 
-/* The products of a chunk of so many rows. */
+/* The products of a chunk with this many rows. */
 typedef struct chunk {
     int64_t rows;
     car_bf16_product logits, by_weights, add_by_weights, by_data;
@@ -12,7 +12,7 @@ typedef struct chunk {
 
 typedef struct head_state {
     int64_t rows, width, classes;
-    chunk chunks[2]; /* of full length, and the last if it is shorter */
+    chunk chunks[2]; /* full length, and the last one if it is shorter */
     size_t logits_offset, rounded_offset;
 } head_state;
 
@@ -119,7 +119,7 @@ done:
     return status;
 }
 
-/* The log-sum-exp of a row: as forward kept it, or made here together with the row's share of the loss. */
+/* The log-sum-exp of a row: the one that forward kept, or computed here together with the row's share of the loss. */
 static car_status lse_of_row(const car_kernel *kernel, const car_kernel_io *io, int64_t row, const float *logits,
                              float *lse, double *total) {
     if (io->makes_loss) {
@@ -131,7 +131,7 @@ static car_status lse_of_row(const car_kernel *kernel, const car_kernel_io *io, 
     return CAR_OK;
 }
 
-/* The gradient of the input is written last, so it may take the input's place. */
+/* Writes the input's gradient last, because it may share the input's buffer. */
 static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     const head_state *s = kernel->state;
     const int32_t *labels = io->in[1];

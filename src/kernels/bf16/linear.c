@@ -4,7 +4,7 @@
 typedef struct linear_state {
     car_bf16_product forward, by_data, by_weights;
     int64_t rows, in, out;
-    size_t row_offset; /* of a row of floats, behind the products' scratch space */
+    size_t row_offset; /* of a row of floats, after the products' scratch */
 } linear_state;
 
 static const car_kernel_class *choose(const car_kernel *kernel) {
@@ -22,7 +22,7 @@ static void release(car_kernel *kernel) {
     }
 }
 
-/* W as a matrix of in x out, however it is stored. */
+/* W as a matrix of in x out, in either layout. */
 static car_bf16_matrix weight_of(const linear_state *s, bool in_by_out) {
     return in_by_out ? car_bf16_rows(s->in, s->out, s->out) : car_bf16_turned(s->out, s->in, s->in);
 }
@@ -43,7 +43,7 @@ static car_status prepare(car_kernel *kernel) {
     s->rows = car_shape_elements(x) / s->in;
     const car_bf16_matrix in = car_bf16_rows(s->rows, s->in, s->in), out = car_bf16_rows(s->rows, s->out, s->out);
     const car_bf16_matrix weight = weight_of(s, config->in_by_out);
-    /* The gradient lies as the weight does: [in, out] is X'G, [out, in] is G'X. */
+    /* The gradient has the weight's layout: [in, out] is X'G, [out, in] is G'X. */
     const car_bf16_matrix left = config->in_by_out ? in : out, right = config->in_by_out ? out : in;
     const car_bf16_product_config forward = {in, weight, out, .rounds = true, .bias = config->bias};
     const car_bf16_product_config by_weights = {
@@ -68,7 +68,7 @@ static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
                                 io->out);
 }
 
-/* The gradient of the input may take the input's place: it comes last. */
+/* Computes the input's gradient last, because it may share the input's buffer. */
 static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     const linear_state *s = kernel->state;
     bool in_by_out = kernel->op->config.linear.in_by_out;

@@ -1,4 +1,4 @@
-/* The loss of bf16 logits, in floats, a row at a time. */
+/* The loss of bf16 logits, in floats, one row at a time. */
 #include "kernels/bf16/bf16.h"
 
 static car_status prepare(car_kernel *kernel) {

@@ -1,4 +1,5 @@
-/* Products of bf16 matrices, by AMX (amx_product.c) or by oneDNN's matmul: both pack what they need and sum in floats. */
+/* Products of bf16 matrices, with AMX (amx_product.c) or oneDNN's matmul. Both pack their operands and sum in
+ * floats. */
 #include "kernels/bf16/amx.h"
 
 static car_status describe(const car_kernel *kernel, const car_bf16_matrix *matrix, dnnl_data_type_t type,

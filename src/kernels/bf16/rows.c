@@ -1,9 +1,9 @@
-/* Operations along rows in bf16: rows are widened, worked on by the loops for floats, and rounded when they are stored. */
+/* Operations along rows in bf16: rows are widened, processed by the loops for floats, and rounded when stored. */
 #include <string.h>
 
 #include "kernels/bf16/bf16.h"
 
-enum { TOGETHER = 16 }; /* rows that are widened at a time: they stay in the first cache */
+enum { TOGETHER = 16 }; /* rows widened at a time, so that they stay in the first-level cache */
 
 static car_status prepare_rows(car_kernel *kernel, int64_t floats) {
     kernel->name = car_vector_select()->name;
@@ -21,7 +21,7 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 /* ---- layer normalisation --------------------------------------------------------------------- */
 
-/* Inputs, gradients, and two rows for the gradients of scale and shift. */
+/* Scratch for inputs, gradients, and two rows for the gradients of scale and shift. */
 static car_status prepare_layernorm(car_kernel *kernel) {
     return prepare_rows(kernel, (2 * TOGETHER + 2) * width_of(car_kernel_in(kernel, 0)));
 }

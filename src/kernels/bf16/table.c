@@ -1,5 +1,5 @@
-/* The table of kernels that take bf16 as it is: some are written for it, the others know both types. What is missing runs
- * on floats (kernels/widen.c). */
+/* The table of kernels that work on bf16 directly. Some are written for it, the others handle both types. Missing
+ * operations run on floats (kernels/widen.c). */
 #include "kernels/bf16/bf16.h"
 
 const car_kernel_class *const car_kernels_bf16[CAR_OP_KINDS] = {

@@ -1,4 +1,4 @@
-/* oneDNN: engine, streams, the mode of a thread, and helpers around primitives. */
+/* oneDNN: engine, streams, the mode of a thread, and helpers for primitives. */
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -11,12 +11,13 @@
 
 enum { MAX_ARGUMENTS = 8 };
 
-/* oneDNN's threads are those of GNU OpenMP. Declared here because clang's omp.h belongs to another
- * runtime, and a process must not have two. */
+/* oneDNN uses GNU OpenMP. Declared here because clang's omp.h belongs to another runtime, and a process must not
+ * load both. */
 extern int omp_get_max_threads(void);
 extern void omp_set_num_threads(int count);
 
-/* Where AMX is hidden, oneDNN must not use it. Set before oneDNN's first primitive; later it is refused. */
+/* If the processor hides its AMX description, oneDNN must not use AMX. Must be called before oneDNN's first
+ * primitive. */
 static void limit_isa(void) {
     if (car_amx_is_hidden()) {
         dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
@@ -37,7 +38,7 @@ static bool isa_has(unsigned wanted) {
     return (effective_isa() & wanted) == wanted;
 }
 
-/* ---- around the table ------------------------------------------------------------------------ */
+/* ---- engine and streams ---------------------------------------------------------------------- */
 
 car_status car_kernels_onednn_open(car_context *context, void **engine) {
     dnnl_engine_t handle = NULL;
@@ -74,7 +75,7 @@ void car_kernels_onednn_close_stream(void *stream) {
 
 car_kernel_mode car_kernels_enter(int threads) {
     car_kernel_mode previous = {.threads = omp_get_max_threads()};
-    omp_set_num_threads(threads); /* of this thread only */
+    omp_set_num_threads(threads); /* applies to this thread only */
 #if defined(__x86_64__)
     enum { FLUSH_TO_ZERO = 0x8000, DENORMALS_ARE_ZERO = 0x0040 };
     previous.control = _mm_getcsr();
@@ -96,7 +97,7 @@ bool car_kernels_multiply(char trans_a, char trans_b, int64_t m, int64_t n, int6
     return dnnl_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc) == dnnl_success;
 }
 
-/* Asks oneDNN which layout a typical convolution wants; the answer is a property of the machine. */
+/* Asks oneDNN for the preferred layout of a typical convolution, which depends only on the machine. */
 int car_kernels_onednn_block(void) {
     enum { NARROW = 8, WIDE = 16 };
     const dnnl_dims_t image = {1, 64, 16, 16}, weight = {64, 64, 3, 3}, ones = {1, 1};

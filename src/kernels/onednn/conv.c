@@ -1,11 +1,11 @@
-/* Convolutions by oneDNN, on blocked channels end to end, of floats or bf16.
+/* Convolutions with oneDNN, on blocked channels throughout, in floats or bf16.
  *
- * Forward and backward by weights share one layout of the weights, which is how they are stored.
- * Backward by data mostly wants another one; that copy is the kernel's derived form, made once for
- * each version of the weights and not once for each worker.
+ * Forward and backward by weights share one layout of the weights, which is how they are stored. Backward by data
+ * usually needs another one. That copy is the kernel's derived form: made once for each version of the weights, not
+ * once for each worker.
  *
- * In bf16, forward wants pairs of inputs side by side. Gradients of weights are floats, which oneDNN
- * makes without pairs; they are brought into the stored order in place. Sums run in floats. */
+ * In bf16, forward needs pairs of inputs side by side. Gradients of weights are floats, which oneDNN produces
+ * without pairs; they are rearranged in place. Sums are in floats. */
 #include <string.h>
 
 #include "kernels/onednn/onednn.h"
@@ -14,8 +14,8 @@ typedef struct conv_state {
     car_onednn_step forward, by_data, by_weights;
     dnnl_memory_desc_t source, target, stored, canonical, bias;
     dnnl_memory_desc_t floats;                 /* in the layout of `stored` */
-    dnnl_memory_desc_t for_data, for_gradient; /* layouts of the weights that the backward steps want */
-    dnnl_memory_desc_t grad_source;            /* like source, but floats where a bf16 gradient is added to */
+    dnnl_memory_desc_t for_data, for_gradient; /* weight layouts for the two backward steps */
+    dnnl_memory_desc_t grad_source;            /* like source, but floats if a bf16 gradient is added to */
     bool has_bias, wants_data, adds_data, reorders_gradient, pairs_gradient;
 } conv_state;
 
@@ -23,7 +23,7 @@ typedef struct window {
     dnnl_dims_t strides, left, right;
 } window;
 
-/* What lies behind the last window on the right is cut off, not padded. */
+/* Pixels to the right of the last window are cut off, not padded. */
 static window window_of(const car_kernel *kernel) {
     const car_conv_config *config = &kernel->op->config.conv;
     car_shape in = car_kernel_in(kernel, 0), out = car_kernel_out(kernel);
@@ -88,8 +88,8 @@ static bool is_slow(const car_onednn_step *step) {
     return strncmp(car_onednn_step_name(step), "ref", 3) == 0;
 }
 
-/* Whether two layouts differ only in that each pair of inputs, 16 outputs a row, stands row after row in `plain` and
- * interleaved in `paired`. */
+/* Whether two layouts differ only in pairs: each pair of inputs, with 16 outputs per row, is row after row in
+ * `plain` and interleaved in `paired`. */
 static bool differs_by_pairs(const dnnl_memory_desc_t *plain, const dnnl_memory_desc_t *paired) {
     enum { OUTPUT, INPUT };
     const dnnl_blocking_desc_t *a = &plain->format_desc.blocking, *b = &paired->format_desc.blocking;
@@ -102,8 +102,8 @@ static bool differs_by_pairs(const dnnl_memory_desc_t *plain, const dnnl_memory_
            b->inner_idxs[2] == INPUT;
 }
 
-/* Asks for gradients in the stored layout; where only a reference kernel can give that, or in bf16, takes what oneDNN
- * likes and reorders. */
+/* Requests gradients in the stored layout. If only a reference kernel can produce that, or in bf16, uses oneDNN's
+ * preferred layout and reorders. */
 static car_status create_by_weights(const car_kernel *kernel, conv_state *state) {
     window w = window_of(kernel);
     dnnl_memory_desc_t any;
@@ -135,12 +135,12 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* Where the gradient in oneDNN's own layout stands in the scratch space. */
+/* Offset in scratch of the gradient in oneDNN's layout. */
 static size_t gradient_offset(const conv_state *state) {
     return car_round_up(state->by_weights.scratch_bytes, 64);
 }
 
-/* Where what is added to a bf16 gradient stands. */
+/* Offset in scratch of what is added to a bf16 gradient. */
 static size_t addend_offset(const conv_state *state) {
     return car_round_up(state->by_data.scratch_bytes, 64);
 }
@@ -199,7 +199,7 @@ static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
     return car_onednn_execute(kernel, state->forward.primitive, io->stream, arguments, state->has_bias ? 5 : 4);
 }
 
-/* Two rows of 16 become 16 pairs. */
+/* Interleaves two rows of 16 into 16 pairs. */
 static void pair_rows(float *gradient, size_t count) {
     enum { ROW = 16, BOTH = 2 * ROW };
     for (float *rows = gradient; rows < gradient + count; rows += BOTH) {
@@ -260,7 +260,7 @@ static car_status derive(const car_kernel *kernel, const float *const *param, vo
     return car_onednn_reorder(kernel, stream, &state->stored, param[0], &state->for_data, derived);
 }
 
-/* Import and export happen outside of any lane, so they bring a stream of their own. */
+/* Import and export run outside of any lane, so they create their own stream. */
 static car_status convert(const car_kernel *kernel, const dnnl_memory_desc_t *from, const void *source,
                           const dnnl_memory_desc_t *to, void *target) {
     void *stream = NULL;

@@ -1,13 +1,13 @@
-/* A head with its loss, a chunk of rows at a time: logits are made in scratch space, used and forgotten.
+/* A head with its loss, one chunk of rows at a time: logits are computed in scratch space, used and dropped.
  *
  *   forward    for each chunk:  logits = x W'    loss and log-sum-exp of its rows
  *   backward   for each chunk:  logits = x W'    their gradient in place    dW += g' x    dx = g W
  *
- * Making the logits twice would be 10 % of the FLOPs of gpt2's step. So an engine that runs backward right after forward
- * leaves forward out (car_tape_defer_loss), and backward makes the loss as well (io->makes_loss). */
+ * Computing the logits twice would cost 10 % of the FLOPs of gpt2's step. So an engine that runs backward right after
+ * forward skips forward (car_tape_defer_loss), and backward computes the loss as well (io->makes_loss). */
 #include "kernels/onednn/onednn.h"
 
-/* Of logits in scratch space. More rows read the weights less often, but every thread has its scratch space. */
+/* Bytes of logits in scratch space. More rows read the weights less often, but each thread has its own scratch. */
 static const int64_t chunk_bytes = 32 << 20;
 
 typedef struct sizes {
@@ -70,7 +70,7 @@ done:
     return status;
 }
 
-/* The log-sum-exp of a row: as forward kept it, or made here together with the row's share of the loss. */
+/* The log-sum-exp of a row: the one that forward kept, or computed here together with the row's share of the loss. */
 static car_status lse_of_row(const car_kernel *kernel, const car_kernel_io *io, const sizes *s, int64_t row,
                              const float *logits, float *lse, double *total) {
     if (io->makes_loss) {
@@ -81,7 +81,7 @@ static car_status lse_of_row(const car_kernel *kernel, const car_kernel_io *io, 
     return CAR_OK;
 }
 
-/* The gradient of the input is written last, so it may take the input's place. */
+/* Writes the input's gradient last, because it may share the input's buffer. */
 static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     sizes s = sizes_of(kernel);
     const int32_t *labels = io->in[1];

@@ -1,5 +1,5 @@
-/* Linear layers and attention: oneDNN's matrix product and vectorised rows. Its sgemm is mostly faster than
- * OpenBLAS's on the shapes of our transformers (docs/kernels.md), so there is one library less. */
+/* Linear layers and attention with oneDNN's matrix product and vectorised rows. Its sgemm is mostly faster than
+ * OpenBLAS's on the shapes of our transformers (docs/kernels.md), which saves a dependency. */
 #include <math.h>
 #include <string.h>
 
@@ -63,13 +63,12 @@ const car_kernel_class car_onednn_linear = {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Queries are taken TILE rows at a time: their scores against all keys fill TILE x T floats of
- * scratch, are used and forgotten. Backward makes them again from the kept log-sum-exp.
+/* Takes TILE queries at a time. Their scores against all keys fill TILE x T floats of scratch, and are dropped after
+ * use. Backward recomputes them from the stored log-sum-exp.
  *
  *            keys 0..T-1
- *   tile 0  [############]      causal: only the columns up to the tile's last row
- *   tile 1  [############]      are computed, and each row uses those up to itself
- */
+ *   tile 0  [############]      causal: computes only the columns up to the tile's
+ *   tile 1  [############]      last row; each row uses those up to itself */
 enum { TILE = 64 };
 
 typedef struct attention_sizes {
@@ -99,7 +98,7 @@ static car_status prepare_attention(car_kernel *kernel) {
     return CAR_OK;
 }
 
-/* Columns of keys that row `row` of a tile starting at `first` attends to. */
+/* Number of keys that query `row` attends to. */
 static int64_t columns_of(const attention_sizes *s, int64_t row) {
     return s->causal ? row + 1 : s->tokens;
 }
@@ -145,7 +144,7 @@ done:
     return status;
 }
 
-/* Makes p again and turns dp into the gradient of the scores, row by row. */
+/* Recomputes p and turns dp into the gradient of the scores, row by row. */
 static void restore_tile(const attention_sizes *s, int64_t first, int64_t rows, int64_t columns, float *p, float *dp,
                          const float *out, const float *grad_out, const float *lse) {
     const car_vector *vector = car_vector_select();
@@ -159,7 +158,7 @@ static void restore_tile(const attention_sizes *s, int64_t first, int64_t rows, 
     }
 }
 
-/* One tile of queries: its own gradient, and its share of the keys' and values'. */
+/* One tile of queries: computes their gradient, and adds to those of keys and values. */
 static car_status backward_tile(const car_kernel *kernel, const attention_sizes *s, int64_t first, const float *query,
                                 const float *out, const float *grad_out, const float *lse, float *grad_query,
                                 float *p) {
@@ -188,7 +187,8 @@ static car_status backward_attention(const car_kernel *kernel, const car_kernel_
     if (!io->grad_in[0]) {
         return CAR_OK;
     }
-    memset(io->grad_in[0], 0, (size_t)(s.batch * s.tokens * 3 * s.width) * sizeof(float)); /* keys and values add up */
+    /* Keys and values are added up. */
+    memset(io->grad_in[0], 0, (size_t)(s.batch * s.tokens * 3 * s.width) * sizeof(float));
     for (int64_t b = 0; b < s.batch; b++) {
         for (int64_t h = 0; h < s.heads; h++) {
             int64_t in_at = b * s.tokens * 3 * s.width + h * s.depth, out_at = b * s.tokens * s.width + h * s.depth;

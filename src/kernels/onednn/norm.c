@@ -1,5 +1,5 @@
-/* Batch and layer normalisation by vectorised loops: oneDNN's cannot add a residual, keep a mask of
- * their own for a fused ReLU, and cannot add to an existing gradient. */
+/* Batch and layer normalisation with vectorised loops. oneDNN's kernels cannot add a residual or add to an existing
+ * gradient, and store a separate mask for a fused ReLU. */
 #include <string.h>
 
 #include "kernels/onednn/onednn.h"
@@ -58,7 +58,7 @@ static car_status backward_batchnorm(const car_kernel *kernel, const car_kernel_
     norm.grad_gamma = io->grad_param[0];
     norm.grad_beta = io->grad_param[1];
     car_vector_select()->batchnorm_backward(&norm);
-    /* What the running statistics will be moved towards; the variance is the unbiased one. */
+    /* What the running statistics move towards; the variance is unbiased. */
     double count = (double)norm.images * (double)norm.pixels;
     float correction = (float)(count > 1 ? count / (count - 1) : 1);
     for (int64_t c = 0; c < norm.channels; c++) {

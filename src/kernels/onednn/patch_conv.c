@@ -1,16 +1,15 @@
-/* Convolutions that cut an image into patches (kernel = stride, no padding), as ViT begins with: each
- * patch becomes a row and the convolution one matrix product. oneDNN's direct kernels do not cover
- * backward by weights here and fall back to its reference, a thousand times slower.
+/* Convolutions that cut an image into patches (kernel = stride, no padding), as at the start of ViT. Each patch
+ * becomes a row, and the convolution one matrix product. oneDNN's direct kernels do not support backward by weights
+ * here and fall back to its reference, which is a thousand times slower.
  *
- *   image [c][h][w]  --gather-->  rows [patch][c][k][k]  --sgemm with weight [o][c][k][k]-->  [patch][o]
- */
+ *   image [c][h][w]  --gather-->  rows [patch][c][k][k]  --sgemm with weight [o][c][k][k]-->  [patch][o] */
 #include <string.h>
 
 #include "kernels/bf16/amx_conv.h"
 
 typedef struct patch_sizes {
     int64_t images, channels, height, width; /* of the input */
-    int64_t rows, columns;                   /* of patches in an image */
+    int64_t rows, columns;                   /* patches per image */
     int64_t kernel, outputs, row_length;
     int block; /* of the output */
 } patch_sizes;
@@ -47,7 +46,7 @@ static car_status prepare(car_kernel *kernel) {
     return CAR_OK;
 }
 
-/* Between the image and its patches as rows. Pixels behind the last whole patch belong to none. */
+/* Copies between the image and its patches as rows. Pixels after the last whole patch belong to none. */
 static void move_patches(const patch_sizes *s, float *image, float *patches, bool gather) {
     for (int64_t p = 0; p < patch_count(s); p++) {
         int64_t n = p / (s->rows * s->columns), y = p / s->columns % s->rows, x = p % s->columns;
@@ -62,7 +61,7 @@ static void move_patches(const patch_sizes *s, float *image, float *patches, boo
     }
 }
 
-/* Between rows of outputs and blocked channels. */
+/* Copies between rows of outputs and blocked channels. */
 static void move_outputs(const patch_sizes *s, float *blocked, float *rows, bool gather) {
     int64_t pixels = s->rows * s->columns, blocks = (s->outputs + s->block - 1) / s->block;
     for (int64_t p = 0; p < patch_count(s); p++) {

@@ -1,12 +1,12 @@
-/* Pooling and GELU by oneDNN, on floats or bf16: a forward and a backward primitive each. bf16 is computed in floats and
- * rounded when it is stored. But for the backward of pooling: oneDNN's would round every window's share of a gradient, so
- * it gets floats. */
+/* Pooling and GELU with oneDNN, in floats or bf16: a forward and a backward primitive each. bf16 is computed in
+ * floats and rounded when stored. The exception is backward of pooling: oneDNN would round each window's share of a
+ * gradient, so it gets floats. */
 #include "kernels/onednn/onednn.h"
 
 typedef struct pair_state {
     car_onednn_step forward, inference, backward;
     dnnl_memory_desc_t source, target, index;
-    dnnl_memory_desc_t grad_source, grad_target; /* floats, for pooling in bf16 as well */
+    dnnl_memory_desc_t grad_source, grad_target; /* floats, also for pooling in bf16 */
     bool has_index;
 } pair_state;
 
@@ -32,7 +32,7 @@ static const car_kernel_class *if_possible(const car_kernel *kernel, const car_k
 
 /* ---- pooling --------------------------------------------------------------------------------- */
 
-/* Where the floats of both gradients stand in the scratch space. */
+/* Offsets in scratch of the floats of both gradients. */
 static size_t grad_source_offset(const pair_state *state) {
     return car_round_up(state->backward.scratch_bytes, 64);
 }

@@ -1,4 +1,4 @@
-/* Operations that move or combine elements, on blocked channels where they are images. ReLU and addition take bf16, too. */
+/* Operations that move or combine elements, on blocked channels for images. ReLU and addition also work on bf16. */
 #include <string.h>
 
 #include "kernels/onednn/onednn.h"
@@ -8,7 +8,7 @@ static car_status prepare(car_kernel *kernel) {
     return CAR_OK;
 }
 
-/* Where channel c of image n starts in a blocked tensor; its pixels are `block` apart. */
+/* Start of channel c of image n in a blocked tensor; its pixels are `block` apart. */
 static size_t channel_at(car_shape shape, int block, int64_t n, int64_t c) {
     int64_t blocks = (shape.dim[1] + block - 1) / block, pixels = shape.dim[2] * shape.dim[3];
     return (size_t)((n * blocks + c / block) * pixels * block + c % block);
@@ -70,7 +70,7 @@ const car_kernel_class car_onednn_add = {
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-/* What is dropped depends on an element's place in the row-major tensor, not on how it is stored. */
+/* What is dropped depends on an element's position in the row-major tensor, not on how it is stored. */
 static void drop_run(float *y, const float *x, int64_t count, int64_t step, int64_t first, float p, uint64_t key) {
     float scale = 1.0f / (1.0f - p);
     for (int64_t i = 0; i < count; i++) {
@@ -216,7 +216,7 @@ const car_kernel_class car_onednn_shortcut = {
 
 /* ---- flatten --------------------------------------------------------------------------------- */
 
-/* Between a blocked image and rows of [channel][pixel]. */
+/* Copies between a blocked image and rows of [channel][pixel]. */
 static void copy_flat(const car_kernel *kernel, float *image, float *rows, bool to_rows) {
     car_shape in = car_kernel_in(kernel, 0);
     int block = kernel->block_in[0];

@@ -1,5 +1,5 @@
-/* The table of fast kernels. What only copies or looks up rows is as fast in plain C and is taken from
- * the reference. */
+/* The table of fast kernels. Operations that only copy or look up rows are as fast in plain C, and come from the
+ * reference. */
 #include "kernels/onednn/onednn.h"
 #include "kernels/reference/reference.h"
 

@@ -1,4 +1,4 @@
-/* From patches to tokens, and the loss. */
+/* Patch tokens, and the loss. */
 #include <string.h>
 
 #include "kernels/onednn/onednn.h"
@@ -10,7 +10,7 @@ static car_status prepare(car_kernel *kernel) {
 
 /* ---- patch tokens ---------------------------------------------------------------------------- */
 
-/* The channels of one patch lie in runs of `block`, `pixels * block` floats apart. */
+/* The channels of one patch are in runs of `block`, `pixels * block` floats apart. */
 typedef struct patch_layout {
     int64_t batch, width, pixels, tokens;
     int block;

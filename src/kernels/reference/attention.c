@@ -24,7 +24,7 @@ static sizes attention_sizes(const car_kernel *kernel) {
     return s;
 }
 
-/* Forward keeps one row of scores, backward sums of one head's gradients. */
+/* Forward needs one row of scores, backward the sums of one head's gradients. */
 static car_status attention_prepare(car_kernel *kernel) {
     sizes s = attention_sizes(kernel);
     kernel->name = "reference";
@@ -34,7 +34,7 @@ static car_status attention_prepare(car_kernel *kernel) {
 
 enum { QUERY, KEY, VALUE };
 
-/* Where the d numbers of a query, key or value stand in x or in its gradient. */
+/* Index of the d numbers of a query, key or value in x or its gradient. */
 static int64_t part_at(const sizes *s, int64_t b, int64_t t, int64_t head, int part) {
     return ((b * s->tokens + t) * 3 + part) * s->width + head * s->d;
 }
@@ -42,7 +42,7 @@ static int64_t part_at(const sizes *s, int64_t b, int64_t t, int64_t head, int p
 static int64_t out_at(const sizes *s, int64_t b, int64_t t, int64_t head) {
     return (b * s->tokens + t) * s->width + head * s->d;
 }
-/* How many keys query i looks at. */
+/* Number of keys that query i attends to. */
 static int64_t seen(const sizes *s, int64_t i) {
     return s->causal ? i + 1 : s->tokens;
 }
@@ -55,7 +55,7 @@ static double dot(const float *a, const float *b, int64_t count) {
     return sum;
 }
 
-/* One row of the output of one head; returns l_i. `row` has room for its scores. */
+/* Computes one row of the output of one head and returns l_i. `row` has space for its scores. */
 static double forward_row(const sizes *s, const float *x, int64_t b, int64_t head, int64_t i, double *row, float *out) {
     double maximum = -INFINITY, sum = 0;
     for (int64_t j = 0; j < seen(s, i); j++) {
@@ -93,7 +93,7 @@ static car_status attention_forward(const car_kernel *kernel, const car_kernel_i
     return CAR_OK;
 }
 
-/* Adds what row i contributes to the gradients of its head: sums[part][t][d]. */
+/* Adds the contribution of row i to the gradients of its head: sums[part][t][d]. */
 static void backward_row(const sizes *s, const car_kernel_io *io, int64_t b, int64_t head, int64_t i, double *sums) {
     const float *x = io->in[0], *query = x + part_at(s, b, i, head, QUERY);
     const float *grad = (const float *)io->grad_out + out_at(s, b, i, head);

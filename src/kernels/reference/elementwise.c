@@ -1,4 +1,4 @@
-/* Reference kernels that look at one element at a time, or only move elements. */
+/* Reference kernels that work on one element at a time, or only move elements. */
 #include <math.h>
 
 #include "base/base.h"
@@ -11,7 +11,7 @@ static car_status relu_forward(const car_kernel *kernel, const car_kernel_io *io
     const float *x = io->in[0];
     float *y = io->out;
     for (int64_t i = 0; i < count; i++) {
-        y[i] = x[i] < 0 ? 0 : x[i]; /* in this form a NaN stays one */
+        y[i] = x[i] < 0 ? 0 : x[i]; /* written so that NaN stays NaN */
     }
     return CAR_OK;
 }
@@ -41,7 +41,7 @@ static car_status add_forward(const car_kernel *kernel, const car_kernel_io *io)
     return CAR_OK;
 }
 
-/* Both inputs have the output's gradient. */
+/* The gradient of both inputs is that of the output. */
 static car_status add_backward(const car_kernel *kernel, const car_kernel_io *io) {
     int64_t count = car_shape_elements(car_kernel_out(kernel));
     const float *grad = io->grad_out;
@@ -129,7 +129,7 @@ const car_kernel_class car_reference_gelu = {
 
 /* ---- dropout: nothing is saved, backward draws the same numbers again ------------------------------ */
 
-/* What element i is multiplied by. */
+/* The factor of element i. */
 static double dropout_factor(const car_kernel *kernel, const car_kernel_io *io, int64_t i) {
     double p = kernel->op->config.dropout.p;
     if (!io->training) {

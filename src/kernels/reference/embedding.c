@@ -1,4 +1,4 @@
-/* Reference kernels that make a sequence: embeddings of tokens, patches of an image behind a class token. */
+/* Reference kernels that make a sequence: token embeddings, and image patches after a class token. */
 #include "base/base.h"
 #include "kernels/reference/reference.h"
 
@@ -23,7 +23,7 @@ static car_status embedding_forward(const car_kernel *kernel, const car_kernel_i
     return CAR_OK;
 }
 
-/* The row of one token: the gradients of all places where it stands, of which `first` is the first. */
+/* The gradient of one token's row: the sum over all positions where it occurs; `first` is the first one. */
 static void grad_token(const int32_t *token, const float *grad, int64_t first, int64_t rows, int64_t width,
                        float *grad_row) {
     for (int64_t e = 0; e < width; e++) {

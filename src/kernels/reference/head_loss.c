@@ -1,5 +1,5 @@
-/* Reference kernel of a head with its loss: the logits x W' of a row, their cross-entropy, and nothing kept of them but
- * the logarithm of the sum of their exponentials. */
+/* Reference kernel of a head with its loss: computes the logits x W' of a row and their cross-entropy, and keeps
+ * only their log-sum-exp. */
 #include <math.h>
 
 #include "base/base.h"
@@ -21,7 +21,7 @@ static sizes sizes_of(const car_kernel *kernel, const int32_t *label) {
     return s;
 }
 
-/* Room for the logits of a row. */
+/* Scratch for the logits of a row. */
 static car_status prepare(car_kernel *kernel) {
     kernel->name = "reference";
     kernel->scratch_bytes = (size_t)kernel->op->config.head_loss.classes * sizeof(float);
@@ -79,7 +79,7 @@ static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
     return CAR_OK;
 }
 
-/* Gradients of one row from its logits; the input's may be written over the input. */
+/* Gradients of one row from its logits. The input's gradient may overwrite the input. */
 static void backward_row(const sizes *s, const car_kernel_io *io, int64_t r, float *slopes) {
     const float *x = (const float *)io->in[0] + r * s->width, *weight = io->param[0];
     const int32_t *label = io->in[1];

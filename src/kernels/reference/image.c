@@ -1,7 +1,7 @@
-/* Reference kernels of images: convolution, pooling, the parameter-free shortcut.
+/* Reference kernels for images: convolution, pooling, the shortcut without parameters.
  *
- * Output pixel (oh, ow) of a window operation sees input pixels oh * stride - pad + kh, ow * stride - pad + kw
- * with kh, kw in 0..kernel-1; those outside the image are padding. */
+ * Output pixel (oh, ow) of a window operation reads input pixels oh * stride - pad + kh, ow * stride - pad + kw with
+ * kh, kw in 0..kernel-1; those outside the image are padding. */
 #include <math.h>
 
 #include "kernels/reference/reference.h"
@@ -141,7 +141,7 @@ const car_kernel_class car_reference_conv = {
 
 /* ---- max pooling ----------------------------------------------------------------------------- */
 
-/* The first maximum of a window in row-major order, as PyTorch takes it (a NaN wins); padding never wins. */
+/* The first maximum of a window in row-major order, as in PyTorch (a NaN wins); padding never wins. */
 static uint8_t find_maximum(const car_kernel *kernel, const float *x, int64_t n, int64_t c, int64_t oh, int64_t ow,
                             float *maximum) {
     const car_pool_config *config = &kernel->op->config.pool;
@@ -168,7 +168,7 @@ static uint8_t find_maximum(const car_kernel *kernel, const float *x, int64_t n,
 static car_status maxpool_forward(const car_kernel *kernel, const car_kernel_io *io) {
     car_shape out = car_kernel_out(kernel);
     float *y = io->out;
-    uint8_t *index = io->aux; /* not there in evaluation */
+    uint8_t *index = io->aux; /* NULL in evaluation */
     for (int64_t n = 0; n < out.dim[0]; n++) {
         for (int64_t c = 0; c < out.dim[1]; c++) {
             for (int64_t oh = 0; oh < out.dim[2]; oh++) {
@@ -185,7 +185,7 @@ static car_status maxpool_forward(const car_kernel *kernel, const car_kernel_io 
     return CAR_OK;
 }
 
-/* What one input pixel gets: the gradients of the windows that chose it. */
+/* The gradient of one input pixel: the sum over the windows that chose it. */
 static double maxpool_grad_at(const car_kernel *kernel, const uint8_t *index, const float *grad, int64_t n, int64_t c,
                               int64_t h, int64_t w) {
     const car_pool_config *config = &kernel->op->config.pool;

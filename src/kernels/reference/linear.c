@@ -1,10 +1,10 @@
-/* Reference kernel of the linear layer on the last dimension: y = x W' + b, the weight stored [out, in] or
- * [in, out]. */
+/* Reference kernel of the linear layer on the last dimension: y = x W' + b, with the weight stored [out, in] or [in,
+ * out]. */
 #include "kernels/reference/reference.h"
 
 typedef struct sizes {
     int64_t rows, in, out;
-    int64_t step_in, step_out; /* of the weight: element (o, i) stands at o * step_out + i * step_in */
+    int64_t step_in, step_out; /* of the weight: element (o, i) is at o * step_out + i * step_in */
 } sizes;
 
 static sizes linear_sizes(const car_kernel *kernel) {

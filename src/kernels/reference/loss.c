@@ -1,7 +1,7 @@
 /* Reference kernel of the loss: the mean over rows of the cross-entropy of softmax(logits).
  *
- * With label smoothing s over c classes, the target distribution puts 1-s on the label and s/c on every class.
- * Rows with a negative label do not count. */
+ * With label smoothing s over c classes, the target distribution has 1-s on the label plus s/c on every class. Rows
+ * with a negative label are ignored. */
 #include <math.h>
 
 #include "base/base.h"
@@ -56,7 +56,7 @@ static car_status cross_entropy_forward(const car_kernel *kernel, const car_kern
     return CAR_OK;
 }
 
-/* The gradient may take the place of the logits: each is read before it is overwritten. */
+/* The gradient may share the buffer of the logits: each is read before it is overwritten. */
 static car_status cross_entropy_backward(const car_kernel *kernel, const car_kernel_io *io) {
     car_shape in = car_kernel_in(kernel, 0);
     int64_t rows = car_reference_rows(&in), classes = car_reference_width(&in);

@@ -7,7 +7,7 @@
 
 /* ---- batch normalisation ----------------------------------------------------------------------- */
 
-/* The element p (0..n*h*w-1) of channel c stands at channel_at(...). */
+/* Index of element p (0..n*h*w-1) of channel c. */
 static int64_t channel_at(const car_shape *shape, int64_t c, int64_t p) {
     int64_t pixels = shape->dim[2] * shape->dim[3];
     return (p / pixels * shape->dim[1] + c) * pixels + p % pixels;
@@ -58,8 +58,8 @@ static car_status batchnorm_forward(const car_kernel *kernel, const car_kernel_i
     return CAR_OK;
 }
 
-/* The output's gradient before the ReLU. Without a residual the output is not saved: what the ReLU saw
- * follows from x. `normal` is x^. */
+/* The gradient of the output before the ReLU. Without a residual the output is not saved, so the ReLU's input is
+ * computed from x. `normal` is x^. */
 static double batchnorm_masked(const car_kernel *kernel, const car_kernel_io *io, int64_t c, int64_t at,
                                double normal) {
     const car_batchnorm_config *config = &kernel->op->config.batchnorm;
@@ -89,7 +89,7 @@ static car_status batchnorm_backward(const car_kernel *kernel, const car_kernel_
             sum += g;
             product += g * normal;
         }
-        /* grad_out may be the buffer of either gradient: each element is read before it is overwritten. */
+        /* grad_out may share a buffer with either gradient: each element is read before it is overwritten. */
         for (int64_t p = 0; p < count; p++) {
             int64_t at = channel_at(&shape, c, p);
             double normal = ((double)x[at] - mean) * inverse, g = batchnorm_masked(kernel, io, c, at, normal);
@@ -158,7 +158,7 @@ static car_status layernorm_backward(const car_kernel *kernel, const car_kernel_
     car_shape shape = car_kernel_in(kernel, 0);
     int64_t rows = car_reference_rows(&shape), width = car_reference_width(&shape);
     const float *x = io->in[0], *grad = io->grad_out, *aux = io->aux;
-    /* Parameters first: the rows' gradients may overwrite grad_out. */
+    /* Parameters first, because the rows' gradients may overwrite grad_out. */
     for (int64_t e = 0; e < width; e++) {
         double sum = 0, product = 0;
         for (int64_t r = 0; r < rows; r++) {

@@ -1,9 +1,9 @@
-/* The reference kernels: plain C, checked by finite differences, and what everything else is checked against.
+/* The reference kernels: plain C, checked by finite differences. All other kernels are checked against them.
  *
- * They store floats and add up in doubles, in the order in which one would write the formula down, and are
- * in no hurry. All images are NCHW (block 1) and all parameters row-major. A backward computes the gradients
- * that are asked for (grad_in != NULL) and overwrites; where shapes allow it, every element of grad_out is
- * read before the element of grad_in at the same place is written, so the two may be one buffer. */
+ * They store floats and sum in doubles, in the order of the formula; speed does not matter. All images are NCHW
+ * (block 1) and all parameters row-major. Backward computes the gradients that are wanted (grad_in != NULL) and
+ * overwrites them. Where shapes allow it, each element of grad_out is read before the element of grad_in at the same
+ * place is written, so both may share a buffer. */
 #ifndef CAR_REFERENCE_H
 #define CAR_REFERENCE_H
 
@@ -33,15 +33,15 @@ extern const car_kernel_class car_reference_patch_tokens;
 extern const car_kernel_class car_reference_cross_entropy;
 extern const car_kernel_class car_reference_head_loss; /* head_loss.c */
 
-/* The prepare of kernels that need neither scratch space nor state. */
+/* `prepare` for kernels that need neither scratch space nor state. */
 car_status car_reference_prepare(car_kernel *kernel);
 
-/* Where element [n, c, h, w] of an image stands. */
+/* Index of element [n, c, h, w] of an image. */
 static inline int64_t car_reference_at(const car_shape *shape, int64_t n, int64_t c, int64_t h, int64_t w) {
     return ((n * shape->dim[1] + c) * shape->dim[2] + h) * shape->dim[3] + w;
 }
 
-/* The extent of the last dimension, and how many rows of that length a tensor has. */
+/* The size of the last dimension, and the number of rows of that length. */
 static inline int64_t car_reference_width(const car_shape *shape) {
     return shape->dim[shape->rank - 1];
 }

@@ -1,10 +1,9 @@
 /* Batch normalisation with optional residual and ReLU, fused, on blocked channels. Part of vector.c.
  *
- * A block of channels is worked on at once over all images: its data (images x pixels x block) mostly
- * stays in the second-level cache between the passes. Sums are kept in floats along one image and in
- * doubles across images, so that the statistics are as good as two passes in double. The inner loops
- * run over the channels of a block, whose number is a constant to the compiler, as is the type of the
- * tensors: bf16 is widened when it is loaded and rounded when it is stored. */
+ * Processes one block of channels at a time over all images: its data (images x pixels x block) mostly stay in the
+ * second-level cache between passes. Sums are floats within an image and doubles across images, so that the
+ * statistics are as good as two passes in double. The inner loops run over the channels of a block. Their number and
+ * the type of the tensors are compile-time constants; bf16 is widened when loaded and rounded when stored. */
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -25,17 +24,17 @@ ALWAYS_INLINE void *element_at(const void *x, size_t at, const bool bf16) {
     return (char *)(uintptr_t)x + at * (bf16 ? sizeof(car_bf16) : sizeof(float));
 }
 
-/* The per-channel constants of a block; channels that only fill up the block are all zero, so their
- * outputs and gradients are zero too. */
+/* The constants of each channel in a block. Padding channels are all zero, so their outputs and gradients are zero,
+ * too. */
 typedef struct channel_block {
     float mean[16], rstd[16], scale[16], beta[16]; /* scale = gamma * rstd */
 } channel_block;
 
-/* What one pass needs of a block. */
+/* What one pass needs to know about a block. */
 typedef struct norm_view {
     const car_vector_norm *norm;
     channel_block constants;
-    int64_t first; /* channel */
+    int64_t first; /* first channel */
     int count;     /* real channels in the block */
 } norm_view;
 
@@ -60,7 +59,7 @@ static inline norm_view view_block(const car_vector_norm *norm, int block, int64
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/* Adds up x (centre NULL) or (x - centre)^2 over the pixels of one image, four pixels in flight. */
+/* Sums x (centre NULL) or (x - centre)^2 over the pixels of one image, four pixels in flight. */
 ALWAYS_INLINE void sum_plane(const void *x, int64_t pixels, const float *centre, double *total, const int block,
                              const bool bf16) {
     float sum[4][16] = {{0}};
@@ -145,14 +144,14 @@ static void batch_statistics(const car_vector_norm *norm, float *mean, float *va
 
 ALWAYS_INLINE void normalize_plane(void *y, const void *x, const void *residual, int64_t pixels,
                                    const channel_block *constants, const bool relu, const int block, const bool bf16) {
-    channel_block k = *constants; /* a local copy is known not to overlap y */
+    channel_block k = *constants; /* a local copy cannot alias y */
     for (int64_t p = 0; p < pixels; p++) {
         INDEPENDENT
         for (int c = 0; c < block; c++) {
             int64_t i = p * block + c;
             float v = (get(x, i, bf16) - k.mean[c]) * k.scale[c] + k.beta[c];
             v += residual ? get(residual, i, bf16) : 0.0f;
-            put(y, i, relu && v < 0 ? 0.0f : v, bf16); /* a NaN must stay one */
+            put(y, i, relu && v < 0 ? 0.0f : v, bf16); /* keeps NaNs */
         }
     }
 }
@@ -165,7 +164,7 @@ ALWAYS_INLINE void normalize_blocks(const car_vector_norm *norm, const int block
             const void *x = element_at(norm->x, at, bf16);
             const void *residual = norm->residual ? element_at(norm->residual, at, bf16) : NULL;
             void *y = element_at(norm->y, at, bf16);
-            /* The constants make four loops without a branch inside. */
+            /* The constant arguments make four loops without branches. */
             if (residual && norm->relu) {
                 normalize_plane(y, x, residual, norm->pixels, &view.constants, true, block, bf16);
             } else if (residual) {
@@ -193,8 +192,8 @@ static void batchnorm(const car_vector_norm *norm) {
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* How the gradient before the ReLU is found: all of grad_y; where x says that y was positive; or
- * where the saved y is positive. */
+/* How to find the gradient before the ReLU: all of grad_y, where x implies that y was positive, or where the saved y
+ * is positive. */
 typedef enum mask_kind { MASK_NONE, MASK_FROM_X, MASK_FROM_Y } mask_kind;
 
 ALWAYS_INLINE float masked(float gradient, float centred, float y, float scale, float beta, const mask_kind mask) {
@@ -207,7 +206,7 @@ ALWAYS_INLINE float masked(float gradient, float centred, float y, float scale, 
     return gradient;
 }
 
-/* First pass: sums of g and g * xhat; g itself goes to grad_residual if that is wanted. */
+/* First pass: sums of g and g * xhat. Stores g in grad_residual, if wanted. */
 ALWAYS_INLINE void gradient_sums(const norm_view *view, size_t at, double *sum, double *dot_sum, const mask_kind mask,
                                  const int block, const bool bf16) {
     const car_vector_norm *norm = view->norm;

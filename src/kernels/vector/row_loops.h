@@ -1,15 +1,15 @@
 /* Loops along rows: layer normalisation, softmax, sums. Part of vector.c. */
 
-/* exp(x) by 2^n * p(r), r in [-ln2/2, ln2/2], a polynomial of degree 6: within 2 units in the last
- * place of float, and a loop over it vectorises, which one over expf does not. */
+/* exp(x) as 2^n * p(r) with r in [-ln2/2, ln2/2] and a polynomial of degree 6: exact to 2 units in the last place,
+ * and vectorisable, unlike expf. */
 static inline float exponential(float x) {
     const float log2e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
-    x = x < -87.0f ? -87.0f : x; /* below, the result is as good as zero */
+    x = x < -87.0f ? -87.0f : x; /* below, the result is practically zero */
     x = x > 88.0f ? 88.0f : x;
     float n = x * log2e;
-    /* Rounds to nearest: adding 1.5 * 2^23 leaves no room for a fraction. */
+    /* Rounds to nearest: adding 1.5 * 2^23 shifts the fraction out. */
     float shifted = n + 12582912.0f;
-    uint32_t bits; /* unsigned: with a NaN the arithmetic below wraps, and the product is a NaN anyway */
+    uint32_t bits; /* unsigned: for a NaN the arithmetic below wraps, and the product is a NaN anyway */
     memcpy(&bits, &shifted, sizeof bits);
     n = shifted - 12582912.0f;
     float r = (x - n * ln2_high) - n * ln2_low;
@@ -26,8 +26,8 @@ static inline float exponential(float x) {
     return p * power;
 }
 
-/* Sums run in LANES parallel chains, which are then added pairwise: the order is fixed by the source,
- * not left to the compiler, and rounding errors grow slowly. */
+/* Sums use LANES parallel chains, which are then added pairwise. So the source fixes the order, not the compiler,
+ * and rounding errors grow slowly. */
 enum { LANES = 64 };
 
 static inline float fold_lanes(float *lanes) {
@@ -158,8 +158,8 @@ static void layernorm(float *y, float *statistics, const float *x, const float *
     }
 }
 
-/* Adds one row's share to the gradients of scale and shift, and finds the two sums that grad_x needs:
- * of g * gamma and of g * gamma * xhat. */
+/* Adds one row's share to the gradients of scale and shift, and computes the two sums that grad_x needs: of g *
+ * gamma and of g * gamma * xhat. */
 static void layernorm_row_sums(const float *g, const float *x, const float *gamma, float mean, float rstd,
                                int64_t width, float *restrict grad_gamma, float *restrict grad_beta, float *sum,
                                float *dot_sum) {
@@ -281,7 +281,7 @@ static void gelu_tanh(float *y, const float *x, int64_t n) {
     }
 }
 
-/* Eight rows at a time, so that y is read and written once for eight of them. */
+/* Eight rows at a time, so that y is read and written only once for them. */
 static void combine_rows(float *restrict y, const float *restrict x, const float *restrict w, int64_t rows,
                          int64_t width, int64_t stride) {
     enum { TOGETHER = 8 };

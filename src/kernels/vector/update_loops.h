@@ -132,7 +132,7 @@ static void blend(float *acc, const float *x, float keep, float move, int64_t n)
     }
 }
 
-/* In double across chunks: a norm over millions of elements. */
+/* Adds chunks in double, for norms over millions of elements. */
 static double square_sum(const float *x, int64_t n) {
     enum { CHUNK = 4096 };
     double total = 0;

@@ -1,12 +1,12 @@
-/* The vectorised loops of one instruction set: this file is compiled once for each, with
- * CAR_VECTOR_ISA naming it and the compiler told to use it. */
+/* The vectorised loops for one instruction set. This file is compiled once for each, with CAR_VECTOR_ISA as its
+ * name. */
 #include "kernels/vector/vector.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Before a loop whose elements do not depend on each other even where buffers coincide (in place):
- * without it the compiler's own overlap check would send in-place calls down the slow path. */
+/* Marks a loop whose elements are independent even if buffers coincide (in place). Without it, the compiler's
+ * overlap check would send in-place calls to the slow path. */
 #ifdef __clang__
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -68,7 +68,7 @@ static void accumulate(float *restrict y, const float *restrict x, int64_t n) {
 static void relu(float *y, const float *x, int64_t n) {
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
-        y[i] = x[i] < 0 ? 0 : x[i]; /* a NaN must stay one */
+        y[i] = x[i] < 0 ? 0 : x[i]; /* keeps NaNs */
     }
 }
 

@@ -1,8 +1,8 @@
 /* Backward by weights. Part of loops.c.
  *
- * The gradient is made slab by slab, some inputs by some outputs. Where few tiles are to be summed up, all are
- * transformed once and slabs are small enough for the second-level cache. Where there are many, some tiles at a time
- * are transformed for one slab, which is as large as it can be so that this is rarely done twice. */
+ * The gradient is computed in slabs of some inputs by some outputs. If there are few tiles to sum over, all are
+ * transformed once, and slabs fit the second-level cache. If there are many, some tiles at a time are transformed
+ * for one slab, which is as large as possible so that this is rarely repeated. */
 #ifndef CAR_WINOGRAD_BY_WEIGHTS_H
 #define CAR_WINOGRAD_BY_WEIGHTS_H
 
@@ -15,9 +15,9 @@ enum { SUM_TILES = 64, FEW_FLOATS = 1300000, FEW_SLAB_CHANNELS = 64, MANY_SLAB_C
 typedef struct gradient_sum {
     const car_winograd_shape *shape;
     tile_grid in, out;
-    int64_t tiles; /* at once */
-    int64_t slab;  /* blocks of inputs, and of outputs, at once */
-    bool few;      /* tiles: all at once, for all channels */
+    int64_t tiles; /* processed together */
+    int64_t slab;  /* blocks of inputs, and of outputs, processed together */
+    bool few;      /* few tiles: all at once, for all channels */
 } gradient_sum;
 
 static gradient_sum gradient_sum_of(const car_winograd_shape *shape) {
@@ -28,7 +28,7 @@ static gradient_sum gradient_sum_of(const car_winograd_shape *shape) {
     return s;
 }
 
-/* Part of a gradient: inputs and outputs by their first block and their number of blocks. */
+/* A part of a gradient: first block and number of blocks of inputs and outputs. */
 typedef struct slab {
     float *data; /* [36][input channel][output channel] */
     int64_t plane;

@@ -1,8 +1,8 @@
 /* Forward and backward by data. Part of loops.c.
  *
- * Some tiles at a time, all their inputs are transformed; then, a panel of outputs after the other, weights are
- * transformed, multiplied and forgotten, and the outputs transformed back. Transformed weights are four times the
- * weights: making them again for every call is cheaper than fetching them from memory, and costs no memory. */
+ * For some tiles at a time, all inputs are transformed. Then, one panel of outputs after the other, weights are
+ * transformed, multiplied and dropped, and the outputs are transformed back. Transformed weights are four times as
+ * large as the weights: recomputing them in each call is faster than reading them from memory, and needs no memory. */
 #ifndef CAR_WINOGRAD_CONVOLVE_H
 #define CAR_WINOGRAD_CONVOLVE_H
 
@@ -10,15 +10,16 @@
 #include "kernels/winograd/products.h"
 #include "kernels/winograd/tiles.h"
 
-/* Tiles are taken together up to so many floats of transformed inputs: enough to make the weights' transforms small
- * beside the products, few enough for the third-level cache. A chunk of channels' weights fits the second level. */
+/* Limits of what is processed together. TILE_FLOATS of transformed inputs: enough to make the weights' transforms
+ * cheap compared with the products, and few enough for the third-level cache. The weights of CHUNK_CHANNELS fit the
+ * second level. */
 enum { TILE_FLOATS = 800000, MOST_TILES = 256, CHUNK_CHANNELS = 128 };
 
 typedef struct convolution {
     tile_grid in, out;
-    int64_t tiles;      /* at once, a multiple of TILES */
-    int64_t chunk;      /* blocks of inputs at once */
-    int64_t row_blocks; /* blocks of inputs that the stored weights have, in either direction */
+    int64_t tiles;      /* processed together, a multiple of TILES */
+    int64_t chunk;      /* blocks of inputs processed together */
+    int64_t row_blocks; /* blocks of inputs in the stored weights, in either direction */
     int64_t d_plane, u_plane, o_plane;
     bool by_data, bf16;
 } convolution;
@@ -41,7 +42,7 @@ static size_t convolution_scratch(const car_winograd_shape *shape, bool by_data)
     return (size_t)(POSITIONS * (c.d_plane + c.u_plane + c.o_plane));
 }
 
-/* Weights from `count` blocks of inputs to `panel` blocks of outputs, as [36][channel][panel][V]. */
+/* Transforms weights from `count` blocks of inputs to `panel` blocks of outputs, as [36][channel][panel][V]. */
 static void transform_weights(const convolution *c, const void *w, int64_t in, int64_t count, int64_t out, int panel,
                               float *u) {
     for (int j = 0; j < panel; j++) {
@@ -58,7 +59,7 @@ static void transform_weights(const convolution *c, const void *w, int64_t in, i
     }
 }
 
-/* Adds blocks in..in+count-1 of the inputs to the outputs; the first sets them. */
+/* Adds blocks in..in+count-1 of the inputs to the outputs; the first ones set them. */
 static inline void multiply_chunk(const convolution *c, const tile_panels *inputs, int64_t in, int64_t count,
                                   const float *u, const tile_panels *outputs, const int panel) {
     int64_t step = inputs->padded * V;

@@ -1,11 +1,10 @@
-/* Between stored weights and transformed ones. Part of loops.c. */
+/* Transforms between stored weights and the Winograd domain. Part of loops.c. */
 #ifndef CAR_WINOGRAD_FILTERS_H
 #define CAR_WINOGRAD_FILTERS_H
 
 #include "kernels/winograd/transforms.h"
 
-/* Rows to columns of a block of V x V, `step` floats between rows in both. Interleaving the two halves of the rows
- * log2(V) times does it. */
+/* Transposes a block of V x V by interleaving the two halves of the rows log2(V) times. */
 #if defined(__AVX512F__)
 #define LOW(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
 #define HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
@@ -31,7 +30,7 @@ static void transpose(const float *from, float *to) {
     }
 }
 
-/* V x V filters, stored as [9][V][V], to [36] planes of V rows. */
+/* Transforms V x V filters, stored as [9][V][V], to [36] planes of V rows. */
 static void transform_filter_block(const float *w, float *u, int64_t plane, int64_t row) {
     for (int c = 0; c < V; c++) {
         vec taps[3][3], half[SIDE][3], out[SIDE];
@@ -50,7 +49,7 @@ static void transform_filter_block(const float *w, float *u, int64_t plane, int6
     }
 }
 
-/* Read in order first: nine streams at once from memory are slower. */
+/* Reads a block in order first, because nine streams at once from memory are slower. */
 static void fetch_block(const void *w, int64_t block, bool bf16, float *near) {
     const int64_t at = block * TAPS * V * V;
     if (!bf16) {
@@ -62,7 +61,7 @@ static void fetch_block(const void *w, int64_t block, bool bf16, float *near) {
     }
 }
 
-/* Backward by data is a convolution with the filters turned round, inputs and outputs exchanged. */
+/* Backward by data is a convolution with rotated filters, with inputs and outputs exchanged. */
 static void transform_turned_block(const float *near, float *u, int64_t plane, int64_t row) {
     float turned[TAPS * V * V];
     for (int q = 0; q < TAPS; q++) {
@@ -71,7 +70,7 @@ static void transform_turned_block(const float *near, float *u, int64_t plane, i
     transform_filter_block(turned, u, plane, row);
 }
 
-/* The other way, for gradients: [36] planes of V rows to [9][V][V]. */
+/* The reverse, for gradients: [36] planes of V rows to [9][V][V]. */
 static inline void transform_filter_gradient_block(const float *z, int64_t plane, int64_t row, float *w) {
     for (int c = 0; c < V; c++) {
         vec values[SIDE], half[3][SIDE], out[3];

@@ -1,4 +1,4 @@
-/* Winograd convolutions as a class of the tables: the same for floats and bf16. */
+/* Winograd convolutions as a class of the tables, for floats and bf16. */
 #include <string.h>
 
 #include "base/base.h"
@@ -79,7 +79,7 @@ static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
     return CAR_OK;
 }
 
-/* By weights first: the gradient of the input may take the input's place. */
+/* Computes the weights' gradient first, because the input's gradient may share the input's buffer. */
 static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     const car_winograd *loops = car_winograd_select(kernel->block_out);
     car_winograd_shape shape = shape_of(kernel);
@@ -93,7 +93,7 @@ static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
 
 /* ---- layout of the weights ------------------------------------------------------------------- */
 
-/* Where weight (output o, input i, tap q) is stored: [o/V][i/V][q][i%V][o%V]. */
+/* Index of weight (output o, input i, tap q): [o/V][i/V][q][i%V][o%V]. */
 static size_t stored_at(const car_winograd_shape *shape, int64_t block, int64_t o, int64_t i, int64_t q) {
     int64_t both = o / block * shape->in_blocks + i / block;
     return (size_t)(((both * CAR_WINOGRAD_TAPS + q) * block + i % block) * block + o % block);

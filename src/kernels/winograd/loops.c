@@ -1,5 +1,5 @@
-/* Winograd convolutions for one instruction set: this file and the headers it includes are compiled once for each, with
- * CAR_VECTOR_ISA naming it and the compiler told to use it. */
+/* Winograd convolutions for one instruction set. This file and the headers that it includes are compiled once for
+ * each, with CAR_VECTOR_ISA as its name. */
 #include "kernels/winograd/by_weights.h"
 #include "kernels/winograd/convolve.h"
 

@@ -1,4 +1,4 @@
-/* The products of small matrices, summed up in registers. Part of loops.c. */
+/* Products of small matrices, summed in registers. Part of loops.c. */
 #ifndef CAR_WINOGRAD_PRODUCTS_H
 #define CAR_WINOGRAD_PRODUCTS_H
 
@@ -6,7 +6,7 @@
 
 /* TILES tiles by `panel` blocks of outputs, over `blocks` blocks of inputs:
  *     o[j][t] (+)= sum over c of d[c][t] * u[c][j]
- * d: [block][tile][V] with d_block floats from block to block; u: [channel][panel][V]; o likewise [j][tile][V]. */
+ * d is [block][tile][V], with blocks d_block floats apart; u is [channel][panel][V]; o is [j][tile][V]. */
 static inline void multiply_tiles(const float *d, int64_t d_block, const float *u, int64_t blocks, float *o,
                                   int64_t o_block, bool add, const int panel) {
     vec sum[TILES][PANEL];

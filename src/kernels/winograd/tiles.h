@@ -1,4 +1,4 @@
-/* Between images and transformed tiles. Part of loops.c. */
+/* Transforms between images and Winograd tiles. Part of loops.c. */
 #ifndef CAR_WINOGRAD_TILES_H
 #define CAR_WINOGRAD_TILES_H
 
@@ -6,11 +6,11 @@
 
 /* The tiles of all images, numbered image by image and row by row. */
 typedef struct tile_grid {
-    int64_t rows, columns; /* of tiles in an image */
+    int64_t rows, columns; /* tiles per image */
     int64_t tiles;         /* in all images */
-    int64_t height, width; /* of an image in pixels */
+    int64_t height, width; /* pixels per image */
     int64_t blocks;        /* of channels */
-    bool bf16;             /* what images hold */
+    bool bf16;             /* type of the images */
 } tile_grid;
 
 static tile_grid grid_of(const car_winograd_shape *shape, int64_t blocks) {
@@ -21,7 +21,7 @@ static tile_grid grid_of(const car_winograd_shape *shape, int64_t blocks) {
     return grid;
 }
 
-/* Where a tile's outputs begin: the plane of its image and channel block, and the pixel in it. */
+/* Where a tile's outputs begin: the plane of its image and channel block, and its pixel. */
 typedef struct tile_place {
     int64_t plane, top, left;
 } tile_place;
@@ -33,7 +33,7 @@ static inline tile_place place_of(const tile_grid *grid, int64_t tile, int64_t b
                         .left = within % grid->columns * TILE};
 }
 
-/* A square of `side` pixels as columns of vectors; what lies outside of the image is zero. */
+/* Loads a square of `side` pixels as columns of vectors; pixels outside of the image are zero. */
 ALWAYS_INLINE void load_square(const tile_grid *grid, const void *image, int64_t plane, int64_t top, int64_t left,
                                const int side, const bool bf16, vec columns[SIDE][SIDE]) {
     const vec zero = {0};
@@ -55,12 +55,12 @@ ALWAYS_INLINE void load_square(const tile_grid *grid, const void *image, int64_t
     }
 }
 
-/* Tiles first..first+count-1 of blocks first_block..first_block+blocks-1, to [36][blocks][padded][V]. */
+/* Tiles first..first+count-1 of blocks first_block..first_block+blocks-1, as [36][blocks][padded][V]. */
 typedef struct tile_panels {
     float *data;
     int64_t first, count, padded;
     int64_t first_block, blocks;
-    int64_t plane; /* floats from one of the 36 to the next */
+    int64_t plane; /* floats from one of the 36 planes to the next */
 } tile_panels;
 
 ALWAYS_INLINE void transform_input_tiles_of(const tile_grid *grid, const void *x, const tile_panels *panels,

@@ -1,7 +1,7 @@
 /* The transforms of F(4x4, 3x3), one vector of channels at a time. Part of loops.c.
  *
- * They evaluate polynomials at 0, +-A, +-B and infinity. A = 5/8 and B = 3/2 make the error half of what the usual
- * 1 and 2 make it, and are exact as floats, as are their squares. */
+ * They evaluate polynomials at 0, +-A, +-B and infinity. A = 5/8 and B = 3/2 halve the error of the usual 1 and 2,
+ * and are exact as floats, as are their squares. */
 #ifndef CAR_WINOGRAD_TRANSFORMS_H
 #define CAR_WINOGRAD_TRANSFORMS_H
 
@@ -21,7 +21,7 @@ static const double point_a = 5.0 / 8, point_b = 3.0 / 2;
 #define NORM_A (1 / (2 * point_a * point_a * (point_a * point_a - point_b * point_b)))
 #define NORM_B (1 / (2 * point_b * point_b * (point_b * point_b - point_a * point_a)))
 
-/* Six inputs: to[i * step] gets value i. */
+/* Transforms six inputs; value i goes to to[i * step]. */
 static inline void transform_inputs(const vec *d, vec *to, ptrdiff_t step) {
     vec even_a = d[4] - B2 * d[2], odd_a = d[3] - B2 * d[1];
     vec even_b = d[4] - A2 * d[2], odd_b = d[3] - A2 * d[1];
@@ -33,7 +33,7 @@ static inline void transform_inputs(const vec *d, vec *to, ptrdiff_t step) {
     to[5 * step] = d[5] - A2_PLUS_B2 * d[3] + A2_TIMES_B2 * d[1];
 }
 
-/* Six products to four outputs. */
+/* Transforms six products to four outputs. */
 static inline void transform_outputs(const vec *m, vec *to, ptrdiff_t step) {
     vec sum_a = m[1] + m[2], sum_b = m[3] + m[4];
     vec difference_a = m[1] - m[2], difference_b = m[3] - m[4];
@@ -43,7 +43,7 @@ static inline void transform_outputs(const vec *m, vec *to, ptrdiff_t step) {
     to[3 * step] = m[5] + A3 * difference_a + B3 * difference_b;
 }
 
-/* The transpose of that: four gradients of outputs to six values. */
+/* Its transpose: four gradients of outputs to six values. */
 static inline void transform_gradients(const vec *g, vec *to, ptrdiff_t step) {
     vec even_a = g[0] + A2 * g[2], odd_a = g[1] + A2 * g[3];
     vec even_b = g[0] + B2 * g[2], odd_b = g[1] + B2 * g[3];
@@ -55,7 +55,7 @@ static inline void transform_gradients(const vec *g, vec *to, ptrdiff_t step) {
     to[5 * step] = g[3];
 }
 
-/* Three weights to six values. */
+/* Transforms three weights to six values. */
 static inline void transform_filters(const vec *w, vec *to, ptrdiff_t step) {
     const float norm_0 = (float)NORM_0, norm_a = (float)NORM_A, norm_b = (float)NORM_B;
     const float first_a = (float)(point_a * NORM_A), first_b = (float)(point_b * NORM_B);
@@ -69,7 +69,7 @@ static inline void transform_filters(const vec *w, vec *to, ptrdiff_t step) {
     to[5 * step] = w[2];
 }
 
-/* The transpose of that: six values to the gradients of three weights. */
+/* Its transpose: six values to the gradients of three weights. */
 static inline void transform_filter_gradients(const vec *z, vec *to, ptrdiff_t step) {
     const float norm_0 = (float)NORM_0, norm_a = (float)NORM_A, norm_b = (float)NORM_B;
     const float first_a = (float)(point_a * NORM_A), first_b = (float)(point_b * NORM_B);

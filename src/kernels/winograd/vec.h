@@ -1,8 +1,8 @@
 /* Vectors of channels, and what the loops of one instruction set share. Part of loops.c.
  *
- * Everything is in panels of one vector of channels. Transformed tiles are [36][channel block][tile][V], so that the
- * products read them, and the transforms write them, in order. Sums run over channels (or tiles) in the order that
- * the source lays down, whoever computes them. */
+ * Everything is in panels of one vector of channels. Transformed tiles are [36][channel block][tile][V], so that
+ * transforms write them, and products read them, in order. The source fixes the order of sums over channels or
+ * tiles, so results do not depend on which thread computes them. */
 #ifndef CAR_WINOGRAD_VEC_H
 #define CAR_WINOGRAD_VEC_H
 
@@ -17,7 +17,7 @@ enum { V = 16, TILES = 8, FILTERS = 8 };
 #else
 enum { V = 8, TILES = 6, FILTERS = 4 };
 #endif
-/* TILES x PANEL and FILTERS x PANEL vectors are summed up in registers. */
+/* TILES x PANEL and FILTERS x PANEL vectors are summed in registers. */
 enum { PANEL = 2, SIDE = CAR_WINOGRAD_INPUTS, TILE = CAR_WINOGRAD_TILE, POSITIONS = CAR_WINOGRAD_POSITIONS };
 enum { TAPS = CAR_WINOGRAD_TAPS };
 
@@ -48,7 +48,7 @@ static inline void store_bf16(uint16_t *to, vec value) {
     memcpy(to, &upper, sizeof upper);
 }
 
-/* A vector of an image, which starts with element `at`. `bf16` is a constant where these are inlined. */
+/* A vector of an image, starting at element `at`. `bf16` is a constant where these are inlined. */
 ALWAYS_INLINE vec load_pixel(const void *image, int64_t at, const bool bf16) {
     return bf16 ? load_bf16((const uint16_t *)image + at) : load((const float *)image + at);
 }
@@ -67,13 +67,13 @@ static inline int64_t round_up(int64_t a, int64_t b) {
     return (a + b - 1) / b * b;
 }
 
-/* Floats from one of the 36 planes to the next: one vector off a multiple of a large power of two, or the planes would
- * fight for the same lines of the cache. */
+/* Floats from one of the 36 planes to the next. The extra vector avoids multiples of a large power of two, for which
+ * planes would compete for the same cache lines. */
 static inline int64_t plane_of(int64_t blocks, int64_t padded) {
     return (blocks * padded + 1) * V;
 }
 
-/* Parts of about the same size that hold at most `most` tiles, in whole steps. */
+/* Splits `all` into parts of about equal size, with at most `most` tiles, in whole steps. */
 static inline int64_t tiles_at_once(int64_t all, int64_t most, int64_t step) {
     int64_t parts = (all + most - 1) / most;
     return round_up((all + parts - 1) / parts, step);
