@@ -40,6 +40,14 @@ extern "C" {
         }                                                                                                  \
     } while (0)
 
+/* The entry of a public call whose failure has a message of its own: the handle must not be NULL, and what its context says
+ * of an earlier call is forgotten. */
+#define CAR_ENTER(handle, its_context)        \
+    do {                                      \
+        CAR_REQUIRE(NULL, handle);            \
+        car_context_clear_error(its_context); \
+    } while (0)
+
 /* Records the particulars (the first failure wins) and returns `status`. Without a context (NULL) there is nothing to
  * record them in. */
 car_status car_context_fail(car_context *context, car_status status, const char *format, ...)

@@ -25,6 +25,9 @@ bool car_transport_is_launched(void);
  * finds as many is not certain: it may be another launcher than MPI's own. */
 int64_t car_transport_launched_processes(const char **variable);
 
+/* The rank that the launcher gave this process, by its variables; 0 if there is none. */
+int64_t car_transport_launched_rank(void);
+
 /* Joins the other ranks; every rank must do it. CAR_ERROR_UNSUPPORTED without MPI. A process may do it again, also while
  * another transport is open: all ranks open, use and close them in the same order, from one thread at a time. MPI itself
  * is left when the process exits, if all transports were closed. A program that has called MPI_Init_thread with
