@@ -81,9 +81,9 @@ static car_status refuse(car_context *context, double limit, const car_predictio
         "--memory-limit %s: the least that is possible is %s, %s more (activations %s with all made again that can be, "
         "weights "
         "%s, gradients %s, optimizer %s); a smaller --batch or fewer --workers need less",
-        car_cli_bytes(limit).text, car_cli_bytes(needs).text, car_cli_bytes(needs - limit).text,
-        car_cli_bytes((double)least->timed.device_peak).text, car_cli_bytes((double)least->weights_device).text,
-        car_cli_bytes((double)least->gradients_device).text, car_cli_bytes((double)least->optimizer_device).text);
+        car_size_shown(limit).text, car_size_shown(needs).text, car_size_shown(needs - limit).text,
+        car_size_shown((double)least->timed.device_peak).text, car_size_shown((double)least->weights_device).text,
+        car_size_shown((double)least->gradients_device).text, car_size_shown((double)least->optimizer_device).text);
 }
 
 car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, const char *limit,
@@ -126,7 +126,7 @@ void car_cli_describe_recomputation(const car_partition *partition, char *text, 
     const car_recomputation *r = &partition->recomputation;
     snprintf(text, capacity,
              "a micro-batch holds %s for backward instead of %s (%.2f); %d %s again, %.1f %% more FLOPs",
-             car_cli_bytes((double)partition->held_bytes).text, car_cli_bytes((double)r->held_bytes).text,
+             car_size_shown((double)partition->held_bytes).text, car_size_shown((double)r->held_bytes).text,
              (double)partition->held_bytes / (double)r->held_bytes, r->operations,
              r->operations == 1 ? "operation runs" : "operations run",
              100 * r->flops / (car_graph_flops(partition->graph, false) + car_graph_flops(partition->graph, true)));
