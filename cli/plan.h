@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "carousel/cluster.h"
-#include "carousel/fit.h"
+#include "carousel/convention.h"
 #include "carousel/model.h"
 #include "carousel/optimizer.h"
 #include "carousel/plan.h"

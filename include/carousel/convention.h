@@ -1,4 +1,4 @@
-/* The convention that the library is written in, for programs that want to keep to it: errors, memory, time.
+/* The convention that the library is written in, for programs that want to keep to it: errors, memory, time, sizes.
  *
  *     car_status load(car_context *context, const char *path) {
  *         car_status status = CAR_OK;
@@ -63,6 +63,12 @@ void car_context_release_text(car_context *context, char *text);
 car_status car_context_grow(car_context *context, void *array_pointer, int *capacity, int needed, size_t size);
 
 double car_clock_seconds(void); /* monotonic */
+
+/* A number of bytes for people: "1.23 GB". */
+typedef struct car_size_text {
+    char text[24];
+} car_size_text;
+car_size_text car_size_shown(double bytes);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

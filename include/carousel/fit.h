@@ -27,12 +27,6 @@ double car_need_total(const car_need *need);
 /* Of the tasks alone, before there is a plan: of `workers` lists of micro-batches over `stages` stages. */
 double car_need_task_bytes(double workers, double stages);
 
-/* A number of bytes for people: "1.23 GB". */
-typedef struct car_size_text {
-    char text[24];
-} car_size_text;
-car_size_text car_size_shown(double bytes);
-
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

@@ -87,9 +87,8 @@ typedef struct car_run_options {
     int64_t steps;         /* in all (100, if there are no epochs) */
     double epochs;         /* with steps: what ends first */
     const char *optimizer; /* by name, also a registered one ("sgd") */
-    const car_optimizer_config
-        *settings; /* of the optimizer, in the place of the name (its defaults, with the correction
-                                            * of the delay that goes with the rule) */
+    /* Of the optimizer, in the place of the name (its defaults, with the correction of the delay that goes with the rule). */
+    const car_optimizer_config *settings;
     /* lr (0.05); a cosine's total (steps); warmup: CAR_NONE is the one that goes with the rule's correction (0; without
      * `settings` that one) */
     car_schedule schedule;
@@ -148,14 +147,15 @@ void car_run_destroy(car_run *run);
 /* Trains until all steps are made, or car_run_stop, with evaluations and checkpoints on the way. At the end it saves, in the
  * order of its worth: the weights, in a run directory; a checkpoint, if there is a directory; and then makes the last
  * evaluation. What could not be written does not keep the rest from being tried; it fails then, and the run can go on. A
- * checkpoint that could not be written on the way is forgiven if a later one was. Where a rank fails while it trains, the others may wait for it, and so does
- * car_run_destroy over MPI: exit with a status other than 0 without it, and the launcher ends them all. */
+ * checkpoint that could not be written on the way is forgiven if a later one was. Where a rank fails while it trains, the
+ * others may wait for it, and so does car_run_destroy over MPI: exit with a status other than 0 without it, and the
+ * launcher ends them all. */
 car_status car_run_train(car_run *run);
-/* The same, up to a number of steps in all, e.g. one more than were made; at most options.steps. Nothing is done if
- * as many were made. */
+/* The same, up to a number of steps in all, e.g. one more than were made; at most options.steps. No step is made if as
+ * many were. */
 car_status car_run_train_to(car_run *run, int64_t steps);
-/* Makes car_run_train end soon, on all ranks after the same step. From any thread, callback or signal handler. It is
- * for good: the run can be evaluated and saved, but car_run_train makes no step any more. To train further create one
+/* Makes car_run_train end soon, on all ranks after the same step, and breaks an evaluation on the way off. From any thread,
+ * callback or signal handler. It is for good: the run can be evaluated and saved, but car_run_train makes no step any more. To train further create one
  * that resumes or loads the weights. */
 void car_run_stop(car_run *run);
 /* Whether it was stopped: what ends a loop around car_run_train_to. Over MPI from the end of a training on, the same on

@@ -84,10 +84,12 @@ done:
 
 static car_status finish(car_member *member, bool behind, int64_t target) {
     car_run *run = member->run;
-    bool complete = false;
+    bool complete = false, writes = run->options.directory || run->options.best || car_run_evaluates_beside(run);
     car_status status = CAR_OK;
     enter(member, CAR_RUN_SAVING);
-    CAR_TRY(car_member_work_first(member, look_around, NULL, NULL, 0));
+    if (writes) {
+        CAR_TRY(car_member_work_first(member, look_around, NULL, NULL, 0));
+    }
     CAR_TRY(car_member_write_result(member));
     CAR_TRY(car_member_write_last(member));
     CAR_TRY(evaluate_last(member, behind, target, &complete));
@@ -97,7 +99,9 @@ static car_status finish(car_member *member, bool behind, int64_t target) {
         run->lost_patience = member->enough;
         run->ended = true;
     }
-    CAR_TRY(car_member_tell_losses(member));
+    if (writes) {
+        CAR_TRY(car_member_tell_losses(member));
+    }
 done:
     return status;
 }

@@ -1,6 +1,5 @@
 /* The memory that a run in one process needs: see carousel/fit.h. */
 #include <math.h>
-#include <stdio.h>
 
 #include "base/base.h"
 #include "carousel/fit.h"
@@ -101,20 +100,4 @@ car_status car_need_predict(const car_plan *plan, const car_program *program, co
     }
 done:
     return status;
-}
-
-car_size_text car_size_shown(double bytes) {
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-    car_size_text out;
-    int unit = 0;
-    while (unit < 5 && bytes >= 999.5) {
-        bytes /= 1000;
-        unit++;
-    }
-    snprintf(out.text, sizeof out.text,
-             unit == 0 || bytes >= 100 ? "%.0f %s"
-             : bytes >= 10             ? "%.1f %s"
-                                       : "%.2f %s",
-             bytes, units[unit]);
-    return out;
 }

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "run/internal.h"
-#include "transport/transport.h"
 
 /* ---- a checkpoint -------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* Creating a run. */
 #include "carousel/run.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 #include "carousel/predict.h"
@@ -152,34 +153,18 @@ static car_status choose_mapping(car_run *run) {
 /* As much is made again as keeps the prediction below the limit. */
 static car_status cut_within(car_run *run, car_partition_config *cut) {
     const car_run_options *o = &run->options;
-    car_setting_name named = car_run_name(o, "memory_limit"), recompute = car_run_name(o, "recompute");
-    car_prediction least = {0};
-    if (o->recompute.how != CAR_RECOMPUTE_OFF) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s finds out how much is recomputed: leave out %s",
-                                named.text, recompute.text);
-    }
-    if (run->plan_config.rule == CAR_RULE_CUSTOM) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "%s needs predictions, and there are none for a custom plan; use %s", named.text,
-                                recompute.text);
-    }
+    char message[CAR_ERROR_BYTES];
+    car_prediction least;
     car_partition_destroy(run->partition);
     run->partition = NULL;
     car_status status = car_plan_cut_within(run->graph, &run->plan_config, &run->training.optimizer, o->memory_limit,
                                             cut, &least, &run->partition);
-    double needs = (double)car_prediction_memory(&least);
-    if (status != CAR_ERROR_MEMORY || needs <= 0) {
+    if (status != CAR_ERROR_MEMORY && status != CAR_ERROR_ARGUMENT) {
         return status;
     }
-    car_context_clear_error(run->context); /* the same in the words of the options */
-    return car_context_fail(
-        run->context, CAR_ERROR_MEMORY,
-        "%s %s: the least that is possible is %s, %s more (activations %s with all made again that can be, weights %s, "
-        "gradients %s, optimizer %s); a smaller batch or fewer workers need less",
-        named.text, car_size_shown(o->memory_limit).text, car_size_shown(needs).text,
-        car_size_shown(needs - o->memory_limit).text, car_size_shown((double)least.timed.device_peak).text,
-        car_size_shown((double)least.weights_device).text, car_size_shown((double)least.gradients_device).text,
-        car_size_shown((double)least.optimizer_device).text);
+    snprintf(message, sizeof message, "%s", car_context_error(run->context));
+    car_context_clear_error(run->context);
+    return car_context_fail(run->context, status, "%s %s", car_run_name(o, "memory_limit").text, message);
 }
 
 /* What a device holds depends on its workers, so where there is a limit these are chosen first. */

@@ -9,7 +9,6 @@
 #include "base/folder.h"
 #include "carousel/file.h"
 #include "run/internal.h"
-#include "transport/transport.h"
 
 /* ---- what files say of themselves ---------------------------------------------------------------- */
 
