@@ -47,19 +47,10 @@ car_status car_cli_read_correction(car_context *context, const char *text, const
 
 /* ---- of a run -------------------------------------------------------------------------------- */
 
-void car_train_choose_warmup(car_train_options *o, car_rule rule, const car_optimizer_config *optimizer) {
-    if (o->warmup != CAR_NONE) {
-        return;
-    }
-    bool by_rule = car_cli_correction_is_auto(o->delay_correction, optimizer);
-    o->warmup = by_rule ? (int)car_correction_warmup(rule, optimizer, o->steps) : 0;
-    o->warmup_by_rule = o->warmup > 0;
-}
-
-void car_train_describe_correction(const car_train_run *run, char *text, size_t capacity) {
-    const car_train_options *o = &run->options;
-    const car_optimizer_config *optimizer = &run->optimizer;
-    bool late = car_plan_delay(run->plan, 0, 0) > 0;
+void car_train_describe_correction(const car_train_run *t, char *text, size_t capacity) {
+    const car_train_options *o = &t->options;
+    const car_optimizer_config *optimizer = &t->optimizer;
+    bool late = car_plan_delay(car_run_plan(t->run), 0, 0) > 0;
     char what[80];
     if (optimizer->nesterov) {
         snprintf(text, capacity, "; Nesterov's momentum");
@@ -88,16 +79,16 @@ void car_train_default_correction(cJSON *then) {
     }
 }
 
-void car_train_tell_correction(const car_train_run *run, const cJSON *then, bool has_last) {
+void car_train_tell_correction(const car_train_run *t, const cJSON *then, bool has_last) {
     const char *before = correction_then(then);
     char now[80];
-    if (!then || strcmp(before, run->options.delay_correction) == 0) {
+    if (!then || strcmp(before, t->options.delay_correction) == 0) {
         return;
     }
-    car_correction_text(&run->optimizer.correction, now, sizeof now);
-    car_context_log(run->context, CAR_LOG_WARNING, "the delay was corrected by %s, and is from here on by %s%s", before,
-                    run->optimizer.nesterov ? "Nesterov's momentum" : now,
-                    run->optimizer.correction.a != 0 && !has_last
+    car_correction_text(&t->optimizer.correction, now, sizeof now);
+    car_context_log(t->context, CAR_LOG_WARNING, "the delay was corrected by %s, and is from here on by %s%s", before,
+                    t->optimizer.nesterov ? "Nesterov's momentum" : now,
+                    t->optimizer.correction.a != 0 && !has_last
                         ? "; the gradient's change counts from the second step on, since the last gradient was not kept"
                         : "");
 }

@@ -18,7 +18,10 @@ typedef struct evaluation_run {
     car_program *program;
     car_arena *arena;
     car_weights *weights;
-    car_train_data data;
+    car_domain domain;
+    car_model_config model; /* as resolved */
+    car_dataset *data;
+    car_feeder *feeder;
     car_card *card;
     car_cli_confusion confusion;
     car_evaluation result;
@@ -92,7 +95,6 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
     run->directory = car_cli_wants_help(argc, argv) ? NULL : car_cli_take_word(options, COUNT, &argc, argv);
     int code = run->directory ? read_run(&command, run) : CAR_CLI_GO_ON;
     code = code == CAR_CLI_GO_ON ? car_cli_parse(&command, options, COUNT, argc, argv) : code;
-    o->workers = o->threads; /* nothing is trained that has a number of micro-batches */
     return code == CAR_CLI_GO_ON ? check_options(run) : code;
 }
 
@@ -114,6 +116,35 @@ done:
     return status;
 }
 
+static car_status open_data(evaluation_run *run) {
+    const car_train_options *o = &run->options;
+    const car_feeder_config feeder = {.threads = o->data_threads, .seed = o->seed};
+    car_status status = CAR_OK;
+    run->domain = car_model_find(o->model)->domain;
+    CAR_TRY(car_model_resolve(run->context, o->model, &o->shape, &run->model));
+    const car_dataset_config config = {.domain = run->domain, .model = run->model, .seed = o->seed};
+    CAR_TRY(car_dataset_open(run->context, o->data, &config, &run->data));
+    CAR_TRY(car_feeder_create(run->graph, run->data, &feeder, &run->feeder));
+done:
+    return status;
+}
+
+/* Only weights can be evaluated, and a model on paper has none. */
+static car_status build_model(evaluation_run *run) {
+    car_train_options *o = &run->options;
+    const car_model_info *model = car_model_find(o->model);
+    car_status status = CAR_OK;
+    if (model && model->on_paper) {
+        return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
+                                "model %s can only be planned (carousel plan); --help lists those that can be trained",
+                                o->model);
+    }
+    CAR_TRY(car_feeder_find_sizes(run->context, o->model, o->data, &o->shape));
+    CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
+done:
+    return status;
+}
+
 static car_status evaluate(evaluation_run *run) {
     car_train_options *o = &run->options;
     car_context_config context = car_context_config_default();
@@ -123,21 +154,21 @@ static car_status evaluate(evaluation_run *run) {
     CAR_TRY(car_context_create(&context, &run->context));
     CAR_TRY(read_card(run, path));
     CAR_TRY(car_train_read_precision(run->context, o));
-    CAR_TRY(car_train_find_sizes(run->context, o));
-    CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
-    CAR_TRY(car_train_open_data(&run->data, run->context, o, run->graph));
+    CAR_TRY(build_model(run));
+    CAR_TRY(open_data(run));
     CAR_TRY(car_convolutions_find(run->context, o->convolutions, &program.convolutions));
     CAR_TRY(car_convolutions_find_memory(run->context, o->memory, &program.tight));
     CAR_TRY(car_program_create(run->graph, &program, &run->program));
     CAR_TRY(car_arena_create(run->context, 0, &run->arena));
     CAR_TRY(car_weights_create(run->program, run->arena, &run->weights));
     CAR_TRY(car_cli_load_weights(run->weights, path, o->model));
-    if (run->data.domain == CAR_DOMAIN_IMAGES) {
-        CAR_TRY(car_cli_compare_classes(run->context, run->card, run->data.set));
-        CAR_TRY(car_cli_create_confusion(run->context, run->data.model.classes, &run->confusion));
+    if (run->domain == CAR_DOMAIN_IMAGES) {
+        CAR_TRY(car_cli_compare_classes(run->context, run->card, run->data));
+        CAR_TRY(car_cli_create_confusion(run->context, run->model.classes, &run->confusion));
     }
-    CAR_TRY(
-        car_train_evaluate(&run->data, o, run->program, run->arena, run->weights, run->confusion.counts, &run->result));
+    const car_feeder_evaluation how = {
+        .threads = o->threads, .batches = o->eval_batches, .counts = run->confusion.counts};
+    CAR_TRY(car_feeder_evaluate(run->feeder, run->program, run->arena, run->weights, &how, &run->result));
 done:
     return status;
 }
@@ -145,14 +176,14 @@ done:
 static void print_result(const evaluation_run *run) {
     const car_evaluation *e = &run->result;
     if (!run->json) {
-        car_train_print_evaluation(stdout, run->data.domain, e);
+        car_train_print_evaluation(stdout, run->domain, e);
         putchar('\n');
         if (run->confusion.counts) {
-            car_cli_print_confusion(&run->confusion, run->data.set);
+            car_cli_print_confusion(&run->confusion, run->data);
         }
         return;
     }
-    bool images = run->data.domain == CAR_DOMAIN_IMAGES;
+    bool images = run->domain == CAR_DOMAIN_IMAGES;
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "loss", e->loss);
     if (images) {
@@ -160,11 +191,11 @@ static void print_result(const evaluation_run *run) {
         cJSON_AddNumberToObject(json, "top5", e->top5);
     } else {
         cJSON_AddNumberToObject(json, "perplexity", exp(e->loss));
-        cJSON_AddNumberToObject(json, car_train_accuracy_name(run->data.domain), e->top1);
+        cJSON_AddNumberToObject(json, car_train_accuracy_name(run->domain), e->top1);
     }
     cJSON_AddNumberToObject(json, images ? "samples" : "tokens", (double)e->rows);
     if (run->confusion.counts) {
-        car_cli_add_confusion(json, &run->confusion, run->data.set);
+        car_cli_add_confusion(json, &run->confusion, run->data);
     }
     char *text = cJSON_Print(json);
     puts(text ? text : "{}");
@@ -186,7 +217,8 @@ int car_cli_eval(int argc, char **argv) {
         car_weights_destroy(run.weights);
         car_arena_destroy(run.arena);
         car_program_destroy(run.program);
-        car_train_close_data(&run.data);
+        car_feeder_destroy(run.feeder);
+        car_dataset_close(run.data);
         car_cli_destroy_confusion(&run.confusion);
         car_card_destroy(run.card);
         car_graph_destroy(run.graph);

@@ -39,9 +39,36 @@ int car_cli_code_of(car_status status) {
     return status == CAR_OK ? CAR_CLI_OK : typed ? CAR_CLI_USAGE : CAR_CLI_FAILED;
 }
 
+/* Whether advice of the library names an option here, as in "use placement pipeline". */
+static bool names_option(const char *text, size_t at) {
+    static const char *const before[] = {"use ", "leave ", "; ", "("};
+    static const char *const options[] = {"placement ", "zero-copies ", "sum-order ",
+                                          "recompute",  "reset-head ",  "resume-step "};
+    bool advice = false, known = false;
+    for (size_t b = 0; b < sizeof before / sizeof *before; b++) {
+        size_t length = strlen(before[b]);
+        advice = advice || (at >= length && strncmp(text + at - length, before[b], length) == 0);
+    }
+    for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
+        known = known || strncmp(text + at, options[o], strlen(options[o])) == 0;
+    }
+    return advice && known;
+}
+
 int car_cli_report(const car_context *context, car_status status) {
     const char *message = context ? car_context_error(context) : "";
-    return car_cli_fail(car_cli_code_of(status), "%s", message[0] ? message : car_status_text(status));
+    const char *text = message[0] ? message : car_status_text(status);
+    char shown[2048];
+    size_t used = 0;
+    for (size_t at = 0; text[at] && used + 3 < sizeof shown; at++) {
+        if (names_option(text, at)) {
+            shown[used++] = '-';
+            shown[used++] = '-';
+        }
+        shown[used++] = text[at];
+    }
+    shown[used] = '\0';
+    return car_cli_fail(car_cli_code_of(status), "%s", shown);
 }
 
 bool car_cli_read_pair(const char *text, char separator, double *first, double *second) {

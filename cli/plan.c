@@ -414,19 +414,3 @@ int car_cli_plan(int argc, char **argv) {
     tear_down(&s);
     return code;
 }
-
-car_cli_bytes_text car_cli_bytes(double bytes) {
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-    car_cli_bytes_text out;
-    int unit = 0;
-    while (unit < 5 && bytes >= 999.5) {
-        bytes /= 1000;
-        unit++;
-    }
-    snprintf(out.text, sizeof out.text,
-             unit == 0 || bytes >= 100 ? "%.0f %s"
-             : bytes >= 10             ? "%.1f %s"
-                                       : "%.2f %s",
-             bytes, units[unit]);
-    return out;
-}

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "carousel/cluster.h"
+#include "carousel/convention.h"
 #include "carousel/model.h"
 #include "carousel/optimizer.h"
 #include "carousel/plan.h"
@@ -150,11 +151,6 @@ void car_cli_plan_print_timing(const car_plan_subject *s, const car_prediction *
 struct cJSON *car_cli_plan_json_cluster(const car_plan_subject *s); /* NULL: out of memory */
 struct cJSON *car_cli_plan_json_timing(const car_plan_subject *s, const car_prediction *p, const car_timing *t);
 
-/* "1.23 GB". */
-typedef struct car_cli_bytes_text {
-    char text[24];
-} car_cli_bytes_text;
-car_cli_bytes_text car_cli_bytes(double bytes);
-car_cli_bytes_text car_cli_seconds(double seconds); /* "1.23 ms" */
+car_size_text car_cli_seconds(double seconds); /* "1.23 ms" */
 
 #endif

@@ -33,9 +33,9 @@ bool car_cli_plan_fits_devices(const car_plan_subject *s, const car_prediction *
 
 /* ---- for people ------------------------------------------------------------------------------ */
 
-car_cli_bytes_text car_cli_seconds(double seconds) {
+car_size_text car_cli_seconds(double seconds) {
     static const char *const units[] = {"s", "ms", "us"};
-    car_cli_bytes_text out;
+    car_size_text out;
     int unit = 0;
     while (unit < 2 && seconds < 0.9995) {
         seconds *= 1000;
@@ -61,13 +61,13 @@ void car_cli_plan_describe_cluster(const car_plan_subject *s, FILE *stream) {
         fprintf(stream, " (%g in bf16)", c->bf16_flops / 1e12);
     }
     if (c->memory > 0) {
-        fprintf(stream, " and %s", car_cli_bytes(c->memory).text);
+        fprintf(stream, " and %s", car_size_shown(c->memory).text);
     }
     if (c->devices_per_node > 1) {
         fprintf(stream, ", %d a node with %s/s and %s inside", c->devices_per_node,
-                car_cli_bytes(c->inside.bandwidth).text, car_cli_seconds(c->inside.latency).text);
+                car_size_shown(c->inside.bandwidth).text, car_cli_seconds(c->inside.latency).text);
     }
-    fprintf(stream, ", %s/s and %s between nodes\n", car_cli_bytes(c->between.bandwidth).text,
+    fprintf(stream, ", %s/s and %s between nodes\n", car_size_shown(c->between.bandwidth).text,
             car_cli_seconds(c->between.latency).text);
 }
 
@@ -86,9 +86,9 @@ void car_cli_plan_print_timing(const car_plan_subject *s, const car_prediction *
     fprintf(stream, "  a step                                            %10s   exposed communication %s, %.1f %%\n",
             car_cli_seconds(t->step).text, car_cli_seconds(t->exposed).text, 100 * t->exposed / t->step);
     fprintf(stream, "  sent a second, all devices together: mean         %10s   peak %s, %.1f x the mean\n",
-            car_cli_bytes(t->mean_rate).text, car_cli_bytes(t->peak_rate).text,
+            car_size_shown(t->mean_rate).text, car_size_shown(t->peak_rate).text,
             t->mean_rate > 0 ? t->peak_rate / t->mean_rate : 0);
-    fprintf(stream, "  memory of the device that needs most              %10s", car_cli_bytes(memory).text);
+    fprintf(stream, "  memory of the device that needs most              %10s", car_size_shown(memory).text);
     if (c->memory > 0) {
         fprintf(stream, "   %s", car_cli_plan_fits_memory(s, p) ? "fits" : "does NOT fit: a device has less memory");
     }

@@ -136,9 +136,9 @@ static void print_row(const row *r, FILE *stream) {
         snprintf(rounds, sizeof rounds, "%d", p->rounds_between_slots);
     }
     fprintf(stream, "%-9s %-10s  %7d  %9s  %9s  %5.2f  %9s %2d  %9s  %7s  %5d  %4.0f %%  %5.2f\n",
-            car_placement_text(r->placement), car_rule_text(r->rule), devices(r), car_cli_bytes(per_device(r)).text,
-            car_cli_bytes((double)p->timed.peak).text, p->peak_ratio_to_dp, car_cli_bytes(weights_per_device(r)).text,
-            p->versions, p->bytes_sent_device > 0 ? car_cli_bytes(p->bytes_sent_device).text : "-", rounds,
+            car_placement_text(r->placement), car_rule_text(r->rule), devices(r), car_size_shown(per_device(r)).text,
+            car_size_shown((double)p->timed.peak).text, p->peak_ratio_to_dp, car_size_shown(weights_per_device(r)).text,
+            p->versions, p->bytes_sent_device > 0 ? car_size_shown(p->bytes_sent_device).text : "-", rounds,
             p->gradient_delay, 100 * p->timed.idle, p->timed.step_time);
 }
 
@@ -159,10 +159,10 @@ static void print_timings(const car_plan_subject *s, const table *t, FILE *strea
         fprintf(stream, "%-9s %-10s  %7d%c %9s%c  %10s  %9s  %6.1f %%  %9s  %9s  %4.0f %%\n",
                 car_placement_text(r->placement), car_rule_text(r->rule), devices(r),
                 car_cli_plan_fits_devices(s, &r->predicted) ? ' ' : '+',
-                car_cli_bytes(car_cli_plan_memory(&r->predicted)).text,
+                car_size_shown(car_cli_plan_memory(&r->predicted)).text,
                 car_cli_plan_fits_memory(s, &r->predicted) ? ' ' : '*', car_cli_seconds(timing->free_step).text,
                 car_cli_seconds(timing->step).text, 100 * timing->exposed / timing->step,
-                car_cli_bytes(timing->mean_rate).text, car_cli_bytes(timing->peak_rate).text, 100 * timing->busiest);
+                car_size_shown(timing->mean_rate).text, car_size_shown(timing->peak_rate).text, 100 * timing->busiest);
     }
     for (int n = 0; n < t->count; n++) {
         if (t->rows[n].ahead > 0) {
@@ -232,7 +232,7 @@ enum { SHOWN_STEP, SHOWN_TIME, SHOWN_DEVICE, SHOWN_TOTAL, SHOWN_WEIGHTS, SHOWN_M
 
 static shown show_bytes(const char *what, const char *after, double bytes) {
     shown s = {.what = what, .after = after, .value = bytes};
-    snprintf(s.text, sizeof s.text, "%s", car_cli_bytes(bytes).text);
+    snprintf(s.text, sizeof s.text, "%s", car_size_shown(bytes).text);
     return s;
 }
 
@@ -314,7 +314,7 @@ static void print_judgement(const car_plan_subject *s, const car_plan_config *ba
     if (base->threads != 1) {
         said += fprintf(
             stream, "- on one thread or device, accumulate (--threads 1) holds one micro-batch, %s, without delay.\n",
-            car_cli_bytes(one).text);
+            car_size_shown(one).text);
     }
     if (accumulate && cycle && accumulate->predicted.timed.peak < cycle->predicted.timed.peak) {
         int threads = base->threads ? base->threads : base->workers;
@@ -322,8 +322,8 @@ static void print_judgement(const car_plan_subject *s, const car_plan_config *ba
                         "- in one process with %d %s, accumulate holds %s where cdp-v2 holds %s, without delay, at "
                         "%.2f x its time.\n",
                         threads, threads == 1 ? "thread" : "threads",
-                        car_cli_bytes((double)accumulate->predicted.timed.peak).text,
-                        car_cli_bytes((double)cycle->predicted.timed.peak).text,
+                        car_size_shown((double)accumulate->predicted.timed.peak).text,
+                        car_size_shown((double)cycle->predicted.timed.peak).text,
                         accumulate->predicted.timed.step_time / cycle->predicted.timed.step_time);
     }
     if (one_f && piped && (double)one_f->predicted.timed.peak <= 1.05 * (double)piped->predicted.timed.peak) {
@@ -331,20 +331,21 @@ static void print_judgement(const car_plan_subject *s, const car_plan_config *ba
             fprintf(stream,
                     "- in a pipeline, 1f1b holds %s, about as much as cdp-v2 with %s, but one version and no delay; it "
                     "idles %.0f %%.\n",
-                    car_cli_bytes((double)one_f->predicted.timed.peak).text,
-                    car_cli_bytes((double)piped->predicted.timed.peak).text, 100 * one_f->predicted.timed.idle);
+                    car_size_shown((double)one_f->predicted.timed.peak).text,
+                    car_size_shown((double)piped->predicted.timed.peak).text, 100 * one_f->predicted.timed.idle);
     }
     if (dp && ring && per_device(ring) >= 0.99 * per_device(dp)) {
         said += fprintf(stream,
                         "- with a device for each worker, a device's own peak under replica stays %s: only the sum and "
                         "the burst fall.\n",
-                        car_cli_bytes(per_device(ring)).text);
+                        car_size_shown(per_device(ring)).text);
     }
     if (dp && ring && ring->predicted.bytes_sent_device > 1.01 * dp->predicted.bytes_sent_device) {
         said += fprintf(
             stream,
             "- replica sends %s a step and device, dp's all-reduce %s: it spreads traffic, it does not save it.\n",
-            car_cli_bytes(ring->predicted.bytes_sent_device).text, car_cli_bytes(dp->predicted.bytes_sent_device).text);
+            car_size_shown(ring->predicted.bytes_sent_device).text,
+            car_size_shown(dp->predicted.bytes_sent_device).text);
     }
     if (said == 0) {
         fputs("- nowhere, by these numbers.\n", stream);
@@ -376,8 +377,8 @@ static void print_table(const car_plan_subject *s, const car_plan_config *base, 
     fprintf(stream,
             "%s: %d workers of %d, %d stages; a micro-batch holds %s for backward, weights are %s; limit %.2f\n\n",
             s->options->model, base->workers, s->options->shape.batch, s->partition->stage_count,
-            car_cli_bytes((double)s->partition->held_bytes).text,
-            car_cli_bytes((double)car_graph_param_bytes(s->graph)).text, s->partition->limit);
+            car_size_shown((double)s->partition->held_bytes).text,
+            car_size_shown((double)car_graph_param_bytes(s->graph)).text, s->partition->limit);
     fputs("                                activations             of       weights        sent   rounds\n"
           "placement rule        devices   a device      total     dp      a device v    a device  between  delay  "
           "idle   time\n",

@@ -36,7 +36,7 @@ static void print_stage(const car_plan_subject *s, int j, FILE *stream) {
         snprintf(range, sizeof range, "%d-%d", stage->first, stage->end - 1);
     }
     fprintf(stream, "  %5d  %10s  %9s  %5.1f %%  %5.1f %%  %s\n", j, range,
-            car_cli_bytes((double)stage->weight_bytes).text, 100 * (stage->forward + stage->backward),
+            car_size_shown((double)stage->weight_bytes).text, 100 * (stage->forward + stage->backward),
             p->held_bytes ? 100.0 * (double)stage->held_bytes / (double)p->held_bytes : 0, names);
 }
 
@@ -127,34 +127,34 @@ static void print_memory(const car_plan *plan, const car_prediction *p, FILE *st
     double dp = (double)p->dp_peak, n_a = (double)config->workers * (double)partition->held_bytes;
     bool shared = car_placement_info_of(config->placement)->one_process;
     fprintf(stream, "\nActivations of all workers together                       peak   of dp's\n");
-    fprintf(stream, "  dp: every worker at its own peak                  %10s      1.00\n", car_cli_bytes(dp).text);
+    fprintf(stream, "  dp: every worker at its own peak                  %10s      1.00\n", car_size_shown(dp).text);
     fprintf(stream, "  this plan, idealised slots of equal length        %10s      %.2f\n",
-            car_cli_bytes((double)p->slots_peak).text, (double)p->slots_peak / dp);
+            car_size_shown((double)p->slots_peak).text, (double)p->slots_peak / dp);
     char timed[64];
     snprintf(timed, sizeof timed, "this plan, self-timed on %d %s", shared ? config->threads : p->devices,
              shared ? count_noun(config->threads, "thread", "threads") : count_noun(p->devices, "device", "devices"));
-    fprintf(stream, "  %-48s  %10s      %.2f   mean %s\n", timed, car_cli_bytes((double)p->timed.peak).text,
-            p->peak_ratio_to_dp, car_cli_bytes((double)p->timed.mean).text);
+    fprintf(stream, "  %-48s  %10s      %.2f   mean %s\n", timed, car_size_shown((double)p->timed.peak).text,
+            p->peak_ratio_to_dp, car_size_shown((double)p->timed.mean).text);
     if (car_plan_is_spaced(plan)) {
         fprintf(stream, "  this plan, workers evenly spaced                  %10s      %.2f\n",
-                car_cli_bytes(p->free_running * dp).text, p->free_running);
+                car_size_shown(p->free_running * dp).text, p->free_running);
         fprintf(stream, "  %-48s  %10s      %.2f   self-timed is %.0f %% %s\n",
                 partition->recompute ? "limit with this recomputation, without idling"
                                      : "limit without recomputing or idling",
-                car_cli_bytes(p->limit * n_a).text, p->limit * n_a / dp, 100 * fabs(p->above_limit),
+                car_size_shown(p->limit * n_a).text, p->limit * n_a / dp, 100 * fabs(p->above_limit),
                 p->above_limit >= 0 ? "above" : "below: fewer devices than workers");
     }
     if (partition->recompute) {
         const car_recomputation *r = &partition->recomputation;
         double peak = config->workers * (double)r->peak, limit = r->limit * config->workers * (double)r->held_bytes;
         fprintf(stream, "  dp without recomputation                          %10s      %.2f\n",
-                car_cli_bytes(peak).text, peak / dp);
+                car_size_shown(peak).text, peak / dp);
         fprintf(stream, "  limit without recomputing or idling               %10s      %.2f\n",
-                car_cli_bytes(limit).text, limit / dp);
+                car_size_shown(limit).text, limit / dp);
     }
     if (!shared) {
         fprintf(stream, "  the device that needs most, self-timed            %10s\n",
-                car_cli_bytes((double)p->timed.device_peak).text);
+                car_size_shown((double)p->timed.device_peak).text);
     }
     fprintf(stream, "  time of a step, in one %s forwards and backwards  %.2f      idle %.0f %%\n",
             config->accumulate > 1 ? "micro-batch's" : "worker's", p->timed.step_time, 100 * p->timed.idle);
@@ -173,11 +173,11 @@ static void print_states(const car_plan *plan, const car_prediction *p, FILE *st
     };
     for (int n = 0; n < 3; n++) {
         fprintf(stream, "  %-42s  %10s", states[n].name,
-                car_cli_bytes((double)(shared ? states[n].total : states[n].device)).text);
+                car_size_shown((double)(shared ? states[n].total : states[n].device)).text);
         if (shared) {
             fputc('\n', stream);
         } else {
-            fprintf(stream, " %10s\n", car_cli_bytes((double)states[n].total).text);
+            fprintf(stream, " %10s\n", car_size_shown((double)states[n].total).text);
         }
     }
 }
@@ -188,8 +188,8 @@ static void print_traffic(const car_plan *plan, const car_prediction *p, FILE *s
     if (p->bytes_sent <= 0 && p->messages <= 0 && p->collectives <= 0) {
         fprintf(stream, "  none: %s\n", shared ? "buffers change hands inside one process" : "there is one device");
     } else {
-        fprintf(stream, "  %s in all, %s by the busiest device; %.0f %s, %.0f %s\n", car_cli_bytes(p->bytes_sent).text,
-                car_cli_bytes(p->bytes_sent_device).text, p->messages, p->messages == 1 ? "message" : "messages",
+        fprintf(stream, "  %s in all, %s by the busiest device; %.0f %s, %.0f %s\n", car_size_shown(p->bytes_sent).text,
+                car_size_shown(p->bytes_sent_device).text, p->messages, p->messages == 1 ? "message" : "messages",
                 p->collectives, p->collectives == 1 ? "collective" : "collectives");
         fprintf(stream,
                 "  between two slots: %d %s of messages, at most %d sent by a device; busiest slot %.1f x the mean\n",
@@ -233,7 +233,7 @@ static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *s
     fprintf(stream, "\n%.2f million parameters%s, %d operations; a micro-batch holds %s for backward\n\n",
             (double)car_graph_param_bytes(s->graph) / 4e6,
             car_graph_precision(s->graph) == CAR_PRECISION_BF16 ? " in bf16" : "", car_graph_op_count(s->graph),
-            car_cli_bytes((double)p->held_bytes).text);
+            car_size_shown((double)p->held_bytes).text);
 }
 
 car_status car_cli_plan_page(const car_plan_subject *s, const car_plan *plan, FILE *stream) {

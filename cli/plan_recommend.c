@@ -288,10 +288,10 @@ static car_status refuse(const car_plan_subject *s, const car_recommendation *r)
         "nothing fits: of %lld plans the smallest needs %s%s a device (rule %s, placement %s, %d workers with "
         "%d micro-batch%s of %d each), %s more than the %s there are; use more devices, a smaller --global-batch or a "
         "smaller model",
-        (long long)r->candidates, least->whole ? "" : "at least ", car_cli_bytes(least->memory).text,
+        (long long)r->candidates, least->whole ? "" : "at least ", car_size_shown(least->memory).text,
         car_rule_text(p->rule), car_placement_text(p->placement), p->workers, p->accumulate,
-        p->accumulate > 1 ? "es" : "", least->choice.batch, car_cli_bytes(least->memory - r->available).text,
-        car_cli_bytes(r->available).text);
+        p->accumulate > 1 ? "es" : "", least->choice.batch, car_size_shown(least->memory - r->available).text,
+        car_size_shown(r->available).text);
 }
 
 static car_status configure(car_plan_subject *s, const car_plan_config *given, const car_choice_fixed *fixed,

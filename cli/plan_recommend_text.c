@@ -8,9 +8,8 @@ static bool is_cyclic(const car_recommended *row) {
 }
 
 /* "1.23 s", or without seconds a multiple of the best one's. */
-static car_cli_bytes_text step_text(const car_plan_subject *s, const car_recommendation *r,
-                                    const car_recommended *row) {
-    car_cli_bytes_text text;
+static car_size_text step_text(const car_plan_subject *s, const car_recommendation *r, const car_recommended *row) {
+    car_size_text text;
     if (s->options->cluster || s->measured) {
         return car_cli_seconds(row->step);
     }
@@ -28,7 +27,7 @@ void car_cli_plan_explain(const car_plan_subject *s, const car_recommendation *r
                           size_t capacity) {
     const car_recommended *best = &r->rows[0], *it = &r->rows[row];
     const char *least = it->timed ? "" : "at least ";
-    car_cli_bytes_text step = step_text(s, r, it);
+    car_size_text step = step_text(s, r, it);
     const char *who = car_placement_info_of(it->choice.plan.placement)->one_process ? "threads" : "devices";
     const car_rule_info *rule = car_rule_info_of(it->choice.plan.rule);
     double more = 100 * (it->step / best->step - 1);
@@ -44,7 +43,7 @@ void car_cli_plan_explain(const car_plan_subject *s, const car_recommendation *r
         snprintf(text, capacity,
                  it->choice.batch < best->choice.batch ? "as fast, in smaller micro-batches: needs %s"
                                                        : "as fast, but needs %s",
-                 car_cli_bytes(it->memory).text);
+                 car_size_shown(it->memory).text);
         break;
     case CAR_REASON_COMPUTES:
         if (it->devices < best->devices) {
@@ -72,7 +71,7 @@ void car_cli_plan_explain(const car_plan_subject *s, const car_recommendation *r
         break;
     case CAR_REASON_MEMORY:
         snprintf(text, capacity, "does not fit: a device needs %s%s", it->whole ? "" : "at least ",
-                 car_cli_bytes(it->memory).text);
+                 car_size_shown(it->memory).text);
         break;
     case CAR_REASON_SKIPPED:
         snprintf(text, capacity, "not timed: too large for this search; a step takes at least %s", step.text);
@@ -141,13 +140,13 @@ static void print_best(const car_plan_subject *s, const car_recommend_config *co
     fprintf(stream, "%.2f x what its busiest %s computes\n", best->step / best->computes,
             placement->one_process ? "thread" : "device");
     fprintf(stream, "  %-26s %10s   ", placement->one_process ? "memory" : "memory of a device",
-            car_cli_bytes(best->memory).text);
-    fprintf(stream, r->available > 0 ? "of %s\n" : "\n", car_cli_bytes(r->available).text);
+            car_size_shown(best->memory).text);
+    fprintf(stream, r->available > 0 ? "of %s\n" : "\n", car_size_shown(r->available).text);
     if (!placement->one_process) {
         fprintf(stream, "  %-26s %10lld   of %lld\n", "devices", (long long)best->devices,
                 (long long)config->cluster->devices);
         fprintf(stream, "  %-26s %10s   at most in a step; the busiest link is %.0f %% used\n", "sent by a device",
-                car_cli_bytes(best->bytes_sent).text, 100 * best->busiest);
+                car_size_shown(best->bytes_sent).text, 100 * best->busiest);
     }
     print_delay(best, stream);
 }
@@ -187,7 +186,7 @@ static void print_others(const car_plan_subject *s, const car_recommendation *r,
                 car_placement_text(p->placement), p->workers, p->accumulate, it->choice.batch, it->choice.stages,
                 p->freshness_slack, ahead, it->choice.precision == CAR_PRECISION_BF16 ? 16 : 32,
                 car_cli_recompute_text(&it->choice.recompute).text, it->whole ? ' ' : '>',
-                car_cli_bytes(it->memory).text, why);
+                car_size_shown(it->memory).text, why);
     }
 }
 

@@ -163,7 +163,7 @@ static void remark_largest_stage(const car_plan_subject *s, const car_plan *plan
         say(stream, count,
             "Stage %d has %s of weights, %.1f x the average. Under %s a rank's peak is at least the largest stage, so "
             "--partition params is probably the better cut.",
-            largest, car_cli_bytes((double)most).text, (double)most / average, placement_of(plan)->name);
+            largest, car_size_shown((double)most).text, (double)most / average, placement_of(plan)->name);
     }
 }
 
@@ -200,12 +200,12 @@ static void remark_accumulate(const car_plan_subject *s, const car_plan *plan, c
         say(stream, count,
             "On %d %s, --rule accumulate computes dp's step and holds %d %s at a time: %s instead of %s.", c->threads,
             c->threads == 1 ? "thread" : "threads", c->threads, c->threads == 1 ? "micro-batch" : "micro-batches",
-            car_cli_bytes(c->threads * one).text, car_cli_bytes((double)p->timed.peak).text);
+            car_size_shown(c->threads * one).text, car_size_shown((double)p->timed.peak).text);
     } else {
         say(stream, count,
             "If one thread or device is enough, accumulating gradients over the micro-batches needs the activations of "
             "only one: %s.",
-            car_cli_bytes(one).text);
+            car_size_shown(one).text);
     }
 }
 
@@ -218,7 +218,7 @@ static void remark_placement(const car_plan_subject *s, const car_plan *plan, co
         say(stream, count,
             "With a device for each worker, a device's own peak stays that of one micro-batch, %s; what falls is the "
             "sum over devices (a node's memory, if they share one) and the burst on the network.",
-            car_cli_bytes((double)s->partition->curve.peak).text);
+            car_size_shown((double)s->partition->curve.peak).text);
     }
     if (cyclic && is_pipeline(plan)) {
         say(stream, count, "%s",
@@ -232,14 +232,14 @@ static void remark_placement(const car_plan_subject *s, const car_plan *plan, co
     size_t floats = car_graph_param_bytes(s->graph), copies = car_graph_copy_bytes(s->graph);
     double once = (double)(copies < floats ? copies + floats : floats) * (placement->repeated ? p->devices : 1);
     if (p->versions > 1 && !parted && (double)p->weights_total > once) {
-        say(stream, count, "Second versions of weights cost %s%s.", car_cli_bytes((double)p->weights_total - once).text,
-            placement->one_process ? "" : " over all devices");
+        say(stream, count, "Second versions of weights cost %s%s.",
+            car_size_shown((double)p->weights_total - once).text, placement->one_process ? "" : " over all devices");
     }
     if (copies < floats) {
         say(stream, count,
             "In bf16 a weight takes 2 bytes in each version and 4 where it is updated: %s a device; messages of "
             "weights have %.2f of fp32's bytes.",
-            car_cli_bytes((double)p->weights_device).text, (double)copies / (double)floats);
+            car_size_shown((double)p->weights_device).text, (double)copies / (double)floats);
     }
 }
 

@@ -150,8 +150,8 @@ done:
 
 /* ---- for people ------------------------------------------------------------------------------ */
 
-static car_cli_bytes_text times_parameters(const car_cli_zero_form *form, size_t bytes) {
-    car_cli_bytes_text text = {"-"};
+static car_size_text times_parameters(const car_cli_zero_form *form, size_t bytes) {
+    car_size_text text = {"-"};
     if (form->shown && form->counted) {
         snprintf(text.text, sizeof text.text, "%.2f x",
                  (double)bytes / (double)(form->weights.parameters ? form->weights.parameters : 1));
@@ -159,12 +159,12 @@ static car_cli_bytes_text times_parameters(const car_cli_zero_form *form, size_t
     return text;
 }
 
-static void print_row(const char *what, car_cli_bytes_text one, car_cli_bytes_text two, FILE *stream) {
+static void print_row(const char *what, car_size_text one, car_size_text two, FILE *stream) {
     fprintf(stream, "  %-48s  %10s  %10s\n", what, one.text, two.text);
 }
 
-static car_cli_bytes_text step_text(const car_plan_subject *s, const car_cli_zero_form *form) {
-    car_cli_bytes_text text = {"-"};
+static car_size_text step_text(const car_plan_subject *s, const car_cli_zero_form *form) {
+    car_size_text text = {"-"};
     if (form->shown && s->options->cluster) {
         return car_cli_seconds(form->step);
     }
@@ -174,8 +174,8 @@ static car_cli_bytes_text step_text(const car_plan_subject *s, const car_cli_zer
     return text;
 }
 
-static car_cli_bytes_text bytes_text(const car_cli_zero_form *form, double bytes) {
-    return form->shown ? car_cli_bytes(bytes) : (car_cli_bytes_text){"-"};
+static car_size_text bytes_text(const car_cli_zero_form *form, double bytes) {
+    return form->shown ? car_size_shown(bytes) : (car_size_text){"-"};
 }
 
 static void print_choice(const car_plan_subject *s, FILE *stream) {
@@ -188,7 +188,7 @@ static void print_choice(const car_plan_subject *s, FILE *stream) {
         fprintf(stream, "%s %d: %s", t ? "," : "; a step takes with", c->trials[t].ahead,
                 car_cli_seconds(c->trials[t].step).text);
         if (c->trials[t].memory > 0) {
-            fprintf(stream, " (%s)", car_cli_bytes(c->trials[t].memory).text);
+            fprintf(stream, " (%s)", car_size_shown(c->trials[t].memory).text);
         }
     }
     fputs(c->count ? "\n" : " without timing others: the plan is large\n", stream);
@@ -207,13 +207,13 @@ static void print_ledger(const car_plan_subject *s, const car_plan *plan, const 
             w->left, bounded ? " (bound: 4 x)" : "");
     fprintf(stream, "  %zu where sends last%s", w->lasting, bounded ? " (bound: 5 x)" : "");
     if (w->tied > 0) {
-        fprintf(stream, "; tied parameters, %s, add at most %zu and %zu", car_cli_bytes((double)w->tied).text,
+        fprintf(stream, "; tied parameters, %s, add at most %zu and %zu", car_size_shown((double)w->tied).text,
                 w->left_tied, w->lasting_tied);
     }
     fputs(".\n", stream);
     if (form->copies == 2) {
-        fprintf(stream, "  A rank sends at most %s (its bound), dp over zero %s.\n", car_cli_bytes(z->most_sent).text,
-                car_cli_bytes(z->sent_by_dp).text);
+        fprintf(stream, "  A rank sends at most %s (its bound), dp over zero %s.\n", car_size_shown(z->most_sent).text,
+                car_size_shown(z->sent_by_dp).text);
     }
     if (s->options->cluster) {
         fprintf(stream, "  Here %s: one takes up to %s beside %s of computing, on a link of its own.\n",
@@ -240,7 +240,7 @@ void car_cli_plan_print_zero(const car_plan_subject *s, const car_plan *plan, co
     print_row("sent by a rank in a step, at most", bytes_text(one, one->sent), bytes_text(two, two->sent), stream);
     if (any->counted) {
         snprintf(all, sizeof all,
-                 "all ranks' at once, of all parameters' %s:", car_cli_bytes((double)any->weights.parameters).text);
+                 "all ranks' at once, of all parameters' %s:", car_size_shown((double)any->weights.parameters).text);
         fprintf(stream, "  %s\n", all);
         print_row("  copies have left by the end of their slot", times_parameters(one, one->weights.left),
                   times_parameters(two, two->weights.left), stream);

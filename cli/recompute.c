@@ -72,18 +72,12 @@ car_status car_cli_read_memory_limit(car_context *context, const char *text, dou
 
 /* ---- cutting ----------------------------------------------------------------------------------- */
 
-/* The library's refusal in the words of the options. */
-static car_status refuse(car_context *context, double limit, const car_prediction *least) {
-    double needs = (double)car_prediction_memory(least);
+/* The library's message, with the option in front. */
+static car_status name_option(car_context *context, car_status status) {
+    char message[1024];
+    snprintf(message, sizeof message, "%s", car_context_error(context));
     car_context_clear_error(context);
-    return car_context_fail(
-        context, CAR_ERROR_MEMORY,
-        "--memory-limit %s: the least that is possible is %s, %s more (activations %s with all made again that can be, "
-        "weights "
-        "%s, gradients %s, optimizer %s); a smaller --batch or fewer --workers need less",
-        car_cli_bytes(limit).text, car_cli_bytes(needs).text, car_cli_bytes(needs - limit).text,
-        car_cli_bytes((double)least->timed.device_peak).text, car_cli_bytes((double)least->weights_device).text,
-        car_cli_bytes((double)least->gradients_device).text, car_cli_bytes((double)least->optimizer_device).text);
+    return car_context_fail(context, status, "--memory-limit %s", message);
 }
 
 car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, const char *limit,
@@ -105,18 +99,9 @@ car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, cons
         }
         return CAR_OK;
     }
-    if (cut->recompute.how != CAR_RECOMPUTE_OFF) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--memory-limit finds out how much is recomputed: leave out --recompute %s", recompute);
-    }
-    if (plan->rule == CAR_RULE_CUSTOM) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--memory-limit needs predictions, and there are none for a custom plan; use "
-                                "--recompute");
-    }
     status = car_plan_cut_within(graph, plan, optimizer, bytes, cut, &predicted, out);
-    if (status == CAR_ERROR_MEMORY && car_prediction_memory(&predicted) > 0) {
-        status = refuse(context, bytes, &predicted);
+    if (status == CAR_ERROR_MEMORY || status == CAR_ERROR_ARGUMENT) {
+        status = name_option(context, status);
     }
 done:
     return status;
@@ -126,7 +111,7 @@ void car_cli_describe_recomputation(const car_partition *partition, char *text, 
     const car_recomputation *r = &partition->recomputation;
     snprintf(text, capacity,
              "a micro-batch holds %s for backward instead of %s (%.2f); %d %s again, %.1f %% more FLOPs",
-             car_cli_bytes((double)partition->held_bytes).text, car_cli_bytes((double)r->held_bytes).text,
+             car_size_shown((double)partition->held_bytes).text, car_size_shown((double)r->held_bytes).text,
              (double)partition->held_bytes / (double)r->held_bytes, r->operations,
              r->operations == 1 ? "operation runs" : "operations run",
              100 * r->flops / (car_graph_flops(partition->graph, false) + car_graph_flops(partition->graph, true)));

@@ -1,8 +1,7 @@
 /* metrics.jsonl and evaluations.jsonl of a run, a line for each step and each evaluation. The same numbers go into
  * TensorBoard's files (train_tensorboard.c).
  *
- * A line that cannot be written does not end the run: that is said once, and at the end how many there are. A run
- * directory that is gone does: everything that comes would be lost. */
+ * A line that cannot be written does not end the run: that is said once, and at the end how many there are. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -14,8 +13,6 @@
 #include "carousel/convention.h"
 #include "carousel/file.h"
 #include "train.h"
-
-static const double look_after = 1.0; /* seconds from one look at the directory to the next */
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
@@ -41,21 +38,21 @@ int car_train_append(int file, const void *line, size_t length) {
     return 0;
 }
 
-void car_train_note_line(car_train_run *run, car_train_lines *lines, const char *name, int64_t step, int reason) {
+void car_train_note_line(car_train_run *t, car_train_lines *lines, const char *name, int64_t step, int reason) {
     lines->written += reason == 0;
     lines->missing += reason != 0;
     if (reason != 0 && lines->missing == 1) {
         lines->reason = reason;
-        car_context_log(run->context, CAR_LOG_WARNING, "%s/%s lacks the line of step %lld: %s; the run goes on",
-                        run->options.out, name, (long long)step, strerror(reason));
+        car_context_log(t->context, CAR_LOG_WARNING, "%s/%s lacks the line of step %lld: %s; the run goes on",
+                        t->options.out, name, (long long)step, strerror(reason));
     }
 }
 
-static void conclude(const car_train_run *run, const car_train_lines *lines, const char *name) {
+static void conclude(const car_train_run *t, const car_train_lines *lines, const char *name) {
     int64_t all = lines->missing + lines->written;
     if (lines->missing > 0) {
-        car_context_log(run->context, CAR_LOG_WARNING, "%s/%s lacks %lld of %lld lines, the first because of: %s",
-                        run->options.out, name, (long long)lines->missing, (long long)all, strerror(lines->reason));
+        car_context_log(t->context, CAR_LOG_WARNING, "%s/%s lacks %lld of %lld lines, the first because of: %s",
+                        t->options.out, name, (long long)lines->missing, (long long)all, strerror(lines->reason));
     }
 }
 
@@ -68,9 +65,8 @@ static int64_t step_of(const char *line, ssize_t length) {
     return whole && sscanf(line, "{\"step\": %lld,", &step) == 1 ? step : -1;
 }
 
-/* A run that goes on keeps the lines before step `end`; a killed one may have written of later steps, or half a line.
- * *newest gets the step of the last line kept, if there is one. */
-static car_status keep_lines(car_train_run *run, const char *path, int64_t end, int64_t *newest) {
+/* A run that goes on keeps the lines before step `end`; a killed one may have written of later steps, or half a line. */
+static car_status keep_lines(car_train_run *t, const char *path, int64_t end) {
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length = 0;
@@ -81,18 +77,17 @@ static car_status keep_lines(car_train_run *run, const char *path, int64_t end, 
     if (!old) {
         return CAR_OK; /* nothing to keep */
     }
-    CAR_TRY(car_file_create(run->context, path, &kept));
+    CAR_TRY(car_file_create(t->context, path, &kept));
     while ((length = getline(&line, &capacity, old)) > 0) {
         int64_t step = step_of(line, length);
         damaged += step < 0 && line[length - 1] == '\n'; /* half a line at the end is what a kill leaves */
         if (step >= 0 && step < end) {
             CAR_TRY(car_file_write(kept, line, (size_t)length));
-            *newest = step;
         }
     }
     CAR_TRY(car_file_finish(kept));
     if (damaged > 0) {
-        car_context_log(run->context, CAR_LOG_WARNING, "%s: %lld damaged %s not kept", path, (long long)damaged,
+        car_context_log(t->context, CAR_LOG_WARNING, "%s: %lld damaged %s not kept", path, (long long)damaged,
                         damaged == 1 ? "line was" : "lines were");
     }
 done:
@@ -103,110 +98,57 @@ done:
 }
 
 /* A run that begins anew is not mistaken for the one before it. */
-static car_status remove_results(car_train_run *run) {
+static car_status remove_results(car_train_run *t) {
     static const char *const names[] = {"evaluations.jsonl", "best.safetensors", "average.safetensors",
                                         "confusion.json"};
     char path[CAR_TRAIN_PATH];
     car_status status = CAR_OK;
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
-        CAR_TRY(car_train_path(run->context, run->options.out, names[n], path));
+        CAR_TRY(car_train_path(t->context, t->options.out, names[n], path));
         if (unlink(path) != 0 && errno != ENOENT) {
-            return car_context_fail(run->context, CAR_ERROR_IO, "could not remove %s: %s", path, strerror(errno));
+            return car_context_fail(t->context, CAR_ERROR_IO, "could not remove %s: %s", path, strerror(errno));
         }
     }
 done:
     return status;
 }
 
-car_status car_train_open_metrics(car_train_run *run) {
+car_status car_train_open_metrics(car_train_run *t) {
     char path[CAR_TRAIN_PATH], evaluations[CAR_TRAIN_PATH];
-    bool resumed = run->first_step > 0;
-    int64_t reported = 0;
-    struct stat directory;
+    int64_t first = car_run_first_step(t->run);
     car_status status = CAR_OK;
-    CAR_TRY(car_train_path(run->context, run->options.out, "metrics.jsonl", path));
-    CAR_TRY(car_train_path(run->context, run->options.out, "evaluations.jsonl", evaluations));
-    if (resumed) {
-        CAR_TRY(keep_lines(run, path, run->first_step, &reported));
-        /* They count the steps that were made. */
-        CAR_TRY(keep_lines(run, evaluations, run->first_step + 1, &run->last_evaluated));
+    CAR_TRY(car_train_path(t->context, t->options.out, "metrics.jsonl", path));
+    CAR_TRY(car_train_path(t->context, t->options.out, "evaluations.jsonl", evaluations));
+    if (first > 0) {
+        CAR_TRY(keep_lines(t, path, first));
+        CAR_TRY(keep_lines(t, evaluations, first + 1)); /* they count the steps that were made */
     } else {
-        CAR_TRY(remove_results(run));
+        CAR_TRY(remove_results(t));
     }
-    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
-    if (file < 0 || stat(run->options.out, &directory) != 0) {
-        int reason = errno;
-        if (file >= 0) {
-            close(file);
-        }
-        return car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(reason));
+    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (first > 0 ? 0 : O_TRUNC), 0666);
+    if (file < 0) {
+        return car_context_fail(t->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
     }
-    run->metrics_file = file;
-    run->out_device = directory.st_dev;
-    run->out_number = directory.st_ino;
-    run->writes = true;
-    CAR_TRY(car_train_open_events(run));
+    t->metrics_file = file;
+    t->writes = true;
+    CAR_TRY(car_train_open_events(t));
 done:
     return status;
 }
 
-void car_train_close_metrics(car_train_run *run) {
-    if (!run->writes) {
+void car_train_close_metrics(car_train_run *t) {
+    if (!t->writes) {
         return;
     }
-    if (close(run->metrics_file) != 0 && errno != EINTR) {
-        car_context_log(run->context, CAR_LOG_WARNING, "%s/metrics.jsonl may lack lines: %s", run->options.out,
+    if (close(t->metrics_file) != 0 && errno != EINTR) {
+        car_context_log(t->context, CAR_LOG_WARNING, "%s/metrics.jsonl may lack lines: %s", t->options.out,
                         strerror(errno));
     }
-    conclude(run, &run->metrics, "metrics.jsonl");
-    conclude(run, &run->evaluations, "evaluations.jsonl");
-    conclude(run, &run->events, "events.out.tfevents.*");
-    car_train_close_events(run);
-    run->writes = false;
-}
-
-/* ---- the directory --------------------------------------------------------------------------- */
-
-/* Gone, or another one in its place. Some file systems number a directory anew now and then, so metrics.jsonl must be
- * missing as well. */
-static bool is_gone(const car_train_run *run) {
-    char path[CAR_TRAIN_PATH];
-    struct stat entry;
-    if (stat(run->options.out, &entry) != 0) {
-        return errno == ENOENT || errno == ENOTDIR;
-    }
-    if (entry.st_dev == run->out_device && entry.st_ino == run->out_number) {
-        return false;
-    }
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run->options.out);
-    return stat(path, &entry) != 0 && errno == ENOENT;
-}
-
-car_status car_train_find_directory(car_train_run *run) {
-    run->out_is_gone = run->writes && is_gone(run);
-    if (!run->out_is_gone) {
-        return CAR_OK;
-    }
-    return car_context_fail(run->context, CAR_ERROR_IO,
-                            "the run directory %s was removed while the run went on: what was trained since its last "
-                            "checkpoint is lost, after %lld steps in all",
-                            run->options.out, (long long)car_train_steps(run));
-}
-
-/* Asks the run to end; it finds out why when it has. */
-static void look_for_directory(car_train_run *run, double now) {
-    if (now - run->looked < look_after) {
-        return;
-    }
-    run->looked = now;
-    if (!is_gone(run)) {
-        return;
-    }
-    if (run->rank) {
-        car_rank_stop(run->rank);
-    } else {
-        car_trainer_stop(run->trainer);
-    }
+    conclude(t, &t->metrics, "metrics.jsonl");
+    conclude(t, &t->evaluations, "evaluations.jsonl");
+    conclude(t, &t->events, "events.out.tfevents.*");
+    car_train_close_events(t);
+    t->writes = false;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -216,11 +158,11 @@ static const char *number_or_null(double value, char text[32]) {
     return isfinite(value) ? text : "null"; /* JSON has no NaN */
 }
 
-void car_train_write_metrics(car_train_run *run, const car_step_report *report) {
+void car_train_write_metrics(car_train_run *t, const car_step_report *report) {
     char line[512], loss[32], norm[64] = "", number[32];
-    double now = report->when, trained = now - run->started - run->aside;
-    double samples_per_s = (double)run->reported * car_train_step_samples(&run->options) / trained;
-    if (!run->writes) {
+    double now = report->when, trained = now - t->started - t->aside;
+    double samples_per_s = (double)t->reported * car_train_step_samples(&t->options) / trained;
+    if (!t->writes) {
         return;
     }
     if (isfinite(report->gradient_norm)) {
@@ -230,44 +172,42 @@ void car_train_write_metrics(car_train_run *run, const car_step_report *report) 
         line, sizeof line,
         "{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, \"samples_per_s\": %.6g, \"seconds\": %.6g%s, \"skipped\": %s, "
         "\"activations_bytes\": %zu}\n",
-        (long long)report->step, number_or_null(report->loss, loss), report->lr, samples_per_s, now - run->started,
-        norm, report->skipped ? "true" : "false", car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS));
-    int reason = car_train_append(run->metrics_file, line, (size_t)length);
-    car_train_note_line(run, &run->metrics, "metrics.jsonl", report->step, reason);
-    car_train_write_step_event(run, report, samples_per_s);
-    look_for_directory(run, now);
+        (long long)report->step, number_or_null(report->loss, loss), report->lr, samples_per_s, now - t->started, norm,
+        report->skipped ? "true" : "false", car_arena_live(car_run_arena(t->run), CAR_MEMORY_ACTIVATIONS));
+    int reason = car_train_append(t->metrics_file, line, (size_t)length);
+    car_train_note_line(t, &t->metrics, "metrics.jsonl", report->step, reason);
+    car_train_write_step_event(t, report, samples_per_s);
 }
 
 /* They are rare, so the file is not kept open. */
-void car_train_write_evaluation(car_train_run *run, int64_t step) {
-    const car_evaluation *e = &run->evaluation;
-    const char *accuracy = car_train_accuracy_name(run->data.domain);
+void car_train_write_evaluation(car_train_run *t, int64_t step) {
+    const car_evaluation *e = &t->evaluation, *averaged = car_run_average(t->run);
+    const char *accuracy = car_train_accuracy_name(t->domain);
     char path[CAR_TRAIN_PATH], line[640], loss[32], perplexity[64] = "", average[128] = "", number[32];
-    if (!run->writes || car_train_path(run->context, run->options.out, "evaluations.jsonl", path) != CAR_OK) {
+    if (!t->writes || car_train_path(t->context, t->options.out, "evaluations.jsonl", path) != CAR_OK) {
         return; /* opening has failed for it before */
     }
-    int64_t before = 0;
-    if (step == run->first_step && keep_lines(run, path, step, &before) != CAR_OK) { /* made again after a kill */
-        car_context_log(run->context, CAR_LOG_WARNING, "%s", car_context_error(run->context));
-        car_context_clear_error(run->context);
+    if (step == car_run_first_step(t->run) && keep_lines(t, path, step) != CAR_OK) { /* made again after a kill */
+        car_context_log(t->context, CAR_LOG_WARNING, "%s", car_context_error(t->context));
+        car_context_clear_error(t->context);
         return;
     }
-    if (run->data.domain == CAR_DOMAIN_TOKENS) {
+    if (t->domain == CAR_DOMAIN_TOKENS) {
         snprintf(perplexity, sizeof perplexity, ", \"perplexity\": %s", number_or_null(exp(e->loss), number));
     }
-    if (run->options.ema > 0) {
+    if (averaged) {
         snprintf(average, sizeof average, ", \"average_loss\": %s, \"average_%s\": %.9g",
-                 number_or_null(run->average_evaluation.loss, number), accuracy, run->average_evaluation.top1);
+                 number_or_null(averaged->loss, number), accuracy, averaged->top1);
     }
     int length = snprintf(line, sizeof line,
                           "{\"step\": %lld, \"loss\": %s%s, \"%s\": %.9g, \"%s_top5\": %.9g%s, \"seconds\": %.6g}\n",
                           (long long)step, number_or_null(e->loss, loss), perplexity, accuracy, e->top1, accuracy,
-                          e->top5, average, car_clock_seconds() - run->started);
+                          e->top5, average, car_clock_seconds() - t->started);
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666), reason = file < 0 ? errno : 0;
     if (file >= 0) {
         reason = car_train_append(file, line, (size_t)length);
         reason = close(file) != 0 && errno != EINTR && reason == 0 ? errno : reason;
     }
-    car_train_note_line(run, &run->evaluations, "evaluations.jsonl", step, reason);
-    car_train_write_evaluation_event(run, step);
+    car_train_note_line(t, &t->evaluations, "evaluations.jsonl", step, reason);
+    car_train_write_evaluation_event(t, step);
 }

@@ -1,11 +1,9 @@
 /* The options of `carousel train`. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "carousel/convention.h"
-#include "correction.h"
 #include "recompute.h"
 #include "train.h"
 
@@ -215,29 +213,6 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     return code == CAR_CLI_GO_ON ? car_train_read_plan(argc, argv, o) : code;
 }
 
-/* ---- into configurations --------------------------------------------------------------------- */
-
-car_status car_train_read_schedule(car_context *context, const car_train_options *o, int64_t epoch_steps,
-                                   car_schedule *out) {
-    double every = 0, gamma = 0;
-    *out = (car_schedule){.lr = o->lr, .warmup = o->warmup > 0 ? o->warmup : 0, .total = o->steps};
-    if (strcmp(o->schedule, "const") == 0) {
-        out->kind = CAR_SCHEDULE_CONSTANT;
-    } else if (strcmp(o->schedule, "cosine") == 0) {
-        out->kind = CAR_SCHEDULE_COSINE;
-    } else if (strncmp(o->schedule, "step:", 5) == 0 && car_cli_read_pair(o->schedule + 5, ':', &every, &gamma) &&
-               every > 0 && every * (double)epoch_steps >= 1 && every * (double)epoch_steps < 1e15 && gamma > 0) {
-        out->kind = CAR_SCHEDULE_STEP;
-        out->every = (int64_t)(every * (double)epoch_steps + 0.5);
-        out->gamma = gamma;
-    } else {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--lr-schedule %s: it must be const, cosine or step:EPOCHS:GAMMA, e.g. step:30:0.1",
-                                o->schedule);
-    }
-    return CAR_OK;
-}
-
 car_status car_train_read_precision(car_context *context, car_train_options *o) {
     car_status status = car_precision_find(context, o->precision, &o->shape.precision);
     status = status == CAR_OK ? car_precision_find(context, o->save_precision, &o->saves_as) : status;
@@ -245,103 +220,5 @@ car_status car_train_read_precision(car_context *context, car_train_options *o) 
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--save-precision %s wants --out DIR to save to",
                                 o->save_precision);
     }
-    return status;
-}
-
-static car_status read_optimizer(car_context *context, const car_train_options *o, const car_plan_config *plan,
-                                 car_optimizer_config *out) {
-    car_status status = CAR_OK;
-    *out = car_optimizer_config_default();
-    out->momentum = o->momentum;
-    out->adamw_ratio = o->lr > 0 ? o->adamw_lr / o->lr : 1;
-    out->nesterov = o->nesterov;
-    out->weight_decay = o->weight_decay;
-    out->decay_weights_only = o->decay_weights_only;
-    out->rules = o->rules;
-    out->rule_count = o->rule_count;
-    out->average = o->ema;
-    if (!car_cli_read_pair(o->betas, ',', &out->beta1, &out->beta2) || !(out->beta1 >= 0 && out->beta1 < 1) ||
-        !(out->beta2 >= 0 && out->beta2 < 1)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--betas %s: it must be two numbers in 0..1, e.g. 0.9,0.999", o->betas);
-    }
-    if (o->nesterov && o->momentum == 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov needs a --momentum above 0");
-    }
-    CAR_TRY(car_optimizer_find(context, o->optimizer, out));
-    if (o->nesterov && !car_optimizer_info_of(out->kind)->has_nesterov) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov is of sgd; %s has --delay-correction C,A",
-                                o->optimizer);
-    }
-    if (car_optimizer_info_of(out->kind)->two_rates && o->lr == 0 && o->adamw_lr > 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--optimizer %s: --adamw-lr %g goes with an --lr above 0, whose schedule it follows",
-                                o->optimizer, o->adamw_lr);
-    }
-    CAR_TRY(car_cli_read_correction(context, o->delay_correction, plan, out));
-done:
-    return status;
-}
-
-/* Asked for by name, it must do something. */
-static car_status read_pacing(car_context *context, const car_train_options *o, const car_plan_config *plan,
-                              car_link_pacing *out) {
-    const car_placement_info *placement = car_placement_info_of(plan->placement);
-    car_status status = car_link_pacing_find(context, o->pace_links, out);
-    if (status == CAR_OK && *out == CAR_LINKS_PACED && placement->one_process) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--pace-links on: placement %s has no ranks that send to each other", placement->name);
-    }
-    if (status == CAR_OK && *out == CAR_LINKS_PACED && !car_rule_info_of(plan->rule)->cyclic) {
-        return car_context_fail(
-            context, CAR_ERROR_ARGUMENT,
-            "--pace-links on: under rule %s no message has time to spare; it is for the cyclic rules",
-            car_rule_text(plan->rule));
-    }
-    return status;
-}
-
-car_status car_train_configure(car_context *context, const car_train_options *o, car_plan_config *plan,
-                               car_program_config *program, car_trainer_config *trainer) {
-    car_status status = CAR_OK;
-    *plan = car_plan_config_default();
-    *program = car_program_config_default();
-    *trainer = car_trainer_config_default();
-    if (strcmp(o->order, "shuffled") != 0 && strcmp(o->order, "sequential") != 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--order %s: it must be shuffled or sequential", o->order);
-    }
-    if (o->tensorboard && !o->out) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--tensorboard wants --out DIR, where its files go");
-    }
-    if (strcmp(o->rule, car_rule_text(CAR_RULE_CUSTOM)) == 0) {
-        plan->rule = CAR_RULE_CUSTOM;
-    } else {
-        CAR_TRY(car_rule_find(context, o->rule, &plan->rule));
-    }
-    CAR_TRY(car_placement_find(context, o->placement, &plan->placement));
-    if (o->mapping) {
-        CAR_TRY(car_mapping_find(context, o->mapping, &plan->mapping));
-    }
-    CAR_TRY(car_convolutions_find(context, o->convolutions, &program->convolutions));
-    CAR_TRY(car_convolutions_find_memory(context, o->memory, &program->tight));
-    plan->workers = o->workers;
-    plan->accumulate = o->accumulate;
-    CAR_TRY(car_sum_order_find(context, o->sum_order, &plan->sum_order));
-    plan->threads = o->threads;
-    plan->freshness_slack = o->freshness_slack;
-    plan->zero_copies = o->zero_copies;
-    plan->zero_ahead = o->zero_ahead;
-    plan->piece_bytes = (int64_t)o->piece_bytes;
-    CAR_TRY(car_train_read_schedule(context, o, 1, &trainer->schedule)); /* checks it; again when epochs are known */
-    CAR_TRY(read_optimizer(context, o, plan, &trainer->optimizer));
-    trainer->threads = o->threads;
-    trainer->seed = o->seed;
-    trainer->clip_norm = o->clip_norm;
-    trainer->skip_nonfinite = o->skip_nonfinite;
-    trainer->unpaced = o->unpaced;
-    CAR_TRY(read_pacing(context, o, plan, &trainer->link_pacing));
-    trainer->step_seconds = o->step_seconds;
-    trainer->step_jitter = o->step_jitter;
-done:
     return status;
 }

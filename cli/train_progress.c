@@ -32,23 +32,23 @@ static void describe_duration(double seconds, char *text, size_t capacity) {
 
 /* Once, when the first steps have shown how fast it is. The first of all does not count: it fills the cycle, and what is
  * used for the first time is slow. */
-static void show_duration(car_train_run *run, double now) {
-    const car_train_options *o = &run->options;
-    double trained = now - run->first_reported - run->aside;
-    int64_t steps = o->steps - run->first_step;
-    if (run->foretold || run->reported < FORETELLING_STEPS || trained < foretelling_seconds) {
+static void show_duration(car_train_run *t, double now) {
+    const car_train_options *o = &t->options;
+    double trained = now - t->first_reported - t->aside;
+    int64_t steps = o->steps - car_run_first_step(t->run);
+    if (t->foretold || t->reported < FORETELLING_STEPS || trained < foretelling_seconds) {
         return;
     }
-    run->foretold = true;
-    if (run->reported >= steps) {
+    t->foretold = true;
+    if (t->reported >= steps) {
         return;
     }
     char duration[64];
-    double rate = (double)(run->reported - 1) / trained;
-    bool pauses = o->eval_every && (!run->transport || car_train_pauses(o));
+    double rate = (double)(t->reported - 1) / trained;
+    bool pauses = o->eval_every && (!t->has_ranks || o->patience > 0);
     describe_duration((double)steps / rate, duration, sizeof duration);
-    printf("%sabout %s for %lld steps at %.0f samples/s%s\n", run->terminal ? "\r\033[K" : "", duration,
-           (long long)steps, rate * car_train_step_samples(o), pauses ? ", evaluations not counted" : "");
+    printf("%sabout %s for %lld steps at %.0f samples/s%s\n", t->terminal ? "\r\033[K" : "", duration, (long long)steps,
+           rate * car_train_step_samples(o), pauses ? ", evaluations not counted" : "");
 }
 
 /* ---- one line -------------------------------------------------------------------------------- */
@@ -64,14 +64,14 @@ static void describe_rest(double seconds, char *text, size_t capacity) {
 }
 
 /* Activations now, at the peak so far, and what the plan says that peak will be. */
-static void describe_memory(const car_train_run *run, char *text, size_t capacity) {
+static void describe_memory(const car_train_run *t, char *text, size_t capacity) {
     char planned[48] = "";
-    if (run->planned > 0) {
-        snprintf(planned, sizeof planned, " (plan: %.1f MB)", run->planned / megabyte);
+    if (car_run_planned(t->run) > 0) {
+        snprintf(planned, sizeof planned, " (plan: %.1f MB)", car_run_planned(t->run) / megabyte);
     }
-    snprintf(text, capacity, "activations%s %.1f MB, peak %.1f MB%s", run->transport ? " of rank 0" : "",
-             (double)car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte,
-             (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS) / megabyte, planned);
+    snprintf(text, capacity, "activations%s %.1f MB, peak %.1f MB%s", t->has_ranks ? " of rank 0" : "",
+             (double)car_arena_live(car_run_arena(t->run), CAR_MEMORY_ACTIVATIONS) / megabyte,
+             (double)car_arena_peak(car_run_arena(t->run), CAR_MEMORY_ACTIVATIONS) / megabyte, planned);
 }
 
 static int columns(void) {
@@ -98,24 +98,24 @@ static void show_on_terminal(const char *rest, double share) {
     printf("\r\033[K[%.*s] %3.0f%%  %s", room, bar, floor(100 * share), rest);
 }
 
-static void show_step(car_train_run *run, double now) {
-    const car_train_options *o = &run->options;
-    int64_t step = run->first_step + run->reported;
+static void show_step(car_train_run *t, double now) {
+    const car_train_options *o = &t->options;
+    int64_t step = car_run_first_step(t->run) + t->reported;
     bool last = step == o->steps;
     char epoch[40] = "", memory[160], left[48], line[512];
-    if (!last && run->reported != 1 && now - run->shown < (run->terminal ? terminal_pause : log_pause)) {
+    if (!last && t->reported != 1 && now - t->shown < (t->terminal ? terminal_pause : log_pause)) {
         return;
     }
-    double elapsed = now - run->started - run->aside, samples = (double)run->reported * car_train_step_samples(o);
-    run->shown = now;
-    if (run->epoch_steps > 0) {
-        snprintf(epoch, sizeof epoch, "epoch %.2f  ", (double)step / (double)run->epoch_steps);
+    double elapsed = now - t->started - t->aside, samples = (double)t->reported * car_train_step_samples(o);
+    t->shown = now;
+    if (car_run_epoch_steps(t->run) > 0) {
+        snprintf(epoch, sizeof epoch, "epoch %.2f  ", (double)step / (double)car_run_epoch_steps(t->run));
     }
-    describe_memory(run, memory, sizeof memory);
-    describe_rest(elapsed / (double)run->reported * (double)(o->steps - step), left, sizeof left);
+    describe_memory(t, memory, sizeof memory);
+    describe_rest(elapsed / (double)t->reported * (double)(o->steps - step), left, sizeof left);
     snprintf(line, sizeof line, "%sstep %lld/%d  loss %.4f  %.1f samples/s  %s left  %s", epoch, (long long)step,
-             o->steps, run->loss, samples / elapsed, left, memory);
-    if (run->terminal) {
+             o->steps, t->loss, samples / elapsed, left, memory);
+    if (t->terminal) {
         show_on_terminal(line, (double)step / o->steps);
         fputs(last ? "\n" : "", stdout);
     } else {
@@ -124,7 +124,7 @@ static void show_step(car_train_run *run, double now) {
     fflush(stdout);
 }
 
-void car_train_show_progress(car_train_run *run, double now) {
-    show_duration(run, now);
-    show_step(run, now);
+void car_train_show_progress(car_train_run *t, double now) {
+    show_duration(t, now);
+    show_step(t, now);
 }

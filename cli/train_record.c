@@ -23,7 +23,6 @@ static bool read_steps(const char *text, int64_t *first, int64_t *end) {
     return rest != second && *rest == '\0' && *end > *first;
 }
 
-/* A trace that cannot be written is better known before the run. */
 static car_status check_folder(car_context *context, const char *path) {
     char folder[CAR_TRAIN_PATH] = ".";
     const char *slash = strrchr(path, '/');
@@ -42,48 +41,45 @@ static car_status check_folder(car_context *context, const char *path) {
     return CAR_OK;
 }
 
-car_status car_train_check_trace(car_train_run *run) {
-    const car_train_options *o = &run->options;
+car_status car_train_check_trace(const car_train_run *t) {
+    const car_train_options *o = &t->options;
     int64_t first = 0, end = 0;
     if (o->trace_steps && !o->trace) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "--trace-steps needs a --trace FILE");
+        return car_context_fail(t->context, CAR_ERROR_ARGUMENT, "--trace-steps needs a --trace FILE");
     }
     if (o->trace_steps && !read_steps(o->trace_steps, &first, &end)) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+        return car_context_fail(t->context, CAR_ERROR_ARGUMENT,
                                 "--trace-steps %s: it must be A:B with A below B, e.g. 4:8", o->trace_steps);
     }
     return CAR_OK;
 }
 
-car_status car_train_open_recorder(car_train_run *run, car_trainer_config *trainer) {
-    const car_train_options *o = &run->options;
-    if (!o->trace && !o->out && !run->transport) {
-        return CAR_OK; /* of ranks all record, whoever writes */
-    }
-    const car_recorder_config config = {
-        .threads = o->threads, .messages = run->transport != NULL, .categories = o->trace != NULL};
-    car_status status = car_recorder_create(run->context, run->arena, &config, &run->recorder);
-    trainer->recorder = run->recorder;
-    return status;
-}
-
 /* Steps from where the run begins to the first evaluation: in one process it drains the cycle, over ranks it takes time. */
-static int64_t undisturbed_steps(const car_train_run *run) {
-    const car_train_options *o = &run->options;
-    int64_t begin = run->first_step, left = o->steps - begin;
+static int64_t undisturbed_steps(const car_train_run *t) {
+    const car_train_options *o = &t->options;
+    int64_t begin = car_run_first_step(t->run), left = o->steps - begin;
     int64_t next = o->eval_every ? o->eval_every - begin % o->eval_every : left;
     return next < left ? next : left;
 }
 
-car_status car_train_start_recorder(car_train_run *run) {
-    const car_train_options *o = &run->options;
-    int64_t begin = run->first_step, left = undisturbed_steps(run), first = 0, end = 0;
-    car_status status = CAR_OK;
-    if (!run->recorder || left <= 0) {
-        return CAR_OK;
+/* A trace that cannot be written is better known before the run. */
+static car_status check_files(car_train_run *t, bool empty) {
+    const car_train_options *o = &t->options;
+    if (empty) {
+        car_context_log(t->context, CAR_LOG_WARNING, "--trace-steps %s: the run has none of these steps",
+                        o->trace_steps);
     }
-    if (o->trace && car_train_is_first(run)) {
-        CAR_TRY(check_folder(run->context, o->trace));
+    car_status status = o->trace ? check_folder(t->context, o->trace) : CAR_OK;
+    t->alone = status != CAR_OK;
+    return status;
+}
+
+car_status car_train_start_recorder(car_train_run *t) {
+    const car_train_options *o = &t->options;
+    int64_t begin = car_run_first_step(t->run), left = undisturbed_steps(t), first = 0, end = 0;
+    car_status status = CAR_OK;
+    if (left <= 0) {
+        return CAR_OK;
     }
     if (o->trace_steps && read_steps(o->trace_steps, &first, &end)) {
         first = first > begin ? first : begin;
@@ -93,45 +89,39 @@ car_status car_train_start_recorder(car_train_run *run) {
         first = begin + (left - count < SKIPPED_STEPS ? left - count : SKIPPED_STEPS);
         end = first + count;
     }
-    if (first >= end && car_train_is_first(run)) {
-        car_context_log(run->context, CAR_LOG_WARNING, "--trace-steps %s: the run has none of these steps",
-                        o->trace_steps);
+    if (car_train_is_first(t)) {
+        CAR_TRY(check_files(t, first >= end));
     }
-    car_recorder_set_steps(run->recorder, first, end);
-    if (run->transport) {
-        CAR_TRY(car_recorder_align(run->recorder, run->transport));
-    }
+    CAR_TRY(car_run_record(t->run, first, end));
 done:
     return status;
 }
 
 /* ---- after it -------------------------------------------------------------------------------- */
 
-car_status car_train_write_records(car_train_run *run) {
-    const car_train_options *o = &run->options;
+car_status car_train_write_records(car_train_run *t) {
+    const car_train_options *o = &t->options;
     const car_timeline_config timeline = {.model = o->model, .steps = RECORDED_STEPS};
+    const car_plan *plan = car_run_plan(t->run);
     char path[CAR_TRAIN_PATH];
+    car_recorder *recorder = NULL;
     car_status status = CAR_OK;
-    if (!run->recorder || car_train_steps(run) == run->first_step) { /* what an earlier start has written stays */
+    if (car_run_steps(t->run) == car_run_first_step(t->run)) { /* what an earlier start has written stays */
         return CAR_OK;
     }
-    if (run->transport) {
-        CAR_TRY(car_recorder_gather(run->recorder, run->transport));
-    }
-    if (!car_train_is_first(run)) {
+    CAR_TRY(car_run_gather_record(t->run, &recorder));
+    if (!recorder) {
         return CAR_OK;
     }
-    car_recorder_limit_steps(run->recorder, car_train_steps(run));
-    if (car_recorder_lost(run->recorder) > 0) {
-        car_context_log(run->context, CAR_LOG_WARNING,
+    if (car_recorder_lost(recorder) > 0) {
+        car_context_log(t->context, CAR_LOG_WARNING,
                         "the record of what was done is full before its last step: fewer --trace-steps fit");
     }
-    if (o->out && !run->out_is_gone) {
-        CAR_TRY(car_train_path(run->context, o->out, "timeline.json", path));
-        car_train_remember(run, car_report_timeline(run->recorder, run->plan, &timeline, path));
+    if (o->out && car_train_remember(t, car_train_path(t->context, o->out, "timeline.json", path))) {
+        car_train_remember(t, car_report_timeline(recorder, plan, &timeline, path));
     }
     if (o->trace) {
-        car_train_remember(run, car_report_trace(run->recorder, run->plan, o->trace));
+        car_train_remember(t, car_report_trace(recorder, plan, o->trace));
     }
 done:
     return status;

@@ -41,30 +41,31 @@ done:
     return status;
 }
 
-car_status car_train_read_augmentation(car_context *context, const car_train_options *o, car_dataset_config *out) {
+car_status car_train_read_augmentation(car_context *context, const car_train_options *o, bool *none,
+                                       car_augmentation *out) {
     static const char *const names[] = {"auto", "resized-crop", "padded-crop", "flip"};
-    out->augment = !o->no_augment && strcmp(o->augment, "none") != 0;
-    out->augmentation = CAR_AUGMENTATION_AUTO;
-    if (!out->augment) {
-        return CAR_OK;
-    }
+    *none = o->no_augment || strcmp(o->augment, "none") == 0;
+    *out = CAR_AUGMENTATION_AUTO;
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         if (strcmp(o->augment, names[n]) == 0) {
-            out->augmentation = (car_augmentation)n;
+            *out = (car_augmentation)n;
             return CAR_OK;
         }
     }
-    return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                            "--augment %s: it must be auto, resized-crop, padded-crop, flip or none", o->augment);
+    return *none
+               ? CAR_OK
+               : car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                  "--augment %s: it must be auto, resized-crop, padded-crop, flip or none", o->augment);
 }
 
-void car_train_show_rules(const car_train_run *run) {
-    int frozen = 0, params = car_graph_param_count(run->graph);
+void car_train_show_rules(const car_train_run *t) {
+    const car_graph *graph = car_run_graph(t->run);
+    int frozen = 0, params = car_graph_param_count(graph);
     double elements = 0;
     for (int p = 0; p < params; p++) {
-        if (car_optimizer_freezes(&run->optimizer, run->graph, p)) {
+        if (car_optimizer_freezes(&t->optimizer, graph, p)) {
             frozen++;
-            elements += (double)car_shape_elements(car_graph_param(run->graph, p)->shape);
+            elements += (double)car_shape_elements(car_graph_param(graph, p)->shape);
         }
     }
     if (frozen > 0) {

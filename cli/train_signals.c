@@ -24,38 +24,45 @@ static const double same_request = 0.5; /* seconds: `timeout` and shells signal 
 
 enum { LISTENER_STACK = 1 << 18 }; /* bytes: where addresses are limited, a default stack would be missed */
 
+/* What a signal means depends on what the run is at. */
+typedef enum activity {
+    STARTING, /* there is nothing to save yet */
+    TRAINING, /* or evaluating: has to end soon */
+    SAVING    /* takes as long as it takes */
+} activity;
+
 /* There is one run in a process, and one thread that listens for it. */
 static struct {
-    car_train_run *run;
+    car_train_run *train;
+    _Atomic(car_run *) run; /* NULL: it has not begun */
     pthread_t thread;
     bool started, over_ranks, killed_by_mpirun;
     atomic_bool leaving;     /* the run is over */
     atomic_bool interrupted; /* it was asked to end */
     double asked;            /* when; the thread's */
-    _Atomic(car_train_activity) activity;
+    _Atomic(activity) activity;
 } listener;
 
-bool car_train_is_interrupted(void) {
+static bool is_interrupted(void) {
     return atomic_load(&listener.interrupted);
 }
 
-static void stop(car_train_run *run) {
-    if (run->rank) {
-        car_rank_stop(run->rank);
-    } else if (run->trainer) {
-        car_trainer_stop(run->trainer);
+/* Whoever comes second, this or the signal, sees the other. */
+static void enter(activity now) {
+    atomic_store(&listener.activity, now);
+    if (is_interrupted() && now == TRAINING) {
+        car_run_stop(atomic_load(&listener.run));
     }
 }
 
-/* Whoever comes second, this or the signal, sees the other. */
-void car_train_enter(const car_train_run *run, car_train_activity activity) {
-    if (run != listener.run) {
-        return; /* one of several ranks in this process: the first one is listened for */
-    }
-    atomic_store(&listener.activity, activity);
-    if (car_train_is_interrupted() && activity == CAR_TRAIN_TRAINING) {
-        stop(listener.run);
-    }
+void car_train_on_activity(void *user, car_run_activity activity) {
+    (void)user;
+    enter(activity == CAR_RUN_SAVING ? SAVING : TRAINING);
+}
+
+void car_train_listen_for(car_train_run *t) {
+    atomic_store(&listener.run, t->run);
+    enter(TRAINING);
 }
 
 /* ---- what a signal leads to ------------------------------------------------------------------ */
@@ -72,8 +79,9 @@ static void die_of(int number) {
 
 static void explain_and_die(void) {
     char text[4096] = "";
-    if (listener.run->rank) {
-        car_rank_explain(listener.run->rank, text, sizeof text);
+    car_run *run = atomic_load(&listener.run);
+    if (run) {
+        car_rank_explain(car_run_engine(run), text, sizeof text);
     }
     fprintf(stderr, "carousel: ended by SIGTERM, as after the death of another rank; %s\n", text);
     _exit(128 + SIGTERM);
@@ -81,7 +89,7 @@ static void explain_and_die(void) {
 
 /* The step of the newest checkpoint, -1 if there is none. With a context of its own: the run's belongs to the run. */
 static int64_t find_newest(void) {
-    const car_train_options *o = &listener.run->options;
+    const car_train_options *o = &listener.train->options;
     char path[CAR_TRAIN_PATH];
     car_context *context = NULL;
     int64_t step = -1;
@@ -99,7 +107,7 @@ static int64_t find_newest(void) {
 /* The step under way takes too long. Where nothing has been saved yet it is waited for all the same. */
 static void end_with_newest(void) {
     int64_t step = find_newest();
-    if (!car_train_is_first(listener.run)) {
+    if (car_run_rank(atomic_load(&listener.run)) > 0) {
         return; /* rank 0 ends the job */
     }
     if (step < 0) {
@@ -116,15 +124,15 @@ static void end_with_newest(void) {
 }
 
 static void ask_to_end(int number) {
-    car_train_run *run = listener.run;
+    car_run *run = atomic_load(&listener.run);
     atomic_store(&listener.interrupted, true);
-    if (atomic_load(&listener.activity) == CAR_TRAIN_STARTING) {
+    if (atomic_load(&listener.activity) == STARTING) {
         return; /* over ranks: all of them end together, after the first steps */
     }
-    stop(run);
-    if (car_train_is_first(run)) {
+    car_run_stop(run);
+    if (car_run_rank(run) == 0) {
         fprintf(stderr, "%scarousel: SIG%s: ending the run in order; once more ends it at once\n",
-                run->terminal ? "\n" : "", sigabbrev_np(number));
+                listener.train->terminal ? "\n" : "", sigabbrev_np(number));
     }
 }
 
@@ -158,7 +166,7 @@ static int await_signal(const sigset_t *set, double deadline) {
 
 /* Not a second request: it comes with the first, or is the launcher's, which asks until it has been heard. */
 static bool is_repeated(int number) {
-    return car_train_is_interrupted() && (number == SIGUSR1 || car_clock_seconds() - listener.asked < same_request);
+    return is_interrupted() && (number == SIGUSR1 || car_clock_seconds() - listener.asked < same_request);
 }
 
 static void *listen_to_signals(void *argument) {
@@ -168,20 +176,20 @@ static void *listen_to_signals(void *argument) {
     fill(&set);
     for (;;) {
         int number = await_signal(&set, deadline);
-        car_train_activity activity = atomic_load(&listener.activity);
+        activity now = atomic_load(&listener.activity);
         if (atomic_load(&listener.leaving)) {
             return NULL;
         }
         if (number == 0) {
             deadline = 0; /* said once */
-            if (activity == CAR_TRAIN_TRAINING) {
+            if (now == TRAINING) {
                 end_with_newest();
             }
         } else if (number == SIGTERM && listener.killed_by_mpirun) {
             explain_and_die();
         } else if (is_repeated(number)) {
             continue;
-        } else if ((activity == CAR_TRAIN_STARTING && !listener.over_ranks) || car_train_is_interrupted()) {
+        } else if ((now == STARTING && !listener.over_ranks) || is_interrupted()) {
             die_of(number);
         } else {
             ask_to_end(number);
@@ -191,10 +199,12 @@ static void *listen_to_signals(void *argument) {
     }
 }
 
-void car_train_listen(car_train_run *run) {
+void car_train_listen(car_train_run *t) {
+    car_placement placement = CAR_PLACEMENTS;
+    bool known = car_placement_is_known(t->options.placement, &placement); /* an unknown one is refused later */
     sigset_t set;
-    listener.run = run;
-    listener.over_ranks = car_train_has_ranks(&run->options) && !car_train_is_local(&run->options);
+    listener.train = t;
+    listener.over_ranks = (!known || !car_placement_info_of(placement)->one_process) && car_transport_is_launched();
     /* Slurm's srun sends SIGTERM to say that time is up. */
     listener.killed_by_mpirun = listener.over_ranks && (getenv("OMPI_COMM_WORLD_RANK") || !getenv("SLURM_STEP_ID"));
     signal(SIGPIPE, SIG_IGN); /* a log that nobody reads any more is no reason to end: main says that it was lost */

@@ -19,54 +19,55 @@ static double seconds_since_1970(void) {
 }
 
 /* What cannot be put together is missing, as what cannot be written. */
-static void append(car_train_run *run, int64_t step, car_status status, const car_event_record *record) {
-    int reason = status == CAR_OK ? car_train_append(run->events_file, record->data, record->bytes) : ENOMEM;
-    car_train_note_line(run, &run->events, "events.out.tfevents.*", step, reason);
+static void append(car_train_run *t, int64_t step, car_status status, const car_event_record *record) {
+    int reason = status == CAR_OK ? car_train_append(t->events_file, record->data, record->bytes) : ENOMEM;
+    car_train_note_line(t, &t->events, "events.out.tfevents.*", step, reason);
 }
 
 /* A name that TensorBoard looks for, and that no earlier start has taken. */
-static car_status create_file(car_train_run *run, double now) {
+static car_status create_file(car_train_run *t, double now) {
     char host[128] = "", name[256], path[CAR_TRAIN_PATH];
     car_status status = CAR_OK;
     gethostname(host, sizeof host - 1);
-    run->events_file = -1;
-    for (int n = 0; run->events_file < 0; n++) {
+    t->events_file = -1;
+    for (int n = 0; t->events_file < 0; n++) {
         snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%ld.%d", (long long)now, host[0] ? host : "host",
                  (long)getpid(), n);
-        CAR_TRY(car_train_path(run->context, run->options.out, name, path));
-        run->events_file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-        if (run->events_file < 0 && errno != EEXIST) {
-            return car_context_fail(run->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
+        CAR_TRY(car_train_path(t->context, t->options.out, name, path));
+        t->events_file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+        if (t->events_file < 0 && errno != EEXIST) {
+            return car_context_fail(t->context, CAR_ERROR_IO, "could not write %s: %s", path, strerror(errno));
         }
     }
 done:
     return status;
 }
 
-car_status car_train_open_events(car_train_run *run) {
+car_status car_train_open_events(car_train_run *t) {
     car_event_record record;
     double now = seconds_since_1970();
+    int64_t first = car_run_first_step(t->run);
     car_status status = CAR_OK;
-    if (!run->options.tensorboard) {
+    if (!t->options.tensorboard) {
         return CAR_OK;
     }
-    CAR_TRY(car_events_create(run->context, &run->step_events));
-    CAR_TRY(car_events_create(run->context, &run->evaluation_events));
-    CAR_TRY(create_file(run, now));
-    run->writes_events = true;
-    append(run, run->first_step, car_events_begin(run->step_events, now, run->first_step + 1, &record), &record);
+    CAR_TRY(car_events_create(t->context, &t->step_events));
+    CAR_TRY(car_events_create(t->context, &t->evaluation_events));
+    CAR_TRY(create_file(t, now));
+    t->writes_events = true;
+    append(t, first, car_events_begin(t->step_events, now, first + 1, &record), &record);
 done:
     return status;
 }
 
-void car_train_close_events(car_train_run *run) {
-    if (run->writes_events) {
-        close(run->events_file);
-        run->writes_events = false;
+void car_train_close_events(car_train_run *t) {
+    if (t->writes_events) {
+        close(t->events_file);
+        t->writes_events = false;
     }
-    car_events_destroy(run->evaluation_events);
-    car_events_destroy(run->step_events);
-    run->step_events = run->evaluation_events = NULL;
+    car_events_destroy(t->evaluation_events);
+    car_events_destroy(t->step_events);
+    t->step_events = t->evaluation_events = NULL;
 }
 
 /* A scalar of an event. */
@@ -75,40 +76,40 @@ typedef struct scalar {
     double value;
 } scalar;
 
-static void write_event(car_train_run *run, car_events *events, int64_t step, const scalar *scalars, size_t count) {
+static void write_event(car_train_run *t, car_events *events, int64_t step, const scalar *scalars, size_t count) {
     car_event_record record;
     car_status status = CAR_OK;
     for (size_t s = 0; s < count && status == CAR_OK; s++) {
         status = car_events_add(events, scalars[s].tag, scalars[s].value);
     }
     status = status == CAR_OK ? car_events_write(events, seconds_since_1970(), step, &record) : status;
-    append(run, step, status, &record);
+    append(t, step, status, &record);
 }
 
-void car_train_write_step_event(car_train_run *run, const car_step_report *report, double samples_per_s) {
-    if (!run->writes_events) {
+void car_train_write_step_event(car_train_run *t, const car_step_report *report, double samples_per_s) {
+    if (!t->writes_events) {
         return;
     }
     const scalar scalars[] = {
         {"train/loss", report->loss},
         {"train/lr", report->lr},
         {"train/samples_per_s", samples_per_s},
-        {"memory/activations_bytes", (double)car_arena_live(run->arena, CAR_MEMORY_ACTIVATIONS)},
-        {"memory/activations_peak_bytes", (double)car_arena_peak(run->arena, CAR_MEMORY_ACTIVATIONS)},
-        {"memory/resident_bytes", car_train_resident_bytes()},
+        {"memory/activations_bytes", (double)car_arena_live(car_run_arena(t->run), CAR_MEMORY_ACTIVATIONS)},
+        {"memory/activations_peak_bytes", (double)car_arena_peak(car_run_arena(t->run), CAR_MEMORY_ACTIVATIONS)},
+        {"memory/resident_bytes", car_run_resident()},
         {"train/gradient_norm", report->gradient_norm}}; /* last: not every step has one */
     size_t count = sizeof scalars / sizeof *scalars - (isnan(report->gradient_norm) ? 1 : 0);
-    write_event(run, run->step_events, report->step + 1, scalars, count);
+    write_event(t, t->step_events, report->step + 1, scalars, count);
 }
 
-void car_train_write_evaluation_event(car_train_run *run, int64_t step) {
-    const car_evaluation *e = &run->evaluation;
+void car_train_write_evaluation_event(car_train_run *t, int64_t step) {
+    const car_evaluation *e = &t->evaluation;
     char accuracy[96], best_five[104];
-    if (!run->writes_events) {
+    if (!t->writes_events) {
         return;
     }
-    snprintf(accuracy, sizeof accuracy, "evaluation/%s", car_train_accuracy_name(run->data.domain));
+    snprintf(accuracy, sizeof accuracy, "evaluation/%s", car_train_accuracy_name(t->domain));
     snprintf(best_five, sizeof best_five, "%s_top5", accuracy);
     const scalar scalars[] = {{"evaluation/loss", e->loss}, {accuracy, e->top1}, {best_five, e->top5}};
-    write_event(run, run->evaluation_events, step, scalars, sizeof scalars / sizeof *scalars);
+    write_event(t, t->evaluation_events, step, scalars, sizeof scalars / sizeof *scalars);
 }

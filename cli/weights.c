@@ -52,24 +52,6 @@ car_status car_cli_load_weights(car_weights *weights, const char *path, const ch
 
 /* ---- the card -------------------------------------------------------------------------------- */
 
-car_status car_cli_fill_card(car_card *card, const char *model, const car_model_config *config, const car_dataset *data,
-                             int64_t step) {
-    bool images = car_model_find(model)->domain == CAR_DOMAIN_IMAGES;
-    bool named = images && data && car_dataset_class_name(data, 0);
-    car_status status = CAR_OK;
-    CAR_TRY(car_card_set_model(card, model, config));
-    for (int c = 0; named && c < config->classes; c++) {
-        CAR_TRY(car_card_add_to_list(card, "class_names", car_dataset_class_name(data, c)));
-    }
-    if (images) {
-        car_image_recipe recipe = car_image_recipe_for(config->image_size);
-        CAR_TRY(car_card_set_recipe(card, &recipe));
-    }
-    CAR_TRY(car_card_set(card, "step", "%lld", (long long)step));
-done:
-    return status;
-}
-
 car_status car_cli_compare_classes(car_context *context, const car_card *card, const car_dataset *data) {
     char trained[256];
     int classes = car_dataset_get_info(data).classes;

@@ -15,9 +15,6 @@ car_status car_cli_find_weights(car_context *context, const char *place, char pa
 /* Loads a file into weights of `model`; warns of tensors that it does not know. */
 car_status car_cli_load_weights(car_weights *weights, const char *path, const char *model);
 
-/* Fills a card: the model, the names of its classes, how images are prepared, the step. `data` may be NULL. */
-car_status car_cli_fill_card(car_card *card, const char *model, const car_model_config *config, const car_dataset *data,
-                             int64_t step);
 /* Whether data has the classes that the weights were trained with, in their order; CAR_ERROR_SHAPE with the first that
  * differs. Without names on either side there is nothing to compare. */
 car_status car_cli_compare_classes(car_context *context, const car_card *card, const car_dataset *data);

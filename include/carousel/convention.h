@@ -1,4 +1,4 @@
-/* The conventions of the library for errors, memory and time, for programs that want to follow them:
+/* The conventions of the library for errors, memory, time and sizes, for programs that want to follow them:
  *
  *     car_status load(car_context *context, const char *path) {
  *         car_status status = CAR_OK;
@@ -40,6 +40,14 @@ extern "C" {
         }                                                                                                  \
     } while (0)
 
+/* The entry of a public call whose failure has its own message: checks that the handle is not NULL, and clears what the
+ * context says of an earlier call. */
+#define CAR_ENTER(handle, its_context)        \
+    do {                                      \
+        CAR_REQUIRE(NULL, handle);            \
+        car_context_clear_error(its_context); \
+    } while (0)
+
 /* Stores a message, unless an earlier failure has left one, and returns `status`. `context` may be NULL. */
 car_status car_context_fail(car_context *context, car_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -57,6 +65,12 @@ void car_context_release_text(car_context *context, char *text);
 car_status car_context_grow(car_context *context, void *array_pointer, int *capacity, int needed, size_t size);
 
 double car_clock_seconds(void); /* seconds of a monotonic clock */
+
+/* A number of bytes for people: "1.23 GB". */
+typedef struct car_size_text {
+    char text[24];
+} car_size_text;
+car_size_text car_size_shown(double bytes);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -25,6 +25,9 @@ bool car_transport_is_launched(void);
  * MPI may find a different number if the launcher is not its own. */
 int64_t car_transport_launched_processes(const char **variable);
 
+/* The rank that the launcher gave this process, by its environment variables; 0 without a launcher. */
+int64_t car_transport_launched_rank(void);
+
 /* Joins the other ranks; all ranks must call it. CAR_ERROR_UNSUPPORTED without MPI. A process may open several
  * transports, one after the other or at once: all ranks open, use and close them in the same order, from one thread
  * at a time. MPI is finalised when the process exits, if all transports are closed. A program that called

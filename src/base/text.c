@@ -44,3 +44,19 @@ car_status car_text_finish(car_text *text, char **out) {
     *text = (car_text){.context = text->context};
     return status;
 }
+
+car_size_text car_size_shown(double bytes) {
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    car_size_text out;
+    int unit = 0;
+    while (unit < 5 && bytes >= 999.5) {
+        bytes /= 1000;
+        unit++;
+    }
+    snprintf(out.text, sizeof out.text,
+             unit == 0 || bytes >= 100 ? "%.0f %s"
+             : bytes >= 10             ? "%.1f %s"
+                                       : "%.2f %s",
+             bytes, units[unit]);
+    return out;
+}

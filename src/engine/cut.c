@@ -29,6 +29,16 @@ done:
     return status;
 }
 
+static car_status refuse(const fit *f, double limit, const car_prediction *least) {
+    return car_context_fail(
+        car_graph_context(f->graph), CAR_ERROR_MEMORY,
+        "%s: the least that is possible is %s, %s more (activations %s with all made again that can be, weights %s, "
+        "gradients %s, optimizer %s); a smaller batch or fewer workers need less",
+        car_size_shown(limit).text, car_size_shown(f->bytes).text, car_size_shown(f->bytes - limit).text,
+        car_size_shown((double)least->timed.device_peak).text, car_size_shown((double)least->weights_device).text,
+        car_size_shown((double)least->gradients_device).text, car_size_shown((double)least->optimizer_device).text);
+}
+
 /* How many tensors are made again: a number that fits while one less does not. */
 static car_status search(fit *f, double limit, car_prediction *predicted) {
     int below = 0, fits = 0;
@@ -38,11 +48,7 @@ static car_status search(fit *f, double limit, car_prediction *predicted) {
         CAR_TRY(try_out(f, INT_MAX, predicted));
         fits = f->partition->recomputation.tensors;
         if (f->bytes > limit) {
-            status = car_context_fail(
-                car_graph_context(f->graph), CAR_ERROR_MEMORY,
-                "a device may take %.0f bytes, and the least that is possible is %.0f, with %d tensors "
-                "made again",
-                limit, f->bytes, fits);
+            status = refuse(f, limit, predicted);
             goto done;
         }
     }
@@ -62,11 +68,15 @@ car_status car_plan_cut_within(const car_graph *graph, const car_plan_config *pl
     fit f = {.graph = graph, .plan = plan, .optimizer = optimizer, .cut = cut};
     *out = NULL;
     *predicted = (car_prediction){0};
-    if (cut->recompute.how != CAR_RECOMPUTE_OFF || plan->rule == CAR_RULE_CUSTOM) {
-        return car_context_fail(
-            car_graph_context(graph), CAR_ERROR_ARGUMENT,
-            "a limit of memory decides itself how much is recomputed, by predictions that custom plans "
-            "do not have");
+    if (cut->recompute.how != CAR_RECOMPUTE_OFF) {
+        return car_context_fail(car_graph_context(graph), CAR_ERROR_ARGUMENT,
+                                "%s: the limit finds out how much is recomputed: leave recompute out",
+                                car_size_shown(limit).text);
+    }
+    if (plan->rule == CAR_RULE_CUSTOM) {
+        return car_context_fail(car_graph_context(graph), CAR_ERROR_ARGUMENT,
+                                "%s: the limit needs predictions, and there are none for a custom plan; use recompute",
+                                car_size_shown(limit).text);
     }
     car_status status = search(&f, limit, predicted);
     if (status == CAR_OK) {

@@ -1,7 +1,30 @@
 /* Options that make no sense, by name and value. */
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "run/internal.h"
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+car_setting_name car_run_name(const car_run_options *o, const char *setting) {
+    static const struct {
+        const char *here, *there;
+    } others[] = {{"directory", "out"}, {"best", "keep-best"}, {"schedule", "lr-schedule"}};
+    car_setting_name name;
+    if (!o->dashes) {
+        snprintf(name.text, sizeof name.text, "options.%s", setting);
+        return name;
+    }
+    for (size_t n = 0; n < sizeof others / sizeof others[0]; n++) {
+        setting = strcmp(setting, others[n].here) == 0 ? others[n].there : setting;
+    }
+    snprintf(name.text, sizeof name.text, "--%s", setting);
+    for (char *c = name.text; *c; c++) {
+        *c = *c == '_' ? '-' : *c;
+    }
+    return name;
+}
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
@@ -10,8 +33,10 @@ typedef struct number {
     double value;
 } number;
 
-static car_status refuse(car_context *context, const char *name, double value, const char *wanted) {
-    return car_context_fail(context, CAR_ERROR_ARGUMENT, "options.%s is %.15g: it must be %s", name, value, wanted);
+static car_status refuse(car_context *context, const car_run_options *o, const char *name, double value,
+                         const char *wanted) {
+    return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s is %.15g: it must be %s", car_run_name(o, name).text,
+                            value, wanted);
 }
 
 static car_status check_numbers(car_context *context, const car_run_options *o) {
@@ -28,32 +53,37 @@ static car_status check_numbers(car_context *context, const car_run_options *o) 
                               {"eval_batches", (double)o->eval_batches},
                               {"checkpoint_every", (double)o->checkpoint_every},
                               {"keep", o->keep},
+                              {"most_ranks", o->most_ranks},
+                              {"resume_step", (double)o->resume_step},
+                              {"schedule_epochs", o->schedule_epochs},
                               {"schedule.lr", o->schedule.lr},
-                              {"schedule.warmup", (double)o->schedule.warmup},
+                              {"schedule.warmup", o->schedule.warmup == CAR_NONE ? 0 : (double)o->schedule.warmup},
                               {"schedule.every", (double)o->schedule.every},
                               {"schedule.total", (double)o->schedule.total}};
     for (size_t n = 0; n < sizeof numbers / sizeof numbers[0]; n++) {
         if (!(numbers[n].value >= 0)) { /* nor NaN */
-            return refuse(context, numbers[n].name, numbers[n].value, "a number not below zero");
+            return refuse(context, o, numbers[n].name, numbers[n].value, "a number not below zero");
         }
     }
     return CAR_OK;
 }
 
-static car_status check_schedule(car_context *context, const car_schedule *s) {
+static car_status check_schedule(car_context *context, const car_run_options *o) {
+    const car_schedule *s = &o->schedule;
     bool known = s->kind == CAR_SCHEDULE_CONSTANT || s->kind == CAR_SCHEDULE_STEP || s->kind == CAR_SCHEDULE_COSINE;
     bool steps = s->kind == CAR_SCHEDULE_STEP && !s->own;
     if (!known) {
-        return refuse(context, "schedule.kind", s->kind, "a car_schedule_kind");
+        return refuse(context, o, "schedule.kind", s->kind, "a car_schedule_kind");
     }
     if (!isfinite(s->lr)) {
-        return refuse(context, "schedule.lr", s->lr, "finite");
+        return refuse(context, o, "schedule.lr", s->lr, "finite");
     }
-    if (steps && s->every == 0) {
-        return refuse(context, "schedule.every", 0, "the steps between two drops of the rate, with CAR_SCHEDULE_STEP");
+    if (steps && s->every == 0 && o->schedule_epochs == 0) {
+        return refuse(context, o, "schedule.every", 0,
+                      "the steps between two drops of the rate, with CAR_SCHEDULE_STEP");
     }
     if (steps && !(s->gamma > 0 && isfinite(s->gamma))) {
-        return refuse(context, "schedule.gamma", s->gamma, "what the rate is multiplied by, above zero");
+        return refuse(context, o, "schedule.gamma", s->gamma, "what the rate is multiplied by, above zero");
     }
     return CAR_OK;
 }
@@ -80,14 +110,16 @@ car_status car_run_check_options(car_context *context, const car_run_options *o)
                                 "a run wants an optimizer by its name, or its settings: one of the two");
     }
     CAR_TRY(check_numbers(context, o));
-    CAR_TRY(check_schedule(context, &o->schedule));
-    if (!o->directory && (o->resume || o->checkpoint_every)) {
+    CAR_TRY(check_schedule(context, o));
+    if (!o->directory && (o->resume || o->resume_step || o->checkpoint_every || o->run_directory)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "checkpoints, and going on from them, want a directory: options.directory");
+                                "checkpoints, and going on from them, want a directory: %s",
+                                car_run_name(o, "directory").text);
     }
     if (!o->eval_every && (o->best || o->patience)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "the best weights, and patience, compare evaluations on the way: options.eval_every");
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT, "%s compares evaluations on the way: say how often there is one with %s",
+            car_run_name(o, o->best ? "best" : "patience").text, car_run_name(o, "eval_every").text);
     }
     if (o->feed && o->epochs > 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "a feed has no epochs: say how long with steps");

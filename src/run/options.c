@@ -2,13 +2,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/sha256.h"
 #include "carousel/correction.h"
 #include "run/internal.h"
 
-enum { DEFAULT_BATCH = 32, DEFAULT_STEPS = 100, DEFAULT_KEEP = 2 };
+enum { DEFAULT_BATCH = 32, DEFAULT_STEPS = 100, DEFAULT_KEEP = 2, DEFAULT_RANKS = 1024 };
 static const double default_lr = 0.05;
 
 /* ---- names ------------------------------------------------------------------------------------- */
@@ -40,7 +38,7 @@ static car_status read_plan(car_run *run) {
             "options.plan says what rule, placement, workers, stages, micro-batches and planning are: "
             "leave them out");
     }
-    CAR_TRY(car_plan_read_header(run->context, "options.plan", o->plan, &header));
+    CAR_TRY(car_plan_read_header(run->context, o->plan_name, o->plan, &header));
     run->plan_config = header.config;
     run->devices = header.devices;
     o->rule = car_rule_text(header.config.rule);
@@ -48,9 +46,21 @@ static car_status read_plan(car_run *run) {
     o->workers = header.config.workers;
     o->stages = header.stages;
     o->accumulate = header.config.accumulate;
-    o->threads = car_rule_info_of(header.config.rule)->in_turns ? header.config.threads : o->threads;
+    if (car_rule_info_of(header.config.rule)->in_turns) {
+        if (o->threads && o->threads != header.config.threads) {
+            return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s is for %d threads: leave %s out",
+                                    o->plan_name, header.config.threads, car_run_name(o, "threads").text);
+        }
+        o->threads = header.config.threads;
+    }
 done:
     return status;
+}
+
+static car_status resolve_mapping(car_run *run) {
+    const char *name = run->options.mapping;
+    run->chooses_mapping = name ? strcmp(name, "auto") == 0 : !run->options.planning;
+    return name && !run->chooses_mapping ? car_mapping_find(run->context, name, &run->plan_config.mapping) : CAR_OK;
 }
 
 static car_status resolve_plan(car_run *run) {
@@ -62,17 +72,35 @@ static car_status resolve_plan(car_run *run) {
     o->rule = o->rule ? o->rule : "cdp-v2";
     o->placement = o->placement ? o->placement : "shared";
     o->workers = o->workers ? o->workers : 4;
-    run->stages_given = o->stages > 0;
     o->stages = o->stages ? o->stages : o->workers;
     o->accumulate = o->accumulate ? o->accumulate : 1;
     run->plan_config = o->planning ? *o->planning : car_plan_config_default();
     CAR_TRY(car_rule_find(run->context, o->rule, &run->plan_config.rule));
     CAR_TRY(car_placement_find(run->context, o->placement, &run->plan_config.placement));
+    CAR_TRY(resolve_mapping(run));
     run->plan_config.workers = o->workers;
     run->plan_config.accumulate = o->accumulate;
     run->devices = car_plan_config_devices(&run->plan_config);
 done:
     return status;
+}
+
+bool car_run_has_ranks(const car_run *run) {
+    return !car_placement_info_of(run->plan_config.placement)->one_process;
+}
+
+bool car_run_is_first(const car_run *run) {
+    return !run->launched || car_transport_rank(run->members[0].transport) == 0;
+}
+
+/* After each step, on rank 0. */
+static void on_step(void *user, const car_step_report *report) {
+    car_run *run = user;
+    run->judge.averaged = run->judge.averaged || !report->skipped;
+    if (run->options.on_step) {
+        run->options.on_step(run->options.user, report);
+    }
+    car_run_look_for_directory(run, report->when);
 }
 
 car_status car_run_resolve(car_run *run, const car_run_options *options) {
@@ -84,16 +112,18 @@ car_status car_run_resolve(car_run *run, const car_run_options *options) {
     o->data_threads = o->data_threads == 0 ? 1 : o->data_threads > 0 ? o->data_threads : 0;
     o->shape.batch = o->shape.batch ? o->shape.batch : DEFAULT_BATCH;
     o->keep = o->keep ? o->keep : DEFAULT_KEEP;
+    o->most_ranks = o->most_ranks ? o->most_ranks : DEFAULT_RANKS;
+    o->plan_name = o->plan_name ? o->plan_name : "options.plan";
     CAR_TRY(resolve_plan(run));
-    run->training = car_trainer_config_default();
+    run->training = o->execution ? *o->execution : car_trainer_config_default();
     CAR_TRY(resolve_optimizer(run));
     run->training.schedule = o->schedule;
     run->training.schedule.lr = o->schedule.lr != 0 ? o->schedule.lr : default_lr;
     run->training.seed = o->seed;
     run->training.clip_norm = o->clip_norm;
     run->training.skip_nonfinite = o->skip_nonfinite;
-    run->training.report = o->on_step;
-    run->training.report_user = o->user;
+    run->training.report = on_step;
+    run->training.report_user = run;
 done:
     return status;
 }
@@ -116,125 +146,66 @@ car_status car_run_find_sizes(car_run *run) {
     return CAR_OK;
 }
 
-car_status car_run_count_steps(car_run *run) {
+/* A plan from outside may end, or begin again where a run pauses. */
+static car_status check_plan_steps(const car_run *run) {
     const car_run_options *o = &run->options;
-    double wanted = ceil(o->epochs * (double)run->epoch_steps);
-    if (o->epochs > 0 && run->epoch_steps == 0) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "data %s has no epochs, being endless or less than one step of samples: say how long "
-                                "with steps",
-                                car_dataset_name(run->dataset));
-    }
-    if (wanted > 1e15) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%g epochs are more steps than a run can have",
-                                o->epochs);
-    }
-    run->steps = wanted > 0 && (o->steps == 0 || wanted < (double)o->steps) ? (int64_t)wanted : o->steps;
-    int64_t most = car_plan_most_steps(run->plan); /* of a plan from outside without a period */
-    run->steps = run->steps ? run->steps : most < DEFAULT_STEPS ? most : DEFAULT_STEPS;
+    int64_t most = car_plan_most_steps(run->plan);
+    bool drains = run->begin_step >= 0 || (o->eval_every && !car_run_evaluates_beside(run));
     if (run->steps > most) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "the plan has %lld steps and no period that repeats, so it cannot be run for %lld",
-                                (long long)most, (long long)run->steps);
+                                "%s has %lld steps and no period that repeats, so it cannot be run for %lld: give %s "
+                                "%lld, or mark a period with period=A:B in its first line",
+                                o->plan_name, (long long)most, (long long)run->steps, car_run_name(o, "steps").text,
+                                (long long)most);
     }
-    car_schedule *schedule = &run->training.schedule;
-    schedule->total = schedule->total ? schedule->total : run->steps;
-    if (schedule->warmup == 0 && !schedule->own && !o->settings) {
-        schedule->warmup = car_correction_warmup(run->plan_config.rule, &run->training.optimizer, run->steps);
+    if (drains && !car_plan_drains_exactly(run->plan) && car_run_is_first(run)) {
+        car_context_log(run->context, CAR_LOG_WARNING,
+                        "the delays of %s are not the same in every step: where the run pauses (evaluations, %s) its "
+                        "schedule begins again, with the newest weights",
+                        o->plan_name, car_run_name(o, "resume").text);
     }
     return CAR_OK;
 }
 
-/* ---- what ranks must have the same of ------------------------------------------------------------ */
-
-static void add_text(car_sha256 *sha, const char *text) {
-    car_sha256_add(sha, text ? text : "", text ? strlen(text) + 1 : 1);
-}
-
-static void add_optimizer(car_sha256 *sha, const car_optimizer_config *c) {
-    const int64_t counts[] = {c->decay_weights_only, c->nesterov, c->rule_count};
-    const double numbers[] = {c->weight_decay, c->momentum,     c->beta1,        c->beta2,  c->eps,
-                              c->adamw_ratio,  c->correction.c, c->correction.a, c->average};
-    add_text(sha, car_optimizer_config_name(c));
-    car_sha256_add(sha, counts, sizeof counts);
-    car_sha256_add(sha, numbers, sizeof numbers);
-    for (int r = 0; r < c->rule_count; r++) {
-        const double rule[] = {c->rules[r].frozen, c->rules[r].lr_scale};
-        add_text(sha, c->rules[r].pattern);
-        car_sha256_add(sha, rule, sizeof rule);
-    }
-}
-
-/* All options but those of rank 0 alone (where and how many checkpoints it keeps, callbacks) and threads. */
-static void digest_options(const car_run *run, char text[CAR_SHA256_TEXT]) {
+/* What of the schedule depends on the length of an epoch, and of the run. */
+static car_status fit_schedule(car_run *run) {
     const car_run_options *o = &run->options;
-    const car_schedule *s = &run->training.schedule;
-    const car_plan_config *p = &run->plan_config;
-    const int64_t counts[] = {o->workers,
-                              o->stages,
-                              o->accumulate,
-                              run->steps,
-                              (int64_t)o->seed,
-                              o->skip_nonfinite,
-                              o->no_augment,
-                              o->eval_every,
-                              o->eval_batches,
-                              o->metric != NULL,
-                              o->feed != NULL,
-                              o->evaluation_feed != NULL,
-                              o->resume,
-                              o->directory != NULL,
-                              o->checkpoint_every,
-                              s->kind,
-                              s->warmup,
-                              s->every,
-                              s->total,
-                              s->own != NULL,
-                              o->sequential,
-                              o->augmentation,
-                              o->best != NULL,
-                              o->patience,
-                              o->by_accuracy,
-                              o->recompute.how,
-                              o->recompute.tensors,
-                              p->sum_order,
-                              p->freshness_slack,
-                              p->zero_copies,
-                              p->zero_ahead,
-                              p->piece_bytes};
-    const double numbers[] = {s->lr, s->gamma, o->clip_norm, o->recompute.share, o->memory_limit};
-    car_sha256 sha = car_sha256_begin();
-    add_text(&sha, o->plan);
-    add_text(&sha, o->rule);
-    add_text(&sha, o->placement);
-    car_sha256_add(&sha, counts, sizeof counts);
-    car_sha256_add(&sha, numbers, sizeof numbers);
-    add_optimizer(&sha, &run->training.optimizer);
-    car_sha256_end(&sha, text);
+    car_schedule *schedule = &run->training.schedule;
+    bool by_rule = schedule->warmup == CAR_NONE || (schedule->warmup == 0 && !schedule->own && !o->settings);
+    double every = o->schedule_epochs * (double)(run->epoch_steps ? run->epoch_steps : 1);
+    schedule->total = schedule->total ? schedule->total : run->steps;
+    if (by_rule) {
+        schedule->warmup = car_correction_warmup(run->plan_config.rule, &run->training.optimizer, run->steps);
+    }
+    if (o->schedule_epochs > 0 && !(every >= 1 && every < 1e15)) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s: %g epochs are %g steps",
+                                car_run_name(o, "schedule").text, o->schedule_epochs, every);
+    }
+    schedule->every = o->schedule_epochs > 0 ? (int64_t)(every + 0.5) : schedule->every;
+    return CAR_OK;
 }
 
-/* Fingerprints come first: what is compared may be cut off behind them. */
-void car_run_describe(const car_run *run, car_run_fact facts[CAR_RUN_FACTS]) {
+car_status car_run_count_steps(car_run *run) {
     const car_run_options *o = &run->options;
-    const car_trainer_config *t = &run->training;
-    char several[48] = "", data[CAR_SHA256_TEXT] = "none", options[CAR_SHA256_TEXT];
-    facts[0] = (car_run_fact){.what = "graph"};
-    snprintf(facts[0].text, sizeof facts[0].text, "%016llx (%d operations, %d parameters)",
-             (unsigned long long)car_graph_fingerprint(run->graph), car_graph_op_count(run->graph),
-             car_graph_param_count(run->graph));
-    if (run->dataset && car_dataset_digest(run->dataset, data) != CAR_OK) {
-        snprintf(data, sizeof data, "unreadable");
+    double wanted = ceil(o->epochs * (double)run->epoch_steps);
+    int64_t most = car_plan_most_steps(run->plan);
+    car_status status = CAR_OK;
+    if (o->epochs > 0 && run->epoch_steps == 0) {
+        bool endless = car_dataset_get_info(run->dataset).samples[CAR_SPLIT_TRAIN] == CAR_DATASET_ENDLESS;
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                endless ? "%s: data %s has no end, so it has no epochs; say how long with %s"
+                                        : "%s: data %s has fewer samples than one global batch; say how long with %s",
+                                car_run_name(o, "epochs").text, car_dataset_name(run->dataset),
+                                car_run_name(o, "steps").text);
     }
-    facts[1] = (car_run_fact){.what = "dataset"};
-    snprintf(facts[1].text, sizeof facts[1].text, "%.16s", data);
-    facts[2] = (car_run_fact){.what = "set of kernels (kind of processor)"};
-    snprintf(facts[2].text, sizeof facts[2].text, "%016llx", (unsigned long long)car_program_fingerprint(run->program));
-    if (o->accumulate > 1) {
-        snprintf(several, sizeof several, " M=%d", o->accumulate);
+    if (wanted > 1e15) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s: %g are %g steps, more than a run can have",
+                                car_run_name(o, "epochs").text, o->epochs, wanted);
     }
-    digest_options(run, options);
-    facts[3] = (car_run_fact){.what = "set of options"};
-    snprintf(facts[3].text, sizeof facts[3].text, "%.16s (%s/%s N=%d%s S=%d %s lr=%g steps=%lld seed=%llu)", options,
-             o->rule, o->placement, o->workers, several, o->stages, car_optimizer_config_name(&t->optimizer),
-             t->schedule.lr, (long long)run->steps, (unsigned long long)o->seed);
+    run->steps = wanted > 0 && (o->steps == 0 || wanted < (double)o->steps) ? (int64_t)wanted : o->steps;
+    run->steps = run->steps ? run->steps : most < DEFAULT_STEPS ? most : DEFAULT_STEPS;
+    CAR_TRY(check_plan_steps(run));
+    CAR_TRY(fit_schedule(run));
+done:
+    return status;
 }

@@ -1,15 +1,11 @@
-/* Creating a run, and what it is made of. */
+/* Creating a run. */
 #include "carousel/run.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <unistd.h>
 
-#include "carousel/available.h"
-#include "carousel/fit.h"
 #include "carousel/predict.h"
 #include "run/internal.h"
-
-static const double megabyte = 1e6;
 
 /* ---- creating -------------------------------------------------------------------------------- */
 
@@ -35,32 +31,59 @@ done:
     return status;
 }
 
-/* The processes of a launcher, unless everything is in one. */
-static car_status join(car_run *run) {
+/* A launcher that started several processes which do not find each other would have each of them train alone, all into the
+ * same directory. */
+static car_status check_launcher(const car_run *run) {
     const char *variable = NULL;
-    const car_placement_info *placement = car_placement_info_of(run->plan_config.placement);
     int64_t started = car_transport_launched_processes(&variable);
-    bool here = placement->one_process;
-    car_status status = CAR_OK;
-    if (here && started > 1) {
-        return car_context_fail(
-            run->context, CAR_ERROR_UNSUPPORTED,
-            "placement shared is one process, and %s says that %lld were started, which would all train "
-            "the same: choose another placement, or start one",
-            variable, (long long)started);
-    }
-    if (!here && car_transport_is_launched()) {
-        CAR_TRY(open_transport(run));
-        run->plan_config.ranks = placement->fewer_ranks ? car_transport_size(run->members[0].transport) : 0;
+    if (started <= 1 || (run->launched && car_transport_size(run->members[0].transport) > 1)) {
         return CAR_OK;
     }
-    if (run->devices > 1024 && !here) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "placement %s with %d workers is more than 1024 ranks in one process: use mpirun",
-                                run->options.placement, run->options.workers);
+    if (!run->launched) {
+        return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
+                                "this run is one process, and %s says that %lld were started: start it without mpirun "
+                                "or srun (in a Slurm job: 'srun -n 1'), or as ranks with %s replica and 'srun "
+                                "--mpi=pmix'",
+                                variable, (long long)started, car_run_name(&run->options, "placement").text);
     }
-    CAR_TRY(create_members(run, here ? 1 : (int)run->devices));
+    return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
+                            "%s says that %lld processes were started, but MPI (%s) sees this one only: they were not "
+                            "started by a launcher that this MPI knows. Use its own mpirun, or under Slurm 'srun "
+                            "--mpi=pmix'",
+                            variable, (long long)started, car_transport_name(run->members[0].transport));
+}
+
+/* Ranks as threads of this process: each may reserve an equal share of half of the addresses. */
+static car_status create_hub(car_run *run) {
+    uint64_t addresses = car_available_addresses();
+    const car_run_options *o = &run->options;
+    car_status status = CAR_OK;
+    if (car_run_has_ranks(run) && run->devices > o->most_ranks) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                "%s %s with %d workers would be more than %d ranks in one process: start it with "
+                                "mpirun, or as 'carousel launch -n RANKS -- train ...' does",
+                                car_run_name(o, "placement").text, o->placement, o->workers, o->most_ranks);
+    }
+    CAR_TRY(create_members(run, car_run_has_ranks(run) ? (int)run->devices : 1));
+    if (run->member_count > 1 && addresses != UINT64_MAX) {
+        run->addresses = (size_t)(addresses / 2) / (size_t)run->member_count;
+    }
+    run->machines.count = 1;
+    run->machines.memory = (size_t)car_available_physical();
     CAR_TRY(car_hub_create(run->context, run->member_count, &run->hub));
+done:
+    return status;
+}
+
+/* The processes of a launcher, unless everything is in one. */
+static car_status join(car_run *run) {
+    bool ranks = car_run_has_ranks(run) && car_transport_is_launched();
+    car_status status = CAR_OK;
+    CAR_TRY(ranks ? open_transport(run) : create_hub(run));
+    CAR_TRY(check_launcher(run));
+    if (ranks && car_placement_info_of(run->plan_config.placement)->fewer_ranks) {
+        run->plan_config.ranks = car_transport_size(run->members[0].transport);
+    }
 done:
     return status;
 }
@@ -86,78 +109,79 @@ static void choose_threads(car_run *run) {
 }
 
 static car_status build_model(car_run *run) {
+    const car_run_options *o = &run->options;
+    const car_model_info *known = o->model ? car_model_find(o->model) : NULL;
     car_status status = CAR_OK;
-    run->graph = run->options.graph;
+    if (known && known->on_paper) {
+        return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
+                                "model %s can only be planned (carousel plan); 'carousel train --help' lists those "
+                                "that can be trained",
+                                o->model);
+    }
+    CAR_TRY(car_run_check_tasks(run));
+    run->graph = o->graph;
     if (!run->graph) {
         CAR_TRY(car_run_find_sizes(run));
-        CAR_TRY(car_model_build(run->context, run->options.model, &run->options.shape, &run->own_graph));
+        CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->own_graph));
         run->graph = run->own_graph;
     }
     if (car_graph_loss(run->graph) == CAR_NONE) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
                                 "options.graph is not finished: call car_graph_finish first, and look at its status");
     }
-    if (run->options.stages > car_graph_op_count(run->graph) && run->stages_given) {
+    if (o->stages > car_graph_op_count(run->graph) && o->stages > o->workers) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "options.stages is %d, and the graph has %d operations: some would have nothing to do",
-                                run->options.stages, car_graph_op_count(run->graph));
+                                "%s is %d, and the graph has %d operations: some would have nothing to do",
+                                car_run_name(o, "stages").text, o->stages, car_graph_op_count(run->graph));
     }
     CAR_TRY(car_optimizer_check(&run->training.optimizer, run->graph));
 done:
     return status;
 }
 
-/* Over processes, unless the options say it. */
+/* Over ranks, unless the options say it. */
 static car_status choose_mapping(car_run *run) {
-    car_mapping_choice choice;
-    bool compared = false;
-    if (!run->launched || run->options.planning || run->options.plan) {
+    car_transport *transport = run->members[0].transport;
+    if (!run->launched || !run->chooses_mapping) {
         return CAR_OK;
     }
     run->machines.optimizer_states = car_optimizer_config_states(&run->training.optimizer);
-    return car_plan_choose_mapping_over(run->context, run->partition, run->members[0].transport, &run->machines,
-                                        &run->plan_config, &choice, &compared);
+    return car_plan_choose_mapping_over(run->context, run->partition, transport, &run->machines, &run->plan_config,
+                                        &run->choice, &run->compared);
+}
+
+/* As much is made again as keeps the prediction below the limit. */
+static car_status cut_within(car_run *run, car_partition_config *cut) {
+    const car_run_options *o = &run->options;
+    char message[CAR_ERROR_BYTES];
+    car_prediction least;
+    car_partition_destroy(run->partition);
+    run->partition = NULL;
+    car_status status = car_plan_cut_within(run->graph, &run->plan_config, &run->training.optimizer, o->memory_limit,
+                                            cut, &least, &run->partition);
+    if (status != CAR_ERROR_MEMORY && status != CAR_ERROR_ARGUMENT) {
+        return status;
+    }
+    snprintf(message, sizeof message, "%s", car_context_error(run->context));
+    car_context_clear_error(run->context);
+    return car_context_fail(run->context, status, "%s %s", car_run_name(o, "memory_limit").text, message);
 }
 
 /* What a device holds depends on its workers, so where there is a limit these are chosen first. */
 static car_status cut_graph(car_run *run) {
     const car_run_options *o = &run->options;
     car_partition_config cut = {.stages = o->stages, .recompute = o->recompute};
-    car_prediction predicted;
     car_status status = CAR_OK;
     CAR_TRY(car_partition_create(run->graph, &cut, &run->partition));
     CAR_TRY(choose_mapping(run));
     if (o->memory_limit > 0) {
-        car_partition_destroy(run->partition);
-        run->partition = NULL;
-        CAR_TRY(car_plan_cut_within(run->graph, &run->plan_config, &run->training.optimizer, o->memory_limit, &cut,
-                                    &predicted, &run->partition));
+        CAR_TRY(cut_within(run, &cut));
+    } else if (cut.recompute.how == CAR_RECOMPUTE_AUTO && !run->partition->recompute && car_run_is_first(run)) {
+        car_context_log(run->context, CAR_LOG_WARNING,
+                        "%s auto: in this model nothing that is held is cheap to make again; all of it stays held",
+                        car_run_name(o, "recompute").text);
     }
-done:
-    return status;
-}
-
-/* In one process, before any memory is taken; without the program a little less. */
-static car_status check_memory(const car_run *run) {
-    car_available available = car_available_find();
-    double room = fmin((double)available.machine, (double)available.group);
-    car_trainer_config training = run->training;
-    car_need need;
-    car_status status = CAR_OK;
-    if (run->options.force || run->launched || run->member_count > 1) {
-        return CAR_OK;
-    }
-    training.snapshot_every = run->options.checkpoint_every;
-    CAR_TRY(car_need_predict(run->plan, run->program, &training, run->options.directory != NULL, &need));
-    if (car_need_total(&need) > room) {
-        status =
-            car_context_fail(run->context, CAR_ERROR_MEMORY,
-                             "the run needs about %.0f MB of memory (activations %.0f, weights %.0f, gradients %.0f, "
-                             "optimizer %.0f), and %.0f MB are free: smaller batches or fewer workers need less, and "
-                             "options.force goes on all the same",
-                             car_need_total(&need) / megabyte, need.activations / megabyte, need.weights / megabyte,
-                             need.gradients / megabyte, need.optimizer / megabyte, room / megabyte);
-    }
+    run->recompute = cut.recompute;
 done:
     return status;
 }
@@ -167,7 +191,7 @@ static car_status make_plan(car_run *run) {
     const char *text = run->options.plan;
     car_status status = CAR_OK;
     if (text) {
-        CAR_TRY(car_plan_read(run->context, run->partition, "options.plan", text, &run->plan));
+        CAR_TRY(car_plan_read(run->context, run->partition, run->options.plan_name, text, &run->plan));
     }
     if (!text || run->plan_config.rule != CAR_RULE_CUSTOM) {
         car_plan_destroy(run->plan);
@@ -175,8 +199,8 @@ static car_status make_plan(car_run *run) {
         CAR_TRY(car_plan_create(run->context, run->partition, &run->plan_config, &run->plan));
     }
     if (text && car_plan_devices(run->plan) != run->devices) {
-        status = car_context_fail(run->context, CAR_ERROR_ARGUMENT, "options.plan is for %lld ranks, and there are %d",
-                                  (long long)run->devices, car_plan_devices(run->plan));
+        status = car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s is for %lld ranks, and there are %d",
+                                  run->options.plan_name, (long long)run->devices, car_plan_devices(run->plan));
     }
 done:
     return status;
@@ -187,14 +211,15 @@ static car_status build_plan(car_run *run) {
     car_status status = CAR_OK;
     CAR_TRY(cut_graph(run));
     CAR_TRY(make_plan(run));
-    if (run->launched && car_transport_rank(run->members[0].transport) > 0) {
-        car_plan_trust(run->plan); /* rank 0 proves it for all, and all compare theirs with its */
-    } else {
+    if (car_run_is_first(run)) {
         CAR_TRY(car_plan_prove(run->plan, &proof));
+    } else {
+        car_plan_trust(run->plan); /* rank 0 proves it for all, and all compare theirs with its */
     }
-    CAR_TRY(check_memory(run));
+    if (!car_run_has_ranks(run)) { /* again when all that kernels want is known: team.c */
+        CAR_TRY(car_run_check_memory(run, NULL));
+    }
     CAR_TRY(car_program_create(run->graph, run->options.kernels, &run->program));
-    CAR_TRY(check_memory(run)); /* now with all that kernels want */
 done:
     return status;
 }
@@ -245,8 +270,11 @@ static car_status open_data(car_run *run) {
     run->dataset = run->options.dataset;
     if (run->options.data) {
         CAR_TRY(describe_graph(run, &config));
+        run->shape = config.model;
         CAR_TRY(car_dataset_open(run->context, run->options.data, &config, &run->own_dataset));
         run->dataset = run->own_dataset;
+    } else if (run->options.model) {
+        CAR_TRY(car_model_resolve(run->context, run->options.model, &run->options.shape, &run->shape));
     }
     if (run->dataset) {
         car_feeder *feeder = NULL; /* only to look at */
@@ -260,18 +288,47 @@ done:
     return status;
 }
 
+/* Found out at the end it would be too late. */
+static car_status check_evaluations(const car_run *run) {
+    const car_run_options *o = &run->options;
+    bool none = run->dataset && car_dataset_get_info(run->dataset).samples[CAR_SPLIT_EVALUATION] == 0;
+    if (none && o->eval_every > 0) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "data %s has no samples to evaluate on: leave %s out",
+                                car_dataset_name(run->dataset), car_run_name(o, "eval_every").text);
+    }
+    if (none && o->eval_at_end && car_run_is_first(run)) {
+        car_context_log(run->context, CAR_LOG_WARNING,
+                        "data %s has no samples to evaluate on: the run will end without an evaluation",
+                        car_dataset_name(run->dataset));
+    }
+    return o->eval_every > 0 ? car_run_check_evaluation(run) : CAR_OK;
+}
+
+static car_status allocate_counts(car_run *run) {
+    enum { MOST_CLASSES = 2000 }; /* the matrix has the square of it */
+    size_t classes = (size_t)car_graph_classes(run->graph);
+    bool wanted = run->options.confusion && classes > 0 && classes <= MOST_CLASSES;
+    return wanted ? car_context_allocate(run->context, classes * classes, sizeof *run->judge.counts, &run->judge.counts)
+                  : CAR_OK;
+}
+
 /* What each process does on its own. */
 static car_status set_up(car_run *run) {
     car_status status = CAR_OK;
+    run->available = car_available_find();
     choose_threads(run);
+    if (car_run_is_first(run)) {
+        CAR_TRY(car_run_lock(run));
+        CAR_TRY(car_run_look(run));
+    }
     CAR_TRY(build_model(run));
     CAR_TRY(build_plan(run));
     CAR_TRY(open_data(run));
     CAR_TRY(car_run_count_steps(run));
-    if (run->options.eval_every > 0) {
-        CAR_TRY(car_run_check_evaluation(run));
-    }
+    CAR_TRY(check_evaluations(run));
+    CAR_TRY(allocate_counts(run));
     CAR_TRY(car_run_try_paths(run));
+    CAR_TRY(car_run_set_configuration(run, run->options.configuration));
     CAR_TRY(car_run_open_writer(run));
 done:
     return status;
@@ -280,14 +337,15 @@ done:
 car_status car_run_create(car_context *context, const car_run_options *options, car_run **out) {
     CAR_REQUIRE(context, out);
     *out = NULL;
-    CAR_REQUIRE(NULL, context);
-    car_context_clear_error(context);
+    CAR_ENTER(context, context);
     CAR_REQUIRE(context, options);
     car_run *run = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(context, 1, sizeof *run, &run));
     run->context = context;
-    run->saved_step = run->best_step = run->best_saved = CAR_NONE;
+    run->saved_step = run->judge.best_step = run->judge.best_saved = run->judge.evaluated_step = CAR_NONE;
+    run->begin_step = -1;
+    run->exact = true;
     status = car_run_resolve(run, options);
     if (status != CAR_OK) {
         status = refuse(run, status);
@@ -310,53 +368,18 @@ void car_run_destroy(car_run *run) {
     car_snapshot_thread_destroy(run->writer); /* may be using a member's rank */
     car_run_destroy_members(run);
     car_hub_destroy(run->hub);
+    size_t classes = run->judge.counts ? (size_t)car_graph_classes(run->graph) : 0;
+    car_context_release(run->context, run->judge.counts, classes * classes, sizeof *run->judge.counts);
+    car_context_release(run->context, run->accounts, run->accounts ? (size_t)run->account_count : 0,
+                        sizeof *run->accounts);
+    car_context_release_text(run->context, run->configuration);
+    car_context_release_text(run->context, run->then);
     car_dataset_close(run->own_dataset);
     car_program_destroy(run->program);
     car_plan_destroy(run->plan);
     car_partition_destroy(run->partition);
     car_graph_destroy(run->own_graph);
+    car_run_unlock(run);
     car_context_release(run->context, run->members, run->members ? (size_t)run->member_count : 0, sizeof *run->members);
     car_context_release(run->context, run, 1, sizeof *run);
-}
-
-/* ---- what is known --------------------------------------------------------------------------- */
-
-int64_t car_run_steps(const car_run *run) {
-    return run ? car_rank_steps(run->members[0].rank) : 0;
-}
-
-int64_t car_run_total_steps(const car_run *run) {
-    return run ? run->steps : 0;
-}
-
-int64_t car_run_best_step(const car_run *run) {
-    return !run ? CAR_NONE : run->options.best ? run->best_saved : run->best_step;
-}
-
-int64_t car_run_epoch_steps(const car_run *run) {
-    return run ? run->epoch_steps : 0;
-}
-
-int car_run_rank(const car_run *run) {
-    return run ? car_transport_rank(run->members[0].transport) : 0;
-}
-
-int car_run_ranks(const car_run *run) {
-    return run ? car_transport_size(run->members[0].transport) : 0;
-}
-
-const car_graph *car_run_graph(const car_run *run) {
-    return run ? run->graph : NULL;
-}
-
-const car_plan *car_run_plan(const car_run *run) {
-    return run ? run->plan : NULL;
-}
-
-size_t car_run_peak(const car_run *run, car_memory category) {
-    size_t bytes = 0;
-    for (int m = 0; run && m < run->member_count; m++) {
-        bytes += car_arena_peak(run->members[m].arena, category);
-    }
-    return bytes;
 }

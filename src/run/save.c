@@ -7,61 +7,175 @@
 #include <unistd.h>
 
 #include "base/folder.h"
-#include "carousel/checkpoint.h"
 #include "carousel/file.h"
 #include "run/internal.h"
-#include "transport/transport.h"
 
-/* ---- checkpoints ----------------------------------------------------------------------------- */
+/* ---- what files say of themselves ---------------------------------------------------------------- */
 
-static const char optimizer_key[] = "optimizer";
-
-static car_status write_snapshot(car_run *run, const car_snapshot *snapshot) {
-    const car_checkpoint_config where = {.directory = run->options.directory, .keep = run->options.keep};
-    cJSON *json = cJSON_CreateObject();
-    char *text = NULL;
+/* The model, the names of its classes, how images are prepared, the step. To be destroyed. */
+static car_status make_card(const car_run *run, int64_t step, car_card **out) {
+    const car_model_info *model = run->options.model ? car_model_find(run->options.model) : NULL;
+    bool images = model && model->domain == CAR_DOMAIN_IMAGES;
+    bool named = images && run->dataset && car_dataset_class_name(run->dataset, 0);
     car_status status = CAR_OK;
-    if (json && cJSON_AddStringToObject(json, optimizer_key, car_optimizer_config_name(&run->training.optimizer))) {
-        text = cJSON_PrintUnformatted(json);
+    CAR_TRY(car_card_create(run->context, out));
+    if (model) {
+        CAR_TRY(car_card_set_model(*out, run->options.model, &run->shape));
     }
-    status = text ? car_checkpoint_write(run->context, &where, snapshot, text)
-                  : car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for a checkpoint");
-    if (status == CAR_OK) {
-        run->saved_step = car_snapshot_get_numbers(snapshot).step;
+    for (int c = 0; named && c < run->shape.classes; c++) {
+        CAR_TRY(car_card_add_to_list(*out, "class_names", car_dataset_class_name(run->dataset, c)));
     }
-    cJSON_free(text);
-    cJSON_Delete(json);
+    if (images) {
+        car_image_recipe recipe = car_image_recipe_for(run->shape.image_size);
+        CAR_TRY(car_card_set_recipe(*out, &recipe));
+    }
+    CAR_TRY(car_card_set(*out, "step", "%lld", (long long)step));
+done:
     return status;
 }
 
-/* Training goes on, and tells of it at its end. */
-static void note_loss(const car_run *run, const char *what, int64_t step, car_status status, car_loss_of_file *loss) {
-    car_context_log(run->context, CAR_LOG_WARNING, "%s, of step %lld, could not be written: %s; training goes on", what,
-                    (long long)step, car_context_error(run->context));
+car_status car_run_write_weights(car_run *run, const char *path, const car_subject *subject, bool average, bool best) {
+    const car_run_options *o = &run->options;
+    car_card *card = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(make_card(run, subject->step, &card));
+    if (average) {
+        CAR_TRY(car_card_set(card, "average", "%g", car_run_average_decay(run)));
+    }
+    if (best) {
+        CAR_TRY(car_card_set(card, o->by_accuracy ? "accuracy" : "loss", "%.9g", run->judge.best_value));
+    }
+    CAR_TRY(car_weights_save_with(average ? subject->average : subject->weights, path, card, o->save_precision));
+done:
+    car_card_destroy(card);
+    return status;
+}
+
+/* ---- what could not be written ------------------------------------------------------------------- */
+
+void car_run_note_loss(const car_run *run, const char *what, int64_t step, car_status status, car_kept_failure *loss) {
+    car_context_log(run->context, CAR_LOG_WARNING, "%s %lld: %s; training goes on", what, (long long)step,
+                    car_context_error(run->context));
     if (loss->status == CAR_OK) {
-        *loss = (car_loss_of_file){.status = status, .step = step};
+        *loss = (car_kept_failure){.status = status, .step = step};
         snprintf(loss->why, sizeof loss->why, "%s", car_context_error(run->context));
     }
     car_context_clear_error(run->context);
 }
 
-/* A checkpoint that cannot be written does not end the run: the older ones are there, and the next may succeed. */
-static void write_on_the_way(void *user, const car_snapshot *snapshot) {
-    car_run *run = user;
-    car_status status = write_snapshot(run, snapshot);
-    if (status != CAR_OK) {
-        note_loss(run, "a checkpoint", car_snapshot_get_numbers(snapshot).step, status, &run->lost_checkpoint);
+/* At the end the first failure is told, and the others are logged. */
+static void keep_failure(car_run *run, car_status status) {
+    if (status != CAR_OK && run->lost_end.status == CAR_OK) {
+        run->lost_end = (car_kept_failure){.status = status};
+        snprintf(run->lost_end.why, sizeof run->lost_end.why, "%s", car_context_error(run->context));
+    } else if (status != CAR_OK) {
+        car_context_log(run->context, CAR_LOG_WARNING, "%s", car_context_error(run->context));
     }
-    car_rank_return_snapshot(run->members[0].rank);
+    car_context_clear_error(run->context);
+}
+
+/* `what` could not be written; NULL: the reason says it. */
+static car_status tell_loss(const car_run *run, const char *what, car_kept_failure *loss) {
+    car_status status = loss->status;
+    loss->status = CAR_OK;
+    if (status == CAR_OK) {
+        return CAR_OK;
+    }
+    return what ? car_context_fail(run->context, status,
+                                   "%s, of step %lld, could not be written, and training went "
+                                   "on: %s",
+                                   what, (long long)loss->step, loss->why)
+                : car_context_fail(run->context, status, "%s", loss->why);
+}
+
+/* An older checkpoint that is missing is no loss. */
+static car_status tell_first(car_run *run) {
+    bool newer = run->saved_step != CAR_NONE && run->saved_step > run->lost_checkpoint.step;
+    if (newer) {
+        run->lost_checkpoint.status = CAR_OK;
+    }
+    car_status failed = tell_loss(run, NULL, &run->judge.failed);
+    car_status end = tell_loss(run, NULL, &run->lost_end);
+    car_status checkpoint = tell_loss(run, "a checkpoint", &run->lost_checkpoint);
+    car_status best = tell_loss(run, "the file of the best weights", &run->lost_best);
+    return failed != CAR_OK ? failed : end != CAR_OK ? end : checkpoint != CAR_OK ? checkpoint : best;
+}
+
+car_status car_member_tell_losses(car_member *member) {
+    return car_member_follow_first(member, car_member_is_first(member) ? tell_first(member->run) : CAR_OK);
+}
+
+/* ---- checkpoints --------------------------------------------------------------------------------- */
+
+car_status car_run_set_configuration(car_run *run, const char *json) {
+    CAR_REQUIRE(NULL, run);
+    cJSON *made = NULL;
+    char *own = NULL;
+    car_status status = CAR_OK;
+    car_snapshot_thread_wait(run->writer);
+    if (!json) {
+        made = cJSON_CreateObject();
+        bool added =
+            made && cJSON_AddStringToObject(made, "optimizer", car_optimizer_config_name(&run->training.optimizer));
+        own = added ? cJSON_PrintUnformatted(made) : NULL;
+        if (!own) {
+            CAR_TRY(car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for a configuration"));
+        }
+    }
+    car_context_release_text(run->context, run->configuration);
+    run->configuration = NULL;
+    CAR_TRY(car_context_copy_text(run->context, json ? json : own, &run->configuration));
+done:
+    cJSON_free(own);
+    cJSON_Delete(made);
+    return status;
+}
+
+static car_status write_snapshot(car_run *run, const car_snapshot *snapshot) {
+    int64_t step = car_snapshot_get_numbers(snapshot).step;
+    char directory[CAR_RUN_PATH];
+    car_card *card = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_run_checkpoints(run, directory));
+    CAR_TRY(make_card(run, step, &card));
+    const car_checkpoint_config where = {.directory = directory, .keep = run->options.keep, .card = card};
+    CAR_TRY(car_checkpoint_write(run->context, &where, snapshot, run->configuration));
+    run->saved_step = step;
+done:
+    car_card_destroy(card);
+    return status;
+}
+
+static bool is_due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+/* A checkpoint that cannot be written does not end the run: the older ones are there, and the next may succeed. */
+static void take_snapshot(void *user, const car_snapshot *snapshot) {
+    car_run *run = user;
+    int64_t step = car_snapshot_get_numbers(snapshot).step;
+    if (car_run_saves(run) && is_due(step, run->options.checkpoint_every)) {
+        car_status status = write_snapshot(run, snapshot);
+        if (status != CAR_OK) {
+            car_run_note_loss(run, "no checkpoint of step", step, status, &run->lost_checkpoint);
+        }
+    }
+    if (car_run_evaluates_beside(run) && is_due(step, run->options.eval_every) && step < atomic_load(&run->target) &&
+        !atomic_load(&run->stop)) { /* the last evaluation is made at the end */
+        car_run_evaluate_snapshot(run, snapshot);
+    } else {
+        car_rank_return_snapshot(run->members[0].rank);
+    }
 }
 
 car_status car_run_open_writer(car_run *run) {
     car_trainer_config *training = &run->training;
-    training->snapshot_every = run->options.checkpoint_every;
-    if (training->snapshot_every == 0 || (run->launched && car_run_rank(run) > 0)) {
+    training->snapshot_every = car_run_saves(run) ? run->options.checkpoint_every : 0;
+    training->weights_every = car_run_evaluates_beside(run) ? run->options.eval_every : 0;
+    if ((training->snapshot_every == 0 && training->weights_every == 0) || !car_run_is_first(run)) {
         return CAR_OK;
     }
-    car_status status = car_snapshot_thread_create(run->context, write_on_the_way, run, &run->writer);
+    car_status status = car_snapshot_thread_create(run->context, take_snapshot, run, &run->writer);
     training->on_snapshot = car_snapshot_thread_hand_over;
     training->snapshot_user = run->writer;
     return status;
@@ -69,19 +183,28 @@ car_status car_run_open_writer(car_run *run) {
 
 typedef struct checkpoint_work {
     car_snapshot *snapshot;
+    bool keeps; /* a failure, for the end */
 } checkpoint_work;
 
 static car_status write_first(car_member *member, void *user) {
     const checkpoint_work *work = user;
-    car_snapshot_thread_wait(member->run->writer); /* one thread at a time may write */
-    bool written = member->run->saved_step == car_snapshot_get_numbers(work->snapshot).step;
-    return written ? CAR_OK : write_snapshot(member->run, work->snapshot);
+    car_run *run = member->run;
+    car_snapshot_thread_wait(run->writer); /* one thread at a time may write */
+    bool written = run->saved_step == car_snapshot_get_numbers(work->snapshot).step;
+    car_status status = written ? CAR_OK : write_snapshot(run, work->snapshot);
+    if (work->keeps) {
+        keep_failure(run, status);
+        status = CAR_OK;
+    }
+    return status;
 }
 
 static car_status checkpoint_member(car_member *member, void *user) {
-    checkpoint_work work = {NULL};
+    checkpoint_work work = {.keeps = user != NULL};
     car_status status = CAR_OK;
-    (void)user;
+    if (car_transport_size(member->transport) > 1) {
+        car_member_note_peaks(member);
+    }
     CAR_TRY(car_member_follow_first(
         member, car_member_is_first(member) ? car_rank_create_snapshot(member->rank, &work.snapshot) : CAR_OK));
     CAR_TRY(car_rank_gather(member->rank, work.snapshot));
@@ -92,42 +215,64 @@ done:
 }
 
 car_status car_run_checkpoint(car_run *run) {
-    CAR_REQUIRE(NULL, run);
-    car_context_clear_error(run->context);
-    if (!run->options.directory) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "checkpoints want a directory: options.directory");
+    CAR_ENTER(run, run->context);
+    if (!car_run_saves(run)) {
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "checkpoints want a directory: %s",
+                                car_run_name(&run->options, "directory").text);
     }
     return car_run_together(run, checkpoint_member, NULL);
 }
 
-car_status car_run_write_last(car_run *run) {
-    return run->options.directory ? car_run_together(run, checkpoint_member, NULL) : CAR_OK;
-}
-
-static car_status tell_loss(const car_run *run, const char *what, car_loss_of_file *loss) {
-    car_status status = loss->status;
-    loss->status = CAR_OK;
-    return status == CAR_OK ? CAR_OK
-                            : car_context_fail(run->context, status,
-                                               "%s, of step %lld, could not be written, and training went on: %s", what,
-                                               (long long)loss->step, loss->why);
-}
-
-static car_status tell_member(car_member *member, void *user) {
-    car_run *run = member->run;
-    car_status checkpoints = CAR_OK, best = CAR_OK;
-    (void)user;
-    if (car_member_is_first(member)) {
-        car_snapshot_thread_wait(run->writer);
-        checkpoints = tell_loss(run, "a checkpoint", &run->lost_checkpoint);
-        best = tell_loss(run, "the file of the best weights", &run->lost_best);
+/* Nothing is gathered for a checkpoint that is there. */
+car_status car_member_write_last(car_member *member) {
+    bool needed = car_member_is_first(member) && member->run->saved_step != car_rank_steps(member->rank);
+    car_status status = CAR_OK;
+    if (!car_run_saves(member->run)) {
+        return CAR_OK;
     }
-    return car_member_follow_first(member, checkpoints != CAR_OK ? checkpoints : best);
+    CAR_TRY(car_transport_broadcast(member->transport, 0, &needed, sizeof needed));
+    if (needed) {
+        CAR_TRY(checkpoint_member(member, &needed));
+    }
+done:
+    return status;
 }
 
-car_status car_run_tell_losses(car_run *run) {
-    bool writes = run->options.checkpoint_every > 0 || run->options.best;
-    return writes ? car_run_together(run, tell_member, NULL) : CAR_OK;
+/* ---- the result ---------------------------------------------------------------------------------- */
+
+static car_status write_result(car_run *run, const car_subject *subject) {
+    char path[CAR_RUN_PATH];
+    car_status status = CAR_OK;
+    run->has_result = false;
+    CAR_TRY(car_run_place_path(run, "weights.safetensors", path));
+    CAR_TRY(car_run_write_weights(run, path, subject, false, false));
+    run->has_result = true;
+    CAR_TRY(car_run_place_path(run, "average.safetensors", path));
+    if (subject->average) {
+        CAR_TRY(car_run_write_weights(run, path, subject, true, false));
+    } else {
+        unlink(path); /* of an earlier start that had one */
+    }
+done:
+    return status;
+}
+
+static car_status write_result_first(car_member *member, void *user) {
+    keep_failure(member->run, write_result(member->run, user));
+    return CAR_OK;
+}
+
+car_status car_member_write_result(car_member *member) {
+    car_subject subject = {0};
+    car_status status = CAR_OK;
+    if (!member->run->options.run_directory) {
+        return CAR_OK;
+    }
+    CAR_TRY(car_member_gather(member, &subject));
+    CAR_TRY(car_member_work_first(member, write_result_first, &subject, NULL, 0));
+done:
+    car_member_drop(member, &subject);
+    return status;
 }
 
 /* ---- paths ----------------------------------------------------------------------------------- */
@@ -151,10 +296,10 @@ done:
 car_status car_run_try_paths(const car_run *run) {
     car_file *file = NULL;
     car_status status = CAR_OK;
-    if (run->launched && car_run_rank(run) > 0) {
+    if (!car_run_is_first(run)) {
         return CAR_OK;
     }
-    if (run->options.directory) {
+    if (car_run_saves(run) && !run->options.run_directory) { /* what has a lock can be written to */
         CAR_TRY(try_directory(run->context, run->options.directory));
     }
     if (run->options.best) {
@@ -165,199 +310,38 @@ done:
     return status;
 }
 
-/* ---- going on -------------------------------------------------------------------------------- */
-
-static car_status compare_optimizer(const car_run *run, const car_checkpoint *checkpoint) {
-    cJSON *json = cJSON_Parse(car_checkpoint_run(checkpoint));
-    const char *then = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, optimizer_key));
-    const char *now = car_optimizer_config_name(&run->training.optimizer);
-    car_status status = CAR_OK;
-    if (then && strcmp(then, now) != 0) {
-        status =
-            car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                             "the checkpoint of step %lld in %s has the state of optimizer %s, and this run has %s: "
-                             "begin with its weights instead (car_run_load)",
-                             (long long)car_checkpoint_step(checkpoint), run->options.directory, then, now);
-    }
-    cJSON_Delete(json);
-    return status;
-}
-
-static car_status read_snapshot(const car_member *member, int64_t step, car_snapshot *snapshot) {
-    const car_run *run = member->run;
-    car_checkpoint *checkpoint = NULL;
-    bool exact = true;
-    car_status status = CAR_OK;
-    CAR_TRY(car_checkpoint_open(run->context, run->options.directory, step, &checkpoint));
-    CAR_TRY(compare_optimizer(run, checkpoint));
-    CAR_TRY(car_checkpoint_read(checkpoint, snapshot, &exact));
-    if (!exact) {
-        car_context_log(run->context, CAR_LOG_WARNING,
-                        "the checkpoint of step %lld lacks the previous version of the weights or a state of the "
-                        "optimizer: the run goes on, but not exactly as it would have",
-                        (long long)step);
-    }
-done:
-    car_checkpoint_close(checkpoint);
-    return status;
-}
-
-/* Rank 0 reads, all go on from it. */
-static car_status resume(car_member *member, int64_t step) {
-    car_snapshot *snapshot = NULL;
-    bool first = car_member_is_first(member);
-    car_status read = CAR_OK, status = CAR_OK;
-    if (first) {
-        read = car_rank_create_snapshot(member->rank, &snapshot);
-        read = read == CAR_OK ? read_snapshot(member, step, snapshot) : read;
-    }
-    CAR_TRY(car_member_follow_first(member, read));
-    CAR_TRY(car_rank_spread(member->rank, snapshot));
-    if (first) {
-        member->run->saved_step = step;
-    }
-done:
-    car_snapshot_destroy(snapshot);
-    return status;
-}
-
-car_status car_member_begin(car_member *member) {
-    const car_run *run = member->run;
-    int64_t newest = -1;
-    car_status status = CAR_OK;
-    if (run->options.directory) {
-        bool first = car_member_is_first(member);
-        CAR_TRY(car_member_follow_first(
-            member, first ? car_checkpoint_newest(run->context, run->options.directory, &newest) : CAR_OK));
-        CAR_TRY(car_transport_broadcast(member->transport, 0, &newest, sizeof newest));
-    }
-    if (newest >= 0 && !run->options.resume) {
-        return car_context_fail(run->context, CAR_ERROR_IO,
-                                "%s holds a run that was saved after step %lld: go on with options.resume, or choose "
-                                "another directory",
-                                run->options.directory, (long long)newest);
-    }
-    if (newest > run->steps) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "%s holds a run of %lld steps, more than the %lld of this one: give it more steps or "
-                                "epochs, or evaluate its weights (car_run_load)",
-                                run->options.directory, (long long)newest, (long long)run->steps);
-    }
-    CAR_TRY(newest >= 0 ? resume(member, newest) : car_rank_initialize(member->rank, run->options.seed));
-done:
-    return status;
-}
-
 /* ---- weights --------------------------------------------------------------------------------- */
 
 typedef struct file_work {
     const char *path;
     char *digest;
-    car_weights *weights;
+    car_subject subject;
 } file_work;
 
 static car_status save_first(car_member *member, void *user) {
     const file_work *work = user;
-    (void)member;
-    return work->path ? car_weights_save(work->weights, work->path) : car_weights_digest(work->weights, work->digest);
+    return work->path ? car_run_write_weights(member->run, work->path, &work->subject, false, false)
+                      : car_weights_digest(work->subject.weights, work->digest);
 }
 
 static car_status save_member(car_member *member, void *user) {
     file_work work = *(const file_work *)user;
     car_status status = CAR_OK;
-    CAR_TRY(car_member_gather(member, &work.weights));
+    CAR_TRY(car_member_gather(member, &work.subject));
     CAR_TRY(car_member_work_first(member, save_first, &work, work.digest, work.digest ? 65 : 0));
 done:
+    car_member_drop(member, &work.subject);
     return status;
-}
-
-/* The file from before stays. */
-static car_status save_or_note(car_member *member, void *user) {
-    car_run *run = member->run;
-    const file_work *work = user;
-    car_status status = car_weights_save(work->weights, work->path);
-    if (status == CAR_OK) {
-        run->best_saved = run->best_step;
-    } else {
-        note_loss(run, "the file of the best weights", run->best_step, status, &run->lost_best);
-    }
-    return CAR_OK;
-}
-
-car_status car_member_save_best(car_member *member) {
-    file_work work = {.path = member->run->options.best};
-    car_status status = CAR_OK;
-    CAR_TRY(car_member_gather(member, &work.weights));
-    CAR_TRY(car_member_work_first(member, save_or_note, &work, NULL, 0));
-done:
-    return status;
-}
-
-static car_status refuse_path(const car_run *run) {
-    return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "a file of weights wants a path, and it is NULL");
 }
 
 car_status car_run_save(car_run *run, const char *path) {
-    CAR_REQUIRE(NULL, run);
-    car_context_clear_error(run->context);
-    if (!path) {
-        return refuse_path(run);
-    }
+    CAR_ENTER(run, run->context);
+    CAR_REQUIRE(run->context, path);
     return car_run_together(run, save_member, &(file_work){.path = path});
 }
 
 car_status car_run_digest(car_run *run, char *text) {
-    CAR_REQUIRE(NULL, run);
-    car_context_clear_error(run->context);
+    CAR_ENTER(run, run->context);
     CAR_REQUIRE(run->context, text);
     return car_run_together(run, save_member, &(file_work){.digest = text});
-}
-
-/* The file's weights as a snapshot, on rank 0. */
-static car_status read_file(car_member *member, const char *path, car_snapshot *snapshot) {
-    const car_run *run = member->run;
-    car_weights *weights = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(car_weights_create(run->program, member->arena, &weights));
-    CAR_TRY(car_weights_load(weights, path, NULL, NULL));
-    CAR_TRY(car_snapshot_set_weights(snapshot, weights));
-    car_snapshot_numbers numbers = car_snapshot_get_numbers(snapshot);
-    numbers.step = car_rank_steps(member->rank);
-    car_snapshot_set_numbers(snapshot, &numbers);
-done:
-    car_weights_destroy(weights);
-    return status;
-}
-
-static car_status load_member(car_member *member, void *user) {
-    car_snapshot *snapshot = NULL;
-    bool first = car_member_is_first(member);
-    car_status read = CAR_OK, status = CAR_OK;
-    if (first) {
-        read = car_snapshot_create(member->run->program, member->arena, false, 0, &snapshot);
-        read = read == CAR_OK ? read_file(member, user, snapshot) : read;
-    }
-    CAR_TRY(car_member_follow_first(member, read));
-    CAR_TRY(car_rank_spread(member->rank, snapshot));
-    member->gathered_step = CAR_NONE;
-    if (first) {
-        member->run->saved_step = CAR_NONE; /* a checkpoint of this step has other weights */
-    }
-done:
-    car_snapshot_destroy(snapshot);
-    return status;
-}
-
-car_status car_run_load(car_run *run, const char *path) {
-    CAR_REQUIRE(NULL, run);
-    car_context_clear_error(run->context);
-    if (!path) {
-        return refuse_path(run);
-    }
-    if (car_run_steps(run) > 0) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "weights are loaded before the first step, and %lld were made",
-                                (long long)car_run_steps(run));
-    }
-    return car_run_together(run, load_member, (void *)(uintptr_t)path);
 }

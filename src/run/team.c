@@ -144,20 +144,6 @@ done:
 
 /* ---- members --------------------------------------------------------------------------------- */
 
-static car_status agree(const car_member *member) {
-    const car_run *run = member->run;
-    car_run_fact facts[CAR_RUN_FACTS];
-    car_status status = CAR_OK;
-    if (!run->launched) {
-        return CAR_OK;
-    }
-    car_run_describe(run, facts);
-    for (int f = 0; status == CAR_OK && f < CAR_RUN_FACTS; f++) {
-        status = car_rank_agree(run->context, member->transport, facts[f].what, facts[f].text);
-    }
-    return status;
-}
-
 static car_status create_feeder(car_member *member) {
     const car_run *run = member->run;
     const car_feeder_config config = {.workers = run->options.workers,
@@ -168,26 +154,39 @@ static car_status create_feeder(car_member *member) {
     return run->dataset ? car_feeder_create(run->graph, run->dataset, &config, &member->feeder) : CAR_OK;
 }
 
+/* What it computes in, before it takes any of it. */
+static car_status create_arena(car_member *member) {
+    car_run *run = member->run;
+    car_status status = CAR_OK;
+    CAR_TRY(car_arena_create_reserving(run->context, 0, run->addresses, &member->arena));
+    if (!car_run_has_ranks(run)) {
+        CAR_TRY(car_run_check_memory(run, member->arena)); /* now with all that kernels want */
+    }
+    CAR_TRY(create_feeder(member));
+    CAR_TRY(car_member_open_recorder(member));
+done:
+    return status;
+}
+
 static car_status create_rank(car_member *member) {
     const car_run *run = member->run;
     car_trainer_config training = run->training;
-    car_status status = CAR_OK;
-    CAR_TRY(car_arena_create(run->context, 0, &member->arena));
-    CAR_TRY(create_feeder(member));
+    training.recorder = member->recorder;
     training.feed = member->feeder ? car_feeder_feed : run->options.feed;
     training.feed_user = member->feeder ? member->feeder : run->options.feed_user;
     if (!car_member_is_first(member)) {
         training.on_snapshot = NULL;
     }
-    CAR_TRY(car_rank_create(run->plan, run->program, member->arena, member->transport, &training, &member->rank));
-done:
-    return status;
+    return car_rank_create(run->plan, run->program, member->arena, member->transport, &training, &member->rank);
 }
 
 static car_status begin(car_member *member) {
     const car_run *run = member->run;
     car_status status = CAR_OK;
     CAR_TRY(car_member_begin(member));
+    if (car_member_is_first(member)) {
+        car_run_check_disk(run);
+    }
     if (member->feeder) {
         const car_rank *reads_for = car_transport_size(member->transport) > 1 ? member->rank : NULL;
         CAR_TRY(car_feeder_start(member->feeder, reads_for, car_rank_steps(member->rank), run->steps));
@@ -203,10 +202,14 @@ static car_status create(car_member *member, void *user) {
     if (run->hub) {
         CAR_TRY(car_hub_join(run->hub, run->context, member->index, &member->transport));
     }
-    CAR_TRY(agree(member));
+    CAR_TRY(car_member_agree(member));
     bool mapped = car_placement_maps_workers(run->plan_config.placement);
     CAR_TRY(car_transport_renumber(member->transport,
                                    mapped && car_plan_config_of(run->plan)->mapping == CAR_MAPPING_INTERLEAVED));
+    CAR_TRY(car_member_settle(member, create_arena(member)));
+    if (car_run_has_ranks(run)) {
+        CAR_TRY(car_member_check_memory(member));
+    }
     CAR_TRY(car_member_settle(member, create_rank(member)));
     CAR_TRY(car_member_settle(member, begin(member)));
 done:
@@ -220,8 +223,10 @@ car_status car_run_create_members(car_run *run) {
 /* Closing a transport waits for the other ranks, so they leave at the same time. */
 static car_status destroy(car_member *member, void *user) {
     (void)user;
+    car_weights_destroy(member->average);
     car_weights_destroy(member->gathered);
     car_rank_destroy(member->rank);
+    car_recorder_destroy(member->recorder);
     car_transport_close(member->transport);
     car_feeder_destroy(member->feeder);
     car_arena_destroy(member->arena);
@@ -236,38 +241,64 @@ void car_run_destroy_members(car_run *run) {
 
 /* ---- what the first one does ------------------------------------------------------------------ */
 
-static car_status copy_weights(car_member *member, const car_snapshot *snapshot) {
-    const car_run *run = member->run;
+/* Room for what is gathered: weights, or with their average all that training goes on from. */
+static car_status create_snapshot(const car_member *member, car_snapshot **out) {
+    return car_run_average_decay(member->run) > 0
+               ? car_rank_create_snapshot(member->rank, out)
+               : car_snapshot_create(member->run->program, member->arena, false, 0, out);
+}
+
+static car_status copy_gathered(car_member *member, const car_snapshot *snapshot) {
+    car_run *run = member->run;
     car_status status = CAR_OK;
     if (!member->gathered) {
         CAR_TRY(car_weights_create(run->program, member->arena, &member->gathered));
     }
     CAR_TRY(car_snapshot_get_weights(snapshot, member->gathered));
+    car_weights_destroy(member->average);
+    member->average = NULL;
+    car_subject subject = {.weights = member->gathered};
+    status = car_run_copy_average(run, snapshot, member->arena, &subject);
+    member->average = subject.average;
 done:
     return status;
 }
 
-car_status car_member_gather(car_member *member, car_weights **out) {
-    const car_run *run = member->run;
+/* One rank that has all workers. */
+static car_status take_own(car_member *member, car_subject *out) {
+    out->weights = car_rank_weights(member->rank);
+    return car_run_copy_average(member->run, NULL, member->arena, out);
+}
+
+car_status car_member_gather(car_member *member, car_subject *out) {
     car_snapshot *snapshot = NULL;
     car_status status = CAR_OK;
-    *out = NULL;
+    *out = (car_subject){.step = car_rank_steps(member->rank)};
     if (car_transport_size(member->transport) == 1) {
-        *out = car_rank_weights(member->rank);
-        return CAR_OK;
+        status = take_own(member, out);
+        member->settled = status != CAR_OK;
+        return status;
     }
-    if (member->gathered_step != car_rank_steps(member->rank)) { /* the same on all ranks */
+    if (member->gathered_step != out->step) { /* the same on all ranks */
         bool first = car_member_is_first(member);
-        CAR_TRY(car_member_follow_first(
-            member, first ? car_snapshot_create(run->program, member->arena, false, 0, &snapshot) : CAR_OK));
+        car_member_note_peaks(member);
+        CAR_TRY(car_member_follow_first(member, first ? create_snapshot(member, &snapshot) : CAR_OK));
         CAR_TRY(car_rank_gather(member->rank, snapshot));
-        CAR_TRY(car_member_follow_first(member, first ? copy_weights(member, snapshot) : CAR_OK));
-        member->gathered_step = car_rank_steps(member->rank);
+        CAR_TRY(car_member_follow_first(member, first ? copy_gathered(member, snapshot) : CAR_OK));
+        member->gathered_step = out->step;
     }
-    *out = member->gathered;
+    out->weights = member->gathered;
+    out->average = member->average;
 done:
     car_snapshot_destroy(snapshot);
     return status;
+}
+
+void car_member_drop(const car_member *member, car_subject *subject) {
+    if (subject->average != member->average) {
+        car_weights_destroy(subject->average);
+    }
+    subject->average = NULL;
 }
 
 typedef struct first_work {

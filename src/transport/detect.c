@@ -34,3 +34,14 @@ int64_t car_transport_launched_processes(const char **variable) {
     }
     return 1;
 }
+
+int64_t car_transport_launched_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
+    for (size_t n = 0; car_transport_is_launched() && n < sizeof names / sizeof names[0]; n++) {
+        const char *value = getenv(names[n]);
+        if (value && value[0]) {
+            return strtoll(value, NULL, 10);
+        }
+    }
+    return 0;
+}

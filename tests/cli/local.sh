@@ -53,7 +53,7 @@ expect 0 "done after 3 steps" "${several[@]}" --rule stagger --steps 3 --placeme
 expect 0 "done after 6 steps" "${several[@]}" --rule stagger --steps 6 --placement grid --resume --out "$directory/several-moved"
 same several several-moved "stagger that moved between placements"
 expect 0 "added by worker" "${several[@]}" --rule cdp-v2 --steps 3 --placement replica --out "$directory/by-worker"
-expect 2 "use sum-order micro-batch" "${several[@]}" --rule cdp-v2 --steps 6 --placement grid --resume --out "$directory/by-worker"
+expect 2 "use --sum-order micro-batch" "${several[@]}" --rule cdp-v2 --steps 6 --placement grid --resume --out "$directory/by-worker"
 expect 0 "done after 6 steps" "${several[@]}" --rule cdp-v2 --steps 6 --placement shared --resume --out "$directory/by-worker"
 expect 0 "done after 6 steps" "${several[@]}" --rule cdp-v2 --steps 6 --sum-order worker --out "$directory/by-worker-whole"
 same by-worker by-worker-whole "a run by worker that moved"

@@ -352,7 +352,7 @@ expect 2 "cut" --model mlp --workers 3 --partition cuts:5,2
 expect 2 "cut" --model mlp --workers 3 --partition cuts:2,99
 expect 2 "5 stages for 3 workers" --model mlp --workers 3 --stages 5
 expect 2 "3 ranks for 4 workers" --model mlp --workers 4 --ranks 3 --placement replica
-expect 2 "use placement pipeline" --model mlp --rule 1f1b
+expect 2 "use --placement pipeline" --model mlp --rule 1f1b
 expect 2 "only cdp-v2" --model mlp --rule cdp-v1 --freshness-slack 1
 expect 2 "resnet20" --model resnet21
 [ "$("$CAROUSEL" plan --model mlp --workers 3 --stages 5 2>/dev/null)" = "" ] || fail "an error left something on standard output"

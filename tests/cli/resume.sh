@@ -115,7 +115,7 @@ newest=$(ls -d "$directory"/damaged/checkpoints/step-* | tail -n 1)
 printf 'x' | dd of="$newest/weights.safetensors" bs=1 seek=2000 conv=notrunc status=none
 "$CAROUSEL" train --out "$directory/damaged" --resume --steps 25 >"$directory/log" 2>&1 && fail "a damaged checkpoint was used"
 grep -q "weights.safetensors" "$directory/log" || fail "the damaged file is not named: $(cat "$directory/log")"
-grep -q "resume-step 21" "$directory/log" || fail "the checkpoint before is not offered: $(cat "$directory/log")"
+grep -q -- "(--resume-step 21)" "$directory/log" || fail "the checkpoint before is not offered: $(cat "$directory/log")"
 train damaged --resume-step 21 --steps 24
 train damaged --resume --steps 24 # the damaged one was replaced
 same whole-cdp-v2 damaged "the checkpoint before the damaged one did not go on exactly"

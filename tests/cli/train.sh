@@ -120,7 +120,7 @@ run --eval-every 40 --eval-batches 4 >/dev/null
 "$CAROUSEL" eval --model mlp --width 128 --weights "$directory/run" --data synthetic --batch 8 --batches 4 >"$directory/eval" 2>&1 || fail "eval failed"
 grep -qF "$(sed -n 's/^evaluation after step 40: //p' "$directory/log")" "$directory/eval" || fail "eval says otherwise than the run: $(cat "$directory/eval")"
 expect 0 '"top1"' eval --model mlp --width 128 --weights "$directory/run/weights.safetensors" --data synthetic --json
-expect 1 "[10, 128] there and [7, 128] in the model; reset-head" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --steps 1
+expect 1 "[10, 128] there and [7, 128] in the model; --reset-head leaves" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --steps 1
 expect 0 "drawn anew" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
 expect 2 "precision 'fp16': it must be fp32 or bf16" train --model mlp --save-precision fp16 --steps 1
 expect 0 "" train --model mlp --save-precision bf16 --steps 1 --batch 2 --keep 0 --out "$directory/halves"

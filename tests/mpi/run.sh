@@ -20,6 +20,7 @@ done
 succeeds start 2 "$programs/runs" "$work/runs"
 fails timeout 25 "$mpirun" -n 2 "$programs/runs"
 expect '1: sample [0-9]* is gone'
+expect 'second: 1, another run over MPI has failed in this process'
 
 for ranks in 2 3 4 6 9 10; do
     echo "== $ranks ranks"

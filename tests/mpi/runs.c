@@ -122,7 +122,8 @@ static car_status read_sample(const car_sample_io *io) {
                                       : CAR_OK;
 }
 
-/* One rank fails: it can destroy its run and exit, and the launcher ends the other, which waits for it. */
+/* One rank fails: it can destroy its run and exit, and the launcher ends the other, which waits for it. A second run that it
+ * has is not gone on with: the other rank will not come to it. */
 static int fail_alone(car_context *context) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK") ? getenv("OMPI_COMM_WORLD_RANK") : getenv("PMI_RANK");
     bool fails = rank && strcmp(rank, "1") == 0;
@@ -134,12 +135,16 @@ static int fail_alone(car_context *context) {
                                      .label_count = 1,
                                      .classes = 3};
     car_run_options options = small();
+    car_run *second = open_run(context, &options);
     must(context, car_dataset_create(context, &class, &options.dataset), "a dataset");
     options.sequential = true;
     options.data_threads = -1;
     car_run *run = open_run(context, &options);
     car_status status = car_run_train(run);
     fprintf(stderr, "%d: %s\n", status == CAR_ERROR_CALLBACK, car_context_error(context));
+    status = car_run_train(second);
+    fprintf(stderr, "second: %d, %s\n", status == CAR_ERROR_IO, car_context_error(context));
+    car_run_destroy(second);
     car_run_destroy(run);
     car_dataset_close(options.dataset);
     car_context_destroy(context);

@@ -223,6 +223,8 @@ static void plans_and_programs(void **state) {
 static void no_run(void **state) {
     (void)state;
     car_evaluation evaluation;
+    car_recorder *recorder = NULL;
+    const car_rank_account *accounts = NULL;
     float values[8] = {0};
     char text[65];
     REFUSED(NULL, car_run_train(NULL), "");
@@ -233,6 +235,17 @@ static void no_run(void **state) {
     REFUSED(NULL, car_run_load(NULL, "x"), "");
     REFUSED(NULL, car_run_checkpoint(NULL), "");
     REFUSED(NULL, car_run_digest(NULL, text), "");
+    REFUSED(NULL, car_run_load_with(NULL, "x", NULL, NULL), "");
+    REFUSED(NULL, car_run_recall(NULL, NULL, 0), "");
+    REFUSED(NULL, car_run_set_configuration(NULL, "{}"), "");
+    REFUSED(NULL, car_run_record(NULL, 0, 1), "");
+    REFUSED(NULL, car_run_gather_record(NULL, &recorder), "");
+    REFUSED(NULL, car_run_account(NULL, &accounts), "");
+    assert_null(car_run_engine(NULL));
+    assert_null(car_run_then(NULL));
+    assert_null(car_run_confusion(NULL));
+    assert_false(car_run_has_ended(NULL) || car_run_is_complete(NULL) || car_run_is_broken(NULL));
+    assert_int_equal(car_run_first_step(NULL), 0);
     car_run_stop(NULL);
     car_run_destroy(NULL);
     assert_int_equal(car_run_steps(NULL), 0);
@@ -264,6 +277,9 @@ static void runs(void **state) {
     REFUSED(context, car_run_save(run, NULL), "NULL");
     REFUSED(context, car_run_load(run, NULL), "NULL");
     REFUSED(context, car_run_digest(run, NULL), "text is NULL");
+    REFUSED(context, car_run_recall(run, NULL, 1), "list is NULL");
+    REFUSED(context, car_run_account(run, NULL), "out is NULL");
+    REFUSED(context, car_run_gather_record(run, NULL), "out is NULL");
     assert_int_equal(car_run_train_to(run, 1), CAR_OK); /* none of it has harmed the run */
     car_run_destroy(run);
     car_context_destroy(context);

@@ -83,9 +83,13 @@ static inline car_mpi *car_mpi_of(car_transport *transport) {
 car_status car_mpi_check(car_mpi *mpi, int code, const char *what);
 /* Whether nobody should wait for others any more. */
 bool car_mpi_has_given_up(car_mpi *mpi);
+bool car_mpi_give_up(car_mpi *mpi); /* whether it had before */
 /* process.c. Joins MPI, if nobody has; and what a transport does last. */
 car_status car_mpi_enter(car_mpi *mpi);
 void car_mpi_leave(car_mpi *mpi);
+/* A transport was given up; and whether one was, so that none can go on: fails, and gives this one up. */
+void car_mpi_note_loss(const car_mpi *mpi);
+car_status car_mpi_check_process(car_mpi *mpi);
 /* progress.c */
 void *car_mpi_run(void *argument);                             /* the thread; a car_mpi */
 car_status car_mpi_launch(car_mpi *mpi, car_message *message); /* hands it to MPI */

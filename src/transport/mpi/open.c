@@ -77,7 +77,7 @@ static void free_ways(car_mpi *mpi) {
 
 /* Not once others may be lost: that could wait for them, and messages that come late would find their buffers gone. */
 static void free_communicators(car_mpi *mpi) {
-    mpi->failed = mpi->failed || car_mpi_drain_posts(mpi) != CAR_OK;
+    mpi->failed = mpi->failed || car_mpi_check_process(mpi) != CAR_OK || car_mpi_drain_posts(mpi) != CAR_OK;
     if (mpi->failed && mpi->base.size != 1) {
         return;
     }
@@ -153,6 +153,10 @@ done:
 
 static car_status begin(car_transport *transport) {
     car_mpi *mpi = car_mpi_of(transport);
+    car_status status = car_mpi_check_process(mpi);
+    if (status != CAR_OK) {
+        return status;
+    }
     mpi->ending = mpi->failed = false;
     MPI_Pcontrol(1); /* for those who count: here the loop begins */
     if (pthread_create(&mpi->thread, NULL, car_mpi_run, mpi) != 0) {
@@ -183,14 +187,23 @@ static void end(car_transport *transport, bool failed) {
     pthread_cond_signal(&mpi->changed);
     pthread_mutex_unlock(&mpi->lock);
     pthread_join(mpi->thread, NULL);
+    if (failed) {
+        car_mpi_note_loss(mpi);
+    }
+}
+
+bool car_mpi_give_up(car_mpi *mpi) {
+    pthread_mutex_lock(&mpi->lock);
+    bool before = mpi->failed;
+    mpi->failed = true;
+    pthread_mutex_unlock(&mpi->lock);
+    return before;
 }
 
 static void give_up(car_transport *transport, car_status why) {
-    car_mpi *mpi = car_mpi_of(transport);
     (void)why; /* it is this process's own affair */
-    pthread_mutex_lock(&mpi->lock);
-    mpi->failed = true;
-    pthread_mutex_unlock(&mpi->lock);
+    car_mpi_give_up(car_mpi_of(transport));
+    car_mpi_note_loss(car_mpi_of(transport));
 }
 
 /* ---- around the loop ------------------------------------------------------------------------- */
@@ -218,6 +231,7 @@ car_status car_mpi_await(car_mpi *mpi, int code, MPI_Request *request, const cha
         if (car_mpi_has_given_up(mpi)) {
             return CAR_ERROR_IO; /* whoever gave up has said why */
         }
+        CAR_TRY(car_mpi_check_process(mpi));
         if (tries > BRIEF) {
             nanosleep(&(struct timespec){.tv_nsec = tries < 16 * BRIEF ? 20000 : 500000}, NULL);
         }

@@ -5,7 +5,8 @@
  *                └───── transport ────┘
  *
  * MPI is not left where that could wait for ever: while a transport is open, or once one was given up. Then the launcher sees
- * a process that ended without it, and ends the others. */
+ * a process that ended without it, and ends the others. For the same reason no other transport goes on once one was given up:
+ * ranks that wait in that one do not come to this. */
 #include <stdlib.h>
 
 #include "transport/mpi/mpi_internal.h"
@@ -76,4 +77,24 @@ void car_mpi_leave(car_mpi *mpi) {
     process.given_up = process.given_up || (mpi->failed && mpi->base.size != 1); /* nobody waits for one alone */
     mpi->entered = false;
     pthread_mutex_unlock(&process.lock);
+}
+
+void car_mpi_note_loss(const car_mpi *mpi) {
+    pthread_mutex_lock(&process.lock);
+    process.given_up = process.given_up || mpi->base.size != 1;
+    pthread_mutex_unlock(&process.lock);
+}
+
+car_status car_mpi_check_process(car_mpi *mpi) {
+    pthread_mutex_lock(&process.lock);
+    bool lost = process.given_up && mpi->base.size != 1;
+    pthread_mutex_unlock(&process.lock);
+    if (!lost) {
+        return CAR_OK;
+    }
+    bool own = car_mpi_give_up(mpi);
+    return own ? CAR_ERROR_IO /* whoever gave up has said why */
+               : car_context_fail(mpi->base.context, CAR_ERROR_IO,
+                                  "another run over MPI has failed in this process, and other ranks may wait for it: "
+                                  "exit, and the launcher ends them");
 }

@@ -1,11 +1,10 @@
 /* Whether a run over ranks fits: what the plan says that each rank holds, summed over those who share a machine or a control
  * group, against what there is for them. Every rank knows all shares, so all come to the same end. */
 #include <math.h>
+#include <stdio.h>
 
-#include "carousel/convention.h"
 #include "carousel/predict.h"
-#include "plan.h"
-#include "train.h"
+#include "run/internal.h"
 
 /* Workers times stages that are simulated; beyond that would delay the start. */
 static const int64_t few_enough = 65536;
@@ -60,49 +59,56 @@ static size_t held_bytes(const car_plan *plan, int rank) {
 
 /* What evaluations beside training take on the first rank: weights, their average, and for each thread about three of the
  * largest tensor. */
-static double evaluation_bytes(const car_train_run *run) {
-    const car_train_options *o = &run->options;
-    double largest = 0, threads = fmin(o->threads, o->workers);
+static double evaluation_bytes(const car_run *run) {
+    double largest = 0, threads = fmin(run->training.threads, run->options.workers);
     for (int t = 0; t < car_graph_tensor_count(run->graph); t++) {
         largest = fmax(largest, (double)car_graph_tensor(run->graph, t)->bytes);
     }
-    return (o->ema > 0 ? 2 : 1) * (double)car_graph_param_bytes(run->graph) +
+    return (car_run_average_decay(run) > 0 ? 2 : 1) * (double)car_graph_param_bytes(run->graph) +
            threads * (3 * largest + (double)car_program_scratch_bytes(run->program));
 }
 
 /* Snapshots: every rank copies what it keeps, and the first one puts all together. */
-static double snapshot_bytes(const car_train_run *run, int states) {
-    const car_train_options *o = &run->options;
-    bool saves = o->out && o->keep && o->checkpoint_every, first = car_train_is_first(run);
+static double snapshot_bytes(const car_member *member, int states) {
+    const car_run *run = member->run;
+    const car_run_options *o = &run->options;
+    bool saves = car_run_saves(run) && o->checkpoint_every, first = car_member_is_first(member);
     double whole = 1 + car_plan_delay(run->plan, 0, 0) + states;
-    double parts = (saves ? whole : 0) + (car_train_pauses(o) ? whole : o->eval_every && !saves ? 1 + (o->ema > 0) : 0);
-    double bytes =
-        first ? (double)car_graph_param_bytes(run->graph) : copied_bytes(run->plan, car_transport_rank(run->transport));
-    return parts * bytes + (first && o->eval_every ? evaluation_bytes(run) : 0);
+    double evaluated = !o->eval_every                   ? 0
+                       : !car_run_evaluates_beside(run) ? whole
+                       : saves                          ? 0
+                                                        : 1 + (car_run_average_decay(run) > 0);
+    double bytes = first ? (double)car_graph_param_bytes(run->graph)
+                         : copied_bytes(run->plan, car_transport_rank(member->transport));
+    return ((saves ? whole : 0) + evaluated) * bytes + (first && o->eval_every ? evaluation_bytes(run) : 0);
 }
 
-static car_status predict_share(car_train_run *run, int states, share *out) {
+static car_status predict_share(const car_member *member, share *out) {
+    car_run *run = member->run;
+    const car_plan_config *config = car_plan_config_of(run->plan);
+    int states = car_optimizer_config_states(&run->training.optimizer), rank = car_transport_rank(member->transport);
     car_device_prediction d;
     car_status status = CAR_OK;
-    if (car_plan_config_of(run->plan)->rule == CAR_RULE_CUSTOM) { /* weights: an even share of the most */
-        const car_plan_config *config = car_plan_config_of(run->plan);
+    if (config->rule == CAR_RULE_CUSTOM) { /* weights: an even share of the most */
         const car_placement_info *placement = car_placement_info_of(config->placement);
         bool divided = placement->by_stage || placement->owned; /* among as many as there are workers */
         size_t weights = car_graph_param_bytes(run->graph) / (size_t)(divided ? config->workers : 1);
-        d = (car_device_prediction){.activations = held_bytes(run->plan, car_transport_rank(run->transport)),
+        d = (car_device_prediction){.activations = held_bytes(run->plan, rank),
                                     .weights = 2 * weights,
                                     .gradients = 2 * weights,
                                     .optimizer = (size_t)states * weights};
     } else {
-        CAR_TRY(car_plan_predict_device(run->plan, car_transport_rank(run->transport), states, &d));
+        CAR_TRY(car_plan_predict_device(run->plan, rank, states, &d));
     }
-    run->planned = (double)d.activations;
+    if (car_member_is_first(member)) {
+        run->planned = (double)d.activations;
+    }
     double lane = (double)car_trainer_thread_bytes(run->program, true);
     *out = (share){.activations = (double)d.activations,
                    .others = (double)d.weights + (double)d.gradients + (double)d.optimizer +
-                             run->options.threads * lane + snapshot_bytes(run, states),
+                             run->training.threads * lane + snapshot_bytes(member, states),
                    .available = run->available,
-                   .addresses = car_arena_reserved(run->arena)};
+                   .addresses = car_arena_reserved(member->arena)};
 done:
     return status;
 }
@@ -111,19 +117,19 @@ done:
 
 enum { OF_MACHINE, OF_GROUP, OF_PROCESS, POOLS };
 
-static bool shares_with(const car_train_run *run, const share *all, int kind, int rank, int other) {
-    bool machine = car_transport_machine(run->transport, rank) == car_transport_machine(run->transport, other);
+static bool shares_with(const car_transport *transport, const share *all, int kind, int rank, int other) {
+    bool machine = car_transport_machine(transport, rank) == car_transport_machine(transport, other);
     return kind == OF_PROCESS ? rank == other
            : kind == OF_GROUP ? machine && all[rank].available.group_id == all[other].available.group_id
                               : machine;
 }
 
-static pool pool_of(const car_train_run *run, const share *all, int kind, int rank) {
+static pool pool_of(const car_transport *transport, const share *all, int kind, int rank) {
     static const char *const sources[POOLS] = {"free there", "left by their control group's limit",
                                                "of addresses, see ulimit -v"};
     pool p = {.bytes = INFINITY, .source = sources[kind]};
-    for (int r = 0; r < car_transport_size(run->transport); r++) {
-        if (shares_with(run, all, kind, rank, r)) {
+    for (int r = 0; r < car_transport_size(transport); r++) {
+        if (shares_with(transport, all, kind, rank, r)) {
             uint64_t bytes = kind == OF_MACHINE ? all[r].available.machine
                              : kind == OF_GROUP ? all[r].available.group
                                                 : all[r].addresses;
@@ -136,10 +142,12 @@ static pool pool_of(const car_train_run *run, const share *all, int kind, int ra
     return p;
 }
 
-static car_status refuse(car_train_run *run, const pool *p, int rank) {
-    const car_train_options *o = &run->options;
+static car_status refuse(const car_member *member, const pool *p, int rank) {
+    const car_run *run = member->run;
+    const car_run_options *o = &run->options;
     double needed = p->activations + p->others;
-    int batch = p->activations > 0 ? (int)(o->shape.batch * (p->bytes - p->others) / p->activations) : 0;
+    int samples = o->model ? o->shape.batch : 0; /* a graph of one's own has what it has */
+    int batch = p->activations > 0 ? (int)(samples * (p->bytes - p->others) / p->activations) : 0;
     char who[64], fits[96] = "more machines";
     if (p->ranks == 1) {
         snprintf(who, sizeof who, "rank %d needs", rank);
@@ -147,20 +155,22 @@ static car_status refuse(car_train_run *run, const pool *p, int rank) {
         snprintf(who, sizeof who, "the %d ranks on rank %d's machine need", p->ranks, rank);
     }
     if (batch >= 1) {
-        snprintf(fits, sizeof fits, "--batch %d, or more machines", batch);
+        snprintf(fits, sizeof fits, "%s %d, or more machines",
+                 car_run_name(o, o->dashes ? "batch" : "shape.batch").text, batch);
     }
     if (o->force) {
-        if (car_train_is_first(run)) {
+        if (car_member_is_first(member)) {
             car_context_log(run->context, CAR_LOG_WARNING, "%s about %s of memory, and %s are %s", who,
-                            car_cli_bytes(needed).text, car_cli_bytes(p->bytes).text, p->source);
+                            car_size_shown(needed).text, car_size_shown(p->bytes).text, p->source);
         }
         return CAR_OK;
     }
     return car_context_fail(run->context, CAR_ERROR_MEMORY,
                             "%s about %s of memory (activations %s, all else %s), and %s are %s; what would fit: %s; "
-                            "--force goes on all the same",
-                            who, car_cli_bytes(needed).text, car_cli_bytes(p->activations).text,
-                            car_cli_bytes(p->others).text, car_cli_bytes(p->bytes).text, p->source, fits);
+                            "%s goes on all the same",
+                            who, car_size_shown(needed).text, car_size_shown(p->activations).text,
+                            car_size_shown(p->others).text, car_size_shown(p->bytes).text, p->source, fits,
+                            car_run_name(o, "force").text);
 }
 
 /* Activations of all ranks at once: in the cycle less than the sum of what each has at most. */
@@ -178,32 +188,33 @@ done:
     return status;
 }
 
-static car_status compare(car_train_run *run, const share *all, double together) {
-    for (int rank = 0; rank < car_transport_size(run->transport); rank++) {
+static car_status compare(const car_member *member, const share *all, double together) {
+    for (int rank = 0; rank < car_transport_size(member->transport); rank++) {
         for (int kind = 0; kind < POOLS; kind++) {
-            pool p = pool_of(run, all, kind, rank);
+            pool p = pool_of(member->transport, all, kind, rank);
             p.activations = fmin(p.activations, together);
             if (p.activations + p.others > p.bytes) {
-                return refuse(run, &p, rank);
+                return refuse(member, &p, rank);
             }
         }
     }
     return CAR_OK;
 }
 
-car_status car_train_check_rank_memory(car_train_run *run, int states) {
-    size_t size = (size_t)car_transport_size(run->transport);
+car_status car_member_check_memory(car_member *member) {
+    const car_run *run = member->run;
+    size_t size = (size_t)car_transport_size(member->transport);
     share own = {0}, *all = NULL;
     double together = 0;
-    car_status status = predict_share(run, states, &own);
+    car_status status = predict_share(member, &own);
     status = status == CAR_OK ? predict_together(run->plan, &together) : status;
     status = status == CAR_OK ? car_context_allocate(run->context, size, sizeof *all, &all) : status;
-    CAR_TRY(car_train_settle(run, status));
+    CAR_TRY(car_member_settle(member, status));
     if (!all) {
         return CAR_ERROR_MEMORY; /* then that has failed already */
     }
-    CAR_TRY(car_transport_all_gather(run->transport, &own, sizeof own, all));
-    CAR_TRY(car_train_settle(run, compare(run, all, together)));
+    CAR_TRY(car_transport_all_gather(member->transport, &own, sizeof own, all));
+    CAR_TRY(car_member_settle(member, compare(member, all, together)));
 done:
     car_context_release(run->context, all, all ? size : 0, sizeof *all);
     return status;
