@@ -29,11 +29,17 @@ done:
 
 car_status car_plan_predict_optimizer(const car_plan *plan, const car_optimizer_config *optimizer,
                                       car_prediction *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), optimizer);
+    CAR_REQUIRE(car_plan_context(plan), out);
     return predict(plan, CAR_NONE, optimizer, out, NULL);
 }
 
 car_status car_plan_predict_device_optimizer(const car_plan *plan, int device, const car_optimizer_config *optimizer,
                                              car_device_prediction *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), optimizer);
+    CAR_REQUIRE(car_plan_context(plan), out);
     return predict(plan, device, optimizer, NULL, out);
 }
 

@@ -182,6 +182,12 @@ done:
 
 car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena, car_transport *transport,
                            const car_trainer_config *config, car_rank **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), program);
+    CAR_REQUIRE(car_plan_context(plan), arena);
+    CAR_REQUIRE(car_plan_context(plan), transport);
+    CAR_REQUIRE(car_plan_context(plan), config);
+    CAR_REQUIRE(car_plan_context(plan), out);
     car_context *context = car_plan_context(plan);
     car_rank *rank = NULL;
     car_status status = CAR_OK;
@@ -416,6 +422,7 @@ static void count_steps(car_rank *rank) {
 }
 
 car_status car_rank_run(car_rank *rank, int64_t steps) {
+    CAR_REQUIRE(NULL, rank);
     const car_transport_events events = events_of(rank);
     double start = car_clock_seconds();
     car_status status = rank->status;
@@ -439,6 +446,8 @@ done:
 }
 
 car_status car_rank_attend(car_rank *rank, car_rank_work work, void *user) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, work);
     const car_transport_events events = events_of(rank);
     car_status status = rank->status;
     CAR_TRY(status);
@@ -455,22 +464,27 @@ done:
 }
 
 void car_rank_stop(car_rank *rank) {
-    atomic_store(&rank->stop, true);
+    if (rank) {
+        atomic_store(&rank->stop, true);
+    }
 }
 
 int64_t car_rank_steps(const car_rank *rank) {
-    return rank->first_step;
+    return rank ? rank->first_step : 0;
 }
 
 car_optimizer *car_rank_optimizer(car_rank *rank) {
-    return rank->optimizer;
+    return rank ? rank->optimizer : NULL;
 }
 
 car_trainer_times car_rank_time(const car_rank *rank) {
-    return rank->times;
+    return rank ? rank->times : (car_trainer_times){0};
 }
 
 car_rank_traffic car_rank_get_traffic(const car_rank *rank) {
+    if (!rank) {
+        return (car_rank_traffic){0};
+    }
     car_traffic traffic = car_transport_traffic(rank->transport);
     return (car_rank_traffic){.bytes_sent = traffic.bytes_sent,
                               .messages = traffic.messages,

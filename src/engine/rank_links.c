@@ -20,6 +20,9 @@ static const char *name_at(int n) {
 }
 
 car_status car_link_pacing_find(car_context *context, const char *name, car_link_pacing *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, out);
     int found = 0;
     car_status status = car_names_find(context, "pacing of links", name_at, CAR_LINKS_UNPACED + 1, name, &found);
     if (status == CAR_OK) {

@@ -148,10 +148,15 @@ done:
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 car_status car_rank_evaluate(car_rank *rank, double *loss) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, loss);
     return run_once(rank, CAR_PURPOSE_LOSS, loss);
 }
 
 car_status car_rank_gradient(car_rank *rank, double *loss, void *const *gradients) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, loss);
+    CAR_REQUIRE(rank->context, gradients);
     car_status status = CAR_OK;
     CAR_TRY(run_once(rank, CAR_PURPOSE_GRADIENT, loss));
     if (!rank->shortened) {
@@ -163,10 +168,14 @@ done:
 }
 
 car_status car_rank_read(car_rank *rank, void *const *weights) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, weights);
     return hand_out_all(rank, false, weights);
 }
 
 car_status car_rank_assign(car_rank *rank, const void *const *weights) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, weights);
     float *room = NULL;
     car_status status = rank->status;
     CAR_TRY(status);

@@ -91,6 +91,8 @@ static void aim(car_rank *rank, int64_t version) {
 /* ---- creating -------------------------------------------------------------------------------- */
 
 car_status car_rank_create_snapshot(const car_rank *rank, car_snapshot **out) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, out);
     return car_snapshot_create_for(rank->program, rank->arena, car_rank_has_previous(rank), &rank->config.optimizer,
                                    out);
 }
@@ -342,6 +344,9 @@ bool car_rank_snapshot_is_away(const car_rank *rank) {
 }
 
 void car_rank_return_snapshot(car_rank *rank) {
+    if (!rank || !rank->snapshots) {
+        return;
+    }
     pthread_mutex_lock(&rank->lock);
     rank->snapshots->away = false;
     pthread_cond_broadcast(&rank->changed);

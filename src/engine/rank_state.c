@@ -151,6 +151,7 @@ car_status car_rank_settle_versions(car_rank *rank, bool goes_on) {
 }
 
 car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
+    CAR_REQUIRE(NULL, rank);
     float *room = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_rank_create_room(rank, &room));
@@ -233,6 +234,10 @@ static car_status agree_on_parts(car_rank *rank, car_snapshot *snapshot, int32_t
 }
 
 car_status car_rank_gather(car_rank *rank, car_snapshot *snapshot) {
+    CAR_REQUIRE(NULL, rank);
+    if (rank->device == 0) {
+        CAR_REQUIRE(rank->context, snapshot);
+    }
     int32_t parts = 0;
     float *room = NULL;
     car_status status = CAR_OK;
@@ -326,6 +331,10 @@ done:
 }
 
 car_status car_rank_spread(car_rank *rank, car_snapshot *snapshot) {
+    CAR_REQUIRE(NULL, rank);
+    if (rank->device == 0) {
+        CAR_REQUIRE(rank->context, snapshot);
+    }
     car_snapshot_numbers numbers = {0};
     int32_t parts = 0;
     car_status status = CAR_OK;
@@ -387,16 +396,20 @@ static car_weights *view_of(car_rank *rank, car_weights *view, bool previous) {
 }
 
 car_weights *car_rank_weights(car_rank *rank) {
-    return view_of(rank, &rank->newest_weights, false);
+    return rank ? view_of(rank, &rank->newest_weights, false) : NULL;
 }
 
 car_weights *car_rank_previous_weights(car_rank *rank) {
-    return view_of(rank, &rank->previous_weights, true);
+    return rank ? view_of(rank, &rank->previous_weights, true) : NULL;
 }
 
 /* ---- agreement ------------------------------------------------------------------------------- */
 
 car_status car_rank_agree(car_context *context, car_transport *transport, const char *what, const char *text) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, transport);
+    CAR_REQUIRE(context, what);
+    CAR_REQUIRE(context, text);
     enum { LENGTH = 160 };
     char first[LENGTH] = "";
     car_status status = CAR_OK;

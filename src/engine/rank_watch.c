@@ -143,6 +143,9 @@ static size_t explain(const car_rank *rank, char *text, size_t capacity) {
 }
 
 size_t car_rank_explain(car_rank *rank, char *text, size_t capacity) {
+    if (!rank || !text || capacity == 0) {
+        return 0;
+    }
     pthread_mutex_lock(&rank->lock);
     size_t length = explain(rank, text, capacity);
     pthread_mutex_unlock(&rank->lock);

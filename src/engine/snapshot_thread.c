@@ -41,9 +41,12 @@ static void *take_snapshots(void *argument) {
 
 car_status car_snapshot_thread_create(car_context *context, car_snapshot_function take, void *user,
                                       car_snapshot_thread **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, take);
+    CAR_REQUIRE(context, out);
     car_snapshot_thread *t = NULL;
-    car_status status = car_context_allocate(context, 1, sizeof *t, &t);
     *out = NULL;
+    car_status status = car_context_allocate(context, 1, sizeof *t, &t);
     if (status != CAR_OK) {
         return status;
     }
@@ -64,6 +67,9 @@ car_status car_snapshot_thread_create(car_context *context, car_snapshot_functio
 
 void car_snapshot_thread_hand_over(void *thread, const car_snapshot *snapshot) {
     car_snapshot_thread *t = thread;
+    if (!t || !snapshot) {
+        return;
+    }
     pthread_mutex_lock(&t->lock);
     t->snapshot = snapshot;
     pthread_cond_broadcast(&t->changed);

@@ -170,6 +170,8 @@ static const car_transport_class in_one_process = {.close = close_end,
                                                    .hand_over = hand_over};
 
 car_status car_hub_create(car_context *context, int ranks, car_hub **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_hub *hub = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -219,7 +221,9 @@ void car_hub_give_up_for(car_hub *hub, car_status why) {
 }
 
 void car_hub_give_up(car_hub *hub) {
-    car_hub_give_up_for(hub, CAR_ERROR_IO);
+    if (hub) {
+        car_hub_give_up_for(hub, CAR_ERROR_IO);
+    }
 }
 
 car_status car_hub_reason(car_hub *hub) {
@@ -253,9 +257,15 @@ done:
 }
 
 car_status car_hub_join(car_hub *hub, car_context *context, int rank, car_transport **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, hub);
+    CAR_REQUIRE(context, out);
     car_local *local = NULL;
-    car_status status = make_end(hub, context, rank, &local);
     *out = NULL;
+    if (rank < 0 || rank >= hub->ranks) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a hub of %d ranks has no rank %d", hub->ranks, rank);
+    }
+    car_status status = make_end(hub, context, rank, &local);
     if (status != CAR_OK) {
         if (local) {
             release_end(local);

@@ -282,6 +282,8 @@ static const car_transport_class over_mpi = {.close = close_job,
                                              .renumber = car_mpi_renumber};
 
 car_status car_transport_open(car_context *context, car_transport **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_mpi *mpi = NULL;
     car_status status = CAR_OK;
     *out = NULL;
