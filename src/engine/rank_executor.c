@@ -143,10 +143,10 @@ static car_status run(car_rank_thread *thread, car_entry *entry) {
 
 /* The version from before a restart goes when nobody of the first step is left. */
 static void drop_older(car_rank *rank) {
-    int64_t last = car_plan_first_step_end(rank->plan);
-    if (rank->first && rank->first->task.slot <= last) {
+    if (!rank->holds_older || (rank->first && rank->first->task.slot <= car_plan_first_step_end(rank->plan))) {
         return;
     }
+    rank->holds_older = false;
     for (int b = 0; b < rank->bundles; b++) {
         car_block_clear(rank, &rank->holding[b].older);
     }
@@ -227,7 +227,7 @@ static bool is_done(const car_rank *rank) {
 }
 
 /* A task or a portion of it has ended. */
-static void note_end(car_rank *rank, car_entry *entry, car_status status, double seconds) {
+static void note_end(car_rank *rank, car_entry *entry, car_status status, double begin, double end) {
     bool dropped = car_rank_is_dropped(rank, &entry->task), whole = entry->at == CAR_NONE;
     bool abandoned = dropped && !car_task_is_message(&entry->task); /* it was running when the end came near */
     status = status == CAR_OK && whole && !dropped ? car_rank_note_step(rank, &entry->task) : status;
@@ -235,8 +235,8 @@ static void note_end(car_rank *rank, car_entry *entry, car_status status, double
         car_rank_fail(rank, status);
         return;
     }
-    rank->progressed = car_clock_seconds();
-    car_rank_note_end(rank, entry, seconds);
+    rank->progressed = end;
+    car_rank_note_end(rank, entry, end - begin);
     entry->running = false;
     if (!whole && !abandoned) {
         return; /* there are more portions of it */
@@ -265,20 +265,44 @@ static void look_around(car_rank *rank) {
     } while (rank->status == CAR_OK && rank->limit != limit);
 }
 
+/* This thread has taken what it works on next, or has found nothing. If there is more that somebody else could run, it wakes
+ * those that wait; if not, they would only look and go back to sleep. The thread that they may miss something by is the one
+ * that made it possible, and that one comes through here before it lets the lock go. */
+static void wake_others(car_rank *rank) {
+    if (rank->idle > 0 && choose(rank, false)) {
+        pthread_cond_broadcast(&rank->changed);
+    }
+}
+
 /* When it ended. */
 static double work_on(car_rank_thread *thread, car_entry *entry, double now) {
     car_rank *rank = thread->rank;
     entry->running = true;
     thread->entry = entry;
     car_rank_note_begin(rank, entry);
+    wake_others(rank);
     car_track *track = begin_record(thread, entry, now);
     car_status status = run(thread, entry);
     double end = car_clock_seconds();
     end_record(rank, track, entry, end);
     thread->entry = NULL;
-    note_end(rank, entry, status, end - now);
-    pthread_cond_broadcast(&rank->changed);
+    note_end(rank, entry, status, now, end);
     return end;
+}
+
+/* Sleeps until something has happened, or makes a chunk of somebody's update. Whether it slept. */
+static bool pass_time(car_rank_thread *thread) {
+    car_rank *rank = thread->rank;
+    if (!thread->carries && car_rank_help(rank)) {
+        return false;
+    }
+    if (thread->carries) { /* what it has ended may have made work for the others */
+        wake_others(rank);
+    }
+    rank->idle++;
+    pthread_cond_wait(&rank->changed, &rank->lock);
+    rank->idle--;
+    return true;
 }
 
 /* One turn with the lock held, from `*mark` on; false when there is nothing more to do. */
@@ -290,12 +314,8 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
         return false;
     }
     double now = car_clock_seconds();
-    bool waits = false;
     thread->choosing += now - *mark;
-    if (!entry && (thread->carries || !car_rank_help(rank))) {
-        pthread_cond_wait(&rank->changed, &rank->lock);
-        waits = true;
-    }
+    bool waits = !entry && pass_time(thread);
     *mark = entry ? work_on(thread, entry, now) : car_clock_seconds();
     thread->tasks += waits ? 0 : *mark - now;
     thread->waiting += waits && rank->begun ? *mark - now : 0;

@@ -153,6 +153,7 @@ struct car_rank {
     double last_norm;               /* see car_snapshot_numbers */
     int64_t newest;                 /* between runs: the plan's version that is the newest */
     bool goes_on;                   /* from a version that has one before it */
+    bool holds_older;               /* some bundle has one, see car_holding_of_bundle */
     car_holding_of_bundle *holding; /* per bundle */
     int sums_held;                  /* in each of them */
     car_optimizer *optimizer;
@@ -171,6 +172,7 @@ struct car_rank {
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t changed;
     car_status status;
+    int idle; /* threads that wait for something to do */
 
     /* rank_list.c: tasks that are not over. */
     car_entry *first, *last, *spare;

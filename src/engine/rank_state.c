@@ -269,6 +269,7 @@ static car_status find_target(car_rank *rank, int bundle, car_snapshot_part whic
     car_status status = CAR_OK;
     if (older && !h->older) {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &h->older));
+        rank->holds_older = true;
     }
     *out = !previous ? first_place(rank, h) : h->places == 2 ? h->held[1].block : older ? h->older : NULL;
 done:
