@@ -49,8 +49,11 @@ static inline float car_random_uniform(uint64_t key, uint64_t counter) {
 double car_random_normal(uint64_t key, uint64_t counter);
 uint64_t car_random_key(uint64_t seed, const char *purpose); /* hashes the text into the seed */
 
-/* Whose timed waits are by that clock, which nobody sets. */
-bool car_clock_create_condition(pthread_cond_t *condition);
+/* Waiting by car_clock_seconds, which nobody sets. A lock and a condition that can be waited for so: both, or only the
+ * condition if `lock` is NULL. On failure there is neither. */
+car_status car_clock_create_lock(car_context *context, pthread_mutex_t *lock, pthread_cond_t *condition);
+void car_clock_wait(pthread_cond_t *condition, pthread_mutex_t *lock, double seconds); /* at most */
+void car_clock_sleep(double seconds);
 
 /* qsort, for arrays that may be empty: C does not let NULL be sorted, not even nothing of it. */
 static inline void car_sort(void *array, size_t count, size_t size, int (*compare)(const void *, const void *)) {

@@ -157,13 +157,7 @@ static car_status create_rooms(car_optimizer *optimizer, const bool *wanted, int
     car_context *context = car_program_context(optimizer->program);
     size_t bytes = optimizer->method->room_bytes(optimizer, wanted);
     car_status status = CAR_OK;
-    if (pthread_mutex_init(&optimizer->lock, NULL) != 0) {
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
-    }
-    if (pthread_cond_init(&optimizer->given_back, NULL) != 0) {
-        pthread_mutex_destroy(&optimizer->lock);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a condition");
-    }
+    CAR_TRY(car_clock_create_lock(context, &optimizer->lock, &optimizer->given_back));
     optimizer->has_lock = true;
     CAR_TRY(car_context_allocate(context, (size_t)threads, sizeof(void *), &optimizer->rooms));
     optimizer->room_count = threads;

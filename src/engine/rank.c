@@ -138,17 +138,6 @@ static int highest_tag(const car_rank *rank) {
     return CAR_CARGOS * (2 + 2 * (rank->bundles + rank->bundles * (rank->batches + 1)));
 }
 
-static car_status create_locks(car_rank *rank) {
-    if (pthread_mutex_init(&rank->lock, NULL) != 0) {
-        return car_context_fail(rank->context, CAR_ERROR_MEMORY, "could not create a mutex");
-    }
-    if (pthread_cond_init(&rank->changed, NULL) != 0) {
-        pthread_mutex_destroy(&rank->lock);
-        return car_context_fail(rank->context, CAR_ERROR_MEMORY, "could not create a condition");
-    }
-    return CAR_OK;
-}
-
 /* Where workers are spaced, the ranks of a machine need memory one after the other, so what one does not need now is another's. Huge
  * pages make that cheap: 0.08 ms for each MB that is freed and used again where small ones take 0.8. */
 static const size_t returned_piece = (size_t)1 << 21;
@@ -217,7 +206,7 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
     rank->per_worker = car_plan_per_worker(plan);
     rank->spaced = car_plan_is_spaced(plan);
     rank->chains = car_plan_config_of(plan)->zero_copies > 1;
-    status = create_locks(rank);
+    status = car_clock_create_lock(context, &rank->lock, &rank->changed);
     if (status != CAR_OK) {
         car_context_release(context, rank, 1, sizeof *rank);
         return status;

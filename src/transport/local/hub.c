@@ -181,9 +181,10 @@ car_status car_hub_create(car_context *context, int ranks, car_hub **out) {
     CAR_TRY(car_context_allocate(context, 1, sizeof *hub, &hub));
     hub->context = context;
     hub->ranks = ranks;
-    if (pthread_mutex_init(&hub->lock, NULL) != 0 || pthread_cond_init(&hub->changed, NULL) != 0) {
+    status = car_clock_create_lock(context, &hub->lock, &hub->changed);
+    if (status != CAR_OK) {
         car_context_release(context, hub, 1, sizeof *hub);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
+        return status;
     }
     *out = hub;
     CAR_TRY(car_context_allocate(context, (size_t)ranks, sizeof(car_local *), &hub->ends));
@@ -249,9 +250,7 @@ static car_status make_end(car_hub *hub, car_context *context, int rank, car_loc
     local->hub = hub;
     CAR_TRY(car_context_allocate(context, ranks, sizeof *local->base.machine, &local->base.machine));
     CAR_TRY(car_context_allocate(context, ranks, sizeof *local->parcels, &local->parcels));
-    if (!car_clock_create_condition(&local->wake)) {
-        status = car_context_fail(context, CAR_ERROR_MEMORY, "could not create a condition");
-    }
+    status = car_clock_create_lock(context, NULL, &local->wake);
 done:
     return status;
 }

@@ -1,7 +1,6 @@
 /* The loop of a rank in one process: messages, collectives, small messages, and the thread that moves them. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/vector/vector.h"
 #include "transport/local/local_internal.h"
@@ -327,16 +326,9 @@ static void hear(car_local *local, bool in_loop) {
 /* Until something is to be done: at most to the next status or beat. */
 static void doze(car_local *local) {
     double now = car_clock_seconds(), until = car_transport_rests_until(&local->base, now);
-    struct timespec when;
     until = local->held ? now + 0.001 : until;
     until = local->hub->trouble ? car_trouble_wake(local, until) : until;
-    double seconds = until > now ? until - now : 0;
-    clock_gettime(CLOCK_MONOTONIC, &when);
-    when.tv_sec += (time_t)seconds;
-    when.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
-    when.tv_sec += when.tv_nsec / 1000000000L;
-    when.tv_nsec %= 1000000000L;
-    pthread_cond_timedwait(&local->wake, &local->hub->lock, &when);
+    car_clock_wait(&local->wake, &local->hub->lock, until - now);
 }
 
 /* Where the first in the list is that is not held back; at the list's end if there is none. The clock is read once: of two

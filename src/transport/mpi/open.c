@@ -2,7 +2,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "transport/mpi/mpi_internal.h"
 
@@ -219,7 +218,7 @@ car_status car_mpi_await(car_mpi *mpi, int code, MPI_Request *request, const cha
             return CAR_ERROR_IO; /* whoever gave up has said why */
         }
         if (tries > BRIEF) {
-            nanosleep(&(struct timespec){.tv_nsec = tries < 16 * BRIEF ? 20000 : 500000}, NULL);
+            car_clock_sleep(tries < 16 * BRIEF ? 20e-6 : 500e-6);
         }
     }
 done:
@@ -294,14 +293,10 @@ car_status car_transport_open(car_context *context, car_transport **out) {
     for (int kind = 0; kind < CAR_POST_KINDS; kind++) {
         mpi->in_requests[kind] = MPI_REQUEST_NULL;
     }
-    if (pthread_mutex_init(&mpi->lock, NULL) != 0) {
+    status = car_clock_create_lock(context, &mpi->lock, &mpi->changed);
+    if (status != CAR_OK) {
         car_context_release(context, mpi, 1, sizeof *mpi);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
-    }
-    if (!car_clock_create_condition(&mpi->changed)) {
-        pthread_mutex_destroy(&mpi->lock);
-        car_context_release(context, mpi, 1, sizeof *mpi);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a condition");
+        return status;
     }
     CAR_TRY(join(mpi));
     *out = &mpi->base;

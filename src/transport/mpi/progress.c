@@ -2,8 +2,6 @@
  *
  * Sleeping rather than spinning, because the cores belong to the kernels: a message waits at most the nap's
  * length for its next step, which is little beside the slots that it has to arrive in. */
-#include <time.h>
-
 #include "transport/mpi/mpi_internal.h"
 
 static const double shortest_nap = 20e-6, longest_nap = 250e-6;
@@ -171,24 +169,12 @@ done:
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static struct timespec after(double seconds) {
-    struct timespec when;
-    clock_gettime(CLOCK_MONOTONIC, &when); /* which nobody sets */
-    when.tv_nsec += (long)(seconds * 1e9);
-    if (when.tv_nsec >= 1000000000L) {
-        when.tv_sec++;
-        when.tv_nsec -= 1000000000L;
-    }
-    return when;
-}
-
 /* What was handed in; waits for it for at most `nap` seconds if there is nothing. The loop is ending when nothing more will
  * come, and over when nothing is left. */
 static car_message *take_new(car_mpi *mpi, double nap, bool *ending, bool *over) {
     pthread_mutex_lock(&mpi->lock);
     if (!mpi->first && !mpi->ending && nap > 0) {
-        struct timespec until = after(nap);
-        pthread_cond_timedwait(&mpi->changed, &mpi->lock, &until);
+        car_clock_wait(&mpi->changed, &mpi->lock, nap);
     }
     car_message *list = mpi->first;
     mpi->first = mpi->last = NULL;
@@ -212,7 +198,7 @@ static void wait_for_others(car_mpi *mpi) {
         if (car_mpi_has_given_up(mpi)) {
             return;
         }
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        car_clock_sleep(0.001);
     }
 }
 
