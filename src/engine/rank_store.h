@@ -45,25 +45,19 @@ typedef struct car_passing_copy {
     int reads; /* that are to come: its use, and that it is sent on */
 } car_passing_copy;
 
-/* A bundle's sum of one step. */
+/* A bundle's sum of one step, and a gradient that waits for it to be added, piece by piece. Either may be here first. */
 typedef struct car_sum {
-    int64_t step; /* CAR_NONE: free */
-    int leg;      /* see car_usage_leg */
-    int worker;   /* 0, or whose gradients it is of, if those are kept apart */
-    car_block *block;
+    int64_t step;
+    int leg;          /* see car_usage_leg */
+    int worker;       /* 0, or whose gradients it is of, if those are kept apart */
+    car_block *block; /* the sum; NULL: nothing of it is here */
     uint64_t missing; /* a bit for each piece that has not come */
     int64_t freed;    /* number of the task that has freed it, while others before that still read it; 0: none */
-} car_sum;
-
-/* A gradient that waits for the sum that it is added to, piece by piece. */
-typedef struct car_own {
-    int64_t step;
-    int leg;          /* of the sum that it waits for */
-    bool takes_ties;  /* it finishes that sum, and adds those of its ties */
-    car_block *block; /* NULL: free */
-    uint64_t waiting; /* a bit for each piece that nobody has begun to add */
+    car_block *own;   /* the gradient; NULL: none waits */
+    uint64_t waiting; /* a bit for each of its pieces that nobody has begun to add */
     int adding;       /* threads that do */
-} car_own;
+    bool takes_ties;  /* it finishes the sum, and adds those of its ties */
+} car_sum;
 
 /* Of one bundle at once: the cycle overlaps two steps, and messages take their time. More if workers' are kept apart, or
  * sums travel in pieces. */
@@ -82,8 +76,7 @@ typedef struct car_holding_of_bundle {
     car_block *older; /* after a restart: the version before the first, for those that are stale in the first step */
     car_block *kept;  /* the keeper's, at the end of a run: the version before the last */
     car_block *mean;  /* of a run for the gradient: the mean over workers, where the update would be made */
-    car_sum *sums;    /* sums_held of them */
-    car_own *own;     /* the same number */
+    car_sum *sums;    /* sums_held of them; free: with neither block */
 } car_holding_of_bundle;
 
 /* rank_store.c: blocks, layouts, versions and sums. All but creating need the lock. */
@@ -102,7 +95,9 @@ void car_rank_drop_copies(car_rank *rank, int bundle);
 /* The sum of a leg, CAR_NONE: the finished one; the first worker's, if they are kept apart. NULL if there is none. */
 car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int leg);
 car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker);
-/* Takes a copy of it, and the block over. */
+/* The entry of a sum that is to come, or comes: one that a gradient has made, or a free one. */
+car_status car_rank_open_sum(car_rank *rank, int bundle, const car_sum *sum, car_sum **out);
+/* Takes the block of a sum over; its own part is not looked at. */
 car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum);
 void car_rank_drop_sum(car_rank *rank, int bundle,
                        const car_sum *sum);          /* of its leg; where they are kept apart, all workers' */
