@@ -99,7 +99,7 @@ done:
     return status;
 }
 
-/* Room to derive what the largest kernel wants, where it is not kept with the weights. */
+/* Scratch for the derived weights of any operation here, where they are not kept with the weights. */
 static size_t derived_bytes(const car_rank *rank) {
     size_t most = 0;
     for (int l = 0; !rank->alone && l < car_graph_op_count(rank->graph); l++) {
@@ -138,8 +138,9 @@ static int highest_tag(const car_rank *rank) {
     return CAR_CARGOS * (2 + 2 * (rank->bundles + rank->bundles * (rank->batches + 1)));
 }
 
-/* Where workers are spaced, the ranks of a machine need memory one after the other, so what one does not need now is another's. Huge
- * pages make that cheap: 0.08 ms for each MB that is freed and used again where small ones take 0.8. */
+/* Where workers are spaced, the ranks of a machine need their activations one after the other, so each returns free memory to
+ * the system in pieces of this size. With huge pages that takes 0.08 ms for each MB freed and used again, with small pages
+ * 0.8 ms. */
 static const size_t returned_piece = (size_t)1 << 21;
 
 static car_status create_contents(car_rank *rank) {
@@ -331,7 +332,7 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     car_rank_be_patient(rank);
 }
 
-/* This rank has done its tasks of a run. It stays in the loop for what others still have to tell or to ask. */
+/* This rank's tasks are done. It stays in the loop until all losses and norms are here and rank 0 asks nothing more. */
 static car_status await_notes(car_rank *rank) {
     car_status status = car_rank_release(rank);
     bool all = car_rank_knows_all(rank);
@@ -342,7 +343,7 @@ static car_status await_notes(car_rank *rank) {
     return status == CAR_OK ? rank->status : status;
 }
 
-/* Ends the transport's loop, which waits for the others: one of them may be found to be lost meanwhile. */
+/* Ends the transport's loop, which waits for the other ranks; it fails if one of them is lost meanwhile. */
 static car_status end_loop(car_rank *rank, car_status status) {
     pthread_mutex_lock(&rank->lock);
     rank->ended = true;
@@ -390,7 +391,7 @@ void car_rank_clear_tapes(car_rank *rank) {
     }
 }
 
-/* Steps that had begun when the run was asked to stop. */
+/* Drops what was begun of steps that an early end leaves out. */
 static void drop_steps(car_rank *rank) {
     car_rank_forget_entries(rank);
     car_rank_clear_tapes(rank);
@@ -399,7 +400,7 @@ static void drop_steps(car_rank *rank) {
     }
 }
 
-/* All is drained: the steps of this run are made. */
+/* The run is over and the cycle is drained: counts its steps. */
 static void count_steps(car_rank *rank) {
     if (rank->shortened) {
         drop_steps(rank);

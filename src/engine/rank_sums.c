@@ -1,21 +1,21 @@
-/* How sums of gradients become whole on a rank.
+/* How sums of gradients are completed on a rank.
  *
- * Each micro-batch adds its gradient to what the one before it passed on, or each worker its own sum to what worker i-1 did. Where that comes by a message, the backward does not wait
- * for it: whichever is there last, the sum or the gradient, finds the other and they are added. The operands and their
- * order are the same, so the bits are.
+ * Each micro-batch adds its gradient to the sum over those before it, or each worker its own sum to the sum over the workers
+ * before it. Where that sum comes by a message, the backward does not wait for it: whichever comes last, the sum or the
+ * gradient, finds the other, and they are added. Operands and order are the same in both cases, and so are the bits.
  *
  *   in time   R p (arrives)   B: adds, operation by operation   S p
  *   late      B: keeps its gradient apart      R p (arrives): adds what was kept   S p
  *
- * Sums come in pieces (car_plan_pieces), and each is added to and sent on by itself. A tied parameter's sum is added to its
- * home's once both are whole, piece by piece too. */
+ * Sums come in pieces (car_plan_pieces), and each piece is added to and sent on by itself. A tied parameter's sum is added to
+ * its home's once both are complete, piece by piece as well. */
 #include "engine/rank_internal.h"
 #include "kernels/vector/vector.h"
 
 /* ---- what was kept apart ----------------------------------------------------------------------- */
 
-/* The bytes begin .. end - 1 of a block, of each parameter that has some of them: a worker's gradient to the sum over those
- * before it; or its own sum, where it has several micro-batches in a step, which is not cut. */
+/* Adds bytes begin .. end - 1 of a worker's gradient to the sum over the workers before it; or, where a worker has several
+ * micro-batches in a step, the whole of its own sum. */
 static void add_range(const car_rank *rank, const car_layout *layout, size_t begin, size_t end, char *sum,
                       const char *own) {
     bool apart = car_usage_adds_by_worker(rank->usage) || car_usage_keeps_apart(rank->usage);
@@ -36,7 +36,7 @@ static void add_range(const car_rank *rank, const car_layout *layout, size_t beg
     car_kernels_leave(mode);
 }
 
-/* Of parameters that a stage uses more than once. */
+/* Adds up the uses of parameters that a stage uses more than once. */
 static void add_uses(const car_rank *rank, const car_layout *layout, char *sum) {
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
     for (int c = 0; c < layout->count; c++) {
@@ -72,7 +72,7 @@ void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* The sums of the bundles tied to a home, and what lies of them in bytes begin .. end - 1 of the home's. Lets the lock go. */
+/* Adds the sums of the bundles tied to a home, within bytes begin .. end - 1 of the home's sum. Releases the lock meanwhile. */
 static car_status add_ties_to(car_rank *rank, int home, int64_t step, char *sum, size_t begin, size_t end) {
     for (int b = rank->stages; b < rank->bundles; b++) {
         const car_bundle *tied = &rank->partition->bundles[b];

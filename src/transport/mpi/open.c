@@ -51,7 +51,7 @@ static car_status join(car_mpi *mpi) {
     CAR_TRY(car_mpi_create_posts(mpi));
     CAR_TRY(car_mpi_find_machines(mpi));
 done:
-    mpi->failed = status != CAR_OK && mpi->entered; /* the others may be waiting */
+    mpi->failed = status != CAR_OK && mpi->entered; /* the other ranks may be waiting */
     return status;
 }
 
@@ -74,7 +74,7 @@ static void free_ways(car_mpi *mpi) {
     free_way(&mpi->snapshots);
 }
 
-/* Not once others may be lost: that could wait for them, and messages that come late would find their buffers gone. */
+/* Not once another rank may be lost: freeing could wait for it, and late messages would find their buffers gone. */
 static void free_communicators(car_mpi *mpi) {
     mpi->failed = mpi->failed || car_mpi_drain_posts(mpi) != CAR_OK;
     if (mpi->failed && mpi->base.size != 1) {
@@ -109,7 +109,7 @@ static void abort_job(car_transport *transport, int code) {
     MPI_Abort(MPI_COMM_WORLD, code);
 }
 
-/* ---- ways ------------------------------------------------------------------------------------ */
+/* ---- communicators --------------------------------------------------------------------------- */
 
 static int tags_of_library(void) {
     int *highest = NULL, found = 0;
@@ -153,7 +153,7 @@ done:
 static car_status begin(car_transport *transport) {
     car_mpi *mpi = car_mpi_of(transport);
     mpi->ending = mpi->failed = false;
-    MPI_Pcontrol(1); /* for those who count: here the loop begins */
+    MPI_Pcontrol(1); /* tells a profiler that the loop begins */
     if (pthread_create(&mpi->thread, NULL, car_mpi_run, mpi) != 0) {
         return car_context_fail(mpi->base.context, CAR_ERROR_MEMORY, "could not start the thread of the transport");
     }
@@ -186,7 +186,7 @@ static void end(car_transport *transport, bool failed) {
 
 static void give_up(car_transport *transport, car_status why) {
     car_mpi *mpi = car_mpi_of(transport);
-    (void)why; /* it is this process's own affair */
+    (void)why; /* other processes have their own reasons */
     pthread_mutex_lock(&mpi->lock);
     mpi->failed = true;
     pthread_mutex_unlock(&mpi->lock);
@@ -201,8 +201,8 @@ bool car_mpi_has_given_up(car_mpi *mpi) {
     return failed;
 }
 
-/* Waits for what the main thread has started. Meanwhile ranks hear of each other, so that one that is lost does not make
- * the others wait for ever, and nobody spins on a core that another rank may need. */
+/* Waits for a request of the main thread. Statuses are exchanged meanwhile, so that a lost rank is noticed; and it sleeps in
+ * between, because another rank may need the core. */
 car_status car_mpi_await(car_mpi *mpi, int code, MPI_Request *request, const char *what) {
     enum { BRIEF = 64 };
     car_status status = CAR_OK;
@@ -225,7 +225,7 @@ done:
     return status;
 }
 
-/* MPI counts in int: what is longer goes in pieces. */
+/* MPI counts in int, so longer data is sent in pieces. */
 static const size_t piece = (size_t)1 << 30;
 
 car_status car_mpi_all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
