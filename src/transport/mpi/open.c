@@ -104,8 +104,11 @@ static void close_job(car_transport *transport) {
     car_context_release(mpi->base.context, mpi, 1, sizeof *mpi);
 }
 
+/* Waits a moment first: MPICH's mpirun kills the ranks at once, and has not always read the message that says why by then. Without
+ * the pause one message of six was lost. */
 static void abort_job(car_transport *transport, int code) {
     (void)transport;
+    car_clock_sleep(0.2);
     MPI_Abort(MPI_COMM_WORLD, code);
 }
 
