@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "carousel/checkpoint.h"
@@ -152,17 +154,21 @@ static void leave_terminal(void) {
 typedef struct job_end {
     int code;                     /* of mpirun, 128 and more for a signal */
     int lost_rank, lost_by;       /* the rank that died first and the signal it died of; -1: not known */
+    bool obeys;                   /* rank 0 has said that it ends the run, as it was told to */
+    double started;               /* seconds of the system's time */
     char line[LINE_CAPACITY + 1]; /* what is being read */
     size_t length;
 } job_end;
 
-/* Open MPI names the process: "... process rank 2 with PID 0 on node n1 exited on signal 9 (Killed)." */
-static void look_for_rank(job_end *end) {
+/* Open MPI names the process: "... process rank 2 with PID 0 on node n1 exited on signal 9 (Killed)." Rank 0 says that it was
+ * told to end. */
+static void read_line(job_end *end) {
     const char *rank = strstr(end->line, "process rank "), *by = strstr(end->line, "exited on signal ");
     if (end->lost_rank < 0 && rank && by && sscanf(rank, "process rank %d", &end->lost_rank) == 1 &&
         sscanf(by, "exited on signal %d", &end->lost_by) != 1) {
         end->lost_rank = -1;
     }
+    end->obeys = end->obeys || strstr(end->line, "ending the run in order");
 }
 
 /* Hands on what the job says, and reads it. */
@@ -173,10 +179,14 @@ static void hand_on(job_end *end, const char *text, size_t length) {
             end->line[end->length++] = text[c];
         } else if (text[c] == '\n') {
             end->line[end->length] = '\0';
-            look_for_rank(end);
+            read_line(end);
             end->length = 0;
         }
     }
+}
+
+static double seconds_of(const struct timespec *time) {
+    return (double)time->tv_sec + 1e-9 * (double)time->tv_nsec;
 }
 
 /* Until mpirun has ended, and what it said has been read. */
@@ -216,7 +226,10 @@ static bool await_end(pid_t started, int said, job_end *end) {
 
 static job_end run_once(const launch_options *o, char **train, bool resume) {
     job_end end = {.code = CAR_CLI_FAILED, .lost_rank = -1, .lost_by = -1};
+    struct timespec now;
     int said[2];
+    clock_gettime(CLOCK_REALTIME, &now);
+    end.started = seconds_of(&now);
     if (pipe(said) != 0) {
         car_cli_fail(CAR_CLI_FAILED, "launch: could not make a pipe: %s", strerror(errno));
         return end;
@@ -237,6 +250,29 @@ static job_end run_once(const launch_options *o, char **train, bool resume) {
     child = 0;
     close(said[0]);
     return end;
+}
+
+/* Whether the job has written a summary that says that it made all its steps. One of an earlier job does not count. */
+static bool says_done(const job_end *end, const char *out) {
+    char path[PATH_CAPACITY], line[LINE_CAPACITY];
+    struct stat info;
+    bool done = false;
+    snprintf(path, sizeof path, "%s/summary.json", out);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) {
+        done = done || (strstr(line, "\"interrupted\"") && strstr(line, "false"));
+    }
+    bool written = file && fstat(fileno(file), &info) == 0 && seconds_of(&info.st_mtim) > end->started;
+    if (file) {
+        fclose(file);
+    }
+    return done && written;
+}
+
+/* Whether a job that was told to end, and did with code 0, has left steps to be made. After it has handed a signal on, MPICH's
+ * mpirun often ends with 0, whatever the ranks ended with. */
+static bool was_interrupted(const job_end *end, const char *out) {
+    return out ? !says_done(end, out) : end->obeys;
 }
 
 /* What trying again may help against: a rank that died, was stopped or ran out of memory. Not options, nor a loss that is
@@ -277,6 +313,9 @@ static int run_with_restarts(const launch_options *o, char **train, const char *
         fprintf(stderr, "carousel: %s; start %d of %d again, from %s%lld\n", what, k, o->restarts,
                 step >= 0 ? "step " : "the beginning, step ", step >= 0 ? step : 0);
         end = run_once(o, train, step >= 0 && !resume);
+    }
+    if (end.code == CAR_CLI_OK && ending > 0 && was_interrupted(&end, out)) {
+        return CAR_CLI_INTERRUPTED;
     }
     return is_accident(&end) && ending < 2 ? close_lost(&end, out) : end.code;
 }

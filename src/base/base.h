@@ -50,8 +50,11 @@ static inline float car_random_uniform(uint64_t key, uint64_t counter) {
 double car_random_normal(uint64_t key, uint64_t counter);
 uint64_t car_random_key(uint64_t seed, const char *purpose); /* hashes the text into the seed */
 
-/* Creates a condition variable whose timed waits use the clock of car_clock_seconds, which is never set back. */
-bool car_clock_create_condition(pthread_cond_t *condition);
+/* Creates a lock, and a condition variable whose timed waits use the clock of car_clock_seconds, which is never set back.
+ * With `lock` NULL, only the condition. On failure it creates neither. */
+car_status car_clock_create_lock(car_context *context, pthread_mutex_t *lock, pthread_cond_t *condition);
+void car_clock_wait(pthread_cond_t *condition, pthread_mutex_t *lock, double seconds); /* at most */
+void car_clock_sleep(double seconds);
 
 /* qsort for arrays that may be empty: C forbids sorting NULL, even with a count of zero. */
 static inline void car_sort(void *array, size_t count, size_t size, int (*compare)(const void *, const void *)) {

@@ -1,6 +1,5 @@
-/* Random numbers as functions of (key, counter), and the monotonic clock. */
+/* Random numbers as functions of (key, counter). */
 #include <math.h>
-#include <time.h>
 
 #include "base/base.h"
 
@@ -19,21 +18,4 @@ uint64_t car_random_key(uint64_t seed, const char *purpose) {
         key = car_random_mix(key ^ *c);
     }
     return key;
-}
-
-double car_clock_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-bool car_clock_create_condition(pthread_cond_t *condition) {
-    pthread_condattr_t attributes;
-    if (pthread_condattr_init(&attributes) != 0) {
-        return false;
-    }
-    bool created =
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0 && pthread_cond_init(condition, &attributes) == 0;
-    pthread_condattr_destroy(&attributes);
-    return created;
 }

@@ -78,6 +78,9 @@ void car_checkpoint_list_release(car_context *context, car_checkpoint_list *list
 }
 
 car_status car_checkpoint_newest(car_context *context, const char *directory, int64_t *step) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, directory);
+    CAR_REQUIRE(context, step);
     car_checkpoint_list list;
     car_status status = car_checkpoint_list_steps(context, directory, &list);
     *step = status == CAR_OK && list.count > 0 ? list.steps[list.count - 1] : -1;

@@ -100,6 +100,9 @@ done:
 }
 
 car_status car_checkpoint_open(car_context *context, const char *directory, int64_t step, car_checkpoint **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, directory);
+    CAR_REQUIRE(context, out);
     car_checkpoint *checkpoint = NULL;
     car_manifest_reason why;
     struct stat info;
@@ -141,15 +144,15 @@ void car_checkpoint_close(car_checkpoint *checkpoint) {
 }
 
 int64_t car_checkpoint_step(const car_checkpoint *checkpoint) {
-    return checkpoint->manifest.numbers.step;
+    return checkpoint ? checkpoint->manifest.numbers.step : -1;
 }
 
 const char *car_checkpoint_run(const car_checkpoint *checkpoint) {
-    return checkpoint->run;
+    return checkpoint ? checkpoint->run : NULL;
 }
 
 const char *car_checkpoint_weights_path(const car_checkpoint *checkpoint) {
-    return checkpoint->paths[CAR_CHECKPOINT_WEIGHTS];
+    return checkpoint ? checkpoint->paths[CAR_CHECKPOINT_WEIGHTS] : NULL;
 }
 
 /* ---- filling a snapshot --------------------------------------------------------------------------- */
@@ -242,6 +245,9 @@ static bool has_states(const car_checkpoint *checkpoint, const car_snapshot *sna
 }
 
 car_status car_checkpoint_read(const car_checkpoint *checkpoint, car_snapshot *snapshot, bool *exact) {
+    CAR_REQUIRE(NULL, checkpoint);
+    CAR_REQUIRE(checkpoint->context, snapshot);
+    CAR_REQUIRE(checkpoint->context, exact);
     const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
     size_t largest = car_params_largest(graph);
     void *values = NULL;

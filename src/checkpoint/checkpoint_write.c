@@ -188,6 +188,11 @@ static car_status check_arguments(car_context *context, const car_checkpoint_con
 
 car_status car_checkpoint_write(car_context *context, const car_checkpoint_config *config, const car_snapshot *snapshot,
                                 const char *run) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, config);
+    CAR_REQUIRE(context, snapshot);
+    CAR_REQUIRE(context, run);
+    CAR_REQUIRE(context, config->directory);
     car_checkpoint_name name = car_checkpoint_name_of(car_snapshot_get_numbers(snapshot).step);
     char *path = NULL, *temporary = NULL;
     bool made = false;

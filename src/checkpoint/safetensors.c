@@ -276,6 +276,9 @@ done:
 }
 
 car_status car_safetensors_open(car_context *context, const char *path, car_safetensors **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, out);
     car_status status = CAR_OK;
     car_safetensors *file = NULL;
     *out = NULL;
@@ -313,27 +316,30 @@ const char *car_safetensors_path(const car_safetensors *file) {
 }
 
 int car_safetensors_count(const car_safetensors *file) {
-    return file->count;
+    return file ? file->count : 0;
 }
 
 const car_safetensors_tensor *car_safetensors_at(const car_safetensors *file, int index) {
-    return index >= 0 && index < file->count ? &file->tensors[index] : NULL;
+    return file && index >= 0 && index < file->count ? &file->tensors[index] : NULL;
 }
 
 const car_safetensors_tensor *car_safetensors_find(const car_safetensors *file, const char *name) {
     const car_safetensors_tensor key = {.name = name}, *wanted = &key;
+    if (!file || !name) {
+        return NULL;
+    }
     const car_safetensors_tensor **found =
         bsearch(&wanted, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
     return found != NULL ? *found : NULL;
 }
 
 const char *car_safetensors_metadata(const car_safetensors *file, const char *key) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->metadata, key);
+    const cJSON *item = file ? cJSON_GetObjectItemCaseSensitive(file->metadata, key) : NULL;
     return item != NULL ? item->valuestring : NULL;
 }
 
 bool car_safetensors_metadata_at(const car_safetensors *file, int index, const char **key, const char **value) {
-    const cJSON *item = file->metadata != NULL ? file->metadata->child : NULL;
+    const cJSON *item = file && file->metadata ? file->metadata->child : NULL;
     for (int i = 0; item != NULL && i < index; i++) {
         item = item->next;
     }
@@ -343,6 +349,9 @@ bool car_safetensors_metadata_at(const car_safetensors *file, int index, const c
 }
 
 car_status car_safetensors_copy(const car_safetensors *file, const car_safetensors_tensor *tensor, void *to) {
+    CAR_REQUIRE(NULL, file);
+    CAR_REQUIRE(file->context, tensor);
+    CAR_REQUIRE(file->context, to);
     size_t offset = (size_t)((const unsigned char *)tensor->data - file->map.data);
     for (size_t done = 0; done < tensor->bytes;) {
         ssize_t count = pread(file->map.descriptor, (char *)to + done, tensor->bytes - done, (off_t)(offset + done));

@@ -45,6 +45,9 @@ static car_status copy_halves(const car_safetensors *file, const car_safetensors
 }
 
 car_status car_safetensors_copy_floats(const car_safetensors *file, const car_safetensors_tensor *tensor, float *to) {
+    CAR_REQUIRE(NULL, file);
+    CAR_REQUIRE(car_safetensors_context(file), tensor);
+    CAR_REQUIRE(car_safetensors_context(file), to);
     switch (tensor->dtype) {
     case CAR_SAFETENSORS_F32:
         return car_safetensors_copy(file, tensor, to);

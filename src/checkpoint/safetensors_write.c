@@ -140,6 +140,12 @@ done:
 
 car_status car_safetensors_writer_create(car_context *context, const char *path, const car_safetensors_entry *entries,
                                          int count, const char *const *metadata, car_safetensors_writer **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, out);
+    if (count > 0) {
+        CAR_REQUIRE(context, entries);
+    }
     car_safetensors_writer *writer = NULL;
     char *text = NULL;
     car_status status = CAR_OK;
@@ -175,6 +181,8 @@ static car_status write_rounded(car_safetensors_writer *writer, const float *dat
 }
 
 car_status car_safetensors_writer_add(car_safetensors_writer *writer, const void *data) {
+    CAR_REQUIRE(NULL, writer);
+    CAR_REQUIRE(writer->context, data);
     if (writer->added == writer->count) {
         return car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: all of its %d tensors are there already",
                                 writer->output.path, writer->count);
@@ -189,6 +197,7 @@ car_status car_safetensors_writer_add(car_safetensors_writer *writer, const void
 }
 
 car_status car_safetensors_writer_finish(car_safetensors_writer *writer, char *digest) {
+    CAR_REQUIRE(NULL, writer);
     if (writer->added < writer->count) {
         return car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: only %d of its %d tensors were added",
                                 writer->output.path, writer->added, writer->count);

@@ -23,6 +23,8 @@ car_status car_weights_save(const car_weights *weights, const char *path) {
 
 car_status car_weights_save_with(const car_weights *weights, const char *path, const car_card *card,
                                  car_precision precision) {
+    CAR_REQUIRE(NULL, weights);
+    CAR_REQUIRE(car_program_context(weights->program), path);
     car_context *context = car_program_context(weights->program);
     const car_graph *graph = car_program_graph(weights->program);
     int params = car_graph_param_count(graph);

@@ -147,6 +147,9 @@ float *car_optimizer_state(car_optimizer *optimizer, int state, int param) {
 
 car_status car_optimizer_create(const car_program *program, car_arena *arena, const car_optimizer_config *config,
                                 car_optimizer **out) {
+    CAR_REQUIRE(NULL, program);
+    CAR_REQUIRE(car_program_context(program), arena);
+    CAR_REQUIRE(car_program_context(program), out);
     return car_optimizer_create_for(program, arena, config, NULL, 1, out);
 }
 
@@ -154,13 +157,7 @@ static car_status create_rooms(car_optimizer *optimizer, const bool *wanted, int
     car_context *context = car_program_context(optimizer->program);
     size_t bytes = optimizer->method->room_bytes(optimizer, wanted);
     car_status status = CAR_OK;
-    if (pthread_mutex_init(&optimizer->lock, NULL) != 0) {
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
-    }
-    if (pthread_cond_init(&optimizer->given_back, NULL) != 0) {
-        pthread_mutex_destroy(&optimizer->lock);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a condition");
-    }
+    CAR_TRY(car_clock_create_lock(context, &optimizer->lock, &optimizer->given_back));
     optimizer->has_lock = true;
     CAR_TRY(car_context_allocate(context, (size_t)threads, sizeof(void *), &optimizer->rooms));
     optimizer->room_count = threads;
@@ -275,6 +272,10 @@ car_status car_optimizer_update_range(car_optimizer *optimizer, int param, int64
 
 car_status car_optimizer_update(car_optimizer *optimizer, int param, int64_t step, double lr, double scale,
                                 const float *from, float *to, const float *sum) {
+    CAR_REQUIRE(NULL, optimizer);
+    CAR_REQUIRE(car_program_context(optimizer->program), from);
+    CAR_REQUIRE(car_program_context(optimizer->program), to);
+    CAR_REQUIRE(car_program_context(optimizer->program), sum);
     int64_t count = car_engine_count(optimizer->program, param);
     if (car_program_is_double(optimizer->program, param)) {
         return car_optimizer_update_doubles(optimizer, param, 0, count, step, lr, scale, (const void *)from, (void *)to,

@@ -63,6 +63,8 @@ static car_status check_pattern(const car_graph *graph, const car_param_rule *ru
 }
 
 car_status car_optimizer_check(const car_optimizer_config *config, const car_graph *graph) {
+    CAR_REQUIRE(NULL, graph);
+    CAR_REQUIRE(car_graph_context(graph), config);
     bool trains = false;
     car_status status = CAR_OK;
     if (config->own) {

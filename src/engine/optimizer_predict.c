@@ -4,6 +4,21 @@
 #include "carousel/predict.h"
 #include "engine/optimizer_internal.h"
 
+void car_optimizer_stage_bytes(const car_optimizer_config *config, const car_partition *partition, size_t *stage) {
+    const car_graph *graph = partition->graph;
+    for (int j = 0; j < partition->stage_count; j++) {
+        stage[j] = 0;
+        for (int l = partition->stages[j].first; l < partition->stages[j].end; l++) {
+            const car_op *op = car_graph_op(graph, l);
+            for (int p = 0; p < op->param_count; p++) {
+                int states = car_optimizer_param_states(config, graph, op->params[p]);
+                size_t bytes = car_param_bytes(car_graph_param(graph, op->params[p]));
+                stage[j] += car_optimizer_user_of(graph, op->params[p]) == op ? (size_t)states * bytes : 0;
+            }
+        }
+    }
+}
+
 /* The whole plan, or (`one` not NULL) one rank of it. */
 static car_status predict(const car_plan *plan, int device, const car_optimizer_config *optimizer,
                           car_prediction *whole, car_device_prediction *one) {
@@ -29,11 +44,17 @@ done:
 
 car_status car_plan_predict_optimizer(const car_plan *plan, const car_optimizer_config *optimizer,
                                       car_prediction *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), optimizer);
+    CAR_REQUIRE(car_plan_context(plan), out);
     return predict(plan, CAR_NONE, optimizer, out, NULL);
 }
 
 car_status car_plan_predict_device_optimizer(const car_plan *plan, int device, const car_optimizer_config *optimizer,
                                              car_device_prediction *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), optimizer);
+    CAR_REQUIRE(car_plan_context(plan), out);
     return predict(plan, device, optimizer, NULL, out);
 }
 

@@ -100,7 +100,7 @@ done:
     return status;
 }
 
-/* Room to derive what the largest kernel wants, where it is not kept with the weights. */
+/* Scratch for the derived weights of any operation here, where they are not kept with the weights. */
 static size_t derived_bytes(const car_rank *rank) {
     size_t most = 0;
     for (int l = 0; !rank->alone && l < car_graph_op_count(rank->graph); l++) {
@@ -139,19 +139,9 @@ static int highest_tag(const car_rank *rank) {
     return CAR_CARGOS * (2 + 2 * (rank->bundles + rank->bundles * (rank->batches + 1)));
 }
 
-static car_status create_locks(car_rank *rank) {
-    if (pthread_mutex_init(&rank->lock, NULL) != 0) {
-        return car_context_fail(rank->context, CAR_ERROR_MEMORY, "could not create a mutex");
-    }
-    if (pthread_cond_init(&rank->changed, NULL) != 0) {
-        pthread_mutex_destroy(&rank->lock);
-        return car_context_fail(rank->context, CAR_ERROR_MEMORY, "could not create a condition");
-    }
-    return CAR_OK;
-}
-
-/* Where workers are spaced, the ranks of a machine need memory one after the other, so what one does not need now is another's. Huge
- * pages make that cheap: 0.08 ms for each MB that is freed and used again where small ones take 0.8. */
+/* Where workers are spaced, the ranks of a machine need their activations one after the other, so each returns free memory to
+ * the system in pieces of this size. With huge pages that takes 0.08 ms for each MB freed and used again, with small pages
+ * 0.8 ms. */
 static const size_t returned_piece = (size_t)1 << 21;
 
 static car_status create_contents(car_rank *rank) {
@@ -183,6 +173,12 @@ done:
 
 car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena, car_transport *transport,
                            const car_trainer_config *config, car_rank **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), program);
+    CAR_REQUIRE(car_plan_context(plan), arena);
+    CAR_REQUIRE(car_plan_context(plan), transport);
+    CAR_REQUIRE(car_plan_context(plan), config);
+    CAR_REQUIRE(car_plan_context(plan), out);
     car_context *context = car_plan_context(plan);
     car_rank *rank = NULL;
     car_status status = CAR_OK;
@@ -212,7 +208,7 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
     rank->per_worker = car_plan_per_worker(plan);
     rank->spaced = car_plan_is_spaced(plan);
     rank->chains = car_plan_config_of(plan)->zero_copies > 1;
-    status = create_locks(rank);
+    status = car_clock_create_lock(context, &rank->lock, &rank->changed);
     if (status != CAR_OK) {
         car_context_release(context, rank, 1, sizeof *rank);
         return status;
@@ -337,7 +333,7 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     car_rank_be_patient(rank);
 }
 
-/* This rank has done its tasks of a run. It stays in the loop for what others still have to tell or to ask. */
+/* This rank's tasks are done. It stays in the loop until all losses and norms are here and rank 0 asks nothing more. */
 static car_status await_notes(car_rank *rank) {
     car_status status = car_rank_release(rank);
     bool all = car_rank_knows_all(rank);
@@ -348,7 +344,7 @@ static car_status await_notes(car_rank *rank) {
     return status == CAR_OK ? rank->status : status;
 }
 
-/* Ends the transport's loop, which waits for the others: one of them may be found to be lost meanwhile. */
+/* Ends the transport's loop, which waits for the other ranks; it fails if one of them is lost meanwhile. */
 static car_status end_loop(car_rank *rank, car_status status) {
     pthread_mutex_lock(&rank->lock);
     rank->ended = true;
@@ -396,7 +392,7 @@ void car_rank_clear_tapes(car_rank *rank) {
     }
 }
 
-/* Steps that had begun when the run was asked to stop. */
+/* Drops what was begun of steps that an early end leaves out. */
 static void drop_steps(car_rank *rank) {
     car_rank_forget_entries(rank);
     car_rank_clear_tapes(rank);
@@ -405,7 +401,7 @@ static void drop_steps(car_rank *rank) {
     }
 }
 
-/* All is drained: the steps of this run are made. */
+/* The run is over and the cycle is drained: counts its steps. */
 static void count_steps(car_rank *rank) {
     if (rank->shortened) {
         drop_steps(rank);
@@ -417,6 +413,7 @@ static void count_steps(car_rank *rank) {
 }
 
 car_status car_rank_run(car_rank *rank, int64_t steps) {
+    CAR_REQUIRE(NULL, rank);
     const car_transport_events events = events_of(rank);
     double start = car_clock_seconds();
     car_status status = rank->status;
@@ -440,6 +437,8 @@ done:
 }
 
 car_status car_rank_attend(car_rank *rank, car_rank_work work, void *user) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, work);
     const car_transport_events events = events_of(rank);
     car_status status = rank->status;
     CAR_TRY(status);
@@ -456,22 +455,27 @@ done:
 }
 
 void car_rank_stop(car_rank *rank) {
-    atomic_store(&rank->stop, true);
+    if (rank) {
+        atomic_store(&rank->stop, true);
+    }
 }
 
 int64_t car_rank_steps(const car_rank *rank) {
-    return rank->first_step;
+    return rank ? rank->first_step : 0;
 }
 
 car_optimizer *car_rank_optimizer(car_rank *rank) {
-    return rank->optimizer;
+    return rank ? rank->optimizer : NULL;
 }
 
 car_trainer_times car_rank_time(const car_rank *rank) {
-    return rank->times;
+    return rank ? rank->times : (car_trainer_times){0};
 }
 
 car_rank_traffic car_rank_get_traffic(const car_rank *rank) {
+    if (!rank) {
+        return (car_rank_traffic){0};
+    }
     car_traffic traffic = car_transport_traffic(rank->transport);
     return (car_rank_traffic){.bytes_sent = traffic.bytes_sent,
                               .messages = traffic.messages,

@@ -1,22 +1,22 @@
 /* Ranks with whole workers keep their distance.
  *
- * A replica has all it needs to compute as soon as the last sums are there, a step ago under cdp-v1. So has a rank of zero,
- * to which weights are passed on as soon as they come. Left to
- * themselves all ranks begin together and stay together: every one holds its most activations at the same moment, and
- * all sums leave at once, as under dp. The cycle is what the plan's slots say: each micro-batch begins 2k slots, an N-th
- * of a step, after the one before. So a rank tells the next one when it is there, and the next one waits for that:
+ * A replica can compute as soon as the last sums are there, under cdp-v1 those of a step ago. So can a rank of zero, which
+ * gets weights as soon as they can be passed on. Left to themselves, all ranks would begin together and stay together: each
+ * would hold its most activations at the same moment, and all sums would leave at once, as under dp. In the cycle each
+ * micro-batch begins 2k slots, an N-th of a step, after the one before. So a rank tells the next one when it is there, and
+ * the next one waits for that:
  *
  *   rank 0   F0 F1 F2 F3 B3 B2 B1 B0 F0 F1 ...      k = 1, N = 4
  *   rank 1         F0 F1 F2 F3 B3 B2 B1 B0 ...
  *                  ^ beat
  *
- * In the first step the time of a beat is when the task of that slot begins. Then it is known what a micro-batch takes, and its
- * time is a little before an N-th of that is over: ranks that are equally fast do not wait for beats once they turn, and
- * who fell behind a little catches up. Elsewhere the plan's own messages do the same. */
+ * In the first step a beat's time is when the task of that slot begins. Later it is a little less than an N-th of the time
+ * that the last micro-batch took: then ranks of equal speed do not wait for beats, and a rank that fell behind a little
+ * catches up. In other placements the plan's own messages keep ranks apart. */
 #include "engine/rank_internal.h"
 
-/* Minimum gap between starts of micro-batches, as a fraction of an N-th of a micro-batch's time. Over a network sums are late now and then,
- * and a rank that waits for one should not make all behind it wait as well. */
+/* Minimum gap between micro-batch starts, as a fraction of an N-th of a micro-batch's time. Over a network it is smaller: sums
+ * are late now and then, and a rank that waits for one should not hold up all ranks after it. */
 static const double part = 0.75, part_nearby = 0.95;
 
 static bool is_here(const car_rank *rank, int64_t number) {
@@ -45,7 +45,8 @@ void car_beat_note_begin(car_rank *rank, const car_task *task) {
         double share = car_transport_machines(rank->transport) > 1 ? part : part_nearby;
         car_transport_beat(rank->transport, rank->run, next, share * time / rank->workers);
         rank->told = next;
-    } else if (since >= 2 * rank->per_worker) { /* it began before another of this rank's workers had ended a step */
+    } else if (since >=
+               2 * rank->per_worker) { /* no micro-batch had ended when this one began, so its time was not known */
         car_transport_beat(rank->transport, rank->run, next, 0);
         rank->told = next;
     }

@@ -1,6 +1,6 @@
-/* Updates in chunks. A large stage, such as an embedding, takes long to update, and all others may wait for it: then threads
- * that have nothing else to do take chunks of it. Updates are elementwise, so the bits are the same whoever makes a chunk.
- * (Muon's matrices are updated as a whole.)
+/* Updates in chunks. The update of a large stage, such as an embedding, takes long, and others may wait for it; so idle threads
+ * compute chunks of it. Updates are elementwise, so the bits do not depend on who computes a chunk. (Muon's matrices are
+ * updated as a whole.)
  *
  *   thread 0   U [chunk][chunk][chunk] waits for the last
  *   thread 1     [chunk][chunk]
@@ -8,7 +8,7 @@
  */
 #include "engine/rank_internal.h"
 
-/* Bytes of a bundle from which on it pays to wake others up, if the config does not say; and the part of it that is a chunk. */
+/* Bundles of at least LARGE bytes are shared, unless the config says otherwise; a chunk is LARGE / PARTS bytes. */
 enum { LARGE = 4 << 20, PARTS = 4 };
 
 struct car_chunks {
@@ -16,11 +16,11 @@ struct car_chunks {
     const car_layout *layout;
     const char *from, *sum;
     char *to;
-    char *copy;     /* bf16: what is computed with, rounded from `to`, which is the master; else NULL */
-    int64_t length; /* elements of a chunk, a multiple of what vectors hold */
-    int part;       /* the next chunk: of this one, */
-    int64_t first;  /* from here on */
-    int running;    /* threads that are at one */
+    char *copy;     /* bf16: the rounded weights for computing; `to` is then the master. Else NULL */
+    int64_t length; /* elements of a chunk, a multiple of 64 */
+    int part;       /* the next chunk is in this part, */
+    int64_t first;  /* from this element on */
+    int running;    /* threads that are computing a chunk */
     car_status status;
     struct car_chunks *next;
 };

@@ -8,6 +8,8 @@ static int64_t next_stop(int64_t now, int64_t every, int64_t steps) {
 }
 
 car_status car_rank_drive(car_rank *rank, const car_rank_loop *loop) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, loop);
     bool ends = false;
     car_status status = CAR_OK;
     if (loop->pause_first && loop->pause) {
@@ -32,7 +34,7 @@ done:
 }
 
 bool car_rank_feeds(const car_rank *rank, int worker) {
-    for (int64_t step = 0; rank->feeds && step <= rank->workers; step++) { /* those of a grid take turns */
+    for (int64_t step = 0; rank && rank->feeds && step <= rank->workers; step++) { /* those of a grid take turns */
         if (car_rank_has(rank, step, worker, rank->first_stage)) {
             return true;
         }

@@ -11,7 +11,7 @@
 
 /* ---- what can run ---------------------------------------------------------------------------- */
 
-/* Where this rank is in the plan. Updates that wait for a norm are left behind. */
+/* The slot of the first task that is not over. Updates that wait for a norm do not count. */
 static int64_t current_slot(const car_rank *rank) {
     const car_entry *first = rank->first;
     while (first->next && (first->over || (first->task.kind == CAR_TASK_UPDATE && first->at != CAR_NONE))) {
@@ -56,9 +56,8 @@ static bool is_carried(const car_task *task) {
     return car_task_is_message(task) && !car_task_crosses(task);
 }
 
-/* zero's owners keep to the plan's order with these: made earlier, new weights would lie here and wait for the forward of
- * the same slot. Where a norm is wanted the sum is measured first, which makes nothing, and others may wait for it: that may
- * come earlier. */
+/* Updates that zero's owners make in the plan's order: made earlier, the new weights would take memory until the forward of
+ * the same slot. The first portion, which only measures the sum for a norm, may run earlier, since others may wait for it. */
 static bool makes_moving_weights(const car_rank *rank, const car_entry *entry) {
     bool measures = rank->measures && entry->at == CAR_NONE;
     return entry->task.kind == CAR_TASK_UPDATE && rank->holding[entry->task.bundle].places == 0 && !measures;
@@ -74,7 +73,7 @@ static bool is_behind_compute(const car_rank *rank, const car_entry *entry) {
     return false;
 }
 
-/* Besides that nothing blocks it. */
+/* Whether a task that nothing blocks may run. */
 static bool may_run(const car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
     if (car_task_arrives(task)) {
@@ -89,7 +88,7 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
     return target_is_free(rank, task) && car_beat_has_come(rank, task) && car_rank_may_note_loss(rank, task);
 }
 
-/* Receives are posted ahead of their use, collectives in the order that all ranks have. */
+/* Posts receives ahead of their use, and starts collectives in the order that is the same on all ranks. */
 static void start_arrivals(car_rank *rank) {
     int64_t now = rank->arrivals ? current_slot(rank) : 0;
     for (car_entry **place = &rank->arrivals; *place && rank->status == CAR_OK;) {
@@ -141,19 +140,19 @@ static car_status run(car_rank_thread *thread, car_entry *entry) {
     }
 }
 
-/* The version from before a restart goes when nobody of the first step is left. */
+/* Drops the version from before a restart when the first step is over. */
 static void drop_older(car_rank *rank) {
-    int64_t last = car_plan_first_step_end(rank->plan);
-    if (rank->first && rank->first->task.slot <= last) {
+    if (!rank->holds_older || (rank->first && rank->first->task.slot <= car_plan_first_step_end(rank->plan))) {
         return;
     }
+    rank->holds_older = false;
     for (int b = 0; b < rank->bundles; b++) {
         car_block_clear(rank, &rank->holding[b].older);
     }
 }
 
-/* A finished sum may be passed on and made into weights in any order: it goes when the task that frees it and all that
- * read it before are over. What is left of it then is on its way. */
+/* Drops a sum when the task that frees it is over, and all tasks before it that read the sum: a finished sum may be sent on and
+ * used for the update in any order. If a message still carries it, it counts as a message from then on. */
 static void free_sum(car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
     car_sum *sum =
@@ -188,7 +187,7 @@ static int64_t version_of_run(const car_rank *rank, int64_t version) {
                                            : rank->first_step + version;
 }
 
-/* The track that notes the task, if somebody wants to know of it. Its tape is this thread's for now. */
+/* Begins to record the task, if the recorder wants it, and points its tape to this thread's track. */
 static car_track *begin_record(car_rank_thread *thread, const car_entry *entry, double now) {
     car_rank *rank = thread->rank;
     car_task task = entry->task;
@@ -227,7 +226,7 @@ static bool is_done(const car_rank *rank) {
 }
 
 /* A task or a portion of it has ended. */
-static void note_end(car_rank *rank, car_entry *entry, car_status status, double seconds) {
+static void note_end(car_rank *rank, car_entry *entry, car_status status, double begin, double end) {
     bool dropped = car_rank_is_dropped(rank, &entry->task), whole = entry->at == CAR_NONE;
     bool abandoned = dropped && !car_task_is_message(&entry->task); /* it was running when the end came near */
     status = status == CAR_OK && whole && !dropped ? car_rank_note_step(rank, &entry->task) : status;
@@ -235,8 +234,8 @@ static void note_end(car_rank *rank, car_entry *entry, car_status status, double
         car_rank_fail(rank, status);
         return;
     }
-    rank->progressed = car_clock_seconds();
-    car_rank_note_end(rank, entry, seconds);
+    rank->progressed = end;
+    car_rank_note_end(rank, entry, end - begin);
     entry->running = false;
     if (!whole && !abandoned) {
         return; /* there are more portions of it */
@@ -249,8 +248,8 @@ static void note_end(car_rank *rank, car_entry *entry, car_status status, double
     drop_older(rank);
 }
 
-/* Before a choice is made: whether to stop, tasks of the next window, snapshots. Handing a snapshot over lets the lock go. If
- * the end came near meanwhile, what it drops must not begin. */
+/* Before a choice: looks for an early end, lists the next window, hands over snapshots. The latter releases the lock; if the
+ * run was shortened meanwhile, tasks must be listed again before one is chosen. */
 static void look_around(car_rank *rank) {
     int64_t limit = 0;
     car_rank_look_for_stop(rank);
@@ -265,23 +264,48 @@ static void look_around(car_rank *rank) {
     } while (rank->status == CAR_OK && rank->limit != limit);
 }
 
-/* When it ended. */
+/* Called when a thread has chosen its next task, or none. Wakes idle threads only if one of them could run something: each wake
+ * costs a system call here and a futile choice there. No task is missed: whoever makes one possible by ending another chooses
+ * next, and comes here before it releases the lock. All other events wake everybody. */
+static void wake_others(car_rank *rank) {
+    if (rank->idle > 0 && choose(rank, false)) {
+        pthread_cond_broadcast(&rank->changed);
+    }
+}
+
+/* Runs a task or a portion of it, and returns the time at which it ended. */
 static double work_on(car_rank_thread *thread, car_entry *entry, double now) {
     car_rank *rank = thread->rank;
     entry->running = true;
     thread->entry = entry;
     car_rank_note_begin(rank, entry);
+    wake_others(rank);
     car_track *track = begin_record(thread, entry, now);
     car_status status = run(thread, entry);
     double end = car_clock_seconds();
     end_record(rank, track, entry, end);
     thread->entry = NULL;
-    note_end(rank, entry, status, end - now);
-    pthread_cond_broadcast(&rank->changed);
+    note_end(rank, entry, status, now, end);
     return end;
 }
 
-/* One turn with the lock held, from `*mark` on; false when there is nothing more to do. */
+/* Helps with a large update, or sleeps until something happens. Returns whether it slept. */
+static bool pass_time(car_rank_thread *thread) {
+    car_rank *rank = thread->rank;
+    if (!thread->carries && car_rank_help(rank)) {
+        return false;
+    }
+    if (thread->carries) { /* it may have unblocked tasks that it does not run itself */
+        wake_others(rank);
+    }
+    rank->idle++;
+    pthread_cond_wait(&rank->changed, &rank->lock);
+    rank->idle--;
+    return true;
+}
+
+/* Chooses and runs one task, or waits. Hold the lock. `*mark`: the time up to which this thread's time was counted. False when
+ * there is nothing more to do. */
 static bool take_turn(car_rank_thread *thread, double *mark) {
     car_rank *rank = thread->rank;
     look_around(rank);
@@ -290,12 +314,8 @@ static bool take_turn(car_rank_thread *thread, double *mark) {
         return false;
     }
     double now = car_clock_seconds();
-    bool waits = false;
     thread->choosing += now - *mark;
-    if (!entry && (thread->carries || !car_rank_help(rank))) {
-        pthread_cond_wait(&rank->changed, &rank->lock);
-        waits = true;
-    }
+    bool waits = !entry && pass_time(thread);
     *mark = entry ? work_on(thread, entry, now) : car_clock_seconds();
     thread->tasks += waits ? 0 : *mark - now;
     thread->waiting += waits && rank->begun ? *mark - now : 0;

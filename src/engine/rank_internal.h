@@ -55,31 +55,31 @@ typedef struct car_entry {
     struct car_entry *next, *next_ready, *next_arrival;
 } car_entry;
 
-/* A message that outlives its task, or a piece of a snapshot. */
+/* A message that may outlive its task, or a piece of a snapshot. */
 typedef struct car_parcel {
     car_message message;
     car_block *block;
-    struct car_parcel *next, **place; /* among the rank's; what points to this one */
+    struct car_parcel *next, **place; /* in the rank's list; the pointer that points to this parcel */
 } car_parcel;
 
 /* What ranks tell each other besides the plan's messages. */
 typedef enum car_note_kind {
-    CAR_NOTE_SQUARE, /* of a stage's gradient in a step: from the rank that owns its update to all */
-    CAR_NOTE_LOSS,   /* of a micro-batch: to rank 0 */
-    CAR_NOTE_ASK,    /* rank 0 wants to end early: how far are you? */
-    CAR_NOTE_ANSWER, /* the same, to rank 0 */
-    CAR_NOTE_END     /* rank 0 to all: where the run ends; nothing more comes from there */
+    CAR_NOTE_SQUARE, /* sum of squares of a stage's gradient in a step, from the owner of its update to all ranks */
+    CAR_NOTE_LOSS,   /* loss of a micro-batch, to rank 0 */
+    CAR_NOTE_ASK,    /* rank 0 wants to end early and asks all ranks how far they are */
+    CAR_NOTE_ANSWER, /* the answer to that, to rank 0 */
+    CAR_NOTE_END     /* rank 0 tells all ranks where the run ends; it sends no further notes in this run */
 } car_note_kind;
 
-/* How a run ends early; of one rank, or of all. */
+/* How a run ends early: one rank's answer, or the decision for all ranks. */
 typedef struct car_ending {
-    int64_t end;      /* steps of the plan: that cannot be taken back; that are made */
-    int64_t windows;  /* to be listed */
-    int64_t snapshot; /* version that rank 0 waits for a piece of; 0: none */
+    int64_t end; /* steps of the plan; in an answer those that cannot be undone, in the decision those that are made */
+    int64_t windows;  /* number of windows to list */
+    int64_t snapshot; /* the version that rank 0 is waiting for a piece of; 0 = none */
 } car_ending;
 
 typedef struct car_rank_note {
-    int64_t run;  /* notes of another are not listened to */
+    int64_t run;  /* a rank ignores notes of other runs */
     int64_t step; /* of the plan */
     int32_t kind, index;
     double value;
@@ -94,29 +94,29 @@ typedef struct car_rank_thread {
     car_weights view;        /* pointers into blocks, for the stage at hand */
     car_gradients gradients; /* the same */
     char *addend;
-    void *derived; /* what an operation's backward wants besides its weights, made for each: versions come and go */
-    bool carries;  /* takes only what belongs to messages, and has none of the above */
-    const car_entry *entry; /* that it is at; guarded by the lock */
+    void *derived; /* scratch for derived weights, which are made again for each backward because versions change */
+    bool carries;  /* the carrier: runs only message tasks, and has none of the members above */
+    const car_entry *entry; /* what it is running; guarded by the lock */
     double tasks, waiting, choosing;
-    double waited;    /* since its last task */
+    double waited;    /* seconds since its last task */
     car_track *track; /* NULL without a recorder */
 } car_rank_thread;
 
 /* What a run is for; see rank_once.c. */
 typedef enum car_purpose { CAR_PURPOSE_TRAINING, CAR_PURPOSE_GRADIENT, CAR_PURPOSE_LOSS } car_purpose;
 
-/* What ranks tell each other of themselves. */
+/* The status that a rank sends to others. */
 typedef struct car_rank_status {
-    int64_t step; /* that the rank is in */
-    int64_t run;  /* which it is in */
+    int64_t step; /* the step that the rank is in */
+    int64_t run;  /* the run that it is in */
     int32_t waits;
     int32_t wishes_to_stop;
     char doing[96]; /* a task */
 } car_rank_status;
 
-/* What is known of a rank, for whoever has to say why nothing moves. */
+/* The last status of another rank, to explain why nothing moves. */
 typedef struct car_sighting {
-    double when; /* by our clock */
+    double when; /* it was received, by our clock */
     car_rank_status told;
 } car_sighting;
 
@@ -135,93 +135,97 @@ struct car_rank {
 
     /* What follows from that. */
     int device, devices, workers, stages, per_worker, bundles;
-    int batches; /* micro-batches of a step, M for each worker: a task has its number in `micro_batch` */
+    int batches; /* micro-batches of a step, M for each worker; a task's `micro_batch` is one of them */
     int updates_per_step;
     bool spaced;            /* micro-batches begin 2k slots apart */
-    bool ring;              /* sums in ring order; otherwise in any, by collectives */
+    bool ring;              /* sums are added in ring order; otherwise collectives add them in any order */
     bool chains;            /* zero with two copies of a version: weights are passed on */
     bool alone;             /* there are no other ranks: all workers are here */
     bool feeds;             /* it reads micro-batches */
-    bool measures;          /* somebody wants to know the norms of gradients */
+    bool measures;          /* norms of gradients are needed, for clipping or skipping */
     car_graph_range *range; /* pipeline and grid: the operations of this rank */
     car_graph_range *whole; /* else, with recomputation: all operations */
     int first_stage, end_stage;
 
     /* The state that training goes on from. */
-    int64_t first_step;             /* the plan's step 0 is this one of the run */
-    int64_t updates;                /* of the optimizer before that */
+    int64_t first_step;             /* the run's step that is step 0 of the plan */
+    int64_t updates;                /* updates of the optimizer before first_step */
     double last_norm;               /* see car_snapshot_numbers */
-    int64_t newest;                 /* between runs: the plan's version that is the newest */
+    int64_t newest;                 /* between runs: the newest version, as the plan counts */
     bool goes_on;                   /* from a version that has one before it */
+    bool holds_older;               /* some bundle has one, see car_holding_of_bundle */
     car_holding_of_bundle *holding; /* per bundle */
-    int sums_held;                  /* in each of them */
+    int sums_held;                  /* entries for sums in each of them */
     car_optimizer *optimizer;
-    car_weights newest_weights, previous_weights; /* views of what is held, for whoever asks between two runs */
+    car_weights newest_weights, previous_weights; /* views for car_rank_weights and car_rank_previous_weights */
     car_purpose purpose;
-    double mean_loss; /* rank 0: of the last step that was made for another purpose than training */
+    double mean_loss; /* rank 0: loss of the last step that was not training */
 
     /* What it works with. */
     car_tape **tapes;
     int tape_count;
     car_rank_thread *thread;
-    car_rank_thread carrier; /* takes and sends on what arrives while the others compute */
-    atomic_bool stop;        /* somebody wants to end early, */
-    atomic_bool wished;      /* which rank 0 was told */
+    car_rank_thread carrier; /* handles messages while the other threads compute */
+    atomic_bool stop;        /* car_rank_stop was called here */
+    atomic_bool wished;      /* rank 0 was told so */
 
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t changed;
     car_status status;
+    int idle; /* threads that wait for a task */
 
     /* rank_list.c: tasks that are not over. */
     car_entry *first, *last, *spare;
-    car_entry *ready;      /* those that nothing blocks, in the plan's order */
-    car_entry *arrivals;   /* receives and collectives that have not been started, the same */
-    car_entry **by_number; /* mod number_capacity, a power of two: those from first to last */
+    car_entry *ready;      /* tasks that nothing blocks, in the plan's order */
+    car_entry *arrivals;   /* receives and collectives that have not been started, in the plan's order */
+    car_entry **by_number; /* entries from first to last, indexed by number % number_capacity (a power of two) */
     int64_t number_capacity;
     car_edges *edges;
     car_use_list uses; /* of the task that is listed */
     car_task_list list;
-    int64_t window, windows, listed; /* the next to be listed, how many are, tasks so far */
-    int64_t planned;                 /* steps that tasks are listed for */
-    int64_t steps_used;              /* that tasks listed so far are of */
-    int64_t windows_used;            /* that tasks listed so far lie in, or send to */
+    int64_t window;       /* the next window to list */
+    int64_t windows;      /* number of windows to list */
+    int64_t listed;       /* tasks listed so far */
+    int64_t planned;      /* steps of the plan that tasks are listed for */
+    int64_t steps_used;   /* steps that the tasks listed so far belong to */
+    int64_t windows_used; /* windows that the tasks listed so far are in, or send to */
     int collectives_started[2], collectives_listed[2];
     int64_t send_slot;
     int sends_in_slot, most_sends;
 
     /* This run: rank_stop.c. */
-    int64_t run;          /* its number: another for each */
-    int64_t limit;        /* steps of the plan that are made; smaller once the end is near */
-    int64_t newest_begun; /* version that an update has made, or makes */
-    bool begun;           /* something was computed: whoever waits before that waits for its turn */
-    bool asked;           /* rank 0: the end was asked for */
-    bool frozen;          /* nothing new may begin */
-    bool shortened;       /* the end was early */
-    bool released;        /* rank 0 has said that nothing more will come from there; or this is rank 0 */
-    bool ended;           /* its tasks are done */
-    car_ending ending;    /* rank 0's, of the answers so far */
-    int answers;          /* the same: how many */
-    const char *aside;    /* what is done between two runs, or NULL */
+    int64_t run;          /* number of this run; each has another */
+    int64_t limit;        /* steps of the plan that are made; an early end lowers it */
+    int64_t newest_begun; /* the newest version whose update has begun */
+    bool begun;           /* a forward or backward has begun; waiting before that does not count as exposed */
+    bool asked;           /* rank 0: it has asked the others how far they are */
+    bool frozen;          /* no new version may be made until the end is known */
+    bool shortened;       /* the run ends early */
+    bool released;        /* rank 0 will send no more notes in this run; always true on rank 0 */
+    bool ended;           /* this rank's tasks are done */
+    car_ending ending;    /* rank 0: the answers so far, combined */
+    int answers;          /* rank 0: number of answers so far */
+    const char *aside;    /* what rank 0 does between two runs, for messages; else NULL */
 
     /* rank_beat.c. */
-    int64_t beat, beat_run; /* the micro-batch that may begin, by the rank before, and the run it is of */
-    int64_t told;           /* the last that the next rank was told of */
+    int64_t beat, beat_run; /* the last beat from the rank before: the micro-batch that may begin, and its run */
+    int64_t told;           /* the last micro-batch that we sent a beat for */
     double *computed;       /* per micro-batch of a step: seconds of its forwards and backwards so far */
-    double computes;        /* all of them, of the one that ended last */
-    int64_t step_begun;     /* the newest step of the plan that a task was begun of; CAR_NONE: none in this run */
+    double computes;        /* the total of the micro-batch that ended last */
+    int64_t step_begun;     /* the newest step of the plan with a task that has begun; CAR_NONE = none in this run */
 
     /* Each with a file of its own. */
-    car_parcel *parcels;             /* that are on their way */
-    struct car_steps *steps;         /* what is known of them */
-    struct car_pacing *pacing;       /* NULL: whoever can run runs, in the plan's order */
-    struct car_snapshots *snapshots; /* NULL if none are taken */
-    struct car_chunks *chunks;       /* of large updates under way, for who has nothing else to do */
+    car_parcel *parcels;             /* messages under way */
+    struct car_steps *steps;         /* losses and norms of recent steps */
+    struct car_pacing *pacing;       /* NULL: no pacing; ready tasks run in the plan's order */
+    struct car_snapshots *snapshots; /* NULL: none are taken */
+    struct car_chunks *chunks;       /* large updates under way, which idle threads can help with */
     car_sighting *sightings;         /* per rank */
 
     /* For reports. */
-    int skipped_in_a_row; /* steps, up to the last that was reported */
-    double progressed;    /* when a task ended */
-    double watched;       /* when others were looked after */
+    int skipped_in_a_row; /* skipped steps in a row, up to the last that was reported */
+    double progressed;    /* when the last task ended */
+    double watched;       /* when the watchdog last looked */
     car_trainer_times times;
     double exposed;
 };
@@ -240,7 +244,7 @@ static inline bool car_task_arrives(const car_task *task) {
 static inline bool car_task_is_message(const car_task *task) {
     return task->kind == CAR_TASK_SEND || car_task_arrives(task);
 }
-/* Messages: a sum, or a piece of one; activations or their gradients, which cross between ranks with stages. */
+/* What a message carries: a sum or a piece of one; activations or their gradients, where the next stage is on another rank. */
 static inline bool car_task_moves_sum(const car_task *task) {
     return task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
 }
@@ -253,7 +257,7 @@ static inline int car_rank_owner(const car_rank *rank, int64_t step, int stage) 
     return car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, step, stage));
 }
 
-/* Whether anybody uses the version before the newest: then the first worker does, at stage 0. */
+/* Whether any task uses the version before the newest. If so, the first worker's at stage 0 do. */
 static inline bool car_rank_has_previous(const car_rank *rank) {
     return car_plan_delay(rank->plan, 0, 0) > 0;
 }
@@ -263,53 +267,52 @@ static inline int64_t car_rank_step_of(const car_rank *rank, const car_task *tas
     return rank->first_step + task->step;
 }
 
-/* rank_tasks.c: called with the lock, which it lets go while it works. */
+/* rank_tasks.c: runs a forward or backward. Hold the lock; it is released while kernels run. */
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry);
 /* Points a view at a version of a bundle. */
 void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *held);
-/* rank_update.c: the same; and whether it may begin, or go on. */
+/* rank_update.c: runs an update, with the lock as above; and whether an update may begin or continue. */
 car_status car_rank_update(car_rank_thread *thread, car_entry *entry);
 bool car_rank_may_update(const car_rank *rank, const car_entry *entry);
 
-/* rank_once.c: room for the mean gradient of a bundle, with the lock; and the mean of its sum, without. For a run that is
- * made for it. */
+/* rank_once.c, for runs that only compute the gradient. Allocates the mean gradient of a bundle (hold the lock); computes it
+ * from the sum (without the lock). */
 car_status car_rank_begin_average(car_rank *rank, int bundle);
 void car_rank_average(car_rank *rank, int bundle, const car_block *sum);
 
 /* rank_chunks.c */
 typedef struct car_chunks car_chunks;
-/* The new version of a bundle. Without the lock. */
+/* Makes the new version of a bundle. Without the lock. */
 car_status car_rank_renew(car_rank *rank, int bundle, const car_renewal *renewal, const car_block *from,
                           const car_block *to, const car_block *sum);
-/* A thread that has nothing else to do makes a chunk of somebody's update; false if there is none. With the lock, which it
- * lets go meanwhile. */
+/* An idle thread computes one chunk of an update that another thread is making; false if there is none. Hold the lock; it is
+ * released meanwhile. */
 bool car_rank_help(car_rank *rank);
 
-/* rank_steps.c: what is known of the steps under way, and what follows from it. With the lock, except for creating; measuring
- * lets it go. Steps are the plan's. */
-/* What becomes of a step. */
+/* rank_steps.c: losses and norms of the steps under way, and what follows from them. Hold the lock, except to create;
+ * car_rank_measure releases it meanwhile. Steps are counted as in the plan. */
 typedef struct car_verdict {
-    bool skipped;
-    double scale;
-    int64_t update; /* of the optimizer: skipped steps do not count */
+    bool skipped;   /* the step leaves the weights as they are */
+    double scale;   /* of its gradient */
+    int64_t update; /* number of the optimizer's update; skipped steps do not count */
 } car_verdict;
 car_status car_rank_create_steps(car_rank *rank);
 void car_rank_destroy_steps(car_rank *rank);
 void car_rank_rewind_steps(car_rank *rank); /* before a run */
 car_status car_rank_note_step(car_rank *rank, const car_task *task);
-int64_t car_rank_reported(const car_rank *rank); /* rank 0: steps that were */
-/* Whether nothing more has to be told of the steps of this run; rank 0 reports those that can be before. */
+int64_t car_rank_reported(const car_rank *rank); /* rank 0: number of steps reported */
+/* Reports all steps that can be reported. Whether no loss or norm of this run is still missing here. */
 bool car_rank_knows_all(car_rank *rank);
 bool car_rank_makes_loss(const car_rank *rank, const car_task *task);
-/* Whether there is room for the loss that the task makes, if it makes one. */
+/* Whether there is room to record the loss of a task, if it computes one. */
 bool car_rank_may_note_loss(const car_rank *rank, const car_task *task);
 car_status car_rank_note_loss(car_rank *rank, const car_task *task, double value);
 car_status car_rank_keep_loss(car_rank *rank, int64_t step, int number, double value); /* rank 0 */
 car_status car_rank_measure(car_rank *rank, const car_task *task);
 car_status car_rank_note_square(car_rank *rank, int64_t step, int stage, double square);
-bool car_rank_may_judge(const car_rank *rank, const car_task *task); /* whether all is known that decides */
+bool car_rank_may_judge(const car_rank *rank, const car_task *task); /* whether car_rank_judge can be called */
 car_status car_rank_judge(const car_rank *rank, const car_task *task, car_verdict *out);
-/* After so many steps of this run: updates of the optimizer, and the norm that decides about the next. */
+/* After `steps` steps of this run: the number of optimizer updates, and the norm that decides about the next step. */
 int64_t car_rank_updates_after(const car_rank *rank, int64_t steps);
 double car_rank_norm_after(const car_rank *rank, int64_t steps);
 
@@ -317,90 +320,91 @@ double car_rank_norm_after(const car_rank *rank, int64_t steps);
 car_status car_rank_create_snapshots(car_rank *rank);
 void car_rank_destroy_snapshots(car_rank *rank);
 void car_rank_rewind_snapshots(car_rank *rank); /* before a run */
-/* An update that a snapshot is due with copies its bundle: whether it may begin; room to copy to (NULL: it needs none); the
- * version before, then the new one with the optimizer's state; that it is done, which takes the room over. They do nothing
- * for other updates. */
+/* The update that makes a version which a snapshot is taken of copies its bundle. In this order: may the update begin;
+ * allocate `room` to copy to (NULL if it is not needed); copy the version before, then the new one with the optimizer's
+ * state; the copy is complete, which takes `room` over. For all other updates these functions do nothing. */
 bool car_rank_may_copy(const car_rank *rank, const car_task *task);
 car_status car_rank_begin_copy(car_rank *rank, const car_task *task, car_block **room);
 void car_rank_copy(car_rank *rank, const car_task *task, const car_block *room, const car_block *weights, bool before);
 car_status car_rank_end_copy(car_rank *rank, const car_task *task, car_block *room);
-car_status car_rank_note_piece(car_rank *rank, const car_parcel *parcel); /* it has come, or has left */
-/* The norms of so many steps of this run are known. */
+car_status car_rank_note_piece(car_rank *rank, const car_parcel *parcel); /* a piece was received or sent */
+/* The norms of the first `steps` steps of this run are known. */
 car_status car_rank_note_numbers(car_rank *rank, int64_t steps);
-/* In the loop: hands over what is whole, waits for what comes next. It may let the lock go. */
+/* In the loop: hands over a complete snapshot and posts the receive of the next piece. May release the lock meanwhile. */
 car_status car_rank_tend_snapshots(car_rank *rank);
 bool car_rank_snapshots_are_done(const car_rank *rank); /* all of this run were handed over */
 bool car_rank_snapshot_is_away(const car_rank *rank);
-/* The version of the plan that rank 0 waits for a piece of, or 0; and the end came early: if that version is not made, its
- * keeper sends an empty piece, so that nobody waits for it. */
+/* For an early end. The version of the plan that rank 0 waits for a piece of, or 0. If that version will not be made, its
+ * keeper sends an empty piece, so that rank 0 does not wait for ever. */
 int64_t car_rank_snapshot_expected(const car_rank *rank);
 car_status car_rank_settle_snapshot(car_rank *rank, int64_t version);
-/* rank_messages.c: the same. */
+/* rank_messages.c: sends, receives and collectives. Hold the lock, except in car_rank_message_finished. */
 car_status car_rank_send(car_rank_thread *thread, car_entry *entry);
 car_status car_rank_start_arrival(car_rank *rank, car_entry *entry); /* receives and collectives */
 car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry);
 void car_rank_message_finished(void *user, car_message *message);
-/* Starts a message that brings its own memory, which goes with it. With the lock. */
+/* Starts a message and takes over its block, which is dropped when the message has finished. Hold the lock. */
 car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block);
-void car_rank_forget_parcels(car_rank *rank); /* those that a failure left on their way */
+void car_rank_forget_parcels(car_rank *rank); /* drops the messages that a failure left under way */
 
-/* rank_links.c: links to other ranks that are paced (transport/pace.h). */
-car_status car_rank_create_links(car_rank *rank); /* says to the transport what they need, if they are */
-/* The slot from which on a message of this task is not held back; 0: it never is. */
+/* rank_links.c: pacing of the links to other ranks (transport/pace.h). */
+car_status car_rank_create_links(car_rank *rank); /* tells the transport the bytes of each link, if links are paced */
+/* The slot from which on a message of this task is no longer held back; 0 = it is never held back. */
 int64_t car_rank_latest(const car_rank *rank, const car_task *send);
 void car_rank_note_slot(car_rank *rank, const car_task *task); /* a forward or backward begins; with the lock */
 
-/* rank_notes.c. Sends a note to a rank, or to all others if `to` is CAR_NONE; with the lock, in the loop. And one that came,
- * which takes the lock itself. */
+/* rank_notes.c. Sends a note to rank `to`, or to all others if it is CAR_NONE; hold the lock, in the loop. car_rank_hear_note
+ * handles a note that came, and takes the lock itself. */
 car_status car_rank_send_note(car_rank *rank, int to, car_rank_note note);
 void car_rank_hear_note(void *user, const void *data, size_t bytes);
 
-/* rank.c. With the lock: the rank has failed, with the message of this thread if it is the first to, and nobody should
- * wait for others any more. Nothing happens for CAR_OK. */
+/* rank.c. Marks the rank as failed and wakes everybody who waits for it; the first failure's message is kept. Does nothing for
+ * CAR_OK. Hold the lock. */
 void car_rank_fail(car_rank *rank, car_status status);
 
-/* rank_list.c: the tasks that are not over. With the lock. */
-car_status car_rank_fill(car_rank *rank); /* keeps the window that is worked on and the next one in the list */
-void car_rank_retire(car_rank *rank, car_entry *entry); /* it is over: whoever waited for it may go on */
+/* rank_list.c: the tasks that are not over. Hold the lock. */
+car_status car_rank_fill(car_rank *rank); /* lists windows until the current one and the next are listed */
+void car_rank_retire(car_rank *rank, car_entry *entry); /* the task is over: unblocks those that waited for it */
 void car_rank_forget_entries(car_rank *rank);
 
-/* Nothing is left on any tape. */
+/* Frees what the tapes hold. */
 void car_rank_clear_tapes(car_rank *rank);
 
 /* rank_executor.c */
 void *car_rank_thread_run(void *argument);
 
-/* rank_pace.c: pacing says who may start next. It has three forms: a lead of phases and a budget of bytes between the
- * workers of a rank, and beats (rank_beat.c) between ranks. With the lock, except for creating. */
+/* rank_pace.c: pacing decides which task may start next. It has three forms: a lead of phases and a budget of bytes between
+ * the workers of a rank, and beats (rank_beat.c) between ranks. Hold the lock, except to create. */
 car_status car_rank_create_pacing(car_rank *rank);
 void car_rank_destroy_pacing(car_rank *rank);
 void car_rank_rewind_pacing(car_rank *rank); /* before a run */
-/* One of the ready entries that are candidates, or NULL: they wait. */
+/* The candidate among the ready entries that runs next; NULL: all of them have to wait. */
 car_entry *car_rank_choose_paced(car_rank *rank);
-/* A task, or a portion of a forward or backward, begins; it has ended, and entry->at says where it goes on. */
+/* A task, or a portion of a forward or backward, begins; it has ended, and entry->at says where it continues. */
 void car_rank_note_begin(car_rank *rank, car_entry *entry);
 void car_rank_note_end(car_rank *rank, car_entry *entry, double seconds);
 
-/* rank_beat.c: for the above. */
+/* rank_beat.c, called by rank_pace.c. */
 bool car_beat_has_come(const car_rank *rank, const car_task *task);
 void car_beat_note_begin(car_rank *rank, const car_task *task);
 void car_beat_note_end(car_rank *rank, const car_task *task, double seconds);
-void car_rank_hear_beat(void *user, int64_t run, int64_t number); /* a rank; takes the lock itself */
+void car_rank_hear_beat(void *user, int64_t run, int64_t number); /* `user` is the rank; takes the lock itself */
 
-/* rank_watch.c: who is where, and who is silent. With the lock. */
-void car_rank_be_patient(car_rank *rank); /* patience with the others begins now */
-/* What the transport calls back; `user` is the rank. They take the lock themselves. */
+/* rank_watch.c: the watchdog. */
+void car_rank_be_patient(car_rank *rank); /* restarts the watchdog's time for all other ranks; hold the lock */
+/* Callbacks of the transport; `user` is the rank. They take the lock themselves. */
 void car_rank_watch(void *user);
 bool car_rank_is_urgent(void *user);
 size_t car_rank_tell(void *user, char *text);
 void car_rank_heard(void *user, int from, const char *text, size_t bytes);
 
-/* rank_stop.c: ending early. With the lock, in the loop. */
-car_status car_rank_release(car_rank *rank); /* rank 0, at the end: nobody will be asked any more */
-void car_rank_look_for_stop(car_rank *rank); /* begins to end, if that is wanted */
+/* rank_stop.c: ending early. Hold the lock, in the loop. */
+car_status car_rank_release(car_rank *rank); /* rank 0, at the end: tells the others that it will not ask any more */
+void car_rank_look_for_stop(car_rank *rank); /* starts the early end if car_rank_stop was called */
 car_status car_rank_hear_of_end(car_rank *rank, const car_rank_note *note);
 bool car_rank_is_dropped(const car_rank *rank, const car_task *task);
-bool car_rank_may_commit(const car_rank *rank, int64_t version); /* make it, or do what cannot be taken back for it */
+bool car_rank_may_commit(const car_rank *rank,
+                         int64_t version); /* whether the version, or a collective for it, may be begun */
 void car_rank_commit(car_rank *rank, int64_t version);
 
 #endif

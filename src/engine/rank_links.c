@@ -1,14 +1,14 @@
-/* Links to other ranks that are paced: what the transport has to know for that (transport/pace.h).
+/* Pacing of the links to other ranks: what the transport must know for it (transport/pace.h).
  *
- * Held back is what the plan gives time to travel, until so many slots before its use by the plan's clock:
+ * Messages that have time by the plan may be held back, until this many slots before their use:
  *
- *   partial sums    -k   nobody waits for one: the receiver keeps its own gradient apart until it comes. After a rank was
- *                        late all of them would be due at once, and leave at once, if they could not be later than that
- *   finished sums   3k   forwards wait for them, and there may be most of the weights behind each other; they are made
- *                        2k slots and more before, most of them a good part of a step
+ *   partial sums    -k   the receiver does not wait for them: it keeps its own gradient apart until they come. With a
+ *                        positive number, all sums of a rank that was late would be due at once, and leave at once
+ *   finished sums   3k   forwards wait for them, and most of the weights may queue up; they are made at least 2k slots
+ *                        before their use, most of them a good part of a step before
  *   zero's weights  k    a copy is passed on up to 2k slots ahead
  *
- * Activations and their gradients are used in the next slot, so nobody holds them back. */
+ * Activations and their gradients are used in the next slot and are never held back. */
 #include "engine/rank_internal.h"
 #include "plan/names.h"
 #include "plan/placement.h"
@@ -20,6 +20,9 @@ static const char *name_at(int n) {
 }
 
 car_status car_link_pacing_find(car_context *context, const char *name, car_link_pacing *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, out);
     int found = 0;
     car_status status = car_names_find(context, "pacing of links", name_at, CAR_LINKS_UNPACED + 1, name, &found);
     if (status == CAR_OK) {
@@ -44,7 +47,7 @@ void car_rank_note_slot(car_rank *rank, const car_task *task) {
     car_transport_note_slot(rank->transport, task->slot, first);
 }
 
-/* What a step sends to each rank of what may be held back, in steady state. */
+/* Counts the bytes that a step sends to each rank in messages that may be held back, in steady state. */
 static car_status count_bytes(const car_rank *rank, double *bytes) {
     enum { STEADY = 2 }; /* the first window that neither fills nor drains, and how many drain */
     int pattern = car_plan_pattern_steps(rank->plan, rank->device);

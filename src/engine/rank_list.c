@@ -1,8 +1,8 @@
-/* The tasks of a rank that are not over, in the plan's order, with who waits for whom. Two of them are listed besides: those
- * that nothing blocks any more, and arrivals that have not been started. */
+/* The list of a rank's tasks that are not over, in the plan's order, with who waits for whom. Two further lists hold the tasks
+ * that nothing blocks, and the receives and collectives that have not been started. */
 #include "engine/rank_internal.h"
 
-/* Room for one more between the first and the last. */
+/* Makes room in the index for one more entry. */
 static car_status make_room(car_rank *rank) {
     enum { FIRST_CAPACITY = 256 };
     int64_t oldest = rank->first ? rank->first->number : rank->listed + 1, old = rank->number_capacity;
@@ -26,7 +26,7 @@ static car_status make_room(car_rank *rank) {
     return status;
 }
 
-/* What the new entry, which has its number, waits for. */
+/* Finds the tasks that a new entry waits for. It must have its number. */
 static car_status block_on_earlier(car_rank *rank, car_entry *entry) {
     const int64_t *before = NULL;
     int count = 0;
@@ -65,7 +65,7 @@ static void put_aside(car_rank *rank, car_entry *entry) {
     rank->spare = entry;
 }
 
-/* Those that nothing blocks are kept in the plan's order. */
+/* Inserts into the list of ready tasks, which is in the plan's order. */
 static void make_ready(car_rank *rank, car_entry *entry) {
     car_entry **place = &rank->ready;
     while (*place && (*place)->number < entry->number) {
@@ -81,7 +81,7 @@ static int64_t window_used(const car_rank *rank, const car_task *task) {
     return slot > 0 ? slot / car_plan_period(rank->plan) : 0;
 }
 
-/* An entry that is all zero, but for room for its dependents. */
+/* Returns a zeroed entry, reusing a spare one with its array of dependents. */
 static car_status take_spare(car_rank *rank, car_entry **out) {
     car_entry *entry = rank->spare;
     *out = entry;
@@ -93,7 +93,7 @@ static car_status take_spare(car_rank *rank, car_entry **out) {
     return CAR_OK;
 }
 
-/* What an early end has to know of what is listed; and for reports. */
+/* Counts a listed task, for an early end and for reports. */
 static void count_use(car_rank *rank, const car_task *task, int64_t window) {
     int64_t used = window_used(rank, task) > window ? window_used(rank, task) : window;
     rank->windows_used = used >= rank->windows_used ? used + 1 : rank->windows_used;
@@ -161,13 +161,13 @@ void car_rank_retire(car_rank *rank, car_entry *entry) {
     }
 }
 
-/* After an early end what is dropped is not listed. But messages are, dropped or not, if the other end is. */
+/* After an early end dropped tasks are not listed, except for messages whose other end is listed. */
 static bool is_listed(const car_rank *rank, const car_task *task) {
     bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
     return !rank->shortened || (message ? window_used(rank, task) < rank->windows : !car_rank_is_dropped(rank, task));
 }
 
-/* What is dropped does nothing, but it keeps its place in the order: others wait for what it waited for. */
+/* Retires dropped tasks without running them, once nothing blocks them: tasks after them still wait for what they waited for. */
 static void cancel(car_rank *rank) {
     for (car_entry **place = &rank->arrivals; *place;) {
         if (is_listed(rank, &(*place)->task)) {
@@ -187,7 +187,7 @@ static void cancel(car_rank *rank) {
     }
 }
 
-/* Keeps the window that is worked on and the next one in the list. */
+/* The window of the first task and the next one are to be listed. */
 static bool wants_window(const car_rank *rank) {
     return rank->window < rank->windows && !rank->frozen && (!rank->first || rank->window <= rank->first->window + 1);
 }

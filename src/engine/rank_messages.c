@@ -9,9 +9,9 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Where several sums wait for one way, those go first whose receives are posted first, so that none waits for one that goes
- * after it. Finished ones are posted earlier before their use, so they go before partial ones that are used in the same slot.
- * All else is due as soon as it is made. */
+/* The order in which sends share a link: sums whose receives are posted first leave first, so that no receiver waits for a sum
+ * behind a later one. Receives of finished sums are posted earlier, so these leave before partial sums for the same slot. All
+ * other messages leave at once. */
 static int64_t due_of(const car_rank *rank, const car_task *task) {
     const car_task receive = {.kind = CAR_TASK_RECEIVE, .cargo = task->cargo, .bundle = task->bundle};
     return car_task_moves_sum(task) && car_plan_orders_sums(rank->plan)
@@ -19,7 +19,7 @@ static int64_t due_of(const car_rank *rank, const car_task *task) {
                : CAR_MESSAGE_AT_ONCE;
 }
 
-/* A message to another rank that carries what a task sends; its data is the block that it is shipped with. */
+/* The message of a send task, without its data. */
 static car_message message_of(const car_rank *rank, const car_task *task) {
     return (car_message){.kind = CAR_MESSAGE_SEND,
                          .bytes = car_plan_task_bytes(rank->plan, task),
@@ -62,7 +62,7 @@ void car_rank_forget_parcels(car_rank *rank) {
     }
 }
 
-/* Where in its block a message lies: pieces of a sum share one. */
+/* The place of a message in its block: all pieces of a sum share one. */
 static char *place_of(const car_rank *rank, const car_task *task, const car_block *block) {
     size_t offset = 0, bytes = 0;
     if (car_task_moves_sum(task)) {
@@ -71,7 +71,7 @@ static char *place_of(const car_rank *rank, const car_task *task, const car_bloc
     return block->data + offset;
 }
 
-/* Takes a reference of the block over. With the lock. */
+/* Takes over one reference of the block. Hold the lock. */
 static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
     car_message message = message_of(rank, task);
     message.data = place_of(rank, task, block);
@@ -88,7 +88,7 @@ static car_status send_sum(car_rank *rank, const car_task *task) {
     return ship(rank, task, sum->block);
 }
 
-/* zero: whether an owner sends a version on although it has not made the next of it, for want of a sum. */
+/* zero: whether an owner sends a version away that it still needs to make the next one from, because the sum is late. */
 static bool is_wanted_here(const car_rank *rank, const car_task *task) {
     const car_holding_of_bundle *h = &rank->holding[task->bundle];
     return h->owned && task->bundle < rank->stages && h->made <= task->version && h->source.block == NULL &&
@@ -100,7 +100,7 @@ static car_status fail_to_send(const car_rank *rank, const car_task *task) {
                             rank->device, (long long)task->version, task->bundle);
 }
 
-/* zero's chains: sends a copy on, or starts a chain with what is kept here, of which a tied bundle is a part. */
+/* zero's chains: sends a copy on, or starts a chain with the owner's version; a tied bundle is a part of its home's block. */
 static car_status send_copy(car_rank *rank, const car_task *task) {
     car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
     int place = copy ? task->bundle : car_usage_kept_block(rank->usage, task->bundle);
@@ -120,7 +120,7 @@ static car_status send_copy(car_rank *rank, const car_task *task) {
     return status;
 }
 
-/* zero: the version goes away. */
+/* zero with one copy: sends a version away. */
 static car_status send_moving_weights(car_rank *rank, const car_task *task) {
     car_block *block = car_rank_find_weights(rank, task->bundle, task->version);
     car_held *held = &rank->holding[task->bundle].held[task->version % 2];
@@ -141,7 +141,7 @@ static car_status send_moving_weights(car_rank *rank, const car_task *task) {
     return ship(rank, task, block);
 }
 
-/* A copy of a tied parameter, which others may go on to use or to renew here. */
+/* Sends a copy of a tied parameter, because tasks here may use or update it meanwhile. */
 static car_status send_tied_weights(car_rank *rank, const car_task *task) {
     int place = car_usage_holding(rank->usage, task->bundle)->block;
     const car_block *block = car_rank_find_weights(rank, place, task->version);
@@ -174,8 +174,8 @@ done:
     return status;
 }
 
-/* Others count on the message of a task that was dropped. It keeps its turn: one of the same tag that is not dropped may still
- * wait for its own. */
+/* Sends an empty message for a dropped task, because its receiver has posted a receive. It keeps its place in the order, since a
+ * message with the same tag that is not dropped may be waiting. */
 static car_status send_nothing(car_rank *rank, const car_task *task) {
     car_message message = message_of(rank, task);
     message.bytes = 0;
@@ -206,7 +206,7 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
 
 /* ---- arriving -------------------------------------------------------------------------------- */
 
-/* The block of a sum that is to come: the first of its pieces makes it. */
+/* Finds the block for a piece of a sum; the first piece creates it. */
 static car_status find_room(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     int leg = car_usage_leg(rank->usage, task), pieces = car_plan_pieces(rank->plan, task->bundle);
@@ -311,7 +311,7 @@ void car_rank_message_finished(void *user, car_message *message) {
 
 /* ---- what arrived is put where it belongs ---------------------------------------------------- */
 
-/* It counts as a message until a task uses it: what is early is in flight still. */
+/* Memory that arrived counts as messages until a task uses it. */
 
 static void take_weights(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;

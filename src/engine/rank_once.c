@@ -1,7 +1,7 @@
-/* One step for another purpose than training: its loss, or its gradient. And weights that others have made.
+/* One step that only computes the loss or the gradient; and weights that the caller sets or reads.
  *
- * The plan is run as it is, so all placements can do it. For a gradient, an update keeps the mean of the sum and leaves the
- * weights as they are. For a loss, nothing is held and backwards compute nothing, but their messages and sums go their way.
+ * The plan is run as it is, so this works in all placements. For the gradient, an update keeps the mean of the sum and leaves
+ * the weights as they are. For the loss, nothing is kept and backwards compute nothing, but their messages and sums are sent.
  *
  *     F F F B B B U      training
  *     F F F B B B mean   gradient
@@ -42,7 +42,7 @@ static void drop_means(car_rank *rank) {
 
 /* ---- one step -------------------------------------------------------------------------------- */
 
-/* Numbers that a step of training would change. */
+/* What a step of training would change, to be restored afterwards. */
 typedef struct numbers {
     int64_t first_step, updates;
     double norm;
@@ -68,7 +68,7 @@ static void end(car_rank *rank, const numbers *n) {
     car_rank_clear_tapes(rank);
 }
 
-/* Where workers may be stale there are two versions, and the older one must be there again afterwards. */
+/* Where workers may be stale there are two versions; the older one is saved, to be restored after the step. */
 static car_status set_aside(car_rank *rank, car_snapshot **out) {
     car_status status = CAR_OK;
     if (!car_rank_has_previous(rank)) {
@@ -148,10 +148,15 @@ done:
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 car_status car_rank_evaluate(car_rank *rank, double *loss) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, loss);
     return run_once(rank, CAR_PURPOSE_LOSS, loss);
 }
 
 car_status car_rank_gradient(car_rank *rank, double *loss, void *const *gradients) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, loss);
+    CAR_REQUIRE(rank->context, gradients);
     car_status status = CAR_OK;
     CAR_TRY(run_once(rank, CAR_PURPOSE_GRADIENT, loss));
     if (!rank->shortened) {
@@ -163,10 +168,14 @@ done:
 }
 
 car_status car_rank_read(car_rank *rank, void *const *weights) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, weights);
     return hand_out_all(rank, false, weights);
 }
 
 car_status car_rank_assign(car_rank *rank, const void *const *weights) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, weights);
     float *room = NULL;
     car_status status = rank->status;
     CAR_TRY(status);

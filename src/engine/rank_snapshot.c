@@ -20,18 +20,18 @@
 enum { PIECE = 1 << 20 }; /* bytes per message; small, so that messages of the plan are not delayed */
 
 struct car_snapshots {
-    int64_t version; /* of the run: the one that is worked on, or comes next */
-    int32_t parts;   /* of it: all that training goes on from, or the weights and their average */
-    int stages;      /* stages that this rank copies; on rank 0: all stages */
-    int done;        /* how many of them are done */
-    int sending;     /* pieces on their way from here */
-    /* Rank 0's. */
+    int64_t version; /* of the run: the current snapshot, or the next one */
+    int32_t parts;   /* mask of its parts: all that training goes on from, or the weights and their average */
+    int stages;      /* number of stages that this rank copies; on rank 0: all stages */
+    int done;        /* how many of them are complete */
+    int sending;     /* pieces that this rank is sending */
+    /* On rank 0: */
     car_snapshot *snapshot;
-    bool away;       /* handed over, and not yet given back */
-    int stage;       /* that is received next; -1: all are here */
-    size_t received; /* bytes of it */
-    bool posted;     /* a piece is waited for */
-    /* Where they depend on norms: those that are known, of versions that were not handed over, in their order. */
+    bool away;       /* it was handed over and has not been given back */
+    int stage;       /* the stage that is received next; -1 = all are here */
+    size_t received; /* bytes of that stage */
+    bool posted;     /* a receive is posted */
+    /* Where numbers depend on norms: the known ones of versions that were not handed over yet, in order. */
     car_snapshot_numbers *numbers;
     int number_count, number_capacity;
 };
@@ -53,7 +53,7 @@ static bool is_due(const car_rank *rank, int64_t version) {
     return next_due(rank, version - 1) == version;
 }
 
-/* The rank that copies a stage: one that makes this version for certain. CAR_NONE if there is nothing to copy. */
+/* The rank that copies a stage: the one that owns its update. CAR_NONE if the stage has no parameters. */
 static int keeper_of(const car_rank *rank, int64_t version, int stage) {
     int64_t step = version - rank->first_step - 1;
     return rank->partition->bundles[stage].bytes > 0 ? car_rank_owner(rank, step, stage) : CAR_NONE;
@@ -65,7 +65,7 @@ static bool concerns(const car_rank *rank, const car_task *task) {
     return rank->snapshots && is_due(rank, version) && keeper_of(rank, version, task->bundle) == rank->device;
 }
 
-/* The next stage, from `stage` downwards, that rank 0 gets from another; -1: none. */
+/* The next stage, from `stage` downwards, that rank 0 receives from another rank; -1 = none. */
 static int next_remote(const car_rank *rank, int64_t version, int stage) {
     while (stage >= 0 && keeper_of(rank, version, stage) <= 0) {
         stage--;
@@ -91,6 +91,8 @@ static void aim(car_rank *rank, int64_t version) {
 /* ---- creating -------------------------------------------------------------------------------- */
 
 car_status car_rank_create_snapshot(const car_rank *rank, car_snapshot **out) {
+    CAR_REQUIRE(NULL, rank);
+    CAR_REQUIRE(rank->context, out);
     return car_snapshot_create_for(rank->program, rank->arena, car_rank_has_previous(rank), &rank->config.optimizer,
                                    out);
 }
@@ -158,7 +160,7 @@ static bool is_copied_before(const car_rank *rank, int stage, int which) {
     return which == CAR_SNAPSHOT_PREVIOUS && used;
 }
 
-/* The floats of a version's weights: the newest one's are the master's. */
+/* Copies a version's weights as floats: the newest version from the master. */
 static void copy_weights(const car_rank *rank, int bundle, const car_part *part, const car_block *weights, bool newest,
                          void *to) {
     const car_block *master = rank->holding[bundle].master;
@@ -188,7 +190,7 @@ void car_rank_copy(car_rank *rank, const car_task *task, const car_block *room, 
     }
 }
 
-/* The pieces of a stage share a tag, so they arrive in order. Takes the block over, or a reference of it. */
+/* Sends or receives a piece. Pieces of a stage share a tag, so they arrive in order. Takes over a reference of the block. */
 static car_status exchange(car_rank *rank, car_message_kind kind, int peer, int stage, car_block *block, size_t at,
                            size_t bytes) {
     const car_message message = {.kind = kind,
@@ -225,7 +227,7 @@ car_status car_rank_end_copy(car_rank *rank, const car_task *task, car_block *ro
 
 /* ---- rank 0: what the others copied ------------------------------------------------------------- */
 
-/* With the lock, which it lets go while it copies: nobody else touches these parts of the snapshot. */
+/* Copies a received piece into the snapshot. Hold the lock; it is released meanwhile. */
 static void take_piece(car_rank *rank, int stage, const car_block *piece, size_t bytes) {
     const struct car_snapshots *snapshots = rank->snapshots;
     size_t at = snapshots->received, end = at + bytes;
@@ -290,7 +292,7 @@ done:
     return status;
 }
 
-/* A norm is known a little after or before the last copy is here. */
+/* The numbers of the current snapshot; false if its norm is not known yet. */
 static bool take_numbers(car_rank *rank, car_snapshot_numbers *out) {
     struct car_snapshots *s = rank->snapshots;
     *out = (car_snapshot_numbers){
@@ -306,7 +308,7 @@ static bool take_numbers(car_rank *rank, car_snapshot_numbers *out) {
     return true;
 }
 
-/* It lets the lock go: the snapshot may be given back at once. */
+/* Releases the lock during the callback, which may give the snapshot back at once. */
 static void hand_over(car_rank *rank, const car_snapshot_numbers *numbers) {
     struct car_snapshots *s = rank->snapshots;
     car_snapshot_set_numbers(s->snapshot, numbers);
@@ -342,6 +344,9 @@ bool car_rank_snapshot_is_away(const car_rank *rank) {
 }
 
 void car_rank_return_snapshot(car_rank *rank) {
+    if (!rank || !rank->snapshots) {
+        return;
+    }
     pthread_mutex_lock(&rank->lock);
     rank->snapshots->away = false;
     pthread_cond_broadcast(&rank->changed);
@@ -354,7 +359,7 @@ int64_t car_rank_snapshot_expected(const car_rank *rank) {
     return rank->snapshots && rank->snapshots->posted ? rank->snapshots->version - rank->first_step : 0;
 }
 
-/* What no rank has begun to make, nobody has sent, so rank 0 waits for its first piece. */
+/* No rank has begun to make this version, so rank 0 waits for its first piece. */
 car_status car_rank_settle_snapshot(car_rank *rank, int64_t version) {
     int64_t of_run = rank->first_step + version;
     int stage = version > rank->limit ? next_remote(rank, of_run, rank->stages - 1) : -1;

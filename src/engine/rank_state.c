@@ -1,6 +1,6 @@
-/* The state that training goes on from: drawn, gathered to rank 0, spread from there, or passed around between runs.
+/* The state that training goes on from: initialized, gathered on rank 0, spread from there, or exchanged between runs.
  *
- * After a run the newest version of a bundle is with the rank that made it; others may be left with older ones. */
+ * After a run the rank that made a bundle's newest version has it; other ranks may have older ones. */
 #include <string.h>
 
 #include "engine/rank_internal.h"
@@ -13,15 +13,15 @@ int car_rank_keeper_of(const car_rank *rank, int bundle) {
     return car_rank_owner(rank, last, rank->partition->bundles[bundle].home);
 }
 
-/* The version before the newest, if it is here still. */
+/* The version before the newest, if it is still here. */
 static car_block *find_previous(car_rank *rank, int bundle) {
     const car_holding_of_bundle *h = &rank->holding[bundle];
     int64_t version = rank->newest > 0 ? rank->newest - 1 : CAR_VERSION_BEFORE;
     return h->places == 2 ? car_rank_find_weights(rank, bundle, version) : h->older;
 }
 
-/* A part of a parameter of a home on its keeper; NULL if there is none. Of bf16's previous version there are only rounded
- * weights: `room` takes them as floats. */
+/* On the keeper of a bundle, a part of one of its parameters; NULL if there is none. The previous version exists in bf16 only:
+ * it is converted into `room`. */
 static float *find_part(car_rank *rank, int bundle, const car_part *part, car_snapshot_part which, float *room) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     const car_block *block = NULL;
@@ -43,8 +43,8 @@ static float *find_part(car_rank *rank, int bundle, const car_part *part, car_sn
     return block ? (float *)(block->data + part->offset) : NULL;
 }
 
-/* Whether a worker is stale for a bundle here in the first step after a restart; or whoever asks for the state before that
- * step gets it from here. */
+/* Whether this rank needs the version before the first one: for a stale micro-batch of the first step after a restart, or
+ * because it is the rank that gives the state before that step. */
 static bool wants_older(const car_rank *rank, int bundle) {
     const car_bundle *b = &rank->partition->bundles[bundle];
     if (bundle < rank->stages && car_rank_owner(rank, 0, b->home) == rank->device) {
@@ -64,12 +64,12 @@ static bool wants_older(const car_rank *rank, int bundle) {
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-/* Where version 0 of what follows is put; NULL: not here. */
+/* The block for version 0 of the next run; NULL: not on this rank. */
 static car_block *first_place(const car_rank *rank, const car_holding_of_bundle *h) {
     return h->places > 0 ? h->held[0].block : h->owned ? h->held[rank->newest % 2].block : NULL;
 }
 
-/* zero: of what came by the last run only the newest version stays, with its owner. */
+/* zero: drops the versions that the last run left here, except the newest one on its owner. */
 static void drop_passing(car_rank *rank, car_holding_of_bundle *h) {
     car_held *stays = &h->held[rank->newest % 2], *goes = &h->held[(rank->newest + 1) % 2];
     car_block *block = h->owned ? stays->block : NULL;
@@ -79,7 +79,7 @@ static void drop_passing(car_rank *rank, car_holding_of_bundle *h) {
     h->held[1].block = NULL;
 }
 
-/* What is in the first places is version 0 of what follows. */
+/* Makes the weights in the first places version 0 of the next run. */
 static void settle(car_rank *rank) {
     for (int b = 0; b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
@@ -95,7 +95,7 @@ static void settle(car_rank *rank) {
     rank->newest = 0;
 }
 
-/* One rank with all workers: the two newest versions change their names. */
+/* On a rank with all workers the weights stay where they are; only their version numbers change. */
 static void rename_versions(car_rank *rank) {
     for (int b = 0; b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
@@ -108,7 +108,7 @@ static void rename_versions(car_rank *rank) {
     settle(rank);
 }
 
-/* What kernels derive of all that is held. */
+/* Computes what kernels derive from the weights, for all versions held. */
 static car_status refresh(car_rank *rank) {
     const car_rank_thread *thread = &rank->thread[0];
     car_status status = CAR_OK;
@@ -151,6 +151,7 @@ car_status car_rank_settle_versions(car_rank *rank, bool goes_on) {
 }
 
 car_status car_rank_initialize(car_rank *rank, uint64_t seed) {
+    CAR_REQUIRE(NULL, rank);
     float *room = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_rank_create_room(rank, &room));
@@ -220,7 +221,7 @@ static car_status gather_part(car_rank *rank, car_snapshot *snapshot, int bundle
     return car_transport_hand_over(rank->transport, keeper, 0, rank->device == 0 ? to : from, s->part->bytes);
 }
 
-/* What rank 0's snapshot has: told to all. */
+/* Tells all ranks which parts rank 0's snapshot has. */
 static car_status agree_on_parts(car_rank *rank, car_snapshot *snapshot, int32_t *parts) {
     int32_t mask = 0;
     for (int which = 0; rank->device == 0 && which < CAR_SNAPSHOT_PARTS; which++) {
@@ -233,6 +234,10 @@ static car_status agree_on_parts(car_rank *rank, car_snapshot *snapshot, int32_t
 }
 
 car_status car_rank_gather(car_rank *rank, car_snapshot *snapshot) {
+    CAR_REQUIRE(NULL, rank);
+    if (rank->device == 0) {
+        CAR_REQUIRE(rank->context, snapshot);
+    }
     int32_t parts = 0;
     float *room = NULL;
     car_status status = CAR_OK;
@@ -257,13 +262,14 @@ done:
 
 /* ---- spreading ------------------------------------------------------------------------------- */
 
-/* Where a bundle's weights, or those of the version before, are put; NULL: not here. */
+/* The block for a bundle's weights, or for those of the version before; NULL: not on this rank. */
 static car_status find_target(car_rank *rank, int bundle, car_snapshot_part which, car_block **out) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     bool previous = which == CAR_SNAPSHOT_PREVIOUS, older = previous && h->places < 2 && wants_older(rank, bundle);
     car_status status = CAR_OK;
     if (older && !h->older) {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_WEIGHTS, h->layout.bytes, &h->older));
+        rank->holds_older = true;
     }
     *out = !previous ? first_place(rank, h) : h->places == 2 ? h->held[1].block : older ? h->older : NULL;
 done:
@@ -303,7 +309,7 @@ done:
     return status;
 }
 
-/* From rank 0's snapshot to all. Whoever has no room for something takes part all the same, until all know of it. */
+/* Sends rank 0's snapshot to all. A rank that runs out of memory keeps taking part until all ranks know about it. */
 static car_status share(car_rank *rank, car_snapshot *snapshot, int32_t parts) {
     float *room = NULL;
     car_status status = CAR_OK, own = CAR_OK;
@@ -326,6 +332,10 @@ done:
 }
 
 car_status car_rank_spread(car_rank *rank, car_snapshot *snapshot) {
+    CAR_REQUIRE(NULL, rank);
+    if (rank->device == 0) {
+        CAR_REQUIRE(rank->context, snapshot);
+    }
     car_snapshot_numbers numbers = {0};
     int32_t parts = 0;
     car_status status = CAR_OK;
@@ -346,7 +356,7 @@ done:
     return status;
 }
 
-/* Before a further run: everybody gets what the keepers have. */
+/* Before a further run: gives all ranks the state that the keepers have. */
 car_status car_rank_go_on(car_rank *rank) {
     car_snapshot *snapshot = NULL;
     car_status status = CAR_OK;
@@ -387,16 +397,20 @@ static car_weights *view_of(car_rank *rank, car_weights *view, bool previous) {
 }
 
 car_weights *car_rank_weights(car_rank *rank) {
-    return view_of(rank, &rank->newest_weights, false);
+    return rank ? view_of(rank, &rank->newest_weights, false) : NULL;
 }
 
 car_weights *car_rank_previous_weights(car_rank *rank) {
-    return view_of(rank, &rank->previous_weights, true);
+    return rank ? view_of(rank, &rank->previous_weights, true) : NULL;
 }
 
 /* ---- agreement ------------------------------------------------------------------------------- */
 
 car_status car_rank_agree(car_context *context, car_transport *transport, const char *what, const char *text) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, transport);
+    CAR_REQUIRE(context, what);
+    CAR_REQUIRE(context, text);
     enum { LENGTH = 160 };
     char first[LENGTH] = "";
     car_status status = CAR_OK;

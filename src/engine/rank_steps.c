@@ -1,11 +1,11 @@
-/* What is known of the steps under way, losses and norms, and what follows from it: reports, clipping, steps that are skipped.
+/* Losses and norms of the steps under way, and what follows from them: reports, clipping, skipped steps.
  *
- * Whoever computes a micro-batch's loss tells rank 0, by a note (rank_notes.c). A step is reported when all its losses are
- * known, its norm if one is wanted, and nothing of it can be dropped any more. Some steps are kept; a forward that would make a
- * loss of a later one waits.
+ * The rank that computes a micro-batch's loss sends it to rank 0 in a note (rank_notes.c). A step is reported when all its
+ * losses and, if needed, its norm are known, and it can no longer be dropped. Records of STEPS_KEPT steps are kept; a forward
+ * that would compute a loss of a later step waits.
  *
- * Where norms are wanted, whoever makes an update of a stage first measures the square of its gradient. Under most rules all
- * updates of a step wait until all of these are known, so the norm is exact:
+ * Where norms are needed, each update first measures the sum of squares of its gradient. Under most rules all updates of a
+ * step wait until all squares are known, so the norm is exact:
  *
  *   stage 2   measured ........ updated
  *   stage 1        measured ... updated
@@ -13,10 +13,10 @@
  *
  * Under cdp-v2 updates are due before all gradients are there: the norm of the last step that was not skipped decides about
  * clipping, and the highest stage, which is measured first, whether the step is skipped. A loss that is not finite makes
- * every gradient of its micro-batch NaN (tape.c), so that nothing needs to be known besides the squares.
+ * every gradient of its micro-batch NaN (tape.c), so the squares are all that is needed.
  *
- * Of several ranks, the one that owns an update tells all others the square. Others that make the same update measure the
- * same, and may come first. */
+ * The rank that owns an update sends the square to all others. Ranks that make the same update measure the same number, and
+ * may do so first. */
 #include <math.h>
 
 #include "engine/rank_internal.h"
@@ -26,16 +26,16 @@ enum { STEPS_KEPT = 64 };
 /* What is known of a step. */
 typedef struct step_record {
     int64_t step;   /* of the plan; CAR_NONE: none */
-    double ended;   /* when this rank ended it itself; 0: not yet */
-    int updates;    /* made here */
-    int losses;     /* known */
-    double *loss;   /* per micro-batch; rank 0's */
-    int squares;    /* known */
-    double *square; /* per stage, -1: not known; where norms are wanted */
-    bool skipped;   /* once it is decided */
-    int64_t update; /* the same: which one of the optimizer it is */
-    double norm;    /* once it is complete */
-    double before;  /* the norm that was complete before it */
+    double ended;   /* when this rank ended it; 0 = not yet */
+    int updates;    /* number of updates made here */
+    int losses;     /* number of known losses */
+    double *loss;   /* per micro-batch; on rank 0 */
+    int squares;    /* number of known squares */
+    double *square; /* per stage, -1 = not known; where norms are needed */
+    bool skipped;   /* valid once the step is decided */
+    int64_t update; /* number of its update of the optimizer; likewise */
+    double norm;    /* valid once the step is complete */
+    double before;  /* the last norm before this step */
 } step_record;
 
 struct car_steps {
@@ -125,7 +125,7 @@ static bool gives_up(const car_rank *rank) {
     return rank->skipped_in_a_row >= CAR_TRAINER_MOST_SKIPPED;
 }
 
-/* Skipping is for a step now and then. Weights that give nothing finite for so long will not recover by it. */
+/* Ends the run after too many skipped steps in a row: weights that give nothing finite for so long will not recover. */
 static void count_skipped(car_rank *rank, const car_step_report *report) {
     rank->skipped_in_a_row = report->skipped ? rank->skipped_in_a_row + 1 : 0;
     if (gives_up(rank)) {
@@ -138,7 +138,7 @@ static void count_skipped(car_rank *rank, const car_step_report *report) {
     }
 }
 
-/* Whether all is known of the step that is reported next, and it is certain. */
+/* Whether the step that is reported next is known completely and can no longer be dropped. */
 static bool is_ripe(const car_rank *rank) {
     int64_t step = rank->steps->reported;
     const step_record *s = record_of(rank, step);

@@ -3,12 +3,12 @@
  *   rank 0   stop ──► asks all ─────────► takes the largest answer ──► tells all the end
  *   others            make no new version; answer how far they are     drop what lies behind it
  *
- * A step that somebody has begun to update is finished by all, which takes less than half a step: its forwards are done.
- * So is one whose loss was reported, or that a collective was started for. Where a rank cannot give the version before the
- * last, because it has one place for both, it is one step more: then that version is kept.
+ * A step that a rank has begun to update is finished by all, which takes less than half a step, since its forwards are done.
+ * So is a step whose loss was reported, or that a collective was started for. A rank with one place for two versions has lost
+ * the version before the last; then one more step is made, and the version before it is kept.
  *
- * What is dropped must not leave messages behind. All ranks list the windows that any of them has listed or sent to, and
- * messages of dropped tasks between them are sent with nothing in them, and what arrives for such tasks is thrown away. */
+ * Dropped tasks must not leave messages behind. So all ranks list the windows that any of them has listed or sent to; within
+ * these, messages of dropped tasks are sent empty, and what is received for them is thrown away. */
 #include "engine/rank_internal.h"
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -17,7 +17,7 @@ static int64_t larger(int64_t a, int64_t b) {
 
 /* ---- how far a rank is ------------------------------------------------------------------------- */
 
-/* Whether the version before the newest is gone once that was made. */
+/* Whether making a version overwrites the one before, which the next run needs. */
 static bool loses_previous(const car_rank *rank) {
     for (int b = 0; b < rank->stages; b++) {
         const car_holding_of_bundle *h = &rank->holding[b];
@@ -52,7 +52,7 @@ static car_status apply(car_rank *rank, const car_ending *ending) {
     return car_rank_settle_snapshot(rank, ending->snapshot);
 }
 
-/* An update may be listed up to so many windows after its step: where its version is first used. */
+/* An update may be listed this many windows after its step, where its version is first used. */
 enum { WINDOWS_AFTER = 3 };
 
 /* All have answered. */

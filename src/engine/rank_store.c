@@ -157,7 +157,6 @@ static car_status lay_out(car_rank *rank, int bundle) {
     CAR_TRY(car_context_allocate(rank->context, (size_t)car_graph_use_count(rank->graph), sizeof(car_part),
                                  &rank->holding[bundle].layout.parts));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_sum), &rank->holding[bundle].sums));
-    CAR_TRY(car_context_allocate(rank->context, (size_t)rank->sums_held, sizeof(car_own), &rank->holding[bundle].own));
     add_parts(rank, bundle, true);
     add_parts(rank, bundle, false);
     CAR_TRY(check_layout(rank, bundle));
@@ -237,16 +236,40 @@ car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int leg) {
     return found;
 }
 
-car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum) {
-    car_sum *sums = rank->holding[bundle].sums;
+car_status car_rank_open_sum(car_rank *rank, int bundle, const car_sum *sum, car_sum **out) {
+    car_sum *sums = rank->holding[bundle].sums, *found = NULL;
     for (int s = 0; s < rank->sums_held; s++) {
-        if (!sums[s].block) {
-            sums[s] = *sum;
+        bool used = sums[s].block || sums[s].own;
+        bool same = sums[s].step == sum->step && sums[s].leg == sum->leg && sums[s].worker == sum->worker;
+        if (used && same) {
+            *out = &sums[s];
             return CAR_OK;
         }
+        found = used ? found : &sums[s];
     }
-    return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d holds too many sums of bundle %d", rank->device,
-                            bundle);
+    if (!found) {
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d holds too many sums of bundle %d",
+                                rank->device, bundle);
+    }
+    *found = (car_sum){.step = sum->step, .leg = sum->leg, .worker = sum->worker};
+    *out = found;
+    return CAR_OK;
+}
+
+car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum) {
+    car_sum *entry = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_rank_open_sum(rank, bundle, sum, &entry));
+    entry->block = sum->block;
+    entry->missing = sum->missing;
+done:
+    return status;
+}
+
+static void clear_sum(car_rank *rank, car_sum *sum) {
+    car_block_drop(rank, sum->block);
+    car_block_drop(rank, sum->own);
+    *sum = (car_sum){.step = CAR_NONE};
 }
 
 void car_rank_drop_sum(car_rank *rank, int bundle, const car_sum *sum) {
@@ -256,8 +279,7 @@ void car_rank_drop_sum(car_rank *rank, int bundle, const car_sum *sum) {
     int leg = sum->leg;
     for (int s = 0; s < rank->sums_held; s++) {
         if (sums[s].block && sums[s].step == step && sums[s].leg == leg && (all || sums[s].worker == 0)) {
-            car_block_drop(rank, sums[s].block);
-            sums[s] = (car_sum){.step = CAR_NONE};
+            clear_sum(rank, &sums[s]);
         }
     }
 }
@@ -265,12 +287,7 @@ void car_rank_drop_sum(car_rank *rank, int bundle, const car_sum *sum) {
 void car_rank_drop_sums(car_rank *rank, int bundle) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     for (int s = 0; h->sums && s < rank->sums_held; s++) {
-        car_block_drop(rank, h->sums[s].block);
-        h->sums[s] = (car_sum){.step = CAR_NONE};
-    }
-    for (int s = 0; h->own && s < rank->sums_held; s++) {
-        car_block_drop(rank, h->own[s].block);
-        h->own[s] = (car_own){.step = CAR_NONE};
+        clear_sum(rank, &h->sums[s]);
     }
 }
 
@@ -352,7 +369,6 @@ void car_rank_destroy_store(car_rank *rank) {
         car_block_drop(rank, h->mean);
         car_context_release(rank->context, h->layout.parts, (size_t)car_graph_use_count(rank->graph),
                             sizeof *h->layout.parts);
-        car_context_release(rank->context, h->own, (size_t)rank->sums_held, sizeof *h->own);
         car_context_release(rank->context, h->sums, (size_t)rank->sums_held, sizeof *h->sums);
     }
     car_context_release(rank->context, rank->holding, (size_t)rank->bundles, sizeof *rank->holding);

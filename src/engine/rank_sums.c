@@ -1,21 +1,21 @@
-/* How sums of gradients become whole on a rank.
+/* How sums of gradients are completed on a rank.
  *
- * Each micro-batch adds its gradient to what the one before it passed on, or each worker its own sum to what worker i-1 did. Where that comes by a message, the backward does not wait
- * for it: whichever is there last, the sum or the gradient, finds the other and they are added. The operands and their
- * order are the same, so the bits are.
+ * Each micro-batch adds its gradient to the sum over those before it, or each worker its own sum to the sum over the workers
+ * before it. Where that sum comes by a message, the backward does not wait for it: whichever comes last, the sum or the
+ * gradient, finds the other, and they are added. Operands and order are the same in both cases, and so are the bits.
  *
  *   in time   R p (arrives)   B: adds, operation by operation   S p
  *   late      B: keeps its gradient apart      R p (arrives): adds what was kept   S p
  *
- * Sums come in pieces (car_plan_pieces), and each is added to and sent on by itself. A tied parameter's sum is added to its
- * home's once both are whole, piece by piece too. */
+ * Sums come in pieces (car_plan_pieces), and each piece is added to and sent on by itself. A tied parameter's sum is added to
+ * its home's once both are complete, piece by piece as well. */
 #include "engine/rank_internal.h"
 #include "kernels/vector/vector.h"
 
 /* ---- what was kept apart ----------------------------------------------------------------------- */
 
-/* The bytes begin .. end - 1 of a block, of each parameter that has some of them: a worker's gradient to the sum over those
- * before it; or its own sum, where it has several micro-batches in a step, which is not cut. */
+/* Adds bytes begin .. end - 1 of a worker's gradient to the sum over the workers before it; or, where a worker has several
+ * micro-batches in a step, the whole of its own sum. */
 static void add_range(const car_rank *rank, const car_layout *layout, size_t begin, size_t end, char *sum,
                       const char *own) {
     bool apart = car_usage_adds_by_worker(rank->usage) || car_usage_keeps_apart(rank->usage);
@@ -36,7 +36,7 @@ static void add_range(const car_rank *rank, const car_layout *layout, size_t beg
     car_kernels_leave(mode);
 }
 
-/* Of parameters that a stage uses more than once. */
+/* Adds up the uses of parameters that a stage uses more than once. */
 static void add_uses(const car_rank *rank, const car_layout *layout, char *sum) {
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
     for (int c = 0; c < layout->count; c++) {
@@ -72,7 +72,7 @@ void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* The sums of the bundles tied to a home, and what lies of them in bytes begin .. end - 1 of the home's. Lets the lock go. */
+/* Adds the sums of the bundles tied to a home, within bytes begin .. end - 1 of the home's sum. Releases the lock meanwhile. */
 static car_status add_ties_to(car_rank *rank, int home, int64_t step, char *sum, size_t begin, size_t end) {
     for (int b = rank->stages; b < rank->bundles; b++) {
         const car_bundle *tied = &rank->partition->bundles[b];
@@ -144,41 +144,30 @@ static uint64_t all_pieces(const car_rank *rank, int bundle) {
     return pieces == CAR_MOST_PIECES ? UINT64_MAX : bit_of(pieces) - 1;
 }
 
-static car_own *find_own(car_rank *rank, int bundle, int64_t step, int leg) {
-    car_own *own = rank->holding[bundle].own;
-    for (int s = 0; s < rank->sums_held; s++) {
-        if (own[s].block && own[s].step == step && own[s].leg == leg) {
-            return &own[s];
-        }
-    }
-    return NULL;
-}
-
 /* Whether the ties of a sum are added where a backward finishes it. */
 static bool takes_ties(const car_rank *rank, const car_task *backward, int bundle) {
     return bundle < rank->stages && car_usage_adds_ties_early(rank->usage) && car_usage_finishes(rank->usage, backward);
 }
 
-/* Adds a piece of a gradient that waited to the sum, which has it now. */
-static car_status add_piece(car_rank *rank, int bundle, const car_sum *sum, car_own *own, int piece) {
+/* Adds a piece of a gradient that waited to the sum, which has it now. The sum stays until this task is over. */
+static car_status add_piece(car_rank *rank, int bundle, car_sum *sum, int piece) {
     size_t begin = 0, bytes = 0;
     int64_t step = sum->step;
-    bool ties = own->takes_ties;
+    bool ties = sum->takes_ties;
     char *to = sum->block->data;
-    const char *from = own->block->data;
+    const char *from = sum->own->data;
     car_status status = CAR_OK;
     car_plan_piece_range(rank->plan, bundle, piece, &begin, &bytes);
-    own->waiting &= ~bit_of(piece);
-    own->adding++;
+    sum->waiting &= ~bit_of(piece);
+    sum->adding++;
     pthread_mutex_unlock(&rank->lock);
     add_range(rank, &rank->holding[bundle].layout, begin, begin + bytes, to, from);
     pthread_mutex_lock(&rank->lock);
     if (ties) {
         status = add_ties_to(rank, bundle, step, to, begin, begin + bytes);
     }
-    if (--own->adding == 0 && own->waiting == 0) { /* whoever adds the last */
-        car_block_drop(rank, own->block);
-        *own = (car_own){.step = CAR_NONE};
+    if (--sum->adding == 0 && sum->waiting == 0) { /* whoever adds the last */
+        car_block_clear(rank, &sum->own);
         if (ties) {
             drop_ties(rank, bundle, step);
         }
@@ -187,30 +176,23 @@ static car_status add_piece(car_rank *rank, int bundle, const car_sum *sum, car_
 }
 
 car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundle, car_block *block) {
-    car_own *own = rank->holding[bundle].own, *free_one = NULL;
-    int leg = car_usage_leg(rank->usage, backward);
-    const car_sum *sum = car_rank_find_sum(rank, bundle, backward->step, leg);
+    const car_sum wanted = {.step = backward->step, .leg = car_usage_leg(rank->usage, backward)};
     int pieces = car_plan_pieces(rank->plan, bundle);
-    car_status status = CAR_OK;
-    for (int s = 0; s < rank->sums_held; s++) {
-        free_one = own[s].block ? free_one : &own[s];
-    }
-    if (!free_one) {
+    car_sum *sum = NULL;
+    car_status status = car_rank_open_sum(rank, bundle, &wanted, &sum);
+    if (status != CAR_OK) {
         car_block_drop(rank, block);
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d holds too many gradients of bundle %d",
-                                rank->device, bundle);
+        return status;
     }
-    *free_one = (car_own){.step = backward->step,
-                          .leg = leg,
-                          .takes_ties = takes_ties(rank, backward, bundle),
-                          .block = block,
-                          .waiting = all_pieces(rank, bundle)};
-    if (!sum || sum->missing) {
+    sum->own = block;
+    sum->waiting = all_pieces(rank, bundle);
+    sum->takes_ties = takes_ties(rank, backward, bundle);
+    if (!sum->block || sum->missing) {
         car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
     }
-    for (int piece = 0; sum && free_one->block && piece < pieces; piece++) {
-        if (free_one->waiting & bit_of(piece) & ~sum->missing) {
-            CAR_TRY(add_piece(rank, bundle, sum, free_one, piece));
+    for (int piece = 0; sum->block && sum->own && piece < pieces; piece++) {
+        if (sum->waiting & bit_of(piece) & ~sum->missing) {
+            CAR_TRY(add_piece(rank, bundle, sum, piece));
         }
     }
 done:
@@ -224,14 +206,12 @@ car_status car_rank_finish_sum(car_rank *rank, const car_task *backward, int bun
 car_status car_rank_settle_piece(car_rank *rank, const car_task *receive) {
     int leg = car_usage_leg(rank->usage, receive);
     car_sum *sum = car_rank_find_sum(rank, receive->bundle, receive->step, leg);
-    bool partial = receive->cargo == CAR_CARGO_PARTIAL;
-    car_own *own = partial ? find_own(rank, receive->bundle, receive->step, leg) : NULL;
     if (!sum) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a piece of bundle %d belongs to no sum",
                                 rank->device, receive->bundle);
     }
     sum->missing &= ~bit_of(receive->piece);
-    return own ? add_piece(rank, receive->bundle, sum, own, receive->piece) : CAR_OK;
+    return sum->own ? add_piece(rank, receive->bundle, sum, receive->piece) : CAR_OK;
 }
 
 car_status car_rank_join(car_rank *rank, const car_task *task, int bundle) {

@@ -1,7 +1,6 @@
 /* What a rank computes: forwards, and backwards with their sums. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/rank_internal.h"
 
@@ -18,13 +17,13 @@ static double draw(const car_rank *rank, const car_task *task) {
 /* Several ranks on few cores disturb each other's times. With `step_seconds` a forward or backward takes its share of
  * that time, whoever else computes meanwhile: asleep, once it is done. With `step_jitter` shares vary at random. */
 static void pretend(const car_rank *rank, const car_task *task, double begin) {
+    if (rank->config.step_seconds <= 0) {
+        return;
+    }
     const car_stage *stage = &rank->partition->stages[task->stage];
     double share = task->kind == CAR_TASK_BACKWARD ? stage->backward : stage->forward;
     share *= rank->config.step_jitter > 0 ? 1 + rank->config.step_jitter * draw(rank, task) : 1;
-    double left = begin + rank->config.step_seconds * share - car_clock_seconds();
-    if (rank->config.step_seconds > 0 && left > 0) {
-        nanosleep(&(struct timespec){(time_t)left, (long)((left - floor(left)) * 1e9)}, NULL);
-    }
+    car_clock_sleep(begin + rank->config.step_seconds * share - car_clock_seconds());
 }
 
 /* ---- weights for a stage --------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* How a new version of a bundle's weights is made of the one before and the sum of gradients. */
+/* Updates: a new version of a bundle's weights is made from the one before and the sum of gradients. */
 #include <string.h>
 
 #include "engine/rank_internal.h"
@@ -32,7 +32,7 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
     return status;
 }
 
-/* zero: the owner makes the bundles tied to this one too, since they travel on their own. */
+/* zero: the owner also makes the bundles tied to this one, since they travel by themselves. */
 static car_status copy_ties(car_rank *rank, const car_task *task, const car_block *home) {
     car_status status = CAR_OK;
     for (int b = rank->stages; b < rank->bundles; b++) {
@@ -51,8 +51,7 @@ done:
     return status;
 }
 
-/* The keeper of a run's last version keeps the one before, too, where the rule goes on from it. With two places it is there
- * anyway. */
+/* Whether the version before a run's last one must be kept for the next run. With two places it is kept anyway. */
 static bool keeps_previous(const car_rank *rank, const car_task *task) {
     bool keeper = car_rank_owner(rank, task->step, task->bundle) == rank->device;
     return task->version == rank->limit && keeper && car_plan_delay(rank->plan, 0, task->bundle) > 0 &&
@@ -68,8 +67,8 @@ done:
     return status;
 }
 
-/* zero's cycle: the place of a new version. If the one before ends with it, that is where it is made, unless it is on its
- * way still. */
+/* zero: finds a block for a new version. If nobody needs the version before any more and no message carries it, its block is
+ * used. */
 static car_status make_place(car_rank *rank, const car_task *task) {
     car_holding_of_bundle *h = &rank->holding[task->bundle];
     car_held *before = &h->held[(task->version - 1) % 2];
@@ -87,7 +86,7 @@ done:
     return status;
 }
 
-/* zero's chains: what is left of the version before is on its way. */
+/* zero's chains: drops the version before; if a message still carries it, it counts as a message from then on. */
 static void drop_older_version(car_rank *rank, const car_task *task) {
     car_held *before = &rank->holding[task->bundle].held[(task->version - 1) % 2];
     if (before->block && before->block->references > 1) {
@@ -99,7 +98,7 @@ static void drop_older_version(car_rank *rank, const car_task *task) {
 
 /* ---- an update ------------------------------------------------------------------------------- */
 
-/* The sum of all workers and uses; and its square, where a norm is wanted. */
+/* Completes the sum over all workers and uses, and measures its square where a norm is needed. */
 static car_status complete_sum(car_rank *rank, const car_task *task) {
     car_status status = CAR_OK;
     if (!car_usage_adds_ties_early(rank->usage)) {
@@ -113,7 +112,7 @@ done:
     return status;
 }
 
-/* With the lock: what the new version is made of. */
+/* Finds the weights and the sum that the new version is made from. Hold the lock. */
 static car_status find_operands(car_rank *rank, const car_task *task, car_block **from, car_block **sum) {
     const car_holding_of_bundle *h = &rank->holding[task->bundle];
     const car_sum *s = car_rank_find_sum(rank, task->bundle, task->step, CAR_NONE);
@@ -185,7 +184,7 @@ bool car_rank_may_update(const car_rank *rank, const car_entry *entry) {
            (!measured || car_rank_may_judge(rank, &entry->task));
 }
 
-/* In two portions, if the second has to wait for what other stages' gradients are. */
+/* Runs in two portions if the second has to wait for the squares of other stages. */
 car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     car_status status = CAR_OK;

@@ -1,4 +1,4 @@
-/* Who is where, and who is silent: what ranks tell each other of themselves, by the statuses of the transport. */
+/* The watchdog: ranks send each other statuses, and notice when one falls silent. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,8 +9,8 @@ static double patience_of(const car_rank *rank) {
     return rank->config.watchdog_seconds > 0 ? rank->config.watchdog_seconds : 30;
 }
 
-/* Seconds between two looks after which what we know of others is too old to judge them by: we were stopped ourselves,
- * perhaps all of us. Looks are a quarter of a second apart. */
+/* If more seconds than this pass between two looks, which are a quarter of a second apart, this process was itself stopped,
+ * perhaps with all others; then the watchdog's time begins anew. */
 static double lapse_of(const car_rank *rank) {
     double quarter = patience_of(rank) / 4;
     return quarter > 0.5 ? quarter : 0.5;
@@ -143,6 +143,9 @@ static size_t explain(const car_rank *rank, char *text, size_t capacity) {
 }
 
 size_t car_rank_explain(car_rank *rank, char *text, size_t capacity) {
+    if (!rank || !text || capacity == 0) {
+        return 0;
+    }
     pthread_mutex_lock(&rank->lock);
     size_t length = explain(rank, text, capacity);
     pthread_mutex_unlock(&rank->lock);
@@ -162,7 +165,7 @@ static void describe_worker(const car_rank *rank, int worker) {
                     name_task(rank, at, "").text, at ? (long long)car_rank_step_of(rank, &at->task) + 1 : -1LL);
 }
 
-/* Where everybody is, if no task has ended for a while. */
+/* Logs where everybody is, if no task has ended for a while. */
 static void look_for_progress(car_rank *rank, double now) {
     double patience = patience_of(rank);
     if (!rank->alone || !rank->first || now - rank->progressed < patience) {

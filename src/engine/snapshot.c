@@ -89,6 +89,9 @@ done:
 
 car_status car_snapshot_create(const car_program *program, car_arena *arena, bool previous, int states,
                                car_snapshot **out) {
+    CAR_REQUIRE(NULL, program);
+    CAR_REQUIRE(car_program_context(program), arena);
+    CAR_REQUIRE(car_program_context(program), out);
     *out = NULL;
     if (states < 0 || states > MAX_STATES) {
         return car_context_fail(car_program_context(program), CAR_ERROR_ARGUMENT,
@@ -99,6 +102,10 @@ car_status car_snapshot_create(const car_program *program, car_arena *arena, boo
 
 car_status car_snapshot_create_for(const car_program *program, car_arena *arena, bool previous,
                                    const car_optimizer_config *optimizer, car_snapshot **out) {
+    CAR_REQUIRE(NULL, program);
+    CAR_REQUIRE(car_program_context(program), arena);
+    CAR_REQUIRE(car_program_context(program), optimizer);
+    CAR_REQUIRE(car_program_context(program), out);
     return create(program, arena, &(contents){.previous = previous, .optimizer = optimizer}, out);
 }
 
@@ -123,20 +130,24 @@ void car_snapshot_destroy(car_snapshot *snapshot) {
 }
 
 const car_program *car_snapshot_program(const car_snapshot *snapshot) {
-    return snapshot->program;
+    return snapshot ? snapshot->program : NULL;
 }
 
 car_snapshot_numbers car_snapshot_get_numbers(const car_snapshot *snapshot) {
-    return snapshot->numbers;
+    return snapshot ? snapshot->numbers : (car_snapshot_numbers){.norm = NAN};
 }
 
 void car_snapshot_set_numbers(car_snapshot *snapshot, const car_snapshot_numbers *numbers) {
-    snapshot->numbers = *numbers;
+    if (snapshot && numbers) {
+        snapshot->numbers = *numbers;
+    }
 }
 
 const char *car_snapshot_state_name(const car_snapshot *snapshot, car_snapshot_part part) {
     int state = (int)part - CAR_SNAPSHOT_STATE_0;
-    return snapshot->own && state >= 0 && state < snapshot->own->state_count ? snapshot->own->state_names[state] : NULL;
+    return snapshot && snapshot->own && state >= 0 && state < snapshot->own->state_count
+               ? snapshot->own->state_names[state]
+               : NULL;
 }
 
 static float *data_of(const car_snapshot *snapshot, car_snapshot_part part, int param) {
@@ -150,7 +161,7 @@ float *car_snapshot_data(car_snapshot *snapshot, car_snapshot_part part, int par
 }
 
 bool car_snapshot_has(const car_snapshot *snapshot, car_snapshot_part part, int param) {
-    return data_of(snapshot, part, param) != NULL;
+    return snapshot && data_of(snapshot, part, param) != NULL;
 }
 
 static car_status fail_absent(const car_snapshot *snapshot, car_snapshot_part part, int param) {
@@ -159,12 +170,16 @@ static car_status fail_absent(const car_snapshot *snapshot, car_snapshot_part pa
 }
 
 car_status car_snapshot_get(const car_snapshot *snapshot, car_snapshot_part part, int param, void *canonical) {
+    CAR_REQUIRE(NULL, snapshot);
+    CAR_REQUIRE(car_program_context(snapshot->program), canonical);
     const float *stored = data_of(snapshot, part, param);
     return stored ? car_program_export_param(snapshot->program, param, stored, canonical)
                   : fail_absent(snapshot, part, param);
 }
 
 car_status car_snapshot_set(car_snapshot *snapshot, car_snapshot_part part, int param, const void *canonical) {
+    CAR_REQUIRE(NULL, snapshot);
+    CAR_REQUIRE(car_program_context(snapshot->program), canonical);
     float *stored = data_of(snapshot, part, param);
     return stored ? car_program_import_param(snapshot->program, param, canonical, stored)
                   : fail_absent(snapshot, part, param);
@@ -190,9 +205,13 @@ done:
 }
 
 car_status car_snapshot_get_weights(const car_snapshot *snapshot, car_weights *weights) {
+    CAR_REQUIRE(NULL, snapshot);
+    CAR_REQUIRE(car_program_context(snapshot->program), weights);
     return move_weights((car_snapshot *)snapshot, weights, true);
 }
 
 car_status car_snapshot_set_weights(car_snapshot *snapshot, const car_weights *weights) {
+    CAR_REQUIRE(NULL, snapshot);
+    CAR_REQUIRE(car_program_context(snapshot->program), weights);
     return move_weights(snapshot, (car_weights *)weights, false);
 }

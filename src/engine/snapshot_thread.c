@@ -41,29 +41,33 @@ static void *take_snapshots(void *argument) {
 
 car_status car_snapshot_thread_create(car_context *context, car_snapshot_function take, void *user,
                                       car_snapshot_thread **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, take);
+    CAR_REQUIRE(context, out);
     car_snapshot_thread *t = NULL;
-    car_status status = car_context_allocate(context, 1, sizeof *t, &t);
     *out = NULL;
-    if (status != CAR_OK) {
-        return status;
-    }
-    t->context = context;
-    t->take = take;
-    t->user = user;
-    pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->changed, NULL);
+    car_status status = CAR_OK;
+    CAR_TRY(car_context_allocate(context, 1, sizeof *t, &t));
+    *t = (car_snapshot_thread){.context = context, .take = take, .user = user};
+    CAR_TRY(car_clock_create_lock(context, &t->lock, &t->changed));
     if (pthread_create(&t->thread, NULL, take_snapshots, t) != 0) {
         pthread_cond_destroy(&t->changed);
         pthread_mutex_destroy(&t->lock);
-        car_context_release(context, t, 1, sizeof *t);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not start a thread for checkpoints");
+        status = car_context_fail(context, CAR_ERROR_MEMORY, "could not start a thread for checkpoints");
+        goto done;
     }
     *out = t;
-    return CAR_OK;
+    t = NULL;
+done:
+    car_context_release(context, t, 1, sizeof *t);
+    return status;
 }
 
 void car_snapshot_thread_hand_over(void *thread, const car_snapshot *snapshot) {
     car_snapshot_thread *t = thread;
+    if (!t || !snapshot) {
+        return;
+    }
     pthread_mutex_lock(&t->lock);
     t->snapshot = snapshot;
     pthread_cond_broadcast(&t->changed);

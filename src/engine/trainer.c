@@ -19,12 +19,17 @@ car_trainer_config car_trainer_config_default(void) {
 }
 
 size_t car_trainer_thread_bytes(const car_program *program, bool adds) {
+    if (!program) {
+        return 0;
+    }
     int ops = car_graph_op_count(car_program_graph(program));
     return car_program_scratch_bytes(program) + (adds ? car_engine_addend_bytes(program, 0, ops) : 0);
 }
 
 car_status car_trainer_create(const car_plan *plan, const car_program *program, car_arena *arena,
                               const car_trainer_config *config, car_trainer **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     car_context *context = car_plan_context(plan);
     car_trainer *trainer = NULL;
     car_status status = CAR_OK;
@@ -53,70 +58,75 @@ void car_trainer_destroy(car_trainer *trainer) {
     }
 }
 
+/* NULL without a trainer: the functions of a rank refuse that. */
+static car_rank *rank_of(const car_trainer *trainer) {
+    return trainer ? trainer->rank : NULL;
+}
+
 car_status car_trainer_initialize(car_trainer *trainer, uint64_t seed) {
-    return car_rank_initialize(trainer->rank, seed);
+    return car_rank_initialize(rank_of(trainer), seed);
 }
 
 car_status car_trainer_run(car_trainer *trainer, int64_t steps) {
-    return car_rank_run(trainer->rank, steps);
+    return car_rank_run(rank_of(trainer), steps);
 }
 
 car_status car_trainer_drive(car_trainer *trainer, const car_rank_loop *loop) {
-    return car_rank_drive(trainer->rank, loop);
+    return car_rank_drive(rank_of(trainer), loop);
 }
 
 void car_trainer_stop(car_trainer *trainer) {
-    car_rank_stop(trainer->rank);
+    car_rank_stop(rank_of(trainer));
 }
 
 int64_t car_trainer_steps(const car_trainer *trainer) {
-    return car_rank_steps(trainer->rank);
+    return car_rank_steps(rank_of(trainer));
 }
 
 car_weights *car_trainer_weights(car_trainer *trainer) {
-    return car_rank_weights(trainer->rank);
+    return car_rank_weights(rank_of(trainer));
 }
 
 car_weights *car_trainer_previous_weights(car_trainer *trainer) {
-    return car_rank_previous_weights(trainer->rank);
+    return car_rank_previous_weights(rank_of(trainer));
 }
 
 car_optimizer *car_trainer_optimizer(car_trainer *trainer) {
-    return car_rank_optimizer(trainer->rank);
+    return car_rank_optimizer(rank_of(trainer));
 }
 
 void car_trainer_return_snapshot(car_trainer *trainer) {
-    car_rank_return_snapshot(trainer->rank);
+    car_rank_return_snapshot(rank_of(trainer));
 }
 
 car_status car_trainer_create_snapshot(const car_trainer *trainer, car_snapshot **out) {
-    return car_rank_create_snapshot(trainer->rank, out);
+    return car_rank_create_snapshot(rank_of(trainer), out);
 }
 
 car_status car_trainer_take_snapshot(car_trainer *trainer, car_snapshot *snapshot) {
-    return car_rank_gather(trainer->rank, snapshot);
+    return car_rank_gather(rank_of(trainer), snapshot);
 }
 
 car_status car_trainer_restore(car_trainer *trainer, car_snapshot *snapshot) {
-    return car_rank_spread(trainer->rank, snapshot);
+    return car_rank_spread(rank_of(trainer), snapshot);
 }
 
 car_status car_trainer_evaluate(car_trainer *trainer, double *loss) {
-    return car_rank_evaluate(trainer->rank, loss);
+    return car_rank_evaluate(rank_of(trainer), loss);
 }
 
 car_status car_trainer_gradient(car_trainer *trainer, double *loss, void *const *gradients) {
-    return car_rank_gradient(trainer->rank, loss, gradients);
+    return car_rank_gradient(rank_of(trainer), loss, gradients);
 }
 
 car_status car_trainer_assign(car_trainer *trainer, const void *const *weights) {
-    return car_rank_assign(trainer->rank, weights);
+    return car_rank_assign(rank_of(trainer), weights);
 }
 
 car_status car_trainer_read(car_trainer *trainer, void *const *weights) {
-    return car_rank_read(trainer->rank, weights);
+    return car_rank_read(rank_of(trainer), weights);
 }
 
 car_trainer_times car_trainer_time(const car_trainer *trainer) {
-    return car_rank_time(trainer->rank);
+    return car_rank_time(rank_of(trainer));
 }

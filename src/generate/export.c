@@ -44,6 +44,8 @@ static car_status write_config(const car_generator *g, const char *path, int end
 }
 
 car_status car_generator_export(const car_generator *g, const char *directory, int end_of_text) {
+    CAR_REQUIRE(NULL, g);
+    CAR_REQUIRE(g->context, directory);
     char config[PATH], weights[PATH];
     car_status status = CAR_OK;
     if (snprintf(weights, sizeof weights, "%s/model.safetensors", directory) >= (int)sizeof weights) {

@@ -173,6 +173,8 @@ static car_status check_tokens(const car_generator *g, const int32_t *tokens, in
 }
 
 car_status car_generator_feed(car_generator *g, const int32_t *tokens, int count, float *logits) {
+    CAR_REQUIRE(NULL, g);
+    CAR_REQUIRE(g->context, tokens);
     int64_t width = g->model.sizes.width;
     int before = g->length;
     car_status status = check_tokens(g, tokens, count);
@@ -203,15 +205,17 @@ car_status car_generator_feed(car_generator *g, const int32_t *tokens, int count
 }
 
 int car_generator_length(const car_generator *generator) {
-    return generator->length;
+    return generator ? generator->length : 0;
 }
 
 void car_generator_rewind(car_generator *generator, int length) {
-    generator->length = length >= 0 && length < generator->length ? length : generator->length;
+    if (generator && length >= 0 && length < generator->length) {
+        generator->length = length;
+    }
 }
 
 car_gpt2_sizes car_generator_sizes(const car_generator *generator) {
-    return generator->model.sizes;
+    return generator ? generator->model.sizes : (car_gpt2_sizes){0};
 }
 
 /* ---- creation -------------------------------------------------------------------------------- */
@@ -252,6 +256,10 @@ static car_status allocate(car_generator *g) {
 
 car_status car_generator_open(car_context *context, const char *path, const car_generator_config *config,
                               car_generator **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, config);
+    CAR_REQUIRE(context, out);
     car_generator *g = NULL;
     car_status status = CAR_OK;
     *out = NULL;

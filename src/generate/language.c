@@ -213,6 +213,9 @@ done:
 
 car_status car_language_open(car_context *context, const char *place, const car_language_config *config,
                              car_language **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, place);
+    CAR_REQUIRE(context, out);
     const car_language_config none = {0};
     car_language *language = NULL;
     car_status status = CAR_OK;
@@ -237,17 +240,17 @@ void car_language_close(car_language *language) {
 }
 
 car_generator *car_language_generator(car_language *language) {
-    return language->generator;
+    return language ? language->generator : NULL;
 }
 
 const car_tokenizer *car_language_tokenizer(const car_language *language) {
-    return language->tokenizer;
+    return language ? language->tokenizer : NULL;
 }
 
 const char *car_language_folder(const car_language *language) {
-    return language->folder;
+    return language ? language->folder : NULL;
 }
 
 int car_language_sequence(const car_language *language) {
-    return language->sequence;
+    return language ? language->sequence : 0;
 }

@@ -71,6 +71,8 @@ done:
 }
 
 car_status car_language_export(const car_language *language, const char *directory) {
+    CAR_REQUIRE(NULL, language);
+    CAR_REQUIRE(language->context, directory);
     car_context *context = language->context;
     char *path = NULL, *parent = NULL, *temporary = NULL;
     size_t length = strlen(directory);

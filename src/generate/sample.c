@@ -19,6 +19,9 @@ struct car_sampler {
 };
 
 car_status car_sampler_create(car_context *context, int vocabulary, const car_sampling *sampling, car_sampler **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, sampling);
+    CAR_REQUIRE(context, out);
     car_sampler *sampler = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -131,6 +134,9 @@ static int keep_likely(choice *choices, int count, double p) {
 }
 
 car_status car_sampler_choose(car_sampler *sampler, const float *logits, int64_t draw, int *token) {
+    CAR_REQUIRE(NULL, sampler);
+    CAR_REQUIRE(sampler->context, logits);
+    CAR_REQUIRE(sampler->context, token);
     int count = sampler->vocabulary, best = find_best(logits, count);
     double temperature = sampler->sampling.temperature;
     if (best < 0) {

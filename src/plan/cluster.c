@@ -168,6 +168,9 @@ double car_cluster_flops(const car_cluster *cluster, car_precision precision) {
 }
 
 car_status car_cluster_load(car_context *context, const char *path, car_cluster *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, out);
     car_mapped file = {0};
     car_status status = CAR_OK;
     *out = (car_cluster){0};

@@ -186,6 +186,8 @@ car_status car_plan_expand_slots(const car_plan *plan, int device, int64_t begin
 }
 
 car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int64_t steps, car_task_list *list) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), list);
     list->count = 0;
     if (device < 0 || device >= plan->devices || window < 0) {
         return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d, window %lld in this plan",
@@ -237,6 +239,8 @@ int64_t car_plan_stretch_end(const car_plan *plan, int64_t slot) {
 }
 
 car_status car_plan_expand_rank(const car_plan *plan, int rank, int64_t window, int64_t steps, car_task_list *list) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), list);
     return car_plan_ranks(plan) == plan->devices
                ? car_plan_expand(plan, rank, window, steps, list)
                : expand_all(plan, window * plan->period, (window + 1) * plan->period, steps, list);

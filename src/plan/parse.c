@@ -351,6 +351,10 @@ done:
 }
 
 car_status car_plan_read_header(car_context *context, const char *name, const char *text, car_plan_header *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, text);
+    CAR_REQUIRE(context, out);
     reader r = {.context = context, .name = name, .next = text};
     int64_t workers = 0, stages = 0, bundles = 0, devices = 0, threads = 0, slack = 0, accumulate = 1, copies = 0,
             ahead = 0;

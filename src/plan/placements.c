@@ -28,6 +28,9 @@ static const char *name_at(int n) {
 }
 
 car_status car_placement_find(car_context *context, const char *name, car_placement *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, out);
     int found = 0;
     car_status status = car_names_find(context, "placement", name_at, CAR_PLACEMENTS, name, &found);
     if (status == CAR_OK) {

@@ -142,6 +142,8 @@ static car_status simulate(const car_plan *plan, const car_simulation_config *co
  * every worker, pacing keeps the workers evenly spaced and within a budget (plan/pace.h); between ranks the messages
  * keep the order. */
 car_status car_plan_predict_timed(const car_plan *plan, int threads, car_simulation *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     car_simulation_config config = {.paced = true, .executors = threads};
     int executors = threads > 0 ? threads : plan->config.threads;
     int workers = plan->config.workers;
@@ -211,6 +213,8 @@ static double stale_share(const car_plan *plan) {
 }
 
 car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_prediction *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     return car_plan_predict_sized(plan, &(car_optimizer_sizes){.states = optimizer_states}, out);
 }
 

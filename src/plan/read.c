@@ -60,6 +60,11 @@ static car_status check_header(const car_plan *plan, const char *name, const car
 
 car_status car_plan_read(car_context *context, const car_partition *partition, const char *name, const char *text,
                          car_plan **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, partition);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, text);
+    CAR_REQUIRE(context, out);
     car_plan_header header;
     car_plan *plan = NULL;
     car_task_list *devices = NULL;

@@ -106,6 +106,9 @@ static const char *name_at(int n) {
 }
 
 car_status car_rule_find(car_context *context, const char *name, car_rule *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, out);
     int found = 0;
     car_status status = car_names_find(context, "rule", name_at, CAR_RULES, name, &found);
     if (status == CAR_OK) {

@@ -32,6 +32,9 @@ static void report(const car_machine *m, car_simulation *out) {
 }
 
 car_status car_plan_simulate(const car_plan *plan, const car_simulation_config *config, car_simulation *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), config);
+    CAR_REQUIRE(car_plan_context(plan), out);
     int all = plan->placement->info.one_process ? plan->config.threads : plan->devices;
     car_machine_config machine = {.steps = steps_of(plan, config),
                                   .compute = 1,

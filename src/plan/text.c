@@ -242,6 +242,8 @@ static void add_tasks(car_text *text, const car_plan *plan, const car_task_list 
 }
 
 car_status car_plan_print(const car_plan *plan, int64_t steps, char **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     car_text text = {.context = car_plan_context(plan)};
     car_task_list list = {0};
     char header[CAR_HEADER_TEXT];

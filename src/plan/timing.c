@@ -80,6 +80,9 @@ done:
 }
 
 car_status car_plan_time(const car_plan *plan, const car_cluster *cluster, double compute, car_timing *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), cluster);
+    CAR_REQUIRE(car_plan_context(plan), out);
     car_machine_config config = {0};
     car_timing free_of_network;
     car_status status = CAR_OK;

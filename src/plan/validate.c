@@ -281,5 +281,6 @@ done:
 }
 
 car_status car_plan_validate(car_plan *plan, int64_t steps) {
+    CAR_REQUIRE(NULL, plan);
     return car_plan_validate_tasks(plan, steps, NULL);
 }

@@ -226,6 +226,11 @@ car_status car_evaluate_check(const car_graph *graph, car_metric_function metric
 
 car_status car_evaluate_with(const car_program *program, car_arena *arena, const car_weights *weights,
                              const car_evaluate_config *config, car_evaluation *out) {
+    CAR_REQUIRE(NULL, program);
+    CAR_REQUIRE(car_program_context(program), arena);
+    CAR_REQUIRE(car_program_context(program), weights);
+    CAR_REQUIRE(car_program_context(program), config);
+    CAR_REQUIRE(car_program_context(program), out);
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     car_context *context = car_program_context(program);
     evaluation e = {.program = program, .arena = arena, .weights = weights, .config = *config, .lock = &lock};

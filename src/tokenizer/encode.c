@@ -198,6 +198,11 @@ done:
 
 car_status car_tokenizer_encode(const car_tokenizer *tokenizer, const void *text, size_t bytes, car_token_sink sink,
                                 void *user) {
+    CAR_REQUIRE(NULL, tokenizer);
+    CAR_REQUIRE(tokenizer->context, sink);
+    if (bytes > 0) {
+        CAR_REQUIRE(tokenizer->context, text);
+    }
     car_context *context = tokenizer->context;
     encoder e = {.tokenizer = tokenizer,
                  .context = context,

@@ -12,6 +12,9 @@ enum { BUFFER_TOKENS = 32768, HEADER_BYTES = 1024 };
 /* ---- a tokenizer and its tokens ---------------------------------------------------------------- */
 
 car_status car_tokenizer_name_beside(car_context *context, const char *tokens, char **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, tokens);
+    CAR_REQUIRE(context, out);
     static const char ending[] = ".bin";
     size_t length = strlen(tokens), end = sizeof ending - 1;
     bool named = length > end && strcmp(tokens + length - end, ending) == 0;
@@ -21,6 +24,9 @@ car_status car_tokenizer_name_beside(car_context *context, const char *tokens, c
 }
 
 car_status car_tokenizer_find_beside(car_context *context, const char *tokens, car_tokenizer **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, tokens);
+    CAR_REQUIRE(context, out);
     char *path = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -42,6 +48,9 @@ static car_status open_text(car_context *context, const char *path, car_mapped *
 }
 
 car_status car_tokenizer_train_file(car_context *context, const char *path, int vocabulary, car_tokenizer **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, out);
     car_mapped file = {0};
     car_status status = CAR_OK;
     *out = NULL;
@@ -117,6 +126,10 @@ done:
 /* The token file gets its name last, so that whoever finds it also finds its tokenizer. */
 car_status car_tokenizer_encode_file(const car_tokenizer *tokenizer, const char *text, const char *tokens, bool header,
                                      car_token_counts *out) {
+    CAR_REQUIRE(NULL, tokenizer);
+    CAR_REQUIRE(tokenizer->context, text);
+    CAR_REQUIRE(tokenizer->context, tokens);
+    CAR_REQUIRE(tokenizer->context, out);
     car_context *context = tokenizer->context;
     car_mapped file = {0};
     encoding *e = NULL;

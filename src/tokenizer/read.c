@@ -316,6 +316,9 @@ static car_status finish(reading *r, car_tokenizer **out) {
 }
 
 car_status car_tokenizer_read(car_context *context, const char *path, car_tokenizer **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, out);
     reading r = {.context = context, .path = path, .words = {.context = context}};
     cJSON *root = NULL;
     car_status status = CAR_OK;
@@ -372,6 +375,10 @@ done:
 
 car_status car_tokenizer_read_gpt2(car_context *context, const char *vocabulary, const char *merges,
                                    car_tokenizer **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, vocabulary);
+    CAR_REQUIRE(context, merges);
+    CAR_REQUIRE(context, out);
     reading r = {.context = context, .path = vocabulary, .words = {.context = context}};
     cJSON *root = NULL;
     car_mapped file = {0};
@@ -396,6 +403,9 @@ done:
 /* ---- a directory ----------------------------------------------------------------------------- */
 
 car_status car_tokenizer_find(car_context *context, const char *directory, car_tokenizer **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, directory);
+    CAR_REQUIRE(context, out);
     enum { WHOLE, VOCABULARY, MERGES, FILES };
     static const char *const names[FILES] = {"tokenizer.json", "vocab.json", "merges.txt"};
     char paths[FILES][4096];

@@ -117,6 +117,8 @@ car_status car_tokenizer_settle(car_tokenizer *t, const char *source) {
 }
 
 car_status car_tokenizer_create_bytes(car_context *context, car_tokenizer **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_tokenizer *t = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -135,18 +137,20 @@ done:
 /* ---- queries --------------------------------------------------------------------------------- */
 
 int car_tokenizer_size(const car_tokenizer *tokenizer) {
-    return tokenizer->count;
+    return tokenizer ? tokenizer->count : 0;
 }
 
 int car_tokenizer_end_of_text(const car_tokenizer *tokenizer) {
-    return tokenizer->end_of_text;
+    return tokenizer ? tokenizer->end_of_text : -1;
 }
 
 const unsigned char *car_tokenizer_decode(const car_tokenizer *t, int token, int *length) {
-    if (token < 0 || token >= t->count) {
-        *length = 0;
+    bool known = t && token >= 0 && token < t->count;
+    if (length) {
+        *length = known ? t->tokens[token].length : 0;
+    }
+    if (!known) {
         return NULL;
     }
-    *length = t->tokens[token].length;
     return t->bytes + t->tokens[token].first;
 }

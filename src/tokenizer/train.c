@@ -211,6 +211,11 @@ static void release(learner *l) {
 
 car_status car_tokenizer_train(car_context *context, const void *text, size_t bytes, int vocabulary,
                                car_tokenizer **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
+    if (bytes > 0) {
+        CAR_REQUIRE(context, text);
+    }
     learner l = {
         .context = context, .words = {.context = context}, .pairs = {.context = context}, .heap = {.context = context}};
     car_status status = CAR_OK;

@@ -72,6 +72,8 @@ static car_status write_text(car_text *text, const char *path) {
 }
 
 car_status car_tokenizer_write(const car_tokenizer *t, const char *path) {
+    CAR_REQUIRE(NULL, t);
+    CAR_REQUIRE(t->context, path);
     static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
                                      "\"use_regex\": true}";
     car_text text = {.context = t->context};
@@ -95,6 +97,9 @@ car_status car_tokenizer_write(const car_tokenizer *t, const char *path) {
 }
 
 car_status car_tokenizer_write_gpt2(const car_tokenizer *t, const char *vocabulary, const char *merges) {
+    CAR_REQUIRE(NULL, t);
+    CAR_REQUIRE(t->context, vocabulary);
+    CAR_REQUIRE(t->context, merges);
     car_text text = {.context = t->context};
     car_status status = CAR_OK;
     add_vocabulary(&text, t);

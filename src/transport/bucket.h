@@ -11,11 +11,11 @@
 typedef struct car_bucket {
     double rate;  /* bytes a second; 0: no limit */
     double depth; /* seconds of the rate that a quiet link saves up, and may send at once */
-    double debt;  /* seconds that a message waits at most, however much was sent before it regardless of the level */
-    double free;  /* from this time on a message may leave */
+    double debt;  /* the longest that a message waits, in seconds, however much was sent before it */
+    double free;  /* the time from which on a message may leave */
 } car_bucket;
 
-/* Another rate. Who waits keeps the time that it was given. */
+/* Changes the rate. A message that waits keeps the time that it was given. */
 void car_bucket_set(car_bucket *bucket, double rate, double depth, double debt);
 /* The time from which on a message may leave; at most `debt` seconds after the last one that did. */
 double car_bucket_ready(const car_bucket *bucket);

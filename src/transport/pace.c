@@ -6,18 +6,18 @@
 #include "base/base.h"
 #include "transport/transport.h"
 
-/* Over the mean rate. Less than 1 would slow a run down; what is above it is for steps that are not alike. Where a rank was
- * late, more of it lets what waited leave together. */
+/* The rate as a multiple of the mean rate. Less than 1 would slow the run down; the rest is for steps that differ. Much more
+ * would let the messages of a late rank leave all at once. */
 static const double headroom = 1.1;
 
-/* Seconds, and part of a step. The transport's thread looks a few thousand times a second: what it could have sent meanwhile
- * must not be lost. */
+/* Depth of a bucket in seconds, and at most as part of a step. The transport's thread looks a few thousand times a second;
+ * tokens that come between two looks must not be lost. */
 static const double depth = 0.002, depth_part = 1.0 / 16;
 
-/* Part of a step that a message waits behind others at most. */
+/* The longest that a message waits, as part of a step. */
 static const double longest = 0.25;
 
-enum { UNPACED_STEPS = 1 }; /* whose times do not count: the cycle fills */
+enum { UNPACED_STEPS = 1 }; /* the first steps' times do not count, because the cycle fills */
 
 car_status car_pace_create(car_pace *pace, car_context *context, const double *bytes, int ranks) {
     car_status status = CAR_OK;
@@ -60,7 +60,7 @@ void car_pace_note_slot(car_pace *pace, int64_t slot) {
     }
 }
 
-/* The shortest of the recent steps counts. One that waited for a rank that paused must not slow down the steps after it. */
+/* Uses the shortest of the recent steps: a step that waited for a paused rank must not slow down those after it. */
 void car_pace_note_step(car_pace *pace, double now) {
     int64_t ended = pace->begun++;
     if (ended > UNPACED_STEPS) {

@@ -21,36 +21,37 @@ struct car_message;
 enum { CAR_PACE_STEPS = 4 }; /* that count as recent */
 
 typedef struct car_pace {
-    int links;           /* ranks; 0: nothing is paced */
-    double *bytes;       /* per rank: of a step, to it; 0: never held back */
-    car_bucket *buckets; /* per rank; the transport's */
-    double step;         /* seconds that their rates are of; the same */
-    /* The engine's: */
-    int64_t begun; /* steps in this loop */
+    int links;     /* number of ranks; 0 = no pacing */
+    double *bytes; /* per rank: bytes that a step sends to it; 0 = never held back */
+    /* Used by the transport's thread: */
+    car_bucket *buckets; /* per rank */
+    double step;         /* seconds of a step that their rates were computed from */
+    /* Used by the engine: */
+    int64_t begun; /* steps begun in this loop */
     double since;  /* when the last of them began */
     double recent[CAR_PACE_STEPS];
     /* From the engine to the transport: */
     _Atomic int64_t slot;
-    _Atomic double seconds; /* of a step; 0: not known yet */
+    _Atomic double seconds; /* that a step takes; 0 = not known yet */
 } car_pace;
 
-/* What holds for one look through the messages that wait: of two with one tag, the second must not be found free when the
- * first was not. */
+/* The state for one pass over the waiting messages. It must not change during the pass: of two messages with one tag, the
+ * second must not leave before the first. */
 typedef struct car_pace_moment {
     double now;
     int64_t slot;
     bool all; /* nothing is held back */
 } car_pace_moment;
 
-/* Of one that is zero. */
+/* `pace` must be all zero. */
 car_status car_pace_create(car_pace *pace, car_context *context, const double *bytes, int ranks);
 void car_pace_destroy(car_pace *pace, car_context *context);
 void car_pace_rewind(car_pace *pace); /* before a loop */
 void car_pace_note_slot(car_pace *pace, int64_t slot);
 void car_pace_note_step(car_pace *pace, double now);
 
-/* For a kind of transport: whether a send waits for its turn at all; the moment, `ending` if the loop ends; whether a send
- * may leave; and that it does. */
+/* For the implementations of transports: whether a send is paced at all; the state for a pass, `ending` if the loop ends;
+ * whether a send may leave; it leaves. */
 bool car_pace_applies(const car_pace *pace, const struct car_message *send);
 car_pace_moment car_pace_look(car_pace *pace, double now, bool ending);
 bool car_pace_may_leave(const car_pace *pace, const car_pace_moment *moment, const struct car_message *send);

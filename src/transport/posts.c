@@ -1,15 +1,14 @@
-/* Small messages that need no receive, and are no part of the plan: statuses, beats and notes. What all kinds of transports do
- * alike with them is here.
+/* Small messages that need no receive and are not part of the plan: statuses, beats and notes. This is what all transports do
+ * alike with them.
  *
- *   status   each rank tells rank 0, which shows progress and knows where everybody is, and the rank after it, so that rank
- *            0 is watched as well; a few times a second, from the first loop on
- *   beat     a time that each rank tells the next one, so that they keep their distance
- *   note     what the engine of one rank tells that of another
+ *   status   from each rank to rank 0, which shows progress and watches all, and to the rank after it, so that rank 0 is
+ *            watched too; a few times a second, from the first loop on
+ *   beat     from each rank to the next one: a time, so that they keep their distance
+ *   note     from the engine of one rank to that of another
  *
- * A beat leaves before its time, and may have to wait behind large messages on its way. What that took is found without
- * a clock that all share: our time of arrival less the sender's time of sending is the same for all beats, but for what
- * each one has waited; the least of the last ones has not waited. So one that comes late counts from when it would have
- * come. */
+ * A beat leaves before its time, and may be delayed behind large messages. The delay is found without a common clock: our time
+ * of arrival less the sender's time of sending is the same for all beats, except for the delay of each; the smallest
+ * difference of the last beats had no delay. So the time of a late beat is counted from when it should have arrived. */
 #include <string.h>
 
 #include "base/base.h"
@@ -46,7 +45,7 @@ static void tell(car_transport *t) {
 
 /* ---- what came ------------------------------------------------------------------------------- */
 
-/* When a beat is due by our clock, that came now. */
+/* The time, by our clock, of a beat that has just arrived. */
 static double time_of(car_beats *beats, const car_beat *beat, double now) {
     beats->apart[beats->count++ % CAR_BEATS_KEPT] = now - beat->sent;
     int known = beats->count < CAR_BEATS_KEPT ? (int)beats->count : CAR_BEATS_KEPT;

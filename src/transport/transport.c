@@ -10,26 +10,28 @@ void car_transport_close(car_transport *transport) {
     }
 }
 void car_transport_abort(car_transport *transport, int code) {
-    transport->class->abort(transport, code);
+    if (transport) {
+        transport->class->abort(transport, code);
+    }
 }
 
 int car_transport_rank(const car_transport *transport) {
-    return transport->rank;
+    return transport ? transport->rank : 0;
 }
 int car_transport_size(const car_transport *transport) {
-    return transport->size;
+    return transport ? transport->size : 0;
 }
 int car_transport_local_size(const car_transport *transport) {
-    return transport->local_size;
+    return transport ? transport->local_size : 0;
 }
 int car_transport_machines(const car_transport *transport) {
-    return transport->machines;
+    return transport ? transport->machines : 0;
 }
 int car_transport_machine(const car_transport *transport, int rank) {
-    return transport->machine[rank];
+    return transport && rank >= 0 && rank < transport->size ? transport->machine[rank] : -1;
 }
 const char *car_transport_name(const car_transport *transport) {
-    return transport->name;
+    return transport ? transport->name : "";
 }
 void car_transport_count(car_transport *transport, const car_message *message) {
     car_traffic *traffic = &transport->traffic;
@@ -97,14 +99,24 @@ void car_transport_give_up(car_transport *transport, car_status why) {
 /* ---- around it ------------------------------------------------------------------------------- */
 
 car_status car_transport_all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
+    CAR_REQUIRE(NULL, transport);
+    if (bytes > 0) {
+        CAR_REQUIRE(transport->context, in);
+        CAR_REQUIRE(transport->context, out);
+    }
     return transport->class->all_gather(transport, in, bytes, out);
 }
 car_status car_transport_broadcast(car_transport *transport, int from, void *data, size_t bytes) {
+    CAR_REQUIRE(NULL, transport);
+    if (bytes > 0) {
+        CAR_REQUIRE(transport->context, data);
+    }
     return transport->class->broadcast(transport, from, data, bytes);
 }
 car_status car_transport_hand_over(car_transport *transport, int from, int to, void *data, size_t bytes) {
     return transport->class->hand_over(transport, from, to, data, bytes);
 }
 car_status car_transport_renumber(car_transport *transport, bool in_turn) {
+    CAR_REQUIRE(NULL, transport);
     return transport->class->renumber ? transport->class->renumber(transport, in_turn) : CAR_OK;
 }

@@ -31,26 +31,27 @@ typedef enum car_message_name {
     CAR_MESSAGE_SNAPSHOT /* a piece of one; a send is finished when its receive was posted, so none piles up */
 } car_message_name;
 
-/* Floats on their way. The caller owns message and data, and leaves both alone until it is finished. */
+/* A message of floats. The caller owns message and data, and must not touch either until it has finished. */
 typedef struct car_message {
     car_message_kind kind;
     void *data;
     size_t bytes; /* a multiple of sizeof(float) */
-    bool doubles; /* of sums: they are, not floats */
+    bool doubles; /* of sums: doubles instead of floats */
     int peer, tag;
     car_message_name name;
-    int64_t due;    /* of sends: those that are due first are sent first; CAR_MESSAGE_AT_ONCE: not to be held back */
-    int64_t latest; /* of sends: the slot from which on it is not held back to pace its link (pace.h); 0: it never is */
-    double started, finished; /* when; set by the transport */
+    int64_t due; /* sends leave in this order; CAR_MESSAGE_AT_ONCE = not held back for others */
+    int64_t
+        latest; /* the slot from which on a send is no longer held back to pace its link (pace.h); 0 = never held back */
+    double started, finished; /* times, set by the transport */
     void *user;
-    /* The transport's. */
+    /* The transport's: */
     struct car_message *next;
-    struct car_ring_lane *lane;  /* of which this is a part; NULL for messages of the caller's */
-    int pieces;                  /* of a sum over all: under way */
-    bool whole;                  /* the same: none is left to start */
-    struct car_message *partner; /* in one process: of a receive, the send that it gets */
-    int from;                    /* in one process: the rank that sends it */
-    double held;                 /* in one process, in trouble: not to be delivered before */
+    struct car_ring_lane *lane;  /* the lane of a ring that it is part of; NULL for messages of the caller */
+    int pieces;                  /* of an all-reduce: pieces under way */
+    bool whole;                  /* of an all-reduce: all pieces were started */
+    struct car_message *partner; /* local: the send that matches this receive */
+    int from;                    /* local: the sending rank */
+    double held;                 /* local, in trouble: not delivered before this time */
     bool paced;                  /* it was held back to pace its link */
 } car_message;
 
@@ -60,43 +61,44 @@ typedef struct car_message {
 /* Small messages that need no receive: the other end is called back. Those of one kind keep their order between two
  * ranks. */
 typedef enum car_post_kind {
-    CAR_POST_STATUS, /* what a rank says about itself; left out while the last one has not left */
+    CAR_POST_STATUS, /* where a rank is; not sent while the last one has not left */
     CAR_POST_BEAT,   /* see car_transport_beat */
-    CAR_POST_NOTE,   /* the engine's; taken in the loop only */
+    CAR_POST_NOTE,   /* of the engine; delivered in the loop only */
     CAR_POST_KINDS
 } car_post_kind;
 
-enum { CAR_STATUS_BYTES = 256 }; /* of any of them, at most */
+enum { CAR_STATUS_BYTES = 256 }; /* of a small message, at most */
 
-/* What the transport's thread calls back. */
+/* Callbacks, made by the transport's thread. */
 typedef struct car_transport_events {
     void (*finished)(void *user, car_message *message);
-    /* A few times a second, whether or not anything can be told: to look after the others. */
+    /* A few times a second: the watchdog. */
     void (*watch)(void *user);
-    /* Whether there is something to tell that should leave before that. Called at every poll. */
+    /* Whether a status should be sent before it is due. Called at every poll. */
     bool (*urgent)(void *user);
-    /* A few times a second, or when it is urgent, if the last has left. Writes what there is to tell, at most CAR_STATUS_BYTES, and returns the length; 0: nothing. */
+    /* A few times a second, or when it is urgent: writes a status of at most CAR_STATUS_BYTES and returns its length; 0 =
+     * nothing is sent. */
     size_t (*tell)(void *user, char *status);
-    /* What another rank told; between its statuses there is at most a second while it lives, and is in the loop or in one
-     * of the calls around it. Both are called in those, too, from the first loop on. */
+    /* The status of another rank. One comes at least every second while that rank lives and is in the loop or in a call around
+     * it. From the first loop on, `tell` and `heard` are also called during calls around the loop. */
     void (*heard)(void *user, int rank, const char *status, size_t bytes);
-    /* The time of a beat of the rank before this one has come; also in those calls. Of several that are late, only the
-     * last. */
+    /* The time of a beat from the rank before has come; also during calls around the loop. If several are late, only the last
+     * is reported. */
     void (*beat)(void *user, int64_t run, int64_t number);
-    /* A note has come, perhaps one of an earlier loop. */
+    /* A note was received, perhaps one of an earlier loop. */
     void (*noted)(void *user, const void *note, size_t bytes);
     void *user;
 } car_transport_events;
 
-/* What was done in the loop since the transport was opened. */
+/* What this rank sent in the loop since the transport was opened. */
 typedef struct car_traffic {
-    uint64_t bytes_sent, messages, collectives; /* of the plan, and of rings for its sums, by this rank */
-    uint64_t statuses;                          /* sent to other ranks besides, beats and notes among them */
-    uint64_t held;                              /* of the messages: held back to pace their links */
-    uint64_t snapshot_bytes;                    /* of snapshots, the same */
+    uint64_t bytes_sent, messages, collectives; /* of the plan, and of rings for its sums */
+    uint64_t statuses;                          /* statuses, beats and notes */
+    uint64_t held;                              /* messages that were held back to pace their links */
+    uint64_t snapshot_bytes;                    /* bytes of snapshots */
 } car_traffic;
 
-/* A kind of transport: what each function has to do stands below, at the function of that name. */
+/* A kind of transport. The function of the same name below says what each one does. */
 typedef struct car_transport_class {
     void (*close)(car_transport *transport);
     void (*abort)(car_transport *transport, int code);
@@ -112,7 +114,7 @@ typedef struct car_transport_class {
     car_status (*renumber)(car_transport *transport, bool in_turn); /* NULL: one number is as good as another */
 } car_transport_class;
 
-/* What a rank tells the next one: that its time for `number` comes `seconds` after `sent`, by the sender's clock. */
+/* A beat to the next rank: micro-batch `number` may begin `seconds` after `sent`, by the sender's clock. */
 typedef struct car_beat {
     int64_t run, number;
     double sent, seconds;
@@ -120,15 +122,15 @@ typedef struct car_beat {
 
 enum { CAR_BEATS_KEPT = 32 };
 
-/* Beats that came from the rank before. */
+/* Beats received from the rank before. */
 typedef struct car_beats {
-    car_beat next;                /* its time has not come yet; none if `due` is 0 */
-    double due;                   /* by our clock */
-    double apart[CAR_BEATS_KEPT]; /* what lay between our clock and the sender's, of the last ones */
+    car_beat next;                /* the one whose time has not come yet; none if `due` is 0 */
+    double due;                   /* its time by our clock */
+    double apart[CAR_BEATS_KEPT]; /* time of arrival by our clock less time of sending by theirs, of the last beats */
     int64_t count;
 } car_beats;
 
-/* What every kind has, and begins with. */
+/* The base of every kind: its first member. */
 struct car_transport {
     const car_transport_class *class;
     car_context *context;
@@ -138,52 +140,50 @@ struct car_transport {
     car_transport_events events; /* of this loop, or of the last one */
     car_traffic traffic;
     int64_t loops;
-    car_pace pace; /* of its links; nothing is paced unless the engine asks for it */
-    double told;   /* when the last status was made */
+    car_pace pace; /* pacing of its links, if the engine has asked for it */
+    double told;   /* time of the last status */
     car_beats beats;
 };
 
-/* For the kinds of transports: counts a message that begins. */
+/* For the implementations of transports: */
+/* Counts a message that begins; counts a message that is held back to pace its link, once. */
 void car_transport_count(car_transport *transport, const car_message *message);
-/* The same: that one is held back to pace its link; each once. */
 void car_transport_count_held(car_transport *transport, car_message *message);
-/* The same: one of the small messages has come. By one thread at a time, without locks. */
+/* A small message was received. Called by one thread at a time, without locks. */
 void car_transport_take(car_transport *transport, car_post_kind kind, int from, const void *data, size_t bytes);
-/* The same: calls back whoever has something to tell or to look after, and when the time of a beat has come; and until when
- * there is nothing to do in here. */
+/* Makes the callbacks whose time has come: statuses, the watchdog, beats; and the time of the next one. */
 void car_transport_tend(car_transport *transport);
 double car_transport_rests_until(const car_transport *transport, double now);
-/* The same: puts a send into a list of those that wait, in the order in which they are due. */
+/* Puts a send into a list of waiting ones, ordered by `due`. */
 void car_message_hold(car_message **list, car_message *message);
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/* Readies the ways that messages take: tags 0 .. highest_tag, and for collectives the ranks that give the same group.
- * All ranks call it. */
+/* Prepares for messages with tags 0 .. highest_tag, and for collectives among the ranks that give the same group. All ranks
+ * call it. */
 car_status car_transport_prepare(car_transport *transport, int highest_tag, int group);
-/* Paces the links of this rank from the next loop on (pace.h): `bytes` is per rank what a step of the plan sends to it, of
- * messages that may be held back. NULL: nothing is paced. */
+/* Paces the links of this rank from the next loop on (pace.h). bytes[r]: what a step of the plan sends to rank r in messages
+ * that may be held back. NULL: no pacing. */
 car_status car_transport_pace(car_transport *transport, const double *bytes);
-/* For that, in the loop, one thread at a time: a task of this slot begins, `first` if it is the first of its step here. */
+/* For pacing, in the loop, one thread at a time: a task of this slot begins; `first`: the first of its step on this rank. */
 void car_transport_note_slot(car_transport *transport, int64_t slot, bool first);
 /* From here to _end the transport's thread runs, and nothing but car_transport_start may be called. */
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events);
 void car_transport_start(car_transport *transport, car_message *message);
-/* The next rank shall have a beat with this number, which only grows within a run, that many seconds from now. In the
- * loop. */
+/* Sends the next rank a beat whose time is `seconds` from now. Numbers only grow within a run. In the loop. */
 void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double seconds);
 /* Sends a note to another rank, in the loop. */
 car_status car_transport_note(car_transport *transport, int to, const void *note, size_t bytes);
-/* Ends the thread. All messages must be finished, unless `failed`: then what is left is given up. */
+/* Ends the thread. All messages must have finished; with `failed`, the remaining ones are abandoned. */
 void car_transport_end(car_transport *transport, bool failed);
 
-/* How often it was begun: the same on all ranks. */
+/* The number of loops begun so far, the same on all ranks. */
 int64_t car_transport_loops(const car_transport *transport);
-/* Nobody is called back any more, until the next loop. */
+/* No more callbacks until the next loop. */
 void car_transport_forget(car_transport *transport);
-/* Makes the calls below, and what waits for the end of the loop, fail soon: another rank is lost. From a callback. */
+/* Makes the calls below and the end of the loop fail soon, because another rank is lost. Called from a callback. */
 void car_transport_give_up(car_transport *transport, car_status why);
-/* The same for all ranks of a hub, from any thread; and why the first one of all these did, CAR_OK: nobody. */
+/* The same for all ranks of a hub, from any thread; and the reason of the first one that gave up, CAR_OK = none did. */
 void car_hub_give_up_for(car_hub *hub, car_status why);
 car_status car_hub_reason(car_hub *hub);
 
@@ -191,7 +191,7 @@ car_traffic car_transport_traffic(const car_transport *transport);
 
 /* ---- around it ------------------------------------------------------------------------------- */
 
-/* Called by both ends, with one rank at each; nothing to do for others or if both are one. */
+/* Sends data from one rank to another. Called by both; for other ranks, or if they are the same, it does nothing. */
 car_status car_transport_hand_over(car_transport *transport, int from, int to, void *data, size_t bytes);
 
 #endif

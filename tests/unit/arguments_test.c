@@ -9,26 +9,8 @@
 #include <cmocka.h>
 
 #include "carousel/carousel.h"
+#include "support/refused.h"
 #include "support/rig.h"
-
-static void expect_refused(car_context *context, const char *call, car_status status, const char *part) {
-    if (status != CAR_ERROR_ARGUMENT) {
-        fail_msg("%s: %s", call, car_status_text(status));
-    }
-    if (context && !strstr(car_context_error(context), part)) {
-        fail_msg("%s says '%s', without '%s'", call, car_context_error(context), part);
-    }
-    car_context_clear_error(context);
-}
-
-/* `part` of the message; where there is no context, none is left. */
-#define REFUSED(context, call, part) expect_refused(context, #call, call, part)
-
-static car_context *open_context(void) {
-    car_context *context = NULL;
-    assert_int_equal(car_context_create(NULL, &context), CAR_OK);
-    return context;
-}
 
 /* ---- contexts, graphs, data, optimizers ------------------------------------------------------ */
 
@@ -72,7 +54,7 @@ static void expect_unbuilt(car_context *context, int number) {
 
 static void graphs(void **state) {
     (void)state;
-    car_context *context = open_context();
+    car_context *context = car_refused_open_context();
     car_graph *graph = (car_graph *)context; /* anything but NULL */
     REFUSED(NULL, car_graph_create(NULL, &graph), "");
     assert_null(graph);
@@ -114,7 +96,7 @@ static void data_and_optimizers(void **state) {
     (void)state;
     const car_dataset_class own = {.name = "own", .read = read_nothing, .samples = {4, 4}, .input_bytes = 4};
     const car_optimizer_class optimizer = {.name = "own", .update = update_nothing};
-    car_context *context = open_context();
+    car_context *context = car_refused_open_context();
     car_dataset *data = (car_dataset *)context;
     car_optimizer_config config = car_optimizer_config_default();
     REFUSED(NULL, car_dataset_create(NULL, &own, &data), "");
@@ -215,6 +197,17 @@ static void plans_and_programs(void **state) {
     REFUSED(rig.context, car_lane_create(rig.program, rig.arena, NULL), "out is NULL");
     REFUSED(rig.context, car_model_build(rig.context, "mlp", NULL, NULL), "out is NULL");
     REFUSED(NULL, car_model_build(NULL, "mlp", NULL, &graph), "");
+    REFUSED(NULL, car_plan_validate(NULL, 1), "");
+    REFUSED(NULL, car_plan_prove(NULL, NULL), "");
+    REFUSED(NULL, car_plan_print(NULL, 1, NULL), "");
+    REFUSED(rig.context, car_plan_read(rig.context, NULL, "x", "", &plan), "partition is NULL");
+    REFUSED(rig.context, car_rule_find(rig.context, NULL, NULL), "name is NULL");
+    REFUSED(rig.context, car_placement_find(rig.context, "zero", NULL), "out is NULL");
+    REFUSED(rig.context, car_cluster_load(rig.context, NULL, NULL), "path is NULL");
+    REFUSED(NULL, car_evaluate_with(NULL, rig.arena, rig.weights, NULL, NULL), "");
+    REFUSED(rig.context, car_evaluate_with(rig.program, rig.arena, rig.weights, NULL, NULL), "config is NULL");
+    REFUSED(NULL, car_optimizer_create(NULL, rig.arena, NULL, NULL), "");
+    REFUSED(rig.context, car_optimizer_create(rig.program, rig.arena, NULL, NULL), "out is NULL");
     car_rig_close(&rig);
 }
 
@@ -263,7 +256,7 @@ static void runs(void **state) {
     (void)state;
     const car_run_options options = {
         .model = "mlp", .shape = {.batch = 2, .image_size = 8, .classes = 3, .width = 8}, .workers = 2, .threads = 1};
-    car_context *context = open_context();
+    car_context *context = car_refused_open_context();
     car_run *run = (car_run *)context;
     float values[8] = {0};
     REFUSED(NULL, car_run_create(NULL, &options, &run), "");

@@ -1,7 +1,107 @@
-/* Muon: hidden matrices go along an orthogonal matrix, at the rate lr; the rest is AdamW's. Which are which, and the
- * arithmetic, is in muon.c. */
-#include "engine/muon_internal.h"
+/* Muon: hidden matrices go along an orthogonal matrix, at the rate lr; the rest is AdamW's. The update of a matrix is momentum,
+ * five steps of Newton and Schulz, and a step along the result.
+ *
+ * State and weights are in stored layout, the iteration wants the canonical one. Where the two differ, the update is
+ * exported before it and imported after it:
+ *
+ *   stored update ──► room 1 ──export──► room 0 ──iteration──► room 1 ──import──► room 0 ──► weights
+ *   stored = canonical: ───────────────► room 0 ──iteration──► room 1 ──────────────────────► weights
+ *
+ * Each room is as large as the larger of the two layouts; behind room 1 lie the iteration's squares. */
+#include "carousel/muon.h"
+
+#include <math.h>
+
+#include "base/base.h"
 #include "engine/optimizer_internal.h"
+#include "kernels/kernel.h"
+#include "kernels/orthogonal.h"
+#include "kernels/program.h"
+#include "kernels/vector/vector.h"
+
+/* ---- which parameters ------------------------------------------------------------------------ */
+
+static bool is_head(const car_graph *graph, int param) {
+    const car_op *op = car_graph_head(graph) != CAR_NONE ? car_graph_op(graph, car_graph_head(graph)) : NULL;
+    for (int p = 0; op && p < op->param_count; p++) {
+        if (op->params[p] == param) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool car_muon_takes(const car_graph *graph, int param) {
+    const car_param *p = car_graph_param(graph, param);
+    const car_op *user = car_optimizer_user_of(graph, param);
+    bool own = user && (user->kind == CAR_OP_CARRY || user->kind == CAR_OP_STAGE); /* not a matrix of a layer */
+    return p->role == CAR_PARAM_WEIGHT && p->shape.rank >= 2 && !own && !is_head(graph, param);
+}
+
+car_muon_matrix car_muon_matrix_of(const car_graph *graph, int param) {
+    car_shape shape = car_graph_param(graph, param)->shape;
+    const car_op *op = car_optimizer_user_of(graph, param);
+    return (car_muon_matrix){.rows = shape.dim[0],
+                             .columns = car_shape_elements(shape) / shape.dim[0],
+                             .out_by_in = !(op && op->kind == CAR_OP_LINEAR && op->config.linear.in_by_out)};
+}
+
+double car_muon_flops(const car_partition *partition, int stage, bool done) {
+    const car_graph *graph = partition->graph;
+    double sum = 0;
+    for (int l = partition->stages[stage].first; l < partition->stages[stage].end; l++) {
+        const car_op *op = car_graph_op(graph, l);
+        for (int p = 0; p < op->param_count; p++) {
+            if (car_muon_takes(graph, op->params[p]) && car_optimizer_user_of(graph, op->params[p]) == op) {
+                car_muon_matrix m = car_muon_matrix_of(graph, op->params[p]);
+                sum += done ? car_orthogonal_flops_done(m.rows, m.columns) : car_orthogonal_flops(m.rows, m.columns);
+            }
+        }
+    }
+    return sum;
+}
+
+/* ---- scratch --------------------------------------------------------------------------------- */
+
+static size_t room_floats(const car_muon_matrix *m, size_t stored) {
+    size_t canonical = (size_t)(m->rows * m->columns);
+    return stored > canonical ? stored : canonical;
+}
+
+/* Both rooms and the squares. */
+static size_t scratch_floats(const car_graph *graph, int param, size_t stored) {
+    car_muon_matrix m = car_muon_matrix_of(graph, param);
+    size_t room = room_floats(&m, stored), canonical = (size_t)(m.rows * m.columns);
+    return 2 * room + car_orthogonal_scratch(m.rows, m.columns) - canonical;
+}
+
+size_t car_muon_scratch_bytes(const car_graph *graph) {
+    size_t most = 0;
+    for (int p = 0; p < car_graph_param_count(graph); p++) {
+        size_t floats = car_muon_takes(graph, p) ? scratch_floats(graph, p, 0) : 0;
+        most = floats > most ? floats : most;
+    }
+    return most * sizeof(float);
+}
+
+static size_t room_bytes(const car_optimizer *optimizer, const bool *wanted) {
+    const car_graph *graph = car_program_graph(optimizer->program);
+    size_t most = 0;
+    for (int p = 0; p < car_graph_param_count(graph); p++) {
+        size_t stored = car_program_param_bytes(optimizer->program, p) / sizeof(float);
+        bool taken = car_muon_takes(graph, p) && (!wanted || wanted[p]);
+        size_t floats = taken ? scratch_floats(graph, p, stored) : 0;
+        most = floats > most ? floats : most;
+    }
+    return most * sizeof(float);
+}
+
+static size_t scratch_bytes(const car_optimizer_config *config, const car_graph *graph) {
+    (void)config;
+    return car_muon_scratch_bytes(graph);
+}
+
+/* ---- state ------------------------------------------------------------------------------------ */
 
 /* Its matrices have momentum, what AdamW trains has two moments. */
 static int states(const car_optimizer_config *config, const car_graph *graph, int param) {
@@ -17,34 +117,58 @@ static double memory(const car_optimizer_config *config) {
     return config->beta1;
 }
 
+/* ---- the update ------------------------------------------------------------------------------ */
+
+/* Of the update's rooms, the first holds the matrix that is made orthogonal. */
+static car_status orthogonalize(const car_program *program, int param, const car_muon_matrix *m, float *const *rooms) {
+    bool own_layout = car_program_has_own_layout(program, param);
+    car_status status = CAR_OK;
+    if (own_layout) {
+        CAR_TRY(car_program_export_param(program, param, rooms[1], rooms[0]));
+    }
+    if (!car_orthogonalize(rooms[0], m->rows, m->columns, rooms[1])) {
+        return car_context_fail(car_program_context(program), CAR_ERROR_KERNEL,
+                                "%s: oneDNN failed to multiply matrices for Muon",
+                                car_graph_param(car_program_graph(program), param)->name);
+    }
+    if (own_layout) {
+        CAR_TRY(car_program_import_param(program, param, rooms[1], rooms[0]));
+    }
+done:
+    return status;
+}
+
+static car_status update_matrix(const car_param_update *u, float *room) {
+    car_optimizer *optimizer = u->optimizer;
+    const car_program *program = optimizer->program;
+    const car_vector *vector = car_vector_select();
+    const car_correction *correction = &optimizer->config.correction;
+    car_muon_matrix m = car_muon_matrix_of(car_program_graph(program), u->param);
+    float *rooms[] = {room, room + room_floats(&m, (size_t)u->count)};
+    bool own_layout = car_program_has_own_layout(program, u->param);
+    float *last = correction->c != 0 ? car_optimizer_state(optimizer, 1, u->param) : NULL;
+    car_status status = CAR_OK;
+    vector->muon_momentum(rooms[own_layout], car_optimizer_state(optimizer, 0, u->param), u->sum, (float)u->scale,
+                          (float)optimizer->config.momentum, u->count);
+    CAR_TRY(orthogonalize(program, u->param, &m, rooms));
+    double ratio = m.out_by_in ? (double)m.rows / (double)m.columns : (double)m.columns / (double)m.rows;
+    const car_vector_muon muon = {.shrink = (float)(1 - u->lr * car_optimizer_decay(u)),
+                                  .lr = (float)(u->lr * sqrt(ratio > 1 ? ratio : 1)),
+                                  .c = (float)(u->step > optimizer->since ? correction->c : 0)};
+    vector->muon_step(u->to, u->from, last, rooms[own_layout ? 0 : 1], &muon, u->count);
+done:
+    return status;
+}
+
 static car_status update(const car_param_update *u) {
     car_optimizer *optimizer = u->optimizer;
-    const car_correction *correction = &optimizer->config.correction;
     if (!car_muon_takes(car_program_graph(optimizer->program), u->param)) {
         return car_optimizer_update_adamw(u, u->lr * optimizer->config.adamw_ratio);
     }
     float *room = car_optimizer_take_room(optimizer);
-    const car_muon_step muon = {.param = u->param,
-                                .lr = u->lr,
-                                .scale = u->scale,
-                                .momentum = optimizer->config.momentum,
-                                .decay = car_optimizer_decay(u),
-                                .c = u->step > optimizer->since ? correction->c : 0,
-                                .momentum_state = car_optimizer_state(optimizer, 0, u->param),
-                                .last_state = correction->c != 0 ? car_optimizer_state(optimizer, 1, u->param) : NULL,
-                                .scratch = room};
-    car_status status = car_muon_update(optimizer->program, &muon, u->from, u->to, u->sum);
+    car_status status = update_matrix(u, room);
     car_optimizer_give_room_back(optimizer, room);
     return status;
-}
-
-static size_t room_bytes(const car_optimizer *optimizer, const bool *wanted) {
-    return car_muon_room_bytes(optimizer->program, wanted);
-}
-
-static size_t scratch_bytes(const car_optimizer_config *config, const car_graph *graph) {
-    (void)config;
-    return car_muon_scratch_bytes(graph);
 }
 
 static bool is_whole(const car_optimizer *optimizer, int param) {

@@ -38,13 +38,13 @@ static bool meet(car_hub *hub) {
     return hub->meeting != meeting;
 }
 
-/* Two meetings: all have brought something; all have looked at it. */
+/* An exchange takes two meetings: at the first all have brought their data, at the second all have read it. */
 static bool open_meeting(car_local *local, const void *given) {
     pthread_mutex_lock(&local->hub->lock);
     local->hub->given[local->base.rank] = given;
     bool lost = local->hub->trouble && car_trouble_strikes(local, false);
     bool met = !lost && meet(local->hub);
-    return met && !local->hub->failed; /* then others may have left with what they brought */
+    return met && !local->hub->failed; /* after a failure others may have left, with their data */
 }
 static car_status close_meeting(car_local *local, bool met) {
     met = met && meet(local->hub);
@@ -52,7 +52,7 @@ static car_status close_meeting(car_local *local, bool met) {
     if (local->broken) {
         return car_trouble_explain(local);
     }
-    return met ? CAR_OK : CAR_ERROR_IO; /* whoever failed has said why */
+    return met ? CAR_OK : CAR_ERROR_IO; /* the rank that failed has said why */
 }
 
 static car_status all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
@@ -116,7 +116,7 @@ static car_status prepare(car_transport *transport, int highest_tag, int group) 
     car_local *local = car_local_of(transport);
     (void)highest_tag; /* every number is a tag here */
     local->group = group;
-    bool met = open_meeting(local, NULL); /* so that all groups are known */
+    bool met = open_meeting(local, NULL); /* then the groups of all ranks are known */
     return close_meeting(local, met);
 }
 
@@ -124,7 +124,7 @@ static void give_up(car_transport *transport, car_status why) {
     car_hub_give_up_for(car_local_of(transport)->hub, why);
 }
 
-/* The others find out with their next call. */
+/* The other ranks fail with their next call. */
 static void abort_ranks(car_transport *transport, int code) {
     (void)code;
     give_up(transport, CAR_ERROR_IO);
@@ -170,6 +170,8 @@ static const car_transport_class in_one_process = {.close = close_end,
                                                    .hand_over = hand_over};
 
 car_status car_hub_create(car_context *context, int ranks, car_hub **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_hub *hub = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -179,9 +181,10 @@ car_status car_hub_create(car_context *context, int ranks, car_hub **out) {
     CAR_TRY(car_context_allocate(context, 1, sizeof *hub, &hub));
     hub->context = context;
     hub->ranks = ranks;
-    if (pthread_mutex_init(&hub->lock, NULL) != 0 || pthread_cond_init(&hub->changed, NULL) != 0) {
+    status = car_clock_create_lock(context, &hub->lock, &hub->changed);
+    if (status != CAR_OK) {
         car_context_release(context, hub, 1, sizeof *hub);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
+        return status;
     }
     *out = hub;
     CAR_TRY(car_context_allocate(context, (size_t)ranks, sizeof(car_local *), &hub->ends));
@@ -198,7 +201,7 @@ void car_hub_destroy(car_hub *hub) {
     if (!hub) {
         return;
     }
-    while (hub->collectives) { /* left behind by a failure */
+    while (hub->collectives) { /* left by a failure */
         car_local_collective *next = hub->collectives->next;
         car_context_release(hub->context, hub->collectives,
                             sizeof *hub->collectives + (size_t)hub->ranks * sizeof(car_message *), 1);
@@ -213,13 +216,15 @@ void car_hub_destroy(car_hub *hub) {
 
 void car_hub_give_up_for(car_hub *hub, car_status why) {
     pthread_mutex_lock(&hub->lock);
-    hub->reason = hub->reason == CAR_OK ? why : hub->reason; /* the others fail because of the first */
+    hub->reason = hub->reason == CAR_OK ? why : hub->reason; /* the first reason counts */
     car_hub_fail(hub);
     pthread_mutex_unlock(&hub->lock);
 }
 
 void car_hub_give_up(car_hub *hub) {
-    car_hub_give_up_for(hub, CAR_ERROR_IO);
+    if (hub) {
+        car_hub_give_up_for(hub, CAR_ERROR_IO);
+    }
 }
 
 car_status car_hub_reason(car_hub *hub) {
@@ -245,17 +250,21 @@ static car_status make_end(car_hub *hub, car_context *context, int rank, car_loc
     local->hub = hub;
     CAR_TRY(car_context_allocate(context, ranks, sizeof *local->base.machine, &local->base.machine));
     CAR_TRY(car_context_allocate(context, ranks, sizeof *local->parcels, &local->parcels));
-    if (!car_clock_create_condition(&local->wake)) {
-        status = car_context_fail(context, CAR_ERROR_MEMORY, "could not create a condition");
-    }
+    status = car_clock_create_lock(context, NULL, &local->wake);
 done:
     return status;
 }
 
 car_status car_hub_join(car_hub *hub, car_context *context, int rank, car_transport **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, hub);
+    CAR_REQUIRE(context, out);
     car_local *local = NULL;
-    car_status status = make_end(hub, context, rank, &local);
     *out = NULL;
+    if (rank < 0 || rank >= hub->ranks) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a hub of %d ranks has no rank %d", hub->ranks, rank);
+    }
+    car_status status = make_end(hub, context, rank, &local);
     if (status != CAR_OK) {
         if (local) {
             release_end(local);

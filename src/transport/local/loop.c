@@ -1,12 +1,11 @@
 /* The loop of a rank in one process: messages, collectives, small messages, and the thread that moves them. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/vector/vector.h"
 #include "transport/local/local_internal.h"
 
-/* Until when messages may have been held back to go now. */
+/* Messages held back until this time or earlier may be delivered now. */
 static double held_until(const car_local *local) {
     return local->hub->trouble ? car_clock_seconds() : INFINITY;
 }
@@ -21,7 +20,7 @@ static void append(car_message **list, car_message *message) {
     *list = message;
 }
 
-/* Takes the first of a list that a rank sends as one like this, or that waits for it. */
+/* Removes the first message of a list with this sender and the tag and name of `like`; NULL if there is none. */
 static car_message *take(car_message **list, int from, const car_message *like) {
     for (; *list; list = &(*list)->next) {
         car_message *message = *list;
@@ -54,7 +53,7 @@ static void start_send(car_local *local, car_message *message) {
     }
 }
 
-/* What may leave of what paces its link. */
+/* Starts the held sends that their pacing lets leave. */
 static void release_held(car_local *local) {
     car_pace *pace = &local->base.pace;
     const car_pace_moment moment = car_pace_look(pace, local->held ? car_clock_seconds() : 0, local->ending);
@@ -100,7 +99,7 @@ static int group_size(const car_hub *hub, int group) {
     return size;
 }
 
-/* The one that this rank comes to now: the next of its group and kind. */
+/* The collective that this rank begins: the next of its group and kind. */
 static car_local_collective *find_collective(car_local *local, bool broadcast) {
     car_hub *hub = local->hub;
     int64_t number = local->collectives[broadcast]++;
@@ -166,7 +165,7 @@ void car_local_start(car_transport *transport, car_message *message) {
 
 /* ---- carrying -------------------------------------------------------------------------------- */
 
-/* Without the lock; then with it, that the message is over for its rank. */
+/* Tells a rank that its message has finished. Without the lock, which is taken afterwards to count it. */
 static void finish(car_local *local, car_message *message, double now) {
     message->finished = now;
     local->base.events.finished(local->base.events.user, message);
@@ -199,7 +198,7 @@ static void add_doubles(double *sum, const double *addend, size_t count) {
     }
 }
 
-/* In the order of ranks, whoever came first. */
+/* Adds in the order of ranks, whichever rank came first. */
 static void add_up(const car_local_collective *c, int ranks) {
     const car_vector *vector = car_vector_select();
     car_message *first = NULL;
@@ -255,7 +254,7 @@ static void complete(car_local *local, car_local_collective *c) {
 
 /* ---- small messages -------------------------------------------------------------------------- */
 
-/* The last one of a kind from a rank that has not been taken. */
+/* The last message of a kind from a rank in the inbox. */
 static const car_local_post *find_last(const car_local *to, car_post_kind kind, int from) {
     const car_local_post *last = NULL;
     for (const car_local_post *post = to->inbox; post; post = post->next) {
@@ -270,7 +269,7 @@ static car_status put(car_local *local, car_post_kind kind, car_local *to, const
     const car_local_post *last = find_last(to, kind, local->base.rank);
     car_local_post *new = NULL, **place = &to->inbox;
     if (kind == CAR_POST_STATUS && last) {
-        return CAR_OK; /* it does not listen: that is for those who watch to notice */
+        return CAR_OK; /* the receiver does not listen, which the watchdogs will notice */
     }
     car_status status = car_context_allocate(hub->context, 1, sizeof *new, &new);
     if (status != CAR_OK) {
@@ -301,7 +300,7 @@ car_status car_local_post_to(car_transport *transport, car_post_kind kind, int t
     return status;
 }
 
-/* Takes what has come, notes only in the loop; with the lock, which it lets go for that. */
+/* Delivers what is in the inbox; notes only in the loop. Hold the lock; it is released meanwhile. */
 static void hear(car_local *local, bool in_loop) {
     pthread_mutex_unlock(&local->hub->lock);
     car_transport_tend(&local->base);
@@ -324,23 +323,16 @@ static void hear(car_local *local, bool in_loop) {
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Until something is to be done: at most to the next status or beat. */
+/* Sleeps until there is something to do, at most until the next status or beat. */
 static void doze(car_local *local) {
     double now = car_clock_seconds(), until = car_transport_rests_until(&local->base, now);
-    struct timespec when;
     until = local->held ? now + 0.001 : until;
     until = local->hub->trouble ? car_trouble_wake(local, until) : until;
-    double seconds = until > now ? until - now : 0;
-    clock_gettime(CLOCK_MONOTONIC, &when);
-    when.tv_sec += (time_t)seconds;
-    when.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
-    when.tv_sec += when.tv_nsec / 1000000000L;
-    when.tv_nsec %= 1000000000L;
-    pthread_cond_timedwait(&local->wake, &local->hub->lock, &when);
+    car_clock_wait(&local->wake, &local->hub->lock, until - now);
 }
 
-/* Where the first in the list is that is not held back; at the list's end if there is none. The clock is read once: of two
- * that are held to the same time, the second must not be found due when the first was not. */
+/* The place of the first message in the list that is not held back, or the list's end. The clock is read once: of two that are
+ * held until the same time, the second must not be found due when the first was not. */
 static car_message **find_matched(car_local *local) {
     double now = held_until(local);
     car_message **place = &local->matched;
@@ -378,7 +370,7 @@ static bool move_one(car_local *local) {
     return false;
 }
 
-/* Others may still be at work, and want to hear of this rank. */
+/* Other ranks may still be at work, and expect statuses of this one. */
 static void wait_for_others(car_local *local) {
     car_hub *hub = local->hub;
     int64_t meeting = car_hub_arrive(hub);
@@ -428,7 +420,7 @@ car_status car_local_begin(car_transport *transport) {
     return CAR_OK;
 }
 
-/* After a failure nobody may touch a message of this rank again. */
+/* After a failure: makes sure that nobody touches a message of this rank again. */
 static void withdraw(car_local *local) {
     car_hub *hub = local->hub;
     for (int r = 0; r < hub->ranks; r++) {

@@ -1,8 +1,6 @@
 /* See trouble.h. All of this is only called where a hub has trouble, with its lock unless said otherwise. */
 #include "transport/local/trouble.h"
 
-#include <time.h>
-
 #include "transport/local/local_internal.h"
 
 void car_hub_make_trouble(car_hub *hub, const car_trouble *trouble) {
@@ -62,11 +60,7 @@ void car_trouble_nap(car_local *local) {
         seconds += t->pause;
     }
     pthread_mutex_unlock(&local->hub->lock);
-    if (seconds > 0) {
-        struct timespec time = {.tv_sec = (time_t)seconds,
-                                .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-        nanosleep(&time, NULL);
-    }
+    car_clock_sleep(seconds);
 }
 
 /* ---- lost ------------------------------------------------------------------------------------ */

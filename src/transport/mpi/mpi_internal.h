@@ -8,7 +8,7 @@
 #include "base/base.h"
 #include "transport/transport.h"
 
-/* A message under way beside its request: two arrays, because MPI tests arrays of requests. */
+/* Messages under way and their requests, in two arrays because MPI tests arrays of requests. */
 typedef struct car_flights {
     MPI_Request *requests;
     car_message **messages;
@@ -20,19 +20,19 @@ enum { CAR_RING_LANES = 4 };
 
 /* A piece of a sum that goes round. */
 typedef struct car_ring_lane {
-    car_message *bucket; /* NULL: free */
+    car_message *bucket; /* the sum that it is a piece of; NULL = the lane is free */
     float *data, *scratch;
     size_t count;
     int tag, round, pending;
     car_message send, receive;
 } car_ring_lane;
 
-/* Sums over all ranks of a group. The thread's. */
+/* Sums over all ranks of a group. Used by the transport's thread only. */
 typedef struct car_ring {
     int rank, size;            /* in the group */
     car_message *first, *last; /* buckets in line; the first is begun if `taken` > 0 */
     size_t taken, scratch_floats;
-    int pieces; /* begun so far */
+    int pieces; /* pieces begun so far */
     car_ring_lane lanes[CAR_RING_LANES];
 } car_ring;
 
@@ -47,8 +47,8 @@ typedef struct car_mpi_post {
 
 typedef struct car_mpi {
     car_transport base; /* first: see car_mpi_of */
-    /* Ways. Tags are only promised up to some number, so a tag is a communicator and a tag in it. */
-    bool entered;   /* MPI was joined for it */
+    bool entered;       /* MPI was joined for this transport */
+    /* Communicators. MPI limits tags, so one of our tags is a communicator of `data` and a tag in it. */
     MPI_Comm world; /* all ranks, in the order of their numbers */
     MPI_Comm *data;
     int data_count, tags;
@@ -59,19 +59,19 @@ typedef struct car_mpi {
     pthread_t thread;
     car_flights flights; /* the thread's, in the loop */
     car_ring ring;
-    car_message *held; /* sends that wait for others to be on their way, in the order in which they are due */
-    /* Small messages: of each kind a receive that is always posted. */
+    car_message *held; /* sends that wait for others, or to pace their links, ordered by `due` */
+    /* Small messages; a receive of each kind is always posted. */
     char in[CAR_POST_KINDS][CAR_STATUS_BYTES];
     MPI_Request in_requests[CAR_POST_KINDS];
     car_mpi_post *leaving; /* handed to MPI */
     bool listens;
-    int *sent, *due; /* of each rank: posts that were handed to MPI for it; that it has handed over for this one */
-    int heard;       /* of all of them */
+    int *sent, *due; /* per rank: small messages sent to it; that it has sent to this rank */
+    int heard;       /* small messages received from all ranks */
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
     car_message *first, *last; /* to be started */
-    bool ending, failed;       /* failed: nobody should wait for others any more */
+    bool ending, failed;       /* failed: nobody may wait for others any more */
     car_mpi_post *posts;       /* to be sent */
 } car_mpi;
 
@@ -81,10 +81,10 @@ static inline car_mpi *car_mpi_of(car_transport *transport) {
 
 /* Fails with MPI's own words. */
 car_status car_mpi_check(car_mpi *mpi, int code, const char *what);
-/* Whether nobody should wait for others any more. */
+/* Whether the transport was given up, so that nobody may wait for others any more. */
 bool car_mpi_has_given_up(car_mpi *mpi);
 bool car_mpi_give_up(car_mpi *mpi); /* whether it had before */
-/* process.c. Joins MPI, if nobody has; and what a transport does last. */
+/* process.c. Joins MPI, unless this process has; and the last call of a transport. */
 car_status car_mpi_enter(car_mpi *mpi);
 void car_mpi_leave(car_mpi *mpi);
 /* A transport was given up; and whether one was, so that none can go on: fails, and gives this one up. */

@@ -2,7 +2,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "transport/mpi/mpi_internal.h"
 
@@ -52,7 +51,7 @@ static car_status join(car_mpi *mpi) {
     CAR_TRY(car_mpi_create_posts(mpi));
     CAR_TRY(car_mpi_find_machines(mpi));
 done:
-    mpi->failed = status != CAR_OK && mpi->entered; /* the others may be waiting */
+    mpi->failed = status != CAR_OK && mpi->entered; /* the other ranks may be waiting */
     return status;
 }
 
@@ -75,7 +74,7 @@ static void free_ways(car_mpi *mpi) {
     free_way(&mpi->snapshots);
 }
 
-/* Not once others may be lost: that could wait for them, and messages that come late would find their buffers gone. */
+/* Not once another rank may be lost: freeing could wait for it, and late messages would find their buffers gone. */
 static void free_communicators(car_mpi *mpi) {
     mpi->failed = mpi->failed || car_mpi_check_process(mpi) != CAR_OK || car_mpi_drain_posts(mpi) != CAR_OK;
     if (mpi->failed && mpi->base.size != 1) {
@@ -105,12 +104,15 @@ static void close_job(car_transport *transport) {
     car_context_release(mpi->base.context, mpi, 1, sizeof *mpi);
 }
 
+/* Waits a moment first: MPICH's mpirun kills the ranks at once, and has not always read the message that says why by then. Without
+ * the pause one message of six was lost. */
 static void abort_job(car_transport *transport, int code) {
     (void)transport;
+    car_clock_sleep(0.2);
     MPI_Abort(MPI_COMM_WORLD, code);
 }
 
-/* ---- ways ------------------------------------------------------------------------------------ */
+/* ---- communicators --------------------------------------------------------------------------- */
 
 static int tags_of_library(void) {
     int *highest = NULL, found = 0;
@@ -158,7 +160,7 @@ static car_status begin(car_transport *transport) {
         return status;
     }
     mpi->ending = mpi->failed = false;
-    MPI_Pcontrol(1); /* for those who count: here the loop begins */
+    MPI_Pcontrol(1); /* tells a profiler that the loop begins */
     if (pthread_create(&mpi->thread, NULL, car_mpi_run, mpi) != 0) {
         return car_context_fail(mpi->base.context, CAR_ERROR_MEMORY, "could not start the thread of the transport");
     }
@@ -201,7 +203,7 @@ bool car_mpi_give_up(car_mpi *mpi) {
 }
 
 static void give_up(car_transport *transport, car_status why) {
-    (void)why; /* it is this process's own affair */
+    (void)why; /* other processes have their own reasons */
     car_mpi_give_up(car_mpi_of(transport));
     car_mpi_note_loss(car_mpi_of(transport));
 }
@@ -215,8 +217,8 @@ bool car_mpi_has_given_up(car_mpi *mpi) {
     return failed;
 }
 
-/* Waits for what the main thread has started. Meanwhile ranks hear of each other, so that one that is lost does not make
- * the others wait for ever, and nobody spins on a core that another rank may need. */
+/* Waits for a request of the main thread. Statuses are exchanged meanwhile, so that a lost rank is noticed; and it sleeps in
+ * between, because another rank may need the core. */
 car_status car_mpi_await(car_mpi *mpi, int code, MPI_Request *request, const char *what) {
     enum { BRIEF = 64 };
     car_status status = CAR_OK;
@@ -233,14 +235,14 @@ car_status car_mpi_await(car_mpi *mpi, int code, MPI_Request *request, const cha
         }
         CAR_TRY(car_mpi_check_process(mpi));
         if (tries > BRIEF) {
-            nanosleep(&(struct timespec){.tv_nsec = tries < 16 * BRIEF ? 20000 : 500000}, NULL);
+            car_clock_sleep(tries < 16 * BRIEF ? 20e-6 : 500e-6);
         }
     }
 done:
     return status;
 }
 
-/* MPI counts in int: what is longer goes in pieces. */
+/* MPI counts in int, so longer data is sent in pieces. */
 static const size_t piece = (size_t)1 << 30;
 
 car_status car_mpi_all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
@@ -296,6 +298,8 @@ static const car_transport_class over_mpi = {.close = close_job,
                                              .renumber = car_mpi_renumber};
 
 car_status car_transport_open(car_context *context, car_transport **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_mpi *mpi = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -306,14 +310,10 @@ car_status car_transport_open(car_context *context, car_transport **out) {
     for (int kind = 0; kind < CAR_POST_KINDS; kind++) {
         mpi->in_requests[kind] = MPI_REQUEST_NULL;
     }
-    if (pthread_mutex_init(&mpi->lock, NULL) != 0) {
+    status = car_clock_create_lock(context, &mpi->lock, &mpi->changed);
+    if (status != CAR_OK) {
         car_context_release(context, mpi, 1, sizeof *mpi);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a mutex");
-    }
-    if (!car_clock_create_condition(&mpi->changed)) {
-        pthread_mutex_destroy(&mpi->lock);
-        car_context_release(context, mpi, 1, sizeof *mpi);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not create a condition");
+        return status;
     }
     CAR_TRY(join(mpi));
     *out = &mpi->base;

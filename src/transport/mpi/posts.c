@@ -1,4 +1,4 @@
-/* Small messages over MPI (transport/posts.c). They have tags of their own, and nobody waits in here for them. */
+/* Small messages over MPI (transport/posts.c). Each kind has a tag of its own, and no call here waits for one. */
 #include <string.h>
 
 #include "transport/mpi/mpi_internal.h"
@@ -61,7 +61,7 @@ car_status car_mpi_post_to(car_transport *transport, car_post_kind kind, int to,
     return CAR_OK;
 }
 
-/* Whether the last status to a rank has not left: it does not listen, which those who watch will notice. */
+/* Whether the last status to a rank has not left: then that rank does not listen, which the watchdogs will notice. */
 static bool is_busy(const car_mpi *mpi, int to) {
     const car_mpi_post *post = mpi->leaving;
     while (post && (post->kind != CAR_POST_STATUS || post->to != to)) {
@@ -125,7 +125,7 @@ car_status car_mpi_drain_posts(car_mpi *mpi) {
     if (car_mpi_has_given_up(mpi)) {
         return CAR_ERROR_IO;
     }
-    /* Not by the way of calls: ranks that make others than this one wait for it, and can say so. */
+    /* Not on the communicator of the calls: a rank that makes another call instead must not be matched with this one. */
     int code = MPI_Ialltoall(mpi->sent, 1, MPI_INT, mpi->due, 1, MPI_INT, mpi->world, &request);
     CAR_TRY(car_mpi_await(mpi, code, &request, "MPI_Ialltoall"));
     for (int r = 0; r < mpi->base.size; r++) {

@@ -4,9 +4,9 @@
  *   joined ── transport ── transport ─┬─ exit: MPI_Finalize, which waits for the other ranks
  *                └───── transport ────┘
  *
- * MPI is not left where that could wait for ever: while a transport is open, or once one was given up. Then the launcher sees
- * a process that ended without it, and ends the others. For the same reason no other transport goes on once one was given up:
- * ranks that wait in that one do not come to this. */
+ * MPI is not left if that could wait for ever: while a transport is open, or after one was given up. The launcher then sees
+ * a process that ended without leaving, and ends the others. For the same reason no other transport continues after one
+ * was given up: ranks that wait in the failed one would never come to it. */
 #include <stdlib.h>
 
 #include "transport/mpi/mpi_internal.h"
@@ -27,8 +27,8 @@ static void leave_at_exit(void) {
     }
 }
 
-/* Open MPI over TCP gives a large message to the socket as one, and a beat behind it has to wait until all of it has left.
- * In pieces of this size it waits for a few of them. What the user has set stands; other libraries do not look at it. */
+/* Open MPI over TCP writes a large message to the socket in one go, and a beat behind it waits until all of it has left. In
+ * pieces of this size the beat waits for a few of them only. A value that the user has set is kept; other libraries ignore it. */
 static void keep_ways_open(void) {
     setenv("OMPI_MCA_btl_tcp_rdma_pipeline_frag_size", "262144", 0);
 }

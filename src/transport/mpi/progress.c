@@ -2,8 +2,6 @@
  *
  * Sleeping rather than spinning, because the cores belong to the kernels: a message waits at most the nap's
  * length for its next step, which is little beside the slots that it has to arrive in. */
-#include <time.h>
-
 #include "transport/mpi/mpi_internal.h"
 
 static const double shortest_nap = 20e-6, longest_nap = 250e-6;
@@ -55,13 +53,13 @@ done:
 
 /* ---- in the order in which they are due ------------------------------------------------------ */
 
-/* A rank's sends share its link, and one behind another on it arrives no later than both side by side: so only few are
- * given to MPI at a time. Two, that there is always one ready to go. */
+/* A rank's sends share its link, and two that follow each other arrive no later than two side by side. So MPI gets only a few
+ * at a time: two, so that one is always ready to go. */
 enum { SENDS_AT_ONCE = 2 };
 
-/* Whoever is due before all that are under way is never held back: their receivers may wait for it. Pieces of snapshots do
- * not count: rank 0 may take its time to ask for them. They are not held back among each other either, because rank 0 asks
- * for them in an order of its own. */
+/* A send that is due before all those under way is never held back: their receivers may wait for it. Pieces of snapshots do not
+ * count, because rank 0 may post their receives late; nor are they held back for each other, because rank 0 posts them in an
+ * order of its own. */
 static bool may_go(const car_mpi *mpi, const car_message *message) {
     int under_way = 0;
     int64_t earliest = INT64_MAX;
@@ -76,8 +74,8 @@ static bool may_go(const car_mpi *mpi, const car_message *message) {
     return under_way < SENDS_AT_ONCE || message->due < earliest;
 }
 
-/* In the order in which they are due. One that paces its link lets others pass, but none of its own tag: those are due
- * later, and wait for the same link. */
+/* Starts held sends in the order in which they are due. A send that waits to pace its link lets others pass, but none with its
+ * own tag, since those are due later and wait for the same link. */
 static car_status release_held(car_mpi *mpi, bool ending, bool *moved) {
     car_pace *pace = &mpi->base.pace;
     const car_pace_moment moment = car_pace_look(pace, mpi->held ? car_clock_seconds() : 0, ending);
@@ -100,7 +98,7 @@ done:
 
 /* ---- what is handed in ------------------------------------------------------------------------ */
 
-/* For those who count: what the engine hands in, and when. The loop goes on. */
+/* Tells a profiler what the engine hands in, and when (MPI_Pcontrol). */
 static void tell_profiler(const car_message *message) {
     bool to_all = message->kind == CAR_MESSAGE_ALL_REDUCE;
     if (to_all || (message->kind == CAR_MESSAGE_SEND && message->name == CAR_MESSAGE_OF_PLAN)) {
@@ -171,24 +169,12 @@ done:
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static struct timespec after(double seconds) {
-    struct timespec when;
-    clock_gettime(CLOCK_MONOTONIC, &when); /* which nobody sets */
-    when.tv_nsec += (long)(seconds * 1e9);
-    if (when.tv_nsec >= 1000000000L) {
-        when.tv_sec++;
-        when.tv_nsec -= 1000000000L;
-    }
-    return when;
-}
-
-/* What was handed in; waits for it for at most `nap` seconds if there is nothing. The loop is ending when nothing more will
- * come, and over when nothing is left. */
+/* Returns what was handed in; if there is nothing, waits for at most `nap` seconds. `ending`: nothing more will come; `over`:
+ * nothing is left. */
 static car_message *take_new(car_mpi *mpi, double nap, bool *ending, bool *over) {
     pthread_mutex_lock(&mpi->lock);
     if (!mpi->first && !mpi->ending && nap > 0) {
-        struct timespec until = after(nap);
-        pthread_cond_timedwait(&mpi->changed, &mpi->lock, &until);
+        car_clock_wait(&mpi->changed, &mpi->lock, nap);
     }
     car_message *list = mpi->first;
     mpi->first = mpi->last = NULL;
@@ -199,7 +185,7 @@ static car_message *take_new(car_mpi *mpi, double nap, bool *ending, bool *over)
     return list;
 }
 
-/* Here the loop is over for this rank, but others may still be at work, and want to hear that it lives. */
+/* The loop is over for this rank, but others may still be at work and expect its statuses. */
 static void wait_for_others(car_mpi *mpi) {
     MPI_Request all = MPI_REQUEST_NULL;
     int over = 0;
@@ -212,7 +198,7 @@ static void wait_for_others(car_mpi *mpi) {
         if (car_mpi_has_given_up(mpi)) {
             return;
         }
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        car_clock_sleep(0.001);
     }
 }
 

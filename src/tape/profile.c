@@ -120,6 +120,8 @@ static car_status store(const bench *b, car_costs *out) {
 
 car_status car_costs_measure(const car_graph *graph, const car_program_config *program, car_profile_function progress,
                              void *user, car_costs *out) {
+    CAR_REQUIRE(NULL, graph);
+    CAR_REQUIRE(car_graph_context(graph), out);
     const car_program_config plain = car_program_config_default();
     bench b = {.graph = graph,
                .config = program ? program : &plain,
