@@ -92,6 +92,7 @@ typedef struct car_run_options {
     /* lr (0.05); a cosine's total (steps); warmup: CAR_NONE is the one that goes with the rule's correction (0; without
      * `settings` that one) */
     car_schedule schedule;
+    bool zero_lr;           /* an lr of 0 is meant as it stands */
     double schedule_epochs; /* in the place of schedule.every: epochs, of endless data steps */
     double clip_norm;       /* (no clipping) */
     bool skip_nonfinite;
@@ -133,7 +134,9 @@ typedef struct car_run_options {
     car_report_function on_step; /* report->step counts from 0, the step of on_evaluation from 1 */
     car_evaluation_function on_evaluation;
     car_activity_function on_activity;
-    void *user;  /* of these three and of the metric */
+    void *user; /* of these three and of the metric */
+    /* Why these options cannot be, found out by the caller (they can): car_run_create fails with it, on all ranks. */
+    const char *refused;
     bool dashes; /* messages name settings as options of `carousel train`, --eval-every (options.eval_every) */
 } car_run_options;
 
