@@ -10,6 +10,8 @@ static void log_line(void *user, car_log_level level, const char *line) {
     car_cli_say(level == CAR_LOG_WARNING ? "warning: " : "", line);
 }
 
+enum { MOST_STEPS = 1000000000 }; /* as --steps */
+
 /* ---- setting up ------------------------------------------------------------------------------ */
 
 /* What later checkpoints keep: the options with all that was decided. */
@@ -35,11 +37,26 @@ done:
     return status;
 }
 
-static car_status set_up(car_train_run *t) {
+/* What is typed wrong on one rank, or on all, is said once. */
+static car_status create_run(car_train_run *t) {
     car_run_options options;
+    char message[1024];
+    car_status status = car_train_configure(t, &options);
+    if (status != CAR_OK && t->launched) {
+        snprintf(message, sizeof message, "%s", car_context_error(t->context));
+        options = (car_run_options){.placement = t->options.placement, .refused = message};
+        return car_run_create(t->context, &options, &t->run);
+    }
+    return status == CAR_OK ? car_run_create(t->context, &options, &t->run) : status;
+}
+
+static car_status set_up(car_train_run *t) {
     car_status status = CAR_OK;
-    CAR_TRY(car_train_configure(t, &options));
-    CAR_TRY(car_run_create(t->context, &options, &t->run));
+    CAR_TRY(create_run(t));
+    if (car_run_total_steps(t->run) > MOST_STEPS) {
+        return car_context_fail(t->context, CAR_ERROR_ARGUMENT, "--epochs %g are %lld steps, more than a run can have",
+                                t->options.epochs, (long long)car_run_total_steps(t->run));
+    }
     car_train_take_over(t);
     CAR_TRY(keep_configuration(t));
     if (t->options.init && !car_train_resumes(&t->options)) {

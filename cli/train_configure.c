@@ -99,8 +99,6 @@ static car_status read_plan_config(car_train_run *t) {
     plan->zero_copies = o->zero_copies;
     plan->zero_ahead = o->zero_ahead;
     plan->piece_bytes = (int64_t)o->piece_bytes;
-    t->has_ranks = !car_placement_info_of(plan->placement)->one_process;
-    t->launched = t->has_ranks && car_transport_is_launched();
 done:
     return status;
 }
@@ -175,6 +173,7 @@ static car_run_options translate(car_train_run *t) {
                              .steps = o->steps,
                              .epochs = o->epochs,
                              .settings = &t->optimizer,
+                             .zero_lr = true,
                              .clip_norm = o->clip_norm,
                              .skip_nonfinite = o->skip_nonfinite,
                              .seed = o->seed,
@@ -226,6 +225,10 @@ car_status car_train_configure(car_train_run *t, car_run_options *out) {
     car_train_options *o = &t->options;
     car_run_options texts = {0};
     car_status status = CAR_OK;
+    car_placement placement = CAR_PLACEMENTS;
+    bool known = car_placement_is_known(o->placement, &placement); /* if it is not, that is said below */
+    t->has_ranks = known && !car_placement_info_of(placement)->one_process;
+    t->launched = t->has_ranks && car_transport_is_launched();
     t->domain = car_model_find(o->model)->domain;
     t->evaluated_step = CAR_NONE;
     CAR_TRY(car_train_read_rules(t->context, o));

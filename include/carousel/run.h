@@ -94,6 +94,7 @@ typedef struct car_run_options {
     /* lr (0.05); a cosine's total (steps); warmup: CAR_NONE selects the one for the rule's delay correction (with
      * `settings` 0, without CAR_NONE) */
     car_schedule schedule;
+    bool zero_lr;           /* an lr of 0 means 0, not the default */
     double schedule_epochs; /* instead of schedule.every: epochs, or steps of endless data */
     double clip_norm;       /* (no clipping) */
     bool skip_nonfinite;
@@ -135,6 +136,7 @@ typedef struct car_run_options {
     car_report_function on_step; /* report->step counts from 0, the step of on_evaluation from 1 */
     car_evaluation_function on_evaluation;
     car_activity_function on_activity;
+    bool zero_lr;           /* an lr of 0 means 0, not the default */
     void *user;  /* for these three and for the metric */
     bool dashes; /* messages say --eval-every, as `carousel train` does (options.eval_every) */
 } car_run_options;

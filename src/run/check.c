@@ -92,6 +92,9 @@ static car_status check_schedule(car_context *context, const car_run_options *o)
 
 car_status car_run_check_options(car_context *context, const car_run_options *o) {
     car_status status = CAR_OK;
+    if (o->refused) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s", o->refused);
+    }
     if ((o->model != NULL) == (o->graph != NULL)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "a run wants a model by its name, or a graph: one of the two");

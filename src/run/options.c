@@ -118,7 +118,7 @@ car_status car_run_resolve(car_run *run, const car_run_options *options) {
     run->training = o->execution ? *o->execution : car_trainer_config_default();
     CAR_TRY(resolve_optimizer(run));
     run->training.schedule = o->schedule;
-    run->training.schedule.lr = o->schedule.lr != 0 ? o->schedule.lr : default_lr;
+    run->training.schedule.lr = o->schedule.lr != 0 || o->zero_lr ? o->schedule.lr : default_lr;
     run->training.seed = o->seed;
     run->training.clip_norm = o->clip_norm;
     run->training.skip_nonfinite = o->skip_nonfinite;

@@ -75,6 +75,8 @@ run --steps 10 --lr 1e6 --skip-nonfinite --delay-correction off >/dev/null
 grep -q '"loss": null.*"skipped": true' "$directory/run/metrics.jsonl" || fail "a step that is not finite is not marked as skipped"
 grep -qi 'nan\|inf' "$directory/run/metrics.jsonl" && fail "metrics.jsonl has what JSON does not know"
 expect 1 "10 steps in a row were skipped" train --model mlp --steps 60 --batch 8 --lr 1e6 --skip-nonfinite --delay-correction off
+run --steps 3 --lr 0 >/dev/null
+[ "$(grep -c '"lr": 0,' "$directory/run/metrics.jsonl")" = 3 ] || fail "--lr 0 is not 0: $(head -n 1 "$directory/run/metrics.jsonl")"
 run --eval-every 20 --eval-batches 4 >/dev/null
 grep -q '"accuracy"' "$directory/run/summary.json" || fail "an evaluated run has no accuracy"
 [ "$(grep -c '"accuracy"' "$directory/run/evaluations.jsonl")" = 2 ] || fail "evaluations.jsonl does not have two lines"

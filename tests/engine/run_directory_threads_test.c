@@ -385,6 +385,10 @@ static void test_names(void **state) {
     options.mapping = "diagonal";
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_UNKNOWN_NAME);
     expect(context, "diagonal");
+    options.mapping = NULL;
+    options.refused = "it is Sunday";
+    assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_ARGUMENT);
+    assert_string_equal(car_context_error(context), "it is Sunday");
     car_context_destroy(context);
     remove_place(&p);
 }

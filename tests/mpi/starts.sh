@@ -121,6 +121,11 @@ fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --lr 0.5
 expect 'rank 1 has another configuration than rank 0: --lr 0.5, not 0.05; --nesterov true, not false. Start all ranks alike'
 fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --convolutions direct
 expect 'rank 1 has another configuration than rank 0: --convolutions "direct", not "auto"'
+fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --betas 3
+expect 'carousel: rank 1: --betas 3: it must be two numbers'
+fails start 2 "$carousel" "${zero[@]}" --betas 3
+expect 'carousel: --betas 3: it must be two numbers'
+[ "$(grep -c 'two numbers' "$work/log")" = 1 ] || fail "what all ranks have typed wrong is said more than once"
 cp "$carousel" "$work/other"
 printf 'x' >>"$work/other"
 fails start_unlike "$carousel" "${zero[@]}" -- "$work/other" "${zero[@]}"
