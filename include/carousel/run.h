@@ -136,7 +136,6 @@ typedef struct car_run_options {
     car_report_function on_step; /* report->step counts from 0, the step of on_evaluation from 1 */
     car_evaluation_function on_evaluation;
     car_activity_function on_activity;
-    bool zero_lr;           /* an lr of 0 means 0, not the default */
     void *user;  /* for these three and for the metric */
     bool dashes; /* messages say --eval-every, as `carousel train` does (options.eval_every) */
 } car_run_options;
