@@ -136,7 +136,9 @@ typedef struct car_run_options {
     car_report_function on_step; /* report->step counts from 0, the step of on_evaluation from 1 */
     car_evaluation_function on_evaluation;
     car_activity_function on_activity;
-    void *user;  /* for these three and for the metric */
+    void *user; /* for these three and for the metric */
+    /* A reason, found by the caller, why these options are refused (none). car_run_create fails with it on all ranks. */
+    const char *refused;
     bool dashes; /* messages say --eval-every, as `carousel train` does (options.eval_every) */
 } car_run_options;
 
