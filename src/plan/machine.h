@@ -181,7 +181,7 @@ typedef struct car_machine {
     bool known;                                            /* all that is counted is over, but for the last step */
     int64_t end;                                           /* slots of the run */
     int64_t distances[CAR_MACHINE_AHEAD], broadcast_ahead; /* slots ahead that receives and broadcasts are asked for */
-    int64_t reach;                                         /* the most of them */
+    int64_t reach;                                         /* slots ahead that tasks are listed */
     double moment;                                         /* times that differ by less are equal */
     /* Tasks. */
     car_machine_rank *rank;
