@@ -169,7 +169,7 @@ class Schedule:
             return ["u", task.slot, 0, 0, 0, 0]
         if number in filled:
             self.reduces = True
-            self.largest = max(self.largest, filled[number])
+            self.largest = max(self.largest, -(-filled[number] // self.devices))  # it goes round in parts
             return ["a", task.slot, 0, 0, 0, filled[number]]
         return ["u", task.slot, 0, 0, 0, 0]
 

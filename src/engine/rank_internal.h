@@ -208,6 +208,7 @@ struct car_rank {
     int64_t told;           /* the last that the next rank was told of */
     double *computed;       /* per micro-batch of a step: seconds of its forwards and backwards so far */
     double computes;        /* all of them, of the one that ended last */
+    bool paced;             /* its links are */
     int64_t step_begun;     /* the newest step of the plan that a task was begun of; CAR_NONE: none in this run */
 
     /* Each with a file of its own. */
@@ -348,6 +349,8 @@ void car_rank_forget_parcels(car_rank *rank); /* those that a failure left on th
 car_status car_rank_create_links(car_rank *rank); /* says to the transport what they need, if they are */
 /* The slot from which on a message of this task is not held back; 0: it never is. */
 int64_t car_rank_latest(const car_rank *rank, const car_task *send);
+/* How many slots before its own a receive or a broadcast is asked for. */
+int64_t car_rank_slots_ahead(const car_rank *rank, const car_task *task);
 void car_rank_note_slot(car_rank *rank, const car_task *task); /* a forward or backward begins; with the lock */
 
 /* rank_notes.c. Sends a note to a rank, or to all others if `to` is CAR_NONE; with the lock, in the loop. And one that came,

@@ -1,7 +1,8 @@
-/* Links that are paced: a rank sends to another at no more than 1.1 times the mean rate that the plan needs there, so what
- * a stage makes at once is spread over the time that the plan gives it.
+/* Links that are paced: a rank sends at no more than 1.05 times the mean rate that the plan needs, so what a stage makes at
+ * once is spread over the time that the plan gives it. It is one rate for all that the rank sends, because that shares its
+ * link: what is due first goes first, and what has time gives way to it.
  *
- * The rate is the link's bytes of a step, which the engine knows from the plan, over what recent steps took. The first steps
+ * The rate is the rank's bytes of a step, which the engine knows from the plan, over what recent steps took. The first steps
  * are not held back, nor is a message whose slot has come, nor anything once the loop ends. A message is never held for
  * longer than a part of a step: its bucket has a limit of debt.
  *
@@ -21,10 +22,11 @@ struct car_message;
 enum { CAR_PACE_STEPS = 4 }; /* that count as recent */
 
 typedef struct car_pace {
-    int links;           /* ranks; 0: nothing is paced */
-    double *bytes;       /* per rank: of a step, to it; 0: never held back */
-    car_bucket *buckets; /* per rank; the transport's */
-    double step;         /* seconds that their rates are of; the same */
+    int links;         /* ranks; 0: nothing is paced */
+    double *bytes;     /* per rank: of a step, to it; 0: never held back */
+    double all;        /* their sum */
+    car_bucket bucket; /* the transport's */
+    double step;       /* seconds that its rate is of; the same */
     /* The engine's: */
     int64_t begun; /* steps in this loop */
     double since;  /* when the last of them began */
