@@ -214,7 +214,8 @@ def train_ddp(links, python, task, steps):
 def whole_steps(begin, end, step):
     """Ranks begin and end a step at different times. The mean rate is that of whole steps: a part of one that has more than its
     share of the traffic, or less, would look as if all of it ran ahead, or fell behind."""
-    return begin + int((end - begin) / step + 0.01) * step
+    steps = int((end - begin) / step + 0.01)
+    return begin + steps * step if steps > 0 else end
 
 
 def bursts(events, samples, begin, end, window):

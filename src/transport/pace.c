@@ -8,7 +8,7 @@
 
 /* Over the mean rate. Less than 1 would slow a run down; what is above it is for steps that are not alike, and lets a run
  * whose steps take longer than they must become faster. Where a rank was late, more of it lets what waited leave together. */
-static const double headroom = 1.05;
+static const double headroom = 1.1;
 
 /* Seconds, and part of a step. The transport's thread looks a few thousand times a second: what it could have sent meanwhile
  * must not be lost. */

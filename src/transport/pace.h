@@ -1,4 +1,4 @@
-/* Links that are paced: a rank sends at no more than 1.05 times the mean rate that the plan needs, so what a stage makes at
+/* Links that are paced: a rank sends at no more than 1.1 times the mean rate that the plan needs, so what a stage makes at
  * once is spread over the time that the plan gives it. It is one rate for all that the rank sends, because that shares its
  * link: what is due first goes first, and what has time gives way to it.
  *

@@ -60,7 +60,7 @@ static void test_debt(void **state) {
 
 enum { RANKS = 3, FAR = 1000 };
 
-static const double bytes[RANKS] = {0, 1000, 2000}, RATE = 1.05 * 3000;
+static const double bytes[RANKS] = {0, 1000, 2000}, RATE = 1.1 * 3000;
 
 static car_message send_to(int peer, size_t size, int64_t latest) {
     return (car_message){.kind = CAR_MESSAGE_SEND, .bytes = size, .peer = peer, .latest = latest};
@@ -91,7 +91,7 @@ static void test_links(void **state) {
         assert_true(leaves(pace, 10, false, &message));
     }
     begin_steps(pace, 1, 11);
-    assert_true(leaves(pace, 11, false, &message)); /* 1.05 times 3000 bytes in a second, to both together */
+    assert_true(leaves(pace, 11, false, &message)); /* 1.1 times 3000 bytes in a second, to both together */
     double ready = 11 - 0.002 + 100 / RATE;
     assert_false(leaves(pace, ready - 0.001, false, &message));
     assert_true(leaves(pace, ready + 0.0001, false, &message));
