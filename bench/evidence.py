@@ -39,6 +39,8 @@ def measure(name, claim, options):
     """Returns whether everything could be measured."""
     store = Store(name, claim.QUESTION, options.results, options.work)
     begin = time.monotonic()
+    if options.again:
+        store.forget(options.only)
     try:
         claim.measure(store, options)
     except WorkerError as error:
@@ -58,7 +60,9 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("claims", nargs="*", metavar="CLAIM", help=f"of {', '.join(CLAIMS)} (default: all)")
     parser.add_argument("--long", action="store_true", help="the long form, into results/")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only runs with this in their key")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only runs with this in their key; of network, with all of "
+                        "several texts that are separated by |")  # fmt: skip
+    parser.add_argument("--again", action="store_true", help="with --only: measure anew what is there of these runs")
     parser.add_argument("--results", help="where raw files go (default: results/, short form: a directory of work)")
     parser.add_argument("--work", default=os.environ.get(WORK_VARIABLE), help=f"runs at work (default: ${WORK_VARIABLE}"
                         " or results/ of the build)")  # fmt: skip
@@ -68,6 +72,8 @@ def parse_options():
     unknown = [name for name in options.claims if name not in CLAIMS]
     if unknown:
         parser.error(f"there is no {', '.join(unknown)}; the claims are {', '.join(CLAIMS)}")
+    if options.again and not (options.only and options.claims):
+        parser.error("--again needs the claims, and --only: which runs are to be measured anew")
     options.work = os.path.abspath(options.work or os.path.join(build, "results"))
     options.render = options.render or options.check
     if not options.long and not options.render:

@@ -118,6 +118,11 @@ def read_json(path):
         return json.load(file)
 
 
+def is_asked_for(key, only):
+    """Whether a run's key has all the texts of --only, which are separated by |."""
+    return all(text in key for text in only.split("|"))
+
+
 def thin(values, most=200):
     """At most `count` values, evenly spaced, including the first and the last."""
     if len(values) <= most:
@@ -152,6 +157,11 @@ class Store:
             self.raw["setups"].append(about)
         index = self.raw["setups"].index(about)
         self.runs[key] = {"setup": index, "date": date or now(), "command": command, **figures}
+        write_json(self.path, self.raw)
+
+    def forget(self, only):
+        """Drops the runs that --only names, so that they are measured anew."""
+        self.raw["runs"] = {key: run for key, run in self.runs.items() if not is_asked_for(key, only)}
         write_json(self.path, self.raw)
 
     def once(self, key, command, measure):

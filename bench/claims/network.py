@@ -10,7 +10,7 @@ from draw import figure
 from models import HERE, Worker, WorkerError, find_python, spread
 from render import page, table, verdict
 from runs import program
-from store import say
+from store import is_asked_for, say
 
 sys.path.insert(0, os.path.join(HERE, "network"))
 import run as network  # noqa: E402
@@ -24,9 +24,13 @@ COMMAND = "bench/network/run.py --rounds 3"
 
 
 class Kept(network.Bench):
-    """A bench that writes each finished run to the raw file."""
+    """A bench that writes each finished run to the raw file; `only` selects the runs."""
 
-    store = None
+    store, only = None, ""
+
+    def measure(self, name, number, label, rate, who, condition):
+        if is_asked_for(f"{name}|{number}|{label}|{who}", self.only):
+            super().measure(name, number, label, rate, who, condition)
 
     def keep(self):
         for key, figures in self.state["runs"].items():
@@ -52,8 +56,8 @@ def measure(store, options):
     try:
         with Links(network.RANKS) as links:
             bench = Kept(links, worker, types.SimpleNamespace(json=None, minutes=None, torch=torch), state)
-            bench.store = store
-            chosen = types.SimpleNamespace(rounds=rounds, only="", models=[n for n in names if options.only in n])
+            bench.store, bench.only = store, options.only
+            chosen = types.SimpleNamespace(rounds=rounds, only="", models=names)
             network.measure(bench, chosen, [*network.OURS, *network.UNPACED, *([network.DDP] if torch else [])])
     finally:
         worker.close()

@@ -40,6 +40,12 @@ WHO = {"replica": ("dp", "cdp-v1", SLACK), "zero": RULES}
 # What SMPI replays: a network that is fast compared with computing, and one that is slow. Not dp over zero.
 REPLAYED = {"eight-a-node": ("gpt2-medium", 4), "ethernet": ("gpt2", 16)}
 REPLAYED_WORKERS = (16, 64, 256)
+# Also replayed, with options that the planner does not choose: a case where most of a step is waiting for messages, and
+# as many workers as fit here.
+ALSO_REPLAYED = (
+    ("ethernet", "gpt2", 16, "zero", 64, ("cdp-v1", "cdp-v2"), {"zero-ahead": 2}),
+    ("eight-a-node", "gpt2", 8, "replica", 1024, ("cdp-v1",), {}),
+)
 # The same over replica, with task times that vary.
 DISTURBED_WORKERS, DISTURBED_STEPS = (16, 64), 12
 DISTURBANCES = {"undisturbed": {}, "times of tasks ±20 %": {"jitter": 0.2}, "a device pauses for 1 s": {"pause": 1.0, "step": 5}}
@@ -177,6 +183,20 @@ def measure_curves(store, options):
             store.once(key, shown(settings), lambda s=settings: timed(s))
 
 
+def also_key(cluster, model, placement, workers, rule, more):
+    return f"smpi-{key_of(cluster, model, placement, workers, rule)}" + "".join(f"-{k}-{v}" for k, v in more.items())
+
+
+def measure_also(store, options):
+    program = smpi.compile_replay(store.work) if not smpi.missing() else None
+    for cluster, model, batch, placement, workers, rules, more in ALSO_REPLAYED if program else ():
+        for rule in rules:
+            key = also_key(cluster, model, placement, workers, rule, more)
+            settings = {**settings_of(cluster, model, batch, placement, workers, rule), **more}
+            if options.only in key:
+                store.once(key, shown(settings), lambda s=settings: replay(s, program))
+
+
 def measure_replays(store, options, numbers, placements):
     missing = smpi.missing()
     if missing:
@@ -213,6 +233,7 @@ def measure(store, options):
     measure_replays(store, options, REPLAYED_WORKERS[:-1], ("replica", "zero"))
     measure_listed(store, options)
     measure_replays(store, options, REPLAYED_WORKERS[-1:], ("replica", "zero"))
+    measure_also(store, options)
 
 
 # ---- showing ----------------------------------------------------------------------------------------------
@@ -254,19 +275,29 @@ def judged_rows(raw):
                 yield [placement, model, cluster, workers, name, f"{mine:.3f}", f"{dp:.3f}", target, verdict(mine, most)]
 
 
+def smpi_row(cluster, model, placement, workers, found):
+    """Of {rule: run}."""
+    there = [run for run in found.values() if run]
+    apart = max(abs(run["ratio"] - 1) for run in there)
+    cells = [f"{run['predicted_s'] / run['compute_s']:.3f}, {run['smpi_s'] / run['compute_s']:.3f}" if run else "–"
+             for run in found.values()]  # fmt: skip
+    return [cluster, model, placement, workers, *cells, f"{100 * apart:.1f} %", verdict(apart, MOST_APART)]
+
+
 def smpi_rows(raw):
     """A row for each cluster, placement and number of workers."""
+    runs = raw["runs"]
     for cluster in CLUSTERS:
         for placement in ("replica", "zero"):
             for workers in REPLAYED_WORKERS:
-                found = {rule: raw["runs"].get(f"smpi-{cluster}-{placement}-{rule}-{workers}") for rule in RULES}
-                there = [run for run in found.values() if run]
-                if there:
-                    apart = max(abs(run["ratio"] - 1) for run in there)
-                    cells = [f"{run['predicted_s'] / run['compute_s']:.3f}, {run['smpi_s'] / run['compute_s']:.3f}"
-                             if run else "–" for run in found.values()]  # fmt: skip
-                    yield [cluster, REPLAYED[cluster][0], placement, workers, *cells, f"{100 * apart:.1f} %",
-                           verdict(apart, MOST_APART)]  # fmt: skip
+                found = {rule: runs.get(f"smpi-{cluster}-{placement}-{rule}-{workers}") for rule in RULES}
+                if any(found.values()):
+                    yield smpi_row(cluster, REPLAYED[cluster][0], placement, workers, found)
+    for cluster, model, _, placement, workers, _, more in ALSO_REPLAYED:
+        found = {rule: runs.get(also_key(cluster, model, placement, workers, rule, more)) for rule in RULES}
+        if any(found.values()):
+            shown_placement = placement + "".join(f", L = {ahead}" for name, ahead in more.items() if name == "zero-ahead")
+            yield smpi_row(cluster, model, shown_placement, workers, found)
 
 
 def disturbed_rows(raw):

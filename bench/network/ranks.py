@@ -169,7 +169,7 @@ def train_ours(links, settings, steps, pause=False):
         "exposed_s": step - compute,
         "waited_s": summary["comm"]["exposed_ms_per_step"] / 1e3,
         "held": sum(rank["held_messages"] for rank in summary["ranks"]) / steps,
-        **bursts(events, watch.samples, begin, end, compute / SLOTS),
+        **bursts(events, watch.samples, begin, whole_steps(begin, end, step), compute / SLOTS),
     }
 
 
@@ -204,11 +204,18 @@ def train_ddp(links, python, task, steps):
         "step_s": step,
         "compute_s": compute,
         "exposed_s": step - compute,
-        **bursts(events, watch.samples, begin, end, compute / SLOTS),
+        **bursts(events, watch.samples, begin, whole_steps(begin, end, step), compute / SLOTS),
     }
 
 
 # ---- bursts -----------------------------------------------------------------------------------------------
+
+
+def whole_steps(begin, end, step):
+    """Ranks begin and end a step at different times. The mean rate is that of whole steps: a part of one that has more than its
+    share of the traffic, or less, would look as if all of it ran ahead, or fell behind."""
+    steps = int((end - begin) / step + 0.01)
+    return begin + steps * step if steps > 0 else end
 
 
 def bursts(events, samples, begin, end, window):

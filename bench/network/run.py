@@ -56,7 +56,7 @@ RATES = {
     MATCHED: Condition(None, LEAST_STEPS + 4, True),
     "unlimited": Condition(None, LEAST_STEPS + 2, False),
     "1 Gbit/s": Condition(1e9, LEAST_STEPS + 2, False),
-    SATURATED: Condition(1e8, LEAST_STEPS - 2, False),
+    SATURATED: Condition(1e8, LEAST_STEPS, False),
 }
 VARIED = {  # at the matched rate; dp and the judged rules
     "times of tasks ±20 %": Condition(None, LEAST_STEPS + 8, True, {"step-jitter": 0.2}),

@@ -71,7 +71,14 @@ static void add_dependent(task *earlier, int number) {
     earlier->dependents[n] = number;
 }
 
-static void read_tasks(state *s, const char *path) {
+static void skip_line(FILE *file) {
+    for (int c = 0; c != '\n' && c != EOF;) {
+        c = fgetc(file);
+    }
+}
+
+/* All tasks, or those of one kind, without who waits for whom. */
+static void read_tasks(state *s, const char *path, char only) {
     FILE *file = fopen(path, "r");
     task t = {0};
     int count = 0, *edges = NULL, edge_count = 0, edge_capacity = 0; /* pairs: a task, and one that it waits for */
@@ -82,6 +89,13 @@ static void read_tasks(state *s, const char *path) {
         if (t.kind == 'w') {
             s->delay = t.amount;
             continue;
+        }
+        if (only) {
+            skip_line(file);
+            count = 0;
+            if (t.kind != only) {
+                continue;
+            }
         }
         s->tasks = grown(s->tasks, s->count, &s->capacity, sizeof t);
         s->tasks[s->count] = t;
@@ -296,6 +310,7 @@ int main(int argc, char **argv) {
     char path[4096];
     double marks[MOST_MARKS] = {0};
     int rank;
+    char serves; /* the kind of tasks that this rank does; 0: it is a carrier */
     MPI_Comm reducers;
     MPI_Init(&argc, &argv);
     if (argc != 4) {
@@ -305,14 +320,15 @@ int main(int argc, char **argv) {
     s.devices = atoi(argv[2]);
     s.device = rank % s.devices;
     snprintf(path, sizeof path, "%s/%d.txt", argv[1], s.device);
-    read_tasks(&s, path);
+    serves = "\0ca"[rank / s.devices];
+    read_tasks(&s, path, serves);
     MPI_Comm_split(MPI_COMM_WORLD, rank / s.devices, rank, &reducers);
     s.buffer = SMPI_SHARED_MALLOC((size_t)atof(argv[3]) + 4096);
     MPI_Barrier(MPI_COMM_WORLD);
-    if (rank < s.devices) {
-        carry(&s);
+    if (serves) {
+        serve(&s, serves, reducers, marks);
     } else {
-        serve(&s, rank < 2 * s.devices ? 'c' : 'a', reducers, marks);
+        carry(&s);
     }
     MPI_Barrier(MPI_COMM_WORLD); /* the last messages must still find their rank */
     for (int step = 0; step < MOST_MARKS; step++) {

@@ -14,6 +14,7 @@ import re
 TASK = re.compile(r"([FBUSRCD])([agpswb]?)(~?\d+)(?:\.(\d+))?(?:@(-?\d+)(?:~(-?\d+))?)?(?:/(-?\d+))?(?::(\d+))?(?:[<>](\d+))?"
                   r"(\{.*\})?")  # fmt: skip
 TIE = re.compile(r"# (~\d+): (\S+) of stage (\d+), used again in stage (\d+)")
+SECTION, RANK = re.compile(r"\ndevice \d+\n"), re.compile(r"\n# rank \d+\n")
 AHEAD = re.compile(r"(\w) (\d+)")
 EDGES = re.compile(r"# (\d+):((?: \d+)+)")
 Task = collections.namedtuple("Task", "kind cargo name worker version tied step piece peer slot")
@@ -32,28 +33,30 @@ def read_task(text, slot):
 
 
 class Table:
-    """The printed table: the tasks of each device in order, and for each task those that it waits for."""
+    """The printed table: the tasks of each device in order, and for each task those that it waits for. Kept as text and
+    parsed device by device: with a thousand devices the tasks would not fit into memory."""
 
     def __init__(self, text):
-        lines = text.splitlines()
-        self.header = dict(word.split("=") for word in lines[0].split()[2:])
-        self.ties, self.ahead, self.devices, self.edges = {}, None, [], []
-        for line in lines[1:]:
-            if line.startswith("# ahead"):
-                self.ahead = {what: int(slots) for what, slots in AHEAD.findall(line[len("# ahead") :])}
-            elif line.startswith("# rank"):
-                self.edges.append(collections.defaultdict(list))
-            elif found := EDGES.fullmatch(line):
-                self.edges[-1][int(found.group(1))] = [int(number) for number in found.group(2).split()]
-            elif found := TIE.match(line):
-                self.ties[found.group(1)] = (found.group(2), int(found.group(3)), int(found.group(4)))
-            elif line.startswith("device "):
-                self.devices.append([])
-            elif not line.startswith("#"):
-                slot, tasks = line.split(": ", 1)
-                self.devices[-1] += [read_task(word, int(slot)) for word in tasks.split()]
-        if self.ahead is None or len(self.edges) != len(self.devices):
+        table, _, behind = text.partition("\n# ahead")
+        head, *self.tasks = SECTION.split(table)
+        ahead, *self.waits = RANK.split(behind)
+        self.header = dict(word.split("=") for word in head.split("\n", 1)[0].split()[2:])
+        self.ties = {found[0]: (found[1], int(found[2]), int(found[3])) for found in TIE.findall(head)}
+        self.ahead = {what: int(slots) for what, slots in AHEAD.findall(ahead)}
+        self.devices = len(self.tasks)
+        if not self.ahead or len(self.waits) != self.devices:
             raise ReplayError("the table was printed without the edges of its devices: use --dump --edges")
+
+    def tasks_of(self, device):
+        found = []
+        for line in self.tasks[device].splitlines():
+            if not line.startswith("#"):
+                slot, tasks = line.split(": ", 1)
+                found += [read_task(word, int(slot)) for word in tasks.split()]
+        return found
+
+    def edges_of(self, device):
+        return {int(task): [int(number) for number in before.split()] for task, before in EDGES.findall(self.waits[device])}
 
 
 class Disturbance:
@@ -81,16 +84,16 @@ class Schedule:
         self.plan, self.stages = plan, plan["stages"]
         header = self.table.header
         self.cyclic = header["rule"] in ("cdp-v1", "cdp-v2", "2bw")
-        self.workers, self.devices = int(header["workers"]), len(self.table.devices)
+        self.workers, self.devices = int(header["workers"]), self.table.devices
         self.per_worker = max(1, len(self.stages) // self.workers)
         sizes = {parameter["name"]: parameter["bytes"] for parameter in plan["parameters"]}
         self.bytes = {str(j): stage["weight_bytes"] for j, stage in enumerate(self.stages)}
         self.bytes.update({name: sizes[tie[0]] for name, tie in self.table.ties.items()})
         self.flops = plan["timing"]["compute_s"] * plan["cluster"]["flops"]
         self.tags, self.largest, self.messages, self.reduces = {}, 8, 0, False
-        self.keys = self.send_keys()
+        self.ordered = self.cyclic and (header["placement"] == "replica" or "P" in self.table.ahead)
+        self.posted = self.find_posted()
         self.disturbance, self.times = disturbance or Disturbance(), None
-        self.lines = [self.write_device(device) for device in range(self.devices)]
 
     def tag(self, task):
         """Messages between two devices with one tag follow each other."""
@@ -110,19 +113,15 @@ class Schedule:
     def ahead(self, task):
         return self.table.ahead[task.cargo if task.piece is None else task.cargo.upper()]
 
-    def send_keys(self):
-        """For each device, the slot in which the other end posts the receive of each send with sums: they are sent in that order,
-        if the placement says so. Messages between two devices with one tag follow each other."""
-        if not self.cyclic or not (self.table.header["placement"] == "replica" or "P" in self.table.ahead):
-            return [{} for _ in range(self.devices)]
+    def find_posted(self):
+        """The slots in which receives of sums are posted, where sums are sent in that order: by sender, receiver and tag.
+        Messages between two devices with one tag follow each other."""
         posted = collections.defaultdict(collections.deque)
-        for device, tasks in enumerate(self.table.devices):
-            for task in tasks:
+        for device in range(self.devices if self.ordered else 0):
+            for task in self.table.tasks_of(device):
                 if task.kind == "R" and task.cargo in "ps":
                     posted[task.peer, device, self.tag(task)].append(task.slot - self.ahead(task))
-        return [{number: posted[device, task.peer, self.tag(task)].popleft()
-                 for number, task in enumerate(tasks) if task.kind == "S" and task.cargo in "ps"}
-                for device, tasks in enumerate(self.table.devices)]  # fmt: skip
+        return posted
 
     def step_of(self, task):
         """The step of a backward."""
@@ -149,29 +148,33 @@ class Schedule:
         return last_of, filled
 
     def line(self, device, number, task, filled):
-        """KIND SLOT AHEAD WHO TAG AMOUNT, see replay.c."""
+        """KIND SLOT AHEAD WHO TAG AMOUNT, see replay.c. Stages without operations take no time, and nobody computes them."""
         if task.kind in "SR":
             amount = self.bytes_of(task)
             self.messages += task.kind == "S"
             self.largest = max(self.largest, amount)
+            if task.kind == "S" and task.cargo in "ps" and self.ordered:
+                posted = self.posted[device, task.peer, self.tag(task)].popleft()
+                return ["q", task.slot, posted, task.peer, self.tag(task), amount]
             if task.kind == "S":
-                key = self.keys[device].get(number)
-                return ["s" if key is None else "q", task.slot, key or 0, task.peer, self.tag(task), amount]
+                return ["s", task.slot, 0, task.peer, self.tag(task), amount]
             return ["r", task.slot, self.ahead(task), task.peer, self.tag(task), amount]
         if task.kind in "FB":
             stage = self.stages[int(task.name)]
             share = stage["forward_share" if task.kind == "F" else "backward_share"]
             over, more = next(self.times)
             amount = self.flops * share * over + more * self.plan["cluster"]["flops"]
-            return ["c", task.slot, 0, self.step_of(task) if task.kind == "B" else -1, 0, amount]
+            if amount > 0:
+                return ["c", task.slot, 0, self.step_of(task) if task.kind == "B" else -1, 0, amount]
+            return ["u", task.slot, 0, 0, 0, 0]
         if number in filled:
             self.reduces = True
-            self.largest = max(self.largest, filled[number])
+            self.largest = max(self.largest, -(-filled[number] // self.devices))  # it goes round in parts
             return ["a", task.slot, 0, 0, 0, filled[number]]
         return ["u", task.slot, 0, 0, 0, 0]
 
-    def write_device(self, device):
-        tasks, edges = self.table.devices[device], self.table.edges[device]
+    def lines_of(self, device):
+        tasks, edges = self.table.tasks_of(device), self.table.edges_of(device)
         last_of, filled = self.buckets(tasks)
         members = collections.defaultdict(list)
         for number, last in last_of.items():
@@ -183,21 +186,21 @@ class Schedule:
             lines.append(["w", 0, 0, 0, 0, self.flops / self.plan["period_slots"] * first, 0])
         for number, task in enumerate(tasks):
             # Tasks that wait for a reduction wait for the last one of its bucket, which waits for all of them.
-            before = {last_of.get(n, n) for n in edges[number]}
+            before = {last_of.get(n, n) for n in edges.get(number, ())}
             before |= {n for n in members[number] if n != number}
             if task.kind in "FB":
                 before |= {computed} - {None}
                 computed = number
             if number in last_of and last_of[number] != number:
-                before = set(edges[number])
+                before = set(edges.get(number, ()))
             lines.append([*self.line(device, number, task, filled), len(before), *sorted(before)])
         return lines
 
     def write(self, directory):
         """A file for each device; returns the number of ranks."""
-        for device, lines in enumerate(self.lines):
+        for device in range(self.devices):
             with open(os.path.join(directory, f"{device}.txt"), "w") as file:
-                file.writelines(" ".join(map(str, line)) + "\n" for line in lines)
+                file.writelines(" ".join(map(str, line)) + "\n" for line in self.lines_of(device))
         return (3 if self.reduces else 2) * self.devices
 
 

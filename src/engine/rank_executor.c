@@ -22,7 +22,7 @@ static int64_t current_slot(const car_rank *rank) {
 
 static bool may_start(const car_rank *rank, const car_entry *entry, int64_t now) {
     const car_task *task = &entry->task;
-    bool soon = task->slot <= now + car_plan_slots_ahead(rank->plan, task);
+    bool soon = task->slot <= now + car_rank_slots_ahead(rank, task);
     if (task->kind == CAR_TASK_RECEIVE) {
         return soon;
     }

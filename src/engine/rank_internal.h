@@ -212,6 +212,7 @@ struct car_rank {
     int64_t told;           /* the last micro-batch that we sent a beat for */
     double *computed;       /* per micro-batch of a step: seconds of its forwards and backwards so far */
     double computes;        /* the total of the micro-batch that ended last */
+    bool paced;             /* whether its links are paced */
     int64_t step_begun;     /* the newest step of the plan with a task that has begun; CAR_NONE = none in this run */
 
     /* Each with a file of its own. */
@@ -351,6 +352,8 @@ void car_rank_forget_parcels(car_rank *rank); /* drops the messages that a failu
 car_status car_rank_create_links(car_rank *rank); /* tells the transport the bytes of each link, if links are paced */
 /* The slot from which on a message of this task is no longer held back; 0 = it is never held back. */
 int64_t car_rank_latest(const car_rank *rank, const car_task *send);
+/* How many slots before its own a receive or a broadcast is asked for. */
+int64_t car_rank_slots_ahead(const car_rank *rank, const car_task *task);
 void car_rank_note_slot(car_rank *rank, const car_task *task); /* a forward or backward begins; with the lock */
 
 /* rank_notes.c. Sends a note to rank `to`, or to all others if it is CAR_NONE; hold the lock, in the loop. car_rank_hear_note

@@ -2,13 +2,16 @@
  *
  * Messages that have time by the plan may be held back, until this many slots before their use:
  *
- *   partial sums    -k   the receiver does not wait for them: it keeps its own gradient apart until they come. With a
- *                        positive number, all sums of a rank that was late would be due at once, and leave at once
- *   finished sums   3k   forwards wait for them, and most of the weights may queue up; they are made at least 2k slots
- *                        before their use, most of them a good part of a step before
- *   zero's weights  k    a copy is passed on up to 2k slots ahead
+ *   partial sums    0 to -2k  the receiver does not wait: it keeps its own gradient apart until the sum comes. So it may be
+ *                             late where the finished sum has more than 6k slots until its first use, as most have under
+ *                             cdp-v1
+ *   finished sums   2k or 3k  forwards wait for them, and most of the weights may queue up: 3k where there is no such time
+ *   zero's weights  k         a copy is passed on up to 2k slots ahead
  *
- * Activations and their gradients are used in the next slot and are never held back. */
+ * Activations and their gradients are used in the next slot and are never held back.
+ *
+ * A message leaves when its receive is posted. Receives of finished sums are posted up to a period ahead, so that these can
+ * leave at any time after they were made. */
 #include "engine/rank_internal.h"
 #include "plan/names.h"
 #include "plan/placement.h"
@@ -35,10 +38,39 @@ static bool has_time(const car_rank *rank, const car_task *send) {
     return car_task_moves_sum(send) || (rank->chains && car_cargo_is_weights(send->cargo));
 }
 
+/* How many slots lie between the last gradient of a sum and its first use, beyond the 6k in which it goes round at leisure. Of
+ * a custom plan that is not known. */
+static int64_t room_of(const car_rank *rank, const car_task *send) {
+    const car_plan *plan = rank->plan;
+    if (plan->script) {
+        return 0;
+    }
+    int64_t version = send->step + 1, made = version * rank->batches - 1; /* by that micro-batch */
+    int64_t first = car_plan_first_user(plan, version, send->stage);
+    int64_t room = car_plan_forward_slot_of(plan, first, send->stage) -
+                   car_plan_backward_slot_of(plan, made, send->stage) - 6 * (int64_t)rank->per_worker;
+    return room > 0 ? room : 0;
+}
+
 int64_t car_rank_latest(const car_rank *rank, const car_task *send) {
     int64_t k = rank->per_worker;
-    int64_t before = send->cargo == CAR_CARGO_PARTIAL ? -k : send->cargo == CAR_CARGO_FINISHED ? 3 * k : k;
-    return has_time(rank, send) ? send->due - before : 0;
+    if (!rank->paced || !has_time(rank, send)) {
+        return 0;
+    }
+    if (!car_task_moves_sum(send)) {
+        return send->due - k;
+    }
+    int64_t room = room_of(rank, send), late = rank->chains ? k : 2 * k;
+    if (send->cargo == CAR_CARGO_PARTIAL) {
+        return send->due + (room < late ? room : late);
+    }
+    return send->due - (room > 0 ? 2 : 3) * k;
+}
+
+int64_t car_rank_slots_ahead(const car_rank *rank, const car_task *task) {
+    int64_t ahead = car_plan_slots_ahead(rank->plan, task), period = car_plan_period(rank->plan);
+    bool early = rank->paced && task->kind == CAR_TASK_RECEIVE && task->cargo == CAR_CARGO_FINISHED;
+    return early && ahead < period ? period : ahead;
 }
 
 void car_rank_note_slot(car_rank *rank, const car_task *task) {
@@ -73,12 +105,14 @@ car_status car_rank_create_links(car_rank *rank) {
     size_t ranks = (size_t)rank->devices;
     double *bytes = NULL;
     car_status status = CAR_OK;
+    rank->paced = false;
     if (rank->alone || pacing == CAR_LINKS_UNPACED || (pacing == CAR_LINKS_PACED_BETWEEN_MACHINES && !several)) {
         return car_transport_pace(rank->transport, NULL);
     }
     CAR_TRY(car_context_allocate(rank->context, ranks, sizeof *bytes, &bytes));
     CAR_TRY(count_bytes(rank, bytes));
     CAR_TRY(car_transport_pace(rank->transport, bytes));
+    rank->paced = true;
 done:
     car_context_release(rank->context, bytes, bytes ? ranks : 0, sizeof *bytes);
     return status;

@@ -184,7 +184,7 @@ typedef struct car_machine {
     bool known;       /* everything counted is over; only the last step still runs */
     int64_t end;      /* number of slots in the run */
     int64_t distances[CAR_MACHINE_AHEAD], broadcast_ahead; /* how many slots ahead receives and broadcasts are posted */
-    int64_t reach;                                         /* the largest of them */
+    int64_t reach;                                         /* how many slots ahead tasks are listed */
     double moment;                                         /* times closer than this are equal */
     /* Tasks. */
     car_machine_rank *rank;

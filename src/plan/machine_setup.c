@@ -32,6 +32,8 @@ static void set_distances(car_machine *m) {
             add_distance(m, car_plan_slots_ahead(m->plan, &probe));
         }
     }
+    /* Executors list the window that they work on and the next: what nothing blocks leaves long before its slot. */
+    m->reach = m->config.cluster && m->plan->period > m->reach ? m->plan->period : m->reach;
 }
 
 static void set_sizes(car_machine *m) {

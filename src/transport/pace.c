@@ -6,8 +6,9 @@
 #include "base/base.h"
 #include "transport/transport.h"
 
-/* The rate as a multiple of the mean rate. Less than 1 would slow the run down; the rest is for steps that differ. Much more
- * would let the messages of a late rank leave all at once. */
+/* The rate as a multiple of the mean rate. Less than 1 would slow the run down. The rest is for steps that differ, and lets
+ * a run whose steps take longer than they must become faster. Much more would let the messages of a late rank leave all at
+ * once. */
 static const double headroom = 1.1;
 
 /* Depth of a bucket in seconds, and at most as part of a step. The transport's thread looks a few thousand times a second;
@@ -23,9 +24,9 @@ car_status car_pace_create(car_pace *pace, car_context *context, const double *b
     car_status status = CAR_OK;
     pace->links = ranks;
     CAR_TRY(car_context_allocate(context, (size_t)ranks, sizeof *pace->bytes, &pace->bytes));
-    CAR_TRY(car_context_allocate(context, (size_t)ranks, sizeof *pace->buckets, &pace->buckets));
     for (int r = 0; r < ranks; r++) {
         pace->bytes[r] = bytes[r];
+        pace->all += bytes[r];
     }
 done:
     if (status != CAR_OK) {
@@ -36,16 +37,13 @@ done:
 
 void car_pace_destroy(car_pace *pace, car_context *context) {
     car_context_release(context, pace->bytes, (size_t)pace->links, sizeof *pace->bytes);
-    car_context_release(context, pace->buckets, (size_t)pace->links, sizeof *pace->buckets);
     pace->bytes = NULL;
-    pace->buckets = NULL;
+    pace->all = 0;
     pace->links = 0;
 }
 
 void car_pace_rewind(car_pace *pace) {
-    for (int r = 0; r < pace->links; r++) {
-        pace->buckets[r] = (car_bucket){0};
-    }
+    pace->bucket = (car_bucket){0};
     pace->step = 0;
     pace->begun = 0;
     atomic_store(&pace->slot, INT64_MIN);
@@ -76,33 +74,31 @@ void car_pace_note_step(car_pace *pace, double now) {
 
 /* ---- the transport ----------------------------------------------------------------------------- */
 
-static void set_rates(car_pace *pace, double seconds) {
+static void set_rate(car_pace *pace, double seconds) {
     pace->step = seconds;
-    for (int r = 0; r < pace->links; r++) {
-        double rate = seconds > 0 ? headroom * pace->bytes[r] / seconds : 0;
-        car_bucket_set(&pace->buckets[r], rate, fmin(depth, depth_part * seconds), longest * seconds);
-    }
+    double rate = seconds > 0 ? headroom * pace->all / seconds : 0;
+    car_bucket_set(&pace->bucket, rate, fmin(depth, depth_part * seconds), longest * seconds);
 }
 
 bool car_pace_applies(const car_pace *pace, const car_message *send) {
-    return pace->links > 0 && send->latest != 0;
+    return pace->links > 0 && send->latest != 0 && pace->bytes[send->peer] > 0;
 }
 
 car_pace_moment car_pace_look(car_pace *pace, double now, bool ending) {
     double seconds = atomic_load(&pace->seconds);
     if (seconds != pace->step) {
-        set_rates(pace, seconds);
+        set_rate(pace, seconds);
     }
     return (car_pace_moment){.now = now, .slot = atomic_load(&pace->slot), .all = ending || pace->links == 0};
 }
 
 bool car_pace_may_leave(const car_pace *pace, const car_pace_moment *moment, const car_message *send) {
-    bool come = send->latest == 0 || send->latest <= moment->slot;
-    return moment->all || come || car_bucket_ready(&pace->buckets[send->peer]) <= moment->now;
+    bool come = !car_pace_applies(pace, send) || send->latest <= moment->slot;
+    return moment->all || come || car_bucket_ready(&pace->bucket) <= moment->now;
 }
 
 void car_pace_take(car_pace *pace, const car_message *send, double now) {
     if (car_pace_applies(pace, send)) {
-        car_bucket_take(&pace->buckets[send->peer], (double)send->bytes, now);
+        car_bucket_take(&pace->bucket, (double)send->bytes, now);
     }
 }

@@ -1,7 +1,8 @@
-/* Links that are paced: a rank sends to another at no more than 1.1 times the mean rate that the plan needs there, so what
- * a stage makes at once is spread over the time that the plan gives it.
+/* Links that are paced: a rank sends at no more than 1.1 times the mean rate that the plan needs, so what a stage makes at
+ * once is spread over the time that the plan gives it. It is one rate for all that the rank sends, because that shares its
+ * link: what is due first goes first, and what has time gives way to it.
  *
- * The rate is the link's bytes of a step, which the engine knows from the plan, over what recent steps took. The first steps
+ * The rate is the rank's bytes of a step, which the engine knows from the plan, over what recent steps took. The first steps
  * are not held back, nor is a message whose slot has come, nor anything once the loop ends. A message is never held for
  * longer than a part of a step: its bucket has a limit of debt.
  *
@@ -21,11 +22,11 @@ struct car_message;
 enum { CAR_PACE_STEPS = 4 }; /* that count as recent */
 
 typedef struct car_pace {
-    int links;     /* number of ranks; 0 = no pacing */
-    double *bytes; /* per rank: bytes that a step sends to it; 0 = never held back */
-    /* Used by the transport's thread: */
-    car_bucket *buckets; /* per rank */
-    double step;         /* seconds of a step that their rates were computed from */
+    int links;         /* number of ranks; 0 = no pacing */
+    double *bytes;     /* per rank: bytes that a step sends to it; 0 = never held back */
+    double all;        /* the total of `bytes` */
+    car_bucket bucket; /* used by the transport's thread */
+    double step;       /* seconds of a step that its rate was computed from; also the thread's */
     /* Used by the engine: */
     int64_t begun; /* steps begun in this loop */
     double since;  /* when the last of them began */

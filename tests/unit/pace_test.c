@@ -60,7 +60,7 @@ static void test_debt(void **state) {
 
 enum { RANKS = 3, FAR = 1000 };
 
-static const double bytes[RANKS] = {0, 1000, 2000};
+static const double bytes[RANKS] = {0, 1000, 2000}, RATE = 1.1 * 3000;
 
 static car_message send_to(int peer, size_t size, int64_t latest) {
     return (car_message){.kind = CAR_MESSAGE_SEND, .bytes = size, .peer = peer, .latest = latest};
@@ -91,12 +91,12 @@ static void test_links(void **state) {
         assert_true(leaves(pace, 10, false, &message));
     }
     begin_steps(pace, 1, 11);
-    assert_true(leaves(pace, 11, false, &message)); /* 1.1 times 1000 bytes in a second */
-    double ready = 11 - 0.002 + 100 / 1100.0;
+    assert_true(leaves(pace, 11, false, &message)); /* 1.1 times 3000 bytes in a second, to both together */
+    double ready = 11 - 0.002 + 100 / RATE;
     assert_false(leaves(pace, ready - 0.001, false, &message));
     assert_true(leaves(pace, ready + 0.0001, false, &message));
     assert_false(leaves(pace, ready + 0.0002, false, &message));
-    assert_true(leaves(pace, ready, false, &other)); /* a link of its own */
+    assert_false(leaves(pace, ready + 0.0002, false, &other)); /* on the same link of this rank's */
     for (int n = 0; n < 20; n++) {
         assert_true(leaves(pace, ready, false, &none)); /* one of which the plan knows nothing */
     }
@@ -130,13 +130,13 @@ static void test_pause(void **state) {
     begin_steps(pace, 4, 10);
     car_pace_note_step(pace, 15);
     assert_true(leaves(pace, 15, false, &message));
-    assert_true(leaves(pace, 15 + 60 / 1100.0, false, &message));
+    assert_true(leaves(pace, 15 + 60 / RATE, false, &message));
     for (int s = 1; s <= CAR_PACE_STEPS; s++) {
         car_pace_note_step(pace, 15 + 2 * s);
     }
     assert_true(leaves(pace, 30, false, &message));
-    assert_false(leaves(pace, 30 + 60 / 1100.0, false, &message));
-    assert_true(leaves(pace, 30 + 60 / 550.0, false, &message));
+    assert_false(leaves(pace, 30 + 60 / RATE, false, &message));
+    assert_true(leaves(pace, 30 + 120 / RATE, false, &message));
 }
 
 typedef struct fixture {
