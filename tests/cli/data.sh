@@ -163,9 +163,9 @@ fi
 [ -z "$(find . -name '.?*' -o -name '*tmp*')" ] || fail "something temporary was left: $(ls -A)"
 
 # A page of a mapped file that is gone when it is touched: a plain line, not a dump.
-"$CAROUSEL" train --model mlp --steps 1000000 >/dev/null 2>lost &
+"$CAROUSEL" train --model mlp --steps 1000000 >begun 2>lost &
 runner=$!
-sleep 1
+until grep -q '^step' begun || ! kill -0 $runner 2>/dev/null; do sleep 0.05; done
 kill -BUS $runner
 wait $runner
 [ $? = 1 ] || fail "a lost page did not end the program with 1"

@@ -142,7 +142,7 @@ fi
 # An interrupt ends the run with a summary.
 "$CAROUSEL" train --model mlp --steps 1000000 >"$directory/interrupt" &
 runner=$!
-sleep 1
+until grep -q '^step' "$directory/interrupt" || ! kill -0 $runner 2>/dev/null; do sleep 0.05; done
 kill -INT $runner
 wait $runner
 [ $? = 4 ] || fail "an interrupted run did not exit with 4"
