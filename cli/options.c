@@ -41,7 +41,7 @@ int car_cli_code_of(car_status status) {
 
 /* Whether advice of the library names an option here, as in "use placement pipeline". */
 static bool names_option(const char *text, size_t at) {
-    static const char *const before[] = {"use ", "leave ", "; ", "("};
+    static const char *const before[] = {"use ", "leave out ", "; ", "("};
     static const char *const options[] = {"placement ", "zero-copies ", "sum-order ",
                                           "recompute",  "reset-head ",  "resume-step "};
     bool advice = false, known = false;

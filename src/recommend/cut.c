@@ -70,7 +70,7 @@ car_status car_plan_cut_within(const car_graph *graph, const car_plan_config *pl
     *predicted = (car_prediction){0};
     if (cut->recompute.how != CAR_RECOMPUTE_OFF) {
         return car_context_fail(car_graph_context(graph), CAR_ERROR_ARGUMENT,
-                                "%s: the limit finds out how much is recomputed: leave recompute out",
+                                "%s: the limit finds out how much is recomputed: leave out recompute",
                                 car_size_shown(limit).text);
     }
     if (plan->rule == CAR_RULE_CUSTOM) {

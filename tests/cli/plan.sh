@@ -54,7 +54,7 @@ expect 2 "the least is 0." "${tiny[@]}" --recompute 0.01
 expect 2 "nothing that is held can be made again" --model mlp --workers 1 --partition cuts:1,2,3,4,5,6,7,8,9,10 --recompute 0.5
 expect 1 "--memory-limit 1.00 MB: the least that is possible is " "${tiny[@]}" --memory-limit 1MB
 expect 2 "--memory-limit much: it must be a number of bytes" "${tiny[@]}" --memory-limit much
-expect 2 "leave out --recompute auto" "${tiny[@]}" --memory-limit 1GB --recompute auto
+expect 2 "leave out --recompute" "${tiny[@]}" --memory-limit 1GB --recompute auto
 "$CAROUSEL" plan "${tiny[@]}" --recompute 0.4 --svg recompute.svg >/dev/null || fail "no figure with recomputation"
 grep -q "limit without recomputation" recompute.svg || fail "the figure has no limit without recomputation"
 rm -f recompute.svg
