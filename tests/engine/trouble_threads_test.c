@@ -132,7 +132,8 @@ static const car_transport_events events_like = {
 static bool join(car_thread_rank *m, mailbox *box, car_context **context, car_transport **t) {
     car_transport_events events = events_like;
     events.user = box;
-    const double bytes[2] = {MESSAGES * sizeof(float), MESSAGES * sizeof(float)};
+    double bytes[2] = {0, 0}; /* a rank sends to the other one only */
+    bytes[1 - m->rank] = MESSAGES * sizeof(float);
     return car_context_create(NULL, context) == CAR_OK && car_hub_join(m->hub, *context, m->rank, t) == CAR_OK &&
            car_transport_prepare(*t, TAGS, 0) == CAR_OK &&
            car_transport_pace(*t, m->guarded ? bytes : NULL) == CAR_OK && car_transport_begin(*t, &events) == CAR_OK;
