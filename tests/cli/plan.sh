@@ -202,16 +202,16 @@ while read -r rule placement cluster step more; do
     json "abs(d['timing']['step_s'] / $step - 1) < 0.04" \
         --model gpt2 --batch 16 --workers 8 --rule "$rule" --placement "$placement" --cluster "$cluster.json" $more
 done <<'END'
-cdp-v1 replica slower 2.56252
-cdp-v2 replica slower 2.65628
-cdp-v1 zero cluster 1.78563 --zero-ahead 2
-cdp-v2 zero cluster 1.75078 --zero-ahead 2
-cdp-v1 zero cluster 5.44373 --zero-copies 1
-cdp-v2 zero cluster 6.94175 --zero-copies 1
+cdp-v1 replica slower 2.50914
+cdp-v2 replica slower 2.60522
+cdp-v1 zero cluster 1.60495 --zero-ahead 2
+cdp-v2 zero cluster 1.69341 --zero-ahead 2
+cdp-v1 zero cluster 4.65653 --zero-copies 1
+cdp-v2 zero cluster 5.92994 --zero-copies 1
 END
 # An owner sends the weights of a chain's first backward long before their slot, if nothing holds it up: so does SMPI.
 sed 's/2e9/3.125e9/' cluster.json >ethernet.json
-json "abs(d['timing']['step_s'] / 5.25408 - 1) < 0.01" \
+json "abs(d['timing']['step_s'] / 5.22953 - 1) < 0.01" \
     --model gpt2 --batch 16 --workers 64 --rule cdp-v1 --placement zero --cluster ethernet.json --zero-ahead 2
 rm ethernet.json
 # Sums that travel in pieces do not hold each other up: with one for each sum the ring takes as many hops of the embedding as
