@@ -1,19 +1,19 @@
 /* The inside of a run.
  *
- *   check.c       options that make no sense
- *   options.c     names and zeroes of the options into configurations
- *   run.c         creating, in this order: model, transport, plan, program, data, members
- *   directory.c   the directory: its lock, what is in it, whether it is still there
- *   fit.c, fit_ranks.c, need.c   memory and disk, before any of it is taken
- *   agree.c       what all ranks must have the same of
+ *   check.c       refuses options that make no sense
+ *   options.c     turns names and zeroes of the options into configurations
+ *   run.c         creates, in this order: model, transport, plan, program, data, members
+ *   directory.c   the directory: its lock, its files, whether it still exists
+ *   fit.c, fit_ranks.c, need.c   whether memory and disk suffice, before any is taken
+ *   agree.c       checks that all ranks have the same options
  *   team.c        members: the ranks of this process, and calls that all of them make together
  *   drive.c       training, and its end
  *   evaluate.c    evaluations, and what they decide
  *   predict.c     predictions
  *   save.c        checkpoints and files of weights
- *   resume.c      where a run begins: drawn, from a checkpoint or from a file
- *   account.c     what was done, and what it took
- *   ask.c         questions
+ *   resume.c      where a run begins: initial weights, a checkpoint or a file
+ *   account.c     records, and each rank's memory, traffic and waiting
+ *   ask.c         the query functions of run.h
  */
 #ifndef CAR_RUN_INTERNAL_H
 #define CAR_RUN_INTERNAL_H
