@@ -1,4 +1,4 @@
-/* Accuracy of each class, and which classes are taken for which: see classes.h. */
+/* Accuracy per class, and the confusion matrix: see classes.h. */
 #include "classes.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "carousel/convention.h"
 #include "carousel/utf8.h"
 
-/* A matrix with more columns does not fit a terminal, a list with more lines is not read. */
+/* A wider matrix does not fit a terminal, and nobody reads a longer list. */
 enum { MOST_COLUMNS = 12, MOST_LINES = 30, WORST = 20, NAME_SHOWN = 24, LEAST_WIDTH = 6, MOST_WIDTH = 10 };
 
 car_status car_cli_create_confusion(car_context *context, int classes, car_cli_confusion *out) {
@@ -40,7 +40,7 @@ static double accuracy_of(const car_cli_confusion *c, int label) {
     return samples > 0 ? (double)count_of(c, label, label) / (double)samples : 0;
 }
 
-/* The class that others are taken for most; CAR_NONE if none is. */
+/* The class that samples of `label` are most often mistaken for; CAR_NONE if there is none. */
 static int most_confused(const car_cli_confusion *c, int label) {
     int most = CAR_NONE;
     for (int p = 0; p < c->classes; p++) {
@@ -67,7 +67,7 @@ static class_name name_of(const car_dataset *data, int class_index) {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Characters, not bytes. */
+/* In characters, not bytes. */
 static int width_of(const char *text) {
     int width = 0;
     for (; *text; text++) {
@@ -76,7 +76,7 @@ static int width_of(const char *text) {
     return width;
 }
 
-/* A name, filled up with spaces on its right, or (width below 0) on its left. */
+/* Prints a name padded with spaces on the right, or on the left if width is negative. */
 static void print_padded(const char *text, int width) {
     int spaces = abs(width) - width_of(text);
     printf("%*s%s%*s", width < 0 && spaces > 0 ? spaces : 0, "", text, width > 0 && spaces > 0 ? spaces : 0, "");
@@ -98,7 +98,7 @@ static void print_class(const car_cli_confusion *c, const car_dataset *data, int
     putchar('\n');
 }
 
-/* How a matrix writes its columns: names if all are short, else numbers, which rows then have, too. */
+/* Column heads of a matrix: names if all are short, else numbers. Rows then show the numbers too. */
 typedef struct columns {
     int width;
     bool numbered;

@@ -1,4 +1,4 @@
-/* Accuracy of each class, and which classes are taken for which. */
+/* Accuracy per class, and the confusion matrix. */
 #ifndef CAR_CLI_CLASSES_H
 #define CAR_CLI_CLASSES_H
 
@@ -7,7 +7,7 @@
 
 #include "carousel/data.h"
 
-/* counts[label * classes + predicted], as car_evaluate_classes gives them. */
+/* counts[label * classes + predicted], as car_evaluate_classes fills them. */
 typedef struct car_cli_confusion {
     car_context *context;
     int classes;
@@ -15,11 +15,11 @@ typedef struct car_cli_confusion {
 } car_cli_confusion;
 
 car_status car_cli_create_confusion(car_context *context, int classes, car_cli_confusion *out);
-void car_cli_destroy_confusion(car_cli_confusion *confusion); /* all zero is allowed */
+void car_cli_destroy_confusion(car_cli_confusion *confusion); /* accepts an all-zero struct */
 
-/* A line for each class and, of few classes, the matrix; of many the worst ones only. */
+/* Prints a line for each class and the matrix if there are few classes, else only the worst classes. */
 void car_cli_print_confusion(const car_cli_confusion *confusion, const car_dataset *data);
-/* "per_class": an array of name, samples, accuracy and what its samples were taken for. False without memory. */
+/* Adds "per_class": an array with name, samples, accuracy and confusions. Returns false if memory is short. */
 bool car_cli_add_confusion(cJSON *root, const car_cli_confusion *confusion, const car_dataset *data);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the commands of the program share: options, messages, exit codes. */
+/* Shared by all commands: options, messages, exit codes. */
 #ifndef CAR_CLI_H
 #define CAR_CLI_H
 
@@ -6,24 +6,24 @@
 
 #include "carousel/context.h"
 
-/* Exit codes, as users of git and curl know them. */
+/* Exit codes, with the usual meaning of 1 and 2. */
 enum {
     CAR_CLI_OK = 0,
     CAR_CLI_FAILED = 1,
     CAR_CLI_USAGE = 2,
-    CAR_CLI_LOST = 3,        /* a rank of a job was lost: another start may go on from the last checkpoint */
-    CAR_CLI_INTERRUPTED = 4, /* ended early by a signal; what was to be saved is saved */
-    CAR_CLI_GO_ON = -1       /* not one: nothing to exit for */
+    CAR_CLI_LOST = 3,        /* a rank was lost: a restart may resume from the last checkpoint */
+    CAR_CLI_INTERRUPTED = 4, /* ended early by a signal; everything is saved */
+    CAR_CLI_GO_ON = -1       /* not an exit code: the command goes on */
 };
 
 typedef enum car_cli_kind {
     CAR_CLI_FLAG, /* bool; takes no value */
     CAR_CLI_INT,  /* int */
-    CAR_CLI_AUTO, /* the same, or `auto`, which is 0 */
+    CAR_CLI_AUTO, /* int, or `auto`, which is 0 */
     CAR_CLI_REAL, /* double */
     CAR_CLI_SEED, /* uint64_t */
     CAR_CLI_TEXT, /* const char *, pointing into argv */
-    CAR_CLI_LIST  /* car_cli_list: may be given several times. What is typed replaces what a configuration has */
+    CAR_CLI_LIST  /* car_cli_list: may be repeated. The command line replaces the list of a configuration file */
 } car_cli_kind;
 
 enum { CAR_CLI_LIST_LENGTH = 32 };
@@ -34,14 +34,14 @@ typedef struct car_cli_list {
 
 typedef struct car_cli_option {
     const char *name;  /* without the dashes */
-    const char *value; /* what help calls its value */
-    const char *help;  /* NULL: not shown */
+    const char *value; /* name of the value in --help */
+    const char *help;  /* NULL hides the option from --help */
     car_cli_kind kind;
-    void *target;       /* written when the option is given; holds the default before */
-    double least, most; /* bounds of numbers, both included */
+    void *target;       /* holds the default; overwritten if the option is given */
+    double least, most; /* inclusive bounds of numbers */
 } car_cli_option;
 
-/* Rows of an option table that every command with a model has; `shape` is a car_model_config. */
+/* Rows of an option table for commands with a model; `shape` is a car_model_config. */
 #define CAR_CLI_SHAPE_OPTIONS(shape)                                                                                 \
     {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &(shape).seq_len, 1, 1 << 24},             \
         {"width", "W",    "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &(shape).width,     \
@@ -54,65 +54,65 @@ typedef struct car_cli_option {
 
 typedef struct car_cli_command {
     const char *name, *summary, *synopsis;
-    const char *footer; /* after the options, or NULL */
+    const char *footer; /* printed after the options, or NULL */
 } car_cli_command;
 
-/* Returns CAR_CLI_GO_ON, or the code to exit with. Reads `--name value` and `--name=value`. Answers --help itself (to standard output). What is wrong
- * goes to standard error with the way out. */
+/* Parses `--name value` and `--name=value`. Returns CAR_CLI_GO_ON, or the exit code. Prints --help itself, to standard
+ * output. Errors go to standard error and say what to do. */
 int car_cli_parse(const car_cli_command *command, const car_cli_option *options, int count, int argc, char **argv);
 
-/* ---- help.c: what --help prints ---- */
+/* ---- help.c: output of --help ---------------------------------------------------------------- */
 
 typedef enum car_cli_help {
     CAR_CLI_HELP_NONE, /* not asked for */
     CAR_CLI_HELP_TEXT, /* --help, -h: for people */
-    CAR_CLI_HELP_LIST, /* --help=list: for the shell's completion; a line an option or command, with tabs between */
-    CAR_CLI_HELP_MAN   /* --help=man: a manual page's parts that follow from the table, for scdoc */
+    CAR_CLI_HELP_LIST, /* --help=list: for shell completion; one line per option or command, separated by tabs */
+    CAR_CLI_HELP_MAN   /* --help=man: the generated parts of a manual page, for scdoc */
 } car_cli_help;
 
 car_cli_help car_cli_find_help(int argc, char **argv);
 bool car_cli_wants_help(int argc, char **argv);
 void car_cli_print_help(car_cli_help form, const car_cli_command *command, const car_cli_option *options, int count);
-/* Title, name and synopsis of a manual page. */
+/* Prints title, name and synopsis of a manual page. */
 void car_cli_print_man_head(const char *page, const char *summary, const char *synopsis);
 
-/* For configurations in files: the option of a name, NULL if there is none; and a value checked and stored as if it
- * had been typed, false after a message. */
+/* For configuration files. The first finds an option by name, or NULL. The second checks and stores a value as if it
+ * came from the command line; it returns false after a message. */
 const car_cli_option *car_cli_find_option(const car_cli_option *options, int count, const char *name, size_t length);
 bool car_cli_store(const car_cli_command *command, const car_cli_option *option, const char *value);
-/* What was typed behind an option, the last if there are several; NULL if it was not. */
+/* The value of an option on the command line, the last one if repeated; NULL if not given. */
 const char *car_cli_peek(int argc, char **argv, const char *name);
 
-/* Takes the first argument that is neither an option nor an option's value out of argv; NULL if there is none. */
+/* Removes the first argument that is neither an option nor an option's value from argv and returns it; NULL if there is
+ * none. */
 const char *car_cli_take_word(const car_cli_option *options, int count, int *argc, char **argv);
 
-/* Writes the short form of an option out, in place: -o is --output. */
+/* Replaces the short form of an option by the long one, in place: -o by --output. */
 void car_cli_write_out(int argc, char **argv, const char *brief, const char *whole);
 
-/* CAR_CLI_GO_ON if there is a model of this name, also one that can only be planned; else CAR_CLI_USAGE after a
- * message. */
+/* Returns CAR_CLI_GO_ON if the model exists, even if it can only be planned; else CAR_CLI_USAGE after a message. */
 int car_cli_check_model(const char *command, const char *name);
 
-/* Two finite numbers with a separator between them and nothing behind. */
+/* Reads two finite numbers with a separator between them and nothing after. */
 bool car_cli_read_pair(const char *text, char separator, double *first, double *second);
 
-/* The models, a line each, for the end of a help text. */
+/* Writes a line for each model, for the end of a help text. */
 void car_cli_list_models(char *text, size_t capacity);
-/* Adds the rules, the placements and the optimizers. */
+/* Adds rules, placements and optimizers. */
 void car_cli_list_choices(char *text, size_t capacity);
-/* Adds which rule and placement to take. */
+/* Adds advice on which rule and placement to choose. */
 void car_cli_add_advice(char *text, size_t capacity);
-/* Adds those that can only be planned. */
+/* Adds the models that can only be planned. */
 void car_cli_list_paper_models(char *text, size_t capacity);
 
-/* "carousel: PREFIX TEXT" on standard error. Names in it may come from anywhere, so control characters, and what is no
- * UTF-8, are shown as \xNN. */
+/* Prints "carousel: PREFIX TEXT" to standard error. Names in the text may come from anywhere, so control characters and
+ * invalid UTF-8 are shown as \xNN. */
 void car_cli_say(const char *prefix, const char *text);
-/* The same, formatted; returns `code`, so that a command can return it. */
+/* The same with a format; returns `code`, so that a command can return it. */
 int car_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The exit code for a status: CAR_CLI_USAGE for arguments and names that were typed wrong. */
+/* The exit code for a status: CAR_CLI_USAGE for wrong arguments and names. */
 int car_cli_code_of(car_status status);
-/* The same for a status of the library, with the context's message. */
+/* Prints the context's message for a status of the library, and returns the exit code. */
 int car_cli_report(const car_context *context, car_status status);
 
 /* The commands; argv[0] is the command's name. */
@@ -126,6 +126,6 @@ int car_cli_data(int argc, char **argv);
 int car_cli_tokenize(int argc, char **argv);
 int car_cli_generate(int argc, char **argv);
 int car_cli_export(int argc, char **argv);
-int car_cli_report_runs(int argc, char **argv); /* `carousel report`; car_cli_report is about failures */
+int car_cli_report_runs(int argc, char **argv); /* `carousel report`; car_cli_report prints failures */
 
 #endif

@@ -1,5 +1,4 @@
-/* Options in a file, in both directions. The table of options that serves the command line serves this as well, so a
- * value is checked in the same way wherever it comes from. */
+/* Reads and writes options as JSON. It uses the same table as the command line, so values are checked the same way. */
 #include "config.h"
 
 #include <errno.h>
@@ -14,9 +13,9 @@
 
 enum { LARGEST_FILE = 1 << 20 };
 
-static const double exact_integers = 9007199254740992.0; /* 2^53: a JSON number holds every one up to here */
+static const double exact_integers = 9007199254740992.0; /* 2^53: a JSON number is exact up to here */
 
-/* Options of one call, which are no part of a configuration. */
+/* False for options of a single call, which a configuration does not keep. */
 static bool is_kept(const car_cli_option *option) {
     static const char *const passing[] = {"config", "resume", "resume-step", "force"};
     for (size_t p = 0; p < sizeof passing / sizeof passing[0]; p++) {
@@ -33,7 +32,7 @@ static int refuse(const car_cli_command *command, const char *source, const char
     return car_cli_fail(CAR_CLI_USAGE, "%s: %s: \"%s\" %s", command->name, source, key, why);
 }
 
-/* A number as somebody would have typed it. */
+/* Formats a number as a user would type it. */
 static const char *number_text(double number, char *text, size_t capacity) {
     bool whole = fabs(number) < exact_integers && floor(number) == number;
     snprintf(text, capacity, whole ? "%.0f" : "%.17g", number);
@@ -82,7 +81,7 @@ static int apply_item(const car_cli_command *command, const car_cli_option *opti
     return car_cli_store(command, option, value) ? CAR_CLI_GO_ON : CAR_CLI_USAGE;
 }
 
-/* Whether a key was there before: one of the two would be dropped. */
+/* True if an earlier key has the same name; one of the two would be ignored. */
 static bool is_repeated(const cJSON *object, const cJSON *item) {
     const cJSON *first = object->child;
     while (strcmp(first->string, item->string) != 0) {
@@ -120,7 +119,8 @@ int car_cli_apply_config(const car_cli_command *command, const car_cli_option *o
     return code;
 }
 
-/* NULL with errno, EINVAL for what is no file: a pipe would be waited for, and is empty the second time it is read. */
+/* Opens a regular file, or returns NULL with errno (EINVAL for others). Reading a pipe could block, and works only
+ * once. */
 static FILE *open_regular(const char *path) {
     struct stat found;
     int handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), error = 0;
@@ -190,7 +190,7 @@ static bool add_list(cJSON *object, const char *name, const car_cli_list *list) 
     return ok;
 }
 
-/* An option without a value of its own, a text that is NULL or a number outside of its bounds, is left out. */
+/* Adds an option unless it has no value: a text that is NULL, or a number out of its bounds. */
 static bool add_option(cJSON *object, const car_cli_option *o) {
     switch (o->kind) {
     case CAR_CLI_FLAG:

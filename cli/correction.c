@@ -1,4 +1,4 @@
-/* The option --delay-correction: reading it, what a run says about it, and what a resumed run does with it. */
+/* The option --delay-correction: reads it, prints it, and compares it when a run is resumed. */
 #include "correction.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include "cli.h"
 #include "train.h"
 
-static const double largest = 10; /* beyond any use: a typing error */
+static const double largest = 10; /* larger values are typing errors */
 
 bool car_cli_correction_is_auto(const char *text, const car_optimizer_config *optimizer) {
     return strcmp(text, "auto") == 0 && !optimizer->nesterov;
@@ -67,7 +67,7 @@ void car_train_describe_correction(const car_train_run *t, char *text, size_t ca
     }
 }
 
-/* Runs from before there was such an option had none. */
+/* Runs older than the option had no correction. */
 static const char *correction_then(const cJSON *then) {
     const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(then, "delay-correction"));
     return text ? text : "off";

@@ -1,4 +1,4 @@
-/* carousel data: looking at datasets, and packing them. */
+/* carousel data: inspects datasets and packs them. */
 #include "data.h"
 
 #include <cjson/cJSON.h>
@@ -65,7 +65,7 @@ static void print_tokens(const car_dataset_info *info) {
 
 /* ---- info: JSON ------------------------------------------------------------------------------ */
 
-/* cJSON reports a lack of memory by returning NULL; `ok` collects that. */
+/* cJSON returns NULL if memory is short; `ok` collects this. */
 static cJSON *add_splits(cJSON *root, const char *name, const int64_t *counts, bool *ok) {
     cJSON *object = cJSON_AddObjectToObject(root, name);
     *ok = cJSON_AddNumberToObject(object, "training", (double)counts[CAR_SPLIT_TRAIN]) &&
@@ -191,7 +191,8 @@ done:;
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* Takes D out of the arguments, and gives -o its long name. Returns how many are left, or -1 with a message. */
+/* Removes the dataset's name from the arguments and replaces -o by --output. Returns the number of arguments left, or
+ * -1 after a message. */
 static int take_name(const char *command, int argc, char **argv, char **rest, const char **name) {
     int count = 0;
     *name = NULL;

@@ -1,4 +1,4 @@
-/* What the files of `carousel data` share. */
+/* Shared by the files of `carousel data`. */
 #ifndef CAR_CLI_DATA_H
 #define CAR_CLI_DATA_H
 
@@ -9,24 +9,24 @@
 #include "carousel/data.h"
 #include "cli.h"
 
-/* What looking at every image of a dataset finds. Pixels count from 0 to 1; mean and deviation are of the training
- * images, all pixels alike. */
+/* Statistics of all images of a dataset. Mean and deviation are over all pixels of the training images, with values
+ * from 0 to 1. */
 typedef struct car_cli_scan {
     double mean[3], deviation[3];
-    int least_width, least_height, most_width, most_height; /* 0: no image could be read */
+    int least_width, least_height, most_width, most_height; /* 0 if no image could be read */
 } car_cli_scan;
 
-/* Several threads read; problems are counted by the dataset. */
+/* Several threads read. The dataset counts problems. */
 car_status car_cli_scan_images(car_context *context, car_dataset *dataset, car_cli_scan *out);
 
-/* A line about how far it is, on a terminal; `done` from 0, and once more when done = all, which ends the line. */
+/* Shows a progress line on a terminal. Call it with `done` from 0; done = all ends the line. */
 void car_cli_show_progress(const char *what, int64_t done, int64_t all);
 
-/* ---- unused.c: what lies in the dataset's folder and is not used ------------------------------------------------- */
+/* ---- unused.c: files in the dataset's folder that are not used --------------------------------------------------- */
 
 int64_t car_cli_count_unused(const car_dataset *dataset);
-void car_cli_print_unused(const car_dataset *dataset);            /* a line with the sum, one for each reason */
-void car_cli_print_unused_line(const car_dataset *dataset);       /* all in one line; nothing if all is used */
-bool car_cli_add_unused(cJSON *root, const car_dataset *dataset); /* "unused", an array; false without memory */
+void car_cli_print_unused(const car_dataset *dataset);            /* one line with the sum, and one for each reason */
+void car_cli_print_unused_line(const car_dataset *dataset);       /* all in one line; nothing if everything is used */
+bool car_cli_add_unused(cJSON *root, const car_dataset *dataset); /* adds the array "unused"; false: no memory */
 
 #endif

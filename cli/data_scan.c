@@ -1,4 +1,4 @@
-/* Looking at every image of a dataset: sizes, mean and deviation. */
+/* Reads every image of a dataset: sizes, mean and deviation. */
 #include <math.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 enum { MOST_THREADS = 8, CHANNELS = 3, TAKE = 16, PROGRESS_EVERY = 64 };
 
-/* Whole numbers, so that the result does not depend on who looked at which image. */
+/* Integers, so that the result does not depend on which thread read which image. */
 typedef struct sums {
     uint64_t pixels, values[CHANNELS], squares[CHANNELS];
     int least_width, least_height, most_width, most_height;
@@ -18,7 +18,7 @@ typedef struct scan {
     car_dataset *dataset;
     int64_t train, samples;
     bool show;
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     int64_t next;
     sums total;
     car_status status;
@@ -61,7 +61,7 @@ static void add_pixels(sums *s, const car_image *image) {
     s->pixels += pixels;
 }
 
-/* The next few samples, or false. */
+/* Takes the next few samples; false if there are none. */
 static bool take(scan *s, int64_t *first, int64_t *end) {
     pthread_mutex_lock(&s->lock);
     bool more = s->status == CAR_OK && s->next < s->samples;

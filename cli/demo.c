@@ -1,7 +1,7 @@
-/* carousel demo: where the cycle wins and where it does not, measured on this machine in about a minute.
+/* carousel demo: shows where the cycle wins and where it does not, measured on this machine in about a minute.
  *
- * Every number comes from `carousel train` in a process of its own, with the options that are printed; nothing here knows
- * what will come out. */
+ * Every number comes from `carousel train` in its own process, with the options that are printed. No result is built
+ * in. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,9 +13,9 @@ enum { ROWS = 5, MOST_RUNS = 3, MOST_OPTIONS = 48, SPARE_OPTIONS = 2 };
 
 static const double megabyte = 1e6;
 
-/* The runs of one part: the same options for all, then those of each. */
+/* The runs of one part: common options, then those of each run. */
 typedef struct part {
-    const char *title, *options; /* options: with blanks between */
+    const char *title, *options; /* options: separated by blanks */
     int count;
     const char *names[MOST_RUNS], *own[MOST_RUNS];
 } part;
@@ -40,7 +40,7 @@ static const part replicas = {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Adds the words of a text, which is cut up for it. */
+/* Splits a text into words and adds them. It changes the text. */
 static int add_words(char *text, const char **words, int count) {
     char *rest = NULL;
     for (char *word = strtok_r(text, " ", &rest); word && count < MOST_OPTIONS - 1; word = strtok_r(NULL, " ", &rest)) {
@@ -50,7 +50,7 @@ static int add_words(char *text, const char **words, int count) {
     return count;
 }
 
-/* `steps`: NULL, or how many to make instead. */
+/* `steps`: replaces the number of steps, or NULL. */
 static int run_part(const part *p, const char *directory, const char *steps, car_demo_result *results) {
     bool terminal = isatty(STDOUT_FILENO) == 1;
     printf("%s\n   carousel train %s\n", p->title, p->options);
@@ -60,7 +60,7 @@ static int run_part(const part *p, const char *directory, const char *steps, car
         snprintf(options, sizeof options, "%s", p->options);
         snprintf(own, sizeof own, "%s", p->own[r]);
         int count = add_words(own, words, add_words(options, words, 0));
-        if (steps) { /* the last one counts */
+        if (steps) { /* the last --steps counts */
             words[count++] = "--steps";
             words[count++] = steps;
             words[count] = NULL;
@@ -79,7 +79,7 @@ static int run_part(const part *p, const char *directory, const char *steps, car
     return CAR_CLI_OK;
 }
 
-/* ---- what came out --------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static void print_pipeline(const car_demo_result *results) {
     printf("\n   %-32s %10s %12s\n", "", "samples/s", "idle");
@@ -92,7 +92,7 @@ static void print_pipeline(const car_demo_result *results) {
            results[2].samples_per_s / results[0].samples_per_s, results[2].samples_per_s / results[1].samples_per_s);
 }
 
-/* Bars of eighths; `scale` is the top. */
+/* Draws bars in eighths of a line; `scale` is the value at the top. */
 static void print_curve(const char *name, const car_demo_result *result, double scale) {
     static const char *const eighths[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     printf("   %s: activations of all four over %d steps\n", name, result->curve_steps);
@@ -158,7 +158,7 @@ int car_cli_demo(int argc, char **argv) {
     const car_cli_command command = {"demo", "Shows where the cycle wins and where it does not, measured here.",
                                      "carousel demo", NULL};
     const char *steps = NULL;
-    /* Not in --help: for a test that has no minute. */
+    /* Not in --help: makes tests shorter. */
     const car_cli_option options[] = {{"steps", "T", NULL, CAR_CLI_TEXT, &steps, 0, 0}};
     car_demo_result results[MOST_RUNS];
     char directory[CAR_DEMO_PATH];

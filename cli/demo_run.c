@@ -1,5 +1,4 @@
-/* One run of the demo: `carousel train` as its user would type it, in a process of its own, and what it left in its run
- * directory. */
+/* One run of the demo: starts `carousel train` in its own process, as a user would, and reads its run directory. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +18,7 @@ enum { MOST_ARGUMENTS = 64, LARGEST_FILE = 1 << 26 };
 
 /* ---- the directory --------------------------------------------------------------------------- */
 
-/* Ctrl-C reaches the run as well, which ends in order; the demo then still removes what it made. */
+/* Ctrl-C also reaches the run, which ends in order. The demo ignores it, so that it can remove its files. */
 static void on_signal(int number) {
     (void)number;
 }
@@ -54,7 +53,7 @@ static void become_train(const char *out, const char *const *arguments) {
         argv[count++] = arguments[a];
     }
     if (nothing >= 0) {
-        dup2(nothing, STDOUT_FILENO); /* what goes wrong is on standard error */
+        dup2(nothing, STDOUT_FILENO); /* errors go to standard error */
     }
     execv("/proc/self/exe", (char **)argv);
     fprintf(stderr, "carousel: demo: could not start itself: %s\n", strerror(errno));
@@ -76,7 +75,7 @@ static int run_and_wait(const char *out, const char *const *arguments) {
     return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
 }
 
-/* ---- what it wrote --------------------------------------------------------------------------- */
+/* ---- reading results ------------------------------------------------------------------------- */
 
 static cJSON *read_json(const char *directory, const char *name) {
     char path[CAR_DEMO_PATH + 64];
@@ -123,7 +122,7 @@ static void read_summary(const cJSON *summary, car_demo_result *out) {
     out->accuracy = number(summary, "next_token_accuracy");
 }
 
-/* What a worker held at a time: its last point before it; before the first, what it has there. */
+/* Bytes a worker held at a time: those of its last point before it, or of its first point. */
 static double held_at(const cJSON *points, double when) {
     const cJSON *point = NULL;
     double held = cJSON_GetArraySize(points) ? cJSON_GetArrayItem(points->child, 1)->valuedouble : 0;
@@ -156,7 +155,7 @@ static double largest(const cJSON *numbers) {
 }
 
 static void read_timeline(const cJSON *timeline, car_demo_result *out) {
-    enum { LOOKS = 8 }; /* moments in a column */
+    enum { LOOKS = 8 }; /* samples per column */
     const cJSON *memory = get(timeline, "memory"), *workers = get(memory, "workers"), *points = NULL;
     double end = last_moment(workers);
     for (int c = 0; c < CAR_DEMO_COLUMNS * LOOKS; c++) {
@@ -167,7 +166,7 @@ static void read_timeline(const cJSON *timeline, car_demo_result *out) {
         out->curve[c / LOOKS] = fmax(out->curve[c / LOOKS], sum);
     }
     out->curve_steps = (int)(number(timeline, "end_step") - number(timeline, "first_step"));
-    /* Over ranks the summary has each rank's peak; here is that of all together. */
+    /* Over ranks the summary has each rank's peak; the timeline has the peak of all together. */
     if (number(timeline, "ranks") > 1) {
         out->activations = number(memory, "measured_peak_bytes");
     }

@@ -10,8 +10,8 @@
 
 typedef struct evaluation_run {
     car_train_options options;
-    const char *directory;    /* of the run; NULL: all is typed */
-    const char *weights_path; /* NULL: the run's */
+    const char *directory;    /* of the run; NULL if the options give everything */
+    const char *weights_path; /* NULL: the run's weights */
     bool json;
     car_context *context;
     car_graph *graph;
@@ -19,7 +19,7 @@ typedef struct evaluation_run {
     car_arena *arena;
     car_weights *weights;
     car_domain domain;
-    car_model_config model; /* as resolved */
+    car_model_config model; /* with defaults filled in */
     car_dataset *data;
     car_feeder *feeder;
     car_card *card;
@@ -27,7 +27,7 @@ typedef struct evaluation_run {
     car_evaluation result;
 } evaluation_run;
 
-/* What the run was trained with; how many threads there are is this machine's business. */
+/* Reads the options the run was trained with, except threads, which depend on this machine. */
 static int read_run(const car_cli_command *command, evaluation_run *run) {
     car_train_options *o = &run->options;
     char path[CAR_TRAIN_PATH];
@@ -57,7 +57,7 @@ static int read_run(const car_cli_command *command, evaluation_run *run) {
 static int check_options(const evaluation_run *run) {
     const car_train_options *o = &run->options;
     if (o->data && (run->weights_path || run->directory)) {
-        return o->model ? car_cli_check_model("eval", o->model) : CAR_CLI_GO_ON; /* or the weights' card says it */
+        return o->model ? car_cli_check_model("eval", o->model) : CAR_CLI_GO_ON; /* else the card names it */
     }
     return car_cli_fail(CAR_CLI_USAGE,
                         "eval: --%s is missing; name the directory of a run, or see 'carousel eval --help'",
@@ -98,7 +98,7 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
     return code == CAR_CLI_GO_ON ? check_options(run) : code;
 }
 
-/* What is neither typed nor in a run's configuration is on the card of the weights. */
+/* Takes what neither the options nor the run's configuration give from the card of the weights. */
 static car_status read_card(evaluation_run *run, char path[CAR_CLI_PATH]) {
     car_train_options *o = &run->options;
     car_status status = CAR_OK;
@@ -129,7 +129,7 @@ done:
     return status;
 }
 
-/* Only weights can be evaluated, and a model on paper has none. */
+/* A model that can only be planned has no weights to evaluate. */
 static car_status build_model(evaluation_run *run) {
     car_train_options *o = &run->options;
     const car_model_info *model = car_model_find(o->model);

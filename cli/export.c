@@ -1,4 +1,4 @@
-/* carousel export: a trained model as a folder that other libraries open. */
+/* carousel export: writes a trained model as a folder that other libraries can open. */
 #include <stdio.h>
 #include <string.h>
 

@@ -12,23 +12,23 @@
 
 enum { MOST_PROMPT = 16 << 20 };
 
-/* Why it ended; the names are those of --json. */
+/* Why it ended, with the names in --json. */
 typedef enum ending { ENOUGH, CONTEXT_FULL, END_OF_TEXT } ending;
 static const char *const ending_names[] = {"tokens", "context", "end_of_text"};
 
 typedef struct generation {
     car_cli_language model;
-    car_generator *generator;       /* the model's */
-    const car_tokenizer *tokenizer; /* the model's */
+    car_generator *generator;       /* owned by the model */
+    const car_tokenizer *tokenizer; /* owned by the model */
     car_sampling sampling;
     const char *prompt;
     int wanted;
     bool json;
-    char *typed; /* the prompt, if it came from standard input */
+    char *typed; /* the prompt, if read from standard input */
     size_t prompt_bytes;
-    int32_t *tokens; /* the prompt's, then those that were generated */
+    int32_t *tokens; /* those of the prompt, then the generated ones */
     int count, capacity, prompt_tokens;
-    char *text; /* what was generated */
+    char *text; /* the generated text */
     int bytes, byte_capacity, shown;
     float *logits;
     int vocabulary;
@@ -105,7 +105,7 @@ static car_status take_tokens(void *user, const int32_t *tokens, int count) {
     return status;
 }
 
-/* Without a prompt a text begins where another has ended. */
+/* Without a prompt, starts after an end-of-text token. */
 static car_status encode_prompt(generation *g) {
     car_context *context = g->model.context;
     int32_t end = car_tokenizer_end_of_text(g->tokenizer);
@@ -132,7 +132,7 @@ done:
 
 /* ---- generating ------------------------------------------------------------------------------ */
 
-/* Prints what is there of whole characters; at the end, all. A malformed byte is printed as it is. */
+/* Prints complete characters only, or at the end everything. Malformed bytes are printed unchanged. */
 static void show(generation *g, bool all) {
     const unsigned char *text = (const unsigned char *)g->text;
     int end = g->shown;
@@ -202,7 +202,7 @@ static car_status generate(generation *g) {
     CAR_TRY(encode_prompt(g));
     g->vocabulary = car_generator_sizes(g->generator).vocabulary;
     CAR_TRY(car_context_allocate(g->model.context, (size_t)g->vocabulary, sizeof *g->logits, &g->logits));
-    /* A model may have room for more tokens than its tokenizer has. */
+    /* A model's vocabulary may be larger than its tokenizer's. */
     CAR_TRY(car_sampler_create(g->model.context, car_tokenizer_size(g->tokenizer), &g->sampling, &g->sampler));
     CAR_TRY(run(g));
 done:
@@ -211,7 +211,7 @@ done:
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* JSON is UTF-8: what is malformed becomes U+FFFD. */
+/* JSON is UTF-8: malformed bytes become U+FFFD. */
 static void add_text(cJSON *json, const char *name, const char *text, size_t bytes) {
     char *sound = malloc(3 * bytes + 1);
     size_t used = 0;

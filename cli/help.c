@@ -1,5 +1,5 @@
-/* The table of options as text: for --help, for the manual pages (--help=man) and for the shell's completion
- * (--help=list). All three read the same rows, so none of them can lag behind the program. */
+/* Prints the option table: for --help, for manual pages (--help=man) and for shell completion (--help=list). All three
+ * use the same table, so none can be out of date. */
 #include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ bool car_cli_wants_help(int argc, char **argv) {
 
 /* ---- for people ------------------------------------------------------------------------------ */
 
-/* " [4]", or nothing if there is no default. */
+/* " [4]", or "" if there is no default. */
 static void describe_default(const car_cli_option *option, char *text, size_t capacity) {
     text[0] = '\0';
     switch (option->kind) {
@@ -64,7 +64,7 @@ static void describe_default(const car_cli_option *option, char *text, size_t ca
     }
 }
 
-/* Options of one letter are written as other programs have them. */
+/* Options of one letter have one dash, as in other programs. */
 static const char *dashes_of(const car_cli_option *option) {
     return option->name[1] ? "--" : "-";
 }
@@ -87,7 +87,7 @@ static void print_text(const car_cli_command *command, const car_cli_option *opt
     }
 }
 
-/* ---- for the shell: --name, VALUE, the values there are, what it is; tabs between ------------ */
+/* ---- for the shell: --name, VALUE, possible values, description; separated by tabs ----------- */
 
 static void print_values(const char *option) {
     if (strcmp(option, "rule") == 0) {
@@ -120,7 +120,7 @@ static void print_list(const car_cli_option *options, int count) {
     puts("--help\t\t\tshow this and exit");
 }
 
-/* ---- for the manual: scdoc's language -------------------------------------------------------- */
+/* ---- for manual pages, in scdoc's format ----------------------------------------------------- */
 
 static void print_escaped(const char *text) {
     for (; *text; text++) {
@@ -131,7 +131,7 @@ static void print_escaped(const char *text) {
     }
 }
 
-/* Lines of their own. */
+/* Prints each line of the text on its own line. */
 static void print_lines(const char *text) {
     while (*text) {
         const char *line = text + strspn(text, " ");
@@ -144,7 +144,7 @@ static void print_lines(const char *text) {
     }
 }
 
-/* "Trains a model." as the line of an index has it: "trains a model". */
+/* Turns "Trains a model." into the form for an index: "trains a model". */
 static void print_purpose(const char *summary) {
     size_t length = strlen(summary), end = length > 0 && summary[length - 1] == '.' ? length - 1 : length;
     char text[512];
@@ -167,7 +167,7 @@ static void print_man_options(const car_cli_option *options, int count) {
         }
         describe_default(&options[o], by_default, sizeof by_default);
         if (strcmp(options[o].name, "threads") == 0) {
-            by_default[0] = '\0'; /* it is of the machine on which the page is made */
+            by_default[0] = '\0'; /* it depends on the machine that makes the page */
         }
         printf("*%s%s*", dashes_of(&options[o]), options[o].name);
         if (options[o].value) {
@@ -182,7 +182,7 @@ static void print_man_options(const car_cli_option *options, int count) {
     }
 }
 
-/* Of a command of a command, "data info", a part of the page; else the page but for what is written by hand. */
+/* For a subcommand ("data info") prints a section, else the page without its hand-written parts. */
 static void print_man(const car_cli_command *command, const car_cli_option *options, int count) {
     if (strchr(command->name, ' ')) {
         char title[64];

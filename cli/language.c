@@ -1,4 +1,4 @@
-/* The tokenizer of data to train on: see language.h. */
+/* The tokenizer of training data: see language.h. */
 #include "language.h"
 
 #include <errno.h>
@@ -36,7 +36,7 @@ car_status car_cli_keep_tokenizer(car_context *context, const char *data, const 
     }
     if (tokenizer) {
         CAR_TRY(car_tokenizer_write(tokenizer, path));
-    } else if (unlink(path) != 0 && errno != ENOENT) { /* an earlier run's would be taken for this one's */
+    } else if (unlink(path) != 0 && errno != ENOENT) { /* else an earlier run's would be used with this run */
         status = car_context_fail(context, CAR_ERROR_IO, "could not remove %s: %s", path, strerror(errno));
     }
 done:
@@ -44,14 +44,14 @@ done:
     return status;
 }
 
-/* ---- a model to generate with ------------------------------------------------------------------------------------ */
+/* ---- models for text generation -------------------------------------------------------------- */
 
 int car_cli_language_threads(void) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return cores > 0 && cores < 64 ? (int)cores : 1;
 }
 
-/* The library's message, with the option that answers it. */
+/* Adds the option to use to the library's message. */
 static car_status add_option(car_context *context, car_status status, const char *option) {
     char message[1024];
     snprintf(message, sizeof message, "%s", car_context_error(context));

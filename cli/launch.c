@@ -1,4 +1,4 @@
-/* carousel launch: starts the ranks of a run with mpirun, and starts them again from the last checkpoint if one dies. */
+/* carousel launch: starts the ranks of a run with mpirun. If a rank dies, restarts all from the last checkpoint. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -23,13 +23,13 @@ static const double settling = 1; /* seconds until mpirun handles signals */
 typedef struct launch_options {
     int ranks, restarts;
     const char *mpirun;
-    char program[PATH_CAPACITY]; /* this one; found once, since it may be replaced while the run goes on */
+    char program[PATH_CAPACITY]; /* this program; found at the start, since the file may be replaced during the run */
 } launch_options;
 
 static volatile pid_t child;         /* for the signal handler */
-static volatile sig_atomic_t ending; /* how often we were asked to end */
+static volatile sig_atomic_t ending; /* number of signals that asked to end */
 
-/* Who asks twice does not want to wait. The first time, await_end asks the ranks. */
+/* After the first signal await_end asks the ranks to end. A second one kills mpirun at once. */
 static void on_end(int number) {
     (void)number;
     if (child > 0 && ending > 0) {
@@ -54,7 +54,7 @@ static int read_options(int argc, char **argv, int *used, launch_options *o) {
     int split = 1;
     while (split < argc && strcmp(argv[split], "--") != 0) {
         if (strcmp(argv[split], "-n") == 0) {
-            argv[split] = "--n"; /* as mpirun has it */
+            argv[split] = "--n"; /* mpirun calls it -n too */
         }
         split++;
     }
@@ -85,7 +85,7 @@ static bool has_flag(char **argv, const char *name) {
     return false;
 }
 
-/* The step of the newest checkpoint of the run, -1 if there is none. */
+/* The step of the run's newest checkpoint, or -1. */
 static long long newest_checkpoint(const char *out) {
     char path[PATH_CAPACITY];
     car_context *context = NULL;
@@ -124,7 +124,7 @@ static void become_mpirun(const launch_options *o, char **train, bool resume) {
     if (resume) {
         arguments[a++] = "--resume";
     }
-    /* Open MPI refuses both unless told; for others these mean nothing. */
+    /* Open MPI refuses both by default. Other MPIs ignore these variables. */
     if (o->ranks > sysconf(_SC_NPROCESSORS_ONLN)) {
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
     }
@@ -137,31 +137,32 @@ static void become_mpirun(const launch_options *o, char **train, bool resume) {
     _exit(CAR_CLI_USAGE);
 }
 
-/* Ctrl-C is for us: mpirun would kill the ranks. Nor does anybody read what is typed. */
+/* Makes a process group without the terminal: Ctrl-C must reach only the launcher, since mpirun would kill the ranks.
+ * Ranks read no input. */
 static void leave_terminal(void) {
     int nothing = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* no ranks without a launcher */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* end the ranks if the launcher dies */
     if (nothing >= 0) {
         dup2(nothing, STDIN_FILENO);
         close(nothing);
     }
 }
 
-/* ---- what is said of it ---------------------------------------------------------------------- */
+/* ---- output of the job ----------------------------------------------------------------------- */
 
 /* How a job ended. */
 typedef struct job_end {
-    int code;                     /* of mpirun, 128 and more for a signal */
-    int lost_rank, lost_by;       /* the rank that died first and the signal it died of; -1: not known */
-    bool obeys;                   /* rank 0 has said that it ends the run, as it was told to */
-    double started;               /* seconds of the system's time */
-    char line[LINE_CAPACITY + 1]; /* what is being read */
+    int code;                     /* of mpirun; 128 + number for a signal */
+    int lost_rank, lost_by;       /* the rank that died first, and its signal; -1 if unknown */
+    bool obeys;                   /* rank 0 has printed that it ends the run as asked */
+    double started;               /* wall-clock seconds */
+    char line[LINE_CAPACITY + 1]; /* the current line of output */
     size_t length;
 } job_end;
 
-/* Open MPI names the process: "... process rank 2 with PID 0 on node n1 exited on signal 9 (Killed)." Rank 0 says that it was
- * told to end. */
+/* Open MPI names the process: "... process rank 2 with PID 0 on node n1 exited on signal 9 (Killed)." Rank 0 prints a
+ * line when it is asked to end. */
 static void read_line(job_end *end) {
     const char *rank = strstr(end->line, "process rank "), *by = strstr(end->line, "exited on signal ");
     if (end->lost_rank < 0 && rank && by && sscanf(rank, "process rank %d", &end->lost_rank) == 1 &&
@@ -171,7 +172,7 @@ static void read_line(job_end *end) {
     end->obeys = end->obeys || strstr(end->line, "ending the run in order");
 }
 
-/* Hands on what the job says, and reads it. */
+/* Forwards the job's output to stderr, and parses its lines. */
 static void hand_on(job_end *end, const char *text, size_t length) {
     fwrite(text, 1, length, stderr);
     for (size_t c = 0; c < length; c++) {
@@ -189,13 +190,13 @@ static double seconds_of(const struct timespec *time) {
     return (double)time->tv_sec + 1e-9 * (double)time->tv_nsec;
 }
 
-/* Until mpirun has ended, and what it said has been read. */
+/* Waits until mpirun has ended and its output has been read. */
 static bool await_end(pid_t started, int said, job_end *end) {
     double begun = car_clock_seconds(), asked = 0;
     bool over = false;
     for (;;) {
-        /* mpirun kills its ranks a second after a SIGTERM; SIGUSR1 it hands on, and they write a checkpoint and end. It
-         * must have come so far, and they too, so they are asked again until they have ended. */
+        /* After SIGTERM mpirun kills its ranks within a second. SIGUSR1 it forwards, and they write a checkpoint and
+         * end. mpirun and ranks may not be ready for signals yet, so the request is repeated until they have ended. */
         double now = car_clock_seconds();
         if (ending > 0 && !over && now - begun > settling && now - asked > 1) {
             kill(started, SIGUSR1);
@@ -213,7 +214,7 @@ static bool await_end(pid_t started, int said, job_end *end) {
             return true;
         }
         int state = 0;
-        pid_t ended = waitpid(started, &state, length == 0 ? 0 : WNOHANG); /* nothing more will be said */
+        pid_t ended = waitpid(started, &state, length == 0 ? 0 : WNOHANG); /* end of output: wait */
         if (ended < 0 && errno != EINTR) {
             return false;
         }
@@ -252,7 +253,8 @@ static job_end run_once(const launch_options *o, char **train, bool resume) {
     return end;
 }
 
-/* Whether the job has written a summary that says that it made all its steps. One of an earlier job does not count. */
+/* True if this job has written a summary that says that all steps were made. A summary of an earlier job does not
+ * count. */
 static bool says_done(const job_end *end, const char *out) {
     char path[PATH_CAPACITY], line[LINE_CAPACITY];
     struct stat info;
@@ -269,14 +271,14 @@ static bool says_done(const job_end *end, const char *out) {
     return done && written;
 }
 
-/* Whether a job that was told to end, and did with code 0, has left steps to be made. After it has handed a signal on, MPICH's
- * mpirun often ends with 0, whatever the ranks ended with. */
+/* True if a job that was asked to end, and exited with 0, has steps left. MPICH's mpirun often exits with 0 after it
+ * has forwarded a signal, whatever the ranks' exit codes. */
 static bool was_interrupted(const job_end *end, const char *out) {
     return out ? !says_done(end, out) : end->obeys;
 }
 
-/* What trying again may help against: a rank that died, was stopped or ran out of memory. Not options, nor a loss that is
- * not finite, nor an end that was asked for. */
+/* True if a restart may help: a rank died, was stopped or ran out of memory. Wrong options, a loss that is not finite
+ * and a requested end do not count. */
 static bool is_accident(const job_end *end) {
     return end->code != CAR_CLI_OK && end->code != CAR_CLI_FAILED && end->code != CAR_CLI_USAGE &&
            end->code != CAR_CLI_INTERRUPTED;
@@ -291,7 +293,7 @@ static void describe_end(const job_end *end, char *text, size_t capacity) {
     }
 }
 
-/* The closing line of a job that had an accident, and the code to exit with. */
+/* Prints the closing line after an accident, and returns the exit code. */
 static int close_lost(const job_end *end, const char *out) {
     char what[128], saved[PATH_CAPACITY + 128] = "no checkpoint was written";
     long long step = newest_checkpoint(out);
@@ -324,10 +326,10 @@ static void catch_signals(void) {
     struct sigaction action = {.sa_handler = on_end}, hang_up;
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    if (sigaction(SIGHUP, NULL, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN) { /* nohup wants it ignored */
+    if (sigaction(SIGHUP, NULL, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN) { /* nohup ignores SIGHUP */
         sigaction(SIGHUP, &action, NULL);
     }
-    signal(SIGCHLD, SIG_DFL); /* whoever started us may ignore it, and then nobody could wait for mpirun */
+    signal(SIGCHLD, SIG_DFL); /* if the parent ignores it, waitpid would not work */
 }
 
 int car_cli_launch(int argc, char **argv) {

@@ -1,4 +1,4 @@
-/* The program: finds the command and hands over. */
+/* The program: finds the command and calls it. */
 #include <errno.h>
 #include <malloc.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 static const struct {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
-    bool logs; /* what it prints tells how it goes; its results are files */
+    bool logs; /* its output only shows progress; its results are files */
 } commands[] = {
     {"train", "train a model", car_cli_train, true},
     {"eval", "evaluate a run or a model's weights", car_cli_eval, false},
@@ -42,7 +42,7 @@ static void print_usage(FILE *stream) {
           stream);
 }
 
-/* The commands for the shell's completion, or the manual page's parts that follow from the table above. */
+/* Prints the commands for shell completion, or the generated parts of the manual page. */
 static void print_commands(car_cli_help form) {
     if (form == CAR_CLI_HELP_MAN) {
         car_cli_print_man_head("carousel", "Training deep networks by cyclic data parallelism.",
@@ -59,25 +59,25 @@ static void print_commands(car_cli_help form) {
     }
 }
 
-/* Readers look at a mapped file's length before they use it; this is for a file that is cut in the very moment. */
+/* Readers check a mapped file's length before they use it. This handles a file that shrinks right after the check. */
 static void on_lost_page(int number) {
     static const char line[] = "carousel: a file became shorter while it was being read; start again with the whole "
                                "file\n";
     (void)number;
     ssize_t written = write(STDERR_FILENO, line, sizeof line - 1);
-    (void)written; /* there is nobody else to tell */
+    (void)written; /* nothing else can be done */
     _exit(CAR_CLI_FAILED);
 }
 
 static void set_up_signals(void) {
     struct sigaction lost_page = {.sa_handler = on_lost_page}, ignored = {.sa_handler = SIG_IGN};
     sigaction(SIGBUS, &lost_page, NULL);
-    sigaction(SIGXFSZ, &ignored, NULL); /* a file that may not grow further is an error of writing, with a message */
+    sigaction(SIGXFSZ, &ignored, NULL); /* a file at its size limit is then a write error with a message */
 }
 
-/* What was printed must have arrived: on a full disk an answer would be lost without a word. */
+/* Checks that all output was written: on a full disk an answer would be lost silently. */
 static int check_output(int code, bool logs) {
-    bool failed = ferror(stdout) != 0; /* of a write before: errno is no longer its own */
+    bool failed = ferror(stdout) != 0; /* of an earlier write, whose errno is lost */
     int error = fflush(stdout) == 0 ? 0 : errno;
     if (!error && !failed) {
         return code;
@@ -87,7 +87,7 @@ static int check_output(int code, bool logs) {
     return code == CAR_CLI_OK && !logs ? CAR_CLI_FAILED : code;
 }
 
-/* Where addresses are limited (ulimit -v), the allocator must not reserve 64 MB of them for every thread. */
+/* If addresses are limited (ulimit -v), the allocator must not reserve 64 MB of them for every thread. */
 static void spare_addresses(void) {
     if (car_available_addresses() != UINT64_MAX) {
         mallopt(M_ARENA_MAX, 1);

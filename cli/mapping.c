@@ -1,4 +1,4 @@
-/* What `plan` and `train` say and ask about workers on machines. */
+/* Text of `plan` and `train` about the mapping of workers to machines. */
 #include "mapping.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Options: one table for each command serves parsing, checking and --help. */
+/* Options: each command has one table for parsing, checking and --help. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -39,7 +39,7 @@ int car_cli_code_of(car_status status) {
     return status == CAR_OK ? CAR_CLI_OK : typed ? CAR_CLI_USAGE : CAR_CLI_FAILED;
 }
 
-/* Whether advice of the library names an option here, as in "use placement pipeline". */
+/* True if a message of the library names an option here, as in "use placement pipeline". */
 static bool names_option(const char *text, size_t at) {
     static const char *const before[] = {"use ", "leave out ", "; ", "("};
     static const char *const options[] = {"placement ", "zero-copies ", "sum-order ",
@@ -82,7 +82,7 @@ bool car_cli_read_pair(const char *text, char separator, double *first, double *
     return end != rest && *end == '\0' && isfinite(*first) && isfinite(*second);
 }
 
-/* ---- the ends of help texts ------------------------------------------------------------------ */
+/* ---- lists at the end of help texts ---------------------------------------------------------- */
 
 void car_cli_list_models(char *text, size_t capacity) {
     size_t used = (size_t)snprintf(text, capacity, "models:");
@@ -92,7 +92,7 @@ void car_cli_list_models(char *text, size_t capacity) {
     }
 }
 
-/* Adds a line to what `used` characters of a text say. */
+/* Appends a line to a text of `used` characters. */
 static void add_title(char *text, size_t capacity, size_t *used, const char *title) {
     if (*used < capacity) {
         *used += (size_t)snprintf(text + *used, capacity - *used, "\n%s", title);
@@ -237,7 +237,7 @@ const car_cli_option *car_cli_find_option(const car_cli_option *options, int cou
     return NULL;
 }
 
-/* One argument, and the one behind it where it is the value. Moves *index past what it used. */
+/* Parses one argument, and the next if that is its value. Moves *index past what it used. */
 static bool parse_one(const car_cli_command *command, const car_cli_option *options, int count, int argc, char **argv,
                       int *index) {
     const char *argument = argv[*index];
@@ -293,7 +293,7 @@ const char *car_cli_take_word(const car_cli_option *options, int count, int *arg
         }
         const char *name = argv[i] + strspn(argv[i], "-");
         const car_cli_option *option = car_cli_find_option(options, count, name, strlen(name));
-        i += option && option->kind != CAR_CLI_FLAG; /* the next one is its value */
+        i += option && option->kind != CAR_CLI_FLAG; /* skip its value */
     }
     return NULL;
 }
@@ -301,7 +301,7 @@ const char *car_cli_take_word(const car_cli_option *options, int count, int *arg
 void car_cli_write_out(int argc, char **argv, const char *brief, const char *whole) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], brief) == 0) {
-            argv[i] = (char *)(uintptr_t)whole; /* nobody writes to it */
+            argv[i] = (char *)(uintptr_t)whole; /* argv is not written to */
         }
     }
 }

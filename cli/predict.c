@@ -1,4 +1,4 @@
-/* carousel predict: what a model takes images for. */
+/* carousel predict: classifies images. */
 #include "predict.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "carousel/convention.h"
 #include "carousel/utf8.h"
 
-enum { IMAGES_OF_A_THREAD = 8 }; /* between two times that answers are printed */
+enum { IMAGES_OF_A_THREAD = 8 }; /* results are printed after so many images per thread */
 
 static int read_options(int argc, char **argv, car_predict_run *run) {
     car_train_options *o = &run->options;
@@ -46,9 +46,9 @@ static int read_options(int argc, char **argv, car_predict_run *run) {
     return code == CAR_CLI_GO_ON && o->model ? car_cli_check_model("predict", o->model) : code;
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
-/* A name or a problem of a file, for one line. */
+/* A name or error of a file, made safe for one line. */
 typedef struct shown_text {
     char text[1024];
 } shown_text;
@@ -62,7 +62,7 @@ static shown_text make_plain(const char *text) {
 static void name_class(const car_predict_run *run, int index, char *text, size_t capacity) {
     char own[256];
     if (car_card_list_item(run->card, "class_names", index, own, sizeof own) && own[0]) {
-        car_utf8_show(own, false, text, capacity); /* the weights may be anybody's */
+        car_utf8_show(own, false, text, capacity); /* the weights may come from anyone */
     } else {
         snprintf(text, capacity, "class %d", index);
     }
@@ -121,7 +121,7 @@ static car_status show(car_predict_run *run, int first, int end, const car_predi
     return CAR_OK;
 }
 
-/* Some images at a time, so that answers come while others are looked at. */
+/* Predicts some images at a time, so that results appear early. */
 static car_status predict(car_predict_run *run) {
     int portion = IMAGES_OF_A_THREAD * run->options.threads;
     size_t answers = (size_t)portion * (size_t)run->top;

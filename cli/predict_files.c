@@ -1,4 +1,4 @@
-/* The files that `carousel predict` looks at. */
+/* The files that `carousel predict` classifies. */
 #include <errno.h>
 #include <fts.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static int compare(const FTSENT **a, const FTSENT **b) {
     return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
-/* What was named is looked at whatever it is called; in a folder only images are, and nothing that is hidden. */
+/* A file given by name is always used. In folders only images are, and hidden files are skipped. */
 static car_status take_entry(car_predict_run *run, FTS *walk, FTSENT *entry) {
     bool named = entry->fts_level == 0;
     if (entry->fts_info == FTS_D) {
@@ -28,7 +28,7 @@ static car_status take_entry(car_predict_run *run, FTS *walk, FTSENT *entry) {
         }
         return CAR_OK;
     }
-    if (entry->fts_info == FTS_DP || entry->fts_info == FTS_DC) { /* left again; a link back */
+    if (entry->fts_info == FTS_DP || entry->fts_info == FTS_DC) { /* leaving a folder; a cyclic link */
         return CAR_OK;
     }
     if (named || entry->fts_info == FTS_DNR ||

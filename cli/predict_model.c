@@ -1,4 +1,4 @@
-/* The model of `carousel predict`, and images through it: one at a time on each thread. */
+/* The model of `carousel predict`. Each thread classifies one image at a time. */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,7 +11,7 @@
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* Runs from before there were cards have their configuration. */
+/* Runs that are older than cards have a config.json instead. */
 static car_status read_run(car_predict_run *run) {
     const car_cli_command command = {.name = "predict"};
     char path[CAR_CLI_PATH];
@@ -88,13 +88,13 @@ void car_predict_close(car_predict_run *run) {
 
 typedef struct task {
     car_predict_run *run;
-    atomic_int next; /* file */
+    atomic_int next; /* index of the next file */
     int first, end;
-    car_predict_result *results; /* of `first` and on */
+    car_predict_result *results; /* from `first` on */
     atomic_int status;
 } task;
 
-/* The best classes with their share of the softmax. False if the logits are not numbers. */
+/* Finds the best classes and their softmax probabilities. Returns false if the logits are not finite. */
 static bool choose(const float *logits, int classes, int top, car_predict_answer *answers) {
     double most = -INFINITY, sum = 0;
     for (int c = 0; c < classes; c++) {
@@ -185,7 +185,7 @@ car_status car_predict_files(car_predict_run *run, int first, int end, car_predi
     while (started < threads - 1 && pthread_create(&handles[started], NULL, predict_thread, &t) == 0) {
         started++;
     }
-    predict_thread(&t); /* the caller is one of them */
+    predict_thread(&t); /* the caller's thread works too */
     while (started > 0) {
         pthread_join(handles[--started], NULL);
     }

@@ -1,4 +1,4 @@
-/* --recompute and --memory-limit: how much of the activations is made again. */
+/* --recompute and --memory-limit: how many activations are recomputed. */
 #include "recompute.h"
 
 #include <math.h>
@@ -43,7 +43,7 @@ car_cli_recompute_name car_cli_recompute_text(const car_recompute_config *config
     return name;
 }
 
-/* "6GB", "512MiB", "2e9"; case does not matter. */
+/* Reads "6GB", "512MiB" or "2e9"; case does not matter. */
 static car_status read_bytes(car_context *context, const char *text, double *out) {
     static const char letters[] = "kmgtp";
     char *end = NULL;
@@ -72,7 +72,7 @@ car_status car_cli_read_memory_limit(car_context *context, const char *text, dou
 
 /* ---- cutting ----------------------------------------------------------------------------------- */
 
-/* The library's message, with the option in front. */
+/* Adds the option in front of the library's message. */
 static car_status name_option(car_context *context, car_status status) {
     char message[1024];
     snprintf(message, sizeof message, "%s", car_context_error(context));

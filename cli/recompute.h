@@ -1,4 +1,4 @@
-/* --recompute and --memory-limit, of plan and train. */
+/* The options --recompute and --memory-limit of `plan` and `train`. */
 #ifndef CAR_CLI_RECOMPUTE_H
 #define CAR_CLI_RECOMPUTE_H
 
@@ -21,22 +21,22 @@
             &(options)->memory_limit, 0, 0                                                                         \
     }
 
-/* What --recompute asks for; NULL: off. */
+/* Reads --recompute; NULL means off. */
 car_status car_cli_read_recompute(car_context *context, const char *text, car_recompute_config *out);
-/* The same as it is typed: "off", "auto", "0.25". Not of CAR_RECOMPUTE_FIRST. */
+/* The reverse: "off", "auto", "0.25". Not for CAR_RECOMPUTE_FIRST. */
 typedef struct car_cli_recompute_name {
     char text[16];
 } car_cli_recompute_name;
 car_cli_recompute_name car_cli_recompute_text(const car_recompute_config *config);
-/* --memory-limit in bytes; 0 if it is not given or off. */
+/* Reads --memory-limit in bytes; 0 if it is not given or off. */
 car_status car_cli_read_memory_limit(car_context *context, const char *text, double *out);
-/* Cuts the graph, with what the two options ask for (NULL: not given). A limit is for the predicted memory of a run by
- * `plan` with `optimizer`. What is chosen is left in cut->recompute. */
+/* Cuts the graph as the two options ask (NULL if not given). The limit is for the predicted memory of a run with `plan`
+ * and `optimizer`. The choice is stored in cut->recompute. */
 car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, const char *limit,
                              const car_plan_config *plan, const car_optimizer_config *optimizer,
                              car_partition_config *cut, car_partition **out);
 
-/* What is made again, and what it spares and costs, as a sentence. */
+/* Writes a sentence about what is recomputed, what it saves and what it costs. */
 void car_cli_describe_recomputation(const car_partition *partition, char *text, size_t capacity);
 
 #endif

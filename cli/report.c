@@ -1,4 +1,4 @@
-/* carousel report: a page about runs. */
+/* carousel report: writes a page about runs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ static void log_line(void *user, car_log_level level, const char *line) {
     car_cli_say(level == CAR_LOG_WARNING ? "note: " : "", line);
 }
 
-/* Parts the arguments into directories and the rest, with -o under its long name; both begin at 1 and 0. */
+/* Splits the arguments into directories and the rest, and replaces -o by its long name. `rest` begins with argv[0]. */
 static void part_arguments(int argc, char **argv, char **rest, int *rest_count, const char **directories,
                            int *directory_count) {
     rest[(*rest_count)++] = argv[0];

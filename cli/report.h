@@ -1,4 +1,4 @@
-/* What the files of `carousel report` share. */
+/* Shared by the files of `carousel report`. */
 #ifndef CAR_CLI_REPORT_H
 #define CAR_CLI_REPORT_H
 
@@ -10,10 +10,10 @@ typedef struct car_cli_report_options {
     bool live;
 } car_cli_report_options;
 
-/* The page, which loads itself again every `reload` seconds (0: it does not). `loud`: what it lacks is said. */
+/* Writes the page. It reloads itself every `reload` seconds (0 = never). `loud`: print warnings and errors. */
 int car_cli_report_write(const car_cli_report_options *options, const char *const *directories, int count,
                          double reload, bool loud);
-/* Writes it again and again; see report_live.c. Returns the exit code. */
+/* Writes it repeatedly; see report_live.c. Returns the exit code. */
 int car_cli_report_live(const car_cli_report_options *options, const char *const *directories, int count);
 
 #endif

@@ -1,4 +1,4 @@
-/* carousel report --live: writes the page again whenever the runs have written something, until they have ended. */
+/* carousel report --live: writes the page again whenever a file of the runs changes, until all runs have ended. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -16,13 +16,13 @@ enum { PATH_CAPACITY = 4096 };
 static const char *const watched[] = {"config.json", "summary.json", "metrics.jsonl", "evaluations.jsonl",
                                       "timeline.json"};
 
-/* ---- looking at runs ------------------------------------------------------------------------- */
+/* ---- state of the runs ----------------------------------------------------------------------- */
 
 static bool path_in(const char *directory, const char *name, char *path) {
     return snprintf(path, PATH_CAPACITY, "%s/%s", directory, name) < PATH_CAPACITY;
 }
 
-/* A number that is another one when a file of the runs has changed. */
+/* A number that changes when a file of the runs changes. */
 static uint64_t find_state(const char *const *directories, int count) {
     uint64_t state = 0;
     char path[PATH_CAPACITY];
@@ -38,7 +38,7 @@ static uint64_t find_state(const char *const *directories, int count) {
     return state;
 }
 
-/* A run holds the lock of its directory. Where locks cannot be asked for, a lock file means that it goes on. */
+/* True if the run holds the lock of its directory. If locks cannot be queried, a lock file counts. */
 static bool goes_on(const char *directory) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     char path[PATH_CAPACITY];
@@ -70,25 +70,25 @@ static void block_signals(sigset_t *set) {
     sigprocmask(SIG_BLOCK, set, NULL);
 }
 
-/* Whether a signal came within so many seconds. */
+/* True if a signal comes within `seconds`. */
 static bool interrupted_within(const sigset_t *set, double seconds) {
     const struct timespec pause = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (time_t)seconds) * 1e9)};
     return sigtimedwait(set, NULL, &pause) > 0;
 }
 
-/* Writes the page if the runs have changed since `written`, 0 being never. */
+/* Writes the page if the runs have changed since `written` (0 = never written). */
 static int write_if_changed(const car_cli_report_options *o, const char *const *directories, int count,
                             uint64_t *written) {
     uint64_t state = find_state(directories, count);
     bool first = *written == 0;
-    if (state == 0 || state == *written) { /* the run is still being set up, or has written nothing since */
+    if (state == 0 || state == *written) { /* the run is being set up, or nothing has changed */
         return CAR_CLI_OK;
     }
     int code = car_cli_report_write(o, directories, count, o->every, first);
     if (code == CAR_CLI_OK) {
         *written = state;
     }
-    return first ? code : CAR_CLI_OK; /* later a file may just be half written: the next round tries again */
+    return first ? code : CAR_CLI_OK; /* later, a file may be half written: try again in the next round */
 }
 
 int car_cli_report_live(const car_cli_report_options *o, const char *const *directories, int count) {
@@ -109,7 +109,7 @@ int car_cli_report_live(const car_cli_report_options *o, const char *const *dire
         stopped = interrupted_within(&set, o->every);
         going = any_goes_on(directories, count);
     }
-    /* The last page does not load itself again. */
+    /* The last page does not reload itself. */
     int code = car_cli_report_write(o, directories, count, 0, true);
     if (code == CAR_CLI_OK) {
         printf("%s: %s\n", o->output, going ? "ended here; the run goes on" : "no run goes on; this is the last page");

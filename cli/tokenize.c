@@ -1,4 +1,4 @@
-/* carousel tokenize: a text becomes a file of tokens, by a tokenizer that is learnt from it or given. */
+/* carousel tokenize: converts a text to a file of tokens, with a given tokenizer or one learnt from the text. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ typedef struct tokenization {
     bool header, json;
     car_context *context;
     car_tokenizer *tokenizer;
-    char *saved; /* where the tokenizer is written */
+    char *saved; /* path of the tokenizer's file */
     car_token_counts counts;
 } tokenization;
 

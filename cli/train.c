@@ -1,4 +1,4 @@
-/* carousel train: a car_run from options, shown as it goes, and ended in order. */
+/* carousel train: makes a car_run from the options, runs it, shows its results and ends it in order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +10,11 @@ static void log_line(void *user, car_log_level level, const char *line) {
     car_cli_say(level == CAR_LOG_WARNING ? "warning: " : "", line);
 }
 
-enum { MOST_STEPS = 1000000000 }; /* as --steps */
+enum { MOST_STEPS = 1000000000 }; /* the limit of --steps */
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
-/* What later checkpoints keep: the options with all that was decided. */
+/* Stores the options, with all values that were chosen, in later checkpoints. */
 static car_status keep_configuration(car_train_run *t) {
     cJSON *json = car_train_config_of(&t->options);
     char *text = json ? cJSON_PrintUnformatted(json) : NULL;
@@ -25,7 +25,7 @@ static car_status keep_configuration(car_train_run *t) {
     return status;
 }
 
-/* What rank 0 does for itself, while the others go on to the first step and wait for it there. */
+/* Rank 0's own setup. The others meanwhile go on to the first step and wait there. */
 static car_status open_output(car_train_run *t) {
     car_status status = CAR_OK;
     t->alone = true;
@@ -37,7 +37,8 @@ done:
     return status;
 }
 
-/* What is typed wrong on one rank, or on all, is said once. */
+/* Over MPI, a rank whose options are wrong still calls car_run_create, with the message. All ranks then fail together,
+ * and rank 0 prints the error once. */
 static car_status create_run(car_train_run *t) {
     car_run_options options;
     char message[1024];
@@ -73,12 +74,12 @@ done:
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* What rank 0 writes when all is over; the others only wait to end with it. */
+/* Rank 0 writes the summary; the others wait for it. */
 static void show_end(car_train_run *t, const char *digest) {
     if (car_train_is_first(t)) {
         car_train_remember(t, car_train_summarize(t, digest));
     } else {
-        car_train_show_problems(t); /* of what it has read itself */
+        car_train_show_problems(t); /* about the samples that this rank has read */
     }
 }
 
@@ -98,7 +99,7 @@ static car_status train(car_train_run *t) {
     if (!car_run_has_ended(t->run)) {
         return status;
     }
-    car_train_remember(t, status); /* what could not be written; the rest is */
+    car_train_remember(t, status); /* a file could not be written; go on with the rest */
     t->interrupted = !car_run_is_complete(t->run);
     CAR_TRY(car_run_account(t->run, &t->accounts));
     CAR_TRY(car_run_digest(t->run, digest));
@@ -113,8 +114,8 @@ done:
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-/* Rank 0 says what all of them failed with. A rank that failed by itself says so, and ends the job: the others may wait for
- * it. */
+/* Rank 0 prints a failure that all ranks know of. A rank that failed alone prints its own, and aborts the job, because
+ * the others may be waiting for it. */
 static int report(car_train_run *t, car_status status) {
     car_rank *rank = car_run_engine(t->run);
     if (!t->run && t->launched && status != CAR_ERROR_UNSUPPORTED && car_transport_launched_rank() > 0) {
@@ -126,7 +127,7 @@ static int report(car_train_run *t, car_status status) {
     }
     bool hopeless = status == CAR_ERROR_NOT_FINITE || status == CAR_ERROR_ARGUMENT;
     char where[4096] = "";
-    if (!hopeless && !strchr(car_context_error(t->context), '\n')) { /* else it has it already */
+    if (!hopeless && !strchr(car_context_error(t->context), '\n')) { /* if not in the message already */
         where[0] = '\n';
         where[1] = where[2] = ' ';
         car_rank_explain(rank, where + 3, sizeof where - 3);
@@ -173,7 +174,7 @@ int car_cli_train(int argc, char **argv) {
     status = status == CAR_OK ? set_up(&t) : status;
     status = status == CAR_OK ? train(&t) : status;
     car_train_stop_listening();
-    bool early = t.interrupted && car_train_is_first(&t); /* mpirun ends all ranks after a code that is not 0 */
+    bool early = t.interrupted && car_train_is_first(&t); /* mpirun kills all ranks after an exit code other than 0 */
     code = status != CAR_OK ? report(&t, status) : early ? CAR_CLI_INTERRUPTED : CAR_CLI_OK;
     tear_down(&t);
     return code;

@@ -1,4 +1,4 @@
-/* What the files of `carousel train` share: a car_run (carousel/run.h) whose options are parsed and whose results are shown. */
+/* Shared by the files of `carousel train`: it parses options, runs a car_run (carousel/run.h) and shows its results. */
 #ifndef CAR_CLI_TRAIN_H
 #define CAR_CLI_TRAIN_H
 
@@ -19,210 +19,211 @@ typedef struct car_train_options {
     const char *convolutions, *memory, *trace, *trace_steps, *delay_correction, *augment, *keep_best, *precision,
         *save_precision;
     const char *recompute, *memory_limit;
-    car_precision saves_as; /* what save_precision names */
-    car_model_config shape; /* of the model; zero where it is left open */
+    car_precision saves_as; /* the value of save_precision */
+    car_model_config shape; /* of the model; 0 if not given */
     int workers, stages, threads, steps, eval_every, eval_batches;
-    int accumulate; /* micro-batches of a worker in a step */
+    int accumulate; /* micro-batches per worker and step */
     const char *sum_order, *pace_links;
-    int warmup; /* CAR_NONE: left to the rule */
+    int warmup; /* CAR_NONE if not given: the rule's default */
     bool warmup_by_rule;
-    int asked_steps; /* `steps` before --epochs had a say */
+    int asked_steps; /* `steps` as given, before --epochs changes it */
     int freshness_slack, zero_copies, zero_ahead;
-    double piece_bytes; /* 0: left open */
+    double piece_bytes; /* 0 if not given */
     int data_threads, checkpoint_every, keep, resume_step, patience;
     double lr, adamw_lr, momentum, weight_decay, clip_norm, epochs, step_seconds, step_jitter, ema;
     bool nesterov, decay_weights_only, skip_nonfinite, unpaced, no_augment, resume, reset_head, force, tensorboard;
     uint64_t seed;
-    char *plan_text; /* what --plan names; released with the options */
+    char *plan_text; /* contents of the --plan file; released with the options */
     car_cli_list freeze, lr_scale;
-    /* What these two come to: see train_rules.c. */
+    /* The values of freeze and lr_scale: see train_rules.c. */
     car_param_rule rules[2 * CAR_CLI_LIST_LENGTH];
     int rule_count;
     char patterns[CAR_CLI_LIST_LENGTH][128];
-    car_cli_config *config_texts; /* owns texts above that came from a file */
+    car_cli_config *config_texts; /* owns the texts above that came from a file */
 } car_train_options;
 
 static inline bool car_train_resumes(const car_train_options *o) {
     return o->resume || o->resume_step != CAR_NONE;
 }
-/* Samples of a step. */
+/* Samples per step. */
 static inline double car_train_step_samples(const car_train_options *o) {
     return (double)o->workers * o->accumulate * o->shape.batch;
 }
 
-/* Lines of a file in the run directory. */
+/* Counts the lines written to a file in the run directory. */
 typedef struct car_train_lines {
-    _Atomic int64_t written, missing; /* over ranks, steps and evaluations are reported by two threads */
-    int reason;                       /* errno of the first that is missing */
+    _Atomic int64_t written, missing; /* atomic: over ranks, two threads report steps and evaluations */
+    int reason;                       /* errno of the first missing line */
 } car_train_lines;
 
-/* A run, and what its output needs to know. */
+/* A run, and what its output needs. */
 typedef struct car_train_run {
-    car_train_options options; /* with what the rule and the data decide filled in */
+    car_train_options options; /* with the values that the rule and the data set */
     car_context *context;
     car_run *run;
     car_domain domain;
-    bool has_ranks; /* or else all is in one process, one engine */
-    bool launched;  /* they are processes of MPI */
-    /* What its options point to. */
+    bool has_ranks; /* false: everything is in one process and one engine */
+    bool launched;  /* ranks are processes of MPI */
+    /* The run's options point to these. */
     car_plan_config planning;
     car_program_config kernels;
     car_trainer_config execution;
     car_optimizer_config optimizer;
     char best[CAR_TRAIN_PATH];
-    char *configuration; /* as typed, for comparing ranks */
+    char *configuration; /* the options as given, to compare ranks */
     /* The run directory. */
-    int metrics_file;                            /* if it is written to */
-    int events_file;                             /* TensorBoard's, if it is written to */
-    car_events *step_events, *evaluation_events; /* its records; over ranks two threads make them */
+    int metrics_file;                            /* valid if `writes` */
+    int events_file;                             /* TensorBoard's; valid if `writes_events` */
+    car_events *step_events, *evaluation_events; /* over ranks, two threads use them */
     car_train_lines metrics, evaluations, events;
-    bool writes, writes_events; /* metrics_file is open; events_file is */
-    /* How it goes. */
-    bool alone;       /* what failed here the other ranks do not know */
-    bool terminal;    /* somebody watches */
+    bool writes, writes_events; /* metrics_file is open; events_file is open */
+    /* Progress. */
+    bool alone;       /* it failed on this rank only; the others do not know */
+    bool terminal;    /* stdout is a terminal */
     bool interrupted; /* it ended early */
     bool foretold;    /* the duration has been estimated */
     double started, shown, first_loss, loss;
-    double first_reported; /* when */
-    double aside;          /* seconds that were not training: evaluations */
-    int64_t reported;      /* steps, by this call */
-    double *step_ms;       /* of the last steps, for the median */
+    double first_reported; /* time of the first report */
+    double aside;          /* seconds spent on evaluations, not on training */
+    int64_t reported;      /* steps since this start */
+    double *step_ms;       /* durations of the last steps, for the median */
     double last_time;
     car_evaluation evaluation;
-    int64_t evaluated_step; /* of the last evaluation; CAR_NONE: none */
+    int64_t evaluated_step; /* step of the last evaluation, or CAR_NONE */
     const car_rank_account *accounts;
-    car_status failure;      /* of something that did not keep the run from going on to its end */
+    car_status failure;      /* a failure after which the run went on */
     char failure_text[1024]; /* its message */
 } car_train_run;
 
-/* Whether this process speaks for all: the only one, or rank 0. */
+/* True if this process prints for all: the only one, or rank 0. */
 static inline bool car_train_is_first(const car_train_run *t) {
     return car_run_rank(t->run) == 0;
 }
 
-/* ---- train_signals.c: how a run is told to end ------------------------------------------------------------------- */
+/* ---- train_signals.c: signals that end a run --------------------------------------------------------------------- */
 
-/* Before any other thread is started, which must not get the signals. Until _stop_listening the run must stay. */
+/* Call it before any other thread starts: only the listener may receive signals. The run must exist until
+ * car_train_stop_listening. */
 void car_train_listen(car_train_run *t);
 void car_train_listen_for(car_train_run *t); /* from here on there is something to save */
 void car_train_stop_listening(void);
 void car_train_on_activity(void *user, car_run_activity activity);
 
-/* ---- train_options.c: as typed, with their defaults; then turned into the options of a run ------------------------ */
+/* ---- train_options.c: the options of the command line, with their defaults --------------------------------------- */
 
 void car_train_default_options(car_train_options *options);
 int car_train_read_options(int argc, char **argv, car_train_options *options);
-/* Sets what a run's config.json has. Returns CAR_CLI_GO_ON, or the code to exit with after a message. */
+/* Reads the options in a run's config.json. Returns CAR_CLI_GO_ON, or the exit code after a message. */
 int car_train_read_config(const car_cli_command *command, const char *path, car_train_options *options);
-/* Sets what the names of precisions mean. */
+/* Looks up the names of precisions. */
 car_status car_train_read_precision(car_context *context, car_train_options *options);
-/* As config.json has them; NULL without memory. */
+/* The options as in config.json, or NULL if memory is short. */
 cJSON *car_train_config_of(const car_train_options *options);
 
-/* ---- train_configure.c -------------------------------------------------------------------------------------------- */
+/* ---- train_configure.c: converts them to the options of a run ---------------------------------------------------- */
 
-/* The options of the run, which point into `t`. */
+/* Makes the run's options, which point into `t`. */
 car_status car_train_configure(car_train_run *t, car_run_options *out);
-/* When there is a run: fills in what it has decided. */
+/* After the run is created: copies the values that it chose to the options. */
 void car_train_take_over(car_train_run *t);
 
-/* ---- train_rules.c: single parameters, and augmentation ----------------------------------------------------------- */
+/* ---- train_rules.c: options for single parameters, and augmentation ---------------------------------------------- */
 
-/* Fills options->rules, which the optimizer's configuration then points to: the options must stay where they are. */
+/* Fills options->rules. The optimizer's configuration points to them, so the options must not move. */
 car_status car_train_read_rules(car_context *context, car_train_options *options);
-/* Sets how images are changed at random. */
+/* Reads --augment and --no-augment. */
 car_status car_train_read_augmentation(car_context *context, const car_train_options *options, bool *none,
                                        car_augmentation *out);
-void car_train_show_rules(const car_train_run *t); /* how much is frozen, if anything is */
+void car_train_show_rules(const car_train_run *t); /* prints how many parameters are frozen, if any */
 
-/* ---- correction.c: the delay's correction, of a run -------------------------------------------------------------- */
+/* ---- correction.c: the delay correction of a run ----------------------------------------------------------------- */
 
-/* What the first line of a run says of it. */
+/* The text about it in the first line that a run prints. */
 void car_train_describe_correction(const car_train_run *t, char *text, size_t capacity);
-/* What a run from before there was a correction is taken to have. */
+/* Adds the default to the configuration of a run that is older than the option. */
 void car_train_default_correction(cJSON *then);
-/* A resumed run: warns if the correction is another. `has_last`: whether the checkpoint has all that it needs. */
+/* Warns if a resumed run has another correction. `has_last`: the checkpoint is complete. */
 void car_train_tell_correction(const car_train_run *t, const cJSON *then, bool has_last);
 
-/* ---- train_resume.c: a run that goes on, or begins with weights from a file ----------------------------------------- */
+/* ---- train_resume.c: resumed runs, and initial weights from a file ----------------------------------------------- */
 
-/* Says what differs from the run that the checkpoint is of. */
+/* Warns about options that differ from those of the checkpoint. */
 void car_train_tell_differences(const car_train_run *t);
-/* Tells the run of the evaluations in evaluations.jsonl. */
+/* Passes the evaluations in evaluations.jsonl to the run. */
 car_status car_train_recall(car_train_run *t);
-/* --init, and says what did not fit. */
+/* Loads the file of --init, and prints what did not fit. */
 car_status car_train_load(car_train_run *t);
-/* By all ranks: whether the run was over before and its summary is there. */
+/* *out: the run was finished by an earlier start and has its summary. All ranks call it. */
 car_status car_train_was_over(car_train_run *t, bool *out);
 
-/* ---- train_plan.c: --plan FILE ------------------------------------------------------------------------------------ */
+/* ---- train_plan.c: --plan FILE ----------------------------------------------------------------------------------- */
 
-/* Reads the file, if there is one, and sets the options that it answers. Returns CAR_CLI_GO_ON, or the code to exit with
+/* Reads the --plan file, if given, and sets the options that it determines. Returns CAR_CLI_GO_ON, or the exit code
  * after a message. */
 int car_train_read_plan(int argc, char **argv, car_train_options *options);
-/* A copy for --resume in the run directory. */
+/* Copies the plan to the run directory, for --resume. */
 car_status car_train_keep_plan(const car_train_run *t);
 
-/* ---- train_account.c: what ranks used and sent, in the closing line and in summary.json ---------------------------- */
+/* ---- train_account.c: memory and traffic of ranks, in the closing line and in summary.json ----------------------- */
 
 void car_train_print_peak(const car_train_run *t);
 void car_train_add_memory(const car_train_run *t, cJSON *json);
 /* Adds "comm" and, over ranks, "ranks". */
 void car_train_add_traffic(const car_train_run *t, cJSON *json);
 
-/* ---- train_record.c: what was done in some of the steps, for --trace and the run directory ----------------------- */
+/* ---- train_record.c: records some steps, for --trace and the run directory --------------------------------------- */
 
-/* Looks at --trace-steps before anything is done. */
+/* Checks --trace-steps early. */
 car_status car_train_check_trace(const car_train_run *t);
-/* When the first step is known: which steps are recorded. Called by all ranks. */
+/* Chooses the steps to record, once the first step is known. All ranks call it. */
 car_status car_train_start_recorder(car_train_run *t);
-/* At the end: the files. Called by all ranks. */
+/* Writes the files at the end. All ranks call it. */
 car_status car_train_write_records(car_train_run *t);
 
-/* ---- train_metrics.c: metrics.jsonl and evaluations.jsonl --------------------------------------------------------- */
+/* ---- train_metrics.c: metrics.jsonl and evaluations.jsonl -------------------------------------------------------- */
 
-/* Opens them, with what earlier starts have written as far as this one goes on from it. */
+/* Opens both files. A resumed run keeps the lines up to its first step. */
 car_status car_train_open_metrics(car_train_run *t);
-void car_train_close_metrics(car_train_run *t); /* says which lines are missing */
-/* A line each; nothing without a run directory. */
+void car_train_close_metrics(car_train_run *t); /* also warns about missing lines */
+/* Append one line each. Without a run directory they do nothing. */
 void car_train_write_metrics(car_train_run *t, const car_step_report *report);
 void car_train_write_evaluation(car_train_run *t, int64_t step);
-/* Appends all bytes or none. Returns 0, or the errno of what went wrong. */
+/* Appends all bytes or none. Returns 0 or an errno. */
 int car_train_append(int file, const void *line, size_t length);
-/* Counts a line that was written (`reason` 0) or could not be; warns of the first that is missing. */
+/* Counts a line as written (`reason` 0) or missing, and warns about the first missing one. */
 void car_train_note_line(car_train_run *t, car_train_lines *lines, const char *name, int64_t step, int reason);
 
-/* ---- train_tensorboard.c: the same numbers for TensorBoard; they do nothing without --tensorboard ------------------- */
+/* ---- train_tensorboard.c: the same numbers for TensorBoard; without --tensorboard they do nothing ---------------- */
 
 car_status car_train_open_events(car_train_run *t);
 void car_train_close_events(car_train_run *t);
 void car_train_write_step_event(car_train_run *t, const car_step_report *report, double samples_per_s);
 void car_train_write_evaluation_event(car_train_run *t, int64_t step);
 
-/* ---- train_progress.c: how far a run is, and how long it will take ------------------------------------------------ */
+/* ---- train_progress.c: progress and estimated duration ----------------------------------------------------------- */
 
-/* After each step, at `now`: a line, if one is due; once, how long the whole will take. */
+/* After each step: prints a line if one is due, and once the estimated duration. */
 void car_train_show_progress(car_train_run *t, double now);
 
-/* ---- train_output.c: the head, a line for a step, the evaluation, the end; and the files of the run directory ---- */
+/* ---- train_output.c: prints the start, evaluations and the end; writes files of the run directory ---------------- */
 
 car_status car_train_open_output(car_train_run *t);
 void car_train_close_output(car_train_run *t);
-void car_train_show_model(const car_train_run *t); /* over ranks also where they are */
+void car_train_show_model(const car_train_run *t); /* over ranks also the machines */
 void car_train_on_step(void *user, const car_step_report *report);
 void car_train_on_evaluation(void *user, int64_t step, const car_evaluation *evaluation);
-void car_train_show_problems(const car_train_run *t); /* samples that could not be read, if there were any */
-/* The closing line, and summary.json; `digest`: of the weights. */
+void car_train_show_problems(const car_train_run *t); /* lists samples that could not be read, if any */
+/* Prints the closing line and writes summary.json. `digest`: of the weights. */
 car_status car_train_summarize(car_train_run *t, const char *digest);
-/* Keeps a failure and its message for the end; whether there was none. */
+/* Keeps the first failure and its message for the end. Returns true if status is CAR_OK. */
 bool car_train_remember(car_train_run *t, car_status status);
-/* What the share of labels that were the best guess is called in files: a language model's labels are next tokens. */
+/* The name of top-1 accuracy in files. For language models it is about next tokens. */
 const char *car_train_accuracy_name(car_domain domain);
-/* Loss and accuracy, of tokens also perplexity, as a line without its end. */
+/* Prints loss and accuracy, for tokens also perplexity, without a newline. */
 void car_train_print_evaluation(FILE *stream, car_domain domain, const car_evaluation *evaluation);
-/* What evaluations are compared by: "accuracy" or "loss". */
+/* The metric that decides which evaluation is best: "accuracy" or "loss". */
 const char *car_train_metric(const car_train_run *t);
-/* DIR/NAME. */
+/* Writes DIR/NAME to path. */
 car_status car_train_path(car_context *context, const char *directory, const char *name, char *path);
 
 #endif

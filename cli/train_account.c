@@ -1,14 +1,14 @@
-/* What the ranks of a run used and sent, in the closing line and in summary.json. Peaks say whose they are. */
+/* Memory and traffic of a run's ranks, in the closing line and in summary.json. Peaks name the rank that had them. */
 #include "train.h"
 
 static const double megabyte = 1e6;
 
-/* Peak bytes of a run: of the process, or over ranks of the largest rank in each (while training). */
+/* Peak bytes of the process or, over ranks, of the largest rank of each category, during training. */
 typedef struct peaks {
-    int ranks; /* 1: one process */
-    int rank;  /* the one with most activations */
+    int ranks; /* 1 in one process */
+    int rank;  /* the one with the most activations */
     double largest[CAR_MEMORY_CATEGORIES], activations_mean, extent, rss;
-    double activations_sum, rss_sum; /* of all ranks' peaks, which need not be at one time */
+    double activations_sum, rss_sum; /* sums of all ranks' peaks, which may occur at different times */
 } peaks;
 
 static double larger(double a, double b) {
@@ -86,7 +86,7 @@ static void add_account(cJSON *list, const car_rank_account *a, double steps) {
     cJSON_AddItemToArray(list, object);
 }
 
-/* In one process nothing is sent. */
+/* In one process nothing is sent: all numbers are 0. */
 static void add_comm(cJSON *json, const car_train_run *t, double steps) {
     double bytes = 0, messages = 0, collectives = 0, most = 0, exposed = 0;
     int count = t->has_ranks ? car_run_ranks(t->run) : 0;

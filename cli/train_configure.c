@@ -1,4 +1,4 @@
-/* The options of `carousel train` as those of a car_run. */
+/* Converts the options of `carousel train` to those of a car_run. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "recompute.h"
 #include "train.h"
 
-/* --lr-schedule; epochs of a step are left to the run. */
+/* Reads --lr-schedule. The run converts epochs to steps. */
 static car_status read_schedule(car_context *context, const car_train_options *o, car_run_options *out) {
     double every = 0, gamma = 0;
     car_schedule *schedule = &out->schedule;
@@ -62,7 +62,7 @@ done:
     return status;
 }
 
-/* Asked for by name, it must do something. */
+/* `--pace-links on` is an error where pacing would have no effect. */
 static car_status read_pacing(car_context *context, const car_train_options *o, const car_plan_config *plan,
                               car_link_pacing *out) {
     const car_placement_info *placement = car_placement_info_of(plan->placement);
@@ -80,7 +80,7 @@ static car_status read_pacing(car_context *context, const car_train_options *o, 
     return status;
 }
 
-/* Names that the run does not look up itself, or that settings depend on. */
+/* Looks up names that the run does not look up itself, or that other settings depend on. */
 static car_status read_plan_config(car_train_run *t) {
     const car_train_options *o = &t->options;
     car_plan_config *plan = &t->planning;
@@ -144,7 +144,8 @@ static car_status check_files(car_train_run *t) {
     return o->keep_best ? car_train_path(t->context, o->out, "best.safetensors", t->best) : CAR_OK;
 }
 
-/* What all ranks must have the same of. Only the first one writes, but all stop for it. */
+/* The options that must be equal on all ranks. Of --out only its presence counts: rank 0 alone writes, but all ranks
+ * pause for it. */
 static car_status describe_options(car_train_run *t) {
     cJSON *json = car_train_config_of(&t->options);
     cJSON_DeleteItemFromObjectCaseSensitive(json, "out");
@@ -156,7 +157,7 @@ static car_status describe_options(car_train_run *t) {
                             : car_context_fail(t->context, CAR_ERROR_MEMORY, "out of memory for the configuration");
 }
 
-/* What is the same under another name. */
+/* The options that only have another name in a car_run. */
 static car_run_options translate(car_train_run *t) {
     const car_train_options *o = &t->options;
     bool kept = o->out != NULL;
@@ -204,7 +205,7 @@ static car_run_options translate(car_train_run *t) {
                              .dashes = true};
 }
 
-/* A plan from a file says the rest itself. */
+/* A plan from a file sets all of these itself. */
 static void name_plan(const car_train_run *t, car_run_options *out) {
     const car_train_options *o = &t->options;
     if (o->plan_text) {
@@ -226,7 +227,7 @@ car_status car_train_configure(car_train_run *t, car_run_options *out) {
     car_run_options texts = {0};
     car_status status = CAR_OK;
     car_placement placement = CAR_PLACEMENTS;
-    bool known = car_placement_is_known(o->placement, &placement); /* if it is not, that is said below */
+    bool known = car_placement_is_known(o->placement, &placement); /* an unknown one fails below */
     t->has_ranks = known && !car_placement_info_of(placement)->one_process;
     t->launched = t->has_ranks && car_transport_is_launched();
     t->domain = car_model_find(o->model)->domain;
@@ -265,7 +266,7 @@ void car_train_take_over(car_train_run *t) {
     o->steps = (int)car_run_total_steps(t->run);
     o->warmup = (int)car_run_schedule(t->run)->warmup;
     o->warmup_by_rule = o->warmup_by_rule && o->warmup > 0;
-    if (o->accumulate > 1) { /* the run keeps it, wherever it goes on */
+    if (o->accumulate > 1) { /* a resumed run must keep it, on any placement */
         o->sum_order = car_sum_order_text(plan->sum_order);
     }
     if (t->has_ranks && car_placement_maps_workers(plan->placement)) {

@@ -1,7 +1,7 @@
-/* metrics.jsonl and evaluations.jsonl of a run, a line for each step and each evaluation. The same numbers go into
+/* Writes metrics.jsonl and evaluations.jsonl: one line for each step and each evaluation. The same numbers go to
  * TensorBoard's files (train_tensorboard.c).
  *
- * A line that cannot be written does not end the run: that is said once, and at the end how many there are. */
+ * If a line cannot be written, the run goes on. It warns once, and at the end gives the number of missing lines. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -28,7 +28,7 @@ int car_train_append(int file, const void *line, size_t length) {
         }
         if (count <= 0) {
             int reason = count < 0 ? errno : ENOSPC;
-            /* Half a line would spoil the next one. If this fails, too, the report leaves both out. */
+            /* Half a line would spoil the next one. If this fails too, readers skip both. */
             bool undone = ftruncate(file, before.st_size) == 0;
             (void)undone;
             return reason;
@@ -56,16 +56,16 @@ static void conclude(const car_train_run *t, const car_train_lines *lines, const
     }
 }
 
-/* ---- what earlier starts left ---------------------------------------------------------------- */
+/* ---- lines of earlier starts ----------------------------------------------------------------- */
 
-/* The step of a line as it is written here; -1 if it is none. */
+/* The step of a line, or -1 if the line is damaged. */
 static int64_t step_of(const char *line, ssize_t length) {
     long long step = -1;
     bool whole = length >= 2 && strcmp(line + length - 2, "}\n") == 0;
     return whole && sscanf(line, "{\"step\": %lld,", &step) == 1 ? step : -1;
 }
 
-/* A run that goes on keeps the lines before step `end`; a killed one may have written of later steps, or half a line. */
+/* A resumed run keeps the lines before step `end`. A killed run may have left lines of later steps, or half a line. */
 static car_status keep_lines(car_train_run *t, const char *path, int64_t end) {
     char *line = NULL;
     size_t capacity = 0;
@@ -80,7 +80,7 @@ static car_status keep_lines(car_train_run *t, const char *path, int64_t end) {
     CAR_TRY(car_file_create(t->context, path, &kept));
     while ((length = getline(&line, &capacity, old)) > 0) {
         int64_t step = step_of(line, length);
-        damaged += step < 0 && line[length - 1] == '\n'; /* half a line at the end is what a kill leaves */
+        damaged += step < 0 && line[length - 1] == '\n'; /* half a last line is normal after a kill */
         if (step >= 0 && step < end) {
             CAR_TRY(car_file_write(kept, line, (size_t)length));
         }
@@ -97,7 +97,7 @@ done:
     return status;
 }
 
-/* A run that begins anew is not mistaken for the one before it. */
+/* Removes the results of an earlier run, so that nobody takes them for those of a new one. */
 static car_status remove_results(car_train_run *t) {
     static const char *const names[] = {"evaluations.jsonl", "best.safetensors", "average.safetensors",
                                         "confusion.json"};
@@ -121,7 +121,7 @@ car_status car_train_open_metrics(car_train_run *t) {
     CAR_TRY(car_train_path(t->context, t->options.out, "evaluations.jsonl", evaluations));
     if (first > 0) {
         CAR_TRY(keep_lines(t, path, first));
-        CAR_TRY(keep_lines(t, evaluations, first + 1)); /* they count the steps that were made */
+        CAR_TRY(keep_lines(t, evaluations, first + 1)); /* they count finished steps */
     } else {
         CAR_TRY(remove_results(t));
     }
@@ -179,15 +179,15 @@ void car_train_write_metrics(car_train_run *t, const car_step_report *report) {
     car_train_write_step_event(t, report, samples_per_s);
 }
 
-/* They are rare, so the file is not kept open. */
+/* Evaluations are rare, so the file is opened for each. */
 void car_train_write_evaluation(car_train_run *t, int64_t step) {
     const car_evaluation *e = &t->evaluation, *averaged = car_run_average(t->run);
     const char *accuracy = car_train_accuracy_name(t->domain);
     char path[CAR_TRAIN_PATH], line[640], loss[32], perplexity[64] = "", average[128] = "", number[32];
     if (!t->writes || car_train_path(t->context, t->options.out, "evaluations.jsonl", path) != CAR_OK) {
-        return; /* opening has failed for it before */
+        return; /* not reached: car_train_open_metrics has checked the path */
     }
-    if (step == car_run_first_step(t->run) && keep_lines(t, path, step) != CAR_OK) { /* made again after a kill */
+    if (step == car_run_first_step(t->run) && keep_lines(t, path, step) != CAR_OK) { /* repeated after a kill */
         car_context_log(t->context, CAR_LOG_WARNING, "%s", car_context_error(t->context));
         car_context_clear_error(t->context);
         return;

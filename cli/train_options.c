@@ -143,7 +143,7 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          &o->force, 0, 0},
         {"seed", "N", "of weights, data, order and dropout", CAR_CLI_SEED, &o->seed, 0, 0},
         {"config", "FILE", "a JSON object of these options; those typed come first", CAR_CLI_TEXT, &o->config, 0, 0},
-        /* Not in --help: shows what pacing is for; for benches of several ranks on few cores. */
+        /* Not in --help. For experiments: training without pacing, and benchmarks of several ranks on few cores. */
         {"unpaced", NULL, NULL, CAR_CLI_FLAG, &o->unpaced, 0, 0},
         {"step-seconds", NULL, NULL, CAR_CLI_REAL, &o->step_seconds, 0, 1000},
         {"step-jitter", NULL, NULL, CAR_CLI_REAL, &o->step_jitter, 0, 1},
@@ -154,13 +154,13 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
 }
 
 cJSON *car_train_config_of(const car_train_options *options) {
-    car_train_options copy = *options; /* the table points into what can be written */
+    car_train_options copy = *options; /* the table needs pointers that are not const */
     car_cli_option table[CAR_TRAIN_OPTIONS];
-    copy.steps = copy.epochs > 0 ? copy.asked_steps : copy.steps; /* not what epochs came to here */
+    copy.steps = copy.epochs > 0 ? copy.asked_steps : copy.steps; /* as given, not as computed from epochs */
     return car_cli_config_of(table, fill_table(&copy, table));
 }
 
-/* The configuration that stands behind what is typed: a file of the user's, or that of the run to be resumed. */
+/* Reads options from a file before those of the command line: the user's file, or config.json of a resumed run. */
 static int read_config(const car_cli_command *command, const car_cli_option *table, int count, int argc, char **argv,
                        car_train_options *o) {
     const char *path = car_cli_peek(argc, argv, "config"), *out = car_cli_peek(argc, argv, "out");
@@ -175,7 +175,7 @@ static int read_config(const car_cli_command *command, const car_cli_option *tab
     }
     int code = car_cli_read_config(command, table, count, own, &o->config_texts);
     if (code == CAR_CLI_GO_ON && !cJSON_GetObjectItemCaseSensitive(o->config_texts, "delay-correction")) {
-        o->delay_correction = "off"; /* a run from before there was one */
+        o->delay_correction = "off"; /* the run is older than this option */
     }
     return code;
 }
@@ -190,15 +190,15 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     char lists[4096];
     car_cli_option table[CAR_TRAIN_OPTIONS];
     car_train_default_options(o);
-    o->threads = 0;   /* how many there are cores for is known when ranks have joined */
-    o->momentum = -1; /* the optimizer's own */
+    o->threads = 0;   /* chosen when the number of ranks on the machine is known */
+    o->momentum = -1; /* the optimizer's default */
     int count = fill_table(o, table);
     car_cli_list_models(lists, sizeof lists);
     car_cli_list_choices(lists, sizeof lists);
     car_cli_add_advice(lists, sizeof lists);
     const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", lists};
     int code = car_cli_wants_help(argc, argv) ? CAR_CLI_GO_ON : read_config(&command, table, count, argc, argv, o);
-    /* Who types how long it is to be does not mean what a file says about it otherwise. */
+    /* Giving --steps or --epochs overrides both values of the file. */
     if (car_cli_peek(argc, argv, "steps") || car_cli_peek(argc, argv, "epochs")) {
         o->steps = 0;
         o->epochs = 0;
@@ -206,7 +206,7 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     code = code == CAR_CLI_GO_ON ? car_cli_parse(&command, table, count, argc, argv) : code;
     if (o->momentum < 0) {
         car_optimizer_kind kind = car_optimizer_config_default().kind;
-        car_optimizer_is_known(o->optimizer, &kind); /* if it is not, read_optimizer will say so */
+        car_optimizer_is_known(o->optimizer, &kind); /* an unknown one fails in read_optimizer */
         o->momentum = car_optimizer_info_of(kind)->momentum;
     }
     o->asked_steps = o->steps;

@@ -1,4 +1,4 @@
-/* What a run says: on the terminal, and in its directory (metrics.jsonl, summary.json, config.json). */
+/* Output of a run: on the terminal, and in its directory (config.json, confusion.json, summary.json). */
 #include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <math.h>
@@ -31,7 +31,7 @@ static car_status path_in_run(car_train_run *t, const char *name, char *path) {
     return car_train_path(t->context, t->options.out, name, path);
 }
 
-/* A reader sees the old file or the new one, never half of one. */
+/* Replaces the file at once, so that readers never see half of it. */
 static car_status write_json(car_train_run *t, const char *name, const cJSON *json) {
     char path[CAR_TRAIN_PATH], *text = cJSON_Print(json);
     car_file *file = NULL;
@@ -74,7 +74,7 @@ static void add_options(cJSON *json, const car_train_run *t) {
 
 static car_status write_config(car_train_run *t) {
     cJSON *json = car_train_config_of(&t->options);
-    cJSON_DeleteItemFromObjectCaseSensitive(json, "trace"); /* a run that goes on is not the one that was traced */
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "trace"); /* a resumed run should not write the trace again */
     cJSON_DeleteItemFromObjectCaseSensitive(json, "trace-steps");
     car_status status = json ? write_json(t, "config.json", json)
                              : car_context_fail(t->context, CAR_ERROR_MEMORY, "out of memory for config.json");
@@ -82,8 +82,8 @@ static car_status write_config(car_train_run *t) {
     return status;
 }
 
-/* Whether somebody watches. Open MPI gives its ranks a terminal of its own making wherever their output goes, so of a rank
- * it is the launcher's output that counts. */
+/* True if stdout is a terminal. Open MPI gives its ranks a pseudo-terminal even if their output goes to a file, so for
+ * a rank the launcher's stdout is checked. */
 static bool is_watched(void) {
     char path[64];
     if (isatty(STDOUT_FILENO) != 1 || !car_transport_is_launched()) {
@@ -220,7 +220,7 @@ const char *car_train_metric(const car_train_run *t) {
     return t->options.keep_best ? t->options.keep_best : "loss";
 }
 
-/* Which classes were taken for which, for a report. */
+/* Writes the confusion matrix, for reports. */
 static void write_confusion(car_train_run *t, int64_t step) {
     const car_cli_confusion confusion = {.classes = (int)car_graph_classes(car_run_graph(t->run)),
                                          .counts = car_run_confusion(t->run)};
@@ -241,7 +241,7 @@ static void write_confusion(car_train_run *t, int64_t step) {
 
 static void print_evaluations(const car_train_run *t, int64_t step) {
     const car_evaluation *average = car_run_average(t->run);
-    flockfile(stdout); /* steps may be shown meanwhile */
+    flockfile(stdout); /* another thread may print steps */
     printf("%sevaluation after step %lld: ", t->terminal ? "\r\033[K" : "", (long long)step);
     car_train_print_evaluation(stdout, t->domain, &t->evaluation);
     putchar('\n');
@@ -267,7 +267,7 @@ void car_train_on_evaluation(void *user, int64_t step, const car_evaluation *eva
     car_train_write_evaluation(t, step);
     write_confusion(t, step);
     print_evaluations(t, step);
-    if (pauses) { /* it was not training since the last step */
+    if (pauses) { /* the time since the last step was not training */
         double now = car_clock_seconds();
         t->aside += now - t->last_time;
         t->last_time = now;
@@ -304,7 +304,7 @@ static void add_machine(cJSON *json, const car_train_run *t) {
     cJSON_AddNumberToObject(machine, "threads", t->options.threads);
 }
 
-/* Waiting is counted over all threads that compute, so the share is of their time together. */
+/* Waiting is summed over all computing threads, so the share is of their total time. */
 static void add_data(cJSON *json, const car_train_run *t, double wall) {
     car_dataset_problems problems;
     double waited = car_feeder_waited(car_run_feeder(t->run)), threads = t->options.threads;
@@ -420,7 +420,7 @@ static void print_end(const car_train_run *t, double elapsed) {
     puts(t->reported > 0 || t->interrupted ? "" : ", all of them made before");
 }
 
-/* The summary comes last: whoever finds it finds all the rest. */
+/* summary.json is written last: if it exists, all other files do too. */
 car_status car_train_summarize(car_train_run *t, const char *digest) {
     double elapsed = car_clock_seconds() - t->started - t->aside;
     print_end(t, elapsed);

@@ -1,5 +1,5 @@
-/* `carousel train --plan FILE`: a plan from a file says what rule, placement, workers and stages a run has, and stays with
- * the run directory. */
+/* `carousel train --plan FILE`: the plan in the file sets rule, placement, workers and stages. A copy is kept in the
+ * run directory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static const size_t most_bytes = (size_t)1 << 28;
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Options that the file answers. */
+/* Options that the plan sets. */
 static const char *const answered[] = {"rule",        "placement",       "mapping",    "workers",
                                        "stages",      "freshness-slack", "accumulate", "sum-order",
                                        "piece-bytes", "zero-copies",     "zero-ahead"};
@@ -27,7 +27,7 @@ static const char *find_contradiction(int argc, char **argv) {
     return NULL;
 }
 
-/* Outlives the context that it is read with. */
+/* The text must outlive the context, so it is copied with strdup. */
 static car_status read_text(car_context *context, const char *path, char **out) {
     char *text = NULL;
     car_status status = CAR_OK;
@@ -76,7 +76,7 @@ int car_train_read_plan(int argc, char **argv, car_train_options *o) {
     }
     const char *path = o->plan;
     if (!typed && resume && o->out && snprintf(kept, sizeof kept, "%s/%s", o->out, kept_name) < (int)sizeof kept) {
-        path = kept; /* what the run was begun with */
+        path = kept; /* the plan that the run was started with */
     }
     car_status status = car_context_create(NULL, &context);
     status = status == CAR_OK ? apply(context, o, path) : status;
@@ -85,7 +85,7 @@ int car_train_read_plan(int argc, char **argv, car_train_options *o) {
     return code;
 }
 
-/* ---- keeping --------------------------------------------------------------------------------- */
+/* ---- the copy in the run directory ----------------------------------------------------------- */
 
 car_status car_train_keep_plan(const car_train_run *t) {
     const car_train_options *o = &t->options;

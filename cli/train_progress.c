@@ -1,4 +1,4 @@
-/* How far a run is: a line that is renewed on a terminal, a line now and then in a log. */
+/* Shows the progress of a run: one line that is updated on a terminal, or a line every few seconds in a log. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 
 enum { FORETELLING_STEPS = 3, DEFAULT_COLUMNS = 80, LEAST_BAR = 8, MOST_BAR = 30 };
 
-static const double foretelling_seconds = 1; /* of training, before its duration is estimated */
+static const double foretelling_seconds = 1; /* of training, before the duration is estimated */
 static const double terminal_pause = 0.1, log_pause = 2.0;
 static const double megabyte = 1e6;
 
-/* ---- how long it will take ------------------------------------------------------------------- */
+/* ---- estimated duration ---------------------------------------------------------------------- */
 
-/* In words: "12 minutes". */
+/* Writes a duration in words: "12 minutes". */
 static void describe_duration(double seconds, char *text, size_t capacity) {
     static const struct {
         double seconds;
@@ -30,8 +30,8 @@ static void describe_duration(double seconds, char *text, size_t capacity) {
     snprintf(text, capacity, "%.*f %s%s", count < 9.95 && u < 3 ? 1 : 0, count, units[u].name, count < 1.5 ? "" : "s");
 }
 
-/* Once, when the first steps have shown how fast it is. The first of all does not count: it fills the cycle, and what is
- * used for the first time is slow. */
+/* Prints the estimated duration, once. The first step does not count: it fills the cycle, and memory and caches are
+ * cold. */
 static void show_duration(car_train_run *t, double now) {
     const car_train_options *o = &t->options;
     double trained = now - t->first_reported - t->aside;
@@ -51,7 +51,7 @@ static void show_duration(car_train_run *t, double now) {
            rate * car_train_step_samples(o), pauses ? ", evaluations not counted" : "");
 }
 
-/* ---- one line -------------------------------------------------------------------------------- */
+/* ---- the progress line ----------------------------------------------------------------------- */
 
 /* "1:02:03" or "2:03". */
 static void describe_rest(double seconds, char *text, size_t capacity) {
@@ -63,7 +63,7 @@ static void describe_rest(double seconds, char *text, size_t capacity) {
     }
 }
 
-/* Activations now, at the peak so far, and what the plan says that peak will be. */
+/* Activations now, their peak so far, and the peak that the plan predicts. */
 static void describe_memory(const car_train_run *t, char *text, size_t capacity) {
     char planned[48] = "";
     if (car_run_planned(t->run) > 0) {
@@ -79,8 +79,8 @@ static int columns(void) {
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : DEFAULT_COLUMNS;
 }
 
-/* The bar takes what the rest leaves of the line; a line that is too long for the terminal is cut, since one that wraps
- * cannot be renewed. */
+/* The bar fills the space that the text leaves. A line too long for the terminal is cut off, since a wrapped line
+ * cannot be updated. */
 static void show_on_terminal(const char *rest, double share) {
     char bar[MOST_BAR + 1] = "";
     int wide = columns() - 1, room = wide - (int)strlen(rest) - (int)strlen("[] 100%  ");

@@ -1,4 +1,4 @@
-/* What was done in some steps of a run: --trace, and timeline.json in the run directory. */
+/* Records some steps of a run, for --trace and for timeline.json in the run directory. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "carousel/report.h"
 #include "train.h"
 
-enum { SKIPPED_STEPS = 4, RECORDED_STEPS = 4 }; /* the cycle fills, and the machine warms up */
+enum { SKIPPED_STEPS = 4, RECORDED_STEPS = 4 }; /* skips steps in which the cycle fills and the machine warms up */
 
 /* ---- before the run -------------------------------------------------------------------------- */
 
@@ -54,7 +54,8 @@ car_status car_train_check_trace(const car_train_run *t) {
     return CAR_OK;
 }
 
-/* Steps from where the run begins to the first evaluation: in one process it drains the cycle, over ranks it takes time. */
+/* Steps before the first evaluation, which would disturb the record: in one process it drains the cycle, over ranks it
+ * takes time. */
 static int64_t undisturbed_steps(const car_train_run *t) {
     const car_train_options *o = &t->options;
     int64_t begin = car_run_first_step(t->run), left = o->steps - begin;
@@ -62,7 +63,7 @@ static int64_t undisturbed_steps(const car_train_run *t) {
     return next < left ? next : left;
 }
 
-/* A trace that cannot be written is better known before the run. */
+/* Checks before the run that the trace can be written. */
 static car_status check_files(car_train_run *t, bool empty) {
     const car_train_options *o = &t->options;
     if (empty) {
@@ -97,7 +98,7 @@ done:
     return status;
 }
 
-/* ---- after it -------------------------------------------------------------------------------- */
+/* ---- after the run --------------------------------------------------------------------------- */
 
 car_status car_train_write_records(car_train_run *t) {
     const car_train_options *o = &t->options;
@@ -106,7 +107,7 @@ car_status car_train_write_records(car_train_run *t) {
     char path[CAR_TRAIN_PATH];
     car_recorder *recorder = NULL;
     car_status status = CAR_OK;
-    if (car_run_steps(t->run) == car_run_first_step(t->run)) { /* what an earlier start has written stays */
+    if (car_run_steps(t->run) == car_run_first_step(t->run)) { /* keep what an earlier start has written */
         return CAR_OK;
     }
     CAR_TRY(car_run_gather_record(t->run, &recorder));

@@ -1,5 +1,5 @@
-/* A run that goes on: what differs from the one that was begun, the evaluations that were made, and whether it was over. And
- * a run that begins with weights from a file. */
+/* Resumed runs: warns about changed options, reads the earlier evaluations, and finds out whether the run was finished.
+ * Also loads initial weights from a file. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 #include "carousel/convention.h"
 #include "train.h"
 
-/* ---- what differs ---------------------------------------------------------------------------- */
+/* ---- changed options ------------------------------------------------------------------------- */
 
-/* What the bits depend on besides the state; threads and paths are not among it. */
+/* Options that change the result, bit for bit. Threads and paths do not. */
 static const char *const decisive[] = {"model",
                                        "data",
                                        "rule",
@@ -56,7 +56,7 @@ static const char *const decisive[] = {"model",
                                        "ema",
                                        "precision"};
 
-/* What a run from before an option existed is taken to have. */
+/* Adds the defaults of options that are newer than the checkpoint. */
 static void default_options(cJSON *then) {
     static const char *const numbers[] = {"label-smoothing", "dropout", "ema"};
     for (size_t n = 0; then && n < sizeof numbers / sizeof *numbers; n++) {
@@ -87,7 +87,8 @@ static bool has_value(const cJSON *json, const char *name, const char *value) {
     return text && strcmp(text, value) == 0;
 }
 
-/* A cosine ends with the run; ranks of dp add in another order. */
+/* True if the option matters here: steps and epochs only to a cosine, the placement only to dp, whose ranks add in
+ * another order. */
 static bool decides_now(const cJSON *now, const char *name) {
     bool length = strcmp(name, "steps") == 0 || strcmp(name, "epochs") == 0, place = strcmp(name, "placement") == 0;
     if (strcmp(name, "adamw-lr") == 0) {
@@ -98,7 +99,7 @@ static bool decides_now(const cJSON *now, const char *name) {
     return (!length || has_value(now, "lr-schedule", "cosine")) && (!place || has_value(now, "rule", "dp"));
 }
 
-/* The names of decisive options that differ, separated by commas; "" if none does. */
+/* Lists the options of `decisive` that differ, separated by commas, or "". */
 static void find_differences(const cJSON *then, const cJSON *now, char *text, size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
@@ -130,7 +131,7 @@ void car_train_tell_differences(const car_train_run *t) {
 
 /* ---- evaluations ------------------------------------------------------------------------------- */
 
-/* What a line says; false if it is none. */
+/* Reads a line; returns false if it is damaged. */
 static bool read_line(const char *line, const char *key, car_past_evaluation *out) {
     cJSON *json = cJSON_Parse(line);
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, key);
@@ -157,7 +158,7 @@ car_status car_train_recall(car_train_run *t) {
     snprintf(key, sizeof key, "%s%s", o->ema > 0 ? "average_" : "",
              lower ? "loss" : car_train_accuracy_name(t->domain));
     CAR_TRY(car_train_path(t->context, o->out, "evaluations.jsonl", path));
-    FILE *file = fopen(path, "r"); /* what it lacks was never compared */
+    FILE *file = fopen(path, "r"); /* evaluations that are missing do not count */
     while (file && status == CAR_OK && getline(&line, &bytes, file) > 0) {
         status = car_context_grow(t->context, &list, &capacity, count + 1, sizeof *list);
         count += status == CAR_OK && read_line(line, key, &list[count]);
@@ -173,9 +174,9 @@ done:
     return status;
 }
 
-/* ---- a run that is over ------------------------------------------------------------------------ */
+/* ---- finished runs --------------------------------------------------------------------------- */
 
-/* Whether the directory has a summary of these weights, of a run that came to its end. */
+/* True if the directory has a summary of these weights, from a run that was not interrupted. */
 static bool has_summary(const car_train_run *t, const char *digest) {
     char path[CAR_TRAIN_PATH], line[512];
     bool found = false, ended = true;

@@ -1,4 +1,4 @@
-/* Options about single parameters and augmentation, turned into what the library takes: --freeze, --lr-scale, --augment. */
+/* Reads --freeze, --lr-scale and --augment into the library's types. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "carousel/convention.h"
 #include "train.h"
 
-/* PATTERN:X */
+/* Reads PATTERN:X. */
 static car_status read_scale(car_context *context, const char *text, char *pattern, size_t capacity,
                              car_param_rule *out) {
     const char *colon = strrchr(text, ':');

@@ -1,11 +1,12 @@
-/* How a run is told to end. A thread waits for signals, so that nothing has to be done inside of a handler.
+/* How a run is told to end. A thread waits for signals, so that no work is done inside a signal handler.
  *
- *   SIGINT, SIGTERM, SIGHUP, SIGUSR1    no further step begins; a checkpoint, a summary, exit code 4
- *   again, later, but for SIGUSR1       the run ends at once, killed by the signal
- *   10 s later, still training          the run ends with its newest checkpoint, exit code 4
+ *   SIGINT, SIGTERM, SIGHUP, SIGUSR1    no further step begins; writes a checkpoint and a summary; exit code 4
+ *   a second one, except SIGUSR1        the signal kills the run at once
+ *   10 s later, still training          the run ends and keeps its newest checkpoint; exit code 4
  *
- * Before there is anything to save a signal kills, as it would without us. A rank that mpirun started is different in one
- * thing: mpirun sends SIGTERM only to kill, because another rank died or the job was ended, and kills within a second. */
+ * Before there is anything to save, a signal kills the run, as it does by default. Ranks that mpirun started treat
+ * SIGTERM differently: mpirun sends it only to kill, because another rank died or the job was ended, and sends SIGKILL
+ * within a second. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,27 +20,27 @@
 #include "carousel/convention.h"
 #include "train.h"
 
-static const double patience = 10;      /* seconds for the step under way */
-static const double same_request = 0.5; /* seconds: `timeout` and shells signal a process and then its group */
+static const double patience = 10;      /* seconds for the current step to finish */
+static const double same_request = 0.5; /* seconds: `timeout` and shells signal first a process, then its group */
 
-enum { LISTENER_STACK = 1 << 18 }; /* bytes: where addresses are limited, a default stack would be missed */
+enum { LISTENER_STACK = 1 << 18 }; /* bytes: a default stack is too much if addresses are limited */
 
-/* What a signal means depends on what the run is at. */
+/* What a signal does depends on the run's activity. */
 typedef enum activity {
-    STARTING, /* there is nothing to save yet */
-    TRAINING, /* or evaluating: has to end soon */
-    SAVING    /* takes as long as it takes */
+    STARTING, /* nothing to save yet */
+    TRAINING, /* or evaluating; must end soon */
+    SAVING    /* may take as long as it needs */
 } activity;
 
-/* There is one run in a process, and one thread that listens for it. */
+/* A process has one run, and one thread that listens for it. */
 static struct {
     car_train_run *train;
-    _Atomic(car_run *) run; /* NULL: it has not begun */
+    _Atomic(car_run *) run; /* NULL until it is created */
     pthread_t thread;
     bool started, over_ranks, killed_by_mpirun;
     atomic_bool leaving;     /* the run is over */
-    atomic_bool interrupted; /* it was asked to end */
-    double asked;            /* when; the thread's */
+    atomic_bool interrupted; /* a signal has asked it to end */
+    double asked;            /* time of that signal; used by the thread only */
     _Atomic(activity) activity;
 } listener;
 
@@ -47,7 +48,7 @@ static bool is_interrupted(void) {
     return atomic_load(&listener.interrupted);
 }
 
-/* Whoever comes second, this or the signal, sees the other. */
+/* ask_to_end sets `interrupted` and then reads `activity`; this does the reverse. So one of the two stops the run. */
 static void enter(activity now) {
     atomic_store(&listener.activity, now);
     if (is_interrupted() && now == TRAINING) {
@@ -65,7 +66,7 @@ void car_train_listen_for(car_train_run *t) {
     enter(TRAINING);
 }
 
-/* ---- what a signal leads to ------------------------------------------------------------------ */
+/* ---- actions --------------------------------------------------------------------------------- */
 
 static void die_of(int number) {
     sigset_t set;
@@ -87,7 +88,7 @@ static void explain_and_die(void) {
     _exit(128 + SIGTERM);
 }
 
-/* The step of the newest checkpoint, -1 if there is none. With a context of its own: the run's belongs to the run. */
+/* The step of the newest checkpoint, or -1. It uses its own context, because the run's belongs to the run. */
 static int64_t find_newest(void) {
     const car_train_options *o = &listener.train->options;
     char path[CAR_TRAIN_PATH];
@@ -104,7 +105,7 @@ static int64_t find_newest(void) {
     return step;
 }
 
-/* The step under way takes too long. Where nothing has been saved yet it is waited for all the same. */
+/* The current step takes too long. If there is no checkpoint yet, keeps waiting. */
 static void end_with_newest(void) {
     int64_t step = find_newest();
     if (car_run_rank(atomic_load(&listener.run)) > 0) {
@@ -127,7 +128,7 @@ static void ask_to_end(int number) {
     car_run *run = atomic_load(&listener.run);
     atomic_store(&listener.interrupted, true);
     if (atomic_load(&listener.activity) == STARTING) {
-        return; /* over ranks: all of them end together, after the first steps */
+        return; /* over ranks: all end together, after the first steps */
     }
     car_run_stop(run);
     if (car_run_rank(run) == 0) {
@@ -144,12 +145,12 @@ static void fill(sigset_t *set) {
     sigaddset(set, SIGINT);
     sigaddset(set, SIGTERM);
     sigaddset(set, SIGUSR1);
-    if (sigaction(SIGHUP, NULL, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN) { /* nohup wants it ignored */
+    if (sigaction(SIGHUP, NULL, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN) { /* nohup ignores SIGHUP */
         sigaddset(set, SIGHUP);
     }
 }
 
-/* The next signal; 0 if none comes before `deadline`, by the monotonic clock (0: for ever). */
+/* Waits for a signal. Returns 0 at `deadline` (monotonic clock; 0 = wait for ever). */
 static int await_signal(const sigset_t *set, double deadline) {
     int number = -1;
     while (number < 0) {
@@ -164,7 +165,8 @@ static int await_signal(const sigset_t *set, double deadline) {
     return number;
 }
 
-/* Not a second request: it comes with the first, or is the launcher's, which asks until it has been heard. */
+/* True if the signal belongs to the first request: sent with it, or SIGUSR1 from the launcher, which repeats it until
+ * heard. */
 static bool is_repeated(int number) {
     return is_interrupted() && (number == SIGUSR1 || car_clock_seconds() - listener.asked < same_request);
 }
@@ -181,7 +183,7 @@ static void *listen_to_signals(void *argument) {
             return NULL;
         }
         if (number == 0) {
-            deadline = 0; /* said once */
+            deadline = 0; /* print it only once */
             if (now == TRAINING) {
                 end_with_newest();
             }
@@ -201,15 +203,15 @@ static void *listen_to_signals(void *argument) {
 
 void car_train_listen(car_train_run *t) {
     car_placement placement = CAR_PLACEMENTS;
-    bool known = car_placement_is_known(t->options.placement, &placement); /* an unknown one is refused later */
+    bool known = car_placement_is_known(t->options.placement, &placement); /* an unknown one fails later */
     sigset_t set;
     listener.train = t;
     listener.over_ranks = (!known || !car_placement_info_of(placement)->one_process) && car_transport_is_launched();
-    /* Slurm's srun sends SIGTERM to say that time is up. */
+    /* srun sends SIGTERM when the time limit is reached, so there it is a normal request to end. */
     listener.killed_by_mpirun = listener.over_ranks && (getenv("OMPI_COMM_WORLD_RANK") || !getenv("SLURM_STEP_ID"));
-    signal(SIGPIPE, SIG_IGN); /* a log that nobody reads any more is no reason to end: main says that it was lost */
+    signal(SIGPIPE, SIG_IGN); /* a closed log must not end the run; main reports it */
     fill(&set);
-    pthread_sigmask(SIG_BLOCK, &set, NULL); /* no other thread may get them, those of MPI included */
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* in all threads, those of MPI included */
     pthread_attr_t small;
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, LISTENER_STACK);

@@ -1,6 +1,6 @@
-/* --tensorboard: the numbers of metrics.jsonl and evaluations.jsonl as scalars in an event file of TensorBoard's, in the
- * run directory. Every start of a run writes a file of its own. Steps count those that were made, so the first is 1; what
- * is evaluated after a step has the step's number. */
+/* --tensorboard: writes the numbers of metrics.jsonl and evaluations.jsonl to a TensorBoard event file in the run
+ * directory. Every start of a run writes a new file. Steps are counted from 1; an evaluation has the number of the step
+ * before it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -18,13 +18,13 @@ static double seconds_since_1970(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* What cannot be put together is missing, as what cannot be written. */
+/* A record that could not be made counts as missing, like one that could not be written. */
 static void append(car_train_run *t, int64_t step, car_status status, const car_event_record *record) {
     int reason = status == CAR_OK ? car_train_append(t->events_file, record->data, record->bytes) : ENOMEM;
     car_train_note_line(t, &t->events, "events.out.tfevents.*", step, reason);
 }
 
-/* A name that TensorBoard looks for, and that no earlier start has taken. */
+/* Creates a file with a name that TensorBoard recognizes and no earlier start has used. */
 static car_status create_file(car_train_run *t, double now) {
     char host[128] = "", name[256], path[CAR_TRAIN_PATH];
     car_status status = CAR_OK;
@@ -97,7 +97,7 @@ void car_train_write_step_event(car_train_run *t, const car_step_report *report,
         {"memory/activations_bytes", (double)car_arena_live(car_run_arena(t->run), CAR_MEMORY_ACTIVATIONS)},
         {"memory/activations_peak_bytes", (double)car_arena_peak(car_run_arena(t->run), CAR_MEMORY_ACTIVATIONS)},
         {"memory/resident_bytes", car_run_resident()},
-        {"train/gradient_norm", report->gradient_norm}}; /* last: not every step has one */
+        {"train/gradient_norm", report->gradient_norm}}; /* last, because some steps have none */
     size_t count = sizeof scalars / sizeof *scalars - (isnan(report->gradient_norm) ? 1 : 0);
     write_event(t, t->step_events, report->step + 1, scalars, count);
 }

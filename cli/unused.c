@@ -1,4 +1,4 @@
-/* What lies in a dataset's folder and is not used: for `data` and at the start of a run. */
+/* Files in a dataset's folder that are not used. Printed by `data` and at the start of a run. */
 #include "data.h"
 
 int64_t car_cli_count_unused(const car_dataset *dataset) {
@@ -11,7 +11,7 @@ int64_t car_cli_count_unused(const car_dataset *dataset) {
     return sum;
 }
 
-/* "TEXT: COUNT, first NAME" for each reason that has any, between `before` and `behind`. */
+/* Prints "TEXT: COUNT, first NAME" for each reason that occurs. The list is enclosed by `before` and `behind`. */
 static void print_reasons(const car_dataset *dataset, const char *before, const char *between, const char *behind) {
     car_dataset_unused unused;
     const char *separator = before;

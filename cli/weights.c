@@ -1,4 +1,4 @@
-/* Weights that somebody names, and their card: see weights.h. */
+/* Finds and loads weights that the user names: see weights.h. */
 #include "weights.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "carousel/checkpoint.h"
 #include "carousel/convention.h"
 
-/* DIRECTORY/NAME, if there is such a file. */
+/* True if DIRECTORY/NAME exists; writes it to path. */
 static bool find_file(const char *directory, const char *name, char path[CAR_CLI_PATH]) {
     struct stat entry;
     int length = snprintf(path, CAR_CLI_PATH, "%s/%s", directory, name);

@@ -1,4 +1,4 @@
-/* What a run did, and what it took: records of some steps, and an account of each rank. */
+/* Records of some steps of a run, and each rank's memory, traffic and waiting. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-/* Before the first step of a run over MPI: that all ranks have the same of everything. */
+/* Before the first step of a run over MPI, all ranks check that they have the same program, options, graph and data. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,16 +7,16 @@
 #include "carousel/file.h"
 #include "run/internal.h"
 
-/* What all ranks must have the same of, the plainest first: what it is, and a text to compare. */
+/* What must be equal on all ranks, with a text to compare. The most helpful message for the user comes first. */
 enum { FACTS = 4 };
 typedef struct fact {
     const char *what;
     char text[160];
 } fact;
 
-/* ---- the caller's configuration ---------------------------------------------------------------- */
+/* ---- the program and its configuration ------------------------------------------------------- */
 
-/* The settings of one rank that are not as on the first: "--lr 0.5, not 0.05". */
+/* Lists the settings of this rank that differ from rank 0's: "--lr 0.5, not 0.05". */
 static void list_differences(const car_run *run, const cJSON *own, const cJSON *first, char *text, size_t capacity) {
     size_t used = 0;
     const cJSON *objects[] = {own, first};
@@ -37,7 +37,7 @@ static void list_differences(const car_run *run, const cJSON *own, const cJSON *
     }
 }
 
-/* The first rank's, for everybody; to be released as `*bytes` bytes. */
+/* Sends rank 0's configuration to all ranks. The caller releases it as `*bytes` bytes. */
 static car_status share_configuration(const car_member *member, char **out, size_t *bytes) {
     const car_run *run = member->run;
     const char *own = run->options.configuration;
@@ -78,14 +78,14 @@ static car_status compare_programs(const car_member *member) {
     const car_run *run = member->run;
     char text[CAR_FILE_DIGEST] = "unknown";
     if (car_file_digest(run->context, "/proc/self/exe", text) == CAR_OK) {
-        text[16] = '\0'; /* enough to tell two apart */
+        text[16] = '\0'; /* enough to tell two programs apart */
     } else {
         car_context_clear_error(run->context);
     }
     return car_rank_agree(run->context, member->transport, "program", text);
 }
 
-/* ---- what follows from it ---------------------------------------------------------------------- */
+/* ---- options, graph and data ----------------------------------------------------------------- */
 
 static void add_text(car_sha256 *sha, const char *text) {
     car_sha256_add(sha, text ? text : "", text ? strlen(text) + 1 : 1);
@@ -105,7 +105,8 @@ static void add_optimizer(car_sha256 *sha, const car_optimizer_config *c) {
     }
 }
 
-/* All options but those of rank 0 alone (where and how many checkpoints it keeps, callbacks) and threads. */
+/* All options except the number of threads and those that only rank 0 uses: where checkpoints go, how many are kept,
+ * callbacks. */
 static void digest_options(const car_run *run, char text[CAR_SHA256_TEXT]) {
     const car_run_options *o = &run->options;
     const car_schedule *s = &run->training.schedule;
@@ -158,7 +159,7 @@ static void digest_options(const car_run *run, char text[CAR_SHA256_TEXT]) {
     car_sha256_end(&sha, text);
 }
 
-/* Fingerprints come first: what is compared may be cut off behind them. */
+/* Fingerprints come first in a text, because long texts are cut off. */
 static void describe(const car_run *run, fact facts[FACTS]) {
     const car_run_options *o = &run->options;
     const car_trainer_config *t = &run->training;
@@ -184,7 +185,7 @@ static void describe(const car_run *run, fact facts[FACTS]) {
              t->schedule.lr, (long long)run->steps, (unsigned long long)o->seed);
 }
 
-/* Options that make another graph make other data and another plan as well: the plainest is said. */
+/* Other options may give another graph, other data and another plan. Only the first difference is reported. */
 car_status car_member_agree(car_member *member) {
     const car_run *run = member->run;
     fact facts[FACTS];

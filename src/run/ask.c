@@ -1,4 +1,4 @@
-/* What is known of a run. */
+/* Query functions of a run. */
 #include "run/internal.h"
 
 int64_t car_run_steps(const car_run *run) {

@@ -1,4 +1,4 @@
-/* Options that make no sense, by name and value. */
+/* Checks the options of a run, and reports wrong ones by name and value. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +61,7 @@ static car_status check_numbers(car_context *context, const car_run_options *o) 
                               {"schedule.every", (double)o->schedule.every},
                               {"schedule.total", (double)o->schedule.total}};
     for (size_t n = 0; n < sizeof numbers / sizeof numbers[0]; n++) {
-        if (!(numbers[n].value >= 0)) { /* nor NaN */
+        if (!(numbers[n].value >= 0)) { /* also catches NaN */
             return refuse(context, o, numbers[n].name, numbers[n].value, "a number not below zero");
         }
     }
@@ -88,7 +88,7 @@ static car_status check_schedule(car_context *context, const car_run_options *o)
     return CAR_OK;
 }
 
-/* ---- what goes together ----------------------------------------------------------------------- */
+/* ---- combinations ---------------------------------------------------------------------------- */
 
 car_status car_run_check_options(car_context *context, const car_run_options *o) {
     car_status status = CAR_OK;

@@ -1,7 +1,7 @@
-/* The directory of a run: one run at a time, what earlier ones left, and whether it is still there.
+/* The directory of a run: its lock, the checkpoints that earlier runs left, and whether it still exists.
  *
- * DIRECTORY/lock is locked as long as the run goes, and says who has it. The lock belongs to the open file, so the system
- * gives it back when the process ends, however that happens: a file that a killed run left behind holds nobody up. */
+ * DIRECTORY/lock is locked while the run exists, and names the process. The lock belongs to the open file, so the
+ * system releases it whenever the process ends: the file of a killed run does not block the next one. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,13 +14,13 @@
 #include "run/internal.h"
 
 enum {
-    HOLDER = 160,       /* bytes of who has it, at most */
-    READS = 20,         /* tries to read that: whoever took the lock writes it a moment later */
-    RANK_PATIENCE = 40, /* tries to lock over MPI: the ranks of a job that was started again may still be ending */
+    HOLDER = 160,       /* most bytes of the holder's name */
+    READS = 20,         /* tries to read the name, which is written shortly after locking */
+    RANK_PATIENCE = 40, /* tries to lock over MPI: ranks of a restarted job may still be ending */
     PAUSE_MS = 50
 };
 
-static const double look_after = 1.0; /* seconds from one look at the directory to the next */
+static const double look_after = 1.0; /* seconds between checks that the directory exists */
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
@@ -48,7 +48,7 @@ static void pause_briefly(void) {
     nanosleep(&pause, NULL);
 }
 
-/* "process PID on HOST", as the holder wrote it; what cannot be printed is left out. */
+/* Reads "process PID on HOST" from the lock file, without characters that cannot be printed. */
 static void read_holder(int file, char holder[HOLDER]) {
     ssize_t bytes = 0;
     for (int n = 0; n < READS && bytes <= 0; n++) {
@@ -66,7 +66,7 @@ static void read_holder(int file, char holder[HOLDER]) {
     holder[kept] = '\0';
 }
 
-/* For people: a disk without room for it is no reason not to run. */
+/* The text only helps users, so a full disk is no reason to fail. */
 static void write_holder(int file) {
     char host[HOLDER - 64] = "", holder[HOLDER];
     gethostname(host, sizeof host - 1);
@@ -76,7 +76,7 @@ static void write_holder(int file) {
     (void)written;
 }
 
-/* Whether the file is still the one that the path names: who ends removes it while he has the lock. */
+/* True if the path still names this file. A run that ends removes its lock file while it holds the lock. */
 static bool is_current(int file, const char *path) {
     struct stat opened, named;
     return fstat(file, &opened) == 0 && stat(path, &named) == 0 && opened.st_dev == named.st_dev &&
@@ -88,7 +88,7 @@ static int try_lock(int file) {
     return fcntl(file, F_OFD_SETLK, &whole) == 0 ? 0 : errno;
 }
 
-/* Takes the lock of the file that the path names. `reason` is 0, or why it could not be taken. */
+/* Opens and locks the file at `path`. *reason: 0, or the errno that says why it is not locked. */
 static int open_locked(const car_run *run, const char *path, int *reason) {
     int patience = run->launched ? RANK_PATIENCE : 0;
     for (;;) {
@@ -127,8 +127,7 @@ car_status car_run_lock(car_run *run) {
     struct stat entry;
     int reason = 0;
     car_status status = CAR_OK;
-    if (!directory ||
-        (goes_on && access(directory, F_OK) != 0)) { /* there is nothing to go on from, which will be said */
+    if (!directory || (goes_on && access(directory, F_OK) != 0)) { /* nothing to resume: reported later */
         return CAR_OK;
     }
     CAR_TRY(make_directory(run));
@@ -170,13 +169,13 @@ void car_run_unlock(car_run *run) {
         unlink(path);
     }
     if (run->place.is_new) {
-        rmdir(run->options.directory); /* only if nothing was written */
+        rmdir(run->options.directory); /* fails, as it should, if anything was written */
     }
     close(run->place.lock_file);
     run->place.locked = false;
 }
 
-/* ---- what is in it --------------------------------------------------------------------------- */
+/* ---- checkpoints in it ----------------------------------------------------------------------- */
 
 car_status car_run_look(car_run *run) {
     const car_run_options *o = &run->options;
@@ -204,10 +203,10 @@ done:
     return status;
 }
 
-/* ---- whether it is there --------------------------------------------------------------------- */
+/* ---- whether it still exists ----------------------------------------------------------------- */
 
-/* Gone, or another one in its place. Some file systems number a directory anew now and then, so the lock must be missing as
- * well. */
+/* True if the directory was removed or replaced. Some file systems change a directory's inode number now and then, so
+ * the lock must be missing too. */
 static bool is_gone(const car_run *run) {
     char path[CAR_RUN_PATH];
     struct stat entry;
@@ -229,7 +228,7 @@ void car_run_look_for_directory(car_run *run, double now) {
     }
     run->place.looked = now;
     if (is_gone(run)) {
-        car_rank_stop(run->members[0].rank); /* it finds out why when it has ended */
+        car_rank_stop(run->members[0].rank); /* car_run_find_directory reports why, after training */
     }
 }
 

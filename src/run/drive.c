@@ -1,12 +1,12 @@
-/* Driving a run: training with evaluations on the way, and its end.
+/* Training with its evaluations, and what happens at its end.
  *
- * What was trained is saved first, in the order of its worth:
+ * At the end the most valuable is saved first:
  *
- *   weights.safetensors   the result; the least room
- *   the last checkpoint   to go on from; twice as much or more
- *   the evaluation        can be made again
+ *   weights.safetensors   the result; takes the least space
+ *   the last checkpoint   to resume from; takes at least twice as much
+ *   the evaluation        can be repeated
  *
- * What cannot be saved does not keep the rest from being tried. The training ends with its failure all the same. */
+ * If one cannot be saved, the others are still tried. Training then returns the first failure. */
 #include "run/internal.h"
 
 static void enter(const car_member *member, car_run_activity activity) {
@@ -16,7 +16,7 @@ static void enter(const car_member *member, car_run_activity activity) {
     }
 }
 
-/* ---- on the way ---------------------------------------------------------------------------------- */
+/* ---- during training ------------------------------------------------------------------------- */
 
 static void begin_part(void *user) {
     enter(user, CAR_RUN_TRAINING);
@@ -29,14 +29,14 @@ static car_status end_part(void *user) {
 
 static car_status pause_for_evaluation(void *user, bool *ends) {
     car_member *member = user;
-    enter(member, CAR_RUN_TRAINING); /* it need not be finished either */
+    enter(member, CAR_RUN_TRAINING); /* an evaluation need not finish either */
     car_status status = car_member_evaluate(member, ends);
     enter(member, CAR_RUN_SAVING);
     return status;
 }
 
-/* Whether a run that goes on stands where an evaluation was due, which was not made: a signal or a kill has cut it short. Rank
- * 0 knows. */
+/* True if a resumed run starts at a step whose evaluation is missing, because a signal or a crash cut it off. Rank 0
+ * decides. */
 static car_status find_owed(const car_member *member, bool *out) {
     const car_run *run = member->run;
     int64_t every = run->options.eval_every, step = car_rank_steps(member->rank);
@@ -45,7 +45,7 @@ static car_status find_owed(const car_member *member, bool *out) {
     return car_transport_broadcast(member->transport, 0, out, sizeof *out);
 }
 
-/* ---- the end ------------------------------------------------------------------------------------- */
+/* ---- the end of training --------------------------------------------------------------------- */
 
 static car_status look_around(car_member *member, void *user) {
     (void)user;
@@ -53,7 +53,7 @@ static car_status look_around(car_member *member, void *user) {
     return car_run_find_directory(member->run);
 }
 
-/* Whether the last evaluation is due, `behind` if steps were made; on rank 0. */
+/* True if the last evaluation is due. `behind`: this call made steps. On rank 0. */
 static bool is_evaluated(const car_member *member, bool behind, int64_t target) {
     const car_run *run = member->run;
     const car_run_options *o = &run->options;

@@ -1,5 +1,5 @@
-/* Evaluations of a run: between trainings, in pauses of one, or beside it; and what those on the way decide: the best
- * weights, and the end. */
+/* Evaluations of a run: between trainings, during a pause of training, or beside it. Those during training also decide
+ * which weights are the best and whether the run ends early. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@ car_status car_run_check_evaluation(const car_run *run) {
     return car_evaluate_check(run->graph, run->options.metric);
 }
 
-/* Where an evaluation decides whether the run goes on, ranks wait for it. */
+/* With patience, training waits for each evaluation, because the result decides whether the run goes on. */
 bool car_run_evaluates_beside(const car_run *run) {
     const car_run_options *o = &run->options;
     return o->eval_beside && o->patience == 0 && car_run_has_ranks(run);
@@ -29,7 +29,7 @@ bool car_run_evaluates_beside(const car_run *run) {
 
 /* ---- the average of the weights ---------------------------------------------------------------- */
 
-/* What has no average, because it is frozen or because no update was made, is the weights' own. */
+/* Frozen parameters, and all parameters before the first update, have no average: their weights are copied instead. */
 static car_status copy_average(car_run *run, const car_snapshot *snapshot, int param, void *values,
                                const car_subject *subject) {
     const float *stored =
@@ -68,20 +68,20 @@ done:
 
 /* ---- on rank 0 --------------------------------------------------------------------------------- */
 
-/* Nobody waits for the rest of it. */
+/* After car_run_stop an evaluation need not finish. */
 static bool is_stopped(void *user) {
     const car_run *run = user;
     return atomic_load(&run->stop);
 }
 
-/* Whether `on_the_way`: then car_run_stop breaks it off. */
+/* on_the_way: an evaluation during training, which car_run_stop cancels. */
 static car_status evaluate(car_run *run, car_arena *arena, const car_weights *weights, bool on_the_way, int64_t *counts,
                            car_evaluation *out) {
     const car_run_options *o = &run->options;
     int threads = run->training.threads;
     car_feeder *feeder = run->members[0].feeder;
     if (feeder) {
-        /* No more micro-batches at once than there are in training. */
+        /* No more micro-batches at once than in training, to limit memory. */
         const car_feeder_evaluation how = {.threads = threads < o->workers ? threads : o->workers,
                                            .batches = o->eval_batches,
                                            .counts = counts,
@@ -101,7 +101,7 @@ static car_status evaluate(car_run *run, car_arena *arena, const car_weights *we
     return car_evaluate_with(run->program, arena, weights, &config, out);
 }
 
-/* Counts an evaluation; whether it is the best so far. What is not a number never is. */
+/* Counts an evaluation. Returns true if it is the best so far; NaN and infinity never are. */
 static bool count_value(car_run *run, double value, int64_t step) {
     car_run_judge *j = &run->judge;
     bool better = isfinite(value) && (j->best_step == CAR_NONE ||
@@ -114,7 +114,7 @@ static bool count_value(car_run *run, double value, int64_t step) {
     return better;
 }
 
-/* The file from before stays if the new one cannot be written. */
+/* If the new file cannot be written, the old one stays. */
 static void save_best(car_run *run, const car_subject *subject) {
     car_status status = car_run_write_weights(run, run->options.best, subject, subject->average != NULL, true);
     if (status == CAR_OK) {
@@ -124,7 +124,7 @@ static void save_best(car_run *run, const car_subject *subject) {
     }
 }
 
-/* Evaluates, shows it, keeps the weights if they are the best, and counts whether the run has waited long enough. */
+/* Evaluates, calls on_evaluation, saves the weights if they are the best so far, and checks the patience. */
 static car_status evaluate_subject(car_run *run, car_arena *arena, const car_subject *subject) {
     const car_run_options *o = &run->options;
     size_t classes = run->judge.counts ? (size_t)car_graph_classes(run->graph) : 0;
@@ -153,7 +153,7 @@ done:
 
 /* ---- beside training --------------------------------------------------------------------------- */
 
-/* The weights of a snapshot, and their average. Both are to be destroyed. */
+/* Copies a snapshot's weights and their average. The caller destroys both. */
 static car_status copy_subject(car_run *run, const car_snapshot *snapshot, car_arena *arena, car_subject *out) {
     car_status status = CAR_OK;
     out->step = car_snapshot_get_numbers(snapshot).step;
@@ -164,8 +164,8 @@ done:
     return status;
 }
 
-/* In an arena of its own: what training holds is counted apart. The snapshot is given back before the evaluation, so that
- * the next one need not wait for it. A failure ends the run, in order. */
+/* It uses its own arena, so that the memory of training is counted separately. It returns the snapshot before it
+ * evaluates, so that the next snapshot need not wait. A failure stops the run; it is reported at the end. */
 void car_run_evaluate_snapshot(car_run *run, const car_snapshot *snapshot) {
     car_subject subject = {0};
     car_arena *arena = NULL;
@@ -183,10 +183,10 @@ void car_run_evaluate_snapshot(car_run *run, const car_snapshot *snapshot) {
         snprintf(run->judge.failed.why, sizeof run->judge.failed.why, "%s", car_context_error(run->context));
         car_rank_stop(rank);
     }
-    car_context_clear_error(run->context); /* it was broken off, or is told at the end */
+    car_context_clear_error(run->context); /* it was cancelled, or is reported at the end */
 }
 
-/* ---- in pauses ----------------------------------------------------------------------------------- */
+/* ---- during pauses --------------------------------------------------------------------------- */
 
 car_status car_member_agree_on_stop(car_member *member) {
     car_run *run = member->run;
@@ -203,7 +203,7 @@ done:
     return status;
 }
 
-/* What rank 0 decides for all. */
+/* Rank 0 decides this for all ranks. */
 typedef struct judgement {
     bool enough, broken_off;
 } judgement;
@@ -226,7 +226,7 @@ static car_status evaluate_in_pause(car_member *member, void *user) {
     return status;
 }
 
-/* The cycle is drained, so all ranks have the weights of the same step. A callback that has enough stops the run. */
+/* Training is drained, so all ranks have the weights of the same step. on_evaluation may call car_run_stop. */
 car_status car_member_evaluate(car_member *member, bool *ends) {
     stop_over p = {0};
     car_status status = CAR_OK;
@@ -242,7 +242,7 @@ done:
     return status;
 }
 
-/* ---- between trainings --------------------------------------------------------------------------- */
+/* ---- between trainings ----------------------------------------------------------------------- */
 
 typedef struct question {
     car_subject subject;
@@ -255,7 +255,7 @@ static car_status evaluate_first(car_member *member, void *user) {
 }
 
 static car_status evaluate_member(car_member *member, void *user) {
-    question q = {.out = user}; /* of ranks in one process the first one's */
+    question q = {.out = user}; /* ranks in one process share the first one's result */
     car_status status = CAR_OK;
     CAR_TRY(car_member_gather(member, &q.subject));
     CAR_TRY(car_member_work_first(member, evaluate_first, &q, q.out, sizeof *q.out));
@@ -272,9 +272,9 @@ car_status car_run_evaluate(car_run *run, car_evaluation *out) {
     return status == CAR_OK ? car_run_together(run, evaluate_member, out) : status;
 }
 
-/* ---- a run that goes on -------------------------------------------------------------------------- */
+/* ---- resumed runs ---------------------------------------------------------------------------- */
 
-/* Whether the file is of the best evaluation that is left. */
+/* True if the file of the best weights is that of the best evaluation. */
 static bool has_file_of_best(const car_run *run) {
     const char *path = run->options.best;
     char step[32];
@@ -288,7 +288,7 @@ static bool has_file_of_best(const car_run *run) {
     return same;
 }
 
-/* After going back, or where the file is gone, the best is looked for among the evaluations to come. */
+/* After going back to an older checkpoint, or if the file is gone, only evaluations from now on count for the best. */
 static void look_for_best(car_run *run) {
     car_run_judge *j = &run->judge;
     if (!run->options.best || j->best_step == CAR_NONE || !car_run_is_first(run)) {

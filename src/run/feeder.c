@@ -1,9 +1,9 @@
-/* Samples of a run: read ahead, fed to the trainer and to evaluations. */
+/* Reads samples ahead, and feeds them to the trainer and to evaluations. */
 #include "carousel/feeder.h"
 
 #include "base/base.h"
 
-enum { ENDLESS_BATCHES = 8 }; /* of an evaluation, if nobody says */
+enum { ENDLESS_BATCHES = 8 }; /* micro-batches of an evaluation on endless data, by default */
 
 struct car_feeder {
     car_context *context;
@@ -11,11 +11,11 @@ struct car_feeder {
     car_dataset *dataset;
     car_feeder_config config;
     int input, labels;               /* tensors; labels: CAR_NONE if there are none */
-    int batch;                       /* samples of a micro-batch */
-    car_loader *loader, *evaluation; /* of training; while one runs */
+    int batch;                       /* samples per micro-batch */
+    car_loader *loader, *evaluation; /* for training; for an evaluation, while one runs */
     const car_feeder_evaluation *how;
-    bool *wanted; /* over ranks: whose micro-batches this one takes */
-    int batches;  /* of a step */
+    bool *wanted; /* over ranks: which micro-batches of a step this rank reads */
+    int batches;  /* micro-batches per step */
 };
 
 /* ---- creating -------------------------------------------------------------------------------- */
@@ -98,7 +98,7 @@ int64_t car_feeder_epoch_steps(const car_feeder *feeder) {
     return samples == CAR_DATASET_ENDLESS ? 0 : samples / ((int64_t)feeder->batches * feeder->batch);
 }
 
-/* No rank reads ahead what others will use. Returns how many micro-batches of a step it reads. */
+/* Each rank reads ahead only the micro-batches that it uses. Returns how many these are in a step. */
 static car_status find_wanted(car_feeder *feeder, const car_rank *rank, int *count) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(feeder->context, (size_t)feeder->batches, sizeof *feeder->wanted, &feeder->wanted));
@@ -195,7 +195,7 @@ car_status car_feeder_evaluate(car_feeder *feeder, const car_program *program, c
     config.sequential = true;
     config.threads = feeder->config.threads;
     config.steps = batches;
-    config.evenly = true; /* a few of them must not be all of one class */
+    config.evenly = true; /* spread over the data, so that a few batches are not all of one class */
     feeder->how = how;
     CAR_TRY(car_loader_create(feeder->dataset, &config, &feeder->evaluation));
     const car_evaluate_config evaluation = {.threads = how->threads,

@@ -1,7 +1,8 @@
-/* Whether a run fits: the memory that it is predicted to need, against what there is for it, before it takes any.
+/* Checks that a run fits: compares its predicted memory with what is available, before it takes any.
  *
- * In one process everything but the activations is known to the byte; those are what `carousel plan` predicts. Over ranks
- * the plan says what each of them holds, and the sum of a machine's ranks is compared with that machine. */
+ * In one process everything except the activations is known to the byte; `carousel plan` predicts the activations the
+ * same way. Over ranks the plan gives each rank's memory, and the sum over a machine's ranks is compared with that
+ * machine: fit_ranks.c. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,9 +11,9 @@
 #include "carousel/predict.h"
 #include "run/internal.h"
 
-/* ---- what is there --------------------------------------------------------------------------- */
+/* ---- available memory ------------------------------------------------------------------------ */
 
-/* The smallest of what there is, and what it is. */
+/* The tightest limit, and what it is. */
 typedef struct room {
     double bytes;
     const char *source;
@@ -29,7 +30,7 @@ static room smallest_room(const car_available *available, const car_arena *arena
     return r;
 }
 
-/* ---- what one process needs ------------------------------------------------------------------ */
+/* ---- memory of one process ------------------------------------------------------------------- */
 
 car_status car_run_check_tasks(const car_run *run) {
     const car_run_options *o = &run->options;
@@ -59,9 +60,9 @@ static car_status predict(const car_run *run, const car_plan *plan, car_need *ou
     return car_need_predict(plan, run->program, &training, car_run_saves(run), out);
 }
 
-/* ---- what would fit -------------------------------------------------------------------------- */
+/* ---- settings that would fit ----------------------------------------------------------------- */
 
-/* Whether the run fits with another plan. What cannot be planned does not. */
+/* True if the run fits with another plan. A plan that cannot be made does not fit. */
 static bool fits_with(const car_run *run, const car_plan_config *config, const car_partition_config *cut,
                       double bytes) {
     car_partition *partition = NULL;
@@ -80,12 +81,12 @@ done:
     return status == CAR_OK && car_need_total(&n) <= bytes;
 }
 
-/* The most workers with which it fits, 0 if not even one does. */
+/* The largest number of workers that fits, or 0. */
 static int most_workers(const car_run *run, const car_plan_config *config, double bytes) {
     int fits = 0, most = config->workers - 1, per_worker = run->options.stages / config->workers;
     while (fits < most) {
         car_plan_config fewer = *config;
-        fewer.ranks = 0; /* as many */
+        fewer.ranks = 0; /* as many as workers */
         fewer.workers = fits + (most - fits + 1) / 2;
         const car_partition_config cut = {.stages = fewer.workers * per_worker, .recompute = run->recompute};
         if (fits_with(run, &fewer, &cut, bytes)) {
@@ -104,7 +105,7 @@ static void add_way(char *text, size_t capacity, const char *setting, int number
     }
 }
 
-/* If making some activations again would be enough, the option that does it. */
+/* If recomputing some activations would be enough, adds the option for it. */
 static void add_recompute(const car_run *run, const car_plan_config *config, double bytes, char *text,
                           size_t capacity) {
     static const struct {
@@ -124,17 +125,17 @@ static void add_recompute(const car_run *run, const car_plan_config *config, dou
     }
 }
 
-/* Options with which the run would fit, one after the other. */
+/* Lists options with which the run would fit. */
 static void find_ways(const car_run *run, const car_plan_config *config, const car_need *n, double bytes, char *text,
                       size_t capacity) {
     const car_run_options *o = &run->options;
     double others = car_need_total(n) - n->activations;
-    int samples = o->model ? o->shape.batch : 0; /* a graph of one's own has what it has */
+    int samples = o->model ? o->shape.batch : 0; /* the batch of a custom graph is fixed */
     int batch = n->activations > 0 ? (int)(samples * (bytes - others) / n->activations) : 0;
     char turns[128];
     int workers = most_workers(run, config, bytes);
     text[0] = '\0';
-    if (batch >= 1 && batch < samples) { /* activations grow with it */
+    if (batch >= 1 && batch < samples) { /* activations are proportional to the batch */
         add_way(text, capacity, car_run_name(o, o->dashes ? "batch" : "shape.batch").text, batch);
     }
     if (workers >= 1) {
@@ -158,7 +159,7 @@ static void find_ways(const car_run *run, const car_plan_config *config, const c
     }
 }
 
-/* ---- one process ----------------------------------------------------------------------------- */
+/* ---- the check ------------------------------------------------------------------------------- */
 
 static void describe(const car_need *n, char *text, size_t capacity) {
     const struct {
@@ -185,7 +186,7 @@ car_status car_run_check_memory(car_run *run, const car_arena *arena) {
     car_need n;
     car_status status = CAR_OK;
     CAR_TRY(predict(run, run->plan, &n));
-    /* What is not simulated is a bound, not a prediction to be shown. */
+    /* Without simulation it is only a bound, so it is not shown as a prediction. */
     run->planned = n.simulated ? n.planned : 0;
     if (car_need_total(&n) <= r.bytes) {
         return CAR_OK;
@@ -206,7 +207,7 @@ done:
     return status;
 }
 
-/* ---- the disk -------------------------------------------------------------------------------- */
+/* ---- disk space ------------------------------------------------------------------------------ */
 
 void car_run_check_disk(const car_run *run) {
     const car_run_options *o = &run->options;
@@ -218,7 +219,7 @@ void car_run_check_disk(const car_run *run) {
            free_bytes = (double)disk.f_bavail * (double)disk.f_frsize;
     int states = car_optimizer_config_states(&run->training.optimizer);
     double checkpoint = (1 + car_plan_delay(run->plan, 0, 0) + states) * weights;
-    /* A new one is written before the oldest goes; a run that goes on has its earlier ones already. */
+    /* A new checkpoint is written before the oldest is removed. A resumed run already has its earlier ones. */
     int64_t written = o->checkpoint_every ? (run->steps - run->first_step) / o->checkpoint_every + 1 : 1;
     double most = o->no_checkpoints ? 0 : run->first_step > 0 ? 1 : fmin(o->keep + 1.0, (double)written);
     if (free_bytes < weights + most * checkpoint) {

@@ -1,31 +1,31 @@
-/* Whether a run over ranks fits: what the plan says that each rank holds, summed over those who share a machine or a control
- * group, against what there is for them. Every rank knows all shares, so all come to the same end. */
+/* Checks that a run over ranks fits. The plan gives each rank's memory; the sum over ranks that share a machine or a
+ * control group is compared with what is available there. Every rank knows all shares, so all ranks decide the same. */
 #include <math.h>
 #include <stdio.h>
 
 #include "carousel/predict.h"
 #include "run/internal.h"
 
-/* Workers times stages that are simulated; beyond that would delay the start. */
+/* Larger plans (micro-batches times stages) are not simulated, because that would delay the start. */
 static const int64_t few_enough = 65536;
 
-/* What a rank tells the others: bytes. */
+/* What a rank tells the others, in bytes. */
 typedef struct share {
     double activations, others; /* what it needs */
     car_available available;
     uint64_t addresses;
 } share;
 
-/* Ranks that draw on the same memory. */
+/* Ranks that share memory. */
 typedef struct pool {
     double activations, others, bytes;
     int ranks;
     const char *source;
 } pool;
 
-/* ---- the shares -------------------------------------------------------------------------------- */
+/* ---- memory of a rank ------------------------------------------------------------------------ */
 
-/* Bytes of the stages that a rank copies for a snapshot, in the step with most of them: in a grid they change. */
+/* Most bytes of stages that a rank copies for a snapshot. In a grid, its stages change from step to step. */
 static double copied_bytes(const car_plan *plan, int rank) {
     const car_partition *partition = car_plan_partition(plan);
     double most = 0;
@@ -40,8 +40,8 @@ static double copied_bytes(const car_plan *plan, int rank) {
     return most;
 }
 
-/* What a custom plan may have a rank hold: a micro-batch of each of its workers, and where ranks have stages, all of a step,
- * since their forwards may come first. */
+/* Upper bound of the activations that a custom plan lets a rank hold: one micro-batch of each of its workers. If ranks
+ * have stages, all micro-batches of a step, since all forwards may come first. */
 static size_t held_bytes(const car_plan *plan, int rank) {
     const car_partition *partition = car_plan_partition(plan);
     const car_plan_config *config = car_plan_config_of(plan);
@@ -57,8 +57,8 @@ static size_t held_bytes(const car_plan *plan, int rank) {
     return bytes;
 }
 
-/* What evaluations beside training take on the first rank: weights, their average, and for each thread about three of the
- * largest tensor. */
+/* What evaluations beside training need on rank 0: weights, their average, and about three times the largest tensor for
+ * each thread. */
 static double evaluation_bytes(const car_run *run) {
     double largest = 0, threads = fmin(run->training.threads, run->options.workers);
     for (int t = 0; t < car_graph_tensor_count(run->graph); t++) {
@@ -68,7 +68,7 @@ static double evaluation_bytes(const car_run *run) {
            threads * (3 * largest + (double)car_program_scratch_bytes(run->program));
 }
 
-/* Snapshots: every rank copies what it keeps, and the first one puts all together. */
+/* Memory for snapshots: every rank copies what it owns, and rank 0 assembles all of it. */
 static double snapshot_bytes(const car_member *member, int states) {
     const car_run *run = member->run;
     const car_run_options *o = &run->options;
@@ -89,9 +89,9 @@ static car_status predict_share(const car_member *member, share *out) {
     int states = car_optimizer_config_states(&run->training.optimizer), rank = car_transport_rank(member->transport);
     car_device_prediction d;
     car_status status = CAR_OK;
-    if (config->rule == CAR_RULE_CUSTOM) { /* weights: an even share of the most */
+    if (config->rule == CAR_RULE_CUSTOM) { /* an estimate: equal shares of all weights */
         const car_placement_info *placement = car_placement_info_of(config->placement);
-        bool divided = placement->by_stage || placement->owned; /* among as many as there are workers */
+        bool divided = placement->by_stage || placement->owned; /* among as many ranks as workers */
         size_t weights = car_graph_param_bytes(run->graph) / (size_t)(divided ? config->workers : 1);
         d = (car_device_prediction){.activations = held_bytes(run->plan, rank),
                                     .weights = 2 * weights,
@@ -113,7 +113,7 @@ done:
     return status;
 }
 
-/* ---- pools ------------------------------------------------------------------------------------- */
+/* ---- ranks that share memory ----------------------------------------------------------------- */
 
 enum { OF_MACHINE, OF_GROUP, OF_PROCESS, POOLS };
 
@@ -146,7 +146,7 @@ static car_status refuse(const car_member *member, const pool *p, int rank) {
     const car_run *run = member->run;
     const car_run_options *o = &run->options;
     double needed = p->activations + p->others;
-    int samples = o->model ? o->shape.batch : 0; /* a graph of one's own has what it has */
+    int samples = o->model ? o->shape.batch : 0; /* the batch of a custom graph is fixed */
     int batch = p->activations > 0 ? (int)(samples * (p->bytes - p->others) / p->activations) : 0;
     char who[64], fits[96] = "more machines";
     if (p->ranks == 1) {
@@ -173,7 +173,8 @@ static car_status refuse(const car_member *member, const pool *p, int rank) {
                             car_run_name(o, "force").text);
 }
 
-/* Activations of all ranks at once: in the cycle less than the sum of what each has at most. */
+/* Activations of all ranks at the same time. In the cycle ranks peak at different times, so it is less than the sum of
+ * their peaks. */
 static car_status predict_together(const car_plan *plan, double *out) {
     const car_partition *partition = car_plan_partition(plan);
     int64_t workers = car_plan_config_of(plan)->workers;
@@ -211,7 +212,7 @@ car_status car_member_check_memory(car_member *member) {
     status = status == CAR_OK ? car_context_allocate(run->context, size, sizeof *all, &all) : status;
     CAR_TRY(car_member_settle(member, status));
     if (!all) {
-        return CAR_ERROR_MEMORY; /* then that has failed already */
+        return CAR_ERROR_MEMORY; /* not reached: the allocation has failed above */
     }
     CAR_TRY(car_transport_all_gather(member->transport, &own, sizeof own, all));
     CAR_TRY(car_member_settle(member, compare(member, all, together)));

@@ -26,118 +26,119 @@
 #include "carousel/fit.h"
 #include "carousel/run.h"
 
-/* Pixels on a side up to which a model takes the size of the images. */
+/* Square images up to this size, in pixels per side, set the model's image size. */
 enum { CAR_FEEDER_SMALL_IMAGE = 64 };
 
-/* A rank of this process. Over MPI there is one; in one process all are here, each with threads of its own. */
+/* A rank of this process. Over MPI there is one. Without a launcher all ranks are here, each with its own threads. */
 typedef struct car_member {
     car_run *run;
     int index;
-    pthread_t thread; /* while all do something together; the first one is the caller's */
+    pthread_t thread; /* runs during car_run_together; member 0 uses the caller's thread */
     bool started;
-    bool settled;    /* it failed as all of them did: nobody waits for it, and the run can go on */
+    bool settled;    /* all ranks know of its failure: nobody waits for it, and the run can go on */
     bool stopped;    /* all ranks know that the run was stopped */
-    bool enough;     /* the same: patience is at an end */
-    bool broken_off; /* the last evaluation was, by car_run_stop; the same on all ranks */
+    bool enough;     /* patience ran out; all ranks know it */
+    bool broken_off; /* car_run_stop interrupted the last evaluation; all ranks know it */
     car_status status;
     car_arena *arena;
     car_transport *transport;
-    car_recorder *recorder; /* NULL: nobody wants to know */
+    car_recorder *recorder; /* NULL if nothing is recorded */
     car_rank *rank;
-    car_feeder *feeder;                  /* NULL: the options have a feed */
-    car_weights *gathered, *average;     /* on the first rank of several, since `gathered_step` */
-    int64_t gathered_step;               /* CAR_NONE: not of the weights as they are */
-    double peaks[CAR_MEMORY_CATEGORIES]; /* over ranks: bytes while training, before the first one held all */
+    car_feeder *feeder;                  /* NULL if the options have a feed */
+    car_weights *gathered, *average;     /* rank 0 of several: a copy of step `gathered_step` */
+    int64_t gathered_step;               /* CAR_NONE if the copy is out of date */
+    double peaks[CAR_MEMORY_CATEGORIES]; /* over ranks: peak bytes of training, before rank 0 gathers the weights */
 } car_member;
 
-/* A failure that training went on after. */
+/* A failure after which training went on. */
 typedef struct car_kept_failure {
-    car_status status; /* CAR_OK: there was none */
+    car_status status; /* CAR_OK if there was none */
     int64_t step;
     char why[CAR_ERROR_BYTES];
 } car_kept_failure;
 
-/* What is evaluated or saved. */
+/* Weights to evaluate or save. */
 typedef struct car_subject {
     int64_t step;
-    car_weights *weights, *average; /* average: NULL without one */
+    car_weights *weights, *average; /* average: NULL if there is none */
 } car_subject;
 
-/* The directory, of rank 0. */
+/* The run's directory. Used on rank 0. */
 typedef struct car_run_place {
-    bool locked, is_new; /* this run has its lock; it made the directory */
+    bool locked, is_new; /* this run holds the lock; this run created the directory */
     int lock_file;
-    dev_t device; /* which directory it is */
-    ino_t number; /* the same */
+    dev_t device; /* with `number`: identifies the directory */
+    ino_t number; /* its inode */
     double looked;
 } car_run_place;
 
-/* Evaluations on the way, of rank 0. */
+/* State of evaluations during training. Used on rank 0. */
 typedef struct car_run_judge {
     car_evaluation average;
-    bool averaged;           /* the average has begun */
-    int64_t *counts;         /* of the classes; NULL: nobody wants to know */
-    int64_t evaluated_step;  /* of the last one; CAR_NONE: none */
-    int64_t recalled_step;   /* of the last one of an earlier start; 0: none */
-    bool recalled;           /* these are known */
-    double best_value;       /* of the best one */
-    int64_t best_step;       /* CAR_NONE: there was none */
-    int64_t best_saved;      /* the step whose weights the file of the best has; CAR_NONE: there is no such file */
-    int worse;               /* evaluations since */
-    car_kept_failure failed; /* one beside training, which ends it */
+    bool averaged;           /* at least one update has gone into the average */
+    int64_t *counts;         /* the confusion matrix; NULL if it is not counted */
+    int64_t evaluated_step;  /* step of the last evaluation, or CAR_NONE */
+    int64_t recalled_step;   /* step of the last evaluation before a resume, or 0 */
+    bool recalled;           /* car_run_recall has passed the evaluations before a resume */
+    double best_value;       /* loss or accuracy of the best evaluation */
+    int64_t best_step;       /* CAR_NONE if there was none */
+    int64_t best_saved;      /* step of the weights in the file of the best; CAR_NONE if there is no such file */
+    int worse;               /* evaluations since the best one */
+    car_kept_failure failed; /* a failed evaluation beside training, which ends the run */
 } car_run_judge;
 
 struct car_run {
     car_context *context;
-    car_run_options options; /* zeroes resolved */
+    car_run_options options; /* with defaults filled in */
     bool chooses_mapping;
     car_plan_config plan_config;
-    int64_t devices; /* of the plan that is to be */
+    int64_t devices; /* of the plan, known before the plan is made */
     car_trainer_config training;
-    car_graph *own_graph; /* NULL: the options' */
+    car_graph *own_graph; /* NULL if the options have the graph */
     const car_graph *graph;
-    car_recompute_config recompute; /* what the options lead to */
+    car_recompute_config recompute; /* as given, or as chosen for memory_limit */
     car_partition *partition;
     car_plan *plan;
     car_program *program;
-    car_dataset *own_dataset; /* NULL: the options' */
-    car_dataset *dataset;     /* NULL: there is a feed */
-    car_model_config shape;   /* of the data's samples, as resolved */
-    bool launched;            /* ranks are processes */
-    car_hub *hub;             /* ranks are here */
+    car_dataset *own_dataset; /* NULL if the options have the dataset */
+    car_dataset *dataset;     /* NULL if there is a feed */
+    car_model_config shape;   /* sizes of the model, with defaults filled in */
+    bool launched;            /* ranks are processes of a launcher */
+    car_hub *hub;             /* connects ranks that are threads; NULL if launched */
     car_member *members;
     int member_count;
-    size_t addresses;            /* that an arena may reserve; 0: as many as it can */
-    car_snapshot_thread *writer; /* of checkpoints, and of evaluations beside training; NULL: there are none */
-    car_machines machines;       /* where the ranks are */
-    car_mapping_choice choice;   /* of the mapping, if `compared` */
+    size_t addresses;            /* limit on what an arena may reserve; 0 = no limit */
+    car_snapshot_thread *writer; /* writes checkpoints and evaluates beside training; NULL if neither is wanted */
+    car_machines machines;       /* which machines the ranks run on */
+    car_mapping_choice choice;   /* how the mapping was chosen, if `compared` */
     bool compared;
     car_available available; /* memory, before this run took any */
     double planned;          /* see car_run_planned */
     car_run_place place;
     car_run_judge judge;
-    int64_t begin_step, first_step; /* the checkpoint to go on from, on rank 0, -1: none; and the step, 0: none */
+    int64_t begin_step, first_step; /* checkpoint to resume from (rank 0; -1 = none); step resumed at (0 = none) */
     char *then;                     /* the configuration in that checkpoint */
-    bool exact;                     /* it had everything */
-    char *configuration;            /* kept in checkpoints */
-    int64_t saved_step;             /* of the newest checkpoint; CAR_NONE: none. The writer's while there is one */
-    /* The first ones since a training told of them; rank 0's, of checkpoints the writer's while there is one. */
+    bool exact;                     /* that checkpoint was complete */
+    char *configuration;            /* stored in checkpoints */
+    int64_t saved_step;             /* of the newest checkpoint, or CAR_NONE. The writer owns it while it exists */
+    /* The first failure of each kind since they were last reported. Used on rank 0; the writer owns lost_checkpoint
+     * while it exists. */
     car_kept_failure lost_checkpoint, lost_best, lost_end;
     int64_t steps, epoch_steps;
-    atomic_llong target;            /* steps of the training under way */
+    atomic_llong target;            /* the step at which the current training ends */
     bool ended, complete;           /* see car_run_has_ended */
-    atomic_bool stop;               /* somebody has called car_run_stop */
-    bool lost_patience, has_result; /* in weights.safetensors */
+    atomic_bool stop;               /* car_run_stop was called */
+    bool lost_patience, has_result; /* has_result: weights.safetensors is written */
     car_rank_account *accounts;     /* of all ranks */
     int account_count;
-    car_status broken;         /* what a rank failed with, so that the run cannot go on, */
-    char why[CAR_ERROR_BYTES]; /* and what it said */
+    car_status broken;         /* status of the failure after which the run cannot go on */
+    char why[CAR_ERROR_BYTES]; /* its message */
 };
 
 /* ---- check.c --------------------------------------------------------------------------------- */
 
 car_status car_run_check_options(car_context *context, const car_run_options *options);
-/* What messages call a setting: options.eval_every, or --eval-every. */
+/* How messages name a setting: options.eval_every, or --eval-every. */
 typedef struct car_setting_name {
     char text[48];
 } car_setting_name;
@@ -146,13 +147,13 @@ car_setting_name car_run_name(const car_run_options *options, const char *settin
 /* ---- options.c ------------------------------------------------------------------------------- */
 
 car_status car_run_resolve(car_run *run, const car_run_options *options);
-/* The model's sizes that are left open, from the data. */
+/* Takes the model sizes that the options leave open from the data. */
 car_status car_run_find_sizes(car_run *run);
-/* When epochs have a length: how many steps there are, and what of the schedule depends on it. */
+/* Computes the number of steps, once the length of an epoch is known, and the schedule's values that depend on it. */
 car_status car_run_count_steps(car_run *run);
-/* Whether there are ranks at all. */
+/* True if the placement uses ranks. */
 bool car_run_has_ranks(const car_run *run);
-/* Whether this process has rank 0. */
+/* True if this process has rank 0. */
 bool car_run_is_first(const car_run *run);
 static inline double car_run_average_decay(const car_run *run) {
     return run->training.optimizer.average;
@@ -161,56 +162,57 @@ static inline double car_run_average_decay(const car_run *run) {
 /* ---- directory.c ----------------------------------------------------------------------------- */
 
 enum { CAR_RUN_PATH = 4096 };
-/* DIRECTORY/NAME. */
+/* Writes DIRECTORY/NAME to path. */
 car_status car_run_place_path(const car_run *run, const char *name, char path[CAR_RUN_PATH]);
-/* Where checkpoints are. */
+/* Writes the directory of the checkpoints to path. */
 car_status car_run_checkpoints(const car_run *run, char path[CAR_RUN_PATH]);
-bool car_run_saves(const car_run *run); /* checkpoints, at all */
-/* On rank 0, before anything is looked at or written there: makes the directory, unless a run there is to go on, and locks it;
- * the message of a refusal says who has it. */
+bool car_run_saves(const car_run *run); /* true if it writes checkpoints */
+/* On rank 0, before anything is read or written there: locks the directory, after creating it unless a run is resumed.
+ * If another run holds the lock, the message names it. */
 car_status car_run_lock(car_run *run);
-void car_run_unlock(car_run *run); /* last; a directory that nothing was written to is removed again */
-/* Which checkpoint to go on from; refuses a directory that holds another run. On rank 0. */
+void car_run_unlock(car_run *run); /* call last; also removes a directory that this run created and wrote nothing to */
+/* Finds the checkpoint to resume from. Fails if the directory holds another run. On rank 0. */
 car_status car_run_look(car_run *run);
-/* A run directory that was removed: asks the run to end, after a step; and fails, on rank 0. */
+/* If the run directory was removed: the first asks the run to stop, after a step; the second fails, on rank 0. */
 void car_run_look_for_directory(car_run *run, double now);
 car_status car_run_find_directory(const car_run *run);
 
 /* ---- fit.c, fit_ranks.c ------------------------------------------------------------------------ */
 
-/* Whether the lists of tasks fit; before the plan is made. */
+/* Fails if the plan's task lists do not fit into memory. Call it before the plan is made. */
 car_status car_run_check_tasks(const car_run *run);
-/* In one process, with the plan and, for the whole of it, the program and the arena: refuses a run that is predicted to need
- * more memory than there is, unless options.force, and says what would fit. */
+/* In one process: fails if the run is predicted to need more memory than is available, and names settings that would
+ * fit. options.force turns this off. Called with the plan only, and again with program and arena, when everything is
+ * known. */
 car_status car_run_check_memory(car_run *run, const car_arena *arena);
-/* The same over ranks, by all members. */
+/* The same over ranks. All members call it. */
 car_status car_member_check_memory(car_member *member);
-/* A warning if the disk has less room than weights and checkpoints will take. */
+/* Logs a warning if the disk has too little space for weights and checkpoints. */
 void car_run_check_disk(const car_run *run);
 
 /* ---- agree.c --------------------------------------------------------------------------------- */
 
-/* Fails on all ranks if they do not have the same of everything. */
+/* Fails on all ranks if their programs, options, graphs or data differ. */
 car_status car_member_agree(car_member *member);
 
 /* ---- team.c ---------------------------------------------------------------------------------- */
 
 typedef car_status (*car_member_function)(car_member *member, void *user);
-/* Every member calls it, in a thread of its own; what failed first is the result. A run that cannot go on since an earlier
- * call repeats what it said then. */
+/* Every member calls `function`, in its own thread. Returns the first failure. If an earlier failure ended the run,
+ * returns that one again. */
 car_status car_run_together(car_run *run, car_member_function function, void *user);
 car_status car_run_create_members(car_run *run);
 void car_run_destroy_members(car_run *run);
-/* Called by all members, with how each fared. Over MPI all fail if one did, with its message; in one process a member that
- * fails wakes the others, so there is nothing to exchange. */
+/* All members call it with their own status. Over MPI all fail if one did, with its message. In one process a member
+ * that fails wakes the others, so nothing is exchanged. */
 car_status car_member_settle(car_member *member, car_status own);
-/* Called by all members: what became of rank 0's work is everybody's result. The run can go on after a failure. */
+/* All members call it; all return rank 0's status. The run can go on after a failure. */
 car_status car_member_follow_first(car_member *member, car_status own);
-/* The weights as they are, on rank 0: gathered where they are spread over ranks. Elsewhere NULL. Called by all members.
- * Their average is to be destroyed with car_member_drop, if there is one rank. */
+/* All members call it. Gives rank 0 the current weights, gathered if they are spread over ranks, and the others NULL.
+ * Call car_member_drop afterwards: with one rank the average is a copy. */
 car_status car_member_gather(car_member *member, car_subject *out);
 void car_member_drop(const car_member *member, car_subject *subject);
-/* Rank 0 works while the others wait; its status, and `bytes` of result, are everybody's. */
+/* Rank 0 calls `function` while the others wait. All return its status and get `bytes` of its result. */
 car_status car_member_work_first(car_member *member, car_member_function function, void *user, void *result,
                                  size_t bytes);
 static inline bool car_member_is_first(const car_member *member) {
@@ -219,43 +221,45 @@ static inline bool car_member_is_first(const car_member *member) {
 
 /* ---- evaluate.c ------------------------------------------------------------------------------ */
 
-/* Whether an evaluation can work at all. */
+/* Fails if the data or the graph cannot be evaluated. */
 car_status car_run_check_evaluation(const car_run *run);
-/* Whether evaluations are made beside training. */
+/* True if evaluations run beside training. */
 bool car_run_evaluates_beside(const car_run *run);
-/* The averaged weights of a snapshot, or of a rank that has all workers (NULL); to be destroyed. */
+/* Copies the averaged weights from a snapshot or, with NULL, from a rank that has all workers. The caller destroys the
+ * copy. */
 car_status car_run_copy_average(car_run *run, const car_snapshot *snapshot, car_arena *arena, car_subject *subject);
-/* Beside training, on rank 0: the writer's thread takes this snapshot, and gives it back. */
+/* Evaluates a snapshot beside training, in the writer's thread, on rank 0, and returns the snapshot. */
 void car_run_evaluate_snapshot(car_run *run, const car_snapshot *snapshot);
-/* In a pause, by all members: evaluates, and lets that decide. *ends: all of them end here. */
+/* Evaluates during a pause; all members call it. *ends: all members end training here. */
 car_status car_member_evaluate(car_member *member, bool *ends);
-/* Whether any rank was told to stop: then all of them know. Called by all members. */
+/* Exchanges whether any rank was told to stop, so that all ranks know. All members call it. */
 car_status car_member_agree_on_stop(car_member *member);
 
 /* ---- save.c ---------------------------------------------------------------------------------- */
 
 car_status car_run_open_writer(car_run *run); /* before the members are created */
-/* Whether files can be written where the options want them. */
+/* Fails early if checkpoints or the file of the best weights cannot be written. */
 car_status car_run_try_paths(const car_run *run);
-/* Weights or their average as a file. `best`: with the number that made them the best. */
+/* Writes weights or their average to a file. `best`: the file also names the loss or accuracy. */
 car_status car_run_write_weights(car_run *run, const char *path, const car_subject *subject, bool average, bool best);
-/* Training goes on, and tells of it at its end. */
+/* Logs a failed write and keeps the first one in *loss, to report it when training ends. */
 void car_run_note_loss(const car_run *run, const char *what, int64_t step, car_status status, car_kept_failure *loss);
-/* At the end of a training, by all members: the weights in a run directory; a checkpoint. What fails is kept. */
+/* At the end of training, called by all members: write the weights to a run directory; write a checkpoint. Failures are
+ * kept for car_member_tell_losses. */
 car_status car_member_write_result(car_member *member);
 car_status car_member_write_last(car_member *member);
-/* Fails if anything could not be written. By all members. */
+/* Fails if anything could not be written. All members call it. */
 car_status car_member_tell_losses(car_member *member);
 
 /* ---- resume.c -------------------------------------------------------------------------------- */
 
-/* The first state of a member: drawn, or a checkpoint's. */
+/* Sets a member's initial state: random weights, or a checkpoint. */
 car_status car_member_begin(car_member *member);
 
 /* ---- account.c ------------------------------------------------------------------------------- */
 
 car_status car_member_open_recorder(car_member *member);
-/* Before rank 0 holds what all have. */
+/* Notes a rank's peak memory before rank 0 gathers the weights, which would raise it. */
 void car_member_note_peaks(car_member *member);
 
 #endif

@@ -1,9 +1,9 @@
-/* Where ranks run, and which workers they host for it: see carousel/mapping.h. */
+/* Finds the machines of the ranks, and chooses which workers each rank gets: see carousel/mapping.h. */
 #include "base/base.h"
 #include "carousel/available.h"
 #include "carousel/mapping.h"
 
-/* The least that any machine has: the choice must be the same on all ranks. */
+/* Uses the memory of the smallest machine, because all ranks must choose the same. */
 car_status car_transport_find_machines(car_context *context, car_transport *transport, car_machines *out) {
     size_t ranks = (size_t)car_transport_size(transport);
     uint64_t own = car_available_physical(), *all = NULL;
@@ -44,14 +44,14 @@ car_status car_plan_choose_mapping_over(car_context *context, const car_partitio
     if (!car_placement_maps_workers(config->placement)) {
         return CAR_OK;
     }
-    bool possible = fewer ? config->workers % ranks == 0 : config->workers == ranks; /* if not, the plan will say so */
+    bool possible = fewer ? config->workers % ranks == 0 : config->workers == ranks; /* if not, making the plan fails */
     bool several = machines->count > 1 || ranks < config->workers;
     if (possible && several && is_even(transport)) {
         CAR_TRY(car_plan_choose_mapping(context, partition, config, machines, choice));
         config->mapping = choice->mapping;
         *compared = true;
     } else if (machines->count > 1) {
-        config->mapping = CAR_MAPPING_CONTIGUOUS; /* uneven machines are not compared: the network decides */
+        config->mapping = CAR_MAPPING_CONTIGUOUS; /* for unequal machines: least traffic */
     }
 done:
     return status;

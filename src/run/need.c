@@ -5,21 +5,21 @@
 #include "carousel/fit.h"
 #include "carousel/predict.h"
 
-/* Workers times stages that are simulated; beyond that would delay the start. */
+/* Larger plans (micro-batches times stages) are not simulated, because that would delay the start. */
 static const int64_t few_enough = 4096;
-/* Of the least that evenly spaced workers hold, what is taken for certain where there is no simulation. */
+/* Without a simulation, this share of the theoretical minimum for evenly spaced workers counts as needed. */
 static const double certain_share = 0.8;
 
 double car_need_total(const car_need *n) {
     return n->activations + n->weights + n->gradients + n->optimizer + n->workspace + n->snapshot + n->tasks;
 }
 
-/* A worker's list has room for a power of two of tasks: two for each stage. */
+/* A worker's task list has two tasks per stage; its capacity is a power of two. */
 double car_need_task_bytes(double workers, double stages) {
     return workers * exp2(ceil(log2(2 * stages))) * (double)sizeof(car_task);
 }
 
-/* Of all workers together, as the trainer runs them. */
+/* Activations of all workers together, as the trainer runs them. */
 static car_status predict_activations(const car_plan *plan, double *out, bool *simulated) {
     const car_plan_config *config = car_plan_config_of(plan);
     const car_partition *partition = car_plan_partition(plan);
@@ -27,7 +27,7 @@ static car_status predict_activations(const car_plan *plan, double *out, bool *s
     car_simulation timed;
     car_status status = CAR_OK;
     *simulated = (int64_t)car_plan_micro_batches(plan) * partition->stage_count <= few_enough;
-    if (config->rule == CAR_RULE_CUSTOM) { /* every worker has at most one micro-batch */
+    if (config->rule == CAR_RULE_CUSTOM) { /* each worker holds at most one micro-batch */
         *out = workers * (double)partition->held_bytes;
     } else if (*simulated) {
         CAR_TRY(car_plan_predict_timed(plan, 0, &timed));
@@ -41,8 +41,8 @@ done:
     return status;
 }
 
-/* Sums of gradients, one for each use of a weight. In the cycle those that wait for others need a second place: sums of
- * weights that are used in several stages, and all of them where the norm of all decides. */
+/* Gradient sums: one for each use of a weight. In the cycle, sums that wait for others need a second buffer: those of
+ * weights used in several stages, and all sums if the update depends on their norm. */
 static double gradient_bytes(const car_plan *plan, double weights, bool deferred) {
     const car_plan_config *config = car_plan_config_of(plan);
     const car_partition *partition = car_plan_partition(plan);
@@ -55,12 +55,12 @@ static double gradient_bytes(const car_plan *plan, double weights, bool deferred
         double waiting = !car_plan_is_cyclic(plan) ? 0 : deferred ? weights + tied : tied;
         return (by_worker ? config->workers : 1) * (weights + tied) + waiting;
     }
-    /* A custom plan has a sum for each step under way. */
+    /* A custom plan has one sum for each step in progress. */
     const car_rule_info *rule = car_rule_info_of(config->rule);
     return (rule->in_turns && !by_worker ? 1 : rule->from_file ? 2 : config->workers) * (weights + tied);
 }
 
-/* Forms of the weights that kernels want beside them, for one version. */
+/* Bytes of derived forms of the weights that kernels use, for one version. */
 static double derived_bytes(const car_program *program) {
     double bytes = 0;
     for (int l = 0; l < car_graph_op_count(car_program_graph(program)); l++) {
@@ -91,7 +91,7 @@ car_status car_need_predict(const car_plan *plan, const car_program *program, co
     out->activations = out->planned;
     if (config->snapshot_every) {
         out->snapshot = snapshot;
-    } else { /* it is made when the activations are gone */
+    } else { /* it is taken after the activations are released */
         out->activations = fmax(out->activations, snapshot);
     }
     if (program) {

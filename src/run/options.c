@@ -1,4 +1,4 @@
-/* The options of a run: names looked up, zeroes filled in. */
+/* The options of a run: looks up names and fills in defaults. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ done:
     return status;
 }
 
-/* A plan that is given answers for the options. */
+/* A given plan sets the options for rule, placement, workers, stages and micro-batches. */
 static car_status read_plan(car_run *run) {
     car_run_options *o = &run->options;
     car_plan_header header;
@@ -93,7 +93,7 @@ bool car_run_is_first(const car_run *run) {
     return !run->launched || car_transport_rank(run->members[0].transport) == 0;
 }
 
-/* After each step, on rank 0. */
+/* Called after each step, on rank 0. */
 static void on_step(void *user, const car_step_report *report) {
     car_run *run = user;
     run->judge.averaged = run->judge.averaged || !report->skipped;
@@ -128,7 +128,7 @@ done:
     return status;
 }
 
-/* ---- what the data decides ---------------------------------------------------------------------- */
+/* ---- values that depend on the data ---------------------------------------------------------- */
 
 car_status car_run_find_sizes(car_run *run) {
     car_run_options *o = &run->options;
@@ -136,7 +136,7 @@ car_status car_run_find_sizes(car_run *run) {
     if (o->data) {
         return car_feeder_find_sizes(run->context, o->model, o->data, &o->shape);
     }
-    if (o->dataset && model) { /* one's own may be anything */
+    if (o->dataset && model) { /* a custom dataset may be of any kind */
         const car_dataset_info info = car_dataset_get_info(o->dataset);
         bool small = info.width == info.height && info.width > 0 && info.width <= CAR_FEEDER_SMALL_IMAGE;
         int *classes = model->domain == CAR_DOMAIN_TOKENS ? &o->shape.vocabulary : &o->shape.classes;
@@ -146,7 +146,7 @@ car_status car_run_find_sizes(car_run *run) {
     return CAR_OK;
 }
 
-/* A plan from outside may end, or begin again where a run pauses. */
+/* A custom plan may have a last step, or delays that differ from step to step, so that a pause changes its schedule. */
 static car_status check_plan_steps(const car_run *run) {
     const car_run_options *o = &run->options;
     int64_t most = car_plan_most_steps(run->plan);
@@ -167,7 +167,7 @@ static car_status check_plan_steps(const car_run *run) {
     return CAR_OK;
 }
 
-/* What of the schedule depends on the length of an epoch, and of the run. */
+/* Sets the schedule's values that depend on the length of an epoch or of the run. */
 static car_status fit_schedule(car_run *run) {
     const car_run_options *o = &run->options;
     car_schedule *schedule = &run->training.schedule;

@@ -9,7 +9,7 @@ typedef struct prediction {
     int64_t rows;
 } prediction;
 
-/* What the data is for, or else the graph's only input besides the labels. */
+/* The input that the dataset feeds, or else the graph's only input besides the labels. */
 static car_status find_input(const car_run *run, int labels, int *out) {
     int found = 0;
     *out = run->dataset ? car_graph_find_tensor(run->graph, car_dataset_input_name(run->dataset)) : CAR_NONE;

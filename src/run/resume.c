@@ -1,12 +1,12 @@
-/* Where a run begins: weights that are drawn, a checkpoint, or weights from a file. */
+/* How a run begins: with random weights, from a checkpoint, or with weights from a file. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
 #include "run/internal.h"
 
-/* ---- a checkpoint -------------------------------------------------------------------------------- */
+/* ---- from a checkpoint ----------------------------------------------------------------------- */
 
-/* Another optimizer's state means something else: begins without one, as at the first step. */
+/* The state of another optimizer is of no use: sets it to zero, as before the first step. */
 static car_status forget_state(const car_run *run, car_snapshot *snapshot) {
     size_t most = car_graph_param_bytes(run->graph);
     car_snapshot_numbers numbers = car_snapshot_get_numbers(snapshot);
@@ -71,7 +71,7 @@ done:
     return status;
 }
 
-/* Rank 0 reads, all go on from it. */
+/* Rank 0 reads the checkpoint and sends each rank its share. */
 static car_status resume(car_member *member, int64_t step) {
     car_snapshot *snapshot = NULL;
     bool first = car_member_is_first(member);
@@ -106,7 +106,7 @@ done:
     return status;
 }
 
-/* ---- a file -------------------------------------------------------------------------------------- */
+/* ---- from a file ----------------------------------------------------------------------------- */
 
 typedef struct load_work {
     const char *path;
@@ -114,7 +114,7 @@ typedef struct load_work {
     car_weights_load_report *report;
 } load_work;
 
-/* The file's weights as a snapshot, on rank 0; what it does not replace is drawn. */
+/* Reads the file's weights into a snapshot, on rank 0. Parameters that the file lacks get random weights. */
 static car_status read_file(car_member *member, const load_work *work, car_snapshot *snapshot) {
     const car_run *run = member->run;
     car_weights *weights = NULL;
@@ -143,7 +143,7 @@ static car_status load_member(car_member *member, void *user) {
     CAR_TRY(car_rank_spread(member->rank, snapshot));
     member->gathered_step = CAR_NONE;
     if (first) {
-        member->run->saved_step = CAR_NONE; /* a checkpoint of this step has other weights */
+        member->run->saved_step = CAR_NONE; /* the checkpoint of this step has other weights */
     }
 done:
     car_snapshot_destroy(snapshot);

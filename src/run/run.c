@@ -1,4 +1,4 @@
-/* Creating a run. */
+/* Creates and destroys a run. */
 #include "carousel/run.h"
 
 #include <stdio.h>
@@ -31,8 +31,8 @@ done:
     return status;
 }
 
-/* A launcher that started several processes which do not find each other would have each of them train alone, all into the
- * same directory. */
+/* If a launcher started several processes that do not find each other, each would train alone, all into the same
+ * directory. Fails instead. */
 static car_status check_launcher(const car_run *run) {
     const char *variable = NULL;
     int64_t started = car_transport_launched_processes(&variable);
@@ -53,7 +53,8 @@ static car_status check_launcher(const car_run *run) {
                             variable, (long long)started, car_transport_name(run->members[0].transport));
 }
 
-/* Ranks as threads of this process: each may reserve an equal share of half of the addresses. */
+/* Ranks are threads of this process. If addresses are limited (ulimit -v), each rank may reserve an equal share of half
+ * of them. */
 static car_status create_hub(car_run *run) {
     uint64_t addresses = car_available_addresses();
     const car_run_options *o = &run->options;
@@ -75,7 +76,7 @@ done:
     return status;
 }
 
-/* The processes of a launcher, unless everything is in one. */
+/* Connects the ranks: the launcher's processes, or threads of this process. */
 static car_status join(car_run *run) {
     bool ranks = car_run_has_ranks(run) && car_transport_is_launched();
     car_status status = CAR_OK;
@@ -88,7 +89,8 @@ done:
     return status;
 }
 
-/* The options make no sense here. Other processes, whose do, are waiting: they hear of it and fail as well. */
+/* Called if this process's options are wrong. Other processes may have correct ones and wait for this one: tells them,
+ * so that they fail too. */
 static car_status refuse(car_run *run, car_status why) {
     const char *name = run->options.placement;
     car_placement placement;
@@ -139,7 +141,7 @@ done:
     return status;
 }
 
-/* Over ranks, unless the options say it. */
+/* Chooses the mapping over ranks, unless the options give one. */
 static car_status choose_mapping(car_run *run) {
     car_transport *transport = run->members[0].transport;
     if (!run->launched || !run->chooses_mapping) {
@@ -150,7 +152,7 @@ static car_status choose_mapping(car_run *run) {
                                         &run->choice, &run->compared);
 }
 
-/* As much is made again as keeps the prediction below the limit. */
+/* Recomputes as many activations as needed to keep the prediction below the limit. */
 static car_status cut_within(car_run *run, car_partition_config *cut) {
     const car_run_options *o = &run->options;
     char message[CAR_ERROR_BYTES];
@@ -167,7 +169,7 @@ static car_status cut_within(car_run *run, car_partition_config *cut) {
     return car_context_fail(run->context, status, "%s %s", car_run_name(o, "memory_limit").text, message);
 }
 
-/* What a device holds depends on its workers, so where there is a limit these are chosen first. */
+/* A device's memory depends on which workers it has, so the mapping is chosen before the memory limit is applied. */
 static car_status cut_graph(car_run *run) {
     const car_run_options *o = &run->options;
     car_partition_config cut = {.stages = o->stages, .recompute = o->recompute};
@@ -186,7 +188,8 @@ done:
     return status;
 }
 
-/* The options' plan, or what the rule makes; also of a plan that is what its rule makes, for this number of threads. */
+/* Reads the options' plan, or builds the one of the rule. A given plan that is its rule's own is built again too, for
+ * this number of threads. */
 static car_status make_plan(car_run *run) {
     const char *text = run->options.plan;
     car_status status = CAR_OK;
@@ -214,9 +217,9 @@ static car_status build_plan(car_run *run) {
     if (car_run_is_first(run)) {
         CAR_TRY(car_plan_prove(run->plan, &proof));
     } else {
-        car_plan_trust(run->plan); /* rank 0 proves it for all, and all compare theirs with its */
+        car_plan_trust(run->plan); /* rank 0 proves the plan; car_member_agree checks that all have the same */
     }
-    if (!car_run_has_ranks(run)) { /* again when all that kernels want is known: team.c */
+    if (!car_run_has_ranks(run)) { /* checked again in team.c, when the kernels' needs are known */
         CAR_TRY(car_run_check_memory(run, NULL));
     }
     CAR_TRY(car_program_create(run->graph, run->options.kernels, &run->program));
@@ -224,7 +227,7 @@ done:
     return status;
 }
 
-/* What a dataset by name has to know of a graph: its sizes, as models have them. */
+/* Describes the graph's input for opening a dataset by name. */
 static car_status describe_graph(const car_run *run, car_dataset_config *out) {
     int images = car_graph_find_tensor(run->graph, "images"), tokens = car_graph_find_tensor(run->graph, "tokens");
     if (run->options.model) {
@@ -256,7 +259,7 @@ static car_status describe_graph(const car_run *run, car_dataset_config *out) {
 static car_status check_classes(const car_run *run) {
     int64_t known = car_graph_classes(run->graph);
     int wanted = car_dataset_get_info(run->dataset).classes;
-    if (known > 0 && wanted > known) { /* a stage of one's own has no classes */
+    if (known > 0 && wanted > known) { /* known is 0 if the graph ends in a custom stage */
         return car_context_fail(run->context, CAR_ERROR_SHAPE, "data %s has %d classes, and the model %lld",
                                 car_dataset_name(run->dataset), wanted, (long long)known);
     }
@@ -277,7 +280,7 @@ static car_status open_data(car_run *run) {
         CAR_TRY(car_model_resolve(run->context, run->options.model, &run->options.shape, &run->shape));
     }
     if (run->dataset) {
-        car_feeder *feeder = NULL; /* only to look at */
+        car_feeder *feeder = NULL; /* only to check sizes and count steps */
         const car_feeder_config how = {.workers = run->options.workers, .accumulate = run->options.accumulate};
         CAR_TRY(check_classes(run));
         CAR_TRY(car_feeder_create(run->graph, run->dataset, &how, &feeder));
@@ -288,7 +291,7 @@ done:
     return status;
 }
 
-/* Found out at the end it would be too late. */
+/* Checks now what would otherwise fail only at the first evaluation. */
 static car_status check_evaluations(const car_run *run) {
     const car_run_options *o = &run->options;
     bool none = run->dataset && car_dataset_get_info(run->dataset).samples[CAR_SPLIT_EVALUATION] == 0;
@@ -305,14 +308,14 @@ static car_status check_evaluations(const car_run *run) {
 }
 
 static car_status allocate_counts(car_run *run) {
-    enum { MOST_CLASSES = 2000 }; /* the matrix has the square of it */
+    enum { MOST_CLASSES = 2000 }; /* the matrix has MOST_CLASSES squared numbers */
     size_t classes = (size_t)car_graph_classes(run->graph);
     bool wanted = run->options.confusion && classes > 0 && classes <= MOST_CLASSES;
     return wanted ? car_context_allocate(run->context, classes * classes, sizeof *run->judge.counts, &run->judge.counts)
                   : CAR_OK;
 }
 
-/* What each process does on its own. */
+/* The part of the setup that each process does on its own. */
 static car_status set_up(car_run *run) {
     car_status status = CAR_OK;
     run->available = car_available_find();
@@ -365,7 +368,7 @@ void car_run_destroy(car_run *run) {
     if (!run) {
         return;
     }
-    car_snapshot_thread_destroy(run->writer); /* may be using a member's rank */
+    car_snapshot_thread_destroy(run->writer); /* first, because it may be using a member's rank */
     car_run_destroy_members(run);
     car_hub_destroy(run->hub);
     size_t classes = run->judge.counts ? (size_t)car_graph_classes(run->graph) : 0;

@@ -1,4 +1,4 @@
-/* What a run keeps: checkpoints, written on the way by a thread of their own and at the end, and files of weights. */
+/* Files of a run: checkpoints, written by a separate thread during training and once at the end, and weights. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,9 +10,9 @@
 #include "carousel/file.h"
 #include "run/internal.h"
 
-/* ---- what files say of themselves ---------------------------------------------------------------- */
+/* ---- metadata -------------------------------------------------------------------------------- */
 
-/* The model, the names of its classes, how images are prepared, the step. To be destroyed. */
+/* The metadata of a file: model, class names, image preparation, step. The caller destroys it. */
 static car_status make_card(const car_run *run, int64_t step, car_card **out) {
     const car_model_info *model = run->options.model ? car_model_find(run->options.model) : NULL;
     bool images = model && model->domain == CAR_DOMAIN_IMAGES;
@@ -51,7 +51,7 @@ done:
     return status;
 }
 
-/* ---- what could not be written ------------------------------------------------------------------- */
+/* ---- failed writes --------------------------------------------------------------------------- */
 
 void car_run_note_loss(const car_run *run, const char *what, int64_t step, car_status status, car_kept_failure *loss) {
     car_context_log(run->context, CAR_LOG_WARNING, "%s %lld: %s; training goes on", what, (long long)step,
@@ -63,7 +63,7 @@ void car_run_note_loss(const car_run *run, const char *what, int64_t step, car_s
     car_context_clear_error(run->context);
 }
 
-/* At the end the first failure is told, and the others are logged. */
+/* The end of training reports its first failure; later ones are only logged. */
 static void keep_failure(car_run *run, car_status status) {
     if (status != CAR_OK && run->lost_end.status == CAR_OK) {
         run->lost_end = (car_kept_failure){.status = status};
@@ -74,7 +74,7 @@ static void keep_failure(car_run *run, car_status status) {
     car_context_clear_error(run->context);
 }
 
-/* `what` could not be written; NULL: the reason says it. */
+/* Reports that `what` could not be written. With NULL, the kept message already says so. */
 static car_status tell_loss(const car_run *run, const char *what, car_kept_failure *loss) {
     car_status status = loss->status;
     loss->status = CAR_OK;
@@ -88,7 +88,7 @@ static car_status tell_loss(const car_run *run, const char *what, car_kept_failu
                 : car_context_fail(run->context, status, "%s", loss->why);
 }
 
-/* An older checkpoint that is missing is no loss. */
+/* A lost checkpoint is not reported if a newer one was written. */
 static car_status tell_first(car_run *run) {
     bool newer = run->saved_step != CAR_NONE && run->saved_step > run->lost_checkpoint.step;
     if (newer) {
@@ -150,7 +150,7 @@ static bool is_due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-/* A checkpoint that cannot be written does not end the run: the older ones are there, and the next may succeed. */
+/* A checkpoint that cannot be written does not end the run: older ones exist, and the next may succeed. */
 static void take_snapshot(void *user, const car_snapshot *snapshot) {
     car_run *run = user;
     int64_t step = car_snapshot_get_numbers(snapshot).step;
@@ -161,7 +161,7 @@ static void take_snapshot(void *user, const car_snapshot *snapshot) {
         }
     }
     if (car_run_evaluates_beside(run) && is_due(step, run->options.eval_every) && step < atomic_load(&run->target) &&
-        !atomic_load(&run->stop)) { /* the last evaluation is made at the end */
+        !atomic_load(&run->stop)) { /* the evaluation of the last step is made after training */
         car_run_evaluate_snapshot(run, snapshot);
     } else {
         car_rank_return_snapshot(run->members[0].rank);
@@ -183,13 +183,13 @@ car_status car_run_open_writer(car_run *run) {
 
 typedef struct checkpoint_work {
     car_snapshot *snapshot;
-    bool keeps; /* a failure, for the end */
+    bool keeps; /* keep a failure for the end of training */
 } checkpoint_work;
 
 static car_status write_first(car_member *member, void *user) {
     const checkpoint_work *work = user;
     car_run *run = member->run;
-    car_snapshot_thread_wait(run->writer); /* one thread at a time may write */
+    car_snapshot_thread_wait(run->writer); /* only one thread may write checkpoints */
     bool written = run->saved_step == car_snapshot_get_numbers(work->snapshot).step;
     car_status status = written ? CAR_OK : write_snapshot(run, work->snapshot);
     if (work->keeps) {
@@ -223,7 +223,7 @@ car_status car_run_checkpoint(car_run *run) {
     return car_run_together(run, checkpoint_member, NULL);
 }
 
-/* Nothing is gathered for a checkpoint that is there. */
+/* Gathers nothing if the checkpoint exists already. */
 car_status car_member_write_last(car_member *member) {
     bool needed = car_member_is_first(member) && member->run->saved_step != car_rank_steps(member->rank);
     car_status status = CAR_OK;
@@ -251,7 +251,7 @@ static car_status write_result(car_run *run, const car_subject *subject) {
     if (subject->average) {
         CAR_TRY(car_run_write_weights(run, path, subject, true, false));
     } else {
-        unlink(path); /* of an earlier start that had one */
+        unlink(path); /* a file of an earlier start, which had an average */
     }
 done:
     return status;
@@ -277,7 +277,7 @@ done:
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-/* As a checkpoint begins: with a directory in it. */
+/* Tries what writing a checkpoint does first: creating a directory inside. */
 static car_status try_directory(car_context *context, const char *path) {
     char *temporary = NULL;
     car_status status = CAR_OK;
@@ -299,7 +299,7 @@ car_status car_run_try_paths(const car_run *run) {
     if (!car_run_is_first(run)) {
         return CAR_OK;
     }
-    if (car_run_saves(run) && !run->options.run_directory) { /* what has a lock can be written to */
+    if (car_run_saves(run) && !run->options.run_directory) { /* a run directory has a lock file, so it is writable */
         CAR_TRY(try_directory(run->context, run->options.directory));
     }
     if (run->options.best) {

@@ -1,10 +1,10 @@
-/* What a model's shape leaves open, from its data: see carousel/feeder.h. */
+/* Takes model sizes that are not given from the data: see carousel/feeder.h. */
 #include <string.h>
 
 #include "carousel/tokenizer.h"
 #include "run/internal.h"
 
-/* The FILE of tokens:FILE.bin; NULL for other data. A text's tokens are bytes. */
+/* The FILE of tokens:FILE.bin, or NULL for other data. Text files have one token per byte and need no tokenizer. */
 static const char *token_file(const char *data) {
     static const char kind[] = "tokens:", ending[] = ".bin";
     size_t length = strlen(data), end = sizeof ending - 1;

@@ -1,5 +1,5 @@
-/* The ranks of this process. In one process each call that all ranks make together has a thread for each of them, which
- * ends with the call:
+/* The ranks of this process. If they are threads, each call that all ranks make together starts a thread for every rank
+ * but the first. The threads end with the call:
  *
  *   caller    ── rank 0 ──┬── ...
  *   thread    ── rank 1 ──┤
@@ -11,7 +11,7 @@
 #include "run/internal.h"
 #include "transport/transport.h"
 
-/* ---- together -------------------------------------------------------------------------------- */
+/* ---- calls by all members -------------------------------------------------------------------- */
 
 typedef struct call {
     car_member *member;
@@ -24,7 +24,7 @@ static void *make_call(void *argument) {
     car_member *member = c->member;
     member->status = c->function(member, c->user);
     if (member->status != CAR_OK && !member->settled && member->run->member_count > 1) {
-        car_hub_give_up_for(member->run->hub, member->status); /* others may wait for it, and the run cannot go on */
+        car_hub_give_up_for(member->run->hub, member->status); /* others may be waiting for it; the run cannot go on */
     }
     return NULL;
 }
@@ -59,7 +59,7 @@ static car_status call_all(car_run *run, car_member_function function, void *use
     return status;
 }
 
-/* Whether what failed leaves the run as it was. */
+/* True if the failures left the run as it was. */
 static bool can_go_on(const car_run *run) {
     bool can = true;
     for (int m = 0; m < run->member_count; m++) {
@@ -91,9 +91,9 @@ car_status car_run_together(car_run *run, car_member_function function, void *us
     return status;
 }
 
-/* ---- failing together ------------------------------------------------------------------------ */
+/* ---- sharing failures ------------------------------------------------------------------------ */
 
-/* How one rank fared, for the others. */
+/* A rank's status and message, for the others. */
 typedef struct outcome {
     int32_t status;
     char message[508];
@@ -119,7 +119,7 @@ car_status car_member_settle(car_member *member, car_status own) {
         return own;
     }
     car_status status = own;
-    for (int r = 0; r < car_transport_size(member->transport); r++) { /* in turn: nobody needs memory for all */
+    for (int r = 0; r < car_transport_size(member->transport); r++) { /* one at a time, to save memory */
         outcome theirs = outcome_of(run, own);
         car_status told = car_transport_broadcast(member->transport, r, &theirs, sizeof theirs);
         if (status == CAR_OK) {
@@ -154,13 +154,13 @@ static car_status create_feeder(car_member *member) {
     return run->dataset ? car_feeder_create(run->graph, run->dataset, &config, &member->feeder) : CAR_OK;
 }
 
-/* What it computes in, before it takes any of it. */
+/* Creates what the rank computes with, and checks that memory suffices before using it. */
 static car_status create_arena(car_member *member) {
     car_run *run = member->run;
     car_status status = CAR_OK;
     CAR_TRY(car_arena_create_reserving(run->context, 0, run->addresses, &member->arena));
     if (!car_run_has_ranks(run)) {
-        CAR_TRY(car_run_check_memory(run, member->arena)); /* now with all that kernels want */
+        CAR_TRY(car_run_check_memory(run, member->arena)); /* now with the kernels' needs */
     }
     CAR_TRY(create_feeder(member));
     CAR_TRY(car_member_open_recorder(member));
@@ -220,7 +220,7 @@ car_status car_run_create_members(car_run *run) {
     return car_run_together(run, create, NULL);
 }
 
-/* Closing a transport waits for the other ranks, so they leave at the same time. */
+/* Closing a transport waits for the other ranks, so all close at the same time. */
 static car_status destroy(car_member *member, void *user) {
     (void)user;
     car_weights_destroy(member->average);
@@ -239,9 +239,9 @@ void car_run_destroy_members(car_run *run) {
     }
 }
 
-/* ---- what the first one does ------------------------------------------------------------------ */
+/* ---- work on rank 0 -------------------------------------------------------------------------- */
 
-/* Room for what is gathered: weights, or with their average all that training goes on from. */
+/* A snapshot to gather into. An average needs a complete snapshot; otherwise weights are enough. */
 static car_status create_snapshot(const car_member *member, car_snapshot **out) {
     return car_run_average_decay(member->run) > 0
                ? car_rank_create_snapshot(member->rank, out)
@@ -264,7 +264,7 @@ done:
     return status;
 }
 
-/* One rank that has all workers. */
+/* With one rank, which has all workers, nothing needs to be gathered. */
 static car_status take_own(car_member *member, car_subject *out) {
     out->weights = car_rank_weights(member->rank);
     return car_run_copy_average(member->run, NULL, member->arena, out);
@@ -308,7 +308,7 @@ typedef struct first_work {
     car_status status;
 } first_work;
 
-/* Its failure is the call's, not the rank's: the run can go on. */
+/* A failure here fails the call, but not the rank: the run can go on. */
 static car_status work_first(void *user) {
     first_work *work = user;
     work->status = work->function(work->member, work->user);
@@ -326,7 +326,7 @@ car_status car_member_work_first(car_member *member, car_member_function functio
     }
     CAR_TRY(car_rank_attend(member->rank, work_first, &work));
     CAR_TRY(car_member_follow_first(member, work.status));
-    if (bytes > 0 && member->run->launched) { /* ranks of one process have one result */
+    if (bytes > 0 && member->run->launched) { /* ranks of one process share the result */
         CAR_TRY(car_transport_broadcast(member->transport, 0, result, bytes));
     }
 done:
