@@ -258,11 +258,11 @@ car_status car_rank_open_sum(car_rank *rank, int bundle, const car_sum *sum, car
 
 car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum) {
     car_sum *entry = NULL;
-    car_status status = CAR_OK;
-    CAR_TRY(car_rank_open_sum(rank, bundle, sum, &entry));
-    entry->block = sum->block;
-    entry->missing = sum->missing;
-done:
+    car_status status = car_rank_open_sum(rank, bundle, sum, &entry);
+    if (entry) {
+        entry->block = sum->block;
+        entry->missing = sum->missing;
+    }
     return status;
 }
 
