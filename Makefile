@@ -7,6 +7,7 @@ DEMO ?= demo
 BENCH_ARGS ?=
 SOAK_SECONDS ?= 1800
 FUZZ_SECONDS ?= 60
+FUZZ_SEED ?= 0
 # DEPS=no: do not look for missing Debian packages.
 DEPS ?= yes
 
@@ -135,7 +136,7 @@ soak: $(BUILD)/tsan/.configured $(BUILD)/asan/.configured ## train random config
 
 fuzz: $(BUILD)/fuzz/.configured ## feed the readers of files with what no program wrote, FUZZ_SECONDS=60 each
 	@$(call compile,$(BUILD)/fuzz) --target fuzzers
-	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh $(BUILD)/fuzz
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=$(FUZZ_SEED) tests/fuzz/run.sh $(BUILD)/fuzz
 
 debug: $(BUILD)/debug/.configured ## compile everything unoptimised and with assertions, in build/debug
 	@$(call compile,$(BUILD)/debug)

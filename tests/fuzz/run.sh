@@ -3,6 +3,8 @@
 #
 #     FUZZ_SECONDS=600 tests/fuzz/run.sh [BUILD_DIR [NAME...]]
 #
+# FUZZ_SEED repeats a sequence of random inputs; without it each run has another one.
+#
 # Ends with an error if one of them crashed, leaked, hung, or asked for more memory than its input justifies; the input
 # is kept in BUILD_DIR/fuzz. What new inputs were found stays in BUILD_DIR/fuzz/NAME, for the next run to begin with.
 set -euo pipefail
@@ -27,7 +29,7 @@ fuzz() {
         words=(-dict="tests/fuzz/$name.dict")
     fi
     UBSAN_OPTIONS=print_stacktrace=1 "$build/tests/fuzz/$name" "$found" "tests/fuzz/corpus/$name" \
-        -max_total_time="$seconds" -max_len=8192 -timeout=60 -malloc_limit_mb=64 -rss_limit_mb=1024 -verbosity=1 \
+        -seed="${FUZZ_SEED:-0}" -max_total_time="$seconds" -max_len=8192 -timeout=60 -malloc_limit_mb=64 -rss_limit_mb=1024 -verbosity=1 \
         "${words[@]}" \
         -artifact_prefix="$build/fuzz/$name-" -print_final_stats=1 >"$build/fuzz/$name.log" 2>&1 || result=$?
     if [ $result -ne 0 ]; then
