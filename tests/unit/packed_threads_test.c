@@ -174,10 +174,11 @@ static void test_lies(void **state) {
         {16, 8, false, false, 0x4000000000000003, "length is not what"}, /* times 4 it is 12 again */
         {24, 8, false, false, 0x4000000000000001, "length is not what"},
         {32, 4, false, false, 0, "no classes"},
-        {32, 4, false, false, 0x80000000, "no classes"},
+        {32, 4, false, false, (1 << 24) + 1, "more classes than a model can have"},
+        {32, 4, false, false, 0x80000000, "more classes than a model can have"},
         {32, 4, false, false, 2, inside},
         {32, 4, false, false, 4, "have a name each"},
-        {32, 4, false, false, 0x7fffffff, "have a name each"},
+        {32, 4, false, false, 1 << 24, "have a name each"},
         {36, 4, false, false, 6, "images are not where"},
         {36, 4, false, false, 0, "images are not where"},
         {36, 4, false, false, 0xffffffff, "images are not where"},
