@@ -70,17 +70,6 @@ done:
     return status;
 }
 
-/* The log-sum-exp of a row: the one that forward kept, or computed here together with the row's share of the loss. */
-static car_status lse_of_row(const car_kernel *kernel, const car_kernel_io *io, const sizes *s, int64_t row,
-                             const float *logits, float *lse, double *total) {
-    if (io->makes_loss) {
-        return car_onednn_loss_of_row(kernel, logits, s->classes, s->smoothing, row, ((const int32_t *)io->in[1])[row],
-                                      lse, total);
-    }
-    *lse = ((const float *)io->aux)[row * CAR_HEAD_AUX + CAR_HEAD_LSE];
-    return CAR_OK;
-}
-
 /* Writes the input's gradient last, because it may share the input's buffer. */
 static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
     sizes s = sizes_of(kernel);
@@ -95,7 +84,7 @@ static car_status backward(const car_kernel *kernel, const car_kernel_io *io) {
         CAR_TRY(make_logits(kernel, io, &s, first));
         for (int64_t r = 0; r < rows; r++) {
             float *g = (float *)io->scratch + r * s.classes;
-            CAR_TRY(lse_of_row(kernel, io, &s, first + r, g, &lse, &total));
+            CAR_TRY(car_onednn_head_lse(kernel, io, first + r, g, &lse, &total));
             car_onednn_loss_gradient(g, g, s.classes, s.smoothing, labels[first + r], lse, scale);
         }
         CAR_TRY(car_onednn_sgemm(kernel, 'T', 'N', s.classes, s.width, rows, io->scratch, s.classes, x, s.width,

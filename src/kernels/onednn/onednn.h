@@ -74,6 +74,10 @@ int64_t car_onednn_counted_rows(const int32_t *labels, int64_t rows);
 /* Adds a row's loss to *total, and stores the log-sum-exp of its logits. */
 car_status car_onednn_loss_of_row(const car_kernel *kernel, const float *x, int64_t classes, double smoothing,
                                   int64_t row, int32_t label, float *lse, double *total);
+/* In backward of a head with its loss: the log-sum-exp of a row of logits. It is the one that forward kept or, with
+ * io->makes_loss, computed here, and the row's loss is added to *total. */
+car_status car_onednn_head_lse(const car_kernel *kernel, const car_kernel_io *io, int64_t row, const float *logits,
+                               float *lse, double *total);
 /* The gradient of a row's logits; g may be x. */
 void car_onednn_loss_gradient(float *g, const float *x, int64_t classes, double smoothing, int32_t label, float lse,
                               float scale);

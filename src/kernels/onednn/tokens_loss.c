@@ -105,6 +105,17 @@ car_status car_onednn_loss_of_row(const car_kernel *kernel, const float *x, int6
     return CAR_OK;
 }
 
+car_status car_onednn_head_lse(const car_kernel *kernel, const car_kernel_io *io, int64_t row, const float *logits,
+                               float *lse, double *total) {
+    if (io->makes_loss) {
+        return car_onednn_loss_of_row(kernel, logits, kernel->op->config.head_loss.classes,
+                                      kernel->op->config.head_loss.smoothing, row, ((const int32_t *)io->in[1])[row],
+                                      lse, total);
+    }
+    *lse = ((const float *)io->aux)[row * CAR_HEAD_AUX + CAR_HEAD_LSE];
+    return CAR_OK;
+}
+
 void car_onednn_loss_gradient(float *g, const float *x, int64_t classes, double smoothing, int32_t label, float lse,
                               float scale) {
     if (label < 0) {
