@@ -12,6 +12,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
+enum { CAR_MODEL_MOST_CLASSES = 1 << 24 }; /* of any model, and of data for it */
+
 /* Zero in a field selects the model's own value. */
 typedef struct car_model_config {
     int batch;      /* samples in a micro-batch */

@@ -13,8 +13,6 @@
 /* As in PNG, the magic number contains bytes that a transfer in text mode would change. */
 static const unsigned char magic[] = {0x89, 'C', 'A', 'R', 'P', '\r', '\n', 0x1a};
 
-enum { MOST_CLASSES = 1 << 24 }; /* as many as a model may have (models/registry.c) */
-
 typedef struct packed {
     car_context *context;
     car_mapped file;
@@ -99,7 +97,7 @@ static car_status check_layout(packed *p) {
     if (h->samples[CAR_SPLIT_TRAIN] == 0 || h->classes == 0) {
         return fail(p, "it has no images to train on, or no classes");
     }
-    if (h->classes > MOST_CLASSES) {
+    if (h->classes > CAR_MODEL_MOST_CLASSES) {
         return fail(p, "it has more classes than a model can have");
     }
     uint64_t samples = h->samples[0] + h->samples[1];

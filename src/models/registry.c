@@ -23,7 +23,7 @@ typedef struct field {
 
 static const field fields[] = {
     {"batch", offsetof(car_model_config, batch), 1 << 20},
-    {"classes", offsetof(car_model_config, classes), 1 << 24},
+    {"classes", offsetof(car_model_config, classes), CAR_MODEL_MOST_CLASSES},
     {"image size", offsetof(car_model_config, image_size), 1 << 14},
     {"channels", offsetof(car_model_config, channels), 1 << 12},
     {"sequence length", offsetof(car_model_config, seq_len), 1 << 20},
