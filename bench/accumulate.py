@@ -13,7 +13,7 @@ import sys
 
 sys.dont_write_bytecode = True
 from draw import DASHES, figure  # noqa: E402
-from models import WorkerError  # noqa: E402
+from workers import WorkerError  # noqa: E402
 from runs import train  # noqa: E402
 from store import ROOT, Store, shown_command  # noqa: E402
 

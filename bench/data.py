@@ -18,9 +18,9 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
-import models  # noqa: E402
-from models import SETTLE_SECONDS, Witness, Worker, WorkerError, print_machine, print_table  # noqa: E402
-from models import process_seconds, rounds_text, say_peer_is_missing, spread, text  # noqa: E402
+from tables import print_machine, print_table, rounds_text, spread, text, was_quiet  # noqa: E402
+from workers import HERE, SETTLE_SECONDS, SGEMM_SECONDS, THREADS, Witness, Worker, WorkerError  # noqa: E402
+from workers import find_python, machine, process_seconds, say_peer_is_missing  # noqa: E402
 from runs import program  # noqa: E402
 from training import TrainingBench  # noqa: E402
 
@@ -74,7 +74,7 @@ class DataBench(TrainingBench):
         return lambda seconds: self.peer.ask("run", source, BATCH, workers, seconds, self.options.data)
 
     def fma(self):
-        return [self.ours.ask("fma", threads, models.SGEMM_SECONDS)["gflops"] for threads in (1, models.THREADS)]
+        return [self.ours.ask("fma", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]
 
     def check(self):
         """Checks that all workers see the same images."""
@@ -131,7 +131,7 @@ def print_results(summary, facts):
         ["who", "samples/s", "samples/s per core", "ratio"],
         rows,
     )
-    if not facts["quiet"]:
+    if not was_quiet(facts):
         print("\nThe machine was NOT QUIET: this is no evidence.")
 
 
@@ -181,7 +181,7 @@ def say_data_is_missing(options):
 
 
 def start(name):
-    path = os.path.join(os.environ.get("BUILD_DIR", os.path.join(models.HERE, "..", "build")), "bench", name)
+    path = os.path.join(os.environ.get("BUILD_DIR", os.path.join(HERE, "..", "build")), "bench", name)
     if not os.access(path, os.X_OK):
         sys.exit(f"{path} is not there: `make bench-data` builds it")
     return Worker([path])
@@ -193,11 +193,11 @@ def main():
         say_data_is_missing(options)
         return 0
     options.data = os.path.abspath(options.data)
-    python = models.find_python(options.python)
+    python = find_python(options.python)
     if not python:
         say_peer_is_missing()
     workers = [start("models"), start("data")]
-    peer = Worker([python, os.path.join(models.HERE, "torch_data.py")]) if python else None
+    peer = Worker([python, os.path.join(HERE, "torch_data.py")]) if python else None
     try:
         with tempfile.TemporaryDirectory() as directory:
             read_all(options.data)
@@ -209,7 +209,7 @@ def main():
             fma = [bench.fma()]
             kept, facts = bench.measure()
             fma.append(bench.fma())
-        about = models.machine(workers[0], {"torchvision": peer} if peer else {})
+        about = machine(workers[0], {"torchvision": peer} if peer else {})
     except WorkerError as error:
         sys.exit(f"bench: {error}")
     finally:

@@ -20,7 +20,7 @@ import time
 
 sys.dont_write_bytecode = True
 import render  # noqa: E402
-from models import WorkerError  # noqa: E402
+from workers import WorkerError  # noqa: E402
 from store import ROOT, WORK_VARIABLE, Store, say  # noqa: E402
 
 # In the order in which they are measured and shown.

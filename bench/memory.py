@@ -15,7 +15,8 @@ import platform
 import sys
 
 sys.dont_write_bytecode = True
-from models import WorkerError, cpu_name, may_use, print_table  # noqa: E402
+from tables import print_table  # noqa: E402
+from workers import WorkerError, cpu_name, may_use  # noqa: E402
 from runs import RunWitness, plan, train  # noqa: E402
 
 # Name: the model's options in this bench. Micro-batches are small, as ratios do not depend on their size.

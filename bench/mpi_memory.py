@@ -22,7 +22,8 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 os.environ.setdefault("CAROUSEL", os.path.join(os.environ.get("BUILD_DIR", os.path.join(HERE, "..", "build")), "carousel"))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "tests", "mpi")]
-from models import cpu_name, print_table  # noqa: E402
+from tables import print_table  # noqa: E402
+from workers import cpu_name  # noqa: E402
 from ranks import command, environment  # noqa: E402
 
 RULES = ("dp", "cdp-v2", "cdp-v1")

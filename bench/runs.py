@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from models import HERE, Witness, WorkerError
+from workers import HERE, Witness, WorkerError
 
 
 def program():

@@ -17,7 +17,8 @@ import tempfile
 
 sys.dont_write_bytecode = True
 from claims import waveform  # noqa: E402
-from models import WorkerError, cpu_name, may_use, print_table  # noqa: E402
+from tables import print_table  # noqa: E402
+from workers import WorkerError, cpu_name, may_use  # noqa: E402
 from runs import RunWitness, plan, train  # noqa: E402
 
 MODELS = {

@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 
-from models import HERE, WorkerError, cpu_name, find_python
+from workers import HERE, WorkerError, cpu_name, find_python
 from runs import clean_environment, command_words, program
 
 ROOT = os.path.dirname(HERE)

@@ -18,11 +18,11 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
-import models  # noqa: E402
-from models import AUTOCAST, ENOUGH_QUIET, QUIET, SETTINGS, SETTLE_SECONDS, THREADS  # noqa: E402
-from models import Bench, Worker, WorkerError  # noqa: E402
-from models import may_use, print_machine, print_table, rounds_text  # noqa: E402
-from models import say_peer_is_missing, spread, survivable, text  # noqa: E402
+from models import Bench  # noqa: E402
+from tables import print_machine, print_table, rounds_text, spread, text, was_quiet  # noqa: E402
+from workers import AUTOCAST, ENOUGH_QUIET, HERE, QUIET, SETTINGS, SETTLE_SECONDS, SGEMM_SECONDS  # noqa: E402
+from workers import THREADS, Worker, WorkerError, find_python, machine, may_use, say_peer_is_missing  # noqa: E402
+from workers import survivable  # noqa: E402
 from runs import RunWitness, plan, train  # noqa: E402
 
 MAIN = "cdp-v2"
@@ -95,7 +95,7 @@ def train_ours(name, rule, workers, steps):
 
 
 def peer_command(python):
-    return [python, os.path.join(models.HERE, "torch_training.py")]
+    return [python, os.path.join(HERE, "torch_training.py")]
 
 
 def start_peers(python, name):
@@ -326,7 +326,7 @@ def print_bars(summaries):
             continue
         value = s[figure]
         passed = value["median"] <= bound if is_most else value["median"] >= bound
-        doubt, mark = ("", "") if s["quiet"] else ("?", "  (machine was NOT QUIET)")
+        doubt, mark = ("", "") if was_quiet(s) else ("?", "  (machine was NOT QUIET)")
         verdict = ("PASS" if passed else "MISS") + doubt
         print(f"  {verdict:<8} {name}: {what}: {text(value, 4)}, at {'most' if is_most else 'least'} {bound}{mark}")
         outcome.append({"model": name, "figure": figure, "bound": bound, "value": value, "passed": passed})
@@ -356,7 +356,7 @@ def parse_options():
         parser.error(f"there is no {', '.join(unknown)}; the models are {', '.join(TASKS)}")
     if options.rounds < 1 or options.seconds < 0 or (options.steps is not None and options.steps < 3):
         parser.error("there must be a round, 3 steps (the first and the last do not count), and no negative time")
-    options.torch = models.find_python(options.python)
+    options.torch = find_python(options.python)
     return options
 
 
@@ -372,7 +372,7 @@ def attempt(errors, measure, *arguments):
 
 def main():
     options = parse_options()
-    program = os.path.join(os.environ.get("BUILD_DIR", os.path.join(models.HERE, "..", "build")), "bench", "models")
+    program = os.path.join(os.environ.get("BUILD_DIR", os.path.join(HERE, "..", "build")), "bench", "models")
     if not os.access(program, os.X_OK):
         sys.exit(f"{program} is not there: `make bench-train` builds it")
     if not options.torch:
@@ -380,14 +380,14 @@ def main():
     worker, errors, growth, ddp = Worker([program]), [], None, {}
     try:
         bench = TrainingBench(worker, {}, options)
-        fma = [[worker.ask("fma", threads, models.SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]]
+        fma = [[worker.ask("fma", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]]
         results = {name: attempt(errors, bench.compare, name) for name in options.models}
         if GROWTH_TASK in options.models:
             growth = attempt(errors, bench.growth)
         if options.torch:
             ddp = {name: attempt(errors, run_ddp, options.torch, name, DDP_STEPS) for name in options.models}
-        fma.append([worker.ask("fma", threads, models.SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)])
-        about = models.machine(worker, {})
+        fma.append([worker.ask("fma", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)])
+        about = machine(worker, {})
     finally:
         worker.close()
     results = {name: result for name, result in results.items() if result}

@@ -7,7 +7,8 @@ import sys
 import types
 
 from draw import figure
-from models import HERE, Worker, WorkerError, find_python, spread
+from tables import spread
+from workers import HERE, Worker, WorkerError, find_python
 from render import page, table, verdict
 from runs import program
 from store import is_asked_for, say

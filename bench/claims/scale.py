@@ -4,7 +4,7 @@ SimGrid's SMPI, which runs the same tables."""
 import os
 
 from draw import DASHES, figure
-from models import HERE, WorkerError
+from workers import HERE, WorkerError
 from render import page, table
 from runs import plan, run_program
 from simgrid import smpi

@@ -6,9 +6,9 @@ import io
 import json
 import os
 
-import models
+from tables import rounds_text, text, was_quiet
+from workers import HERE, Worker, WorkerError, find_python, say_peer_is_missing
 import training
-from models import Worker, WorkerError, rounds_text, say_peer_is_missing, text
 from render import page, table
 
 QUESTION = "How fast is training, and how much memory does the process take, beside PyTorch?"
@@ -32,10 +32,10 @@ def ddp(python, name):
 
 
 def measure(store, options):
-    settings = argparse.Namespace(torch=models.find_python(None), **(LONG if options.long else SHORT))
+    settings = argparse.Namespace(torch=find_python(None), **(LONG if options.long else SHORT))
     if not settings.torch:
         say_peer_is_missing()
-    path = os.path.join(os.environ.get("BUILD_DIR", os.path.join(models.HERE, "..", "build")), "bench", "models")
+    path = os.path.join(os.environ.get("BUILD_DIR", os.path.join(HERE, "..", "build")), "bench", "models")
     if not os.access(path, os.X_OK):
         raise WorkerError(f"{path} is not there: `make bench` builds it")
     worker = Worker([path])
@@ -94,7 +94,7 @@ def short(runs):
         s = runs.get(name, {}).get("summary", {})
         if "ratio" in s:
             rows.append([name, text(s[training.MAIN]), text(s[s["best_setting"]]), text(s["ratio"], 2), text(s["rss_ratio"], 2),
-                         "" if s["quiet"] else "not quiet: no evidence"])  # fmt: skip
+                         "" if was_quiet(s) else "not quiet: no evidence"])  # fmt: skip
     header = ["model", "samples/s", "PyTorch's", "over PyTorch's", "resident memory over PyTorch's", ""]
     return table(header, rows) if rows else ""
 
@@ -119,7 +119,7 @@ def files(raw):
 def headline(raw):
     runs = raw["runs"]
     found = {name: s for name in MODELS if "ratio" in (s := runs.get(name, {}).get("summary", {}))}
-    ratios = [f"{name} {s['ratio']['median']:.1f}{'' if s['quiet'] else '?'}, {s['rss_ratio']['median']:.2f}"
+    ratios = [f"{name} {s['ratio']['median']:.1f}{'' if was_quiet(s) else '?'}, {s['rss_ratio']['median']:.2f}"
               for name, s in found.items()]  # fmt: skip
     return [["training over PyTorch's, 2 threads: samples/s (?: the machine was not quiet), resident memory",
              "; ".join(ratios)]] if found else []  # fmt: skip

@@ -5,7 +5,7 @@ import os
 import subprocess
 
 from draw import figure
-from models import WorkerError
+from workers import WorkerError
 from render import table
 from store import ROOT
 

@@ -27,7 +27,7 @@ import time
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
-from models import WorkerError  # noqa: E402
+from workers import WorkerError  # noqa: E402
 from runs import program  # noqa: E402
 
 FILLING = 4  # steps until the distances between ranks have settled

@@ -20,9 +20,10 @@ import time
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
-import models  # noqa: E402
 from links import LinkError, Links, obstacle  # noqa: E402
-from models import QUIET, Worker, WorkerError, print_machine, print_table, say_peer_is_missing, spread, text  # noqa: E402
+from tables import print_machine, print_table, spread, text  # noqa: E402
+from workers import QUIET, SGEMM_SECONDS, THREADS, Worker, WorkerError, find_python, machine  # noqa: E402
+from workers import say_peer_is_missing  # noqa: E402
 from ranks import LEAST_STEPS, STEP_SECONDS, train_ddp, train_ours  # noqa: E402
 from runs import plan, program  # noqa: E402
 
@@ -99,7 +100,7 @@ class Bench:
             return
         if self.until and time.monotonic() > self.until:
             raise OutOfTime
-        before = [self.worker.ask("sgemm", threads, models.SGEMM_SECONDS)["gflops"] for threads in (1, models.THREADS)]
+        before = [self.worker.ask("sgemm", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]
         self.links.limit(rate)
         try:
             more = {"goodput": self.links.goodput()} if label == SATURATED else {}
@@ -330,7 +331,7 @@ def parse_options():
         parser.error(f"there is no {', '.join(unknown)}; the contenders are {'; '.join([*OURS, *UNPACED, DDP])}")
     if options.rounds < 1:
         parser.error("there must be a round")
-    options.torch = models.find_python(options.python)
+    options.torch = find_python(options.python)
     return options
 
 
@@ -383,12 +384,12 @@ def main():
     state = read_state(options.json)
     worker = Worker([path])
     try:
-        fma = [[worker.ask("fma", threads, models.SGEMM_SECONDS)["gflops"] for threads in (1, models.THREADS)]]
+        fma = [[worker.ask("fma", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)]]
         with Links(RANKS) as links:
             bench = Bench(links, worker, options, state)
             measure(bench, options, contenders)
-        fma.append([worker.ask("fma", threads, models.SGEMM_SECONDS)["gflops"] for threads in (1, models.THREADS)])
-        state["machine"] = models.machine(worker, {})
+        fma.append([worker.ask("fma", threads, SGEMM_SECONDS)["gflops"] for threads in (1, THREADS)])
+        state["machine"] = machine(worker, {})
     finally:
         worker.close()
     if options.torch:
