@@ -213,6 +213,7 @@ struct car_rank {
     double *computed;       /* per micro-batch of a step: seconds of its forwards and backwards so far */
     double computes;        /* the total of the micro-batch that ended last */
     bool paced;             /* whether its links are paced */
+    double computing;       /* seconds that all threads have computed in this run, together */
     int64_t step_begun;     /* the newest step of the plan with a task that has begun; CAR_NONE = none in this run */
 
     /* Each with a file of its own. */

@@ -75,8 +75,11 @@ int64_t car_rank_slots_ahead(const car_rank *rank, const car_task *task) {
 
 void car_rank_note_slot(car_rank *rank, const car_task *task) {
     bool first = task->step > rank->step_begun;
-    rank->step_begun = first ? task->step : rank->step_begun;
-    car_transport_note_slot(rank->transport, task->slot, first);
+    car_transport_note_slot(rank->transport, task->slot);
+    if (first) {
+        rank->step_begun = task->step;
+        car_transport_note_step(rank->transport, rank->computing / rank->config.threads);
+    }
 }
 
 /* Counts the bytes that a step sends to each rank in messages that may be held back, in steady state. */

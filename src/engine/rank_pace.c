@@ -221,6 +221,7 @@ void car_rank_note_end(car_rank *rank, car_entry *entry, double seconds) {
         return;
     }
     entry->portioned = false;
+    rank->computing += seconds;
     car_beat_note_end(rank, task, seconds);
     if (rank->pacing) {
         rank->pacing->workers[task->micro_batch % rank->workers] =

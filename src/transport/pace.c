@@ -18,6 +18,9 @@ static const double depth = 0.002, depth_part = 1.0 / 16;
 /* The longest that a message waits, as part of a step. */
 static const double longest = 0.25;
 
+/* Where ranks compute for less than this part of a step, the network is the bottleneck. */
+static const double least_computing = 0.7;
+
 enum { UNPACED_STEPS = 1 }; /* the first steps' times do not count, because the cycle fills */
 
 car_status car_pace_create(car_pace *pace, car_context *context, const double *bytes, int ranks) {
@@ -46,6 +49,7 @@ void car_pace_rewind(car_pace *pace) {
     pace->bucket = (car_bucket){0};
     pace->step = 0;
     pace->begun = 0;
+    pace->since = pace->computed = 0;
     atomic_store(&pace->slot, INT64_MIN);
     atomic_store(&pace->seconds, 0);
 }
@@ -59,17 +63,20 @@ void car_pace_note_slot(car_pace *pace, int64_t slot) {
 }
 
 /* Uses the shortest of the recent steps: a step that waited for a paused rank must not slow down those after it. */
-void car_pace_note_step(car_pace *pace, double now) {
+void car_pace_note_step(car_pace *pace, double now, double computed) {
     int64_t ended = pace->begun++;
     if (ended > UNPACED_STEPS) {
-        pace->recent[(ended - 1) % CAR_PACE_STEPS] = now - pace->since;
-        double shortest = now - pace->since;
+        car_pace_step shortest = {now - pace->since, computed - pace->computed};
+        pace->recent[(ended - 1) % CAR_PACE_STEPS] = shortest;
         for (int64_t s = ended - 1; s >= UNPACED_STEPS && s > ended - 1 - CAR_PACE_STEPS; s--) {
-            shortest = fmin(shortest, pace->recent[s % CAR_PACE_STEPS]);
+            const car_pace_step *step = &pace->recent[s % CAR_PACE_STEPS];
+            shortest = step->seconds < shortest.seconds ? *step : shortest;
         }
-        atomic_store(&pace->seconds, shortest);
+        bool saturated = shortest.computing < least_computing * shortest.seconds;
+        atomic_store(&pace->seconds, saturated ? 0 : shortest.seconds);
     }
     pace->since = now;
+    pace->computed = computed;
 }
 
 /* ---- the transport ----------------------------------------------------------------------------- */

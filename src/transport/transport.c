@@ -69,12 +69,14 @@ car_status car_transport_pace(car_transport *transport, const double *bytes) {
     car_pace_destroy(&transport->pace, transport->context);
     return bytes ? car_pace_create(&transport->pace, transport->context, bytes, transport->size) : CAR_OK;
 }
-void car_transport_note_slot(car_transport *transport, int64_t slot, bool first) {
+void car_transport_note_slot(car_transport *transport, int64_t slot) {
     if (transport->pace.links > 0) {
         car_pace_note_slot(&transport->pace, slot);
-        if (first) {
-            car_pace_note_step(&transport->pace, car_clock_seconds());
-        }
+    }
+}
+void car_transport_note_step(car_transport *transport, double computed) {
+    if (transport->pace.links > 0) {
+        car_pace_note_step(&transport->pace, car_clock_seconds(), computed);
     }
 }
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events) {

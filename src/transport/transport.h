@@ -165,8 +165,10 @@ car_status car_transport_prepare(car_transport *transport, int highest_tag, int 
 /* Paces the links of this rank from the next loop on (pace.h). bytes[r]: what a step of the plan sends to rank r in messages
  * that may be held back. NULL: no pacing. */
 car_status car_transport_pace(car_transport *transport, const double *bytes);
-/* For pacing, in the loop, one thread at a time: a task of this slot begins; `first`: the first of its step on this rank. */
-void car_transport_note_slot(car_transport *transport, int64_t slot, bool first);
+/* For pacing, in the loop, one thread at a time: a task of this slot begins; a step begins on this rank (`computed` as in
+ * car_pace_note_step). */
+void car_transport_note_slot(car_transport *transport, int64_t slot);
+void car_transport_note_step(car_transport *transport, double computed);
 /* From here to _end the transport's thread runs, and nothing but car_transport_start may be called. */
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events);
 void car_transport_start(car_transport *transport, car_message *message);

@@ -78,7 +78,7 @@ static bool leaves(car_pace *pace, double now, bool ending, const car_message *m
 /* Steps of 1 s, the newest of which begins now. */
 static void begin_steps(car_pace *pace, int steps, double now) {
     for (int s = 0; s < steps; s++) {
-        car_pace_note_step(pace, now - (steps - 1 - s));
+        car_pace_note_step(pace, now - (steps - 1 - s), now - (steps - 1 - s)); /* it computes all the time */
         car_pace_note_slot(pace, 8 * s);
     }
 }
@@ -123,16 +123,31 @@ static void test_slot(void **state) {
     assert_true(leaves(pace, 10.25, false, &later));
 }
 
+/* Nothing is held back while ranks mostly wait for the network. */
+static void test_saturated(void **state) {
+    car_pace *pace = *state;
+    const car_message message = send_to(1, 100, FAR);
+    for (int s = 0; s < 8; s++) {
+        car_pace_note_step(pace, 5 * s, s); /* steps of 5 s that compute for 1 s */
+    }
+    for (int n = 0; n < 20; n++) {
+        assert_true(leaves(pace, 35, false, &message));
+    }
+    car_pace_note_step(pace, 36, 8); /* the network has become faster */
+    assert_true(leaves(pace, 36, false, &message));
+    assert_false(leaves(pace, 36, false, &message));
+}
+
 /* A step in which a rank paused does not slow down those after it; a run that has become slower does. */
 static void test_pause(void **state) {
     car_pace *pace = *state;
     const car_message message = send_to(1, 60, FAR);
     begin_steps(pace, 4, 10);
-    car_pace_note_step(pace, 15);
+    car_pace_note_step(pace, 15, 11);
     assert_true(leaves(pace, 15, false, &message));
     assert_true(leaves(pace, 15 + 60 / RATE, false, &message));
     for (int s = 1; s <= CAR_PACE_STEPS; s++) {
-        car_pace_note_step(pace, 15 + 2 * s);
+        car_pace_note_step(pace, 15 + 2 * s, 11 + 2 * s);
     }
     assert_true(leaves(pace, 30, false, &message));
     assert_false(leaves(pace, 30 + 60 / RATE, false, &message));
@@ -168,6 +183,7 @@ int main(void) {
         cmocka_unit_test(test_debt),
         cmocka_unit_test_setup_teardown(test_links, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_slot, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_saturated, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_pause, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
