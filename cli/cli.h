@@ -114,6 +114,8 @@ int car_cli_fail(int code, const char *format, ...) __attribute__((format(printf
 int car_cli_code_of(car_status status);
 /* Prints the context's message for a status of the library, and returns the exit code. */
 int car_cli_report(const car_context *context, car_status status);
+/* Adds what to do, such as which option to give, to the context's message. Returns `status`. */
+car_status car_cli_add_hint(car_context *context, car_status status, const char *hint);
 
 /* The commands; argv[0] is the command's name. */
 int car_cli_train(int argc, char **argv);

@@ -14,15 +14,8 @@ typedef struct evaluation_run {
     const char *weights_path; /* NULL: the run's weights */
     bool json;
     car_context *context;
-    car_graph *graph;
-    car_program *program;
-    car_arena *arena;
-    car_weights *weights;
+    car_trained *trained;
     car_domain domain;
-    car_model_config model; /* with defaults filled in */
-    car_dataset *data;
-    car_feeder *feeder;
-    car_card *card;
     car_cli_confusion confusion;
     car_evaluation result;
 } evaluation_run;
@@ -98,77 +91,26 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
     return code == CAR_CLI_GO_ON ? check_options(run) : code;
 }
 
-/* Takes what neither the options nor the run's configuration give from the card of the weights. */
-static car_status read_card(evaluation_run *run, char path[CAR_CLI_PATH]) {
-    car_train_options *o = &run->options;
-    car_status status = CAR_OK;
-    CAR_TRY(car_cli_find_weights(run->context, run->weights_path ? run->weights_path : run->directory, path));
-    CAR_TRY(car_card_read(run->context, path, &run->card));
-    const char *named = car_card_get(run->card, "model");
-    if (!o->model && (!named || !car_model_find(named))) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "%s does not say which model it is of: give --model NAME", path);
-    }
-    if (named && (!o->model || strcmp(o->model, named) == 0)) {
-        o->model = car_card_model(run->card, &o->shape);
-    }
-done:
-    return status;
-}
-
-static car_status open_data(evaluation_run *run) {
-    const car_train_options *o = &run->options;
-    const car_feeder_config feeder = {.threads = o->data_threads, .seed = o->seed};
-    car_status status = CAR_OK;
-    run->domain = car_model_find(o->model)->domain;
-    CAR_TRY(car_model_resolve(run->context, o->model, &o->shape, &run->model));
-    const car_dataset_config config = {.domain = run->domain, .model = run->model, .seed = o->seed};
-    CAR_TRY(car_dataset_open(run->context, o->data, &config, &run->data));
-    CAR_TRY(car_feeder_create(run->graph, run->data, &feeder, &run->feeder));
-done:
-    return status;
-}
-
-/* A model that can only be planned has no weights to evaluate. */
-static car_status build_model(evaluation_run *run) {
-    car_train_options *o = &run->options;
-    const car_model_info *model = car_model_find(o->model);
-    car_status status = CAR_OK;
-    if (model && model->on_paper) {
-        return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
-                                "model %s can only be planned (carousel plan); --help lists those that can be trained",
-                                o->model);
-    }
-    CAR_TRY(car_feeder_find_sizes(run->context, o->model, o->data, &o->shape));
-    CAR_TRY(car_model_build(run->context, o->model, &o->shape, &run->graph));
-done:
-    return status;
-}
-
 static car_status evaluate(evaluation_run *run) {
     car_train_options *o = &run->options;
-    car_context_config context = car_context_config_default();
-    car_program_config program = car_program_config_default();
-    char path[CAR_CLI_PATH];
+    car_program_config kernels = car_program_config_default();
+    car_trained_options options = {
+        .model = o->model, .data = o->data, .data_threads = o->data_threads, .seed = o->seed, .kernels = &kernels};
+    car_feeder_evaluation how = {.threads = o->threads, .batches = o->eval_batches};
     car_status status = CAR_OK;
-    CAR_TRY(car_context_create(&context, &run->context));
-    CAR_TRY(read_card(run, path));
+    CAR_TRY(car_context_create(NULL, &run->context));
     CAR_TRY(car_train_read_precision(run->context, o));
-    CAR_TRY(build_model(run));
-    CAR_TRY(open_data(run));
-    CAR_TRY(car_convolutions_find(run->context, o->convolutions, &program.convolutions));
-    CAR_TRY(car_convolutions_find_memory(run->context, o->memory, &program.tight));
-    CAR_TRY(car_program_create(run->graph, &program, &run->program));
-    CAR_TRY(car_arena_create(run->context, 0, &run->arena));
-    CAR_TRY(car_weights_create(run->program, run->arena, &run->weights));
-    CAR_TRY(car_cli_load_weights(run->weights, path, o->model));
+    CAR_TRY(car_convolutions_find(run->context, o->convolutions, &kernels.convolutions));
+    CAR_TRY(car_convolutions_find_memory(run->context, o->memory, &kernels.tight));
+    options.shape = o->shape;
+    CAR_TRY(car_cli_open_weights(run->context, run->weights_path ? run->weights_path : run->directory, &options,
+                                 &run->trained));
+    run->domain = car_trained_model(run->trained)->domain;
     if (run->domain == CAR_DOMAIN_IMAGES) {
-        CAR_TRY(car_cli_compare_classes(run->context, run->card, run->data));
-        CAR_TRY(car_cli_create_confusion(run->context, run->model.classes, &run->confusion));
+        CAR_TRY(car_cli_create_confusion(run->context, car_trained_shape(run->trained).classes, &run->confusion));
+        how.counts = run->confusion.counts;
     }
-    const car_feeder_evaluation how = {
-        .threads = o->threads, .batches = o->eval_batches, .counts = run->confusion.counts};
-    CAR_TRY(car_feeder_evaluate(run->feeder, run->program, run->arena, run->weights, &how, &run->result));
+    CAR_TRY(car_trained_evaluate(run->trained, &how, &run->result));
 done:
     return status;
 }
@@ -179,7 +121,7 @@ static void print_result(const evaluation_run *run) {
         car_train_print_evaluation(stdout, run->domain, e);
         putchar('\n');
         if (run->confusion.counts) {
-            car_cli_print_confusion(&run->confusion, run->data);
+            car_cli_print_confusion(&run->confusion, car_trained_data(run->trained));
         }
         return;
     }
@@ -195,7 +137,7 @@ static void print_result(const evaluation_run *run) {
     }
     cJSON_AddNumberToObject(json, images ? "samples" : "tokens", (double)e->rows);
     if (run->confusion.counts) {
-        car_cli_add_confusion(json, &run->confusion, run->data);
+        car_cli_add_confusion(json, &run->confusion, car_trained_data(run->trained));
     }
     char *text = cJSON_Print(json);
     puts(text ? text : "{}");
@@ -214,14 +156,8 @@ int car_cli_eval(int argc, char **argv) {
         code = car_cli_report(run.context, status);
     }
     if (run.context) {
-        car_weights_destroy(run.weights);
-        car_arena_destroy(run.arena);
-        car_program_destroy(run.program);
-        car_feeder_destroy(run.feeder);
-        car_dataset_close(run.data);
+        car_trained_close(run.trained);
         car_cli_destroy_confusion(&run.confusion);
-        car_card_destroy(run.card);
-        car_graph_destroy(run.graph);
         car_context_destroy(run.context);
     }
     car_cli_release_config(run.options.config_texts);

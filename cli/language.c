@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "carousel/convention.h"
+#include "cli.h"
 
 static bool is_token_file(const char *path) {
     size_t length = strlen(path);
@@ -51,18 +52,10 @@ int car_cli_language_threads(void) {
     return cores > 0 && cores < 64 ? (int)cores : 1;
 }
 
-/* Adds the option to use to the library's message. */
-static car_status add_option(car_context *context, car_status status, const char *option) {
-    char message[1024];
-    snprintf(message, sizeof message, "%s", car_context_error(context));
-    car_context_clear_error(context);
-    return car_context_fail(context, status, "%s; give %s", message, option);
-}
-
 car_status car_cli_open_language(car_cli_language *model) {
     car_status status = car_language_open(model->context, model->place, &model->config, &model->language);
     if (status == CAR_ERROR_ARGUMENT && model->config.heads == 0) {
-        return add_option(model->context, status, "--heads N");
+        return car_cli_add_hint(model->context, status, "give --heads N");
     }
     if (status == CAR_OK && !car_language_tokenizer(model->language)) {
         status = car_context_fail(model->context, CAR_ERROR_IO,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "carousel/convention.h"
 #include "carousel/model.h"
 #include "carousel/optimizer.h"
 #include "carousel/plan.h"
@@ -69,6 +70,13 @@ int car_cli_report(const car_context *context, car_status status) {
     }
     shown[used] = '\0';
     return car_cli_fail(car_cli_code_of(status), "%s", shown);
+}
+
+car_status car_cli_add_hint(car_context *context, car_status status, const char *hint) {
+    char message[1024];
+    snprintf(message, sizeof message, "%s", car_context_error(context));
+    car_context_clear_error(context);
+    return car_context_fail(context, status, "%s; %s", message, hint);
 }
 
 bool car_cli_read_pair(const char *text, char separator, double *first, double *second) {

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "carousel/convention.h"
 #include "carousel/utf8.h"
@@ -46,6 +47,39 @@ static int read_options(int argc, char **argv, car_predict_run *run) {
     return code == CAR_CLI_GO_ON && o->model ? car_cli_check_model("predict", o->model) : code;
 }
 
+/* ---- the model ------------------------------------------------------------------------------- */
+
+/* The weights of runs from before there were cards do not say which model they are of, but the run's config.json does.
+ * Options of the command line come first. */
+static int read_run(car_predict_run *run) {
+    const car_cli_command command = {.name = "predict"};
+    car_train_options *o = &run->options, typed = *o;
+    char path[CAR_TRAIN_PATH];
+    struct stat entry;
+    int length = snprintf(path, sizeof path, "%s/config.json", run->place);
+    if (o->model || length >= (int)sizeof path || stat(path, &entry) != 0) {
+        return CAR_CLI_GO_ON;
+    }
+    int code = car_train_read_config(&command, path, o);
+    o->threads = typed.threads;
+    o->shape.classes = typed.shape.classes ? typed.shape.classes : o->shape.classes;
+    o->shape.image_size = typed.shape.image_size ? typed.shape.image_size : o->shape.image_size;
+    return code;
+}
+
+/* Images are classified one at a time by each thread, in fp32. */
+static car_status open_model(car_predict_run *run) {
+    car_trained_options options = {.model = run->options.model, .shape = run->options.shape};
+    options.shape.batch = 1;
+    options.shape.precision = CAR_PRECISION_FP32;
+    car_status status = car_cli_open_weights(run->context, run->place, &options, &run->trained);
+    if (status == CAR_OK) {
+        int classes = car_trained_shape(run->trained).classes;
+        run->top = run->top < classes ? run->top : classes;
+    }
+    return status;
+}
+
 /* ---- results --------------------------------------------------------------------------------- */
 
 /* A name or error of a file, made safe for one line. */
@@ -61,14 +95,11 @@ static shown_text make_plain(const char *text) {
 
 static void name_class(const car_predict_run *run, int index, char *text, size_t capacity) {
     char own[256];
-    if (car_card_list_item(run->card, "class_names", index, own, sizeof own) && own[0]) {
-        car_utf8_show(own, false, text, capacity); /* the weights may come from anyone */
-    } else {
-        snprintf(text, capacity, "class %d", index);
-    }
+    car_trained_class_name(run->trained, index, own, sizeof own);
+    car_utf8_show(own, false, text, capacity); /* the weights may come from anyone */
 }
 
-static void print_answer(const car_predict_run *run, const char *path, const car_predict_result *r) {
+static void print_answer(const car_predict_run *run, const char *path, const car_classification *r) {
     char name[256];
     printf("%s:", make_plain(path).text);
     for (int k = 0; k < run->top; k++) {
@@ -78,7 +109,7 @@ static void print_answer(const car_predict_run *run, const char *path, const car
     putchar('\n');
 }
 
-static bool print_json(const car_predict_run *run, const char *path, const car_predict_result *r, bool first) {
+static bool print_json(const car_predict_run *run, const char *path, const car_classification *r, bool first) {
     char name[256];
     cJSON *object = cJSON_CreateObject();
     bool ok = cJSON_AddStringToObject(object, "file", make_plain(path).text) != NULL;
@@ -103,9 +134,9 @@ static bool print_json(const car_predict_run *run, const char *path, const car_p
     return text != NULL;
 }
 
-static car_status show(car_predict_run *run, int first, int end, const car_predict_result *results) {
+static car_status show(car_predict_run *run, int first, int end, const car_classification *results) {
     for (int f = first; f < end; f++) {
-        const car_predict_result *r = &results[f - first];
+        const car_classification *r = &results[f - first];
         run->failed += !r->file.readable;
         if (r->file.problem[0]) {
             car_cli_say(r->file.readable ? "warning: damaged: " : "", r->file.problem);
@@ -123,10 +154,11 @@ static car_status show(car_predict_run *run, int first, int end, const car_predi
 
 /* Predicts some images at a time, so that results appear early. */
 static car_status predict(car_predict_run *run) {
+    const car_classify_config config = {.threads = run->options.threads, .top = run->top};
     int portion = IMAGES_OF_A_THREAD * run->options.threads;
     size_t answers = (size_t)portion * (size_t)run->top;
-    car_predict_result *results = NULL;
-    car_predict_answer *room = NULL;
+    car_classification *results = NULL;
+    car_class_answer *room = NULL;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(run->context, (size_t)portion, sizeof *results, &results));
     CAR_TRY(car_context_allocate(run->context, answers, sizeof *room, &room));
@@ -135,7 +167,8 @@ static car_status predict(car_predict_run *run) {
     }
     for (int first = 0; first < run->file_count; first += portion) {
         int end = run->file_count - first < portion ? run->file_count : first + portion;
-        CAR_TRY(car_predict_files(run, first, end, results));
+        CAR_TRY(
+            car_trained_classify(run->trained, (const char *const *)run->files + first, end - first, &config, results));
         CAR_TRY(show(run, first, end, results));
     }
     if (run->json) {
@@ -151,8 +184,9 @@ int car_cli_predict(int argc, char **argv) {
     car_predict_run run = {0};
     car_status status = car_context_create(NULL, &run.context);
     int code = status == CAR_OK ? read_options(argc, argv, &run) : car_cli_report(NULL, status);
+    code = code == CAR_CLI_GO_ON ? read_run(&run) : code;
     if (code == CAR_CLI_GO_ON) {
-        status = car_predict_open(&run);
+        status = open_model(&run);
         status = status == CAR_OK ? predict(&run) : status;
         code = status == CAR_OK ? CAR_CLI_OK : car_cli_report(run.context, status);
     }
@@ -163,7 +197,7 @@ int car_cli_predict(int argc, char **argv) {
         code = car_cli_fail(CAR_CLI_FAILED, "%d of %d images could not be read", run.failed, run.file_count);
     }
     if (run.context) {
-        car_predict_close(&run);
+        car_trained_close(run.trained);
         car_predict_release_files(&run);
         car_context_destroy(run.context);
     }

@@ -60,6 +60,7 @@
 #include "carousel/status.h"
 #include "carousel/tape.h"
 #include "carousel/tokenizer.h"
+#include "carousel/trained.h"
 #include "carousel/trainer.h"
 #include "carousel/transport.h"
 #include "carousel/utf8.h"

@@ -14,6 +14,8 @@
  *   resume.c      where a run begins: initial weights, a checkpoint or a file
  *   account.c     records, and each rank's memory, traffic and waiting
  *   ask.c         the query functions of run.h
+ *
+ * Besides runs: trained.c and classify.c, which use weights (trained.h).
  */
 #ifndef CAR_RUN_INTERNAL_H
 #define CAR_RUN_INTERNAL_H

@@ -43,7 +43,7 @@ expect 2 "'images' is not an option" eval tokens images
 mkdir empty unfinished
 expect 1 "empty is not the directory of a run: it has no config.json" eval empty
 cp images/config.json unfinished
-expect 1 "a run that has not ended has none" eval unfinished
+expect 1 "a run that has not ended has no weights yet" eval unfinished
 echo '{"model": 3}' >empty/config.json
 expect 2 '"model" must be a text' eval empty
 
