@@ -1,4 +1,4 @@
-/* The arithmetic of sums and updates, which every executor must do alike to the bit. */
+/* See arithmetic.h. */
 #include "engine/arithmetic.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ uint64_t car_engine_key(uint64_t seed, int64_t step, int batches, int number) {
     return car_random_u64(car_random_key(seed, "dropout"), (uint64_t)(step * batches + number));
 }
 
-/* Elements first .. end - 1. */
+/* Adds elements first .. end - 1. */
 static void accumulate_range(const car_program *program, int param, int64_t first, int64_t end, void *sum,
                              const void *own) {
     if (!car_program_is_double(program, param)) {
@@ -45,7 +45,7 @@ void car_engine_add_range(const car_program *program, const car_op *op, int inde
     int param = op->params[index];
     size_t size = car_program_is_double(program, param) ? sizeof(double) : sizeof(float);
     int64_t first = (int64_t)(begin / size), last = (int64_t)(end / size), count = car_engine_count(program, param);
-    last = last < count ? last : count; /* without what fills doubles up */
+    last = last < count ? last : count; /* without the filling after the last element */
     if (first < last && car_engine_is_statistic(program, param)) {
         float momentum = (float)op->config.batchnorm.momentum;
         car_vector_select()->blend((float *)sum + first, (const float *)own + first, 1 - momentum, momentum,

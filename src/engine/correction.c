@@ -1,4 +1,4 @@
-/* The correction of the delay that a run gets by its rule and optimizer. docs/delay.md has the sweep behind it. */
+/* The default correction of the delay, by rule and optimizer. docs/delay.md has the sweep that it is based on. */
 #include "carousel/correction.h"
 
 #include <stdio.h>
@@ -13,8 +13,8 @@ static double memory_of(const car_optimizer_config *config) {
     return car_optimizer_method_of(config)->memory(config);
 }
 
-/* Only a worker's first micro-batch can be late, so with M of them 1/M as much is to be predicted away: both weights are
- * those of one micro-batch over M. */
+/* Only the first of a worker's M micro-batches can be late, so with M of them there is 1/M as much to correct. Both
+ * coefficients are therefore those of M = 1 divided by M. */
 car_correction car_correction_choose(const car_plan_config *plan, const car_optimizer_config *config) {
     bool late = car_rule_info_of(plan->rule)->late != CAR_LATE_NEVER;
     double memory = memory_of(config), several = plan->accumulate > 1 ? plan->accumulate : 1;
@@ -23,7 +23,7 @@ car_correction car_correction_choose(const car_plan_config *plan, const car_opti
 
 int64_t car_correction_warmup(car_rule rule, const car_optimizer_config *config, int64_t steps) {
     const car_optimizer_method *method = car_optimizer_method_of(config);
-    const int64_t most = 2000; /* by then a long run has found its way */
+    const int64_t most = 2000; /* a longer run needs no more */
     if (car_rule_info_of(rule)->late != CAR_LATE_EVERYWHERE || memory_of(config) == 0) {
         return 0;
     }

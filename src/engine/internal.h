@@ -1,30 +1,32 @@
-/* The inside of optimizers, for executors. */
+/* Functions of optimizers that only the engine calls. */
 #ifndef CAR_ENGINE_INTERNAL_H
 #define CAR_ENGINE_INTERNAL_H
 
 #include "carousel/optimizer.h"
 #include "tape/internal.h"
 
-/* State only for the wanted parameters; NULL: for all. `threads` may update at a time: Muon has scratch for so many. */
+/* Creates the state of the wanted parameters; NULL means all. Up to `threads` threads may update at once, so scratch
+ * memory is allocated for that many. */
 car_status car_optimizer_create_for(const car_program *program, car_arena *arena, const car_optimizer_config *config,
                                     const bool *wanted, int threads, car_optimizer **out);
 
-/* Of parameters that this optimizer has. Frozen ones are the caller's to copy. */
+/* True if a parameter that this optimizer has is frozen. The caller copies frozen parameters itself. */
 bool car_optimizer_is_frozen(const car_optimizer *optimizer, int param);
-/* Around an update of some elements: before it, `from` may be where the average begins; after it, `to` is added. */
+/* Called around the update of some elements, for the moving average. Before the first update the average begins as
+ * `from`; after each update `to` is added. */
 void car_optimizer_begin_average(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t update,
                                  const float *from);
 void car_optimizer_add_to_average(car_optimizer *optimizer, int param, int64_t first, int64_t count, const float *to);
-/* car_optimizer_update of some elements, in stored layout; the pointers are to the whole parameter. To the bit the same,
- * unless the parameter can only be updated as a whole. */
+/* The same as car_optimizer_update, for some elements. Elements are in stored layout, and the pointers are to the whole
+ * parameter. The bits are the same as those of a single call, unless the parameter can only be updated as a whole. */
 car_status car_optimizer_update_range(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
                                       double lr, double scale, const float *from, float *to, const float *sum);
-/* The same for a parameter of doubles, in double, with its moving average. */
+/* The same for a parameter of doubles, computed in double, including its moving average. */
 car_status car_optimizer_update_doubles(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
                                         double lr, double scale, const double *from, double *to, const double *sum);
 bool car_optimizer_is_whole(const car_optimizer *optimizer, int param);
 
-/* See car_snapshot_numbers. */
+/* See `since` in car_snapshot_numbers. */
 int64_t car_optimizer_since(const car_optimizer *optimizer);
 void car_optimizer_set_since(car_optimizer *optimizer, int64_t since);
 

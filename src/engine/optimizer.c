@@ -1,4 +1,4 @@
-/* Optimizers: names and configurations, and the state of every parameter. The methods are in optimizers/. */
+/* Optimizers: names, configurations, and the state of every parameter. The methods are in optimizers/. */
 #include <stdio.h>
 #include <string.h>
 
@@ -83,7 +83,7 @@ bool car_optimizer_can_correct(const car_optimizer_config *config) {
     return !method->corrects_memory || method->memory(config) != 0;
 }
 
-/* Nesterov's momentum is a correction. */
+/* The correction that is used. Nesterov momentum is one, too. */
 static car_correction correction_of(const car_optimizer_config *config) {
     if (!car_optimizer_can_correct(config)) {
         return (car_correction){0};
@@ -92,7 +92,7 @@ static car_correction correction_of(const car_optimizer_config *config) {
     return nesterov ? (car_correction){.c = config->momentum} : config->correction;
 }
 
-/* States of a parameter without the average. */
+/* The number of states of a parameter, without the average. */
 static int own_states(const car_optimizer_config *config, const car_graph *graph, int param) {
     const car_optimizer_method *method = car_optimizer_method_of(config);
     car_optimizer_config resolved = *config;
@@ -123,7 +123,7 @@ size_t car_optimizer_state_bytes(const car_optimizer_config *config, const car_g
     return bytes;
 }
 
-/* Without the average. */
+/* The most states of any parameter, without the average. */
 static int config_states(const car_optimizer_config *config) {
     return car_optimizer_method_of(config)->states(config, NULL, CAR_NONE) + (correction_of(config).a != 0);
 }

@@ -1,4 +1,4 @@
-/* What is special about single parameters: frozen ones, rates of their own, the moving average. */
+/* Settings of single parameters: which are frozen, their learning rates, and their moving average. */
 #include <fnmatch.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ static bool is_named(const car_optimizer_config *config, const car_graph *graph,
     return false;
 }
 
-/* Whether all that is trained of the normalisation which a statistic belongs to is frozen. */
+/* True if all trained parameters of the normalisation that a statistic belongs to are frozen. */
 static bool is_norm_frozen(const car_optimizer_config *config, const car_graph *graph, int statistic) {
     const car_op *op = car_optimizer_user_of(graph, statistic);
     bool frozen = op != NULL;
@@ -97,7 +97,7 @@ const car_op *car_optimizer_user_of(const car_graph *graph, int param) {
     return NULL;
 }
 
-/* ---- of an optimizer ------------------------------------------------------------------------- */
+/* ---- the rules of an optimizer ---------------------------------------------------------------- */
 
 car_status car_optimizer_resolve_rules(car_optimizer *optimizer) {
     const car_graph *graph = car_program_graph(optimizer->program);

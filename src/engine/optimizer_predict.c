@@ -1,4 +1,4 @@
-/* Predictions of plans with what an optimizer keeps, for all optimizers alike. */
+/* Predictions of plans that include what an optimizer keeps. */
 #include "base/base.h"
 #include "carousel/muon.h"
 #include "carousel/predict.h"
@@ -19,7 +19,7 @@ void car_optimizer_stage_bytes(const car_optimizer_config *config, const car_par
     }
 }
 
-/* The whole plan, or (`one` not NULL) one rank of it. */
+/* Predicts the whole plan or, if `one` is not NULL, one rank of it. */
 static car_status predict(const car_plan *plan, int device, const car_optimizer_config *optimizer,
                           car_prediction *whole, car_device_prediction *one) {
     const car_plan_config *c = car_plan_config_of(plan);

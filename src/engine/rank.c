@@ -83,7 +83,7 @@ done:
     return status;
 }
 
-/* One for each micro-batch that is alive here at once. */
+/* Creates a tape for each micro-batch that can be alive on this rank at once. */
 static car_status create_tapes(car_rank *rank) {
     car_status status = CAR_OK;
     rank->tape_count = car_usage_tapes(rank->usage);
@@ -100,7 +100,8 @@ done:
     return status;
 }
 
-/* Scratch for the derived weights of any operation here, where they are not kept with the weights. */
+/* The scratch that the derived weights of any operation here need. A rank that is alone keeps derived weights with the
+ * weights. */
 static size_t derived_bytes(const car_rank *rank) {
     size_t most = 0;
     for (int l = 0; !rank->alone && l < car_graph_op_count(rank->graph); l++) {
@@ -139,9 +140,9 @@ static int highest_tag(const car_rank *rank) {
     return CAR_CARGOS * (2 + 2 * (rank->bundles + rank->bundles * (rank->batches + 1)));
 }
 
-/* Where workers are spaced, the ranks of a machine need their activations one after the other, so each returns free memory to
- * the system in pieces of this size. With huge pages that takes 0.08 ms for each MB freed and used again, with small pages
- * 0.8 ms. */
+/* Where micro-batches are spaced, the ranks of a machine need their activations one after another. So each rank returns
+ * free memory to the system, in pieces of this size. With huge pages this takes 0.08 ms for each MB that is freed and
+ * used again, with small pages 0.8 ms. */
 static const size_t returned_piece = (size_t)1 << 21;
 
 static car_status create_contents(car_rank *rank) {
@@ -150,7 +151,7 @@ static car_status create_contents(car_rank *rank) {
     if (rank->spaced && car_transport_local_size(rank->transport) > 1) {
         car_arena_return_pages(rank->arena, returned_piece);
     }
-    /* All ranks do this together, so it comes before what may fail on one of them. */
+    /* All ranks have to call this, so it comes before calls that may fail on one rank only. */
     CAR_TRY(car_transport_prepare(rank->transport, highest_tag(rank), group));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->batches, sizeof *rank->computed, &rank->computed));
     CAR_TRY(create_range(rank));
@@ -274,7 +275,7 @@ static car_status start_threads(car_rank *rank) {
         if (!thread->started && p == 0) {
             return car_context_fail(rank->context, CAR_ERROR_MEMORY, "could not start a thread");
         }
-        if (!thread->started) { /* fewer threads give the same result */
+        if (!thread->started) { /* the result is the same with fewer threads */
             car_context_log(rank->context, CAR_LOG_WARNING, "only %d of %d threads could be started", p,
                             rank->config.threads);
             break;
@@ -283,7 +284,7 @@ static car_status start_threads(car_rank *rank) {
     if (rank->alone) {
         return CAR_OK;
     }
-    car_rank_thread *carrier = &rank->carrier; /* without it, the others do its work between their own */
+    car_rank_thread *carrier = &rank->carrier; /* if it cannot be started, the compute threads handle messages */
     *carrier = (car_rank_thread){.rank = rank, .carries = true};
     carrier->track = car_recorder_track(rank->config.recorder, rank->config.threads);
     carrier->started = pthread_create(&carrier->handle, NULL, car_rank_thread_run, carrier) == 0;
@@ -334,7 +335,8 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     car_rank_be_patient(rank);
 }
 
-/* This rank's tasks are done. It stays in the loop until all losses and norms are here and rank 0 asks nothing more. */
+/* Called when this rank's tasks are done. It stays in the loop until all losses and norms are here and rank 0 will ask
+ * nothing more. */
 static car_status await_notes(car_rank *rank) {
     car_status status = car_rank_release(rank);
     bool all = car_rank_knows_all(rank);
@@ -345,7 +347,7 @@ static car_status await_notes(car_rank *rank) {
     return status == CAR_OK ? rank->status : status;
 }
 
-/* Ends the transport's loop, which waits for the other ranks; it fails if one of them is lost meanwhile. */
+/* Ends the transport's loop. This waits for the other ranks, and fails if one of them is lost meanwhile. */
 static car_status end_loop(car_rank *rank, car_status status) {
     pthread_mutex_lock(&rank->lock);
     rank->ended = true;
@@ -368,7 +370,7 @@ void car_rank_fail(car_rank *rank, car_status status) {
     }
     if (rank->status == CAR_OK) {
         rank->status = status;
-        car_context_publish_error(rank->context); /* of this thread, for the one that waits for the end */
+        car_context_publish_error(rank->context); /* hands this thread's error to the thread that called car_rank_run */
     }
     pthread_cond_broadcast(&rank->changed);
     car_transport_give_up(rank->transport, status);
@@ -388,12 +390,12 @@ static car_transport_events events_of(car_rank *rank) {
 void car_rank_clear_tapes(car_rank *rank) {
     for (int t = 0; t < rank->tape_count; t++) {
         if (rank->tapes[t]) {
-            car_tape_begin(rank->tapes[t], 0, true); /* frees what it holds */
+            car_tape_begin(rank->tapes[t], 0, true); /* frees the activations that it holds */
         }
     }
 }
 
-/* Drops what was begun of steps that an early end leaves out. */
+/* After an early end: drops what was begun of the steps that are not made. */
 static void drop_steps(car_rank *rank) {
     car_rank_forget_entries(rank);
     car_rank_clear_tapes(rank);
@@ -402,7 +404,7 @@ static void drop_steps(car_rank *rank) {
     }
 }
 
-/* The run is over and the cycle is drained: counts its steps. */
+/* Called when the run is over and the cycle is drained: counts its steps. */
 static void count_steps(car_rank *rank) {
     if (rank->shortened) {
         drop_steps(rank);
@@ -428,7 +430,7 @@ car_status car_rank_run(car_rank *rank, int64_t steps) {
     join_threads(rank);
     status = end_loop(rank, status);
     if (status != CAR_OK && rank->alone) {
-        rank->first_step += car_rank_reported(rank); /* what is certain */
+        rank->first_step += car_rank_reported(rank); /* these steps are complete */
     }
     CAR_TRY(status);
     count_steps(rank);

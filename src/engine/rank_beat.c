@@ -1,22 +1,23 @@
-/* Ranks with whole workers keep their distance.
+/* Beats keep ranks that have whole workers an N-th of a step apart.
  *
- * A replica can compute as soon as the last sums are there, under cdp-v1 those of a step ago. So can a rank of zero, which
- * gets weights as soon as they can be passed on. Left to themselves, all ranks would begin together and stay together: each
- * would hold its most activations at the same moment, and all sums would leave at once, as under dp. In the cycle each
- * micro-batch begins 2k slots, an N-th of a step, after the one before. So a rank tells the next one when it is there, and
- * the next one waits for that:
+ * A replica can compute as soon as the last sums have arrived; under cdp-v1 those are a step old. A rank of zero can
+ * compute as soon as weights are passed on to it. So without beats all ranks would begin together and stay together.
+ * All would hold their most activations at the same moment, and all sums would be sent at once, as under dp. In the
+ * cycle each micro-batch begins 2k slots, an N-th of a step, after the one before. So a rank tells the next rank with a
+ * beat when the next micro-batch may begin, and the next rank waits until then:
  *
  *   rank 0   F0 F1 F2 F3 B3 B2 B1 B0 F0 F1 ...      k = 1, N = 4
  *   rank 1         F0 F1 F2 F3 B3 B2 B1 B0 ...
  *                  ^ beat
  *
- * In the first step a beat's time is when the task of that slot begins. Later it is a little less than an N-th of the time
- * that the last micro-batch took: then ranks of equal speed do not wait for beats, and a rank that fell behind a little
- * catches up. In other placements the plan's own messages keep ranks apart. */
+ * In the first step a beat is sent when the task 2k slots later begins, and is due at once. Later it is sent when a
+ * micro-batch begins, and is due a little less than an N-th of a micro-batch's time later. So ranks of equal speed do
+ * not wait for beats, and a rank that fell behind a little catches up. In other placements the plan's own messages keep
+ * ranks apart. */
 #include "engine/rank_internal.h"
 
-/* Minimum gap between micro-batch starts, as a fraction of an N-th of a micro-batch's time. Over a network it is smaller: sums
- * are late now and then, and a rank that waits for one should not hold up all ranks after it. */
+/* Minimum gap between micro-batch starts, as a fraction of an N-th of a micro-batch's time. Between machines it is
+ * smaller: there sums are sometimes late, and a rank that waits for one should not hold up all ranks after it. */
 static const double part = 0.75, part_nearby = 0.95;
 
 static bool is_here(const car_rank *rank, int64_t number) {
@@ -45,8 +46,7 @@ void car_beat_note_begin(car_rank *rank, const car_task *task) {
         double share = car_transport_machines(rank->transport) > 1 ? part : part_nearby;
         car_transport_beat(rank->transport, rank->run, next, share * time / rank->workers);
         rank->told = next;
-    } else if (since >=
-               2 * rank->per_worker) { /* no micro-batch had ended when this one began, so its time was not known */
+    } else if (since >= 2 * rank->per_worker) { /* the time was not known when this micro-batch began */
         car_transport_beat(rank->transport, rank->run, next, 0);
         rank->told = next;
     }

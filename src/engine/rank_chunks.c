@@ -1,6 +1,6 @@
-/* Updates in chunks. The update of a large stage, such as an embedding, takes long, and others may wait for it; so idle threads
- * compute chunks of it. Updates are elementwise, so the bits do not depend on who computes a chunk. (Muon's matrices are
- * updated as a whole.)
+/* Updates in chunks. The update of a large stage, such as an embedding, takes long, and other tasks may wait for it. So
+ * idle threads compute chunks of it. Updates are elementwise, so the bits do not depend on who computes a chunk. (Muon
+ * updates a matrix as a whole, so a matrix is one chunk.)
  *
  *   thread 0   U [chunk][chunk][chunk] waits for the last
  *   thread 1     [chunk][chunk]
@@ -8,7 +8,8 @@
  */
 #include "engine/rank_internal.h"
 
-/* Bundles of at least LARGE bytes are shared, unless the config says otherwise; a chunk is LARGE / PARTS bytes. */
+/* Updates of at least LARGE bytes of weights are shared, unless the config says otherwise. A chunk is 1/PARTS of
+ * that size. */
 enum { LARGE = 4 << 20, PARTS = 4 };
 
 struct car_chunks {
@@ -16,11 +17,12 @@ struct car_chunks {
     const car_layout *layout;
     const char *from, *sum;
     char *to;
-    char *copy;     /* bf16: the rounded weights for computing; `to` is then the master. Else NULL */
+    char *copy;     /* bf16: where the rounded weights go, and `to` is the master block; else NULL */
     int64_t length; /* elements of a chunk, a multiple of 64 */
-    int part;       /* the next chunk is in this part, */
-    int64_t first;  /* from this element on */
-    int running;    /* threads that are computing a chunk */
+    /* The next chunk begins in this part, at element `first`. */
+    int part;
+    int64_t first;
+    int running; /* number of threads that are computing a chunk */
     car_status status;
     struct car_chunks *next;
 };
@@ -30,7 +32,7 @@ typedef struct chunk {
     int64_t first, count;
 } chunk;
 
-/* With the lock. False if none is left. */
+/* Takes the next chunk. Returns false if none is left. Hold the lock. */
 static bool take_chunk(const car_rank *rank, car_chunks *c, chunk *out) {
     while (c->part < c->layout->count && !c->layout->parts[c->part].first) {
         c->part++;
@@ -48,7 +50,7 @@ static bool take_chunk(const car_rank *rank, car_chunks *c, chunk *out) {
     return true;
 }
 
-/* With the lock, which it lets go meanwhile. */
+/* Computes a chunk. Hold the lock; it is released meanwhile. */
 static void run_chunk(car_rank *rank, car_chunks *c, const chunk *k) {
     const car_part *part = k->part;
     pthread_mutex_unlock(&rank->lock);
@@ -63,7 +65,7 @@ static void run_chunk(car_rank *rank, car_chunks *c, const chunk *k) {
     }
     car_kernels_leave(mode);
     pthread_mutex_lock(&rank->lock);
-    if (status != CAR_OK) { /* it may be a helper that has the message */
+    if (status != CAR_OK) { /* a helper's error would be lost otherwise */
         c->status = status;
         car_rank_fail(rank, status);
     }

@@ -1,7 +1,7 @@
-/* A rank's way through all steps, with pauses between them. */
+/* The loop that runs all steps, with pauses between them. */
 #include "engine/rank_internal.h"
 
-/* The next step that is a multiple of `every`, or the end. */
+/* The step of the next pause: a multiple of `every`, or the end. */
 static int64_t next_stop(int64_t now, int64_t every, int64_t steps) {
     int64_t next = every > 0 ? (now / every + 1) * every : steps;
     return next < steps ? next : steps;
@@ -24,7 +24,7 @@ car_status car_rank_drive(car_rank *rank, const car_rank_loop *loop) {
         if (loop->end) {
             CAR_TRY(loop->end(loop->user));
         }
-        ends = car_rank_steps(rank) < stop || stop == loop->steps; /* it was stopped, or is over */
+        ends = car_rank_steps(rank) < stop || stop == loop->steps; /* it was stopped, or all steps are made */
         if (!ends && loop->pause) {
             CAR_TRY(loop->pause(loop->user, &ends));
         }
@@ -34,7 +34,8 @@ done:
 }
 
 bool car_rank_feeds(const car_rank *rank, int worker) {
-    for (int64_t step = 0; rank && rank->feeds && step <= rank->workers; step++) { /* those of a grid take turns */
+    for (int64_t step = 0; rank && rank->feeds && step <= rank->workers;
+         step++) { /* in a grid, a worker's micro-batches change ranks from step to step */
         if (car_rank_has(rank, step, worker, rank->first_stage)) {
             return true;
         }

@@ -1,17 +1,18 @@
-/* The executor of a rank: threads that take the earliest task of the plan that can run.
+/* The executor of a rank. Each thread takes the first task in the plan's order that can run, and runs it.
  *
  *   plan's order   R p2   B2   S p2   R s1   U1   F1 ...
- *                  |      '-blocked by R: same sum
- *                  '-posted ahead; over when it has arrived and was put where it belongs
+ *                  |      '-blocked by the receive, because both use the same sum
+ *                  '-posted ahead; over when it has arrived and its data was put in place
  *
- * Receives are posted ahead of their use, 2k slots in general: that is how long the plan gives a message. Collectives
- * start in the plan's order, which is the same on all ranks of a group. One lock guards the state, and is never held
- * while kernels run. */
+ * A receive is posted ahead of its use, in general by 2k slots, because the plan gives a message that long to arrive.
+ * Collectives start in the plan's order, which is the same on all ranks of a group. One lock guards the state of a
+ * rank. It is never held while a kernel runs. */
 #include "engine/rank_internal.h"
 
-/* ---- what can run ---------------------------------------------------------------------------- */
+/* ---- which tasks can run ---------------------------------------------------------------------- */
 
-/* The slot of the first task that is not over. Updates that wait for a norm do not count. */
+/* The slot of the first task that is not over. An update that has measured its gradient, and waits for a norm, does not
+ * count. */
 static int64_t current_slot(const car_rank *rank) {
     const car_entry *first = rank->first;
     while (first->next && (first->over || (first->task.kind == CAR_TASK_UPDATE && first->at != CAR_NONE))) {
@@ -31,11 +32,11 @@ static bool may_start(const car_rank *rank, const car_entry *entry, int64_t now)
     if (!car_rank_may_commit(rank, task->step + 1)) {
         return false;
     }
-    bool gives = !broadcast || rank->holding[task->bundle].owned; /* rather than takes */
+    bool gives = !broadcast || rank->holding[task->bundle].owned; /* it is the source of the data */
     return turn && (gives ? entry->blockers == 0 : soon);
 }
 
-/* An update in place waits until nobody sends what it writes over. */
+/* True unless the task is an update in place, and a message still sends the weights that it would overwrite. */
 static bool target_is_free(const car_rank *rank, const car_task *task) {
     if (task->kind != CAR_TASK_UPDATE) {
         return true;
@@ -50,20 +51,21 @@ static bool target_is_free(const car_rank *rank, const car_task *task) {
     return true;
 }
 
-/* What the carrier takes. Activations are unpacked when it is their turn and packed when they are made: anything else
- * would hold them twice. */
+/* True if the carrier runs this task. It does not run messages of activations: a compute thread packs them when they
+ * are made and unpacks them when they are used, because otherwise they would be held twice. */
 static bool is_carried(const car_task *task) {
     return car_task_is_message(task) && !car_task_crosses(task);
 }
 
-/* Updates that zero's owners make in the plan's order: made earlier, the new weights would take memory until the forward of
- * the same slot. The first portion, which only measures the sum for a norm, may run earlier, since others may wait for it. */
+/* True for an update by an owner under zero. These updates run in the plan's order: made earlier, the new weights would
+ * only take up memory until the forward of the same slot. The first portion of an update, which measures the sum for a
+ * norm, may run earlier, because other ranks may wait for the result. */
 static bool makes_moving_weights(const car_rank *rank, const car_entry *entry) {
     bool measures = rank->measures && entry->at == CAR_NONE;
     return entry->task.kind == CAR_TASK_UPDATE && rank->holding[entry->task.bundle].places == 0 && !measures;
 }
 
-/* Whether something that computes comes before it in the plan and is not over. */
+/* True if a forward or backward that comes earlier in the plan is not over. */
 static bool is_behind_compute(const car_rank *rank, const car_entry *entry) {
     for (const car_entry *e = rank->first; e != entry; e = e->next) {
         if (car_task_computes(&e->task) && !e->over) {
@@ -73,7 +75,7 @@ static bool is_behind_compute(const car_rank *rank, const car_entry *entry) {
     return false;
 }
 
-/* Whether a task that nothing blocks may run. */
+/* True if a task of the ready set can run. Pacing between the workers of the rank is checked later. */
 static bool may_run(const car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
     if (car_task_arrives(task)) {
@@ -88,7 +90,7 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
     return target_is_free(rank, task) && car_beat_has_come(rank, task) && car_rank_may_note_loss(rank, task);
 }
 
-/* Posts receives ahead of their use, and starts collectives in the order that is the same on all ranks. */
+/* Posts the receives that are due, and starts collectives in the order that is the same on all ranks. */
 static void start_arrivals(car_rank *rank) {
     int64_t now = rank->arrivals ? current_slot(rank) : 0;
     for (car_entry **place = &rank->arrivals; *place && rank->status == CAR_OK;) {
@@ -103,11 +105,11 @@ static void start_arrivals(car_rank *rank) {
     }
 }
 
-/* What a thread works on next; NULL: it has to wait.
+/* The task that a thread runs next; NULL if it has to wait.
  *
- * Without pacing that is the first task in the plan's order that can run. With pacing, what is not paced (updates and
- * messages, which others wait for) still comes first; forwards and backwards that can run are candidates, and the one whose
- * worker is furthest behind is taken. */
+ * Without pacing this is the first task in the plan's order that can run. With pacing, updates and messages still come
+ * first, because others wait for them. The forwards and backwards that can run are candidates, and pacing picks the one
+ * whose worker is furthest behind. */
 static car_entry *choose(car_rank *rank, bool carries) {
     bool candidates = false;
     start_arrivals(rank);
@@ -140,7 +142,7 @@ static car_status run(car_rank_thread *thread, car_entry *entry) {
     }
 }
 
-/* Drops the version from before a restart when the first step is over. */
+/* Drops the weights from before a restart once the first step is over. */
 static void drop_older(car_rank *rank) {
     if (!rank->holds_older || (rank->first && rank->first->task.slot <= car_plan_first_step_end(rank->plan))) {
         return;
@@ -151,8 +153,9 @@ static void drop_older(car_rank *rank) {
     }
 }
 
-/* Drops a sum when the task that frees it is over, and all tasks before it that read the sum: a finished sum may be sent on and
- * used for the update in any order. If a message still carries it, it counts as a message from then on. */
+/* Drops a sum once its last use is over, and so are all earlier tasks that read it: sending a finished sum on and
+ * updating from it may happen in any order. If a message still carries the sum, its memory counts as a message from
+ * then on. */
 static void free_sum(car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
     car_sum *sum =
@@ -187,11 +190,11 @@ static int64_t version_of_run(const car_rank *rank, int64_t version) {
                                            : rank->first_step + version;
 }
 
-/* Begins to record the task, if the recorder wants it, and points its tape to this thread's track. */
+/* Starts recording the task, if the recorder wants it, and makes its tape record on this thread's track. */
 static car_track *begin_record(car_rank_thread *thread, const car_entry *entry, double now) {
     car_rank *rank = thread->rank;
     car_task task = entry->task;
-    task.step = car_rank_step_of(rank, &task); /* the plan counts from the last start */
+    task.step = car_rank_step_of(rank, &task); /* the plan counts from the start of the run */
     task.slot += rank->first_step * car_plan_period(rank->plan);
     task.version = version_of_run(rank, task.version);
     task.tied_version = version_of_run(rank, task.tied_version);
@@ -225,12 +228,12 @@ static bool is_done(const car_rank *rank) {
     return rank->window >= rank->windows && !rank->first && !rank->frozen && car_rank_snapshots_are_done(rank);
 }
 
-/* A task or a portion of it has ended. */
+/* A task, or a portion of it, has ended. */
 static void note_end(car_rank *rank, car_entry *entry, car_status status, double begin, double end) {
     bool dropped = car_rank_is_dropped(rank, &entry->task), whole = entry->at == CAR_NONE;
-    bool abandoned = dropped && !car_task_is_message(&entry->task); /* it was running when the end came near */
+    bool abandoned = dropped && !car_task_is_message(&entry->task); /* the early end was decided while it ran */
     status = status == CAR_OK && whole && !dropped ? car_rank_note_step(rank, &entry->task) : status;
-    if (status != CAR_OK) { /* it stays where it failed, for whoever asks */
+    if (status != CAR_OK) { /* the entry stays `running`, so that messages can name it */
         car_rank_fail(rank, status);
         return;
     }
@@ -238,7 +241,7 @@ static void note_end(car_rank *rank, car_entry *entry, car_status status, double
     car_rank_note_end(rank, entry, end - begin);
     entry->running = false;
     if (!whole && !abandoned) {
-        return; /* there are more portions of it */
+        return; /* more portions follow */
     }
     entry->over = true;
     if (!abandoned) {
@@ -248,8 +251,8 @@ static void note_end(car_rank *rank, car_entry *entry, car_status status, double
     drop_older(rank);
 }
 
-/* Before a choice: looks for an early end, lists the next window, hands over snapshots. The latter releases the lock; if the
- * run was shortened meanwhile, tasks must be listed again before one is chosen. */
+/* Runs before each choice: looks for an early end, lists the next window, hands over snapshots. Handing over releases
+ * the lock. If the run was shortened meanwhile, tasks are listed again before one is chosen. */
 static void look_around(car_rank *rank) {
     int64_t limit = 0;
     car_rank_look_for_stop(rank);
@@ -264,16 +267,17 @@ static void look_around(car_rank *rank) {
     } while (rank->status == CAR_OK && rank->limit != limit);
 }
 
-/* Called when a thread has chosen its next task, or none. Wakes idle threads only if one of them could run something: each wake
- * costs a system call here and a futile choice there. No task is missed: whoever makes one possible by ending another chooses
- * next, and comes here before it releases the lock. All other events wake everybody. */
+/* Called when a thread has chosen its next task, or none. It wakes idle threads only if one of them could run
+ * something, because each wake-up costs a system call here and a useless search there. No task is missed: a thread that
+ * makes tasks runnable by ending another searches next, and comes here before it releases the lock. All other events
+ * wake every thread. */
 static void wake_others(car_rank *rank) {
     if (rank->idle > 0 && choose(rank, false)) {
         pthread_cond_broadcast(&rank->changed);
     }
 }
 
-/* Runs a task or a portion of it, and returns the time at which it ended. */
+/* Runs a task or a portion of it. Returns the time at which it ended. */
 static double work_on(car_rank_thread *thread, car_entry *entry, double now) {
     car_rank *rank = thread->rank;
     entry->running = true;
@@ -289,13 +293,13 @@ static double work_on(car_rank_thread *thread, car_entry *entry, double now) {
     return end;
 }
 
-/* Helps with a large update, or sleeps until something happens. Returns whether it slept. */
+/* Helps with a large update, or sleeps until something happens. Returns true if it slept. */
 static bool pass_time(car_rank_thread *thread) {
     car_rank *rank = thread->rank;
     if (!thread->carries && car_rank_help(rank)) {
         return false;
     }
-    if (thread->carries) { /* it may have unblocked tasks that it does not run itself */
+    if (thread->carries) { /* it may have unblocked tasks for compute threads */
         wake_others(rank);
     }
     rank->idle++;
@@ -304,8 +308,8 @@ static bool pass_time(car_rank_thread *thread) {
     return true;
 }
 
-/* Chooses and runs one task, or waits. Hold the lock. `*mark`: the time up to which this thread's time was counted. False when
- * there is nothing more to do. */
+/* Runs one task or portion, or waits. Hold the lock. `*mark` is the time up to which this thread's time has been
+ * counted. Returns false when nothing is left to do. */
 static bool take_turn(car_rank_thread *thread, double *mark) {
     car_rank *rank = thread->rank;
     look_around(rank);

@@ -1,4 +1,4 @@
-/* The inside of a rank, for the files rank*.c. */
+/* What the files rank*.c share: the state of a rank, and the functions that they call across files. */
 #ifndef CAR_ENGINE_RANK_INTERNAL_H
 #define CAR_ENGINE_RANK_INTERNAL_H
 
@@ -18,51 +18,57 @@
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
-/* What a backward does with the gradients of a bundle of its stage. */
+/* What a backward does with its gradient of one bundle of its stage. */
 typedef enum car_addition_kind {
-    CAR_ADDITION_BEGINS, /* the gradient is the sum so far */
-    CAR_ADDITION_ADDS,   /* the gradient is computed apart, then added */
-    CAR_ADDITION_WAITS,  /* the sum is not here: the gradient is kept apart, and added when it comes */
-    CAR_ADDITION_APART   /* it is kept as it is until the update, beside those of other workers */
+    CAR_ADDITION_BEGINS, /* nothing was added before: its gradient becomes the sum */
+    CAR_ADDITION_ADDS,   /* its gradient goes to scratch memory first, and is then added to the sum */
+    CAR_ADDITION_WAITS,  /* the sum has not arrived: its gradient is kept in a block and added when the sum comes */
+    CAR_ADDITION_APART   /* the gradients of each worker stay in a block of their own until the update */
 } car_addition_kind;
 
 typedef struct car_addition {
     car_addition_kind kind;
     int bundle;
-    car_block *block; /* the sum; WAITS: the gradient */
+    car_block *block; /* where the sum is; for WAITS, where the gradient is */
 } car_addition;
 
 enum { CAR_MAX_ADDITIONS = 8 };
 
-/* A task of the plan that is not over yet. They are kept in the plan's order. */
+/* A listed task: a task of the plan that is not over yet. A rank's entries form a list in the plan's order. */
 typedef struct car_entry {
     car_task task;
-    int64_t window, number; /* the latter counts tasks from 1; the edges from 0 */
-    int blockers;           /* earlier tasks that it waits for and that are not over */
+    /* The window that it belongs to, and its number in the order of listing. The number counts from 1; car_edges counts
+     * the same tasks from 0. */
+    int64_t window, number;
+    int blockers; /* number of unfinished tasks that it waits for */
     struct car_entry **dependents;
     int dependent_count, dependent_capacity;
     bool running, over;
-    bool candidate; /* of the choice that is being made */
-    int at;         /* the operation that comes next, if the task has begun and is not over; else CAR_NONE */
-    bool portioned; /* the next two are known: of the portion that runs, or runs next */
-    int until;      /* the operation behind its last, in the order in which they run */
-    size_t most;    /* bytes of activations that the worker holds meanwhile, at most */
+    bool candidate; /* pacing may choose it, in the choice being made now */
+    /* The next operation of a task that has run in part, otherwise CAR_NONE. An update that has measured its gradient
+     * and waits for the others has 0. */
+    int at;
+    /* True if `until` and `most` are set. They describe the portion that runs now or runs next. */
+    bool portioned;
+    int until;   /* the first operation after the portion, in running order */
+    size_t most; /* the most bytes of activations that the worker holds during the portion */
     car_addition additions[CAR_MAX_ADDITIONS]; /* of a backward that has begun */
     int addition_count;
-    bool started, arrived; /* messages and collectives */
+    bool started, arrived; /* for messages and collectives */
     car_message message;
-    car_block *block; /* where a message lands, or what it carries */
+    car_block *block; /* receives: where the data goes; sends: what is sent */
     struct car_entry *next, *next_ready, *next_arrival;
 } car_entry;
 
-/* A message that may outlive its task, or a piece of a snapshot. */
+/* A message that may outlive its task, or a piece of a snapshot. Parcels form a list, so that those left after a
+ * failure can be dropped. */
 typedef struct car_parcel {
     car_message message;
     car_block *block;
-    struct car_parcel *next, **place; /* in the rank's list; the pointer that points to this parcel */
+    struct car_parcel *next, **place; /* the next one, and the pointer to this one */
 } car_parcel;
 
-/* What ranks tell each other besides the plan's messages. */
+/* The kinds of notes: what ranks tell each other in addition to the plan's messages. */
 typedef enum car_note_kind {
     CAR_NOTE_SQUARE, /* sum of squares of a stage's gradient in a step, from the owner of its update to all ranks */
     CAR_NOTE_LOSS,   /* loss of a micro-batch, to rank 0 */
@@ -73,14 +79,16 @@ typedef enum car_note_kind {
 
 /* How a run ends early: one rank's answer, or the decision for all ranks. */
 typedef struct car_ending {
-    int64_t end; /* steps of the plan; in an answer those that cannot be undone, in the decision those that are made */
+    /* A number of the plan's steps. In an answer: the steps that this rank can no longer undo. In the decision: the
+     * steps that are made. */
+    int64_t end;
     int64_t windows;  /* number of windows to list */
-    int64_t snapshot; /* the version that rank 0 is waiting for a piece of; 0 = none */
+    int64_t snapshot; /* the version of which rank 0 expects a piece; 0 = none */
 } car_ending;
 
 typedef struct car_rank_note {
-    int64_t run;  /* a rank ignores notes of other runs */
-    int64_t step; /* of the plan */
+    int64_t run;  /* notes of other runs are ignored */
+    int64_t step; /* counted as in the plan */
     int32_t kind, index;
     double value;
     car_ending ending;
@@ -91,18 +99,18 @@ typedef struct car_rank_thread {
     pthread_t handle;
     bool started;
     car_lane *lane;
-    car_weights view;        /* pointers into blocks, for the stage at hand */
-    car_gradients gradients; /* the same */
+    car_weights view;        /* points to the weights of the stage that it computes */
+    car_gradients gradients; /* points to where gradients of that stage go */
     char *addend;
-    void *derived; /* scratch for derived weights, which are made again for each backward because versions change */
-    bool carries;  /* the carrier: runs only message tasks, and has none of the members above */
-    const car_entry *entry; /* what it is running; guarded by the lock */
+    void *derived; /* scratch for derived weights, which change with the version and are made for each backward */
+    bool carries;  /* the carrier runs only messages and has no lane, views or scratch */
+    const car_entry *entry; /* the task that it runs; guarded by the lock */
     double tasks, waiting, choosing;
-    double waited;    /* seconds since its last task */
+    double waited;    /* seconds that it has waited since its last task */
     car_track *track; /* NULL without a recorder */
 } car_rank_thread;
 
-/* What a run is for; see rank_once.c. */
+/* What a run computes; see rank_once.c. */
 typedef enum car_purpose { CAR_PURPOSE_TRAINING, CAR_PURPOSE_GRADIENT, CAR_PURPOSE_LOSS } car_purpose;
 
 /* The status that a rank sends to others. */
@@ -114,14 +122,14 @@ typedef struct car_rank_status {
     char doing[96]; /* a task */
 } car_rank_status;
 
-/* The last status of another rank, to explain why nothing moves. */
+/* The last status received from another rank, and when. It explains why nothing moves. */
 typedef struct car_sighting {
-    double when; /* it was received, by our clock */
+    double when; /* by this rank's clock */
     car_rank_status told;
 } car_sighting;
 
 struct car_rank {
-    /* What it executes, with what. */
+    /* What it executes, and what it uses for that. */
     car_context *context;
     const car_plan *plan;
     const car_partition *partition;
@@ -131,37 +139,38 @@ struct car_rank {
     car_transport *transport;
     car_trainer_config config;
     const car_placement_info *placement;
-    car_usage *usage; /* what tasks use here */
+    car_usage *usage; /* the uses of this rank's tasks */
 
-    /* What follows from that. */
+    /* What follows from the above. */
     int device, devices, workers, stages, per_worker, bundles;
-    int batches; /* micro-batches of a step, M for each worker; a task's `micro_batch` is one of them */
+    /* Micro-batches of a step, M for each worker. A task's `micro_batch` is below this. */
+    int batches;
     int updates_per_step;
     bool spaced;            /* micro-batches begin 2k slots apart */
     bool ring;              /* sums are added in ring order; otherwise collectives add them in any order */
     bool chains;            /* zero with two copies of a version: weights are passed on */
-    bool alone;             /* there are no other ranks: all workers are here */
-    bool feeds;             /* it reads micro-batches */
-    bool measures;          /* norms of gradients are needed, for clipping or skipping */
-    car_graph_range *range; /* pipeline and grid: the operations of this rank */
-    car_graph_range *whole; /* else, with recomputation: all operations */
+    bool alone;             /* this is the only rank, so it has all workers */
+    bool feeds;             /* it needs inputs or labels, so it calls `feed` */
+    bool measures;          /* gradient norms are needed, to clip them or to skip steps */
+    car_graph_range *range; /* pipeline and grid: the operations that this rank computes */
+    car_graph_range *whole; /* other placements with recomputation: all operations */
     int first_stage, end_stage;
 
-    /* The state that training goes on from. */
-    int64_t first_step;             /* the run's step that is step 0 of the plan */
-    int64_t updates;                /* updates of the optimizer before first_step */
+    /* The state that the next run continues from. */
+    int64_t first_step;             /* step 0 of the plan is this step of training */
+    int64_t updates;                /* optimizer updates made before first_step */
     double last_norm;               /* see car_snapshot_numbers */
     int64_t newest;                 /* between runs: the newest version, as the plan counts */
-    bool goes_on;                   /* from a version that has one before it */
-    bool holds_older;               /* some bundle has one, see car_holding_of_bundle */
-    car_holding_of_bundle *holding; /* per bundle */
-    int sums_held;                  /* entries for sums in each of them */
+    bool goes_on;                   /* the first version of this run has an older one, for stale micro-batches */
+    bool holds_older;               /* some bundle has an `older` version */
+    car_holding_of_bundle *holding; /* what this rank has of each bundle */
+    int sums_held;                  /* capacity of each bundle's `sums` */
     car_optimizer *optimizer;
     car_weights newest_weights, previous_weights; /* views for car_rank_weights and car_rank_previous_weights */
     car_purpose purpose;
-    double mean_loss; /* rank 0: loss of the last step that was not training */
+    double mean_loss; /* rank 0: the loss of the last run for a gradient or a loss */
 
-    /* What it works with. */
+    /* Tapes and threads. */
     car_tape **tapes;
     int tape_count;
     car_rank_thread *thread;
@@ -169,70 +178,73 @@ struct car_rank {
     atomic_bool stop;        /* car_rank_stop was called here */
     atomic_bool wished;      /* rank 0 was told so */
 
-    pthread_mutex_t lock; /* guards all below */
+    pthread_mutex_t lock; /* guards everything below */
     pthread_cond_t changed;
     car_status status;
-    int idle; /* threads that wait for a task */
+    int idle; /* number of threads that wait for a task */
 
-    /* rank_list.c: tasks that are not over. */
+    /* rank_list.c: the tasks that are not over. */
     car_entry *first, *last, *spare;
-    car_entry *ready;      /* tasks that nothing blocks, in the plan's order */
+    car_entry *ready;      /* the ready set: tasks that nothing blocks, in the plan's order */
     car_entry *arrivals;   /* receives and collectives that have not been started, in the plan's order */
-    car_entry **by_number; /* entries from first to last, indexed by number % number_capacity (a power of two) */
+    car_entry **by_number; /* the entries from first to last; number n is at n % number_capacity, a power of two */
     int64_t number_capacity;
     car_edges *edges;
-    car_use_list uses; /* of the task that is listed */
+    car_use_list uses; /* uses of the task being listed */
     car_task_list list;
     int64_t window;       /* the next window to list */
     int64_t windows;      /* number of windows to list */
     int64_t listed;       /* tasks listed so far */
-    int64_t planned;      /* steps of the plan that tasks are listed for */
-    int64_t steps_used;   /* steps that the tasks listed so far belong to */
-    int64_t windows_used; /* windows that the tasks listed so far are in, or send to */
+    int64_t planned;      /* number of the plan's steps in this run */
+    int64_t steps_used;   /* number of steps that have a listed task */
+    int64_t windows_used; /* number of windows that have a listed task, or receive from one */
     int collectives_started[2], collectives_listed[2];
     int64_t send_slot;
     int sends_in_slot, most_sends;
 
-    /* This run: rank_stop.c. */
-    int64_t run;          /* number of this run; each has another */
-    int64_t limit;        /* steps of the plan that are made; an early end lowers it */
+    /* The current run, and how it ends: rank_stop.c. */
+    int64_t run;          /* different for each run; the same on all ranks */
+    int64_t limit;        /* number of the plan's steps that are made; an early end lowers it */
     int64_t newest_begun; /* the newest version whose update has begun */
     bool begun;           /* a forward or backward has begun; waiting before that does not count as exposed */
     bool asked;           /* rank 0: it has asked the others how far they are */
-    bool frozen;          /* no new version may be made until the end is known */
+    bool frozen;          /* no newer version may begin until the end is decided */
     bool shortened;       /* the run ends early */
     bool released;        /* rank 0 will send no more notes in this run; always true on rank 0 */
     bool ended;           /* this rank's tasks are done */
-    car_ending ending;    /* rank 0: the answers so far, combined */
+    car_ending ending;    /* rank 0: the answers received so far, combined */
     int answers;          /* rank 0: number of answers so far */
-    const char *aside;    /* what rank 0 does between two runs, for messages; else NULL */
+    const char *aside;    /* for messages: what rank 0 is doing between two runs; else NULL */
 
-    /* rank_beat.c. */
-    int64_t beat, beat_run; /* the last beat from the rank before: the micro-batch that may begin, and its run */
-    int64_t told;           /* the last micro-batch that we sent a beat for */
-    double *computed;       /* per micro-batch of a step: seconds of its forwards and backwards so far */
-    double computes;        /* the total of the micro-batch that ended last */
-    bool paced;             /* whether its links are paced */
-    double computing;       /* seconds that all threads have computed in this run, together */
-    int64_t step_begun;     /* the newest step of the plan with a task that has begun; CAR_NONE = none in this run */
+    /* rank_beat.c: beats, and what they are computed from. */
+    /* The last beat received from the rank before: the newest micro-batch that may begin, and the run that it belongs
+     * to. */
+    int64_t beat, beat_run;
+    int64_t told;     /* the newest micro-batch that this rank has sent a beat for */
+    double *computed; /* for each micro-batch of a step: seconds of computing so far */
+    double computes;  /* the same in total, of the micro-batch that ended last */
+    bool paced;       /* its links are paced (rank_links.c) */
+    double computing; /* seconds that all threads together have computed in this run */
+    /* The newest step of the plan in which a forward or backward has begun in this run; CAR_NONE = none. */
+    int64_t step_begun;
 
-    /* Each with a file of its own. */
-    car_parcel *parcels;             /* messages under way */
-    struct car_steps *steps;         /* losses and norms of recent steps */
+    /* State of single files. */
+    car_parcel *parcels;             /* messages in flight that no entry waits for: sends, and pieces of snapshots */
+    struct car_steps *steps;         /* losses and norms of the steps in progress */
     struct car_pacing *pacing;       /* NULL: no pacing; ready tasks run in the plan's order */
     struct car_snapshots *snapshots; /* NULL: none are taken */
-    struct car_chunks *chunks;       /* large updates under way, which idle threads can help with */
-    car_sighting *sightings;         /* per rank */
+    struct car_chunks *chunks;       /* large updates in progress, which idle threads help with */
+    car_sighting *sightings;         /* for each rank */
 
     /* For reports. */
-    int skipped_in_a_row; /* skipped steps in a row, up to the last that was reported */
+    int skipped_in_a_row; /* number of skipped steps in a row, ending with the last one reported */
     double progressed;    /* when the last task ended */
     double watched;       /* when the watchdog last looked */
     car_trainer_times times;
     double exposed;
 };
 
-/* Whether a micro-batch of a step of the plan is computed here, at a stage. */
+/* True if this rank computes a stage for a micro-batch of a step of the plan. */
 static inline bool car_rank_has(const car_rank *rank, int64_t step, int number, int stage) {
     return car_plan_rank_of(rank->plan, car_plan_device(rank->plan, step, number, stage)) == rank->device;
 }
@@ -246,7 +258,8 @@ static inline bool car_task_arrives(const car_task *task) {
 static inline bool car_task_is_message(const car_task *task) {
     return task->kind == CAR_TASK_SEND || car_task_arrives(task);
 }
-/* What a message carries: a sum or a piece of one; activations or their gradients, where the next stage is on another rank. */
+/* True if a message carries a sum or a piece of one; true if it carries activations or their gradients, because the
+ * next stage is on another rank. */
 static inline bool car_task_moves_sum(const car_task *task) {
     return task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
 }
@@ -254,148 +267,156 @@ static inline bool car_task_crosses(const car_task *task) {
     return task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
 }
 
-/* The rank that makes the new version of a stage in a step of the plan, and keeps its state. */
+/* The rank that makes the new version of a stage in a step of the plan and keeps the stage's state. */
 static inline int car_rank_owner(const car_rank *rank, int64_t step, int stage) {
     return car_plan_rank_of(rank->plan, car_plan_owner(rank->plan, step, stage));
 }
 
-/* Whether any task uses the version before the newest. If so, the first worker's at stage 0 do. */
+/* True if stale micro-batches exist, so that the version before the newest is used. The first worker at stage 0 is
+ * stale if any is. */
 static inline bool car_rank_has_previous(const car_rank *rank) {
     return car_plan_delay(rank->plan, 0, 0) > 0;
 }
 
-/* Step of the run that a task belongs to. */
+/* The step of training that a task belongs to; a task itself counts from the start of the run. */
 static inline int64_t car_rank_step_of(const car_rank *rank, const car_task *task) {
     return rank->first_step + task->step;
 }
 
-/* rank_tasks.c: runs a forward or backward. Hold the lock; it is released while kernels run. */
+/* rank_tasks.c: runs a forward or backward, or a portion of one. Hold the lock; it is released while kernels run. */
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry);
 /* Points a view at a version of a bundle. */
 void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *held);
-/* rank_update.c: runs an update, with the lock as above; and whether an update may begin or continue. */
+/* rank_update.c: runs an update or its first portion, with the lock as above. The second function is true if an update
+ * may begin, or continue. */
 car_status car_rank_update(car_rank_thread *thread, car_entry *entry);
 bool car_rank_may_update(const car_rank *rank, const car_entry *entry);
 
-/* rank_once.c, for runs that only compute the gradient. Allocates the mean gradient of a bundle (hold the lock); computes it
- * from the sum (without the lock). */
+/* rank_once.c, for runs that only compute the gradient. The first function allocates the mean gradient of a bundle;
+ * hold the lock. The second computes it from the sum, without the lock. */
 car_status car_rank_begin_average(car_rank *rank, int bundle);
 void car_rank_average(car_rank *rank, int bundle, const car_block *sum);
 
 /* rank_chunks.c */
 typedef struct car_chunks car_chunks;
-/* Makes the new version of a bundle. Without the lock. */
+/* Makes the new version of a bundle. Call it without the lock. */
 car_status car_rank_renew(car_rank *rank, int bundle, const car_renewal *renewal, const car_block *from,
                           const car_block *to, const car_block *sum);
-/* An idle thread computes one chunk of an update that another thread is making; false if there is none. Hold the lock; it is
- * released meanwhile. */
+/* Called by an idle thread: computes one chunk of an update that another thread is making. Returns false if there is
+ * none. Hold the lock; it is released meanwhile. */
 bool car_rank_help(car_rank *rank);
 
-/* rank_steps.c: losses and norms of the steps under way, and what follows from them. Hold the lock, except to create;
+/* rank_steps.c: losses and norms of the steps in progress, and what follows from them. Hold the lock, except to create;
  * car_rank_measure releases it meanwhile. Steps are counted as in the plan. */
 typedef struct car_verdict {
     bool skipped;   /* the step leaves the weights as they are */
-    double scale;   /* of its gradient */
-    int64_t update; /* number of the optimizer's update; skipped steps do not count */
+    double scale;   /* factor of its gradient */
+    int64_t update; /* number of this update of the optimizer, from 0; skipped steps do not count */
 } car_verdict;
 car_status car_rank_create_steps(car_rank *rank);
 void car_rank_destroy_steps(car_rank *rank);
 void car_rank_rewind_steps(car_rank *rank); /* before a run */
 car_status car_rank_note_step(car_rank *rank, const car_task *task);
-int64_t car_rank_reported(const car_rank *rank); /* rank 0: number of steps reported */
-/* Reports all steps that can be reported. Whether no loss or norm of this run is still missing here. */
+int64_t car_rank_reported(const car_rank *rank); /* rank 0: how many steps it has reported */
+/* Reports all steps that can be reported. Returns true if this rank misses no loss or norm of this run any more. */
 bool car_rank_knows_all(car_rank *rank);
 bool car_rank_makes_loss(const car_rank *rank, const car_task *task);
-/* Whether there is room to record the loss of a task, if it computes one. */
+/* False if the task computes a loss and there is no room to record it yet. */
 bool car_rank_may_note_loss(const car_rank *rank, const car_task *task);
 car_status car_rank_note_loss(car_rank *rank, const car_task *task, double value);
 car_status car_rank_keep_loss(car_rank *rank, int64_t step, int number, double value); /* rank 0 */
 car_status car_rank_measure(car_rank *rank, const car_task *task);
 car_status car_rank_note_square(car_rank *rank, int64_t step, int stage, double square);
-bool car_rank_may_judge(const car_rank *rank, const car_task *task); /* whether car_rank_judge can be called */
+bool car_rank_may_judge(const car_rank *rank, const car_task *task); /* true if the task's step can be judged now */
 car_status car_rank_judge(const car_rank *rank, const car_task *task, car_verdict *out);
-/* After `steps` steps of this run: the number of optimizer updates, and the norm that decides about the next step. */
+/* The state after `steps` steps of this run: the number of optimizer updates, and the norm that decides about the next
+ * step. */
 int64_t car_rank_updates_after(const car_rank *rank, int64_t steps);
 double car_rank_norm_after(const car_rank *rank, int64_t steps);
 
-/* rank_snapshot.c: with the lock, except for creating and copying. */
+/* rank_snapshot.c. Hold the lock, except to create and for car_rank_copy. */
 car_status car_rank_create_snapshots(car_rank *rank);
 void car_rank_destroy_snapshots(car_rank *rank);
 void car_rank_rewind_snapshots(car_rank *rank); /* before a run */
-/* The update that makes a version which a snapshot is taken of copies its bundle. In this order: may the update begin;
- * allocate `room` to copy to (NULL if it is not needed); copy the version before, then the new one with the optimizer's
- * state; the copy is complete, which takes `room` over. For all other updates these functions do nothing. */
+/* If a snapshot is taken of a version, the update that makes this version also copies its bundle. The update calls
+ * these functions in this order: may it begin; allocate `room` for the copy (NULL if it goes into rank 0's snapshot);
+ * copy the version before, then the new version with the optimizer's state; the copy is complete, which takes over
+ * `room`. For all other updates they do nothing. */
 bool car_rank_may_copy(const car_rank *rank, const car_task *task);
 car_status car_rank_begin_copy(car_rank *rank, const car_task *task, car_block **room);
 void car_rank_copy(car_rank *rank, const car_task *task, const car_block *room, const car_block *weights, bool before);
 car_status car_rank_end_copy(car_rank *rank, const car_task *task, car_block *room);
-car_status car_rank_note_piece(car_rank *rank, const car_parcel *parcel); /* a piece was received or sent */
-/* The norms of the first `steps` steps of this run are known. */
+car_status car_rank_note_piece(car_rank *rank, const car_parcel *parcel); /* a piece has been received or sent */
+/* The norms of the first `steps` steps of this run are known: records the numbers for a snapshot after them. */
 car_status car_rank_note_numbers(car_rank *rank, int64_t steps);
-/* In the loop: hands over a complete snapshot and posts the receive of the next piece. May release the lock meanwhile. */
+/* In the loop: hands over a complete snapshot, and posts the receive of the next piece. May release the lock
+ * meanwhile. */
 car_status car_rank_tend_snapshots(car_rank *rank);
-bool car_rank_snapshots_are_done(const car_rank *rank); /* all of this run were handed over */
+bool car_rank_snapshots_are_done(const car_rank *rank); /* all snapshots of this run were handed over */
 bool car_rank_snapshot_is_away(const car_rank *rank);
-/* For an early end. The version of the plan that rank 0 waits for a piece of, or 0. If that version will not be made, its
- * keeper sends an empty piece, so that rank 0 does not wait for ever. */
+/* For an early end. The first function returns the version of the plan of which rank 0 expects a piece, or 0. If that
+ * version will not be made, the second makes its keeper send a short piece, so that rank 0 does not wait forever. */
 int64_t car_rank_snapshot_expected(const car_rank *rank);
 car_status car_rank_settle_snapshot(car_rank *rank, int64_t version);
-/* rank_messages.c: sends, receives and collectives. Hold the lock, except in car_rank_message_finished. */
+/* rank_messages.c: sends, receives and collectives. Hold the lock, except for car_rank_message_finished, which takes
+ * it. */
 car_status car_rank_send(car_rank_thread *thread, car_entry *entry);
-car_status car_rank_start_arrival(car_rank *rank, car_entry *entry); /* receives and collectives */
+car_status car_rank_start_arrival(car_rank *rank, car_entry *entry); /* for receives and collectives */
 car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry);
 void car_rank_message_finished(void *user, car_message *message);
-/* Starts a message and takes over its block, which is dropped when the message has finished. Hold the lock. */
+/* Starts a message. It takes over a reference of the block, and drops it when the message has finished. Hold the
+ * lock. */
 car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block);
-void car_rank_forget_parcels(car_rank *rank); /* drops the messages that a failure left under way */
+void car_rank_forget_parcels(car_rank *rank); /* after a failure: drops the messages still in flight */
 
 /* rank_links.c: pacing of the links to other ranks (transport/pace.h). */
-car_status car_rank_create_links(car_rank *rank); /* tells the transport the bytes of each link, if links are paced */
-/* The slot from which on a message of this task is no longer held back; 0 = it is never held back. */
+car_status car_rank_create_links(car_rank *rank); /* if links are paced, tells the transport the bytes of each */
+/* The slot from which on the message of a send is no longer held back; 0 = it is never held back. */
 int64_t car_rank_latest(const car_rank *rank, const car_task *send);
-/* How many slots before its own a receive or a broadcast is asked for. */
+/* How many slots before its own slot a receive or a broadcast is posted. */
 int64_t car_rank_slots_ahead(const car_rank *rank, const car_task *task);
-void car_rank_note_slot(car_rank *rank, const car_task *task); /* a forward or backward begins; with the lock */
+void car_rank_note_slot(car_rank *rank, const car_task *task); /* a forward or backward begins; hold the lock */
 
-/* rank_notes.c. Sends a note to rank `to`, or to all others if it is CAR_NONE; hold the lock, in the loop. car_rank_hear_note
- * handles a note that came, and takes the lock itself. */
+/* rank_notes.c. Sends a note to rank `to`, or to all others if `to` is CAR_NONE; hold the lock, in the loop.
+ * car_rank_hear_note handles a received note, and takes the lock itself. */
 car_status car_rank_send_note(car_rank *rank, int to, car_rank_note note);
 void car_rank_hear_note(void *user, const void *data, size_t bytes);
 
-/* rank.c. Marks the rank as failed and wakes everybody who waits for it; the first failure's message is kept. Does nothing for
- * CAR_OK. Hold the lock. */
+/* rank.c. Marks the rank as failed, and wakes every thread that waits for it. The message of the first failure is kept.
+ * Does nothing for CAR_OK. Hold the lock. */
 void car_rank_fail(car_rank *rank, car_status status);
 
 /* rank_list.c: the tasks that are not over. Hold the lock. */
-car_status car_rank_fill(car_rank *rank); /* lists windows until the current one and the next are listed */
-void car_rank_retire(car_rank *rank, car_entry *entry); /* the task is over: unblocks those that waited for it */
+car_status car_rank_fill(car_rank *rank);               /* lists the window of the first task and the next window */
+void car_rank_retire(car_rank *rank, car_entry *entry); /* the task is over: unblocks the tasks that waited for it */
 void car_rank_forget_entries(car_rank *rank);
 
-/* Frees what the tapes hold. */
+/* Frees all activations on the tapes. */
 void car_rank_clear_tapes(car_rank *rank);
 
-/* rank_executor.c */
+/* rank_executor.c: what each thread of a rank runs. */
 void *car_rank_thread_run(void *argument);
 
-/* rank_pace.c: pacing decides which task may start next. It has three forms: a lead of phases and a budget of bytes between
- * the workers of a rank, and beats (rank_beat.c) between ranks. Hold the lock, except to create. */
+/* rank_pace.c: pacing decides which of the ready tasks may start. Between the workers of a rank it uses a lead in
+ * phases and a budget of bytes; between ranks it uses beats (rank_beat.c). Hold the lock, except to create. */
 car_status car_rank_create_pacing(car_rank *rank);
 void car_rank_destroy_pacing(car_rank *rank);
 void car_rank_rewind_pacing(car_rank *rank); /* before a run */
-/* The candidate among the ready entries that runs next; NULL: all of them have to wait. */
+/* The candidate in the ready set that runs next; NULL if all of them have to wait. */
 car_entry *car_rank_choose_paced(car_rank *rank);
-/* A task, or a portion of a forward or backward, begins; it has ended, and entry->at says where it continues. */
+/* A task, or a portion of a forward or backward, begins; or it has ended, and entry->at says where it continues. */
 void car_rank_note_begin(car_rank *rank, car_entry *entry);
 void car_rank_note_end(car_rank *rank, car_entry *entry, double seconds);
 
-/* rank_beat.c, called by rank_pace.c. */
+/* rank_beat.c. Hold the lock, except for car_rank_hear_beat. The first function is true if a task need not wait for a
+ * beat any more. */
 bool car_beat_has_come(const car_rank *rank, const car_task *task);
 void car_beat_note_begin(car_rank *rank, const car_task *task);
 void car_beat_note_end(car_rank *rank, const car_task *task, double seconds);
-void car_rank_hear_beat(void *user, int64_t run, int64_t number); /* `user` is the rank; takes the lock itself */
+void car_rank_hear_beat(void *user, int64_t run, int64_t number); /* called by the transport; `user` is the rank */
 
 /* rank_watch.c: the watchdog. */
-void car_rank_be_patient(car_rank *rank); /* restarts the watchdog's time for all other ranks; hold the lock */
+void car_rank_be_patient(car_rank *rank); /* restarts the timeout of all other ranks; hold the lock */
 /* Callbacks of the transport; `user` is the rank. They take the lock themselves. */
 void car_rank_watch(void *user);
 bool car_rank_is_urgent(void *user);
@@ -403,12 +424,13 @@ size_t car_rank_tell(void *user, char *text);
 void car_rank_heard(void *user, int from, const char *text, size_t bytes);
 
 /* rank_stop.c: ending early. Hold the lock, in the loop. */
-car_status car_rank_release(car_rank *rank); /* rank 0, at the end: tells the others that it will not ask any more */
+/* At the end of a run, on rank 0: tells the other ranks that it will not ask them to stop any more. */
+car_status car_rank_release(car_rank *rank);
 void car_rank_look_for_stop(car_rank *rank); /* starts the early end if car_rank_stop was called */
 car_status car_rank_hear_of_end(car_rank *rank, const car_rank_note *note);
 bool car_rank_is_dropped(const car_rank *rank, const car_task *task);
-bool car_rank_may_commit(const car_rank *rank,
-                         int64_t version); /* whether the version, or a collective for it, may be begun */
+/* True if the update to this version, or a collective for it, may begin. */
+bool car_rank_may_commit(const car_rank *rank, int64_t version);
 void car_rank_commit(car_rank *rank, int64_t version);
 
 #endif

@@ -1,17 +1,19 @@
-/* Pacing of the links to other ranks: what the transport must know for it (transport/pace.h).
+/* Pacing of the links to other ranks: tells the transport (transport/pace.h) which messages may be held back, and how
+ * long.
  *
- * Messages that have time by the plan may be held back, until this many slots before their use:
+ * A message that the plan gives time to arrive may be held back until this many slots before its use:
  *
- *   partial sums    0 to -2k  the receiver does not wait: it keeps its own gradient apart until the sum comes. So it may be
- *                             late where the finished sum has more than 6k slots until its first use, as most have under
- *                             cdp-v1
- *   finished sums   2k or 3k  forwards wait for them, and most of the weights may queue up: 3k where there is no such time
- *   zero's weights  k         a copy is passed on up to 2k slots ahead
+ *   partial sums    0 to -2k   The receiver does not wait: it keeps its own gradient apart until the sum comes. So a
+ *                   (zero -k)  sum may be late by that much if the finished sum has more than 6k slots until its first
+ *                              use, as most sums have under cdp-v1.
+ *   finished sums   2k or 3k   Forwards wait for them, and most of the weights may queue up. 3k if the sum does not
+ *                              have more than 6k slots as above.
+ *   zero's weights  k          A copy is passed on up to 2k slots ahead.
  *
- * Activations and their gradients are used in the next slot and are never held back.
+ * Activations and their gradients are used in the next slot, so they are never held back.
  *
- * A message leaves when its receive is posted. Receives of finished sums are posted up to a period ahead, so that these can
- * leave at any time after they were made. */
+ * A message leaves when its receive is posted. With pacing, receives of finished sums are posted a whole period ahead,
+ * so that these sums can leave at any time after they were made. */
 #include "engine/rank_internal.h"
 #include "plan/names.h"
 #include "plan/placement.h"
@@ -38,14 +40,14 @@ static bool has_time(const car_rank *rank, const car_task *send) {
     return car_task_moves_sum(send) || (rank->chains && car_cargo_is_weights(send->cargo));
 }
 
-/* How many slots lie between the last gradient of a sum and its first use, beyond the 6k in which it goes round at leisure. Of
- * a custom plan that is not known. */
+/* How many slots more than 6k lie between the last gradient of a sum and the first use of its version; 0 if there are
+ * none. A sum needs about 6k slots to go round without haste. For a custom plan this is not known, so it is 0. */
 static int64_t room_of(const car_rank *rank, const car_task *send) {
     const car_plan *plan = rank->plan;
     if (plan->script) {
         return 0;
     }
-    int64_t version = send->step + 1, made = version * rank->batches - 1; /* by that micro-batch */
+    int64_t version = send->step + 1, made = version * rank->batches - 1; /* the micro-batch that finishes the sum */
     int64_t first = car_plan_first_user(plan, version, send->stage);
     int64_t room = car_plan_forward_slot_of(plan, first, send->stage) -
                    car_plan_backward_slot_of(plan, made, send->stage) - 6 * (int64_t)rank->per_worker;
@@ -82,9 +84,9 @@ void car_rank_note_slot(car_rank *rank, const car_task *task) {
     }
 }
 
-/* Counts the bytes that a step sends to each rank in messages that may be held back, in steady state. */
+/* Counts the bytes that a step sends to each rank, in steady state, in messages that may be held back. */
 static car_status count_bytes(const car_rank *rank, double *bytes) {
-    enum { STEADY = 2 }; /* the first window that neither fills nor drains, and how many drain */
+    enum { STEADY = 2 }; /* the first window after filling, and the number of windows that drain */
     int pattern = car_plan_pattern_steps(rank->plan, rank->device);
     car_task_list list = {0};
     car_status status = CAR_OK;

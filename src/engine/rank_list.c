@@ -1,8 +1,8 @@
-/* The list of a rank's tasks that are not over, in the plan's order, with who waits for whom. Two further lists hold the tasks
- * that nothing blocks, and the receives and collectives that have not been started. */
+/* The list of a rank's tasks that are not over, in the plan's order, with the tasks that wait for them. Two further
+ * lists hold the ready set and the receives and collectives that have not been started. */
 #include "engine/rank_internal.h"
 
-/* Makes room in the index for one more entry. */
+/* Makes room in the index `by_number` for one more entry. */
 static car_status make_room(car_rank *rank) {
     enum { FIRST_CAPACITY = 256 };
     int64_t oldest = rank->first ? rank->first->number : rank->listed + 1, old = rank->number_capacity;
@@ -26,7 +26,7 @@ static car_status make_room(car_rank *rank) {
     return status;
 }
 
-/* Finds the tasks that a new entry waits for. It must have its number. */
+/* Finds the tasks that a new entry waits for. The entry must have its number. */
 static car_status block_on_earlier(car_rank *rank, car_entry *entry) {
     const int64_t *before = NULL;
     int count = 0;
@@ -57,7 +57,7 @@ static void count_sends(car_rank *rank, const car_task *task) {
 }
 
 static void put_aside(car_rank *rank, car_entry *entry) {
-    for (int a = 0; a < entry->addition_count; a++) { /* of a backward that was dropped, or failed, on the way */
+    for (int a = 0; a < entry->addition_count; a++) { /* a backward that was dropped or failed before its end */
         car_block_drop(rank, entry->additions[a].kind == CAR_ADDITION_WAITS ? entry->additions[a].block : NULL);
     }
     entry->addition_count = 0;
@@ -65,7 +65,7 @@ static void put_aside(car_rank *rank, car_entry *entry) {
     rank->spare = entry;
 }
 
-/* Inserts into the list of ready tasks, which is in the plan's order. */
+/* Inserts an entry into the ready set, which is in the plan's order. */
 static void make_ready(car_rank *rank, car_entry *entry) {
     car_entry **place = &rank->ready;
     while (*place && (*place)->number < entry->number) {
@@ -75,7 +75,7 @@ static void make_ready(car_rank *rank, car_entry *entry) {
     *place = entry;
 }
 
-/* The window that a message is used in. */
+/* The window in which a message is used. */
 static int64_t window_used(const car_rank *rank, const car_task *task) {
     int64_t slot = task->kind == CAR_TASK_SEND ? task->due : task->slot;
     return slot > 0 ? slot / car_plan_period(rank->plan) : 0;
@@ -93,7 +93,7 @@ static car_status take_spare(car_rank *rank, car_entry **out) {
     return CAR_OK;
 }
 
-/* Counts a listed task, for an early end and for reports. */
+/* Counts a newly listed task, for an early end and for reports. */
 static void count_use(car_rank *rank, const car_task *task, int64_t window) {
     int64_t used = window_used(rank, task) > window ? window_used(rank, task) : window;
     rank->windows_used = used >= rank->windows_used ? used + 1 : rank->windows_used;
@@ -120,7 +120,8 @@ static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     entry->number = ++rank->listed;
     count_use(rank, task, window);
     if (car_task_is_collective(task)) {
-        entry->message.tag = rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its turn */
+        entry->message.tag =
+            rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its position in the order of collectives */
     }
     status = block_on_earlier(rank, entry);
     rank->by_number[entry->number % rank->number_capacity] = entry;
@@ -161,13 +162,14 @@ void car_rank_retire(car_rank *rank, car_entry *entry) {
     }
 }
 
-/* After an early end dropped tasks are not listed, except for messages whose other end is listed. */
+/* True if a task is listed. After an early end dropped tasks are not, except for messages whose other end is listed. */
 static bool is_listed(const car_rank *rank, const car_task *task) {
     bool message = task->kind == CAR_TASK_SEND || task->kind == CAR_TASK_RECEIVE;
     return !rank->shortened || (message ? window_used(rank, task) < rank->windows : !car_rank_is_dropped(rank, task));
 }
 
-/* Retires dropped tasks without running them, once nothing blocks them: tasks after them still wait for what they waited for. */
+/* After an early end: retires dropped tasks without running them. A task is retired only when nothing blocks it,
+ * because tasks that wait for it still depend on what it waits for. */
 static void cancel(car_rank *rank) {
     for (car_entry **place = &rank->arrivals; *place;) {
         if (is_listed(rank, &(*place)->task)) {
@@ -187,7 +189,7 @@ static void cancel(car_rank *rank) {
     }
 }
 
-/* The window of the first task and the next one are to be listed. */
+/* True if another window has to be listed: a rank lists the window of its first task, and the next one. */
 static bool wants_window(const car_rank *rank) {
     return rank->window < rank->windows && !rank->frozen && (!rank->first || rank->window <= rank->first->window + 1);
 }

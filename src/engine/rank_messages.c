@@ -1,7 +1,8 @@
-/* What a rank sends and what arrives.
+/* What a rank sends, and what it does with what arrives.
  *
- * A message carries a block as it lies in memory: a sum, or under zero weights. A sum that is sent for good changes
- * hands, so nothing is copied. Activations are packed, because several tensors may cross a cut. */
+ * A message of a sum, or of weights under zero, sends a block directly from where it lies, without a copy. A sum that
+ * leaves for good is handed over with its memory: the block lives until the message has finished. Activations are
+ * packed into a block of their own first, because several tensors may cross between two stages. */
 #include <string.h>
 
 #include "engine/rank_internal.h"
@@ -9,9 +10,9 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* The order in which sends share a link: sums whose receives are posted first leave first, so that no receiver waits for a sum
- * behind a later one. Receives of finished sums are posted earlier, so these leave before partial sums for the same slot. All
- * other messages leave at once. */
+/* The order in which a rank's sends share its link: sums whose receives are posted first leave first, so that no
+ * receiver waits for a sum that is queued after a later one. Receives of finished sums are posted earlier, so finished
+ * sums leave before partial sums for the same slot. All other messages leave at once. */
 static int64_t due_of(const car_rank *rank, const car_task *task) {
     const car_task receive = {.kind = CAR_TASK_RECEIVE, .cargo = task->cargo, .bundle = task->bundle};
     return car_task_moves_sum(task) && car_plan_orders_sums(rank->plan)
@@ -62,7 +63,7 @@ void car_rank_forget_parcels(car_rank *rank) {
     }
 }
 
-/* The place of a message in its block: all pieces of a sum share one. */
+/* Where a message lies in its block. All pieces of a sum share one block. */
 static char *place_of(const car_rank *rank, const car_task *task, const car_block *block) {
     size_t offset = 0, bytes = 0;
     if (car_task_moves_sum(task)) {
@@ -71,7 +72,7 @@ static char *place_of(const car_rank *rank, const car_task *task, const car_bloc
     return block->data + offset;
 }
 
-/* Takes over one reference of the block. Hold the lock. */
+/* Sends a block or a piece of it. Takes over one reference of the block. Hold the lock. */
 static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
     car_message message = message_of(rank, task);
     message.data = place_of(rank, task, block);
@@ -88,7 +89,8 @@ static car_status send_sum(car_rank *rank, const car_task *task) {
     return ship(rank, task, sum->block);
 }
 
-/* zero: whether an owner sends a version away that it still needs to make the next one from, because the sum is late. */
+/* zero: true if the owner sends a version away that it still needs to make the next version from, because the sum is
+ * late. */
 static bool is_wanted_here(const car_rank *rank, const car_task *task) {
     const car_holding_of_bundle *h = &rank->holding[task->bundle];
     return h->owned && task->bundle < rank->stages && h->made <= task->version && h->source.block == NULL &&
@@ -100,7 +102,8 @@ static car_status fail_to_send(const car_rank *rank, const car_task *task) {
                             rank->device, (long long)task->version, task->bundle);
 }
 
-/* zero's chains: sends a copy on, or starts a chain with the owner's version; a tied bundle is a part of its home's block. */
+/* zero's chains: sends a copy on, or starts a chain with the owner's version. On a rank that keeps the home of a tied
+ * bundle, the bundle's weights are a part of the home's block. */
 static car_status send_copy(car_rank *rank, const car_task *task) {
     car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
     int place = copy ? task->bundle : car_usage_kept_block(rank->usage, task->bundle);
@@ -120,7 +123,8 @@ static car_status send_copy(car_rank *rank, const car_task *task) {
     return status;
 }
 
-/* zero with one copy: sends a version away. */
+/* zero with one copy: sends a version away. If this is the rank's last use of it, it is dropped here, except for the
+ * last two versions before an early end. */
 static car_status send_moving_weights(car_rank *rank, const car_task *task) {
     car_block *block = car_rank_find_weights(rank, task->bundle, task->version);
     car_held *held = &rank->holding[task->bundle].held[task->version % 2];
@@ -132,16 +136,16 @@ static car_status send_moving_weights(car_rank *rank, const car_task *task) {
         rank->holding[task->bundle].source = *held;
         block->references++;
     }
-    bool last = rank->shortened && task->version + 1 >= rank->limit; /* then it is where the run ends */
+    bool last = rank->shortened && task->version + 1 >= rank->limit; /* the run's last version, or the one before */
     if (car_usage_ends_weights(rank->usage, task, task->bundle) && held->block == block && !last) {
         car_block_drop(rank, block);
         *held = (car_held){.version = CAR_NONE};
-        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* on its way */
+        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES);
     }
     return ship(rank, task, block);
 }
 
-/* Sends a copy of a tied parameter, because tasks here may use or update it meanwhile. */
+/* Sends a copy of a tied parameter, because tasks on this rank may use or update the parameter meanwhile. */
 static car_status send_tied_weights(car_rank *rank, const car_task *task) {
     int place = car_usage_holding(rank->usage, task->bundle)->block;
     const car_block *block = car_rank_find_weights(rank, place, task->version);
@@ -174,8 +178,8 @@ done:
     return status;
 }
 
-/* Sends an empty message for a dropped task, because its receiver has posted a receive. It keeps its place in the order, since a
- * message with the same tag that is not dropped may be waiting. */
+/* Sends an empty message for a dropped task, because its receiver may have posted the receive. The message keeps its
+ * place in the order of sends, because a message with the same tag that is not dropped may be waiting. */
 static car_status send_nothing(car_rank *rank, const car_task *task) {
     car_message message = message_of(rank, task);
     message.bytes = 0;
@@ -204,9 +208,9 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
     }
 }
 
-/* ---- arriving -------------------------------------------------------------------------------- */
+/* ---- starting receives and collectives -------------------------------------------------------- */
 
-/* Finds the block for a piece of a sum; the first piece creates it. */
+/* Finds the block for a piece of a sum. The first piece that is posted creates it. */
 static car_status find_room(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     int leg = car_usage_leg(rank->usage, task), pieces = car_plan_pieces(rank->plan, task->bundle);
@@ -285,7 +289,7 @@ car_status car_rank_start_arrival(car_rank *rank, car_entry *entry) {
     }
     if (status == CAR_OK) {
         entry->started = true;
-        entry->message.user = NULL; /* a parcel has one; this finds its entry by address */
+        entry->message.user = NULL; /* marks it as part of an entry; see car_rank_message_finished */
         car_transport_start(rank->transport, &entry->message);
     }
     return status;
@@ -309,9 +313,9 @@ void car_rank_message_finished(void *user, car_message *message) {
     pthread_mutex_unlock(&rank->lock);
 }
 
-/* ---- what arrived is put where it belongs ---------------------------------------------------- */
+/* ---- putting arrived data in place ------------------------------------------------------------ */
 
-/* Memory that arrived counts as messages until a task uses it. */
+/* Arrived data counts as messages until a task uses it. */
 
 static void take_weights(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
@@ -319,11 +323,11 @@ static void take_weights(car_rank *rank, car_entry *entry) {
     if (rank->chains) {
         car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
         bool passes = car_usage_passing(rank->usage, task, task->bundle) != CAR_PASSING_NOT;
-        car_block_drop(rank, copy->held.block); /* left by what was dropped at an early end */
+        car_block_drop(rank, copy->held.block); /* left over from tasks that an early end dropped */
         *copy = (car_passing_copy){.held = {.block = entry->block, .version = task->version}, .reads = 1 + passes};
     } else if (h->owned && task->kind == CAR_TASK_BROADCAST) {
-        car_block_drop(rank, entry->block); /* the owner's own */
-    } else if (h->places > 0) {             /* a tied parameter that has a place here */
+        car_block_drop(rank, entry->block); /* the owner has the weights already */
+    } else if (h->places > 0) {             /* a tied parameter that is kept on this rank */
         car_held *held = &h->held[task->version % h->places];
         pthread_mutex_unlock(&rank->lock);
         memcpy(held->block->data, entry->block->data, h->layout.bytes);
@@ -371,6 +375,6 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
     if (car_task_crosses(task)) {
         return take_activations(thread, entry);
     }
-    car_block_clear(rank, &entry->block); /* its sum has another reference */
+    car_block_clear(rank, &entry->block); /* the sum has a reference of its own */
     return car_rank_settle_piece(rank, task);
 }

@@ -1,5 +1,6 @@
-/* Notes: small messages between ranks besides the plan's, which need no receive. Each belongs to a run; a late note of an
- * earlier run is ignored. rank_steps.c sends losses and squares, rank_stop.c what ends a run early. */
+/* Notes: small messages between ranks, in addition to the plan's, which need no receive. Each belongs to a run, and a
+ * late note of an earlier run is ignored. rank_steps.c sends losses and squares; rank_stop.c sends what ends a run
+ * early. */
 #include <string.h>
 
 #include "engine/rank_internal.h"
@@ -16,7 +17,7 @@ car_status car_rank_send_note(car_rank *rank, int to, car_rank_note note) {
 }
 
 static car_status hear(car_rank *rank, const car_rank_note *note) {
-    bool made = note->step >= 0 && note->step < rank->limit; /* else an early end has dropped the step */
+    bool made = note->step >= 0 && note->step < rank->limit; /* otherwise an early end has dropped the step */
     switch (note->kind) {
     case CAR_NOTE_SQUARE:
         return made && rank->measures && note->index >= 0 && note->index < rank->stages

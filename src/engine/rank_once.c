@@ -1,7 +1,8 @@
-/* One step that only computes the loss or the gradient; and weights that the caller sets or reads.
+/* Single steps that only compute the loss or the gradient; and weights that the caller sets or reads.
  *
- * The plan is run as it is, so this works in all placements. For the gradient, an update keeps the mean of the sum and leaves
- * the weights as they are. For the loss, nothing is kept and backwards compute nothing, but their messages and sums are sent.
+ * The plan runs as it is, so this works in all placements. For the gradient, an update keeps the mean of the sum and
+ * leaves the weights as they are. For the loss, backwards compute nothing and nothing is kept, but their messages and
+ * sums are sent.
  *
  *     F F F B B B U      training
  *     F F F B B B mean   gradient
@@ -42,7 +43,7 @@ static void drop_means(car_rank *rank) {
 
 /* ---- one step -------------------------------------------------------------------------------- */
 
-/* What a step of training would change, to be restored afterwards. */
+/* What a step changes. It is restored afterwards. */
 typedef struct numbers {
     int64_t first_step, updates;
     double norm;
@@ -68,7 +69,8 @@ static void end(car_rank *rank, const numbers *n) {
     car_rank_clear_tapes(rank);
 }
 
-/* Where workers may be stale there are two versions; the older one is saved, to be restored after the step. */
+/* If micro-batches may be stale there are two versions. This saves the older one, to restore it after the step; the
+ * step itself uses only the newest one. */
 static car_status set_aside(car_rank *rank, car_snapshot **out) {
     car_status status = CAR_OK;
     if (!car_rank_has_previous(rank)) {
@@ -108,7 +110,7 @@ done:
 
 /* ---- values of parameters -------------------------------------------------------------------- */
 
-/* From the rank that has a parameter to all. */
+/* Sends a parameter's weights or mean gradient from the rank that has them to all ranks. */
 static car_status hand_out(car_rank *rank, int bundle, const car_part *part, bool gradient, void *room, void *values) {
     const car_holding_of_bundle *h = &rank->holding[bundle];
     int keeper = car_rank_keeper_of(rank, bundle);

@@ -1,43 +1,46 @@
-/* Pacing: who may start next, of those that could run. This file has what a rank does with several workers of its own, all
- * of them in one process; beats between ranks are in rank_beat.c.
+/* Pacing decides which of the tasks that could run may start. This file paces the workers of one rank. Beats, which
+ * pace ranks among each other, are in rank_beat.c.
  *
- * Workers are kept evenly apart, because then the sum of what they hold is flat: a worker that has done a share c of a
- * micro-batch's cost is at the phase at which that is due (car_plan_phase; in the cycle with one for each worker, worker i's of
- * step t at t + i/N) plus c, and may go on only if that is at most the slowest worker's phase plus a lead. There is a
- * budget as well: what would lift the sum of all workers above it waits while others run, since real times are not quite the
- * costs that phases count in.
+ * Workers are kept evenly apart, because then the activations of all workers together stay about constant. A worker has
+ * a phase: the time at which its micro-batch is due in the clock (car_plan_phase; t + i/N for worker i in step t of the
+ * cycle, if each worker has one micro-batch per step), plus the share c of the micro-batch's cost that is done. It may
+ * go on only if its phase is at most the slowest worker's phase plus a lead. There is also a budget of bytes: work that
+ * would lift the sum over all workers above it waits while others run. The budget is needed because phases count in
+ * costs, and real times differ a little from those.
  *
- * With a thread for every worker tasks are run in portions of an operation or so, and the lead is little longer: all keep
- * their distance. With fewer threads both are whole tasks: while some workers run, the others rest between
- * two tasks, where they hold least. */
+ * With a thread for every worker, tasks run in portions of about one operation, and the lead is little longer. So all
+ * workers keep their distance. With fewer threads, a portion is a whole task, and the lead is the longest task: while
+ * some workers run, the others rest between two tasks, where they hold least. */
 #include "carousel/predict.h"
 #include "engine/rank_internal.h"
 #include "plan/pace.h"
 
-static const double endless = 1e300; /* a phase */
+static const double endless = 1e300; /* the phase of a worker that is not here or is done */
 
-/* The budget with fewer threads than workers, over the predicted peak. A task counts with the most that it holds, so this
- * is not reached. */
+/* The budget over the predicted peak of activations, where the budget is not that of evenly spaced workers. Each
+ * portion counts with the most that it holds at any time, so the real peak stays below the budget. */
 static const double predicted_share = 1.03;
-static const int64_t few_enough = 4096; /* micro-batches of a step times stages, to be simulated before a run */
+/* Plans with more micro-batches per step times stages than this are not simulated before a run. They have no budget. */
+static const int64_t few_enough = 4096;
 
-/* Where a worker is. */
+/* Where a worker is, and what it holds. */
 typedef struct pacing_worker {
     double phase;
-    size_t holds; /* bytes of activations, as the curve counts them: the most of a portion under way */
+    /* Bytes of activations by the curve. While a portion runs, this is the most that the worker holds during it. */
+    size_t holds;
 } pacing_worker;
 
 struct car_pacing {
-    double *forward, *backward; /* per stage: the share of a step's cost before it */
-    double portion;             /* share of a step's cost that a portion may have */
+    double *forward, *backward; /* for each stage: the share of a micro-batch's cost that lies before it */
+    double portion;             /* the largest share of a micro-batch's cost in a portion */
     double lead;
-    double budget; /* bytes; 0: none */
+    double budget; /* in bytes; 0 = no budget */
     pacing_worker *workers;
 };
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
-/* Workers that are computed here. */
+/* The number of workers on this rank. */
 static int count_own(const car_rank *rank) {
     int own = 0;
     for (int i = 0; i < rank->workers; i++) {
@@ -53,9 +56,10 @@ static car_status set_pace(car_rank *rank) {
     car_device_prediction device;
     car_status status = CAR_OK;
     bool own_threads = rank->config.threads >= count_own(rank);
-    p->portion = own_threads ? car_pace_portion(&partition->curve) : 1;
+    bool pretends = rank->config.step_seconds > 0; /* which gives times to whole tasks */
+    p->portion = own_threads && !pretends ? car_pace_portion(&partition->curve) : 1;
     p->lead = own_threads ? car_pace_lead(&partition->curve) : partition->longest_task;
-    if (!rank->alone) { /* how far apart its workers are is the mapping's business */
+    if (!rank->alone) { /* the mapping decides which workers are here, so predict this rank */
         CAR_TRY(car_plan_predict_device(rank->plan, rank->device, 0, &device));
         p->budget = predicted_share * (double)device.activations;
     } else if (own_threads) {
@@ -111,7 +115,7 @@ void car_rank_rewind_pacing(car_rank *rank) {
 
 /* ---- portions -------------------------------------------------------------------------------- */
 
-/* The first event of the step's curve that belongs to an operation's forward or backward, and the first behind them. */
+/* The first event of the curve that belongs to an operation's forward or backward; and the first event after those. */
 static int event_of(const car_rank *rank, const car_task *task, int op) {
     return task->kind == CAR_TASK_FORWARD ? op : car_curve_backward(&rank->partition->curve, op);
 }
@@ -119,7 +123,7 @@ static int event_behind(const car_rank *rank, const car_task *task, int op) {
     return event_of(rank, task, task->kind == CAR_TASK_FORWARD ? op + 1 : op - 1);
 }
 
-/* A task's first operation, and the one behind its last. */
+/* The first operation of a task in running order; and the one after its last. */
 static int first_op(const car_rank *rank, const car_task *task) {
     const car_stage *stage = &rank->partition->stages[task->stage];
     return task->kind == CAR_TASK_FORWARD ? stage->first : stage->end - 1;
@@ -129,7 +133,8 @@ static int end_op(const car_rank *rank, const car_task *task) {
     return task->kind == CAR_TASK_FORWARD ? stage->end : stage->first - 1;
 }
 
-/* Whether a portion from operation `from` on ends before operation `next`. */
+/* True if a portion that begins with operation `from` has to end before operation `next`. It has at least one
+ * operation. */
 static bool is_full(const car_rank *rank, const car_task *task, int from, int next) {
     const car_curve *curve = &rank->partition->curve;
     int first = event_of(rank, task, from), behind = event_behind(rank, task, next);
@@ -137,7 +142,8 @@ static bool is_full(const car_rank *rank, const car_task *task, int from, int ne
     return from != next && end - curve->begin[first] > rank->pacing->portion * (1 + 1e-9);
 }
 
-/* Finds the end of the next portion, and the most that its worker holds meanwhile. */
+/* Finds the end of the next portion, and the most bytes that its worker holds during it. Without pacing it is the whole
+ * task. */
 static void find_portion(const car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     int from = entry->at != CAR_NONE ? entry->at : first_op(rank, task), end = end_op(rank, task);
@@ -157,7 +163,8 @@ static void find_portion(const car_rank *rank, car_entry *entry) {
     entry->most = most;
 }
 
-/* What a worker holds between two operations is alive during both, so the smaller of the two bounds it. */
+/* The bytes that a worker holds after a portion. What it holds between two operations is alive during both, so the
+ * smaller of the two operations' bytes is an upper bound. */
 static size_t resting_bytes(const car_rank *rank, const car_entry *entry) {
     const car_curve *curve = &rank->partition->curve;
     int next = entry->at != CAR_NONE ? entry->at : end_op(rank, &entry->task);
@@ -168,7 +175,7 @@ static size_t resting_bytes(const car_rank *rank, const car_entry *entry) {
     return curve->during[event - 1] < curve->during[event] ? curve->during[event - 1] : curve->during[event];
 }
 
-/* ---- where workers are ------------------------------------------------------------------------- */
+/* ---- phases of workers ------------------------------------------------------------------------ */
 
 static double phase_of(const car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
@@ -197,7 +204,7 @@ void car_rank_note_begin(car_rank *rank, car_entry *entry) {
     }
 }
 
-/* Where a worker is that has done what the entry says of its task. */
+/* The phase of a worker after a portion: entry->at says how much of its task is done. */
 static double phase_after(const car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
     const car_stage *stage = &rank->partition->stages[task->stage];
@@ -205,7 +212,7 @@ static double phase_after(const car_rank *rank, const car_entry *entry) {
         return phase_of(rank, entry);
     }
     if (task->kind == CAR_TASK_BACKWARD && task->stage == 0) {
-        int next = task->micro_batch + rank->workers; /* its worker's */
+        int next = task->micro_batch + rank->workers; /* the worker's next micro-batch */
         if (next < rank->batches) {
             return car_plan_phase(rank->plan, task->step, next);
         }
@@ -231,7 +238,7 @@ void car_rank_note_end(car_rank *rank, car_entry *entry, double seconds) {
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-/* All workers together, if this one ran its next portion. */
+/* The bytes of all workers together, if this entry's next portion ran. */
 static double bytes_with(const car_rank *rank, car_entry *entry) {
     find_portion(rank, entry);
     double sum = (double)entry->most;
@@ -250,7 +257,8 @@ static bool somebody_runs(const car_rank *rank) {
     return false;
 }
 
-/* The candidate that is furthest behind, of those up to a phase and within the budget; NULL if there is none. */
+/* The candidate with the lowest phase, among those with a phase up to `most` that stay within the budget (0: any); NULL
+ * if there is none. */
 static car_entry *find_up_to(car_rank *rank, double most, double budget) {
     double best = endless;
     car_entry *found = NULL;
@@ -267,8 +275,9 @@ static car_entry *find_up_to(car_rank *rank, double most, double budget) {
     return found;
 }
 
-/* Within lead and budget, unless nothing would move: what fits the budget may lie beyond the lead, and where stages are
- * cut without regard to time, the slowest worker may wait for weights that are made beyond its lead. */
+/* Chooses within the lead and the budget. If there is no such candidate and no ready task is running, the rank would
+ * stand still. Then it first ignores the budget, and if that is not enough, also the lead: where stages are not cut by
+ * time, the slowest worker may wait for weights that only a worker beyond its lead can make. */
 car_entry *car_rank_choose_paced(car_rank *rank) {
     double slowest = endless;
     for (int i = 0; i < rank->workers; i++) {

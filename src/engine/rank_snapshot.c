@@ -1,48 +1,49 @@
-/* Snapshots: the state after step t, taken while the cycle goes on.
+/* Snapshots: copies of the state after step t, taken while the cycle goes on.
  *
- * A stage reaches version t when its update of step t - 1 is made. The rank that keeps the stage's state copies it right
- * then, before anybody can make the next version. Rank 0 puts the copies together. The others send theirs in pieces, behind
- * all messages of the plan:
+ * A stage reaches version t when its update of step t - 1 is made. The rank that keeps the stage's state copies it
+ * right then, before the next version can be made. Rank 0 puts the copies together. The other ranks send theirs in
+ * pieces, after all messages of the plan:
  *
  *   rank 2, stage 2   .... U copy ─ piece ─ piece ─┐
- *   rank 1, stage 1   ..... U copy ─ piece ─ piece ─┼─► rank 0 hands the snapshot over when it is whole
+ *   rank 1, stage 1   ..... U copy ─ piece ─ piece ─┼─► rank 0 hands the snapshot over when it is complete
  *   rank 0, stage 0   ...... U copy ───────────────┘
  *
- * Memory is bounded: a rank works on one snapshot at a time. An update that is due for the next one waits until this rank's
- * part of the last has left, on rank 0 until the last was given back. Rank 0 takes the stages in a fixed order, from the
- * highest, with one piece posted. */
+ * Memory is bounded, because a rank works on one snapshot at a time. An update that has to copy for the next snapshot
+ * waits until this rank's part of the last one has left; on rank 0, until the last one was given back. Rank 0 receives
+ * the stages in a fixed order, from the highest, with one receive posted at a time. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/rank_internal.h"
 #include "engine/snapshot_internal.h"
 
-enum { PIECE = 1 << 20 }; /* bytes per message; small, so that messages of the plan are not delayed */
+enum { PIECE = 1 << 20 }; /* bytes of a message; small, so that it does not delay messages of the plan */
 
 struct car_snapshots {
-    int64_t version; /* of the run: the current snapshot, or the next one */
-    int32_t parts;   /* mask of its parts: all that training goes on from, or the weights and their average */
-    int stages;      /* number of stages that this rank copies; on rank 0: all stages */
-    int done;        /* how many of them are complete */
-    int sending;     /* pieces that this rank is sending */
+    int64_t version; /* counted in steps of training: that of the current snapshot, or of the next one */
+    /* Mask of its parts: the whole state, or only the weights and their average. */
+    int32_t parts;
+    int stages;  /* number of stages that this rank copies; on rank 0, of all stages with weights */
+    int done;    /* how many of them are complete */
+    int sending; /* pieces that this rank is sending */
     /* On rank 0: */
     car_snapshot *snapshot;
-    bool away;       /* it was handed over and has not been given back */
-    int stage;       /* the stage that is received next; -1 = all are here */
-    size_t received; /* bytes of that stage */
+    bool away;       /* it was handed over, and not given back yet */
+    int stage;       /* the stage that is received now; -1 = all have arrived */
+    size_t received; /* bytes of that stage received so far */
     bool posted;     /* a receive is posted */
-    /* Where numbers depend on norms: the known ones of versions that were not handed over yet, in order. */
+    /* If norms are needed: the numbers of coming snapshots that are known already, in order. */
     car_snapshot_numbers *numbers;
     int number_count, number_capacity;
 };
 
-/* ---- which, and whose ------------------------------------------------------------------------ */
+/* ---- which versions, and who copies them ------------------------------------------------------ */
 
 static int64_t next_multiple(int64_t after, int64_t every) {
     return every > 0 ? (after / every + 1) * every : INT64_MAX;
 }
 
-/* The first version of the run behind this one that a snapshot is taken of. */
+/* The first version after this one that a snapshot is taken of. */
 static int64_t next_due(const car_rank *rank, int64_t after) {
     int64_t whole = next_multiple(after, rank->config.snapshot_every),
             weights = next_multiple(after, rank->config.weights_every);
@@ -53,13 +54,13 @@ static bool is_due(const car_rank *rank, int64_t version) {
     return next_due(rank, version - 1) == version;
 }
 
-/* The rank that copies a stage: the one that owns its update. CAR_NONE if the stage has no parameters. */
+/* The rank that copies a stage is the one that owns its update. CAR_NONE if the stage has no parameters. */
 static int keeper_of(const car_rank *rank, int64_t version, int stage) {
     int64_t step = version - rank->first_step - 1;
     return rank->partition->bundles[stage].bytes > 0 ? car_rank_owner(rank, step, stage) : CAR_NONE;
 }
 
-/* Whether this update is one that this rank copies. */
+/* True if this rank has to copy the version that this update makes. */
 static bool concerns(const car_rank *rank, const car_task *task) {
     int64_t version = rank->first_step + task->version;
     return rank->snapshots && is_due(rank, version) && keeper_of(rank, version, task->bundle) == rank->device;
@@ -130,7 +131,7 @@ void car_rank_rewind_snapshots(car_rank *rank) {
     }
 }
 
-/* ---- what a stage's copy is made of ------------------------------------------------------------- */
+/* ---- the size of a copy ----------------------------------------------------------------------- */
 
 static size_t bytes_of(const car_rank *rank, int stage) {
     size_t bytes = 0;
@@ -154,13 +155,15 @@ car_status car_rank_begin_copy(car_rank *rank, const car_task *task, car_block *
                : CAR_OK;
 }
 
-/* An update in place writes over the previous version. Where nobody ever uses that, the new one is copied for it. */
+/* True if a part must be copied before the update: the previous version, which an update in place overwrites. If the
+ * stage has only one version and no micro-batch ever uses an older one, the new version is copied in its place. */
 static bool is_copied_before(const car_rank *rank, int stage, int which) {
     bool used = car_plan_delay(rank->plan, 0, stage) > 0 || rank->holding[stage].places == 2;
     return which == CAR_SNAPSHOT_PREVIOUS && used;
 }
 
-/* Copies a version's weights as floats: the newest version from the master. */
+/* Copies the weights of a version as floats. Those of the newest version come from the master block, if there is
+ * one. */
 static void copy_weights(const car_rank *rank, int bundle, const car_part *part, const car_block *weights, bool newest,
                          void *to) {
     const car_block *master = rank->holding[bundle].master;
@@ -190,7 +193,8 @@ void car_rank_copy(car_rank *rank, const car_task *task, const car_block *room, 
     }
 }
 
-/* Sends or receives a piece. Pieces of a stage share a tag, so they arrive in order. Takes over a reference of the block. */
+/* Sends or receives a piece. Pieces of a stage share a tag, so they arrive in order. Takes over a reference of the
+ * block. */
 static car_status exchange(car_rank *rank, car_message_kind kind, int peer, int stage, car_block *block, size_t at,
                            size_t bytes) {
     const car_message message = {.kind = kind,
@@ -225,7 +229,7 @@ car_status car_rank_end_copy(car_rank *rank, const car_task *task, car_block *ro
     return status;
 }
 
-/* ---- rank 0: what the others copied ------------------------------------------------------------- */
+/* ---- rank 0: receiving the copies of other ranks ---------------------------------------------- */
 
 /* Copies a received piece into the snapshot. Hold the lock; it is released meanwhile. */
 static void take_piece(car_rank *rank, int stage, const car_block *piece, size_t bytes) {
@@ -263,7 +267,7 @@ car_status car_rank_note_piece(car_rank *rank, const car_parcel *parcel) {
         s->sending--;
         return CAR_OK;
     }
-    if (s->version <= rank->first_step + rank->limit) { /* else the run ends before this version */
+    if (s->version <= rank->first_step + rank->limit) { /* otherwise the run ends before this version */
         take_piece(rank, s->stage, parcel->block, parcel->message.bytes);
         s->received += parcel->message.bytes;
         if (s->received == bytes_of(rank, s->stage)) {
@@ -276,7 +280,7 @@ car_status car_rank_note_piece(car_rank *rank, const car_parcel *parcel) {
     return expect_piece(rank);
 }
 
-/* ---- whole ----------------------------------------------------------------------------------- */
+/* ---- complete snapshots ----------------------------------------------------------------------- */
 
 car_status car_rank_note_numbers(car_rank *rank, int64_t steps) {
     struct car_snapshots *s = rank->snapshots;
@@ -292,7 +296,7 @@ done:
     return status;
 }
 
-/* The numbers of the current snapshot; false if its norm is not known yet. */
+/* Finds the numbers of the current snapshot. Returns false if its norm is not known yet. */
 static bool take_numbers(car_rank *rank, car_snapshot_numbers *out) {
     struct car_snapshots *s = rank->snapshots;
     *out = (car_snapshot_numbers){
@@ -329,7 +333,7 @@ car_status car_rank_tend_snapshots(car_rank *rank) {
         hand_over(rank, &numbers);
     }
     while (rank->device != 0 && s->done == s->stages && s->sending == 0 &&
-           s->version <= rank->first_step + rank->steps_used) { /* of some this rank copies nothing */
+           s->version <= rank->first_step + rank->steps_used) { /* this rank has nothing to copy for some snapshots */
         aim(rank, next_due(rank, s->version));
     }
     return expect_piece(rank);
@@ -359,7 +363,7 @@ int64_t car_rank_snapshot_expected(const car_rank *rank) {
     return rank->snapshots && rank->snapshots->posted ? rank->snapshots->version - rank->first_step : 0;
 }
 
-/* No rank has begun to make this version, so rank 0 waits for its first piece. */
+/* No rank has begun to make this version, so rank 0 is waiting for its first piece. */
 car_status car_rank_settle_snapshot(car_rank *rank, int64_t version) {
     int64_t of_run = rank->first_step + version;
     int stage = version > rank->limit ? next_remote(rank, of_run, rank->stages - 1) : -1;

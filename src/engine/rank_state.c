@@ -1,27 +1,28 @@
-/* The state that training goes on from: initialized, gathered on rank 0, spread from there, or exchanged between runs.
+/* The state that a run continues from. It can be initialized, gathered on rank 0, and spread from there; between runs,
+ * ranks exchange it.
  *
- * After a run the rank that made a bundle's newest version has it; other ranks may have older ones. */
+ * After a run, the rank that made a bundle's newest version has it. Other ranks may have older versions. */
 #include <string.h>
 
 #include "engine/rank_internal.h"
 #include "engine/snapshot_internal.h"
 
-/* ---- where things are ------------------------------------------------------------------------ */
+/* ---- finding the state ------------------------------------------------------------------------ */
 
 int car_rank_keeper_of(const car_rank *rank, int bundle) {
     int64_t last = rank->newest > 0 ? rank->newest - 1 : 0;
     return car_rank_owner(rank, last, rank->partition->bundles[bundle].home);
 }
 
-/* The version before the newest, if it is still here. */
+/* The version before the newest, if this rank still has it. */
 static car_block *find_previous(car_rank *rank, int bundle) {
     const car_holding_of_bundle *h = &rank->holding[bundle];
     int64_t version = rank->newest > 0 ? rank->newest - 1 : CAR_VERSION_BEFORE;
     return h->places == 2 ? car_rank_find_weights(rank, bundle, version) : h->older;
 }
 
-/* On the keeper of a bundle, a part of one of its parameters; NULL if there is none. The previous version exists in bf16 only:
- * it is converted into `room`. */
+/* On the keeper of a bundle: finds one part of the state of a parameter; NULL if there is none. In bf16 the previous
+ * version exists in bf16 only, so it is converted into `room`. */
 static float *find_part(car_rank *rank, int bundle, const car_part *part, car_snapshot_part which, float *room) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     const car_block *block = NULL;
@@ -43,15 +44,15 @@ static float *find_part(car_rank *rank, int bundle, const car_part *part, car_sn
     return block ? (float *)(block->data + part->offset) : NULL;
 }
 
-/* Whether this rank needs the version before the first one: for a stale micro-batch of the first step after a restart, or
- * because it is the rank that gives the state before that step. */
+/* True if this rank needs the version before the first one: for a stale micro-batch of the first step after a restart,
+ * or because it is the keeper, which has to provide that version for a snapshot before the first update. */
 static bool wants_older(const car_rank *rank, int bundle) {
     const car_bundle *b = &rank->partition->bundles[bundle];
     if (bundle < rank->stages && car_rank_owner(rank, 0, b->home) == rank->device) {
         return true;
     }
     for (int i = 0; i < rank->batches; i++) {
-        for (int c = 0; c < rank->bundles; c++) { /* those that find their weights in this bundle's block */
+        for (int c = 0; c < rank->bundles; c++) { /* the bundles whose weights lie in this bundle's block */
             const car_bundle *user = &rank->partition->bundles[c];
             if (car_usage_holding(rank->usage, c)->block == bundle && car_plan_delay(rank->plan, i, b->home) > 0 &&
                 car_rank_has(rank, 0, i, user->stage)) {
@@ -62,14 +63,14 @@ static bool wants_older(const car_rank *rank, int bundle) {
     return false;
 }
 
-/* ---- drawing --------------------------------------------------------------------------------- */
+/* ---- initializing ----------------------------------------------------------------------------- */
 
-/* The block for version 0 of the next run; NULL: not on this rank. */
+/* The block for version 0 of the next run; NULL if it is not on this rank. */
 static car_block *first_place(const car_rank *rank, const car_holding_of_bundle *h) {
     return h->places > 0 ? h->held[0].block : h->owned ? h->held[rank->newest % 2].block : NULL;
 }
 
-/* zero: drops the versions that the last run left here, except the newest one on its owner. */
+/* zero: drops the versions that the last run left on this rank, except the newest one on its owner. */
 static void drop_passing(car_rank *rank, car_holding_of_bundle *h) {
     car_held *stays = &h->held[rank->newest % 2], *goes = &h->held[(rank->newest + 1) % 2];
     car_block *block = h->owned ? stays->block : NULL;
@@ -79,7 +80,7 @@ static void drop_passing(car_rank *rank, car_holding_of_bundle *h) {
     h->held[1].block = NULL;
 }
 
-/* Makes the weights in the first places version 0 of the next run. */
+/* Turns the weights in the first places into version 0 of the next run. */
 static void settle(car_rank *rank) {
     for (int b = 0; b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
@@ -95,7 +96,7 @@ static void settle(car_rank *rank) {
     rank->newest = 0;
 }
 
-/* On a rank with all workers the weights stay where they are; only their version numbers change. */
+/* On a rank with all workers the weights stay where they are. Only their version numbers change. */
 static void rename_versions(car_rank *rank) {
     for (int b = 0; b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
@@ -108,7 +109,7 @@ static void rename_versions(car_rank *rank) {
     settle(rank);
 }
 
-/* Computes what kernels derive from the weights, for all versions held. */
+/* Computes the derived weights of all versions that are kept. */
 static car_status refresh(car_rank *rank) {
     const car_rank_thread *thread = &rank->thread[0];
     car_status status = CAR_OK;
@@ -170,7 +171,7 @@ done:
     return status;
 }
 
-/* ---- all together ---------------------------------------------------------------------------- */
+/* ---- shared by all ranks ---------------------------------------------------------------------- */
 
 car_status car_rank_all_succeed(car_rank *rank, car_status own) {
     car_status status = own;
@@ -208,7 +209,7 @@ static car_status gather_part(car_rank *rank, car_snapshot *snapshot, int bundle
     float *to = rank->device == 0 ? car_snapshot_data(snapshot, which, s->part->param) : NULL;
     float *from = keeper == rank->device ? find_part(rank, bundle, s->part, which, room) : NULL;
     if (keeper == rank->device && !from && which == CAR_SNAPSHOT_PREVIOUS) {
-        /* Before the first step, or where nobody is ever stale. */
+        /* This is so before the first step, or if no micro-batch is ever stale. */
         from = find_part(rank, bundle, s->part, CAR_SNAPSHOT_WEIGHTS, room);
     }
     if (keeper == rank->device && !from) {
@@ -221,7 +222,7 @@ static car_status gather_part(car_rank *rank, car_snapshot *snapshot, int bundle
     return car_transport_hand_over(rank->transport, keeper, 0, rank->device == 0 ? to : from, s->part->bytes);
 }
 
-/* Tells all ranks which parts rank 0's snapshot has. */
+/* Tells all ranks which parts the snapshot of rank 0 has. */
 static car_status agree_on_parts(car_rank *rank, car_snapshot *snapshot, int32_t *parts) {
     int32_t mask = 0;
     for (int which = 0; rank->device == 0 && which < CAR_SNAPSHOT_PARTS; which++) {
@@ -262,7 +263,7 @@ done:
 
 /* ---- spreading ------------------------------------------------------------------------------- */
 
-/* The block for a bundle's weights, or for those of the version before; NULL: not on this rank. */
+/* The block for a bundle's weights, or for its previous weights; NULL if they are not on this rank. */
 static car_status find_target(car_rank *rank, int bundle, car_snapshot_part which, car_block **out) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     bool previous = which == CAR_SNAPSHOT_PREVIOUS, older = previous && h->places < 2 && wants_older(rank, bundle);
@@ -309,7 +310,8 @@ done:
     return status;
 }
 
-/* Sends rank 0's snapshot to all. A rank that runs out of memory keeps taking part until all ranks know about it. */
+/* Sends the snapshot of rank 0 to all ranks. A rank that runs out of memory keeps taking part until all ranks know
+ * about it. */
 static car_status share(car_rank *rank, car_snapshot *snapshot, int32_t parts) {
     float *room = NULL;
     car_status status = CAR_OK, own = CAR_OK;
@@ -378,7 +380,8 @@ done:
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-/* Where a home has no second version, there is only the newest. */
+/* Makes a view of the newest or the previous version. If a stage has no previous version, the view has the newest
+ * one. */
 static car_weights *view_of(car_rank *rank, car_weights *view, bool previous) {
     for (int b = 0; b < rank->stages; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
@@ -414,7 +417,8 @@ car_status car_rank_agree(car_context *context, car_transport *transport, const 
     enum { LENGTH = 160 };
     char first[LENGTH] = "";
     car_status status = CAR_OK;
-    for (int r = 0; r < car_transport_size(transport); r++) { /* in turn: nobody needs memory for all */
+    for (int r = 0; r < car_transport_size(transport);
+         r++) { /* one rank at a time, so that no rank needs memory for all texts */
         char other[LENGTH] = "";
         strncpy(other, text, sizeof other - 1);
         CAR_TRY(car_transport_broadcast(transport, r, other, sizeof other));

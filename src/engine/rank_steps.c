@@ -1,52 +1,52 @@
-/* Losses and norms of the steps under way, and what follows from them: reports, clipping, skipped steps.
+/* Losses and norms of the steps in progress, and what follows from them: reports, clipping, skipped steps.
  *
- * The rank that computes a micro-batch's loss sends it to rank 0 in a note (rank_notes.c). A step is reported when all its
- * losses and, if needed, its norm are known, and it can no longer be dropped. Records of STEPS_KEPT steps are kept; a forward
- * that would compute a loss of a later step waits.
+ * The rank that computes a micro-batch's loss sends it to rank 0 in a note (rank_notes.c). Rank 0 reports a step when
+ * all its losses and, if needed, its norm are known, and the step can no longer be dropped. Records of STEPS_KEPT steps
+ * are kept. On rank 0, a task that would compute a loss of a later step waits.
  *
- * Where norms are needed, each update first measures the sum of squares of its gradient. Under most rules all updates of a
+ * If norms are needed, each update first measures the sum of squares of its gradient. Under most rules all updates of a
  * step wait until all squares are known, so the norm is exact:
  *
  *   stage 2   measured ........ updated
  *   stage 1        measured ... updated
  *   stage 0             measured updated
  *
- * Under cdp-v2 updates are due before all gradients are there: the norm of the last step that was not skipped decides about
- * clipping, and the highest stage, which is measured first, whether the step is skipped. A loss that is not finite makes
- * every gradient of its micro-batch NaN (tape.c), so the squares are all that is needed.
+ * Under cdp-v2 updates are due before all gradients exist. So clipping uses the norm of the last complete step that was
+ * not skipped, and the highest stage with weights, which is measured first, decides whether the step is skipped. A loss
+ * that is not finite makes all gradients of its micro-batch NaN (tape.c), so it shows in the squares.
  *
- * The rank that owns an update sends the square to all others. Ranks that make the same update measure the same number, and
- * may do so first. */
+ * The rank that owns an update sends the square to all others. Other ranks that make the same update measure the same
+ * number, and may be earlier. */
 #include <math.h>
 
 #include "engine/rank_internal.h"
 
 enum { STEPS_KEPT = 64 };
 
-/* What is known of a step. */
+/* What is known about a step. */
 typedef struct step_record {
-    int64_t step;   /* of the plan; CAR_NONE: none */
-    double ended;   /* when this rank ended it; 0 = not yet */
+    int64_t step;   /* counted as in the plan; CAR_NONE = the record is free */
+    double ended;   /* when this rank finished it; 0 = not yet */
     int updates;    /* number of updates made here */
     int losses;     /* number of known losses */
-    double *loss;   /* per micro-batch; on rank 0 */
+    double *loss;   /* for each micro-batch, on rank 0 */
     int squares;    /* number of known squares */
-    double *square; /* per stage, -1 = not known; where norms are needed */
+    double *square; /* for each stage, if norms are needed; -1 = not known */
     bool skipped;   /* valid once the step is decided */
-    int64_t update; /* number of its update of the optimizer; likewise */
+    int64_t update; /* number of its optimizer update; valid at the same time */
     double norm;    /* valid once the step is complete */
-    double before;  /* the last norm before this step */
+    double before;  /* the norm of the last step before this one that was not skipped */
 } step_record;
 
 struct car_steps {
-    int64_t reported; /* steps of the plan; rank 0's */
+    int64_t reported; /* rank 0: number of steps reported */
     step_record records[STEPS_KEPT];
-    /* Where norms are wanted: */
+    /* If norms are needed: */
     bool deferred;              /* updates wait for all squares of their step */
     int deciding;               /* the highest stage with weights */
-    int64_t decided, completed; /* all steps before these are */
-    int64_t updates;            /* of the optimizer by those that are decided */
-    double last;                /* norm of the newest complete step that was not skipped; NaN: none */
+    int64_t decided, completed; /* all steps below these numbers are decided, or complete */
+    int64_t updates;            /* optimizer updates up to and including the decided steps */
+    double last;                /* norm of the newest complete step that was not skipped; NaN = none */
 };
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -97,7 +97,8 @@ static step_record *open_step(const car_rank *rank, int64_t step) {
     return s;
 }
 
-/* A step that is under way; else NULL, which is CAR_ERROR_INTERNAL. */
+/* The record of a step in progress. For any other step it sets an error and returns NULL; return CAR_ERROR_INTERNAL
+ * then. */
 static step_record *find_step(car_rank *rank, int64_t step) {
     int64_t oldest = rank->device == 0 ? rank->steps->reported : rank->steps->completed;
     if (step < oldest || step - oldest >= STEPS_KEPT) {
@@ -125,7 +126,8 @@ static bool gives_up(const car_rank *rank) {
     return rank->skipped_in_a_row >= CAR_TRAINER_MOST_SKIPPED;
 }
 
-/* Ends the run after too many skipped steps in a row: weights that give nothing finite for so long will not recover. */
+/* Ends the run after too many skipped steps in a row: if weights give nothing finite for that long, they will not
+ * recover. */
 static void count_skipped(car_rank *rank, const car_step_report *report) {
     rank->skipped_in_a_row = report->skipped ? rank->skipped_in_a_row + 1 : 0;
     if (gives_up(rank)) {
@@ -138,7 +140,7 @@ static void count_skipped(car_rank *rank, const car_step_report *report) {
     }
 }
 
-/* Whether the step that is reported next is known completely and can no longer be dropped. */
+/* True if the step that is reported next is complete and can no longer be dropped. */
 static bool is_ripe(const car_rank *rank) {
     int64_t step = rank->steps->reported;
     const step_record *s = record_of(rank, step);
@@ -175,12 +177,12 @@ static void report_steps(car_rank *rank) {
     }
 }
 
-/* A rank is done with a step when its last backward of the lowest stage is; one that is alone, when it has made all
- * updates. */
+/* Rank 0 has finished a step when its last backward of its lowest stage is over. A rank that is alone has finished it
+ * when all updates are made. */
 car_status car_rank_note_step(car_rank *rank, const car_task *task) {
     bool updates = rank->alone && task->kind == CAR_TASK_UPDATE;
     bool ends = rank->device == 0 && task->kind == CAR_TASK_BACKWARD && task->stage == rank->first_stage;
-    if ((ends || updates) && task->step >= rank->steps->reported) { /* or else the report's own time stands */
+    if ((ends || updates) && task->step >= rank->steps->reported) { /* otherwise it is reported already */
         step_record *s = find_step(rank, task->step);
         if (!s) {
             return CAR_ERROR_INTERNAL;
@@ -197,14 +199,15 @@ int64_t car_rank_reported(const car_rank *rank) {
 }
 
 bool car_rank_knows_all(car_rank *rank) {
-    report_steps(rank); /* what an early end had to wait for */
+    report_steps(rank); /* an early end may have delayed reports */
     return (rank->device != 0 || rank->steps->reported >= rank->limit) &&
            (!rank->measures || rank->steps->completed >= rank->limit);
 }
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
-/* The last stage's forward; or its backward, if that begins with a head that has its loss (car_tape_defer_loss). */
+/* True if the task computes a loss: the forward of the last stage or, if the model ends with a fused head and loss, its
+ * backward (car_tape_defer_loss). */
 bool car_rank_makes_loss(const car_rank *rank, const car_task *task) {
     const car_op *last = car_graph_op(rank->graph, car_graph_op_count(rank->graph) - 1);
     bool deferred = last->kind == CAR_OP_HEAD_LOSS && rank->purpose != CAR_PURPOSE_LOSS;
@@ -249,7 +252,7 @@ static bool is_complete(const car_rank *rank, int64_t step) {
     return s->step == step && s->squares == rank->updates_per_step;
 }
 
-/* Steps are decided and completed in their order. */
+/* Decides about the next steps, in order: whether they are skipped, and the number of their update. */
 static void decide(const car_rank *rank) {
     struct car_steps *steps = rank->steps;
     while (steps->deferred ? is_complete(rank, steps->decided) : is_known(rank, steps->decided, steps->deciding)) {
@@ -272,7 +275,7 @@ static car_status complete(car_rank *rank) {
     while (steps->completed < steps->decided && is_complete(rank, steps->completed)) {
         step_record *s = record_of(rank, steps->completed);
         double square = 0;
-        for (int j = 0; j < rank->stages; j++) { /* in a fixed order, whoever measured them */
+        for (int j = 0; j < rank->stages; j++) { /* in a fixed order, so that all ranks find the same bits */
             square += rank->partition->bundles[j].bytes > 0 ? s->square[j] : 0;
         }
         s->norm = sqrt(square);
@@ -288,7 +291,7 @@ done:
 
 car_status car_rank_note_square(car_rank *rank, int64_t step, int stage, double square) {
     if (step < rank->steps->completed || is_known(rank, step, stage)) {
-        return CAR_OK; /* others have told, and it is the same */
+        return CAR_OK; /* another rank was earlier, with the same number */
     }
     step_record *s = find_step(rank, step);
     if (!s) {
@@ -300,7 +303,7 @@ car_status car_rank_note_square(car_rank *rank, int64_t step, int stage, double 
     return complete(rank);
 }
 
-/* The square of the averaged gradient. */
+/* The square of the norm of the averaged gradient. Statistics and frozen parameters do not count. */
 static double square_of(const car_rank *rank, const car_layout *layout, const car_block *sum) {
     double square = 0;
     for (const car_part *part = NULL; (part = car_layout_next(layout, part));) {
@@ -336,7 +339,7 @@ done:
     return status;
 }
 
-/* ---- what follows ---------------------------------------------------------------------------- */
+/* ---- verdicts --------------------------------------------------------------------------------- */
 
 bool car_rank_may_judge(const car_rank *rank, const car_task *task) {
     const struct car_steps *steps = rank->steps;
@@ -373,7 +376,7 @@ car_status car_rank_judge(const car_rank *rank, const car_task *task, car_verdic
     bool clips = most > 0 && isfinite(decides) && decides > most;
     *out = (car_verdict){.skipped = s->skipped,
                          .update = s->update,
-                         .scale = clips ? most / (decides + 1e-6) : 1.0}; /* as PyTorch's clip_grad_norm_ */
+                         .scale = clips ? most / (decides + 1e-6) : 1.0}; /* as in PyTorch's clip_grad_norm_ */
     return check_finite(rank, task, s);
 }
 
@@ -386,7 +389,7 @@ int64_t car_rank_updates_after(const car_rank *rank, int64_t steps) {
 
 double car_rank_norm_after(const car_rank *rank, int64_t steps) {
     if (!rank->measures || rank->steps->deferred) {
-        return NAN; /* nobody will ask */
+        return NAN; /* not used */
     }
     return steps < rank->steps->completed ? record_of(rank, steps)->before : rank->steps->last;
 }

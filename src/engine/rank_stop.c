@@ -1,14 +1,15 @@
-/* Ending early: all ranks end after the same step, as soon as they can.
+/* Ending early: all ranks end after the same step, as soon as possible.
  *
  *   rank 0   stop ──► asks all ─────────► takes the largest answer ──► tells all the end
- *   others            make no new version; answer how far they are     drop what lies behind it
+ *   others            make no new version; answer how far they are     drop the steps after it
  *
- * A step that a rank has begun to update is finished by all, which takes less than half a step, since its forwards are done.
- * So is a step whose loss was reported, or that a collective was started for. A rank with one place for two versions has lost
- * the version before the last; then one more step is made, and the version before it is kept.
+ * If a rank has begun to update in a step, all ranks finish this step. That takes less than half a step, because its
+ * forwards are done. They also finish a step whose loss was reported, or for which a collective was started. A rank
+ * with a single place for two versions has already overwritten the version before the newest. Then one more step is
+ * made, and it keeps the version before that step.
  *
- * Dropped tasks must not leave messages behind. So all ranks list the windows that any of them has listed or sent to; within
- * these, messages of dropped tasks are sent empty, and what is received for them is thrown away. */
+ * Dropped tasks must not leave messages behind. So all ranks list the windows that any rank has listed or sent to.
+ * Within these windows, messages of dropped tasks are sent empty, and the receiver discards them. */
 #include "engine/rank_internal.h"
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -17,7 +18,7 @@ static int64_t larger(int64_t a, int64_t b) {
 
 /* ---- how far a rank is ------------------------------------------------------------------------- */
 
-/* Whether making a version overwrites the one before, which the next run needs. */
+/* True if making a version overwrites the one before, which the next run needs. */
 static bool loses_previous(const car_rank *rank) {
     for (int b = 0; b < rank->stages; b++) {
         const car_holding_of_bundle *h = &rank->holding[b];
@@ -52,10 +53,10 @@ static car_status apply(car_rank *rank, const car_ending *ending) {
     return car_rank_settle_snapshot(rank, ending->snapshot);
 }
 
-/* An update may be listed this many windows after its step, where its version is first used. */
+/* An update is listed where its version is first used. That is up to this many windows after its step. */
 enum { WINDOWS_AFTER = 3 };
 
-/* All have answered. */
+/* Called when all ranks have answered. */
 static car_status decide(car_rank *rank) {
     car_ending *end = &rank->ending;
     car_status status = CAR_OK;

@@ -1,4 +1,4 @@
-/* What a rank holds: blocks with the weights of bundles in the versions that the plan wants here, and sums. */
+/* What a rank holds: blocks with the versions of weights that the plan wants here, and sums. */
 #include <string.h>
 
 #include "engine/rank_internal.h"
@@ -35,7 +35,7 @@ void car_block_clear(car_rank *rank, car_block **block) {
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-/* Parameters whose size keeps what follows aligned come first, small odd ones last. */
+/* True if a parameter's size keeps the next parameter aligned. Such parameters come first in a block, odd ones last. */
 static bool is_even(const car_rank *rank, int param) {
     return car_program_copy_bytes(rank->program, param) % 64 == 0;
 }
@@ -45,7 +45,7 @@ static bool belongs(const car_rank *rank, int bundle, int param) {
     if (b->param != CAR_NONE) {
         return param == b->param;
     }
-    for (int t = rank->stages; t < rank->bundles; t++) { /* a tied one belongs to its home */
+    for (int t = rank->stages; t < rank->bundles; t++) { /* a tied parameter belongs to its home */
         if (rank->partition->bundles[t].stage == b->stage && rank->partition->bundles[t].param == param) {
             return false;
         }
@@ -79,7 +79,7 @@ const car_part *car_layout_find(const car_layout *layout, int param) {
     return part;
 }
 
-/* Weights and sums have offsets of their own, since weights may be rounded; the sums of further uses come behind. */
+/* Weights and sums have different offsets, because weights may be rounded. The sums of further uses come last. */
 static void add_part(const car_rank *rank, car_layout *layout, int l, int index, bool first) {
     int param = car_graph_op(rank->graph, l)->params[index];
     size_t bytes = car_program_param_bytes(rank->program, param);
@@ -103,12 +103,12 @@ static void add_part(const car_rank *rank, car_layout *layout, int l, int index,
     layout->derived_bytes += car_round_up(derived, 64);
 }
 
-/* Those that come first in their stage, or the others. */
+/* Adds the parts of a bundle: those that are a parameter's first use in the stage, or the others. */
 static void add_parts(const car_rank *rank, int bundle, bool first) {
     const car_stage *stage = &rank->partition->stages[rank->partition->bundles[bundle].stage];
     for (int even = 1; even >= 0; even--) {
         for (int n = 0; n < stage->end - stage->first; n++) {
-            int l = first ? stage->end - 1 - n : stage->first + n; /* further ones are added in ascending order */
+            int l = first ? stage->end - 1 - n : stage->first + n; /* further uses are added up in ascending order */
             const car_op *op = car_graph_op(rank->graph, l);
             for (int p = 0; p < op->param_count; p++) {
                 bool fits = is_even(rank, op->params[p]) == (even == 1);
@@ -120,7 +120,7 @@ static void add_parts(const car_rank *rank, int bundle, bool first) {
     }
 }
 
-/* Blocks that travel must be what the plan takes them for. */
+/* Blocks that are sent must have the size that the plan assumes. */
 static car_status check_layout(const car_rank *rank, int bundle) {
     const car_layout *layout = &rank->holding[bundle].layout;
     const car_bundle *b = &rank->partition->bundles[bundle];
@@ -274,7 +274,8 @@ static void clear_sum(car_rank *rank, car_sum *sum) {
 
 void car_rank_drop_sum(car_rank *rank, int bundle, const car_sum *sum) {
     car_sum *sums = rank->holding[bundle].sums;
-    bool all = car_usage_keeps_apart(rank->usage); /* else a worker's own ends where it joins the sum over all */
+    bool all =
+        car_usage_keeps_apart(rank->usage); /* otherwise a worker's own sum ends when it joins the sum over all */
     int64_t step = sum->step;
     int leg = sum->leg;
     for (int s = 0; s < rank->sums_held; s++) {
@@ -291,7 +292,7 @@ void car_rank_drop_sums(car_rank *rank, int bundle) {
     }
 }
 
-/* ---- what the plan wants here ---------------------------------------------------------------- */
+/* ---- allocating what the plan wants here ------------------------------------------------------ */
 
 static car_status allocate_bundle(car_rank *rank, int bundle) {
     car_holding_of_bundle *h = &rank->holding[bundle];
@@ -311,7 +312,7 @@ done:
     return status;
 }
 
-/* Whether this rank ever makes an update of a bundle: those that have it but for ties. */
+/* Creates optimizer state for the bundles that this rank updates: those of stages that it keeps or owns. */
 static car_status create_optimizer(car_rank *rank) {
     size_t params = (size_t)car_graph_param_count(rank->graph);
     bool *wanted = NULL;
@@ -335,10 +336,10 @@ car_status car_rank_create_store(car_rank *rank) {
     rank->sums_held = CAR_SUMS_HELD;
     if (car_usage_keeps_apart(rank->usage) && rank->workers > rank->sums_held) {
         rank->sums_held = rank->workers;
-    } else if (car_usage_adds_by_worker(rank->usage)) { /* each has one of its own besides */
+    } else if (car_usage_adds_by_worker(rank->usage)) { /* each worker also has a sum of its own */
         rank->sums_held += rank->workers;
     }
-    rank->sums_held += rank->alone ? 0 : rank->batches; /* what is posted, and legs */
+    rank->sums_held += rank->alone ? 0 : rank->batches; /* for receives that are posted, and for legs */
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->bundles, sizeof *rank->holding, &rank->holding));
     for (int b = 0; b < rank->bundles; b++) {
         CAR_TRY(lay_out(rank, b));

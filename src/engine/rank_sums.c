@@ -1,26 +1,27 @@
-/* How sums of gradients are completed on a rank.
+/* How a rank completes sums of gradients.
  *
- * Each micro-batch adds its gradient to the sum over those before it, or each worker its own sum to the sum over the workers
- * before it. Where that sum comes by a message, the backward does not wait for it: whichever comes last, the sum or the
- * gradient, finds the other, and they are added. Operands and order are the same in both cases, and so are the bits.
+ * Each micro-batch adds its gradient to the sum over the micro-batches before it; by worker, each worker adds its own
+ * sum to the sum over the workers before it. If that sum comes in a message, the backward does not wait for it.
+ * Whichever of the two comes last, the sum or the gradient, finds the other, and they are added. The operands and their
+ * order are the same either way, so the bits are, too.
  *
  *   in time   R p (arrives)   B: adds, operation by operation   S p
  *   late      B: keeps its gradient apart      R p (arrives): adds what was kept   S p
  *
- * Sums come in pieces (car_plan_pieces), and each piece is added to and sent on by itself. A tied parameter's sum is added to
- * its home's once both are complete, piece by piece as well. */
+ * Sums arrive in pieces (car_plan_pieces), and each piece is added to and sent on separately. The sum of a tied
+ * parameter is added to its home's sum once both are complete, also piece by piece. */
 #include "engine/rank_internal.h"
 #include "kernels/vector/vector.h"
 
-/* ---- what was kept apart ----------------------------------------------------------------------- */
+/* ---- gradients that were kept apart ----------------------------------------------------------- */
 
-/* Adds bytes begin .. end - 1 of a worker's gradient to the sum over the workers before it; or, where a worker has several
- * micro-batches in a step, the whole of its own sum. */
+/* Adds bytes begin .. end - 1 of a worker's gradient to the sum over the workers before it. If workers have sums of
+ * their own, over several micro-batches, it adds the whole sum of the worker instead. */
 static void add_range(const car_rank *rank, const car_layout *layout, size_t begin, size_t end, char *sum,
                       const char *own) {
     bool apart = car_usage_adds_by_worker(rank->usage) || car_usage_keeps_apart(rank->usage);
     int several = apart ? rank->batches / rank->workers : 1;
-    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* additions also flush denormals */
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
         const car_op *op = car_graph_op(rank->graph, part->op);
@@ -36,7 +37,7 @@ static void add_range(const car_rank *rank, const car_layout *layout, size_t beg
     car_kernels_leave(mode);
 }
 
-/* Adds up the uses of parameters that a stage uses more than once. */
+/* Adds up the sums of all uses of a parameter, where a stage uses it more than once. */
 static void add_uses(const car_rank *rank, const car_layout *layout, char *sum) {
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
     for (int c = 0; c < layout->count; c++) {
@@ -64,7 +65,7 @@ void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
         pthread_mutex_lock(&rank->lock);
     }
     pthread_mutex_unlock(&rank->lock);
-    if (bundle < rank->stages) { /* a tied one's uses go to its home one by one */
+    if (bundle < rank->stages) { /* the uses of a tied bundle are added to its home one by one */
         add_uses(rank, layout, data);
     }
     pthread_mutex_lock(&rank->lock);
@@ -72,7 +73,8 @@ void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* Adds the sums of the bundles tied to a home, within bytes begin .. end - 1 of the home's sum. Releases the lock meanwhile. */
+/* Adds the sums of the bundles that are tied to a home, within bytes begin .. end - 1 of the home's sum. Releases the
+ * lock meanwhile. */
 static car_status add_ties_to(car_rank *rank, int home, int64_t step, char *sum, size_t begin, size_t end) {
     for (int b = rank->stages; b < rank->bundles; b++) {
         const car_bundle *tied = &rank->partition->bundles[b];
@@ -90,7 +92,7 @@ static car_status add_ties_to(car_rank *rank, int home, int64_t step, char *sum,
         car_arena_assign(rank->arena, other->block->data, CAR_MEMORY_GRADIENTS);
         pthread_mutex_unlock(&rank->lock);
         car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program));
-        for (int c = 0; c < layout->count; c++) { /* each of its uses is as large as the parameter */
+        for (int c = 0; c < layout->count; c++) { /* the sum of each use is as large as the parameter */
             size_t first = place > begin ? place : begin, last = place + layout->parts[c].bytes;
             last = last < end ? last : end;
             if (first < last) {
@@ -133,7 +135,7 @@ done:
     return status;
 }
 
-/* ---- late sums ------------------------------------------------------------------------------- */
+/* ---- sums that arrive late -------------------------------------------------------------------- */
 
 static uint64_t bit_of(int piece) {
     return (uint64_t)1 << piece;
@@ -144,12 +146,13 @@ static uint64_t all_pieces(const car_rank *rank, int bundle) {
     return pieces == CAR_MOST_PIECES ? UINT64_MAX : bit_of(pieces) - 1;
 }
 
-/* Whether the ties of a sum are added where a backward finishes it. */
+/* True if the backward finishes the sum and has to add the sums of its ties, because the finished sum travels on. */
 static bool takes_ties(const car_rank *rank, const car_task *backward, int bundle) {
     return bundle < rank->stages && car_usage_adds_ties_early(rank->usage) && car_usage_finishes(rank->usage, backward);
 }
 
-/* Adds a piece of a gradient that waited to the sum, which has it now. The sum stays until this task is over. */
+/* Adds one piece of the gradient that waited to the sum, whose piece has arrived. The sum stays until this task is
+ * over. Releases the lock while it adds. */
 static car_status add_piece(car_rank *rank, int bundle, car_sum *sum, int piece) {
     size_t begin = 0, bytes = 0;
     int64_t step = sum->step;
@@ -166,7 +169,7 @@ static car_status add_piece(car_rank *rank, int bundle, car_sum *sum, int piece)
     if (ties) {
         status = add_ties_to(rank, bundle, step, to, begin, begin + bytes);
     }
-    if (--sum->adding == 0 && sum->waiting == 0) { /* whoever adds the last */
+    if (--sum->adding == 0 && sum->waiting == 0) { /* this was the last piece */
         car_block_clear(rank, &sum->own);
         if (ties) {
             drop_ties(rank, bundle, step);
@@ -188,7 +191,7 @@ car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundl
     sum->waiting = all_pieces(rank, bundle);
     sum->takes_ties = takes_ties(rank, backward, bundle);
     if (!sum->block || sum->missing) {
-        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* it waits for one */
+        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES); /* it waits for a message */
     }
     for (int piece = 0; sum->block && sum->own && piece < pieces; piece++) {
         if (sum->waiting & bit_of(piece) & ~sum->missing) {

@@ -1,12 +1,12 @@
-/* What a rank computes: forwards, and backwards with their sums. */
+/* Forwards and backwards. A backward also adds its gradients to sums. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/rank_internal.h"
 
-/* ---- pretending to be slower ------------------------------------------------------------------ */
+/* ---- simulated speed -------------------------------------------------------------------------- */
 
-/* In [-1, 1), the same for a task in every run of a seed, whatever rule orders them. */
+/* A random number in [-1, 1) for each task. It depends on the seed and the task, not on the rule that orders tasks. */
 static double draw(const car_rank *rank, const car_task *task) {
     uint64_t number = (uint64_t)car_rank_step_of(rank, task) * (uint64_t)rank->batches + (uint64_t)task->micro_batch;
     uint64_t counter =
@@ -14,8 +14,9 @@ static double draw(const car_rank *rank, const car_task *task) {
     return 2 * (double)car_random_uniform(car_random_key(rank->config.seed, "jitter"), counter) - 1;
 }
 
-/* Several ranks on few cores disturb each other's times. With `step_seconds` a forward or backward takes its share of
- * that time, whoever else computes meanwhile: asleep, once it is done. With `step_jitter` shares vary at random. */
+/* With many ranks on few cores the ranks slow each other down. For benchmarks, `step_seconds` therefore gives each
+ * forward or backward a fixed time: its share of `step_seconds`. It sleeps for what is left of that time. `step_jitter`
+ * varies the shares at random. Tasks are not cut into portions then, because the share is that of a whole task. */
 static void pretend(const car_rank *rank, const car_task *task, double begin) {
     if (rank->config.step_seconds <= 0) {
         return;
@@ -38,8 +39,8 @@ void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *
     }
 }
 
-/* What a task uses of a bundle; *place is the bundle whose block it lies in. After a restart, those that are stale in the
- * first step use what was there before it. */
+/* Finds the version of a bundle that a task uses; *place becomes the bundle whose block it lies in. In the first step
+ * after a restart, stale micro-batches use the version from before it. */
 static car_held find_version(car_rank *rank, int bundle, const car_task *task, int64_t version, int *place) {
     int home = rank->partition->bundles[bundle].home;
     const car_passing_copy *copy = car_rank_find_copy(rank, task, bundle);
@@ -83,7 +84,8 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* A portion, from operation *at on; *at becomes the next one, CAR_NONE if that was all. */
+/* Runs a portion, from operation *at on (CAR_NONE: the first). *at becomes the next operation, or CAR_NONE at the
+ * end. */
 static car_status forward(car_rank_thread *thread, const car_entry *entry, int *at) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
@@ -105,8 +107,9 @@ done:
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The sum that a backward adds to, if it is whole: its worker's own, where those are kept apart, or the one over all. With
- * one micro-batch a worker there is nothing to add to a worker's own. */
+/* The sum that a backward adds to, if all of it is here; else NULL. It is the sum over all workers or, where workers
+ * have sums of their own, its worker's. A worker with a single micro-batch per step that keeps its gradients apart adds
+ * to nothing. */
 static car_sum *find_whole_sum(car_rank *rank, const car_task *task, int bundle) {
     int own = car_usage_own_of(rank->usage, task);
     bool single = car_usage_keeps_apart(rank->usage) && rank->batches == rank->workers;
@@ -130,7 +133,7 @@ static car_addition_kind kind_of_addition(const car_rank *rank, const car_task *
     return late ? CAR_ADDITION_WAITS : CAR_ADDITION_BEGINS;
 }
 
-/* With the lock: where a backward's gradient of a bundle goes. */
+/* Decides where a backward's gradient of a bundle goes. Hold the lock. */
 static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car_addition *out) {
     int own = car_usage_own_of(rank->usage, task), leg = car_usage_leg(rank->usage, task);
     const car_sum *sum = find_whole_sum(rank, task, bundle);
@@ -138,7 +141,7 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car
     bool begins = kind == CAR_ADDITION_BEGINS, apart = kind == CAR_ADDITION_APART;
     car_status status = CAR_OK;
     *out = (car_addition){kind, bundle, sum ? sum->block : NULL};
-    bool first = task->micro_batch == own && !apart; /* of all, or of its worker */
+    bool first = task->micro_batch == own && !apart; /* the first micro-batch of the step, or of its worker */
     if (car_usage_adds_in_order(rank->usage) && begins != first) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
                                 "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, bundle,
@@ -151,7 +154,7 @@ static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car
     size_t bytes = rank->holding[bundle].layout.sum_bytes;
     CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, bytes, &out->block));
     if (rank->purpose == CAR_PURPOSE_LOSS) {
-        memset(out->block->data, 0, bytes); /* nobody computes it */
+        memset(out->block->data, 0, bytes); /* nothing will be computed into it */
     }
     if (begins || apart) {
         status = car_rank_put_sum(rank, bundle,
@@ -181,7 +184,7 @@ done:
     return status;
 }
 
-/* What becomes of the gradient of a parameter of an operation, and its place in the block. */
+/* What happens to the gradient of a parameter of operation l, and where in the block it goes. */
 static const car_addition *addition_of(const car_rank *rank, const car_entry *entry, int l, int index, void **place) {
     for (int a = 0; a < entry->addition_count; a++) {
         const car_addition *addition = &entry->additions[a];
@@ -196,7 +199,7 @@ static const car_addition *addition_of(const car_rank *rank, const car_entry *en
     return NULL;
 }
 
-/* Where a micro-batch stands in the order in which the step's statistics are joined. */
+/* The position of a micro-batch in the order in which a step's running statistics are combined. */
 static int place_in_order(const car_rank *rank, int number) {
     bool by_worker = car_plan_config_of(rank->plan)->sum_order == CAR_SUM_ORDER_WORKER;
     return by_worker ? number % rank->workers * (rank->batches / rank->workers) + number / rank->workers : number;
@@ -247,16 +250,16 @@ done:
     return status;
 }
 
-/* A portion, from operation *at on; *at becomes the next one, CAR_NONE if that was all. */
+/* The same for a backward, which runs the operations in descending order. */
 static car_status backward(car_rank_thread *thread, const car_entry *entry, int *at) {
     const car_rank *rank = thread->rank;
     const car_stage *stage = &rank->partition->stages[entry->task.stage];
     int l = *at != CAR_NONE ? *at : stage->end - 1;
-    if (rank->purpose == CAR_PURPOSE_LOSS) { /* its messages and sums go their way without it */
+    if (rank->purpose == CAR_PURPOSE_LOSS) { /* its messages and sums are sent nevertheless */
         *at = CAR_NONE;
         return CAR_OK;
     }
-    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* sums too flush denormals */
+    car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* additions also flush denormals */
     car_status status = CAR_OK;
     for (; status == CAR_OK && l > entry->until; l--) {
         status = backward_op(thread, entry, l);
@@ -266,14 +269,15 @@ static car_status backward(car_rank_thread *thread, const car_entry *entry, int 
     return status;
 }
 
-/* With the lock. The sums are whole now, or wait for what is to come. */
+/* After a backward: adds a gradient that was kept apart to its sum, or keeps it until the sum arrives; joins a complete
+ * sum of the worker to the sum over all workers; finishes the other sums. Hold the lock. */
 static car_status settle_sums(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     car_status status = CAR_OK;
     for (int a = 0; a < entry->addition_count; a++) {
         car_addition *addition = &entry->additions[a];
         if (addition->kind == CAR_ADDITION_WAITS) {
-            addition->kind = CAR_ADDITION_ADDS; /* it is the store's now */
+            addition->kind = CAR_ADDITION_ADDS; /* the store owns the block now */
             CAR_TRY(car_rank_keep_own(rank, task, addition->bundle, addition->block));
         } else if (car_usage_joins(rank->usage, task)) {
             CAR_TRY(car_rank_join(rank, task, addition->bundle));
@@ -287,7 +291,8 @@ done:
 
 /* ---- forward or backward ---------------------------------------------------------------------- */
 
-/* zero: drops what came for this use, or for all, and is not needed here any more. */
+/* zero: drops weights that arrived for this use, or the version that passes through, if this rank no longer needs
+ * them. */
 static void free_weights(car_rank *rank, const car_task *task) {
     for (int b = car_bundle_of_stage(rank->partition, task->stage, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_stage(rank->partition, task->stage, b)) {
@@ -310,10 +315,10 @@ static void free_weights(car_rank *rank, const car_task *task) {
     }
 }
 
-/* Runs without the lock. */
+/* Runs one portion. Releases the lock meanwhile. */
 static car_status run_portion(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
-    int at = entry->at; /* the entry's is read by others, with the lock */
+    int at = entry->at; /* other threads read entry->at, with the lock */
     pthread_mutex_unlock(&rank->lock);
     double begin = car_clock_seconds();
     car_status status =
@@ -345,7 +350,7 @@ car_status car_rank_compute(car_rank_thread *thread, car_entry *entry) {
     }
     CAR_TRY(run_portion(thread, entry));
     if (entry->at != CAR_NONE) {
-        return CAR_OK; /* there is more of it */
+        return CAR_OK; /* more portions follow */
     }
     if (car_rank_makes_loss(rank, task)) {
         double loss = rank->tapes[car_usage_tape_of(rank->usage, task)]->loss;

@@ -1,11 +1,11 @@
-/* Updates: a new version of a bundle's weights is made from the one before and the sum of gradients. */
+/* Updates. An update makes a new version of a bundle's weights from the version before and the sum of gradients. */
 #include <string.h>
 
 #include "engine/rank_internal.h"
 
 /* ---- the new version ------------------------------------------------------------------------- */
 
-/* A step that is skipped leaves the weights as they are. */
+/* Makes the new version, without the lock. A skipped step leaves the weights as they are. */
 static car_status renew(car_rank_thread *thread, const car_task *task, const car_verdict *verdict,
                         const car_block *from, const car_held *to, const car_block *sum) {
     car_rank *rank = thread->rank;
@@ -32,7 +32,7 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
     return status;
 }
 
-/* zero: the owner also makes the bundles tied to this one, since they travel by themselves. */
+/* zero: the owner also makes the new version of the bundles tied to this one, because they travel separately. */
 static car_status copy_ties(car_rank *rank, const car_task *task, const car_block *home) {
     car_status status = CAR_OK;
     for (int b = rank->stages; b < rank->bundles; b++) {
@@ -51,7 +51,8 @@ done:
     return status;
 }
 
-/* Whether the version before a run's last one must be kept for the next run. With two places it is kept anyway. */
+/* True if the version before the last one of this run must be kept for the next run. With two places it is there
+ * anyway. */
 static bool keeps_previous(const car_rank *rank, const car_task *task) {
     bool keeper = car_rank_owner(rank, task->step, task->bundle) == rank->device;
     return task->version == rank->limit && keeper && car_plan_delay(rank->plan, 0, task->bundle) > 0 &&
@@ -67,8 +68,8 @@ done:
     return status;
 }
 
-/* zero: finds a block for a new version. If nobody needs the version before any more and no message carries it, its block is
- * used. */
+/* zero: finds a block for a new version. If this is the last use of the version before, its block is reused, unless (in
+ * a chain) a message still carries it. */
 static car_status make_place(car_rank *rank, const car_task *task) {
     car_holding_of_bundle *h = &rank->holding[task->bundle];
     car_held *before = &h->held[(task->version - 1) % 2];
@@ -86,7 +87,8 @@ done:
     return status;
 }
 
-/* zero's chains: drops the version before; if a message still carries it, it counts as a message from then on. */
+/* zero's chains: drops the version before. If a message still carries it, its memory counts as a message from then
+ * on. */
 static void drop_older_version(car_rank *rank, const car_task *task) {
     car_held *before = &rank->holding[task->bundle].held[(task->version - 1) % 2];
     if (before->block && before->block->references > 1) {
@@ -98,7 +100,7 @@ static void drop_older_version(car_rank *rank, const car_task *task) {
 
 /* ---- an update ------------------------------------------------------------------------------- */
 
-/* Completes the sum over all workers and uses, and measures its square where a norm is needed. */
+/* Completes the sum over all workers and uses, and measures its square if norms are needed. */
 static car_status complete_sum(car_rank *rank, const car_task *task) {
     car_status status = CAR_OK;
     if (!car_usage_adds_ties_early(rank->usage)) {
@@ -112,7 +114,7 @@ done:
     return status;
 }
 
-/* Finds the weights and the sum that the new version is made from. Hold the lock. */
+/* Finds the weights and the sum from which the new version is made. Hold the lock. */
 static car_status find_operands(car_rank *rank, const car_task *task, car_block **from, car_block **sum) {
     const car_holding_of_bundle *h = &rank->holding[task->bundle];
     const car_sum *s = car_rank_find_sum(rank, task->bundle, task->step, CAR_NONE);
@@ -126,7 +128,7 @@ static car_status find_operands(car_rank *rank, const car_task *task, car_block 
     }
     *sum = s->block;
     car_arena_assign(rank->arena, s->block->data, CAR_MEMORY_GRADIENTS);
-    if (*from != h->source.block) { /* that is on its way */
+    if (*from != h->source.block) { /* a source is being sent, so it counts as a message */
         car_arena_assign(rank->arena, (*from)->data, CAR_MEMORY_WEIGHTS);
     }
     return CAR_OK;
@@ -184,17 +186,18 @@ bool car_rank_may_update(const car_rank *rank, const car_entry *entry) {
            (!measured || car_rank_may_judge(rank, &entry->task));
 }
 
-/* Runs in two portions if the second has to wait for the squares of other stages. */
+/* Runs in two portions if the second one has to wait for the squares of other stages, for an early end to be decided
+ * or, under zero, for its turn. */
 car_status car_rank_update(car_rank_thread *thread, car_entry *entry) {
     car_rank *rank = thread->rank;
     car_status status = CAR_OK;
     if (entry->at == CAR_NONE) {
         CAR_TRY(complete_sum(rank, &entry->task));
-        if (car_rank_is_dropped(rank, &entry->task)) { /* measuring let the lock go */
+        if (car_rank_is_dropped(rank, &entry->task)) { /* measuring released the lock */
             return CAR_OK;
         }
-        bool moves =
-            rank->measures && rank->holding[entry->task.bundle].places == 0; /* it may be measured before its turn */
+        /* Under zero an update may measure before its turn, but not make the new version. */
+        bool moves = rank->measures && rank->holding[entry->task.bundle].places == 0;
         if (moves || !car_rank_may_judge(rank, &entry->task) || !car_rank_may_commit(rank, entry->task.version)) {
             entry->at = 0;
             return CAR_OK;

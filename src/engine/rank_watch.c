@@ -1,16 +1,16 @@
-/* The watchdog: ranks send each other statuses, and notice when one falls silent. */
+/* The watchdog. Ranks send each other statuses as heartbeats, and notice when a rank falls silent. */
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/rank_internal.h"
 
-/* Seconds without a sign of life. */
+/* A rank that sends no status for this many seconds is considered lost. */
 static double patience_of(const car_rank *rank) {
     return rank->config.watchdog_seconds > 0 ? rank->config.watchdog_seconds : 30;
 }
 
-/* If more seconds than this pass between two looks, which are a quarter of a second apart, this process was itself stopped,
- * perhaps with all others; then the watchdog's time begins anew. */
+/* The watchdog looks about four times a second. If more seconds than this pass between two looks, this process was
+ * itself stopped, perhaps together with all others. Then all timeouts start again. */
 static double lapse_of(const car_rank *rank) {
     double quarter = patience_of(rank) / 4;
     return quarter > 0.5 ? quarter : 0.5;
@@ -22,7 +22,7 @@ void car_rank_be_patient(car_rank *rank) {
     }
 }
 
-/* The task that is worked on, or the first that waits; NULL: there is none. */
+/* The first task that is running, or the first one that waits; NULL if there is none. */
 static const car_entry *task_at(const car_rank *rank) {
     for (const car_entry *entry = rank->first; entry; entry = entry->next) {
         if (entry->running) {
@@ -32,7 +32,7 @@ static const car_entry *task_at(const car_rank *rank) {
     return rank->first;
 }
 
-/* The text of a task, or what to say if there is none. */
+/* The text of a task, or of `none` if there is no task. */
 typedef struct task_text {
     char text[96];
 } task_text;
@@ -96,7 +96,7 @@ void car_rank_heard(void *user, int from, const char *text, size_t bytes) {
     pthread_mutex_unlock(&rank->lock);
 }
 
-/* ---- silence --------------------------------------------------------------------------------- */
+/* ---- silent ranks ----------------------------------------------------------------------------- */
 
 static void describe_self(const car_rank *rank, char *text, size_t capacity) {
     const car_entry *at = task_at(rank);
@@ -123,7 +123,7 @@ static void describe_other(const car_rank *rank, int r, double now, char *text, 
     }
 }
 
-/* Rank 0 watches all others, each of them the rank before it. */
+/* True if this rank watches rank r. Rank 0 watches all others; every other rank watches the rank before it. */
 static bool hears(const car_rank *rank, int r) {
     return r != rank->device && (rank->device == 0 || r == (rank->device + rank->devices - 1) % rank->devices);
 }
@@ -152,7 +152,7 @@ size_t car_rank_explain(car_rank *rank, char *text, size_t capacity) {
     return length;
 }
 
-/* ---- nothing moves --------------------------------------------------------------------------- */
+/* ---- no progress ------------------------------------------------------------------------------ */
 
 static void describe_worker(const car_rank *rank, int worker) {
     const car_entry *at = NULL;
@@ -165,7 +165,7 @@ static void describe_worker(const car_rank *rank, int worker) {
                     name_task(rank, at, "").text, at ? (long long)car_rank_step_of(rank, &at->task) + 1 : -1LL);
 }
 
-/* Logs where everybody is, if no task has ended for a while. */
+/* For a rank that is alone: logs what each worker and thread is doing, if no task has ended for a while. */
 static void look_for_progress(car_rank *rank, double now) {
     double patience = patience_of(rank);
     if (!rank->alone || !rank->first || now - rank->progressed < patience) {

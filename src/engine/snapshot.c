@@ -1,7 +1,7 @@
-/* A snapshot: copies of weights, their previous version and the state of the optimizer, in stored layout.
+/* A snapshot: copies of the weights, their previous version and the optimizer's state, in stored layout.
  *
- * Stored, not canonical: a trainer fills it between two tasks, so taking it must cost no more than a
- * copy. Whoever writes it to a file converts, in his own time. */
+ * A trainer fills it between two tasks, so taking it must cost no more than a copy. That is why the layout is the
+ * stored one. Whoever writes the snapshot to a file converts it to canonical layout later. */
 #include "carousel/snapshot.h"
 
 #include <math.h>
@@ -17,8 +17,8 @@ struct car_snapshot {
     const car_program *program;
     car_arena *arena;
     car_snapshot_numbers numbers;
-    const car_optimizer_class *own;  /* whose states it has, if they have names */
-    void **part[CAR_SNAPSHOT_PARTS]; /* per parameter; NULL where there is nothing */
+    const car_optimizer_class *own;  /* the class that names the states; NULL if they have no names */
+    void **part[CAR_SNAPSHOT_PARTS]; /* for each parameter; NULL if the snapshot does not have it */
 };
 
 static const char *part_text(car_snapshot_part part) {
@@ -31,12 +31,13 @@ static const char *part_text(car_snapshot_part part) {
     return part < CAR_SNAPSHOT_PARTS ? texts[part] : "unknown part";
 }
 
-/* What a snapshot is to have of each parameter. */
+/* What a snapshot shall contain of each parameter. */
 typedef struct contents {
     bool previous;
-    int states;                            /* of every parameter, or */
-    const car_optimizer_config *optimizer; /* as many as this one keeps of it */
-    bool evaluated;                        /* of those only the average */
+    /* Optimizer states: this many of every parameter or, if `optimizer` is given, those that it keeps. */
+    int states;
+    const car_optimizer_config *optimizer;
+    bool evaluated; /* of the optimizer's states, only the average */
 } contents;
 
 static bool has_part(const contents *wanted, const car_graph *graph, car_snapshot_part part, int param) {
@@ -185,7 +186,7 @@ car_status car_snapshot_set(car_snapshot *snapshot, car_snapshot_part part, int 
                   : fail_absent(snapshot, part, param);
 }
 
-/* One way or the other, parameter by parameter. */
+/* Copies all weights from the snapshot (`get`) or to it. */
 static car_status move_weights(car_snapshot *snapshot, car_weights *weights, bool get) {
     const car_graph *graph = car_program_graph(snapshot->program);
     car_context *context = car_program_context(snapshot->program);

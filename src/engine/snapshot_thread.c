@@ -1,4 +1,4 @@
-/* A thread that takes snapshots, so that training need not wait for what is done with them. */
+/* A thread that processes snapshots, so that training does not wait for it. */
 #include <pthread.h>
 
 #include "base/base.h"
@@ -9,15 +9,16 @@ struct car_snapshot_thread {
     car_snapshot_function take;
     void *user;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the members below */
     pthread_cond_t changed;
-    const car_snapshot *snapshot; /* to be taken, or NULL; the next one comes after it was given back */
+    const car_snapshot
+        *snapshot; /* the next one to process, or NULL; another comes only after this one was given back */
     bool busy, ending;
 };
 
 static void *take_snapshots(void *argument) {
     car_snapshot_thread *t = argument;
-    car_error_scope scope; /* what goes wrong here is not why the run ends */
+    car_error_scope scope; /* failures here are not the reason why a run ends */
     car_context_open_scope(t->context, &scope);
     pthread_mutex_lock(&t->lock);
     while (t->snapshot || !t->ending) {
@@ -25,7 +26,7 @@ static void *take_snapshots(void *argument) {
             pthread_cond_wait(&t->changed, &t->lock);
             continue;
         }
-        const car_snapshot *snapshot = t->snapshot; /* ours until it is given back */
+        const car_snapshot *snapshot = t->snapshot; /* not touched by the trainer until it is given back */
         t->snapshot = NULL;
         t->busy = true;
         pthread_mutex_unlock(&t->lock);

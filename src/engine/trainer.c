@@ -1,4 +1,4 @@
-/* A trainer: a rank that has all workers, with a transport for one. */
+/* A trainer: a single rank that has all workers, with a transport that has one rank. */
 #include "carousel/trainer.h"
 
 #include "base/base.h"
@@ -58,7 +58,7 @@ void car_trainer_destroy(car_trainer *trainer) {
     }
 }
 
-/* NULL without a trainer: the functions of a rank refuse that. */
+/* Without a trainer this is NULL, which the functions of a rank refuse. */
 static car_rank *rank_of(const car_trainer *trainer) {
     return trainer ? trainer->rank : NULL;
 }

@@ -1,10 +1,11 @@
-/* Whether this process was started as a rank, and among how many: launchers leave that in the environment. */
+/* Finds out whether a launcher started this process as a rank, and among how many. Launchers leave that in the
+ * environment. */
 #include <stdlib.h>
 
 #include "carousel/transport.h"
 
 bool car_transport_is_launched(void) {
-    /* Open MPI; MPICH, Intel MPI and others with PMI; PMIx, as of Slurm or PRRTE. */
+    /* Set by Open MPI; by MPICH, Intel MPI and others with PMI; by PMIx, as in Slurm or PRRTE. */
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS"};
     for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
         const char *value = getenv(names[n]);
@@ -16,7 +17,8 @@ bool car_transport_is_launched(void) {
 }
 
 int64_t car_transport_launched_processes(const char **variable) {
-    /* Open MPI's own word is the last. A Slurm job's number of tasks is there in its script as well. */
+    /* Open MPI's own variable wins, so it comes first. SLURM_NTASKS is also set in the script of a job, so it comes
+     * last. */
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
     *variable = NULL;
     for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
@@ -27,7 +29,7 @@ int64_t car_transport_launched_processes(const char **variable) {
             return count;
         }
     }
-    const char *rank = getenv("PMIX_RANK"); /* it has no variable for the size */
+    const char *rank = getenv("PMIX_RANK"); /* PMIx has no variable for the number of processes */
     if (rank && strtoll(rank, NULL, 10) > 0) {
         *variable = "PMIX_RANK";
         return strtoll(rank, NULL, 10) + 1;

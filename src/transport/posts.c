@@ -1,20 +1,21 @@
-/* Small messages that need no receive and are not part of the plan: statuses, beats and notes. This is what all transports do
- * alike with them.
+/* Posts: small messages that need no receive and are not part of the plan. This file has what all transports do with
+ * them.
  *
- *   status   from each rank to rank 0, which shows progress and watches all, and to the rank after it, so that rank 0 is
- *            watched too; a few times a second, from the first loop on
- *   beat     from each rank to the next one: a time, so that they keep their distance
+ *   status   a heartbeat, a few times a second, from the first loop on. Each rank sends it to rank 0, which shows
+ *            progress and watches all ranks, and to the rank after it, so that rank 0 is watched too
+ *   beat     from each rank to the next one: the time at which the next micro-batch may begin
  *   note     from the engine of one rank to that of another
  *
- * A beat leaves before its time, and may be delayed behind large messages. The delay is found without a common clock: our time
- * of arrival less the sender's time of sending is the same for all beats, except for the delay of each; the smallest
- * difference of the last beats had no delay. So the time of a late beat is counted from when it should have arrived. */
+ * A beat is sent before its time, and may be delayed by large messages in front of it. The delay is found without a
+ * common clock. Take our time of arrival minus the sender's time of sending: it is the same for all beats, plus the
+ * delay of each. The smallest difference of the last beats is the one without delay. So the time of a late beat counts
+ * from when it should have arrived. */
 #include <string.h>
 
 #include "base/base.h"
 #include "transport/transport.h"
 
-static const double interval = 0.25; /* seconds from one status to the next */
+static const double interval = 0.25; /* seconds between two statuses */
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
@@ -43,9 +44,9 @@ static void tell(car_transport *t) {
     }
 }
 
-/* ---- what came ------------------------------------------------------------------------------- */
+/* ---- receiving -------------------------------------------------------------------------------- */
 
-/* The time, by our clock, of a beat that has just arrived. */
+/* The time, by our clock, that a beat names which has just arrived. */
 static double time_of(car_beats *beats, const car_beat *beat, double now) {
     beats->apart[beats->count++ % CAR_BEATS_KEPT] = now - beat->sent;
     int known = beats->count < CAR_BEATS_KEPT ? (int)beats->count : CAR_BEATS_KEPT;
@@ -68,7 +69,7 @@ void car_transport_take(car_transport *transport, car_post_kind kind, int from, 
     }
 }
 
-/* ---- in between ------------------------------------------------------------------------------ */
+/* ---- periodic calls --------------------------------------------------------------------------- */
 
 static bool is_urgent(const car_transport *t) {
     return t->size > 1 && t->events.urgent(t->events.user);

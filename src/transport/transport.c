@@ -1,4 +1,4 @@
-/* The functions of every transport, which hand over to its kind. */
+/* The functions that every transport has. They call those of its kind. */
 #include "transport/transport.h"
 
 #include "base/base.h"
@@ -98,7 +98,7 @@ void car_transport_give_up(car_transport *transport, car_status why) {
     transport->class->give_up(transport, why);
 }
 
-/* ---- around it ------------------------------------------------------------------------------- */
+/* ---- around the loop -------------------------------------------------------------------------- */
 
 car_status car_transport_all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
     CAR_REQUIRE(NULL, transport);

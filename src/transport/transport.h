@@ -1,12 +1,12 @@
-/* What the engine asks of a transport. There are two kinds: over MPI (mpi/), where ranks are processes, and in one process
- * (local/), where they are groups of threads.
+/* The interface between the engine and a transport. There are two kinds of transports: over MPI (mpi/) ranks are
+ * processes, and in one process (local/) they are groups of threads.
  *
- * Inside the training loop everything is a car_message: it is started by any thread, and carried by the
- * transport's own thread, which makes all calls of MPI there. That thread polls: it tests what is under way,
- * and sleeps for a moment when nothing has happened. So messages move while kernels run, and compute threads
- * never wait inside of MPI.
+ * Inside the training loop everything is a car_message. Any thread may start one, and the transport's own thread
+ * carries it. Over MPI, that thread makes all MPI calls of the loop. It polls: it tests the messages in flight, and
+ * sleeps for a moment when nothing has happened. So messages move while kernels run, and compute threads never wait
+ * inside MPI.
  *
- * Outside of the loop (setting up, checking, gathering) plain blocking calls are made by the main thread. */
+ * Outside the loop (setting up, checking, gathering) the main thread makes plain blocking calls. */
 #ifndef CAR_TRANSPORT_H
 #define CAR_TRANSPORT_H
 
@@ -20,85 +20,93 @@
 typedef enum car_message_kind {
     CAR_MESSAGE_SEND,
     CAR_MESSAGE_RECEIVE,
-    CAR_MESSAGE_BROADCAST, /* from `peer`, a rank of the group */
-    CAR_MESSAGE_REDUCE, /* sums floats in place at `peer`, a rank of the group; elsewhere contents are undefined after */
+    CAR_MESSAGE_BROADCAST, /* from member `peer` of the group */
+    /* Adds up in place at member `peer` of the group. On the other members the contents are undefined afterwards. */
+    CAR_MESSAGE_REDUCE,
     CAR_MESSAGE_ALL_REDUCE
 } car_message_kind;
 
-/* What a message belongs to; each has tags of its own. */
+/* What a message is part of. Each has its own tags. */
 typedef enum car_message_name {
     CAR_MESSAGE_OF_PLAN,
-    CAR_MESSAGE_SNAPSHOT /* a piece of one; a send is finished when its receive was posted, so none piles up */
+    /* A piece of a snapshot. Its send finishes only when the receive is posted, so pieces do not pile up at the
+     * receiver. */
+    CAR_MESSAGE_SNAPSHOT
 } car_message_name;
 
-/* A message of floats. The caller owns message and data, and must not touch either until it has finished. */
+/* A message. The caller owns the message and its data, and must not touch either until the message has finished. */
 typedef struct car_message {
     car_message_kind kind;
     void *data;
     size_t bytes; /* a multiple of sizeof(float) */
-    bool doubles; /* of sums: doubles instead of floats */
+    bool doubles; /* collectives: add doubles instead of floats */
     int peer, tag;
     car_message_name name;
-    int64_t due; /* sends leave in this order; CAR_MESSAGE_AT_ONCE = not held back for others */
-    int64_t
-        latest; /* the slot from which on a send is no longer held back to pace its link (pace.h); 0 = never held back */
-    double started, finished; /* times, set by the transport */
+    /* Sends leave in ascending order of this; CAR_MESSAGE_AT_ONCE = not held back for others. */
+    int64_t due;
+    /* The slot from which on a send is no longer held back to pace its link (pace.h); 0 = never held back. */
+    int64_t latest;
+    double started, finished; /* set by the transport */
     void *user;
-    /* The transport's: */
+    /* For the transport: */
     struct car_message *next;
-    struct car_ring_lane *lane;  /* the lane of a ring that it is part of; NULL for messages of the caller */
-    int pieces;                  /* of an all-reduce: pieces under way */
-    bool whole;                  /* of an all-reduce: all pieces were started */
+    struct car_ring_lane *lane;  /* the lane of the ring that it belongs to; NULL for messages of the caller */
+    int pieces;                  /* all-reduce: number of pieces in flight */
+    bool whole;                  /* all-reduce: all its pieces were started */
     struct car_message *partner; /* local: the send that matches this receive */
     int from;                    /* local: the sending rank */
-    double held;                 /* local, in trouble: not delivered before this time */
-    bool paced;                  /* it was held back to pace its link */
+    double held;                 /* local, in tests: not delivered before this time */
+    bool paced;                  /* it has been held back to pace its link */
 } car_message;
 
 #define CAR_MESSAGE_AT_ONCE INT64_MIN
-#define CAR_MESSAGE_LAST INT64_MAX /* behind all others */
+#define CAR_MESSAGE_LAST INT64_MAX /* after all others */
 
-/* Small messages that need no receive: the other end is called back. Those of one kind keep their order between two
- * ranks. */
+/* Posts: small messages that need no receive, because they call back at the other end. Between two ranks, posts of one
+ * kind keep their order. */
 typedef enum car_post_kind {
-    CAR_POST_STATUS, /* where a rank is; not sent while the last one has not left */
-    CAR_POST_BEAT,   /* see car_transport_beat */
-    CAR_POST_NOTE,   /* of the engine; delivered in the loop only */
+    /* A heartbeat: says where a rank is. A new one is not sent while the last one is still leaving. */
+    CAR_POST_STATUS,
+    CAR_POST_BEAT, /* see car_transport_beat */
+    CAR_POST_NOTE, /* between engines; delivered in the loop only */
     CAR_POST_KINDS
 } car_post_kind;
 
-enum { CAR_STATUS_BYTES = 256 }; /* of a small message, at most */
+enum { CAR_STATUS_BYTES = 256 }; /* the most bytes of a post */
 
-/* Callbacks, made by the transport's thread. */
+/* What the transport tells the engine. Its thread makes the calls; in blocking calls around the loop, the caller's
+ * thread may do so. */
 typedef struct car_transport_events {
+    /* A message has finished. NULL: the transport failed, and its context has the error. */
     void (*finished)(void *user, car_message *message);
-    /* A few times a second: the watchdog. */
+    /* Called a few times a second, for the watchdog. */
     void (*watch)(void *user);
-    /* Whether a status should be sent before it is due. Called at every poll. */
+    /* Called at every poll: true if a status must be sent before it is due. */
     bool (*urgent)(void *user);
-    /* A few times a second, or when it is urgent: writes a status of at most CAR_STATUS_BYTES and returns its length; 0 =
-     * nothing is sent. */
+    /* Called a few times a second, or when it is urgent: writes a status of at most CAR_STATUS_BYTES and returns its
+     * length; 0 = nothing is sent. */
     size_t (*tell)(void *user, char *status);
-    /* The status of another rank. One comes at least every second while that rank lives and is in the loop or in a call around
-     * it. From the first loop on, `tell` and `heard` are also called during calls around the loop. */
+    /* A status of another rank arrived. At least one arrives every second while that rank lives and is in the loop or
+     * in a call around it. From the first loop on, `tell` and `heard` are also called during calls around the loop. */
     void (*heard)(void *user, int rank, const char *status, size_t bytes);
-    /* The time of a beat from the rank before has come; also during calls around the loop. If several are late, only the last
-     * is reported. */
+    /* The time that a beat from the rank before names has come; also called during calls around the loop. If several
+     * are late, only the last one is reported. */
     void (*beat)(void *user, int64_t run, int64_t number);
-    /* A note was received, perhaps one of an earlier loop. */
+    /* A note arrived. It may belong to an earlier loop. */
     void (*noted)(void *user, const void *note, size_t bytes);
     void *user;
 } car_transport_events;
 
-/* What this rank sent in the loop since the transport was opened. */
+/* What this rank has sent in loops since the transport was opened. */
 typedef struct car_traffic {
-    uint64_t bytes_sent, messages, collectives; /* of the plan, and of rings for its sums */
+    uint64_t bytes_sent, messages, collectives; /* messages of the plan, and of rings that add up its sums */
     uint64_t statuses;                          /* statuses, beats and notes */
-    uint64_t held;                              /* messages that were held back to pace their links */
-    uint64_t snapshot_bytes;                    /* bytes of snapshots */
+    uint64_t held;                              /* number of messages held back to pace their links */
+    uint64_t snapshot_bytes;
 } car_traffic;
 
-/* A kind of transport. The function of the same name below says what each one does. */
+/* The functions of one kind of transport. The public function of the same name, here or in carousel/transport.h,
+ * describes each. */
 typedef struct car_transport_class {
     void (*close)(car_transport *transport);
     void (*abort)(car_transport *transport, int code);
@@ -111,10 +119,11 @@ typedef struct car_transport_class {
     car_status (*all_gather)(car_transport *transport, const void *in, size_t bytes, void *out);
     car_status (*broadcast)(car_transport *transport, int from, void *data, size_t bytes);
     car_status (*hand_over)(car_transport *transport, int from, int to, void *data, size_t bytes);
-    car_status (*renumber)(car_transport *transport, bool in_turn); /* NULL: one number is as good as another */
+    car_status (*renumber)(car_transport *transport, bool in_turn); /* NULL: numbers make no difference */
 } car_transport_class;
 
-/* A beat to the next rank: micro-batch `number` may begin `seconds` after `sent`, by the sender's clock. */
+/* A beat, sent to the next rank: micro-batch `number` may begin `seconds` after the time `sent` of the sender's
+ * clock. */
 typedef struct car_beat {
     int64_t run, number;
     double sent, seconds;
@@ -122,78 +131,84 @@ typedef struct car_beat {
 
 enum { CAR_BEATS_KEPT = 32 };
 
-/* Beats received from the rank before. */
+/* The beats received from the rank before. */
 typedef struct car_beats {
-    car_beat next;                /* the one whose time has not come yet; none if `due` is 0 */
-    double due;                   /* its time by our clock */
-    double apart[CAR_BEATS_KEPT]; /* time of arrival by our clock less time of sending by theirs, of the last beats */
+    car_beat next; /* the beat whose time has not come yet; none if `due` is 0 */
+    double due;    /* its time by this rank's clock */
+    /* For the last beats: time of arrival by this rank's clock, minus time of sending by the sender's clock. */
+    double apart[CAR_BEATS_KEPT];
     int64_t count;
 } car_beats;
 
-/* The base of every kind: its first member. */
+/* Every kind of transport has this as its first member. */
 struct car_transport {
     const car_transport_class *class;
     car_context *context;
     int rank, size, local_size;
-    int *machine, machines; /* of each rank; how many */
+    int *machine, machines; /* machine of each rank; number of machines */
     char name[128];
-    car_transport_events events; /* of this loop, or of the last one */
+    car_transport_events events; /* of the current loop, or the last one */
     car_traffic traffic;
     int64_t loops;
-    car_pace pace; /* pacing of its links, if the engine has asked for it */
-    double told;   /* time of the last status */
+    car_pace pace; /* pacing of its links, if the engine asked for it */
+    double told;   /* when it last sent a status */
     car_beats beats;
 };
 
-/* For the implementations of transports: */
-/* Counts a message that begins; counts a message that is held back to pace its link, once. */
+/* For implementations of transports. */
+/* Count a message that starts; count, once, a message that is held back to pace its link. */
 void car_transport_count(car_transport *transport, const car_message *message);
 void car_transport_count_held(car_transport *transport, car_message *message);
-/* A small message was received. Called by one thread at a time, without locks. */
+/* A post has arrived. Call it from one thread at a time, without locks. */
 void car_transport_take(car_transport *transport, car_post_kind kind, int from, const void *data, size_t bytes);
-/* Makes the callbacks whose time has come: statuses, the watchdog, beats; and the time of the next one. */
+/* Makes the callbacks that are due: statuses, the watchdog, beats. The second function returns when the next one is
+ * due. */
 void car_transport_tend(car_transport *transport);
 double car_transport_rests_until(const car_transport *transport, double now);
-/* Puts a send into a list of waiting ones, ordered by `due`. */
+/* Inserts a send into a list of held sends, ordered by `due`. */
 void car_message_hold(car_message **list, car_message *message);
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/* Prepares for messages with tags 0 .. highest_tag, and for collectives among the ranks that give the same group. All ranks
- * call it. */
+/* Prepares for messages with tags 0 .. highest_tag, and for collectives among all ranks that give the same group. All
+ * ranks call it. */
 car_status car_transport_prepare(car_transport *transport, int highest_tag, int group);
-/* Paces the links of this rank from the next loop on (pace.h). bytes[r]: what a step of the plan sends to rank r in messages
- * that may be held back. NULL: no pacing. */
+/* Paces the links of this rank from the next loop on (pace.h). bytes[r] is what a step of the plan sends to rank r in
+ * messages that may be held back. NULL turns pacing off. */
 car_status car_transport_pace(car_transport *transport, const double *bytes);
-/* For pacing, in the loop, one thread at a time: a task of this slot begins; a step begins on this rank (`computed` as in
- * car_pace_note_step). */
+/* For pacing: a task of this slot begins; a step begins on this rank (`computed` as in car_pace_note_step). Call them in
+ * the loop, from one thread at a time. */
 void car_transport_note_slot(car_transport *transport, int64_t slot);
 void car_transport_note_step(car_transport *transport, double computed);
-/* From here to _end the transport's thread runs, and nothing but car_transport_start may be called. */
+/* Begins the loop. Until car_transport_end the transport's thread runs, and the blocking calls around the
+ * loop must not be made. */
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events);
 void car_transport_start(car_transport *transport, car_message *message);
-/* Sends the next rank a beat whose time is `seconds` from now. Numbers only grow within a run. In the loop. */
+/* Sends a beat to the next rank: micro-batch `number` may begin `seconds` from now. Within a run the numbers must
+ * ascend. Call it in the loop. */
 void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double seconds);
 /* Sends a note to another rank, in the loop. */
 car_status car_transport_note(car_transport *transport, int to, const void *note, size_t bytes);
-/* Ends the thread. All messages must have finished; with `failed`, the remaining ones are abandoned. */
+/* Ends the loop. Waits until all messages have finished and the other ranks have ended theirs; with `failed`, abandons
+ * the remaining messages instead. */
 void car_transport_end(car_transport *transport, bool failed);
 
-/* The number of loops begun so far, the same on all ranks. */
+/* The number of loops begun so far; it is the same on all ranks. */
 int64_t car_transport_loops(const car_transport *transport);
-/* No more callbacks until the next loop. */
+/* Makes no more callbacks until the next loop. */
 void car_transport_forget(car_transport *transport);
-/* Makes the calls below and the end of the loop fail soon, because another rank is lost. Called from a callback. */
+/* Makes the blocking calls and the end of the loop fail soon, because another rank is lost. Callbacks may call it. */
 void car_transport_give_up(car_transport *transport, car_status why);
-/* The same for all ranks of a hub, from any thread; and the reason of the first one that gave up, CAR_OK = none did. */
+/* The same for all ranks of a hub, from any thread. The second function returns the reason of the first rank that gave
+ * up; CAR_OK = none did. */
 void car_hub_give_up_for(car_hub *hub, car_status why);
 car_status car_hub_reason(car_hub *hub);
 
 car_traffic car_transport_traffic(const car_transport *transport);
 
-/* ---- around it ------------------------------------------------------------------------------- */
+/* ---- around the loop -------------------------------------------------------------------------- */
 
-/* Sends data from one rank to another. Called by both; for other ranks, or if they are the same, it does nothing. */
+/* Sends data from one rank to another. Both call it. On other ranks, or if both are the same, it does nothing. */
 car_status car_transport_hand_over(car_transport *transport, int from, int to, void *data, size_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* AdamW: decoupled decay, bias-corrected moments. */
+/* AdamW: decoupled weight decay, bias-corrected moments. */
 #include <math.h>
 
 #include "engine/optimizer_internal.h"
@@ -33,7 +33,7 @@ car_status car_optimizer_update_adamw(const car_param_update *u, double lr) {
         car_vector_select()->adamw(u->to, u->from, first, second, u->sum, &adamw, count);
         return CAR_OK;
     }
-    double c = step > 0 ? correction->c : 0, before = 1.0 - pow(config->beta1, (double)step); /* c: no 0 / 0 */
+    double c = step > 0 ? correction->c : 0, before = 1.0 - pow(config->beta1, (double)step); /* c = 0 avoids 0 / 0 */
     double a = car_optimizer_change_weight(u);
     const car_vector_adamw_corrected corrected = {.plain = adamw,
                                                   .moved = (float)(lr * (1 + c) / correction1),

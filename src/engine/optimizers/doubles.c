@@ -1,11 +1,12 @@
-/* Parameters of doubles (stages of one's own): the methods of sgd.c and adamw.c in double, with the moving average. */
+/* Parameters of doubles, which only user-defined stages have: the methods of sgd.c and adamw.c in double, with the
+ * moving average. */
 #include <math.h>
 #include <string.h>
 
 #include "base/base.h"
 #include "engine/optimizer_internal.h"
 
-/* One update of elements 0 .. count - 1; states that are not kept are NULL. */
+/* One update of elements 0 .. count - 1. States that do not exist are NULL. */
 typedef struct doubles {
     const car_optimizer_config *config;
     int64_t count, step;
@@ -39,7 +40,7 @@ static void adamw(const doubles *u) {
     double whole2 = 1 - pow(config->beta2, (double)(u->step + 1));
     double *m = u->state[0], *v = u->state[1];
     if (!m || !v) {
-        return; /* there always are */
+        return; /* they always exist */
     }
     double c = u->step > 0 ? config->correction.c : 0, before1 = 1 - pow(config->beta1, (double)u->step);
     for (int64_t i = 0; i < u->count; i++) {
@@ -62,7 +63,7 @@ static double *state_of(car_optimizer *optimizer, int state, int param, int64_t 
     return values ? values + first : NULL;
 }
 
-/* Muon gives what is not a matrix of a layer to AdamW, at a rate of its own. */
+/* Muon updates these parameters with AdamW, because they are not the matrix of a layer. */
 static bool is_sgd(const car_optimizer *optimizer) {
     return optimizer->config.kind == CAR_OPTIMIZER_SGD;
 }

@@ -1,13 +1,14 @@
-/* Muon: hidden matrices go along an orthogonal matrix, at the rate lr; the rest is AdamW's. The update of a matrix is momentum,
- * five steps of Newton and Schulz, and a step along the result.
+/* Muon: hidden matrices take a step along an orthogonal matrix, at the rate lr; AdamW updates all other parameters. The
+ * update of a matrix is momentum, then five Newton-Schulz iterations that make it orthogonal, then a step along the
+ * result.
  *
- * State and weights are in stored layout, the iteration wants the canonical one. Where the two differ, the update is
- * exported before it and imported after it:
+ * State and weights are in stored layout, but the iteration needs the canonical one. If the two differ, the update is
+ * exported before the iteration and imported after it:
  *
  *   stored update ──► room 1 ──export──► room 0 ──iteration──► room 1 ──import──► room 0 ──► weights
  *   stored = canonical: ───────────────► room 0 ──iteration──► room 1 ──────────────────────► weights
  *
- * Each room is as large as the larger of the two layouts; behind room 1 lie the iteration's squares. */
+ * Each room is as large as the larger of the two layouts. The iteration's squares lie behind room 1. */
 #include "carousel/muon.h"
 
 #include <math.h>
@@ -34,7 +35,8 @@ static bool is_head(const car_graph *graph, int param) {
 bool car_muon_takes(const car_graph *graph, int param) {
     const car_param *p = car_graph_param(graph, param);
     const car_op *user = car_optimizer_user_of(graph, param);
-    bool own = user && (user->kind == CAR_OP_CARRY || user->kind == CAR_OP_STAGE); /* not a matrix of a layer */
+    bool own = user && (user->kind == CAR_OP_CARRY ||
+                        user->kind == CAR_OP_STAGE); /* user-defined, so not known to be a matrix */
     return p->role == CAR_PARAM_WEIGHT && p->shape.rank >= 2 && !own && !is_head(graph, param);
 }
 
@@ -68,7 +70,7 @@ static size_t room_floats(const car_muon_matrix *m, size_t stored) {
     return stored > canonical ? stored : canonical;
 }
 
-/* Both rooms and the squares. */
+/* The floats of both rooms and the squares. */
 static size_t scratch_floats(const car_graph *graph, int param, size_t stored) {
     car_muon_matrix m = car_muon_matrix_of(graph, param);
     size_t room = room_floats(&m, stored), canonical = (size_t)(m.rows * m.columns);
@@ -103,7 +105,7 @@ static size_t scratch_bytes(const car_optimizer_config *config, const car_graph 
 
 /* ---- state ------------------------------------------------------------------------------------ */
 
-/* Its matrices have momentum, what AdamW trains has two moments. */
+/* Matrices have momentum; the parameters that AdamW updates have two moments. */
 static int states(const car_optimizer_config *config, const car_graph *graph, int param) {
     (void)config;
     return param != CAR_NONE && car_muon_takes(graph, param) ? 1 : 2;
@@ -119,7 +121,8 @@ static double memory(const car_optimizer_config *config) {
 
 /* ---- the update ------------------------------------------------------------------------------ */
 
-/* Of the update's rooms, the first holds the matrix that is made orthogonal. */
+/* Makes the update orthogonal. It is in rooms[0] or, if the layout is not canonical, in rooms[1]; see the top of the
+ * file for where the result goes. */
 static car_status orthogonalize(const car_program *program, int param, const car_muon_matrix *m, float *const *rooms) {
     bool own_layout = car_program_has_own_layout(program, param);
     car_status status = CAR_OK;

@@ -1,10 +1,11 @@
-/* An optimizer of one's own (car_optimizer_class): what the engine stores, put before a callback in canonical shapes.
+/* A user-defined optimizer (car_optimizer_class). It calls back with what the engine stores, in canonical shapes.
  *
- *   elementwise    blocks of elements where they lie, in stored order; the mean gradient of a block is on the stack
- *   whole          room: gradient | weights | states | scratch; the weights and states only where their layout is not the
- *                  canonical one, else the callback works on them in place
+ *   elementwise    blocks of elements where they are, in stored order; the mean gradient of a block is on the stack
+ *   whole          a room: gradient | weights | states | scratch. Weights and states are copied there only if their
+ *                  layout is not the canonical one; otherwise the callback works on them in place
  *
- * A padded layout is exported even if the class is elementwise: padding has to stay zero, and a callback need not know. */
+ * A padded layout is exported even if the class is elementwise: padding has to stay zero, and a callback need not know
+ * about it. */
 #include <ctype.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@
 
 enum { BLOCK = 2048, ALIGNMENT = 64 };
 
-/* ---- what may be ----------------------------------------------------------------------------- */
+/* ---- checks ----------------------------------------------------------------------------------- */
 
 static bool is_name(const char *name) {
     const char *c = name;
@@ -95,12 +96,12 @@ static bool is_whole(const car_optimizer *optimizer, int param) {
     return !optimizer->config.own->elementwise || (is_moved(optimizer, param) && padded);
 }
 
-/* Of one parameter in canonical layout. */
+/* The bytes of one array of a parameter in canonical layout. */
 static size_t array_bytes(const car_param *param) {
     return car_round_up((size_t)car_shape_elements(param->shape) * car_dtype_bytes(param->dtype), ALIGNMENT);
 }
 
-/* Gradient, `moved` weights and states, scratch. */
+/* The bytes of a room: gradient, scratch and, if they are copied (`moved`), weights and states. */
 static size_t whole_bytes(const car_optimizer_class *own, const car_param *param, bool moved) {
     size_t arrays = 1 + (moved ? 1 + (size_t)own->state_count : 0);
     return arrays * array_bytes(param) + (own->scratch_bytes ? own->scratch_bytes(own->user, param->shape) : 0);
@@ -118,7 +119,7 @@ static size_t room_bytes(const car_optimizer *optimizer, const bool *wanted) {
     return most;
 }
 
-/* Without a program nobody knows which layouts are moved. */
+/* An estimate: without a program it is not known which parameters are copied. */
 static size_t scratch_bytes(const car_optimizer_config *config, const car_graph *graph) {
     size_t most = 0;
     for (int p = 0; !config->own->elementwise && p < car_graph_param_count(graph); p++) {
@@ -131,7 +132,7 @@ static size_t scratch_bytes(const car_optimizer_config *config, const car_graph 
 
 /* ---- the update ------------------------------------------------------------------------------ */
 
-/* The mean gradient: of floats in float, as the optimizers of the library compute it. */
+/* Computes the mean gradient; for floats in float, like the optimizers of the library. */
 static void scale_sum(car_dtype dtype, double scale, const void *sum, void *gradient, int64_t count) {
     if (dtype == CAR_F64) {
         for (int64_t i = 0; i < count; i++) {
@@ -154,7 +155,7 @@ static car_status call(const car_optimizer *optimizer, const car_optimizer_io *i
 
 static car_status update_blocks(car_optimizer *optimizer, int param, int64_t first, int64_t count,
                                 const car_optimizer_io *whole, double scale, const void *sum) {
-    double block[BLOCK]; /* or as many floats */
+    double block[BLOCK]; /* or the same number of floats */
     size_t size = car_dtype_bytes(whole->dtype);
     for (int64_t done = 0; done < count; done += BLOCK) {
         size_t at = (size_t)(first + done) * size;
@@ -174,7 +175,7 @@ static car_status update_blocks(car_optimizer *optimizer, int param, int64_t fir
     return CAR_OK;
 }
 
-/* Where a whole parameter is not stored in canonical layout: copies of it in the room. */
+/* Updates a whole parameter whose layout is not canonical, by way of copies in the room. */
 static car_status update_moved(car_optimizer *optimizer, int param, car_optimizer_io *io, char *room, double scale,
                                const float *sum, float *weights) {
     const car_program *program = optimizer->program;

@@ -1,4 +1,4 @@
-/* SGD: g += decay*w; m = momentum*m + g; w -= lr*m (Nesterov: g + momentum*m). */
+/* SGD: g += decay*w; m = momentum*m + g; w -= lr*m (Nesterov: w -= lr*(g + momentum*m)). */
 #include "engine/optimizer_internal.h"
 #include "kernels/vector/vector.h"
 

@@ -1,10 +1,11 @@
-/* The hub: ranks that are groups of threads of one process, and the blocking calls around the loop. */
+/* The hub connects ranks that are groups of threads of one process. This file also has the blocking calls around the
+ * loop. */
 #include <stdio.h>
 #include <string.h>
 
 #include "transport/local/local_internal.h"
 
-/* ---- meeting --------------------------------------------------------------------------------- */
+/* ---- meetings --------------------------------------------------------------------------------- */
 
 static void wake_all(car_hub *hub) {
     pthread_cond_broadcast(&hub->changed);
@@ -38,13 +39,14 @@ static bool meet(car_hub *hub) {
     return hub->meeting != meeting;
 }
 
-/* An exchange takes two meetings: at the first all have brought their data, at the second all have read it. */
+/* An exchange takes two meetings: at the first one all ranks have brought their data, at the second one all have read
+ * it. The hub's lock is held from open_meeting to close_meeting, except while waiting. */
 static bool open_meeting(car_local *local, const void *given) {
     pthread_mutex_lock(&local->hub->lock);
     local->hub->given[local->base.rank] = given;
     bool lost = local->hub->trouble && car_trouble_strikes(local, false);
     bool met = !lost && meet(local->hub);
-    return met && !local->hub->failed; /* after a failure others may have left, with their data */
+    return met && !local->hub->failed; /* after a failure other ranks may have left, and their data is gone */
 }
 static car_status close_meeting(car_local *local, bool met) {
     met = met && meet(local->hub);
@@ -52,7 +54,7 @@ static car_status close_meeting(car_local *local, bool met) {
     if (local->broken) {
         return car_trouble_explain(local);
     }
-    return met ? CAR_OK : CAR_ERROR_IO; /* the rank that failed has said why */
+    return met ? CAR_OK : CAR_ERROR_IO; /* the rank that failed has set the error */
 }
 
 static car_status all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
@@ -73,12 +75,12 @@ static car_status broadcast(car_transport *transport, int from, void *data, size
     return close_meeting(local, met);
 }
 
-/* ---- from one to another --------------------------------------------------------------------- */
+/* ---- from one rank to another ----------------------------------------------------------------- */
 
 static void give(car_hub *hub, car_local_parcel *parcel, const void *data, size_t bytes) {
     *parcel = (car_local_parcel){data, bytes};
     pthread_cond_broadcast(&hub->changed);
-    while (!hub->failed && parcel->data) { /* its end is there until then */
+    while (!hub->failed && parcel->data) { /* after a failure the receiving end may be gone */
         pthread_cond_wait(&hub->changed, &hub->lock);
     }
 }
@@ -87,7 +89,7 @@ static void take(car_hub *hub, car_local_parcel *parcel, void *data, size_t byte
     while (!parcel->data && !hub->failed) {
         pthread_cond_wait(&hub->changed, &hub->lock);
     }
-    if (!hub->failed) { /* or else the giver may have left */
+    if (!hub->failed) { /* otherwise the giver may have left */
         memcpy(data, parcel->data, bytes < parcel->bytes ? bytes : parcel->bytes);
         parcel->data = NULL;
         pthread_cond_broadcast(&hub->changed);
@@ -102,7 +104,7 @@ static car_status hand_over(car_transport *transport, int from, int to, void *da
         return CAR_OK;
     }
     pthread_mutex_lock(&hub->lock);
-    if (rank == from && !hub->failed) { /* then the other end may be closed */
+    if (rank == from && !hub->failed) { /* after a failure the other end may be closed */
         give(hub, &hub->ends[to]->parcels[from], data, bytes);
     } else if (rank == to) {
         take(hub, &local->parcels[from], data, bytes);
@@ -114,9 +116,9 @@ static car_status hand_over(car_transport *transport, int from, int to, void *da
 
 static car_status prepare(car_transport *transport, int highest_tag, int group) {
     car_local *local = car_local_of(transport);
-    (void)highest_tag; /* every number is a tag here */
+    (void)highest_tag; /* any number can be a tag here */
     local->group = group;
-    bool met = open_meeting(local, NULL); /* then the groups of all ranks are known */
+    bool met = open_meeting(local, NULL); /* afterwards the groups of all ranks are known */
     return close_meeting(local, met);
 }
 
@@ -124,7 +126,7 @@ static void give_up(car_transport *transport, car_status why) {
     car_hub_give_up_for(car_local_of(transport)->hub, why);
 }
 
-/* The other ranks fail with their next call. */
+/* Makes the other ranks fail in their next call. */
 static void abort_ranks(car_transport *transport, int code) {
     (void)code;
     give_up(transport, CAR_ERROR_IO);
@@ -149,7 +151,7 @@ static void close_end(car_transport *transport) {
     car_hub *hub = local->hub;
     pthread_mutex_lock(&hub->lock);
     if (!hub->failed) {
-        meet(hub); /* as the header says: waits for the others to leave */
+        meet(hub); /* closing waits until all ranks leave */
     }
     hub->ends[local->base.rank] = NULL;
     pthread_mutex_unlock(&hub->lock);
@@ -201,7 +203,7 @@ void car_hub_destroy(car_hub *hub) {
     if (!hub) {
         return;
     }
-    while (hub->collectives) { /* left by a failure */
+    while (hub->collectives) { /* left over after a failure */
         car_local_collective *next = hub->collectives->next;
         car_context_release(hub->context, hub->collectives,
                             sizeof *hub->collectives + (size_t)hub->ranks * sizeof(car_message *), 1);
@@ -216,7 +218,7 @@ void car_hub_destroy(car_hub *hub) {
 
 void car_hub_give_up_for(car_hub *hub, car_status why) {
     pthread_mutex_lock(&hub->lock);
-    hub->reason = hub->reason == CAR_OK ? why : hub->reason; /* the first reason counts */
+    hub->reason = hub->reason == CAR_OK ? why : hub->reason; /* the first reason is kept */
     car_hub_fail(hub);
     pthread_mutex_unlock(&hub->lock);
 }

@@ -1,7 +1,7 @@
-/* The inside of the transport between groups of threads of one process.
+/* What the files of the transport in one process share. Its ranks are groups of threads.
  *
- * A hub has an end for every rank. One lock guards everything at the hub; it is held for matching, never while bytes are
- * copied or anybody is called back. Each end has a thread in the loop, which copies what its rank receives:
+ * A hub has an end for every rank. One lock guards everything at the hub. In the loop it is held for matching, never
+ * while bytes are copied or callbacks run. There each end has a thread, which copies what its rank receives:
  *
  *   rank 0: start(send) ─┐
  *                        ├─► matched ─► rank 1's thread copies, and tells both ranks that it has finished
@@ -18,47 +18,48 @@
 
 typedef struct car_local car_local;
 
-/* A small message that its receiver has not handled yet. */
+/* A post that its receiver has not handled yet. */
 typedef struct car_local_post {
     struct car_local_post *next;
     car_post_kind kind;
     int from;
     size_t bytes;
-    double held; /* in trouble: not delivered before this time */
+    double held; /* in tests (trouble.h): not delivered before this time */
     char data[CAR_STATUS_BYTES];
 } car_local_post;
 
-/* Data on the way from one thread to another outside of the loop. */
+/* Data that is handed from one rank's thread to another's, outside the loop. */
 typedef struct car_local_parcel {
-    const void *data; /* NULL: none */
+    const void *data; /* NULL = none */
     size_t bytes;
 } car_local_parcel;
 
-/* A sum or a broadcast that not all ranks of its group have begun yet. */
+/* A sum or a broadcast that not all ranks of its group have joined yet. */
 typedef struct car_local_collective {
     struct car_local_collective *next;
-    int group, count; /* the number of ranks that have begun it */
-    int64_t number;   /* among those of its group and kind */
-    double held;      /* in trouble: not completed before this time */
+    /* Its group, and how many ranks have joined it. */
+    int group, count;
+    int64_t number; /* among the collectives of its group and kind */
+    double held;    /* in tests: not completed before this time */
     bool broadcast;
-    car_message *messages[]; /* per rank of the hub; NULL = has not begun it, or is not in the group */
+    car_message *messages[]; /* for each rank of the hub; NULL = has not joined, or is not in the group */
 } car_local_collective;
 
 struct car_hub {
     car_context *context;
     int ranks;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* for calls around the loop */
-    car_local **ends;       /* per rank; after a failure those of ranks that have left are NULL */
+    pthread_cond_t changed; /* for the blocking calls around the loop */
+    car_local **ends;       /* for each rank; after a failure, NULL for ranks that have left */
     car_local_collective *collectives;
-    bool failed;                /* nobody may wait for others any more */
-    car_status reason;          /* of the first rank that gave up */
-    const car_trouble *trouble; /* NULL: none */
+    bool failed;                /* no rank may wait for another any more */
+    car_status reason;          /* why the first rank gave up */
+    const car_trouble *trouble; /* for tests; NULL = none */
     bool struck;                /* see car_hub_was_struck */
-    /* A meeting of all: */
+    /* A meeting of all ranks: */
     int arrived;
     int64_t meeting;
-    const void **given; /* per rank: the data that it brings */
+    const void **given; /* for each rank: the data that it brings */
 };
 
 struct car_local {
@@ -66,19 +67,20 @@ struct car_local {
     car_hub *hub;
     int group;
     pthread_t thread;
-    bool ending; /* the thread ends when this rank's messages have finished; guarded by the hub's lock as well */
+    /* The thread ends when this rank's messages have finished. The hub's lock guards this, too. */
+    bool ending;
     /* Guarded by the hub's lock: */
     pthread_cond_t wake;
-    car_message *sends, *receives;  /* sends to this rank and receives of it without a partner, first in first out */
-    car_message *matched;           /* receives with a partner, to be copied */
-    car_message *held;              /* sends of this rank that wait to pace their links, ordered by `due` */
-    car_local_collective *complete; /* to be computed by this rank's thread */
+    car_message *sends, *receives;  /* sends to this rank and its receives, those without a partner; oldest first */
+    car_message *matched;           /* receives that have a partner and are to be copied */
+    car_message *held;              /* this rank's sends that are held back to pace their links, ordered by `due` */
+    car_local_collective *complete; /* collectives that this rank's thread has to compute */
     int64_t in_flight;              /* messages of this rank that have not finished */
-    int64_t busy;                   /* of them, being copied right now */
-    int64_t collectives[2];         /* sums and broadcasts that this rank has begun */
-    car_local_post *inbox;          /* first in first out */
-    car_local_parcel *parcels;      /* per rank: data handed over to this one */
-    /* In trouble: messages begun and random numbers drawn so far, and what has happened. */
+    int64_t busy;                   /* how many of them are being copied, or are part of a complete collective */
+    int64_t collectives[2];         /* how many sums [0] and broadcasts [1] this rank has joined */
+    car_local_post *inbox;          /* posts to this rank, oldest first */
+    car_local_parcel *parcels;      /* for each rank: data that it hands to this one */
+    /* In tests: messages started and random numbers drawn so far, and which trouble has happened. */
     int64_t begun, draws;
     bool broken, silent, paused;
 };
@@ -93,17 +95,19 @@ void car_local_start(car_transport *transport, car_message *message);
 car_status car_local_post_to(car_transport *transport, car_post_kind kind, int to, const void *data, size_t bytes);
 void car_local_end(car_transport *transport, bool failed);
 
-/* hub.c. Hold the hub's lock. This rank arrives at a meeting; all have arrived once hub->meeting differs from the result. */
+/* hub.c. Hold the hub's lock. car_hub_arrive: this rank arrives at a meeting. All have arrived once hub->meeting
+ * differs from the result. */
 int64_t car_hub_arrive(car_hub *hub);
 void car_hub_fail(car_hub *hub);
 
-/* trouble.c: only where the hub has trouble. Hold its lock. */
-double car_trouble_delay(car_local *local);                       /* seconds, at random */
-void car_trouble_hold(car_local *receiver, car_message *receive); /* says until when */
-double car_trouble_wake(const car_local *local, double until); /* that time, or the first that something is held to */
-void car_trouble_nap(car_local *local);                        /* without the lock */
-bool car_trouble_strikes(car_local *local, bool in_loop);      /* this rank begins something; true: it is lost */
-car_status car_trouble_explain(const car_local *local);        /* why it has failed */
-void car_trouble_be_silent(car_local *local);                  /* until all have failed, if it is */
+/* trouble.c. Call these only if the hub has trouble, except for car_trouble_be_silent. Hold its lock, unless it says
+ * otherwise. */
+double car_trouble_delay(car_local *local);                       /* a random delay in seconds */
+void car_trouble_hold(car_local *receiver, car_message *receive); /* sets the time until which a message is held back */
+double car_trouble_wake(const car_local *local, double until);    /* `until`, or the earlier end of a hold */
+void car_trouble_nap(car_local *local);                           /* call it without the lock */
+bool car_trouble_strikes(car_local *local, bool in_loop);         /* this rank starts something; true = it is lost */
+car_status car_trouble_explain(const car_local *local);           /* sets the error */
+void car_trouble_be_silent(car_local *local); /* if the rank is silent, waits until the hub has failed */
 
 #endif

@@ -1,11 +1,11 @@
-/* The loop of a rank in one process: messages, collectives, small messages, and the thread that moves them. */
+/* The loop of a rank in one process: messages, collectives, posts, and the thread that moves them. */
 #include <math.h>
 #include <string.h>
 
 #include "kernels/vector/vector.h"
 #include "transport/local/local_internal.h"
 
-/* Messages held back until this time or earlier may be delivered now. */
+/* Messages that are held back until this time or earlier may be delivered now. */
 static double held_until(const car_local *local) {
     return local->hub->trouble ? car_clock_seconds() : INFINITY;
 }
@@ -20,7 +20,7 @@ static void append(car_message **list, car_message *message) {
     *list = message;
 }
 
-/* Removes the first message of a list with this sender and the tag and name of `like`; NULL if there is none. */
+/* Removes the first message of a list with this sender, and with the tag and name of `like`. NULL if there is none. */
 static car_message *take(car_message **list, int from, const car_message *like) {
     for (; *list; list = &(*list)->next) {
         car_message *message = *list;
@@ -53,7 +53,7 @@ static void start_send(car_local *local, car_message *message) {
     }
 }
 
-/* Starts the held sends that their pacing lets leave. */
+/* Starts the held sends that pacing lets leave. */
 static void release_held(car_local *local) {
     car_pace *pace = &local->base.pace;
     const car_pace_moment moment = car_pace_look(pace, local->held ? car_clock_seconds() : 0, local->ending);
@@ -99,7 +99,8 @@ static int group_size(const car_hub *hub, int group) {
     return size;
 }
 
-/* The collective that this rank begins: the next of its group and kind. */
+/* The collective that this rank joins: the next one of its group and kind. The first rank to join creates it; NULL if
+ * it cannot. */
 static car_local_collective *find_collective(car_local *local, bool broadcast) {
     car_hub *hub = local->hub;
     int64_t number = local->collectives[broadcast]++;
@@ -137,7 +138,7 @@ static void start_collective(car_local *local, car_message *message) {
     }
     *place = c->next;
     c->held = hub->trouble ? car_clock_seconds() + car_trouble_delay(local) : 0;
-    c->next = local->complete; /* whoever comes last does it */
+    c->next = local->complete; /* the last rank to join computes it */
     local->complete = c;
     for (int r = 0; r < hub->ranks; r++) {
         hub->ends[r]->busy += c->messages[r] != NULL;
@@ -154,7 +155,7 @@ void car_local_start(car_transport *transport, car_message *message) {
     local->in_flight++;
     car_transport_count(transport, message);
     if (local->hub->failed || (local->hub->trouble && car_trouble_strikes(local, true))) {
-        pthread_cond_signal(&local->wake); /* the message is lost, and perhaps whom it was for */
+        pthread_cond_signal(&local->wake); /* the message is lost; wakes the thread, which has to notice */
     } else if (message->kind == CAR_MESSAGE_SEND || message->kind == CAR_MESSAGE_RECEIVE) {
         start_message(local, message);
     } else {
@@ -163,9 +164,9 @@ void car_local_start(car_transport *transport, car_message *message) {
     pthread_mutex_unlock(&local->hub->lock);
 }
 
-/* ---- carrying -------------------------------------------------------------------------------- */
+/* ---- copying and adding ----------------------------------------------------------------------- */
 
-/* Tells a rank that its message has finished. Without the lock, which is taken afterwards to count it. */
+/* Tells a rank that its message has finished. Call it without the lock; it takes the lock to count the message. */
 static void finish(car_local *local, car_message *message, double now) {
     message->finished = now;
     local->base.events.finished(local->base.events.user, message);
@@ -198,7 +199,7 @@ static void add_doubles(double *sum, const double *addend, size_t count) {
     }
 }
 
-/* Adds in the order of ranks, whichever rank came first. */
+/* Adds in the order of ranks, whichever rank joined first. */
 static void add_up(const car_local_collective *c, int ranks) {
     const car_vector *vector = car_vector_select();
     car_message *first = NULL;
@@ -218,7 +219,7 @@ static void add_up(const car_local_collective *c, int ranks) {
     }
 }
 
-/* `peer` is a rank of the group, which are numbered in order. */
+/* Copies from member `peer` to all others. The members of a group are numbered in the order of their ranks. */
 static void copy_to_all(const car_local_collective *c, int ranks) {
     const car_message *source = NULL;
     for (int r = 0, member = 0; r < ranks; r++) {
@@ -252,9 +253,9 @@ static void complete(car_local *local, car_local_collective *c) {
     car_context_release(hub->context, c, sizeof *c + (size_t)hub->ranks * sizeof(car_message *), 1);
 }
 
-/* ---- small messages -------------------------------------------------------------------------- */
+/* ---- posts ------------------------------------------------------------------------------------ */
 
-/* The last message of a kind from a rank in the inbox. */
+/* The last post of a kind from a rank in the inbox. */
 static const car_local_post *find_last(const car_local *to, car_post_kind kind, int from) {
     const car_local_post *last = NULL;
     for (const car_local_post *post = to->inbox; post; post = post->next) {
@@ -263,13 +264,13 @@ static const car_local_post *find_last(const car_local *to, car_post_kind kind, 
     return last;
 }
 
-/* With the lock. */
+/* Puts a post into the inbox of another rank. Hold the lock. */
 static car_status put(car_local *local, car_post_kind kind, car_local *to, const void *data, size_t bytes) {
     car_hub *hub = local->hub;
     const car_local_post *last = find_last(to, kind, local->base.rank);
     car_local_post *new = NULL, **place = &to->inbox;
     if (kind == CAR_POST_STATUS && last) {
-        return CAR_OK; /* the receiver does not listen, which the watchdogs will notice */
+        return CAR_OK; /* the receiver does not listen, and the watchdogs will notice */
     }
     car_status status = car_context_allocate(hub->context, 1, sizeof *new, &new);
     if (status != CAR_OK) {
@@ -295,12 +296,12 @@ car_status car_local_post_to(car_transport *transport, car_post_kind kind, int t
     pthread_mutex_lock(&hub->lock);
     bool lost = hub->failed || (kind == CAR_POST_NOTE && hub->trouble && car_trouble_strikes(local, true));
     car_status status = lost ? CAR_OK : put(local, kind, hub->ends[to], data, bytes);
-    pthread_cond_signal(&local->wake); /* if it was struck */
+    pthread_cond_signal(&local->wake); /* in case this rank was lost just now */
     pthread_mutex_unlock(&hub->lock);
     return status;
 }
 
-/* Delivers what is in the inbox; notes only in the loop. Hold the lock; it is released meanwhile. */
+/* Delivers the posts in the inbox; notes only in the loop. Hold the lock; it is released meanwhile. */
 static void hear(car_local *local, bool in_loop) {
     pthread_mutex_unlock(&local->hub->lock);
     car_transport_tend(&local->base);
@@ -317,13 +318,13 @@ static void hear(car_local *local, bool in_loop) {
         car_transport_take(&local->base, post->kind, post->from, post->data, post->bytes);
         pthread_mutex_lock(&local->hub->lock);
         car_context_release(local->hub->context, post, 1, sizeof *post);
-        place = &local->inbox; /* there may be others now */
+        place = &local->inbox; /* the list may have changed meanwhile */
     }
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Sleeps until there is something to do, at most until the next status or beat. */
+/* Sleeps until there is something to do, at most until the next status or beat is due. */
 static void doze(car_local *local) {
     double now = car_clock_seconds(), until = car_transport_rests_until(&local->base, now);
     until = local->held ? now + 0.001 : until;
@@ -331,8 +332,8 @@ static void doze(car_local *local) {
     car_clock_wait(&local->wake, &local->hub->lock, until - now);
 }
 
-/* The place of the first message in the list that is not held back, or the list's end. The clock is read once: of two that are
- * held until the same time, the second must not be found due when the first was not. */
+/* The place of the first message in the list that is not held back, or the list's end. The clock is read once for the
+ * whole list: of two messages that are held until the same time, the second must not leave before the first. */
 static car_message **find_matched(car_local *local) {
     double now = held_until(local);
     car_message **place = &local->matched;
@@ -370,7 +371,7 @@ static bool move_one(car_local *local) {
     return false;
 }
 
-/* Other ranks may still be at work, and expect statuses of this one. */
+/* Waits for the other ranks, which may still be at work and expect statuses of this one. */
 static void wait_for_others(car_local *local) {
     car_hub *hub = local->hub;
     int64_t meeting = car_hub_arrive(hub);
@@ -393,7 +394,7 @@ static void *run(void *argument) {
         if (!moved && !has_work(local) && !hub->failed && !(local->ending && local->in_flight == 0)) {
             doze(local);
         }
-        car_trouble_be_silent(local); /* if it is */
+        car_trouble_be_silent(local); /* if this rank is silent */
     }
     bool failed = hub->failed;
     if (local->broken) {
@@ -404,7 +405,7 @@ static void *run(void *argument) {
     }
     pthread_mutex_unlock(&hub->lock);
     if (failed) {
-        local->base.events.finished(local->base.events.user, NULL); /* the engine finds the context's error */
+        local->base.events.finished(local->base.events.user, NULL); /* the context has the error */
     }
     return NULL;
 }
@@ -420,7 +421,7 @@ car_status car_local_begin(car_transport *transport) {
     return CAR_OK;
 }
 
-/* After a failure: makes sure that nobody touches a message of this rank again. */
+/* After a failure: makes sure that no rank touches a message of this rank again. */
 static void withdraw(car_local *local) {
     car_hub *hub = local->hub;
     for (int r = 0; r < hub->ranks; r++) {

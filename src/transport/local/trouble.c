@@ -1,4 +1,4 @@
-/* See trouble.h. All of this is only called where a hub has trouble, with its lock unless said otherwise. */
+/* See trouble.h. */
 #include "transport/local/trouble.h"
 
 #include "transport/local/local_internal.h"
@@ -11,9 +11,9 @@ bool car_hub_was_struck(const car_hub *hub) {
     return hub->struck;
 }
 
-/* ---- late ------------------------------------------------------------------------------------ */
+/* ---- late messages ---------------------------------------------------------------------------- */
 
-/* In [0, 1). A draw has a number among those of its rank; what others do makes no difference to it. */
+/* A random number in [0, 1). It depends on the rank and how many it has drawn, not on what other ranks do. */
 static double draw(car_local *local) {
     uint64_t key = car_random_key(local->hub->trouble->seed, "trouble");
     uint64_t counter = ((uint64_t)local->base.rank << 40) + (uint64_t)local->draws++;
@@ -63,7 +63,7 @@ void car_trouble_nap(car_local *local) {
     car_clock_sleep(seconds);
 }
 
-/* ---- lost ------------------------------------------------------------------------------------ */
+/* ---- lost ranks ------------------------------------------------------------------------------- */
 
 bool car_trouble_strikes(car_local *local, bool in_loop) {
     car_hub *hub = local->hub;

@@ -1,9 +1,10 @@
-/* Trouble for tests: what a network may do to ranks, done to those of one process.
+/* Trouble for tests: does to the ranks of one process what a network may do.
  *
- * Late: each message is held back by a random time, so those of different peers or tags overtake each other. Of one peer and
- * tag they keep their order, as MPI's do. Sums and broadcasts are held back the same way, and so are beats. Lost: one rank's
- * transport fails, or it falls silent, which is to say that it takes, sends and tells nothing any more; a pause is the same for
- * a while. All is drawn from a seed and from how many messages a rank has begun. */
+ * Late: each message is held back for a random time, so messages of different peers or tags overtake each other. Those
+ * with the same peer and tag keep their order, as with MPI. Sums, broadcasts, beats and notes are held back the same
+ * way. Lost: the transport of one rank fails, or the rank falls silent, which means that it receives and sends nothing
+ * any more, not even statuses. A pause is the same for a while. Everything is drawn from a seed and from the number of
+ * messages that a rank has started. */
 #ifndef CAR_TRANSPORT_TROUBLE_H
 #define CAR_TRANSPORT_TROUBLE_H
 
@@ -14,19 +15,21 @@
 
 typedef struct car_trouble {
     uint64_t seed;
-    double late;      /* seconds that most messages are held back, at most; 0: not at all */
-    double very_late; /* the same of one in 16 */
-    int slow;         /* the rank whose thread sleeps up to `late` with every message; CAR_NONE: none */
-    int pauses;       /* the rank whose thread sleeps once, after `after` messages, */
-    double pause;     /* for so many seconds; 0: nobody's */
-    int fails;        /* the rank whose transport fails; CAR_NONE: none */
-    int silent;       /* the one that falls silent, in the loop; the same */
-    int64_t after;    /* messages, and for `fails` also calls around the loop, that it begins before that */
+    double late;      /* most messages are held back for up to this many seconds; 0 = not at all */
+    double very_late; /* the same for one message in 16 */
+    int slow;         /* the thread of this rank sleeps up to `late` with every message; CAR_NONE = no rank */
+    /* The thread of rank `pauses` sleeps once, for `pause` seconds, after `after` messages; 0 seconds = no pause. */
+    int pauses;
+    double pause;
+    int fails;  /* the transport of this rank fails; CAR_NONE = no rank */
+    int silent; /* this rank falls silent, in the loop; CAR_NONE = no rank */
+    /* How many messages, and for `fails` also blocking calls, the rank starts before that. */
+    int64_t after;
 } car_trouble;
 
-/* Before any rank has joined. `trouble` must stay as long as the hub. */
+/* Call it before any rank has joined. `trouble` must outlive the hub. */
 void car_hub_make_trouble(car_hub *hub, const car_trouble *trouble);
-/* Whether the failure or the silence has come. After the ranks have ended. */
+/* True if the failure, the silence or the pause has happened. Call it after the ranks have ended. */
 bool car_hub_was_struck(const car_hub *hub);
 
 #endif

@@ -1,7 +1,7 @@
-/* Which ranks share a machine, and an order of the ranks that suits the machines. */
+/* Finds out which ranks share a machine, and numbers the ranks to suit the machines. */
 #include "transport/mpi/mpi_internal.h"
 
-/* The lowest rank of the machine that this one is on. */
+/* Finds the lowest rank on this rank's machine. */
 static car_status find_lowest(car_mpi *mpi, int *out) {
     MPI_Comm node = MPI_COMM_NULL;
     car_status status = CAR_OK;
@@ -26,7 +26,8 @@ car_status car_mpi_find_machines(car_mpi *mpi) {
     }
     machine = mpi->base.machine;
     CAR_TRY(car_mpi_all_gather(&mpi->base, &lowest, sizeof lowest, machine));
-    /* From the lowest rank of a machine to its number: a lower one has its number already. */
+    /* Turns the lowest rank of a machine into the machine's number. The lowest rank comes first, so it already has the
+     * number. */
     mpi->base.machines = 0;
     for (int r = 0; r < mpi->base.size; r++) {
         machine[r] = machine[r] == r ? mpi->base.machines++ : machine[machine[r]];
@@ -35,7 +36,7 @@ done:
     return status;
 }
 
-/* What ranks are sorted by; equals stay in their order. `moved`: whether any gets another number. */
+/* Finds the key by which ranks are sorted; equal keys keep their order. *moved: some rank gets another number. */
 static car_status find_key(const car_mpi *mpi, bool in_turn, int *key, bool *moved) {
     size_t machines = (size_t)mpi->base.machines;
     int *seen = NULL, last = 0;

@@ -1,11 +1,11 @@
-/* Opening and closing the transport over MPI, its communicators, and the blocking calls around the loop. */
+/* Opens and closes the transport over MPI. Also its communicators, and the blocking calls around the loop. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "transport/mpi/mpi_internal.h"
 
-enum { PROMISED_TAGS = 32768 }; /* what every MPI has */
+enum { PROMISED_TAGS = 32768 }; /* every MPI has at least this many */
 
 car_status car_mpi_check(car_mpi *mpi, int code, const char *what) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -17,7 +17,7 @@ car_status car_mpi_check(car_mpi *mpi, int code, const char *what) {
     return car_context_fail(mpi->base.context, CAR_ERROR_IO, "%s failed: %.*s", what, length, text);
 }
 
-/* The first line of what the library says of itself. */
+/* Names the library by the beginning of its version text. */
 static void name_library(car_mpi *mpi) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
@@ -38,7 +38,7 @@ done:
     return status;
 }
 
-/* A world of this transport's own: others of the process have theirs. */
+/* Joins MPI, with communicators of its own, because the process may have other transports. */
 static car_status join(car_mpi *mpi) {
     car_status status = CAR_OK;
     CAR_TRY(car_mpi_enter(mpi));
@@ -51,7 +51,7 @@ static car_status join(car_mpi *mpi) {
     CAR_TRY(car_mpi_create_posts(mpi));
     CAR_TRY(car_mpi_find_machines(mpi));
 done:
-    mpi->failed = status != CAR_OK && mpi->entered; /* the other ranks may be waiting */
+    mpi->failed = status != CAR_OK && mpi->entered; /* other ranks may be waiting for this one */
     return status;
 }
 
@@ -74,7 +74,8 @@ static void free_ways(car_mpi *mpi) {
     free_way(&mpi->snapshots);
 }
 
-/* Not once another rank may be lost: freeing could wait for it, and late messages would find their buffers gone. */
+/* Frees the communicators, unless another rank may be lost. Then freeing could wait for that rank, and late messages
+ * would find their buffers gone. */
 static void free_communicators(car_mpi *mpi) {
     mpi->failed = mpi->failed || car_mpi_check_process(mpi) != CAR_OK || car_mpi_drain_posts(mpi) != CAR_OK;
     if (mpi->failed && mpi->base.size != 1) {
@@ -104,8 +105,8 @@ static void close_job(car_transport *transport) {
     car_context_release(mpi->base.context, mpi, 1, sizeof *mpi);
 }
 
-/* Waits a moment first: MPICH's mpirun kills the ranks at once, and has not always read the message that says why by then. Without
- * the pause one message of six was lost. */
+/* Waits a moment first. MPICH's mpirun kills the ranks at once, sometimes before it has read the message that says why.
+ * Without the pause one message in six was lost. */
 static void abort_job(car_transport *transport, int code) {
     (void)transport;
     car_clock_sleep(0.2);
@@ -203,7 +204,7 @@ bool car_mpi_give_up(car_mpi *mpi) {
 }
 
 static void give_up(car_transport *transport, car_status why) {
-    (void)why; /* other processes have their own reasons */
+    (void)why; /* other processes report their own reasons */
     car_mpi_give_up(car_mpi_of(transport));
     car_mpi_note_loss(car_mpi_of(transport));
 }
@@ -217,8 +218,8 @@ bool car_mpi_has_given_up(car_mpi *mpi) {
     return failed;
 }
 
-/* Waits for a request of the main thread. Statuses are exchanged meanwhile, so that a lost rank is noticed; and it sleeps in
- * between, because another rank may need the core. */
+/* Waits for a request of the main thread. Meanwhile it exchanges statuses, so that a lost rank is noticed. Between
+ * tests it sleeps, because another rank may need the core. */
 car_status car_mpi_await(car_mpi *mpi, int code, MPI_Request *request, const char *what) {
     enum { BRIEF = 64 };
     car_status status = CAR_OK;
@@ -231,7 +232,7 @@ car_status car_mpi_await(car_mpi *mpi, int code, MPI_Request *request, const cha
         }
         car_mpi_move_posts(mpi, false);
         if (car_mpi_has_given_up(mpi)) {
-            return CAR_ERROR_IO; /* whoever gave up has said why */
+            return CAR_ERROR_IO; /* the error was set when it was given up */
         }
         CAR_TRY(car_mpi_check_process(mpi));
         if (tries > BRIEF) {
@@ -242,7 +243,7 @@ done:
     return status;
 }
 
-/* MPI counts in int, so longer data is sent in pieces. */
+/* MPI counts in int, so longer data is sent in pieces of this size. */
 static const size_t piece = (size_t)1 << 30;
 
 car_status car_mpi_all_gather(car_transport *transport, const void *in, size_t bytes, void *out) {
@@ -254,7 +255,7 @@ car_status car_mpi_all_gather(car_transport *transport, const void *in, size_t b
 
 enum { TO_ALL = -1 };
 
-/* From one rank to another, or to all if `to` is TO_ALL. Called by all that take part. */
+/* Sends data from one rank to another, or to all if `to` is TO_ALL. All ranks that take part call it. */
 static car_status carry(car_mpi *mpi, int from, int to, char *data, size_t bytes) {
     enum { HAND_OVER_TAG = 1 };
     car_status status = CAR_OK;

@@ -1,4 +1,5 @@
-/* Small messages over MPI (transport/posts.c). Each kind has a tag of its own, and no call here waits for one. */
+/* Posts over MPI (see transport/posts.c). Each kind has its own tag. Only car_mpi_drain_posts and car_mpi_close_posts
+ * wait. */
 #include <string.h>
 
 #include "transport/mpi/mpi_internal.h"
@@ -61,7 +62,7 @@ car_status car_mpi_post_to(car_transport *transport, car_post_kind kind, int to,
     return CAR_OK;
 }
 
-/* Whether the last status to a rank has not left: then that rank does not listen, which the watchdogs will notice. */
+/* True if the last status to a rank is still leaving. Then that rank does not listen, and the watchdogs will notice. */
 static bool is_busy(const car_mpi *mpi, int to) {
     const car_mpi_post *post = mpi->leaving;
     while (post && (post->kind != CAR_POST_STATUS || post->to != to)) {
@@ -121,11 +122,12 @@ car_status car_mpi_drain_posts(car_mpi *mpi) {
     MPI_Request request = MPI_REQUEST_NULL;
     int64_t expected = 0;
     car_status status = CAR_OK;
-    car_transport_forget(&mpi->base); /* nothing more is posted */
+    car_transport_forget(&mpi->base); /* no callbacks, so nothing more is posted */
     if (car_mpi_has_given_up(mpi)) {
         return CAR_ERROR_IO;
     }
-    /* Not on the communicator of the calls: a rank that makes another call instead must not be matched with this one. */
+    /* Uses another communicator than the blocking calls: a rank that makes one of those instead must not be matched
+     * with this. */
     int code = MPI_Ialltoall(mpi->sent, 1, MPI_INT, mpi->due, 1, MPI_INT, mpi->world, &request);
     CAR_TRY(car_mpi_await(mpi, code, &request, "MPI_Ialltoall"));
     for (int r = 0; r < mpi->base.size; r++) {
@@ -150,7 +152,7 @@ void car_mpi_close_posts(car_mpi *mpi) {
     }
     for (car_mpi_post *post = mpi->leaving; post; post = post->next) {
         if (post->request != MPI_REQUEST_NULL) {
-            MPI_Request_free(&post->request); /* small: it is in the library's buffers */
+            MPI_Request_free(&post->request); /* it is small, so it is in the library's buffers */
         }
     }
 }

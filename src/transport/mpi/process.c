@@ -1,21 +1,21 @@
-/* MPI in this process. It can be joined and left once only, so whoever opens a transport first joins, and MPI is left when the
- * process ends; a transport has nothing but communicators of its own.
+/* MPI in this process. A process can join and leave MPI only once. So the first transport that is opened joins it, and
+ * MPI is left when the process exits. A transport has only communicators of its own.
  *
  *   joined ── transport ── transport ─┬─ exit: MPI_Finalize, which waits for the other ranks
  *                └───── transport ────┘
  *
- * MPI is not left if that could wait for ever: while a transport is open, or after one was given up. The launcher then sees
- * a process that ended without leaving, and ends the others. For the same reason no other transport continues after one
- * was given up: ranks that wait in the failed one would never come to it. */
+ * MPI is not left if that could wait forever: while a transport is open, or after one was given up. The launcher then
+ * sees a process that ended without leaving, and ends the others. For the same reason no other transport continues
+ * after one was given up: ranks that wait in the failed one would never reach it. */
 #include <stdlib.h>
 
 #include "transport/mpi/mpi_internal.h"
 
-/* The process has one MPI, whatever contexts there are. */
+/* The process has one MPI, however many contexts there are. */
 static struct {
     pthread_mutex_t lock;
-    bool joined_here; /* or else the program has called MPI_Init itself, and leaves it itself */
-    int open;         /* transports */
+    bool joined_here; /* false: the program called MPI_Init itself, and leaves it itself */
+    int open;         /* number of open transports */
     bool given_up;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -27,13 +27,14 @@ static void leave_at_exit(void) {
     }
 }
 
-/* Open MPI over TCP writes a large message to the socket in one go, and a beat behind it waits until all of it has left. In
- * pieces of this size the beat waits for a few of them only. A value that the user has set is kept; other libraries ignore it. */
+/* Open MPI over TCP writes a large message to the socket in one go, and a beat after it waits until all of it has left.
+ * With pieces of this size the beat waits only for a few of them. A value that the user has set is kept; other
+ * libraries ignore it. */
 static void keep_ways_open(void) {
     setenv("OMPI_MCA_btl_tcp_rdma_pipeline_frag_size", "262144", 0);
 }
 
-/* With the lock. */
+/* Joins MPI if this process has not done so. Hold the lock. */
 static car_status join_once(car_mpi *mpi) {
     int given = MPI_THREAD_SINGLE, initialized = 0, finalized = 0;
     car_status status = CAR_OK;
@@ -49,7 +50,7 @@ static car_status join_once(car_mpi *mpi) {
         keep_ways_open();
         CAR_TRY(car_mpi_check(mpi, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given), "MPI_Init_thread"));
         process.joined_here = atexit(leave_at_exit) == 0;
-        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* errors of requests may be told there */
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* some errors of requests are reported there */
     }
     if (given < MPI_THREAD_SERIALIZED) {
         status = car_context_fail(mpi->base.context, CAR_ERROR_UNSUPPORTED,
@@ -74,7 +75,7 @@ car_status car_mpi_enter(car_mpi *mpi) {
 void car_mpi_leave(car_mpi *mpi) {
     pthread_mutex_lock(&process.lock);
     process.open -= mpi->entered;
-    process.given_up = process.given_up || (mpi->failed && mpi->base.size != 1); /* nobody waits for one alone */
+    process.given_up = process.given_up || (mpi->failed && mpi->base.size != 1); /* if alone, no rank waits for it */
     mpi->entered = false;
     pthread_mutex_unlock(&process.lock);
 }
@@ -93,7 +94,7 @@ car_status car_mpi_check_process(car_mpi *mpi) {
         return CAR_OK;
     }
     bool own = car_mpi_give_up(mpi);
-    return own ? CAR_ERROR_IO /* whoever gave up has said why */
+    return own ? CAR_ERROR_IO /* the error was set when it was given up */
                : car_context_fail(mpi->base.context, CAR_ERROR_IO,
                                   "another run over MPI has failed in this process, and other ranks may wait for it: "
                                   "exit, and the launcher ends them");

@@ -1,7 +1,8 @@
-/* The transport's thread: starts what was handed in, tests what is under way, sleeps when nothing happens.
+/* The transport's thread: starts the messages that were handed in, tests those in flight, and sleeps when nothing
+ * happens.
  *
- * Sleeping rather than spinning, because the cores belong to the kernels: a message waits at most the nap's
- * length for its next step, which is little beside the slots that it has to arrive in. */
+ * It sleeps rather than spins, because kernels need the cores. A message waits at most the length of a nap for its next
+ * step, which is little compared with the slots in which it has to arrive. */
 #include "transport/mpi/mpi_internal.h"
 
 static const double shortest_nap = 20e-6, longest_nap = 250e-6;
@@ -51,15 +52,15 @@ done:
     return status;
 }
 
-/* ---- in the order in which they are due ------------------------------------------------------ */
+/* ---- the order of sends ----------------------------------------------------------------------- */
 
-/* A rank's sends share its link, and two that follow each other arrive no later than two side by side. So MPI gets only a few
- * at a time: two, so that one is always ready to go. */
+/* A rank's sends share its link, and two sends one after another arrive no later than two at the same time. So MPI gets
+ * only a few at a time: two, so that one is always ready to go. */
 enum { SENDS_AT_ONCE = 2 };
 
-/* A send that is due before all those under way is never held back: their receivers may wait for it. Pieces of snapshots do not
- * count, because rank 0 may post their receives late; nor are they held back for each other, because rank 0 posts them in an
- * order of its own. */
+/* True if a send may start. A send that is due before all those in flight is never held back, because their receivers
+ * may wait for it. Pieces of snapshots do not count as in flight, because rank 0 may post their receives late. Nor are
+ * pieces held back for each other, because rank 0 posts their receives in an order of its own. */
 static bool may_go(const car_mpi *mpi, const car_message *message) {
     int under_way = 0;
     int64_t earliest = INT64_MAX;
@@ -74,8 +75,8 @@ static bool may_go(const car_mpi *mpi, const car_message *message) {
     return under_way < SENDS_AT_ONCE || message->due < earliest;
 }
 
-/* Starts held sends in the order in which they are due. A send that waits to pace its link lets others pass, but none with its
- * own tag, since those are due later and wait for the same link. */
+/* Starts held sends in the order in which they are due. A send that is held back to pace its link lets others pass, but
+ * none with its own tag: those are due later and wait for the same link. */
 static car_status release_held(car_mpi *mpi, bool ending, bool *moved) {
     car_pace *pace = &mpi->base.pace;
     const car_pace_moment moment = car_pace_look(pace, mpi->held ? car_clock_seconds() : 0, ending);
@@ -96,9 +97,9 @@ done:
     return status;
 }
 
-/* ---- what is handed in ------------------------------------------------------------------------ */
+/* ---- new messages ----------------------------------------------------------------------------- */
 
-/* Tells a profiler what the engine hands in, and when (MPI_Pcontrol). */
+/* Tells a profiler which messages the engine hands in, and when (MPI_Pcontrol). */
 static void tell_profiler(const car_message *message) {
     bool to_all = message->kind == CAR_MESSAGE_ALL_REDUCE;
     if (to_all || (message->kind == CAR_MESSAGE_SEND && message->name == CAR_MESSAGE_OF_PLAN)) {
@@ -126,7 +127,7 @@ static car_status start_message(car_mpi *mpi, car_message *message) {
 
 /* ---- testing --------------------------------------------------------------------------------- */
 
-/* Takes the finished ones out of the arrays; keeps the order of the others. */
+/* Removes finished messages from the arrays, and keeps the order of the others. */
 static void close_up(car_flights *flights) {
     int kept = 0;
     for (int f = 0; f < flights->count; f++) {
@@ -169,8 +170,8 @@ done:
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Returns what was handed in; if there is nothing, waits for at most `nap` seconds. `ending`: nothing more will come; `over`:
- * nothing is left. */
+/* Returns the list of messages that were handed in. If there are none, it waits for at most `nap` seconds. *ending: no
+ * more messages will come. *over: nothing is left to do. */
 static car_message *take_new(car_mpi *mpi, double nap, bool *ending, bool *over) {
     pthread_mutex_lock(&mpi->lock);
     if (!mpi->first && !mpi->ending && nap > 0) {
@@ -185,7 +186,8 @@ static car_message *take_new(car_mpi *mpi, double nap, bool *ending, bool *over)
     return list;
 }
 
-/* The loop is over for this rank, but others may still be at work and expect its statuses. */
+/* Waits for the other ranks. The loop is over for this rank, but others may still be at work and expect its
+ * statuses. */
 static void wait_for_others(car_mpi *mpi) {
     MPI_Request all = MPI_REQUEST_NULL;
     int over = 0;
@@ -215,7 +217,7 @@ void *car_mpi_run(void *argument) {
             break;
         }
         while (message && status == CAR_OK) {
-            car_message *next = message->next; /* the engine may reuse a message that has finished */
+            car_message *next = message->next; /* the engine may reuse the message once it has finished */
             status = start_message(mpi, message);
             message = next;
             moved = true;
@@ -231,7 +233,7 @@ void *car_mpi_run(void *argument) {
         nap = nap < longest_nap ? nap : longest_nap;
     }
     if (status != CAR_OK) {
-        mpi->base.events.finished(mpi->base.events.user, NULL); /* the engine finds the context's error */
+        mpi->base.events.finished(mpi->base.events.user, NULL); /* the context has the error */
     } else if (!car_mpi_has_given_up(mpi)) {
         wait_for_others(mpi);
     }

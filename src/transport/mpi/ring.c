@@ -1,16 +1,17 @@
-/* The sum over all ranks of a group, in a ring: the all-reduce of dp, out of messages to the next rank.
+/* The all-reduce of dp: a sum over all ranks of a group, made of messages to the next rank in a ring.
  *
- * A bucket is cut into pieces of at most PIECE_FLOATS, a piece into as many chunks as there are ranks. Chunks go round
- * twice: first each rank adds what it has to what comes and passes it on, until each has one chunk's whole sum; then
- * the whole sums go round. Every rank sends 2 (G-1)/G of the bucket, which is the least that there is.
+ * A bucket is the message of one all-reduce. It is cut into pieces of at most PIECE_FLOATS, and a piece into as many
+ * chunks as there are ranks. Chunks travel round the ring twice. The first time, each rank adds what it has to the
+ * chunk that arrives and passes it on, until each rank has the complete sum of one chunk. The second time, the complete
+ * sums are passed on. With G ranks, every rank sends 2 (G-1)/G of the bucket, which is the least possible.
  *
- *   G = 3, rank r   round 0         1           2              3
- *   sends chunk     r               r-1         r+1 (whole)    r
- *   gets chunk      r-1, adds       r-2, adds   r              r-1
+ *   G = 3, rank r   round 0         1           2               3
+ *   sends chunk     r               r-1         r+1 (complete)  r
+ *   gets chunk      r-1, adds       r-2, adds   r               r-1
  *
- * Pieces are started in order on all ranks, LANES of them at a time: while one is added up another is under way, and
- * the first bucket is still the first to finish. MPI's own collectives may choose a tree for large sums, whose root
- * then sends and receives several times as much; which one they take is a setting of each library. */
+ * All ranks start pieces in the same order, up to CAR_RING_LANES at a time. So one piece is added up while another is
+ * in flight, and the first bucket is still the first to finish. MPI's own collectives may choose a tree for large sums,
+ * whose root sends and receives several times as much. Which one they choose is a setting of each library. */
 #include "transport/mpi/mpi_internal.h"
 
 enum { PIECE_FLOATS = 1 << 20, RING_TAGS = 30000 };
@@ -18,7 +19,7 @@ enum { PIECE_FLOATS = 1 << 20, RING_TAGS = 30000 };
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
 static size_t chunk_begin(const car_ring *ring, const car_ring_lane *lane, int chunk) {
-    size_t unit = lane->bucket->doubles ? sizeof(double) / sizeof(float) : 1; /* in floats */
+    size_t unit = lane->bucket->doubles ? sizeof(double) / sizeof(float) : 1; /* in units of floats */
     return lane->count / unit * (size_t)chunk / (size_t)ring->size * unit;
 }
 
@@ -26,7 +27,7 @@ static int wrap(const car_ring *ring, int chunk) {
     return (chunk % ring->size + ring->size) % ring->size;
 }
 
-/* What a lane sends and gets in its round. */
+/* The chunk that a lane sends in its current round; and the one that it receives. */
 static int sent_chunk(const car_ring *ring, const car_ring_lane *lane) {
     bool adding = lane->round < ring->size - 1;
     return wrap(ring, adding ? ring->rank - lane->round : ring->rank + 1 - (lane->round - (ring->size - 1)));
@@ -85,7 +86,7 @@ static void add_chunk(const car_ring *ring, car_ring_lane *lane) {
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* Takes the next piece of the bucket that is first in line. */
+/* Begins the next piece of the first waiting bucket on a free lane. */
 static car_status begin_piece(car_mpi *mpi, car_ring_lane *lane) {
     car_ring *ring = &mpi->ring;
     car_message *bucket = ring->first;

@@ -1,4 +1,4 @@
-/* Without MPI: there are no other processes to join. */
+/* A build without MPI, which cannot join other processes. */
 #include "base/base.h"
 #include "transport/transport.h"
 
