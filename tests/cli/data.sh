@@ -35,7 +35,7 @@ expect 0 "usage: carousel data info D" data --help
 expect 0 "usage: carousel data info D [--json]" data info --help
 expect 0 "usage: carousel data pack D -o FILE" data pack --help
 expect 0 "--size X" data pack --help
-expect 0 "look at a dataset" --help
+expect 0 "inspect a dataset" --help
 expect 2 "usage: carousel data info D" data
 expect 2 "there is no 'inof'" data inof cifar10:cifar
 expect 2 "which data?" data info
@@ -44,7 +44,7 @@ expect 2 "'cifar10:other' is not an option" data info cifar10:cifar cifar10:othe
 expect 2 "-o FILE is missing" data pack cifar10:cifar
 expect 2 "which data?" data pack -o file
 expect 2 "--size 0" data pack cifar10:cifar -o file --size 0
-expect 2 "--size wants a value" data pack cifar10:cifar -o file --size
+expect 2 "--size requires a value" data pack cifar10:cifar -o file --size
 expect 2 "there is no data 'cifra10:cifar'" data info cifra10:cifar
 expect 2 "lacks a path" data info tokens
 

@@ -15,7 +15,7 @@ expect 0 "--weight-decay" train --help
 expect 2 "--model NAME is missing" train
 expect 2 "there is no option --modle" train --modle mlp
 expect 2 "'mlp' is not an option" train mlp
-expect 2 "--steps wants a value" train --model mlp --steps
+expect 2 "--steps requires a value" train --model mlp --steps
 expect 2 "--steps 0" train --model mlp --steps 0
 expect 2 "--steps 1x" train --model mlp --steps 1x
 expect 2 "--steps 99999999999999999999" train --model mlp --steps 99999999999999999999
@@ -96,13 +96,13 @@ config() {
 }
 config '{"modle": "mlp"}' 2 '"modle" is not an option'
 config '{"model": "resnet21"}' 2 "there is no model 'resnet21'"
-config '{"model": 3}' 2 '"model" must be a text'
+config '{"model": 3}' 2 '"model" must be a string'
 config '{"model": "mlp", "nesterov": 1}' 2 '"nesterov" must be true or false'
 config '{"model": "mlp", "steps": 1.5}' 2 '--steps 1.5'
 config '{"model": "mlp", "steps": [1]}' 2 '"steps" must be a number'
 config '{"model": "mlp", "resume": true}' 2 '"resume" is not an option'
-config '{"model": "mlp", "steps": 2, "steps": 3}' 2 '"steps" stands there twice'
-config '{"model": "mlp", "batch": null, "batch": null}' 2 '"batch" stands there twice'
+config '{"model": "mlp", "steps": 2, "steps": 3}' 2 '"steps" is given twice'
+config '{"model": "mlp", "batch": null, "batch": null}' 2 '"batch" is given twice'
 config '["mlp"]' 2 'is not a JSON object'
 config '{"model": "mlp"' 2 'is not a JSON object'
 config '{"model": "mlp", "steps": 2, "batch": null}' 0 'done after 2 steps'
