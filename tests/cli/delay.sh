@@ -11,7 +11,7 @@ for value in "0.9" "0.9,x" "-1,0" "0.9,-1" "nan,0" "0.9,nan" "inf,1" "0.9,11" "0
 done
 expect 2 "--nesterov is the same as --delay-correction 0.8,0" train --model mlp --steps 1 --nesterov --momentum 0.8 --delay-correction 0.9,1
 expect 2 "sgd without --momentum cannot be corrected" train --model mlp --steps 1 --momentum 0 --delay-correction 0.9,0
-expect 2 "--nesterov is of sgd" train --model mlp --steps 1 --nesterov --optimizer adamw
+expect 2 "--nesterov is only for sgd" train --model mlp --steps 1 --nesterov --optimizer adamw
 
 # The first line says what is on.
 first() { # TEXT OPTIONS...: in the first line

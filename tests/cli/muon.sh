@@ -4,8 +4,8 @@
 # shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 
-expect 2 "--adamw-lr 0.001 goes with an --lr above 0" train --model mlp --steps 1 --optimizer muon --lr 0
-expect 2 "--nesterov is of sgd" train --model mlp --steps 1 --optimizer muon --nesterov
+expect 2 "--adamw-lr 0.001 needs an --lr above 0" train --model mlp --steps 1 --optimizer muon --lr 0
+expect 2 "--nesterov is only for sgd" train --model mlp --steps 1 --optimizer muon --nesterov
 expect 2 "--adamw-lr -1" train --model mlp --steps 1 --optimizer muon --adamw-lr -1
 
 digest() {

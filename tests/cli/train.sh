@@ -32,7 +32,7 @@ expect 1 "/nonexistent" train --model mlp --data imagefolder:/nonexistent
 expect 2 "--order random" train --model mlp --order random
 expect 2 "has no end" train --model mlp --epochs 2
 expect 1 "/nonexistent/w.safetensors" train --model mlp --init /nonexistent/w.safetensors
-expect 2 "--resume wants --out" train --model mlp --resume
+expect 2 "--resume requires --out" train --model mlp --resume
 expect 1 "could not read /nonexistent.json" train --config /nonexistent.json
 expect 2 "--weights FILE is missing" eval --model mlp
 expect 2 "there is no rule" train --model mlp --rule cdp
@@ -123,7 +123,7 @@ run --eval-every 40 --eval-batches 4 >/dev/null
 grep -qF "$(sed -n 's/^evaluation after step 40: //p' "$directory/log")" "$directory/eval" || fail "eval says otherwise than the run: $(cat "$directory/eval")"
 expect 0 '"top1"' eval --model mlp --width 128 --weights "$directory/run/weights.safetensors" --data synthetic --json
 expect 1 "[10, 128] there and [7, 128] in the model; --reset-head leaves" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --steps 1
-expect 0 "drawn anew" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
+expect 0 "initialized anew" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
 expect 2 "precision 'fp16': it must be fp32 or bf16" train --model mlp --save-precision fp16 --steps 1
 expect 0 "" train --model mlp --save-precision bf16 --steps 1 --batch 2 --keep 0 --out "$directory/halves"
 grep -q '"dtype":"BF16"' "$directory/halves/weights.safetensors" || fail "--save-precision bf16 wrote no BF16"
