@@ -47,7 +47,7 @@ await run 20
 kill -KILL $runner
 wait $runner 2>/dev/null
 wait $reporter || fail "the live report failed: $(cat live.log)"
-grep -q 'this is the last page' live.log || fail "the live report did not say that the run is over: $(cat live.log)"
+grep -q 'the page is final' live.log || fail "the live report did not say that the run is over: $(cat live.log)"
 [ -s run/report.html ] || fail "the live report wrote no page"
 grep -q '"reload_seconds"' run/report.html && fail "the page of a run that was killed still loads itself again"
 
@@ -104,7 +104,7 @@ done
 for rule in dp cdp-v2 accumulate; do
     [ "$(grep -cE -- "^   --rule $rule .*(MB|%)$" demo.log)" -ge 2 ] || fail "the demo lacks memory or loss of $rule: $(cat demo.log)"
 done
-grep -q '^This machine, [0-9]* core' demo.log || fail "the demo ends without advice"
+grep -q '^This machine has [0-9]* core' demo.log || fail "the demo ends without advice"
 [ -z "$(ls temporary)" ] || fail "the demo left $(ls temporary)"
 
 # ---- completion ----
