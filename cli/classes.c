@@ -93,7 +93,7 @@ static void print_class(const car_cli_confusion *c, const car_dataset *data, int
     }
     printf(" %6.2f %% of %lld", 100 * accuracy_of(c, label), (long long)samples);
     if (other != CAR_NONE) {
-        printf(", most often taken for %s (%lld)", name_of(data, other).text, (long long)count_of(c, label, other));
+        printf(", most often mistaken for %s (%lld)", name_of(data, other).text, (long long)count_of(c, label, other));
     }
     putchar('\n');
 }
@@ -126,8 +126,8 @@ static class_name column_name(const car_dataset *data, int class_index, const co
 
 static void print_matrix(const car_cli_confusion *c, const car_dataset *data) {
     const columns columns = choose_columns(c, data);
-    printf("confusion, a row for each class and a column for each answer%s:\n  %*s",
-           columns.numbered ? ", numbered as the rows" : "", NAME_SHOWN, "");
+    printf("confusion matrix, with a row for each class and a column for each prediction%s:\n  %*s",
+           columns.numbered ? ", numbered like the rows" : "", NAME_SHOWN, "");
     for (int p = 0; p < c->classes; p++) {
         putchar(' ');
         print_padded(column_name(data, p, &columns).text, -columns.width);
@@ -168,7 +168,8 @@ static void print_worst(const car_cli_confusion *c, const car_dataset *data) {
     if (all) {
         qsort(all, (size_t)count, sizeof *all, compare_ranked);
     }
-    printf("the %d classes with the lowest accuracy, of %d (--json has all):\n", count < WORST ? count : WORST, count);
+    printf("the %d classes with the lowest accuracy, of %d (--json lists all):\n", count < WORST ? count : WORST,
+           count);
     for (int i = 0; i < count && i < WORST; i++) {
         print_class(c, data, all[i].label);
     }

@@ -42,14 +42,22 @@ typedef struct car_cli_option {
 } car_cli_option;
 
 /* Rows of an option table for commands with a model; `shape` is a car_model_config. */
-#define CAR_CLI_SHAPE_OPTIONS(shape)                                                                                 \
-    {"seq-len", "T", "tokens in a sample (the model's own)", CAR_CLI_INT, &(shape).seq_len, 1, 1 << 24},             \
-        {"width", "W",    "of a variant of mlp or a transformer (the model's own)", CAR_CLI_INT, &(shape).width,     \
-         1,       1 << 20},                                                                                          \
-        {"depth", "L", "its hidden layers or blocks (the model's own)", CAR_CLI_INT, &(shape).depth, 1, 1 << 12},    \
-        {"heads", "N", "of a transformer's attention (the model's own)", CAR_CLI_INT, &(shape).heads, 1, 1 << 12}, { \
-        "vocabulary", "N", "tokens that a token model knows (its tokenizer's, or its own)", CAR_CLI_INT,             \
-            &(shape).vocabulary, 1, 1 << 24                                                                          \
+#define CAR_CLI_SHAPE_OPTIONS(shape)                                                                              \
+    {"seq-len", "T", "tokens per sample (default: the model's)", CAR_CLI_INT, &(shape).seq_len, 1, 1 << 24},      \
+        {"width", "W",    "width of an mlp or a transformer (default: the model's)", CAR_CLI_INT, &(shape).width, \
+         1,       1 << 20},                                                                                       \
+        {"depth",                                                                                                 \
+         "L",                                                                                                     \
+         "hidden layers of an mlp, or blocks of a transformer (default: the model's)",                            \
+         CAR_CLI_INT,                                                                                             \
+         &(shape).depth,                                                                                          \
+         1,                                                                                                       \
+         1 << 12},                                                                                                \
+        {"heads", "N",    "attention heads of a transformer (default: the model's)", CAR_CLI_INT, &(shape).heads, \
+         1,       1 << 12},                                                                                       \
+    {                                                                                                             \
+        "vocabulary", "N", "vocabulary size of a token model (default: the tokenizer's, else the model's)",       \
+            CAR_CLI_INT, &(shape).vocabulary, 1, 1 << 24                                                          \
     }
 
 typedef struct car_cli_command {

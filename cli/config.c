@@ -43,11 +43,11 @@ static int apply_list(const car_cli_command *command, const car_cli_option *opti
                       const cJSON *list) {
     const cJSON *item = NULL;
     if (!cJSON_IsArray(list)) {
-        return refuse(command, source, list->string, "must be an array of texts");
+        return refuse(command, source, list->string, "must be an array of strings");
     }
     cJSON_ArrayForEach(item, list) {
         if (!cJSON_IsString(item)) {
-            return refuse(command, source, list->string, "must be an array of texts");
+            return refuse(command, source, list->string, "must be an array of strings");
         }
         if (!car_cli_store(command, option, item->valuestring)) {
             return CAR_CLI_USAGE;
@@ -75,7 +75,7 @@ static int apply_item(const car_cli_command *command, const car_cli_option *opti
     bool is_number = cJSON_IsNumber(item), is_text = cJSON_IsString(item) && item->valuestring;
     if (!is_text && (!is_number || option->kind == CAR_CLI_TEXT)) {
         return refuse(command, source, item->string,
-                      option->kind == CAR_CLI_TEXT ? "must be a text" : "must be a number");
+                      option->kind == CAR_CLI_TEXT ? "must be a string" : "must be a number");
     }
     const char *value = is_text ? item->valuestring : number_text(item->valuedouble, text, sizeof text);
     return car_cli_store(command, option, value) ? CAR_CLI_GO_ON : CAR_CLI_USAGE;
@@ -104,9 +104,9 @@ int car_cli_apply_config(const car_cli_command *command, const car_cli_option *o
     for (const cJSON *item = object->child; item && code == CAR_CLI_GO_ON; item = item->next) {
         const car_cli_option *option = car_cli_find_option(options, count, item->string, strlen(item->string));
         if (!option || !is_kept(option)) {
-            code = refuse(command, source, item->string, "is not an option that it can have");
+            code = refuse(command, source, item->string, "is not an option that a configuration can have");
         } else if (is_repeated(object, item)) {
-            code = refuse(command, source, item->string, "stands there twice: leave one of them out");
+            code = refuse(command, source, item->string, "is given twice; remove one of them");
         } else {
             code = apply_item(command, option, source, item);
         }
@@ -160,7 +160,7 @@ int car_cli_read_config(const car_cli_command *command, const car_cli_option *op
     } else if (failed) {
         car_cli_fail(code, "%s: could not read %s: %s", command->name, path, strerror(error));
     } else if (length > LARGEST_FILE) {
-        car_cli_fail(code, "%s: %s is larger than 1 MiB: it cannot be a configuration", command->name, path);
+        car_cli_fail(code, "%s: %s is larger than 1 MiB, too large for a configuration", command->name, path);
     } else {
         code = car_cli_apply_config(command, options, count, path, text, length, out);
     }

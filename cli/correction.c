@@ -33,13 +33,14 @@ car_status car_cli_read_correction(car_context *context, const char *text, const
     }
     if (optimizer->nesterov) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--nesterov is --delay-correction %g,0: leave one of the two out", optimizer->momentum);
+                                "--nesterov is the same as --delay-correction %g,0; leave one of the two out",
+                                optimizer->momentum);
     }
     if (!car_optimizer_can_correct(optimizer)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--delay-correction %s: %s without --momentum has nothing to correct with; leave it "
-                                "out, or say off",
-                                text, car_optimizer_text(optimizer->kind));
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "--delay-correction %s: %s without --momentum cannot be corrected; set --momentum, or use off", text,
+            car_optimizer_text(optimizer->kind));
     }
     optimizer->correction = (car_correction){.c = c, .a = a};
     return CAR_OK;
@@ -53,7 +54,7 @@ void car_train_describe_correction(const car_train_run *t, char *text, size_t ca
     bool late = car_plan_delay(car_run_plan(t->run), 0, 0) > 0;
     char what[80];
     if (optimizer->nesterov) {
-        snprintf(text, capacity, "; Nesterov's momentum");
+        snprintf(text, capacity, "; Nesterov momentum");
     } else if (car_correction_is_on(&optimizer->correction)) {
         car_correction_text(&optimizer->correction, what, sizeof what);
         snprintf(text, capacity, "; delay corrected by %s%s", what,
@@ -86,9 +87,10 @@ void car_train_tell_correction(const car_train_run *t, const cJSON *then, bool h
         return;
     }
     car_correction_text(&t->optimizer.correction, now, sizeof now);
-    car_context_log(t->context, CAR_LOG_WARNING, "the delay was corrected by %s, and is from here on by %s%s", before,
-                    t->optimizer.nesterov ? "Nesterov's momentum" : now,
-                    t->optimizer.correction.a != 0 && !has_last
-                        ? "; the gradient's change counts from the second step on, since the last gradient was not kept"
-                        : "");
+    car_context_log(
+        t->context, CAR_LOG_WARNING, "the delay correction was %s; from here on it is %s%s", before,
+        t->optimizer.nesterov ? "Nesterov momentum" : now,
+        t->optimizer.correction.a != 0 && !has_last
+            ? "; the change of the gradient counts from the second step on, because the last gradient was not saved"
+            : "");
 }

@@ -60,7 +60,7 @@ static void print_images(const car_dataset *dataset, const car_dataset_info *inf
 static void print_tokens(const car_dataset_info *info) {
     printf("training    %lld tokens\nevaluation  %lld tokens\n", (long long)info->tokens[CAR_SPLIT_TRAIN],
            (long long)info->tokens[CAR_SPLIT_EVALUATION]);
-    printf("vocabulary  %d at least; %d different tokens occur\n", info->classes, info->tokens_used);
+    printf("vocabulary  at least %d; %d different tokens occur\n", info->classes, info->tokens_used);
 }
 
 /* ---- info: JSON ------------------------------------------------------------------------------ */
@@ -131,7 +131,7 @@ static car_status show_info(car_context *context, const char *name, car_dataset 
     car_cli_scan scan = {0};
     car_status status = CAR_OK;
     if (info.samples[CAR_SPLIT_TRAIN] == CAR_DATASET_ENDLESS) {
-        puts("made up as it is read, without end, and of any shape");
+        puts("generated while it is read, without end, in any shape");
         return CAR_OK;
     }
     if (info.domain == CAR_DOMAIN_IMAGES) {
@@ -161,11 +161,11 @@ static car_status pack(car_context *context, const char *name, car_dataset *data
     car_status status = CAR_OK;
     (void)name;
     if (access(o->output, F_OK) == 0) {
-        return car_context_fail(context, CAR_ERROR_IO, "%s exists already; remove it, or choose another name",
+        return car_context_fail(context, CAR_ERROR_IO, "%s already exists; remove it, or choose another name",
                                 o->output);
     }
     CAR_TRY(car_dataset_pack(dataset, o->size, o->output, show_packing, NULL));
-    printf("%s: %lld images to train on, %lld to evaluate on, %.1f MB; --data packed:%s reads them\n", o->output,
+    printf("%s: %lld images to train on, %lld to evaluate on, %.1f MB; use it with --data packed:%s\n", o->output,
            (long long)info.samples[CAR_SPLIT_TRAIN], (long long)info.samples[CAR_SPLIT_EVALUATION],
            stat(o->output, &file) == 0 ? (double)file.st_size / 1e6 : 0.0, o->output);
     print_problems(dataset);
@@ -218,17 +218,16 @@ static int run_info(int argc, char **argv) {
     const char *name = NULL;
     const car_cli_command command = {
         "data info",
-        "Shows what a dataset has: samples, classes, sizes, mean and deviation, files that cannot be read or are "
-        "not used.",
+        "Describes a dataset: samples, classes, sizes, mean and deviation, and files that are unreadable or not used.",
         "carousel data info D [--json]", data_help};
-    const car_cli_option table[] = {{"json", NULL, "the same for machines", CAR_CLI_FLAG, &o.json, 0, 0}};
+    const car_cli_option table[] = {{"json", NULL, "print JSON", CAR_CLI_FLAG, &o.json, 0, 0}};
     int count = take_name(command.name, argc, argv, rest, &name);
     int code = count < 0 ? CAR_CLI_USAGE : car_cli_parse(&command, table, 1, count, rest);
     if (code != CAR_CLI_GO_ON) {
         return code;
     }
     if (!name) {
-        return car_cli_fail(CAR_CLI_USAGE, "data info: which data? %s", data_help);
+        return car_cli_fail(CAR_CLI_USAGE, "data info: the dataset D is missing. %s", data_help);
     }
     return run(show_info, name, &o);
 }
@@ -238,12 +237,12 @@ static int run_pack(int argc, char **argv) {
     char *rest[MOST_ARGUMENTS];
     const char *name = NULL;
     const car_cli_command command = {"data pack",
-                                     "Stores the images of a dataset, decoded, in one file that packed:FILE reads.",
+                                     "Stores the decoded images of a dataset in one file, to be used as packed:FILE.",
                                      "carousel data pack D -o FILE [--size X]", data_help};
     const car_cli_option table[] = {
-        {"output", "FILE", "the file to write; also -o", CAR_CLI_TEXT, &o.output, 0, 0},
-        {"size", "X", "resize to a shorter side of X pixels; else images must be alike", CAR_CLI_INT, &o.size, 1,
-         65535},
+        {"output", "FILE", "file to write; also -o (required)", CAR_CLI_TEXT, &o.output, 0, 0},
+        {"size", "X", "resize the shorter side to X pixels; without it, all images must have the same size",
+         CAR_CLI_INT, &o.size, 1, 65535},
     };
     int count = take_name(command.name, argc, argv, rest, &name);
     int code = count < 0 ? CAR_CLI_USAGE : car_cli_parse(&command, table, 2, count, rest);
@@ -252,8 +251,8 @@ static int run_pack(int argc, char **argv) {
     }
     if (!name || !o.output) {
         return car_cli_fail(CAR_CLI_USAGE, "data pack: %s",
-                            name ? "where to? -o FILE is missing"
-                                 : "which data? 'carousel data pack --help' says more");
+                            name ? "-o FILE is missing; see 'carousel data pack --help'"
+                                 : "the dataset D is missing; see 'carousel data pack --help'");
     }
     return run(pack, name, &o);
 }
@@ -261,7 +260,7 @@ static int run_pack(int argc, char **argv) {
 int car_cli_data(int argc, char **argv) {
     static const char usage[] = "usage: carousel data info D [--json]\n"
                                 "       carousel data pack D -o FILE [--size X]\n";
-    static const char summary[] = "Looks at datasets, and packs them for fast epochs.";
+    static const char summary[] = "Inspects datasets, and packs them for fast epochs.";
     if (argc < 2) {
         fputs(usage, stderr);
         return CAR_CLI_USAGE;
@@ -278,7 +277,7 @@ int car_cli_data(int argc, char **argv) {
                usage, data_help);
         return CAR_CLI_OK;
     case CAR_CLI_HELP_LIST:
-        puts("info\t\t\twhat a dataset has\npack\t\t\tits images, decoded, in one file");
+        puts("info\t\t\tdescribe a dataset\npack\t\t\tstore its decoded images in one file");
         return CAR_CLI_OK;
     case CAR_CLI_HELP_MAN:
         car_cli_print_man_head("carousel-data", summary, usage + strlen("usage: "));
@@ -286,6 +285,6 @@ int car_cli_data(int argc, char **argv) {
     case CAR_CLI_HELP_NONE:
         break;
     }
-    return car_cli_fail(CAR_CLI_USAGE, "data: there is no '%s', but info and pack; see 'carousel data --help'",
-                        argv[1]);
+    return car_cli_fail(CAR_CLI_USAGE,
+                        "data: there is no command '%s'; use info or pack, and see 'carousel data --help'", argv[1]);
 }

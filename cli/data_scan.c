@@ -69,7 +69,7 @@ static bool take(scan *s, int64_t *first, int64_t *end) {
     *end = s->next + TAKE < s->samples ? s->next + TAKE : s->samples;
     s->next = more ? *end : s->next;
     if (more && s->show && *first % (TAKE * PROGRESS_EVERY) == 0) {
-        car_cli_show_progress("looking at images:", *first, s->samples);
+        car_cli_show_progress("reading images:", *first, s->samples);
     }
     pthread_mutex_unlock(&s->lock);
     return more;
@@ -149,7 +149,7 @@ car_status car_cli_scan_images(car_context *context, car_dataset *dataset, car_c
     }
     pthread_mutex_destroy(&s.lock);
     if (s.show) {
-        car_cli_show_progress("looking at images:", s.samples, s.samples);
+        car_cli_show_progress("reading images:", s.samples, s.samples);
     }
     finish(&s.total, out);
     return s.status;

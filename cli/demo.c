@@ -86,16 +86,17 @@ static void print_pipeline(const car_demo_result *results) {
     for (int r = 0; r < pipeline.count; r++) {
         printf("   %-32s %10.1f %10.0f %%\n", pipeline.own[r], results[r].samples_per_s, 100 * results[r].idle);
     }
-    puts("\n   gpipe and 1f1b drain the pipeline in every step, here of 2 micro-batches of 16 sequences, and\n"
-         "   idle for a third of it where ranks have cores of their own.");
-    printf("   The cycle never drains: %.2f times the samples of gpipe, %.2f times those of 1f1b.\n\n",
+    puts("\n"
+         "   gpipe and 1f1b drain the pipeline in every step, which has 2 micro-batches of 16 sequences here.\n"
+         "   Where each rank has its own core, they idle for a third of the step.");
+    printf("   The cycle never drains: it trains %.2f times as fast as gpipe and %.2f times as fast as 1f1b.\n\n",
            results[2].samples_per_s / results[0].samples_per_s, results[2].samples_per_s / results[1].samples_per_s);
 }
 
 /* Draws bars in eighths of a line; `scale` is the value at the top. */
 static void print_curve(const char *name, const car_demo_result *result, double scale) {
     static const char *const eighths[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-    printf("   %s: activations of all four over %d steps\n", name, result->curve_steps);
+    printf("   %s: activations of all four workers over %d steps\n", name, result->curve_steps);
     for (int row = ROWS - 1; row >= 0; row--) {
         fputs(row == ROWS - 1 ? "   ^ " : "   | ", stdout);
         for (int column = 0; column < CAR_DEMO_COLUMNS; column++) {
@@ -118,19 +119,21 @@ static void print_replicas(const car_demo_result *results) {
     putchar('\n');
     print_curve("dp", dp, dp->activations);
     print_curve("cdp-v2", cycle, dp->activations);
-    puts("\n   Activations: of all workers at the peak. Burst: what all send in the busiest of a step's 8 slots.");
-    printf("   The cycle holds %.2f of dp's activations (plan: %.2f) and sends %.2f of its burst (plan: %.2f).\n",
+    puts("\n"
+         "   Activations: peak of all workers together. Burst: what they send in the busiest of a step's 8 slots.");
+    printf("   The cycle has %.2f of dp's activations (plan: %.2f) and %.2f of its burst (plan: %.2f).\n",
            cycle->activations / dp->activations, cycle->planned_activations / dp->planned_activations,
            cycle->burst / dp->burst, cycle->planned_burst / dp->planned_burst);
     printf(
-        "   The limit is accumulate, two workers at a time on two threads: it holds %.2f and sends nothing, at\n"
-        "   %.2f times the cycle's speed. That is for one machine; workers on devices of their own cannot do it.\n\n",
+        "   The limit is accumulate, with two workers at a time on two threads: it has %.2f of dp's activations and\n"
+        "   sends nothing, at %.2f times the cycle's speed. This works only on one machine, not on separate devices.\n"
+        "\n",
         turns->activations / dp->activations, turns->samples_per_s / cycle->samples_per_s);
 }
 
 static void print_losses(const car_demo_result *results) {
-    printf("3. What the delay costs: the same runs, evaluated on 8 micro-batches that none was trained on\n\n");
-    printf("   %-48s %10s %14s %12s\n", "", "loss first", "loss evaluated", "accuracy");
+    printf("3. What the delay costs: the same runs, evaluated on 8 micro-batches that none of them was trained on\n\n");
+    printf("   %-48s %10s %14s %12s\n", "", "first loss", "eval loss", "accuracy");
     for (int r = 0; r < replicas.count; r++) {
         printf("   %-48s %10.4f %14.4f %10.1f %%\n", replicas.own[r], results[r].loss_first, results[r].loss_evaluated,
                100 * results[r].accuracy);
@@ -141,21 +144,21 @@ static void print_losses(const car_demo_result *results) {
 static void print_advice(void) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     car_available available = car_available_find();
-    printf("This machine, %ld %s and %.0f GB of free memory, would profit\n", cores, cores == 1 ? "core" : "cores",
+    printf("This machine has %ld %s and %.0f GB of free memory.\n", cores, cores == 1 ? "core" : "cores",
            (double)available.machine / 1e9);
     if (cores < 2) {
-        puts("  from none of the first two: its ranks would share one core. Use --rule accumulate.");
+        puts("  Neither (1) nor (2) helps here, because all ranks would share one core. Use --rule accumulate.");
     } else {
-        printf("  from (1) if a model is cut into up to %ld ranks, one a core: --placement pipeline;\n"
-               "  from (2) if more workers than fit under dp are to run at once: --rule cdp-v2.\n"
-               "Where %ld workers at a time are enough, use --rule accumulate --threads %ld.\n",
+        printf("  (1) helps if you cut a model into up to %ld ranks, one per core: --placement pipeline.\n"
+               "  (2) helps if you want to run more workers at once than fit under dp: --rule cdp-v2.\n"
+               "If %ld workers at a time are enough, use --rule accumulate --threads %ld.\n",
                cores, cores, cores);
     }
-    puts("`carousel plan --model M --workers N --compare` says what each rule and placement would need.");
+    puts("`carousel plan --model M --workers N --compare` shows what each rule and placement would need.");
 }
 
 int car_cli_demo(int argc, char **argv) {
-    const car_cli_command command = {"demo", "Shows where the cycle wins and where it does not, measured here.",
+    const car_cli_command command = {"demo", "Measures on this machine where the cycle wins and where it does not.",
                                      "carousel demo", NULL};
     const char *steps = NULL;
     /* Not in --help: makes tests shorter. */

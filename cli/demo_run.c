@@ -56,7 +56,7 @@ static void become_train(const char *out, const char *const *arguments) {
         dup2(nothing, STDOUT_FILENO); /* errors go to standard error */
     }
     execv("/proc/self/exe", (char **)argv);
-    fprintf(stderr, "carousel: demo: could not start itself: %s\n", strerror(errno));
+    fprintf(stderr, "carousel: demo: could not start carousel train: %s\n", strerror(errno));
     _exit(CAR_CLI_FAILED);
 }
 

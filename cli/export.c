@@ -13,17 +13,18 @@ typedef struct exporting {
 
 static int read_options(int argc, char **argv, exporting *e) {
     const car_cli_option options[] = {
-        {"output", "DIR", "the folder to write; also -o (required)", CAR_CLI_TEXT, &e->typed, 0, 0},
-        {"format", "KIND", "huggingface: config.json, model.safetensors and the tokenizer's files", CAR_CLI_TEXT,
+        {"output", "DIR", "directory to write; also -o (required)", CAR_CLI_TEXT, &e->typed, 0, 0},
+        {"format", "KIND", "output format: config.json, model.safetensors and the tokenizer's files", CAR_CLI_TEXT,
          &e->format, 0, 0},
-        {"tokenizer", "FILE", "a tokenizer.json (that of the model)", CAR_CLI_TEXT, &e->model.config.tokenizer, 0, 0},
-        {"heads", "N", "heads of attention, for a file of weights alone (those of the model)", CAR_CLI_INT,
+        {"tokenizer", "FILE", "tokenizer.json to use (default: the model's)", CAR_CLI_TEXT, &e->model.config.tokenizer,
+         0, 0},
+        {"heads", "N", "attention heads, if RUN is only a file of weights (default: the model's)", CAR_CLI_INT,
          &e->model.config.heads, 1, 1 << 12},
     };
     enum { COUNT = sizeof options / sizeof options[0] };
-    const car_cli_command command = {"export", "Writes a language model as a folder that other libraries open.",
+    const car_cli_command command = {"export", "Writes a language model as a directory that other libraries can read.",
                                      "carousel export RUN -o DIR [OPTIONS]",
-                                     "RUN is what 'carousel generate' takes. DIR must not exist, or be empty."};
+                                     "RUN is the same as for 'carousel generate'. DIR must be new or empty."};
     car_cli_write_out(argc, argv, "-o", "--output");
     e->model.place = car_cli_wants_help(argc, argv) ? NULL : car_cli_take_word(options, COUNT, &argc, argv);
     int code = car_cli_parse(&command, options, COUNT, argc, argv);
@@ -32,10 +33,10 @@ static int read_options(int argc, char **argv, exporting *e) {
     }
     if (!e->model.place || !e->typed || !*e->typed) {
         return car_cli_fail(CAR_CLI_USAGE, "export: %s; see 'carousel export --help'",
-                            e->model.place ? "where to? -o DIR is missing" : "which model?");
+                            e->model.place ? "-o DIR is missing" : "RUN, the model to export, is missing");
     }
     if (strcmp(e->format, "huggingface") != 0) {
-        return car_cli_fail(CAR_CLI_USAGE, "export: there is no format '%s', but huggingface", e->format);
+        return car_cli_fail(CAR_CLI_USAGE, "export: there is no format '%s'; the only one is huggingface", e->format);
     }
     return CAR_CLI_GO_ON;
 }

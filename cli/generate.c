@@ -41,35 +41,36 @@ typedef struct generation {
 
 static int check_options(const generation *g) {
     if (!g->model.place) {
-        return car_cli_fail(CAR_CLI_USAGE, "generate: with which model? name the directory of a run, a folder of "
-                                           "Hugging Face's, or a file of weights; see 'carousel generate --help'");
+        return car_cli_fail(CAR_CLI_USAGE, "generate: RUN is missing. Name a run directory, a Hugging Face model "
+                                           "directory or a file of weights; see 'carousel generate --help'");
     }
     return CAR_CLI_GO_ON;
 }
 
 static int read_options(int argc, char **argv, generation *g) {
     const car_cli_option options[] = {
-        {"prompt", "TEXT", "the text to continue; -: from standard input", CAR_CLI_TEXT, &g->prompt, 0, 0},
-        {"tokens", "N", "how many tokens to generate at most", CAR_CLI_INT, &g->wanted, 1, 1 << 24},
-        {"temperature", "T", "below 1 likelier, above 1 more surprising; 0: always the likeliest", CAR_CLI_REAL,
-         &g->sampling.temperature, 0, 1e6},
-        {"top-k", "K", "choose among the K likeliest tokens; 0: among all", CAR_CLI_INT, &g->sampling.top_k, 0,
+        {"prompt", "TEXT", "text to continue; - reads it from standard input", CAR_CLI_TEXT, &g->prompt, 0, 0},
+        {"tokens", "N", "maximum number of tokens to generate", CAR_CLI_INT, &g->wanted, 1, 1 << 24},
+        {"temperature", "T", "sampling temperature: lower is more predictable; 0 = always the most likely token",
+         CAR_CLI_REAL, &g->sampling.temperature, 0, 1e6},
+        {"top-k", "K", "sample from the K most likely tokens; 0 = from all", CAR_CLI_INT, &g->sampling.top_k, 0,
          1 << 24},
-        {"top-p", "P", "choose among the likeliest that together have this probability", CAR_CLI_REAL,
+        {"top-p", "P", "sample from the most likely tokens that together have probability P", CAR_CLI_REAL,
          &g->sampling.top_p, 1e-9, 1},
-        {"seed", "N", "what is chosen is a function of it", CAR_CLI_SEED, &g->sampling.seed, 0, 0},
-        {"threads", "P", "threads that compute", CAR_CLI_INT, &g->model.config.threads, 1, 256},
-        {"tokenizer", "FILE", "a tokenizer.json (that of the model)", CAR_CLI_TEXT, &g->model.config.tokenizer, 0, 0},
-        {"heads", "N", "heads of attention, for a file of weights alone (those of the model)", CAR_CLI_INT,
+        {"seed", "N", "random seed for sampling", CAR_CLI_SEED, &g->sampling.seed, 0, 0},
+        {"threads", "P", "compute threads", CAR_CLI_INT, &g->model.config.threads, 1, 256},
+        {"tokenizer", "FILE", "tokenizer.json to use (default: the model's)", CAR_CLI_TEXT, &g->model.config.tokenizer,
+         0, 0},
+        {"heads", "N", "attention heads, if RUN is only a file of weights (default: the model's)", CAR_CLI_INT,
          &g->model.config.heads, 1, 1 << 12},
-        {"json", NULL, "print a JSON object when all is there", CAR_CLI_FLAG, &g->json, 0, 0},
+        {"json", NULL, "print a JSON object at the end", CAR_CLI_FLAG, &g->json, 0, 0},
     };
     enum { COUNT = sizeof options / sizeof options[0] };
     const car_cli_command command = {
         "generate", "Continues a text with a language model.", "carousel generate RUN --prompt TEXT [OPTIONS]",
-        "RUN is the directory of a run or a checkpoint, a folder of Hugging Face's with config.json and\n"
-        "model.safetensors, or a safetensors file. It ends after --tokens, at the end of a text, or when the model's\n"
-        "context is full."};
+        "RUN is the directory of a run or a checkpoint, a Hugging Face model directory with config.json and\n"
+        "model.safetensors, or a safetensors file. Generation stops after --tokens tokens, at the end of a text, or\n"
+        "when the model's context is full."};
     g->model.place = car_cli_wants_help(argc, argv) ? NULL : car_cli_take_word(options, COUNT, &argc, argv);
     int code = car_cli_parse(&command, options, COUNT, argc, argv);
     return code == CAR_CLI_GO_ON ? check_options(g) : code;
@@ -118,13 +119,13 @@ static car_status encode_prompt(generation *g) {
         CAR_TRY(take_tokens(g, &end, 1));
     } else {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "the tokenizer has no <|endoftext|> to begin with; give a --prompt");
+                                "the tokenizer has no <|endoftext|> token to start with; give a --prompt");
     }
     g->prompt_tokens = g->count;
     if (g->count > positions) {
         status = car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                  "the prompt has %d tokens, and the model's context %d; give a shorter one", g->count,
-                                  positions);
+                                  "the prompt has %d tokens, but the model's context is %d; use a shorter prompt",
+                                  g->count, positions);
     }
 done:
     return status;
@@ -253,7 +254,7 @@ static void conclude(generation *g) {
     fflush(stdout);
     int trained = car_language_sequence(g->model.language);
     if (trained > 0 && g->count > trained) {
-        fprintf(stderr, "carousel: note: the run was trained on sequences of %d tokens, and this text has %d\n",
+        fprintf(stderr, "carousel: note: the run was trained on sequences of %d tokens, but this text has %d\n",
                 trained, g->count);
     }
     if (g->end == CONTEXT_FULL) {

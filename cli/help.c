@@ -81,7 +81,7 @@ static void print_text(const car_cli_command *command, const car_cli_option *opt
         describe_default(&options[o], by_default, sizeof by_default);
         printf("  %-24s %s%s\n", left, options[o].help, by_default);
     }
-    printf("  %-24s %s\n", "--help", "show this and exit");
+    printf("  %-24s %s\n", "--help", "show this help and exit");
     if (command->footer) {
         printf("\n%s\n", command->footer);
     }
@@ -117,7 +117,7 @@ static void print_list(const car_cli_option *options, int count) {
             printf("\t%s\n", options[o].help);
         }
     }
-    puts("--help\t\t\tshow this and exit");
+    puts("--help\t\t\tshow this help and exit");
 }
 
 /* ---- for manual pages, in scdoc's format ----------------------------------------------------- */

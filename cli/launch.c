@@ -40,16 +40,16 @@ static void on_end(int number) {
 
 static int read_options(int argc, char **argv, int *used, launch_options *o) {
     const car_cli_option options[] = {
-        {"n", "R", "ranks to start (required)", CAR_CLI_INT, &o->ranks, 1, 1 << 20},
-        {"restarts", "K", "how often to go on from the last checkpoint after a failure", CAR_CLI_INT, &o->restarts, 0,
-         1e6},
-        {"mpirun", "PROGRAM", "what starts them", CAR_CLI_TEXT, &o->mpirun, 0, 0},
+        {"n", "R", "number of ranks to start (required)", CAR_CLI_INT, &o->ranks, 1, 1 << 20},
+        {"restarts", "K", "restart up to K times after a failure, from the newest checkpoint (default: 0)", CAR_CLI_INT,
+         &o->restarts, 0, 1e6},
+        {"mpirun", "PROGRAM", "MPI launcher to use", CAR_CLI_TEXT, &o->mpirun, 0, 0},
     };
     const car_cli_command command = {
-        "launch", "Starts the ranks of a run, and restarts them after a failure.",
+        "launch", "Starts the ranks of a run with mpirun, and restarts them after a failure.",
         "carousel launch -n R [OPTIONS] -- train ...",
         "SIGTERM, SIGHUP or SIGINT (Ctrl-C) makes the run write a checkpoint and end; a second one ends it at once.\n"
-        "exit codes: 0 done, 1 failed, 2 command line, 3 a rank was lost and no restart was left, 4 ended by a "
+        "exit codes: 0 done, 1 failed, 2 wrong command line, 3 a rank was lost and no restart was left, 4 ended by a "
         "signal\n"};
     int split = 1;
     while (split < argc && strcmp(argv[split], "--") != 0) {
@@ -169,7 +169,7 @@ static void read_line(job_end *end) {
         sscanf(by, "exited on signal %d", &end->lost_by) != 1) {
         end->lost_rank = -1;
     }
-    end->obeys = end->obeys || strstr(end->line, "ending the run in order");
+    end->obeys = end->obeys || strstr(end->line, "ending the run cleanly");
 }
 
 /* Forwards the job's output to stderr, and parses its lines. */
@@ -232,7 +232,7 @@ static job_end run_once(const launch_options *o, char **train, bool resume) {
     clock_gettime(CLOCK_REALTIME, &now);
     end.started = seconds_of(&now);
     if (pipe(said) != 0) {
-        car_cli_fail(CAR_CLI_FAILED, "launch: could not make a pipe: %s", strerror(errno));
+        car_cli_fail(CAR_CLI_FAILED, "launch: could not create a pipe: %s", strerror(errno));
         return end;
     }
     pid_t started = fork();
@@ -299,8 +299,8 @@ static int close_lost(const job_end *end, const char *out) {
     long long step = newest_checkpoint(out);
     describe_end(end, what, sizeof what);
     if (step >= 0) {
-        snprintf(saved, sizeof saved, "the newest checkpoint in %s is of step %lld: --resume goes on from there", out,
-                 step);
+        snprintf(saved, sizeof saved, "the newest checkpoint in %s is of step %lld; continue from it with --resume",
+                 out, step);
     }
     return car_cli_fail(CAR_CLI_LOST, "%s; %s", what, saved);
 }
@@ -312,7 +312,7 @@ static int run_with_restarts(const launch_options *o, char **train, const char *
         char what[128];
         long long step = newest_checkpoint(out);
         describe_end(&end, what, sizeof what);
-        fprintf(stderr, "carousel: %s; start %d of %d again, from %s%lld\n", what, k, o->restarts,
+        fprintf(stderr, "carousel: %s; restart %d of %d, from %s%lld\n", what, k, o->restarts,
                 step >= 0 ? "step " : "the beginning, step ", step >= 0 ? step : 0);
         end = run_once(o, train, step >= 0 && !resume);
     }
@@ -339,21 +339,20 @@ int car_cli_launch(int argc, char **argv) {
         return code;
     }
     if (o.ranks < 1 || split + 1 >= argc || strcmp(argv[split + 1], "train") != 0) {
-        return car_cli_fail(CAR_CLI_USAGE, "launch: it goes 'carousel launch -n RANKS [--restarts K] -- train ...'");
+        return car_cli_fail(CAR_CLI_USAGE, "launch: usage: carousel launch -n RANKS [--restarts K] -- train ...");
     }
     char **train = argv + split + 1;
     const char *out = find_value(train, "--out");
     if (o.restarts > 0 && (!out || !find_value(train, "--checkpoint-every"))) {
         return car_cli_fail(CAR_CLI_USAGE,
-                            "launch: --restarts wants a run with --out DIR and --checkpoint-every STEPS");
+                            "launch: --restarts requires a run with --out DIR and --checkpoint-every STEPS");
     }
     if (o.restarts > 0 && find_value(train, "--resume-step")) {
-        return car_cli_fail(CAR_CLI_USAGE,
-                            "launch: --restarts go on from the newest checkpoint, so --resume-step cannot "
-                            "be among the run's options: go on from that step once, without --restarts");
+        return car_cli_fail(CAR_CLI_USAGE, "launch: --restarts continues from the newest checkpoint, so --resume-step "
+                                           "cannot be used with it; resume from that step once without --restarts");
     }
     if (readlink("/proc/self/exe", o.program, sizeof o.program - 1) <= 0) {
-        return car_cli_fail(CAR_CLI_FAILED, "launch: could not find this program: %s", strerror(errno));
+        return car_cli_fail(CAR_CLI_FAILED, "launch: could not find the path of this program: %s", strerror(errno));
     }
     catch_signals();
     return run_with_restarts(&o, train, out);

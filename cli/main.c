@@ -17,35 +17,40 @@ static const struct {
 } commands[] = {
     {"train", "train a model", car_cli_train, true},
     {"eval", "evaluate a run or a model's weights", car_cli_eval, false},
-    {"predict", "say what a model takes images for", car_cli_predict, false},
-    {"demo", "show where the cycle wins and where it does not, measured here", car_cli_demo, false},
-    {"launch", "start the ranks of a training run over MPI", car_cli_launch, true},
-    {"plan", "show what a run would do and need", car_cli_plan, false},
-    {"report", "write a page about runs", car_cli_report_runs, false},
-    {"tokenize", "turn a text into tokens to train on", car_cli_tokenize, false},
+    {"predict", "classify images with a model", car_cli_predict, false},
+    {"demo", "measure on this machine where the cycle wins and where it does not", car_cli_demo, false},
+    {"launch", "start a training run over MPI, and restart it after failures", car_cli_launch, true},
+    {"plan", "show what a run would do and need, without running it", car_cli_plan, false},
+    {"report", "write an HTML page about runs", car_cli_report_runs, false},
+    {"tokenize", "convert a text to tokens for training", car_cli_tokenize, false},
     {"generate", "continue a text with a language model", car_cli_generate, false},
-    {"export", "write a model as other libraries read it", car_cli_export, false},
-    {"data", "look at a dataset, or pack it for fast epochs", car_cli_data, false},
+    {"export", "write a language model in a format that other libraries read", car_cli_export, false},
+    {"data", "inspect a dataset, or pack it for fast epochs", car_cli_data, false},
 };
 
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_usage(FILE *stream) {
-    fputs("carousel: training deep networks by cyclic data parallelism\n\n"
-          "usage: carousel COMMAND [OPTIONS]\n\ncommands:\n",
+    fputs("carousel: training deep networks with cyclic data parallelism\n"
+          "\n"
+          "usage: carousel COMMAND [OPTIONS]\n"
+          "\n"
+          "commands:\n",
           stream);
     for (int c = 0; c < COMMANDS; c++) {
         fprintf(stream, "  %-10s %s\n", commands[c].name, commands[c].summary);
     }
-    fputs("\n'carousel COMMAND --help' lists a command's options; 'carousel --version' prints the version.\n"
-          "\nexit codes: 0 done, 1 failed, 2 command line, 3 a rank was lost, 4 ended early by a signal\n",
+    fputs("\n"
+          "'carousel COMMAND --help' lists a command's options; 'carousel --version' prints the version.\n"
+          "\n"
+          "exit codes: 0 done, 1 failed, 2 wrong command line, 3 a rank was lost, 4 ended early by a signal\n",
           stream);
 }
 
 /* Prints the commands for shell completion, or the generated parts of the manual page. */
 static void print_commands(car_cli_help form) {
     if (form == CAR_CLI_HELP_MAN) {
-        car_cli_print_man_head("carousel", "Training deep networks by cyclic data parallelism.",
+        car_cli_print_man_head("carousel", "Training deep networks with cyclic data parallelism.",
                                "carousel COMMAND [OPTIONS]");
         puts("\n# COMMANDS\n");
     }

@@ -134,14 +134,15 @@ void car_cli_list_choices(char *text, size_t capacity) {
 
 void car_cli_add_advice(char *text, size_t capacity) {
     size_t used = strlen(text);
-    add_title(text, capacity, &used,
-              "which rule and placement:\n"
-              "  one device, or time to spare   --rule accumulate: least memory, no delay\n"
-              "  one machine, little memory     --rule cdp-v2: activations near half of dp's\n"
-              "  a replica fits each device     --placement replica --rule cdp-v2: no collective, smaller bursts\n"
-              "  it does not                    --placement zero, weights move; or pipeline, cut by layers\n"
-              "  pipelines to compare with      --placement pipeline --rule gpipe, 1f1b or 2bw, which train as well\n"
-              "  many devices                   --placement grid: N(N+1)/2 of them for dp's N x N");
+    add_title(
+        text, capacity, &used,
+        "choosing a rule and a placement:\n"
+        "  one device, or speed matters less   --rule accumulate: least memory, no delay\n"
+        "  one machine, little memory          --rule cdp-v2: about half of dp's activations\n"
+        "  the model fits on each device       --placement replica --rule cdp-v2: no collectives, smaller bursts\n"
+        "  the model does not fit              --placement zero (weights travel) or pipeline (cut by layers)\n"
+        "  other pipelines, to compare         --placement pipeline --rule gpipe, 1f1b or 2bw\n"
+        "  many devices                        --placement grid: N(N+1)/2 devices, where dp needs N x N");
 }
 
 void car_cli_list_paper_models(char *text, size_t capacity) {
@@ -205,7 +206,7 @@ static bool store_seed(const car_cli_command *command, const car_cli_option *opt
 static bool store_item(const car_cli_command *command, const car_cli_option *option, const char *value) {
     car_cli_list *list = option->target;
     if (list->count == CAR_CLI_LIST_LENGTH) {
-        return refuse(command, option->name, value, "is one too many");
+        return refuse(command, option->name, value, "this option was given too often");
     }
     list->items[list->count++] = value;
     return true;
@@ -268,7 +269,7 @@ static bool parse_one(const car_cli_command *command, const car_cli_option *opti
     }
     const char *value = equals ? equals + 1 : *index + 1 < argc ? argv[*index + 1] : NULL;
     if (!value) {
-        car_cli_fail(0, "%s: --%s wants a value: %s", command->name, option->name, option->value);
+        car_cli_fail(0, "%s: --%s requires a value: %s", command->name, option->name, option->value);
         return false;
     }
     *index += equals ? 1 : 2;

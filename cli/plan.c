@@ -18,74 +18,86 @@ enum { MOST_CUTS = 4096 };
 
 static int read_options(int argc, char **argv, car_plan_options *o) {
     const car_cli_option options[] = {
-        {"model", "NAME", "which model to plan for (required)", CAR_CLI_TEXT, &o->model, 0, 0},
-        {"workers", "N", "workers, which share a step's micro-batches", CAR_CLI_INT, &o->workers, 1, 1 << 16},
-        {"accumulate", "M", "micro-batches that each worker takes in a step, one after the other", CAR_CLI_INT,
+        {"model", "NAME", "model to plan for (required)", CAR_CLI_TEXT, &o->model, 0, 0},
+        {"workers", "N", "number of workers; each takes --accumulate micro-batches per step", CAR_CLI_INT, &o->workers,
+         1, 1 << 16},
+        {"accumulate", "M", "micro-batches per worker and step, one after another (gradient accumulation)", CAR_CLI_INT,
          &o->accumulate, 1, 1 << 16},
-        {"sum-order", "HOW", "with --accumulate: add gradients by micro-batch or by worker (depends on the placement)",
+        {"sum-order", "HOW", "with --accumulate: sum gradients by micro-batch or by worker; auto = by placement",
          CAR_CLI_TEXT, &o->sum_order, 0, 0},
-        {"stages", "S", "how many stages the model is cut into, a multiple of the workers (as many)", CAR_CLI_INT,
-         &o->stages, 1, 1 << 20},
-        {"rule", "NAME", "who computes when, with which weights; see below", CAR_CLI_TEXT, &o->rule, 0, 0},
-        {"placement", "NAME", "which device computes and holds what; see below", CAR_CLI_TEXT, &o->placement, 0, 0},
-        {"partition", "HOW", "flops, time, params, memory or cuts:A,B,...", CAR_CLI_TEXT, &o->partition, 0, 0},
-        {"batch", "N", "samples in a micro-batch", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
-        {"classes", "N", "classes of an image model (its own)", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
-        {"image-size", "N", "pixels on a side (the model's own)", CAR_CLI_INT, &o->shape.image_size, 1, 1 << 14},
-        CAR_CLI_SHAPE_OPTIONS(o->shape),
-        {"threads", "P", "threads that share the work, for shared (as many as workers)", CAR_CLI_INT, &o->threads, 1,
-         1 << 16},
-        {"ranks", "R", "ranks that share the workers, for replica (as many)", CAR_CLI_INT, &o->ranks, 1, 1 << 16},
-        {"machines", "M", "machines that the ranks are spread over, for replica and zero", CAR_CLI_INT, &o->machines, 1,
-         1 << 16},
-        {"mapping", "HOW", "place workers on ranks and machines interleaved or contiguous (the better)", CAR_CLI_TEXT,
-         &o->mapping, 0, 0},
-        {"freshness-slack", "M", "cdp-v2: an update may take 2M slots to arrive", CAR_CLI_INT, &o->freshness_slack, 0,
+        {"stages", "S", "number of stages, a multiple of --workers (default: --workers)", CAR_CLI_INT, &o->stages, 1,
          1 << 20},
-        {"zero-copies", "N", "zero, except under dp: copies of each version that travel, 1 or 2 (2)", CAR_CLI_INT,
+        {"rule", "NAME", "when each micro-batch runs, and which version of the weights it uses; see below",
+         CAR_CLI_TEXT, &o->rule, 0, 0},
+        {"placement", "NAME", "which device computes and stores what; see below", CAR_CLI_TEXT, &o->placement, 0, 0},
+        {"partition", "HOW",
+         "cut stages by flops, time, params, memory or cuts:A,B,... (default: flops, --profile: time)", CAR_CLI_TEXT,
+         &o->partition, 0, 0},
+        {"batch", "N", "samples per micro-batch", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
+        {"classes", "N", "number of classes of an image model (default: the model's)", CAR_CLI_INT, &o->shape.classes,
+         1, 1 << 24},
+        {"image-size", "N", "image width and height in pixels (default: the model's)", CAR_CLI_INT,
+         &o->shape.image_size, 1, 1 << 14},
+        CAR_CLI_SHAPE_OPTIONS(o->shape),
+        {"threads", "P", "placement shared: compute threads (default: --workers; with --recommend, all cores)",
+         CAR_CLI_INT, &o->threads, 1, 1 << 16},
+        {"ranks", "R", "placement replica: ranks that share the workers (default: --workers)", CAR_CLI_INT, &o->ranks,
+         1, 1 << 16},
+        {"machines", "M", "placements replica and zero: machines that the ranks are spread over", CAR_CLI_INT,
+         &o->machines, 1, 1 << 16},
+        {"mapping", "HOW",
+         "assign workers to ranks and machines interleaved or contiguous (default: whichever is better)", CAR_CLI_TEXT,
+         &o->mapping, 0, 0},
+        {"freshness-slack", "M", "cdp-v2: give each update 2M more slots to arrive", CAR_CLI_INT, &o->freshness_slack,
+         0, 1 << 20},
+        {"zero-copies", "N",
+         "zero, except with dp: copies of each version that travel between ranks, 1 or 2 (default: 2)", CAR_CLI_INT,
          &o->zero_copies, 0, 2},
-        {"zero-ahead", "L",
-         "how many slots before its use a copy may be sent on; auto: 2k, or the best of several on --cluster",
+        {"zero-ahead", "L", "zero: send a copy on up to L slots before its use; auto = 2k, or the best on --cluster",
          CAR_CLI_AUTO, &o->zero_ahead, 0, 1 << 21},
-        {"piece-bytes", "BYTES", "size of the pieces in which sums travel over ranks; 0: 4 MiB or more (docs/plan.md)",
+        {"piece-bytes", "BYTES", "send sums of gradients in pieces of this size; 0 = 4 MiB or more (docs/plan.md)",
          CAR_CLI_REAL, &o->piece_bytes, 0, 1e15},
-        {"optimizer", "NAME", "the optimizer, for its memory and computation; see below", CAR_CLI_TEXT, &o->optimizer,
-         0, 0},
-        {"ema", "DECAY", "keep a moving average of the weights, for its memory; 0: none", CAR_CLI_REAL, &o->ema, 0,
-         0.9999999},
-        {"delay-correction", "HOW", "auto, off or C,A, for its memory", CAR_CLI_TEXT, &o->delay_correction, 0, 0},
-        {"precision", "P", "fp32 or bf16, for activations and for the weights used in computing", CAR_CLI_TEXT,
-         &o->precision, 0, 0},
-        {"convolutions", "HOW", "auto: Winograd where that is faster; direct: never", CAR_CLI_TEXT, &o->convolutions, 0,
-         0},
-        {"memory", "HOW", "tight: Winograd only if that takes no more memory (normal)", CAR_CLI_TEXT, &o->memory, 0, 0},
+        {"optimizer", "NAME", "optimizer, to predict its memory and computation; see below", CAR_CLI_TEXT,
+         &o->optimizer, 0, 0},
+        {"ema", "DECAY", "decay of a moving average of the weights, to predict its memory; 0 = none", CAR_CLI_REAL,
+         &o->ema, 0, 0.9999999},
+        {"delay-correction", "HOW",
+         "correction for late gradients, to predict its memory: auto, off or C,A (docs/delay.md)", CAR_CLI_TEXT,
+         &o->delay_correction, 0, 0},
+        {"precision", "P", "fp32 or bf16, for activations and the weights used in computation (docs/kernels.md)",
+         CAR_CLI_TEXT, &o->precision, 0, 0},
+        {"convolutions", "HOW", "auto = Winograd's algorithm where it is faster; direct = never", CAR_CLI_TEXT,
+         &o->convolutions, 0, 0},
+        {"memory", "HOW", "normal, or tight = Winograd's algorithm only where it needs no more memory", CAR_CLI_TEXT,
+         &o->memory, 0, 0},
         CAR_CLI_RECOMPUTE_OPTIONS(o),
-        {"profile", NULL, "measure the operations on this machine, save and use the times", CAR_CLI_FLAG, &o->profile,
-         0, 0},
-        {"profile-file", "FILE", "where measured times are kept (MODEL.profile.json)", CAR_CLI_TEXT, &o->profile_file,
-         0, 0},
-        {"cluster", "FILE", "also time the plan on the cluster that FILE describes (docs/plan.md)", CAR_CLI_TEXT,
+        {"profile", NULL, "measure the operations on this machine; save the times and plan with them", CAR_CLI_FLAG,
+         &o->profile, 0, 0},
+        {"profile-file", "FILE", "file for the measured times (default: MODEL.profile.json)", CAR_CLI_TEXT,
+         &o->profile_file, 0, 0},
+        {"cluster", "FILE", "also predict times on the cluster that FILE describes (docs/plan.md)", CAR_CLI_TEXT,
          &o->cluster, 0, 0},
-        {"compare", NULL, "a table of every rule and placement", CAR_CLI_FLAG, &o->compare, 0, 0},
-        {"recommend", NULL, "search for the fastest plan that fits, here or on --cluster (docs/plan.md)", CAR_CLI_FLAG,
-         &o->recommend, 0, 0},
-        {"global-batch", "N", "with --recommend: samples of a step (devices times 32 images or 1 sequence)",
+        {"compare", NULL, "compare all rules and placements in a table", CAR_CLI_FLAG, &o->compare, 0, 0},
+        {"recommend", NULL, "search for the fastest plan that fits this machine or --cluster (docs/plan.md)",
+         CAR_CLI_FLAG, &o->recommend, 0, 0},
+        {"global-batch", "N", "with --recommend: samples per step (default: 32 images or 1 sequence per device)",
          CAR_CLI_INT, &o->global_batch, 1, 1 << 30},
-        {"exact", NULL, "with --recommend: only rules without a delay", CAR_CLI_FLAG, &o->exact, 0, 0},
-        {"out", "FILE", "with --recommend: write the plan for 'carousel train --config'", CAR_CLI_TEXT, &o->out, 0, 0},
+        {"exact", NULL, "with --recommend: only rules without delayed gradients", CAR_CLI_FLAG, &o->exact, 0, 0},
+        {"out", "FILE", "with --recommend: write the plan to FILE, for 'carousel train --config FILE'", CAR_CLI_TEXT,
+         &o->out, 0, 0},
         {"json", NULL, "print JSON", CAR_CLI_FLAG, &o->json, 0, 0},
-        {"dump", NULL, "print the whole table of tasks as text (docs/plan.md)", CAR_CLI_FLAG, &o->dump, 0, 0},
-        {"edges", NULL, "with --dump: print which tasks wait for which, too", CAR_CLI_FLAG, &o->edges, 0, 0},
-        {"custom", NULL, "with --dump: print a schedule to edit and run with train --plan", CAR_CLI_FLAG, &o->custom, 0,
-         0},
-        {"steps", "T", "steps of the run that --dump prints", CAR_CLI_INT, &o->steps, 1, 1 << 20},
-        {"svg", "FILE", "write a figure of dp beside the cyclic rule", CAR_CLI_TEXT, &o->svg, 0, 0},
+        {"dump", NULL, "print the complete table of tasks as text (docs/plan.md)", CAR_CLI_FLAG, &o->dump, 0, 0},
+        {"edges", NULL, "with --dump: also print which tasks wait for which", CAR_CLI_FLAG, &o->edges, 0, 0},
+        {"custom", NULL, "with --dump: print a schedule that you can edit and run with 'carousel train --plan'",
+         CAR_CLI_FLAG, &o->custom, 0, 0},
+        {"steps", "T", "with --dump: number of steps to print", CAR_CLI_INT, &o->steps, 1, 1 << 20},
+        {"svg", "FILE", "write an SVG figure that shows dp next to the cyclic rule", CAR_CLI_TEXT, &o->svg, 0, 0},
     };
     char lists[4096];
     car_cli_list_models(lists, sizeof lists);
     car_cli_list_paper_models(lists, sizeof lists);
     car_cli_list_choices(lists, sizeof lists);
-    const car_cli_command command = {"plan", "Shows what a run would do and need, before anything runs.",
+    const car_cli_command command = {"plan", "Shows what a run would do and need, without running it.",
                                      "carousel plan --model NAME --workers N [OPTIONS]", lists};
     return car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
 }
@@ -99,27 +111,27 @@ static int check_options(const car_plan_options *o) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --model NAME is missing; 'carousel plan --help' lists the models");
     }
     if (o->compare + o->dump > 1 || (o->dump && o->json) || (o->compare && o->svg)) {
-        return car_cli_fail(CAR_CLI_USAGE, "plan: %s do not go together",
+        return car_cli_fail(CAR_CLI_USAGE, "plan: %s cannot be used together",
                             o->compare && o->svg ? "--compare and --svg"
                             : o->dump && o->json ? "--dump and --json"
                                                  : "--compare and --dump");
     }
     if (o->custom && (!o->dump || o->edges)) {
-        return car_cli_fail(CAR_CLI_USAGE, o->dump ? "plan: --custom and --edges do not go together"
-                                                   : "plan: --custom goes with --dump");
+        return car_cli_fail(CAR_CLI_USAGE, o->dump ? "plan: --custom and --edges cannot be used together"
+                                                   : "plan: --custom requires --dump");
     }
     if (o->edges && !o->dump) {
-        return car_cli_fail(CAR_CLI_USAGE, "plan: --edges goes with --dump");
+        return car_cli_fail(CAR_CLI_USAGE, "plan: --edges requires --dump");
     }
     if (o->compare && (o->ranks || o->mapping || o->machines > 1)) {
-        return car_cli_fail(CAR_CLI_USAGE, "plan: --compare has one rank for each worker; leave out --ranks, "
-                                           "--machines and --mapping");
+        return car_cli_fail(CAR_CLI_USAGE,
+                            "plan: --compare uses one rank per worker; leave out --ranks, --machines and --mapping");
     }
     if (o->machines > 1 && placement && (placement->one_process || placement->by_stage)) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --machines is for --placement replica and zero");
     }
     if (o->cluster && !o->recommend && (o->dump || (!o->compare && placement && placement->one_process))) {
-        return car_cli_fail(CAR_CLI_USAGE, o->dump ? "plan: --cluster and --dump do not go together"
+        return car_cli_fail(CAR_CLI_USAGE, o->dump ? "plan: --cluster and --dump cannot be used together"
                                                    : "plan: --cluster times messages between ranks; --placement shared "
                                                      "has none: use replica, zero, pipeline or grid");
     }
@@ -174,13 +186,12 @@ static car_status read_partition(const car_plan_subject *s, car_partition_config
     if (strncmp(how, "cuts:", 5) == 0) {
         int count = 0;
         if (!read_cuts(how + 5, cuts, MOST_CUTS, &count)) {
-            return car_context_fail(s->context, CAR_ERROR_ARGUMENT,
-                                    "--partition %s: after 'cuts:' come the operations at which stages begin, like "
-                                    "cuts:12,30,47",
-                                    how);
+            return car_context_fail(
+                s->context, CAR_ERROR_ARGUMENT,
+                "--partition %s: after 'cuts:', list the operations at which stages begin, e.g. cuts:12,30,47", how);
         }
         if (s->options->stages && s->options->stages != count + 1) {
-            return car_context_fail(s->context, CAR_ERROR_ARGUMENT, "--stages %d wants %d cuts; --partition gives %d",
+            return car_context_fail(s->context, CAR_ERROR_ARGUMENT, "--stages %d needs %d cuts, but --partition has %d",
                                     s->options->stages, s->options->stages - 1, count);
         }
         config->measure = CAR_MEASURE_CUTS;
@@ -195,7 +206,7 @@ static car_status read_partition(const car_plan_subject *s, car_partition_config
         }
     }
     return car_context_fail(s->context, CAR_ERROR_UNKNOWN_NAME,
-                            "--partition %s: known are flops, time, params, memory and cuts:A,B,...", how);
+                            "--partition %s: it must be flops, time, params, memory or cuts:A,B,...", how);
 }
 
 /* Shows a progress line if standard error is a terminal. */
@@ -229,7 +240,7 @@ static car_status find_costs(car_plan_subject *s, bool by_time) {
         CAR_TRY(car_costs_save(s->graph, &s->costs, path));
     } else if (by_time || o->profile_file) {
         if (access(path, R_OK) != 0) {
-            return car_context_fail(s->context, CAR_ERROR_IO, "there is no profile %s; make it with --profile", path);
+            return car_context_fail(s->context, CAR_ERROR_IO, "there is no profile %s; create it with --profile", path);
         }
         CAR_TRY(car_costs_load(s->graph, path, &s->costs));
     } else {
@@ -263,9 +274,10 @@ static car_status set_up(car_plan_subject *s, car_partition_config *cut, car_pla
     car_status status = CAR_OK;
     CAR_TRY(car_model_build(s->context, o->model, &o->shape, &s->graph));
     if (cut->stages % config->workers != 0) {
-        return car_context_fail(s->context, CAR_ERROR_ARGUMENT,
-                                "%d stages for %d workers: the stages must be a multiple of the workers", cut->stages,
-                                config->workers);
+        return car_context_fail(
+            s->context, CAR_ERROR_ARGUMENT,
+            "%d stages for %d workers: the number of stages must be a multiple of the number of workers", cut->stages,
+            config->workers);
     }
     CAR_TRY(find_costs(s, cut->measure == CAR_MEASURE_TIME));
     cut->costs = &s->costs;

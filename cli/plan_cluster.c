@@ -53,7 +53,7 @@ void car_cli_plan_describe_cluster(const car_plan_subject *s, FILE *stream) {
     const car_cluster *c = &s->cluster;
     fprintf(stream, "On %s: ", c->name[0] ? c->name : s->options->cluster);
     if (s->measured) {
-        fputs("devices as fast as the profile's", stream);
+        fputs("devices as fast as in the profile", stream);
     } else {
         fprintf(stream, "devices of %g TFLOP/s", c->flops / 1e12);
     }
@@ -64,7 +64,7 @@ void car_cli_plan_describe_cluster(const car_plan_subject *s, FILE *stream) {
         fprintf(stream, " and %s", car_size_shown(c->memory).text);
     }
     if (c->devices_per_node > 1) {
-        fprintf(stream, ", %d a node with %s/s and %s inside", c->devices_per_node,
+        fprintf(stream, ", %d per node with %s/s and %s inside", c->devices_per_node,
                 car_size_shown(c->inside.bandwidth).text, car_cli_seconds(c->inside.latency).text);
     }
     fprintf(stream, ", %s/s and %s between nodes\n", car_size_shown(c->between.bandwidth).text,

@@ -166,15 +166,15 @@ static void print_timings(const car_plan_subject *s, const table *t, FILE *strea
     }
     for (int n = 0; n < t->count; n++) {
         if (t->rows[n].ahead > 0) {
-            fprintf(stream, "%s over %s: copies of weights are passed on up to %d slots before their use.\n",
+            fprintf(stream, "%s over %s: copies of weights are sent on up to %d slots before their use.\n",
                     car_rule_text(t->rows[n].rule), car_placement_text(t->rows[n].placement), t->rows[n].ahead);
         }
     }
-    fputs(
-        "Devices: + are more than the cluster has. Memory: activations, weights, sums and optimizer of the device that "
-        "needs\nmost; * is more than a device has. Exposed: what the network adds to a step. Sent: by all devices "
-        "together.\n",
-        stream);
+    fputs("Devices: + means more than the cluster has. Memory: activations, weights, sums and optimizer of the device "
+          "that needs\n"
+          "most; * means more than a device has. Exposed: what the network adds to a step. Sent: by all devices "
+          "together.\n",
+          stream);
 }
 
 static const row *find(const table *t, car_rule rule, car_placement placement) {
@@ -341,11 +341,11 @@ static void print_judgement(const car_plan_subject *s, const car_plan_config *ba
                         car_size_shown(per_device(ring)).text);
     }
     if (dp && ring && ring->predicted.bytes_sent_device > 1.01 * dp->predicted.bytes_sent_device) {
-        said += fprintf(
-            stream,
-            "- replica sends %s a step and device, dp's all-reduce %s: it spreads traffic, it does not save it.\n",
-            car_size_shown(ring->predicted.bytes_sent_device).text,
-            car_size_shown(dp->predicted.bytes_sent_device).text);
+        said += fprintf(stream,
+                        "- replica sends %s per step and device, dp's all-reduce %s: it spreads the traffic, but does "
+                        "not reduce it.\n",
+                        car_size_shown(ring->predicted.bytes_sent_device).text,
+                        car_size_shown(dp->predicted.bytes_sent_device).text);
     }
     if (said == 0) {
         fputs("- nowhere, by these numbers.\n", stream);

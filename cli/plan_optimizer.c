@@ -127,9 +127,11 @@ void car_cli_plan_print_muon(const car_plan_subject *s, const car_plan *plan, FI
     }
     const car_placement_info *placement = car_placement_info_of(c->placement);
     bool alone = car_plan_devices(plan) == 1 || placement->one_process;
-    fprintf(stream, "\nMuon\n  an update is %s of matrix products (%s but for symmetry), %.1f %% of a step's%s\n",
-            flops_of(muon.done).text, flops_of(muon.plain).text, 100 * muon.share,
-            alone ? "" : " on the device where it is most");
+    fprintf(
+        stream,
+        "\nMuon\n  an update takes %s of matrix products (%s without using symmetry), %.1f %% of a step's FLOPs%s\n",
+        flops_of(muon.done).text, flops_of(muon.plain).text, 100 * muon.share,
+        alone ? "" : " on the device with the largest share");
     if (placement->repeated && !placement->by_stage && c->ranks > 1) {
         fprintf(stream, "  every rank repeats it: %s in all; under zero and pipeline each updates its own stages\n",
                 flops_of(c->ranks * muon.done).text);

@@ -92,7 +92,7 @@ static void print_recomputation(const car_plan_subject *s, FILE *stream) {
         car_cli_describe_recomputation(s->partition, text, sizeof text);
         fprintf(stream, "\nRecomputation: %s\n", text);
     } else if (s->options->recompute && strcmp(s->options->recompute, "auto") == 0) {
-        fprintf(stream, "\nRecomputation: none; nothing that is held is cheap to make again\n");
+        fprintf(stream, "\nRecomputation: none; no activations are cheap to recompute\n");
     }
 }
 
@@ -213,7 +213,7 @@ static void print_title(const car_plan_subject *s, const car_plan *plan, FILE *s
             car_placement_text(c->placement), c->workers, count_noun(c->workers, "worker", "workers"),
             s->options->shape.batch, p->stage_count, count_noun(p->stage_count, "stage", "stages"));
     if (c->accumulate > 1) {
-        fprintf(stream, ", %d micro-batches a worker, added by %s", c->accumulate, car_sum_order_text(c->sum_order));
+        fprintf(stream, ", %d micro-batches per worker, summed by %s", c->accumulate, car_sum_order_text(c->sum_order));
     }
     if (!car_placement_info_of(c->placement)->one_process) {
         int devices = car_plan_devices(plan);

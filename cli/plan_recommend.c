@@ -37,7 +37,7 @@ car_choice_fixed car_cli_plan_typed(int argc, char **argv, const car_plan_option
 
 static int check_without(const car_plan_options *o) {
     const char *alone = o->global_batch ? "--global-batch" : o->exact ? "--exact" : o->out ? "--out" : NULL;
-    return alone ? car_cli_fail(CAR_CLI_USAGE, "plan: %s goes with --recommend", alone) : CAR_CLI_GO_ON;
+    return alone ? car_cli_fail(CAR_CLI_USAGE, "plan: %s requires --recommend", alone) : CAR_CLI_GO_ON;
 }
 
 int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *o) {
@@ -51,17 +51,17 @@ int car_cli_plan_check_recommend(int argc, char **argv, const car_plan_options *
     }
     for (size_t n = 0; n < sizeof others / sizeof others[0]; n++) {
         if (car_cli_peek(argc, argv, others[n])) {
-            return car_cli_fail(CAR_CLI_USAGE, "plan: --recommend and --%s do not go together", others[n]);
+            return car_cli_fail(CAR_CLI_USAGE, "plan: --recommend and --%s cannot be used together", others[n]);
         }
     }
     if (o->cluster && o->threads) {
-        return car_cli_fail(CAR_CLI_USAGE, "plan: --threads are of this machine; --cluster describes another");
+        return car_cli_fail(CAR_CLI_USAGE, "plan: --threads is for this machine; it cannot be used with --cluster");
     }
     bool right = fixed.accumulate ? product == o->global_batch : o->global_batch % product == 0;
     if (o->global_batch && fixed.workers && fixed.batch && !right) {
-        return car_cli_fail(CAR_CLI_USAGE, "plan: --workers %d of --batch %d are %lld samples, %s --global-batch %d",
+        return car_cli_fail(CAR_CLI_USAGE, "plan: --workers %d with --batch %d make %lld samples, %s --global-batch %d",
                             o->workers, o->shape.batch, (long long)product,
-                            fixed.accumulate ? "with that --accumulate, not" : "which do not divide", o->global_batch);
+                            fixed.accumulate ? "with this --accumulate, not" : "which do not divide", o->global_batch);
     }
     if (o->out && model && model->on_paper) {
         return car_cli_fail(CAR_CLI_USAGE, "plan: --out: %s can only be planned, so there is nothing to train",
@@ -283,15 +283,15 @@ static car_status refuse(const car_plan_subject *s, const car_recommendation *r)
     if (least->reason != CAR_REASON_MEMORY) {
         return car_context_fail(s->context, CAR_ERROR_UNSUPPORTED, "every plan that may fit is too large to be timed");
     }
-    return car_context_fail(
-        s->context, CAR_ERROR_MEMORY,
-        "nothing fits: of %lld plans the smallest needs %s%s a device (rule %s, placement %s, %d workers with "
-        "%d micro-batch%s of %d each), %s more than the %s there are; use more devices, a smaller --global-batch or a "
-        "smaller model",
-        (long long)r->candidates, least->whole ? "" : "at least ", car_size_shown(least->memory).text,
-        car_rule_text(p->rule), car_placement_text(p->placement), p->workers, p->accumulate,
-        p->accumulate > 1 ? "es" : "", least->choice.batch, car_size_shown(least->memory - r->available).text,
-        car_size_shown(r->available).text);
+    return car_context_fail(s->context, CAR_ERROR_MEMORY,
+                            "no plan fits: of %lld plans the smallest needs %s%s per device (rule %s, placement %s, %d "
+                            "workers with %d micro-batch%s of %d each), %s more than the available %s; use more "
+                            "devices, a smaller --global-batch or a smaller model",
+                            (long long)r->candidates, least->whole ? "" : "at least ",
+                            car_size_shown(least->memory).text, car_rule_text(p->rule),
+                            car_placement_text(p->placement), p->workers, p->accumulate, p->accumulate > 1 ? "es" : "",
+                            least->choice.batch, car_size_shown(least->memory - r->available).text,
+                            car_size_shown(r->available).text);
 }
 
 static car_status configure(car_plan_subject *s, const car_plan_config *given, const car_choice_fixed *fixed,

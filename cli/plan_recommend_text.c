@@ -13,7 +13,7 @@ static car_size_text step_text(const car_plan_subject *s, const car_recommendati
     if (s->options->cluster || s->measured) {
         return car_cli_seconds(row->step);
     }
-    snprintf(text.text, sizeof text.text, "%.2f x the best's", row->step / r->rows[0].step);
+    snprintf(text.text, sizeof text.text, "%.2f x the best", row->step / r->rows[0].step);
     return text;
 }
 
@@ -47,7 +47,7 @@ void car_cli_plan_explain(const car_plan_subject *s, const car_recommendation *r
         break;
     case CAR_REASON_COMPUTES:
         if (it->devices < best->devices) {
-            snprintf(text, capacity, "%s%s: computes on %lld device%s, not %lld", least, step.text,
+            snprintf(text, capacity, "%s%s: it computes on %lld device%s, not %lld", least, step.text,
                      (long long)it->devices, plural(it->devices), (long long)best->devices);
         } else {
             snprintf(text, capacity, "%s%s: its busiest device computes, or waits for a flush, %.0f %% longer", least,
@@ -120,9 +120,9 @@ static void print_delay(const car_recommended *row, FILE *stream) {
     int accumulate = row->choice.plan.accumulate;
     fprintf(stream, "  %-26s %10s", "delay of gradients", row->gradient_delay ? "1 step" : "none");
     if (row->gradient_delay && accumulate > 1) {
-        fprintf(stream, "   of 1 in %d, at most; --exact asks for none", accumulate);
+        fprintf(stream, "   at most, of 1 in %d micro-batches; --exact excludes it", accumulate);
     } else if (row->gradient_delay) {
-        fputs("   at most; --exact asks for none", stream);
+        fputs("   at most; --exact excludes it", stream);
     }
     fputc('\n', stream);
 }
@@ -137,7 +137,7 @@ static void print_best(const car_plan_subject *s, const car_recommend_config *co
     if (seconds) {
         fprintf(stream, "%.4g samples/s, ", (double)config->global_batch / best->step);
     }
-    fprintf(stream, "%.2f x what its busiest %s computes\n", best->step / best->computes,
+    fprintf(stream, "%.2f x the computing time of its busiest %s\n", best->step / best->computes,
             placement->one_process ? "thread" : "device");
     fprintf(stream, "  %-26s %10s   ", placement->one_process ? "memory" : "memory of a device",
             car_size_shown(best->memory).text);
@@ -160,7 +160,7 @@ static void print_verdict(const car_plan_subject *s, const car_recommendation *r
             continue;
         }
         car_cli_plan_explain(s, r, row, why, sizeof why);
-        fprintf(stream, "\n%s is the better choice here. The best of the cycle, %s over %s: %s.\n",
+        fprintf(stream, "\n%s is the better choice here. The best cyclic plan, %s over %s: %s.\n",
                 car_rule_text(best->choice.plan.rule), car_rule_text(r->rows[row].choice.plan.rule),
                 car_placement_text(r->rows[row].choice.plan.placement), why);
         return;
@@ -202,7 +202,7 @@ static void print_launch(const car_plan_subject *s, const car_recommendation *r,
     } else {
         fprintf(stream, "\nTrain it with: carousel train --config %s", file);
     }
-    fprintf(stream, s->options->out ? "\n" : "; --out FILE writes that\n");
+    fprintf(stream, s->options->out ? "\n" : "; --out FILE writes that file\n");
 }
 
 void car_cli_plan_print_recommendation(const car_plan_subject *s, const car_recommend_config *config,
@@ -229,13 +229,13 @@ void car_cli_plan_print_recommendation(const car_plan_subject *s, const car_reco
     }
     fputs(".\n", stream);
     if (r->cut_short) {
-        fputs("There are more plans than a search lists: larger numbers of micro-batches were left out.\n", stream);
+        fputs("There are too many plans to search them all: larger numbers of micro-batches were left out.\n", stream);
     }
     if (r->bf16_not_timed) {
         fputs("bf16 was not searched: the cluster's description has no \"bf16_flops\", so its time is not known.\n",
               stream);
     }
     if (r->bf16_guessed) {
-        fputs("bf16 is taken to be as fast as fp32: the cluster's description has no \"bf16_flops\".\n", stream);
+        fputs("bf16 is assumed to be as fast as fp32: the cluster's description has no \"bf16_flops\".\n", stream);
     }
 }

@@ -185,7 +185,7 @@ static void print_choice(const car_plan_subject *s, FILE *stream) {
     }
     fprintf(stream, "  L = %d was chosen", c->ahead);
     for (int t = 0; t < c->count; t++) {
-        fprintf(stream, "%s %d: %s", t ? "," : "; a step takes with", c->trials[t].ahead,
+        fprintf(stream, "%s %d: %s", t ? "," : "; step times with L =", c->trials[t].ahead,
                 car_cli_seconds(c->trials[t].step).text);
         if (c->trials[t].memory > 0) {
             fprintf(stream, " (%s)", car_size_shown(c->trials[t].memory).text);
@@ -203,9 +203,10 @@ static void print_ledger(const car_plan_subject *s, const car_plan *plan, const 
     if (!form->counted) {
         return;
     }
-    fprintf(stream, "  All ranks together have at most %zu bytes of weights where copies have left by then%s,\n",
+    fprintf(stream,
+            "  All ranks together hold at most %zu bytes of weights if copies have left by the end of their slot%s,\n",
             w->left, bounded ? " (bound: 4 x)" : "");
-    fprintf(stream, "  %zu where sends last%s", w->lasting, bounded ? " (bound: 5 x)" : "");
+    fprintf(stream, "  and %zu if sends last until they are due%s", w->lasting, bounded ? " (bound: 5 x)" : "");
     if (w->tied > 0) {
         fprintf(stream, "; tied parameters, %s, add at most %zu and %zu", car_size_shown((double)w->tied).text,
                 w->left_tied, w->lasting_tied);
@@ -216,8 +217,8 @@ static void print_ledger(const car_plan_subject *s, const car_plan *plan, const 
                 car_size_shown(z->sent_by_dp).text);
     }
     if (s->options->cluster) {
-        fprintf(stream, "  Here %s: one takes up to %s beside %s of computing, on a link of its own.\n",
-                z->in_time ? "copies have left by then" : "sends last", car_cli_seconds(z->takes).text,
+        fprintf(stream, "  On this cluster %s: a copy takes up to %s on its own link, during %s of computing.\n",
+                z->in_time ? "copies leave in time" : "sends last", car_cli_seconds(z->takes).text,
                 car_cli_seconds(z->lasts).text);
     }
 }

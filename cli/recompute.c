@@ -25,10 +25,10 @@ car_status car_cli_read_recompute(car_context *context, const char *text, car_re
     out->how = CAR_RECOMPUTE_SHARE;
     out->share = strtod(text, &end);
     if (end == text || *end || !(out->share > 0 && out->share <= 1)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--recompute %s: it must be off, auto, or the share of the activations to hold, more "
-                                "than 0 and at most 1",
-                                text);
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "--recompute %s: it must be off, auto, or the share of the activations to keep, above 0 and at most 1",
+            text);
     }
     return CAR_OK;
 }
@@ -93,9 +93,9 @@ car_status car_cli_cut_graph(const car_graph *graph, const char *recompute, cons
     if (bytes <= 0) {
         CAR_TRY(car_partition_create(graph, cut, out));
         if (cut->recompute.how == CAR_RECOMPUTE_AUTO && !(*out)->recompute) {
-            car_context_log(context, CAR_LOG_WARNING,
-                            "--recompute auto: in this model nothing that is held is cheap to make again; all of it "
-                            "stays held");
+            car_context_log(
+                context, CAR_LOG_WARNING,
+                "--recompute auto: no activations of this model are cheap to recompute, so nothing is recomputed");
         }
         return CAR_OK;
     }

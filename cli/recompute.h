@@ -8,17 +8,17 @@
 #include "cli.h"
 
 /* Rows of an option table. */
-#define CAR_CLI_RECOMPUTE_OPTIONS(options)                                                                         \
-    {"recompute",                                                                                                  \
-     "HOW",                                                                                                        \
-     "off, auto (what is cheap), or the share of the activations to hold, e.g. 0.3 (off)",                         \
-     CAR_CLI_TEXT,                                                                                                 \
-     &(options)->recompute,                                                                                        \
-     0,                                                                                                            \
-     0},                                                                                                           \
-    {                                                                                                              \
-        "memory-limit", "BYTES", "of a device, e.g. 6GB: recompute as little as makes the plan fit", CAR_CLI_TEXT, \
-            &(options)->memory_limit, 0, 0                                                                         \
+#define CAR_CLI_RECOMPUTE_OPTIONS(options)                                                                     \
+    {"recompute",                                                                                              \
+     "HOW",                                                                                                    \
+     "recompute activations: off, auto (cheap ones), or the share to keep, e.g. 0.3 (default: off)",           \
+     CAR_CLI_TEXT,                                                                                             \
+     &(options)->recompute,                                                                                    \
+     0,                                                                                                        \
+     0},                                                                                                       \
+    {                                                                                                          \
+        "memory-limit", "BYTES", "memory limit per device, e.g. 6GB; recompute only as much as needed to fit", \
+            CAR_CLI_TEXT, &(options)->memory_limit, 0, 0                                                       \
     }
 
 /* Reads --recompute; NULL means off. */

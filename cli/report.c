@@ -56,18 +56,20 @@ static int write_report(const car_cli_report_options *o, const char *const *dire
 int car_cli_report_runs(int argc, char **argv) {
     car_cli_report_options o = {.every = 2};
     const car_cli_option options[] = {
-        {"output", "FILE", "the page to write (--live: RUN_DIR/report.html); also -o", CAR_CLI_TEXT, &o.output, 0, 0},
-        {"title", "TEXT", "what it is called; the names of the runs if not given", CAR_CLI_TEXT, &o.title, 0, 0},
-        {"live", NULL, "write it again as the runs go on, until they end or Ctrl-C", CAR_CLI_FLAG, &o.live, 0, 0},
-        {"every", "SECONDS", "--live: how often to look, and the page to load itself again", CAR_CLI_REAL, &o.every,
-         0.1, 86400},
+        {"output", "FILE", "page to write; also -o (default with --live: RUN_DIR/report.html)", CAR_CLI_TEXT, &o.output,
+         0, 0},
+        {"title", "TEXT", "title of the page (default: the names of the runs)", CAR_CLI_TEXT, &o.title, 0, 0},
+        {"live", NULL, "update the page while the runs go on, until they end or you press Ctrl-C", CAR_CLI_FLAG,
+         &o.live, 0, 0},
+        {"every", "SECONDS", "with --live: interval at which the page is updated, and reloads itself in the browser",
+         CAR_CLI_REAL, &o.every, 0.1, 86400},
     };
     enum { OPTIONS = sizeof options / sizeof options[0] };
     const car_cli_command command = {
-        "report",
-        "Writes a page about one run or several beside one another, as one HTML file that needs nothing else.",
+        "report", "Writes a page about one run, or several side by side, as one HTML file that needs no other files.",
         "carousel report RUN_DIR... -o FILE.html [--title TEXT] [--live]",
-        "A RUN_DIR is what `carousel train --out RUN_DIR` wrote. What is missing in it is left out with a note."};
+        "RUN_DIR is a directory that `carousel train --out RUN_DIR` wrote. What is missing in it is left out with a "
+        "note."};
     char **rest = calloc((size_t)argc + 1, sizeof *rest);
     const char **directories = calloc((size_t)argc + 1, sizeof *directories);
     char page[4096];
@@ -83,7 +85,7 @@ int car_cli_report_runs(int argc, char **argv) {
     }
     size_t length = o.output ? strlen(o.output) : 0;
     if (o.output && (length < 5 || strcmp(o.output + length - 5, ".html") != 0)) {
-        code = car_cli_fail(CAR_CLI_USAGE, "report: -o %s: the name of a page ends in .html", o.output);
+        code = car_cli_fail(CAR_CLI_USAGE, "report: -o %s: the file name must end in .html", o.output);
         goto done;
     }
     if (o.live && count == 1 && !o.output && strlen(directories[0]) + sizeof "/report.html" <= sizeof page) {
@@ -92,7 +94,7 @@ int car_cli_report_runs(int argc, char **argv) {
     }
     if (count == 0 || !o.output) {
         code = car_cli_fail(CAR_CLI_USAGE, "report: %s; see 'carousel report --help'",
-                            count == 0 ? "which runs? RUN_DIR... is missing" : "where to? -o FILE.html is missing");
+                            count == 0 ? "RUN_DIR... is missing" : "-o FILE.html is missing");
         goto done;
     }
     code = o.live ? car_cli_report_live(&o, directories, count) : write_report(&o, directories, count);

@@ -97,7 +97,7 @@ int car_cli_report_live(const car_cli_report_options *o, const char *const *dire
     sigset_t set;
     block_signals(&set);
     if (going) {
-        printf("%s: rewritten as the %s on; open it in a browser; Ctrl-C ends this\n", o->output,
+        printf("%s: updated while the %s on; open it in a browser, and press Ctrl-C to stop updating\n", o->output,
                count == 1 ? "run goes" : "runs go");
         fflush(stdout);
     }
@@ -112,7 +112,8 @@ int car_cli_report_live(const car_cli_report_options *o, const char *const *dire
     /* The last page does not reload itself. */
     int code = car_cli_report_write(o, directories, count, 0, true);
     if (code == CAR_CLI_OK) {
-        printf("%s: %s\n", o->output, going ? "ended here; the run goes on" : "no run goes on; this is the last page");
+        printf("%s: %s\n", o->output,
+               going ? "no longer updated; the run goes on" : "all runs have ended; the page is final");
     }
     return code;
 }

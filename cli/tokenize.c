@@ -25,44 +25,45 @@ static int check_options(const tokenization *t) {
     size_t length = t->output ? strlen(t->output) : 0;
     if (!t->text || !t->output) {
         return car_cli_fail(CAR_CLI_USAGE, "tokenize: %s; see 'carousel tokenize --help'",
-                            t->text ? "where to? -o FILE.bin is missing" : "which text?");
+                            t->text ? "-o FILE.bin is missing" : "TEXT, the file to tokenize, is missing");
     }
     if (length <= 4 || strcmp(t->output + length - 4, ".bin") != 0) {
-        return car_cli_fail(CAR_CLI_USAGE,
-                            "tokenize: -o %s: the name must end in .bin, by which tokens:FILE knows 16-bit tokens",
-                            t->output);
+        return car_cli_fail(
+            CAR_CLI_USAGE,
+            "tokenize: -o %s: the file name must end in .bin, which tells tokens:FILE that it has 16-bit tokens",
+            t->output);
     }
     if ((t->merges == NULL) != (t->vocab == NULL)) {
-        return car_cli_fail(CAR_CLI_USAGE, "tokenize: --merges and --vocab go together: GPT-2's two files");
+        return car_cli_fail(
+            CAR_CLI_USAGE,
+            "tokenize: --merges and --vocab must be used together; they are the two files of GPT-2's tokenizer");
     }
     if ((t->vocabulary > 0) + (t->merges != NULL) + (t->given != NULL) > 1) {
         return car_cli_fail(CAR_CLI_USAGE,
-                            "tokenize: --vocabulary learns a tokenizer, --merges with --vocab and --tokenizer give "
-                            "one: use one of the three");
+                            "tokenize: use only one of --vocabulary, --tokenizer, and --merges with --vocab");
     }
     return CAR_CLI_GO_ON;
 }
 
 static int read_options(int argc, char **argv, tokenization *t) {
     const car_cli_option options[] = {
-        {"output", "FILE.bin", "the file of tokens to write; also -o (required)", CAR_CLI_TEXT, &t->output, 0, 0},
-        {"vocabulary", "N", "learn a byte-level BPE of so many tokens from the text (4096)", CAR_CLI_INT,
+        {"output", "FILE.bin", "token file to write; also -o (required)", CAR_CLI_TEXT, &t->output, 0, 0},
+        {"vocabulary", "N", "learn a byte-level BPE with N tokens from the text (default: 4096)", CAR_CLI_INT,
          &t->vocabulary, CAR_TOKENIZER_LEAST, CAR_TOKENIZER_FILE_MOST},
-        {"tokenizer", "FILE", "use this tokenizer.json (Hugging Face's; byte-level BPE)", CAR_CLI_TEXT, &t->given, 0,
-         0},
+        {"tokenizer", "FILE", "use this tokenizer.json (Hugging Face format, byte-level BPE)", CAR_CLI_TEXT, &t->given,
+         0, 0},
         {"merges", "FILE", "with --vocab: use GPT-2's merges.txt", CAR_CLI_TEXT, &t->merges, 0, 0},
         {"vocab", "FILE", "with --merges: GPT-2's vocab.json", CAR_CLI_TEXT, &t->vocab, 0, 0},
-        {"header", NULL, "begin the file with llm.c's header; else it is bare, as nanoGPT's", CAR_CLI_FLAG, &t->header,
-         0, 0},
+        {"header", NULL, "write llm.c's header (default: no header, as in nanoGPT)", CAR_CLI_FLAG, &t->header, 0, 0},
         {"json", NULL, "print a JSON object", CAR_CLI_FLAG, &t->json, 0, 0},
     };
     enum { COUNT = sizeof options / sizeof options[0] };
     const car_cli_command command = {
-        "tokenize", "Turns a text into tokens to train on, by a tokenizer that is learnt from it or given.",
+        "tokenize", "Converts a text to tokens for training, with a tokenizer that is learned from the text or given.",
         "carousel tokenize TEXT -o FILE.bin [OPTIONS]",
-        "The tokenizer is saved beside FILE.bin as FILE.tokenizer.json; training with --data tokens:FILE.bin takes "
+        "The tokenizer is saved next to FILE.bin as FILE.tokenizer.json. Training with --data tokens:FILE.bin takes "
         "the\n"
-        "vocabulary from there and copies it into the run directory."};
+        "vocabulary from there, and copies the tokenizer to the run directory."};
     car_cli_write_out(argc, argv, "-o", "--output");
     t->text = car_cli_wants_help(argc, argv) ? NULL : car_cli_take_word(options, COUNT, &argc, argv);
     int code = car_cli_parse(&command, options, COUNT, argc, argv);
@@ -99,8 +100,10 @@ static void print_result(const tokenization *t) {
     int size = car_tokenizer_size(t->tokenizer), asked = t->vocabulary ? t->vocabulary : DEFAULT_VOCABULARY;
     double each = t->counts.tokens > 0 ? (double)t->counts.bytes / (double)t->counts.tokens : 0;
     if (!t->given && !t->merges && size < asked) {
-        fprintf(stderr, "carousel: note: no pair occurs twice any more: the vocabulary has %d tokens, not %d\n", size,
-                asked);
+        fprintf(
+            stderr,
+            "carousel: note: no pair of tokens is left that occurs twice, so the vocabulary has %d tokens, not %d\n",
+            size, asked);
     }
     if (!t->json) {
         printf("%s: %lld tokens of a vocabulary of %d, %.2f bytes each; tokenizer in %s\n", t->output,

@@ -55,8 +55,9 @@ static car_status set_up(car_train_run *t) {
     car_status status = CAR_OK;
     CAR_TRY(create_run(t));
     if (car_run_total_steps(t->run) > MOST_STEPS) {
-        return car_context_fail(t->context, CAR_ERROR_ARGUMENT, "--epochs %g are %lld steps, more than a run can have",
-                                t->options.epochs, (long long)car_run_total_steps(t->run));
+        return car_context_fail(t->context, CAR_ERROR_ARGUMENT,
+                                "--epochs %g makes %lld steps, more than a run can have", t->options.epochs,
+                                (long long)car_run_total_steps(t->run));
     }
     car_train_take_over(t);
     CAR_TRY(keep_configuration(t));
@@ -90,7 +91,7 @@ static car_status train(car_train_run *t) {
     CAR_TRY(car_train_was_over(t, &before));
     if (before) {
         if (car_train_is_first(t)) {
-            printf("nothing to do: the run in %s was over after %lld steps\n", t->options.out,
+            printf("nothing to do: the run in %s has already finished its %lld steps\n", t->options.out,
                    (long long)car_run_steps(t->run));
         }
         return CAR_OK;
@@ -151,8 +152,7 @@ static void tear_down(car_train_run *t) {
 
 static int check_options(const car_train_options *o) {
     if (!o->model && o->out && car_train_resumes(o)) {
-        return car_cli_fail(CAR_CLI_FAILED, "train: there is no run in %s to go on with: it has no config.json",
-                            o->out);
+        return car_cli_fail(CAR_CLI_FAILED, "train: there is no run to resume in %s: it has no config.json", o->out);
     }
     return o->model ? car_cli_check_model("train", o->model)
                     : car_cli_fail(CAR_CLI_USAGE,

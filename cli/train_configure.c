@@ -42,20 +42,21 @@ static car_status read_optimizer(car_context *context, const car_train_options *
     if (!car_cli_read_pair(o->betas, ',', &out->beta1, &out->beta2) || !(out->beta1 >= 0 && out->beta1 < 1) ||
         !(out->beta2 >= 0 && out->beta2 < 1)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--betas %s: it must be two numbers in 0..1, e.g. 0.9,0.999", o->betas);
+                                "--betas %s: it must be two numbers, at least 0 and below 1, e.g. 0.9,0.999", o->betas);
     }
     if (o->nesterov && o->momentum == 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov needs a --momentum above 0");
     }
     CAR_TRY(car_optimizer_find(context, o->optimizer, out));
     if (o->nesterov && !car_optimizer_info_of(out->kind)->has_nesterov) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--nesterov is of sgd; %s has --delay-correction C,A",
-                                o->optimizer);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "--nesterov is only for sgd; with %s use --delay-correction C,A", o->optimizer);
     }
     if (car_optimizer_info_of(out->kind)->two_rates && o->lr == 0 && o->adamw_lr > 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "--optimizer %s: --adamw-lr %g goes with an --lr above 0, whose schedule it follows",
-                                o->optimizer, o->adamw_lr);
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "--optimizer %s: --adamw-lr %g needs an --lr above 0, because it follows the schedule of --lr",
+            o->optimizer, o->adamw_lr);
     }
     CAR_TRY(car_cli_read_correction(context, o->delay_correction, plan, out));
 done:
@@ -74,7 +75,7 @@ static car_status read_pacing(car_context *context, const car_train_options *o, 
     if (status == CAR_OK && *out == CAR_LINKS_PACED && !car_rule_info_of(plan->rule)->cyclic) {
         return car_context_fail(
             context, CAR_ERROR_ARGUMENT,
-            "--pace-links on: under rule %s no message has time to spare; it is for the cyclic rules",
+            "--pace-links on: under rule %s no message has time to spare; use it with the cyclic rules",
             car_rule_text(plan->rule));
     }
     return status;
@@ -125,9 +126,9 @@ static car_status check_files(car_train_run *t) {
     const struct {
         bool given;
         const char *message;
-    } wishes[] = {{car_train_resumes(o), "--resume wants --out DIR, the directory of the run that is to go on"},
-                  {o->tensorboard, "--tensorboard wants --out DIR, where its files go"},
-                  {o->keep_best, "--keep-best wants --out DIR to keep them in"}};
+    } wishes[] = {{car_train_resumes(o), "--resume requires --out DIR, the directory of the run to resume"},
+                  {o->tensorboard, "--tensorboard requires --out DIR, where its files are written"},
+                  {o->keep_best, "--keep-best requires --out DIR to save the weights in"}};
     if (strcmp(o->order, "shuffled") != 0 && strcmp(o->order, "sequential") != 0) {
         return car_context_fail(t->context, CAR_ERROR_ARGUMENT, "--order %s: it must be shuffled or sequential",
                                 o->order);

@@ -43,15 +43,16 @@ void car_train_note_line(car_train_run *t, car_train_lines *lines, const char *n
     lines->missing += reason != 0;
     if (reason != 0 && lines->missing == 1) {
         lines->reason = reason;
-        car_context_log(t->context, CAR_LOG_WARNING, "%s/%s lacks the line of step %lld: %s; the run goes on",
-                        t->options.out, name, (long long)step, strerror(reason));
+        car_context_log(t->context, CAR_LOG_WARNING,
+                        "%s/%s: could not write the line of step %lld: %s; the run goes on", t->options.out, name,
+                        (long long)step, strerror(reason));
     }
 }
 
 static void conclude(const car_train_run *t, const car_train_lines *lines, const char *name) {
     int64_t all = lines->missing + lines->written;
     if (lines->missing > 0) {
-        car_context_log(t->context, CAR_LOG_WARNING, "%s/%s lacks %lld of %lld lines, the first because of: %s",
+        car_context_log(t->context, CAR_LOG_WARNING, "%s/%s: %lld of %lld lines are missing; the first error was: %s",
                         t->options.out, name, (long long)lines->missing, (long long)all, strerror(lines->reason));
     }
 }
@@ -141,7 +142,7 @@ void car_train_close_metrics(car_train_run *t) {
         return;
     }
     if (close(t->metrics_file) != 0 && errno != EINTR) {
-        car_context_log(t->context, CAR_LOG_WARNING, "%s/metrics.jsonl may lack lines: %s", t->options.out,
+        car_context_log(t->context, CAR_LOG_WARNING, "%s/metrics.jsonl: lines may be missing: %s", t->options.out,
                         strerror(errno));
     }
     conclude(t, &t->metrics, "metrics.jsonl");

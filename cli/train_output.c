@@ -157,9 +157,9 @@ void car_train_show_model(const car_train_run *t) {
     char correction[160], several[80] = "", text[256];
     car_train_describe_correction(t, correction, sizeof correction);
     if (o->accumulate > 1) {
-        snprintf(several, sizeof several, ", %d micro-batches each, added by %s", o->accumulate, o->sum_order);
+        snprintf(several, sizeof several, ", %d micro-batches each, summed by %s", o->accumulate, o->sum_order);
     }
-    printf("%s: %.2f million parameters, %.2f GFLOP a sample; %s, %d workers of %d samples%s, %d stages, %d %s%s\n",
+    printf("%s: %.2f million parameters, %.2f GFLOP per sample; %s, %d workers of %d samples%s, %d stages, %d %s%s\n",
            o->model, (double)car_graph_param_bytes(graph) / 4e6,
            (car_graph_flops(graph, false) + car_graph_flops(graph, true)) / o->shape.batch / 1e9, o->rule, o->workers,
            o->shape.batch, several, partition->stage_count, o->threads, o->threads == 1 ? "thread" : "threads",
@@ -171,13 +171,13 @@ void car_train_show_model(const car_train_run *t) {
     show_data(t);
     car_train_show_rules(t);
     if (car_run_first_step(t->run) > 0) {
-        printf("going on after step %lld\n", (long long)car_run_first_step(t->run));
+        printf("resuming after step %lld\n", (long long)car_run_first_step(t->run));
     }
     if (o->clip_norm > 0 && car_rule_updates_early(car_plan_config_of(car_run_plan(t->run))->rule)) {
-        printf("under %s the previous step's norm decides about clipping\n", o->rule);
+        printf("under %s, clipping uses the gradient norm of the previous step\n", o->rule);
     }
     if (o->shape.precision == CAR_PRECISION_BF16) {
-        printf("bf16: activations and the weights that are computed with; sums, updates and checkpoints are fp32%s\n",
+        printf("bf16: activations and the weights used in computation; sums, updates and checkpoints are fp32%s\n",
                car_program_multiplies_bf16()
                    ? ""
                    : ". This machine has no bf16 instructions: products are computed in fp32");
@@ -246,7 +246,7 @@ static void print_evaluations(const car_train_run *t, int64_t step) {
     car_train_print_evaluation(stdout, t->domain, &t->evaluation);
     putchar('\n');
     if (average) {
-        printf("  of the averaged weights: ");
+        printf("  with the averaged weights: ");
         car_train_print_evaluation(stdout, t->domain, average);
         putchar('\n');
     }
@@ -386,7 +386,7 @@ void car_train_show_problems(const car_train_run *t) {
     if (t->launched) {
         snprintf(rank, sizeof rank, "rank %d: ", car_run_rank(t->run));
     }
-    fprintf(stderr, "carousel: warning: %s%lld samples could not be read, %lld are damaged; the first are\n", rank,
+    fprintf(stderr, "carousel: warning: %s%lld samples could not be read, %lld are damaged; the first ones:\n", rank,
             (long long)problems.unreadable, (long long)problems.damaged);
     for (int n = 0; n < problems.name_count; n++) {
         fprintf(stderr, "  %s\n", problems.names[n]);
@@ -417,7 +417,7 @@ static void print_end(const car_train_run *t, double elapsed) {
                (double)t->reported * car_train_step_samples(&t->options) / elapsed);
         car_train_print_peak(t);
     }
-    puts(t->reported > 0 || t->interrupted ? "" : ", all of them made before");
+    puts(t->reported > 0 || t->interrupted ? "" : ", all of them made by an earlier start");
 }
 
 /* summary.json is written last: if it exists, all other files do too. */

@@ -71,7 +71,7 @@ int car_train_read_plan(int argc, char **argv, car_train_options *o) {
     }
     const char *other = find_contradiction(argc, argv);
     if (other) {
-        return car_cli_fail(CAR_CLI_USAGE, "train: the plan %s says what --%s is: leave one of the two out", o->plan,
+        return car_cli_fail(CAR_CLI_USAGE, "train: the plan %s already sets --%s; leave one of the two out", o->plan,
                             other);
     }
     const char *path = o->plan;

@@ -48,7 +48,7 @@ static void show_duration(car_train_run *t, double now) {
     bool pauses = o->eval_every && (!t->has_ranks || o->patience > 0);
     describe_duration((double)steps / rate, duration, sizeof duration);
     printf("%sabout %s for %lld steps at %.0f samples/s%s\n", t->terminal ? "\r\033[K" : "", duration, (long long)steps,
-           rate * car_train_step_samples(o), pauses ? ", evaluations not counted" : "");
+           rate * car_train_step_samples(o), pauses ? ", without evaluations" : "");
 }
 
 /* ---- the progress line ----------------------------------------------------------------------- */

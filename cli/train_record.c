@@ -45,7 +45,7 @@ car_status car_train_check_trace(const car_train_run *t) {
     const car_train_options *o = &t->options;
     int64_t first = 0, end = 0;
     if (o->trace_steps && !o->trace) {
-        return car_context_fail(t->context, CAR_ERROR_ARGUMENT, "--trace-steps needs a --trace FILE");
+        return car_context_fail(t->context, CAR_ERROR_ARGUMENT, "--trace-steps requires --trace FILE");
     }
     if (o->trace_steps && !read_steps(o->trace_steps, &first, &end)) {
         return car_context_fail(t->context, CAR_ERROR_ARGUMENT,
@@ -116,7 +116,7 @@ car_status car_train_write_records(car_train_run *t) {
     }
     if (car_recorder_lost(recorder) > 0) {
         car_context_log(t->context, CAR_LOG_WARNING,
-                        "the record of what was done is full before its last step: fewer --trace-steps fit");
+                        "the recording was full before its last step; use fewer --trace-steps");
     }
     if (o->out && car_train_remember(t, car_train_path(t->context, o->out, "timeline.json", path))) {
         car_train_remember(t, car_report_timeline(recorder, plan, &timeline, path));

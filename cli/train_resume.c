@@ -120,9 +120,10 @@ void car_train_tell_differences(const car_train_run *t) {
     default_options(then);
     find_differences(then, now, names, sizeof names);
     if (names[0]) {
-        car_context_log(t->context, CAR_LOG_WARNING,
-                        "going on from the weights of step %lld, but not exactly as that run would have: other %s",
-                        (long long)car_run_first_step(t->run), names);
+        car_context_log(
+            t->context, CAR_LOG_WARNING,
+            "resuming from the weights of step %lld, but not exactly as that run would have continued: different %s",
+            (long long)car_run_first_step(t->run), names);
     }
     car_train_tell_correction(t, then, car_run_goes_on_exactly(t->run));
     cJSON_Delete(now);
@@ -223,8 +224,8 @@ car_status car_train_load(car_train_run *t) {
     if (status == CAR_OK && car_train_is_first(t)) {
         printf("%s: %d parameters loaded\n", o->init, report.loaded);
         tell_names("missing", report.missing, report.missing_names);
-        tell_names("left over", report.left_over, report.left_over_names);
-        tell_names("of the head, drawn anew", report.reset, report.reset_names);
+        tell_names("not used", report.left_over, report.left_over_names);
+        tell_names("of the head, initialized anew", report.reset, report.reset_names);
     }
     return status;
 }

@@ -69,6 +69,6 @@ void car_train_show_rules(const car_train_run *t) {
         }
     }
     if (frozen > 0) {
-        printf("frozen: %d of %d parameters, %.2f million numbers\n", frozen, params, elements / 1e6);
+        printf("frozen: %d of %d parameter tensors, %.2f million values\n", frozen, params, elements / 1e6);
     }
 }

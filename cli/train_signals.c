@@ -84,7 +84,7 @@ static void explain_and_die(void) {
     if (run) {
         car_rank_explain(car_run_engine(run), text, sizeof text);
     }
-    fprintf(stderr, "carousel: ended by SIGTERM, as after the death of another rank; %s\n", text);
+    fprintf(stderr, "carousel: ended by SIGTERM, probably because another rank died; %s\n", text);
     _exit(128 + SIGTERM);
 }
 
@@ -112,15 +112,14 @@ static void end_with_newest(void) {
         return; /* rank 0 ends the job */
     }
     if (step < 0) {
-        fprintf(stderr, "carousel: there is no checkpoint yet, so the run goes on until it can write one; once more "
-                        "ends it at once\n");
+        fprintf(stderr, "carousel: there is no checkpoint yet, so the run goes on until it can write one; a second "
+                        "signal ends it at once\n");
         return;
     }
-    fprintf(
-        stderr,
-        "carousel: the run did not come to an end within %.0f s; it ends here, and its newest checkpoint is of step "
-        "%lld: --resume goes on from there\n",
-        patience, (long long)step);
+    fprintf(stderr,
+            "carousel: the run did not end within %.0f s and is stopped; its newest checkpoint is of step %lld; "
+            "continue from it with --resume\n",
+            patience, (long long)step);
     _exit(CAR_CLI_INTERRUPTED);
 }
 
@@ -132,7 +131,7 @@ static void ask_to_end(int number) {
     }
     car_run_stop(run);
     if (car_run_rank(run) == 0) {
-        fprintf(stderr, "%scarousel: SIG%s: ending the run in order; once more ends it at once\n",
+        fprintf(stderr, "%scarousel: SIG%s: ending the run cleanly; a second signal ends it at once\n",
                 listener.train->terminal ? "\n" : "", sigabbrev_np(number));
     }
 }

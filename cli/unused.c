@@ -32,7 +32,7 @@ void car_cli_print_unused(const car_dataset *dataset) {
 }
 
 void car_cli_print_unused_line(const car_dataset *dataset) {
-    print_reasons(dataset, "not used of the data: ", "; ", "\n");
+    print_reasons(dataset, "not used in the data: ", "; ", "\n");
 }
 
 bool car_cli_add_unused(cJSON *root, const car_dataset *dataset) {

@@ -35,16 +35,16 @@ expect 0 "usage: carousel data info D" data --help
 expect 0 "usage: carousel data info D [--json]" data info --help
 expect 0 "usage: carousel data pack D -o FILE" data pack --help
 expect 0 "--size X" data pack --help
-expect 0 "look at a dataset" --help
+expect 0 "inspect a dataset" --help
 expect 2 "usage: carousel data info D" data
-expect 2 "there is no 'inof'" data inof cifar10:cifar
-expect 2 "which data?" data info
+expect 2 "there is no command 'inof'" data inof cifar10:cifar
+expect 2 "the dataset D is missing. D is cifar10:DIR" data info
 expect 2 "there is no option --jsno" data info cifar10:cifar --jsno
 expect 2 "'cifar10:other' is not an option" data info cifar10:cifar cifar10:other
 expect 2 "-o FILE is missing" data pack cifar10:cifar
-expect 2 "which data?" data pack -o file
+expect 2 "the dataset D is missing" data pack -o file
 expect 2 "--size 0" data pack cifar10:cifar -o file --size 0
-expect 2 "--size wants a value" data pack cifar10:cifar -o file --size
+expect 2 "--size requires a value" data pack cifar10:cifar -o file --size
 expect 2 "there is no data 'cifra10:cifar'" data info cifra10:cifar
 expect 2 "lacks a path" data info tokens
 
@@ -87,7 +87,7 @@ expect 0 "folders beside those of the splits: 1, first extra" data info imagefol
 expect 0 "classes without an image to evaluate on: 1, first val/dog" data info imagefolder:deep
 expect 0 "not used    0" data info cifar10:cifar
 expect 0 "not used    7" data pack --size 8 -o deep.pack imagefolder:deep
-expect 0 "not used of the data: images of other types than JPEG, PNG and WebP: 2, first train/cat/a.gif; hidden" train --model mlp --data imagefolder:deep --image-size 8 --workers 1 --batch 1 --steps 1 --out deep-run
+expect 0 "not used in the data: images of other types than JPEG, PNG and WebP: 2, first train/cat/a.gif; hidden" train --model mlp --data imagefolder:deep --image-size 8 --workers 1 --batch 1 --steps 1 --out deep-run
 grep -q '"unused":	7' deep-run/summary.json || fail "summary.json does not count what is not used"
 if command -v python3 >/dev/null; then
     "$CAROUSEL" data info imagefolder:deep --json | python3 -c '
@@ -108,7 +108,7 @@ expect 0 'first train/cat/\x1B[31m.gif' data info imagefolder:names
 expect 1 'imagefolder:no\x1B[31m: No such file' train --model mlp --data $'imagefolder:no\033[31m'
 "$CAROUSEL" train --model mlp --data $'imagefolder:no\033[31m' 2>&1 | grep -q $'\033' && fail "a control character reaches the terminal"
 "$CAROUSEL" train --model mlp --data imagefolder:names --image-size 8 --workers 1 --batch 1 --steps 1 --out names-run >names.log 2>&1
-expect 0 ", numbered as the rows:" eval names-run
+expect 0 ", numbered like the rows:" eval names-run
 expect 0 " 1 cat " eval names-run
 mv names/val/cat $'names/val/c\xFFt'
 mv names/train/cat $'names/train/c\xFFt'
@@ -124,7 +124,7 @@ packed=$("$CAROUSEL" data info packed:cifar.pack | tail -n +2)
 [ "$stored" = "$packed" ] || fail "packed data are other data: $packed instead of $stored"
 expect 0 "pixels      8 to 12 wide, 8 to 22 high" data info packed:folder.pack
 expect 0 "training image 6: could not be read when it was packed" data info packed:folder.pack
-expect 1 "cifar.pack exists already" data pack cifar10:cifar -o cifar.pack
+expect 1 "cifar.pack already exists" data pack cifar10:cifar -o cifar.pack
 expect 1 "only stored images can be packed" data pack tokens:text.txt -o t.pack
 expect 1 "only stored images can be packed" data pack synthetic -o t.pack
 

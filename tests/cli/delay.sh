@@ -9,9 +9,9 @@ for value in "0.9" "0.9,x" "-1,0" "0.9,-1" "nan,0" "0.9,nan" "inf,1" "0.9,11" "0
     expect 2 "--delay-correction $value: it must be auto, off or C,A" train --model mlp --steps 1 --delay-correction "$value"
     expect 2 "--delay-correction $value: it must be auto, off or C,A" plan --model mlp --delay-correction "$value"
 done
-expect 2 "--nesterov is --delay-correction 0.8,0" train --model mlp --steps 1 --nesterov --momentum 0.8 --delay-correction 0.9,1
-expect 2 "sgd without --momentum has nothing to correct with" train --model mlp --steps 1 --momentum 0 --delay-correction 0.9,0
-expect 2 "--nesterov is of sgd" train --model mlp --steps 1 --nesterov --optimizer adamw
+expect 2 "--nesterov is the same as --delay-correction 0.8,0" train --model mlp --steps 1 --nesterov --momentum 0.8 --delay-correction 0.9,1
+expect 2 "sgd without --momentum cannot be corrected" train --model mlp --steps 1 --momentum 0 --delay-correction 0.9,0
+expect 2 "--nesterov is only for sgd" train --model mlp --steps 1 --nesterov --optimizer adamw
 
 # The first line says what is on.
 first() { # TEXT OPTIONS...: in the first line
@@ -27,7 +27,7 @@ first "steps (auto)" --rule cdp-v1 --steps 20
 first "delay corrected by c 0.5, a 2" --rule cdp-v2 --steps 1 --delay-correction 0.5,2
 first "delay not corrected" --rule cdp-v2 --steps 1 --delay-correction off
 first "delay not corrected" --rule cdp-v1 --steps 20 --momentum 0
-first "Nesterov's momentum" --rule cdp-v2 --steps 1 --nesterov
+first "Nesterov momentum" --rule cdp-v2 --steps 1 --nesterov
 for rule in dp accumulate; do
     "$CAROUSEL" train --model mlp --batch 4 --workers 2 --rule $rule --steps 1 | grep -q "delay" && fail "$rule speaks of a delay"
 done
@@ -85,12 +85,12 @@ grep -q "not exactly" "$directory/log" && fail "it claims not to be exact"
 # Another correction is said to be one, and where it begins.
 train changed --resume --steps 8 --delay-correction 0.9,1
 grep -q "not exactly.*--delay-correction" "$directory/log" || fail "another correction: not said to be inexact"
-grep -q "the delay was corrected by off, and is from here on by c 0.9, a 1; the gradient's change counts from the second step on" \
+grep -q "the delay correction was off; from here on it is c 0.9, a 1; the change of the gradient counts from the second step on" \
     "$directory/log" || fail "another correction: $(cat "$directory/log")"
 train changed --resume --steps 9
 grep -q "not exactly" "$directory/log" && fail "the last gradient was not kept"
 train changed --resume --steps 10 --delay-correction 0.5,0
-grep -q "was corrected by 0.9,1, and is from here on by c 0.5, a 0" "$directory/log" || fail "yet another: $(cat "$directory/log")"
+grep -q "the delay correction was 0.9,1; from here on it is c 0.5, a 0" "$directory/log" || fail "yet another: $(cat "$directory/log")"
 
 # The plan counts what a run keeps.
 bytes() { # FIELD OPTIONS...

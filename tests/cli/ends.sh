@@ -79,8 +79,8 @@ expect 0 "done after 2 steps" train $small --steps 2 --seed 7
 for file in best.safetensors average.safetensors evaluations.jsonl confusion.json; do
     [ ! -e "$directory/anew/$file" ] || fail "a new run left $file of the one before"
 done
-expect 1 "there is no run in $directory/nowhere to go on with" train --out "$directory/nowhere" --resume
-expect 2 "ends in .html" report "$directory/anew" -o "$directory/anew/summary.json"
+expect 1 "there is no run to resume in $directory/nowhere" train --out "$directory/nowhere" --resume
+expect 2 "must end in .html" report "$directory/anew" -o "$directory/anew/summary.json"
 grep -q '"steps"' "$directory/anew/summary.json" || fail "a report was written over a summary"
 
 # The best weights and the average: of snapshots, and with --patience of ranks that wait, they are those of one process.

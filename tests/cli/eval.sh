@@ -45,7 +45,7 @@ expect 1 "empty is not the directory of a run: it has no config.json" eval empty
 cp images/config.json unfinished
 expect 1 "a run that has not ended has no weights yet" eval unfinished
 echo '{"model": 3}' >empty/config.json
-expect 2 '"model" must be a text' eval empty
+expect 2 '"model" must be a string' eval empty
 
 # ---- a language model's accuracy is of next tokens; a peak says of what it is
 

@@ -33,7 +33,7 @@ grep -q '"held_messages":[^0-9]*[1-9]' "$directory/paced/summary.json" || fail "
 grep -q '"held_messages":[^0-9]*[1-9]' "$directory/replica-cdp-v2/summary.json" && fail "messages were held back though links are not paced"
 expect 2 "there is no pacing of links 'perhaps'" "${small[@]}" --placement replica --pace-links perhaps
 expect 2 "placement shared has no ranks that send to each other" "${small[@]}" --pace-links on
-expect 2 "it is for the cyclic rules" "${small[@]}" --placement replica --rule dp --pace-links on
+expect 2 "use it with the cyclic rules" "${small[@]}" --placement replica --rule dp --pace-links on
 
 # The schedules of pipelines: flushes have dp's weights in the order of workers, 2bw is cdp-v1.
 expect 0 "done after 8 steps" "${small[@]}" --rule accumulate --steps 8 --out "$directory/in-turn"
@@ -48,11 +48,11 @@ same uncorrected 2bw "2bw"
 
 # Several micro-batches a worker: the bits are those of the order of addition, which a run keeps when it moves.
 several=("${small[@]}" --accumulate 2)
-expect 0 "added by micro-batch" "${several[@]}" --rule stagger --steps 6 --out "$directory/several"
+expect 0 "summed by micro-batch" "${several[@]}" --rule stagger --steps 6 --out "$directory/several"
 expect 0 "done after 3 steps" "${several[@]}" --rule stagger --steps 3 --placement zero --out "$directory/several-moved"
 expect 0 "done after 6 steps" "${several[@]}" --rule stagger --steps 6 --placement grid --resume --out "$directory/several-moved"
 same several several-moved "stagger that moved between placements"
-expect 0 "added by worker" "${several[@]}" --rule cdp-v2 --steps 3 --placement replica --out "$directory/by-worker"
+expect 0 "summed by worker" "${several[@]}" --rule cdp-v2 --steps 3 --placement replica --out "$directory/by-worker"
 expect 2 "use --sum-order micro-batch" "${several[@]}" --rule cdp-v2 --steps 6 --placement grid --resume --out "$directory/by-worker"
 expect 0 "done after 6 steps" "${several[@]}" --rule cdp-v2 --steps 6 --placement shared --resume --out "$directory/by-worker"
 expect 0 "done after 6 steps" "${several[@]}" --rule cdp-v2 --steps 6 --sum-order worker --out "$directory/by-worker-whole"

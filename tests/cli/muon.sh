@@ -4,8 +4,8 @@
 # shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 
-expect 2 "--adamw-lr 0.001 goes with an --lr above 0" train --model mlp --steps 1 --optimizer muon --lr 0
-expect 2 "--nesterov is of sgd" train --model mlp --steps 1 --optimizer muon --nesterov
+expect 2 "--adamw-lr 0.001 needs an --lr above 0" train --model mlp --steps 1 --optimizer muon --lr 0
+expect 2 "--nesterov is only for sgd" train --model mlp --steps 1 --optimizer muon --nesterov
 expect 2 "--adamw-lr -1" train --model mlp --steps 1 --optimizer muon --adamw-lr -1
 
 digest() {
@@ -59,11 +59,11 @@ done
 [ "$(value optimizer_total_bytes --delay-correction off)" -lt "$(value optimizer_total_bytes --delay-correction 0.9,0)" ] ||
     fail "the last update is not counted"
 command=(plan --optimizer muon --workers 4)
-expect 0 "an update is 1.20 TFLOP of matrix products (1.52 TFLOP but for symmetry)" --model gpt2 --seq-len 256 --batch 8
+expect 0 "an update takes 1.20 TFLOP of matrix products (1.52 TFLOP without using symmetry)" --model gpt2 --seq-len 256 --batch 8
 expect 0 "Muon's matrix products are 16 % of a step" --model gpt2 --seq-len 256 --batch 8
 expect 0 "every rank repeats it: 4.78 TFLOP in all" --model gpt2 --seq-len 256 --batch 8 --placement replica
 for placement in zero pipeline grid; do
-    expect 0 "on the device where it is most" --model gpt2-nano --batch 8 --placement $placement
+    expect 0 "on the device with the largest share" --model gpt2-nano --batch 8 --placement $placement
 done
 output=$("$CAROUSEL" plan --model resnet20 --workers 4 --optimizer muon)
 grep -q "Muon's matrix products are" <<<"$output" && fail "a small share is warned of"

@@ -36,16 +36,16 @@ grep -q 'carousel: .*fuller/weights.safetensors: cannot write' "$directory/log" 
 mkdir "$directory/mute"
 ln -s /dev/full "$directory/mute/metrics.jsonl"
 "$CAROUSEL" "${mlp[@]}" --steps 30 --out "$directory/mute" >"$directory/log" 2>&1 || fail "metrics that cannot be written ended the run"
-[ "$(grep -c 'lacks the line of step 0: No space left on device; the run goes on' "$directory/log")" = 1 ] ||
+[ "$(grep -c 'could not write the line of step 0: No space left on device; the run goes on' "$directory/log")" = 1 ] ||
     fail "it is not said once: $(cat "$directory/log")"
-[ "$(grep -c 'metrics.jsonl lacks 30 of 30 lines, the first because of: No space left' "$directory/log")" = 1 ] ||
+[ "$(grep -c 'metrics.jsonl: 30 of 30 lines are missing; the first error was: No space left' "$directory/log")" = 1 ] ||
     fail "it is not said at the end: $(cat "$directory/log")"
 [ "$(grep -c 'No space left' "$directory/log")" = 2 ] || fail "it is said too often: $(cat "$directory/log")"
 
 # No half line stays, and a line that was damaged does not cost the ones behind it.
 tiny=(train --model mlp --width 2 --depth 1 --image-size 4 --batch 2 --workers 2 --lr 0.001 --out "$directory/tiny")
 (ulimit -f 8 && exec "$CAROUSEL" "${tiny[@]}" --steps 80) >"$directory/log" 2>&1
-grep -q 'lacks [0-9]* of 80 lines, the first because of: File too large' "$directory/log" || fail "lines that are too many: $(cat "$directory/log")"
+grep -q '[0-9]* of 80 lines are missing; the first error was: File too large' "$directory/log" || fail "lines that are too many: $(cat "$directory/log")"
 python3 -c "import json, sys; [json.loads(line) for line in open(sys.argv[1])]" "$directory/tiny/metrics.jsonl" || fail "there is half a line"
 rm -r "$directory/tiny"
 "$CAROUSEL" "${tiny[@]}" --steps 20 >/dev/null 2>&1 || fail "a tiny run"

@@ -78,7 +78,7 @@ cat >cluster.json <<'END'
  "inside": {"bandwidth": 1e11, "latency": 1e-6}, "between": {"bandwidth": 1e10, "latency": 1e-5}}
 END
 expect 0 "--cluster FILE" --help
-expect 0 "On two by two: devices of 1 TFLOP/s and 1.00 GB, 2 a node" --model mlp --workers 4 --placement replica --cluster cluster.json
+expect 0 "On two by two: devices of 1 TFLOP/s and 1.00 GB, 2 per node" --model mlp --workers 4 --placement replica --cluster cluster.json
 expect 0 "exposed communication" --model gpt2-nano --workers 4 --placement zero --cluster cluster.json
 expect 0 "does NOT fit: a device has less memory" --model gpt2 --workers 4 --placement replica --cluster cluster.json
 expect 0 "needs 10 devices, there are 4" --model mlp --workers 4 --placement grid --cluster cluster.json
@@ -131,7 +131,7 @@ json "d['zero']['ahead_chosen'] and [t['step_s'] for t in d['zero']['tried'] if 
     0.98 * d['timing']['step_s'] < min(t['step_s'] for t in d['zero']['tried']) and d['zero_ahead'] > 2 and d['zero']['tried'][-1]['ahead'] == 16 and \
     d['zero']['forms'][0]['step_s'] > d['timing']['step_s'] and not d['zero']['copies_leave_in_time']" \
     --model gpt2 --batch 8 --workers 8 --placement zero --cluster slow.json
-expect 0 "was chosen; a step takes with 1:" --model gpt2-nano --workers 4 --placement zero --rule stagger --cluster cluster.json
+expect 0 "was chosen; step times with L = 1:" --model gpt2-nano --workers 4 --placement zero --rule stagger --cluster cluster.json
 json "'zero' not in d" --model mlp --workers 4 --placement zero --rule dp
 expect 2 "--cluster and --dump" --model mlp --workers 4 --placement zero --dump --cluster cluster.json
 expect 1 "none.json" --model mlp --workers 4 --placement zero --cluster none.json
@@ -165,9 +165,9 @@ print(p['step_s'], *(f'--{k} {p[k]}' for k in ('rule', 'placement', 'workers', '
         # Stagger takes part, and is explained; micro-batches of a fixed size make up the rest of the step.
         json "any(p['rule'] == 'stagger' and p['why'] for p in d['others'] + [d['recommended']]) and \
             all(p['workers'] * p['accumulate'] == 8 for p in d['others'] + [d['recommended']])" $four --batch 1
-        expect 2 "are 8 samples, with that --accumulate, not --global-batch 16" $four --global-batch 16 --workers 4 --batch 1 --accumulate 2
-        expect 2 "--workers 4 of --batch 4 are 16 samples" $four --workers 4 --batch 4
-        expect 2 "do not go together" $four --compare
+        expect 2 "make 8 samples, with this --accumulate, not --global-batch 16" $four --global-batch 16 --workers 4 --batch 1 --accumulate 2
+        expect 2 "--workers 4 with --batch 4 make 16 samples" $four --workers 4 --batch 4
+        expect 2 "cannot be used together" $four --compare
         # Weights that go round, as they are typed. bf16 takes part where it is known how fast it is.
         json "all((p['placement'], p['zero_copies']) == ('zero', 1) for p in d['others'] + [d['recommended']] if p['rule'] != 'dp' and p['workers'] > 1) and \
             d['searched']['bf16_not_timed']" $four --placement zero --zero-copies 1
@@ -184,10 +184,10 @@ print(p['step_s'], *(f'--{k} {p[k]}' for k in ('rule', 'placement', 'workers', '
     json "d['recommended']['placement'] == 'shared' and d['recommended']['gradient_delay'] == 0 and d['config']['threads'] == 3" \
         --model mlp --recommend --threads 3
     sed 's/"memory": 1e9/"memory": 1e6/' cluster.json >tiny.json
-    expect 1 "nothing fits: of" --model mlp --recommend --cluster tiny.json
-    expect 1 "more than the 1.00 MB there are" --model mlp --recommend --cluster tiny.json
+    expect 1 "no plan fits: of" --model mlp --recommend --cluster tiny.json
+    expect 1 "more than the available 1.00 MB" --model mlp --recommend --cluster tiny.json
     expect 2 'add "devices"' --model mlp --recommend --cluster slow.json
-    expect 2 "--exact goes with --recommend" --model mlp --exact
+    expect 2 "--exact requires --recommend" --model mlp --exact
     rm tiny.json take.json trained.txt
 }
 [ -n "${CAR_SANITIZED:-}" ] || check_recommendations
@@ -307,7 +307,7 @@ assert "Rp2.0<0" in edges["Sp2.1>2"], edges
 assert "Rs1.2/0<2" in edges["U1@1"] and "U1@1" in edges["F1.1@1"], edges
 END
 rm edges.txt
-expect 2 "--edges goes with --dump" --model mlp --edges
+expect 2 "--edges requires --dump" --model mlp --edges
 expect 0 "The figure is in out.svg" --model resnet18 --workers 4 --batch 1 --svg out.svg
 python3 -c "import xml.dom.minidom as x; d = x.parse('out.svg'); assert len(d.getElementsByTagName('rect')) > 128" ||
     fail "out.svg is not an SVG with 128 cells"
@@ -323,7 +323,7 @@ expect 1 "missing/x.svg: cannot create" --model mlp --workers 2 --svg missing/x.
 
 # ---- a profile ----------------------------------------------------------------------------------
 
-expect 1 "there is no profile mlp.profile.json; make it with --profile" --model mlp --workers 2 --partition time
+expect 1 "there is no profile mlp.profile.json; create it with --profile" --model mlp --workers 2 --partition time
 expect 0 "cut by measured time" --model mlp --workers 2 --batch 4 --profile
 [ -s mlp.profile.json ] || fail "--profile saved nothing"
 json "d['costs'] == 'seconds' and d['partition'] == 'time'" --model mlp --workers 2 --batch 4 --partition time
@@ -338,9 +338,9 @@ expect 2 "--model NAME is missing"
 expect 2 "there is no option --worker" --model mlp --worker 3
 expect 2 "--workers 0" --model mlp --workers 0
 expect 2 "--freshness-slack -1" --model mlp --freshness-slack -1
-expect 2 "--compare and --dump do not go together" --model mlp --compare --dump
-expect 2 "--dump and --json do not go together" --model mlp --dump --json
-expect 2 "--compare and --svg do not go together" --model mlp --compare --svg x.svg
+expect 2 "--compare and --dump cannot be used together" --model mlp --compare --dump
+expect 2 "--dump and --json cannot be used together" --model mlp --dump --json
+expect 2 "--compare and --svg cannot be used together" --model mlp --compare --svg x.svg
 expect 2 "known are sgd, adamw and muon" --model mlp --optimizer adam
 expect 2 "leave out --ranks" --model mlp --compare --ranks 2
 expect 2 "--threads is for --placement shared" --model mlp --placement zero --threads 2
@@ -349,10 +349,10 @@ expect 2 "there is no placement 'zeros'" --model mlp --placement zeros
 expect 2 "there is no mapping 'random'" --model mlp --placement replica --ranks 2 --mapping random
 expect 2 "it must be auto, direct or winograd" --model mlp --convolutions fast
 expect 2 "it must be normal or tight" --model mlp --memory small
-expect 2 "known are flops, time, params, memory and cuts" --model mlp --partition fair
+expect 2 "it must be flops, time, params, memory or cuts" --model mlp --partition fair
 expect 2 "cuts:12,30,47" --model mlp --workers 3 --partition cuts:2,x
 expect 2 "cuts:12,30,47" --model mlp --workers 3 --partition cuts:
-expect 2 "wants 5 cuts" --model mlp --workers 3 --stages 6 --partition cuts:2,5
+expect 2 "needs 5 cuts" --model mlp --workers 3 --stages 6 --partition cuts:2,5
 expect 2 "cut" --model mlp --workers 3 --partition cuts:5,2
 expect 2 "cut" --model mlp --workers 3 --partition cuts:2,99
 expect 2 "5 stages for 3 workers" --model mlp --workers 3 --stages 5

@@ -75,9 +75,9 @@ same back1 back2
 
 # ---- mistakes -----------------------------------------------------------------------------------
 
-expect 2 "says what --rule is" --model mlp --plan gone.plan --rule dp
-expect 2 "says what --workers is" --model mlp --plan gone.plan --workers 3
-expect 2 "says what --stages is" --model mlp --plan gone.plan --stages=3
+expect 2 "already sets --rule" --model mlp --plan gone.plan --rule dp
+expect 2 "already sets --workers" --model mlp --plan gone.plan --workers 3
+expect 2 "already sets --stages" --model mlp --plan gone.plan --stages=3
 expect 1 "nothing.plan" --model mlp --plan nothing.plan
 expect 1 "a plan begins with 'carousel-plan 2'" --model mlp --plan own1/config.json
 expect 1 "is for 3 stages, 3 bundles" --model gpt2-nano --seq-len 8 --plan gone.plan

@@ -13,11 +13,11 @@ done
 # ---- help, and what is typed wrongly
 
 expect 0 "usage: carousel report RUN_DIR... -o FILE.html" report --help
-expect 0 "write a page about runs" --help
-expect 2 "which runs? RUN_DIR... is missing" report
-expect 2 "which runs? RUN_DIR... is missing" report -o page.html
-expect 2 "where to? -o FILE.html is missing" report dp
-expect 2 "--output wants a value" report dp -o
+expect 0 "write an HTML page about runs" --help
+expect 2 "RUN_DIR... is missing" report
+expect 2 "RUN_DIR... is missing" report -o page.html
+expect 2 "-o FILE.html is missing" report dp
+expect 2 "--output requires a value" report dp -o
 expect 2 "there is no option --open" report dp -o page.html --open
 expect 1 "nothing: cannot look into it: No such file or directory" report dp nothing -o page.html
 expect 2 "is not a directory" report dp/summary.json -o page.html

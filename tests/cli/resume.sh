@@ -54,7 +54,7 @@ done
 # A run that is over stays as it is.
 cp "$directory/half-dp/summary.json" "$directory/half-dp/timeline.json" "$directory"
 train half-dp --resume
-grep -q "nothing to do: the run in .* was over after 24 steps" "$directory/log" || fail "a run that is over: $(cat "$directory/log")"
+grep -q "nothing to do: the run in .* has already finished its 24 steps" "$directory/log" || fail "a run that is over: $(cat "$directory/log")"
 for name in summary.json timeline.json; do
     cmp -s "$directory/$name" "$directory/half-dp/$name" || fail "--resume of a run that is over changed $name"
 done

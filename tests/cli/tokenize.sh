@@ -22,15 +22,15 @@ expect 0 "tokens" tokenize text -o headed.bin --tokenizer text.tokenizer.json --
 [ $(($(stat -c %s headed.bin) - $(stat -c %s text.bin))) = 1024 ] || fail "llm.c's header has not 1024 bytes"
 count=$(($(stat -c %s text.bin) / 2))
 expect 0 "training    $((count - count / 10)) tokens" data info tokens:headed.bin
-expect 0 "no pair occurs twice any more" tokenize text -o all.bin --vocabulary 60000
+expect 0 "no pair of tokens is left that occurs twice" tokenize text -o all.bin --vocabulary 60000
 
 # ---- what is refused, leaving nothing behind
 
 expect 2 "must end in .bin" tokenize text -o text.tokens
-expect 2 "which text" tokenize -o x.bin
+expect 2 "TEXT, the file to tokenize, is missing" tokenize -o x.bin
 expect 2 "-o FILE.bin is missing" tokenize text
-expect 2 "go together" tokenize text -o x.bin --merges m
-expect 2 "use one of the three" tokenize text -o x.bin --vocabulary 300 --tokenizer text.tokenizer.json
+expect 2 "must be used together" tokenize text -o x.bin --merges m
+expect 2 "use only one of --vocabulary" tokenize text -o x.bin --vocabulary 300 --tokenizer text.tokenizer.json
 expect 2 "from 256 to 65536" tokenize text -o x.bin --vocabulary 100
 expect 1 "No such file" tokenize absent -o x.bin
 expect 1 "not a JSON object" tokenize text -o x.bin --tokenizer text
@@ -52,7 +52,7 @@ expect 0 "done after 2 steps" "${train[@]}" --data tokens:text.bin --vocabulary 
 [ ! -e wide/tokenizer.json ] || fail "a tokenizer came from nowhere"
 expect 1 "give --tokenizer FILE" generate wide --prompt line
 expect 0 "line" generate wide --prompt line --tokens 3 --tokenizer hidden.json
-expect 0 "going on after step 2" train --out run --resume --steps 3
+expect 0 "resuming after step 2" train --out run --resume --steps 3
 expect 2 "cannot be shared by 3 heads" "${train[@]}" --data tokens:text --heads 3
 expect 0 "parameters" plan --model gpt2-nano --workers 2 --heads 3 --vocabulary 1000
 

@@ -21,7 +21,7 @@ trace cdp-v2 3
 
 # Bad input is refused before anything runs; steps that the run does not have are named.
 small=(train --model mlp --batch 2 --steps 6)
-expect 2 "--trace-steps needs a --trace" "${small[@]}" --trace-steps 1:2
+expect 2 "--trace-steps requires --trace" "${small[@]}" --trace-steps 1:2
 for steps in 2 a:b 3:3 4:2 -1:2 1:2x; do
     expect 2 "--trace-steps $steps: it must be A:B" "${small[@]}" --trace "$directory/t.json" --trace-steps=$steps
 done

@@ -15,7 +15,7 @@ expect 0 "--weight-decay" train --help
 expect 2 "--model NAME is missing" train
 expect 2 "there is no option --modle" train --modle mlp
 expect 2 "'mlp' is not an option" train mlp
-expect 2 "--steps wants a value" train --model mlp --steps
+expect 2 "--steps requires a value" train --model mlp --steps
 expect 2 "--steps 0" train --model mlp --steps 0
 expect 2 "--steps 1x" train --model mlp --steps 1x
 expect 2 "--steps 99999999999999999999" train --model mlp --steps 99999999999999999999
@@ -32,7 +32,7 @@ expect 1 "/nonexistent" train --model mlp --data imagefolder:/nonexistent
 expect 2 "--order random" train --model mlp --order random
 expect 2 "has no end" train --model mlp --epochs 2
 expect 1 "/nonexistent/w.safetensors" train --model mlp --init /nonexistent/w.safetensors
-expect 2 "--resume wants --out" train --model mlp --resume
+expect 2 "--resume requires --out" train --model mlp --resume
 expect 1 "could not read /nonexistent.json" train --config /nonexistent.json
 expect 2 "--weights FILE is missing" eval --model mlp
 expect 2 "there is no rule" train --model mlp --rule cdp
@@ -96,13 +96,13 @@ config() {
 }
 config '{"modle": "mlp"}' 2 '"modle" is not an option'
 config '{"model": "resnet21"}' 2 "there is no model 'resnet21'"
-config '{"model": 3}' 2 '"model" must be a text'
+config '{"model": 3}' 2 '"model" must be a string'
 config '{"model": "mlp", "nesterov": 1}' 2 '"nesterov" must be true or false'
 config '{"model": "mlp", "steps": 1.5}' 2 '--steps 1.5'
 config '{"model": "mlp", "steps": [1]}' 2 '"steps" must be a number'
 config '{"model": "mlp", "resume": true}' 2 '"resume" is not an option'
-config '{"model": "mlp", "steps": 2, "steps": 3}' 2 '"steps" stands there twice'
-config '{"model": "mlp", "batch": null, "batch": null}' 2 '"batch" stands there twice'
+config '{"model": "mlp", "steps": 2, "steps": 3}' 2 '"steps" is given twice'
+config '{"model": "mlp", "batch": null, "batch": null}' 2 '"batch" is given twice'
 config '["mlp"]' 2 'is not a JSON object'
 config '{"model": "mlp"' 2 'is not a JSON object'
 config '{"model": "mlp", "steps": 2, "batch": null}' 0 'done after 2 steps'
@@ -123,7 +123,7 @@ run --eval-every 40 --eval-batches 4 >/dev/null
 grep -qF "$(sed -n 's/^evaluation after step 40: //p' "$directory/log")" "$directory/eval" || fail "eval says otherwise than the run: $(cat "$directory/eval")"
 expect 0 '"top1"' eval --model mlp --width 128 --weights "$directory/run/weights.safetensors" --data synthetic --json
 expect 1 "[10, 128] there and [7, 128] in the model; --reset-head leaves" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --steps 1
-expect 0 "drawn anew" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
+expect 0 "initialized anew" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
 expect 2 "precision 'fp16': it must be fp32 or bf16" train --model mlp --save-precision fp16 --steps 1
 expect 0 "" train --model mlp --save-precision bf16 --steps 1 --batch 2 --keep 0 --out "$directory/halves"
 grep -q '"dtype":"BF16"' "$directory/halves/weights.safetensors" || fail "--save-precision bf16 wrote no BF16"

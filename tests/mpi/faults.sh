@@ -67,7 +67,7 @@ for _ in $(seq 1200); do
 done
 kill -9 "$(find_rank 1 "$work/late")" || fail "there was no rank to kill"
 wait "$job" || { show_log; fail "launch did not go on"; }
-expect 'start 1 of 5 again, from step'
+expect 'restart 1 of 5, from step'
 same_weights "$work/undisturbed" "$work/late" "killed after a checkpoint"
 
 # ---- told to end -------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ SECONDS=0
 "$carousel" launch --mpirun "$mpirun" -n 2 --restarts 2 -- train "${small[@]}" --placement replica --checkpoint-every 1000 \
     --steps 3000 --step-seconds 200 --out "$work/patient" --resume >"$work/log" 2>&1 &
 job=$!
-until grep -q 'going on after step 2' "$work/log"; do sleep 0.1; done
+until grep -q 'resuming after step 2' "$work/log"; do sleep 0.1; done
 sleep 2
 SECONDS=0
 kill -TERM "$job"
@@ -120,7 +120,7 @@ code=0
 wait "$job" || code=$?
 [ $code = 4 ] || { show_log; fail "launch ended with $code where steps are long"; }
 [ "$SECONDS" -le 15 ] || fail "it took $SECONDS s to end"
-expect 'its newest checkpoint is of step 2: --resume'
+expect 'its newest checkpoint is of step 2; continue from it with --resume'
 if grep -q 'start 1 of 2' "$work/log"; then fail "a run that was told to end was started again"; fi
 
 echo "== killed, without a restart"
@@ -138,7 +138,7 @@ tail -1 "$work/log" | grep -q '^carousel: \(rank 1 died (signal 9)\|a rank was l
     { show_log; fail "the closing line does not say who was lost"; }
 
 fails "$carousel" launch -n 2 --restarts 1 -- train "${long[@]}" --out "$work/ended" --resume --resume-step 30
-expect 'so --resume-step cannot be among'
+expect 'so --resume-step cannot be used with it'
 
 # ---- out of memory -----------------------------------------------------------------------------
 

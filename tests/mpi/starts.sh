@@ -91,9 +91,9 @@ AGENT
     two=(timeout 120 "$mpirun" --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca btl tcp,self --mca btl_tcp_if_include lo
         --host east:2,west:2 -n 4)
     succeeds "${two[@]}" --map-by slot "$carousel" train "${four[@]}" --placement replica --out "$work/slots"
-    expect '4 ranks on 2 machines.*workers contiguous (between machines go'
+    expect '4 ranks on 2 machines.*workers contiguous (.* per step between machines'
     succeeds "${two[@]}" --map-by node "$carousel" train "${four[@]}" --placement replica --out "$work/nodes"
-    expect '4 ranks on 2 machines.*workers contiguous (between machines go'
+    expect '4 ranks on 2 machines.*workers contiguous (.* per step between machines'
     succeeds "${two[@]}" --map-by slot "$carousel" train "${four[@]}" --placement zero --mapping interleaved --out "$work/spread"
     expect '4 ranks on 2 machines.*workers interleaved$'
     for run in slots nodes spread; do

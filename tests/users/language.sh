@@ -73,7 +73,7 @@ expect 0 '"ended_by":	"tokens"' generate play --prompt "To be" --tokens 5 --json
 expect 0 "context of 128 tokens is full" generate play --prompt "To be" --tokens 500
 expect 0 "trained on sequences of 64 tokens" generate play --prompt "To be" --tokens 80
 expect 2 "give a --prompt" generate play
-expect 2 "give a shorter one" generate play --prompt "$(head -c 2000 shakespeare.txt)"
+expect 2 "use a shorter prompt" generate play --prompt "$(head -c 2000 shakespeare.txt)"
 expect 0 "To be" generate play/checkpoints/step-00000060 --prompt "To be" --tokens 2
 expect 0 "To be" generate play-hf/model.safetensors --prompt "To be" --tokens 2
 rm -r play-hf/vocab.json play-hf/config.json
@@ -82,7 +82,7 @@ expect 0 "To be" generate play-hf --heads 4 --prompt "To be" --tokens 2
 expect 1 "exists already" export play -o play-hf
 mkdir empty && expect 0 "GPT-2 with" export play -o empty/ && [ -s empty/config.json ] || fail "an empty folder is not filled"
 expect 1 "No such file" generate absent --prompt x
-expect 2 "with which model" generate --prompt x
+expect 2 "RUN is missing" generate --prompt x
 expect 1 "not a safetensors file" generate shakespeare.bin --prompt x --heads 4
 
 finish

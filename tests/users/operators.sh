@@ -47,7 +47,7 @@ await run 20
 kill -KILL $runner
 wait $runner 2>/dev/null
 wait $reporter || fail "the live report failed: $(cat live.log)"
-grep -q 'this is the last page' live.log || fail "the live report did not say that the run is over: $(cat live.log)"
+grep -q 'the page is final' live.log || fail "the live report did not say that the run is over: $(cat live.log)"
 [ -s run/report.html ] || fail "the live report wrote no page"
 grep -q '"reload_seconds"' run/report.html && fail "the page of a run that was killed still loads itself again"
 
@@ -58,7 +58,7 @@ wait $runner
 [ $? = 4 ] || fail "SIGUSR1 did not end the run with 4: $(tail -n 2 log)"
 begin --resume
 wait $runner || fail "--resume: $(tail -n 2 log)"
-[ "$(grep -c '^going on after step' log)" = 2 ] || fail "the run was not resumed twice: $(cat log)"
+[ "$(grep -c '^resuming after step' log)" = 2 ] || fail "the run was not resumed twice: $(cat log)"
 [ "$(digest run)" = "$(digest whole)" ] || fail "killed and stopped, the run has other weights"
 [ "$(steps_of run)" = 60 ] || fail "metrics.jsonl has $(steps_of run) lines"
 
@@ -69,7 +69,7 @@ if command -v python3 >/dev/null; then
     printf 'x' | dd of="$(ls run/events.out.tfevents.* | head -n 1)" bs=1 seek=40 conv=notrunc 2>/dev/null
     python3 -B "$here/events.py" run 3 >/dev/null 2>&1 && fail "a damaged event file was not noticed"
 fi
-expect 2 "--tensorboard wants --out" train --model mlp --steps 1 --tensorboard
+expect 2 "--tensorboard requires --out" train --model mlp --steps 1 --tensorboard
 
 # ---- a report that is told to stop while the run goes on ----
 
@@ -104,7 +104,7 @@ done
 for rule in dp cdp-v2 accumulate; do
     [ "$(grep -cE -- "^   --rule $rule .*(MB|%)$" demo.log)" -ge 2 ] || fail "the demo lacks memory or loss of $rule: $(cat demo.log)"
 done
-grep -q '^This machine, [0-9]* core' demo.log || fail "the demo ends without advice"
+grep -q '^This machine has [0-9]* core' demo.log || fail "the demo ends without advice"
 [ -z "$(ls temporary)" ] || fail "the demo left $(ls temporary)"
 
 # ---- completion ----

@@ -71,8 +71,8 @@ grep -q "evaluation  10 images" 1.log || fail "data info: $(cat 1.log)"
 grep -q "unreadable  1" 1.log || fail "data info does not count what cannot be read: $(cat 1.log)"
 grep -q "damaged     1" 1.log || fail "data info does not count what is cut: $(cat 1.log)"
 grep -q "images of other types than JPEG, PNG and WebP: 1, first train/vehicle/airship.gif" 1.log || fail "data info: $(cat 1.log)"
-grep -q "2 of the head, drawn anew: fc.weight, fc.bias" 2.log || fail "train does not say what becomes of the head: $(cat 2.log)"
-grep -q "frozen: 50 of 102 parameters" 2.log || fail "train does not say what is frozen: $(cat 2.log)"
+grep -q "2 of the head, initialized anew: fc.weight, fc.bias" 2.log || fail "train does not say what becomes of the head: $(cat 2.log)"
+grep -q "frozen: 50 of 102 parameter tensors" 2.log || fail "train does not say what is frozen: $(cat 2.log)"
 grep -q "1 samples could not be read, 1 are damaged" 2.log || fail "train does not say what was broken: $(cat 2.log)"
 for file in best.safetensors weights.safetensors confusion.json; do [ -s run/$file ] || fail "run/$file is not there"; done
 grep -q '"metric":	"accuracy"' run/summary.json || fail "summary.json does not name the best"
@@ -170,7 +170,7 @@ expect 1 "class 0 is 'apple' in the data and 'bird' in the weights" eval --weigh
 settings=(--model resnet18 --image-size 32 --data imagefolder:photos --freeze 'layer1.*' --ema 0.9 --workers 2 --batch 4
     --lr 0.01 --augment resized-crop)
 "$CAROUSEL" train "${settings[@]}" --steps 6 --eval-every 3 --out whole >whole.log 2>&1 || fail "train: $(cat whole.log)"
-grep -q "of the averaged weights: loss" whole.log || fail "the average is not evaluated: $(cat whole.log)"
+grep -q "with the averaged weights: loss" whole.log || fail "the average is not evaluated: $(cat whole.log)"
 "$CAROUSEL" train "${settings[@]}" --steps 3 --out parts >parts.log 2>&1 || fail "train: $(cat parts.log)"
 "$CAROUSEL" train --out parts --resume --steps 6 >parts.log 2>&1 || fail "resume: $(cat parts.log)"
 "$CAROUSEL" train "${settings[@]}" --steps 6 --placement pipeline --out ranks >ranks.log 2>&1 || fail "ranks: $(cat ranks.log)"

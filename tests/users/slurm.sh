@@ -133,7 +133,7 @@ done
 wait_for 240 ended_or_gone
 ended || fail "the requeued job did not come to its end: $(tail -n 5 "$directory/carousel.log") $(squeue -h) $(tail -n 5 slurmd.log)"
 grep -q '^carousel: SIGUSR1: ending' carousel.log || fail "the signal did not reach the run: $(cat carousel.log)"
-grep -q '^going on after step' carousel.log || fail "the job did not go on from its checkpoint: $(cat carousel.log)"
+grep -q '^resuming after step' carousel.log || fail "the job did not go on from its checkpoint: $(cat carousel.log)"
 "$CAROUSEL" train "${small[@]}" --steps $steps --out whole >/dev/null 2>&1
 [ "$(digest "$RUN")" = "$(digest whole)" ] || fail "the requeued run has other weights than one without a stop"
 
