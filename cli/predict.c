@@ -16,17 +16,17 @@ static int read_options(int argc, char **argv, car_predict_run *run) {
     car_train_default_options(o);
     run->top = 5;
     const car_cli_option options[] = {
-        {"top", "K", "how many classes to name for each image", CAR_CLI_INT, &run->top, 1, 1 << 24},
+        {"top", "K", "print the K most likely classes of each image", CAR_CLI_INT, &run->top, 1, 1 << 24},
         {"json", NULL, "print a JSON array", CAR_CLI_FLAG, &run->json, 0, 0},
-        {"threads", "P", "images at once", CAR_CLI_INT, &o->threads, 1, 1024},
-        {"model", "NAME", "which model, if the weights do not say it", CAR_CLI_TEXT, &o->model, 0, 0},
-        {"classes", "C", "its classes, if the weights do not say it", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
-        {"image-size", "X", "pixels on a side, if the weights do not say it", CAR_CLI_INT, &o->shape.image_size, 1,
+        {"threads", "P", "threads; each classifies one image at a time", CAR_CLI_INT, &o->threads, 1, 1024},
+        {"model", "NAME", "the model, if the weights do not name it", CAR_CLI_TEXT, &o->model, 0, 0},
+        {"classes", "C", "its number of classes, if the weights do not say it", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
+        {"image-size", "X", "its image size in pixels, if the weights do not say it", CAR_CLI_INT, &o->shape.image_size, 1,
          1 << 14},
     };
     enum { COUNT = sizeof options / sizeof options[0] };
     car_cli_list_models(models, sizeof models);
-    const car_cli_command command = {"predict", "Says what a model takes images for.",
+    const car_cli_command command = {"predict", "Classifies images with a trained model.",
                                      "carousel predict RUN|WEIGHTS.safetensors IMAGE|DIR... [OPTIONS]", models};
     car_status status = CAR_OK;
     const char *word = NULL;
@@ -39,10 +39,10 @@ static int read_options(int argc, char **argv, car_predict_run *run) {
     int code =
         status == CAR_OK ? car_cli_parse(&command, options, COUNT, argc, argv) : car_cli_report(run->context, status);
     if (code == CAR_CLI_GO_ON && !run->place) {
-        code = car_cli_fail(CAR_CLI_USAGE, "predict: which weights? See 'carousel predict --help'");
+        code = car_cli_fail(CAR_CLI_USAGE, "predict: no weights are given; see 'carousel predict --help'");
     } else if (code == CAR_CLI_GO_ON && run->file_count == 0) {
         code = car_cli_fail(run->others ? CAR_CLI_FAILED : CAR_CLI_USAGE,
-                            "predict: there is no image to look at (.jpg, .jpeg, .png, .webp)");
+                            "predict: no images were found (.jpg, .jpeg, .png, .webp)");
     }
     return code == CAR_CLI_GO_ON && o->model ? car_cli_check_model("predict", o->model) : code;
 }
@@ -191,7 +191,7 @@ int car_cli_predict(int argc, char **argv) {
         code = status == CAR_OK ? CAR_CLI_OK : car_cli_report(run.context, status);
     }
     if (code == CAR_CLI_OK && run.others > 0) {
-        fprintf(stderr, "carousel: %d files in the folders are no images and were left out\n", run.others);
+        fprintf(stderr, "carousel: skipped %d files in the folders that are not images\n", run.others);
     }
     if (code == CAR_CLI_OK && run.failed > 0) {
         code = car_cli_fail(CAR_CLI_FAILED, "%d of %d images could not be read", run.failed, run.file_count);
