@@ -37,10 +37,11 @@ static int read_run(const car_cli_command *command, evaluation_run *run) {
         return car_cli_fail(CAR_CLI_FAILED, "eval: the path %s is too long", run->directory);
     }
     if (stat(path, &entry) != 0) {
-        return car_cli_fail(CAR_CLI_FAILED,
-                            "eval: %s is not the directory of a run: it has no config.json, which 'carousel train --out' "
-                            "writes. To evaluate a file of weights, use --weights FILE --model NAME --data SOURCE",
-                            run->directory);
+        return car_cli_fail(
+            CAR_CLI_FAILED,
+            "eval: %s is not the directory of a run: it has no config.json, which 'carousel train --out' "
+            "writes. To evaluate a file of weights, use --weights FILE --model NAME --data SOURCE",
+            run->directory);
     }
     int code = car_train_read_config(command, path, o);
     o->threads = threads;
@@ -63,19 +64,24 @@ static int read_options(int argc, char **argv, evaluation_run *run) {
     car_train_default_options(o);
     o->data = NULL;
     const car_cli_option options[] = {
-        {"model", "NAME", "the model (default: that of RUN, or the one that the weights name)", CAR_CLI_TEXT, &o->model, 0, 0},
+        {"model", "NAME", "the model (default: that of RUN, or the one that the weights name)", CAR_CLI_TEXT, &o->model,
+         0, 0},
         {"weights", "FILE", "a safetensors file, or a directory with one (default: the weights of RUN)", CAR_CLI_TEXT,
          &run->weights_path, 0, 0},
-        {"data", "SOURCE", "as for train; its evaluation samples are used (default: the data of RUN)", CAR_CLI_TEXT, &o->data, 0, 0},
+        {"data", "SOURCE", "as for train; its evaluation samples are used (default: the data of RUN)", CAR_CLI_TEXT,
+         &o->data, 0, 0},
         {"batch", "B", "samples in a micro-batch", CAR_CLI_INT, &o->shape.batch, 1, 1 << 20},
-        {"batches", "N", "micro-batches to evaluate; 0 = all (8 for synthetic data)", CAR_CLI_INT, &o->eval_batches, 0, 1e9},
+        {"batches", "N", "micro-batches to evaluate; 0 = all (8 for synthetic data)", CAR_CLI_INT, &o->eval_batches, 0,
+         1e9},
         {"threads", "P", "compute threads", CAR_CLI_INT, &o->threads, 1, 1024},
         {"data-threads", "N", "threads that prefetch samples; 0 = none", CAR_CLI_INT, &o->data_threads, 0, 256},
-        {"classes", "C", "number of classes of an image model (default: that of the data)", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
-        {"image-size", "X", "image size in pixels (default: that of small images in the data, or the model's own)", CAR_CLI_INT,
-         &o->shape.image_size, 1, 1 << 14},
+        {"classes", "C", "number of classes of an image model (default: that of the data)", CAR_CLI_INT,
+         &o->shape.classes, 1, 1 << 24},
+        {"image-size", "X", "image size in pixels (default: that of small images in the data, or the model's own)",
+         CAR_CLI_INT, &o->shape.image_size, 1, 1 << 14},
         CAR_CLI_SHAPE_OPTIONS(o->shape),
-        {"precision", "P", "precision of the computation: fp32 or bf16 (default: that of RUN)", CAR_CLI_TEXT, &o->precision, 0, 0},
+        {"precision", "P", "precision of the computation: fp32 or bf16 (default: that of RUN)", CAR_CLI_TEXT,
+         &o->precision, 0, 0},
         {"seed", "N", "seed of synthetic data", CAR_CLI_SEED, &o->seed, 0, 0},
         {"json", NULL, "print a JSON object", CAR_CLI_FLAG, &run->json, 0, 0},
     };

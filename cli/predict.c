@@ -20,9 +20,10 @@ static int read_options(int argc, char **argv, car_predict_run *run) {
         {"json", NULL, "print a JSON array", CAR_CLI_FLAG, &run->json, 0, 0},
         {"threads", "P", "threads; each classifies one image at a time", CAR_CLI_INT, &o->threads, 1, 1024},
         {"model", "NAME", "the model, if the weights do not name it", CAR_CLI_TEXT, &o->model, 0, 0},
-        {"classes", "C", "its number of classes, if the weights do not say it", CAR_CLI_INT, &o->shape.classes, 1, 1 << 24},
-        {"image-size", "X", "its image size in pixels, if the weights do not say it", CAR_CLI_INT, &o->shape.image_size, 1,
-         1 << 14},
+        {"classes", "C", "its number of classes, if the weights do not say it", CAR_CLI_INT, &o->shape.classes, 1,
+         1 << 24},
+        {"image-size", "X", "its image size in pixels, if the weights do not say it", CAR_CLI_INT, &o->shape.image_size,
+         1, 1 << 14},
     };
     enum { COUNT = sizeof options / sizeof options[0] };
     car_cli_list_models(models, sizeof models);
