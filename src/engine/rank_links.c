@@ -3,9 +3,9 @@
  *
  * A message that the plan gives time to arrive may be held back until this many slots before its use:
  *
- *   partial sums    0 to -2k   The receiver does not wait: it keeps its own gradient apart until the sum comes. So a
- *                   (zero -k)  sum may be late by that much if the finished sum has more than 6k slots until its first
- *                              use, as most sums have under cdp-v1.
+ *   partial sums    k to -2k   The receiver does not wait: it keeps its own gradient apart until the sum comes. So a
+ *                   (zero -k)  sum may be late by up to 2k if the finished sum has more than 6k slots until its first
+ *                              use, as most sums have under cdp-v1. Otherwise it leaves k slots before its use.
  *   finished sums   2k or 3k   Forwards wait for them, and most of the weights may queue up. 3k if the sum does not
  *                              have more than 6k slots as above.
  *   zero's weights  k          A copy is passed on up to 2k slots ahead.
@@ -64,7 +64,7 @@ int64_t car_rank_latest(const car_rank *rank, const car_task *send) {
     }
     int64_t room = room_of(rank, send), late = rank->chains ? k : 2 * k;
     if (send->cargo == CAR_CARGO_PARTIAL) {
-        return send->due + (room < late ? room : late);
+        return room > 0 ? send->due + (room < late ? room : late) : send->due - k;
     }
     return send->due - (room > 0 ? 2 : 3) * k;
 }
