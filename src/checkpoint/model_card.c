@@ -24,7 +24,7 @@ struct car_card {
 /* ---- creating and reading -------------------------------------------------------------------- */
 
 static car_status fail_memory(car_context *context) {
-    return car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for the card of a weights file");
+    return car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for the model card");
 }
 
 car_status car_card_create(car_context *context, car_card **out) {
@@ -268,10 +268,11 @@ car_status car_card_recipe(const car_card *card, car_image_recipe *recipe) {
                  read_three(card, "deviation", r.deviation) && r.deviation[0] > 0 && r.deviation[1] > 0 &&
                  r.deviation[2] > 0;
     if (!sound) {
-        return car_context_fail(card->context, CAR_ERROR_FORMAT,
-                                "carousel.resize, carousel.mean or carousel.deviation in the metadata of the weights "
-                                "cannot be used: wanted are a size of at least %d, and three numbers each, 'A,B,C'",
-                                r.size);
+        return car_context_fail(
+            card->context, CAR_ERROR_FORMAT,
+            "the metadata of the weights has invalid values: carousel.resize must be at least %d, and carousel.mean "
+            "and carousel.deviation must be three numbers each, 'A,B,C', with positive deviations",
+            r.size);
     }
     *recipe = r;
     return CAR_OK;

@@ -233,7 +233,7 @@ static void test_paths(void **state) {
         car_run_options options = small(placements[p]);
         options.directory = "/proc/nope";
         assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_IO);
-        expect(context, "/proc/nope: cannot make this directory");
+        expect(context, "/proc/nope: cannot create this directory");
         options.directory = NULL;
         options.best = "/nonexistent/best";
         options.eval_every = 10;

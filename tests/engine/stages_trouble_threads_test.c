@@ -35,7 +35,7 @@ static void trouble_ends_a_run(void **state) {
     expect_trouble(CAR_TOY_FAILS, CAR_ERROR_STAGE, "stage run.1: the oscillator broke at 42");
     expect_trouble(CAR_TOY_FAILS_SILENTLY, CAR_ERROR_IO, "stage run.1: its forward failed");
     expect_trouble(CAR_TOY_WRITES_BEHIND, CAR_ERROR_STAGE,
-                   "stage run.1: its forward wrote behind the 56 bytes of output");
+                   "stage run.1: its forward wrote past the end of the 56 bytes of output");
     expect_trouble(CAR_TOY_WRITES_BEFORE, CAR_ERROR_STAGE,
                    "stage run.1: its backward wrote in front of the 56 bytes of carried_gradients");
     expect_trouble(CAR_TOY_INFINITE, CAR_ERROR_NOT_FINITE, "the loss of worker");

@@ -151,7 +151,7 @@ starve_one() {
     SECONDS=0
     fails start_unlike "$carousel" "${hungry[@]}" -- sh -c 'ulimit -v 650000; exec "$@"' sh "$carousel" "${hungry[@]}"
     [ "$SECONDS" -le 60 ] || fail "it took $SECONDS s to end"
-    expect 'carousel: rank 1: out of memory: .* bytes of activations wanted'
+    expect 'carousel: rank 1: out of memory: .* bytes of activations requested'
     expect 'rank 1 is at F'
     expect 'rank 0 waits for .* from rank 1\|rank 0 was last heard of' # MPICH leaves the others no time
 }

@@ -46,7 +46,7 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"flops\": \"fast\"}", "\"flops\" must be a number from 1 to 1e+21"},
         {"{\"flops\": 1e400}", "\"flops\" must be"},
         {"{\"flops\": -1}", "\"flops\" must be"},
-        {"{\"flops\": 1, \"flops\": 2}", "\"flops\" is there twice"},
+        {"{\"flops\": 1, \"flops\": 2}", "\"flops\" occurs twice"},
         {"{\"flops\": 1, \"speed\": 2}", "\"speed\" is not a field"},
         {"{\"flops\": 1, \"between\": 5}", "\"between\" must be an object"},
         {"{\"flops\": 1, \"between\": {\"bandwidth\": 1}}", "\"between.latency\" is missing"},

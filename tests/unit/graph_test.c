@@ -304,7 +304,7 @@ static void finished_graph_stays_as_it_is(void **state) {
     assert_int_equal(car_graph_loss(f->graph), CAR_NONE);
     assert_int_equal(car_graph_logits(f->graph), CAR_NONE);
     assert_int_equal(car_graph_finish(f->graph, loss), CAR_OK);
-    car_expect_failure(f->context, car_graph_finish(f->graph, loss), CAR_ERROR_ARGUMENT, "finished already");
+    car_expect_failure(f->context, car_graph_finish(f->graph, loss), CAR_ERROR_ARGUMENT, "already finished");
     int tensors = car_graph_tensor_count(f->graph), params = car_graph_param_count(f->graph);
     assert_int_equal(car_graph_relu(f->graph, "late", fc), CAR_NONE);
     assert_non_null(strstr(car_context_error(f->context), "finished graph cannot be changed"));

@@ -288,7 +288,7 @@ static void mistakes_are_named(void **state) {
         {"device 2\n", "line 2: 'device' wants a number from 0 to 1"},
         {"device x\n", "line 2: 'device' wants a number from 0 to 1"},
         {"device 0\ndevice 0\n", "line 3: device 0 was there before"},
-        {"0: F0.0@0\n", "line 2: tasks before the first 'device D'"},
+        {"0: F0.0@0\n", "line 2: there are tasks before the first 'device D'"},
         {"device 0\n0 F0.0@0\n", "line 3: '0 F0.0@0' is neither 'device D' nor 'SLOT: TASKS'"},
         {"device 0\n1: F0.0@0\n\n# a remark\n1: F0.0@0\n", "line 6: slot 1 does not come after slot 1"},
         {"device 0\n0: X0.0@0\n", "line 3: 'X0.0@0' is not a task, which begins with one of RCFBDUS"},

@@ -309,7 +309,7 @@ static void damaged_lines_are_left_out_and_noted(void **state) {
          "metrics.jsonl has 1 damaged line, left out; the first is line 2", 2},
         {"metrics.jsonl", "{\"step\": 0}\n17\n{\"loss\": 1}\n{\"step\": 3}{\"step\": 4}\n",
          "metrics.jsonl has 3 damaged lines, left out; the first is line 2", 1},
-        {"metrics.jsonl", "no\n", "metrics.jsonl has no sound line: no curves", 0},
+        {"metrics.jsonl", "no\n", "metrics.jsonl has no valid line, so there are no curves", 0},
         {"evaluations.jsonl", "{\"accuracy\": 1}\n{\"step\": 2}\n\x01\n",
          "evaluations.jsonl has 2 damaged lines, left out; the first is line 1", 1},
     };
