@@ -317,7 +317,7 @@ grep -q "Cyclic data parallelism, cdp-v2" out.svg || fail "out.svg does not name
 expect 0 "The figure is in out.svg" --model mlp --workers 3 --accumulate 2 --svg out.svg
 grep -q "2 micro-batches of each in a step" out.svg || fail "out.svg does not name the micro-batches of a step"
 expect 2 "gpipe is not one" --model mlp --workers 2 --placement pipeline --rule gpipe --svg x.svg
-expect 2 "cannot be read" --model mlp --workers 64 --svg x.svg
+expect 2 "would not be readable" --model mlp --workers 64 --svg x.svg
 expect 1 "missing/x.svg: cannot create" --model mlp --workers 2 --svg missing/x.svg
 [ -e x.svg ] && fail "a refused figure was written"
 

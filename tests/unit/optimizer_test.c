@@ -397,7 +397,7 @@ static void test_own_mistakes(void **state) {
     own.name = "sgd";
     assert_int_equal(car_optimizer_register(f.context, &own), CAR_ERROR_ARGUMENT);
     car_context_clear_error(f.context);
-    own = own_class, own.name = "two words", refuse(&f, &own, "wants a name");
+    own = own_class, own.name = "two words", refuse(&f, &own, "the name of an optimizer");
     own = own_class, own.update = NULL, refuse(&f, &own, "optimizer mine has no update");
     own = own_class, own.state_count = 4, refuse(&f, &own, "0 to 3 states, not 4");
     own = own_class, own.state_names[0] = "0", refuse(&f, &own, "state 0 is called '0'");

@@ -385,7 +385,7 @@ static void test_bad_input(void **state) {
     refuse(graph, (cuts.cuts = (const int[]){-1, 4, 3}, &cuts), "cut 1 is at operation -1");
     refuse(graph, (cuts.cuts = (const int[]){1, 7, 7}, &cuts),
            "cut 2 is at operation 7; the model has operations 0 to 5");
-    refuse_costs(graph, -1, "costs ");
+    refuse_costs(graph, -1, "negative or invalid cost");
     refuse_costs(graph, NAN, "nan");
     refuse_costs(graph, INFINITY, "inf");
     car_costs costs = {zeros, ones, 6};
