@@ -231,7 +231,7 @@ json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2
 expect 2 "precision 'fp16': it must be fp32 or bf16" --model gpt2 --precision fp16
 expect 0 "In bf16 a weight takes 2 bytes in each version and 4 where it is updated" --model gpt2-nano --precision bf16
 expect 2 "cannot be shared by 7 heads" --model gpt2 --heads 7
-expect 2 "it has no heads to set" --model mlp --heads 2
+expect 2 "heads cannot be set" --model mlp --heads 2
 
 # ---- JSON ---------------------------------------------------------------------------------------
 

@@ -496,7 +496,7 @@ static void test_mistakes(void **state) {
     o = good, o.epochs = 1, refuse(&o, CAR_ERROR_ARGUMENT, "has no epochs");
     o = good, o.stages = 3, refuse(&o, CAR_ERROR_ARGUMENT, "3");
     o = good, o.model = "gpt2-nano", o.shape = (car_model_config){.batch = 1, .seq_len = 8}, o.metric = no_metric;
-    refuse(&o, CAR_ERROR_UNSUPPORTED, "a metric of one's own wants logits");
+    refuse(&o, CAR_ERROR_UNSUPPORTED, "a custom metric needs the logits");
 }
 
 int main(void) {

@@ -85,13 +85,13 @@ static void bad_use_is_refused(void **state) {
     bad = good;
     bad.output_bytes = 8;
     bad.output_shape = (car_shape){1, {3}};
-    expect_refused(&bad, &none, CAR_ERROR_SHAPE, "output_shape has 12 bytes, its output_bytes are 8");
+    expect_refused(&bad, &none, CAR_ERROR_SHAPE, "output_shape has 12 bytes, but its output_bytes is 8");
     bad = good;
     bad.input_bytes = 8;
     expect_refused(&bad, &none, CAR_ERROR_ARGUMENT, "names no input");
-    expect_refused(&bad, &(car_stage_config){.input = 0}, CAR_ERROR_SHAPE, "takes in 8 bytes, and data hands on 16");
+    expect_refused(&bad, &(car_stage_config){.input = 0}, CAR_ERROR_SHAPE, "takes an input of 8 bytes, but data has 16");
     expect_refused(&good, &(car_stage_config){.input = CAR_NONE, .carried_count = 1, .carried = {0}},
-                   CAR_ERROR_ARGUMENT, "not a tensor of car_graph_carry");
+                   CAR_ERROR_ARGUMENT, "was not made by car_graph_carry");
     expect_refused(&good, &(car_stage_config){.input = CAR_NONE, .data_count = 1, .data = {7}}, CAR_ERROR_ARGUMENT,
                    "not an input of the graph");
     expect_refused(&good, &(car_stage_config){.input = CAR_NONE, .data_count = 9}, CAR_ERROR_ARGUMENT, "at most");

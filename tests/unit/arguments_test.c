@@ -141,9 +141,9 @@ static void ids(void **state) {
         assert_int_equal(car_graph_use_param(rig.graph, id), CAR_NONE);
     }
     int computed = car_graph_op(rig.graph, 0)->output, end = car_graph_op_count(rig.graph);
-    REFUSED(rig.context, car_tape_feed(rig.tape, computed, values), "which are images (0), labels (");
-    REFUSED(rig.context, car_tape_forward(rig.tape, rig.lane, rig.weights, -1, 1), "operations -1 to 1");
-    REFUSED(rig.context, car_tape_forward(rig.tape, rig.lane, rig.weights, 0, end + 1), "of a graph that has");
+    REFUSED(rig.context, car_tape_feed(rig.tape, computed, values), "the inputs of the graph are images (0), labels (");
+    REFUSED(rig.context, car_tape_forward(rig.tape, rig.lane, rig.weights, -1, 1), "operations from -1 to before 1");
+    REFUSED(rig.context, car_tape_forward(rig.tape, rig.lane, rig.weights, 0, end + 1), "the graph has");
     REFUSED(rig.context, car_tape_backward(rig.tape, rig.lane, rig.weights, rig.gradients, 0, end + 1), "operations");
     REFUSED(rig.context, car_weights_refresh(rig.weights, rig.lane, 0, end + 1), "operations");
     car_rig_expect_ok(&rig, car_rig_step(&rig, 1)); /* all as if nothing had been asked */

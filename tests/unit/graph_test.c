@@ -288,7 +288,7 @@ static void output_must_reach_the_loss(void **state) {
     int fc = car_net_linear(f->graph, "fc", f->rows, 4);
     car_graph_relu(f->graph, "astray", fc);
     int loss = car_graph_cross_entropy(f->graph, "loss", fc, f->labels, 0);
-    expect_unfinished(f, loss, "astray (relu) does not reach the loss");
+    expect_unfinished(f, loss, "astray (relu) does not contribute to the loss");
 }
 
 static void something_must_be_trained(void **state) {

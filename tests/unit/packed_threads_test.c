@@ -368,7 +368,7 @@ static void test_fails_to_pack(void **state) {
     car_expect_failure(folder->context, car_dataset_pack(dataset, 0, car_scratch_in(folder, "p").text, NULL, NULL),
                        CAR_ERROR_SHAPE, "training image 2 has 2 x 8 pixels, but others have 5 x 3");
     car_expect_failure(folder->context, car_dataset_pack(dataset, 6, car_scratch_in(folder, "no/p").text, NULL, NULL),
-                       CAR_ERROR_IO, "no/p: cannot create a file beside it: No such file");
+                       CAR_ERROR_IO, "no/p: cannot create a temporary file next to it: No such file");
     car_expect_failure(folder->context, car_dataset_pack(dataset, 70000, car_scratch_in(folder, "p").text, NULL, NULL),
                        CAR_ERROR_ARGUMENT, "cannot be 70000 pixels");
     car_expect_failure(folder->context, car_dataset_pack(tokens, 0, car_scratch_in(folder, "p").text, NULL, NULL),
