@@ -316,7 +316,7 @@ grep -q "Cyclic data parallelism, cdp-v2" out.svg || fail "out.svg does not name
 [ "$(ls)" = "$(printf 'answer.json\nout.svg')" ] || fail "left behind: $(ls)"
 expect 0 "The figure is in out.svg" --model mlp --workers 3 --accumulate 2 --svg out.svg
 grep -q "2 micro-batches of each in a step" out.svg || fail "out.svg does not name the micro-batches of a step"
-expect 2 "gpipe is not one" --model mlp --workers 2 --placement pipeline --rule gpipe --svg x.svg
+expect 2 "gpipe is not cyclic" --model mlp --workers 2 --placement pipeline --rule gpipe --svg x.svg
 expect 2 "would not be readable" --model mlp --workers 64 --svg x.svg
 expect 1 "missing/x.svg: cannot create" --model mlp --workers 2 --svg missing/x.svg
 [ -e x.svg ] && fail "a refused figure was written"
@@ -341,7 +341,7 @@ expect 2 "--freshness-slack -1" --model mlp --freshness-slack -1
 expect 2 "--compare and --dump do not go together" --model mlp --compare --dump
 expect 2 "--dump and --json do not go together" --model mlp --dump --json
 expect 2 "--compare and --svg do not go together" --model mlp --compare --svg x.svg
-expect 2 "known are sgd, adamw and muon" --model mlp --optimizer adam
+expect 2 "the optimizers are sgd, adamw and muon" --model mlp --optimizer adam
 expect 2 "leave out --ranks" --model mlp --compare --ranks 2
 expect 2 "--threads is for --placement shared" --model mlp --placement zero --threads 2
 expect 2 "there is no rule 'cdp'; known are: dp, cdp-v1, cdp-v2" --model mlp --rule cdp

@@ -490,7 +490,7 @@ static void test_mistakes(void **state) {
     o = good, o.model = "nothing", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "nothing");
     o = good, o.rule = "fast", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "fast");
     o = good, o.placement = "moon", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "moon");
-    o = good, o.optimizer = "lion", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "known are sgd, adamw and muon");
+    o = good, o.optimizer = "lion", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "the optimizers are sgd, adamw and muon");
     o = good, o.data = "tape:x", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "tape:x");
     o = good, o.resume = true, refuse(&o, CAR_ERROR_ARGUMENT, "options.directory");
     o = good, o.epochs = 1, refuse(&o, CAR_ERROR_ARGUMENT, "has no epochs");
