@@ -230,7 +230,7 @@ json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2
 json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2 --depth 24 --width 1024 --heads 16 --batch 1
 expect 2 "precision 'fp16': it must be fp32 or bf16" --model gpt2 --precision fp16
 expect 0 "In bf16 a weight takes 2 bytes in each version and 4 where it is updated" --model gpt2-nano --precision bf16
-expect 2 "cannot be shared by 7 heads" --model gpt2 --heads 7
+expect 2 "is not a multiple of the number of heads, 7" --model gpt2 --heads 7
 expect 2 "heads cannot be set" --model mlp --heads 2
 
 # ---- JSON ---------------------------------------------------------------------------------------
