@@ -53,7 +53,7 @@ expect 0 "done after 2 steps" "${train[@]}" --data tokens:text.bin --vocabulary 
 expect 1 "give --tokenizer FILE" generate wide --prompt line
 expect 0 "line" generate wide --prompt line --tokens 3 --tokenizer hidden.json
 expect 0 "going on after step 2" train --out run --resume --steps 3
-expect 2 "is not a multiple of 3 heads" "${train[@]}" --data tokens:text --heads 3
+expect 2 "is not a multiple of the number of heads, 3" "${train[@]}" --data tokens:text --heads 3
 expect 0 "parameters" plan --model gpt2-nano --workers 2 --heads 3 --vocabulary 1000
 
 # ---- another implementation

@@ -41,7 +41,7 @@ expect 2 "--betas 0.9" train --model mlp --betas 0.9
 expect 2 "it must be auto, direct or winograd" train --model mlp --convolutions fast
 expect 2 "--nesterov needs" train --model mlp --nesterov --momentum 0
 expect 2 "must be a multiple" train --model mlp --workers 4 --stages 6
-expect 2 "only cdp-v2" train --model mlp --rule dp --freshness-slack 1
+expect 2 "only rule cdp-v2" train --model mlp --rule dp --freshness-slack 1
 expect 1 "could not create the run directory" train --model mlp --steps 1 --out /nonexistent/run
 expect 2 "resnet20" train --model resnet21
 expect 2 "there is no model 'resnet21'" eval --model resnet21 --weights none --data synthetic

@@ -61,7 +61,7 @@ static void what_is_wrong_is_named(void **state) {
          "\"inside\" is missing"},
         {"{\"flops\": 1, \"devices_per_node\": 2, \"between\": {\"bandwidth\": 1, \"latency\": 0}, "
          "\"inside\": {\"bandwidth\": 1, \"latency\": 1}}",
-         "\"between.latency\" is from device to device"},
+         "\"between.latency\" is the latency from device to device"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         car_cluster c;

@@ -251,7 +251,7 @@ static void a_timeline_of_the_future_is_left_out(void **state) {
     put(scratch, "run/timeline.json", "{\"carousel_timeline\": 2, \"tasks\": \"of another kind\"}");
     car_expect_ok(scratch->context, make(scratch, "run", NULL, NULL));
     cJSON *data = read_data(scratch);
-    assert_true(has_note(run_of(data, 0), "timeline.json is of a version"));
+    assert_true(has_note(run_of(data, 0), "timeline.json has a version"));
     assert_null(cJSON_GetObjectItem(run_of(data, 0), "timeline"));
     cJSON_Delete(data);
 }
