@@ -85,8 +85,10 @@ car_status car_events_add(car_events *events, const char *tag, double value) {
     car_status status = CAR_OK;
     memcpy(&bits, &number, sizeof bits);
     if (strlen(tag) >= LONGEST || events->summary_length > 1 << 20) {
-        return car_context_fail(events->context, CAR_ERROR_ARGUMENT,
-                                "a scalar for TensorBoard has a name of %zu bytes, or is one of too many", strlen(tag));
+        return car_context_fail(
+            events->context, CAR_ERROR_ARGUMENT,
+            "cannot add a scalar for TensorBoard: its name of %zu bytes is too long, or there are too many scalars",
+            strlen(tag));
     }
     size_t length = put_bytes(message, 1, tag, strlen(tag));
     length += put_key(message + length, 2, FIXED32);
