@@ -109,6 +109,6 @@ expect 1 "is not finite" "${wild[@]}"
 timeout 60 "$CAROUSEL" "${wild[@]}" >"$directory/log" 2>&1
 [ "$(grep -c 'carousel: ' "$directory/log")" = 1 ] || fail "a failure is not said once: $(cat "$directory/log")"
 expect 1 "No such file" "${small[@]}" --steps 2 --placement pipeline --init "$directory/none.safetensors"
-expect 2 "more than 64 ranks in one process" "${small[@]}" --workers 20 --stages 20 --steps 2 --placement grid
+expect 2 "more than 64 ranks, which is too many for one process" "${small[@]}" --workers 20 --stages 20 --steps 2 --placement grid
 
 finish

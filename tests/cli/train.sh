@@ -30,7 +30,7 @@ expect 2 "there is no data 'imagenet'" train --model mlp --data imagenet
 expect 2 "imagefolder:DIR" train --model mlp --data imagefolder
 expect 1 "/nonexistent" train --model mlp --data imagefolder:/nonexistent
 expect 2 "--order random" train --model mlp --order random
-expect 2 "has no end" train --model mlp --epochs 2
+expect 2 "is endless" train --model mlp --epochs 2
 expect 1 "/nonexistent/w.safetensors" train --model mlp --init /nonexistent/w.safetensors
 expect 2 "--resume wants --out" train --model mlp --resume
 expect 1 "could not read /nonexistent.json" train --config /nonexistent.json
@@ -42,7 +42,7 @@ expect 2 "it must be auto, direct or winograd" train --model mlp --convolutions 
 expect 2 "--nesterov needs" train --model mlp --nesterov --momentum 0
 expect 2 "must be a multiple" train --model mlp --workers 4 --stages 6
 expect 2 "only rule cdp-v2" train --model mlp --rule dp --freshness-slack 1
-expect 1 "could not create the run directory" train --model mlp --steps 1 --out /nonexistent/run
+expect 1 "cannot create the run directory" train --model mlp --steps 1 --out /nonexistent/run
 expect 2 "resnet20" train --model resnet21
 expect 2 "there is no model 'resnet21'" eval --model resnet21 --weights none --data synthetic
 expect 1 "can only be planned" train --model gpt3-175b --workers 2 --steps 1

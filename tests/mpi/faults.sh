@@ -146,7 +146,7 @@ expect 'so --resume-step cannot be among'
 starve_one() {
     local hungry=(train --model resnet20 --workers 2 --batch 256 --rule cdp-v1 --placement zero --steps 3)
     fails start_unlike "$carousel" "${hungry[@]}" -- sh -c 'ulimit -v 650000; exec "$@"' sh "$carousel" "${hungry[@]}"
-    expect 'carousel: rank 1 needs about .* of memory .*, and [0-9]* MB are of addresses, see ulimit -v'
+    expect 'carousel: rank 1 needs about .* of memory .*, but only [0-9]* MB are available as address space (see ulimit -v)'
     hungry+=(--force)
     SECONDS=0
     fails start_unlike "$carousel" "${hungry[@]}" -- sh -c 'ulimit -v 650000; exec "$@"' sh "$carousel" "${hungry[@]}"

@@ -55,7 +55,7 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"flops\": 1, \"between\": {\"bandwidth\": 1, \"latency\": 0, \"width\": 1}}", "\"between.width\" is not"},
         {"{\"flops\": 1, \"devices\": 1.5}", "\"devices\" must be a whole number"},
         {"{\"flops\": 1, \"devices_per_node\": 0}", "\"devices_per_node\" must be"},
-        {"{\"flops\": 1, \"name\": 7}", "\"name\" must be a text"},
+        {"{\"flops\": 1, \"name\": 7}", "\"name\" must be a string"},
         {"{\"flops\": 1, \"name\": \"0123456789012345678901234567890123456789012345678901234567890123\"}", "\"name\""},
         {"{\"flops\": 1, \"devices_per_node\": 2, \"between\": {\"bandwidth\": 1, \"latency\": 0}}",
          "\"inside\" is missing"},
