@@ -28,6 +28,8 @@ static car_status fail_memory(car_context *context) {
 }
 
 car_status car_card_create(car_context *context, car_card **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_card *card = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -77,6 +79,9 @@ static car_status take_pair(car_card *card, const char *key, const char *value) 
 }
 
 car_status car_card_read(car_context *context, const char *path, car_card **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, out);
     car_safetensors *file = NULL;
     car_card *card = NULL;
     const char *key = NULL, *value = NULL;
@@ -100,6 +105,9 @@ done:
 /* ---- pairs ----------------------------------------------------------------------------------- */
 
 car_status car_card_set(car_card *card, const char *key, const char *format, ...) {
+    CAR_REQUIRE(NULL, card);
+    CAR_REQUIRE(card->context, key);
+    CAR_REQUIRE(card->context, format);
     char *text = NULL;
     va_list arguments;
     va_start(arguments, format);
@@ -120,6 +128,8 @@ const char *car_card_get(const car_card *card, const char *key) {
 }
 
 car_status car_card_add_to_list(car_card *card, const char *key, const char *text) {
+    CAR_REQUIRE(NULL, card);
+    CAR_REQUIRE(card->context, key);
     cJSON *list = cJSON_GetObjectItemCaseSensitive(card->lists, key);
     cJSON_DeleteItemFromObjectCaseSensitive(card->texts, key); /* the text that the list was read from */
     list = list != NULL ? list : cJSON_AddArrayToObject(card->lists, key);
@@ -212,6 +222,9 @@ static const struct {
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
 car_status car_card_set_model(car_card *card, const char *name, const car_model_config *config) {
+    CAR_REQUIRE(NULL, card);
+    CAR_REQUIRE(card->context, name);
+    CAR_REQUIRE(card->context, config);
     car_status status = CAR_OK;
     CAR_TRY(car_card_set(card, "model", "%s", name));
     for (int s = 0; s < SETTINGS; s++) {
@@ -235,7 +248,10 @@ const char *car_card_model(const car_card *card, car_model_config *config) {
     return car_card_get(card, "model");
 }
 
-car_status car_card_set_recipe(car_card *card, const car_image_recipe *r) {
+car_status car_card_set_recipe(car_card *card, const car_image_recipe *recipe) {
+    CAR_REQUIRE(NULL, card);
+    CAR_REQUIRE(card->context, recipe);
+    const car_image_recipe *r = recipe;
     car_status status = CAR_OK;
     CAR_TRY(car_card_set(card, "resize", "%d", r->resize));
     CAR_TRY(car_card_set(card, "mean", "%.7g,%.7g,%.7g", (double)r->mean[0], (double)r->mean[1], (double)r->mean[2]));
@@ -261,6 +277,8 @@ static bool read_three(const car_card *card, const char *key, float *out) {
 }
 
 car_status car_card_recipe(const car_card *card, car_image_recipe *recipe) {
+    CAR_REQUIRE(NULL, card);
+    CAR_REQUIRE(card->context, recipe);
     car_image_recipe r = *recipe;
     const char *resize = car_card_get(card, "resize");
     r.resize = resize != NULL ? (int)strtol(resize, NULL, 10) : r.resize;

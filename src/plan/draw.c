@@ -238,6 +238,8 @@ static void write_notes(car_text *text, const drawing *d) {
 }
 
 car_status car_plan_draw(const car_plan *plan, int64_t window, int64_t steps, const car_task *marked, char **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     drawing d = {.plan = plan, .context = car_plan_context(plan), .marked = marked};
     d.by_worker = !car_placement_info_of(car_plan_config_of(plan)->placement)->by_stage;
     car_text text = {.context = d.context};

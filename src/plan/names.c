@@ -50,6 +50,9 @@ static const char *mapping_at(int n) {
 }
 
 car_status car_mapping_find(car_context *context, const char *name, car_mapping *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, out);
     int found = 0;
     car_status status = car_names_find(context, "mapping", mapping_at, MAPPINGS, name, &found);
     if (status == CAR_OK) {
@@ -71,6 +74,9 @@ const char *car_sum_order_text(car_sum_order order) {
 }
 
 car_status car_sum_order_find(car_context *context, const char *name, car_sum_order *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, out);
     int found = 0;
     car_status status = car_names_find(context, "sum order", order_at, CAR_SUM_ORDER_WORKER + 1, name, &found);
     if (status == CAR_OK) {

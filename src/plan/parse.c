@@ -422,6 +422,9 @@ done:
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 car_status car_plan_parse(const car_plan *plan, const char *text, car_task_list *devices, int count) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), text);
+    CAR_REQUIRE(car_plan_context(plan), devices);
     return car_plan_parse_named(plan, "plan text", text, devices, count);
 }
 

@@ -331,6 +331,8 @@ done:
 }
 
 car_status car_plan_print_custom(const car_plan *plan, char **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     car_text text = {.context = car_plan_context(plan)};
     car_plan custom = *plan; /* a copy marked as custom, so that the text includes what follows from the clock */
     car_task_list list = {0};

@@ -73,6 +73,7 @@ done:
 
 car_status car_plan_prove(car_plan *plan, car_proof *out) {
     CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     int64_t cells = (int64_t)car_plan_micro_batches(plan) * car_plan_partition(plan)->stage_count;
     car_status status = CAR_OK;
     *out = (car_proof){.period = period_of(plan)};

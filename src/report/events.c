@@ -62,6 +62,8 @@ struct car_events {
 };
 
 car_status car_events_create(car_context *context, car_events **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_status status = car_context_allocate(context, 1, sizeof **out, out);
     if (status == CAR_OK) {
         (*out)->context = context;
@@ -78,6 +80,8 @@ void car_events_destroy(car_events *events) {
 }
 
 car_status car_events_add(car_events *events, const char *tag, double value) {
+    CAR_REQUIRE(NULL, events);
+    CAR_REQUIRE(events->context, tag);
     enum { LONGEST = 128 };
     uint8_t message[LONGEST + SMALL];
     float number = (float)value;
@@ -139,6 +143,8 @@ static size_t put_start(uint8_t *record, double seconds, int64_t step) {
 }
 
 car_status car_events_begin(car_events *events, double seconds, int64_t step, car_event_record *out) {
+    CAR_REQUIRE(NULL, events);
+    CAR_REQUIRE(events->context, out);
     car_status status = CAR_OK;
     CAR_TRY(car_context_grow(events->context, &events->records, &events->records_capacity, 2 * SMALL, 1));
     size_t length = put_version(events->records, seconds);
@@ -149,6 +155,8 @@ done:
 }
 
 car_status car_events_write(car_events *events, double seconds, int64_t step, car_event_record *out) {
+    CAR_REQUIRE(NULL, events);
+    CAR_REQUIRE(events->context, out);
     car_status status = CAR_OK;
     CAR_TRY(car_context_grow(events->context, &events->records, &events->records_capacity,
                              events->summary_length + 2 * SMALL, 1));

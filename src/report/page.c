@@ -278,6 +278,11 @@ car_status car_report_page(car_context *context, const char *const *directories,
 
 car_status car_report_live_page(car_context *context, const char *const *directories, int count, const char *title,
                                 double seconds, const char *path) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    if (count > 0) {
+        CAR_REQUIRE(context, directories);
+    }
     cJSON *root = cJSON_CreateObject(), *runs = cJSON_CreateArray();
     car_text names = {.context = context};
     char *all_names = NULL, *json = NULL;

@@ -347,6 +347,9 @@ static void draw_figure(const figure *f, const char *title) {
 }
 
 car_status car_report_plan_svg(const car_plan *plan, const char *title, char **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), title);
+    CAR_REQUIRE(car_plan_context(plan), out);
     const car_partition *partition = car_plan_partition(plan);
     car_context *context = car_plan_context(plan);
     car_plan_config config = car_plan_config_default();
